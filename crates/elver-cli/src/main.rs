@@ -1,0 +1,2 @@
+//! The `elver` command.
+fn main() {}

@@ -1,0 +1,3 @@
+//! Stub.
+#![no_std]
+#![forbid(unsafe_code)]
