@@ -1,0 +1,172 @@
+use crate::{
+    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, DeviceAttr, Gid, Memory, Mr, Mw, Pd, PortAttr,
+    PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq, VerbsError, Wc,
+};
+
+/// Something that offers verbs: the software RNIC in real or virtual time, or hardware.
+///
+/// One owner drives a device; calls never block. A software device makes progress in
+/// [`Device::poll_cq`] and [`Device::progress`] unless a thread of its own drives it; calling them
+/// is always harmless.
+pub trait Device {
+    /// The memory that the device can register.
+    type Memory: Memory;
+
+    /// Allocates zeroed memory of `len` bytes that can be registered.
+    fn alloc_memory(&mut self, len: u64) -> Result<Self::Memory, VerbsError>;
+
+    /// Capabilities and limits.
+    fn query_device(&self) -> DeviceAttr;
+
+    /// The port.
+    fn query_port(&self) -> PortAttr;
+
+    /// An entry of the GID table.
+    fn query_gid(&self, index: u8) -> Result<Gid, VerbsError>;
+
+    /// Allocates a protection domain.
+    fn alloc_pd(&mut self) -> Result<Pd, VerbsError>;
+
+    /// Frees a protection domain that nothing uses.
+    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), VerbsError>;
+
+    /// Registers memory. `iova` is the address of its first byte in WRs and for peers; without it,
+    /// [`Memory::base_addr`], or 0 with [`AccessFlags::ZERO_BASED`].
+    fn reg_mr(
+        &mut self,
+        pd: Pd,
+        memory: Self::Memory,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, VerbsError>;
+
+    /// Deregisters a region that no window is bound to. Accesses that arrive later are refused.
+    fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError>;
+
+    /// Allocates a type 2 memory window, unbound.
+    fn alloc_mw(&mut self, pd: Pd) -> Result<MwInfo, VerbsError>;
+
+    /// Frees a memory window, bound or not.
+    fn dealloc_mw(&mut self, mw: Mw) -> Result<(), VerbsError>;
+
+    /// Creates a completion queue.
+    fn create_cq(&mut self, init: CqInit) -> Result<Cq, VerbsError>;
+
+    /// Destroys a CQ that no QP uses.
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError>;
+
+    /// Takes completions, oldest first; returns how many.
+    fn poll_cq(&mut self, cq: Cq, wcs: &mut [Wc]) -> Result<usize, VerbsError>;
+
+    /// Asks for one completion event at the next completion, or the next solicited one.
+    fn req_notify_cq(&mut self, cq: Cq, solicited_only: bool) -> Result<(), VerbsError>;
+
+    /// Takes a completion event: the CQ that has something to poll.
+    fn poll_cq_event(&mut self) -> Option<Cq>;
+
+    /// Creates a shared receive queue.
+    fn create_srq(&mut self, init: SrqInit) -> Result<Srq, VerbsError>;
+
+    /// Arms the limit event of an SRQ: it fires once when fewer WRs than `limit` are left.
+    fn modify_srq(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError>;
+
+    /// Sizes of an SRQ and its armed limit.
+    fn query_srq(&self, srq: Srq) -> Result<SrqAttr, VerbsError>;
+
+    /// Destroys an SRQ that no QP uses.
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError>;
+
+    /// Posts receives on an SRQ, as [`Device::post_send`].
+    fn post_srq_recv(&mut self, srq: Srq, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)>;
+
+    /// Creates an address handle.
+    fn create_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError>;
+
+    /// Destroys an address handle.
+    fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError>;
+
+    /// Creates a QP in RESET.
+    fn create_qp(&mut self, init: QpInit) -> Result<Qp, VerbsError>;
+
+    /// Changes attributes and state of a QP; see [`crate::qp_state`].
+    fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError>;
+
+    /// All attributes of a QP, and what it was created with.
+    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError>;
+
+    /// The QP's number on the wire. A DCT has one only from RTR on.
+    fn qp_num(&self, qp: Qp) -> Result<u32, VerbsError>;
+
+    /// Destroys a QP. Its outstanding WRs give no completions, and completions of its that were
+    /// not yet polled are gone.
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError>;
+
+    /// Sets an errored stream of a DCI going again (`mlx5dv_dci_stream_id_reset`).
+    fn reset_dci_stream(&mut self, qp: Qp, stream_id: u16) -> Result<(), VerbsError>;
+
+    /// Posts send WRs. On an error the WRs before the refused one are posted: the pair tells how
+    /// many.
+    fn post_send(&mut self, qp: Qp, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)>;
+
+    /// Posts receive WRs, as [`Device::post_send`].
+    fn post_recv(&mut self, qp: Qp, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)>;
+
+    /// Takes an asynchronous event, oldest first.
+    fn poll_async_event(&mut self) -> Option<AsyncEvent>;
+
+    /// Drives a software device: sends, receives, timers. Returns whether anything happened.
+    fn progress(&mut self) -> bool;
+}
+
+/// What a CQ is created with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqInit {
+    /// Entries that it must hold.
+    pub cqe: u32,
+}
+
+/// What an SRQ is created with (`struct ibv_srq_init_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqInit {
+    /// Protection domain of its buffers.
+    pub pd: Pd,
+    /// Most outstanding receives.
+    pub max_wr: u32,
+    /// Most SGEs in a receive.
+    pub max_sge: u32,
+}
+
+/// Attributes of an SRQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Most outstanding receives.
+    pub max_wr: u32,
+    /// Most SGEs in a receive.
+    pub max_sge: u32,
+    /// The armed limit; 0 when none is armed.
+    pub limit: u32,
+}
+
+/// A registered region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrInfo {
+    /// The handle.
+    pub mr: Mr,
+    /// Key for local SGEs.
+    pub lkey: u32,
+    /// Key for peers.
+    pub rkey: u32,
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u64,
+}
+
+/// A memory window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MwInfo {
+    /// The handle.
+    pub mw: Mw,
+    /// The rkey whose upper 24 bits every bind must carry.
+    pub rkey: u32,
+}

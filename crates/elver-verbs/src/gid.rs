@@ -1,0 +1,78 @@
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A global identifier: in RoCEv2 an IPv6 address, or an IPv4 address mapped into one
+/// (IBTA vol. 1, annex A17.4.5.2).
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The IP address that the GID stands for; an IPv4-mapped GID gives the IPv4 address.
+    pub fn to_ip(self) -> IpAddr {
+        let v6 = Ipv6Addr::from(self.0);
+        match v6.to_ipv4_mapped() {
+            Some(v4) => IpAddr::V4(v4),
+            None => IpAddr::V6(v6),
+        }
+    }
+
+    /// Whether the GID is an IPv4-mapped address.
+    pub fn is_ipv4(self) -> bool {
+        Ipv6Addr::from(self.0).to_ipv4_mapped().is_some()
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(ip: IpAddr) -> Gid {
+        match ip {
+            IpAddr::V4(v4) => Gid::from(v4),
+            IpAddr::V6(v6) => Gid(v6.octets()),
+        }
+    }
+}
+
+impl From<Ipv4Addr> for Gid {
+    fn from(v4: Ipv4Addr) -> Gid {
+        Gid(v4.to_ipv6_mapped().octets())
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, pair) in self.0.chunks_exact(2).enumerate() {
+            if index > 0 {
+                f.write_str(":")?;
+            }
+            write!(f, "{:02x}{:02x}", pair[0], pair[1])?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn ipv4_is_mapped_and_returns() {
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
+        let gid = Gid::from(ip);
+        assert_eq!(gid.to_string(), "0000:0000:0000:0000:0000:ffff:0a09:0001");
+        assert!(gid.is_ipv4());
+        assert_eq!(gid.to_ip(), ip);
+    }
+
+    #[test]
+    fn ipv6_stays_ipv6() {
+        let ip: IpAddr = "fe80::1".parse().unwrap();
+        assert_eq!(Gid::from(ip).to_ip(), ip);
+        assert!(!Gid::from(ip).is_ipv4());
+    }
+}

@@ -1,0 +1,72 @@
+use thiserror::Error;
+
+/// Memory that can be registered with a device.
+///
+/// A device works on it only through these calls, each of which checks its bounds: a fault in a
+/// device cannot reach beyond the memory it was given. Many owners may hold the same memory, so
+/// every call takes `&self`; concurrent access to the same bytes gives what hardware gives, some
+/// mixture of old and new bytes, and never undefined behaviour.
+pub trait Memory: Clone {
+    /// Size in bytes.
+    fn size(&self) -> u64;
+
+    /// The virtual address of the first byte: the base of remote addresses unless the region is
+    /// registered zero-based or with an address of the caller's.
+    fn base_addr(&self) -> u64;
+
+    /// Copies bytes from `offset` into `dst`.
+    fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError>;
+
+    /// Copies `src` to `offset`.
+    fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError>;
+
+    /// Copies `len` bytes from `src` at `src_offset` to `offset`, without an intermediate buffer.
+    /// The two ranges may overlap.
+    fn copy_from(
+        &self,
+        offset: u64,
+        src: &Self,
+        src_offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryError>;
+
+    /// Replaces the 8-byte word at `offset`, which must be 8-byte aligned, by `swap` if it equals
+    /// `compare`; returns what it held. The word is in the host's byte order.
+    fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, MemoryError>;
+
+    /// Adds `add`, wrapping, to the 8-byte word at `offset`, which must be 8-byte aligned; returns
+    /// what it held.
+    fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, MemoryError>;
+}
+
+/// An access that the memory refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum MemoryError {
+    /// The range does not lie inside the memory.
+    #[error("range of {len} bytes at offset {offset} does not fit a memory of {size} bytes")]
+    OutOfRange {
+        /// First byte of the refused range.
+        offset: u64,
+        /// Its length in bytes.
+        len: u64,
+        /// Size of the memory in bytes.
+        size: u64,
+    },
+    /// An atomic on a word that is not aligned to 8 bytes.
+    #[error("atomic at offset {offset} is not aligned to 8 bytes")]
+    Misaligned {
+        /// The refused offset.
+        offset: u64,
+    },
+}
+
+impl MemoryError {
+    /// Checks that `offset .. offset + len` lies inside `size` bytes.
+    #[inline]
+    pub fn check_range(offset: u64, len: u64, size: u64) -> Result<(), MemoryError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(MemoryError::OutOfRange { offset, len, size }),
+        }
+    }
+}
