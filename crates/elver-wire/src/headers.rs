@@ -1,0 +1,366 @@
+use thiserror::Error;
+
+use crate::{
+    Aeth, AtomicEth, BTH_LEN, DcConnect, DcEth, Deth, ICRC_LEN, Opcode, Operation, PKEY_DEFAULT,
+    Psn, Qpn, Reth, Transport,
+};
+
+/// Length of a packet from the BTH to the ICRC, with its padding.
+#[inline]
+pub const fn packet_len(header_len: usize, payload_len: usize) -> usize {
+    header_len + payload_len.next_multiple_of(4) + ICRC_LEN
+}
+
+/// The transport of a packet, with the header of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Reliable Connection.
+    Rc,
+    /// Unreliable Connection.
+    Uc,
+    /// Unreliable Datagram.
+    Ud(Deth),
+    /// Dynamically Connected.
+    Dc {
+        /// Who, which stream, which session.
+        eth: DcEth,
+        /// Opens the session; requests only.
+        connect: Option<DcConnect>,
+    },
+}
+
+/// What the last packet of a SEND carries besides the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// Nothing.
+    Plain,
+    /// Immediate data.
+    Imm(u32),
+    /// An rkey to invalidate.
+    Inv(u32),
+}
+
+/// What a packet is, with the headers that it needs.
+#[allow(
+    missing_docs,
+    reason = "the names are the specification's: IBTA 9.2.1, table 38"
+)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    SendFirst,
+    SendMiddle,
+    SendLast(Tail),
+    SendOnly(Tail),
+    WriteFirst(Reth),
+    WriteMiddle,
+    WriteLast(Option<u32>),
+    WriteOnly(Reth, Option<u32>),
+    ReadRequest(Reth),
+    ReadResponseFirst(Aeth),
+    ReadResponseMiddle,
+    ReadResponseLast(Aeth),
+    ReadResponseOnly(Aeth),
+    Ack(Aeth),
+    AtomicAck(Aeth, u64),
+    CmpSwp(AtomicEth),
+    FetchAdd(AtomicEth),
+    Cnp,
+}
+
+/// A combination that no packet can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WireError {
+    /// The transport has no such message.
+    #[error("{transport:?} has no {operation:?}")]
+    NoSuchMessage {
+        /// The transport.
+        transport: Transport,
+        /// The operation.
+        operation: Operation,
+    },
+    /// A response cannot open a session.
+    #[error("a DC response carries no connect header")]
+    ConnectInResponse,
+}
+
+/// The headers of a packet, from the BTH to before the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    opcode: Opcode,
+    route: Route,
+    message: Message,
+    /// QPN that the packet goes to.
+    pub dest_qpn: Qpn,
+    /// Packet sequence number.
+    pub psn: Psn,
+    /// The sender asks for an acknowledgement.
+    pub ack_req: bool,
+    /// The receiver's completion is solicited.
+    pub solicited: bool,
+    /// Migration state; 0 on RoCEv2 as rdma_rxe sends it.
+    pub mig_req: bool,
+    /// Forward congestion; not covered by the ICRC.
+    pub fecn: bool,
+    /// Backward congestion; not covered by the ICRC.
+    pub becn: bool,
+    /// Partition key.
+    pub pkey: u16,
+}
+
+impl Message {
+    /// The operation without its headers; none for a CNP.
+    #[inline]
+    pub const fn operation(&self) -> Option<Operation> {
+        Some(match self {
+            Message::SendFirst => Operation::SendFirst,
+            Message::SendMiddle => Operation::SendMiddle,
+            Message::SendLast(Tail::Plain) => Operation::SendLast,
+            Message::SendLast(Tail::Imm(_)) => Operation::SendLastImm,
+            Message::SendLast(Tail::Inv(_)) => Operation::SendLastInv,
+            Message::SendOnly(Tail::Plain) => Operation::SendOnly,
+            Message::SendOnly(Tail::Imm(_)) => Operation::SendOnlyImm,
+            Message::SendOnly(Tail::Inv(_)) => Operation::SendOnlyInv,
+            Message::WriteFirst(_) => Operation::WriteFirst,
+            Message::WriteMiddle => Operation::WriteMiddle,
+            Message::WriteLast(None) => Operation::WriteLast,
+            Message::WriteLast(Some(_)) => Operation::WriteLastImm,
+            Message::WriteOnly(_, None) => Operation::WriteOnly,
+            Message::WriteOnly(_, Some(_)) => Operation::WriteOnlyImm,
+            Message::ReadRequest(_) => Operation::ReadRequest,
+            Message::ReadResponseFirst(_) => Operation::ReadResponseFirst,
+            Message::ReadResponseMiddle => Operation::ReadResponseMiddle,
+            Message::ReadResponseLast(_) => Operation::ReadResponseLast,
+            Message::ReadResponseOnly(_) => Operation::ReadResponseOnly,
+            Message::Ack(_) => Operation::Ack,
+            Message::AtomicAck(..) => Operation::AtomicAck,
+            Message::CmpSwp(_) => Operation::CmpSwp,
+            Message::FetchAdd(_) => Operation::FetchAdd,
+            Message::Cnp => return None,
+        })
+    }
+
+    /// Whether a responder sends it.
+    #[inline]
+    pub const fn is_response(&self) -> bool {
+        matches!(
+            self,
+            Message::ReadResponseFirst(_)
+                | Message::ReadResponseMiddle
+                | Message::ReadResponseLast(_)
+                | Message::ReadResponseOnly(_)
+                | Message::Ack(_)
+                | Message::AtomicAck(..)
+        )
+    }
+}
+
+impl Route {
+    /// The transport.
+    #[inline]
+    pub const fn transport(&self) -> Transport {
+        match self {
+            Route::Rc => Transport::Rc,
+            Route::Uc => Transport::Uc,
+            Route::Ud(_) => Transport::Ud,
+            Route::Dc { .. } => Transport::Dc,
+        }
+    }
+
+    #[inline]
+    const fn header_len(&self) -> usize {
+        match self {
+            Route::Rc | Route::Uc => 0,
+            Route::Ud(_) => Deth::LEN,
+            Route::Dc { connect: None, .. } => DcEth::LEN,
+            Route::Dc {
+                connect: Some(_), ..
+            } => DcEth::LEN + DcConnect::LEN,
+        }
+    }
+}
+
+/// Reserved bytes that a CNP carries in place of a payload (IBTA annex A17.9.3).
+pub(crate) const CNP_RESERVED: usize = 16;
+
+impl Headers {
+    /// The headers of a message on a transport, with default flags. A CNP goes by [`Route::Rc`].
+    #[inline]
+    pub fn new(
+        route: Route,
+        message: Message,
+        dest_qpn: Qpn,
+        psn: Psn,
+    ) -> Result<Headers, WireError> {
+        let opcode = match message.operation() {
+            None => Opcode::CNP,
+            Some(operation) => {
+                let transport = route.transport();
+                Opcode::new(transport, operation).ok_or(WireError::NoSuchMessage {
+                    transport,
+                    operation,
+                })?
+            }
+        };
+        if let Route::Dc {
+            connect: Some(_), ..
+        } = route
+            && message.is_response()
+        {
+            return Err(WireError::ConnectInResponse);
+        }
+        Ok(Headers {
+            opcode,
+            route,
+            message,
+            dest_qpn,
+            psn,
+            ack_req: false,
+            solicited: false,
+            mig_req: false,
+            fecn: false,
+            becn: false,
+            pkey: PKEY_DEFAULT,
+        })
+    }
+
+    /// The opcode.
+    #[inline]
+    pub const fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    /// The transport and its header.
+    #[inline]
+    pub const fn route(&self) -> Route {
+        self.route
+    }
+
+    /// What the packet is.
+    #[inline]
+    pub const fn message(&self) -> Message {
+        self.message
+    }
+
+    /// Length in bytes, from the BTH to before the payload.
+    #[inline]
+    pub const fn header_len(&self) -> usize {
+        match self.message {
+            Message::Cnp => BTH_LEN + CNP_RESERVED,
+            _ => BTH_LEN + self.route.header_len() + self.opcode.operation().extended_len(),
+        }
+    }
+
+    /// Writes the headers to the start of `buf` and zeroes the padding behind the payload, whose
+    /// `payload_len` bytes the caller puts at the place returned.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than [`packet_len`].
+    #[inline]
+    pub fn emit(&self, buf: &mut [u8], payload_len: usize) -> usize {
+        let header_len = self.header_len();
+        let buf = &mut buf[..packet_len(header_len, payload_len)];
+        let pad = payload_len.wrapping_neg() & 3;
+        let flags = (self.solicited as u8) << 7 | (self.mig_req as u8) << 6 | (pad as u8) << 4;
+        buf[0] = self.opcode.to_byte();
+        buf[1] = flags;
+        buf[2..4].copy_from_slice(&self.pkey.to_be_bytes());
+        let congestion = (self.fecn as u32) << 31 | (self.becn as u32) << 30;
+        buf[4..8].copy_from_slice(&(congestion | self.dest_qpn.get()).to_be_bytes());
+        let ack_req = (self.ack_req as u32) << 31;
+        buf[8..12].copy_from_slice(&(ack_req | self.psn.get()).to_be_bytes());
+
+        let mut at = BTH_LEN;
+        match self.route {
+            Route::Rc | Route::Uc => {}
+            Route::Ud(deth) => {
+                deth.emit(&mut buf[at..]);
+                at += Deth::LEN;
+            }
+            Route::Dc { eth, connect } => {
+                eth.emit(connect.is_some(), &mut buf[at..]);
+                at += DcEth::LEN;
+                if let Some(connect) = connect {
+                    connect.emit(&mut buf[at..]);
+                    at += DcConnect::LEN;
+                }
+            }
+        }
+        match self.message {
+            Message::SendFirst
+            | Message::SendMiddle
+            | Message::SendLast(Tail::Plain)
+            | Message::SendOnly(Tail::Plain)
+            | Message::WriteMiddle
+            | Message::WriteLast(None)
+            | Message::ReadResponseMiddle => {}
+            Message::SendLast(Tail::Imm(word) | Tail::Inv(word))
+            | Message::SendOnly(Tail::Imm(word) | Tail::Inv(word))
+            | Message::WriteLast(Some(word)) => put_word(buf, at, word),
+            Message::WriteFirst(reth) | Message::ReadRequest(reth) => reth.emit(&mut buf[at..]),
+            Message::WriteOnly(reth, imm) => {
+                reth.emit(&mut buf[at..]);
+                if let Some(imm) = imm {
+                    put_word(buf, at + Reth::LEN, imm);
+                }
+            }
+            Message::ReadResponseFirst(aeth)
+            | Message::ReadResponseLast(aeth)
+            | Message::ReadResponseOnly(aeth)
+            | Message::Ack(aeth) => aeth.emit(&mut buf[at..]),
+            Message::AtomicAck(aeth, original) => {
+                aeth.emit(&mut buf[at..]);
+                let at = at + Aeth::LEN;
+                buf[at..at + 8].copy_from_slice(&original.to_be_bytes());
+            }
+            Message::CmpSwp(eth) | Message::FetchAdd(eth) => eth.emit(&mut buf[at..]),
+            Message::Cnp => buf[at..at + CNP_RESERVED].fill(0),
+        }
+        let end = header_len + payload_len;
+        buf[end..end + pad].fill(0);
+        header_len
+    }
+}
+
+#[inline]
+fn put_word(buf: &mut [u8], at: usize, word: u32) {
+    buf[at..at + 4].copy_from_slice(&word.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonsense_cannot_be_built() {
+        let (qpn, psn) = (Qpn::from_wrapping(5), Psn::from_wrapping(6));
+        let reth = Reth {
+            va: 0,
+            rkey: 0,
+            len: 0,
+        };
+        let deth = Deth {
+            qkey: 0,
+            src_qpn: qpn,
+        };
+        assert!(Headers::new(Route::Uc, Message::ReadRequest(reth), qpn, psn).is_err());
+        assert!(Headers::new(Route::Ud(deth), Message::SendFirst, qpn, psn).is_err());
+        assert!(Headers::new(Route::Uc, Message::SendOnly(Tail::Inv(1)), qpn, psn).is_err());
+        let eth = DcEth {
+            src_qpn: qpn,
+            stream: 0,
+            session: 0,
+        };
+        let connect = Some(DcConnect {
+            access_key: 1,
+            mtu: 5,
+        });
+        let aeth = Aeth {
+            syndrome: crate::Syndrome::Ack { credits: 31 },
+            msn: 0,
+        };
+        assert_eq!(
+            Headers::new(Route::Dc { eth, connect }, Message::Ack(aeth), qpn, psn),
+            Err(WireError::ConnectInResponse)
+        );
+    }
+}
