@@ -280,8 +280,14 @@ mod tests {
         ) {
             let (qpn, psn) = (Qpn::from_wrapping(qpn), Psn::from_wrapping(psn));
             let Ok(mut headers) = Headers::new(route, message, qpn, psn) else { return Ok(()) };
-            let [ack_req, solicited, mig_req, fecn, becn] = flags;
-            headers = Headers { ack_req, solicited, mig_req, fecn, becn, pkey, ..headers };
+            [
+                headers.ack_req,
+                headers.solicited,
+                headers.mig_req,
+                headers.fecn,
+                headers.becn,
+            ] = flags;
+            headers.pkey = pkey;
             let payload =
                 if headers.opcode().operation().has_payload() { &payload[..] } else { &[] };
             let mut buf = [0xa5; PACKET_MAX];
