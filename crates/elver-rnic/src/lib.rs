@@ -1,3 +1,60 @@
-//! Stub.
+//! A software RDMA NIC as a sans-IO state machine: input is work requests, packets and the time;
+//! output is packets, completions and accesses to registered memory.
+//!
+//! [`Rnic`] implements the InfiniBand transport for RC, UC and UD (IBTA vol. 1, chapter 9) and DC,
+//! which behaves as on mlx5 and travels in headers of our own. It has no socket, no thread, no
+//! clock and no randomness but its seed: the code that a simulator runs under faults is the code
+//! that a driver runs over UDP.
+//!
+//! # Driving it
+//! Feed datagrams to [`Rnic::handle_datagram`]. After that, and after posting, call
+//! [`Rnic::poll_transmit`] until it returns none, and send what it writes, sealed with the ICRC.
+//! Call [`Rnic::handle_timeout`] when [`Rnic::poll_timeout`] says so. Time must not go backwards.
+//! Each call does a bounded amount of work.
+//!
+//! # Memory
+//! A QP holds, besides about 1 KB of its own, 136 bytes a WR plus 16 an SGE plus its inline bytes
+//! for as many send WRs as were ever outstanding at once, and 16 bytes a receive plus 16 an SGE,
+//! at most what its capacities say. A DCT holds about 300 bytes for each initiator, at most
+//! [`Config::max_dc_contexts`] of them.
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod config;
+mod control;
+mod counters;
+mod cq;
+mod data;
+mod dct;
+mod egress;
+mod flow;
+mod grh;
+mod hw;
+mod ingress;
+mod lane;
+mod local;
+mod qp;
+mod recv_queue;
+mod regions;
+mod responder;
+mod rng;
+mod rnic;
+mod route;
+mod send_queue;
+mod table;
+mod time;
+mod unreliable;
+
+pub use config::{Config, FlowConfig};
+pub use counters::{Counters, DropReason};
+pub use egress::Transmit;
+pub use ingress::RxMeta;
+pub use rnic::Rnic;
+pub use time::Time;
+
+/// Longest message in bytes (IBTA vol. 1, 9.7.4.1.1).
+pub const MAX_MESSAGE: u32 = 1 << 31;
+/// A buffer of this size holds any packet that [`Rnic::poll_transmit`] writes.
+pub const MAX_PACKET: usize = elver_wire::PACKET_MAX;

@@ -1,0 +1,580 @@
+//! Making, changing and destroying objects.
+
+use alloc::boxed::Box;
+
+use elver_verbs::{
+    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Memory, Mr, MrInfo, Mw, MwInfo,
+    ObjectKind, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, QpType, Srq, SrqAttr, SrqInit,
+    VerbsError, qp_state, qpn_valid,
+};
+use elver_wire::{Psn, Qpn};
+
+use crate::cq::CompletionQueue;
+use crate::dct::Dct;
+use crate::hw::{AddressHandle, ProtectionDomain, SharedReceiveQueue};
+use crate::qp::QueuePair;
+use crate::recv_queue::RecvQueue;
+use crate::responder::Responder;
+use crate::route::Route;
+use crate::{Rnic, Time};
+
+/// Widest value of a field of so many bits.
+const fn bits(count: u32) -> u64 {
+    (1 << count) - 1
+}
+
+fn in_range(name: &'static str, value: u64, min: u64, max: u64) -> Result<(), VerbsError> {
+    if value < min || value > max {
+        return Err(VerbsError::OutOfRange {
+            name,
+            value,
+            min,
+            max,
+        });
+    }
+    Ok(())
+}
+
+impl<M: Memory> Rnic<M> {
+    /// Allocates a protection domain.
+    pub fn alloc_pd(&mut self) -> Result<Pd, VerbsError> {
+        let hw = &mut self.hw;
+        hw.pds
+            .insert(&mut hw.rng, |_| ProtectionDomain::default())
+            .map(Pd)
+    }
+
+    /// Frees a protection domain that nothing uses.
+    pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
+        let users = self.hw.pds.require(pd.0)?.users;
+        refuse_if_used(ObjectKind::Pd, pd.0, users)?;
+        self.hw.pds.remove(pd.0);
+        Ok(())
+    }
+
+    /// Registers memory; see [`elver_verbs::Device::reg_mr`].
+    pub fn reg_mr(
+        &mut self,
+        pd: Pd,
+        memory: M,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, VerbsError> {
+        let hw = &mut self.hw;
+        hw.pds.require(pd.0)?;
+        let info = hw.regions.reg_mr(&mut hw.rng, pd.0, memory, iova, access)?;
+        hw.use_pd(pd.0)?;
+        Ok(info)
+    }
+
+    /// Deregisters a region that no window is bound to.
+    pub fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError> {
+        let pd = self.hw.regions.dereg_mr(mr)?;
+        self.hw.release_pd(pd);
+        Ok(())
+    }
+
+    /// Allocates a type 2 memory window, unbound.
+    pub fn alloc_mw(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
+        let hw = &mut self.hw;
+        hw.pds.require(pd.0)?;
+        let info = hw.regions.alloc_mw(&mut hw.rng, pd.0)?;
+        hw.use_pd(pd.0)?;
+        Ok(info)
+    }
+
+    /// Frees a memory window, bound or not.
+    pub fn dealloc_mw(&mut self, mw: Mw) -> Result<(), VerbsError> {
+        let pd = self.hw.regions.dealloc_mw(mw)?;
+        self.hw.release_pd(pd);
+        Ok(())
+    }
+
+    /// Creates a completion queue.
+    pub fn create_cq(&mut self, init: CqInit) -> Result<Cq, VerbsError> {
+        let hw = &mut self.hw;
+        in_range("cqe", u64::from(init.cqe), 1, u64::from(hw.config.max_cqe))?;
+        hw.cqs
+            .insert(&mut hw.rng, |_| CompletionQueue::new(init.cqe))
+            .map(Cq)
+    }
+
+    /// Destroys a CQ that no QP uses.
+    pub fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
+        let users = self.hw.cqs.require(cq.0)?.users;
+        refuse_if_used(ObjectKind::Cq, cq.0, users)?;
+        self.hw.cqs.remove(cq.0);
+        self.hw.cq_events.retain(|event| *event != cq);
+        Ok(())
+    }
+
+    /// Creates a shared receive queue.
+    pub fn create_srq(&mut self, init: SrqInit) -> Result<Srq, VerbsError> {
+        let hw = &mut self.hw;
+        hw.pds.require(init.pd.0)?;
+        in_range(
+            "srq max_wr",
+            u64::from(init.max_wr),
+            1,
+            u64::from(hw.config.max_srq_wr),
+        )?;
+        in_range(
+            "srq max_sge",
+            u64::from(init.max_sge),
+            1,
+            u64::from(hw.config.max_sge),
+        )?;
+        let id = hw.srqs.insert(&mut hw.rng, |_| SharedReceiveQueue {
+            pd: init.pd.0,
+            queue: RecvQueue::new(init.max_wr, init.max_sge),
+            limit: 0,
+            users: 0,
+        })?;
+        hw.use_pd(init.pd.0)?;
+        Ok(Srq(id))
+    }
+
+    /// Arms the limit event of an SRQ; 0 disarms it.
+    pub fn modify_srq(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
+        let shared = self.hw.srqs.require_mut(srq.0)?;
+        in_range(
+            "srq_limit",
+            u64::from(limit),
+            0,
+            u64::from(shared.queue.capacity()),
+        )?;
+        shared.limit = limit;
+        Ok(())
+    }
+
+    /// Sizes of an SRQ and its armed limit.
+    pub fn query_srq(&self, srq: Srq) -> Result<SrqAttr, VerbsError> {
+        let shared = self.hw.srqs.require(srq.0)?;
+        Ok(SrqAttr {
+            max_wr: shared.queue.capacity(),
+            max_sge: shared.queue.max_sge(),
+            limit: shared.limit,
+        })
+    }
+
+    /// Destroys an SRQ that no QP uses.
+    pub fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError> {
+        let users = self.hw.srqs.require(srq.0)?.users;
+        refuse_if_used(ObjectKind::Srq, srq.0, users)?;
+        if let Some(shared) = self.hw.srqs.remove(srq.0) {
+            self.hw.release_pd(shared.pd);
+        }
+        Ok(())
+    }
+
+    /// Creates an address handle.
+    pub fn create_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
+        let hw = &mut self.hw;
+        hw.pds.require(pd.0)?;
+        let route = Route::resolve(&hw.config, &mut hw.paths, &av)?;
+        let id = hw.ahs.insert(&mut hw.rng, |_| AddressHandle {
+            pd: pd.0,
+            av,
+            route,
+        })?;
+        hw.use_pd(pd.0)?;
+        Ok(Ah(id))
+    }
+
+    /// The address vector that an address handle was created with.
+    pub fn query_ah(&self, ah: Ah) -> Result<AddressVector, VerbsError> {
+        Ok(self.hw.ahs.require(ah.0)?.av)
+    }
+
+    /// Destroys an address handle.
+    pub fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
+        let pd = self.hw.ahs.require(ah.0)?.pd;
+        self.hw.ahs.remove(ah.0);
+        self.hw.release_pd(pd);
+        Ok(())
+    }
+
+    /// Creates a QP in RESET.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<Qp, VerbsError> {
+        let hw = &mut self.hw;
+        hw.pds.require(init.pd.0)?;
+        hw.cqs.require(init.send_cq.0)?;
+        hw.cqs.require(init.recv_cq.0)?;
+        if let Some(srq) = init.srq {
+            hw.srqs.require(srq.0)?;
+        }
+        let config = &hw.config;
+        let cap = &init.cap;
+        let (wr_max, sge_max) = (u64::from(config.max_qp_wr), u64::from(config.max_sge));
+        in_range("max_send_wr", u64::from(cap.max_send_wr), 0, wr_max)?;
+        in_range("max_recv_wr", u64::from(cap.max_recv_wr), 0, wr_max)?;
+        in_range("max_send_sge", u64::from(cap.max_send_sge), 0, sge_max)?;
+        in_range("max_recv_sge", u64::from(cap.max_recv_sge), 0, sge_max)?;
+        let inline_max = u64::from(config.max_inline_data);
+        in_range(
+            "max_inline_data",
+            u64::from(cap.max_inline_data),
+            0,
+            inline_max,
+        )?;
+        let streams = u64::from(config.log_max_dci_streams);
+        in_range(
+            "log_num_concurrent",
+            u64::from(init.dci.log_num_concurrent),
+            0,
+            streams,
+        )?;
+        let concurrent = u64::from(init.dci.log_num_concurrent);
+        in_range(
+            "log_num_errored",
+            u64::from(init.dci.log_num_errored),
+            0,
+            concurrent,
+        )?;
+        match init.qp_type {
+            QpType::Dct if init.srq.is_none() => {
+                return Err(VerbsError::InvalidArgument {
+                    what: "a DCT receives from many initiators and needs an SRQ",
+                });
+            }
+            QpType::Dci if init.srq.is_some() => {
+                return Err(VerbsError::InvalidArgument {
+                    what: "a DCI receives nothing and takes no SRQ",
+                });
+            }
+            _ => {}
+        }
+        let qp = self.qps.insert(&mut hw.rng, |id| {
+            QueuePair::new(Qpn::from_wrapping(id), init)
+        })?;
+        hw.use_pd(init.pd.0)?;
+        hw.cqs.require_mut(init.send_cq.0)?.users += 1;
+        hw.cqs.require_mut(init.recv_cq.0)?.users += 1;
+        if let Some(srq) = init.srq {
+            hw.srqs.require_mut(srq.0)?.users += 1;
+        }
+        Ok(Qp(qp))
+    }
+
+    /// Changes attributes and state of a QP; see [`elver_verbs::qp_state`].
+    pub fn modify_qp(
+        &mut self,
+        now: Time,
+        qp: Qp,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<(), VerbsError> {
+        let core = &self.qps.require(qp.0)?.core;
+        let from = core.state;
+        if mask.contains(QpAttrMask::CUR_STATE) && attr.cur_qp_state != from {
+            return Err(VerbsError::WrongCurrentState {
+                given: attr.cur_qp_state,
+                actual: from,
+            });
+        }
+        let to = if mask.contains(QpAttrMask::STATE) {
+            attr.qp_state
+        } else {
+            from
+        };
+        qp_state::check(core.qp_type, from, to, mask)?;
+        self.check_attributes(attr, mask)?;
+        let remote = if mask.contains(QpAttrMask::AV) && core.qp_type.is_connected() {
+            Some(Route::resolve(
+                &self.hw.config,
+                &mut self.hw.paths,
+                &attr.ah_attr,
+            )?)
+        } else {
+            None
+        };
+
+        let hw = &mut self.hw;
+        let queue_pair = self.qps.require_mut(qp.0)?;
+        match to {
+            QpState::Reset => {
+                queue_pair.reset(hw);
+                return Ok(());
+            }
+            QpState::Err => {
+                queue_pair.enter_error(hw, now);
+                self.stop_failed_cqs(now);
+                return Ok(());
+            }
+            _ => {}
+        }
+        assign(&mut queue_pair.core.attr, attr, mask);
+        if remote.is_some() {
+            queue_pair.core.remote = remote;
+        }
+        queue_pair.enter(hw, from, to);
+        if to == QpState::Rts {
+            self.schedule(qp.0);
+        }
+        Ok(())
+    }
+
+    /// Checks the attributes that a call names against their ranges.
+    fn check_attributes(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        let config = &self.hw.config;
+        let rd_atomic = u64::from(config.max_rd_atomic);
+        let ranges = [
+            (
+                QpAttrMask::PKEY_INDEX,
+                "pkey_index",
+                u64::from(attr.pkey_index),
+                0,
+                0,
+            ),
+            (QpAttrMask::PORT, "port_num", u64::from(attr.port_num), 1, 1),
+            (
+                QpAttrMask::TIMEOUT,
+                "timeout",
+                u64::from(attr.timeout),
+                0,
+                bits(5),
+            ),
+            (
+                QpAttrMask::RETRY_CNT,
+                "retry_cnt",
+                u64::from(attr.retry_cnt),
+                0,
+                bits(3),
+            ),
+            (
+                QpAttrMask::RNR_RETRY,
+                "rnr_retry",
+                u64::from(attr.rnr_retry),
+                0,
+                bits(3),
+            ),
+            (
+                QpAttrMask::MIN_RNR_TIMER,
+                "min_rnr_timer",
+                u64::from(attr.min_rnr_timer),
+                0,
+                bits(5),
+            ),
+            (
+                QpAttrMask::RQ_PSN,
+                "rq_psn",
+                u64::from(attr.rq_psn),
+                0,
+                bits(24),
+            ),
+            (
+                QpAttrMask::SQ_PSN,
+                "sq_psn",
+                u64::from(attr.sq_psn),
+                0,
+                bits(24),
+            ),
+            (
+                QpAttrMask::MAX_QP_RD_ATOMIC,
+                "max_rd_atomic",
+                u64::from(attr.max_rd_atomic),
+                0,
+                rd_atomic,
+            ),
+            (
+                QpAttrMask::MAX_DEST_RD_ATOMIC,
+                "max_dest_rd_atomic",
+                u64::from(attr.max_dest_rd_atomic),
+                0,
+                rd_atomic,
+            ),
+            (
+                QpAttrMask::PATH_MTU,
+                "path_mtu in bytes",
+                u64::from(attr.path_mtu.bytes()),
+                256,
+                u64::from(config.active_mtu.bytes()),
+            ),
+        ];
+        for (flag, name, value, min, max) in ranges {
+            if mask.contains(flag) {
+                in_range(name, value, min, max)?;
+            }
+        }
+        if mask.contains(QpAttrMask::DEST_QPN) && !qpn_valid(attr.dest_qp_num) {
+            let value = u64::from(attr.dest_qp_num);
+            return Err(VerbsError::OutOfRange {
+                name: "dest_qp_num",
+                value,
+                min: 0,
+                max: bits(24),
+            });
+        }
+        Ok(())
+    }
+
+    /// All attributes of a QP, and what it was created with.
+    pub fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
+        let core = &self.qps.require(qp.0)?.core;
+        let attr = QpAttr {
+            qp_state: core.state,
+            cur_qp_state: core.state,
+            ..core.attr
+        };
+        Ok((attr, core.init))
+    }
+
+    /// The QP's number on the wire. A DCT has one only from RTR on.
+    pub fn qp_num(&self, qp: Qp) -> Result<u32, VerbsError> {
+        let core = &self.qps.require(qp.0)?.core;
+        if core.qp_type == QpType::Dct && core.state != QpState::Rtr {
+            return Err(VerbsError::InvalidArgument {
+                what: "a DCT has a number only in RTR; move it there first",
+            });
+        }
+        Ok(core.qpn.get())
+    }
+
+    /// Initiators that a DCT holds a context for.
+    pub fn dct_contexts(&self, qp: Qp) -> Result<usize, VerbsError> {
+        Ok(self
+            .qps
+            .require(qp.0)?
+            .dct
+            .as_ref()
+            .map_or(0, |dct| dct.len()))
+    }
+
+    /// Destroys a QP; see [`elver_verbs::Device::destroy_qp`].
+    pub fn destroy_qp(&mut self, _now: Time, qp: Qp) -> Result<(), VerbsError> {
+        let hw = &mut self.hw;
+        let queue_pair = self.qps.require_mut(qp.0)?;
+        let init = queue_pair.core.init;
+        queue_pair.reset(hw);
+        self.qps.remove(qp.0);
+        self.active.retain(|id| *id != qp.0);
+        hw.release_pd(init.pd.0);
+        for cq in [init.send_cq, init.recv_cq] {
+            if let Some(queue) = hw.cqs.get_mut(cq.0) {
+                queue.users -= 1;
+            }
+        }
+        if let Some(srq) = init.srq
+            && let Some(shared) = hw.srqs.get_mut(srq.0)
+        {
+            shared.users -= 1;
+        }
+        hw.events.retain(|event| !names_qp(event, qp));
+        Ok(())
+    }
+
+    /// Sets an errored stream of a DCI going again.
+    pub fn reset_dci_stream(
+        &mut self,
+        _now: Time,
+        qp: Qp,
+        stream_id: u16,
+    ) -> Result<(), VerbsError> {
+        let queue_pair = self.qps.require_mut(qp.0)?;
+        let core = &queue_pair.core;
+        if core.qp_type != QpType::Dci {
+            return Err(VerbsError::InvalidArgument {
+                what: "only a DCI has streams",
+            });
+        }
+        if core.state != QpState::Rts {
+            return Err(VerbsError::InvalidArgument {
+                what: "the DCI is not in RTS; move it through RESET instead",
+            });
+        }
+        let count = queue_pair.lanes.len();
+        let lane = &mut queue_pair.lanes[usize::from(stream_id) % count];
+        if lane.errored {
+            lane.errored = false;
+            queue_pair.errored_streams -= 1;
+        }
+        Ok(())
+    }
+}
+
+fn refuse_if_used(kind: ObjectKind, handle: u32, users: u32) -> Result<(), VerbsError> {
+    if users > 0 {
+        return Err(VerbsError::InUse {
+            kind,
+            handle,
+            users,
+        });
+    }
+    Ok(())
+}
+
+fn names_qp(event: &AsyncEvent, qp: Qp) -> bool {
+    match *event {
+        AsyncEvent::QpFatal(named)
+        | AsyncEvent::QpReqErr(named)
+        | AsyncEvent::QpAccessErr(named)
+        | AsyncEvent::CommEst(named)
+        | AsyncEvent::SqDrained(named)
+        | AsyncEvent::QpLastWqeReached(named)
+        | AsyncEvent::DctAccessErr(named) => named == qp,
+        AsyncEvent::CqErr(_) | AsyncEvent::SrqErr(_) | AsyncEvent::SrqLimitReached(_) => false,
+    }
+}
+
+/// Takes over the attributes that a call names.
+fn assign(into: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
+    macro_rules! take {
+        ($($flag:ident => $field:ident),+ $(,)?) => {
+            $(if mask.contains(QpAttrMask::$flag) { into.$field = from.$field; })+
+        };
+    }
+    take! {
+        EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
+        ACCESS_FLAGS => qp_access_flags,
+        PKEY_INDEX => pkey_index,
+        PORT => port_num,
+        QKEY => qkey,
+        AV => ah_attr,
+        PATH_MTU => path_mtu,
+        TIMEOUT => timeout,
+        RETRY_CNT => retry_cnt,
+        RNR_RETRY => rnr_retry,
+        RQ_PSN => rq_psn,
+        MAX_QP_RD_ATOMIC => max_rd_atomic,
+        MIN_RNR_TIMER => min_rnr_timer,
+        SQ_PSN => sq_psn,
+        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic,
+        DEST_QPN => dest_qp_num,
+    }
+}
+
+impl QueuePair {
+    /// Does what a transition other than to RESET or ERR asks for.
+    fn enter<M: Memory>(&mut self, hw: &mut crate::hw::Hw<M>, from: QpState, to: QpState) {
+        if to == QpState::Sqd && from != QpState::Sqd {
+            self.drain(hw);
+            return;
+        }
+        self.core.state = to;
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => {
+                let core = &mut self.core;
+                let psn = Psn::from_wrapping(core.attr.rq_psn);
+                match core.qp_type {
+                    QpType::Rc => {
+                        self.responder = Responder::new(psn, core.attr.path_mtu.bytes());
+                    }
+                    QpType::Uc => self.assembly.expect(psn),
+                    QpType::Ud => core.attr.path_mtu = hw.config.active_mtu,
+                    QpType::Dct => {
+                        core.attr.max_dest_rd_atomic = hw.config.max_rd_atomic;
+                        self.dct = Some(Box::new(Dct::new()));
+                    }
+                    QpType::Dci => {}
+                }
+            }
+            (QpState::Rtr, QpState::Rts) => {
+                let psn = Psn::from_wrapping(self.core.attr.sq_psn);
+                for lane in &mut self.lanes {
+                    lane.start_sending(psn, &self.core);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,114 @@
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// What a device has done and seen since it was made. Counters only grow, and wrap.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// Every counter by name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),+].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets handed out to be sent.
+    tx_packets,
+    /// Their bytes, from the BTH to the ICRC.
+    tx_bytes,
+    /// Packets taken in whole.
+    rx_packets,
+    /// Their bytes, from the BTH to the ICRC.
+    rx_bytes,
+    /// Messages that completed by a copy from MR to MR.
+    local_copies,
+    /// Request packets sent again.
+    retransmits,
+    /// ACK timeouts.
+    timeouts,
+    /// Tail probes.
+    tail_probes,
+    /// NAKs for a sequence error received.
+    nak_sequence,
+    /// NAKs for a fault of the request received.
+    nak_fatal,
+    /// RNR NAKs received.
+    rnr_nak,
+    /// RNR NAKs sent.
+    rnr_nak_sent,
+    /// NAKs for a sequence error sent.
+    nak_sequence_sent,
+    /// NAKs for a fault of the request sent.
+    nak_fatal_sent,
+    /// Request packets that had been executed before.
+    rx_duplicate,
+    /// Request packets beyond the expected PSN.
+    rx_out_of_order,
+    /// Responses that answer nothing outstanding.
+    rx_stale_response,
+    /// CNPs sent.
+    cnp_sent,
+    /// CNPs received.
+    cnp_received,
+    /// Congestion windows cut.
+    window_cuts,
+    /// Connections that DCIs opened.
+    dc_connects,
+    /// Connections that DCTs accepted.
+    dc_accepts,
+    /// Connections that DCTs refused for a wrong access key.
+    dc_refused_key,
+    /// Connections that DCTs refused for want of room.
+    dc_refused_room,
+    /// Contexts of silent initiators that DCTs gave up.
+    dc_reclaimed,
+    /// Reconnects after a DCT had given up our context.
+    dc_reconnects,
+    /// Asynchronous events that gave way to newer ones.
+    async_events_lost,
+    /// Dropped: shorter than its headers.
+    drop_truncated,
+    /// Dropped: longer than a packet can be.
+    drop_oversized,
+    /// Dropped: transport header version is not 0, or a DC header of an unknown version.
+    drop_version,
+    /// Dropped: unknown opcode.
+    drop_opcode,
+    /// Dropped: malformed in another way.
+    drop_malformed,
+    /// Dropped: wrong ICRC.
+    drop_icrc,
+    /// Dropped: unknown P_Key.
+    drop_pkey,
+    /// Dropped: wrong Q_Key.
+    drop_qkey,
+    /// Dropped: no such QP, or of another transport.
+    drop_qpn,
+    /// Dropped: the QP's state takes no packets.
+    drop_state,
+    /// Dropped: not from the peer that the QP is connected to.
+    drop_source,
+    /// Dropped: UC or UD message without a receive posted.
+    drop_no_receive,
+    /// Dropped: payload does not fit the message, the path MTU or the receive.
+    drop_length,
+    /// Dropped: UC or UD packet out of sequence or refused access.
+    drop_unreliable,
+    /// Dropped: DC packet of an earlier session.
+    drop_dc_session,
+    /// Dropped by the driver: cut short by the socket.
+    drop_driver,
+}
+
+/// Why a driver dropped a datagram before the device saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// The socket cut it short.
+    Driver,
+    /// It is longer than a packet can be.
+    Oversized,
+}

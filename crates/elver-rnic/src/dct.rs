@@ -1,0 +1,410 @@
+//! The DC target: a bounded number of contexts, one for each initiator that is connected.
+//!
+//! A connect rides on the packets of a session until the first of them is acknowledged. A context
+//! is made when such a packet arrives with the right access key, and given up when room is needed
+//! and its initiator was silent for `dc_context_idle_ns`, the longest silent first. See
+//! `docs/wire.md` for the rules that keep this exactly-once.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use elver_verbs::{AsyncEvent, Memory, Mtu, Qp};
+use elver_wire::{
+    Aeth, DcConnect, DcEth, Flow, Headers, Message, NakCode, Psn, Qpn, RnrTimer, Route, Syndrome,
+};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::hw::Hw;
+use crate::qp::QpCore;
+use crate::responder::{Handled, Responder};
+use crate::{RxMeta, Time};
+
+/// Refusals that wait to be sent; further ones are not answered.
+const REFUSALS_MAX: usize = 64;
+/// Marks the end of the list of contexts.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Dct {
+    by_initiator: HashMap<Initiator, u32, FxBuildHasher>,
+    contexts: Vec<Context>,
+    free: Vec<u32>,
+    /// Most and least recently heard of.
+    newest: u32,
+    oldest: u32,
+    /// Contexts that have answers to send.
+    ready: VecDeque<u32>,
+    refusals: VecDeque<Refusal>,
+}
+
+/// Who opened a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Initiator {
+    address: IpAddr,
+    qpn: Qpn,
+    stream: u16,
+}
+
+#[derive(Debug)]
+struct Context {
+    initiator: Initiator,
+    session: u32,
+    /// From us to the initiator.
+    flow: Flow,
+    traffic_class: u8,
+    responder: Responder,
+    heard: Time,
+    ready: bool,
+    newer: u32,
+    older: u32,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    flow: Flow,
+    traffic_class: u8,
+    to: Qpn,
+    eth: DcEth,
+    psn: Psn,
+    syndrome: Syndrome,
+}
+
+/// An answer that was written: where it goes and how long its payload is.
+pub(crate) struct Answered {
+    pub(crate) headers: Headers,
+    pub(crate) payload: usize,
+    pub(crate) flow: Flow,
+    pub(crate) traffic_class: u8,
+}
+
+impl Dct {
+    pub(crate) fn new() -> Dct {
+        Dct {
+            by_initiator: HashMap::default(),
+            contexts: Vec::new(),
+            free: Vec::new(),
+            newest: NONE,
+            oldest: NONE,
+            ready: VecDeque::new(),
+            refusals: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn has_answers(&self) -> bool {
+        !self.ready.is_empty() || !self.refusals.is_empty()
+    }
+
+    /// Gives back what unfinished messages hold: the DCT goes.
+    pub(crate) fn release<M: Memory>(mut self, core: &mut QpCore, hw: &mut Hw<M>) {
+        for context in &mut self.contexts {
+            if let Some(recv) = context.responder.take_receive() {
+                core.return_receive(hw, recv);
+            }
+        }
+    }
+
+    /// Takes a request.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the parts of one packet, parsed once"
+    )]
+    pub(crate) fn request<M: Memory>(
+        &mut self,
+        core: &mut QpCore,
+        hw: &mut Hw<M>,
+        now: Time,
+        meta: &RxMeta,
+        eth: &DcEth,
+        connect: Option<DcConnect>,
+        headers: &Headers,
+        payload: &[u8],
+    ) {
+        let initiator = Initiator {
+            address: meta.flow.src.ip(),
+            qpn: eth.src_qpn,
+            stream: eth.stream,
+        };
+        let found = match self.by_initiator.get(&initiator).copied() {
+            Some(id) => self.resume(core, hw, now, id, eth, connect),
+            None => self.admit(core, hw, now, meta, initiator, eth, connect),
+        };
+        let id = match found {
+            Ok(id) => id,
+            Err(None) => return,
+            Err(Some(syndrome)) => {
+                self.refuse(core, hw, meta, eth, headers.psn, syndrome);
+                return;
+            }
+        };
+        self.touch(id, now);
+        let context = &mut self.contexts[id as usize];
+        let handled = context
+            .responder
+            .request(core, hw, eth.src_qpn.get(), headers, payload);
+        if let Handled::Fatal(_) = handled
+            && let Some(recv) = context.responder.take_receive()
+        {
+            core.return_receive(hw, recv);
+        }
+        if context.responder.has_answers() && !context.ready {
+            context.ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// A packet from an initiator that has a context: of its session, or the connect of a later
+    /// one. `Err(None)` drops it.
+    fn resume<M: Memory>(
+        &mut self,
+        core: &mut QpCore,
+        hw: &mut Hw<M>,
+        now: Time,
+        id: u32,
+        eth: &DcEth,
+        connect: Option<DcConnect>,
+    ) -> Result<u32, Option<Syndrome>> {
+        let context = &mut self.contexts[id as usize];
+        if eth.session == context.session {
+            return Ok(id);
+        }
+        let forgotten = now.ns_since(context.heard) >= hw.config.dc_context_idle_ns;
+        let later = eth.session.wrapping_sub(context.session) as i32 > 0;
+        if !later && !forgotten {
+            hw.counters.drop_dc_session += 1;
+            return Err(None);
+        }
+        let mtu = check_connect(core, hw, connect)?;
+        if let Some(recv) = context.responder.take_receive() {
+            core.return_receive(hw, recv);
+        }
+        context.session = eth.session;
+        context.responder = Responder::new(first_psn(eth.session), mtu.bytes());
+        hw.counters.dc_accepts += 1;
+        Ok(id)
+    }
+
+    /// A packet from an initiator without a context.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the parts of one packet, parsed once"
+    )]
+    fn admit<M: Memory>(
+        &mut self,
+        core: &mut QpCore,
+        hw: &mut Hw<M>,
+        now: Time,
+        meta: &RxMeta,
+        initiator: Initiator,
+        eth: &DcEth,
+        connect: Option<DcConnect>,
+    ) -> Result<u32, Option<Syndrome>> {
+        let mtu = check_connect(core, hw, connect)?;
+        let in_use = self.contexts.len() - self.free.len();
+        if in_use as u32 >= hw.config.max_dc_contexts && !self.reclaim(core, hw, now) {
+            hw.counters.dc_refused_room += 1;
+            hw.event(AsyncEvent::DctAccessErr(Qp(core.qpn.get())));
+            let timer = RnrTimer::new(core.attr.min_rnr_timer);
+            return Err(timer.map(Syndrome::RnrNak));
+        }
+        hw.counters.dc_accepts += 1;
+        let context = Context {
+            initiator,
+            session: eth.session,
+            flow: Flow {
+                src: meta.flow.dst,
+                dst: meta.flow.src,
+            },
+            traffic_class: meta.traffic_class,
+            responder: Responder::new(first_psn(eth.session), mtu.bytes()),
+            heard: now,
+            ready: false,
+            newer: NONE,
+            older: self.newest,
+        };
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.contexts[id as usize] = context;
+                id
+            }
+            None => {
+                self.contexts.push(context);
+                (self.contexts.len() - 1) as u32
+            }
+        };
+        match self.newest {
+            NONE => self.oldest = id,
+            newest => self.contexts[newest as usize].newer = id,
+        }
+        self.newest = id;
+        self.by_initiator.insert(initiator, id);
+        Ok(id)
+    }
+
+    /// Gives up the context that was silent longest, if that is long enough.
+    fn reclaim<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>, now: Time) -> bool {
+        let id = self.oldest;
+        let Some(context) = self.contexts.get_mut(id as usize) else {
+            return false;
+        };
+        if now.ns_since(context.heard) < hw.config.dc_context_idle_ns || context.ready {
+            return false;
+        }
+        if let Some(recv) = context.responder.take_receive() {
+            core.return_receive(hw, recv);
+        }
+        let initiator = context.initiator;
+        self.unlink(id);
+        self.by_initiator.remove(&initiator);
+        self.free.push(id);
+        hw.counters.dc_reclaimed += 1;
+        true
+    }
+
+    fn touch(&mut self, id: u32, now: Time) {
+        self.contexts[id as usize].heard = now;
+        if self.newest == id {
+            return;
+        }
+        self.unlink(id);
+        let newest = self.newest;
+        let context = &mut self.contexts[id as usize];
+        context.newer = NONE;
+        context.older = newest;
+        match newest {
+            NONE => self.oldest = id,
+            newest => self.contexts[newest as usize].newer = id,
+        }
+        self.newest = id;
+    }
+
+    fn unlink(&mut self, id: u32) {
+        let (newer, older) = {
+            let context = &self.contexts[id as usize];
+            (context.newer, context.older)
+        };
+        match newer {
+            NONE => self.newest = older,
+            newer => self.contexts[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.contexts[older as usize].newer = newer,
+        }
+    }
+
+    fn refuse<M: Memory>(
+        &mut self,
+        core: &QpCore,
+        hw: &mut Hw<M>,
+        meta: &RxMeta,
+        eth: &DcEth,
+        psn: Psn,
+        syndrome: Syndrome,
+    ) {
+        if let Syndrome::RnrNak(_) = syndrome {
+            hw.counters.rnr_nak_sent += 1;
+        } else {
+            hw.counters.nak_fatal_sent += 1;
+        }
+        if self.refusals.len() >= REFUSALS_MAX {
+            return;
+        }
+        self.refusals.push_back(Refusal {
+            flow: Flow {
+                src: meta.flow.dst,
+                dst: meta.flow.src,
+            },
+            traffic_class: meta.traffic_class,
+            to: eth.src_qpn,
+            eth: DcEth {
+                src_qpn: core.qpn,
+                ..*eth
+            },
+            psn,
+            syndrome,
+        });
+    }
+
+    /// Writes the next answer to any initiator.
+    pub(crate) fn next_answer<M: Memory>(
+        &mut self,
+        core: &mut QpCore,
+        hw: &mut Hw<M>,
+        buf: &mut [u8],
+    ) -> Option<Answered> {
+        if let Some(refusal) = self.refusals.pop_front() {
+            let aeth = Aeth {
+                syndrome: refusal.syndrome,
+                msn: 0,
+            };
+            let route = Route::Dc {
+                eth: refusal.eth,
+                connect: None,
+            };
+            let headers = Headers::new(route, Message::Ack(aeth), refusal.to, refusal.psn).ok()?;
+            headers.emit(buf, 0);
+            let (flow, traffic_class) = (refusal.flow, refusal.traffic_class);
+            return Some(Answered {
+                headers,
+                payload: 0,
+                flow,
+                traffic_class,
+            });
+        }
+        let id = *self.ready.front()?;
+        let context = &mut self.contexts[id as usize];
+        let eth = DcEth {
+            src_qpn: core.qpn,
+            stream: context.initiator.stream,
+            session: context.session,
+        };
+        let to = context.initiator.qpn;
+        let answer = context
+            .responder
+            .next_answer(core, hw, buf, |message, psn| {
+                Headers::new(Route::Dc { eth, connect: None }, message, to, psn).ok()
+            });
+        if !context.responder.has_answers() {
+            context.ready = false;
+            self.ready.pop_front();
+        }
+        let (headers, payload) = answer?;
+        let (flow, traffic_class) = (context.flow, context.traffic_class);
+        Some(Answered {
+            headers,
+            payload,
+            flow,
+            traffic_class,
+        })
+    }
+
+    /// Contexts held.
+    pub(crate) fn len(&self) -> usize {
+        self.by_initiator.len()
+    }
+}
+
+/// A session's first PSN is the low 24 bits of its number.
+fn first_psn(session: u32) -> Psn {
+    Psn::from_wrapping(session)
+}
+
+/// Checks the connect header of a packet that opens a session.
+fn check_connect<M: Memory>(
+    core: &QpCore,
+    hw: &mut Hw<M>,
+    connect: Option<DcConnect>,
+) -> Result<Mtu, Option<Syndrome>> {
+    let connect = connect.ok_or(Some(Syndrome::Nak(NakCode::DcNoContext)))?;
+    if connect.access_key != core.init.dc_access_key {
+        hw.counters.dc_refused_key += 1;
+        hw.event(AsyncEvent::DctAccessErr(Qp(core.qpn.get())));
+        return Err(Some(Syndrome::Nak(NakCode::RemoteAccess)));
+    }
+    match Mtu::from_code(connect.mtu) {
+        Some(mtu) if mtu <= hw.config.active_mtu => Ok(mtu),
+        _ => Err(Some(Syndrome::Nak(NakCode::InvalidRequest))),
+    }
+}

@@ -1,0 +1,154 @@
+//! Packets out, QP by QP in turn; within a QP answers before requests.
+
+use elver_verbs::{Memory, QpState};
+use elver_wire::{Flow, Headers, Message, Psn, Qpn, Route, packet_len};
+
+use crate::hw::Hw;
+use crate::qp::QueuePair;
+use crate::{Rnic, Time};
+
+/// Packets that a QP sends before the next one has its turn.
+const TURN_PACKETS: u32 = 64;
+/// IP hop limit of answers.
+const HOP_LIMIT: u8 = 64;
+/// ECT(0) (RFC 3168).
+const ECN_CAPABLE: u8 = 0b10;
+
+/// A packet that was written, and how it travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Its length in bytes, from the BTH to the ICRC, whose 4 bytes are still to be sealed.
+    pub len: usize,
+    /// Its addresses.
+    pub flow: Flow,
+    /// IP traffic class, with the ECN bits.
+    pub traffic_class: u8,
+    /// IP hop limit.
+    pub hop_limit: u8,
+}
+
+/// A CNP that waits to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Notification {
+    pub(crate) flow: Flow,
+    pub(crate) to: Qpn,
+}
+
+impl<M: Memory> Rnic<M> {
+    /// Writes one packet to the start of `buf`, if there is any to send now. The caller seals it
+    /// ([`elver_wire::icrc::seal`]) and sends it.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than [`crate::MAX_PACKET`].
+    #[inline]
+    pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+        if self.active.is_empty() && self.notifications.is_empty() {
+            return None;
+        }
+        self.transmit(now, buf)
+    }
+
+    fn transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+        if let Some(notification) = self.notifications.pop_front() {
+            return self.notify(&notification, buf);
+        }
+        while let Some(&qpn) = self.active.front() {
+            let sent = self.transmit_from(now, qpn, buf);
+            self.stop_failed_cqs(now);
+            if sent.is_none() {
+                self.active.pop_front();
+                self.turn_left = TURN_PACKETS;
+                if let Some(queue_pair) = self.qps.get_mut(qpn) {
+                    queue_pair.scheduled = false;
+                }
+                continue;
+            }
+            self.turn_left = self.turn_left.saturating_sub(1);
+            if self.turn_left == 0 {
+                self.turn_left = TURN_PACKETS;
+                self.active.rotate_left(1);
+            }
+            return sent;
+        }
+        None
+    }
+
+    fn transmit_from(&mut self, now: Time, qpn: u32, buf: &mut [u8]) -> Option<Transmit> {
+        let queue_pair = self.qps.get_mut(qpn)?;
+        if let Some(sent) = queue_pair.answer(&mut self.hw, now, buf) {
+            return Some(sent);
+        }
+        let lanes = queue_pair.lanes.len();
+        for _ in 0..lanes {
+            let queue_pair = self.qps.get_mut(qpn)?;
+            let lane = queue_pair.next_lane % lanes;
+            if queue_pair.lanes[lane].may_copy() {
+                self.run_local(now, qpn, lane);
+            }
+            let queue_pair = self.qps.get_mut(qpn)?;
+            let sent = queue_pair
+                .with_lane(lane, &mut self.hw, now, |lane, env| lane.transmit(env, buf))
+                .flatten();
+            if sent.is_some() {
+                return sent;
+            }
+            queue_pair.next_lane = (lane + 1) % lanes;
+        }
+        None
+    }
+
+    fn notify(&mut self, notification: &Notification, buf: &mut [u8]) -> Option<Transmit> {
+        let (to, psn) = (notification.to, Psn::from_wrapping(0));
+        let mut headers = Headers::new(Route::Rc, Message::Cnp, to, psn).ok()?;
+        headers.becn = true;
+        headers.emit(buf, 0);
+        self.hw.counters.cnp_sent += 1;
+        let len = packet_len(headers.header_len(), 0);
+        Some(self.hw.sent(len, notification.flow, ECN_CAPABLE))
+    }
+}
+
+impl<M> Hw<M> {
+    fn sent(&mut self, len: usize, flow: Flow, traffic_class: u8) -> Transmit {
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += len as u64;
+        Transmit {
+            len,
+            flow,
+            traffic_class,
+            hop_limit: HOP_LIMIT,
+        }
+    }
+}
+
+impl QueuePair {
+    /// Writes the next packet of the responder, or of a DCT's responders.
+    fn answer<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+        let QueuePair {
+            core,
+            responder,
+            dct,
+            ..
+        } = self;
+        if let Some(dct) = dct {
+            let answered = dct.next_answer(core, hw, buf)?;
+            let len = packet_len(answered.headers.header_len(), answered.payload);
+            let traffic_class = answered.traffic_class & !0b11 | ECN_CAPABLE;
+            return Some(hw.sent(len, answered.flow, traffic_class));
+        }
+        if !responder.has_answers() {
+            return None;
+        }
+        let remote = core.remote?;
+        let to = core.dest_qpn();
+        let (headers, payload) = responder.next_answer(core, hw, buf, |message, psn| {
+            Headers::new(Route::Rc, message, to, psn).ok()
+        })?;
+        let dead = responder.is_dead();
+        if dead && self.core.state != QpState::Err {
+            self.enter_error(hw, now);
+        }
+        let len = packet_len(headers.header_len(), payload);
+        Some(hw.sent(len, remote.flow, remote.traffic_class))
+    }
+}

@@ -1,0 +1,261 @@
+//! Sparing the network and the peers' socket buffers.
+//!
+//! Towards each remote address the device keeps one window of packets in flight that all its RC
+//! and DC traffic shares. The window grows by about one packet per window of acknowledged packets,
+//! twice as fast until the first cut; a CNP halves it, a lost packet takes a quarter of it. UC and
+//! UD traffic, which nobody acknowledges, draws from a token bucket whose rate a CNP halves and
+//! time restores. This is the sender's half of RoCEv2 congestion management (IBTA vol. 1, annex
+//! A17.9.3) with windows in place of rates.
+
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use elver_verbs::{ObjectKind, VerbsError};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::Time;
+use crate::config::FlowConfig;
+
+/// Index of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PathId(u32);
+
+#[derive(Debug)]
+pub(crate) struct Paths {
+    by_address: HashMap<IpAddr, u32, FxBuildHasher>,
+    paths: Vec<Path>,
+    limit: u32,
+    config: FlowConfig,
+}
+
+#[derive(Debug)]
+struct Path {
+    window: u32,
+    in_flight: u32,
+    acked: u32,
+    growing_fast: bool,
+    cut_at: Option<Time>,
+    cnp_at: Option<Time>,
+    tokens: u64,
+    rate: u64,
+    refilled_at: Time,
+}
+
+impl Paths {
+    pub(crate) fn new(limit: u32, config: FlowConfig) -> Paths {
+        Paths {
+            by_address: HashMap::default(),
+            paths: Vec::new(),
+            limit,
+            config,
+        }
+    }
+
+    /// The path to an address, made if there is none.
+    pub(crate) fn open(&mut self, address: IpAddr) -> Result<PathId, VerbsError> {
+        if let Some(id) = self.by_address.get(&address) {
+            return Ok(PathId(*id));
+        }
+        if self.paths.len() as u32 >= self.limit {
+            return Err(VerbsError::Limit {
+                kind: ObjectKind::Ah,
+                limit: u64::from(self.limit),
+                setting: "max_paths",
+            });
+        }
+        let id = self.paths.len() as u32;
+        self.paths.push(Path {
+            window: self
+                .config
+                .window_initial
+                .clamp(self.config.window_min, self.config.window_max),
+            in_flight: 0,
+            acked: 0,
+            growing_fast: true,
+            cut_at: None,
+            cnp_at: None,
+            tokens: self.config.unacked_burst_bytes,
+            rate: self.config.unacked_bytes_per_s,
+            refilled_at: Time::ZERO,
+        });
+        self.by_address.insert(address, id);
+        Ok(PathId(id))
+    }
+
+    pub(crate) fn find(&self, address: IpAddr) -> Option<PathId> {
+        self.by_address.get(&address).copied().map(PathId)
+    }
+
+    /// Whether one more packet may be sent. A path with nothing in flight always lets one go.
+    #[inline]
+    pub(crate) fn has_room(&self, id: PathId) -> bool {
+        let path = &self.paths[id.0 as usize];
+        path.in_flight < path.window
+    }
+
+    /// Whether so many packets more would leave no room.
+    #[inline]
+    pub(crate) fn would_fill(&self, id: PathId, packets: u32) -> bool {
+        let path = &self.paths[id.0 as usize];
+        path.in_flight + packets >= path.window
+    }
+
+    #[inline]
+    pub(crate) fn sent(&mut self, id: PathId, packets: u32) {
+        self.paths[id.0 as usize].in_flight += packets;
+    }
+
+    /// Takes packets out of flight that were neither acknowledged nor lost for congestion.
+    #[inline]
+    pub(crate) fn forgotten(&mut self, id: PathId, packets: u32) {
+        let path = &mut self.paths[id.0 as usize];
+        path.in_flight = path.in_flight.saturating_sub(packets);
+    }
+
+    #[inline]
+    pub(crate) fn acked(&mut self, id: PathId, packets: u32) {
+        let path = &mut self.paths[id.0 as usize];
+        path.in_flight = path.in_flight.saturating_sub(packets);
+        path.acked += if path.growing_fast {
+            packets * 8
+        } else {
+            packets
+        };
+        if path.acked >= path.window {
+            path.window = (path.window + path.acked / path.window).min(self.config.window_max);
+            path.acked = 0;
+        }
+    }
+
+    /// Reacts to a lost packet; returns whether the window was cut.
+    pub(crate) fn lost(&mut self, now: Time, id: PathId) -> bool {
+        self.cut(now, id, 3, 4)
+    }
+
+    /// Reacts to a congestion notification; returns whether the window was cut.
+    pub(crate) fn congested(&mut self, now: Time, id: PathId) -> bool {
+        if !self.cut(now, id, 1, 2) {
+            return false;
+        }
+        let floor = self.config.unacked_bytes_per_s / 64;
+        let path = &mut self.paths[id.0 as usize];
+        path.rate = (path.rate / 2).max(floor);
+        true
+    }
+
+    fn cut(&mut self, now: Time, id: PathId, numerator: u32, denominator: u32) -> bool {
+        let path = &mut self.paths[id.0 as usize];
+        if path
+            .cut_at
+            .is_some_and(|at| now.ns_since(at) < self.config.cut_interval_ns)
+        {
+            return false;
+        }
+        path.cut_at = Some(now);
+        path.growing_fast = false;
+        path.acked = 0;
+        path.window = (path.window / denominator * numerator).max(self.config.window_min);
+        true
+    }
+
+    /// Takes the tokens of a UC or UD packet, or tells when there will be enough.
+    pub(crate) fn take_tokens(&mut self, now: Time, id: PathId, bytes: u64) -> Result<(), Time> {
+        let path = &mut self.paths[id.0 as usize];
+        let elapsed = now.ns_since(path.refilled_at);
+        let per_ns = |rate: u64, ns: u64| {
+            (u128::from(rate) * u128::from(ns) / 1_000_000_000).min(u128::from(u64::MAX)) as u64
+        };
+        if elapsed >= 1_000 {
+            path.refilled_at = now;
+            path.tokens = path
+                .tokens
+                .saturating_add(per_ns(path.rate, elapsed))
+                .min(self.config.unacked_burst_bytes);
+            let restored = self.config.unacked_bytes_per_s / 64;
+            let recovered = per_ns(restored, elapsed.saturating_mul(1_000));
+            path.rate = path
+                .rate
+                .saturating_add(recovered)
+                .min(self.config.unacked_bytes_per_s);
+        }
+        let needed = bytes.min(self.config.unacked_burst_bytes);
+        if path.tokens >= needed {
+            path.tokens -= needed;
+            return Ok(());
+        }
+        let missing = needed - path.tokens;
+        let wait = u128::from(missing) * 1_000_000_000 / u128::from(path.rate.max(1));
+        Err(now.saturating_add_ns(wait as u64 + 1_000))
+    }
+
+    /// Whether a CNP may go to this path now.
+    pub(crate) fn may_notify(&mut self, now: Time, id: PathId) -> bool {
+        let path = &mut self.paths[id.0 as usize];
+        if path
+            .cnp_at
+            .is_some_and(|at| now.ns_since(at) < self.config.cnp_interval_ns)
+        {
+            return false;
+        }
+        path.cnp_at = Some(now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path() -> (Paths, PathId) {
+        let mut paths = Paths::new(4, FlowConfig::default());
+        let id = paths.open("10.0.0.1".parse().unwrap()).unwrap();
+        (paths, id)
+    }
+
+    #[test]
+    fn a_cnp_halves_and_acknowledgements_restore() {
+        let (mut paths, id) = path();
+        let before = paths.paths[0].window;
+        assert!(paths.congested(Time(1_000_000), id));
+        assert_eq!(paths.paths[0].window, before / 2);
+        assert!(!paths.congested(Time(1_000_001), id), "one cut an interval");
+        for _ in 0..before * before {
+            paths.sent(id, 1);
+            paths.acked(id, 1);
+        }
+        assert!(paths.paths[0].window >= before);
+    }
+
+    #[test]
+    fn the_window_keeps_its_floor() {
+        let (mut paths, id) = path();
+        for round in 0..100 {
+            paths.lost(Time(round * 1_000_000), id);
+        }
+        assert_eq!(paths.paths[0].window, FlowConfig::default().window_min);
+    }
+
+    #[test]
+    fn tokens_run_out_and_come_back() {
+        let (mut paths, id) = path();
+        let now = Time(1_000_000_000);
+        let mut taken = 0;
+        let later = loop {
+            match paths.take_tokens(now, id, 4096) {
+                Ok(()) => taken += 4096,
+                Err(later) => break later,
+            }
+        };
+        assert!(taken <= FlowConfig::default().unacked_burst_bytes);
+        assert!(paths.take_tokens(later, id, 4096).is_ok());
+    }
+
+    #[test]
+    fn paths_are_bounded() {
+        let mut paths = Paths::new(1, FlowConfig::default());
+        paths.open("10.0.0.1".parse().unwrap()).unwrap();
+        assert!(paths.open("10.0.0.1".parse().unwrap()).is_ok());
+        assert!(paths.open("10.0.0.2".parse().unwrap()).is_err());
+    }
+}

@@ -1,0 +1,198 @@
+use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use elver_verbs::{AddressVector, AsyncEvent, Cq, Memory, ObjectKind, VerbsError, Wc, WcStatus};
+
+use crate::Time;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::cq::{CompletionQueue, Pushed};
+use crate::flow::Paths;
+use crate::recv_queue::{Recv, RecvQueue};
+use crate::regions::{Regions, Segment};
+use crate::rng::Rng;
+use crate::route::Route;
+use crate::table::Table;
+
+/// Everything of a device but its queue pairs: what a queue pair works on while it handles a
+/// packet or a WR.
+#[derive(Debug)]
+pub(crate) struct Hw<M> {
+    pub(crate) config: Config,
+    pub(crate) rng: Rng,
+    dc_session: u32,
+    pub(crate) counters: Counters,
+    pub(crate) regions: Regions<M>,
+    pub(crate) pds: Table<ProtectionDomain>,
+    pub(crate) cqs: Table<CompletionQueue>,
+    pub(crate) srqs: Table<SharedReceiveQueue>,
+    pub(crate) ahs: Table<AddressHandle>,
+    pub(crate) paths: Paths,
+    pub(crate) timers: Timers,
+    pub(crate) events: VecDeque<AsyncEvent>,
+    pub(crate) cq_events: VecDeque<Cq>,
+    /// CQs that overflowed and whose QPs are still to be stopped.
+    pub(crate) failed_cqs: Vec<u32>,
+    pub(crate) scratch: Scratch,
+}
+
+/// Buffers that are used again and again, so that the data path allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// The local memory of a WR that is being copied.
+    pub(crate) segments: Vec<Segment>,
+    /// The memory of the receive that it is copied to.
+    pub(crate) targets: Vec<Segment>,
+    /// The bytes of an inline WR that is being copied.
+    pub(crate) inline: Vec<u8>,
+    pub(crate) recv: Recv,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ProtectionDomain {
+    pub(crate) users: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct SharedReceiveQueue {
+    pub(crate) pd: u32,
+    pub(crate) queue: RecvQueue,
+    /// The armed limit; 0 when none is.
+    pub(crate) limit: u32,
+    pub(crate) users: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct AddressHandle {
+    pub(crate) pd: u32,
+    pub(crate) av: AddressVector,
+    pub(crate) route: Route,
+}
+
+impl<M: Memory> Hw<M> {
+    pub(crate) fn new(config: Config, seed: u64) -> Hw<M> {
+        let mut rng = Rng::new(seed);
+        Hw {
+            dc_session: rng.next_u32(),
+            rng,
+            counters: Counters::default(),
+            regions: Regions::new(config.max_mr, config.max_mr_size),
+            pds: Table::new(ObjectKind::Pd, config.max_pd, "max_pd"),
+            cqs: Table::new(ObjectKind::Cq, config.max_cq, "max_cq"),
+            srqs: Table::new(ObjectKind::Srq, config.max_srq, "max_srq"),
+            ahs: Table::new(ObjectKind::Ah, config.max_ah, "max_ah"),
+            paths: Paths::new(config.max_paths, config.flow.clone()),
+            timers: Timers::default(),
+            events: VecDeque::new(),
+            cq_events: VecDeque::new(),
+            failed_cqs: Vec::new(),
+            scratch: Scratch::default(),
+            config,
+        }
+    }
+
+    /// Gives a completion to a CQ.
+    #[inline]
+    pub(crate) fn complete(&mut self, cq: u32, wc: Wc, solicited: bool) {
+        let Some(queue) = self.cqs.get_mut(cq) else {
+            return;
+        };
+        match queue.push(wc, solicited) {
+            Pushed::Quietly | Pushed::Lost => {}
+            Pushed::Event => self.cq_events.push_back(Cq(cq)),
+            Pushed::Overflow => {
+                self.failed_cqs.push(cq);
+                self.event(AsyncEvent::CqErr(Cq(cq)));
+            }
+        }
+    }
+
+    /// Gives a completion with an error.
+    pub(crate) fn complete_failed(
+        &mut self,
+        cq: u32,
+        qp_num: u32,
+        wr_id: u64,
+        opcode: elver_verbs::WcOpcode,
+        status: WcStatus,
+    ) {
+        self.complete(
+            cq,
+            Wc {
+                wr_id,
+                status,
+                opcode,
+                qp_num,
+                ..Wc::default()
+            },
+            true,
+        );
+    }
+
+    pub(crate) fn event(&mut self, event: AsyncEvent) {
+        if self.events.len() as u32 >= self.config.max_async_events {
+            self.events.pop_front();
+            self.counters.async_events_lost += 1;
+        }
+        self.events.push_back(event);
+    }
+
+    /// Takes the oldest receive of an SRQ, and tells when its limit is reached.
+    pub(crate) fn take_shared(&mut self, srq: u32, recv: &mut Recv) -> bool {
+        let Some(shared) = self.srqs.get_mut(srq) else {
+            return false;
+        };
+        let taken = shared.queue.pop(recv);
+        if shared.limit > 0 && shared.queue.len() < shared.limit {
+            shared.limit = 0;
+            self.event(AsyncEvent::SrqLimitReached(elver_verbs::Srq(srq)));
+        }
+        taken
+    }
+
+    /// Numbers of DC sessions grow over the device's life, so that a target can tell a late packet
+    /// of an earlier session.
+    pub(crate) fn next_dc_session(&mut self) -> u32 {
+        self.dc_session = self.dc_session.wrapping_add(1);
+        self.dc_session
+    }
+
+    pub(crate) fn use_pd(&mut self, pd: u32) -> Result<(), VerbsError> {
+        self.pds.require_mut(pd)?.users += 1;
+        Ok(())
+    }
+
+    pub(crate) fn release_pd(&mut self, pd: u32) {
+        if let Some(domain) = self.pds.get_mut(pd) {
+            domain.users -= 1;
+        }
+    }
+}
+
+/// Deadlines of lanes, soonest first.
+///
+/// A lane moves its deadline with every acknowledgement; the heap holds at most one entry a lane
+/// that is not later than its deadline, and an entry that comes too early is put back.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<(Time, u32, u16)>>,
+}
+
+impl Timers {
+    pub(crate) fn push(&mut self, at: Time, qpn: u32, lane: u16) {
+        self.heap.push(Reverse((at, qpn, lane)));
+    }
+
+    #[inline]
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.heap.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, u32, u16)> {
+        if self.next()? > now {
+            return None;
+        }
+        self.heap.pop().map(|Reverse(entry)| entry)
+    }
+}

@@ -1,0 +1,255 @@
+//! Datagrams in: what they are, whom they are for, and every reason to drop them.
+
+use elver_verbs::{Memory, QpState, QpType, WcStatus};
+use elver_wire::{
+    BTH_LEN, Flow, Headers, ICRC_LEN, IpId, Message, NakCode, PKEY_DEFAULT, PacketView, ParseError,
+    Route, Syndrome, icrc,
+};
+
+use crate::egress::Notification;
+use crate::qp::QueuePair;
+use crate::responder::Handled;
+use crate::{Rnic, Time, unreliable};
+
+/// The lower two bits of a traffic class: congestion was experienced (RFC 3168).
+const ECN_CE: u8 = 0b11;
+/// CNPs that wait at most; further ones are not sent.
+const NOTIFICATIONS_MAX: usize = 64;
+/// Membership is the high bit; the rest names the partition (IBTA vol. 1, 10.9.3).
+const PKEY_PARTITION: u16 = 0x7fff;
+
+/// What surrounds a received packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxMeta {
+    /// Whence and to which of our addresses it came.
+    pub flow: Flow,
+    /// IP traffic class, with the ECN bits.
+    pub traffic_class: u8,
+    /// IP hop limit.
+    pub hop_limit: u8,
+    /// IPv4 identification.
+    pub ip_id: IpId,
+}
+
+/// The completion status that a NAK stands for (IBTA vol. 1, table 46).
+pub(crate) fn status_of(code: NakCode) -> WcStatus {
+    match code {
+        NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+        NakCode::RemoteAccess => WcStatus::RemAccessErr,
+        NakCode::RemoteOperation => WcStatus::RemOpErr,
+        NakCode::InvalidRdRequest => WcStatus::RemInvRdReqErr,
+        NakCode::PsnSequence | NakCode::DcNoContext => WcStatus::RetryExcErr,
+    }
+}
+
+impl<M: Memory> Rnic<M> {
+    /// Takes a UDP payload, from the BTH to the ICRC.
+    pub fn handle_datagram(&mut self, now: Time, meta: &RxMeta, payload: &[u8]) {
+        if payload.len() < BTH_LEN + ICRC_LEN {
+            self.hw.counters.drop_truncated += 1;
+            return;
+        }
+        let view = match PacketView::parse(payload) {
+            Ok(view) => view,
+            Err(error) => {
+                let counters = &mut self.hw.counters;
+                match error {
+                    ParseError::Truncated { .. } => counters.drop_truncated += 1,
+                    ParseError::Oversized { .. } => counters.drop_oversized += 1,
+                    ParseError::Version(_) => counters.drop_version += 1,
+                    ParseError::Opcode(_) => counters.drop_opcode += 1,
+                    ParseError::Padding | ParseError::Reserved | ParseError::Syndrome(_) => {
+                        counters.drop_malformed += 1;
+                    }
+                }
+                return;
+            }
+        };
+        if icrc::verify(&meta.flow, meta.ip_id, payload).is_err() {
+            self.hw.counters.drop_icrc += 1;
+            return;
+        }
+        let headers = view.headers();
+        if headers.pkey & PKEY_PARTITION != PKEY_DEFAULT & PKEY_PARTITION {
+            self.hw.counters.drop_pkey += 1;
+            return;
+        }
+        self.hw.counters.rx_packets += 1;
+        self.hw.counters.rx_bytes += payload.len() as u64;
+        self.dispatch(now, meta, headers, view.payload());
+        self.stop_failed_cqs(now);
+    }
+
+    fn dispatch(&mut self, now: Time, meta: &RxMeta, headers: &Headers, payload: &[u8]) {
+        let qpn = headers.dest_qpn.get();
+        let Some(queue_pair) = self.qps.get_mut(qpn) else {
+            self.hw.counters.drop_qpn += 1;
+            return;
+        };
+        let message = headers.message();
+        if message == Message::Cnp {
+            self.congestion_notified(now, meta);
+            return;
+        }
+        let fits = matches!(
+            (
+                headers.route(),
+                queue_pair.core.qp_type,
+                message.is_response()
+            ),
+            (Route::Rc, QpType::Rc, _)
+                | (Route::Uc, QpType::Uc, false)
+                | (Route::Ud(_), QpType::Ud, false)
+                | (Route::Dc { .. }, QpType::Dci, true)
+                | (Route::Dc { .. }, QpType::Dct, false)
+        );
+        if !fits {
+            self.hw.counters.drop_qpn += 1;
+            return;
+        }
+        if !takes_packets(queue_pair.core.state, message.is_response()) {
+            self.hw.counters.drop_state += 1;
+            return;
+        }
+        if let Some(remote) = queue_pair.core.remote
+            && queue_pair.core.qp_type.is_connected()
+            && (remote.flow.dst.ip() != meta.flow.src.ip()
+                || remote.flow.src.ip() != meta.flow.dst.ip())
+        {
+            self.hw.counters.drop_source += 1;
+            return;
+        }
+        if meta.traffic_class & ECN_CE == ECN_CE {
+            self.notify_congestion(now, meta, headers);
+        }
+        let Some(queue_pair) = self.qps.get_mut(qpn) else {
+            return;
+        };
+        match headers.route() {
+            Route::Rc if message.is_response() => self.response(now, qpn, 0, headers, payload),
+            Route::Rc => {
+                let QueuePair {
+                    core, responder, ..
+                } = queue_pair;
+                let source = core.attr.dest_qp_num;
+                let handled = responder.request(core, &mut self.hw, source, headers, payload);
+                if let Handled::Fatal(_) = handled {
+                    queue_pair.enter_error(&mut self.hw, now);
+                }
+                if queue_pair.responder.has_answers() {
+                    self.schedule(qpn);
+                }
+            }
+            Route::Uc => {
+                let QueuePair { core, assembly, .. } = queue_pair;
+                assembly.packet(core, &mut self.hw, headers, payload);
+            }
+            Route::Ud(deth) => {
+                let core = &mut queue_pair.core;
+                unreliable::datagram(core, &mut self.hw, meta, &deth, headers, payload);
+            }
+            Route::Dc { eth, .. } if message.is_response() => {
+                let lane = usize::from(eth.stream);
+                let from = meta.flow.src.ip();
+                let lanes = &mut queue_pair.lanes;
+                if lanes
+                    .get_mut(lane)
+                    .is_some_and(|lane| lane.takes_session(eth.session, from))
+                {
+                    self.response(now, qpn, lane, headers, payload);
+                } else {
+                    self.hw.counters.drop_dc_session += 1;
+                }
+            }
+            Route::Dc { eth, connect } => {
+                let QueuePair { core, dct, .. } = queue_pair;
+                let Some(dct) = dct else { return };
+                dct.request(
+                    core,
+                    &mut self.hw,
+                    now,
+                    meta,
+                    &eth,
+                    connect,
+                    headers,
+                    payload,
+                );
+                if dct.has_answers() {
+                    self.schedule(qpn);
+                }
+            }
+        }
+    }
+
+    /// Gives a response to the lane that it answers.
+    fn response(&mut self, now: Time, qpn: u32, lane: usize, headers: &Headers, payload: &[u8]) {
+        let Some(queue_pair) = self.qps.get_mut(qpn) else {
+            return;
+        };
+        let psn = headers.psn;
+        queue_pair.with_lane(lane, &mut self.hw, now, |lane, env| {
+            match headers.message() {
+                Message::Ack(aeth) => match aeth.syndrome {
+                    Syndrome::Ack { .. } => lane.on_ack(env, psn),
+                    Syndrome::RnrNak(timer) => lane.on_rnr_nak(env, psn, timer),
+                    Syndrome::Nak(NakCode::PsnSequence) => lane.on_sequence_nak(env, psn),
+                    Syndrome::Nak(NakCode::DcNoContext) => lane.on_no_context(env, psn),
+                    Syndrome::Nak(code) => lane.on_fatal_nak(env, psn, status_of(code)),
+                },
+                Message::AtomicAck(_, original) => lane.on_atomic_ack(env, psn, original),
+                _ => lane.on_read_response(env, psn, payload),
+            }
+        });
+        if queue_pair
+            .lanes
+            .get(lane)
+            .is_some_and(|lane| !lane.queue.is_empty())
+        {
+            self.schedule(qpn);
+        }
+    }
+
+    fn congestion_notified(&mut self, now: Time, meta: &RxMeta) {
+        self.hw.counters.cnp_received += 1;
+        if let Some(path) = self.hw.paths.find(meta.flow.src.ip())
+            && self.hw.paths.congested(now, path)
+        {
+            self.hw.counters.window_cuts += 1;
+        }
+    }
+
+    /// A packet was marked: its sender is told, and where it answers a READ of ours we slow down
+    /// ourselves, for it is we who ask for the data.
+    #[cold]
+    fn notify_congestion(&mut self, now: Time, meta: &RxMeta, headers: &Headers) {
+        let Some(path) = self.hw.paths.find(meta.flow.src.ip()) else {
+            return;
+        };
+        if headers.message().is_response() && self.hw.paths.congested(now, path) {
+            self.hw.counters.window_cuts += 1;
+        }
+        let Some(queue_pair) = self.qps.get(headers.dest_qpn.get()) else {
+            return;
+        };
+        let to = match headers.route() {
+            Route::Rc | Route::Uc => queue_pair.core.dest_qpn(),
+            Route::Ud(deth) => deth.src_qpn,
+            Route::Dc { eth, .. } => eth.src_qpn,
+        };
+        if self.notifications.len() < NOTIFICATIONS_MAX && self.hw.paths.may_notify(now, path) {
+            let flow = Flow {
+                src: meta.flow.dst,
+                dst: meta.flow.src,
+            };
+            self.notifications.push_back(Notification { flow, to });
+        }
+    }
+}
+
+fn takes_packets(state: QpState, response: bool) -> bool {
+    match state {
+        QpState::Rts | QpState::Sqd => true,
+        QpState::Rtr | QpState::Sqe => !response,
+        QpState::Reset | QpState::Init | QpState::Err => false,
+    }
+}

@@ -1,0 +1,321 @@
+//! A queue pair: its attributes, its lanes, its responders, and what an error does to it.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use elver_verbs::{
+    AsyncEvent, Memory, Qp, QpAttr, QpInit, QpState, QpType, Srq, Wc, WcOpcode, WcStatus,
+};
+use elver_wire::{Psn, Qpn};
+
+use crate::Time;
+use crate::dct::Dct;
+use crate::hw::Hw;
+use crate::lane::{Env, Lane};
+use crate::recv_queue::{Recv, RecvQueue};
+use crate::responder::Responder;
+use crate::route::Route;
+use crate::send_queue::SendPool;
+use crate::unreliable::Assembly;
+
+/// What every part of a QP reads.
+#[derive(Debug)]
+pub(crate) struct QpCore {
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) pd: u32,
+    pub(crate) state: QpState,
+    pub(crate) attr: QpAttr,
+    pub(crate) init: QpInit,
+    /// The way to the peer of a connected QP; of a DCT, the way of no one.
+    pub(crate) remote: Option<Route>,
+    pub(crate) rq: RecvQueue,
+    /// Longest message in bytes.
+    pub(crate) max_message: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(crate) core: QpCore,
+    pub(crate) pool: SendPool,
+    pub(crate) lanes: Vec<Lane>,
+    /// Of RC.
+    pub(crate) responder: Responder,
+    /// Of UC.
+    pub(crate) assembly: Assembly,
+    pub(crate) dct: Option<Box<Dct>>,
+    /// It stands in the list of QPs that have something to send.
+    pub(crate) scheduled: bool,
+    /// The lane that sends next.
+    pub(crate) next_lane: usize,
+    pub(crate) errored_streams: u32,
+    drain_told: bool,
+}
+
+impl QpCore {
+    pub(crate) fn dest_qpn(&self) -> Qpn {
+        Qpn::from_wrapping(self.attr.dest_qp_num)
+    }
+
+    /// The Q_Key that a datagram carries: with its high bit set a WR's gives way to the QP's own
+    /// (IBTA vol. 1, 10.2.5).
+    pub(crate) fn effective_qkey(&self, qkey: u32) -> u32 {
+        if qkey >> 31 == 1 {
+            self.attr.qkey
+        } else {
+            qkey
+        }
+    }
+
+    /// Takes the oldest receive, from the SRQ if the QP has one.
+    pub(crate) fn take_receive<M: Memory>(&mut self, hw: &mut Hw<M>, recv: &mut Recv) -> bool {
+        match self.init.srq {
+            Some(Srq(srq)) => hw.take_shared(srq, recv),
+            None => self.rq.pop(recv),
+        }
+    }
+
+    /// Puts back a receive whose message will never end.
+    pub(crate) fn return_receive<M: Memory>(&mut self, hw: &mut Hw<M>, recv: &Recv) {
+        match self.init.srq {
+            Some(Srq(srq)) => {
+                if let Some(shared) = hw.srqs.get_mut(srq) {
+                    shared.queue.unpop(recv);
+                }
+            }
+            None => self.rq.unpop(recv),
+        }
+    }
+}
+
+impl QueuePair {
+    pub(crate) fn new(qpn: Qpn, init: QpInit) -> QueuePair {
+        let cap = init.cap;
+        let streams = match init.qp_type {
+            QpType::Dci => 1 << init.dci.log_num_concurrent,
+            QpType::Dct => 0,
+            _ => 1,
+        };
+        let recv_capacity = if init.srq.is_some() {
+            0
+        } else {
+            cap.max_recv_wr
+        };
+        QueuePair {
+            core: QpCore {
+                qpn,
+                qp_type: init.qp_type,
+                pd: init.pd.0,
+                state: QpState::Reset,
+                attr: QpAttr {
+                    cap,
+                    ..QpAttr::default()
+                },
+                init,
+                remote: None,
+                rq: RecvQueue::new(recv_capacity, cap.max_recv_sge),
+                max_message: crate::MAX_MESSAGE,
+            },
+            pool: SendPool::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
+            lanes: (0..streams).map(Lane::new).collect(),
+            responder: Responder::new(Psn::from_wrapping(0), 0),
+            assembly: Assembly::default(),
+            dct: None,
+            scheduled: false,
+            next_lane: 0,
+            errored_streams: 0,
+            drain_told: false,
+        }
+    }
+
+    /// The parts that a lane works with.
+    pub(crate) fn split<'a, M>(
+        &'a mut self,
+        lane: usize,
+        hw: &'a mut Hw<M>,
+        now: Time,
+    ) -> Option<(&'a mut Lane, Env<'a, M>)> {
+        let QueuePair {
+            core, pool, lanes, ..
+        } = self;
+        let lane = lanes.get_mut(lane)?;
+        Some((
+            lane,
+            Env {
+                core,
+                pool,
+                hw,
+                now,
+            },
+        ))
+    }
+
+    /// Runs `act` on a lane and bears the consequences.
+    pub(crate) fn with_lane<M: Memory, R>(
+        &mut self,
+        index: usize,
+        hw: &mut Hw<M>,
+        now: Time,
+        act: impl FnOnce(&mut Lane, &mut Env<'_, M>) -> R,
+    ) -> Option<R> {
+        let (lane, mut env) = self.split(index, hw, now)?;
+        let result = act(lane, &mut env);
+        if lane.fault {
+            self.lane_failed(index, hw, now);
+        }
+        if self.core.state == QpState::Sqd {
+            self.check_drained(hw);
+        }
+        Some(result)
+    }
+
+    /// The front WQE of a lane failed: it completes with its error, and what stands behind it is
+    /// flushed. An RC QP goes to ERR, a UC or UD QP to SQE; of a DCI only the stream fails, until
+    /// as many have failed as it may bear.
+    fn lane_failed<M: Memory>(&mut self, index: usize, hw: &mut Hw<M>, now: Time) {
+        let Some((lane, mut env)) = self.split(index, hw, now) else {
+            return;
+        };
+        lane.fault = false;
+        let status = lane.front_status(env.pool);
+        lane.retire(&mut env, status);
+        match self.core.qp_type {
+            QpType::Rc | QpType::Dct => self.enter_error(hw, now),
+            QpType::Uc | QpType::Ud => {
+                self.core.state = QpState::Sqe;
+                self.flush_lane(index, hw, now);
+            }
+            QpType::Dci => {
+                self.lanes[index].errored = true;
+                self.flush_lane(index, hw, now);
+                self.errored_streams += 1;
+                if self.errored_streams >= 1 << self.core.init.dci.log_num_errored {
+                    self.enter_error(hw, now);
+                }
+            }
+        }
+    }
+
+    /// Completes everything on a lane as flushed, and forgets what was in flight.
+    pub(crate) fn flush_lane<M: Memory>(&mut self, index: usize, hw: &mut Hw<M>, now: Time) {
+        let route = self.core.remote;
+        let Some((lane, mut env)) = self.split(index, hw, now) else {
+            return;
+        };
+        while !lane.queue.is_empty() {
+            lane.retire(&mut env, WcStatus::WrFlushErr);
+        }
+        let (errored, next_psn) = (lane.errored, lane.next_psn());
+        lane.reset(route, env.hw);
+        lane.errored = errored;
+        lane.start_sending(next_psn, env.core);
+    }
+
+    /// Moves to ERR: every outstanding WR is flushed, in order (IBTA vol. 1, 10.3.1.7).
+    pub(crate) fn enter_error<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time) {
+        if self.core.state == QpState::Err {
+            return;
+        }
+        self.core.state = QpState::Err;
+        for index in 0..self.lanes.len() {
+            self.flush_lane(index, hw, now);
+        }
+        self.flush_receives(hw);
+        if self.core.init.srq.is_some() && self.core.qp_type != QpType::Dct {
+            hw.event(AsyncEvent::QpLastWqeReached(Qp(self.core.qpn.get())));
+        }
+    }
+
+    /// Completes as flushed the receives that the QP holds: those posted on its own queue, and one
+    /// that a message had begun to fill.
+    pub(crate) fn flush_receives<M: Memory>(&mut self, hw: &mut Hw<M>) {
+        let (cq, qpn) = (self.core.init.recv_cq.0, self.core.qpn.get());
+        let flush = |hw: &mut Hw<M>, wr_id| {
+            let status = WcStatus::WrFlushErr;
+            let opcode = WcOpcode::Recv;
+            hw.complete(
+                cq,
+                Wc {
+                    wr_id,
+                    status,
+                    opcode,
+                    qp_num: qpn,
+                    ..Wc::default()
+                },
+                true,
+            );
+        };
+        if let Some(recv) = self.responder.take_receive() {
+            flush(hw, recv.wr_id);
+        }
+        if let Some(recv) = self.assembly.take_receive() {
+            flush(hw, recv.wr_id);
+        }
+        while let Some(wr_id) = self.core.rq.pop_wr_id() {
+            flush(hw, wr_id);
+        }
+    }
+
+    /// Moves to RESET: everything outstanding is forgotten without completions.
+    pub(crate) fn reset<M: Memory>(&mut self, hw: &mut Hw<M>) {
+        let route = self.core.remote;
+        for lane in &mut self.lanes {
+            for slot in core::mem::take(&mut lane.queue) {
+                self.pool.release(slot);
+            }
+            lane.reset(route, hw);
+        }
+        if self.core.init.srq.is_some() {
+            if let Some(recv) = self.responder.take_receive() {
+                self.core.return_receive(hw, recv);
+            }
+            if let Some(recv) = self.assembly.take_receive() {
+                self.core.return_receive(hw, recv);
+            }
+        }
+        if let Some(dct) = self.dct.take() {
+            dct.release(&mut self.core, hw);
+        }
+        self.core.rq.clear();
+        self.core.remote = None;
+        self.core.state = QpState::Reset;
+        self.core.attr = QpAttr {
+            cap: self.core.attr.cap,
+            ..QpAttr::default()
+        };
+        self.responder = Responder::new(Psn::from_wrapping(0), 0);
+        self.assembly = Assembly::default();
+        self.errored_streams = 0;
+        self.drain_told = false;
+        for cq in [self.core.init.send_cq.0, self.core.init.recv_cq.0] {
+            if let Some(queue) = hw.cqs.get_mut(cq) {
+                queue.forget(self.core.qpn.get());
+            }
+        }
+    }
+
+    /// In SQD: tells once that the started WRs are done.
+    pub(crate) fn check_drained<M: Memory>(&mut self, hw: &mut Hw<M>) {
+        if self.drain_told || self.lanes.iter().any(Lane::in_flight) {
+            return;
+        }
+        self.drain_told = true;
+        if self.core.attr.en_sqd_async_notify {
+            hw.event(AsyncEvent::SqDrained(Qp(self.core.qpn.get())));
+        }
+    }
+
+    /// Enters SQD.
+    pub(crate) fn drain<M: Memory>(&mut self, hw: &mut Hw<M>) {
+        self.core.state = QpState::Sqd;
+        self.drain_told = false;
+        self.check_drained(hw);
+    }
+
+    /// Whether anything may have to be sent.
+    pub(crate) fn wants_to_send(&self) -> bool {
+        self.responder.has_answers()
+            || self.dct.as_ref().is_some_and(|dct| dct.has_answers())
+            || self.lanes.iter().any(|lane| !lane.queue.is_empty())
+    }
+}

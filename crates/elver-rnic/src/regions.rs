@@ -1,0 +1,480 @@
+//! Memory regions and windows, and the protection checks of IBTA vol. 1, 10.6 and 9.4.1.
+
+use elver_verbs::{
+    AccessFlags, BindMw, Memory, Mr, MrInfo, Mw, MwInfo, ObjectKind, Sge, VerbsError, WcStatus,
+};
+
+use crate::rng::Rng;
+use crate::table::Table;
+
+/// Every region and window of a device, under one space of keys: the upper 24 bits of an lkey or
+/// rkey are the object's id, the low 8 bits a tag.
+#[derive(Debug)]
+pub(crate) struct Regions<M> {
+    keys: Table<Key<M>>,
+    max_mr_size: u64,
+}
+
+#[derive(Debug)]
+enum Key<M> {
+    Region(Region<M>),
+    Window(Window),
+}
+
+#[derive(Debug)]
+struct Region<M> {
+    pd: u32,
+    tag: u8,
+    memory: M,
+    base: u64,
+    length: u64,
+    access: AccessFlags,
+    windows: u32,
+}
+
+#[derive(Debug)]
+struct Window {
+    pd: u32,
+    tag: u8,
+    bound: Option<Bound>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    region: u32,
+    qpn: u32,
+    base: u64,
+    length: u64,
+    access: AccessFlags,
+}
+
+/// A checked place in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) region: u32,
+    pub(crate) offset: u64,
+}
+
+/// A checked piece of local memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) place: Place,
+    pub(crate) length: u32,
+}
+
+/// The access was refused: key, protection domain, range or rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused;
+
+impl<M: Memory> Regions<M> {
+    pub(crate) fn new(limit: u32, max_mr_size: u64) -> Regions<M> {
+        Regions {
+            keys: Table::new(ObjectKind::Mr, limit, "max_mr"),
+            max_mr_size,
+        }
+    }
+
+    pub(crate) fn reg_mr(
+        &mut self,
+        rng: &mut Rng,
+        pd: u32,
+        memory: M,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, VerbsError> {
+        if access.intersects(AccessFlags::REMOTE_CHANGES)
+            && !access.contains(AccessFlags::LOCAL_WRITE)
+        {
+            return Err(VerbsError::InvalidArgument {
+                what: "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well",
+            });
+        }
+        let length = memory.size();
+        if length > self.max_mr_size {
+            return Err(VerbsError::OutOfRange {
+                name: "MR length",
+                value: length,
+                min: 0,
+                max: self.max_mr_size,
+            });
+        }
+        let base = match iova {
+            Some(address) => address,
+            None if access.contains(AccessFlags::ZERO_BASED) => 0,
+            None => memory.base_addr(),
+        };
+        if base.checked_add(length).is_none() {
+            return Err(VerbsError::InvalidArgument {
+                what: "iova + length exceeds the 64-bit address space",
+            });
+        }
+        let tag = rng.next_u32() as u8;
+        let region = Region {
+            pd,
+            tag,
+            memory,
+            base,
+            length,
+            access,
+            windows: 0,
+        };
+        let id = self.keys.insert(rng, |_| Key::Region(region))?;
+        let key = id << 8 | u32::from(tag);
+        Ok(MrInfo {
+            mr: Mr(id),
+            lkey: key,
+            rkey: key,
+            addr: base,
+            length,
+        })
+    }
+
+    /// Removes a region; returns its PD.
+    pub(crate) fn dereg_mr(&mut self, mr: Mr) -> Result<u32, VerbsError> {
+        let (pd, windows) = match self.keys.get(mr.0) {
+            Some(Key::Region(region)) => (region.pd, region.windows),
+            _ => {
+                return Err(VerbsError::InvalidHandle {
+                    kind: ObjectKind::Mr,
+                    handle: mr.0,
+                });
+            }
+        };
+        if windows > 0 {
+            return Err(VerbsError::InUse {
+                kind: ObjectKind::Mr,
+                handle: mr.0,
+                users: windows,
+            });
+        }
+        self.keys.remove(mr.0);
+        Ok(pd)
+    }
+
+    pub(crate) fn alloc_mw(&mut self, rng: &mut Rng, pd: u32) -> Result<MwInfo, VerbsError> {
+        let tag = rng.next_u32() as u8;
+        let id = self.keys.insert(rng, |_| {
+            Key::Window(Window {
+                pd,
+                tag,
+                bound: None,
+            })
+        })?;
+        Ok(MwInfo {
+            mw: Mw(id),
+            rkey: id << 8 | u32::from(tag),
+        })
+    }
+
+    /// Removes a window; returns its PD.
+    pub(crate) fn dealloc_mw(&mut self, mw: Mw) -> Result<u32, VerbsError> {
+        let Some(Key::Window(window)) = self.keys.get(mw.0) else {
+            return Err(VerbsError::InvalidHandle {
+                kind: ObjectKind::Mw,
+                handle: mw.0,
+            });
+        };
+        let pd = window.pd;
+        self.unbind(mw.0);
+        self.keys.remove(mw.0);
+        Ok(pd)
+    }
+
+    /// Binds a type 2 window for the QP `qpn` (IBTA vol. 1, 10.6.7.2.2). The window must be unbound.
+    pub(crate) fn bind(&mut self, pd: u32, qpn: u32, bind: &BindMw) -> Result<(), WcStatus> {
+        const REMOTE: AccessFlags = AccessFlags::REMOTE_CHANGES.union(AccessFlags::REMOTE_READ);
+        let Some(Key::Window(window)) = self.keys.get(bind.mw.0) else {
+            return Err(WcStatus::MwBindErr);
+        };
+        if window.pd != pd || window.bound.is_some() || bind.rkey >> 8 != bind.mw.0 {
+            return Err(WcStatus::MwBindErr);
+        }
+        if !REMOTE.contains(bind.access) {
+            return Err(WcStatus::MwBindErr);
+        }
+        let Some(Key::Region(region)) = self.keys.get_mut(bind.mr.0) else {
+            return Err(WcStatus::MwBindErr);
+        };
+        let inside = bind
+            .addr
+            .checked_sub(region.base)
+            .and_then(|offset| offset.checked_add(bind.length))
+            .is_some_and(|end| end <= region.length);
+        let writes = bind.access.intersects(AccessFlags::REMOTE_CHANGES);
+        let permitted = region.access.contains(AccessFlags::MW_BIND)
+            && (!writes || region.access.contains(AccessFlags::LOCAL_WRITE));
+        if region.pd != pd || !inside || !permitted {
+            return Err(WcStatus::MwBindErr);
+        }
+        region.windows += 1;
+        if let Some(Key::Window(window)) = self.keys.get_mut(bind.mw.0) {
+            window.tag = bind.rkey as u8;
+            window.bound = Some(Bound {
+                region: bind.mr.0,
+                qpn,
+                base: bind.addr,
+                length: bind.length,
+                access: bind.access,
+            });
+        }
+        Ok(())
+    }
+
+    /// Invalidates the rkey of a bound window, at its owner's wish or at a peer's.
+    pub(crate) fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Refused> {
+        let Some(Key::Window(window)) = self.keys.get(rkey >> 8) else {
+            return Err(Refused);
+        };
+        let bound = window.bound.ok_or(Refused)?;
+        if window.pd != pd || window.tag != rkey as u8 || bound.qpn != qpn {
+            return Err(Refused);
+        }
+        self.unbind(rkey >> 8);
+        Ok(())
+    }
+
+    fn unbind(&mut self, window: u32) {
+        let Some(Key::Window(entry)) = self.keys.get_mut(window) else {
+            return;
+        };
+        let Some(bound) = entry.bound.take() else {
+            return;
+        };
+        if let Some(Key::Region(region)) = self.keys.get_mut(bound.region) {
+            region.windows -= 1;
+        }
+    }
+
+    /// Checks a piece of a local SGE.
+    #[inline]
+    pub(crate) fn local(
+        &self,
+        pd: u32,
+        sge: &Sge,
+        skip: u32,
+        length: u32,
+        writes: bool,
+    ) -> Result<Place, Refused> {
+        let region_id = sge.lkey >> 8;
+        let Some(Key::Region(region)) = self.keys.get(region_id) else {
+            return Err(Refused);
+        };
+        if region.tag != sge.lkey as u8
+            || region.pd != pd
+            || (writes && !region.access.contains(AccessFlags::LOCAL_WRITE))
+        {
+            return Err(Refused);
+        }
+        let offset = sge
+            .addr
+            .wrapping_sub(region.base)
+            .wrapping_add(u64::from(skip));
+        let first = sge.addr.checked_sub(region.base).ok_or(Refused)?;
+        match first.checked_add(u64::from(skip) + u64::from(length)) {
+            Some(end) if end <= region.length => Ok(Place {
+                region: region_id,
+                offset,
+            }),
+            _ => Err(Refused),
+        }
+    }
+
+    /// Checks a peer's access through QP `qpn`. An access of no bytes needs no key (IBTA vol. 1,
+    /// 9.4.1.1): it is granted by `None`.
+    #[inline]
+    pub(crate) fn remote(
+        &self,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        va: u64,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<Option<Place>, Refused> {
+        if length == 0 {
+            return Ok(None);
+        }
+        let id = rkey >> 8;
+        let (tag, owner, base, limit, granted, region, region_base) = match self.keys.get(id) {
+            Some(Key::Region(region)) => (
+                region.tag,
+                region.pd,
+                region.base,
+                region.length,
+                region.access,
+                id,
+                region.base,
+            ),
+            Some(Key::Window(window)) => {
+                let bound = window.bound.ok_or(Refused)?;
+                if bound.qpn != qpn {
+                    return Err(Refused);
+                }
+                let Some(Key::Region(region)) = self.keys.get(bound.region) else {
+                    return Err(Refused);
+                };
+                let Bound {
+                    base,
+                    length,
+                    access,
+                    ..
+                } = bound;
+                (
+                    window.tag,
+                    window.pd,
+                    base,
+                    length,
+                    access,
+                    bound.region,
+                    region.base,
+                )
+            }
+            None => return Err(Refused),
+        };
+        if tag != rkey as u8 || owner != pd || !granted.contains(access) {
+            return Err(Refused);
+        }
+        let first = va.checked_sub(base).ok_or(Refused)?;
+        match first.checked_add(length) {
+            Some(end) if end <= limit => Ok(Some(Place {
+                region,
+                offset: va - region_base,
+            })),
+            _ => Err(Refused),
+        }
+    }
+
+    #[inline]
+    fn memory(&self, region: u32) -> Result<&M, Refused> {
+        match self.keys.get(region) {
+            Some(Key::Region(region)) => Ok(&region.memory),
+            _ => Err(Refused),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn read(&self, place: Place, dst: &mut [u8]) -> Result<(), Refused> {
+        self.memory(place.region)?
+            .read(place.offset, dst)
+            .map_err(|_| Refused)
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, place: Place, src: &[u8]) -> Result<(), Refused> {
+        self.memory(place.region)?
+            .write(place.offset, src)
+            .map_err(|_| Refused)
+    }
+
+    #[inline]
+    pub(crate) fn copy(&self, dst: Place, src: Place, length: u64) -> Result<(), Refused> {
+        let from = self.memory(src.region)?;
+        self.memory(dst.region)?
+            .copy_from(dst.offset, from, src.offset, length)
+            .map_err(|_| Refused)
+    }
+
+    pub(crate) fn compare_swap(&self, at: Place, compare: u64, swap: u64) -> Result<u64, Refused> {
+        self.memory(at.region)?
+            .compare_swap(at.offset, compare, swap)
+            .map_err(|_| Refused)
+    }
+
+    pub(crate) fn fetch_add(&self, at: Place, add: u64) -> Result<u64, Refused> {
+        self.memory(at.region)?
+            .fetch_add(at.offset, add)
+            .map_err(|_| Refused)
+    }
+
+    /// Copies `dst.len()` bytes that begin `skip` bytes into the message of `sges`.
+    #[inline]
+    pub(crate) fn gather(
+        &self,
+        pd: u32,
+        sges: &[Sge],
+        skip: u32,
+        dst: &mut [u8],
+    ) -> Result<(), Refused> {
+        let mut done = 0usize;
+        self.walk(
+            pd,
+            sges,
+            skip,
+            dst.len() as u32,
+            false,
+            |this, place, length| {
+                let piece = &mut dst[done..done + length as usize];
+                done += length as usize;
+                this.read(place, piece)
+            },
+        )
+    }
+
+    /// Copies `src` to where the message of `sges` stands, `skip` bytes into it.
+    #[inline]
+    pub(crate) fn scatter(
+        &self,
+        pd: u32,
+        sges: &[Sge],
+        skip: u32,
+        src: &[u8],
+    ) -> Result<(), Refused> {
+        let mut done = 0usize;
+        self.walk(
+            pd,
+            sges,
+            skip,
+            src.len() as u32,
+            true,
+            |this, place, length| {
+                let piece = &src[done..done + length as usize];
+                done += length as usize;
+                this.write(place, piece)
+            },
+        )
+    }
+
+    /// Checks all of a message's SGEs and appends their places to `segments`.
+    pub(crate) fn resolve(
+        &self,
+        pd: u32,
+        sges: &[Sge],
+        length: u32,
+        writes: bool,
+        segments: &mut alloc::vec::Vec<Segment>,
+    ) -> Result<(), Refused> {
+        self.walk(pd, sges, 0, length, writes, |_, place, length| {
+            segments.push(Segment { place, length });
+            Ok(())
+        })
+    }
+
+    /// Calls `visit` for each checked piece of `length` bytes that begin `skip` bytes into the
+    /// message. A message shorter than that is refused.
+    #[inline]
+    fn walk(
+        &self,
+        pd: u32,
+        sges: &[Sge],
+        mut skip: u32,
+        mut length: u32,
+        writes: bool,
+        mut visit: impl FnMut(&Self, Place, u32) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        for sge in sges {
+            if length == 0 {
+                return Ok(());
+            }
+            if skip >= sge.length {
+                skip -= sge.length;
+                continue;
+            }
+            let piece = length.min(sge.length - skip);
+            let place = self.local(pd, sge, skip, piece, writes)?;
+            visit(self, place, piece)?;
+            length -= piece;
+            skip = 0;
+        }
+        if length == 0 { Ok(()) } else { Err(Refused) }
+    }
+}

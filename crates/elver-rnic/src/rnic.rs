@@ -1,0 +1,195 @@
+use alloc::collections::VecDeque;
+
+use elver_verbs::{
+    AsyncEvent, Cq, DeviceAttr, Gid, Memory, ObjectKind, PortAttr, PortState, VerbsError,
+};
+use elver_verbs::{AtomicCap, Mtu, TransportCaps};
+
+use crate::config::Config;
+use crate::counters::{Counters, DropReason};
+use crate::hw::Hw;
+use crate::qp::QueuePair;
+use crate::table::Table;
+use crate::{MAX_MESSAGE, Time};
+
+/// A software RNIC over memory of kind `M`.
+///
+/// Its methods are the calls of [`elver_verbs::Device`] under their own names; those that start
+/// something take the time. See the crate's documentation for how to drive it.
+#[derive(Debug)]
+pub struct Rnic<M> {
+    pub(crate) hw: Hw<M>,
+    pub(crate) qps: Table<QueuePair>,
+    /// QPs that may have something to send, in turn.
+    pub(crate) active: VecDeque<u32>,
+    /// Packets that the QP at the front may still send before its turn ends.
+    pub(crate) turn_left: u32,
+    /// CNPs that wait to be sent.
+    pub(crate) notifications: VecDeque<crate::egress::Notification>,
+}
+
+impl<M: Memory> Rnic<M> {
+    /// A device without objects. `seed` is where its QPNs, keys and session numbers come from: take
+    /// it from the operating system's generator unless a run must replay.
+    pub fn new(config: Config, seed: u64) -> Result<Rnic<M>, VerbsError> {
+        config.validate()?;
+        Ok(Rnic {
+            qps: Table::new(ObjectKind::Qp, config.max_qp, "max_qp"),
+            active: VecDeque::new(),
+            turn_left: 0,
+            notifications: VecDeque::new(),
+            hw: Hw::new(config, seed),
+        })
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &Config {
+        &self.hw.config
+    }
+
+    /// What it has done and seen.
+    pub fn counters(&self) -> &Counters {
+        &self.hw.counters
+    }
+
+    /// Counts a datagram that the driver dropped.
+    pub fn count_drop(&mut self, reason: DropReason) {
+        match reason {
+            DropReason::Driver => self.hw.counters.drop_driver += 1,
+            DropReason::Oversized => self.hw.counters.drop_oversized += 1,
+        }
+    }
+
+    /// Capabilities and limits.
+    pub fn query_device(&self) -> DeviceAttr {
+        let config = &self.hw.config;
+        DeviceAttr {
+            name: config.name.clone(),
+            fw_ver: env!("CARGO_PKG_VERSION").into(),
+            node_guid: config.node_guid,
+            max_mr_size: config.max_mr_size,
+            max_qp: config.max_qp,
+            max_qp_wr: config.max_qp_wr,
+            max_sge: config.max_sge,
+            max_inline_data: config.max_inline_data,
+            max_cq: config.max_cq,
+            max_cqe: config.max_cqe,
+            max_mr: config.max_mr,
+            max_pd: config.max_pd,
+            max_mw: config.max_mr,
+            max_ah: config.max_ah,
+            max_srq: config.max_srq,
+            max_srq_wr: config.max_srq_wr,
+            max_srq_sge: config.max_sge,
+            max_qp_rd_atom: config.max_rd_atomic,
+            max_qp_init_rd_atom: config.max_rd_atomic,
+            atomic_cap: AtomicCap::Glob,
+            phys_port_cnt: 1,
+            local_ca_ack_delay: 15,
+            transports: TransportCaps {
+                rc: true,
+                uc: true,
+                ud: true,
+                dc: true,
+            },
+            max_dci_streams: 1 << config.log_max_dci_streams,
+            max_dci_errored_streams: 1 << config.log_max_dci_streams,
+            max_dc_contexts: config.max_dc_contexts,
+        }
+    }
+
+    /// The port.
+    pub fn query_port(&self) -> PortAttr {
+        PortAttr {
+            state: PortState::Active,
+            max_mtu: Mtu::Mtu4096,
+            active_mtu: self.hw.config.active_mtu,
+            gid_tbl_len: self.hw.config.addresses.len() as u32,
+            pkey_tbl_len: 1,
+            max_msg_sz: MAX_MESSAGE,
+            bad_pkey_cntr: self.hw.counters.drop_pkey as u32,
+            qkey_viol_cntr: self.hw.counters.drop_qkey as u32,
+        }
+    }
+
+    /// An entry of the GID table.
+    pub fn query_gid(&self, index: u8) -> Result<Gid, VerbsError> {
+        let address = self.hw.config.addresses.get(usize::from(index));
+        let missing = VerbsError::InvalidHandle {
+            kind: ObjectKind::Gid,
+            handle: u32::from(index),
+        };
+        address.map(|address| Gid::from(*address)).ok_or(missing)
+    }
+
+    /// Takes an asynchronous event, oldest first.
+    pub fn poll_async_event(&mut self) -> Option<AsyncEvent> {
+        self.hw.events.pop_front()
+    }
+
+    /// Takes a completion event: the CQ that has something to poll.
+    pub fn poll_cq_event(&mut self) -> Option<Cq> {
+        self.hw.cq_events.pop_front()
+    }
+
+    /// When [`Rnic::handle_timeout`] is due, if nothing happens before.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.hw.timers.next()
+    }
+
+    /// Does what is due: retransmissions, RNR waits, pacing.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some((at, qpn, lane)) = self.hw.timers.pop_due(now) {
+            let Some(queue_pair) = self.qps.get_mut(qpn) else {
+                continue;
+            };
+            let woken = queue_pair
+                .with_lane(usize::from(lane), &mut self.hw, now, |lane, env| {
+                    lane.on_timer(env, at)
+                })
+                .unwrap_or(false);
+            if woken {
+                self.run_local(now, qpn, usize::from(lane));
+                self.schedule(qpn);
+            }
+        }
+        self.stop_failed_cqs(now);
+    }
+
+    /// Puts a QP in line to send.
+    #[inline]
+    pub(crate) fn schedule(&mut self, qpn: u32) {
+        if let Some(queue_pair) = self.qps.get_mut(qpn)
+            && !queue_pair.scheduled
+        {
+            queue_pair.scheduled = true;
+            self.active.push_back(qpn);
+        }
+    }
+
+    /// Moves the QPs of CQs that overflowed to ERR (IBTA vol. 1, 10.2.7.2).
+    #[inline]
+    pub(crate) fn stop_failed_cqs(&mut self, now: Time) {
+        if !self.hw.failed_cqs.is_empty() {
+            self.stop_qps_of_failed_cqs(now);
+        }
+    }
+
+    #[cold]
+    fn stop_qps_of_failed_cqs(&mut self, now: Time) {
+        while let Some(cq) = self.hw.failed_cqs.pop() {
+            let affected: alloc::vec::Vec<u32> = self.qps.ids().collect();
+            for id in affected {
+                let Some(queue_pair) = self.qps.get_mut(id) else {
+                    continue;
+                };
+                let init = &queue_pair.core.init;
+                if init.send_cq.0 == cq || init.recv_cq.0 == cq {
+                    queue_pair.enter_error(&mut self.hw, now);
+                    self.hw.event(AsyncEvent::QpFatal(elver_verbs::Qp(id)));
+                }
+            }
+        }
+    }
+}

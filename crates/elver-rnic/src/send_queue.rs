@@ -1,0 +1,162 @@
+use alloc::vec::Vec;
+
+use elver_verbs::{Dest, Payload, SendFlags, SendOp, SendWr, Sge, WcStatus};
+use elver_wire::Psn;
+
+/// The send WQEs of a QP: a pool that its lanes share. It grows to the number of WRs that were
+/// outstanding at once, at most to the QP's capacity, and is then used again, latest first.
+#[derive(Debug)]
+pub(crate) struct SendPool {
+    wqes: Vec<SendWqe>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    free: Vec<u32>,
+    capacity: u32,
+    max_sge: usize,
+    max_inline: usize,
+}
+
+/// A send WR on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendWqe {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    pub(crate) dest: Option<Dest>,
+    /// Bytes of the message.
+    pub(crate) length: u32,
+    num_sge: u16,
+    inline: bool,
+    /// Whether PSNs were given to it.
+    pub(crate) started: bool,
+    pub(crate) first_psn: Psn,
+    /// PSNs that it takes; 0 for an operation that sends nothing.
+    pub(crate) packets: u32,
+    /// Responses of a READ or an atomic taken so far, in packets.
+    pub(crate) responses: u32,
+    /// How it ends, once that is known and while WRs before it are still on their way.
+    pub(crate) outcome: Option<WcStatus>,
+}
+
+/// The local bytes of a WQE.
+pub(crate) enum Local<'a> {
+    Sges(&'a [Sge]),
+    Inline(&'a [u8]),
+}
+
+impl SendWqe {
+    #[inline]
+    pub(crate) fn last_psn(&self) -> Psn {
+        self.first_psn.wrapping_add(self.packets.wrapping_sub(1))
+    }
+
+    /// Whether it waits for data from the peer.
+    #[inline]
+    pub(crate) fn expects_data(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+        )
+    }
+}
+
+impl SendPool {
+    pub(crate) fn new(capacity: u32, max_sge: u32, max_inline: u32) -> SendPool {
+        SendPool {
+            wqes: Vec::new(),
+            sges: Vec::new(),
+            inline: Vec::new(),
+            free: Vec::new(),
+            capacity,
+            max_sge: max_sge as usize,
+            max_inline: max_inline as usize,
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.wqes.len() as u32 >= self.capacity
+    }
+
+    /// Takes a WR that was checked against the pool's sizes; returns its slot.
+    #[inline]
+    pub(crate) fn push(&mut self, wr: &SendWr<'_>, length: u32, signal_all: bool) -> u32 {
+        let mut flags = wr.flags;
+        if signal_all {
+            flags |= SendFlags::SIGNALED;
+        }
+        let (num_sge, inline) = match wr.payload {
+            Payload::Sges(sges) => (sges.len() as u16, false),
+            Payload::Inline(_) => (0, true),
+        };
+        let wqe = SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags,
+            dest: wr.dest,
+            length,
+            num_sge,
+            inline,
+            started: false,
+            first_psn: Psn::from_wrapping(0),
+            packets: 0,
+            responses: 0,
+            outcome: None,
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.wqes[slot as usize] = wqe;
+                slot
+            }
+            None => {
+                self.wqes.push(wqe);
+                self.sges
+                    .resize(self.wqes.len() * self.max_sge, Sge::default());
+                self.inline.resize(self.wqes.len() * self.max_inline, 0);
+                (self.wqes.len() - 1) as u32
+            }
+        };
+        match wr.payload {
+            Payload::Sges(sges) => {
+                let at = slot as usize * self.max_sge;
+                self.sges[at..at + sges.len()].copy_from_slice(sges);
+            }
+            Payload::Inline(bytes) => {
+                let at = slot as usize * self.max_inline;
+                self.inline[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        slot
+    }
+
+    #[inline]
+    pub(crate) fn release(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> &SendWqe {
+        &self.wqes[slot as usize]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut SendWqe {
+        &mut self.wqes[slot as usize]
+    }
+
+    #[inline]
+    pub(crate) fn local(&self, slot: u32) -> Local<'_> {
+        let wqe = self.get(slot);
+        if wqe.inline {
+            let at = slot as usize * self.max_inline;
+            Local::Inline(&self.inline[at..at + wqe.length as usize])
+        } else {
+            let at = slot as usize * self.max_sge;
+            Local::Sges(&self.sges[at..at + usize::from(wqe.num_sge)])
+        }
+    }
+}
