@@ -1,0 +1,430 @@
+//! Every operation on every transport that has it, over packets and by local copies.
+
+mod common;
+
+use common::{ALL_ACCESS, Host, Net, address};
+use elver_rnic::{Config, Time};
+use elver_verbs::*;
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|index| (index * 7 + index / 256) as u8)
+        .collect()
+}
+
+fn statuses(wcs: &[Wc]) -> Vec<WcStatus> {
+    wcs.iter().map(|wc| wc.status).collect()
+}
+
+fn post_recv(host: &mut Host, now: Time, qp: Qp, wr_id: u64, at: u64, len: u32) {
+    let sges = [host.sge(at, len)];
+    host.nic
+        .post_recv(now, qp, &[RecvWr { wr_id, sges: &sges }])
+        .unwrap();
+}
+
+/// Runs one message of each kind on a connected pair and checks both ends.
+fn exercise(net: &mut Net, a: Qp, b: Qp, reliable: bool, mut fault: impl FnMut() -> usize) {
+    for len in [0usize, 1, 1023, 1024, 1025, 5000, 70_000] {
+        let data = pattern(len);
+        let (now, host_b) = (net.now, net.hosts.len() - 1);
+        let remote = net.hosts[host_b].remote(500_000);
+        let local = [
+            net.hosts[0].sge(0, len as u32 / 3),
+            net.hosts[0].sge(len as u64 / 3, (len - len / 3) as u32),
+        ];
+        net.hosts[0].memory.fill(0, &data);
+
+        let ops: &[SendOp] = if reliable {
+            &[
+                SendOp::Write(remote),
+                SendOp::WriteWithImm(remote, 0xabcd),
+                SendOp::Send,
+                SendOp::SendWithImm(0x1234),
+                SendOp::Read(remote),
+            ]
+        } else {
+            &[
+                SendOp::Write(remote),
+                SendOp::Send,
+                SendOp::SendWithImm(0x1234),
+            ]
+        };
+        for op in ops {
+            net.hosts[host_b].memory.fill(200_000, &vec![0; len]);
+            post_recv(&mut net.hosts[host_b], now, b, 99, 200_000, 80_000);
+            if let SendOp::Read(_) = op {
+                net.hosts[host_b].memory.fill(500_000, &data);
+                net.hosts[0].memory.fill(0, &vec![0; len]);
+            } else {
+                net.hosts[host_b].memory.fill(500_000, &vec![0; len]);
+            }
+            net.hosts[0].post(net.now, a, *op, &local, None);
+            net.run(|_| fault());
+            let sent = net.hosts[0].poll();
+            let received = if host_b == 0 {
+                sent.clone()
+            } else {
+                net.hosts[host_b].poll()
+            };
+            assert!(
+                sent.iter().all(|wc| wc.status == WcStatus::Success),
+                "{op:?} {len}: {sent:?}"
+            );
+            let recv = received.iter().find(|wc| wc.wr_id == 99);
+            match op {
+                SendOp::Write(_) => assert_eq!(net.hosts[host_b].memory.get(500_000, len), data),
+                SendOp::WriteWithImm(_, imm) => {
+                    assert_eq!(net.hosts[host_b].memory.get(500_000, len), data);
+                    let recv = recv.expect("a receive is consumed");
+                    assert_eq!(
+                        (recv.imm_data, recv.opcode),
+                        (*imm, WcOpcode::RecvRdmaWithImm)
+                    );
+                    assert_eq!(recv.byte_len, len as u32);
+                }
+                SendOp::Read(_) => assert_eq!(net.hosts[0].memory.get(0, len), data),
+                _ => {
+                    let recv = recv.expect("a receive is filled");
+                    assert_eq!(recv.byte_len, len as u32);
+                    assert_eq!(
+                        net.hosts[host_b].memory.get(200_000, len),
+                        data,
+                        "{op:?} {len}"
+                    );
+                }
+            }
+            if recv.is_none() {
+                // Use up the receive that this operation left.
+                net.hosts[0].post(net.now, a, SendOp::Send, &[], None);
+                net.run(|_| fault());
+                net.hosts[0].poll();
+                net.hosts[host_b].poll();
+            }
+        }
+    }
+}
+
+fn atomics(net: &mut Net, a: Qp, dest: Option<Dest>) {
+    let last = net.hosts.len() - 1;
+    net.hosts[last].memory.fill(800, &5u64.to_ne_bytes());
+    let remote = net.hosts[last].remote(800);
+    let sge = [net.hosts[0].sge(64, 8)];
+    net.hosts[0].post(net.now, a, SendOp::FetchAdd { remote, add: 10 }, &sge, dest);
+    net.run_clean();
+    assert_eq!(net.hosts[0].memory.get(64, 8), 5u64.to_ne_bytes());
+    let swap = SendOp::CompareSwap {
+        remote,
+        compare: 15,
+        swap: 77,
+    };
+    net.hosts[0].post(net.now, a, swap, &sge, dest);
+    net.run_clean();
+    assert_eq!(net.hosts[0].memory.get(64, 8), 15u64.to_ne_bytes());
+    assert_eq!(net.hosts[last].memory.get(800, 8), 77u64.to_ne_bytes());
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success; 2]);
+}
+
+#[test]
+fn rc_over_packets() {
+    let mut net = Net::new(2);
+    let (a, b) = net.connect(QpType::Rc, |_| {});
+    exercise(&mut net, a, b, true, || 1);
+    atomics(&mut net, a, None);
+    assert_eq!(net.hosts[0].nic.counters().retransmits, 0);
+}
+
+#[test]
+fn rc_over_packets_that_are_lost_and_doubled() {
+    let mut net = Net::new(2);
+    let (a, b) = net.connect(QpType::Rc, |_| {});
+    let mut count = 0u32;
+    exercise(&mut net, a, b, true, move || {
+        count = count.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+        match count >> 16 & 15 {
+            0 | 1 => 0,
+            2 => 2,
+            _ => 1,
+        }
+    });
+    assert!(net.hosts[0].nic.counters().retransmits > 0);
+    assert!(net.hosts[1].nic.counters().rx_duplicate > 0);
+}
+
+#[test]
+fn uc_over_packets() {
+    let mut net = Net::new(2);
+    let (a, b) = net.connect(QpType::Uc, |_| {});
+    exercise(&mut net, a, b, false, || 1);
+}
+
+#[test]
+fn rc_and_uc_within_one_device() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let mut net = Net::new(1);
+        let host = &mut net.hosts[0];
+        let (a, b) = (host.create_qp(qp_type), host.create_qp(qp_type));
+        host.connect(a, qp_type, address(0), b.0, |_| {});
+        host.connect(b, qp_type, address(0), a.0, |_| {});
+        exercise(&mut net, a, b, qp_type == QpType::Rc, || 1);
+        if qp_type == QpType::Rc {
+            atomics(&mut net, a, None);
+        }
+        assert_eq!(
+            net.hosts[0].nic.counters().tx_packets,
+            0,
+            "no packets between QPs of a device"
+        );
+    }
+}
+
+/// A QP that is connected to itself, without the local path.
+#[test]
+fn rc_with_itself_over_packets() {
+    let mut net = Net::with_config(1, |config| config.local_copy = false);
+    let host = &mut net.hosts[0];
+    let a = host.create_qp(QpType::Rc);
+    host.connect(a, QpType::Rc, address(0), a.0, |_| {});
+    exercise(&mut net, a, a, true, || 1);
+}
+
+#[test]
+fn ud_delivers_a_grh() {
+    for hosts in [1, 2] {
+        let mut net = Net::new(hosts);
+        let last = hosts - 1;
+        let a = net.hosts[0].create_qp(QpType::Ud);
+        let b = net.hosts[last].create_qp(QpType::Ud);
+        net.hosts[0].connect(a, QpType::Ud, address(0), 0, |_| {});
+        net.hosts[last].connect(b, QpType::Ud, address(0), 0, |_| {});
+        let pd = net.hosts[0].pd;
+        let av = AddressVector {
+            dgid: Gid::from(address(last)),
+            ..AddressVector::default()
+        };
+        let ah = net.hosts[0].nic.create_ah(pd, av).unwrap();
+        let data = pattern(300);
+        net.hosts[0].memory.fill(0, &data);
+        let now = net.now;
+        post_recv(&mut net.hosts[last], now, b, 5, 4096, 400);
+        let dest = Some(Dest::Ud {
+            ah,
+            remote_qpn: b.0,
+            remote_qkey: 0x1111,
+        });
+        let sge = [net.hosts[0].sge(0, 300)];
+        net.hosts[0].post(net.now, a, SendOp::SendWithImm(3), &sge, dest);
+        net.run_clean();
+        let wcs = net.hosts[last].poll();
+        let recv = wcs.iter().find(|wc| wc.wr_id == 5).unwrap();
+        assert_eq!((recv.byte_len, recv.src_qp, recv.imm_data), (340, a.0, 3));
+        assert!(recv.flags.contains(WcFlags::GRH | WcFlags::WITH_IMM));
+        assert_eq!(net.hosts[last].memory.get(4096 + 20, 1), [0x45]);
+        assert_eq!(net.hosts[last].memory.get(4096 + 40, 300), data);
+
+        let wrong = Some(Dest::Ud {
+            ah,
+            remote_qpn: b.0,
+            remote_qkey: 0x2222,
+        });
+        post_recv(&mut net.hosts[last], now, b, 6, 4096, 400);
+        net.hosts[0].post(net.now, a, SendOp::Send, &sge, wrong);
+        net.run_clean();
+        assert!(net.hosts[last].poll().iter().all(|wc| wc.wr_id != 6));
+        assert_eq!(net.hosts[last].nic.counters().drop_qkey, 1);
+    }
+}
+
+#[test]
+fn rnr_waits_for_a_receive() {
+    for hosts in [1, 2] {
+        let mut net = Net::new(hosts);
+        let last = hosts - 1;
+        let (a, b) = if hosts == 2 {
+            net.connect(QpType::Rc, |attr| attr.rnr_retry = 3)
+        } else {
+            let host = &mut net.hosts[0];
+            let (a, b) = (host.create_qp(QpType::Rc), host.create_qp(QpType::Rc));
+            host.connect(a, QpType::Rc, address(0), b.0, |attr| attr.rnr_retry = 3);
+            host.connect(b, QpType::Rc, address(0), a.0, |_| {});
+            (a, b)
+        };
+        let sge = [net.hosts[0].sge(0, 10)];
+        net.hosts[0].post(net.now, a, SendOp::Send, &sge, None);
+        net.transmit();
+        while let Some(packet) = net.wire.pop_front() {
+            net.deliver(&packet);
+            net.transmit();
+        }
+        let now = net.now;
+        post_recv(&mut net.hosts[last], now, b, 9, 0, 100);
+        net.run_clean();
+        let wcs = net.hosts[0].poll();
+        assert_eq!(
+            wcs.iter().find(|wc| wc.wr_id == 7).unwrap().status,
+            WcStatus::Success
+        );
+        net.hosts[last].poll();
+
+        net.hosts[0].post(net.now, a, SendOp::Send, &sge, None);
+        net.run_clean();
+        let wcs = net.hosts[0].poll();
+        assert_eq!(
+            wcs.iter().find(|wc| wc.wr_id == 7).unwrap().status,
+            WcStatus::RnrRetryExcErr
+        );
+    }
+}
+
+#[test]
+fn each_side_is_told_of_a_refused_access() {
+    for hosts in [1, 2] {
+        let mut net = Net::new(hosts);
+        let (a, b) = if hosts == 2 {
+            net.connect(QpType::Rc, |_| {})
+        } else {
+            let host = &mut net.hosts[0];
+            let (a, b) = (host.create_qp(QpType::Rc), host.create_qp(QpType::Rc));
+            host.connect(a, QpType::Rc, address(0), b.0, |_| {});
+            host.connect(b, QpType::Rc, address(0), a.0, |_| {});
+            (a, b)
+        };
+        let last = hosts - 1;
+        let mut remote = net.hosts[last].remote(0);
+        remote.rkey ^= 1;
+        let sge = [net.hosts[0].sge(0, 10)];
+        net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+        net.hosts[0].post(net.now, a, SendOp::Send, &sge, None);
+        net.run_clean();
+        let mut sent = net.hosts[0].poll();
+        sent.retain(|wc| wc.qp_num == a.0);
+        assert_eq!(
+            statuses(&sent),
+            [WcStatus::RemAccessErr, WcStatus::WrFlushErr]
+        );
+        assert_eq!(
+            net.hosts[last].nic.poll_async_event(),
+            Some(AsyncEvent::QpAccessErr(b))
+        );
+        assert_eq!(
+            net.hosts[last].nic.query_qp(b).unwrap().0.qp_state,
+            QpState::Err
+        );
+    }
+}
+
+#[test]
+fn a_silent_peer_exhausts_the_retries() {
+    let mut net = Net::new(2);
+    let (a, _) = net.connect(QpType::Rc, |attr| {
+        attr.timeout = 8;
+        attr.retry_cnt = 2;
+    });
+    let sge = [net.hosts[0].sge(0, 10)];
+    let remote = net.hosts[1].remote(0);
+    net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+    net.run(|_| 0);
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::RetryExcErr]);
+    assert_eq!(net.hosts[0].nic.counters().timeouts, 3);
+}
+
+#[test]
+fn an_overflowing_cq_stops_its_qps() {
+    let mut net = Net::new(2);
+    let (a, _) = net.connect(QpType::Rc, |_| {});
+    let host = &mut net.hosts[0];
+    let small = host.nic.create_cq(CqInit { cqe: 1 }).unwrap();
+    let init = QpInit {
+        sq_sig_all: true,
+        ..QpInit::new(QpType::Rc, host.pd, small)
+    };
+    let qp = host.nic.create_qp(init).unwrap();
+    host.connect(qp, QpType::Rc, address(0), qp.0, |_| {});
+    for _ in 0..2 {
+        host.post(Time(1), qp, SendOp::Write(host.remote(0)), &[], None);
+    }
+    assert_eq!(host.nic.poll_async_event(), Some(AsyncEvent::CqErr(small)));
+    assert_eq!(host.nic.poll_async_event(), Some(AsyncEvent::QpFatal(qp)));
+    assert_eq!(host.nic.query_qp(qp).unwrap().0.qp_state, QpState::Err);
+    assert_eq!(host.nic.query_qp(a).unwrap().0.qp_state, QpState::Rts);
+}
+
+#[test]
+fn windows_open_and_close() {
+    let mut net = Net::new(2);
+    let (a, b) = net.connect(QpType::Rc, |_| {});
+    let (now, mr) = (net.now, net.hosts[1].mr);
+    let window = {
+        let pd = net.hosts[1].pd;
+        net.hosts[1].nic.alloc_mw(pd).unwrap()
+    };
+    let rkey = window.rkey ^ 0x55;
+    let bind = BindMw {
+        mw: window.mw,
+        rkey,
+        mr: mr.mr,
+        addr: mr.addr + 4096,
+        length: 100,
+        access: AccessFlags::REMOTE_WRITE,
+    };
+    net.hosts[1].post(now, b, SendOp::BindMw(bind), &[], None);
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[1].poll()), [WcStatus::Success]);
+    assert!(
+        net.hosts[1].nic.dereg_mr(mr.mr).is_err(),
+        "a window is bound"
+    );
+
+    let sge = [net.hosts[0].sge(0, 100)];
+    let remote = RemoteAddr {
+        addr: mr.addr + 4096,
+        rkey,
+    };
+    net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success]);
+
+    post_recv(&mut net.hosts[1], now, b, 3, 0, 10);
+    net.hosts[0].post(net.now, a, SendOp::SendWithInv(rkey), &[], None);
+    net.run_clean();
+    let recv = net.hosts[1].poll();
+    assert_eq!((recv[0].imm_data, recv[0].flags), (rkey, WcFlags::WITH_INV));
+    net.hosts[0].poll();
+    net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::RemAccessErr]);
+}
+
+#[test]
+fn ten_thousand_qps_on_one_device() {
+    let mut config = Config::for_address(address(0));
+    config.max_qp = 10_000;
+    let mut host = Host::new(config, 0);
+    let mut qps = Vec::new();
+    for _ in 0..10_000 {
+        qps.push(host.create_qp(QpType::Rc));
+    }
+    let init = QpInit::new(QpType::Rc, host.pd, host.cq);
+    let full = host.nic.create_qp(init).unwrap_err();
+    assert_eq!(
+        full,
+        VerbsError::Limit {
+            kind: ObjectKind::Qp,
+            limit: 10_000,
+            setting: "max_qp"
+        }
+    );
+    for pair in qps.chunks_exact(2) {
+        host.connect(pair[0], QpType::Rc, address(0), pair[1].0, |_| {});
+        host.connect(pair[1], QpType::Rc, address(0), pair[0].0, |_| {});
+    }
+    let remote = host.remote(0);
+    for pair in qps.chunks_exact(2) {
+        host.post(Time(1), pair[0], SendOp::Write(remote), &[], None);
+        assert_eq!(statuses(&host.poll()), [WcStatus::Success]);
+    }
+    for qp in qps {
+        host.nic.destroy_qp(Time(1), qp).unwrap();
+    }
+    assert!(ALL_ACCESS.contains(AccessFlags::REMOTE_READ));
+}
