@@ -1,0 +1,493 @@
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use elver_rnic::{Config, Counters, DropReason, Rnic, RxMeta, Time};
+use elver_verbs::{
+    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Device, DeviceAttr, Gid, Mr, MrInfo,
+    Mtu, Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq,
+    SrqAttr, SrqInit, VerbsError, Wc,
+};
+use elver_wire::{Flow, HEADERS_MAX, ICRC_LEN, IpId};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::capture::Capture;
+use crate::interface::Interface;
+use crate::loss::{Loss, LossState};
+use crate::publish::Publisher;
+use crate::transmit::Transmitter;
+use crate::udp::UdpIo;
+use crate::{SoftError, SoftMemory};
+
+/// ECT(0) (RFC 3168): what packets carry unless a QP asks for another traffic class.
+const TRAFFIC_CLASS: u8 = 0b10;
+/// Polls that found completions before one of them drives the device all the same.
+const POLLS_PER_PROGRESS: u32 = 64;
+/// Posts after which packets leave even if nobody polls.
+const POSTS_PER_FLUSH: u32 = 16;
+/// How often the counters are published.
+const PUBLISH_INTERVAL_NS: u64 = 50_000_000;
+
+/// How a soft device is opened.
+#[derive(Clone, Debug)]
+pub struct SoftConfig {
+    /// The RNIC itself. Its first address is the one that the socket is bound to; the path MTU and
+    /// the GUID are taken from the interface.
+    pub rnic: Config,
+    /// Whether trains leave in one piece where the kernel can cut them (UDP GSO).
+    pub gso: bool,
+    /// Whether trains arrive in one piece where the kernel can join them (UDP GRO).
+    pub gro: bool,
+    /// Receive buffer of the socket in bytes. Beyond the system's limit it needs CAP_NET_ADMIN.
+    pub rcvbuf: usize,
+    /// Send buffer of the socket in bytes, likewise.
+    pub sndbuf: usize,
+    /// A pcapng file that every packet is written to.
+    pub capture: Option<PathBuf>,
+    /// Most bytes of the capture file; what comes later is not recorded.
+    pub capture_bytes_max: u64,
+    /// Whether other processes can read the counters.
+    pub publish: bool,
+    /// Drops a share of what arrives, to measure how loss is borne.
+    pub loss: Option<Loss>,
+}
+
+impl SoftConfig {
+    /// The default configuration for an address of this host.
+    pub fn for_address(address: IpAddr) -> SoftConfig {
+        SoftConfig {
+            rnic: Config::for_address(address),
+            gso: true,
+            gro: true,
+            rcvbuf: 8 << 20,
+            sndbuf: 4 << 20,
+            capture: None,
+            capture_bytes_max: 1 << 30,
+            publish: true,
+            loss: None,
+        }
+    }
+}
+
+/// The software RNIC in real time, over a UDP socket.
+///
+/// Its caller drives it: [`Device::poll_cq`] makes progress when it finds no completion, and
+/// [`Device::progress`] does so at any time. To let a thread drive it, give it to
+/// [`crate::SoftThread`] or call [`crate::drive`] on a thread of your own. QPs of one device copy
+/// from MR to MR; such traffic makes no system call.
+pub struct SoftDevice {
+    rnic: Rnic<SoftMemory>,
+    io: UdpIo,
+    transmitter: Transmitter,
+    address: IpAddr,
+    capture: Option<Capture>,
+    publisher: Option<Publisher>,
+    published_at: Time,
+    loss: Option<LossState>,
+    polls: u32,
+    posts: u32,
+}
+
+impl SoftDevice {
+    /// Opens a device on an address of this host.
+    pub fn open(config: SoftConfig) -> Result<SoftDevice, SoftError> {
+        let SoftConfig { mut rnic, .. } = config;
+        let Some(&address) = rnic.addresses.first() else {
+            return Err(VerbsError::InvalidArgument {
+                what: "a device needs an address; set Config::addresses",
+            }
+            .into());
+        };
+        let bound = SocketAddr::new(address, rnic.udp_port);
+        let (rcvbuf, sndbuf) = (config.rcvbuf, config.sndbuf);
+        let io = UdpIo::bind(bound, rcvbuf, sndbuf, config.gso, config.gro, TRAFFIC_CLASS)?;
+        let interface = Interface::of(address, io.as_fd())?;
+        rnic.active_mtu = rnic.active_mtu.min(path_mtu(&interface, address)?);
+        if rnic.node_guid == 0 {
+            rnic.node_guid = interface.eui64(address);
+        }
+        let capture = match &config.capture {
+            None => None,
+            Some(path) => {
+                let refused = |reason| SoftError::Capture {
+                    path: path.clone(),
+                    reason,
+                };
+                Some(Capture::create(path, config.capture_bytes_max).map_err(refused)?)
+            }
+        };
+        let name = rnic.name.clone();
+        let rnic = Rnic::new(rnic, seed()?)?;
+        let publisher = if config.publish {
+            let names = rnic.counters().iter().map(|(name, _)| name);
+            Publisher::open(&name, &address.to_string(), names).ok()
+        } else {
+            None
+        };
+        Ok(SoftDevice {
+            rnic,
+            io,
+            transmitter: Transmitter::new(address),
+            address,
+            capture,
+            publisher,
+            published_at: Time::ZERO,
+            loss: config.loss.map(LossState::new),
+            polls: 0,
+            posts: 0,
+        })
+    }
+
+    /// The address that it is bound to.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// What it has done and seen.
+    pub fn counters(&self) -> &Counters {
+        self.rnic.counters()
+    }
+
+    /// What the RNIC was made with, as the interface changed it.
+    pub fn config(&self) -> &Config {
+        self.rnic.config()
+    }
+
+    /// Whether trains leave in one piece: the kernel segments them.
+    pub fn segments(&self) -> bool {
+        self.io.gso
+    }
+
+    /// Whether trains arrive in one piece: the kernel joins them.
+    pub fn joins(&self) -> bool {
+        self.io.gro
+    }
+
+    /// Trains that the kernel refused to send for another reason than want of room.
+    pub fn sends_lost(&self) -> u64 {
+        self.transmitter.lost
+    }
+
+    /// Sleeps until a packet arrives, a timer is due or `at_most` has passed.
+    pub fn wait(&mut self, at_most: Duration) -> Result<(), SoftError> {
+        self.wait_beside(at_most, None)
+    }
+
+    /// As [`SoftDevice::wait`], and until `wake` is readable.
+    pub(crate) fn wait_beside(
+        &mut self,
+        at_most: Duration,
+        wake: Option<std::os::fd::BorrowedFd<'_>>,
+    ) -> Result<(), SoftError> {
+        let mut wait = at_most;
+        if let Some(due) = self.rnic.poll_timeout() {
+            wait = wait.min(Duration::from_nanos(due.ns_since(now())));
+        }
+        let timeout = Timespec::try_from(wait).map_err(|_| SoftError::System {
+            call: "ppoll",
+            reason: std::io::ErrorKind::InvalidInput.into(),
+        })?;
+        let socket = self.io.as_fd();
+        let mut fds = [
+            PollFd::from_borrowed_fd(socket, PollFlags::IN),
+            PollFd::from_borrowed_fd(wake.unwrap_or(socket), PollFlags::IN),
+        ];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(SoftError::System {
+                call: "ppoll",
+                reason: error.into(),
+            }),
+        }
+    }
+
+    /// Gives what arrived to the RNIC.
+    fn receive(&mut self, now: Time) -> bool {
+        let count = match self.io.receive() {
+            Ok(count) => count,
+            Err(_) => {
+                // An ICMP error of an earlier send: the transport's own timers deal with it.
+                return false;
+            }
+        };
+        for index in 0..count {
+            let Some((received, bytes)) = self.io.received(index) else {
+                break;
+            };
+            if received.cut {
+                self.rnic.count_drop(DropReason::Driver);
+                continue;
+            }
+            let port = self.rnic.config().udp_port;
+            let flow = Flow {
+                src: received.from,
+                dst: (self.address, port).into(),
+            };
+            let size = if received.packet == 0 {
+                bytes.len()
+            } else {
+                received.packet
+            };
+            for (id, packet) in bytes.chunks(size.max(1)).enumerate() {
+                if let Some(loss) = &mut self.loss
+                    && loss.drops()
+                {
+                    continue;
+                }
+                if let Some(capture) = &mut self.capture {
+                    capture.packet(&flow, received.traffic_class, id as u16, packet);
+                }
+                let meta = RxMeta {
+                    flow,
+                    traffic_class: received.traffic_class,
+                    hop_limit: 64,
+                    ip_id: IpId::Likely(id as u16),
+                };
+                self.rnic.handle_datagram(now, &meta, packet);
+            }
+        }
+        count > 0
+    }
+
+    /// Sends what there is to send.
+    fn transmit(&mut self, now: Time) -> bool {
+        let SoftDevice {
+            rnic,
+            io,
+            transmitter,
+            capture,
+            ..
+        } = self;
+        transmitter.run(now, rnic, io, capture)
+    }
+
+    fn drive(&mut self) -> bool {
+        self.posts = 0;
+        self.polls = 0;
+        let now = now();
+        let sent = self.transmit(now);
+        let received = self.receive(now);
+        if self.rnic.poll_timeout().is_some_and(|due| due <= now) {
+            self.rnic.handle_timeout(now);
+        }
+        let answered = received && self.transmit(now);
+        if now.ns_since(self.published_at) >= PUBLISH_INTERVAL_NS {
+            self.published_at = now;
+            self.publish();
+        }
+        sent || received || answered
+    }
+
+    fn publish(&mut self) {
+        if let Some(publisher) = &mut self.publisher {
+            publisher.update(self.rnic.counters().iter().map(|(_, value)| value));
+        }
+    }
+
+    /// Lets posted packets leave at once when the device is idle, and in trains when posts come
+    /// faster than polls.
+    #[inline]
+    fn posted(&mut self, now: Time) {
+        if self.posts.is_multiple_of(POSTS_PER_FLUSH) {
+            self.transmit(now);
+        }
+        self.posts += 1;
+    }
+}
+
+impl Drop for SoftDevice {
+    fn drop(&mut self) {
+        self.publish();
+    }
+}
+
+/// The largest path MTU that an interface carries.
+fn path_mtu(interface: &Interface, address: IpAddr) -> Result<Mtu, SoftError> {
+    let ip = if address.is_ipv4() { 20 } else { 40 };
+    let overhead = (ip + 8 + HEADERS_MAX + ICRC_LEN) as u32;
+    Mtu::at_most(interface.mtu.saturating_sub(overhead)).ok_or_else(|| SoftError::Mtu {
+        interface: interface.name.clone(),
+        mtu: interface.mtu,
+        needed: Mtu::Mtu256.bytes() + overhead,
+    })
+}
+
+/// Nanoseconds of the monotonic clock.
+#[inline]
+fn now() -> Time {
+    let time = clock_gettime(ClockId::Monotonic);
+    Time(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// A seed from the operating system's generator.
+fn seed() -> Result<u64, SoftError> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(
+        |error| SoftError::System {
+            call: "getrandom",
+            reason: error.into(),
+        },
+    )?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+impl Device for SoftDevice {
+    type Memory = SoftMemory;
+
+    fn alloc_memory(&mut self, len: u64) -> Result<SoftMemory, VerbsError> {
+        SoftMemory::alloc(len).map_err(|_| VerbsError::OutOfRange {
+            name: "memory that can be mapped, in bytes",
+            value: len,
+            min: 0,
+            max: self.rnic.config().max_mr_size,
+        })
+    }
+
+    fn query_device(&self) -> DeviceAttr {
+        self.rnic.query_device()
+    }
+
+    fn query_port(&self) -> PortAttr {
+        self.rnic.query_port()
+    }
+
+    fn query_gid(&self, index: u8) -> Result<Gid, VerbsError> {
+        self.rnic.query_gid(index)
+    }
+
+    fn alloc_pd(&mut self) -> Result<Pd, VerbsError> {
+        self.rnic.alloc_pd()
+    }
+
+    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
+        self.rnic.dealloc_pd(pd)
+    }
+
+    fn reg_mr(
+        &mut self,
+        pd: Pd,
+        memory: SoftMemory,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, VerbsError> {
+        self.rnic.reg_mr(pd, memory, iova, access)
+    }
+
+    fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError> {
+        self.rnic.dereg_mr(mr)
+    }
+
+    fn alloc_mw(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
+        self.rnic.alloc_mw(pd)
+    }
+
+    fn dealloc_mw(&mut self, mw: Mw) -> Result<(), VerbsError> {
+        self.rnic.dealloc_mw(mw)
+    }
+
+    fn create_cq(&mut self, init: CqInit) -> Result<Cq, VerbsError> {
+        self.rnic.create_cq(init)
+    }
+
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
+        self.rnic.destroy_cq(cq)
+    }
+
+    #[inline]
+    fn poll_cq(&mut self, cq: Cq, wcs: &mut [Wc]) -> Result<usize, VerbsError> {
+        let count = self.rnic.poll_cq(cq, wcs)?;
+        if count > 0 {
+            self.polls += 1;
+            if self.polls >= POLLS_PER_PROGRESS {
+                self.drive();
+            }
+            return Ok(count);
+        }
+        if !self.drive() {
+            return Ok(0);
+        }
+        self.rnic.poll_cq(cq, wcs)
+    }
+
+    fn req_notify_cq(&mut self, cq: Cq, solicited_only: bool) -> Result<(), VerbsError> {
+        self.rnic.req_notify_cq(cq, solicited_only)
+    }
+
+    fn poll_cq_event(&mut self) -> Option<Cq> {
+        self.rnic.poll_cq_event()
+    }
+
+    fn create_srq(&mut self, init: SrqInit) -> Result<Srq, VerbsError> {
+        self.rnic.create_srq(init)
+    }
+
+    fn modify_srq(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
+        self.rnic.modify_srq(srq, limit)
+    }
+
+    fn query_srq(&self, srq: Srq) -> Result<SrqAttr, VerbsError> {
+        self.rnic.query_srq(srq)
+    }
+
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError> {
+        self.rnic.destroy_srq(srq)
+    }
+
+    fn post_srq_recv(&mut self, srq: Srq, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
+        self.rnic.post_srq_recv(now(), srq, wrs)
+    }
+
+    fn create_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
+        self.rnic.create_ah(pd, av)
+    }
+
+    fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
+        self.rnic.destroy_ah(ah)
+    }
+
+    fn create_qp(&mut self, init: QpInit) -> Result<Qp, VerbsError> {
+        self.rnic.create_qp(init)
+    }
+
+    fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        self.rnic.modify_qp(now(), qp, attr, mask)
+    }
+
+    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
+        self.rnic.query_qp(qp)
+    }
+
+    fn qp_num(&self, qp: Qp) -> Result<u32, VerbsError> {
+        self.rnic.qp_num(qp)
+    }
+
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
+        self.rnic.destroy_qp(now(), qp)
+    }
+
+    fn reset_dci_stream(&mut self, qp: Qp, stream_id: u16) -> Result<(), VerbsError> {
+        self.rnic.reset_dci_stream(now(), qp, stream_id)
+    }
+
+    #[inline]
+    fn post_send(&mut self, qp: Qp, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
+        let now = now();
+        let result = self.rnic.post_send(now, qp, wrs);
+        self.posted(now);
+        result
+    }
+
+    #[inline]
+    fn post_recv(&mut self, qp: Qp, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
+        self.rnic.post_recv(now(), qp, wrs)
+    }
+
+    fn poll_async_event(&mut self) -> Option<AsyncEvent> {
+        self.rnic.poll_async_event()
+    }
+
+    fn progress(&mut self) -> bool {
+        self.drive()
+    }
+}

@@ -1,0 +1,163 @@
+//! The sending half: packets from the RNIC into trains, trains to the socket.
+
+use std::net::IpAddr;
+
+use elver_rnic::{MAX_PACKET, Rnic, Time, Transmit};
+use elver_wire::{Flow, icrc};
+
+use crate::capture::Capture;
+use crate::memory::SoftMemory;
+use crate::udp::{Sent, TRAIN_BYTES, TRAIN_PACKETS, TRAINS, Train, UdpIo};
+
+/// Bytes of the send buffer: a few full trains, and room for the packet that is being written.
+const BUFFER: usize = 4 * TRAIN_BYTES + MAX_PACKET;
+
+pub(crate) struct Transmitter {
+    buffer: Vec<u8>,
+    trains: Vec<Train>,
+    /// Trains at the front that were sent already.
+    sent: usize,
+    source: IpAddr,
+    /// Trains that the kernel refused for good.
+    pub(crate) lost: u64,
+    /// System calls that sent something.
+    pub(crate) calls: u64,
+}
+
+impl Transmitter {
+    pub(crate) fn new(source: IpAddr) -> Transmitter {
+        Transmitter {
+            buffer: vec![0; BUFFER],
+            trains: Vec::with_capacity(TRAINS),
+            sent: 0,
+            source,
+            lost: 0,
+            calls: 0,
+        }
+    }
+
+    /// Sends what the RNIC has to send, up to one buffer full; true if anything left or waits.
+    pub(crate) fn run(
+        &mut self,
+        now: Time,
+        rnic: &mut Rnic<SoftMemory>,
+        io: &mut UdpIo,
+        capture: &mut Option<Capture>,
+    ) -> bool {
+        if self.trains.is_empty() {
+            self.load(now, rnic, io.gso);
+            if self.trains.is_empty() {
+                return false;
+            }
+            if let Some(capture) = capture {
+                self.record(rnic.config().udp_port, capture);
+            }
+        }
+        self.send(rnic.config().udp_port, io);
+        true
+    }
+
+    /// Fills the buffer with sealed packets, train by train.
+    fn load(&mut self, now: Time, rnic: &mut Rnic<SoftMemory>, gso: bool) {
+        let train_packets = if gso { TRAIN_PACKETS } else { 1 };
+        let mut at = 0;
+        let mut open = false;
+        let mut packets = 0;
+        while at + MAX_PACKET <= BUFFER {
+            let room = &mut self.buffer[at..];
+            let Some(packet) = rnic.poll_transmit(now, room) else {
+                return;
+            };
+            let joins = open
+                && self.trains.last().is_some_and(|train| {
+                    train.to == packet.flow.dst
+                        && train.traffic_class == packet.traffic_class
+                        && packet.len <= train.packet
+                        && packets < train_packets
+                        && train.len + packet.len <= TRAIN_BYTES
+                });
+            if !joins {
+                packets = 0;
+                self.trains.push(Train {
+                    start: at,
+                    len: 0,
+                    packet: packet.len,
+                    to: packet.flow.dst,
+                    traffic_class: packet.traffic_class,
+                });
+            }
+            icrc::seal(&packet.flow, packets as u16, &mut room[..packet.len]);
+            open = self.append(&packet);
+            packets += 1;
+            at += packet.len;
+            if self.trains.len() == TRAINS && (!open || packets == train_packets) {
+                return;
+            }
+        }
+    }
+
+    /// Counts a packet to the last train; false when it is shorter than the others and so ends it.
+    fn append(&mut self, packet: &Transmit) -> bool {
+        let Some(train) = self.trains.last_mut() else {
+            return false;
+        };
+        train.len += packet.len;
+        packet.len == train.packet
+    }
+
+    fn send(&mut self, port: u16, io: &mut UdpIo) {
+        while self.sent < self.trains.len() {
+            match io.send(&self.buffer, &self.trains[self.sent..]) {
+                Sent::Trains(0) => return,
+                Sent::Trains(count) => {
+                    self.calls += 1;
+                    self.sent += count;
+                }
+                Sent::NoSegmentation => {
+                    io.gso = false;
+                    self.cut(port);
+                }
+                Sent::Lost => {
+                    self.lost += 1;
+                    self.sent += 1;
+                }
+            }
+        }
+        self.trains.clear();
+        self.sent = 0;
+    }
+
+    /// Cuts the trains that wait into single packets, each sealed for the ID 0 that it leaves with.
+    fn cut(&mut self, port: u16) {
+        let waiting: Vec<Train> = self.trains.drain(self.sent..).collect();
+        for train in waiting {
+            for start in (train.start..train.start + train.len).step_by(train.packet) {
+                let len = train.packet.min(train.start + train.len - start);
+                let flow = Flow {
+                    src: (self.source, port).into(),
+                    dst: train.to,
+                };
+                icrc::seal(&flow, 0, &mut self.buffer[start..start + len]);
+                self.trains.push(Train {
+                    start,
+                    len,
+                    packet: len,
+                    ..train
+                });
+            }
+        }
+    }
+
+    fn record(&self, port: u16, capture: &mut Capture) {
+        for train in &self.trains {
+            let flow = Flow {
+                src: (self.source, port).into(),
+                dst: train.to,
+            };
+            let bytes = &self.buffer[train.start..train.start + train.len];
+            for (id, packet) in bytes.chunks(train.packet).enumerate() {
+                capture.packet(&flow, train.traffic_class, id as u16, packet);
+            }
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! A UDP socket that moves packets in trains: one system call, one pass through the kernel's stack
+//! for up to 64 packets (GSO and GRO), and several trains a call (sendmmsg, recvmmsg).
+//!
+//! IPv4's identification is covered by the ICRC and hidden from sockets. On an unconnected socket
+//! with `IP_PMTUDISC_DO` the kernel sends ID 0 with DF, and where it cuts a train in software, ID i
+//! on the i-th segment. Senders seal accordingly; receivers take these as likely and solve for
+//! others. `tests/wire_capture.rs` checks what really leaves.
+
+use std::io;
+use std::mem;
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::ptr;
+
+use crate::SoftError;
+
+/// Most packets in a train: the kernel's UDP_MAX_SEGMENTS in all versions that have GSO.
+pub(crate) const TRAIN_PACKETS: usize = 64;
+/// Most bytes in a train: what one IPv4 datagram holds, less the headers.
+pub(crate) const TRAIN_BYTES: usize = 65_000;
+/// Trains that one sendmmsg takes.
+pub(crate) const TRAINS: usize = 8;
+/// Buffers that one recvmmsg fills.
+const RECV_BUFFERS: usize = 8;
+/// A GRO train or any datagram fits.
+const RECV_BYTES: usize = 65_536;
+/// Room for the control messages that we send or receive.
+const CONTROL_BYTES: usize = 128;
+
+/// A run of packets of one size (the last may be shorter) to one peer, in the caller's buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Train {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+    /// Bytes of each packet but the last.
+    pub(crate) packet: usize,
+    pub(crate) to: SocketAddr,
+    pub(crate) traffic_class: u8,
+}
+
+/// A received train, in the socket's buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) buffer: usize,
+    pub(crate) len: usize,
+    /// Bytes of each packet but the last; 0 when the datagram is one packet.
+    pub(crate) packet: usize,
+    pub(crate) from: SocketAddr,
+    pub(crate) traffic_class: u8,
+    /// The datagram was longer than the buffer.
+    pub(crate) cut: bool,
+}
+
+/// What became of a send.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// So many trains left; any that remain must wait.
+    Trains(usize),
+    /// The kernel refuses the first train as such: cut it.
+    NoSegmentation,
+    /// The first train is lost: the reason is the network's or the configuration's.
+    Lost,
+}
+
+pub(crate) struct UdpIo {
+    socket: UdpSocket,
+    fd: RawFd,
+    v6: bool,
+    pub(crate) gso: bool,
+    pub(crate) gro: bool,
+    default_class: u8,
+    buffers: Vec<u8>,
+    controls: Box<[Control; RECV_BUFFERS]>,
+    names: Box<[libc::sockaddr_storage; RECV_BUFFERS]>,
+    received: Vec<Received>,
+    /// Buffers that the next receive offers: one while traffic is a packet at a time.
+    vlen: usize,
+}
+
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL_BYTES]);
+
+impl UdpIo {
+    pub(crate) fn bind(
+        address: SocketAddr,
+        rcvbuf: usize,
+        sndbuf: usize,
+        gso: bool,
+        gro: bool,
+        traffic_class: u8,
+    ) -> Result<UdpIo, SoftError> {
+        let bind = |reason| SoftError::Bind { address, reason };
+        let socket = UdpSocket::bind(address).map_err(bind)?;
+        socket.set_nonblocking(true).map_err(bind)?;
+        let fd = socket.as_raw_fd();
+        let v6 = address.is_ipv6();
+        let class = i32::from(traffic_class);
+        if v6 {
+            let level = libc::IPPROTO_IPV6;
+            let discover = libc::IPV6_PMTUDISC_DO;
+            set(
+                fd,
+                level,
+                libc::IPV6_MTU_DISCOVER,
+                discover,
+                "IPV6_MTU_DISCOVER",
+            )?;
+            set(fd, level, libc::IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS")?;
+            set(fd, level, libc::IPV6_TCLASS, class, "IPV6_TCLASS")?;
+        } else {
+            let level = libc::IPPROTO_IP;
+            set(
+                fd,
+                level,
+                libc::IP_MTU_DISCOVER,
+                libc::IP_PMTUDISC_DO,
+                "IP_MTU_DISCOVER",
+            )?;
+            set(fd, level, libc::IP_RECVTOS, 1, "IP_RECVTOS")?;
+            set(fd, level, libc::IP_TOS, class, "IP_TOS")?;
+        }
+        let sizes = [
+            (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, rcvbuf, "SO_RCVBUF"),
+            (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, sndbuf, "SO_SNDBUF"),
+        ];
+        for (force, plain, size, name) in sizes {
+            let size = i32::try_from(size).unwrap_or(i32::MAX);
+            if set(fd, libc::SOL_SOCKET, force, size, name).is_err() {
+                set(fd, libc::SOL_SOCKET, plain, size, name)?;
+            }
+        }
+        let gro = gro && set(fd, libc::SOL_UDP, libc::UDP_GRO, 1, "UDP_GRO").is_ok();
+        let gso = gso && set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0, "UDP_SEGMENT").is_ok();
+        // SAFETY: all zeros is a valid sockaddr_storage.
+        let name: libc::sockaddr_storage = unsafe { mem::zeroed() };
+        Ok(UdpIo {
+            socket,
+            fd,
+            v6,
+            gso,
+            gro,
+            default_class: traffic_class,
+            buffers: vec![0; RECV_BUFFERS * RECV_BYTES],
+            controls: Box::new([Control([0; CONTROL_BYTES]); RECV_BUFFERS]),
+            names: Box::new([name; RECV_BUFFERS]),
+            received: Vec::with_capacity(RECV_BUFFERS),
+            vlen: 1,
+        })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The trains of the last receive.
+    #[inline]
+    pub(crate) fn received(&self, index: usize) -> Option<(Received, &[u8])> {
+        let received = *self.received.get(index)?;
+        let at = received.buffer * RECV_BYTES;
+        Some((received, &self.buffers[at..at + received.len]))
+    }
+
+    /// Receives what is there, at most a few trains; returns how many.
+    pub(crate) fn receive(&mut self) -> io::Result<usize> {
+        self.received.clear();
+        // SAFETY: all zeros is a valid iovec and a valid mmsghdr.
+        let mut iovs: [libc::iovec; RECV_BUFFERS] = unsafe { mem::zeroed() };
+        // SAFETY: as above.
+        let mut headers: [libc::mmsghdr; RECV_BUFFERS] = unsafe { mem::zeroed() };
+        let vlen = self.vlen;
+        for index in 0..vlen {
+            iovs[index].iov_base = self.buffers[index * RECV_BYTES..].as_mut_ptr().cast();
+            iovs[index].iov_len = RECV_BYTES;
+            let header = &mut headers[index].msg_hdr;
+            header.msg_name = ptr::from_mut(&mut self.names[index]).cast();
+            header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            header.msg_iov = &mut iovs[index];
+            header.msg_iovlen = 1;
+            header.msg_control = self.controls[index].0.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL_BYTES;
+        }
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: the first `vlen` headers point to buffers of the lengths that they name, which
+        // outlive the call.
+        let count = unsafe {
+            libc::recvmmsg(
+                self.fd,
+                headers.as_mut_ptr(),
+                vlen as u32,
+                flags as _,
+                ptr::null_mut(),
+            )
+        };
+        if count < 0 {
+            self.vlen = 1;
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+                _ => Err(error),
+            };
+        }
+        let count = count as usize;
+        self.vlen = if count == vlen { RECV_BUFFERS } else { 1 };
+        for (index, header) in headers[..count].iter().enumerate() {
+            // SAFETY: the kernel filled the header, and its buffers are still there.
+            let control = unsafe { read_control(&header.msg_hdr) };
+            let Some(from) = address_of(&self.names[index]) else {
+                continue;
+            };
+            self.received.push(Received {
+                buffer: index,
+                len: header.msg_len as usize,
+                packet: control.packet,
+                from,
+                traffic_class: control.traffic_class,
+                cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            });
+        }
+        Ok(self.received.len())
+    }
+
+    /// Sends trains, in order.
+    pub(crate) fn send(&mut self, buffer: &[u8], trains: &[Train]) -> Sent {
+        // SAFETY: all zeros is a valid iovec, mmsghdr and sockaddr_storage.
+        let mut iovs: [libc::iovec; TRAINS] = unsafe { mem::zeroed() };
+        // SAFETY: as above.
+        let mut headers: [libc::mmsghdr; TRAINS] = unsafe { mem::zeroed() };
+        // SAFETY: as above.
+        let mut names: [libc::sockaddr_storage; TRAINS] = unsafe { mem::zeroed() };
+        let mut controls = [Control([0; CONTROL_BYTES]); TRAINS];
+        let count = trains.len().min(TRAINS);
+        for (index, train) in trains[..count].iter().enumerate() {
+            let bytes = &buffer[train.start..train.start + train.len];
+            iovs[index].iov_base = bytes.as_ptr().cast_mut().cast();
+            iovs[index].iov_len = bytes.len();
+            let header = &mut headers[index].msg_hdr;
+            header.msg_namelen = put_address(&mut names[index], train.to);
+            header.msg_name = ptr::from_mut(&mut names[index]).cast();
+            header.msg_iov = &mut iovs[index];
+            header.msg_iovlen = 1;
+            let segment = (train.len > train.packet).then_some(train.packet as u16);
+            let class = (train.traffic_class != self.default_class).then_some(train.traffic_class);
+            if segment.is_some() || class.is_some() {
+                header.msg_control = controls[index].0.as_mut_ptr().cast();
+                header.msg_controllen = CONTROL_BYTES;
+                // SAFETY: the header's control buffer is zeroed and has room for both messages.
+                header.msg_controllen = unsafe { put_control(header, segment, class, self.v6) };
+            }
+        }
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: the first `count` headers point to buffers of the lengths that they name, which
+        // outlive the call and which the kernel only reads.
+        let sent =
+            unsafe { libc::sendmmsg(self.fd, headers.as_mut_ptr(), count as u32, flags as _) };
+        if sent >= 0 {
+            return Sent::Trains(sent as usize);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS) => Sent::Trains(0),
+            Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP)
+                if trains.first().is_some_and(|train| train.len > train.packet) =>
+            {
+                Sent::NoSegmentation
+            }
+            _ => Sent::Lost,
+        }
+    }
+}
+
+fn set(
+    fd: RawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+    option: &'static str,
+) -> Result<(), SoftError> {
+    // SAFETY: `value` is an int and the length says so.
+    let done = unsafe {
+        libc::setsockopt(
+            fd,
+            level,
+            name,
+            ptr::from_ref(&value).cast(),
+            mem::size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if done == 0 {
+        return Ok(());
+    }
+    Err(SoftError::Option {
+        option,
+        reason: io::Error::last_os_error(),
+    })
+}
+
+fn put_address(name: &mut libc::sockaddr_storage, address: SocketAddr) -> libc::socklen_t {
+    let at = ptr::from_mut(name);
+    match address {
+        SocketAddr::V4(v4) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
+                },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: a sockaddr_storage has room and alignment for every socket address.
+            unsafe { at.cast::<libc::sockaddr_in>().write(raw) };
+            mem::size_of::<libc::sockaddr_in>() as libc::socklen_t
+        }
+        SocketAddr::V6(v6) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr {
+                    s6_addr: v6.ip().octets(),
+                },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: a sockaddr_storage has room and alignment for every socket address.
+            unsafe { at.cast::<libc::sockaddr_in6>().write(raw) };
+            mem::size_of::<libc::sockaddr_in6>() as libc::socklen_t
+        }
+    }
+}
+
+fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match i32::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says what stands there.
+            let raw = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+            let ip = raw.sin_addr.s_addr.to_ne_bytes().into();
+            Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says what stands there.
+            let raw = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+            let ip = raw.sin6_addr.s6_addr.into();
+            Some(SocketAddrV6::new(ip, u16::from_be(raw.sin6_port), 0, 0).into())
+        }
+        _ => None,
+    }
+}
+
+#[derive(Default)]
+struct ReceivedControl {
+    packet: usize,
+    traffic_class: u8,
+}
+
+/// # Safety
+/// `header` was filled by recvmmsg and its control buffer is still there.
+unsafe fn read_control(header: &libc::msghdr) -> ReceivedControl {
+    let mut control = ReceivedControl::default();
+    // SAFETY: by the caller's contract the macros walk a list that the kernel wrote; each value is
+    // read with the size that its type has.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        while !message.is_null() {
+            let data = libc::CMSG_DATA(message);
+            match ((*message).cmsg_level, (*message).cmsg_type) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    control.packet = data.cast::<libc::c_int>().read_unaligned() as usize;
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) => control.traffic_class = data.read(),
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    control.traffic_class = data.cast::<libc::c_int>().read_unaligned() as u8;
+                }
+                _ => {}
+            }
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+    }
+    control
+}
+
+/// Writes control messages; returns their length.
+///
+/// # Safety
+/// `header`'s control buffer is zeroed, aligned and holds [`CONTROL_BYTES`].
+unsafe fn put_control(
+    header: &libc::msghdr,
+    segment: Option<u16>,
+    class: Option<u8>,
+    v6: bool,
+) -> usize {
+    let mut len = 0;
+    // SAFETY: by the caller's contract there is room for both messages, so that neither macro
+    // returns null; each value is written with the size that its header names.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        if let Some(segment) = segment {
+            let size = mem::size_of::<u16>() as u32;
+            (*message).cmsg_level = libc::SOL_UDP;
+            (*message).cmsg_type = libc::UDP_SEGMENT;
+            (*message).cmsg_len = libc::CMSG_LEN(size) as usize;
+            libc::CMSG_DATA(message)
+                .cast::<u16>()
+                .write_unaligned(segment);
+            len += libc::CMSG_SPACE(size) as usize;
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+        if let Some(class) = class {
+            let size = mem::size_of::<libc::c_int>() as u32;
+            let (level, kind) = if v6 {
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
+            } else {
+                (libc::IPPROTO_IP, libc::IP_TOS)
+            };
+            (*message).cmsg_level = level;
+            (*message).cmsg_type = kind;
+            (*message).cmsg_len = libc::CMSG_LEN(size) as usize;
+            libc::CMSG_DATA(message)
+                .cast::<libc::c_int>()
+                .write_unaligned(i32::from(class));
+            len += libc::CMSG_SPACE(size) as usize;
+        }
+    }
+    len
+}

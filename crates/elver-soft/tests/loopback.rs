@@ -1,0 +1,128 @@
+//! Devices on loopback: packets through real sockets.
+
+mod common;
+
+use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
+
+use common::{End, complete, pair};
+use elver_soft::{Idle, SoftConfig, SoftThread, drive};
+use elver_verbs::*;
+
+fn all_succeed(wcs: &[Wc]) {
+    assert!(
+        wcs.iter().all(|wc| wc.status == WcStatus::Success),
+        "{wcs:?}"
+    );
+}
+
+fn megabytes_both_ways(n: u8, change: impl Fn(&mut SoftConfig)) {
+    let (mut a, mut b) = pair(n, QpType::Rc, change);
+    let data: Vec<u8> = (0..1_000_003u32).map(|i| (i * 31 >> 3) as u8).collect();
+    a.memory.write(0, &data).unwrap();
+    let sge = [a.sge(0, data.len() as u32)];
+    let to = b.remote(100);
+    a.post(SendOp::Write(to), &sge);
+    all_succeed(&complete(&mut a, &mut b, 1));
+    let mut arrived = vec![0; data.len()];
+    b.memory.read(100, &mut arrived).unwrap();
+    assert!(arrived == data, "what was written is there");
+
+    a.memory.write(0, &vec![0; data.len()]).unwrap();
+    a.post(SendOp::Read(to), &sge);
+    all_succeed(&complete(&mut a, &mut b, 1));
+    a.memory.read(0, &mut arrived).unwrap();
+    assert!(arrived == data, "what was read is there");
+    assert_eq!(b.device.counters().drop_icrc, 0);
+    assert_eq!(a.device.counters().drop_icrc, 0);
+}
+
+#[test]
+fn with_segmentation() {
+    megabytes_both_ways(11, |_| {});
+}
+
+#[test]
+fn without_segmentation() {
+    megabytes_both_ways(12, |config| {
+        config.gso = false;
+        config.gro = false;
+    });
+}
+
+#[test]
+fn segmentation_on_one_side_of_the_wire_only() {
+    megabytes_both_ways(13, |config| config.gro = false);
+    megabytes_both_ways(13, |config| config.gso = false);
+}
+
+#[test]
+fn atomics_count() {
+    let (mut a, mut b) = pair(14, QpType::Rc, |_| {});
+    let sge = [a.sge(0, 8)];
+    for _ in 0..10 {
+        let remote = b.remote(64);
+        a.post(SendOp::FetchAdd { remote, add: 3 }, &sge);
+    }
+    all_succeed(&complete(&mut a, &mut b, 10));
+    assert_eq!(b.memory.read_u64(64).unwrap(), 30);
+    assert_eq!(a.memory.read_u64(0).unwrap(), 27);
+}
+
+#[test]
+fn small_socket_buffers_only_cost_time() {
+    let (mut a, mut b) = pair(15, QpType::Rc, |config| {
+        config.rcvbuf = 64 << 10;
+        config.gro = false;
+    });
+    let sge = [a.sge(0, 2 << 20)];
+    for _ in 0..4 {
+        let to = b.remote(0);
+        a.post(SendOp::Write(to), &sge);
+    }
+    all_succeed(&complete(&mut a, &mut b, 4));
+}
+
+#[test]
+fn a_thread_drives_the_peer_in_every_mode() {
+    for (n, idle) in [
+        (16, Idle::Spin),
+        (17, Idle::Yield { spins: 10 }),
+        (18, Idle::Sleep { spins: 10 }),
+    ] {
+        let (mut a, b) = pair(n, QpType::Rc, |_| {});
+        let to = b.remote(8);
+        let End { device, memory, .. } = b;
+        let thread = SoftThread::spawn(device, idle).unwrap();
+        a.memory.write_u64(0, 77).unwrap();
+        let sge = [a.sge(0, 8)];
+        a.post(SendOp::Write(to), &sge);
+        let mut wc = [Wc::default()];
+        let stop = AtomicBool::new(false);
+        let cq = a.cq;
+        drive(&mut a.device, idle, &stop, |device| {
+            device.poll_cq(cq, &mut wc).unwrap() == 0
+        })
+        .unwrap();
+        all_succeed(&wc);
+        assert_eq!(memory.read_u64(8).unwrap(), 77);
+        let received = thread.call(|device| device.counters().rx_packets).unwrap();
+        assert!(received >= 1);
+        assert_eq!(
+            thread.stop().unwrap().address(),
+            IpAddr::from([127, 0, n, 2])
+        );
+    }
+}
+
+#[test]
+fn an_address_is_taken_once() {
+    let ip = IpAddr::from([127, 0, 19, 1]);
+    let first = elver_soft::SoftDevice::open(SoftConfig::for_address(ip)).unwrap();
+    let error = elver_soft::SoftDevice::open(SoftConfig::for_address(ip))
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("127.0.19.1:4791"), "{error}");
+    drop(first);
+    elver_soft::SoftDevice::open(SoftConfig::for_address(ip)).unwrap();
+}
