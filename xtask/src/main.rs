@@ -1,0 +1,74 @@
+//! Checks of the workspace that cargo itself does not make: `cargo xtask CHECK`.
+
+mod arrows;
+mod no_std;
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+const USAGE: &str = "\
+usage: cargo xtask CHECK
+
+  arrows   no crate depends on one of its own floor or above (ARCHITECTURE.md)
+  no-std   the crates that a kernel could host use nothing of std
+";
+
+fn main() -> ExitCode {
+    let check = std::env::args().nth(1);
+    let result = match check.as_deref() {
+        Some("arrows") => arrows::check(),
+        Some("no-std") => no_std::check(),
+        Some("--help" | "-h" | "help") => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What `cargo metadata` says.
+fn metadata(arguments: &[&str]) -> Result<Value> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .args(arguments)
+        .output()
+        .context("cannot run cargo metadata")?;
+    ensure!(
+        output.status.success(),
+        "cargo metadata failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
+}
+
+/// A field that must be there.
+fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
+    match value[key].as_str() {
+        Some(text) => Ok(text),
+        None => bail!("cargo metadata has no text field {key:?}"),
+    }
+}
+
+/// An array that must be there.
+fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value]> {
+    match value[key].as_array() {
+        Some(list) => Ok(list),
+        None => bail!("cargo metadata has no list field {key:?}"),
+    }
+}
