@@ -1,0 +1,235 @@
+//! The command line.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  elver perf pair read --transport dc --size 8 --mode sync --duration 2
+      latency of 8-byte DC READs between two QPs of this process
+  elver perf pair write --placement loopback --size 65536 --mode async
+      rate of 64 KB WRITEs through real packets on two loopback addresses
+  sudo elver perf pair read --placement netns --transport dc --size 8
+      the same between two network namespaces
+  elver perf server                 on one host, and on another:
+  elver perf read 192.0.2.1 --transport rc --size 8
+  elver devinfo -v
+      what the software device can do";
+
+/// RDMA verbs on any machine: a software RNIC, its tools and its benchmarks.
+#[derive(Debug, Parser)]
+#[command(name = "elver", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measures latency and rate of verbs operations, as perftest does.
+    Perf(PerfCommand),
+    /// Shows a device as ibv_devinfo does, and the counters of running ones.
+    Devinfo(DevinfoArgs),
+    /// Runs an elver command and records its device's packets as pcapng.
+    Capture(CaptureArgs),
+    /// Prints a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Prints the manual page, in roff.
+    Man,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct PerfCommand {
+    #[command(subcommand)]
+    pub(crate) command: Perf,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Perf {
+    /// Serves clients, one after the other, until it is stopped.
+    Server(ServerArgs),
+    /// READs from the server's memory.
+    Read(ClientArgs),
+    /// WRITEs to the server's memory.
+    Write(ClientArgs),
+    /// WRITEs to the server's memory, with immediate data for a receive.
+    WriteImm(ClientArgs),
+    /// SENDs to the server's receives.
+    Send(ClientArgs),
+    /// FETCH_ADDs on a word of the server's.
+    FetchAdd(ClientArgs),
+    /// CMP_SWPs on a word of the server's.
+    CmpSwp(ClientArgs),
+    /// Runs both ends in one command.
+    Pair(PairArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServerArgs {
+    /// Address of the device; clients connect to it.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) bind: IpAddr,
+    /// TCP port for the exchange of addresses and keys.
+    #[arg(long, default_value_t = crate::perf::EXCHANGE_PORT)]
+    pub(crate) port: u16,
+    /// Serve one client, then end.
+    #[arg(long)]
+    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClientArgs {
+    /// Address of the server.
+    pub(crate) server: IpAddr,
+    /// Address of our own device; by default the one that the route to the server gives.
+    #[arg(long)]
+    pub(crate) bind: Option<IpAddr>,
+    /// TCP port of the server.
+    #[arg(long, default_value_t = crate::perf::EXCHANGE_PORT)]
+    pub(crate) port: u16,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PairArgs {
+    /// The operation.
+    pub(crate) op: Op,
+    /// Where the two ends are.
+    #[arg(long, value_enum, default_value_t = Placement::Process)]
+    pub(crate) placement: Placement,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LoadArgs {
+    /// Transport service.
+    #[arg(long, value_enum, default_value_t = Transport::Rc)]
+    pub(crate) transport: Transport,
+    /// Bytes of a message.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) size: u32,
+    /// One operation at a time for latency, or many for rate.
+    #[arg(long, value_enum, default_value_t = Mode::Sync)]
+    pub(crate) mode: Mode,
+    /// Operations outstanding in async mode.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub(crate) depth: u32,
+    /// Operations posted in one call in async mode; the last of them is signalled.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub(crate) batch: u32,
+    /// Seconds to measure for.
+    #[arg(long, default_value_t = 2.0)]
+    pub(crate) duration: f64,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; by default the largest that both ends carry.
+    #[arg(long)]
+    pub(crate) mtu: Option<u32>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How a device is opened and driven.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// What a thread does while it waits.
+    #[arg(long, value_enum, default_value_t = IdleMode::Spin)]
+    pub(crate) idle: IdleMode,
+    /// Do not let the kernel cut and join trains of packets.
+    #[arg(long)]
+    pub(crate) no_offload: bool,
+    /// Drop this share of the packets that arrive, in percent, to see how loss is borne.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) loss: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IdleMode {
+    /// Look again at once.
+    Spin,
+    /// Let other threads run.
+    Yield,
+    /// Sleep until a packet comes.
+    Sleep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Op {
+    Read,
+    Write,
+    WriteImm,
+    Send,
+    FetchAdd,
+    CmpSwp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    Rc,
+    Uc,
+    Ud,
+    Dc,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Mode {
+    Sync,
+    Async,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Placement {
+    /// Two QPs of one device: copies from MR to MR.
+    Process,
+    /// Two devices on two loopback addresses: packets through real sockets.
+    Loopback,
+    /// Two devices in two network namespaces joined by a veth: packets between hosts. Needs root.
+    Netns,
+    /// Against a server elsewhere.
+    #[value(skip)]
+    Remote,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevinfoArgs {
+    /// Address of the device.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) address: IpAddr,
+    /// Show every capability.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Show the counters of the devices that are open in any process of this user.
+    #[arg(long)]
+    pub(crate) counters: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CaptureArgs {
+    /// The file to write; with two devices the second one's stands beside it.
+    #[arg(short = 'w', long = "write")]
+    pub(crate) file: PathBuf,
+    /// The command to run, such as `perf pair read --placement loopback`.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<String>,
+}

@@ -1,0 +1,192 @@
+//! Two ends on one machine: two threads, each pinned to a core, on two loopback addresses or in
+//! two network namespaces that are joined by a veth.
+//!
+//! The namespaces have no names: each lives as long as its thread, so that nothing is left behind
+//! however the process ends.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::thread::{CpuSet, UnshareFlags};
+
+use crate::cli::Placement;
+use crate::exit::Failure;
+
+/// The two ends' addresses on loopback.
+const LOOPBACK: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1)),
+    IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)),
+];
+/// The two ends' addresses on the veth.
+const VETH: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)),
+    IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)),
+];
+/// MTU of the veth: a path MTU of 4,096 fits.
+const VETH_MTU: &str = "9000";
+/// How long one end waits for the other to be ready.
+const READY_WAIT: Duration = Duration::from_secs(10);
+
+/// Where an end stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) own: IpAddr,
+    pub(crate) peer: IpAddr,
+}
+
+/// Runs `server`, which calls its second argument when the client may begin, and then `client`.
+pub(crate) fn run<S: Send, C: Send>(
+    placement: Placement,
+    server: impl FnOnce(End, &dyn Fn()) -> Result<S> + Send,
+    client: impl FnOnce(End) -> Result<C> + Send,
+) -> Result<(S, C), Failure> {
+    let netns = placement == Placement::Netns;
+    if netns && !rustix::process::geteuid().is_root() {
+        return Err(Failure::unusable(
+            "network namespaces need root: run it with sudo, or take `--placement loopback`",
+        ));
+    }
+    let addresses = if netns { VETH } else { LOOPBACK };
+    let (here, there) = (
+        End {
+            own: addresses[0],
+            peer: addresses[1],
+        },
+        End {
+            own: addresses[1],
+            peer: addresses[0],
+        },
+    );
+    let (joined, join) = sync_channel(1);
+    let (ready, begin) = sync_channel(1);
+    let (done_tx, done_rx) = sync_channel::<()>(1);
+    thread::scope(|scope| {
+        let serving = scope.spawn(move || {
+            pin(1);
+            if netns {
+                enter_and_offer(&joined)?;
+            }
+            let result = server(there, &|| {
+                // The client may have given up already.
+                let _ = ready.try_send(());
+            });
+            drop(ready);
+            // The namespace must outlive the client's part in it.
+            let _ = done_rx.recv_timeout(READY_WAIT);
+            result
+        });
+        let asking = scope.spawn(move || {
+            pin(0);
+            if netns {
+                enter_and_join(&join)?;
+            }
+            wait_for(&begin)?;
+            let result = client(here);
+            // The server may have ended first.
+            let _ = done_tx.try_send(());
+            result
+        });
+        let asked = asking
+            .join()
+            .map_err(|_| anyhow!("the client's thread panicked"))?;
+        let served = serving
+            .join()
+            .map_err(|_| anyhow!("the server's thread panicked"))?;
+        match (served, asked) {
+            (Ok(served), Ok(asked)) => Ok((served, asked)),
+            (Err(error), _) => Err(error.context("server").into()),
+            (_, Err(error)) => Err(error.context("client").into()),
+        }
+    })
+}
+
+fn wait_for(begin: &Receiver<()>) -> Result<()> {
+    begin
+        .recv_timeout(READY_WAIT)
+        .map_err(|_| anyhow!("the server did not get ready"))
+}
+
+/// Pins the calling thread to a core; where there are fewer, to the last.
+pub(crate) fn pin(core: usize) {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let mut set = CpuSet::new();
+    set.set(core.min(cores - 1));
+    // A cgroup may forbid the core; then the scheduler places the thread.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+fn unshare() -> Result<()> {
+    // SAFETY: only the calling thread changes its network namespace, and it holds no sockets yet.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
+        .context("cannot make a network namespace")
+}
+
+/// The server's side: makes its namespace, names its thread to the client and sets up the end of
+/// the veth that the client puts there.
+fn enter_and_offer(joined: &SyncSender<Offer>) -> Result<()> {
+    unshare()?;
+    let (placed, place) = sync_channel(1);
+    joined
+        .send(Offer {
+            thread: rustix::thread::gettid().as_raw_nonzero().get(),
+            placed,
+        })
+        .map_err(|_| anyhow!("the client's thread is gone"))?;
+    place
+        .recv_timeout(READY_WAIT)
+        .map_err(|_| anyhow!("the client made no veth"))?;
+    set_up("elver1", VETH[1])
+}
+
+struct Offer {
+    thread: i32,
+    placed: SyncSender<()>,
+}
+
+/// The client's side: makes its namespace and a veth to the server's.
+fn enter_and_join(join: &Receiver<Offer>) -> Result<()> {
+    unshare()?;
+    let offer = join
+        .recv_timeout(READY_WAIT)
+        .map_err(|_| anyhow!("the server made no namespace"))?;
+    let thread = offer.thread.to_string();
+    ip(
+        &["link", "add", "elver0", "mtu", VETH_MTU, "type", "veth"],
+        &["peer", "name", "elver1", "mtu", VETH_MTU, "netns", &thread],
+    )?;
+    set_up("elver0", VETH[0])?;
+    offer
+        .placed
+        .send(())
+        .map_err(|_| anyhow!("the server's thread is gone"))
+}
+
+fn set_up(interface: &str, address: IpAddr) -> Result<()> {
+    ip(&["link", "set", "lo", "up"], &[])?;
+    ip(
+        &["address", "add", &format!("{address}/24"), "dev", interface],
+        &[],
+    )?;
+    ip(&["link", "set", interface, "up"], &[])
+}
+
+/// Runs iproute2 in the calling thread's namespace.
+fn ip(arguments: &[&str], more: &[&str]) -> Result<()> {
+    let output = Command::new("ip")
+        .args(arguments)
+        .args(more)
+        .output()
+        .context("cannot run `ip`; install iproute2")?;
+    ensure!(
+        output.status.success(),
+        "`ip {} {}` failed: {}",
+        arguments.join(" "),
+        more.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! The end that is read from, written and sent to.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use elver_soft::SoftDevice;
+use elver_verbs::Device;
+
+use crate::cli::{IdleMode, LoadArgs, Mode, ServerArgs};
+use crate::exit::Failure;
+use crate::perf::client::Load;
+use crate::perf::endpoint::{Endpoint, Role};
+use crate::perf::exchange::{Done, Exchange, Hello, Summary, VERSION, Welcome};
+
+/// How often the exchange is looked at while the device runs.
+const EXCHANGE_INTERVAL: Duration = Duration::from_millis(5);
+/// Rounds between two looks at the clock.
+const ROUNDS: u32 = 1024;
+
+/// Runs `elver perf server`.
+pub(crate) fn run(args: &ServerArgs, capture: Option<&Path>) -> Result<(), Failure> {
+    let mut device = SoftDevice::open(super::soft_config(args.bind, &args.device, capture))?;
+    let at = SocketAddr::new(args.bind, args.port);
+    let listener = listen(at)?;
+    eprintln!("serving on {at}; end with ctrl-c");
+    loop {
+        match accept(&mut device, &listener, args.device.idle) {
+            Ok(summary) => {
+                eprintln!("client done: {} messages arrived", summary.received);
+            }
+            Err(error) if args.once => return Err(error.into()),
+            Err(error) => eprintln!("elver: {error:#}"),
+        }
+        if args.once {
+            return Ok(());
+        }
+    }
+}
+
+fn listen(at: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(at).with_context(|| format!("cannot listen on TCP {at}"))
+}
+
+/// Serves one client; `ready` is called once it can connect.
+pub(crate) fn serve_once(
+    mut device: SoftDevice,
+    at: SocketAddr,
+    idle: IdleMode,
+    ready: &dyn Fn(),
+) -> Result<Summary> {
+    let listener = listen(at)?;
+    ready();
+    accept(&mut device, &listener, idle)
+}
+
+fn accept(device: &mut SoftDevice, listener: &TcpListener, idle: IdleMode) -> Result<Summary> {
+    let (stream, peer) = listener.accept().context("accept")?;
+    let mut exchange = Exchange::over(stream, peer)?;
+    let hello: Hello = exchange.receive()?;
+    let mut endpoint = match open(device, &hello) {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            exchange.send(&Welcome::Refused(format!("{error:#}")))?;
+            return Err(error);
+        }
+    };
+    let before = device.counters().retransmits;
+    let served = endpoint
+        .offer(device)
+        .and_then(|offer| exchange.send(&Welcome::Offer(offer)))
+        .and_then(|()| serve(device, &mut endpoint, &mut exchange, idle));
+    let summary = Summary {
+        received: endpoint.received,
+        retransmits: device.counters().retransmits - before,
+    };
+    endpoint.close(device)?;
+    served?;
+    exchange.send(&summary)?;
+    Ok(summary)
+}
+
+fn open(
+    device: &mut SoftDevice,
+    hello: &Hello,
+) -> Result<Endpoint<<SoftDevice as Device>::Memory>> {
+    anyhow::ensure!(
+        hello.version == VERSION,
+        "client speaks version {}",
+        hello.version
+    );
+    let args = LoadArgs {
+        transport: hello.transport,
+        size: hello.size,
+        mode: Mode::Async,
+        depth: hello.depth.clamp(1, 8192),
+        batch: 1,
+        duration: 1.0,
+        mtu: hello.mtu,
+        json: false,
+    };
+    let load = Load::new(hello.op, &args).map_err(|failure| match failure {
+        Failure::Failed(error) => error,
+        Failure::Unusable(what) => anyhow::anyhow!(what),
+    })?;
+    let mut endpoint = Endpoint::open(device, &load, Role::Server)?;
+    endpoint.connect(device, &hello.offer)?;
+    Ok(endpoint)
+}
+
+/// Drives the device until the client says that it is done, or is gone.
+fn serve(
+    device: &mut SoftDevice,
+    endpoint: &mut Endpoint<<SoftDevice as Device>::Memory>,
+    exchange: &mut Exchange,
+    idle: IdleMode,
+) -> Result<()> {
+    let mut looked = Instant::now();
+    let (mut rounds, mut empty) = (0u32, 0u32);
+    loop {
+        // Polling an empty CQ drives the device.
+        let busy = endpoint.serve(device)? > 0;
+        empty = if busy { 0 } else { empty.saturating_add(1) };
+        super::idle(device, idle, empty);
+        rounds += 1;
+        if (rounds >= ROUNDS || idle == IdleMode::Sleep) && looked.elapsed() >= EXCHANGE_INTERVAL {
+            rounds = 0;
+            looked = Instant::now();
+            if exchange.is_readable()? {
+                let _: Done = exchange.receive()?;
+                return Ok(());
+            }
+        }
+    }
+}
