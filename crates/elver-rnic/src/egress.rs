@@ -42,10 +42,16 @@ impl<M: Memory> Rnic<M> {
     /// If `buf` is shorter than [`crate::MAX_PACKET`].
     #[inline]
     pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
-        if self.active.is_empty() && self.notifications.is_empty() {
+        if !self.wants_to_transmit() {
             return None;
         }
         self.transmit(now, buf)
+    }
+
+    /// Whether [`Rnic::poll_transmit`] may have something to write.
+    #[inline]
+    pub fn wants_to_transmit(&self) -> bool {
+        !self.active.is_empty() || !self.notifications.is_empty()
     }
 
     fn transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {

@@ -26,6 +26,8 @@ const TRAFFIC_CLASS: u8 = 0b10;
 const POLLS_PER_PROGRESS: u32 = 64;
 /// Posts after which packets leave even if nobody polls.
 const POSTS_PER_FLUSH: u32 = 16;
+/// Empty looks at the socket before one at the clock.
+const EMPTY_PER_CLOCK: u32 = 8;
 /// How often the counters are published.
 const PUBLISH_INTERVAL_NS: u64 = 50_000_000;
 
@@ -87,6 +89,8 @@ pub struct SoftDevice {
     loss: Option<LossState>,
     polls: u32,
     posts: u32,
+    /// Looks at the socket that found nothing.
+    empty: u32,
 }
 
 impl SoftDevice {
@@ -136,6 +140,7 @@ impl SoftDevice {
             loss: config.loss.map(LossState::new),
             polls: 0,
             posts: 0,
+            empty: 0,
         })
     }
 
@@ -203,14 +208,7 @@ impl SoftDevice {
     }
 
     /// Gives what arrived to the RNIC.
-    fn receive(&mut self, now: Time) -> bool {
-        let count = match self.io.receive() {
-            Ok(count) => count,
-            Err(_) => {
-                // An ICMP error of an earlier send: the transport's own timers deal with it.
-                return false;
-            }
-        };
+    fn take(&mut self, now: Time, count: usize) {
         for index in 0..count {
             let Some((received, bytes)) = self.io.received(index) else {
                 break;
@@ -247,7 +245,6 @@ impl SoftDevice {
                 self.rnic.handle_datagram(now, &meta, packet);
             }
         }
-        count > 0
     }
 
     /// Sends what there is to send.
@@ -265,18 +262,36 @@ impl SoftDevice {
     fn drive(&mut self) -> bool {
         self.posts = 0;
         self.polls = 0;
-        let now = now();
-        let sent = self.transmit(now);
-        let received = self.receive(now);
-        if self.rnic.poll_timeout().is_some_and(|due| due <= now) {
-            self.rnic.handle_timeout(now);
+        let sends = self.transmitter.is_waiting() || self.rnic.wants_to_transmit();
+        let sent = sends && self.transmit(now());
+        // An error is an ICMP answer to an earlier send: the transport's own timers deal with it.
+        let count = self.io.receive().unwrap_or(0);
+        if count == 0 {
+            // Looking at the clock costs a good part of an empty look at the socket.
+            self.empty = self.empty.wrapping_add(1);
+            if self.empty.is_multiple_of(EMPTY_PER_CLOCK) {
+                return self.attend(now()) || sent;
+            }
+            return sent;
         }
-        let answered = received && self.transmit(now);
+        let now = now();
+        self.take(now, count);
+        self.transmit(now);
+        self.attend(now);
+        true
+    }
+
+    /// Does what is due by the clock.
+    fn attend(&mut self, now: Time) -> bool {
         if now.ns_since(self.published_at) >= PUBLISH_INTERVAL_NS {
             self.published_at = now;
             self.publish();
         }
-        sent || received || answered
+        if self.rnic.poll_timeout().is_none_or(|due| due > now) {
+            return false;
+        }
+        self.rnic.handle_timeout(now);
+        self.transmit(now)
     }
 
     fn publish(&mut self) {

@@ -36,6 +36,11 @@ impl Transmitter {
         }
     }
 
+    /// Whether trains wait for room in the socket.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.trains.is_empty()
+    }
+
     /// Sends what the RNIC has to send, up to one buffer full; true if anything left or waits.
     pub(crate) fn run(
         &mut self,

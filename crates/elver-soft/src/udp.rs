@@ -24,6 +24,8 @@ pub(crate) const TRAINS: usize = 8;
 const RECV_BUFFERS: usize = 8;
 /// A GRO train or any datagram fits.
 const RECV_BYTES: usize = 65_536;
+/// Receives in a row that find something before many buffers are offered at once.
+const HITS_OF_A_STREAM: u32 = 3;
 /// Room for the control messages that we send or receive.
 const CONTROL_BYTES: usize = 128;
 
@@ -73,8 +75,8 @@ pub(crate) struct UdpIo {
     controls: Box<[Control; RECV_BUFFERS]>,
     names: Box<[libc::sockaddr_storage; RECV_BUFFERS]>,
     received: Vec<Received>,
-    /// Buffers that the next receive offers: one while traffic is a packet at a time.
-    vlen: usize,
+    /// Receives in a row that found something.
+    hits: u32,
 }
 
 #[repr(C, align(16))]
@@ -145,7 +147,7 @@ impl UdpIo {
             controls: Box::new([Control([0; CONTROL_BYTES]); RECV_BUFFERS]),
             names: Box::new([name; RECV_BUFFERS]),
             received: Vec::with_capacity(RECV_BUFFERS),
-            vlen: 1,
+            hits: 0,
         })
     }
 
@@ -161,48 +163,70 @@ impl UdpIo {
         Some((received, &self.buffers[at..at + received.len]))
     }
 
-    /// Receives what is there, at most a few trains; returns how many.
+    /// Receives what is there, at most a few trains; returns how many. While traffic is a packet at
+    /// a time one buffer is offered, which costs the kernel less.
     pub(crate) fn receive(&mut self) -> io::Result<usize> {
         self.received.clear();
-        // SAFETY: all zeros is a valid iovec and a valid mmsghdr.
-        let mut iovs: [libc::iovec; RECV_BUFFERS] = unsafe { mem::zeroed() };
-        // SAFETY: as above.
-        let mut headers: [libc::mmsghdr; RECV_BUFFERS] = unsafe { mem::zeroed() };
-        let vlen = self.vlen;
-        for index in 0..vlen {
-            iovs[index].iov_base = self.buffers[index * RECV_BYTES..].as_mut_ptr().cast();
-            iovs[index].iov_len = RECV_BYTES;
-            let header = &mut headers[index].msg_hdr;
-            header.msg_name = ptr::from_mut(&mut self.names[index]).cast();
-            header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            header.msg_iov = &mut iovs[index];
-            header.msg_iovlen = 1;
-            header.msg_control = self.controls[index].0.as_mut_ptr().cast();
-            header.msg_controllen = CONTROL_BYTES;
+        if self.hits < HITS_OF_A_STREAM {
+            let mut iov = [EMPTY_IOV];
+            let mut header = [EMPTY_HEADER];
+            self.offer(&mut iov, &mut header);
+            // SAFETY: the header points to buffers of the lengths that it names, which outlive the
+            // call.
+            let len = unsafe { libc::recvmsg(self.fd, &mut header[0].msg_hdr, libc::MSG_DONTWAIT) };
+            if len < 0 {
+                self.hits = 0;
+                return nothing_yet();
+            }
+            header[0].msg_len = len as u32;
+            self.note(&header);
+            self.hits += 1;
+            return Ok(self.received.len());
         }
+        let mut iovs = [EMPTY_IOV; RECV_BUFFERS];
+        let mut headers = [EMPTY_HEADER; RECV_BUFFERS];
+        self.offer(&mut iovs, &mut headers);
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: the first `vlen` headers point to buffers of the lengths that they name, which
-        // outlive the call.
+        // SAFETY: the headers point to buffers of the lengths that they name, which outlive the
+        // call.
         let count = unsafe {
+            let vlen = RECV_BUFFERS as u32;
             libc::recvmmsg(
                 self.fd,
                 headers.as_mut_ptr(),
-                vlen as u32,
+                vlen,
                 flags as _,
                 ptr::null_mut(),
             )
         };
-        if count < 0 {
-            self.vlen = 1;
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
-                _ => Err(error),
-            };
+        if count < 2 {
+            self.hits = 0;
         }
-        let count = count as usize;
-        self.vlen = if count == vlen { RECV_BUFFERS } else { 1 };
-        for (index, header) in headers[..count].iter().enumerate() {
+        if count < 0 {
+            return nothing_yet();
+        }
+        self.note(&headers[..count as usize]);
+        Ok(self.received.len())
+    }
+
+    /// Points headers to the socket's buffers.
+    fn offer(&mut self, iovs: &mut [libc::iovec], headers: &mut [libc::mmsghdr]) {
+        for (index, (iov, header)) in iovs.iter_mut().zip(headers).enumerate() {
+            iov.iov_base = self.buffers[index * RECV_BYTES..].as_mut_ptr().cast();
+            iov.iov_len = RECV_BYTES;
+            let header = &mut header.msg_hdr;
+            header.msg_name = ptr::from_mut(&mut self.names[index]).cast();
+            header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            header.msg_iov = iov;
+            header.msg_iovlen = 1;
+            header.msg_control = self.controls[index].0.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL_BYTES;
+        }
+    }
+
+    /// Takes down what the kernel put into the buffers.
+    fn note(&mut self, headers: &[libc::mmsghdr]) {
+        for (index, header) in headers.iter().enumerate() {
             // SAFETY: the kernel filled the header, and its buffers are still there.
             let control = unsafe { read_control(&header.msg_hdr) };
             let Some(from) = address_of(&self.names[index]) else {
@@ -217,16 +241,19 @@ impl UdpIo {
                 cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
             });
         }
-        Ok(self.received.len())
     }
 
     /// Sends trains, in order.
     pub(crate) fn send(&mut self, buffer: &[u8], trains: &[Train]) -> Sent {
-        // SAFETY: all zeros is a valid iovec, mmsghdr and sockaddr_storage.
-        let mut iovs: [libc::iovec; TRAINS] = unsafe { mem::zeroed() };
-        // SAFETY: as above.
-        let mut headers: [libc::mmsghdr; TRAINS] = unsafe { mem::zeroed() };
-        // SAFETY: as above.
+        if let [train] = trains
+            && train.len <= train.packet
+            && train.traffic_class == self.default_class
+        {
+            return self.send_packet(buffer, train);
+        }
+        let mut iovs = [EMPTY_IOV; TRAINS];
+        let mut headers = [EMPTY_HEADER; TRAINS];
+        // SAFETY: all zeros is a valid sockaddr_storage.
         let mut names: [libc::sockaddr_storage; TRAINS] = unsafe { mem::zeroed() };
         let mut controls = [Control([0; CONTROL_BYTES]); TRAINS];
         let count = trains.len().min(TRAINS);
@@ -256,16 +283,59 @@ impl UdpIo {
         if sent >= 0 {
             return Sent::Trains(sent as usize);
         }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS) => Sent::Trains(0),
-            Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP)
-                if trains.first().is_some_and(|train| train.len > train.packet) =>
-            {
-                Sent::NoSegmentation
-            }
-            _ => Sent::Lost,
+        refused(trains.first().is_some_and(|train| train.len > train.packet))
+    }
+
+    /// Sends one packet, the cheapest way.
+    fn send_packet(&self, buffer: &[u8], train: &Train) -> Sent {
+        let bytes = &buffer[train.start..train.start + train.len];
+        // SAFETY: all zeros is a valid sockaddr_storage.
+        let mut name: libc::sockaddr_storage = unsafe { mem::zeroed() };
+        let name_len = put_address(&mut name, train.to);
+        // SAFETY: the buffer and the address are of the lengths that are named, and the kernel
+        // only reads them.
+        let sent = unsafe {
+            libc::sendto(
+                self.fd,
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                libc::MSG_DONTWAIT,
+                ptr::from_ref(&name).cast(),
+                name_len,
+            )
+        };
+        if sent >= 0 {
+            Sent::Trains(1)
+        } else {
+            refused(false)
         }
+    }
+}
+
+const EMPTY_IOV: libc::iovec = libc::iovec {
+    iov_base: ptr::null_mut(),
+    iov_len: 0,
+};
+// SAFETY: all zeros is a valid mmsghdr.
+const EMPTY_HEADER: libc::mmsghdr = unsafe { mem::zeroed() };
+
+/// What a failed receive means.
+fn nothing_yet() -> io::Result<usize> {
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+        _ => Err(error),
+    }
+}
+
+/// What a failed send means.
+fn refused(segmented: bool) -> Sent {
+    match io::Error::last_os_error().raw_os_error() {
+        Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS) => Sent::Trains(0),
+        Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) if segmented => {
+            Sent::NoSegmentation
+        }
+        _ => Sent::Lost,
     }
 }
 
