@@ -17,11 +17,7 @@ pub(crate) fn check() -> Result<String> {
     let (floors, arrows) = read(&metadata(&["--no-deps"])?)?;
     let wrong = wrong_arrows(&floors, &arrows);
     ensure!(wrong.is_empty(), "arrows must point down:\n{wrong}");
-    Ok(format!(
-        "{} crates, {} arrows, all of them point down",
-        floors.len(),
-        arrows.len()
-    ))
+    Ok(format!("{} crates, {} arrows, all of them point down", floors.len(), arrows.len()))
 }
 
 type Floors = BTreeMap<String, u64>;
@@ -60,11 +56,7 @@ fn wrong_arrows(floors: &Floors, arrows: &Arrows) -> String {
     for (from, to) in arrows {
         if floors[to] >= floors[from] {
             // Writing to a string cannot fail.
-            let _ = writeln!(
-                lines,
-                "  {from} ({}) -> {to} ({})",
-                floors[from], floors[to]
-            );
+            let _ = writeln!(lines, "  {from} ({}) -> {to} ({})", floors[from], floors[to]);
         }
     }
     lines

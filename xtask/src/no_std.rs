@@ -22,10 +22,7 @@ pub(crate) fn check() -> Result<String> {
     for package in list(&members, "packages")? {
         if CRATES.contains(&text(package, "name")?) {
             let manifest = Path::new(text(package, "manifest_path")?);
-            let source = manifest
-                .parent()
-                .context("a manifest has a directory")?
-                .join("src");
+            let source = manifest.parent().context("a manifest has a directory")?.join("src");
             sources(&source)?;
         }
     }
@@ -36,20 +33,10 @@ pub(crate) fn check() -> Result<String> {
 fn compile(name: &str) -> Result<()> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let status = Command::new(cargo)
-        .args([
-            "check",
-            "--quiet",
-            "--locked",
-            "--no-default-features",
-            "--package",
-            name,
-        ])
+        .args(["check", "--quiet", "--locked", "--no-default-features", "--package", name])
         .status()
         .context("cannot run cargo check")?;
-    ensure!(
-        status.success(),
-        "{name} does not compile with its default features off"
-    );
+    ensure!(status.success(), "{name} does not compile with its default features off");
     Ok(())
 }
 
@@ -57,25 +44,14 @@ fn compile(name: &str) -> Result<()> {
 fn features(name: &str) -> Result<()> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let output = Command::new(cargo)
-        .args([
-            "tree",
-            "--locked",
-            "--no-default-features",
-            "--edges",
-            "normal",
-            "--prefix",
-        ])
+        .args(["tree", "--locked", "--no-default-features", "--edges", "normal", "--prefix"])
         .args(["none", "--format", "{p} [{f}]", "--package", name])
         .output()
         .context("cannot run cargo tree")?;
     ensure!(output.status.success(), "cargo tree failed for {name}");
     let tree = String::from_utf8(output.stdout).context("cargo tree printed no text")?;
     let wrong = std_features(&tree);
-    ensure!(
-        wrong.is_empty(),
-        "below {name} the std feature is on: {}",
-        wrong.join(", ")
-    );
+    ensure!(wrong.is_empty(), "below {name} the std feature is on: {}", wrong.join(", "));
     Ok(())
 }
 
@@ -85,11 +61,7 @@ fn std_features(tree: &str) -> Vec<&str> {
         .filter(|line| !line.contains("(proc-macro)"))
         .filter(|line| {
             let features = line.rsplit_once('[').map_or("", |(_, features)| features);
-            features
-                .trim_end_matches("] (*)")
-                .trim_end_matches(']')
-                .split(',')
-                .any(|f| f == "std")
+            features.trim_end_matches("] (*)").trim_end_matches(']').split(',').any(|f| f == "std")
         })
         .collect()
 }
@@ -97,21 +69,13 @@ fn std_features(tree: &str) -> Vec<&str> {
 /// Checks that a crate declares `no_std` and that its sources name std only in tests.
 fn sources(source: &Path) -> Result<()> {
     let root = fs::read_to_string(source.join("lib.rs"))?;
-    ensure!(
-        root.contains("#![no_std]"),
-        "{} lacks #![no_std]",
-        source.display()
-    );
+    ensure!(root.contains("#![no_std]"), "{} lacks #![no_std]", source.display());
     for entry in fs::read_dir(source)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path)?;
             let product = text.split("#[cfg(test)]").next().unwrap_or_default();
-            ensure!(
-                !product.contains("std::"),
-                "{} names std outside tests",
-                path.display()
-            );
+            ensure!(!product.contains("std::"), "{} names std outside tests", path.display());
         }
     }
     Ok(())

@@ -12,8 +12,6 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     let cli = Cli::try_parse_from(words).map_err(|error| Failure::unusable(error.render()))?;
     match cli.command {
         Command::Perf(command) => perf::run(&command.command, Some(&args.file)),
-        _ => Err(Failure::unusable(
-            "capture records `perf` commands; name one behind it",
-        )),
+        _ => Err(Failure::unusable("capture records `perf` commands; name one behind it")),
     }
 }

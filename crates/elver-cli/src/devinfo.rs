@@ -21,19 +21,13 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
     let (attr, port) = (device.query_device(), device.query_port());
     let gid = device.query_gid(0)?;
     if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&as_json(&attr, &port, &gid.to_string()))?
-        );
+        println!("{}", serde_json::to_string_pretty(&as_json(&attr, &port, &gid.to_string()))?);
         return Ok(());
     }
     print(&attr, &port);
     if args.verbose {
         print_limits(&attr);
-        println!(
-            "\t\t\tsegmentation:\t\t{}",
-            if device.segments() { "kernel" } else { "none" }
-        );
+        println!("\t\t\tsegmentation:\t\t{}", if device.segments() { "kernel" } else { "none" });
         println!("\t\t\tGID[  0]:\t\t{gid}, RoCE v2");
     }
     Ok(())
@@ -73,10 +67,7 @@ fn show_counters(json: bool) {
         println!("no device is open in a process of this user");
     }
     for device in devices {
-        println!(
-            "{} on {} in process {}",
-            device.name, device.address, device.pid
-        );
+        println!("{} on {} in process {}", device.name, device.address, device.pid);
         for (name, value) in device.counters {
             println!("\t{name:<24}{value:>16}");
         }
@@ -88,12 +79,7 @@ fn mtu(mtu: Mtu) -> String {
 }
 
 fn guid(guid: u64) -> String {
-    let [a, b, c, d] = [
-        guid >> 48,
-        guid >> 32 & 0xffff,
-        guid >> 16 & 0xffff,
-        guid & 0xffff,
-    ];
+    let [a, b, c, d] = [guid >> 48, guid >> 32 & 0xffff, guid >> 16 & 0xffff, guid & 0xffff];
     format!("{a:04x}:{b:04x}:{c:04x}:{d:04x}")
 }
 
@@ -106,17 +92,9 @@ fn state(state: PortState) -> &'static str {
 
 fn transports(attr: &DeviceAttr) -> String {
     let caps = attr.transports;
-    let names = [
-        ("RC", caps.rc),
-        ("UC", caps.uc),
-        ("UD", caps.ud),
-        ("DC", caps.dc),
-    ];
-    let known: Vec<&str> = names
-        .iter()
-        .filter(|(_, there)| *there)
-        .map(|(name, _)| *name)
-        .collect();
+    let names = [("RC", caps.rc), ("UC", caps.uc), ("UD", caps.ud), ("DC", caps.dc)];
+    let known: Vec<&str> =
+        names.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
     known.join(" ")
 }
 
@@ -160,10 +138,7 @@ fn limits(attr: &DeviceAttr) -> [(&'static str, u64); 22] {
         ("max_srq_wr", attr.max_srq_wr.into()),
         ("max_srq_sge", attr.max_srq_sge.into()),
         ("max_dci_streams", attr.max_dci_streams.into()),
-        (
-            "max_dci_errored_streams",
-            attr.max_dci_errored_streams.into(),
-        ),
+        ("max_dci_errored_streams", attr.max_dci_errored_streams.into()),
         ("max_dc_contexts", attr.max_dc_contexts.into()),
         ("local_ca_ack_delay", attr.local_ca_ack_delay.into()),
         ("max_pkeys", 1),

@@ -17,15 +17,11 @@ use crate::cli::Placement;
 use crate::exit::Failure;
 
 /// The two ends' addresses on loopback.
-const LOOPBACK: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1)),
-    IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)),
-];
+const LOOPBACK: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2))];
 /// The two ends' addresses on the veth.
-const VETH: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)),
-    IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)),
-];
+const VETH: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2))];
 /// MTU of the veth: a path MTU of 4,096 fits.
 const VETH_MTU: &str = "9000";
 /// How long one end waits for the other to be ready.
@@ -52,14 +48,8 @@ pub(crate) fn run<S: Send, C: Send>(
     }
     let addresses = if netns { VETH } else { LOOPBACK };
     let (here, there) = (
-        End {
-            own: addresses[0],
-            peer: addresses[1],
-        },
-        End {
-            own: addresses[1],
-            peer: addresses[0],
-        },
+        End { own: addresses[0], peer: addresses[1] },
+        End { own: addresses[1], peer: addresses[0] },
     );
     let (joined, join) = sync_channel(1);
     let (ready, begin) = sync_channel(1);
@@ -90,12 +80,8 @@ pub(crate) fn run<S: Send, C: Send>(
             let _ = done_tx.try_send(());
             result
         });
-        let asked = asking
-            .join()
-            .map_err(|_| anyhow!("the client's thread panicked"))?;
-        let served = serving
-            .join()
-            .map_err(|_| anyhow!("the server's thread panicked"))?;
+        let asked = asking.join().map_err(|_| anyhow!("the client's thread panicked"))?;
+        let served = serving.join().map_err(|_| anyhow!("the server's thread panicked"))?;
         match (served, asked) {
             (Ok(served), Ok(asked)) => Ok((served, asked)),
             (Err(error), _) => Err(error.context("server").into()),
@@ -105,9 +91,7 @@ pub(crate) fn run<S: Send, C: Send>(
 }
 
 fn wait_for(begin: &Receiver<()>) -> Result<()> {
-    begin
-        .recv_timeout(READY_WAIT)
-        .map_err(|_| anyhow!("the server did not get ready"))
+    begin.recv_timeout(READY_WAIT).map_err(|_| anyhow!("the server did not get ready"))
 }
 
 /// Pins the calling thread to a core; where there are fewer, to the last.
@@ -131,14 +115,9 @@ fn enter_and_offer(joined: &SyncSender<Offer>) -> Result<()> {
     unshare()?;
     let (placed, place) = sync_channel(1);
     joined
-        .send(Offer {
-            thread: rustix::thread::gettid().as_raw_nonzero().get(),
-            placed,
-        })
+        .send(Offer { thread: rustix::thread::gettid().as_raw_nonzero().get(), placed })
         .map_err(|_| anyhow!("the client's thread is gone"))?;
-    place
-        .recv_timeout(READY_WAIT)
-        .map_err(|_| anyhow!("the client made no veth"))?;
+    place.recv_timeout(READY_WAIT).map_err(|_| anyhow!("the client made no veth"))?;
     set_up("elver1", VETH[1])
 }
 
@@ -150,27 +129,20 @@ struct Offer {
 /// The client's side: makes its namespace and a veth to the server's.
 fn enter_and_join(join: &Receiver<Offer>) -> Result<()> {
     unshare()?;
-    let offer = join
-        .recv_timeout(READY_WAIT)
-        .map_err(|_| anyhow!("the server made no namespace"))?;
+    let offer =
+        join.recv_timeout(READY_WAIT).map_err(|_| anyhow!("the server made no namespace"))?;
     let thread = offer.thread.to_string();
     ip(
         &["link", "add", "elver0", "mtu", VETH_MTU, "type", "veth"],
         &["peer", "name", "elver1", "mtu", VETH_MTU, "netns", &thread],
     )?;
     set_up("elver0", VETH[0])?;
-    offer
-        .placed
-        .send(())
-        .map_err(|_| anyhow!("the server's thread is gone"))
+    offer.placed.send(()).map_err(|_| anyhow!("the server's thread is gone"))
 }
 
 fn set_up(interface: &str, address: IpAddr) -> Result<()> {
     ip(&["link", "set", "lo", "up"], &[])?;
-    ip(
-        &["address", "add", &format!("{address}/24"), "dev", interface],
-        &[],
-    )?;
+    ip(&["address", "add", &format!("{address}/24"), "dev", interface], &[])?;
     ip(&["link", "set", interface, "up"], &[])
 }
 

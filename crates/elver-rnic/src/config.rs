@@ -143,10 +143,7 @@ impl Default for Config {
 impl Config {
     /// The default configuration for a device of one address.
     pub fn for_address(address: IpAddr) -> Config {
-        Config {
-            addresses: vec![address],
-            ..Config::default()
-        }
+        Config { addresses: vec![address], ..Config::default() }
     }
 
     /// Checks every limit against what the device can bear.
@@ -168,37 +165,12 @@ impl Config {
             ("max_srq", u64::from(self.max_srq), 1, table),
             ("max_srq_wr", u64::from(self.max_srq_wr), 1, 1 << 20),
             ("max_rd_atomic", u64::from(self.max_rd_atomic), 1, 128),
-            (
-                "log_max_dci_streams",
-                u64::from(self.log_max_dci_streams),
-                0,
-                10,
-            ),
-            (
-                "max_packets_in_flight",
-                u64::from(self.max_packets_in_flight),
-                1,
-                1 << 22,
-            ),
+            ("log_max_dci_streams", u64::from(self.log_max_dci_streams), 0, 10),
+            ("max_packets_in_flight", u64::from(self.max_packets_in_flight), 1, 1 << 22),
             ("max_paths", u64::from(self.max_paths), 1, table),
-            (
-                "max_async_events",
-                u64::from(self.max_async_events),
-                1,
-                1 << 20,
-            ),
-            (
-                "read_request_bytes",
-                u64::from(self.read_request_bytes),
-                4096,
-                1 << 30,
-            ),
-            (
-                "flow.window_min",
-                u64::from(self.flow.window_min),
-                1,
-                1 << 22,
-            ),
+            ("max_async_events", u64::from(self.max_async_events), 1, 1 << 20),
+            ("read_request_bytes", u64::from(self.read_request_bytes), 4096, 1 << 30),
+            ("flow.window_min", u64::from(self.flow.window_min), 1, 1 << 22),
             (
                 "flow.window_max",
                 u64::from(self.flow.window_max),
@@ -208,12 +180,7 @@ impl Config {
         ];
         for (name, value, min, max) in ranges {
             if value < min || value > max {
-                return Err(VerbsError::OutOfRange {
-                    name,
-                    value,
-                    min,
-                    max,
-                });
+                return Err(VerbsError::OutOfRange { name, value, min, max });
             }
         }
         if !self.read_request_bytes.is_multiple_of(4096) {

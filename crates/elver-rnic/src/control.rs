@@ -25,12 +25,7 @@ const fn bits(count: u32) -> u64 {
 
 fn in_range(name: &'static str, value: u64, min: u64, max: u64) -> Result<(), VerbsError> {
     if value < min || value > max {
-        return Err(VerbsError::OutOfRange {
-            name,
-            value,
-            min,
-            max,
-        });
+        return Err(VerbsError::OutOfRange { name, value, min, max });
     }
     Ok(())
 }
@@ -39,9 +34,7 @@ impl<M: Memory> Rnic<M> {
     /// Allocates a protection domain.
     pub fn alloc_pd(&mut self) -> Result<Pd, VerbsError> {
         let hw = &mut self.hw;
-        hw.pds
-            .insert(&mut hw.rng, |_| ProtectionDomain::default())
-            .map(Pd)
+        hw.pds.insert(&mut hw.rng, |_| ProtectionDomain::default()).map(Pd)
     }
 
     /// Frees a protection domain that nothing uses.
@@ -94,9 +87,7 @@ impl<M: Memory> Rnic<M> {
     pub fn create_cq(&mut self, init: CqInit) -> Result<Cq, VerbsError> {
         let hw = &mut self.hw;
         in_range("cqe", u64::from(init.cqe), 1, u64::from(hw.config.max_cqe))?;
-        hw.cqs
-            .insert(&mut hw.rng, |_| CompletionQueue::new(init.cqe))
-            .map(Cq)
+        hw.cqs.insert(&mut hw.rng, |_| CompletionQueue::new(init.cqe)).map(Cq)
     }
 
     /// Destroys a CQ that no QP uses.
@@ -112,18 +103,8 @@ impl<M: Memory> Rnic<M> {
     pub fn create_srq(&mut self, init: SrqInit) -> Result<Srq, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.require(init.pd.0)?;
-        in_range(
-            "srq max_wr",
-            u64::from(init.max_wr),
-            1,
-            u64::from(hw.config.max_srq_wr),
-        )?;
-        in_range(
-            "srq max_sge",
-            u64::from(init.max_sge),
-            1,
-            u64::from(hw.config.max_sge),
-        )?;
+        in_range("srq max_wr", u64::from(init.max_wr), 1, u64::from(hw.config.max_srq_wr))?;
+        in_range("srq max_sge", u64::from(init.max_sge), 1, u64::from(hw.config.max_sge))?;
         let id = hw.srqs.insert(&mut hw.rng, |_| SharedReceiveQueue {
             pd: init.pd.0,
             queue: RecvQueue::new(init.max_wr, init.max_sge),
@@ -137,12 +118,7 @@ impl<M: Memory> Rnic<M> {
     /// Arms the limit event of an SRQ; 0 disarms it.
     pub fn modify_srq(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
         let shared = self.hw.srqs.require_mut(srq.0)?;
-        in_range(
-            "srq_limit",
-            u64::from(limit),
-            0,
-            u64::from(shared.queue.capacity()),
-        )?;
+        in_range("srq_limit", u64::from(limit), 0, u64::from(shared.queue.capacity()))?;
         shared.limit = limit;
         Ok(())
     }
@@ -172,11 +148,7 @@ impl<M: Memory> Rnic<M> {
         let hw = &mut self.hw;
         hw.pds.require(pd.0)?;
         let route = Route::resolve(&hw.config, &mut hw.paths, &av)?;
-        let id = hw.ahs.insert(&mut hw.rng, |_| AddressHandle {
-            pd: pd.0,
-            av,
-            route,
-        })?;
+        let id = hw.ahs.insert(&mut hw.rng, |_| AddressHandle { pd: pd.0, av, route })?;
         hw.use_pd(pd.0)?;
         Ok(Ah(id))
     }
@@ -211,26 +183,11 @@ impl<M: Memory> Rnic<M> {
         in_range("max_send_sge", u64::from(cap.max_send_sge), 0, sge_max)?;
         in_range("max_recv_sge", u64::from(cap.max_recv_sge), 0, sge_max)?;
         let inline_max = u64::from(config.max_inline_data);
-        in_range(
-            "max_inline_data",
-            u64::from(cap.max_inline_data),
-            0,
-            inline_max,
-        )?;
+        in_range("max_inline_data", u64::from(cap.max_inline_data), 0, inline_max)?;
         let streams = u64::from(config.log_max_dci_streams);
-        in_range(
-            "log_num_concurrent",
-            u64::from(init.dci.log_num_concurrent),
-            0,
-            streams,
-        )?;
+        in_range("log_num_concurrent", u64::from(init.dci.log_num_concurrent), 0, streams)?;
         let concurrent = u64::from(init.dci.log_num_concurrent);
-        in_range(
-            "log_num_errored",
-            u64::from(init.dci.log_num_errored),
-            0,
-            concurrent,
-        )?;
+        in_range("log_num_errored", u64::from(init.dci.log_num_errored), 0, concurrent)?;
         match init.qp_type {
             QpType::Dct if init.srq.is_none() => {
                 return Err(VerbsError::InvalidArgument {
@@ -244,9 +201,7 @@ impl<M: Memory> Rnic<M> {
             }
             _ => {}
         }
-        let qp = self.qps.insert(&mut hw.rng, |id| {
-            QueuePair::new(Qpn::from_wrapping(id), init)
-        })?;
+        let qp = self.qps.insert(&mut hw.rng, |id| QueuePair::new(Qpn::from_wrapping(id), init))?;
         hw.use_pd(init.pd.0)?;
         hw.cqs.require_mut(init.send_cq.0)?.users += 1;
         hw.cqs.require_mut(init.recv_cq.0)?.users += 1;
@@ -267,24 +222,13 @@ impl<M: Memory> Rnic<M> {
         let core = &self.qps.require(qp.0)?.core;
         let from = core.state;
         if mask.contains(QpAttrMask::CUR_STATE) && attr.cur_qp_state != from {
-            return Err(VerbsError::WrongCurrentState {
-                given: attr.cur_qp_state,
-                actual: from,
-            });
+            return Err(VerbsError::WrongCurrentState { given: attr.cur_qp_state, actual: from });
         }
-        let to = if mask.contains(QpAttrMask::STATE) {
-            attr.qp_state
-        } else {
-            from
-        };
+        let to = if mask.contains(QpAttrMask::STATE) { attr.qp_state } else { from };
         qp_state::check(core.qp_type, from, to, mask)?;
         self.check_attributes(attr, mask)?;
         let remote = if mask.contains(QpAttrMask::AV) && core.qp_type.is_connected() {
-            Some(Route::resolve(
-                &self.hw.config,
-                &mut self.hw.paths,
-                &attr.ah_attr,
-            )?)
+            Some(Route::resolve(&self.hw.config, &mut self.hw.paths, &attr.ah_attr)?)
         } else {
             None
         };
@@ -319,56 +263,14 @@ impl<M: Memory> Rnic<M> {
         let config = &self.hw.config;
         let rd_atomic = u64::from(config.max_rd_atomic);
         let ranges = [
-            (
-                QpAttrMask::PKEY_INDEX,
-                "pkey_index",
-                u64::from(attr.pkey_index),
-                0,
-                0,
-            ),
+            (QpAttrMask::PKEY_INDEX, "pkey_index", u64::from(attr.pkey_index), 0, 0),
             (QpAttrMask::PORT, "port_num", u64::from(attr.port_num), 1, 1),
-            (
-                QpAttrMask::TIMEOUT,
-                "timeout",
-                u64::from(attr.timeout),
-                0,
-                bits(5),
-            ),
-            (
-                QpAttrMask::RETRY_CNT,
-                "retry_cnt",
-                u64::from(attr.retry_cnt),
-                0,
-                bits(3),
-            ),
-            (
-                QpAttrMask::RNR_RETRY,
-                "rnr_retry",
-                u64::from(attr.rnr_retry),
-                0,
-                bits(3),
-            ),
-            (
-                QpAttrMask::MIN_RNR_TIMER,
-                "min_rnr_timer",
-                u64::from(attr.min_rnr_timer),
-                0,
-                bits(5),
-            ),
-            (
-                QpAttrMask::RQ_PSN,
-                "rq_psn",
-                u64::from(attr.rq_psn),
-                0,
-                bits(24),
-            ),
-            (
-                QpAttrMask::SQ_PSN,
-                "sq_psn",
-                u64::from(attr.sq_psn),
-                0,
-                bits(24),
-            ),
+            (QpAttrMask::TIMEOUT, "timeout", u64::from(attr.timeout), 0, bits(5)),
+            (QpAttrMask::RETRY_CNT, "retry_cnt", u64::from(attr.retry_cnt), 0, bits(3)),
+            (QpAttrMask::RNR_RETRY, "rnr_retry", u64::from(attr.rnr_retry), 0, bits(3)),
+            (QpAttrMask::MIN_RNR_TIMER, "min_rnr_timer", u64::from(attr.min_rnr_timer), 0, bits(5)),
+            (QpAttrMask::RQ_PSN, "rq_psn", u64::from(attr.rq_psn), 0, bits(24)),
+            (QpAttrMask::SQ_PSN, "sq_psn", u64::from(attr.sq_psn), 0, bits(24)),
             (
                 QpAttrMask::MAX_QP_RD_ATOMIC,
                 "max_rd_atomic",
@@ -411,11 +313,7 @@ impl<M: Memory> Rnic<M> {
     /// All attributes of a QP, and what it was created with.
     pub fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
         let core = &self.qps.require(qp.0)?.core;
-        let attr = QpAttr {
-            qp_state: core.state,
-            cur_qp_state: core.state,
-            ..core.attr
-        };
+        let attr = QpAttr { qp_state: core.state, cur_qp_state: core.state, ..core.attr };
         Ok((attr, core.init))
     }
 
@@ -432,12 +330,7 @@ impl<M: Memory> Rnic<M> {
 
     /// Initiators that a DCT holds a context for.
     pub fn dct_contexts(&self, qp: Qp) -> Result<usize, VerbsError> {
-        Ok(self
-            .qps
-            .require(qp.0)?
-            .dct
-            .as_ref()
-            .map_or(0, |dct| dct.len()))
+        Ok(self.qps.require(qp.0)?.dct.as_ref().map_or(0, |dct| dct.len()))
     }
 
     /// Destroys a QP; see [`elver_verbs::Device::destroy_qp`].
@@ -473,9 +366,7 @@ impl<M: Memory> Rnic<M> {
         let queue_pair = self.qps.require_mut(qp.0)?;
         let core = &queue_pair.core;
         if core.qp_type != QpType::Dci {
-            return Err(VerbsError::InvalidArgument {
-                what: "only a DCI has streams",
-            });
+            return Err(VerbsError::InvalidArgument { what: "only a DCI has streams" });
         }
         if core.state != QpState::Rts {
             return Err(VerbsError::InvalidArgument {
@@ -494,11 +385,7 @@ impl<M: Memory> Rnic<M> {
 
 fn refuse_if_used(kind: ObjectKind, handle: u32, users: u32) -> Result<(), VerbsError> {
     if users > 0 {
-        return Err(VerbsError::InUse {
-            kind,
-            handle,
-            users,
-        });
+        return Err(VerbsError::InUse { kind, handle, users });
     }
     Ok(())
 }

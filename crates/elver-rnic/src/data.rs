@@ -20,13 +20,7 @@ impl<M: Memory> Rnic<M> {
         wrs: &[SendWr<'_>],
     ) -> Result<(), (usize, PostError)> {
         let Some(queue_pair) = self.qps.get_mut(qp.0) else {
-            return Err((
-                0,
-                PostError::InvalidHandle {
-                    kind: ObjectKind::Qp,
-                    handle: qp.0,
-                },
-            ));
+            return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: qp.0 }));
         };
         let mut result = Ok(());
         let mut lanes = (u64::MAX, 0);
@@ -66,13 +60,7 @@ impl<M: Memory> Rnic<M> {
         wrs: &[RecvWr<'_>],
     ) -> Result<(), (usize, PostError)> {
         let Some(queue_pair) = self.qps.get_mut(qp.0) else {
-            return Err((
-                0,
-                PostError::InvalidHandle {
-                    kind: ObjectKind::Qp,
-                    handle: qp.0,
-                },
-            ));
+            return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: qp.0 }));
         };
         let core = &mut queue_pair.core;
         if core.init.srq.is_some() {
@@ -99,13 +87,7 @@ impl<M: Memory> Rnic<M> {
     ) -> Result<(), (usize, PostError)> {
         match self.hw.srqs.get_mut(srq.0) {
             Some(shared) => push_receives(&mut shared.queue, wrs),
-            None => Err((
-                0,
-                PostError::InvalidHandle {
-                    kind: ObjectKind::Srq,
-                    handle: srq.0,
-                },
-            )),
+            None => Err((0, PostError::InvalidHandle { kind: ObjectKind::Srq, handle: srq.0 })),
         }
     }
 
@@ -129,12 +111,7 @@ fn push_receives(queue: &mut RecvQueue, wrs: &[RecvWr<'_>]) -> Result<(), (usize
             return Err((index, PostError::TooManySges { given, max }));
         }
         if queue.is_full() {
-            return Err((
-                index,
-                PostError::QueueFull {
-                    capacity: queue.capacity(),
-                },
-            ));
+            return Err((index, PostError::QueueFull { capacity: queue.capacity() }));
         }
         queue.push(wr);
     }
@@ -157,9 +134,7 @@ impl QueuePair {
         let length = self.check_payload(wr)?;
         let lane = self.check_dest(hw, wr)?;
         if self.pool.is_full() {
-            return Err(PostError::QueueFull {
-                capacity: self.pool.capacity(),
-            });
+            return Err(PostError::QueueFull { capacity: self.pool.capacity() });
         }
         let slot = self.pool.push(wr, length, self.core.init.sq_sig_all);
         self.lanes[lane].queue.push_back(slot);
@@ -182,10 +157,7 @@ impl QueuePair {
                 );
                 let max = if allowed { cap.max_inline_data } else { 0 };
                 if bytes.len() as u64 > u64::from(max) {
-                    return Err(PostError::InlineTooLong {
-                        given: bytes.len() as u32,
-                        max,
-                    });
+                    return Err(PostError::InlineTooLong { given: bytes.len() as u32, max });
                 }
                 bytes.len() as u64
             }
@@ -202,15 +174,9 @@ impl QueuePair {
             _ => MAX_MESSAGE,
         };
         if given > u64::from(max) {
-            return Err(PostError::MessageTooLong {
-                given,
-                max: u64::from(max),
-            });
+            return Err(PostError::MessageTooLong { given, max: u64::from(max) });
         }
-        let atomic = matches!(
-            wr.op.opcode(),
-            SendOpcode::CompareSwap | SendOpcode::FetchAdd
-        );
+        let atomic = matches!(wr.op.opcode(), SendOpcode::CompareSwap | SendOpcode::FetchAdd);
         if atomic && given != 8 {
             return Err(PostError::AtomicLength { given });
         }
@@ -224,15 +190,9 @@ impl QueuePair {
         let (ah, qpn, lane) = match (qp_type, wr.dest) {
             (QpType::Rc | QpType::Uc, None) => return Ok(0),
             (QpType::Ud, Some(Dest::Ud { ah, remote_qpn, .. })) => (ah, remote_qpn, 0),
-            (
-                QpType::Dci,
-                Some(Dest::Dc {
-                    ah,
-                    remote_dctn,
-                    stream_id,
-                    ..
-                }),
-            ) => (ah, remote_dctn, usize::from(stream_id) % self.lanes.len()),
+            (QpType::Dci, Some(Dest::Dc { ah, remote_dctn, stream_id, .. })) => {
+                (ah, remote_dctn, usize::from(stream_id) % self.lanes.len())
+            }
             _ => return Err(PostError::Destination { qp_type }),
         };
         match hw.ahs.get(ah.0) {

@@ -106,10 +106,7 @@ impl Dct {
     }
 
     /// Takes a request.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the parts of one packet, parsed once"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "the parts of one packet, parsed once")]
     pub(crate) fn request<M: Memory>(
         &mut self,
         core: &mut QpCore,
@@ -121,11 +118,8 @@ impl Dct {
         headers: &Headers,
         payload: &[u8],
     ) {
-        let initiator = Initiator {
-            address: meta.flow.src.ip(),
-            qpn: eth.src_qpn,
-            stream: eth.stream,
-        };
+        let initiator =
+            Initiator { address: meta.flow.src.ip(), qpn: eth.src_qpn, stream: eth.stream };
         let found = match self.by_initiator.get(&initiator).copied() {
             Some(id) => self.resume(core, hw, now, id, eth, connect),
             None => self.admit(core, hw, now, meta, initiator, eth, connect),
@@ -140,9 +134,7 @@ impl Dct {
         };
         self.touch(id, now);
         let context = &mut self.contexts[id as usize];
-        let handled = context
-            .responder
-            .request(core, hw, eth.src_qpn.get(), headers, payload);
+        let handled = context.responder.request(core, hw, eth.src_qpn.get(), headers, payload);
         if let Handled::Fatal(_) = handled
             && let Some(recv) = context.responder.take_receive()
         {
@@ -186,10 +178,7 @@ impl Dct {
     }
 
     /// A packet from an initiator without a context.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the parts of one packet, parsed once"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "the parts of one packet, parsed once")]
     fn admit<M: Memory>(
         &mut self,
         core: &mut QpCore,
@@ -212,10 +201,7 @@ impl Dct {
         let context = Context {
             initiator,
             session: eth.session,
-            flow: Flow {
-                src: meta.flow.dst,
-                dst: meta.flow.src,
-            },
+            flow: Flow { src: meta.flow.dst, dst: meta.flow.src },
             traffic_class: meta.traffic_class,
             responder: Responder::new(first_psn(eth.session), mtu.bytes()),
             heard: now,
@@ -312,16 +298,10 @@ impl Dct {
             return;
         }
         self.refusals.push_back(Refusal {
-            flow: Flow {
-                src: meta.flow.dst,
-                dst: meta.flow.src,
-            },
+            flow: Flow { src: meta.flow.dst, dst: meta.flow.src },
             traffic_class: meta.traffic_class,
             to: eth.src_qpn,
-            eth: DcEth {
-                src_qpn: core.qpn,
-                ..*eth
-            },
+            eth: DcEth { src_qpn: core.qpn, ..*eth },
             psn,
             syndrome,
         });
@@ -335,49 +315,28 @@ impl Dct {
         buf: &mut [u8],
     ) -> Option<Answered> {
         if let Some(refusal) = self.refusals.pop_front() {
-            let aeth = Aeth {
-                syndrome: refusal.syndrome,
-                msn: 0,
-            };
-            let route = Route::Dc {
-                eth: refusal.eth,
-                connect: None,
-            };
+            let aeth = Aeth { syndrome: refusal.syndrome, msn: 0 };
+            let route = Route::Dc { eth: refusal.eth, connect: None };
             let headers = Headers::new(route, Message::Ack(aeth), refusal.to, refusal.psn).ok()?;
             headers.emit(buf, 0);
             let (flow, traffic_class) = (refusal.flow, refusal.traffic_class);
-            return Some(Answered {
-                headers,
-                payload: 0,
-                flow,
-                traffic_class,
-            });
+            return Some(Answered { headers, payload: 0, flow, traffic_class });
         }
         let id = *self.ready.front()?;
         let context = &mut self.contexts[id as usize];
-        let eth = DcEth {
-            src_qpn: core.qpn,
-            stream: context.initiator.stream,
-            session: context.session,
-        };
+        let eth =
+            DcEth { src_qpn: core.qpn, stream: context.initiator.stream, session: context.session };
         let to = context.initiator.qpn;
-        let answer = context
-            .responder
-            .next_answer(core, hw, buf, |message, psn| {
-                Headers::new(Route::Dc { eth, connect: None }, message, to, psn).ok()
-            });
+        let answer = context.responder.next_answer(core, hw, buf, |message, psn| {
+            Headers::new(Route::Dc { eth, connect: None }, message, to, psn).ok()
+        });
         if !context.responder.has_answers() {
             context.ready = false;
             self.ready.pop_front();
         }
         let (headers, payload) = answer?;
         let (flow, traffic_class) = (context.flow, context.traffic_class);
-        Some(Answered {
-            headers,
-            payload,
-            flow,
-            traffic_class,
-        })
+        Some(Answered { headers, payload, flow, traffic_class })
     }
 
     /// Contexts held.

@@ -118,24 +118,14 @@ impl<M> Hw<M> {
     fn sent(&mut self, len: usize, flow: Flow, traffic_class: u8) -> Transmit {
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += len as u64;
-        Transmit {
-            len,
-            flow,
-            traffic_class,
-            hop_limit: HOP_LIMIT,
-        }
+        Transmit { len, flow, traffic_class, hop_limit: HOP_LIMIT }
     }
 }
 
 impl QueuePair {
     /// Writes the next packet of the responder, or of a DCT's responders.
     fn answer<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, buf: &mut [u8]) -> Option<Transmit> {
-        let QueuePair {
-            core,
-            responder,
-            dct,
-            ..
-        } = self;
+        let QueuePair { core, responder, dct, .. } = self;
         if let Some(dct) = dct {
             let answered = dct.next_answer(core, hw, buf)?;
             let len = packet_len(answered.headers.header_len(), answered.payload);

@@ -44,12 +44,7 @@ struct Path {
 
 impl Paths {
     pub(crate) fn new(limit: u32, config: FlowConfig) -> Paths {
-        Paths {
-            by_address: HashMap::default(),
-            paths: Vec::new(),
-            limit,
-            config,
-        }
+        Paths { by_address: HashMap::default(), paths: Vec::new(), limit, config }
     }
 
     /// The path to an address, made if there is none.
@@ -117,11 +112,7 @@ impl Paths {
     pub(crate) fn acked(&mut self, id: PathId, packets: u32) {
         let path = &mut self.paths[id.0 as usize];
         path.in_flight = path.in_flight.saturating_sub(packets);
-        path.acked += if path.growing_fast {
-            packets * 8
-        } else {
-            packets
-        };
+        path.acked += if path.growing_fast { packets * 8 } else { packets };
         if path.acked >= path.window {
             path.window = (path.window + path.acked / path.window).min(self.config.window_max);
             path.acked = 0;
@@ -146,10 +137,7 @@ impl Paths {
 
     fn cut(&mut self, now: Time, id: PathId, numerator: u32, denominator: u32) -> bool {
         let path = &mut self.paths[id.0 as usize];
-        if path
-            .cut_at
-            .is_some_and(|at| now.ns_since(at) < self.config.cut_interval_ns)
-        {
+        if path.cut_at.is_some_and(|at| now.ns_since(at) < self.config.cut_interval_ns) {
             return false;
         }
         path.cut_at = Some(now);
@@ -174,10 +162,7 @@ impl Paths {
                 .min(self.config.unacked_burst_bytes);
             let restored = self.config.unacked_bytes_per_s / 64;
             let recovered = per_ns(restored, elapsed.saturating_mul(1_000));
-            path.rate = path
-                .rate
-                .saturating_add(recovered)
-                .min(self.config.unacked_bytes_per_s);
+            path.rate = path.rate.saturating_add(recovered).min(self.config.unacked_bytes_per_s);
         }
         let needed = bytes.min(self.config.unacked_burst_bytes);
         if path.tokens >= needed {
@@ -192,10 +177,7 @@ impl Paths {
     /// Whether a CNP may go to this path now.
     pub(crate) fn may_notify(&mut self, now: Time, id: PathId) -> bool {
         let path = &mut self.paths[id.0 as usize];
-        if path
-            .cnp_at
-            .is_some_and(|at| now.ns_since(at) < self.config.cnp_interval_ns)
-        {
+        if path.cnp_at.is_some_and(|at| now.ns_since(at) < self.config.cnp_interval_ns) {
             return false;
         }
         path.cnp_at = Some(now);

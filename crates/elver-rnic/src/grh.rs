@@ -47,10 +47,8 @@ pub(crate) fn from_meta(meta: &RxMeta, payload: usize) -> [u8; LEN] {
 
 /// The Internet checksum (RFC 1071).
 fn checksum(header: &[u8]) -> u16 {
-    let sum: u32 = header
-        .chunks_exact(2)
-        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-        .sum();
+    let sum: u32 =
+        header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     !((folded & 0xffff) + (folded >> 16)) as u16
 }
@@ -75,10 +73,6 @@ mod tests {
         assert_eq!(grh[..20], [0; 20]);
         assert_eq!(grh[20], 0x45);
         assert_eq!(u16::from_be_bytes([grh[22], grh[23]]), 20 + 32 + 8);
-        assert_eq!(
-            checksum(&grh[20..]),
-            0,
-            "a header sums to zero with its own checksum"
-        );
+        assert_eq!(checksum(&grh[20..]), 0, "a header sums to zero with its own checksum");
     }
 }

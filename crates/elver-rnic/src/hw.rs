@@ -117,17 +117,7 @@ impl<M: Memory> Hw<M> {
         opcode: elver_verbs::WcOpcode,
         status: WcStatus,
     ) {
-        self.complete(
-            cq,
-            Wc {
-                wr_id,
-                status,
-                opcode,
-                qp_num,
-                ..Wc::default()
-            },
-            true,
-        );
+        self.complete(cq, Wc { wr_id, status, opcode, qp_num, ..Wc::default() }, true);
     }
 
     pub(crate) fn event(&mut self, event: AsyncEvent) {

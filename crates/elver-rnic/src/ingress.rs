@@ -92,11 +92,7 @@ impl<M: Memory> Rnic<M> {
             return;
         }
         let fits = matches!(
-            (
-                headers.route(),
-                queue_pair.core.qp_type,
-                message.is_response()
-            ),
+            (headers.route(), queue_pair.core.qp_type, message.is_response()),
             (Route::Rc, QpType::Rc, _)
                 | (Route::Uc, QpType::Uc, false)
                 | (Route::Ud(_), QpType::Ud, false)
@@ -128,9 +124,7 @@ impl<M: Memory> Rnic<M> {
         match headers.route() {
             Route::Rc if message.is_response() => self.response(now, qpn, 0, headers, payload),
             Route::Rc => {
-                let QueuePair {
-                    core, responder, ..
-                } = queue_pair;
+                let QueuePair { core, responder, .. } = queue_pair;
                 let source = core.attr.dest_qp_num;
                 let handled = responder.request(core, &mut self.hw, source, headers, payload);
                 if let Handled::Fatal(_) = handled {
@@ -152,10 +146,7 @@ impl<M: Memory> Rnic<M> {
                 let lane = usize::from(eth.stream);
                 let from = meta.flow.src.ip();
                 let lanes = &mut queue_pair.lanes;
-                if lanes
-                    .get_mut(lane)
-                    .is_some_and(|lane| lane.takes_session(eth.session, from))
-                {
+                if lanes.get_mut(lane).is_some_and(|lane| lane.takes_session(eth.session, from)) {
                     self.response(now, qpn, lane, headers, payload);
                 } else {
                     self.hw.counters.drop_dc_session += 1;
@@ -164,16 +155,7 @@ impl<M: Memory> Rnic<M> {
             Route::Dc { eth, connect } => {
                 let QueuePair { core, dct, .. } = queue_pair;
                 let Some(dct) = dct else { return };
-                dct.request(
-                    core,
-                    &mut self.hw,
-                    now,
-                    meta,
-                    &eth,
-                    connect,
-                    headers,
-                    payload,
-                );
+                dct.request(core, &mut self.hw, now, meta, &eth, connect, headers, payload);
                 if dct.has_answers() {
                     self.schedule(qpn);
                 }
@@ -187,24 +169,18 @@ impl<M: Memory> Rnic<M> {
             return;
         };
         let psn = headers.psn;
-        queue_pair.with_lane(lane, &mut self.hw, now, |lane, env| {
-            match headers.message() {
-                Message::Ack(aeth) => match aeth.syndrome {
-                    Syndrome::Ack { .. } => lane.on_ack(env, psn),
-                    Syndrome::RnrNak(timer) => lane.on_rnr_nak(env, psn, timer),
-                    Syndrome::Nak(NakCode::PsnSequence) => lane.on_sequence_nak(env, psn),
-                    Syndrome::Nak(NakCode::DcNoContext) => lane.on_no_context(env, psn),
-                    Syndrome::Nak(code) => lane.on_fatal_nak(env, psn, status_of(code)),
-                },
-                Message::AtomicAck(_, original) => lane.on_atomic_ack(env, psn, original),
-                _ => lane.on_read_response(env, psn, payload),
-            }
+        queue_pair.with_lane(lane, &mut self.hw, now, |lane, env| match headers.message() {
+            Message::Ack(aeth) => match aeth.syndrome {
+                Syndrome::Ack { .. } => lane.on_ack(env, psn),
+                Syndrome::RnrNak(timer) => lane.on_rnr_nak(env, psn, timer),
+                Syndrome::Nak(NakCode::PsnSequence) => lane.on_sequence_nak(env, psn),
+                Syndrome::Nak(NakCode::DcNoContext) => lane.on_no_context(env, psn),
+                Syndrome::Nak(code) => lane.on_fatal_nak(env, psn, status_of(code)),
+            },
+            Message::AtomicAck(_, original) => lane.on_atomic_ack(env, psn, original),
+            _ => lane.on_read_response(env, psn, payload),
         });
-        if queue_pair
-            .lanes
-            .get(lane)
-            .is_some_and(|lane| !lane.queue.is_empty())
-        {
+        if queue_pair.lanes.get(lane).is_some_and(|lane| !lane.queue.is_empty()) {
             self.schedule(qpn);
         }
     }
@@ -237,10 +213,7 @@ impl<M: Memory> Rnic<M> {
             Route::Dc { eth, .. } => eth.src_qpn,
         };
         if self.notifications.len() < NOTIFICATIONS_MAX && self.hw.paths.may_notify(now, path) {
-            let flow = Flow {
-                src: meta.flow.dst,
-                dst: meta.flow.src,
-            };
+            let flow = Flow { src: meta.flow.dst, dst: meta.flow.src };
             self.notifications.push_back(Notification { flow, to });
         }
     }

@@ -279,14 +279,7 @@ impl Lane {
     /// Points the lane at the DCT that a WR names. Another DCT than before must wait until
     /// everything for that one is acknowledged, as on hardware.
     fn aim<M: Memory>(&mut self, env: &mut Env<'_, M>, slot: u32) -> bool {
-        let Some(
-            dest @ Dest::Dc {
-                ah,
-                remote_dctn,
-                dc_access_key,
-                ..
-            },
-        ) = env.pool.get(slot).dest
+        let Some(dest @ Dest::Dc { ah, remote_dctn, dc_access_key, .. }) = env.pool.get(slot).dest
         else {
             env.pool.get_mut(slot).outcome = Some(WcStatus::LocQpOpErr);
             return false;
@@ -346,36 +339,16 @@ impl Lane {
                 let len = end - offset;
                 let va = remote.addr.wrapping_add(u64::from(offset));
                 let psns = len.div_ceil(mtu).max(1);
-                (
-                    Message::ReadRequest(Reth {
-                        va,
-                        rkey: remote.rkey,
-                        len,
-                    }),
-                    0,
-                    psns,
-                )
+                (Message::ReadRequest(Reth { va, rkey: remote.rkey, len }), 0, psns)
             }
-            SendOp::CompareSwap {
-                remote,
-                compare,
-                swap,
-            } => {
-                let eth = AtomicEth {
-                    va: remote.addr,
-                    rkey: remote.rkey,
-                    swap_or_add: swap,
-                    compare,
-                };
+            SendOp::CompareSwap { remote, compare, swap } => {
+                let eth =
+                    AtomicEth { va: remote.addr, rkey: remote.rkey, swap_or_add: swap, compare };
                 (Message::CmpSwp(eth), 0, 1)
             }
             SendOp::FetchAdd { remote, add } => {
-                let eth = AtomicEth {
-                    va: remote.addr,
-                    rkey: remote.rkey,
-                    swap_or_add: add,
-                    compare: 0,
-                };
+                let eth =
+                    AtomicEth { va: remote.addr, rkey: remote.rkey, swap_or_add: add, compare: 0 };
                 (Message::FetchAdd(eth), 0, 1)
             }
             _ => {
@@ -489,33 +462,17 @@ impl Lane {
             QpType::Rc => Some((core.remote?, Header::Rc, core.dest_qpn())),
             QpType::Uc => Some((core.remote?, Header::Uc, core.dest_qpn())),
             QpType::Ud => {
-                let Some(Dest::Ud {
-                    ah,
-                    remote_qpn,
-                    remote_qkey,
-                }) = wqe.dest
-                else {
+                let Some(Dest::Ud { ah, remote_qpn, remote_qkey }) = wqe.dest else {
                     return None;
                 };
                 let handle = env.hw.ahs.get(ah.0)?;
                 let qkey = core.effective_qkey(remote_qkey);
-                let deth = Deth {
-                    qkey,
-                    src_qpn: core.qpn,
-                };
-                Some((
-                    handle.route,
-                    Header::Ud(deth),
-                    Qpn::from_wrapping(remote_qpn),
-                ))
+                let deth = Deth { qkey, src_qpn: core.qpn };
+                Some((handle.route, Header::Ud(deth), Qpn::from_wrapping(remote_qpn)))
             }
             QpType::Dci => {
                 let target = self.target?;
-                let eth = DcEth {
-                    src_qpn: core.qpn,
-                    stream: self.index,
-                    session: self.session,
-                };
+                let eth = DcEth { src_qpn: core.qpn, stream: self.index, session: self.session };
                 let connect = (!self.connected).then_some(DcConnect {
                     access_key: target.access_key,
                     mtu: core.attr.path_mtu.code(),
@@ -532,9 +489,7 @@ impl Lane {
     /// the session.
     pub(crate) fn takes_session(&mut self, session: u32, from: core::net::IpAddr) -> bool {
         let ours = self.session == session
-            && self
-                .target
-                .is_some_and(|target| target.route.flow.dst.ip() == from);
+            && self.target.is_some_and(|target| target.route.flow.dst.ip() == from);
         self.connected |= ours;
         ours
     }
@@ -697,11 +652,7 @@ impl Lane {
         bytes: &[u8],
     ) {
         let placed = match env.pool.local(slot) {
-            Local::Sges(sges) => env
-                .hw
-                .regions
-                .scatter(env.core.pd, sges, offset, bytes)
-                .is_ok(),
+            Local::Sges(sges) => env.hw.regions.scatter(env.core.pd, sges, offset, bytes).is_ok(),
             Local::Inline(_) => false,
         };
         if !placed {
@@ -763,11 +714,7 @@ impl Lane {
             self.una = before;
             return;
         }
-        while self
-            .reads
-            .front()
-            .is_some_and(|last| last.is_before(self.una))
-        {
+        while self.reads.front().is_some_and(|last| last.is_before(self.una)) {
             self.reads.pop_front();
         }
         let acked = self.charged.min(progress as u32);
@@ -834,8 +781,7 @@ impl Lane {
     /// The status of the failed front WQE.
     pub(crate) fn front_status(&self, pool: &SendPool) -> WcStatus {
         let slot = self.queue.front().copied();
-        slot.and_then(|slot| pool.get(slot).outcome)
-            .unwrap_or(WcStatus::GeneralErr)
+        slot.and_then(|slot| pool.get(slot).outcome).unwrap_or(WcStatus::GeneralErr)
     }
 
     // ---- loss ----
@@ -982,11 +928,7 @@ fn data_message(wqe: &SendWqe, first: bool, last: bool) -> Message {
     };
     match wqe.op {
         SendOp::Write(remote) | SendOp::WriteWithImm(remote, _) => {
-            let reth = Reth {
-                va: remote.addr,
-                rkey: remote.rkey,
-                len: wqe.length,
-            };
+            let reth = Reth { va: remote.addr, rkey: remote.rkey, len: wqe.length };
             match (first, last) {
                 (true, true) => Message::WriteOnly(reth, imm),
                 (true, false) => Message::WriteFirst(reth),

@@ -81,9 +81,7 @@ impl QueuePair {
         hw: &mut Hw<M>,
         lane: usize,
     ) -> Option<Result<Request, WcStatus>> {
-        let QueuePair {
-            core, pool, lanes, ..
-        } = self;
+        let QueuePair { core, pool, lanes, .. } = self;
         let lane = &lanes[lane];
         if core.state != QpState::Rts || !lane.may_copy() {
             return None;
@@ -120,11 +118,7 @@ impl QueuePair {
             Local::Sges(sges) => {
                 let writes = wqe.expects_data();
                 let segments = &mut hw.scratch.segments;
-                if hw
-                    .regions
-                    .resolve(core.pd, sges, wqe.length, writes, segments)
-                    .is_err()
-                {
+                if hw.regions.resolve(core.pd, sges, wqe.length, writes, segments).is_err() {
                     return Some(Err(WcStatus::LocProtErr));
                 }
             }
@@ -179,10 +173,7 @@ impl QueuePair {
     /// Executes a request that came from a QP of the same device.
     fn serve<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, request: &Request) -> Reply {
         let core = &mut self.core;
-        if !matches!(
-            core.state,
-            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
-        ) {
+        if !matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             return Reply::NoAnswer;
         }
         let reply = match (request.qp_type, core.qp_type) {
@@ -236,40 +227,29 @@ impl QpCore {
     fn destination<M>(&self, hw: &Hw<M>, wqe: &SendWqe) -> Option<(Route, u32, u64)> {
         match wqe.dest {
             None => Some((self.remote?, self.attr.dest_qp_num, 0)),
-            Some(Dest::Ud {
-                ah,
-                remote_qpn,
-                remote_qkey,
-            }) => {
+            Some(Dest::Ud { ah, remote_qpn, remote_qkey }) => {
                 let qkey = self.effective_qkey(remote_qkey);
                 Some((hw.ahs.get(ah.0)?.route, remote_qpn, u64::from(qkey)))
             }
-            Some(Dest::Dc {
-                ah,
-                remote_dctn,
-                dc_access_key,
-                ..
-            }) => Some((hw.ahs.get(ah.0)?.route, remote_dctn, dc_access_key)),
+            Some(Dest::Dc { ah, remote_dctn, dc_access_key, .. }) => {
+                Some((hw.ahs.get(ah.0)?.route, remote_dctn, dc_access_key))
+            }
         }
     }
 
     /// Whether a WQE goes to a QP of this device and is copied, not sent.
     #[inline]
     pub(crate) fn goes_local<M>(&self, hw: &Hw<M>, wqe: &SendWqe) -> bool {
-        self.destination(hw, wqe)
-            .is_some_and(|(route, ..)| route.local)
+        self.destination(hw, wqe).is_some_and(|(route, ..)| route.local)
     }
 
     /// Runs an operation that concerns this device alone; none if it is not one.
     pub(crate) fn run_own<M: Memory>(&self, hw: &mut Hw<M>, op: &SendOp) -> Option<WcStatus> {
         let (pd, qpn) = (self.pd, self.qpn.get());
         match op {
-            SendOp::BindMw(bind) => Some(
-                hw.regions
-                    .bind(pd, qpn, bind)
-                    .err()
-                    .unwrap_or(WcStatus::Success),
-            ),
+            SendOp::BindMw(bind) => {
+                Some(hw.regions.bind(pd, qpn, bind).err().unwrap_or(WcStatus::Success))
+            }
             SendOp::LocalInv(rkey) => match hw.regions.invalidate(pd, qpn, *rkey) {
                 Ok(()) => Some(WcStatus::Success),
                 Err(Refused) => Some(WcStatus::LocProtErr),
@@ -281,49 +261,29 @@ impl QpCore {
     fn execute<M: Memory>(&mut self, hw: &mut Hw<M>, request: &Request) -> Reply {
         match request.op {
             SendOp::Write(remote) => {
-                match self.grant(
-                    hw,
-                    remote.addr,
-                    remote.rkey,
-                    request,
-                    AccessFlags::REMOTE_WRITE,
-                ) {
+                match self.grant(hw, remote.addr, remote.rkey, request, AccessFlags::REMOTE_WRITE) {
                     Ok(place) => put(hw, request, place),
                     Err(reply) => reply,
                 }
             }
             SendOp::WriteWithImm(remote, imm) => {
-                match self.grant(
-                    hw,
-                    remote.addr,
-                    remote.rkey,
-                    request,
-                    AccessFlags::REMOTE_WRITE,
-                ) {
+                match self.grant(hw, remote.addr, remote.rkey, request, AccessFlags::REMOTE_WRITE) {
                     Ok(place) => self.write_imm(hw, request, place, imm),
                     Err(reply) => reply,
                 }
             }
             SendOp::Read(remote) => {
-                match self.grant(
-                    hw,
-                    remote.addr,
-                    remote.rkey,
-                    request,
-                    AccessFlags::REMOTE_READ,
-                ) {
+                match self.grant(hw, remote.addr, remote.rkey, request, AccessFlags::REMOTE_READ) {
                     Ok(Some(place)) => get(hw, place),
                     Ok(None) => Reply::Done,
                     Err(reply) => reply,
                 }
             }
-            SendOp::CompareSwap {
-                remote,
-                compare,
-                swap,
-            } => self.atomic(hw, request, remote.addr, remote.rkey, |hw, at| {
-                hw.regions.compare_swap(at, compare, swap)
-            }),
+            SendOp::CompareSwap { remote, compare, swap } => {
+                self.atomic(hw, request, remote.addr, remote.rkey, |hw, at| {
+                    hw.regions.compare_swap(at, compare, swap)
+                })
+            }
             SendOp::FetchAdd { remote, add } => {
                 self.atomic(hw, request, remote.addr, remote.rkey, |hw, at| {
                     hw.regions.fetch_add(at, add)
@@ -349,14 +309,7 @@ impl QpCore {
             return Err(Reply::Refused(NakCode::RemoteAccess));
         }
         hw.regions
-            .remote(
-                self.pd,
-                self.qpn.get(),
-                rkey,
-                va,
-                u64::from(request.length),
-                access,
-            )
+            .remote(self.pd, self.qpn.get(), rkey, va, u64::from(request.length), access)
             .map_err(|_| Reply::Refused(NakCode::RemoteAccess))
     }
 
@@ -446,14 +399,9 @@ impl QpCore {
         }
         hw.scratch.targets.clear();
         let targets = &mut hw.scratch.targets;
-        let resolved = hw
-            .regions
-            .resolve(self.pd, &recv.sges, request.length, true, targets);
+        let resolved = hw.regions.resolve(self.pd, &recv.sges, request.length, true, targets);
         if resolved.is_err() {
-            return (
-                WcStatus::LocProtErr,
-                Reply::Refused(NakCode::RemoteOperation),
-            );
+            return (WcStatus::LocProtErr, Reply::Refused(NakCode::RemoteOperation));
         }
         let moved = if request.inline {
             spread(hw, &hw.scratch.targets, 0, &hw.scratch.inline)
@@ -461,18 +409,12 @@ impl QpCore {
             transfer(hw, &hw.scratch.targets, &hw.scratch.segments)
         };
         if moved.is_err() {
-            return (
-                WcStatus::LocProtErr,
-                Reply::Refused(NakCode::RemoteOperation),
-            );
+            return (WcStatus::LocProtErr, Reply::Refused(NakCode::RemoteOperation));
         }
         if flags.contains(WcFlags::WITH_INV)
             && hw.regions.invalidate(self.pd, self.qpn.get(), imm).is_err()
         {
-            return (
-                WcStatus::LocAccessErr,
-                Reply::Refused(NakCode::RemoteAccess),
-            );
+            return (WcStatus::LocAccessErr, Reply::Refused(NakCode::RemoteAccess));
         }
         (WcStatus::Success, Reply::Done)
     }
@@ -520,34 +462,21 @@ impl QpCore {
         let length = request.length as usize;
         let header = grh::from_meta(&meta, length);
         let (source, solicited) = (request.source, request.solicited);
-        receive_datagram(
-            self,
-            hw,
-            &header,
-            source,
-            imm,
-            solicited,
-            length,
-            |core, hw, recv| {
-                let total = grh::LEN as u32 + request.length;
-                hw.scratch.targets.clear();
-                let targets = &mut hw.scratch.targets;
-                if hw
-                    .regions
-                    .resolve(core.pd, &recv.sges, total, true, targets)
-                    .is_err()
-                {
-                    return false;
-                }
-                skip(&mut hw.scratch.targets, grh::LEN as u32);
-                let moved = if request.inline {
-                    spread(hw, &hw.scratch.targets, 0, &hw.scratch.inline)
-                } else {
-                    transfer(hw, &hw.scratch.targets, &hw.scratch.segments)
-                };
-                moved.is_ok()
-            },
-        );
+        receive_datagram(self, hw, &header, source, imm, solicited, length, |core, hw, recv| {
+            let total = grh::LEN as u32 + request.length;
+            hw.scratch.targets.clear();
+            let targets = &mut hw.scratch.targets;
+            if hw.regions.resolve(core.pd, &recv.sges, total, true, targets).is_err() {
+                return false;
+            }
+            skip(&mut hw.scratch.targets, grh::LEN as u32);
+            let moved = if request.inline {
+                spread(hw, &hw.scratch.targets, 0, &hw.scratch.inline)
+            } else {
+                transfer(hw, &hw.scratch.targets, &hw.scratch.segments)
+            };
+            moved.is_ok()
+        });
     }
 }
 
@@ -563,11 +492,7 @@ fn put<M: Memory>(hw: &Hw<M>, request: &Request, place: Option<Place>) -> Reply 
         };
     }
     for segment in &hw.scratch.segments {
-        if hw
-            .regions
-            .copy(at, segment.place, u64::from(segment.length))
-            .is_err()
-        {
+        if hw.regions.copy(at, segment.place, u64::from(segment.length)).is_err() {
             return Reply::Refused(NakCode::RemoteOperation);
         }
         at.offset += u64::from(segment.length);
@@ -579,11 +504,7 @@ fn put<M: Memory>(hw: &Hw<M>, request: &Request, place: Option<Place>) -> Reply 
 fn get<M: Memory>(hw: &Hw<M>, place: Place) -> Reply {
     let mut at = place;
     for segment in &hw.scratch.segments {
-        if hw
-            .regions
-            .copy(segment.place, at, u64::from(segment.length))
-            .is_err()
-        {
+        if hw.regions.copy(segment.place, at, u64::from(segment.length)).is_err() {
             return Reply::Local(WcStatus::LocProtErr);
         }
         at.offset += u64::from(segment.length);
@@ -611,11 +532,7 @@ fn spread<M: Memory>(
         hw.regions.write(segment.place, &bytes[done..done + len])?;
         done += len;
     }
-    if done == bytes.len() {
-        Ok(())
-    } else {
-        Err(Refused)
-    }
+    if done == bytes.len() { Ok(()) } else { Err(Refused) }
 }
 
 /// Copies segments to segments; the targets hold at least as much as the sources.
@@ -625,13 +542,7 @@ fn transfer<M: Memory>(
     sources: &[Segment],
 ) -> Result<(), Refused> {
     let mut targets = targets.iter();
-    let mut target = Segment {
-        place: Place {
-            region: 0,
-            offset: 0,
-        },
-        length: 0,
-    };
+    let mut target = Segment { place: Place { region: 0, offset: 0 }, length: 0 };
     for source in sources {
         let mut source = *source;
         while source.length > 0 {
@@ -639,8 +550,7 @@ fn transfer<M: Memory>(
                 target = *targets.next().ok_or(Refused)?;
             }
             let len = source.length.min(target.length);
-            hw.regions
-                .copy(target.place, source.place, u64::from(len))?;
+            hw.regions.copy(target.place, source.place, u64::from(len))?;
             for segment in [&mut source, &mut target] {
                 segment.length -= len;
                 segment.place.offset += u64::from(len);

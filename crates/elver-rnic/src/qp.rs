@@ -60,11 +60,7 @@ impl QpCore {
     /// The Q_Key that a datagram carries: with its high bit set a WR's gives way to the QP's own
     /// (IBTA vol. 1, 10.2.5).
     pub(crate) fn effective_qkey(&self, qkey: u32) -> u32 {
-        if qkey >> 31 == 1 {
-            self.attr.qkey
-        } else {
-            qkey
-        }
+        if qkey >> 31 == 1 { self.attr.qkey } else { qkey }
     }
 
     /// Takes the oldest receive, from the SRQ if the QP has one.
@@ -96,21 +92,14 @@ impl QueuePair {
             QpType::Dct => 0,
             _ => 1,
         };
-        let recv_capacity = if init.srq.is_some() {
-            0
-        } else {
-            cap.max_recv_wr
-        };
+        let recv_capacity = if init.srq.is_some() { 0 } else { cap.max_recv_wr };
         QueuePair {
             core: QpCore {
                 qpn,
                 qp_type: init.qp_type,
                 pd: init.pd.0,
                 state: QpState::Reset,
-                attr: QpAttr {
-                    cap,
-                    ..QpAttr::default()
-                },
+                attr: QpAttr { cap, ..QpAttr::default() },
                 init,
                 remote: None,
                 rq: RecvQueue::new(recv_capacity, cap.max_recv_sge),
@@ -135,19 +124,9 @@ impl QueuePair {
         hw: &'a mut Hw<M>,
         now: Time,
     ) -> Option<(&'a mut Lane, Env<'a, M>)> {
-        let QueuePair {
-            core, pool, lanes, ..
-        } = self;
+        let QueuePair { core, pool, lanes, .. } = self;
         let lane = lanes.get_mut(lane)?;
-        Some((
-            lane,
-            Env {
-                core,
-                pool,
-                hw,
-                now,
-            },
-        ))
+        Some((lane, Env { core, pool, hw, now }))
     }
 
     /// Runs `act` on a lane and bears the consequences.
@@ -233,17 +212,7 @@ impl QueuePair {
         let flush = |hw: &mut Hw<M>, wr_id| {
             let status = WcStatus::WrFlushErr;
             let opcode = WcOpcode::Recv;
-            hw.complete(
-                cq,
-                Wc {
-                    wr_id,
-                    status,
-                    opcode,
-                    qp_num: qpn,
-                    ..Wc::default()
-                },
-                true,
-            );
+            hw.complete(cq, Wc { wr_id, status, opcode, qp_num: qpn, ..Wc::default() }, true);
         };
         if let Some(recv) = self.responder.take_receive() {
             flush(hw, recv.wr_id);
@@ -279,10 +248,7 @@ impl QueuePair {
         self.core.rq.clear();
         self.core.remote = None;
         self.core.state = QpState::Reset;
-        self.core.attr = QpAttr {
-            cap: self.core.attr.cap,
-            ..QpAttr::default()
-        };
+        self.core.attr = QpAttr { cap: self.core.attr.cap, ..QpAttr::default() };
         self.responder = Responder::new(Psn::from_wrapping(0), 0);
         self.assembly = Assembly::default();
         self.errored_streams = 0;

@@ -32,12 +32,7 @@ pub(crate) struct Recv {
 
 impl RecvQueue {
     pub(crate) fn new(capacity: u32, max_sge: u32) -> RecvQueue {
-        RecvQueue {
-            entries: VecDeque::new(),
-            sges: VecDeque::new(),
-            capacity,
-            max_sge,
-        }
+        RecvQueue { entries: VecDeque::new(), sges: VecDeque::new(), capacity, max_sge }
     }
 
     pub(crate) fn capacity(&self) -> u32 {
@@ -59,10 +54,7 @@ impl RecvQueue {
     /// Appends a receive; the caller has checked that it fits.
     #[inline]
     pub(crate) fn push(&mut self, wr: &RecvWr<'_>) {
-        self.entries.push_back(Entry {
-            wr_id: wr.wr_id,
-            num_sge: wr.sges.len() as u32,
-        });
+        self.entries.push_back(Entry { wr_id: wr.wr_id, num_sge: wr.sges.len() as u32 });
         self.sges.extend(wr.sges);
     }
 
@@ -81,10 +73,7 @@ impl RecvQueue {
 
     /// Puts back a receive whose message will never end.
     pub(crate) fn unpop(&mut self, recv: &Recv) {
-        self.entries.push_front(Entry {
-            wr_id: recv.wr_id,
-            num_sge: recv.sges.len() as u32,
-        });
+        self.entries.push_front(Entry { wr_id: recv.wr_id, num_sge: recv.sges.len() as u32 });
         for sge in recv.sges.iter().rev() {
             self.sges.push_front(*sge);
         }

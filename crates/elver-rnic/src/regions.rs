@@ -68,10 +68,7 @@ pub(crate) struct Refused;
 
 impl<M: Memory> Regions<M> {
     pub(crate) fn new(limit: u32, max_mr_size: u64) -> Regions<M> {
-        Regions {
-            keys: Table::new(ObjectKind::Mr, limit, "max_mr"),
-            max_mr_size,
-        }
+        Regions { keys: Table::new(ObjectKind::Mr, limit, "max_mr"), max_mr_size }
     }
 
     pub(crate) fn reg_mr(
@@ -109,24 +106,10 @@ impl<M: Memory> Regions<M> {
             });
         }
         let tag = rng.next_u32() as u8;
-        let region = Region {
-            pd,
-            tag,
-            memory,
-            base,
-            length,
-            access,
-            windows: 0,
-        };
+        let region = Region { pd, tag, memory, base, length, access, windows: 0 };
         let id = self.keys.insert(rng, |_| Key::Region(region))?;
         let key = id << 8 | u32::from(tag);
-        Ok(MrInfo {
-            mr: Mr(id),
-            lkey: key,
-            rkey: key,
-            addr: base,
-            length,
-        })
+        Ok(MrInfo { mr: Mr(id), lkey: key, rkey: key, addr: base, length })
     }
 
     /// Removes a region; returns its PD.
@@ -134,18 +117,11 @@ impl<M: Memory> Regions<M> {
         let (pd, windows) = match self.keys.get(mr.0) {
             Some(Key::Region(region)) => (region.pd, region.windows),
             _ => {
-                return Err(VerbsError::InvalidHandle {
-                    kind: ObjectKind::Mr,
-                    handle: mr.0,
-                });
+                return Err(VerbsError::InvalidHandle { kind: ObjectKind::Mr, handle: mr.0 });
             }
         };
         if windows > 0 {
-            return Err(VerbsError::InUse {
-                kind: ObjectKind::Mr,
-                handle: mr.0,
-                users: windows,
-            });
+            return Err(VerbsError::InUse { kind: ObjectKind::Mr, handle: mr.0, users: windows });
         }
         self.keys.remove(mr.0);
         Ok(pd)
@@ -153,26 +129,14 @@ impl<M: Memory> Regions<M> {
 
     pub(crate) fn alloc_mw(&mut self, rng: &mut Rng, pd: u32) -> Result<MwInfo, VerbsError> {
         let tag = rng.next_u32() as u8;
-        let id = self.keys.insert(rng, |_| {
-            Key::Window(Window {
-                pd,
-                tag,
-                bound: None,
-            })
-        })?;
-        Ok(MwInfo {
-            mw: Mw(id),
-            rkey: id << 8 | u32::from(tag),
-        })
+        let id = self.keys.insert(rng, |_| Key::Window(Window { pd, tag, bound: None }))?;
+        Ok(MwInfo { mw: Mw(id), rkey: id << 8 | u32::from(tag) })
     }
 
     /// Removes a window; returns its PD.
     pub(crate) fn dealloc_mw(&mut self, mw: Mw) -> Result<u32, VerbsError> {
         let Some(Key::Window(window)) = self.keys.get(mw.0) else {
-            return Err(VerbsError::InvalidHandle {
-                kind: ObjectKind::Mw,
-                handle: mw.0,
-            });
+            return Err(VerbsError::InvalidHandle { kind: ObjectKind::Mw, handle: mw.0 });
         };
         let pd = window.pd;
         self.unbind(mw.0);
@@ -265,16 +229,10 @@ impl<M: Memory> Regions<M> {
         {
             return Err(Refused);
         }
-        let offset = sge
-            .addr
-            .wrapping_sub(region.base)
-            .wrapping_add(u64::from(skip));
+        let offset = sge.addr.wrapping_sub(region.base).wrapping_add(u64::from(skip));
         let first = sge.addr.checked_sub(region.base).ok_or(Refused)?;
         match first.checked_add(u64::from(skip) + u64::from(length)) {
-            Some(end) if end <= region.length => Ok(Place {
-                region: region_id,
-                offset,
-            }),
+            Some(end) if end <= region.length => Ok(Place { region: region_id, offset }),
             _ => Err(Refused),
         }
     }
@@ -296,15 +254,9 @@ impl<M: Memory> Regions<M> {
         }
         let id = rkey >> 8;
         let (tag, owner, base, limit, granted, region, region_base) = match self.keys.get(id) {
-            Some(Key::Region(region)) => (
-                region.tag,
-                region.pd,
-                region.base,
-                region.length,
-                region.access,
-                id,
-                region.base,
-            ),
+            Some(Key::Region(region)) => {
+                (region.tag, region.pd, region.base, region.length, region.access, id, region.base)
+            }
             Some(Key::Window(window)) => {
                 let bound = window.bound.ok_or(Refused)?;
                 if bound.qpn != qpn {
@@ -313,21 +265,8 @@ impl<M: Memory> Regions<M> {
                 let Some(Key::Region(region)) = self.keys.get(bound.region) else {
                     return Err(Refused);
                 };
-                let Bound {
-                    base,
-                    length,
-                    access,
-                    ..
-                } = bound;
-                (
-                    window.tag,
-                    window.pd,
-                    base,
-                    length,
-                    access,
-                    bound.region,
-                    region.base,
-                )
+                let Bound { base, length, access, .. } = bound;
+                (window.tag, window.pd, base, length, access, bound.region, region.base)
             }
             None => return Err(Refused),
         };
@@ -336,10 +275,7 @@ impl<M: Memory> Regions<M> {
         }
         let first = va.checked_sub(base).ok_or(Refused)?;
         match first.checked_add(length) {
-            Some(end) if end <= limit => Ok(Some(Place {
-                region,
-                offset: va - region_base,
-            })),
+            Some(end) if end <= limit => Ok(Some(Place { region, offset: va - region_base })),
             _ => Err(Refused),
         }
     }
@@ -354,16 +290,12 @@ impl<M: Memory> Regions<M> {
 
     #[inline]
     pub(crate) fn read(&self, place: Place, dst: &mut [u8]) -> Result<(), Refused> {
-        self.memory(place.region)?
-            .read(place.offset, dst)
-            .map_err(|_| Refused)
+        self.memory(place.region)?.read(place.offset, dst).map_err(|_| Refused)
     }
 
     #[inline]
     pub(crate) fn write(&self, place: Place, src: &[u8]) -> Result<(), Refused> {
-        self.memory(place.region)?
-            .write(place.offset, src)
-            .map_err(|_| Refused)
+        self.memory(place.region)?.write(place.offset, src).map_err(|_| Refused)
     }
 
     #[inline]
@@ -375,15 +307,11 @@ impl<M: Memory> Regions<M> {
     }
 
     pub(crate) fn compare_swap(&self, at: Place, compare: u64, swap: u64) -> Result<u64, Refused> {
-        self.memory(at.region)?
-            .compare_swap(at.offset, compare, swap)
-            .map_err(|_| Refused)
+        self.memory(at.region)?.compare_swap(at.offset, compare, swap).map_err(|_| Refused)
     }
 
     pub(crate) fn fetch_add(&self, at: Place, add: u64) -> Result<u64, Refused> {
-        self.memory(at.region)?
-            .fetch_add(at.offset, add)
-            .map_err(|_| Refused)
+        self.memory(at.region)?.fetch_add(at.offset, add).map_err(|_| Refused)
     }
 
     /// Copies `dst.len()` bytes that begin `skip` bytes into the message of `sges`.
@@ -396,18 +324,11 @@ impl<M: Memory> Regions<M> {
         dst: &mut [u8],
     ) -> Result<(), Refused> {
         let mut done = 0usize;
-        self.walk(
-            pd,
-            sges,
-            skip,
-            dst.len() as u32,
-            false,
-            |this, place, length| {
-                let piece = &mut dst[done..done + length as usize];
-                done += length as usize;
-                this.read(place, piece)
-            },
-        )
+        self.walk(pd, sges, skip, dst.len() as u32, false, |this, place, length| {
+            let piece = &mut dst[done..done + length as usize];
+            done += length as usize;
+            this.read(place, piece)
+        })
     }
 
     /// Copies `src` to where the message of `sges` stands, `skip` bytes into it.
@@ -420,18 +341,11 @@ impl<M: Memory> Regions<M> {
         src: &[u8],
     ) -> Result<(), Refused> {
         let mut done = 0usize;
-        self.walk(
-            pd,
-            sges,
-            skip,
-            src.len() as u32,
-            true,
-            |this, place, length| {
-                let piece = &src[done..done + length as usize];
-                done += length as usize;
-                this.write(place, piece)
-            },
-        )
+        self.walk(pd, sges, skip, src.len() as u32, true, |this, place, length| {
+            let piece = &src[done..done + length as usize];
+            done += length as usize;
+            this.write(place, piece)
+        })
     }
 
     /// Checks all of a message's SGEs and appends their places to `segments`.

@@ -60,38 +60,15 @@ enum Incoming {
 
 #[derive(Clone, Copy, Debug)]
 enum Executed {
-    Read {
-        first: Psn,
-        packets: u32,
-        va: u64,
-        length: u32,
-    },
-    Atomic {
-        psn: Psn,
-        original: u64,
-    },
+    Read { first: Psn, packets: u32, va: u64, length: u32 },
+    Atomic { psn: Psn, original: u64 },
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    Ack {
-        psn: Psn,
-        syndrome: Syndrome,
-        msn: u32,
-    },
-    Read {
-        psn: Psn,
-        va: u64,
-        rkey: u32,
-        length: u32,
-        sent: u32,
-        msn: u32,
-    },
-    Atomic {
-        psn: Psn,
-        original: u64,
-        msn: u32,
-    },
+    Ack { psn: Psn, syndrome: Syndrome, msn: u32 },
+    Read { psn: Psn, va: u64, rkey: u32, length: u32, sent: u32, msn: u32 },
+    Atomic { psn: Psn, original: u64, msn: u32 },
 }
 
 /// What a request led to, for the QP or the DCT.
@@ -184,10 +161,7 @@ impl Responder {
                 self.nak_sent = true;
                 hw.counters.rnr_nak_sent += 1;
                 let timer = RnrTimer::new(core.attr.min_rnr_timer);
-                self.say(
-                    psn,
-                    Syndrome::RnrNak(timer.unwrap_or_else(|| RnrTimer::at_least_ns(0))),
-                );
+                self.say(psn, Syndrome::RnrNak(timer.unwrap_or_else(|| RnrTimer::at_least_ns(0))));
                 Handled::Fine
             }
             Err(Fault::Nak(code)) => {
@@ -234,11 +208,7 @@ impl Responder {
             Message::SendFirst => self.send(core, hw, payload, None)?,
             Message::SendMiddle => self.send(core, hw, payload, None)?,
             Message::SendLast(tail) | Message::SendOnly(tail) => {
-                let end = SendEnd {
-                    tail,
-                    solicited: headers.solicited,
-                    source,
-                };
+                let end = SendEnd { tail, solicited: headers.solicited, source };
                 self.send(core, hw, payload, Some(end))?;
             }
             Message::WriteFirst(reth) => {
@@ -272,10 +242,8 @@ impl Responder {
             _ => return Err(NakCode::InvalidRequest.into()),
         }
         self.epsn = self.epsn.wrapping_add(psns);
-        let answered = matches!(
-            message,
-            Message::ReadRequest(_) | Message::CmpSwp(_) | Message::FetchAdd(_)
-        );
+        let answered =
+            matches!(message, Message::ReadRequest(_) | Message::CmpSwp(_) | Message::FetchAdd(_));
         if headers.ack_req && !answered {
             self.say(headers.psn, ACK);
         }
@@ -285,11 +253,7 @@ impl Responder {
     /// Queues an acknowledgement of either kind. It takes the place of one that still waits: each
     /// says all that those before it said, so the answers that wait stay bounded.
     fn say(&mut self, psn: Psn, syndrome: Syndrome) {
-        let answer = Answer::Ack {
-            psn,
-            syndrome,
-            msn: self.msn,
-        };
+        let answer = Answer::Ack { psn, syndrome, msn: self.msn };
         match self.out.back_mut() {
             Some(last @ Answer::Ack { .. }) => *last = answer,
             _ => self.out.push_back(answer),
@@ -325,11 +289,7 @@ impl Responder {
             self.fail_receive(core, hw, WcStatus::LocLenErr);
             return Err(NakCode::InvalidRequest.into());
         }
-        if hw
-            .regions
-            .scatter(core.pd, &self.recv.sges, received, payload)
-            .is_err()
-        {
+        if hw.regions.scatter(core.pd, &self.recv.sges, received, payload).is_err() {
             self.fail_receive(core, hw, WcStatus::LocProtErr);
             return Err(NakCode::RemoteOperation.into());
         }
@@ -338,10 +298,7 @@ impl Responder {
             return Ok(());
         };
         if let Tail::Inv(rkey) = end.tail
-            && hw
-                .regions
-                .invalidate(core.pd, core.qpn.get(), rkey)
-                .is_err()
+            && hw.regions.invalidate(core.pd, core.qpn.get(), rkey).is_err()
         {
             self.fail_receive(core, hw, WcStatus::LocAccessErr);
             return Err(NakCode::RemoteAccess.into());
@@ -381,30 +338,15 @@ impl Responder {
         hw: &Hw<M>,
         reth: &Reth,
     ) -> Result<(), Fault> {
-        if !core
-            .attr
-            .qp_access_flags
-            .contains(AccessFlags::REMOTE_WRITE)
-        {
+        if !core.attr.qp_access_flags.contains(AccessFlags::REMOTE_WRITE) {
             return Err(NakCode::RemoteAccess.into());
         }
         let (qpn, len) = (core.qpn.get(), u64::from(reth.len));
         hw.regions
-            .remote(
-                core.pd,
-                qpn,
-                reth.rkey,
-                reth.va,
-                len,
-                AccessFlags::REMOTE_WRITE,
-            )
+            .remote(core.pd, qpn, reth.rkey, reth.va, len, AccessFlags::REMOTE_WRITE)
             .map_err(|_| NakCode::RemoteAccess)?;
-        self.message = Incoming::Write {
-            va: reth.va,
-            rkey: reth.rkey,
-            remaining: reth.len,
-            length: reth.len,
-        };
+        self.message =
+            Incoming::Write { va: reth.va, rkey: reth.rkey, remaining: reth.len, length: reth.len };
         Ok(())
     }
 
@@ -415,13 +357,7 @@ impl Responder {
         payload: &[u8],
         last: bool,
     ) -> Result<(), Fault> {
-        let Incoming::Write {
-            va,
-            rkey,
-            remaining,
-            length,
-        } = self.message
-        else {
+        let Incoming::Write { va, rkey, remaining, length } = self.message else {
             return Err(NakCode::InvalidRequest.into());
         };
         let len = payload.len() as u32;
@@ -430,30 +366,16 @@ impl Responder {
         }
         let place = hw
             .regions
-            .remote(
-                core.pd,
-                core.qpn.get(),
-                rkey,
-                va,
-                u64::from(len),
-                AccessFlags::REMOTE_WRITE,
-            )
+            .remote(core.pd, core.qpn.get(), rkey, va, u64::from(len), AccessFlags::REMOTE_WRITE)
             .map_err(|_| NakCode::RemoteAccess)?;
         if let Some(place) = place {
-            hw.regions
-                .write(place, payload)
-                .map_err(|_| NakCode::RemoteOperation)?;
+            hw.regions.write(place, payload).map_err(|_| NakCode::RemoteOperation)?;
         }
         if last {
             self.next_message();
         } else {
             let va = va.wrapping_add(u64::from(len));
-            self.message = Incoming::Write {
-                va,
-                rkey,
-                remaining: remaining - len,
-                length,
-            };
+            self.message = Incoming::Write { va, rkey, remaining: remaining - len, length };
         }
         Ok(())
     }
@@ -467,10 +389,7 @@ impl Responder {
         payload: &[u8],
         imm: Option<(u32, bool, u32)>,
     ) -> Result<(), Fault> {
-        let Incoming::Write {
-            remaining, length, ..
-        } = self.message
-        else {
+        let Incoming::Write { remaining, length, .. } = self.message else {
             return Err(NakCode::InvalidRequest.into());
         };
         if payload.len() as u32 != remaining {
@@ -520,26 +439,11 @@ impl Responder {
         }
         let (qpn, len) = (core.qpn.get(), u64::from(reth.len));
         hw.regions
-            .remote(
-                core.pd,
-                qpn,
-                reth.rkey,
-                reth.va,
-                len,
-                AccessFlags::REMOTE_READ,
-            )
+            .remote(core.pd, qpn, reth.rkey, reth.va, len, AccessFlags::REMOTE_READ)
             .map_err(|_| NakCode::RemoteAccess)?;
         let packets = reth.len.div_ceil(self.mtu).max(1);
         self.next_message();
-        self.remember(
-            core,
-            Executed::Read {
-                first: psn,
-                packets,
-                va: reth.va,
-                length: reth.len,
-            },
-        );
+        self.remember(core, Executed::Read { first: psn, packets, va: reth.va, length: reth.len });
         self.answer_read(psn, reth);
         Ok(packets)
     }
@@ -563,11 +467,7 @@ impl Responder {
         eth: &AtomicEth,
     ) -> Result<Place, Fault> {
         self.check_outstanding(core)?;
-        if !core
-            .attr
-            .qp_access_flags
-            .contains(AccessFlags::REMOTE_ATOMIC)
-        {
+        if !core.attr.qp_access_flags.contains(AccessFlags::REMOTE_ATOMIC) {
             return Err(NakCode::RemoteAccess.into());
         }
         if !eth.va.is_multiple_of(8) {
@@ -575,14 +475,7 @@ impl Responder {
         }
         let place = hw
             .regions
-            .remote(
-                core.pd,
-                core.qpn.get(),
-                eth.rkey,
-                eth.va,
-                8,
-                AccessFlags::REMOTE_ATOMIC,
-            )
+            .remote(core.pd, core.qpn.get(), eth.rkey, eth.va, 8, AccessFlags::REMOTE_ATOMIC)
             .map_err(|_| NakCode::RemoteAccess)?;
         place.ok_or(NakCode::RemoteAccess.into())
     }
@@ -597,11 +490,7 @@ impl Responder {
         self.next_message();
         self.remember(core, Executed::Atomic { psn, original });
         self.data_answers += 1;
-        self.out.push_back(Answer::Atomic {
-            psn,
-            original,
-            msn: self.msn,
-        });
+        self.out.push_back(Answer::Atomic { psn, original, msn: self.msn });
         Ok(())
     }
 
@@ -630,12 +519,7 @@ impl Responder {
             Message::ReadRequest(reth) => {
                 let mtu = self.mtu;
                 let known = self.executed.iter().any(|executed| match *executed {
-                    Executed::Read {
-                        first,
-                        packets,
-                        va,
-                        length,
-                    } => {
+                    Executed::Read { first, packets, va, length } => {
                         let at = psn.distance(first);
                         let offset = (at.max(0) as u32).saturating_mul(mtu);
                         at >= 0
@@ -663,11 +547,7 @@ impl Responder {
                     && self.has_room_to_replay(core)
                 {
                     self.data_answers += 1;
-                    self.out.push_back(Answer::Atomic {
-                        psn,
-                        original,
-                        msn: self.msn,
-                    });
+                    self.out.push_back(Answer::Atomic { psn, original, msn: self.msn });
                 }
             }
             _ => {
@@ -686,12 +566,10 @@ impl Responder {
     /// Whether an acknowledgement of `psn` would name a READ or an atomic, whose response may be
     /// lost and which only its data acknowledges.
     fn covers_data(&self, psn: Psn) -> bool {
-        self.executed
-            .back()
-            .is_some_and(|executed| match *executed {
-                Executed::Read { first, packets, .. } => first.wrapping_add(packets - 1) == psn,
-                Executed::Atomic { psn: at, .. } => at == psn,
-            })
+        self.executed.back().is_some_and(|executed| match *executed {
+            Executed::Read { first, packets, .. } => first.wrapping_add(packets - 1) == psn,
+            Executed::Atomic { psn: at, .. } => at == psn,
+        })
     }
 
     // ---- answers ----
@@ -720,22 +598,14 @@ impl Responder {
                 headers.emit(buf, 0);
                 Some((headers, 0))
             }
-            Answer::Read {
-                psn,
-                va,
-                rkey,
-                length,
-                sent,
-                msn,
-            } => {
+            Answer::Read { psn, va, rkey, length, sent, msn } => {
                 let mtu = self.mtu;
                 let len = mtu.min(length - sent);
                 let (first, last) = (sent == 0, sent + len == length);
                 let at = va.wrapping_add(u64::from(sent));
                 let access = AccessFlags::REMOTE_READ;
                 let granted =
-                    hw.regions
-                        .remote(core.pd, core.qpn.get(), rkey, at, u64::from(len), access);
+                    hw.regions.remote(core.pd, core.qpn.get(), rkey, at, u64::from(len), access);
                 let aeth = Aeth { syndrome: ACK, msn };
                 let message = match (first, last) {
                     (true, true) => Message::ReadResponseOnly(aeth),
@@ -793,9 +663,5 @@ pub(crate) fn check_length(mtu: u32, message: &Message, len: u32) -> Result<(), 
         Message::WriteOnly(reth, _) => len <= mtu && len == reth.len,
         _ => len == 0,
     };
-    if fits {
-        Ok(())
-    } else {
-        Err(NakCode::InvalidRequest)
-    }
+    if fits { Ok(()) } else { Err(NakCode::InvalidRequest) }
 }

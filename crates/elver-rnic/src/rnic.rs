@@ -86,12 +86,7 @@ impl<M: Memory> Rnic<M> {
             atomic_cap: AtomicCap::Glob,
             phys_port_cnt: 1,
             local_ca_ack_delay: 15,
-            transports: TransportCaps {
-                rc: true,
-                uc: true,
-                ud: true,
-                dc: true,
-            },
+            transports: TransportCaps { rc: true, uc: true, ud: true, dc: true },
             max_dci_streams: 1 << config.log_max_dci_streams,
             max_dci_errored_streams: 1 << config.log_max_dci_streams,
             max_dc_contexts: config.max_dc_contexts,
@@ -115,10 +110,7 @@ impl<M: Memory> Rnic<M> {
     /// An entry of the GID table.
     pub fn query_gid(&self, index: u8) -> Result<Gid, VerbsError> {
         let address = self.hw.config.addresses.get(usize::from(index));
-        let missing = VerbsError::InvalidHandle {
-            kind: ObjectKind::Gid,
-            handle: u32::from(index),
-        };
+        let missing = VerbsError::InvalidHandle { kind: ObjectKind::Gid, handle: u32::from(index) };
         address.map(|address| Gid::from(*address)).ok_or(missing)
     }
 
@@ -145,9 +137,7 @@ impl<M: Memory> Rnic<M> {
                 continue;
             };
             let woken = queue_pair
-                .with_lane(usize::from(lane), &mut self.hw, now, |lane, env| {
-                    lane.on_timer(env, at)
-                })
+                .with_lane(usize::from(lane), &mut self.hw, now, |lane, env| lane.on_timer(env, at))
                 .unwrap_or(false);
             if woken {
                 self.run_local(now, qpn, usize::from(lane));

@@ -29,13 +29,10 @@ impl Route {
         av: &AddressVector,
     ) -> Result<Route, VerbsError> {
         let source =
-            *config
-                .addresses
-                .get(usize::from(av.sgid_index))
-                .ok_or(VerbsError::InvalidHandle {
-                    kind: ObjectKind::Gid,
-                    handle: u32::from(av.sgid_index),
-                })?;
+            *config.addresses.get(usize::from(av.sgid_index)).ok_or(VerbsError::InvalidHandle {
+                kind: ObjectKind::Gid,
+                handle: u32::from(av.sgid_index),
+            })?;
         let target = av.dgid.to_ip();
         if source.is_ipv4() != target.is_ipv4() {
             return Err(VerbsError::InvalidArgument {
@@ -62,11 +59,7 @@ impl Route {
             },
             path: paths.open(target)?,
             traffic_class: av.traffic_class & !0b11 | ECN_CAPABLE,
-            hop_limit: if av.hop_limit == 0 {
-                HOP_LIMIT_DEFAULT
-            } else {
-                av.hop_limit
-            },
+            hop_limit: if av.hop_limit == 0 { HOP_LIMIT_DEFAULT } else { av.hop_limit },
             local: config.local_copy && config.addresses.contains(&target),
         })
     }

@@ -53,10 +53,7 @@ impl SendWqe {
     /// Whether it waits for data from the peer.
     #[inline]
     pub(crate) fn expects_data(&self) -> bool {
-        matches!(
-            self.op,
-            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
-        )
+        matches!(self.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 }
 
@@ -114,8 +111,7 @@ impl SendPool {
             }
             None => {
                 self.wqes.push(wqe);
-                self.sges
-                    .resize(self.wqes.len() * self.max_sge, Sge::default());
+                self.sges.resize(self.wqes.len() * self.max_sge, Sge::default());
                 self.inline.resize(self.wqes.len() * self.max_inline, 0);
                 (self.wqes.len() - 1) as u32
             }

@@ -27,15 +27,7 @@ impl<T> Table<T> {
     /// configuration field that gave the limit.
     pub(crate) fn new(kind: ObjectKind, limit: u32, setting: &'static str) -> Table<T> {
         let slot_bits = limit.max(2).next_power_of_two().trailing_zeros();
-        Table {
-            slots: Vec::new(),
-            free: VecDeque::new(),
-            len: 0,
-            limit,
-            slot_bits,
-            kind,
-            setting,
-        }
+        Table { slots: Vec::new(), free: VecDeque::new(), len: 0, limit, slot_bits, kind, setting }
     }
 
     /// Puts an object in and returns its id, which is never 0, 1 or all ones: those QPNs are
@@ -92,15 +84,13 @@ impl<T> Table<T> {
     /// As [`Table::get`], with the verbs' error for a handle that misses.
     pub(crate) fn require(&self, id: u32) -> Result<&T, VerbsError> {
         let kind = self.kind;
-        self.get(id)
-            .ok_or(VerbsError::InvalidHandle { kind, handle: id })
+        self.get(id).ok_or(VerbsError::InvalidHandle { kind, handle: id })
     }
 
     /// As [`Table::get_mut`], with the verbs' error for a handle that misses.
     pub(crate) fn require_mut(&mut self, id: u32) -> Result<&mut T, VerbsError> {
         let kind = self.kind;
-        self.get_mut(id)
-            .ok_or(VerbsError::InvalidHandle { kind, handle: id })
+        self.get_mut(id).ok_or(VerbsError::InvalidHandle { kind, handle: id })
     }
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
@@ -131,11 +121,7 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(
             table.insert(&mut rng, |id| id),
-            Err(VerbsError::Limit {
-                kind: ObjectKind::Qp,
-                limit: 2,
-                setting: "max_qp"
-            })
+            Err(VerbsError::Limit { kind: ObjectKind::Qp, limit: 2, setting: "max_qp" })
         );
         assert_eq!(table.remove(first), Some(first));
         assert_eq!(table.get(first), None);

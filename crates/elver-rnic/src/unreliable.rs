@@ -180,12 +180,7 @@ impl Assembly {
             .remote(core.pd, qpn, reth.rkey, reth.va, len, access)
             .map_err(|_| Dropped::Access)?;
         let (va, rkey, length) = (reth.va, reth.rkey, reth.len);
-        self.message = Incoming::Write {
-            va,
-            rkey,
-            remaining: length,
-            length,
-        };
+        self.message = Incoming::Write { va, rkey, remaining: length, length };
         Ok(())
     }
 
@@ -195,13 +190,7 @@ impl Assembly {
         hw: &Hw<M>,
         payload: &[u8],
     ) -> Result<(), Dropped> {
-        let Incoming::Write {
-            va,
-            rkey,
-            remaining,
-            length,
-        } = self.message
-        else {
+        let Incoming::Write { va, rkey, remaining, length } = self.message else {
             return Err(Dropped::Sequence);
         };
         let len = payload.len() as u32;
@@ -214,17 +203,10 @@ impl Assembly {
             .remote(core.pd, core.qpn.get(), rkey, va, u64::from(len), access)
             .map_err(|_| Dropped::Access)?;
         if let Some(place) = place {
-            hw.regions
-                .write(place, payload)
-                .map_err(|_| Dropped::Access)?;
+            hw.regions.write(place, payload).map_err(|_| Dropped::Access)?;
         }
         let va = va.wrapping_add(u64::from(len));
-        self.message = Incoming::Write {
-            va,
-            rkey,
-            remaining: remaining - len,
-            length,
-        };
+        self.message = Incoming::Write { va, rkey, remaining: remaining - len, length };
         Ok(())
     }
 
@@ -236,10 +218,7 @@ impl Assembly {
         imm: Option<u32>,
         solicited: bool,
     ) -> Result<(), Dropped> {
-        let Incoming::Write {
-            remaining, length, ..
-        } = self.message
-        else {
+        let Incoming::Write { remaining, length, .. } = self.message else {
             return Err(Dropped::Sequence);
         };
         if payload.len() as u32 != remaining {
@@ -274,11 +253,7 @@ impl Assembly {
             wr_id: self.recv.wr_id,
             status: WcStatus::Success,
             opcode,
-            flags: if imm.is_some() {
-                WcFlags::WITH_IMM
-            } else {
-                WcFlags::empty()
-            },
+            flags: if imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() },
             byte_len,
             imm_data: imm.unwrap_or(0),
             qp_num: core.qpn.get(),
@@ -320,20 +295,13 @@ pub(crate) fn datagram<M: Memory>(
         imm,
         headers.solicited,
         payload.len(),
-        |core, hw, recv| {
-            hw.regions
-                .scatter(core.pd, &recv.sges, grh::LEN as u32, payload)
-                .is_ok()
-        },
+        |core, hw, recv| hw.regions.scatter(core.pd, &recv.sges, grh::LEN as u32, payload).is_ok(),
     );
 }
 
 /// Gives a datagram to the oldest receive; `fill` puts its payload behind the GRH. One that finds
 /// no receive, or does not fit it, is dropped: no peer can stop a UD QP.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "one call site each for packets and local copies"
-)]
+#[allow(clippy::too_many_arguments, reason = "one call site each for packets and local copies")]
 pub(crate) fn receive_datagram<M: Memory>(
     core: &mut QpCore,
     hw: &mut Hw<M>,
@@ -354,16 +322,8 @@ pub(crate) fn receive_datagram<M: Memory>(
     } else {
         let filled =
             hw.regions.scatter(core.pd, &recv.sges, 0, grh).is_ok() && fill(core, hw, &recv);
-        let status = if filled {
-            WcStatus::Success
-        } else {
-            WcStatus::LocProtErr
-        };
-        let with_imm = if imm.is_some() {
-            WcFlags::WITH_IMM
-        } else {
-            WcFlags::empty()
-        };
+        let status = if filled { WcStatus::Success } else { WcStatus::LocProtErr };
+        let with_imm = if imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
         let wc = Wc {
             wr_id: recv.wr_id,
             status,

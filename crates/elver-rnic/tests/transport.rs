@@ -7,9 +7,7 @@ use elver_rnic::{Config, Time};
 use elver_verbs::*;
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|index| (index * 7 + index / 256) as u8)
-        .collect()
+    (0..len).map(|index| (index * 7 + index / 256) as u8).collect()
 }
 
 fn statuses(wcs: &[Wc]) -> Vec<WcStatus> {
@@ -18,9 +16,7 @@ fn statuses(wcs: &[Wc]) -> Vec<WcStatus> {
 
 fn post_recv(host: &mut Host, now: Time, qp: Qp, wr_id: u64, at: u64, len: u32) {
     let sges = [host.sge(at, len)];
-    host.nic
-        .post_recv(now, qp, &[RecvWr { wr_id, sges: &sges }])
-        .unwrap();
+    host.nic.post_recv(now, qp, &[RecvWr { wr_id, sges: &sges }]).unwrap();
 }
 
 /// Runs one message of each kind on a connected pair and checks both ends.
@@ -44,11 +40,7 @@ fn exercise(net: &mut Net, a: Qp, b: Qp, reliable: bool, mut fault: impl FnMut()
                 SendOp::Read(remote),
             ]
         } else {
-            &[
-                SendOp::Write(remote),
-                SendOp::Send,
-                SendOp::SendWithImm(0x1234),
-            ]
+            &[SendOp::Write(remote), SendOp::Send, SendOp::SendWithImm(0x1234)]
         };
         for op in ops {
             net.hosts[host_b].memory.fill(200_000, &vec![0; len]);
@@ -62,36 +54,22 @@ fn exercise(net: &mut Net, a: Qp, b: Qp, reliable: bool, mut fault: impl FnMut()
             net.hosts[0].post(net.now, a, *op, &local, None);
             net.run(|_| fault());
             let sent = net.hosts[0].poll();
-            let received = if host_b == 0 {
-                sent.clone()
-            } else {
-                net.hosts[host_b].poll()
-            };
-            assert!(
-                sent.iter().all(|wc| wc.status == WcStatus::Success),
-                "{op:?} {len}: {sent:?}"
-            );
+            let received = if host_b == 0 { sent.clone() } else { net.hosts[host_b].poll() };
+            assert!(sent.iter().all(|wc| wc.status == WcStatus::Success), "{op:?} {len}: {sent:?}");
             let recv = received.iter().find(|wc| wc.wr_id == 99);
             match op {
                 SendOp::Write(_) => assert_eq!(net.hosts[host_b].memory.get(500_000, len), data),
                 SendOp::WriteWithImm(_, imm) => {
                     assert_eq!(net.hosts[host_b].memory.get(500_000, len), data);
                     let recv = recv.expect("a receive is consumed");
-                    assert_eq!(
-                        (recv.imm_data, recv.opcode),
-                        (*imm, WcOpcode::RecvRdmaWithImm)
-                    );
+                    assert_eq!((recv.imm_data, recv.opcode), (*imm, WcOpcode::RecvRdmaWithImm));
                     assert_eq!(recv.byte_len, len as u32);
                 }
                 SendOp::Read(_) => assert_eq!(net.hosts[0].memory.get(0, len), data),
                 _ => {
                     let recv = recv.expect("a receive is filled");
                     assert_eq!(recv.byte_len, len as u32);
-                    assert_eq!(
-                        net.hosts[host_b].memory.get(200_000, len),
-                        data,
-                        "{op:?} {len}"
-                    );
+                    assert_eq!(net.hosts[host_b].memory.get(200_000, len), data, "{op:?} {len}");
                 }
             }
             if recv.is_none() {
@@ -113,11 +91,7 @@ fn atomics(net: &mut Net, a: Qp, dest: Option<Dest>) {
     net.hosts[0].post(net.now, a, SendOp::FetchAdd { remote, add: 10 }, &sge, dest);
     net.run_clean();
     assert_eq!(net.hosts[0].memory.get(64, 8), 5u64.to_ne_bytes());
-    let swap = SendOp::CompareSwap {
-        remote,
-        compare: 15,
-        swap: 77,
-    };
+    let swap = SendOp::CompareSwap { remote, compare: 15, swap: 77 };
     net.hosts[0].post(net.now, a, swap, &sge, dest);
     net.run_clean();
     assert_eq!(net.hosts[0].memory.get(64, 8), 15u64.to_ne_bytes());
@@ -170,11 +144,7 @@ fn rc_and_uc_within_one_device() {
         if qp_type == QpType::Rc {
             atomics(&mut net, a, None);
         }
-        assert_eq!(
-            net.hosts[0].nic.counters().tx_packets,
-            0,
-            "no packets between QPs of a device"
-        );
+        assert_eq!(net.hosts[0].nic.counters().tx_packets, 0, "no packets between QPs of a device");
     }
 }
 
@@ -198,20 +168,13 @@ fn ud_delivers_a_grh() {
         net.hosts[0].connect(a, QpType::Ud, address(0), 0, |_| {});
         net.hosts[last].connect(b, QpType::Ud, address(0), 0, |_| {});
         let pd = net.hosts[0].pd;
-        let av = AddressVector {
-            dgid: Gid::from(address(last)),
-            ..AddressVector::default()
-        };
+        let av = AddressVector { dgid: Gid::from(address(last)), ..AddressVector::default() };
         let ah = net.hosts[0].nic.create_ah(pd, av).unwrap();
         let data = pattern(300);
         net.hosts[0].memory.fill(0, &data);
         let now = net.now;
         post_recv(&mut net.hosts[last], now, b, 5, 4096, 400);
-        let dest = Some(Dest::Ud {
-            ah,
-            remote_qpn: b.0,
-            remote_qkey: 0x1111,
-        });
+        let dest = Some(Dest::Ud { ah, remote_qpn: b.0, remote_qkey: 0x1111 });
         let sge = [net.hosts[0].sge(0, 300)];
         net.hosts[0].post(net.now, a, SendOp::SendWithImm(3), &sge, dest);
         net.run_clean();
@@ -222,11 +185,7 @@ fn ud_delivers_a_grh() {
         assert_eq!(net.hosts[last].memory.get(4096 + 20, 1), [0x45]);
         assert_eq!(net.hosts[last].memory.get(4096 + 40, 300), data);
 
-        let wrong = Some(Dest::Ud {
-            ah,
-            remote_qpn: b.0,
-            remote_qkey: 0x2222,
-        });
+        let wrong = Some(Dest::Ud { ah, remote_qpn: b.0, remote_qkey: 0x2222 });
         post_recv(&mut net.hosts[last], now, b, 6, 4096, 400);
         net.hosts[0].post(net.now, a, SendOp::Send, &sge, wrong);
         net.run_clean();
@@ -260,19 +219,13 @@ fn rnr_waits_for_a_receive() {
         post_recv(&mut net.hosts[last], now, b, 9, 0, 100);
         net.run_clean();
         let wcs = net.hosts[0].poll();
-        assert_eq!(
-            wcs.iter().find(|wc| wc.wr_id == 7).unwrap().status,
-            WcStatus::Success
-        );
+        assert_eq!(wcs.iter().find(|wc| wc.wr_id == 7).unwrap().status, WcStatus::Success);
         net.hosts[last].poll();
 
         net.hosts[0].post(net.now, a, SendOp::Send, &sge, None);
         net.run_clean();
         let wcs = net.hosts[0].poll();
-        assert_eq!(
-            wcs.iter().find(|wc| wc.wr_id == 7).unwrap().status,
-            WcStatus::RnrRetryExcErr
-        );
+        assert_eq!(wcs.iter().find(|wc| wc.wr_id == 7).unwrap().status, WcStatus::RnrRetryExcErr);
     }
 }
 
@@ -298,18 +251,9 @@ fn each_side_is_told_of_a_refused_access() {
         net.run_clean();
         let mut sent = net.hosts[0].poll();
         sent.retain(|wc| wc.qp_num == a.0);
-        assert_eq!(
-            statuses(&sent),
-            [WcStatus::RemAccessErr, WcStatus::WrFlushErr]
-        );
-        assert_eq!(
-            net.hosts[last].nic.poll_async_event(),
-            Some(AsyncEvent::QpAccessErr(b))
-        );
-        assert_eq!(
-            net.hosts[last].nic.query_qp(b).unwrap().0.qp_state,
-            QpState::Err
-        );
+        assert_eq!(statuses(&sent), [WcStatus::RemAccessErr, WcStatus::WrFlushErr]);
+        assert_eq!(net.hosts[last].nic.poll_async_event(), Some(AsyncEvent::QpAccessErr(b)));
+        assert_eq!(net.hosts[last].nic.query_qp(b).unwrap().0.qp_state, QpState::Err);
     }
 }
 
@@ -334,10 +278,7 @@ fn an_overflowing_cq_stops_its_qps() {
     let (a, _) = net.connect(QpType::Rc, |_| {});
     let host = &mut net.hosts[0];
     let small = host.nic.create_cq(CqInit { cqe: 1 }).unwrap();
-    let init = QpInit {
-        sq_sig_all: true,
-        ..QpInit::new(QpType::Rc, host.pd, small)
-    };
+    let init = QpInit { sq_sig_all: true, ..QpInit::new(QpType::Rc, host.pd, small) };
     let qp = host.nic.create_qp(init).unwrap();
     host.connect(qp, QpType::Rc, address(0), qp.0, |_| {});
     for _ in 0..2 {
@@ -370,16 +311,10 @@ fn windows_open_and_close() {
     net.hosts[1].post(now, b, SendOp::BindMw(bind), &[], None);
     net.run_clean();
     assert_eq!(statuses(&net.hosts[1].poll()), [WcStatus::Success]);
-    assert!(
-        net.hosts[1].nic.dereg_mr(mr.mr).is_err(),
-        "a window is bound"
-    );
+    assert!(net.hosts[1].nic.dereg_mr(mr.mr).is_err(), "a window is bound");
 
     let sge = [net.hosts[0].sge(0, 100)];
-    let remote = RemoteAddr {
-        addr: mr.addr + 4096,
-        rkey,
-    };
+    let remote = RemoteAddr { addr: mr.addr + 4096, rkey };
     net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
     net.run_clean();
     assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success]);
@@ -406,14 +341,7 @@ fn ten_thousand_qps_on_one_device() {
     }
     let init = QpInit::new(QpType::Rc, host.pd, host.cq);
     let full = host.nic.create_qp(init).unwrap_err();
-    assert_eq!(
-        full,
-        VerbsError::Limit {
-            kind: ObjectKind::Qp,
-            limit: 10_000,
-            setting: "max_qp"
-        }
-    );
+    assert_eq!(full, VerbsError::Limit { kind: ObjectKind::Qp, limit: 10_000, setting: "max_qp" });
     for pair in qps.chunks_exact(2) {
         host.connect(pair[0], QpType::Rc, address(0), pair[1].0, |_| {});
         host.connect(pair[1], QpType::Rc, address(0), pair[0].0, |_| {});

@@ -31,12 +31,8 @@ pub(crate) struct Capture {
 impl Capture {
     /// Creates the file, for its owner alone.
     pub(crate) fn create(path: &Path, bytes_max: u64) -> io::Result<Capture> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(path)?;
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         let mut capture = Capture {
             file: Some(BufWriter::new(file)),
             bytes_left: bytes_max,
@@ -65,9 +61,7 @@ impl Capture {
         if self.file.is_none() {
             return;
         }
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         self.write_block(ENHANCED_PACKET, |block| {
             block.extend(0u32.to_le_bytes());
@@ -95,10 +89,8 @@ impl Capture {
         self.block[4..8].copy_from_slice(&len.to_le_bytes());
         self.block.extend(len.to_le_bytes());
         let fits = self.bytes_left >= u64::from(len);
-        let written = self
-            .file
-            .as_mut()
-            .is_some_and(|file| fits && file.write_all(&self.block).is_ok());
+        let written =
+            self.file.as_mut().is_some_and(|file| fits && file.write_all(&self.block).is_ok());
         if written {
             self.bytes_left -= u64::from(len);
         } else if let Some(mut file) = self.file.take() {
@@ -145,10 +137,8 @@ mod tests {
     #[test]
     fn blocks_are_framed_and_bounded() {
         let path = std::env::temp_dir().join(format!("elver-capture-{}", std::process::id()));
-        let flow = Flow {
-            src: "10.0.0.1:4791".parse().unwrap(),
-            dst: "10.0.0.2:4791".parse().unwrap(),
-        };
+        let flow =
+            Flow { src: "10.0.0.1:4791".parse().unwrap(), dst: "10.0.0.2:4791".parse().unwrap() };
         let mut capture = Capture::create(&path, 400).unwrap();
         for _ in 0..10 {
             capture.packet(&flow, 2, 7, &[0x11; 61]);
@@ -166,9 +156,6 @@ mod tests {
             kinds.push(word(at));
             at += len;
         }
-        assert_eq!(
-            kinds[..3],
-            [SECTION_HEADER, INTERFACE_DESCRIPTION, ENHANCED_PACKET]
-        );
+        assert_eq!(kinds[..3], [SECTION_HEADER, INTERFACE_DESCRIPTION, ENHANCED_PACKET]);
     }
 }

@@ -114,10 +114,7 @@ impl SoftDevice {
         let capture = match &config.capture {
             None => None,
             Some(path) => {
-                let refused = |reason| SoftError::Capture {
-                    path: path.clone(),
-                    reason,
-                };
+                let refused = |reason| SoftError::Capture { path: path.clone(), reason };
                 Some(Capture::create(path, config.capture_bytes_max).map_err(refused)?)
             }
         };
@@ -200,10 +197,7 @@ impl SoftDevice {
         ];
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(SoftError::System {
-                call: "ppoll",
-                reason: error.into(),
-            }),
+            Err(error) => Err(SoftError::System { call: "ppoll", reason: error.into() }),
         }
     }
 
@@ -218,15 +212,8 @@ impl SoftDevice {
                 continue;
             }
             let port = self.rnic.config().udp_port;
-            let flow = Flow {
-                src: received.from,
-                dst: (self.address, port).into(),
-            };
-            let size = if received.packet == 0 {
-                bytes.len()
-            } else {
-                received.packet
-            };
+            let flow = Flow { src: received.from, dst: (self.address, port).into() };
+            let size = if received.packet == 0 { bytes.len() } else { received.packet };
             for (id, packet) in bytes.chunks(size.max(1)).enumerate() {
                 if let Some(loss) = &mut self.loss
                     && loss.drops()
@@ -249,13 +236,7 @@ impl SoftDevice {
 
     /// Sends what there is to send.
     fn transmit(&mut self, now: Time) -> bool {
-        let SoftDevice {
-            rnic,
-            io,
-            transmitter,
-            capture,
-            ..
-        } = self;
+        let SoftDevice { rnic, io, transmitter, capture, .. } = self;
         transmitter.run(now, rnic, io, capture)
     }
 
@@ -338,12 +319,8 @@ fn now() -> Time {
 /// A seed from the operating system's generator.
 fn seed() -> Result<u64, SoftError> {
     let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(
-        |error| SoftError::System {
-            call: "getrandom",
-            reason: error.into(),
-        },
-    )?;
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| SoftError::System { call: "getrandom", reason: error.into() })?;
     Ok(u64::from_ne_bytes(bytes))
 }
 

@@ -90,10 +90,8 @@ impl SoftThread {
     /// Gives a device to a new thread.
     pub fn spawn(device: SoftDevice, idle: Idle) -> Result<SoftThread, SoftError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = eventfd(0, flags).map_err(|error| SoftError::System {
-            call: "eventfd",
-            reason: error.into(),
-        })?;
+        let wake = eventfd(0, flags)
+            .map_err(|error| SoftError::System { call: "eventfd", reason: error.into() })?;
         let wake = Arc::new(wake);
         let stop = Arc::new(AtomicBool::new(false));
         let (jobs, waiting) = channel();
@@ -101,16 +99,8 @@ impl SoftThread {
         let thread = std::thread::Builder::new()
             .name("elver-soft".into())
             .spawn(move || own(device, idle, &waiting, &wake_inside, &stop_inside))
-            .map_err(|reason| SoftError::System {
-                call: "pthread_create",
-                reason,
-            })?;
-        Ok(SoftThread {
-            jobs,
-            wake,
-            stop,
-            thread: Some(thread),
-        })
+            .map_err(|reason| SoftError::System { call: "pthread_create", reason })?;
+        Ok(SoftThread { jobs, wake, stop, thread: Some(thread) })
     }
 
     /// Runs `job` on the device's thread and returns its result. Fails if the thread has ended.

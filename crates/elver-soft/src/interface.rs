@@ -22,10 +22,7 @@ impl Interface {
     /// Finds the interface of `address`; `socket` is any socket of the namespace.
     pub(crate) fn of(address: IpAddr, socket: BorrowedFd<'_>) -> Result<Interface, SoftError> {
         let name = name_of(address)
-            .map_err(|reason| SoftError::System {
-                call: "getifaddrs",
-                reason,
-            })?
+            .map_err(|reason| SoftError::System { call: "getifaddrs", reason })?
             .ok_or(SoftError::NoInterface { address })?;
         let system = |call| move |reason| SoftError::System { call, reason };
         let asked = query(socket, &name, libc::SIOCGIFMTU).map_err(system("SIOCGIFMTU"))?;
@@ -38,11 +35,7 @@ impl Interface {
         for (to, from) in mac.iter_mut().zip(hardware.sa_data) {
             *to = from as u8;
         }
-        Ok(Interface {
-            name,
-            mtu: u32::try_from(mtu).unwrap_or(0),
-            mac,
-        })
+        Ok(Interface { name, mtu: u32::try_from(mtu).unwrap_or(0), mac })
     }
 
     /// The EUI-64 of the interface's MAC address; of `address` where it has none.
@@ -116,12 +109,7 @@ unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
 fn query(socket: BorrowedFd<'_>, name: &str, request: libc::Ioctl) -> io::Result<libc::ifreq> {
     // SAFETY: all zeros is a valid ifreq.
     let mut ask: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in ask
-        .ifr_name
-        .iter_mut()
-        .take(libc::IFNAMSIZ - 1)
-        .zip(name.bytes())
-    {
+    for (to, from) in ask.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
         *to = from as libc::c_char;
     }
     // SAFETY: `ask` is a valid ifreq with a terminated name.

@@ -15,10 +15,7 @@ pub(crate) struct LossState {
 
 impl LossState {
     pub(crate) fn new(loss: Loss) -> LossState {
-        LossState {
-            per_million: u64::from(loss.per_million),
-            state: loss.seed | 1,
-        }
+        LossState { per_million: u64::from(loss.per_million), state: loss.seed | 1 }
     }
 
     /// Whether the next packet is dropped. The sequence is xorshift64 (Marsaglia, 2003).
@@ -36,10 +33,7 @@ mod tests {
 
     #[test]
     fn drops_its_share() {
-        let mut loss = LossState::new(Loss {
-            per_million: 10_000,
-            seed: 3,
-        });
+        let mut loss = LossState::new(Loss { per_million: 10_000, seed: 3 });
         let dropped = (0..100_000).filter(|_| loss.drops()).count();
         assert!((800..1200).contains(&dropped), "{dropped}");
     }

@@ -53,11 +53,7 @@ impl SoftMemory {
                 .map_err(refused)?;
         let start = NonNull::new(start.cast()).ok_or_else(|| refused(rustix::io::Errno::NOMEM))?;
         let owner = Some(Arc::new(Mapping { start, len: bytes }));
-        Ok(SoftMemory {
-            start,
-            len: len as usize,
-            owner,
-        })
+        Ok(SoftMemory { start, len: len as usize, owner })
     }
 
     /// Memory that the caller owns.
@@ -67,11 +63,7 @@ impl SoftMemory {
     /// are gone, deregistration from devices included; and nothing may hold a reference to it while
     /// a device may write it.
     pub unsafe fn from_raw_parts(start: NonNull<u8>, len: usize) -> SoftMemory {
-        SoftMemory {
-            start,
-            len,
-            owner: None,
-        }
+        SoftMemory { start, len, owner: None }
     }
 
     /// The word at `offset`, in the host's byte order.
@@ -209,10 +201,7 @@ mod tests {
         assert!(memory.write(93, &[1; 8]).is_err());
         assert!(memory.write(u64::MAX, &[1]).is_err());
         assert!(memory.read(100, &mut []).is_ok());
-        assert_eq!(
-            memory.fetch_add(12, 1),
-            Err(MemoryError::Misaligned { offset: 12 })
-        );
+        assert_eq!(memory.fetch_add(12, 1), Err(MemoryError::Misaligned { offset: 12 }));
     }
 
     #[test]

@@ -68,11 +68,7 @@ fn directory() -> PathBuf {
 /// The process that a file is of: `device-PID-NUMBER`.
 fn pid_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
-    name.strip_prefix("device-")?
-        .split('-')
-        .next()?
-        .parse()
-        .ok()
+    name.strip_prefix("device-")?.split('-').next()?.parse().ok()
 }
 
 fn read(path: &Path, pid: u32) -> Option<PublishedDevice> {
@@ -86,20 +82,13 @@ fn read(path: &Path, pid: u32) -> Option<PublishedDevice> {
     if word(0)? != MAGIC || word(1)? != VERSION {
         return None;
     }
-    let count = usize::try_from(word(2)?)
-        .ok()
-        .filter(|count| *count <= bytes.len() / 8)?;
+    let count = usize::try_from(word(2)?).ok().filter(|count| *count <= bytes.len() / 8)?;
     let values: Option<Vec<u64>> = (0..count).map(|index| word(HEADER_WORDS + index)).collect();
     let text = std::str::from_utf8(bytes.get((HEADER_WORDS + count) * 8..)?).ok()?;
     let mut lines = text.lines();
     let (name, address) = (lines.next()?.to_string(), lines.next()?.to_string());
     let counters = lines.map(str::to_string).zip(values?).collect();
-    Some(PublishedDevice {
-        pid,
-        name,
-        address,
-        counters,
-    })
+    Some(PublishedDevice { pid, name, address, counters })
 }
 
 /// The writing side. The file goes with it.
@@ -185,10 +174,7 @@ fn private(directory: &Path) -> io::Result<()> {
     if metadata.is_dir() && ours && metadata.mode() & 0o022 == 0 {
         return Ok(());
     }
-    Err(io::Error::other(format!(
-        "{} is not a directory of ours alone",
-        directory.display()
-    )))
+    Err(io::Error::other(format!("{} is not a directory of ours alone", directory.display())))
 }
 
 #[cfg(test)]
@@ -200,17 +186,10 @@ mod tests {
         let mut publisher =
             Publisher::open("soft-test", "192.0.2.1", ["sent", "received"].into_iter()).unwrap();
         publisher.update([3, 5].into_iter());
-        let find = || {
-            published()
-                .into_iter()
-                .find(|device| device.name == "soft-test")
-        };
+        let find = || published().into_iter().find(|device| device.name == "soft-test");
         let device = find().unwrap();
         assert_eq!(device.pid, std::process::id());
-        assert_eq!(
-            device.counters,
-            [("sent".to_string(), 3), ("received".to_string(), 5)]
-        );
+        assert_eq!(device.counters, [("sent".to_string(), 3), ("received".to_string(), 5)]);
         drop(publisher);
         assert_eq!(find(), None);
     }

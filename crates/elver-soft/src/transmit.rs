@@ -138,27 +138,16 @@ impl Transmitter {
         for train in waiting {
             for start in (train.start..train.start + train.len).step_by(train.packet) {
                 let len = train.packet.min(train.start + train.len - start);
-                let flow = Flow {
-                    src: (self.source, port).into(),
-                    dst: train.to,
-                };
+                let flow = Flow { src: (self.source, port).into(), dst: train.to };
                 icrc::seal(&flow, 0, &mut self.buffer[start..start + len]);
-                self.trains.push(Train {
-                    start,
-                    len,
-                    packet: len,
-                    ..train
-                });
+                self.trains.push(Train { start, len, packet: len, ..train });
             }
         }
     }
 
     fn record(&self, port: u16, capture: &mut Capture) {
         for train in &self.trains {
-            let flow = Flow {
-                src: (self.source, port).into(),
-                dst: train.to,
-            };
+            let flow = Flow { src: (self.source, port).into(), dst: train.to };
             let bytes = &self.buffer[train.start..train.start + train.len];
             for (id, packet) in bytes.chunks(train.packet).enumerate() {
                 capture.packet(&flow, train.traffic_class, id as u16, packet);

@@ -101,24 +101,12 @@ impl UdpIo {
         if v6 {
             let level = libc::IPPROTO_IPV6;
             let discover = libc::IPV6_PMTUDISC_DO;
-            set(
-                fd,
-                level,
-                libc::IPV6_MTU_DISCOVER,
-                discover,
-                "IPV6_MTU_DISCOVER",
-            )?;
+            set(fd, level, libc::IPV6_MTU_DISCOVER, discover, "IPV6_MTU_DISCOVER")?;
             set(fd, level, libc::IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS")?;
             set(fd, level, libc::IPV6_TCLASS, class, "IPV6_TCLASS")?;
         } else {
             let level = libc::IPPROTO_IP;
-            set(
-                fd,
-                level,
-                libc::IP_MTU_DISCOVER,
-                libc::IP_PMTUDISC_DO,
-                "IP_MTU_DISCOVER",
-            )?;
+            set(fd, level, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO, "IP_MTU_DISCOVER")?;
             set(fd, level, libc::IP_RECVTOS, 1, "IP_RECVTOS")?;
             set(fd, level, libc::IP_TOS, class, "IP_TOS")?;
         }
@@ -191,13 +179,7 @@ impl UdpIo {
         // call.
         let count = unsafe {
             let vlen = RECV_BUFFERS as u32;
-            libc::recvmmsg(
-                self.fd,
-                headers.as_mut_ptr(),
-                vlen,
-                flags as _,
-                ptr::null_mut(),
-            )
+            libc::recvmmsg(self.fd, headers.as_mut_ptr(), vlen, flags as _, ptr::null_mut())
         };
         if count < 2 {
             self.hits = 0;
@@ -304,18 +286,11 @@ impl UdpIo {
                 name_len,
             )
         };
-        if sent >= 0 {
-            Sent::Trains(1)
-        } else {
-            refused(false)
-        }
+        if sent >= 0 { Sent::Trains(1) } else { refused(false) }
     }
 }
 
-const EMPTY_IOV: libc::iovec = libc::iovec {
-    iov_base: ptr::null_mut(),
-    iov_len: 0,
-};
+const EMPTY_IOV: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 // SAFETY: all zeros is a valid mmsghdr.
 const EMPTY_HEADER: libc::mmsghdr = unsafe { mem::zeroed() };
 
@@ -359,10 +334,7 @@ fn set(
     if done == 0 {
         return Ok(());
     }
-    Err(SoftError::Option {
-        option,
-        reason: io::Error::last_os_error(),
-    })
+    Err(SoftError::Option { option, reason: io::Error::last_os_error() })
 }
 
 fn put_address(name: &mut libc::sockaddr_storage, address: SocketAddr) -> libc::socklen_t {
@@ -372,9 +344,7 @@ fn put_address(name: &mut libc::sockaddr_storage, address: SocketAddr) -> libc::
             let raw = libc::sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
                 sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
-                },
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
                 sin_zero: [0; 8],
             };
             // SAFETY: a sockaddr_storage has room and alignment for every socket address.
@@ -386,9 +356,7 @@ fn put_address(name: &mut libc::sockaddr_storage, address: SocketAddr) -> libc::
                 sin6_family: libc::AF_INET6 as libc::sa_family_t,
                 sin6_port: v6.port().to_be(),
                 sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr {
-                    s6_addr: v6.ip().octets(),
-                },
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: v6.scope_id(),
             };
             // SAFETY: a sockaddr_storage has room and alignment for every socket address.
@@ -468,9 +436,7 @@ unsafe fn put_control(
             (*message).cmsg_level = libc::SOL_UDP;
             (*message).cmsg_type = libc::UDP_SEGMENT;
             (*message).cmsg_len = libc::CMSG_LEN(size) as usize;
-            libc::CMSG_DATA(message)
-                .cast::<u16>()
-                .write_unaligned(segment);
+            libc::CMSG_DATA(message).cast::<u16>().write_unaligned(segment);
             len += libc::CMSG_SPACE(size) as usize;
             message = libc::CMSG_NXTHDR(header, message);
         }
@@ -484,9 +450,7 @@ unsafe fn put_control(
             (*message).cmsg_level = level;
             (*message).cmsg_type = kind;
             (*message).cmsg_len = libc::CMSG_LEN(size) as usize;
-            libc::CMSG_DATA(message)
-                .cast::<libc::c_int>()
-                .write_unaligned(i32::from(class));
+            libc::CMSG_DATA(message).cast::<libc::c_int>().write_unaligned(i32::from(class));
             len += libc::CMSG_SPACE(size) as usize;
         }
     }

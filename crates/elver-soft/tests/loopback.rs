@@ -10,10 +10,7 @@ use elver_soft::{Idle, SoftConfig, SoftThread, drive};
 use elver_verbs::*;
 
 fn all_succeed(wcs: &[Wc]) {
-    assert!(
-        wcs.iter().all(|wc| wc.status == WcStatus::Success),
-        "{wcs:?}"
-    );
+    assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success), "{wcs:?}");
 }
 
 fn megabytes_both_ways(n: u8, change: impl Fn(&mut SoftConfig)) {
@@ -85,11 +82,9 @@ fn small_socket_buffers_only_cost_time() {
 
 #[test]
 fn a_thread_drives_the_peer_in_every_mode() {
-    for (n, idle) in [
-        (16, Idle::Spin),
-        (17, Idle::Yield { spins: 10 }),
-        (18, Idle::Sleep { spins: 10 }),
-    ] {
+    for (n, idle) in
+        [(16, Idle::Spin), (17, Idle::Yield { spins: 10 }), (18, Idle::Sleep { spins: 10 })]
+    {
         let (mut a, b) = pair(n, QpType::Rc, |_| {});
         let to = b.remote(8);
         let End { device, memory, .. } = b;
@@ -100,18 +95,13 @@ fn a_thread_drives_the_peer_in_every_mode() {
         let mut wc = [Wc::default()];
         let stop = AtomicBool::new(false);
         let cq = a.cq;
-        drive(&mut a.device, idle, &stop, |device| {
-            device.poll_cq(cq, &mut wc).unwrap() == 0
-        })
-        .unwrap();
+        drive(&mut a.device, idle, &stop, |device| device.poll_cq(cq, &mut wc).unwrap() == 0)
+            .unwrap();
         all_succeed(&wc);
         assert_eq!(memory.read_u64(8).unwrap(), 77);
         let received = thread.call(|device| device.counters().rx_packets).unwrap();
         assert!(received >= 1);
-        assert_eq!(
-            thread.stop().unwrap().address(),
-            IpAddr::from([127, 0, n, 2])
-        );
+        assert_eq!(thread.stop().unwrap().address(), IpAddr::from([127, 0, n, 2]));
     }
 }
 
@@ -119,9 +109,7 @@ fn a_thread_drives_the_peer_in_every_mode() {
 fn an_address_is_taken_once() {
     let ip = IpAddr::from([127, 0, 19, 1]);
     let first = elver_soft::SoftDevice::open(SoftConfig::for_address(ip)).unwrap();
-    let error = elver_soft::SoftDevice::open(SoftConfig::for_address(ip))
-        .err()
-        .unwrap();
+    let error = elver_soft::SoftDevice::open(SoftConfig::for_address(ip)).err().unwrap();
     assert!(error.to_string().contains("127.0.19.1:4791"), "{error}");
     drop(first);
     elver_soft::SoftDevice::open(SoftConfig::for_address(ip)).unwrap();

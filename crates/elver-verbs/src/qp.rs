@@ -145,13 +145,7 @@ pub enum Mtu {
 
 impl Mtu {
     /// Every path MTU, ascending.
-    pub const ALL: [Mtu; 5] = [
-        Mtu::Mtu256,
-        Mtu::Mtu512,
-        Mtu::Mtu1024,
-        Mtu::Mtu2048,
-        Mtu::Mtu4096,
-    ];
+    pub const ALL: [Mtu; 5] = [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096];
 
     /// Payload bytes of a full packet.
     #[inline]

@@ -45,10 +45,9 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
                 | M::MIN_RNR_TIMER,
             M::ACCESS_FLAGS | M::PKEY_INDEX,
         ),
-        (Uc, Init, Rtr) => (
-            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
-            M::ACCESS_FLAGS | M::PKEY_INDEX,
-        ),
+        (Uc, Init, Rtr) => {
+            (M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN, M::ACCESS_FLAGS | M::PKEY_INDEX)
+        }
         (Ud, Init, Rtr) => (none, M::PKEY_INDEX | M::QKEY),
         (Dci, Init, Rtr) => (M::PATH_MTU, M::PKEY_INDEX | M::AV),
         (Dct, Init, Rtr) => (M::MIN_RNR_TIMER | M::AV | M::PATH_MTU, none),
@@ -89,12 +88,7 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
 
         _ => return None,
     };
-    Some(Transition {
-        from,
-        to,
-        required,
-        optional,
-    })
+    Some(Transition { from, to, required, optional })
 }
 
 /// Checks a `modify_qp` call against the table: says which attributes are missing and which do not
@@ -107,13 +101,7 @@ pub fn check(qp_type: QpType, from: QpState, to: QpState, mask: M) -> Result<(),
     if missing.is_empty() && unexpected.is_empty() {
         return Ok(());
     }
-    Err(VerbsError::InvalidAttributeMask {
-        qp_type,
-        from,
-        to,
-        missing,
-        unexpected,
-    })
+    Err(VerbsError::InvalidAttributeMask { qp_type, from, to, missing, unexpected })
 }
 
 #[cfg(test)]
@@ -159,9 +147,6 @@ mod tests {
     fn a_dci_takes_no_peer() {
         let mask = M::STATE | M::PATH_MTU | M::DEST_QPN;
         let error = check(QpType::Dci, QpState::Init, QpState::Rtr, mask).unwrap_err();
-        assert!(
-            error.to_string().contains("unexpected: dest_qp_num"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("unexpected: dest_qp_num"), "{error}");
     }
 }

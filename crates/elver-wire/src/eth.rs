@@ -18,11 +18,7 @@ impl Reth {
 
     #[inline]
     pub(crate) fn parse(bytes: &[u8]) -> Reth {
-        Reth {
-            va: u64_at(bytes, 0),
-            rkey: u32_at(bytes, 8),
-            len: u32_at(bytes, 12),
-        }
+        Reth { va: u64_at(bytes, 0), rkey: u32_at(bytes, 8), len: u32_at(bytes, 12) }
     }
 
     #[inline]
@@ -48,10 +44,7 @@ impl Aeth {
 
     #[inline]
     pub(crate) fn parse(bytes: &[u8]) -> Result<Aeth, ParseError> {
-        Ok(Aeth {
-            syndrome: Syndrome::from_byte(bytes[0])?,
-            msn: u24_at(bytes, 1),
-        })
+        Ok(Aeth { syndrome: Syndrome::from_byte(bytes[0])?, msn: u24_at(bytes, 1) })
     }
 
     #[inline]
@@ -112,10 +105,7 @@ impl Deth {
 
     #[inline]
     pub(crate) fn parse(bytes: &[u8]) -> Deth {
-        Deth {
-            qkey: u32_at(bytes, 0),
-            src_qpn: Qpn::from_wrapping(u24_at(bytes, 5)),
-        }
+        Deth { qkey: u32_at(bytes, 0), src_qpn: Qpn::from_wrapping(u24_at(bytes, 5)) }
     }
 
     #[inline]
@@ -192,10 +182,7 @@ impl DcConnect {
         if bytes[9..16] != [0; 7] {
             return Err(ParseError::Reserved);
         }
-        Ok(DcConnect {
-            access_key: u64_at(bytes, 0),
-            mtu: bytes[8],
-        })
+        Ok(DcConnect { access_key: u64_at(bytes, 0), mtu: bytes[8] })
     }
 
     #[inline]

@@ -41,10 +41,7 @@ pub enum Tail {
 }
 
 /// What a packet is, with the headers that it needs.
-#[allow(
-    missing_docs,
-    reason = "the names are the specification's: IBTA 9.2.1, table 38"
-)]
+#[allow(missing_docs, reason = "the names are the specification's: IBTA 9.2.1, table 38")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     SendFirst,
@@ -172,9 +169,7 @@ impl Route {
             Route::Rc | Route::Uc => 0,
             Route::Ud(_) => Deth::LEN,
             Route::Dc { connect: None, .. } => DcEth::LEN,
-            Route::Dc {
-                connect: Some(_), ..
-            } => DcEth::LEN + DcConnect::LEN,
+            Route::Dc { connect: Some(_), .. } => DcEth::LEN + DcConnect::LEN,
         }
     }
 }
@@ -195,15 +190,11 @@ impl Headers {
             None => Opcode::CNP,
             Some(operation) => {
                 let transport = route.transport();
-                Opcode::new(transport, operation).ok_or(WireError::NoSuchMessage {
-                    transport,
-                    operation,
-                })?
+                Opcode::new(transport, operation)
+                    .ok_or(WireError::NoSuchMessage { transport, operation })?
             }
         };
-        if let Route::Dc {
-            connect: Some(_), ..
-        } = route
+        if let Route::Dc { connect: Some(_), .. } = route
             && message.is_response()
         {
             return Err(WireError::ConnectInResponse);
@@ -333,31 +324,14 @@ mod tests {
     #[test]
     fn nonsense_cannot_be_built() {
         let (qpn, psn) = (Qpn::from_wrapping(5), Psn::from_wrapping(6));
-        let reth = Reth {
-            va: 0,
-            rkey: 0,
-            len: 0,
-        };
-        let deth = Deth {
-            qkey: 0,
-            src_qpn: qpn,
-        };
+        let reth = Reth { va: 0, rkey: 0, len: 0 };
+        let deth = Deth { qkey: 0, src_qpn: qpn };
         assert!(Headers::new(Route::Uc, Message::ReadRequest(reth), qpn, psn).is_err());
         assert!(Headers::new(Route::Ud(deth), Message::SendFirst, qpn, psn).is_err());
         assert!(Headers::new(Route::Uc, Message::SendOnly(Tail::Inv(1)), qpn, psn).is_err());
-        let eth = DcEth {
-            src_qpn: qpn,
-            stream: 0,
-            session: 0,
-        };
-        let connect = Some(DcConnect {
-            access_key: 1,
-            mtu: 5,
-        });
-        let aeth = Aeth {
-            syndrome: crate::Syndrome::Ack { credits: 31 },
-            msn: 0,
-        };
+        let eth = DcEth { src_qpn: qpn, stream: 0, session: 0 };
+        let connect = Some(DcConnect { access_key: 1, mtu: 5 });
+        let aeth = Aeth { syndrome: crate::Syndrome::Ack { credits: 31 }, msn: 0 };
         assert_eq!(
             Headers::new(Route::Dc { eth, connect }, Message::Ack(aeth), qpn, psn),
             Err(WireError::ConnectInResponse)

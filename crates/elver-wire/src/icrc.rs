@@ -194,11 +194,7 @@ const fn multiply(a: u32, b: u32) -> u32 {
 }
 
 const fn divide_by_x(a: u32) -> u32 {
-    if a & ONE != 0 {
-        (a ^ POLYNOMIAL) << 1 | 1
-    } else {
-        a << 1
-    }
+    if a & ONE != 0 { (a ^ POLYNOMIAL) << 1 | 1 } else { a << 1 }
 }
 
 #[cfg(test)]
@@ -212,10 +208,7 @@ mod tests {
         } else {
             ("10.9.0.1:4791", "10.9.0.2:4791")
         };
-        Flow {
-            src: src.parse().unwrap(),
-            dst: dst.parse().unwrap(),
-        }
+        Flow { src: src.parse().unwrap(), dst: dst.parse().unwrap() }
     }
 
     fn packet(payload: &[u8]) -> [u8; 300] {
@@ -259,10 +252,7 @@ mod tests {
     fn other_addresses_do_not_fit() {
         let mut packet = packet(&[1; 60]);
         seal(&flow(false), 0, &mut packet);
-        let other = Flow {
-            src: "10.9.0.3:4791".parse().unwrap(),
-            ..flow(false)
-        };
+        let other = Flow { src: "10.9.0.3:4791".parse().unwrap(), ..flow(false) };
         assert!(verify(&other, IpId::Exact(0), &packet).is_err());
         assert!(verify(&flow(true), IpId::Exact(0), &packet).is_err());
     }

@@ -161,10 +161,7 @@ impl Operation {
 
 impl Opcode {
     /// Congestion notification.
-    pub const CNP: Opcode = Opcode {
-        transport: Transport::Cnp,
-        operation: Operation::SendMiddle,
-    };
+    pub const CNP: Opcode = Opcode { transport: Transport::Cnp, operation: Operation::SendMiddle };
 
     /// The opcode of an operation on a transport, if the transport has it. Congestion notification
     /// is [`Opcode::CNP`].
@@ -176,14 +173,7 @@ impl Opcode {
             Transport::Ud => matches!(operation, Operation::SendOnly | Operation::SendOnlyImm),
             Transport::Cnp => false,
         };
-        if known {
-            Some(Opcode {
-                transport,
-                operation,
-            })
-        } else {
-            None
-        }
+        if known { Some(Opcode { transport, operation }) } else { None }
     }
 
     /// The transport.

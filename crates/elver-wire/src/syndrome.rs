@@ -58,9 +58,7 @@ impl Syndrome {
         let code = match byte >> 5 {
             0 => return Ok(Syndrome::Ack { credits: low }),
             1 => {
-                return RnrTimer::new(low)
-                    .map(Syndrome::RnrNak)
-                    .ok_or(ParseError::Syndrome(byte));
+                return RnrTimer::new(low).map(Syndrome::RnrNak).ok_or(ParseError::Syndrome(byte));
             }
             3 => low,
             _ => return Err(ParseError::Syndrome(byte)),

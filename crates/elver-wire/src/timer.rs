@@ -12,11 +12,7 @@ const RNR_10_US: [u32; 32] = [
 impl RnrTimer {
     /// The timer of a code of 5 bits.
     pub const fn new(code: u8) -> Option<RnrTimer> {
-        if code < 32 {
-            Some(RnrTimer(code))
-        } else {
-            None
-        }
+        if code < 32 { Some(RnrTimer(code)) } else { None }
     }
 
     /// Its code.

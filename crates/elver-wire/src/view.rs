@@ -57,10 +57,7 @@ impl<'a> PacketView<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<PacketView<'a>, ParseError> {
         let got = bytes.len();
         if got < BTH_LEN + ICRC_LEN {
-            return Err(ParseError::Truncated {
-                needed: BTH_LEN + ICRC_LEN,
-                got,
-            });
+            return Err(ParseError::Truncated { needed: BTH_LEN + ICRC_LEN, got });
         }
         let opcode = Opcode::from_byte(bytes[0]).ok_or(ParseError::Opcode(bytes[0]))?;
         let version = bytes[1] & 0xf;
@@ -79,10 +76,7 @@ impl<'a> PacketView<'a> {
         let carries = opcode != Opcode::CNP && opcode.operation().has_payload();
         let max = if carries { PAYLOAD_MAX } else { 0 };
         if payload.len() > max {
-            return Err(ParseError::Oversized {
-                got: payload.len(),
-                max,
-            });
+            return Err(ParseError::Oversized { got: payload.len(), max });
         }
         let psn = Psn::from_wrapping(u24_at(bytes, 9));
         let dest_qpn = Qpn::from_wrapping(u24_at(bytes, 5));
@@ -116,10 +110,7 @@ fn need(body: &[u8], needed: usize) -> Result<(), ParseError> {
     if body.len() >= needed {
         return Ok(());
     }
-    Err(ParseError::Truncated {
-        needed: needed + ICRC_LEN,
-        got: body.len() + ICRC_LEN,
-    })
+    Err(ParseError::Truncated { needed: needed + ICRC_LEN, got: body.len() + ICRC_LEN })
 }
 
 /// The transport's header, and where the next begins.
@@ -208,10 +199,7 @@ mod tests {
 
     fn aeths() -> impl Strategy<Value = Aeth> {
         (any::<u8>(), 0u32..1 << 24).prop_filter_map("syndrome", |(byte, msn)| {
-            Some(Aeth {
-                syndrome: Syndrome::from_byte(byte).ok()?,
-                msn,
-            })
+            Some(Aeth { syndrome: Syndrome::from_byte(byte).ok()?, msn })
         })
     }
 
@@ -250,18 +238,12 @@ mod tests {
         prop_oneof![
             Just(Route::Rc),
             Just(Route::Uc),
-            any::<(u32, u32)>().prop_map(|(qkey, qpn)| Route::Ud(Deth {
-                qkey,
-                src_qpn: Qpn::from_wrapping(qpn)
-            })),
+            any::<(u32, u32)>()
+                .prop_map(|(qkey, qpn)| Route::Ud(Deth { qkey, src_qpn: Qpn::from_wrapping(qpn) })),
             any::<(u32, u16, u32, Option<(u64, u8)>)>().prop_map(
                 |(qpn, stream, session, connect)| {
                     Route::Dc {
-                        eth: DcEth {
-                            src_qpn: Qpn::from_wrapping(qpn),
-                            stream,
-                            session,
-                        },
+                        eth: DcEth { src_qpn: Qpn::from_wrapping(qpn), stream, session },
                         connect: connect.map(|(access_key, mtu)| DcConnect { access_key, mtu }),
                     }
                 }

@@ -60,23 +60,9 @@ pub(crate) fn measure_remote(
     let mut exchange = Exchange::connect(server)?;
     let mut endpoint = Endpoint::open(&mut device, load, Role::Client)?;
     let offer = endpoint.offer(&device)?;
-    let Load {
-        op,
-        transport,
-        size,
-        depth,
-        ..
-    } = *load;
+    let Load { op, transport, size, depth, .. } = *load;
     let mtu = load.mtu.map(Mtu::bytes);
-    exchange.send(&Hello {
-        version: VERSION,
-        op,
-        transport,
-        size,
-        depth,
-        mtu,
-        offer,
-    })?;
+    exchange.send(&Hello { version: VERSION, op, transport, size, depth, mtu, offer })?;
     match exchange.receive()? {
         Welcome::Offer(peer) => endpoint.connect(&mut device, &peer)?,
         Welcome::Refused(why) => bail!("the server refused: {why}"),
@@ -133,21 +119,13 @@ fn run<M: Memory>(
         Op::WriteImm => SendOp::WriteWithImm(remote, 0),
         Op::Send => SendOp::Send,
         Op::FetchAdd => SendOp::FetchAdd { remote, add: 1 },
-        Op::CmpSwp => SendOp::CompareSwap {
-            remote,
-            compare: 0,
-            swap: 0,
-        },
+        Op::CmpSwp => SendOp::CompareSwap { remote, compare: 0, swap: 0 },
     };
     let batch = load.batch as usize;
     let wr = |signaled| SendWr {
         wr_id: 0,
         op,
-        flags: if signaled {
-            SendFlags::SIGNALED
-        } else {
-            SendFlags::empty()
-        },
+        flags: if signaled { SendFlags::SIGNALED } else { SendFlags::empty() },
         payload: Payload::Sges(&sges),
         dest: endpoint.dest,
     };
@@ -170,10 +148,7 @@ fn run<M: Memory>(
     loop {
         while posted - completed < window && now < end {
             posted_at[posted % window] = now;
-            device
-                .post_send(endpoint.qp, &wrs)
-                .map_err(|(_, error)| error)
-                .context("post_send")?;
+            device.post_send(endpoint.qp, &wrs).map_err(|(_, error)| error).context("post_send")?;
             posted += 1;
         }
         let found = device.poll_cq(endpoint.cq, &mut wcs)?;

@@ -77,9 +77,7 @@ impl<M: Memory> Endpoint<M> {
         let attr = device.query_device();
         let pd = device.alloc_pd()?;
         let receives = (load.depth * 2).clamp(512, attr.max_qp_wr);
-        let cq = device.create_cq(CqInit {
-            cqe: load.depth.max(64),
-        })?;
+        let cq = device.create_cq(CqInit { cqe: load.depth.max(64) })?;
         let recv_cq = device.create_cq(CqInit { cqe: receives + 64 })?;
         let len = u64::from(load.size.max(8)) + u64::from(GRH);
         let memory = device.alloc_memory(len)?;
@@ -94,11 +92,7 @@ impl<M: Memory> Endpoint<M> {
             (Transport::Ud, _) => (QpType::Ud, None),
             (Transport::Dc, Role::Client) => (QpType::Dci, None),
             (Transport::Dc, Role::Server) => {
-                let init = SrqInit {
-                    pd,
-                    max_wr: receives,
-                    max_sge: 1,
-                };
+                let init = SrqInit { pd, max_wr: receives, max_sge: 1 };
                 (QpType::Dct, Some(device.create_srq(init)?))
             }
         };
@@ -108,13 +102,7 @@ impl<M: Memory> Endpoint<M> {
             ..QpCap::default()
         };
         let dc_access_key = DC_KEY;
-        let init = QpInit {
-            cap,
-            srq,
-            recv_cq,
-            dc_access_key,
-            ..QpInit::new(qp_type, pd, cq)
-        };
+        let init = QpInit { cap, srq, recv_cq, dc_access_key, ..QpInit::new(qp_type, pd, cq) };
         let qp = device.create_qp(init)?;
         let active = device.query_port().active_mtu;
         let remote = RemoteAddr { addr: 0, rkey: 0 };
@@ -135,22 +123,14 @@ impl<M: Memory> Endpoint<M> {
             received: 0,
             owed: receives as usize,
         };
-        let attr = QpAttr {
-            qp_access_flags: access,
-            qkey: QKEY,
-            ..QpAttr::default()
-        };
+        let attr = QpAttr { qp_access_flags: access, qkey: QKEY, ..QpAttr::default() };
         endpoint.advance(device, QpState::Init, attr)?;
         if qp_type == QpType::Dct {
             let path_mtu = endpoint.mtu;
             endpoint.advance(
                 device,
                 QpState::Rtr,
-                QpAttr {
-                    path_mtu,
-                    min_rnr_timer: 1,
-                    ..attr
-                },
+                QpAttr { path_mtu, min_rnr_timer: 1, ..attr },
             )?;
         }
         Ok(endpoint)
@@ -161,10 +141,7 @@ impl<M: Memory> Endpoint<M> {
         let (now, init) = device.query_qp(self.qp)?;
         let row = qp_state::transition(init.qp_type, now.qp_state, to)
             .with_context(|| format!("no way from {} to {to}", now.qp_state))?;
-        let attr = QpAttr {
-            qp_state: to,
-            ..attr
-        };
+        let attr = QpAttr { qp_state: to, ..attr };
         Ok(device.modify_qp(self.qp, &attr, row.required | QpAttrMask::STATE)?)
     }
 
@@ -190,15 +167,9 @@ impl<M: Memory> Endpoint<M> {
         self.mtu = self.mtu.min(theirs);
         if self.transport == Transport::Ud {
             let (size, mtu) = (self.size, self.mtu.bytes());
-            ensure!(
-                size <= mtu,
-                "a UD message of {size} bytes exceeds the path MTU of {mtu}"
-            );
+            ensure!(size <= mtu, "a UD message of {size} bytes exceeds the path MTU of {mtu}");
         }
-        let av = AddressVector {
-            dgid: Gid(peer.gid),
-            ..AddressVector::default()
-        };
+        let av = AddressVector { dgid: Gid(peer.gid), ..AddressVector::default() };
         let (_, init) = device.query_qp(self.qp)?;
         let most = device.query_device().max_qp_init_rd_atom;
         let attr = QpAttr {
@@ -217,10 +188,7 @@ impl<M: Memory> Endpoint<M> {
             self.advance(device, QpState::Rtr, attr)?;
             self.advance(device, QpState::Rts, attr)?;
         }
-        self.remote = RemoteAddr {
-            addr: peer.addr,
-            rkey: peer.rkey,
-        };
+        self.remote = RemoteAddr { addr: peer.addr, rkey: peer.rkey };
         self.dest = match init.qp_type {
             QpType::Ud => Some(Dest::Ud {
                 ah: device.create_ah(self.pd, av)?,
@@ -243,11 +211,7 @@ impl<M: Memory> Endpoint<M> {
 
     /// The local bytes of an operation.
     pub(crate) fn sge(&self) -> Sge {
-        Sge {
-            addr: self.mr.addr,
-            length: self.size,
-            lkey: self.mr.lkey,
-        }
+        Sge { addr: self.mr.addr, length: self.size, lkey: self.mr.lkey }
     }
 
     /// Takes what arrived and posts receives in its place; returns how many messages there were.
@@ -259,11 +223,7 @@ impl<M: Memory> Endpoint<M> {
             return Ok(0);
         }
         for wc in &wcs[..found] {
-            ensure!(
-                wc.status == WcStatus::Success,
-                "a receive failed: {}",
-                wc.status
-            );
+            ensure!(wc.status == WcStatus::Success, "a receive failed: {}", wc.status);
         }
         self.received += found as u64;
         self.owed += found;
@@ -275,15 +235,8 @@ impl<M: Memory> Endpoint<M> {
     fn repost<D: Device>(&mut self, device: &mut D, spare: usize) -> Result<()> {
         while self.owed > spare {
             let (addr, lkey) = (self.mr.addr, self.mr.lkey);
-            let sges = [Sge {
-                addr,
-                length: self.mr.length as u32,
-                lkey,
-            }];
-            let wrs = [RecvWr {
-                wr_id: 0,
-                sges: &sges,
-            }; REPOST];
+            let sges = [Sge { addr, length: self.mr.length as u32, lkey }];
+            let wrs = [RecvWr { wr_id: 0, sges: &sges }; REPOST];
             let count = self.owed.min(REPOST);
             let posted = match self.srq {
                 Some(srq) => device.post_srq_recv(srq, &wrs[..count]),

@@ -74,20 +74,14 @@ impl Exchange {
         stream.set_read_timeout(Some(LINE_WAIT))?;
         stream.set_write_timeout(Some(LINE_WAIT))?;
         stream.set_nodelay(true)?;
-        Ok(Exchange {
-            reader: BufReader::new(stream),
-            peer,
-        })
+        Ok(Exchange { reader: BufReader::new(stream), peer })
     }
 
     pub(crate) fn send(&mut self, line: &impl Serialize) -> Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         let peer = self.peer;
-        self.reader
-            .get_mut()
-            .write_all(&bytes)
-            .with_context(|| format!("{peer} is gone"))
+        self.reader.get_mut().write_all(&bytes).with_context(|| format!("{peer} is gone"))
     }
 
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
@@ -102,10 +96,7 @@ impl Exchange {
         if read == 0 {
             bail!("{peer} closed the exchange");
         }
-        ensure!(
-            line.ends_with('\n'),
-            "{peer} sent a line of more than {LINE_MAX} bytes"
-        );
+        ensure!(line.ends_with('\n'), "{peer} sent a line of more than {LINE_MAX} bytes");
         serde_json::from_str(&line).with_context(|| format!("{peer} sent {line:?}"))
     }
 

@@ -46,22 +46,14 @@ fn run_client(op: Op, args: &ClientArgs, capture: Option<&Path>) -> Result<(), F
         None => own_address(args.server)?,
     };
     let config = soft_config(own, &args.device, capture);
-    let measured = client::measure_remote(
-        config,
-        (args.server, args.port).into(),
-        &load,
-        args.device.idle,
-    )?;
+    let measured =
+        client::measure_remote(config, (args.server, args.port).into(), &load, args.device.idle)?;
     report::print(&load, Placement::Remote, &measured, args.load.json)
 }
 
 /// The address that the route to `server` starts from.
 fn own_address(server: IpAddr) -> Result<IpAddr, Failure> {
-    let any: IpAddr = if server.is_ipv4() {
-        [0, 0, 0, 0].into()
-    } else {
-        [0u16; 8].into()
-    };
+    let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect((server, EXCHANGE_PORT))?;
     let own = socket.local_addr()?.ip();
@@ -91,11 +83,7 @@ pub(crate) fn measure_pair(
         pin(0);
         let own = free_loopback();
         let config = soft_config(own, device, capture);
-        return Ok(client::measure_process(
-            SoftDevice::open(config)?,
-            load,
-            device.idle,
-        )?);
+        return Ok(client::measure_process(SoftDevice::open(config)?, load, device.idle)?);
     }
     let beside = capture.map(second_file);
     let (_, measured) = pair::run(
@@ -138,10 +126,7 @@ fn soft_config(own: IpAddr, args: &DeviceArgs, capture: Option<&Path>) -> SoftCo
     config.capture = capture.map(Path::to_path_buf);
     if args.loss > 0.0 {
         let per_million = (args.loss.min(100.0) * 10_000.0) as u32;
-        config.loss = Some(Loss {
-            per_million,
-            seed: LOSS_SEED,
-        });
+        config.loss = Some(Loss { per_million, seed: LOSS_SEED });
     }
     config
 }
@@ -175,34 +160,22 @@ impl Load {
                 "{transport:?} has no {op:?}: READ and atomics need rc or dc, WRITE rc, dc or uc"
             )));
         }
-        let size = if matches!(op, Op::FetchAdd | Op::CmpSwp) {
-            8
-        } else {
-            args.size
-        };
+        let size = if matches!(op, Op::FetchAdd | Op::CmpSwp) { 8 } else { args.size };
         if size > 1 << 30 {
-            return Err(Failure::unusable(format!(
-                "--size {size} is more than 1 GiB"
-            )));
+            return Err(Failure::unusable(format!("--size {size} is more than 1 GiB")));
         }
         if !(args.duration > 0.0 && args.duration <= 86_400.0) {
             let duration = args.duration;
-            return Err(Failure::unusable(format!(
-                "--duration {duration} is not up to a day"
-            )));
+            return Err(Failure::unusable(format!("--duration {duration} is not up to a day")));
         }
         let mtu = match args.mtu {
             None => None,
             Some(bytes) => Some(elver_verbs::Mtu::from_bytes(bytes).ok_or_else(|| {
-                Failure::unusable(format!(
-                    "--mtu {bytes} is none of 256, 512, 1024, 2048, 4096"
-                ))
+                Failure::unusable(format!("--mtu {bytes} is none of 256, 512, 1024, 2048, 4096"))
             })?),
         };
         if transport == Transport::Ud && size > mtu.map_or(4096, |mtu| mtu.bytes()) {
-            return Err(Failure::unusable(format!(
-                "a UD message of {size} bytes exceeds the MTU"
-            )));
+            return Err(Failure::unusable(format!("a UD message of {size} bytes exceeds the MTU")));
         }
         let (depth, batch) = match args.mode {
             Mode::Sync => (1, 1),

@@ -9,11 +9,7 @@ use crate::perf::client::{Load, Measured};
 impl Measured {
     /// Operations a second.
     pub(crate) fn ops_per_s(&self) -> f64 {
-        if self.seconds > 0.0 {
-            self.ops as f64 / self.seconds
-        } else {
-            0.0
-        }
+        if self.seconds > 0.0 { self.ops as f64 / self.seconds } else { 0.0 }
     }
 
     /// Payload, in 10^9 bits a second.
@@ -34,10 +30,7 @@ pub(crate) fn print(
     measured: &Measured,
     as_json: bool,
 ) -> Result<(), Failure> {
-    let (min, max) = (
-        measured.latency.min() as f64 / 1e3,
-        measured.latency.max() as f64 / 1e3,
-    );
+    let (min, max) = (measured.latency.min() as f64 / 1e3, measured.latency.max() as f64 / 1e3);
     let mean = measured.latency.mean() / 1e3;
     let percentile = |p| measured.latency_us(p);
     if as_json {
@@ -85,19 +78,13 @@ pub(crate) fn print(
             percentile(99.0),
             percentile(99.9)
         );
-        println!(
-            "  retransmits {:>14}   errors {}",
-            measured.retransmits, measured.errors
-        );
+        println!("  retransmits {:>14}   errors {}", measured.retransmits, measured.errors);
         if let Some(delivered) = measured.delivered {
             println!("  delivered   {delivered:>14}");
         }
     }
     if measured.errors > 0 {
-        return Err(Failure::Failed(anyhow::anyhow!(
-            "{} operations failed",
-            measured.errors
-        )));
+        return Err(Failure::Failed(anyhow::anyhow!("{} operations failed", measured.errors)));
     }
     Ok(())
 }

@@ -85,11 +85,7 @@ fn open(
     device: &mut SoftDevice,
     hello: &Hello,
 ) -> Result<Endpoint<<SoftDevice as Device>::Memory>> {
-    anyhow::ensure!(
-        hello.version == VERSION,
-        "client speaks version {}",
-        hello.version
-    );
+    anyhow::ensure!(hello.version == VERSION, "client speaks version {}", hello.version);
     let args = LoadArgs {
         transport: hello.transport,
         size: hello.size,

@@ -18,10 +18,7 @@ pub struct VecMemory {
 
 impl VecMemory {
     pub fn new(base: u64, len: usize) -> VecMemory {
-        VecMemory {
-            base,
-            bytes: Rc::new(RefCell::new(vec![0; len])),
-        }
+        VecMemory { base, bytes: Rc::new(RefCell::new(vec![0; len])) }
     }
 
     pub fn fill(&self, at: usize, bytes: &[u8]) {
@@ -105,28 +102,15 @@ impl Host {
         let cq = nic.create_cq(CqInit { cqe: 4096 }).unwrap();
         let memory = VecMemory::new(0x1000_0000 * (seed + 1), REGION);
         let mr = nic.reg_mr(pd, memory.clone(), None, ALL_ACCESS).unwrap();
-        Host {
-            nic,
-            pd,
-            cq,
-            memory,
-            mr,
-        }
+        Host { nic, pd, cq, memory, mr }
     }
 
     pub fn sge(&self, at: u64, length: u32) -> Sge {
-        Sge {
-            addr: self.mr.addr + at,
-            length,
-            lkey: self.mr.lkey,
-        }
+        Sge { addr: self.mr.addr + at, length, lkey: self.mr.lkey }
     }
 
     pub fn remote(&self, at: u64) -> RemoteAddr {
-        RemoteAddr {
-            addr: self.mr.addr + at,
-            rkey: self.mr.rkey,
-        }
+        RemoteAddr { addr: self.mr.addr + at, rkey: self.mr.rkey }
     }
 
     pub fn poll(&mut self) -> Vec<Wc> {
@@ -142,16 +126,8 @@ impl Host {
     }
 
     pub fn create_qp(&mut self, qp_type: QpType) -> Qp {
-        let cap = QpCap {
-            max_send_sge: 4,
-            max_recv_sge: 4,
-            ..QpCap::default()
-        };
-        let init = QpInit {
-            cap,
-            sq_sig_all: true,
-            ..QpInit::new(qp_type, self.pd, self.cq)
-        };
+        let cap = QpCap { max_send_sge: 4, max_recv_sge: 4, ..QpCap::default() };
+        let init = QpInit { cap, sq_sig_all: true, ..QpInit::new(qp_type, self.pd, self.cq) };
         self.nic.create_qp(init).unwrap()
     }
 
@@ -184,10 +160,7 @@ impl Host {
         self.init_qp(qp, qp_type);
         let mut attr = QpAttr {
             qp_state: QpState::Rtr,
-            ah_attr: AddressVector {
-                dgid: Gid::from(peer),
-                ..AddressVector::default()
-            },
+            ah_attr: AddressVector { dgid: Gid::from(peer), ..AddressVector::default() },
             path_mtu: Mtu::Mtu1024,
             dest_qp_num,
             rq_psn: 0xff_fff0,
@@ -203,11 +176,7 @@ impl Host {
         change(&mut attr);
         for state in [QpState::Rtr, QpState::Rts] {
             attr.qp_state = state;
-            let from = if state == QpState::Rtr {
-                QpState::Init
-            } else {
-                QpState::Rtr
-            };
+            let from = if state == QpState::Rtr { QpState::Init } else { QpState::Rtr };
             let Some(row) = qp_state::transition(qp_type, from, state) else {
                 return;
             };
@@ -218,13 +187,7 @@ impl Host {
 
     pub fn post(&mut self, now: Time, qp: Qp, op: SendOp, sges: &[Sge], dest: Option<Dest>) {
         let payload = Payload::Sges(sges);
-        let wr = SendWr {
-            wr_id: 7,
-            op,
-            flags: SendFlags::empty(),
-            payload,
-            dest,
-        };
+        let wr = SendWr { wr_id: 7, op, flags: SendFlags::empty(), payload, dest };
         self.nic.post_send(now, qp, &[wr]).unwrap();
     }
 }
@@ -251,11 +214,7 @@ impl Net {
             change(&mut config);
             Host::new(config, host as u64)
         });
-        Net {
-            now: Time(1_000_000),
-            hosts: hosts.collect(),
-            wire: VecDeque::new(),
-        }
+        Net { now: Time(1_000_000), hosts: hosts.collect(), wire: VecDeque::new() }
     }
 
     /// Connects a pair of QPs of hosts 0 and 1.
@@ -278,11 +237,7 @@ impl Net {
                 let bytes = &mut buf[..sent.len];
                 icrc::seal(&sent.flow, 0, bytes);
                 let (flow, traffic_class) = (sent.flow, sent.traffic_class);
-                self.wire.push_back(Packet {
-                    flow,
-                    traffic_class,
-                    bytes: bytes.to_vec(),
-                });
+                self.wire.push_back(Packet { flow, traffic_class, bytes: bytes.to_vec() });
             }
         }
         self.wire.len() > before
@@ -317,11 +272,7 @@ impl Net {
             if self.transmit() {
                 continue;
             }
-            let due = self
-                .hosts
-                .iter()
-                .filter_map(|host| host.nic.poll_timeout())
-                .min();
+            let due = self.hosts.iter().filter_map(|host| host.nic.poll_timeout()).min();
             match due {
                 Some(due) if due <= end => self.now = self.now.max(due),
                 _ => return,

@@ -28,19 +28,9 @@ impl End {
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_ATOMIC;
         let mr = device.reg_mr(pd, memory.clone(), None, access).unwrap();
-        let init = QpInit {
-            sq_sig_all: true,
-            ..QpInit::new(qp_type, pd, cq)
-        };
+        let init = QpInit { sq_sig_all: true, ..QpInit::new(qp_type, pd, cq) };
         let qp = device.create_qp(init).unwrap();
-        End {
-            device,
-            pd,
-            cq,
-            memory,
-            mr,
-            qp,
-        }
+        End { device, pd, cq, memory, mr, qp }
     }
 
     pub fn connect(&mut self, peer: IpAddr, dest_qp_num: u32) {
@@ -49,10 +39,7 @@ impl End {
             qp_access_flags: AccessFlags::REMOTE_WRITE
                 | AccessFlags::REMOTE_READ
                 | AccessFlags::REMOTE_ATOMIC,
-            ah_attr: AddressVector {
-                dgid: Gid::from(peer),
-                ..AddressVector::default()
-            },
+            ah_attr: AddressVector { dgid: Gid::from(peer), ..AddressVector::default() },
             path_mtu: self.device.query_port().active_mtu,
             dest_qp_num,
             max_rd_atomic: 16,
@@ -64,38 +51,23 @@ impl End {
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
             attr.qp_state = to;
             let row = qp_state::transition(qp_type, from, to).unwrap();
-            self.device
-                .modify_qp(self.qp, &attr, row.required | QpAttrMask::STATE)
-                .unwrap();
+            self.device.modify_qp(self.qp, &attr, row.required | QpAttrMask::STATE).unwrap();
             from = to;
         }
     }
 
     pub fn sge(&self, at: u64, length: u32) -> Sge {
-        Sge {
-            addr: self.mr.addr + at,
-            length,
-            lkey: self.mr.lkey,
-        }
+        Sge { addr: self.mr.addr + at, length, lkey: self.mr.lkey }
     }
 
     pub fn remote(&self, at: u64) -> RemoteAddr {
-        RemoteAddr {
-            addr: self.mr.addr + at,
-            rkey: self.mr.rkey,
-        }
+        RemoteAddr { addr: self.mr.addr + at, rkey: self.mr.rkey }
     }
 
     pub fn post(&mut self, op: SendOp, sges: &[Sge]) {
         let payload = Payload::Sges(sges);
         let flags = SendFlags::SIGNALED;
-        let wr = SendWr {
-            wr_id: 1,
-            op,
-            flags,
-            payload,
-            dest: None,
-        };
+        let wr = SendWr { wr_id: 1, op, flags, payload, dest: None };
         self.device.post_send(self.qp, &[wr]).unwrap();
     }
 }
