@@ -1,1 +1,42 @@
-//! Stub.
+//! The software RDMA NIC in virtual time: many devices on one network and one clock, with faults,
+//! and a model that checks everything they do.
+//!
+//! [`run`] is a pure function of its seed. It makes hosts, connects queue pairs of all transports,
+//! posts WRs of all operations, good ones and bad ones, and lets packets be lost, copied, held
+//! back, damaged and replayed, hosts be cut off, stand still and crash. That is the safety phase:
+//! nothing wrong may happen. Then all faults end, and in the liveness phase every WR must complete
+//! within the time that its QP's retries allow. The code that is run is the code that ships:
+//! [`elver_rnic`] does not know that its clock is not real.
+//!
+//! ```
+//! use elver_sim::{Options, run};
+//!
+//! let report = run(42, &Options::default()).unwrap();
+//! assert_eq!(run(42, &Options::default()).unwrap().trace_hash, report.trace_hash);
+//! ```
+//!
+//! A [`Canary`] plants a bug, which the model must catch: [`run`] then fails.
+#![forbid(unsafe_code)]
+
+mod canary;
+mod coverage;
+mod faults;
+mod host;
+mod memory;
+mod model;
+mod network;
+mod options;
+mod pattern;
+mod plan;
+mod rng;
+mod run;
+mod setup;
+mod trace;
+mod workload;
+mod world;
+
+pub use canary::{Canary, UnknownCanary};
+pub use coverage::Coverage;
+pub use faults::Fault;
+pub use options::{Failure, OpCount, Options, Report, Transport, UnknownTransport};
+pub use run::run;

@@ -1,0 +1,186 @@
+//! Bugs to plant: a model that does not catch them is worth nothing.
+//!
+//! They are planted between the device and the world, so that no product code knows of them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use elver_verbs::Wc;
+use elver_wire::{BTH_LEN, ICRC_LEN, IpId, Message, PacketView, icrc};
+use thiserror::Error;
+
+use crate::network::Packet;
+use crate::rng::Rng;
+
+/// A bug to plant in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Canary {
+    /// A responder takes a duplicate of a request for a new one.
+    Duplicate,
+    /// A payload changes under a valid ICRC.
+    Corrupt,
+    /// A WRITE goes to a wrong address.
+    Misplace,
+    /// A completion is lost.
+    LostCompletion,
+    /// A completion is given twice.
+    RepeatedCompletion,
+    /// Two completions change places.
+    ReorderedCompletion,
+}
+
+impl Canary {
+    /// Every canary.
+    pub const ALL: [Canary; 6] = [
+        Canary::Duplicate,
+        Canary::Corrupt,
+        Canary::Misplace,
+        Canary::LostCompletion,
+        Canary::RepeatedCompletion,
+        Canary::ReorderedCompletion,
+    ];
+}
+
+impl fmt::Display for Canary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Canary::Duplicate => "duplicate",
+            Canary::Corrupt => "corrupt",
+            Canary::Misplace => "misplace",
+            Canary::LostCompletion => "lost-completion",
+            Canary::RepeatedCompletion => "repeated-completion",
+            Canary::ReorderedCompletion => "reordered-completion",
+        })
+    }
+}
+
+/// No canary has such a name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "unknown canary `{0}`; the canaries are duplicate, corrupt, misplace, lost-completion, \
+     repeated-completion and reordered-completion"
+)]
+pub struct UnknownCanary(pub String);
+
+impl FromStr for Canary {
+    type Err = UnknownCanary;
+
+    fn from_str(name: &str) -> Result<Canary, UnknownCanary> {
+        Canary::ALL
+            .into_iter()
+            .find(|canary| canary.to_string() == name)
+            .ok_or_else(|| UnknownCanary(name.into()))
+    }
+}
+
+/// Strikes in a hundred chances: often enough for a short run, seldom enough to look like a bug.
+const STRIKE_PERCENT: u32 = 10;
+/// Where the PSN stands in a BTH.
+const PSN_AT: usize = 9;
+/// Where the virtual address stands in the RETH of an RC or UC WRITE.
+const VA_AT: usize = BTH_LEN;
+/// How far a misplaced WRITE goes astray, in bytes.
+const ASTRAY: u64 = 8;
+
+/// Plants a run's bug.
+#[derive(Debug)]
+pub(crate) struct Planter {
+    canary: Option<Canary>,
+    rng: Rng,
+    pub(crate) strikes: u64,
+}
+
+impl Planter {
+    pub(crate) fn new(canary: Option<Canary>, rng: Rng) -> Planter {
+        Planter { canary, rng, strikes: 0 }
+    }
+
+    fn strikes(&mut self, canary: Canary) -> bool {
+        let struck = self.canary == Some(canary) && self.rng.percent(STRIKE_PERCENT);
+        self.strikes += u64::from(struck);
+        struck
+    }
+
+    /// Spoils a packet that a host is about to take. What it returns comes right behind it.
+    pub(crate) fn packet(&mut self, packet: &mut Packet) -> Option<Packet> {
+        self.canary?;
+        let Ok(view) = PacketView::parse(&packet.bytes) else { return None };
+        // A damaged packet stays one: it must not become valid by being sealed anew.
+        let id = icrc::verify(&packet.meta.flow, packet.meta.ip_id, &packet.bytes).ok()?;
+        let (headers, payload_len) = (*view.headers(), view.payload().len());
+        match headers.message() {
+            Message::SendOnly(_) | Message::FetchAdd(_) if self.strikes(Canary::Duplicate) => {
+                let mut again = packet.clone();
+                let psn = headers.psn.next().get().to_be_bytes();
+                again.bytes[PSN_AT..PSN_AT + 3].copy_from_slice(&psn[1..]);
+                seal(&mut again, id);
+                Some(again)
+            }
+            _ if payload_len > 0 && self.strikes(Canary::Corrupt) => {
+                let padded = payload_len.next_multiple_of(4);
+                let start = packet.bytes.len() - ICRC_LEN - padded;
+                let at = start + self.rng.index(payload_len);
+                packet.bytes[at] ^= 1 << self.rng.below(8);
+                seal(packet, id);
+                None
+            }
+            Message::WriteOnly(reth, _) | Message::WriteFirst(reth)
+                if reth.len > 0
+                    && matches!(headers.route(), elver_wire::Route::Rc | elver_wire::Route::Uc)
+                    && self.strikes(Canary::Misplace) =>
+            {
+                let astray = (reth.va + ASTRAY).to_be_bytes();
+                packet.bytes[VA_AT..VA_AT + astray.len()].copy_from_slice(&astray);
+                seal(packet, id);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Spoils completions that a host has polled.
+    pub(crate) fn completions(&mut self, wcs: &mut Vec<Wc>) {
+        if wcs.is_empty() {
+            return;
+        }
+        if self.strikes(Canary::LostCompletion) {
+            let lost = self.rng.index(wcs.len());
+            wcs.remove(lost);
+        } else if self.strikes(Canary::RepeatedCompletion) {
+            let again = wcs[self.rng.index(wcs.len())];
+            wcs.push(again);
+        } else if self.canary == Some(Canary::ReorderedCompletion)
+            && let Some(first) = (1..wcs.len()).find(|at| one_queue(&wcs[at - 1], &wcs[*at]))
+            && self.strikes(Canary::ReorderedCompletion)
+        {
+            wcs.swap(first - 1, first);
+        }
+    }
+}
+
+/// Whether two completions are of the same queue of one QP.
+fn one_queue(a: &Wc, b: &Wc) -> bool {
+    a.qp_num == b.qp_num && a.wr_id & 1 == b.wr_id & 1
+}
+
+fn seal(packet: &mut Packet, id: u16) {
+    icrc::seal(&packet.meta.flow, id, &mut packet.bytes);
+    if let IpId::Exact(known) = &mut packet.meta.ip_id {
+        *known = id;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_return() {
+        for canary in Canary::ALL {
+            assert_eq!(canary.to_string().parse(), Ok(canary));
+            let listed = UnknownCanary(String::new()).to_string();
+            assert!(listed.contains(&canary.to_string()), "{canary} is not listed");
+        }
+        assert!("nothing".parse::<Canary>().is_err());
+    }
+}

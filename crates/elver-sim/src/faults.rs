@@ -1,0 +1,178 @@
+use std::fmt;
+
+use crate::rng::Rng;
+
+/// What goes wrong in a run, besides bad WRs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// A packet is lost.
+    Loss,
+    /// A packet arrives twice.
+    Duplicate,
+    /// A packet is held back, so that later ones overtake it.
+    Reorder,
+    /// Up to three bits of a packet flip: as many as a CRC-32 is sure to catch at these lengths.
+    Corrupt,
+    /// A packet is cut short.
+    Truncate,
+    /// A packet that was delivered long ago comes again.
+    Replay,
+    /// A datagram of random bytes.
+    Garbage,
+    /// The time on the way varies from packet to packet.
+    Jitter,
+    /// A sender's queue is full and its packet is dropped.
+    QueueDrop,
+    /// A packet is marked as having met congestion.
+    EcnMark,
+    /// All packets from one host to another are lost for a while.
+    Partition,
+    /// A host does nothing for a while; its packets wait.
+    SlowEngine,
+    /// A host loses its device and its memory, and comes back with new ones at the old address.
+    Crash,
+}
+
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Fault; 13] = [
+        Fault::Loss,
+        Fault::Duplicate,
+        Fault::Reorder,
+        Fault::Corrupt,
+        Fault::Truncate,
+        Fault::Replay,
+        Fault::Garbage,
+        Fault::Jitter,
+        Fault::QueueDrop,
+        Fault::EcnMark,
+        Fault::Partition,
+        Fault::SlowEngine,
+        Fault::Crash,
+    ];
+
+    /// Its name, in lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fault::Loss => "loss",
+            Fault::Duplicate => "duplicate",
+            Fault::Reorder => "reorder",
+            Fault::Corrupt => "corrupt",
+            Fault::Truncate => "truncate",
+            Fault::Replay => "replay",
+            Fault::Garbage => "garbage",
+            Fault::Jitter => "jitter",
+            Fault::QueueDrop => "queue-drop",
+            Fault::EcnMark => "ecn-mark",
+            Fault::Partition => "partition",
+            Fault::SlowEngine => "slow-engine",
+            Fault::Crash => "crash",
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Rates of the faults of one direction between two hosts, in parts per million of its packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rates {
+    pub(crate) loss: u32,
+    pub(crate) duplicate: u32,
+    pub(crate) reorder: u32,
+    pub(crate) corrupt: u32,
+    pub(crate) truncate: u32,
+    pub(crate) replay: u32,
+    pub(crate) garbage: u32,
+    pub(crate) ecn_mark: u32,
+    /// Most that jitter adds to the time on the way, in nanoseconds.
+    pub(crate) jitter_ns: u64,
+}
+
+/// Which faults a run has, and how many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FaultPlan {
+    /// Upper bounds of the rates; each direction draws its own below them.
+    rates: Rates,
+    /// How much a sender's queue holds, in nanoseconds of the line rate.
+    pub(crate) queue_ns: u64,
+    /// How many of the harness's actions in a hundred are partitions, slow engines and crashes.
+    pub(crate) partition_percent: u32,
+    pub(crate) slow_percent: u32,
+    pub(crate) crash_percent: u32,
+}
+
+/// A queue that never fills in a run: a second at the line rate.
+const ROOMY_NS: u64 = 1_000_000_000;
+
+impl FaultPlan {
+    /// One run in four has no fault at all: whatever goes wrong there is the device's.
+    pub(crate) fn generate(rng: &mut Rng) -> FaultPlan {
+        let mut plan = FaultPlan {
+            rates: Rates::default(),
+            queue_ns: ROOMY_NS,
+            partition_percent: 0,
+            slow_percent: 0,
+            crash_percent: 0,
+        };
+        if rng.percent(25) {
+            return plan;
+        }
+        let severity = rng.pick(&[1_000, 10_000, 50_000, 150_000]);
+        let rates = &mut plan.rates;
+        for rate in [
+            &mut rates.loss,
+            &mut rates.duplicate,
+            &mut rates.reorder,
+            &mut rates.corrupt,
+            &mut rates.truncate,
+            &mut rates.replay,
+            &mut rates.garbage,
+            &mut rates.ecn_mark,
+        ] {
+            if rng.percent(35) {
+                *rate = severity;
+            }
+        }
+        if rng.percent(20) {
+            rates.jitter_ns = rng.pick(&[500, 5_000, 30_000]);
+        }
+        if rng.percent(15) {
+            plan.queue_ns = rng.pick(&[1_000, 4_000, 20_000]);
+        }
+        for percent in [&mut plan.partition_percent, &mut plan.slow_percent] {
+            if rng.percent(25) {
+                *percent = 4;
+            }
+        }
+        if rng.percent(20) {
+            plan.crash_percent = 2;
+        }
+        plan
+    }
+
+    /// The rates of one direction.
+    pub(crate) fn direction(&self, rng: &mut Rng) -> Rates {
+        let mut draw = |most: u32| {
+            if most > 0 && rng.percent(70) {
+                rng.between(1, u64::from(most)) as u32
+            } else {
+                0
+            }
+        };
+        Rates {
+            loss: draw(self.rates.loss),
+            duplicate: draw(self.rates.duplicate),
+            reorder: draw(self.rates.reorder),
+            corrupt: draw(self.rates.corrupt),
+            truncate: draw(self.rates.truncate),
+            replay: draw(self.rates.replay),
+            garbage: draw(self.rates.garbage),
+            ecn_mark: draw(self.rates.ecn_mark),
+            jitter_ns: self.rates.jitter_ns,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+use std::collections::VecDeque;
+
+use elver_rnic::{Config, Rnic};
+use elver_verbs::{AddressVector, Ah, Cq, CqInit, Gid, Pd, VerbsError};
+
+use crate::memory::SimMemory;
+use crate::model::ArenaId;
+use crate::network::Packet;
+
+/// Entries of a host's CQ: more than a run has WRs outstanding.
+const CQ_ENTRIES: u32 = 1 << 14;
+/// Packets that wait for a slow engine at most, as in a socket buffer.
+pub(crate) const INBOX_PACKETS: usize = 2_048;
+
+/// What a completion event was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Armed {
+    No,
+    Any,
+    Solicited,
+}
+
+/// A host: a device, and what stands around it.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) rnic: Rnic<SimMemory>,
+    pub(crate) config: Config,
+    pub(crate) arena: ArenaId,
+    pub(crate) pd: Pd,
+    pub(crate) cq: Cq,
+    /// Address handles, by host.
+    pub(crate) ahs: Vec<Ah>,
+    pub(crate) inbox: VecDeque<Packet>,
+    /// Its engine works until then.
+    pub(crate) busy_until: u64,
+    /// When its engine runs next.
+    pub(crate) wake_at: Option<u64>,
+    pub(crate) armed: Armed,
+}
+
+/// The objects that every host has from the start.
+pub(crate) struct Objects {
+    pub(crate) rnic: Rnic<SimMemory>,
+    pub(crate) pd: Pd,
+    pub(crate) foreign: Pd,
+    pub(crate) cq: Cq,
+    pub(crate) ahs: Vec<Ah>,
+}
+
+impl Objects {
+    /// Makes a device and these objects in it. `gids` are those of all hosts.
+    pub(crate) fn make(config: &Config, gids: &[Gid], seed: u64) -> Result<Objects, VerbsError> {
+        let mut rnic = Rnic::new(config.clone(), seed)?;
+        let pd = rnic.alloc_pd()?;
+        let foreign = rnic.alloc_pd()?;
+        let cq = rnic.create_cq(CqInit { cqe: CQ_ENTRIES })?;
+        let mut ahs = Vec::with_capacity(gids.len());
+        for gid in gids {
+            ahs.push(rnic.create_ah(pd, AddressVector { dgid: *gid, ..AddressVector::default() })?);
+        }
+        Ok(Objects { rnic, pd, foreign, cq, ahs })
+    }
+}
+
+impl Host {
+    pub(crate) fn new(config: Config, objects: Objects, arena: ArenaId) -> Host {
+        Host {
+            rnic: objects.rnic,
+            config,
+            arena,
+            pd: objects.pd,
+            cq: objects.cq,
+            ahs: objects.ahs,
+            inbox: VecDeque::new(),
+            busy_until: 0,
+            wake_at: None,
+            armed: Armed::No,
+        }
+    }
+
+    /// Asks for the engine to run at `at`, or as soon after as it is free.
+    pub(crate) fn wake(&mut self, at: u64) {
+        let at = at.max(self.busy_until);
+        self.wake_at = Some(self.wake_at.map_or(at, |planned| planned.min(at)));
+    }
+}

@@ -1,0 +1,114 @@
+use std::cell::{Ref, RefCell};
+use std::rc::Rc;
+
+use elver_verbs::{Memory, MemoryError};
+
+/// Memory of a simulated host. A clone is the same memory.
+#[derive(Clone, Debug)]
+pub(crate) struct SimMemory {
+    bytes: Rc<RefCell<Vec<u8>>>,
+    base: u64,
+}
+
+impl SimMemory {
+    /// Memory that holds `bytes` and stands at the virtual address `base`.
+    pub(crate) fn new(bytes: Vec<u8>, base: u64) -> SimMemory {
+        SimMemory {
+            bytes: Rc::new(RefCell::new(bytes)),
+            base,
+        }
+    }
+
+    /// The bytes, to look at.
+    pub(crate) fn view(&self) -> Ref<'_, Vec<u8>> {
+        self.bytes.borrow()
+    }
+
+    fn word(&self, offset: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, MemoryError> {
+        let mut word = [0; 8];
+        if !offset.is_multiple_of(word.len() as u64) {
+            return Err(MemoryError::Misaligned { offset });
+        }
+        self.read(offset, &mut word)?;
+        let before = u64::from_ne_bytes(word);
+        self.write(offset, &change(before).to_ne_bytes())?;
+        Ok(before)
+    }
+}
+
+impl Memory for SimMemory {
+    fn size(&self) -> u64 {
+        self.bytes.borrow().len() as u64
+    }
+
+    fn base_addr(&self) -> u64 {
+        self.base
+    }
+
+    fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        MemoryError::check_range(offset, dst.len() as u64, self.size())?;
+        let at = offset as usize;
+        dst.copy_from_slice(&self.bytes.borrow()[at..at + dst.len()]);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        MemoryError::check_range(offset, src.len() as u64, self.size())?;
+        let at = offset as usize;
+        self.bytes.borrow_mut()[at..at + src.len()].copy_from_slice(src);
+        Ok(())
+    }
+
+    fn copy_from(
+        &self,
+        offset: u64,
+        src: &SimMemory,
+        src_offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryError> {
+        MemoryError::check_range(offset, len, self.size())?;
+        MemoryError::check_range(src_offset, len, src.size())?;
+        let (to, from, len) = (offset as usize, src_offset as usize, len as usize);
+        if Rc::ptr_eq(&self.bytes, &src.bytes) {
+            self.bytes.borrow_mut().copy_within(from..from + len, to);
+        } else {
+            let source = src.bytes.borrow();
+            self.bytes.borrow_mut()[to..to + len].copy_from_slice(&source[from..from + len]);
+        }
+        Ok(())
+    }
+
+    fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, MemoryError> {
+        self.word(offset, |before| if before == compare { swap } else { before })
+    }
+
+    fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, MemoryError> {
+        self.word(offset, |before| before.wrapping_add(add))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_may_overlap() {
+        let memory = SimMemory::new((0..16).collect(), 0);
+        memory.copy_from(2, &memory, 0, 8).unwrap();
+        assert_eq!(memory.view()[..10], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn bounds_and_alignment_are_checked() {
+        let memory = SimMemory::new(vec![0; 16], 0);
+        assert!(memory.write(9, &[0; 8]).is_err());
+        assert!(memory.copy_from(0, &memory.clone(), 12, 8).is_err());
+        assert_eq!(
+            memory.fetch_add(4, 1),
+            Err(MemoryError::Misaligned { offset: 4 })
+        );
+        assert_eq!(memory.fetch_add(8, 5), Ok(0));
+        assert_eq!(memory.compare_swap(8, 5, 9), Ok(5));
+        assert_eq!(memory.compare_swap(8, 5, 1), Ok(9));
+    }
+}

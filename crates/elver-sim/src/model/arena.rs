@@ -1,0 +1,217 @@
+use elver_rnic::Rnic;
+use elver_verbs::{AccessFlags, Memory, MrInfo, Pd, Sge};
+
+use super::{ArenaId, OpId, RecvId, Violation};
+use crate::memory::SimMemory;
+use crate::pattern::Stream;
+use crate::rng::Rng;
+
+/// Bytes of a chunk, unless a single range needs more.
+const CHUNK_BYTES: u32 = 32 * 1024;
+/// Most bytes between two ranges that nobody may touch.
+const GAP_BYTES: u64 = 24;
+/// Alignment of atomics.
+const WORD: u32 = 8;
+
+/// What peers may do with a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Everything.
+    Open,
+    /// Nothing.
+    Closed,
+    /// Everything, but in another protection domain.
+    Foreign,
+}
+
+/// A part of a host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) arena: ArenaId,
+    pub(crate) chunk: usize,
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+}
+
+/// Whose a range is, which says what it must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The message of a WR from `skip` on: sent from here, and never changed.
+    Message { op: OpId, skip: u32 },
+    /// What a WR fetches, from `skip` on.
+    Fetched { op: OpId, skip: u32 },
+    /// What a WRITE writes.
+    Written(OpId),
+    /// A receive, from `skip` on.
+    Received { recv: RecvId, skip: u32 },
+    /// Shared by several WRs; checked as a cell.
+    Cell,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+    pub(crate) owner: Owner,
+}
+
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) memory: SimMemory,
+    pub(crate) info: MrInfo,
+    /// What it holds where nothing was written.
+    pub(crate) fill: Stream,
+    pub(crate) claims: Vec<Claim>,
+    room: Room,
+    used: u32,
+}
+
+/// The registered memory of a host, between two crashes. It grows as ranges are taken, and never
+/// gives one twice.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    id: ArenaId,
+    pub(crate) host: usize,
+    pd: Pd,
+    foreign: Pd,
+    pub(crate) chunks: Vec<Chunk>,
+    /// The host has crashed: this memory is gone.
+    pub(crate) lost: bool,
+}
+
+impl Arena {
+    pub(crate) fn new(id: ArenaId, host: usize, pd: Pd, foreign: Pd) -> Arena {
+        Arena { id, host, pd, foreign, chunks: Vec::new(), lost: false }
+    }
+
+    /// Takes a range that is no one's.
+    pub(crate) fn take(
+        &mut self,
+        rnic: &mut Rnic<SimMemory>,
+        rng: &mut Rng,
+        room: Room,
+        len: u32,
+        aligned: bool,
+    ) -> Result<Range, Violation> {
+        let gap = rng.below(GAP_BYTES) as u32;
+        let place = |chunk: &Chunk| {
+            let at = chunk.used + gap;
+            if aligned { at.next_multiple_of(WORD) } else { at }
+        };
+        let fits = |chunk: &Chunk| {
+            chunk.room == room && u64::from(place(chunk) + len) <= chunk.info.length
+        };
+        let chunk = match self.chunks.iter().rposition(fits) {
+            Some(chunk) => chunk,
+            None => self.grow(rnic, rng, room, len)?,
+        };
+        let offset = place(&self.chunks[chunk]);
+        self.chunks[chunk].used = offset + len;
+        Ok(Range { arena: self.id, chunk, offset, len })
+    }
+
+    fn grow(
+        &mut self,
+        rnic: &mut Rnic<SimMemory>,
+        rng: &mut Rng,
+        room: Room,
+        len: u32,
+    ) -> Result<usize, Violation> {
+        let local = AccessFlags::LOCAL_WRITE;
+        let remote = AccessFlags::REMOTE_CHANGES | AccessFlags::REMOTE_READ | AccessFlags::MW_BIND;
+        let (pd, mut access) = match room {
+            Room::Open => (self.pd, local | remote),
+            Room::Closed => (self.pd, local),
+            Room::Foreign => (self.foreign, local | remote),
+        };
+        let index = self.chunks.len();
+        let fill = Stream::Fill(((self.id as u64) << 16) | index as u64);
+        let size = CHUNK_BYTES.max(len + GAP_BYTES as u32 + WORD).next_multiple_of(WORD);
+        let mut bytes = vec![0; size as usize];
+        fill.write(0, &mut bytes);
+        // Far apart, so that an address that is off by a little hits nothing else.
+        let base = ((self.id as u64 + 1) << 40) | (index as u64 + 1) << 28;
+        let memory = SimMemory::new(bytes, base);
+        let iova = match rng.below(4) {
+            0 => {
+                access |= AccessFlags::ZERO_BASED;
+                None
+            }
+            1 => Some(base ^ 1 << 60),
+            _ => None,
+        };
+        let info = rnic
+            .reg_mr(pd, memory.clone(), iova, access)
+            .map_err(|error| Violation::new(format!("reg_mr was refused: {error}")))?;
+        let claims = Vec::new();
+        self.chunks.push(Chunk { memory, info, fill, claims, room, used: 0 });
+        Ok(index)
+    }
+
+    pub(crate) fn claim(&mut self, range: Range, owner: Owner) {
+        let Range { offset, len, .. } = range;
+        self.chunks[range.chunk].claims.push(Claim { offset, len, owner });
+    }
+
+    fn chunk(&self, range: Range) -> &Chunk {
+        &self.chunks[range.chunk]
+    }
+
+    /// Address of a range in WRs.
+    pub(crate) fn address(&self, range: Range) -> u64 {
+        self.chunk(range).info.addr + u64::from(range.offset)
+    }
+
+    pub(crate) fn info(&self, range: Range) -> &MrInfo {
+        &self.chunk(range).info
+    }
+
+    pub(crate) fn sge(&self, range: Range) -> Sge {
+        Sge { addr: self.address(range), length: range.len, lkey: self.chunk(range).info.lkey }
+    }
+
+    /// Lets `look` see the bytes of a range.
+    pub(crate) fn look<R>(&self, range: Range, look: impl FnOnce(&[u8]) -> R) -> R {
+        let bytes = self.chunk(range).memory.view();
+        let at = range.offset as usize;
+        look(&bytes[at..at + range.len as usize])
+    }
+
+    pub(crate) fn read(&self, range: Range) -> Vec<u8> {
+        self.look(range, <[u8]>::to_vec)
+    }
+
+    /// Puts a stream's bytes into a range, as a program does before it sends them.
+    pub(crate) fn put(
+        &self,
+        range: Range,
+        stream: Stream,
+        skip: u32,
+    ) -> Result<(), Violation> {
+        let mut bytes = vec![0; range.len as usize];
+        stream.write(u64::from(skip), &mut bytes);
+        let memory = &self.chunk(range).memory;
+        memory
+            .write(u64::from(range.offset), &bytes)
+            .map_err(|error| Violation::new(format!("the harness's own memory: {error}")))
+    }
+
+    /// The 8-byte word of a range, in the host's byte order.
+    pub(crate) fn word(&self, range: Range) -> u64 {
+        let mut word = [0; WORD as usize];
+        self.look(range, |bytes| word.copy_from_slice(bytes));
+        u64::from_ne_bytes(word)
+    }
+
+    /// What a range holds where nothing was written to it.
+    pub(crate) fn fill(&self, range: Range) -> Stream {
+        self.chunk(range).fill
+    }
+}
+
+impl Range {
+    /// A part of the range.
+    pub(crate) fn part(self, skip: u32, len: u32) -> Range {
+        Range { offset: self.offset + skip, len, ..self }
+    }
+}

@@ -1,0 +1,120 @@
+//! Every failure has a cause.
+
+use elver_verbs::{QpState, QpType, WcStatus};
+
+use super::{Endpoint, EndpointId, Model, OpId, Phase, Planted, Violation};
+use crate::network::Network;
+
+impl Model {
+    /// A bad WR must not succeed, where somebody can tell.
+    pub(super) fn check_may_succeed(&self, id: OpId) -> Result<(), Violation> {
+        let Some(planted) = self.ops[id].planted else { return Ok(()) };
+        let local = matches!(
+            planted,
+            Planted::LocalKey | Planted::BindRange | Planted::InvalidateLocally
+        );
+        if local || self.source(id).qp_type.is_reliable() {
+            return Err(Violation::new(format!("WR {id} succeeded in spite of {planted:?}")));
+        }
+        Ok(())
+    }
+
+    /// Checks that a WR may fail with `status`; its QP is in `state` now.
+    pub(super) fn justify(
+        &self,
+        id: OpId,
+        status: WcStatus,
+        state: QpState,
+        network: &Network,
+    ) -> Result<(), Violation> {
+        let op = &self.ops[id];
+        let lane = &self.lanes[op.lane];
+        if lane.failed && status != WcStatus::WrFlushErr {
+            return Err(Violation::new(format!(
+                "WR {id} fails with {status} instead of being flushed: its queue had failed before"
+            )));
+        }
+        let (source, target) = (self.source(id), self.target(id));
+        let justified = match status {
+            WcStatus::WrFlushErr => {
+                lane.failed || state == QpState::Err && self.may_be_stopped(lane.endpoint)
+            }
+            WcStatus::RetryExcErr => {
+                source.qp_type.is_reliable()
+                    && (network.disturbed(source.host, target.host)
+                        || self.may_be_deaf(op.dest)
+                        || source.impatient
+                        || self.crowded && source.qp_type == QpType::Dci)
+            }
+            WcStatus::RnrRetryExcErr => {
+                let late = op.takes_receive()
+                    && target.queue.is_some_and(|queue| self.queues[queue].late);
+                let crowded = self.crowded && source.qp_type == QpType::Dci;
+                source.qp_type.is_reliable() && source.rnr_bounded && (late || crowded)
+            }
+            _ => op.planted.is_some_and(|planted| leads_to(planted) == status),
+        };
+        if justified {
+            return Ok(());
+        }
+        let planted = match op.planted {
+            Some(planted) => format!("{planted:?}"),
+            None => String::from("nothing"),
+        };
+        Err(Violation::new(format!(
+            "WR {id}, {:?} from host {} to host {} on {}, failed with {status} without a cause \
+             (wrong on purpose: {planted}; its QP is in {state})",
+            op.opcode, source.host, target.host, source.qp_type,
+        )))
+    }
+
+    /// Checks that receives of an endpoint may be flushed.
+    pub(super) fn justify_flush(&self, id: EndpointId, state: QpState) -> Result<(), Violation> {
+        if state == QpState::Err && self.may_be_stopped(id) {
+            return Ok(());
+        }
+        let endpoint = &self.endpoints[id];
+        Err(Violation::new(format!(
+            "receives of {} QPN {:#x} on host {} are flushed without a cause (it is in {state})",
+            endpoint.qp_type, endpoint.qpn, endpoint.host
+        )))
+    }
+
+    /// Whether an endpoint may be in ERR.
+    fn may_be_stopped(&self, id: EndpointId) -> bool {
+        let endpoint = &self.endpoints[id];
+        let failed = endpoint.lanes.iter().filter(|lane| self.lanes[**lane].failed).count();
+        endpoint.may_fail
+            || match endpoint.qp_type {
+                QpType::Rc => failed > 0,
+                QpType::Dci => failed as u32 >= endpoint.errored_streams_max,
+                QpType::Uc | QpType::Ud | QpType::Dct => false,
+            }
+    }
+
+    /// Whether an endpoint may not answer.
+    fn may_be_deaf(&self, id: EndpointId) -> bool {
+        let endpoint = &self.endpoints[id];
+        !is_up(endpoint) || endpoint.interrupted || self.may_be_stopped(id)
+    }
+}
+
+fn is_up(endpoint: &Endpoint) -> bool {
+    matches!(endpoint.phase, Phase::Up | Phase::Draining)
+}
+
+/// The status that a bad WR gets.
+fn leads_to(planted: Planted) -> WcStatus {
+    match planted {
+        Planted::RemoteKey
+        | Planted::RemoteRange
+        | Planted::RemoteRights
+        | Planted::RemoteDomain
+        | Planted::StaleWindow
+        | Planted::AccessKey
+        | Planted::InvalidateNothing => WcStatus::RemAccessErr,
+        Planted::TooLong | Planted::Misaligned => WcStatus::RemInvReqErr,
+        Planted::LocalKey | Planted::InvalidateLocally => WcStatus::LocProtErr,
+        Planted::BindRange => WcStatus::MwBindErr,
+    }
+}

@@ -1,0 +1,354 @@
+//! The network: packets on their way, in the order of their arrival, and what happens to them.
+//!
+//! The timing is that of the papers' hardware, as far as they tell it: KRCORE measures 2.15 us for
+//! a READ of 8 bytes (USENIX ATC 2022, 5.2, figure 10a) over 100 Gbit/s (5, testbed), and a target
+//! that serves 138 M of them a second (5.2, figure 10b).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use elver_rnic::{RxMeta, Transmit};
+use elver_wire::{Flow, IpId, UDP_PORT, icrc};
+
+use crate::faults::{Fault, FaultPlan, Rates};
+use crate::rng::Rng;
+use crate::trace::{Event, Trace};
+
+/// Time that a device takes for a packet: a second for 138 M of them.
+pub(crate) const ENGINE_PACKET_NS: u64 = 7;
+/// A READ of 8 bytes.
+const READ_NS: u64 = 2_150;
+/// Cable and switch, one way: what a READ takes beyond the two devices.
+pub(crate) const ONE_WAY_NS: u64 = (READ_NS - 2 * ENGINE_PACKET_NS) / 2;
+/// Bytes that 100 Gbit/s carry in 100 ns.
+const BYTES_PER_100_NS: u64 = 1_250;
+/// No packet is older than this when it arrives.
+pub(crate) const LIFETIME_NS: u64 = 100_000;
+/// How long a packet is held back that is reordered, at most.
+const HOLD_NS: u64 = 20_000;
+/// Packets that a replay chooses from.
+const HISTORY: usize = 64;
+/// Longest datagram of random bytes.
+const GARBAGE_BYTES: u64 = 96;
+/// A queue longer than this marks packets, in nanoseconds.
+const ECN_THRESHOLD_NS: u64 = 10_000;
+const ECN_MASK: u8 = 0b11;
+const ECN_CAPABLE: u8 = 0b10;
+const ECN_CE: u8 = 0b11;
+
+/// A packet that is on its way to a host.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    pub(crate) to: usize,
+    pub(crate) meta: RxMeta,
+    pub(crate) bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    addresses: Vec<IpAddr>,
+    rates: Vec<Rates>,
+    queue_ns: u64,
+    /// Per sender: when its line is free.
+    free_at: Vec<u64>,
+    /// Per direction: until when everything is lost.
+    partitioned_until: Vec<u64>,
+    /// Per direction: whether anything was lost, late or out of order there.
+    disturbed: Vec<bool>,
+    arrivals: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    packets: Vec<Option<Packet>>,
+    free: Vec<usize>,
+    sequence: u64,
+    /// Packets of late, for replays, with the time at which they were sent.
+    history: VecDeque<(u64, Packet)>,
+    /// Copies that the network made, by the QPN that they are for.
+    copies: BTreeMap<u32, u64>,
+    /// Whether devices are told the IP id or have to find it.
+    ids_known: bool,
+    healed: bool,
+    rng: Rng,
+    faults: [u64; Fault::ALL.len()],
+    sent: u64,
+}
+
+/// Opcode, destination QPN and PSN of a packet; zeros where it is too short.
+pub(crate) fn peek(bytes: &[u8]) -> (u8, u32, u32) {
+    let wide = |at: usize| {
+        bytes.get(at..at + 3).map_or(0, |b| {
+            u32::from(b[0]) << 16 | u32::from(b[1]) << 8 | u32::from(b[2])
+        })
+    };
+    (bytes.first().copied().unwrap_or(0), wide(5), wide(9))
+}
+
+impl Network {
+    pub(crate) fn new(addresses: Vec<IpAddr>, plan: &FaultPlan, mut rng: Rng) -> Network {
+        let hosts = addresses.len();
+        let rates: Vec<Rates> = (0..hosts * hosts).map(|_| plan.direction(&mut rng)).collect();
+        let damages = rates.iter().any(|rates| rates.corrupt > 0 || rates.truncate > 0);
+        Network {
+            queue_ns: plan.queue_ns,
+            free_at: vec![0; hosts],
+            partitioned_until: vec![0; hosts * hosts],
+            disturbed: vec![false; hosts * hosts],
+            arrivals: BinaryHeap::new(),
+            packets: Vec::new(),
+            free: Vec::new(),
+            sequence: 0,
+            history: VecDeque::new(),
+            copies: BTreeMap::new(),
+            // A device that solves for the id checks 16 bits only: fine, unless bits flip.
+            ids_known: damages || rng.percent(50),
+            healed: false,
+            rng,
+            faults: [0; Fault::ALL.len()],
+            sent: 0,
+            addresses,
+            rates,
+        }
+    }
+
+    pub(crate) fn address(&self, host: usize) -> IpAddr {
+        self.addresses[host]
+    }
+
+    /// Faults so far, in the order of [`Fault::ALL`].
+    pub(crate) fn faults(&self) -> &[u64; Fault::ALL.len()] {
+        &self.faults
+    }
+
+    /// Packets that hosts sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    pub(crate) fn count(&mut self, fault: Fault) {
+        self.faults[fault as usize] += 1;
+    }
+
+    /// Whether anything between two hosts, in either direction, was lost, late or out of order.
+    pub(crate) fn disturbed(&self, a: usize, b: usize) -> bool {
+        self.disturbed[self.direction(a, b)] || self.disturbed[self.direction(b, a)]
+    }
+
+    /// Marks all directions from and to a host as disturbed.
+    pub(crate) fn disturb(&mut self, host: usize) {
+        for other in 0..self.addresses.len() {
+            let (out, back) = (self.direction(host, other), self.direction(other, host));
+            self.disturbed[out] = true;
+            self.disturbed[back] = true;
+        }
+    }
+
+    /// Copies that the network made of packets for a QPN.
+    pub(crate) fn copies(&self, qpn: u32) -> u64 {
+        self.copies.get(&qpn).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn partition(&mut self, from: usize, to: usize, until: u64) {
+        let direction = self.direction(from, to);
+        self.partitioned_until[direction] = until;
+        self.disturbed[direction] = true;
+        self.count(Fault::Partition);
+    }
+
+    /// Ends all faults.
+    pub(crate) fn heal(&mut self) {
+        self.healed = true;
+        self.partitioned_until.fill(0);
+    }
+
+    fn direction(&self, from: usize, to: usize) -> usize {
+        from * self.addresses.len() + to
+    }
+
+    /// Takes a packet that a host sends. It need not be sealed yet.
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        from: usize,
+        transmit: &Transmit,
+        mut bytes: Vec<u8>,
+        trace: &mut Trace,
+    ) {
+        self.sent += 1;
+        let ip_id = self.rng.next_u64() as u16;
+        icrc::seal(&transmit.flow, ip_id, &mut bytes);
+        let target = transmit.flow.dst.ip();
+        let Some(to) = self.addresses.iter().position(|address| *address == target) else {
+            return;
+        };
+        let (opcode, qpn, psn) = peek(&bytes);
+        let len = bytes.len();
+        trace.add(now, Event::Sent { from, to, len, opcode, qpn, psn });
+
+        let depart = self.free_at[from].max(now) + len as u64 * 100 / BYTES_PER_100_NS;
+        let backlog = depart - now;
+        if backlog > self.queue_ns && !self.healed {
+            return self.lose(now, Fault::QueueDrop, from, to, trace);
+        }
+        self.free_at[from] = depart;
+        let direction = self.direction(from, to);
+        let rates = self.rates[direction];
+        let mut meta = RxMeta {
+            flow: transmit.flow,
+            traffic_class: transmit.traffic_class,
+            hop_limit: transmit.hop_limit.saturating_sub(1),
+            ip_id: if self.ids_known { IpId::Exact(ip_id) } else { IpId::Likely(0) },
+        };
+        let mut arrives = depart + ONE_WAY_NS;
+        if !self.healed {
+            if self.partitioned_until[direction] > now {
+                return self.lose(now, Fault::Partition, from, to, trace);
+            }
+            if self.rng.chance(rates.loss) {
+                return self.lose(now, Fault::Loss, from, to, trace);
+            }
+            if meta.traffic_class & ECN_MASK == ECN_CAPABLE
+                && (backlog > ECN_THRESHOLD_NS || self.rng.chance(rates.ecn_mark))
+            {
+                self.count(Fault::EcnMark);
+                meta.traffic_class |= ECN_CE;
+            }
+            if rates.jitter_ns > 0 {
+                self.disturb_by(now, Fault::Jitter, from, to, trace);
+                arrives += self.rng.below(rates.jitter_ns);
+            }
+            if self.rng.chance(rates.reorder) {
+                self.disturb_by(now, Fault::Reorder, from, to, trace);
+                arrives += self.rng.between(1, HOLD_NS);
+            }
+        }
+        let mut packet = Packet { to, meta, bytes };
+        if !self.healed {
+            self.copy(now, from, arrives, &packet, &rates, trace);
+            self.damage(now, from, &mut packet, &rates, trace);
+        }
+        self.push(arrives, packet);
+    }
+
+    /// Makes the copies that duplication and replay make, and garbage.
+    fn copy(
+        &mut self,
+        now: u64,
+        from: usize,
+        arrives: u64,
+        packet: &Packet,
+        rates: &Rates,
+        trace: &mut Trace,
+    ) {
+        let to = packet.to;
+        if self.rng.chance(rates.duplicate) {
+            self.count(Fault::Duplicate);
+            trace.add(now, Event::Fault { what: "duplicate", from, to });
+            let again = arrives + self.rng.below(HOLD_NS);
+            self.push_copy(again, packet.clone());
+        }
+        if rates.replay == 0 && rates.garbage == 0 {
+            return;
+        }
+        while self.history.front().is_some_and(|(sent, _)| now > sent + LIFETIME_NS) {
+            self.history.pop_front();
+        }
+        if self.history.len() == HISTORY {
+            let victim = self.rng.index(HISTORY);
+            self.history.remove(victim);
+        }
+        self.history.push_back((now, packet.clone()));
+        if self.rng.chance(rates.replay) {
+            let chosen = self.rng.index(self.history.len());
+            let (sent, old) = self.history[chosen].clone();
+            let latest = sent + LIFETIME_NS;
+            let at = now + self.rng.below((latest - now).max(1));
+            self.count(Fault::Replay);
+            trace.add(now, Event::Fault { what: "replay", from, to: old.to });
+            self.push_copy(at, old);
+        }
+        if self.rng.chance(rates.garbage) {
+            self.count(Fault::Garbage);
+            trace.add(now, Event::Fault { what: "garbage", from, to });
+            let len = self.rng.below(GARBAGE_BYTES) as usize;
+            let bytes = (0..len).map(|_| self.rng.next_u64() as u8).collect();
+            let flow = Flow {
+                src: SocketAddr::new(self.addresses[from], UDP_PORT),
+                dst: SocketAddr::new(self.addresses[to], UDP_PORT),
+            };
+            let garbage = Packet { to, meta: RxMeta { flow, ..packet.meta }, bytes };
+            self.push(arrives, garbage);
+        }
+    }
+
+    fn damage(
+        &mut self,
+        now: u64,
+        from: usize,
+        packet: &mut Packet,
+        rates: &Rates,
+        trace: &mut Trace,
+    ) {
+        let to = packet.to;
+        if self.rng.chance(rates.corrupt) {
+            self.disturb_by(now, Fault::Corrupt, from, to, trace);
+            for _ in 0..self.rng.between(1, 3) {
+                let bit = self.rng.index(packet.bytes.len() * 8);
+                packet.bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        } else if self.rng.chance(rates.truncate) {
+            self.disturb_by(now, Fault::Truncate, from, to, trace);
+            let len = self.rng.index(packet.bytes.len());
+            packet.bytes.truncate(len);
+        }
+    }
+
+    fn lose(&mut self, now: u64, fault: Fault, from: usize, to: usize, trace: &mut Trace) {
+        self.disturb_by(now, fault, from, to, trace);
+    }
+
+    fn disturb_by(&mut self, now: u64, fault: Fault, from: usize, to: usize, trace: &mut Trace) {
+        if fault != Fault::Partition {
+            self.count(fault);
+        }
+        let direction = self.direction(from, to);
+        self.disturbed[direction] = true;
+        if fault != Fault::Jitter {
+            trace.add(now, Event::Fault { what: fault.name(), from, to });
+        }
+    }
+
+    fn push_copy(&mut self, at: u64, packet: Packet) {
+        let (_, qpn, _) = peek(&packet.bytes);
+        *self.copies.entry(qpn).or_default() += 1;
+        self.push(at, packet);
+    }
+
+    fn push(&mut self, at: u64, packet: Packet) {
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.packets[slot] = Some(packet);
+                slot
+            }
+            None => {
+                self.packets.push(Some(packet));
+                self.packets.len() - 1
+            }
+        };
+        self.sequence += 1;
+        self.arrivals.push(Reverse((at, self.sequence, slot)));
+    }
+
+    /// When the next packet arrives.
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.arrivals.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// Takes the packet that arrives next, if that is not after `now`.
+    pub(crate) fn pop(&mut self, now: u64) -> Option<Packet> {
+        if self.next()? > now {
+            return None;
+        }
+        let Reverse((_, _, slot)) = self.arrivals.pop()?;
+        self.free.push(slot);
+        self.packets[slot].take()
+    }
+}

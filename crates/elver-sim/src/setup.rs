@@ -1,0 +1,536 @@
+//! Making QPs, connecting them, and bringing them back after they failed.
+
+use elver_verbs::{
+    AccessFlags, AddressVector, DciInit, Mtu, QpAttr, QpAttrMask as M, QpCap, QpInit, QpState,
+    QpType, SrqInit,
+};
+
+use crate::faults::Fault;
+use crate::host::Host;
+use crate::model::{Endpoint, EndpointId, GRH_LEN, LaneId, Phase, QueueId, RecvQueue, Setup, Violation};
+use crate::network::LIFETIME_NS;
+use crate::options::Transport;
+use crate::plan::mtu;
+use crate::trace::Event;
+use crate::world::{World, refused};
+
+/// Longest message of a receive queue.
+const RECV_BYTES_MAX: u64 = 5_000;
+/// Receives that a queue holds at most.
+const RECV_WRS: u32 = 48;
+/// Bits of a PSN.
+const PSN_BITS: u32 = 24;
+/// A slow engine stands still no longer than this.
+pub(crate) const PAUSE_NS: u64 = 300_000;
+/// After this long nothing of an old connection is on its way any more: neither in the network nor
+/// in front of a slow engine.
+pub(crate) const QUIET_NS: u64 = LIFETIME_NS + PAUSE_NS;
+
+impl World {
+    /// Makes the QPs that the plan asks for.
+    pub(crate) fn make_endpoints(&mut self) -> Result<(), Violation> {
+        for transport in self.plan.transports.clone() {
+            match transport {
+                Transport::Rc => self.make_connections(QpType::Rc, 3)?,
+                Transport::Uc => self.make_connections(QpType::Uc, 2)?,
+                Transport::Ud => {
+                    for host in 0..self.making.between(2, 3) as usize {
+                        let ud = self.make(host % self.plan.hosts, QpType::Ud, None)?;
+                        self.start(ud)?;
+                        self.uds.push(ud);
+                    }
+                }
+                Transport::Dc => {
+                    for _ in 0..self.making.between(1, 2) {
+                        let host = self.making.index(self.plan.hosts);
+                        let dct = self.make(host, QpType::Dct, None)?;
+                        self.start(dct)?;
+                        self.dcts.push(dct);
+                    }
+                    for _ in 0..self.making.between(1, 2) {
+                        let host = self.making.index(self.plan.hosts);
+                        let dci = self.make(host, QpType::Dci, None)?;
+                        self.start(dci)?;
+                        self.dcis.push(dci);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn make_connections(&mut self, qp_type: QpType, most: u64) -> Result<(), Violation> {
+        for _ in 0..self.making.between(1, most) {
+            let a = self.making.index(self.plan.hosts);
+            let step = if self.making.percent(15) { 0 } else { 1 + self.making.index(self.plan.hosts - 1) };
+            let b = (a + step) % self.plan.hosts;
+            let a = self.make(a, qp_type, None)?;
+            let b = self.make(b, qp_type, None)?;
+            self.connect(a, b)?;
+            self.connections.push((a, b));
+        }
+        Ok(())
+    }
+
+    /// Makes a QP in RESET, with the sizes of `like` or of its own.
+    pub(crate) fn make(
+        &mut self,
+        host: usize,
+        qp_type: QpType,
+        like: Option<Setup>,
+    ) -> Result<EndpointId, Violation> {
+        let setup = like.unwrap_or_else(|| self.plan.setup(&mut self.making));
+        let id = self.model.endpoints.len();
+        let queue = self.make_queue(host, qp_type, id)?;
+        let log_streams = if qp_type == QpType::Dci { self.making.below(3) as u8 } else { 0 };
+        let dci = DciInit {
+            log_num_concurrent: log_streams,
+            log_num_errored: self.making.between(0, u64::from(log_streams)) as u8,
+        };
+        let own_queue = queue.filter(|queue| self.model.queues[*queue].srq.is_none());
+        let Host { rnic, pd, cq, arena, .. } = &mut self.hosts[host];
+        let init = QpInit {
+            srq: queue.and_then(|queue| self.model.queues[queue].srq),
+            cap: QpCap {
+                max_send_wr: setup.max_send_wr,
+                max_recv_wr: own_queue.map_or(0, |_| RECV_WRS),
+                max_send_sge: setup.max_send_sge,
+                max_recv_sge: own_queue.map_or(0, |queue| self.model.queues[queue].max_sge),
+                max_inline_data: setup.max_inline_data,
+            },
+            dc_access_key: if qp_type == QpType::Dct { setup.access_key } else { 0 },
+            dci,
+            ..QpInit::new(qp_type, *pd, *cq)
+        };
+        let qp = rnic.create_qp(init).map_err(refused("create_qp"))?;
+        let arena = *arena;
+        self.model.endpoints.push(Endpoint {
+            host,
+            arena,
+            qp,
+            qpn: qp.0,
+            qp_type,
+            mtu: 0,
+            peer: None,
+            lanes: Vec::new(),
+            queue,
+            phase: Phase::Down,
+            may_fail: false,
+            interrupted: false,
+            ever_interrupted: false,
+            impatient: setup.impatient(),
+            rnr_bounded: setup.rnr_bounded(),
+            errored_streams_max: 1 << dci.log_num_errored,
+            received_copies: 0,
+            down_since: 0,
+            setup,
+        });
+        if qp_type.has_send_queue() {
+            for stream in 0..1 << log_streams {
+                self.model.add_lane(id, stream);
+            }
+        }
+        Ok(id)
+    }
+
+    /// The receive queue of a new QP: one of its own, or an SRQ, which RC QPs of a host share.
+    fn make_queue(
+        &mut self,
+        host: usize,
+        qp_type: QpType,
+        endpoint: EndpointId,
+    ) -> Result<Option<QueueId>, Violation> {
+        let shared = match qp_type {
+            QpType::Dci => return Ok(None),
+            QpType::Dct => true,
+            QpType::Rc => self.making.percent(40),
+            QpType::Uc | QpType::Ud => self.making.percent(20),
+        };
+        if shared && qp_type == QpType::Rc {
+            let found = self.model.queues.iter().position(|queue| {
+                queue.host == host && queue.shared_by_rc && !queue.gone
+            });
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        let max_sge = self.making.between(1, 3) as u32;
+        let Host { rnic, pd, .. } = &mut self.hosts[host];
+        let srq = if shared {
+            let init = SrqInit { pd: *pd, max_wr: RECV_WRS, max_sge };
+            Some(rnic.create_srq(init).map_err(refused("create_srq"))?)
+        } else {
+            None
+        };
+        let id = self.model.queues.len();
+        self.model.queues.push(RecvQueue {
+            host,
+            srq,
+            shared_by_rc: shared && qp_type == QpType::Rc,
+            endpoint,
+            outstanding: Default::default(),
+            capacity: GRH_LEN + self.making.between(16, RECV_BYTES_MAX) as u32,
+            max_wr: RECV_WRS,
+            max_sge,
+            late: self.making.percent(30),
+            posted: 0,
+            aimed: 0,
+            gone: false,
+        });
+        Ok(Some(id))
+    }
+
+    fn modify(&mut self, id: EndpointId, attr: &QpAttr, mask: M) -> Result<(), Violation> {
+        let time = self.time();
+        let endpoint = &self.model.endpoints[id];
+        let rnic = &mut self.hosts[endpoint.host].rnic;
+        rnic.modify_qp(time, endpoint.qp, attr, mask | M::STATE).map_err(refused("modify_qp"))
+    }
+
+    /// Connects two QPs in RESET.
+    pub(crate) fn connect(&mut self, a: EndpointId, b: EndpointId) -> Result<(), Violation> {
+        let path_mtu = mtu(&mut self.making);
+        let mut psn = || self.making.below(1 << PSN_BITS) as u32;
+        let (psn_a, psn_b) = (psn(), psn());
+        for (id, peer, sq_psn, rq_psn) in [(a, b, psn_a, psn_b), (b, a, psn_b, psn_a)] {
+            let (there, here) = (&self.model.endpoints[peer], &self.model.endpoints[id]);
+            let attr = QpAttr {
+                path_mtu,
+                sq_psn,
+                rq_psn,
+                dest_qp_num: there.qpn,
+                ah_attr: AddressVector {
+                    dgid: self.gids[there.host],
+                    ..AddressVector::default()
+                },
+                max_rd_atomic: here.setup.max_rd_atomic,
+                max_dest_rd_atomic: there.setup.max_rd_atomic,
+                ..attributes(here)
+            };
+            self.bring_up(id, &attr)?;
+            self.model.endpoints[id].peer = Some(peer);
+        }
+        Ok(())
+    }
+
+    /// Brings up a QP that has no peer.
+    pub(crate) fn start(&mut self, id: EndpointId) -> Result<(), Violation> {
+        let endpoint = &self.model.endpoints[id];
+        let path_mtu = if endpoint.qp_type == QpType::Ud { Mtu::Mtu4096 } else { mtu(&mut self.making) };
+        let attr = QpAttr {
+            path_mtu,
+            max_rd_atomic: endpoint.setup.max_rd_atomic,
+            ah_attr: AddressVector { dgid: self.gids[endpoint.host], ..AddressVector::default() },
+            ..attributes(endpoint)
+        };
+        self.bring_up(id, &attr)
+    }
+
+    fn bring_up(&mut self, id: EndpointId, attr: &QpAttr) -> Result<(), Violation> {
+        let (init, rtr, rts) = masks(self.model.endpoints[id].qp_type);
+        for (qp_state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
+            if let Some(mask) = mask {
+                self.modify(id, &QpAttr { qp_state, ..*attr }, mask)?;
+            }
+        }
+        let endpoint = &mut self.model.endpoints[id];
+        let host = &self.hosts[endpoint.host];
+        endpoint.qpn = host.rnic.qp_num(endpoint.qp).map_err(refused("qp_num"))?;
+        endpoint.mtu = attr.path_mtu.bytes();
+        endpoint.phase = Phase::Up;
+        endpoint.may_fail = false;
+        endpoint.interrupted = false;
+        let (key, qpn) = ((endpoint.host, endpoint.qpn), endpoint.qpn);
+        if self.model.by_qpn.insert(key, id).is_some_and(|before| before != id) {
+            return Err(Violation::new(format!("QPN {qpn:#x} was given to two QPs")));
+        }
+        if self.model.endpoints[id].qp_type.is_connected() {
+            for lane in self.model.endpoints[id].lanes.clone() {
+                self.model.lanes[lane].inbound.clear();
+                self.model.lanes[lane].latest = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a QP to ERR, as a program may at any time.
+    pub(crate) fn stop(&mut self, id: EndpointId) -> Result<(), Violation> {
+        self.act("moved to ERR", id);
+        let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
+        self.modify(id, &attr, M::STATE)?;
+        let now = self.now;
+        let endpoint = &mut self.model.endpoints[id];
+        endpoint.may_fail = true;
+        endpoint.take_down(now);
+        self.hosts[self.model.endpoints[id].host].wake(now);
+        Ok(())
+    }
+
+    /// Moves a QP to RESET: what it had outstanding is forgotten.
+    pub(crate) fn reset(&mut self, id: EndpointId) -> Result<(), Violation> {
+        self.act("moved to RESET", id);
+        self.poll(self.model.endpoints[id].host)?;
+        let attr = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
+        self.modify(id, &attr, M::STATE)?;
+        self.forget(id)?;
+        let now = self.now;
+        if self.model.endpoints[id].phase != Phase::Down {
+            self.model.endpoints[id].take_down(now);
+        }
+        Ok(())
+    }
+
+    /// The model forgets what an endpoint had outstanding, and its windows are freed.
+    fn forget(&mut self, id: EndpointId) -> Result<(), Violation> {
+        self.model.close(id);
+        let rnic = &mut self.hosts[self.model.endpoints[id].host].rnic;
+        for window in self.model.windows.iter_mut().filter(|window| window.owner == id) {
+            if let Some(mw) = window.mw.take() {
+                rnic.dealloc_mw(mw).map_err(refused("dealloc_mw"))?;
+            }
+        }
+        if let Some(queue) = self.model.endpoints[id].queue
+            && self.model.queues[queue].srq.is_none()
+        {
+            self.model.queues[queue].posted = 0;
+            self.model.queues[queue].aimed = 0;
+        }
+        Ok(())
+    }
+
+    fn destroy(&mut self, id: EndpointId) -> Result<(), Violation> {
+        self.act("destroyed", id);
+        let number = self.model.endpoints[id].host;
+        self.poll(number)?;
+        let (time, qp) = (self.time(), self.model.endpoints[id].qp);
+        self.hosts[number].rnic.destroy_qp(time, qp).map_err(refused("destroy_qp"))?;
+        self.forget(id)?;
+        self.vanish(id);
+        Ok(())
+    }
+
+    fn vanish(&mut self, id: EndpointId) {
+        let now = self.now;
+        let endpoint = &mut self.model.endpoints[id];
+        endpoint.take_down(now);
+        endpoint.phase = Phase::Gone;
+        let key = (endpoint.host, endpoint.qpn);
+        if self.model.by_qpn.get(&key) == Some(&id) {
+            self.model.by_qpn.remove(&key);
+        }
+    }
+
+    /// Brings a connection back whose QPs failed: first both are stopped, and when nothing of it is
+    /// outstanding or on its way they are connected anew.
+    pub(crate) fn repair(&mut self, index: usize) -> Result<(), Violation> {
+        let (a, b) = self.connections[index];
+        self.resume_errored_queue(a)?;
+        self.resume_errored_queue(b)?;
+        let phase = |world: &World, id: EndpointId| world.model.endpoints[id].phase;
+        if [a, b].iter().all(|id| matches!(phase(self, *id), Phase::Up | Phase::Draining)) {
+            return Ok(());
+        }
+        for id in [a, b] {
+            if matches!(phase(self, id), Phase::Up | Phase::Draining) {
+                self.stop(id)?;
+            }
+            self.poll(self.model.endpoints[id].host)?;
+        }
+        let ends = [&self.model.endpoints[a], &self.model.endpoints[b]];
+        let since = ends.iter().map(|end| end.down_since).max().unwrap_or(0);
+        if self.now < since + QUIET_NS || ends.iter().any(|end| !self.is_drained(end)) {
+            return Ok(());
+        }
+        let anew = self.making.percent(50);
+        let mut fresh = |id: EndpointId| -> Result<EndpointId, Violation> {
+            let Endpoint { phase, host, qp_type, setup, .. } = self.model.endpoints[id];
+            match phase {
+                Phase::Gone => self.make(host, qp_type, Some(setup)),
+                _ if anew => {
+                    self.destroy(id)?;
+                    self.make(host, qp_type, Some(setup))
+                }
+                _ => {
+                    self.reset(id)?;
+                    Ok(id)
+                }
+            }
+        };
+        let (a, b) = (fresh(a)?, fresh(b)?);
+        self.connections[index] = (a, b);
+        self.connect(a, b)?;
+        self.act("connected anew", a);
+        Ok(())
+    }
+
+    fn is_drained(&self, endpoint: &Endpoint) -> bool {
+        endpoint.lanes.iter().all(|lane| self.model.lanes[*lane].outstanding.is_empty())
+    }
+
+    /// Brings back a QP without a peer that is down.
+    pub(crate) fn revive(&mut self, id: EndpointId) -> Result<(), Violation> {
+        self.poll(self.model.endpoints[id].host)?;
+        self.resume_errored_queue(id)?;
+        let endpoint = &self.model.endpoints[id];
+        if endpoint.phase == Phase::Down && self.is_drained(endpoint) {
+            self.reset(id)?;
+            self.start(id)?;
+            self.act("brought up again", id);
+        }
+        Ok(())
+    }
+
+    /// Takes a UC or UD QP from SQE back to RTS when everything of it was flushed, and errored
+    /// streams of a DCI likewise.
+    fn resume_errored_queue(&mut self, id: EndpointId) -> Result<(), Violation> {
+        let endpoint = &self.model.endpoints[id];
+        if endpoint.phase != Phase::Up {
+            return Ok(());
+        }
+        self.poll(endpoint.host)?;
+        let endpoint = &self.model.endpoints[id];
+        let qp_type = endpoint.qp_type;
+        let idle = |lane: &&LaneId| {
+            let lane = &self.model.lanes[**lane];
+            lane.failed && lane.outstanding.is_empty()
+        };
+        for lane in endpoint.lanes.iter().filter(idle).copied().collect::<Vec<_>>() {
+            match qp_type {
+                QpType::Uc | QpType::Ud => {
+                    let attr = QpAttr { qp_state: QpState::Rts, ..QpAttr::default() };
+                    self.modify(id, &attr, M::STATE)?;
+                }
+                QpType::Dci => {
+                    let (time, stream) = (self.time(), self.model.lanes[lane].stream);
+                    let Endpoint { host, qp, .. } = self.model.endpoints[id];
+                    let rnic = &mut self.hosts[host].rnic;
+                    rnic.reset_dci_stream(time, qp, stream).map_err(refused("reset_dci_stream"))?;
+                }
+                QpType::Rc | QpType::Dct => continue,
+            }
+            self.act("send queue resumed", id);
+            self.model.restart_lane(lane);
+        }
+        Ok(())
+    }
+
+    /// Lets a QP finish what it has started, and start nothing.
+    pub(crate) fn drain(&mut self, id: EndpointId) -> Result<(), Violation> {
+        self.act("moved to SQD", id);
+        let attr = QpAttr {
+            qp_state: QpState::Sqd,
+            en_sqd_async_notify: true,
+            ..QpAttr::default()
+        };
+        self.model.endpoints[id].phase = Phase::Draining;
+        self.modify(id, &attr, M::EN_SQD_ASYNC_NOTIFY)?;
+        self.take_events(self.model.endpoints[id].host)
+    }
+
+    /// A QP says that it is drained: it goes on. False if nobody asked it.
+    pub(crate) fn drained(&mut self, host: usize, qp: u32) -> Result<bool, Violation> {
+        let named = |endpoint: &Endpoint| {
+            endpoint.host == host && endpoint.qp.0 == qp && endpoint.phase != Phase::Gone
+        };
+        let Some(id) = self.model.endpoints.iter().position(named) else {
+            return Ok(false);
+        };
+        match self.model.endpoints[id].phase {
+            Phase::Draining => {}
+            // It was stopped after it had drained.
+            phase => return Ok(phase == Phase::Down),
+        }
+        self.act("moved back to RTS", id);
+        let attr = QpAttr { qp_state: QpState::Rts, ..QpAttr::default() };
+        self.modify(id, &attr, M::STATE)?;
+        self.model.endpoints[id].phase = Phase::Up;
+        self.hosts[host].wake(self.now);
+        Ok(true)
+    }
+
+    /// A host loses its device and its memory, and comes back.
+    pub(crate) fn crash(&mut self, number: usize) -> Result<(), Violation> {
+        self.poll(number)?;
+        self.trace.add(self.now, Event::Fault { what: "crash", from: number, to: number });
+        self.network.count(Fault::Crash);
+        self.network.disturb(number);
+        let (arena, now) = (self.hosts[number].arena, self.now);
+        self.model.arenas[arena].lost = true;
+        let of_it = |endpoint: &Endpoint| endpoint.host == number && endpoint.phase != Phase::Gone;
+        let lost: Vec<EndpointId> = (0..self.model.endpoints.len())
+            .filter(|id| of_it(&self.model.endpoints[*id]))
+            .collect();
+        for id in lost {
+            self.model.close(id);
+            self.vanish(id);
+        }
+        for queue in 0..self.model.queues.len() {
+            if self.model.queues[queue].host == number {
+                self.model.queues[queue].gone = true;
+                self.model.forget_receives(queue);
+            }
+        }
+        self.hosts[number] = self.make_host(number)?;
+        self.hosts[number].wake(now);
+        self.uds = self.replace_lost(self.uds.clone())?;
+        self.dcis = self.replace_lost(self.dcis.clone())?;
+        self.dcts = self.replace_lost(self.dcts.clone())?;
+        Ok(())
+    }
+
+    /// Makes QPs without peers anew where a crash took them.
+    fn replace_lost(&mut self, mut ids: Vec<EndpointId>) -> Result<Vec<EndpointId>, Violation> {
+        for id in &mut ids {
+            let Endpoint { phase, host, qp_type, .. } = self.model.endpoints[*id];
+            if phase == Phase::Gone {
+                *id = self.make(host, qp_type, None)?;
+                self.start(*id)?;
+            }
+        }
+        Ok(ids)
+    }
+
+    pub(crate) fn act(&mut self, what: &'static str, id: EndpointId) {
+        let Endpoint { host, qpn, .. } = self.model.endpoints[id];
+        self.trace.add(self.now, Event::Act { what, host, qpn });
+    }
+}
+
+/// The attributes that do not depend on a peer.
+fn attributes(endpoint: &Endpoint) -> QpAttr {
+    let setup = endpoint.setup;
+    QpAttr {
+        qp_access_flags: AccessFlags::REMOTE_CHANGES
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::LOCAL_WRITE,
+        qkey: setup.qkey,
+        timeout: setup.timeout,
+        retry_cnt: setup.retry_cnt,
+        rnr_retry: setup.rnr_retry,
+        min_rnr_timer: setup.min_rnr_timer,
+        ..QpAttr::default()
+    }
+}
+
+/// The attributes that each transition needs.
+fn masks(qp_type: QpType) -> (Option<M>, Option<M>, Option<M>) {
+    let basic = M::PKEY_INDEX | M::PORT;
+    let peer = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    let reliable =
+        M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
+    match qp_type {
+        QpType::Rc => (
+            Some(basic | M::ACCESS_FLAGS),
+            Some(peer | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
+            Some(reliable),
+        ),
+        QpType::Uc => (Some(basic | M::ACCESS_FLAGS), Some(peer), Some(M::SQ_PSN)),
+        QpType::Ud => (Some(basic | M::QKEY), Some(M::empty()), Some(M::SQ_PSN)),
+        QpType::Dci => (Some(basic), Some(M::PATH_MTU), Some(reliable)),
+        QpType::Dct => (
+            Some(basic | M::ACCESS_FLAGS),
+            Some(M::MIN_RNR_TIMER | M::AV | M::PATH_MTU),
+            None,
+        ),
+    }
+}

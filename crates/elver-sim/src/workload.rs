@@ -1,0 +1,847 @@
+//! What the programs of a run post.
+
+use elver_verbs::{
+    AccessFlags, BindMw, Dest, Payload, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendOpcode,
+    SendWr, Sge,
+};
+
+use crate::model::{
+    Cell, CellId, CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, Owner, Phase,
+    Planted, QueueId, Range, Recv, Room, State, Violation, Window, WindowId, WindowState,
+    message_id, recv_wr_id, send_wr_id,
+};
+use crate::pattern::Stream;
+use crate::trace::Event;
+use crate::world::{World, refused};
+
+/// Longest message of an operation that takes no receive.
+const ONE_SIDED_BYTES_MAX: u32 = 12_000;
+/// Bytes that several WRITEs of a lane write: one packet at any MTU, so that it is written whole.
+const OVERWRITTEN_BYTES: u64 = 200;
+/// Bytes of a memory window.
+const WINDOW_BYTES: u32 = 4_096;
+/// Bytes of an atomic's operand.
+const WORD: u32 = 8;
+/// Most that one addition adds: sums stay far below the wrap.
+const ADD_MAX: u64 = 1 << 32;
+/// Counters of a host that many lanes add to.
+const COUNTERS: usize = 2;
+/// Bit of a key that belongs to its chance part: with it flipped the key opens nothing.
+const KEY_FLIP: u32 = 1 << 31;
+/// Receives posted at once when a queue has too few.
+const TOP_UP: u64 = 4;
+
+/// A WR whose parts live long enough to be posted.
+pub(crate) struct Prepared {
+    id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    sges: Vec<Sge>,
+    inline: Option<Vec<u8>>,
+    dest: Option<Dest>,
+}
+
+/// What a WR does at its target, and by which key.
+struct Aim {
+    effect: Effect,
+    remote: RemoteAddr,
+    window: Option<WindowId>,
+}
+
+const NOWHERE: Aim = Aim {
+    effect: Effect::None,
+    remote: RemoteAddr { addr: 0, rkey: 0 },
+    window: None,
+};
+
+impl World {
+    /// Posts up to `count` WRs on a lane, in one call.
+    pub(crate) fn post(&mut self, lane: LaneId, count: u64) -> Result<(), Violation> {
+        let mut prepared = Vec::new();
+        for _ in 0..count {
+            if !self.has_room(lane) {
+                break;
+            }
+            prepared.extend(self.prepare(lane)?);
+        }
+        self.submit(self.model.lanes[lane].endpoint, &prepared)
+    }
+
+    /// A place is kept for the WR that ends a lane.
+    fn has_room(&self, lane: LaneId) -> bool {
+        let endpoint = &self.model.endpoints[self.model.lanes[lane].endpoint];
+        let lanes = endpoint.lanes.iter();
+        let outstanding: usize =
+            lanes.map(|lane| self.model.lanes[*lane].outstanding.len()).sum();
+        outstanding + endpoint.lanes.len() < endpoint.setup.max_send_wr as usize
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        id: EndpointId,
+        prepared: &[Prepared],
+    ) -> Result<(), Violation> {
+        if prepared.is_empty() {
+            return Ok(());
+        }
+        let wrs: Vec<SendWr<'_>> = prepared
+            .iter()
+            .map(|wr| SendWr {
+                wr_id: wr.id,
+                op: wr.op,
+                flags: wr.flags,
+                payload: match &wr.inline {
+                    Some(bytes) => Payload::Inline(bytes),
+                    None => Payload::Sges(&wr.sges),
+                },
+                dest: wr.dest,
+            })
+            .collect();
+        let (time, endpoint) = (self.time(), &self.model.endpoints[id]);
+        let host = &mut self.hosts[endpoint.host];
+        host.rnic.post_send(time, endpoint.qp, &wrs).map_err(|(index, error)| {
+            Violation::new(format!("post_send refused WR {}: {error}", wrs[index].wr_id >> 1))
+        })?;
+        host.wake(self.now);
+        Ok(())
+    }
+
+    /// Makes a WR that the lane's transport allows, if there is anything to aim at.
+    fn prepare(&mut self, lane: LaneId) -> Result<Option<Prepared>, Violation> {
+        let endpoint = self.model.lanes[lane].endpoint;
+        let qp_type = self.model.endpoints[endpoint].qp_type;
+        let Some(dest) = self.choose_dest(endpoint) else { return Ok(None) };
+        let mut opcode = self.posting.pick(&SendOpcode::ALL);
+        if !qp_type.supports(opcode) || matches!(opcode, SendOpcode::BindMw | SendOpcode::LocalInv) {
+            opcode = match qp_type {
+                QpType::Ud => SendOpcode::Send,
+                _ => SendOpcode::Write,
+            };
+        }
+        let mut window = None;
+        if opcode == SendOpcode::SendWithInv {
+            window = self.window_to_close(endpoint, dest, true);
+            // Without a window of the peer's there is nothing that may be invalidated.
+            if window.is_none() && !(self.plan.bad_percent > 0 && self.posting.percent(20)) {
+                opcode = SendOpcode::Send;
+            }
+        }
+        let planted = self.plant(opcode, qp_type, window.is_some());
+        if !self.ensure_receive(dest, opcode)? {
+            return Ok(None);
+        }
+        self.build(lane, dest, opcode, planted, window).map(Some)
+    }
+
+    fn choose_dest(&mut self, endpoint: EndpointId) -> Option<EndpointId> {
+        match self.model.endpoints[endpoint].qp_type {
+            QpType::Rc | QpType::Uc => self.model.endpoints[endpoint].peer,
+            QpType::Ud => Some(self.posting.pick(&self.uds)),
+            QpType::Dci => Some(self.posting.pick(&self.dcts)),
+            QpType::Dct => None,
+        }
+    }
+
+    /// What is to be wrong with a WR, if anything.
+    fn plant(&mut self, opcode: SendOpcode, qp_type: QpType, closes: bool) -> Option<Planted> {
+        use SendOpcode as O;
+        if opcode == O::SendWithInv && !closes {
+            return Some(Planted::InvalidateNothing);
+        }
+        if closes || !self.posting.percent(self.plan.bad_percent) {
+            return None;
+        }
+        let remote = [
+            Planted::RemoteKey,
+            Planted::RemoteRange,
+            Planted::RemoteRights,
+            Planted::RemoteDomain,
+            Planted::StaleWindow,
+        ];
+        let mut choices = Vec::new();
+        match opcode {
+            O::Send | O::SendWithImm => choices.extend([Planted::TooLong, Planted::LocalKey]),
+            O::Write => choices.extend(remote.into_iter().chain([Planted::LocalKey])),
+            O::WriteWithImm => choices.extend(&remote[..4]),
+            O::Read => choices.extend(remote.into_iter().chain([Planted::LocalKey])),
+            O::CompareSwap | O::FetchAdd => {
+                choices.extend(remote[..4].iter().copied().chain([Planted::Misaligned]));
+            }
+            O::SendWithInv | O::BindMw | O::LocalInv => {}
+        }
+        if qp_type == QpType::Dci {
+            choices.push(Planted::AccessKey);
+        }
+        let chosen = if choices.is_empty() { None } else { Some(self.posting.pick(&choices)) };
+        chosen.filter(|planted| {
+            let windows = qp_type == QpType::Rc && self.plan.windows;
+            *planted != Planted::StaleWindow || windows
+        })
+    }
+
+    /// Sees to it that a message finds a receive, unless receives are late on purpose. False if
+    /// there is no room for one.
+    fn ensure_receive(
+        &mut self,
+        dest: EndpointId,
+        opcode: SendOpcode,
+    ) -> Result<bool, Violation> {
+        let takes_receive = matches!(
+            opcode,
+            SendOpcode::Send
+                | SendOpcode::SendWithImm
+                | SendOpcode::SendWithInv
+                | SendOpcode::WriteWithImm
+        );
+        let endpoint = &self.model.endpoints[dest];
+        let Some(queue) = endpoint.queue.filter(|_| takes_receive) else { return Ok(true) };
+        let served = matches!(endpoint.phase, Phase::Up | Phase::Draining);
+        let state = &self.model.queues[queue];
+        if state.late || !served || state.posted > state.aimed {
+            return Ok(true);
+        }
+        let count = TOP_UP.min(u64::from(state.max_wr) - state.outstanding.len() as u64);
+        self.post_receives(queue, count)?;
+        Ok(self.model.queues[queue].posted > self.model.queues[queue].aimed)
+    }
+
+    /// Posts receives on a queue.
+    pub(crate) fn post_receives(&mut self, queue: QueueId, count: u64) -> Result<(), Violation> {
+        let (number, srq, owner) = {
+            let queue = &self.model.queues[queue];
+            (queue.host, queue.srq, queue.endpoint)
+        };
+        let mut posted = Vec::new();
+        for _ in 0..count {
+            let (capacity, max_sge) =
+                (self.model.queues[queue].capacity, self.model.queues[queue].max_sge);
+            let id = self.model.recvs.len();
+            let ranges = self.scatter(number, capacity, max_sge)?;
+            let mut skip = 0;
+            for range in &ranges {
+                self.model.arenas[range.arena].claim(*range, Owner::Received { recv: id, skip });
+                skip += range.len;
+            }
+            let sges: Vec<Sge> = ranges.iter().map(|range| self.sge(*range)).collect();
+            self.model.recvs.push(Recv { queue, ranges, state: State::Outstanding, got: None });
+            self.model.queues[queue].outstanding.push_back(id);
+            self.model.queues[queue].posted += 1;
+            posted.push((id, sges));
+        }
+        let wrs: Vec<RecvWr<'_>> = posted
+            .iter()
+            .map(|(id, sges)| RecvWr { wr_id: recv_wr_id(*id), sges })
+            .collect();
+        let time = self.time();
+        self.trace.add(self.now, Event::Received { host: number, count: wrs.len() });
+        let host = &mut self.hosts[number];
+        let done = match srq {
+            Some(srq) => host.rnic.post_srq_recv(time, srq, &wrs),
+            None => host.rnic.post_recv(time, self.model.endpoints[owner].qp, &wrs),
+        };
+        done.map_err(|(index, error)| {
+            Violation::new(format!("receive {} was refused: {error}", wrs[index].wr_id >> 1))
+        })
+    }
+
+    /// Takes `len` bytes of a host's memory in up to `most` pieces.
+    fn scatter(&mut self, host: usize, len: u32, most: u32) -> Result<Vec<Range>, Violation> {
+        let mut ranges = Vec::new();
+        let mut left = len;
+        for piece in (1..=self.posting.between(1, u64::from(most))).rev() {
+            let taken = if piece == 1 { left } else { self.posting.between(0, u64::from(left)) as u32 };
+            ranges.push(self.take(host, Room::Open, taken, false)?);
+            left -= taken;
+        }
+        Ok(ranges)
+    }
+
+    fn take(
+        &mut self,
+        host: usize,
+        room: Room,
+        len: u32,
+        aligned: bool,
+    ) -> Result<Range, Violation> {
+        let host = &mut self.hosts[host];
+        let arena = &mut self.model.arenas[host.arena];
+        arena.take(&mut host.rnic, &mut self.posting, room, len, aligned)
+    }
+
+    fn sge(&self, range: Range) -> Sge {
+        self.model.arenas[range.arena].sge(range)
+    }
+
+    fn remote(&self, range: Range) -> RemoteAddr {
+        let arena = &self.model.arenas[range.arena];
+        RemoteAddr { addr: arena.address(range), rkey: arena.info(range).rkey }
+    }
+
+    /// Builds a WR, notes it in the model, and prepares its memory.
+    fn build(
+        &mut self,
+        lane: LaneId,
+        dest: EndpointId,
+        opcode: SendOpcode,
+        planted: Option<Planted>,
+        closes: Option<WindowId>,
+    ) -> Result<Prepared, Violation> {
+        let id = self.model.ops.len();
+        let len = self.length(lane, dest, opcode, planted);
+        let aim = self.aim(lane, dest, opcode, len, planted)?;
+        let len = match aim.effect {
+            Effect::Overwrite(cell) => self.model.cells[cell].range.len,
+            Effect::Write(range) => range.len,
+            _ => len,
+        };
+        let (local, sges, inline) = self.local(id, lane, opcode, len, planted)?;
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, self.posting.percent(60));
+        flags.set(SendFlags::SOLICITED, self.posting.percent(30));
+        // What a peer invalidates must not be in use by READs that are still answered.
+        flags.set(SendFlags::FENCE, closes.is_some() || self.posting.percent(15));
+        let invalidates = match (opcode, closes) {
+            (SendOpcode::SendWithInv, Some(window)) => Some(self.model.windows[window].rkey),
+            (SendOpcode::SendWithInv, None) => Some(self.posting.next_u64() as u32 | KEY_FLIP),
+            _ => None,
+        };
+        let imm = message_id(id);
+        let Aim { effect, remote, window } = aim;
+        let op = match opcode {
+            SendOpcode::SendWithImm => SendOp::SendWithImm(imm),
+            SendOpcode::SendWithInv => SendOp::SendWithInv(invalidates.unwrap_or(0)),
+            SendOpcode::Write => SendOp::Write(remote),
+            SendOpcode::WriteWithImm => SendOp::WriteWithImm(remote, imm),
+            SendOpcode::Read => SendOp::Read(remote),
+            SendOpcode::CompareSwap => self.swap(remote, &effect),
+            SendOpcode::FetchAdd => match effect {
+                Effect::Add { add, .. } => SendOp::FetchAdd { remote, add },
+                _ => SendOp::FetchAdd { remote, add: 1 },
+            },
+            SendOpcode::Send | SendOpcode::BindMw | SendOpcode::LocalInv => SendOp::Send,
+        };
+        if let Some(window) = closes {
+            self.model.windows[window].state = WindowState::Closing;
+        }
+        let noted = Op {
+            opcode,
+            lane,
+            epoch: self.model.lanes[lane].epoch,
+            dest,
+            len,
+            signaled: flags.contains(SendFlags::SIGNALED),
+            solicited: flags.contains(SendFlags::SOLICITED),
+            effect,
+            local,
+            planted,
+            window: closes.or(window),
+            invalidates,
+            state: State::Outstanding,
+            delivered: 0,
+        };
+        let wrong_key = planted == Some(Planted::AccessKey);
+        let address = self.address(lane, dest, wrong_key);
+        self.note(noted);
+        Ok(Prepared { id: send_wr_id(id), op, flags, sges, inline, dest: address })
+    }
+
+    fn note(&mut self, op: Op) {
+        let (opcode, len, planted) = (op.opcode, op.len, op.planted.is_some());
+        let op = self.model.post(op);
+        let source = self.model.source(op);
+        let (host, qpn) = (source.host, source.qpn);
+        self.trace.add(self.now, Event::Posted { host, qpn, op, opcode, len, planted });
+    }
+
+    fn swap(&mut self, remote: RemoteAddr, effect: &Effect) -> SendOp {
+        let Effect::Swap { cell, expected } = *effect else {
+            return SendOp::CompareSwap { remote, compare: 0, swap: 0 };
+        };
+        let hits = self.posting.percent(70);
+        let compare = if hits { expected } else { !expected };
+        let swap = self.posting.next_u64();
+        if let CellKind::Swapped { values, .. } = &mut self.model.cells[cell].kind {
+            values.push(if hits { swap } else { expected });
+        }
+        SendOp::CompareSwap { remote, compare, swap }
+    }
+
+    /// Where a WR goes, on a transport whose WRs say so.
+    fn address(&self, lane: LaneId, dest: EndpointId, wrong_key: bool) -> Option<Dest> {
+        let source = &self.model.endpoints[self.model.lanes[lane].endpoint];
+        let target = &self.model.endpoints[dest];
+        let ah = self.hosts[source.host].ahs[target.host];
+        match source.qp_type {
+            QpType::Ud => Some(Dest::Ud {
+                ah,
+                remote_qpn: target.qpn,
+                remote_qkey: target.setup.qkey,
+            }),
+            QpType::Dci => Some(Dest::Dc {
+                ah,
+                remote_dctn: target.qpn,
+                dc_access_key: target.setup.access_key ^ u64::from(wrong_key),
+                stream_id: self.model.lanes[lane].stream,
+            }),
+            QpType::Rc | QpType::Uc | QpType::Dct => None,
+        }
+    }
+
+    /// How long a message is.
+    fn length(
+        &mut self,
+        lane: LaneId,
+        dest: EndpointId,
+        opcode: SendOpcode,
+        planted: Option<Planted>,
+    ) -> u32 {
+        let source = &self.model.endpoints[self.model.lanes[lane].endpoint];
+        let (mtu, qp_type) = (source.mtu, source.qp_type);
+        let queue = self.model.endpoints[dest].queue;
+        let capacity = queue.map_or(0, |queue| self.model.queues[queue].capacity);
+        let head = if qp_type == QpType::Ud { GRH_LEN } else { 0 };
+        if planted == Some(Planted::TooLong) {
+            let longer = capacity - head + self.posting.between(1, u64::from(mtu)) as u32;
+            return if qp_type == QpType::Ud { longer.min(mtu) } else { longer };
+        }
+        let (least, most) = match opcode {
+            SendOpcode::CompareSwap | SendOpcode::FetchAdd => return WORD,
+            SendOpcode::Send | SendOpcode::SendWithInv if qp_type != QpType::Rc => {
+                (NUMBERED_LEN, capacity - head)
+            }
+            SendOpcode::Send | SendOpcode::SendWithInv | SendOpcode::SendWithImm => {
+                (0, capacity - head)
+            }
+            _ => (0, ONE_SIDED_BYTES_MAX),
+        };
+        let most = if qp_type == QpType::Ud { most.min(mtu) } else { most };
+        let least = if planted.is_some() { least.max(1) } else { least };
+        let wanted = match self.posting.below(8) {
+            0 => 0,
+            1..=3 => self.posting.between(1, 64) as u32,
+            4 => mtu * self.posting.between(1, 3) as u32,
+            5 => mtu * self.posting.between(1, 3) as u32 + 1,
+            6 => mtu * self.posting.between(1, 3) as u32 - 1,
+            _ => self.posting.below(u64::from(most) + 1) as u32,
+        };
+        wanted.clamp(least, most)
+    }
+
+    /// Chooses what a WR does at its target.
+    fn aim(
+        &mut self,
+        lane: LaneId,
+        dest: EndpointId,
+        opcode: SendOpcode,
+        len: u32,
+        planted: Option<Planted>,
+    ) -> Result<Aim, Violation> {
+        let one_sided = !matches!(
+            opcode,
+            SendOpcode::Send | SendOpcode::SendWithImm | SendOpcode::SendWithInv
+        );
+        if !one_sided || self.model.endpoints[dest].phase == Phase::Gone {
+            return Ok(NOWHERE);
+        }
+        if let Some(planted) = planted
+            && planted != Planted::LocalKey
+        {
+            return self.aim_badly(dest, opcode, len, planted);
+        }
+        match opcode {
+            SendOpcode::CompareSwap => self.aim_swap(lane, dest),
+            SendOpcode::FetchAdd => self.aim_add(dest),
+            SendOpcode::Read => self.aim_read(lane, dest, len),
+            _ => {
+                let plain = opcode == SendOpcode::Write && planted.is_none();
+                if plain && self.posting.percent(20) {
+                    return self.aim_overwrite(lane, dest);
+                }
+                let reliable = self.model.endpoints[dest].qp_type.is_reliable();
+                if (plain || reliable) && planted.is_none()
+                    && let Some(aim) = self.aim_through_window(dest, len, Effect::Write)
+                {
+                    return Ok(aim);
+                }
+                self.aim_write(dest, len, Room::Open)
+            }
+        }
+    }
+
+    fn aim_write(
+        &mut self,
+        dest: EndpointId,
+        len: u32,
+        room: Room,
+    ) -> Result<Aim, Violation> {
+        let host = self.model.endpoints[dest].host;
+        let range = self.take(host, room, len, false)?;
+        let id = self.model.ops.len();
+        self.model.arenas[range.arena].claim(range, Owner::Written(id));
+        Ok(Aim { effect: Effect::Write(range), remote: self.remote(range), window: None })
+    }
+
+    /// Aims at something that must be refused. The range is a WRITE's that must write nothing.
+    fn aim_badly(
+        &mut self,
+        dest: EndpointId,
+        opcode: SendOpcode,
+        len: u32,
+        planted: Planted,
+    ) -> Result<Aim, Violation> {
+        let room = match planted {
+            Planted::RemoteRights => Room::Closed,
+            Planted::RemoteDomain => Room::Foreign,
+            _ => Room::Open,
+        };
+        let host = self.model.endpoints[dest].host;
+        let atomic = matches!(opcode, SendOpcode::CompareSwap | SendOpcode::FetchAdd);
+        let range = self.take(host, room, len, atomic)?;
+        let mut remote = self.remote(range);
+        match planted {
+            Planted::RemoteKey => remote.rkey ^= KEY_FLIP,
+            Planted::RemoteRange => {
+                let info = self.model.arenas[range.arena].info(range);
+                remote.addr = info.addr + info.length - u64::from(if atomic { 0 } else { len - 1 });
+            }
+            Planted::Misaligned => remote.addr += 1,
+            Planted::StaleWindow => {
+                let stale = |window: &Window| {
+                    window.owner == dest && window.state == WindowState::Closed
+                };
+                match self.model.windows.iter().find(|window| stale(window)) {
+                    Some(window) => {
+                        remote.rkey = window.rkey;
+                        remote.addr = self.remote(window.range).addr;
+                    }
+                    None => remote.rkey ^= KEY_FLIP,
+                }
+            }
+            _ => {}
+        }
+        let effect = if atomic || opcode == SendOpcode::Read {
+            Effect::None
+        } else {
+            let id = self.model.ops.len();
+            self.model.arenas[range.arena].claim(range, Owner::Written(id));
+            Effect::Write(range)
+        };
+        Ok(Aim { effect, remote, window: None })
+    }
+
+    fn aim_overwrite(&mut self, lane: LaneId, dest: EndpointId) -> Result<Aim, Violation> {
+        let known = self.model.lanes[lane].overwrites.get(&dest).copied();
+        let cell = match known {
+            Some(cell) => cell,
+            None => {
+                let len = self.posting.between(1, OVERWRITTEN_BYTES) as u32;
+                let host = self.model.endpoints[dest].host;
+                let range = self.take(host, Room::Open, len, false)?;
+                let cell = self.add_cell(range, CellKind::Overwritten(Vec::new()));
+                self.model.lanes[lane].overwrites.insert(dest, cell);
+                cell
+            }
+        };
+        let range = self.model.cells[cell].range;
+        Ok(Aim { effect: Effect::Overwrite(cell), remote: self.remote(range), window: None })
+    }
+
+    fn add_cell(&mut self, range: Range, kind: CellKind) -> CellId {
+        self.model.arenas[range.arena].claim(range, Owner::Cell);
+        self.model.cells.push(Cell { range, kind });
+        self.model.cells.len() - 1
+    }
+
+    fn aim_swap(&mut self, lane: LaneId, dest: EndpointId) -> Result<Aim, Violation> {
+        let known = self.model.lanes[lane].swaps.get(&dest).copied();
+        let cell = match known {
+            Some(cell) => cell,
+            None => {
+                let host = self.model.endpoints[dest].host;
+                let range = self.take(host, Room::Open, WORD, true)?;
+                let values = vec![self.model.arenas[range.arena].word(range)];
+                let cell = self.add_cell(range, CellKind::Swapped { ops: Vec::new(), values });
+                self.model.lanes[lane].swaps.insert(dest, cell);
+                cell
+            }
+        };
+        let Cell { range, kind } = &self.model.cells[cell];
+        let expected = match kind {
+            CellKind::Swapped { values, .. } => values.last().copied().unwrap_or(0),
+            CellKind::Overwritten(_) | CellKind::Counter { .. } => 0,
+        };
+        let remote = self.remote(*range);
+        Ok(Aim { effect: Effect::Swap { cell, expected }, remote, window: None })
+    }
+
+    fn aim_add(&mut self, dest: EndpointId) -> Result<Aim, Violation> {
+        let endpoint = &self.model.endpoints[dest];
+        let (host, arena) = (endpoint.host, endpoint.arena);
+        let counters: Vec<CellId> = (0..self.model.cells.len())
+            .filter(|cell| {
+                let cell = &self.model.cells[*cell];
+                matches!(cell.kind, CellKind::Counter { .. }) && cell.range.arena == arena
+            })
+            .collect();
+        let cell = if counters.len() < COUNTERS {
+            let range = self.take(host, Room::Open, WORD, true)?;
+            let initial = self.model.arenas[range.arena].word(range);
+            self.add_cell(range, CellKind::Counter { initial, ops: Vec::new() })
+        } else {
+            self.posting.pick(&counters)
+        };
+        let add = self.posting.between(1, ADD_MAX);
+        let remote = self.remote(self.model.cells[cell].range);
+        Ok(Aim { effect: Effect::Add { cell, add }, remote, window: None })
+    }
+
+    /// Reads what nobody writes, or what an earlier WRITE of the same lane wrote.
+    fn aim_read(&mut self, lane: LaneId, dest: EndpointId, len: u32) -> Result<Aim, Violation> {
+        if let Some(aim) = self.aim_through_window(dest, len, |_| Effect::None) {
+            return Ok(aim);
+        }
+        let written: Vec<_> = self.model.lanes[lane]
+            .posted
+            .iter()
+            .filter_map(|id| match self.model.ops[*id].effect {
+                Effect::Write(range)
+                    if self.model.ops[*id].dest == dest
+                        && self.model.ops[*id].planted.is_none()
+                        && range.len >= len =>
+                {
+                    Some((*id, range))
+                }
+                _ => None,
+            })
+            .collect();
+        if !written.is_empty() && self.posting.percent(50) {
+            let (id, range) = self.posting.pick(&written);
+            let skip = self.posting.between(0, u64::from(range.len - len)) as u32;
+            let stream = Stream::Payload(u64::from(message_id(id)));
+            let remote = self.remote(range.part(skip, len));
+            let effect = Effect::Read(stream, u64::from(skip));
+            return Ok(Aim { effect, remote, window: None });
+        }
+        let host = self.model.endpoints[dest].host;
+        let range = self.take(host, Room::Open, len, false)?;
+        Ok(Aim { effect: self.reads(range), remote: self.remote(range), window: None })
+    }
+
+    fn reads(&self, range: Range) -> Effect {
+        Effect::Read(self.model.arenas[range.arena].fill(range), u64::from(range.offset))
+    }
+
+    /// Aims at a part of an open window of `dest` that nothing used yet.
+    fn aim_through_window(
+        &mut self,
+        dest: EndpointId,
+        len: u32,
+        effect: impl FnOnce(Range) -> Effect,
+    ) -> Option<Aim> {
+        let fits = |window: &Window| {
+            window.owner == dest
+                && window.state == WindowState::Open
+                && window.used + len <= window.range.len
+        };
+        let id = self.model.windows.iter().position(fits)?;
+        let window = &mut self.model.windows[id];
+        let range = window.range.part(window.used, len);
+        window.used += len;
+        let rkey = window.rkey;
+        let effect = match effect(range) {
+            Effect::Write(range) => {
+                let op = self.model.ops.len();
+                self.model.arenas[range.arena].claim(range, Owner::Written(op));
+                Effect::Write(range)
+            }
+            _ => self.reads(range),
+        };
+        let remote = RemoteAddr { rkey, ..self.remote(range) };
+        Some(Aim { effect, remote, window: Some(id) })
+    }
+
+    /// The local side of a WR: memory that holds its message, or takes what it fetches.
+    #[allow(clippy::type_complexity, reason = "the three forms that local bytes take")]
+    fn local(
+        &mut self,
+        id: usize,
+        lane: LaneId,
+        opcode: SendOpcode,
+        len: u32,
+        planted: Option<Planted>,
+    ) -> Result<(Vec<Range>, Vec<Sge>, Option<Vec<u8>>), Violation> {
+        let endpoint = &self.model.endpoints[self.model.lanes[lane].endpoint];
+        let (host, setup) = (endpoint.host, endpoint.setup);
+        let message = Stream::Payload(u64::from(message_id(id)));
+        let fetches = matches!(
+            opcode,
+            SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd
+        );
+        let wrong_key = planted == Some(Planted::LocalKey);
+        let inline = !fetches && !wrong_key && len <= setup.max_inline_data;
+        if inline && self.posting.percent(40) {
+            let mut bytes = vec![0; len as usize];
+            message.write(0, &mut bytes);
+            return Ok((Vec::new(), Vec::new(), Some(bytes)));
+        }
+        if len == 0 {
+            return Ok((Vec::new(), Vec::new(), None));
+        }
+        let ranges = self.scatter(host, len, setup.max_send_sge)?;
+        let mut skip = 0;
+        for range in &ranges {
+            let arena = &mut self.model.arenas[range.arena];
+            if fetches {
+                arena.claim(*range, Owner::Fetched { op: id, skip });
+            } else {
+                arena.claim(*range, Owner::Message { op: id, skip });
+                arena.put(*range, message, skip)?;
+            }
+            skip += range.len;
+        }
+        let mut sges: Vec<Sge> = ranges.iter().map(|range| self.sge(*range)).collect();
+        if wrong_key {
+            for sge in &mut sges {
+                sge.lkey ^= KEY_FLIP;
+            }
+        }
+        Ok((if fetches { ranges } else { Vec::new() }, sges, None))
+    }
+
+    /// An open window of `dest` that may be closed: by its peer at any time, by its owner when
+    /// nothing uses it.
+    fn window_to_close(
+        &mut self,
+        user: EndpointId,
+        owner: EndpointId,
+        by_peer: bool,
+    ) -> Option<WindowId> {
+        let peers = self.model.endpoints[owner].peer == Some(user) || !by_peer;
+        let fits = |window: &Window| {
+            window.owner == owner
+                && window.state == WindowState::Open
+                && (by_peer || window.uses == 0)
+        };
+        self.model.windows.iter().position(fits).filter(|_| peers)
+    }
+
+    /// Binds a window on an RC or UC QP for its peer, or invalidates one; both also badly.
+    pub(crate) fn post_window(&mut self, lane: LaneId) -> Result<(), Violation> {
+        if !self.has_room(lane) {
+            return Ok(());
+        }
+        let id = self.model.lanes[lane].endpoint;
+        let bad = self.posting.percent(self.plan.bad_percent);
+        let closes = self.window_to_close(id, id, false).filter(|_| self.posting.percent(50));
+        let (window, op, planted) = match closes {
+            Some(window) => {
+                self.model.windows[window].state = WindowState::Closing;
+                (Some(window), SendOp::LocalInv(self.model.windows[window].rkey), None)
+            }
+            None if bad && self.posting.percent(50) => {
+                let rkey = self.posting.next_u64() as u32 | KEY_FLIP;
+                (None, SendOp::LocalInv(rkey), Some(Planted::InvalidateLocally))
+            }
+            None => {
+                let (window, bind) = self.make_window(id, bad)?;
+                (Some(window), SendOp::BindMw(bind), bad.then_some(Planted::BindRange))
+            }
+        };
+        let op_id = self.model.ops.len();
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, self.posting.percent(70));
+        self.note(Op {
+            opcode: op.opcode(),
+            lane,
+            epoch: self.model.lanes[lane].epoch,
+            dest: id,
+            len: 0,
+            signaled: flags.contains(SendFlags::SIGNALED),
+            solicited: false,
+            effect: Effect::None,
+            local: Vec::new(),
+            planted,
+            window,
+            invalidates: None,
+            state: State::Outstanding,
+            delivered: 0,
+        });
+        let (sges, inline, dest) = (Vec::new(), None, None);
+        self.submit(id, &[Prepared { id: send_wr_id(op_id), op, flags, sges, inline, dest }])
+    }
+
+    fn make_window(
+        &mut self,
+        owner: EndpointId,
+        bad: bool,
+    ) -> Result<(WindowId, BindMw), Violation> {
+        let number = self.model.endpoints[owner].host;
+        let host = &mut self.hosts[number];
+        let info = host.rnic.alloc_mw(host.pd).map_err(refused("alloc_mw"))?;
+        let range = self.take(number, Room::Open, WINDOW_BYTES, true)?;
+        let region = self.model.arenas[range.arena].info(range);
+        let rkey = info.rkey & !0xff | self.posting.next_u64() as u32 & 0xff;
+        let beyond = if bad { region.length } else { 0 };
+        let bind = BindMw {
+            mw: info.mw,
+            rkey,
+            mr: region.mr,
+            addr: self.remote(range).addr + beyond,
+            length: u64::from(range.len),
+            access: AccessFlags::REMOTE_CHANGES | AccessFlags::REMOTE_READ,
+        };
+        self.model.windows.push(Window {
+            owner,
+            mw: Some(info.mw),
+            rkey,
+            range,
+            used: 0,
+            uses: 0,
+            state: WindowState::Binding,
+        });
+        Ok((self.model.windows.len() - 1, bind))
+    }
+
+    /// Posts a signalled WR behind unsignalled ones, so that a completion tells of them.
+    pub(crate) fn post_end(&mut self, lane: LaneId) -> Result<(), Violation> {
+        let Some(last) = self.model.lanes[lane].outstanding.back() else { return Ok(()) };
+        let endpoint = self.model.lanes[lane].endpoint;
+        if self.model.ops[*last].signaled {
+            return Ok(());
+        }
+        let is_ud = self.model.endpoints[endpoint].qp_type == QpType::Ud;
+        let (opcode, len) =
+            if is_ud { (SendOpcode::Send, NUMBERED_LEN) } else { (SendOpcode::Write, 0) };
+        let local = matches!(
+            self.model.ops[*last].opcode,
+            SendOpcode::BindMw | SendOpcode::LocalInv
+        );
+        let dest = match self.model.endpoints[endpoint].peer {
+            Some(peer) if local => peer,
+            _ => self.model.ops[*last].dest,
+        };
+        let id = self.model.ops.len();
+        let (local, sges, inline) = self.local(id, lane, opcode, len, None)?;
+        let op = if is_ud { SendOp::Send } else { SendOp::Write(NOWHERE.remote) };
+        let address = self.address(lane, dest, false);
+        self.note(Op {
+            opcode,
+            lane,
+            epoch: self.model.lanes[lane].epoch,
+            dest,
+            len,
+            signaled: true,
+            solicited: false,
+            effect: Effect::None,
+            local,
+            planted: None,
+            window: None,
+            invalidates: None,
+            state: State::Outstanding,
+            delivered: 0,
+        });
+        let flags = SendFlags::SIGNALED;
+        let wr = Prepared { id: send_wr_id(id), op, flags, sges, inline, dest: address };
+        self.submit(endpoint, &[wr])
+    }
+}
