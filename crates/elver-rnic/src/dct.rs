@@ -23,6 +23,9 @@ use crate::{RxMeta, Time};
 
 /// Refusals that wait to be sent; further ones are not answered.
 const REFUSALS_MAX: usize = 64;
+/// How long an initiator is told to wait when there is no room for its context, in nanoseconds:
+/// room comes by silence, which takes seconds.
+const NO_ROOM_WAIT_NS: u64 = 20_000_000;
 /// Marks the end of the list of contexts.
 const NONE: u32 = u32::MAX;
 
@@ -194,8 +197,7 @@ impl Dct {
         if in_use as u32 >= hw.config.max_dc_contexts && !self.reclaim(core, hw, now) {
             hw.counters.dc_refused_room += 1;
             hw.event(AsyncEvent::DctAccessErr(Qp(core.qpn.get())));
-            let timer = RnrTimer::new(core.attr.min_rnr_timer);
-            return Err(timer.map(Syndrome::RnrNak));
+            return Err(Some(Syndrome::RnrNak(RnrTimer::at_least_ns(NO_ROOM_WAIT_NS))));
         }
         hw.counters.dc_accepts += 1;
         let context = Context {

@@ -145,8 +145,11 @@ impl<M: Memory> Rnic<M> {
             Route::Dc { eth, .. } if message.is_response() => {
                 let lane = usize::from(eth.stream);
                 let from = meta.flow.src.ip();
-                let lanes = &mut queue_pair.lanes;
-                if lanes.get_mut(lane).is_some_and(|lane| lane.takes_session(eth.session, from)) {
+                let taken = queue_pair
+                    .lanes
+                    .get_mut(lane)
+                    .is_some_and(|lane| lane.takes_session(eth.session, from, &message));
+                if taken {
                     self.response(now, qpn, lane, headers, payload);
                 } else {
                     self.hw.counters.drop_dc_session += 1;

@@ -9,8 +9,8 @@ use alloc::collections::VecDeque;
 
 use elver_verbs::{Dest, Memory, QpState, QpType, SendFlags, SendOp, Wc, WcFlags, WcStatus};
 use elver_wire::{
-    AtomicEth, DcConnect, DcEth, Deth, Headers, Message, Psn, Qpn, Reth, RnrTimer, Route as Header,
-    Tail, Timeout,
+    AtomicEth, DcConnect, DcEth, Deth, Headers, Message, NakCode, Psn, Qpn, Reth, RnrTimer,
+    Route as Header, Syndrome, Tail, Timeout,
 };
 
 use crate::hw::Hw;
@@ -485,12 +485,23 @@ impl Lane {
 
     // ---- answers ----
 
-    /// Whether a response of this DC session is ours; any such response says that the target knows
-    /// the session.
-    pub(crate) fn takes_session(&mut self, session: u32, from: core::net::IpAddr) -> bool {
+    /// Whether a response of this DC session is ours. One that only a target which holds the
+    /// session can give ends the connect.
+    pub(crate) fn takes_session(
+        &mut self,
+        session: u32,
+        from: core::net::IpAddr,
+        message: &Message,
+    ) -> bool {
         let ours = self.session == session
             && self.target.is_some_and(|target| target.route.flow.dst.ip() == from);
-        self.connected |= ours;
+        let held = match message {
+            Message::Ack(aeth) => {
+                matches!(aeth.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequence))
+            }
+            _ => true,
+        };
+        self.connected |= ours && held;
         ours
     }
 

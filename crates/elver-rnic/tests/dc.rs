@@ -1,0 +1,342 @@
+//! DC as on mlx5: the behaviours that rdma-core's pyverbs tests of DC cover, and the rules of our
+//! own that docs/wire.md gives.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod common;
+
+use common::{ALL_ACCESS, Host, Net, address};
+use elver_rnic::Time;
+use elver_verbs::*;
+
+const KEY: u64 = 0x0123_4567_89ab_cdef;
+
+struct Target {
+    qp: Qp,
+    srq: Srq,
+    number: u32,
+}
+
+fn dct(host: &mut Host, key: u64, access: AccessFlags) -> Target {
+    let pd = host.pd;
+    let srq = host.nic.create_srq(SrqInit { pd, max_wr: 64, max_sge: 2 }).unwrap();
+    let init =
+        QpInit { srq: Some(srq), dc_access_key: key, ..QpInit::new(QpType::Dct, pd, host.cq) };
+    let qp = host.nic.create_qp(init).unwrap();
+    bring_up_dct(host, qp, access);
+    let number = host.nic.qp_num(qp).unwrap();
+    Target { qp, srq, number }
+}
+
+fn bring_up_dct(host: &mut Host, qp: Qp, access: AccessFlags) {
+    assert!(host.nic.qp_num(qp).is_err(), "no number before RTR");
+    let mut attr = QpAttr { qp_access_flags: access, min_rnr_timer: 1, ..QpAttr::default() };
+    attr.ah_attr.dgid = Gid::from(address(0));
+    let mut from = QpState::Reset;
+    for to in [QpState::Init, QpState::Rtr] {
+        attr.qp_state = to;
+        let row = qp_state::transition(QpType::Dct, from, to).unwrap();
+        host.nic.modify_qp(Time::ZERO, qp, &attr, row.required | QpAttrMask::STATE).unwrap();
+        from = to;
+    }
+}
+
+fn dci(host: &mut Host, log_streams: u8, log_errored: u8) -> Qp {
+    let dci = DciInit { log_num_concurrent: log_streams, log_num_errored: log_errored };
+    let init = QpInit { dci, sq_sig_all: true, ..QpInit::new(QpType::Dci, host.pd, host.cq) };
+    let qp = host.nic.create_qp(init).unwrap();
+    host.connect(qp, QpType::Dci, address(0), 0, |_| {});
+    qp
+}
+
+fn handle(host: &mut Host, to: usize) -> Ah {
+    let av = AddressVector { dgid: Gid::from(address(to)), ..AddressVector::default() };
+    let pd = host.pd;
+    host.nic.create_ah(pd, av).unwrap()
+}
+
+fn dest(ah: Ah, target: &Target, key: u64, stream_id: u16) -> Option<Dest> {
+    Some(Dest::Dc { ah, remote_dctn: target.number, dc_access_key: key, stream_id })
+}
+
+fn statuses(host: &mut Host) -> Vec<WcStatus> {
+    host.poll().iter().map(|wc| wc.status).collect()
+}
+
+fn post_shared(host: &mut Host, srq: Srq, wr_id: u64, at: u64) {
+    let sges = [host.sge(at, 8192)];
+    host.nic.post_srq_recv(Time(1), srq, &[RecvWr { wr_id, sges: &sges }]).unwrap();
+}
+
+/// One host for local copies, two for packets: the same behaviour.
+fn nets() -> [Net; 2] {
+    [Net::new(1), Net::new(2)]
+}
+
+#[test]
+fn write_read_send_and_atomics() {
+    for mut net in nets() {
+        let last = net.hosts.len() - 1;
+        let target = dct(&mut net.hosts[last], KEY, ALL_ACCESS);
+        let qp = dci(&mut net.hosts[0], 0, 0);
+        let ah = handle(&mut net.hosts[0], last);
+        let to = dest(ah, &target, KEY, 0);
+        let data: Vec<u8> = (0..5000u32).map(|i| (i * 3) as u8).collect();
+        net.hosts[0].memory.fill(0, &data);
+        let sge = [net.hosts[0].sge(0, 5000)];
+        let remote = net.hosts[last].remote(400_000);
+        let now = net.now;
+
+        net.hosts[0].post(now, qp, SendOp::Write(remote), &sge, to);
+        net.run_clean();
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success]);
+        assert_eq!(net.hosts[last].memory.get(400_000, 5000), data);
+
+        let into = [net.hosts[0].sge(100_000, 5000)];
+        net.hosts[0].post(net.now, qp, SendOp::Read(remote), &into, to);
+        net.run_clean();
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success]);
+        assert_eq!(net.hosts[0].memory.get(100_000, 5000), data);
+
+        post_shared(&mut net.hosts[last], target.srq, 9, 600_000);
+        net.hosts[0].post(net.now, qp, SendOp::SendWithImm(5), &sge, to);
+        net.run_clean();
+        let mut wcs = net.hosts[last].poll();
+        if last > 0 {
+            wcs.extend(net.hosts[0].poll());
+        }
+        let recv = wcs.iter().find(|wc| wc.wr_id == 9).unwrap();
+        assert_eq!((recv.imm_data, recv.byte_len, recv.src_qp), (5, 5000, qp.0));
+        assert_eq!(recv.qp_num, target.number);
+        assert_eq!(net.hosts[last].memory.get(600_000, 5000), data);
+
+        let word = [net.hosts[0].sge(64, 8)];
+        let remote = net.hosts[last].remote(900_000);
+        for _ in 0..20 {
+            net.hosts[0].post(net.now, qp, SendOp::FetchAdd { remote, add: 2 }, &word, to);
+        }
+        net.run_clean();
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success; 20]);
+        assert_eq!(net.hosts[last].memory.get(900_000, 8), 40u64.to_ne_bytes());
+        assert_eq!(net.hosts[0].memory.get(64, 8), 38u64.to_ne_bytes());
+    }
+}
+
+#[test]
+fn one_dci_reaches_many_targets_in_turn() {
+    let mut net = Net::new(3);
+    let targets: Vec<Target> =
+        (1..3).map(|host| dct(&mut net.hosts[host], KEY, ALL_ACCESS)).collect();
+    let qp = dci(&mut net.hosts[0], 0, 0);
+    let ahs: Vec<Ah> = (1..3).map(|host| handle(&mut net.hosts[0], host)).collect();
+    let sge = [net.hosts[0].sge(0, 3000)];
+    net.hosts[0].memory.fill(0, &[0x5a; 3000]);
+    for round in 0..20usize {
+        let which = round % 2;
+        let remote = net.hosts[1 + which].remote(round as u64 * 4000);
+        let to = dest(ahs[which], &targets[which], KEY, 0);
+        net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
+    }
+    let mut count = 0u32;
+    net.run(|_| {
+        count += 1;
+        usize::from(!count.is_multiple_of(13))
+    });
+    assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success; 20]);
+    for round in 0..20usize {
+        assert_eq!(net.hosts[1 + round % 2].memory.get(round * 4000, 3000), [0x5a; 3000]);
+    }
+    assert_eq!(net.hosts[0].nic.counters().dc_connects, 20);
+}
+
+#[test]
+fn a_wrong_access_key_is_refused_and_counted() {
+    for mut net in nets() {
+        let last = net.hosts.len() - 1;
+        let target = dct(&mut net.hosts[last], KEY, ALL_ACCESS);
+        let qp = dci(&mut net.hosts[0], 0, 0);
+        let ah = handle(&mut net.hosts[0], last);
+        let sge = [net.hosts[0].sge(0, 8)];
+        let remote = net.hosts[last].remote(0);
+        let to = dest(ah, &target, KEY ^ 1, 0);
+        net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
+        net.run_clean();
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::RemAccessErr]);
+        assert_eq!(net.hosts[last].nic.counters().dc_refused_key, 1);
+        assert_eq!(
+            net.hosts[last].nic.poll_async_event(),
+            Some(AsyncEvent::DctAccessErr(target.qp))
+        );
+        assert_eq!(net.hosts[0].nic.query_qp(qp).unwrap().0.qp_state, QpState::Err);
+        assert_eq!(net.hosts[last].nic.query_qp(target.qp).unwrap().0.qp_state, QpState::Rtr);
+    }
+}
+
+/// As test_dc_stream_qp_recovery: after as many errored streams as it may bear the DCI fails, and
+/// comes back through RESET.
+#[test]
+fn errored_streams_add_up_and_the_dci_recovers() {
+    for mut net in nets() {
+        let last = net.hosts.len() - 1;
+        let target = dct(&mut net.hosts[last], KEY, AccessFlags::LOCAL_WRITE);
+        let qp = dci(&mut net.hosts[0], 2, 1);
+        let ah = handle(&mut net.hosts[0], last);
+        let sge = [net.hosts[0].sge(0, 8)];
+        let remote = net.hosts[last].remote(0);
+        for stream in 0..2 {
+            assert_eq!(net.hosts[0].nic.query_qp(qp).unwrap().0.qp_state, QpState::Rts);
+            let to = dest(ah, &target, KEY, stream);
+            net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
+            net.run_clean();
+            assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::RemAccessErr]);
+        }
+        assert_eq!(net.hosts[0].nic.query_qp(qp).unwrap().0.qp_state, QpState::Err);
+
+        let now = net.now;
+        let reset = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
+        net.hosts[0].nic.modify_qp(now, qp, &reset, QpAttrMask::STATE).unwrap();
+        net.hosts[0].connect(qp, QpType::Dci, address(0), 0, |_| {});
+        net.hosts[last].nic.modify_qp(now, target.qp, &reset, QpAttrMask::STATE).unwrap();
+        bring_up_dct(&mut net.hosts[last], target.qp, ALL_ACCESS);
+        post_shared(&mut net.hosts[last], target.srq, 9, 0);
+        net.hosts[0].post(net.now, qp, SendOp::Send, &sge, dest(ah, &target, KEY, 0));
+        net.run_clean();
+        assert!(net.hosts[last].poll().iter().any(|wc| wc.wr_id == 9));
+    }
+}
+
+/// As test_dc_stream_ids_recovery: a stream that is reset after each error never stops the DCI.
+#[test]
+fn a_stream_that_is_reset_goes_on() {
+    for mut net in nets() {
+        let last = net.hosts.len() - 1;
+        let target = dct(&mut net.hosts[last], KEY, AccessFlags::LOCAL_WRITE);
+        let qp = dci(&mut net.hosts[0], 2, 1);
+        let ah = handle(&mut net.hosts[0], last);
+        let sge = [net.hosts[0].sge(0, 8)];
+        let remote = net.hosts[last].remote(0);
+        for _ in 0..5 {
+            let to = dest(ah, &target, KEY, 3);
+            net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
+            net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
+            net.run_clean();
+            assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::RemAccessErr, WcStatus::WrFlushErr]);
+            let now = net.now;
+            net.hosts[0].nic.reset_dci_stream(now, qp, 3).unwrap();
+        }
+        assert_eq!(net.hosts[0].nic.query_qp(qp).unwrap().0.qp_state, QpState::Rts);
+        post_shared(&mut net.hosts[last], target.srq, 9, 0);
+        net.hosts[0].post(net.now, qp, SendOp::Send, &sge, dest(ah, &target, KEY, 3));
+        net.run_clean();
+        assert!(net.hosts[last].poll().iter().any(|wc| wc.wr_id == 9));
+    }
+}
+
+#[test]
+fn one_bad_target_does_not_stop_the_other_streams() {
+    let mut net = Net::new(3);
+    let good = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    let silent = dct(&mut net.hosts[2], KEY, ALL_ACCESS);
+    let qp = dci(&mut net.hosts[0], 1, 1);
+    let ahs = [handle(&mut net.hosts[0], 1), handle(&mut net.hosts[0], 2)];
+    let sge = [net.hosts[0].sge(0, 8)];
+    let (near, far) = (net.hosts[1].remote(0), net.hosts[2].remote(0));
+    net.hosts[0].post(net.now, qp, SendOp::Write(far), &sge, dest(ahs[1], &silent, KEY, 0));
+    for _ in 0..5 {
+        net.hosts[0].post(net.now, qp, SendOp::Write(near), &sge, dest(ahs[0], &good, KEY, 1));
+    }
+    let gone = address(2);
+    net.run(|packet| usize::from(packet.flow.dst.ip() != gone));
+    let mut ends = statuses(&mut net.hosts[0]);
+    ends.sort();
+    let mut expected = vec![WcStatus::Success; 5];
+    expected.push(WcStatus::RetryExcErr);
+    assert_eq!(ends, expected);
+    assert_eq!(net.hosts[0].nic.query_qp(qp).unwrap().0.qp_state, QpState::Rts);
+}
+
+#[test]
+fn contexts_are_bounded_and_those_of_the_silent_are_reclaimed() {
+    let mut net = Net::with_config(2, |config| config.max_dc_contexts = 4);
+    let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    let ah = handle(&mut net.hosts[0], 1);
+    let sge = [net.hosts[0].sge(0, 8)];
+    let remote = net.hosts[1].remote(0);
+    let to = dest(ah, &target, KEY, 0);
+    let qps: Vec<Qp> = (0..5).map(|_| dci(&mut net.hosts[0], 0, 0)).collect();
+    for qp in &qps[..4] {
+        net.hosts[0].post(net.now, *qp, SendOp::Write(remote), &sge, to);
+    }
+    net.run_clean();
+    assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success; 4]);
+    assert_eq!(net.hosts[1].nic.dct_contexts(target.qp).unwrap(), 4);
+
+    // The fifth is told to wait, and gets in once one of the others was silent for long enough.
+    net.hosts[0].post(net.now, qps[4], SendOp::Write(remote), &sge, to);
+    for _ in 0..6 {
+        net.run_clean();
+    }
+    assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success]);
+    assert!(net.hosts[1].nic.counters().dc_refused_room > 0);
+    assert_eq!(net.hosts[1].nic.counters().dc_reclaimed, 1);
+    assert_eq!(net.hosts[1].nic.dct_contexts(target.qp).unwrap(), 4);
+
+    // The first, whose context went, reconnects by itself.
+    net.hosts[0].post(net.now, qps[0], SendOp::Write(remote), &sge, to);
+    for _ in 0..6 {
+        net.run_clean();
+    }
+    assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success]);
+    assert!(net.hosts[0].nic.counters().dc_reconnects >= 1);
+}
+
+#[test]
+fn an_initiator_that_crashed_mid_message_leaves_no_receive_behind() {
+    let mut net = Net::with_config(2, |config| config.max_dc_contexts = 1);
+    let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    let ah = handle(&mut net.hosts[0], 1);
+    let to = dest(ah, &target, KEY, 0);
+    post_shared(&mut net.hosts[1], target.srq, 9, 0);
+    let crashed = dci(&mut net.hosts[0], 0, 0);
+    let sge = [net.hosts[0].sge(0, 5000)];
+    net.hosts[0].post(net.now, crashed, SendOp::Send, &sge, to);
+    net.transmit();
+    let first = net.wire.pop_front().unwrap();
+    net.wire.clear();
+    net.deliver(&first);
+    let now = net.now;
+    net.hosts[0].nic.destroy_qp(now, crashed).unwrap();
+    net.transmit();
+    net.wire.clear();
+
+    net.now = net.now.saturating_add_ns(5_000_000_000);
+    let other = dci(&mut net.hosts[0], 0, 0);
+    net.hosts[0].post(net.now, other, SendOp::Send, &sge, to);
+    net.run_clean();
+    let recv = net.hosts[1].poll();
+    assert_eq!((recv[0].wr_id, recv[0].src_qp, recv[0].byte_len), (9, other.0, 5000));
+}
+
+#[test]
+fn the_rules_of_mlx5_hold() {
+    let mut net = Net::new(1);
+    let host = &mut net.hosts[0];
+    let without_srq = QpInit::new(QpType::Dct, host.pd, host.cq);
+    assert!(host.nic.create_qp(without_srq).unwrap_err().to_string().contains("SRQ"));
+    let target = dct(host, KEY, ALL_ACCESS);
+    let rts = QpAttr { qp_state: QpState::Rts, ..QpAttr::default() };
+    let error = host.nic.modify_qp(Time::ZERO, target.qp, &rts, QpAttrMask::STATE).unwrap_err();
+    assert!(matches!(error, VerbsError::InvalidTransition { .. }));
+
+    let qp = dci(host, 0, 0);
+    let none = SendWr {
+        wr_id: 0,
+        op: SendOp::Send,
+        flags: SendFlags::empty(),
+        payload: Payload::Sges(&[]),
+        dest: None,
+    };
+    let (_, error) = host.nic.post_send(Time(1), qp, &[none]).unwrap_err();
+    assert_eq!(error, PostError::Destination { qp_type: QpType::Dci });
+    let (_, error) = host.nic.post_send(Time(1), target.qp, &[none]).unwrap_err();
+    assert!(matches!(error, PostError::Opcode { qp_type: QpType::Dct, .. }));
+}
