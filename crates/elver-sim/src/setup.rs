@@ -247,7 +247,7 @@ impl World {
         if self.model.endpoints[id].qp_type.is_connected() {
             for lane in self.model.endpoints[id].lanes.clone() {
                 self.model.lanes[lane].inbound.clear();
-                self.model.lanes[lane].latest = None;
+                self.model.lanes[lane].latest.clear();
             }
         }
         Ok(())
@@ -270,6 +270,7 @@ impl World {
     pub(crate) fn reset(&mut self, id: EndpointId) -> Result<(), Violation> {
         self.act("moved to RESET", id);
         self.poll(self.model.endpoints[id].host)?;
+        self.take_events(self.model.endpoints[id].host)?;
         let attr = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
         self.modify(id, &attr, M::STATE)?;
         self.forget(id)?;
@@ -302,6 +303,7 @@ impl World {
         self.act("destroyed", id);
         let number = self.model.endpoints[id].host;
         self.poll(number)?;
+        self.take_events(number)?;
         let (time, qp) = (self.time(), self.model.endpoints[id].qp);
         self.hosts[number].rnic.destroy_qp(time, qp).map_err(refused("destroy_qp"))?;
         self.forget(id)?;

@@ -288,6 +288,10 @@ impl World {
     ) -> Result<Prepared, Violation> {
         let id = self.model.ops.len();
         let len = self.length(lane, dest, opcode, planted);
+        // A datagram longer than some receives does not fit a packet: then it is a good one.
+        let planted = planted.filter(|planted| {
+            *planted != Planted::TooLong || len > self.most_received(lane, dest)
+        });
         let aim = self.aim(lane, dest, opcode, len, planted)?;
         let len = match aim.effect {
             Effect::Overwrite(cell) => self.model.cells[cell].range.len,
@@ -329,6 +333,7 @@ impl World {
             epoch: self.model.lanes[lane].epoch,
             dest,
             len,
+            mtu: self.model.endpoints[self.model.lanes[lane].endpoint].mtu,
             signaled: flags.contains(SendFlags::SIGNALED),
             solicited: flags.contains(SendFlags::SOLICITED),
             effect,
@@ -397,20 +402,18 @@ impl World {
     ) -> u32 {
         let source = &self.model.endpoints[self.model.lanes[lane].endpoint];
         let (mtu, qp_type) = (source.mtu, source.qp_type);
-        let queue = self.model.endpoints[dest].queue;
-        let capacity = queue.map_or(0, |queue| self.model.queues[queue].capacity);
-        let head = if qp_type == QpType::Ud { GRH_LEN } else { 0 };
+        let fits = self.most_received(lane, dest);
         if planted == Some(Planted::TooLong) {
-            let longer = capacity - head + self.posting.between(1, u64::from(mtu)) as u32;
+            let longer = fits + self.posting.between(1, u64::from(mtu)) as u32;
             return if qp_type == QpType::Ud { longer.min(mtu) } else { longer };
         }
         let (least, most) = match opcode {
             SendOpcode::CompareSwap | SendOpcode::FetchAdd => return WORD,
             SendOpcode::Send | SendOpcode::SendWithInv if qp_type != QpType::Rc => {
-                (NUMBERED_LEN, capacity - head)
+                (NUMBERED_LEN, fits)
             }
             SendOpcode::Send | SendOpcode::SendWithInv | SendOpcode::SendWithImm => {
-                (0, capacity - head)
+                (0, fits)
             }
             _ => (0, ONE_SIDED_BYTES_MAX),
         };
@@ -425,6 +428,14 @@ impl World {
             _ => self.posting.below(u64::from(most) + 1) as u32,
         };
         wanted.clamp(least, most)
+    }
+
+    /// The longest message that the receives of a WR's target hold.
+    fn most_received(&self, lane: LaneId, dest: EndpointId) -> u32 {
+        let source = &self.model.endpoints[self.model.lanes[lane].endpoint];
+        let head = if source.qp_type == QpType::Ud { GRH_LEN } else { 0 };
+        let queue = self.model.endpoints[dest].queue;
+        queue.map_or(0, |queue| self.model.queues[queue].capacity - head)
     }
 
     /// Chooses what a WR does at its target.
@@ -756,6 +767,7 @@ impl World {
             epoch: self.model.lanes[lane].epoch,
             dest: id,
             len: 0,
+            mtu: self.model.endpoints[id].mtu,
             signaled: flags.contains(SendFlags::SIGNALED),
             solicited: false,
             effect: Effect::None,
@@ -820,6 +832,7 @@ impl World {
             Some(peer) if local => peer,
             _ => self.model.ops[*last].dest,
         };
+        self.ensure_receive(dest, opcode)?;
         let id = self.model.ops.len();
         let (local, sges, inline) = self.local(id, lane, opcode, len, None)?;
         let op = if is_ud { SendOp::Send } else { SendOp::Write(NOWHERE.remote) };
@@ -830,6 +843,7 @@ impl World {
             epoch: self.model.lanes[lane].epoch,
             dest,
             len,
+            mtu: self.model.endpoints[self.model.lanes[lane].endpoint].mtu,
             signaled: true,
             solicited: false,
             effect: Effect::None,

@@ -150,6 +150,9 @@ impl Arena {
 
     pub(crate) fn claim(&mut self, range: Range, owner: Owner) {
         let Range { offset, len, .. } = range;
+        if len == 0 {
+            return;
+        }
         self.chunks[range.chunk].claims.push(Claim { offset, len, owner });
     }
 

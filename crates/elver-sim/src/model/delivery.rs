@@ -218,7 +218,7 @@ impl Model {
                     "WR {id} was received twice, but the network made no copy of it"
                 )));
             }
-        } else if self.lanes[lane].latest.is_some_and(|latest| latest > id)
+        } else if self.lanes[lane].latest.get(&endpoint).is_some_and(|latest| *latest > id)
             && copies == 0
             && !view.network.disturbed(source, target)
         {
@@ -226,8 +226,8 @@ impl Model {
                 "WR {id} was received after a later one, but the network kept the order"
             )));
         }
-        let latest = &mut self.lanes[lane].latest;
-        *latest = (*latest).max(Some(id));
+        let latest = self.lanes[lane].latest.entry(endpoint).or_insert(id);
+        *latest = (*latest).max(id);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use elver_verbs::QpType;
 
 use super::arena::{Chunk, Claim};
 use super::{
-    Arena, Cell, CellKind, Effect, LaneId, Model, Op, OpId, Owner, QueueId, Range, State,
+    Arena, Cell, CellKind, Effect, LaneId, Model, Op, OpId, Owner, QueueId, State,
     Violation, message_id,
 };
 use crate::network::Network;
@@ -215,7 +215,7 @@ impl Model {
                 "the bytes that WR {id} wrote were changed later, at byte {good}"
             )));
         }
-        let mtu = source.mtu as usize;
+        let mtu = op.mtu as usize;
         let whole = if op.planted.is_some_and(|planted| planted != super::Planted::LocalKey) {
             0
         } else {

@@ -131,6 +131,8 @@ pub(crate) struct Op {
     /// Who answers it; itself for an operation that sends nothing.
     pub(crate) dest: EndpointId,
     pub(crate) len: u32,
+    /// Path MTU in bytes, as it was when the WR was posted.
+    pub(crate) mtu: u32,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) effect: Effect,
@@ -217,8 +219,8 @@ pub(crate) struct Lane {
     /// Cells of the epoch, by target.
     pub(crate) overwrites: BTreeMap<EndpointId, CellId>,
     pub(crate) swaps: BTreeMap<EndpointId, CellId>,
-    /// Latest message received from it.
-    pub(crate) latest: Option<OpId>,
+    /// Latest message received from it, by receiver.
+    pub(crate) latest: BTreeMap<EndpointId, OpId>,
 }
 
 /// Where a QP stands, as far as the harness has moved it.
@@ -368,7 +370,7 @@ impl Model {
             posted: Vec::new(),
             overwrites: BTreeMap::new(),
             swaps: BTreeMap::new(),
-            latest: None,
+            latest: BTreeMap::new(),
         });
         self.endpoints[endpoint].lanes.push(lane);
     }
