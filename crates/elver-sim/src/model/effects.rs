@@ -367,7 +367,10 @@ impl Model {
                 let arena = self.arena(range);
                 let fill = arena.fill(range);
                 let offset = u64::from(range.offset);
-                Some(arena.look(range, |bytes| !fill.matches(offset, bytes)))
+                let changed = arena.look(range, |bytes| !fill.matches(offset, bytes));
+                // A few bytes may happen to be the same before and after.
+                let same = arena.look(range, |bytes| message(id).matches(0, bytes));
+                if changed || !same { Some(changed) } else { None }
             }
             Effect::None if op.takes_receive() && !self.arenas[self.target(id).arena].lost => {
                 Some(op.delivered > 0)
