@@ -1,5 +1,5 @@
 use crate::bytes::{u16_at, u24_at, u32_at, u64_at};
-use crate::{ParseError, Qpn, Syndrome};
+use crate::{ParseError, Qpn, Syndrome, Transport};
 
 /// RDMA extended transport header (IBTA 9.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +43,12 @@ impl Aeth {
     pub const LEN: usize = 4;
 
     #[inline]
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Aeth, ParseError> {
-        Ok(Aeth { syndrome: Syndrome::from_byte(bytes[0])?, msn: u24_at(bytes, 1) })
+    pub(crate) fn parse(bytes: &[u8], transport: Transport) -> Result<Aeth, ParseError> {
+        let syndrome = Syndrome::from_byte(bytes[0])?;
+        if !syndrome.exists_on(transport) {
+            return Err(ParseError::Syndrome(bytes[0]));
+        }
+        Ok(Aeth { syndrome, msn: u24_at(bytes, 1) })
     }
 
     #[inline]
@@ -169,7 +173,8 @@ impl DcEth {
 pub struct DcConnect {
     /// The access key of the DCT.
     pub access_key: u64,
-    /// Path MTU of the session, as a code of `enum ibv_mtu`, 1 to 5.
+    /// Path MTU of the session, as a code of `enum ibv_mtu`: 1 (256 bytes) to 5 (4,096). A target
+    /// refuses other codes with a NAK, so that a newer initiator hears of it; they do parse.
     pub mtu: u8,
 }
 

@@ -2,7 +2,7 @@ use thiserror::Error;
 
 use crate::{
     Aeth, AtomicEth, BTH_LEN, DcConnect, DcEth, Deth, ICRC_LEN, Opcode, Operation, PKEY_DEFAULT,
-    Psn, Qpn, Reth, Transport,
+    Psn, Qpn, Reth, Syndrome, Transport,
 };
 
 /// Length of a packet from the BTH to the ICRC, with its padding.
@@ -76,8 +76,19 @@ pub enum WireError {
         operation: Operation,
     },
     /// A response cannot open a session.
-    #[error("a DC response carries no connect header")]
+    #[error("a DC response carries no connect header: leave `connect` out")]
     ConnectInResponse,
+    /// The transport has no such syndrome.
+    #[error("{transport:?} has no {syndrome:?}: it is of DC alone")]
+    NoSuchSyndrome {
+        /// The transport.
+        transport: Transport,
+        /// The syndrome.
+        syndrome: Syndrome,
+    },
+    /// A CNP has no header between the BTH and its reserved bytes.
+    #[error("a CNP goes by `Route::Rc`, not by {0:?}")]
+    CnpRoute(Transport),
 }
 
 /// The headers of a packet, from the BTH to before the payload.
@@ -139,15 +150,23 @@ impl Message {
     /// Whether a responder sends it.
     #[inline]
     pub const fn is_response(&self) -> bool {
-        matches!(
-            self,
-            Message::ReadResponseFirst(_)
-                | Message::ReadResponseMiddle
-                | Message::ReadResponseLast(_)
-                | Message::ReadResponseOnly(_)
-                | Message::Ack(_)
-                | Message::AtomicAck(..)
-        )
+        match self.operation() {
+            Some(operation) => operation.is_response(),
+            None => false,
+        }
+    }
+
+    /// The ACK extended transport header, if it has one.
+    #[inline]
+    pub const fn aeth(&self) -> Option<Aeth> {
+        match self {
+            Message::ReadResponseFirst(aeth)
+            | Message::ReadResponseLast(aeth)
+            | Message::ReadResponseOnly(aeth)
+            | Message::Ack(aeth)
+            | Message::AtomicAck(aeth, _) => Some(*aeth),
+            _ => None,
+        }
     }
 }
 
@@ -179,27 +198,50 @@ pub(crate) const CNP_RESERVED: usize = 16;
 
 impl Headers {
     /// The headers of a message on a transport, with default flags. A CNP goes by [`Route::Rc`].
-    #[inline]
+    ///
+    /// # Errors
+    /// Each of [`WireError`]'s, for a combination that no packet can have.
+    // Out of line it copies both enums whole, which costs more than all the rest of a packet's
+    // headers; inlined, the message is known and the checks vanish.
+    #[inline(always)]
     pub fn new(
         route: Route,
         message: Message,
         dest_qpn: Qpn,
         psn: Psn,
     ) -> Result<Headers, WireError> {
-        let opcode = match message.operation() {
-            None => Opcode::CNP,
-            Some(operation) => {
-                let transport = route.transport();
-                Opcode::new(transport, operation)
-                    .ok_or(WireError::NoSuchMessage { transport, operation })?
-            }
+        let transport = route.transport();
+        let Some(operation) = message.operation() else {
+            return match route {
+                Route::Rc => Ok(Headers::of(Opcode::CNP, route, message, dest_qpn, psn)),
+                _ => Err(WireError::CnpRoute(transport)),
+            };
         };
+        let opcode = Opcode::new(transport, operation)
+            .ok_or(WireError::NoSuchMessage { transport, operation })?;
+        if let Some(Aeth { syndrome, .. }) = message.aeth()
+            && !syndrome.exists_on(transport)
+        {
+            return Err(WireError::NoSuchSyndrome { transport, syndrome });
+        }
         if let Route::Dc { connect: Some(_), .. } = route
-            && message.is_response()
+            && operation.is_response()
         {
             return Err(WireError::ConnectInResponse);
         }
-        Ok(Headers {
+        Ok(Headers::of(opcode, route, message, dest_qpn, psn))
+    }
+
+    /// The headers of parts that are known to fit each other.
+    #[inline]
+    pub(crate) const fn of(
+        opcode: Opcode,
+        route: Route,
+        message: Message,
+        dest_qpn: Qpn,
+        psn: Psn,
+    ) -> Headers {
+        Headers {
             opcode,
             route,
             message,
@@ -211,7 +253,7 @@ impl Headers {
             fecn: false,
             becn: false,
             pkey: PKEY_DEFAULT,
-        })
+        }
     }
 
     /// The opcode.
@@ -242,7 +284,8 @@ impl Headers {
     }
 
     /// Writes the headers to the start of `buf` and zeroes the padding behind the payload, whose
-    /// `payload_len` bytes the caller puts at the place returned.
+    /// `payload_len` bytes the caller puts at the place returned; then
+    /// [`seal`](crate::icrc::seal) closes the packet.
     ///
     /// # Panics
     /// If `buf` is shorter than [`packet_len`].
@@ -320,6 +363,7 @@ fn put_word(buf: &mut [u8], at: usize, word: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NakCode;
 
     #[test]
     fn nonsense_cannot_be_built() {
@@ -331,10 +375,21 @@ mod tests {
         assert!(Headers::new(Route::Uc, Message::SendOnly(Tail::Inv(1)), qpn, psn).is_err());
         let eth = DcEth { src_qpn: qpn, stream: 0, session: 0 };
         let connect = Some(DcConnect { access_key: 1, mtu: 5 });
-        let aeth = Aeth { syndrome: crate::Syndrome::Ack { credits: 31 }, msn: 0 };
+        let aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 0 };
         assert_eq!(
             Headers::new(Route::Dc { eth, connect }, Message::Ack(aeth), qpn, psn),
             Err(WireError::ConnectInResponse)
+        );
+        let syndrome = Syndrome::Nak(NakCode::DcNoContext);
+        let no_context = Message::Ack(Aeth { syndrome, msn: 0 });
+        assert!(Headers::new(Route::Dc { eth, connect: None }, no_context, qpn, psn).is_ok());
+        assert_eq!(
+            Headers::new(Route::Rc, no_context, qpn, psn),
+            Err(WireError::NoSuchSyndrome { transport: Transport::Rc, syndrome })
+        );
+        assert_eq!(
+            Headers::new(Route::Ud(deth), Message::Cnp, qpn, psn),
+            Err(WireError::CnpRoute(Transport::Ud))
         );
     }
 }

@@ -99,7 +99,7 @@ fn compute(flow: &Flow, ip_id: u16, body: &[u8]) -> u32 {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let ip = &mut head[at..at + IPV4_LEN];
             ip[0] = 0x45;
-            ip[2..4].copy_from_slice(&(IPV4_LEN as u16 + udp_len).to_be_bytes());
+            ip[2..4].copy_from_slice(&(IPV4_LEN as u16).wrapping_add(udp_len).to_be_bytes());
             ip[4..6].copy_from_slice(&ip_id.to_be_bytes());
             ip[6..8].copy_from_slice(&[0x40, 0]);
             ip[9] = UDP;

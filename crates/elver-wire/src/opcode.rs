@@ -143,7 +143,14 @@ impl Operation {
         )
     }
 
-    /// Length of the headers between the transport's own and the payload.
+    /// Whether a responder sends it.
+    #[inline]
+    pub const fn is_response(self) -> bool {
+        let operation = self as u8;
+        Operation::ReadResponseFirst as u8 <= operation && operation <= Operation::AtomicAck as u8
+    }
+
+    /// Length in bytes of the headers between the transport's own and the payload.
     #[inline]
     pub const fn extended_len(self) -> usize {
         match self {

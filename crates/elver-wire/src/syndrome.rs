@@ -1,4 +1,4 @@
-use crate::{ParseError, RnrTimer};
+use crate::{ParseError, RnrTimer, Transport};
 
 /// What an AETH says (IBTA 9.7.5.2, table 43).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +32,12 @@ pub enum NakCode {
 }
 
 impl Syndrome {
+    /// Whether a transport has it: [`NakCode::DcNoContext`] is of DC alone, the rest of any.
+    #[inline]
+    pub const fn exists_on(self, transport: Transport) -> bool {
+        matches!(transport, Transport::Dc) || !matches!(self, Syndrome::Nak(NakCode::DcNoContext))
+    }
+
     /// The byte on the wire; only the low 5 bits of `credits` count.
     #[inline]
     pub const fn to_byte(self) -> u8 {
@@ -52,6 +58,9 @@ impl Syndrome {
     }
 
     /// What a byte says.
+    ///
+    /// # Errors
+    /// [`ParseError::Syndrome`] for a code that table 43 or 46 reserves.
     #[inline]
     pub fn from_byte(byte: u8) -> Result<Syndrome, ParseError> {
         let low = byte & 0x1f;

@@ -35,12 +35,27 @@ pub enum ParseError {
     /// More padding than payload, or a length that is no multiple of 4.
     #[error("padding does not fit the length")]
     Padding,
-    /// A reserved field of our DC headers is not zero.
+    /// A reserved field of our DC headers is not zero, or a DC response says that it connects.
     #[error("a reserved field is not zero")]
     Reserved,
     /// Unknown syndrome.
     #[error("unknown syndrome {0:#04x}")]
     Syndrome(u8),
+}
+
+impl ParseError {
+    /// A short name of the kind, in kebab case, for counters and labels.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            ParseError::Truncated { .. } => "truncated",
+            ParseError::Oversized { .. } => "oversized",
+            ParseError::Version(_) => "version",
+            ParseError::Opcode(_) => "opcode",
+            ParseError::Padding => "padding",
+            ParseError::Reserved => "reserved",
+            ParseError::Syndrome(_) => "syndrome",
+        }
+    }
 }
 
 /// A received packet whose headers were checked.
@@ -53,6 +68,9 @@ pub struct PacketView<'a> {
 impl<'a> PacketView<'a> {
     /// Checks the bytes of a UDP payload, from the BTH to the ICRC. The ICRC itself is
     /// [`crate::icrc::verify`]'s.
+    ///
+    /// # Errors
+    /// Each of [`ParseError`]'s. No bytes make it panic.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<PacketView<'a>, ParseError> {
         let got = bytes.len();
@@ -80,8 +98,7 @@ impl<'a> PacketView<'a> {
         }
         let psn = Psn::from_wrapping(u24_at(bytes, 9));
         let dest_qpn = Qpn::from_wrapping(u24_at(bytes, 5));
-        let mut headers = Headers::new(route, message, dest_qpn, psn)
-            .map_err(|_| ParseError::Opcode(bytes[0]))?;
+        let mut headers = Headers::of(opcode, route, message, dest_qpn, psn);
         headers.solicited = bytes[1] & 0x80 != 0;
         headers.mig_req = bytes[1] & 0x40 != 0;
         headers.pkey = u16_at(bytes, 2);
@@ -131,6 +148,9 @@ fn parse_route(opcode: Opcode, body: &[u8]) -> Result<(Route, usize), ParseError
             if !connects {
                 return Ok((Route::Dc { eth, connect: None }, at));
             }
+            if opcode.operation().is_response() {
+                return Err(ParseError::Reserved);
+            }
             need(body, at + DcConnect::LEN)?;
             let connect = Some(DcConnect::parse(&body[at..])?);
             Ok((Route::Dc { eth, connect }, at + DcConnect::LEN))
@@ -149,6 +169,7 @@ fn parse_message(opcode: Opcode, body: &[u8], at: usize) -> Result<(Message, usi
     let end = at + operation.extended_len();
     need(body, end)?;
     let ext = &body[at..end];
+    let aeth = |bytes| Aeth::parse(bytes, opcode.transport());
     let message = match operation {
         Operation::SendFirst => Message::SendFirst,
         Operation::SendMiddle => Message::SendMiddle,
@@ -167,12 +188,12 @@ fn parse_message(opcode: Opcode, body: &[u8], at: usize) -> Result<(Message, usi
             Message::WriteOnly(Reth::parse(ext), Some(u32_at(ext, Reth::LEN)))
         }
         Operation::ReadRequest => Message::ReadRequest(Reth::parse(ext)),
-        Operation::ReadResponseFirst => Message::ReadResponseFirst(Aeth::parse(ext)?),
+        Operation::ReadResponseFirst => Message::ReadResponseFirst(aeth(ext)?),
         Operation::ReadResponseMiddle => Message::ReadResponseMiddle,
-        Operation::ReadResponseLast => Message::ReadResponseLast(Aeth::parse(ext)?),
-        Operation::ReadResponseOnly => Message::ReadResponseOnly(Aeth::parse(ext)?),
-        Operation::Ack => Message::Ack(Aeth::parse(ext)?),
-        Operation::AtomicAck => Message::AtomicAck(Aeth::parse(ext)?, u64_at(ext, Aeth::LEN)),
+        Operation::ReadResponseLast => Message::ReadResponseLast(aeth(ext)?),
+        Operation::ReadResponseOnly => Message::ReadResponseOnly(aeth(ext)?),
+        Operation::Ack => Message::Ack(aeth(ext)?),
+        Operation::AtomicAck => Message::AtomicAck(aeth(ext)?, u64_at(ext, Aeth::LEN)),
         Operation::CmpSwp => Message::CmpSwp(AtomicEth::parse(ext)),
         Operation::FetchAdd => Message::FetchAdd(AtomicEth::parse(ext)),
     };
