@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use elver_verbs::Wc;
-use elver_wire::{BTH_LEN, ICRC_LEN, IpId, Message, PacketView, icrc};
+use elver_wire::{BTH_LEN, ICRC_LEN, IpId, Message, PacketView, Route, icrc};
 use thiserror::Error;
 
 use crate::network::Packet;
@@ -109,7 +109,10 @@ impl Planter {
         let id = icrc::verify(&packet.meta.flow, packet.meta.ip_id, &packet.bytes).ok()?;
         let (headers, payload_len) = (*view.headers(), view.payload().len());
         match headers.message() {
-            Message::SendOnly(_) | Message::FetchAdd(_) if self.strikes(Canary::Duplicate) => {
+            Message::SendOnly(_) | Message::FetchAdd(_)
+                if matches!(headers.route(), Route::Rc | Route::Dc { .. })
+                    && self.strikes(Canary::Duplicate) =>
+            {
                 let mut again = packet.clone();
                 let psn = headers.psn.next().get().to_be_bytes();
                 again.bytes[PSN_AT..PSN_AT + 3].copy_from_slice(&psn[1..]);
@@ -126,7 +129,7 @@ impl Planter {
             }
             Message::WriteOnly(reth, _) | Message::WriteFirst(reth)
                 if reth.len > 0
-                    && matches!(headers.route(), elver_wire::Route::Rc | elver_wire::Route::Uc)
+                    && matches!(headers.route(), Route::Rc | Route::Uc)
                     && self.strikes(Canary::Misplace) =>
             {
                 let astray = (reth.va + ASTRAY).to_be_bytes();

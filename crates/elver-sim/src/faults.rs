@@ -108,16 +108,23 @@ pub(crate) struct FaultPlan {
 /// A queue that never fills in a run: a second at the line rate.
 const ROOMY_NS: u64 = 1_000_000_000;
 
-impl FaultPlan {
-    /// One run in four has no fault at all: whatever goes wrong there is the device's.
-    pub(crate) fn generate(rng: &mut Rng) -> FaultPlan {
-        let mut plan = FaultPlan {
+impl Default for FaultPlan {
+    /// No faults.
+    fn default() -> FaultPlan {
+        FaultPlan {
             rates: Rates::default(),
             queue_ns: ROOMY_NS,
             partition_percent: 0,
             slow_percent: 0,
             crash_percent: 0,
-        };
+        }
+    }
+}
+
+impl FaultPlan {
+    /// One run in four has no fault at all: whatever goes wrong there is the device's.
+    pub(crate) fn generate(rng: &mut Rng) -> FaultPlan {
+        let mut plan = FaultPlan::default();
         if rng.percent(25) {
             return plan;
         }
@@ -157,11 +164,7 @@ impl FaultPlan {
     /// The rates of one direction.
     pub(crate) fn direction(&self, rng: &mut Rng) -> Rates {
         let mut draw = |most: u32| {
-            if most > 0 && rng.percent(70) {
-                rng.between(1, u64::from(most)) as u32
-            } else {
-                0
-            }
+            if most > 0 && rng.percent(70) { rng.between(1, u64::from(most)) as u32 } else { 0 }
         };
         Rates {
             loss: draw(self.rates.loss),

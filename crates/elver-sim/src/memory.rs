@@ -13,10 +13,7 @@ pub(crate) struct SimMemory {
 impl SimMemory {
     /// Memory that holds `bytes` and stands at the virtual address `base`.
     pub(crate) fn new(bytes: Vec<u8>, base: u64) -> SimMemory {
-        SimMemory {
-            bytes: Rc::new(RefCell::new(bytes)),
-            base,
-        }
+        SimMemory { bytes: Rc::new(RefCell::new(bytes)), base }
     }
 
     /// The bytes, to look at.
@@ -103,10 +100,7 @@ mod tests {
         let memory = SimMemory::new(vec![0; 16], 0);
         assert!(memory.write(9, &[0; 8]).is_err());
         assert!(memory.copy_from(0, &memory.clone(), 12, 8).is_err());
-        assert_eq!(
-            memory.fetch_add(4, 1),
-            Err(MemoryError::Misaligned { offset: 4 })
-        );
+        assert_eq!(memory.fetch_add(4, 1), Err(MemoryError::Misaligned { offset: 4 }));
         assert_eq!(memory.fetch_add(8, 5), Ok(0));
         assert_eq!(memory.compare_swap(8, 5, 9), Ok(5));
         assert_eq!(memory.compare_swap(8, 5, 1), Ok(9));

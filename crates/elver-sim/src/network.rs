@@ -75,9 +75,9 @@ pub(crate) struct Network {
 /// Opcode, destination QPN and PSN of a packet; zeros where it is too short.
 pub(crate) fn peek(bytes: &[u8]) -> (u8, u32, u32) {
     let wide = |at: usize| {
-        bytes.get(at..at + 3).map_or(0, |b| {
-            u32::from(b[0]) << 16 | u32::from(b[1]) << 8 | u32::from(b[2])
-        })
+        bytes
+            .get(at..at + 3)
+            .map_or(0, |b| u32::from(b[0]) << 16 | u32::from(b[1]) << 8 | u32::from(b[2]))
     };
     (bytes.first().copied().unwrap_or(0), wide(5), wide(9))
 }
@@ -350,5 +350,69 @@ impl Network {
         let Reverse((_, _, slot)) = self.arrivals.pop()?;
         self.free.push(slot);
         self.packets[slot].take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(plan: &FaultPlan) -> Network {
+        let addresses = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+        Network::new(addresses, plan, Rng::new(1))
+    }
+
+    fn send(network: &mut Network, now: u64, mark: u8) {
+        let flow =
+            Flow { src: "10.0.0.1:4791".parse().unwrap(), dst: "10.0.0.2:4791".parse().unwrap() };
+        let bytes = vec![mark; 100];
+        let transmit = Transmit { len: bytes.len(), flow, traffic_class: 2, hop_limit: 64 };
+        network.send(now, 0, &transmit, bytes, &mut Trace::new(false));
+    }
+
+    #[test]
+    fn a_network_without_faults_keeps_order_and_time() {
+        let mut network = network(&FaultPlan::default());
+        for mark in 0..10 {
+            send(&mut network, 0, mark);
+        }
+        let on_the_line = 100 * 100 / BYTES_PER_100_NS;
+        assert_eq!(network.next(), Some(on_the_line + ONE_WAY_NS));
+        for mark in 0..10 {
+            let at = network.next().unwrap();
+            assert_eq!(at, (u64::from(mark) + 1) * on_the_line + ONE_WAY_NS);
+            assert!(network.pop(at - 1).is_none());
+            assert_eq!(network.pop(at).unwrap().bytes[0], mark);
+        }
+        assert!(!network.disturbed(0, 1));
+    }
+
+    #[test]
+    fn a_partition_lasts_until_it_heals() {
+        let mut network = network(&FaultPlan::default());
+        network.partition(0, 1, 1_000_000);
+        send(&mut network, 0, 1);
+        assert_eq!(network.next(), None);
+        network.heal();
+        send(&mut network, 10, 2);
+        assert!(network.next().is_some());
+        assert!(network.disturbed(1, 0));
+    }
+
+    #[test]
+    fn nothing_outlives_a_packets_lifetime() {
+        let plans = (0..100).map(|seed| FaultPlan::generate(&mut Rng::new(seed)));
+        let replays = |plan: &FaultPlan| plan.direction(&mut Rng::new(1)).replay > 0;
+        let plan = plans.into_iter().find(replays).unwrap();
+        let mut network = network(&plan);
+        for at in 0..2_000 {
+            send(&mut network, at * 100, 0);
+        }
+        let last = std::iter::from_fn(|| {
+            let at = network.next()?;
+            network.pop(at).map(|_| at)
+        });
+        let backlog = 2_000 * 100 * 100 / BYTES_PER_100_NS;
+        assert!(last.max().unwrap() <= 2_000 * 100 + backlog + LIFETIME_NS);
     }
 }

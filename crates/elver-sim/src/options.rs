@@ -86,11 +86,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            canary: None,
-            transports: Transport::ALL.to_vec(),
-            trace: false,
-        }
+        Options { canary: None, transports: Transport::ALL.to_vec(), trace: false }
     }
 }
 

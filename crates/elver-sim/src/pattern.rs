@@ -20,8 +20,12 @@ impl Stream {
     fn word(self, index: u64) -> u64 {
         match self {
             Stream::Payload(id) if index == 0 => id,
-            Stream::Payload(id) => mix(id.rotate_left(32) ^ index.wrapping_mul(0x2545_f491_4f6c_dd1d)),
-            Stream::Fill(id) => mix(!id.rotate_left(32) ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            Stream::Payload(id) => {
+                mix(id.rotate_left(32) ^ index.wrapping_mul(0x2545_f491_4f6c_dd1d))
+            }
+            Stream::Fill(id) => {
+                mix(!id.rotate_left(32) ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            }
         }
     }
 
@@ -53,9 +57,7 @@ impl Stream {
 
     /// Whether `bytes` are the stream's from `offset` on.
     pub(crate) fn matches(self, offset: u64, bytes: &[u8]) -> bool {
-        self.pieces(offset, bytes.len(), |at, expected| {
-            bytes[at..at + expected.len()] == *expected
-        })
+        self.pieces(offset, bytes.len(), |at, expected| bytes[at..at + expected.len()] == *expected)
     }
 
     /// How many of `bytes`, from the first on, are the stream's from `offset` on.

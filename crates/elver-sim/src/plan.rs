@@ -12,6 +12,10 @@ use crate::rng::Rng;
 const PATIENT_CODE: u8 = 10;
 /// The RNR retry count that stands for no bound (IBTA vol. 1, 9.7.5.2.8).
 const RNR_UNBOUNDED: u8 = 7;
+/// Sizes of send queues; the least has room for a WR on each stream of a DCI, and one more.
+const SEND_WRS: [u32; 3] = [(1 << LOG_STREAMS_MAX) + 1, 16, 64];
+/// Most streams of a DCI, as a power of two.
+pub(crate) const LOG_STREAMS_MAX: u8 = 2;
 /// QPs, keys and the like of a host: few, so that their numbers have many bits of chance in them
 /// and those of a crashed host hardly come again.
 const OBJECTS_MAX: u32 = 256;
@@ -55,7 +59,7 @@ impl Plan {
         Plan {
             hosts: rng.pick(&[2, 2, 2, 3, 3, 4, 5]),
             faults: FaultPlan::generate(&mut rng.split("faults")),
-            actions: rng.between(20, 110),
+            actions: rng.pick(&[20, 60, 120, 250]),
             gap_ns: rng.pick(&[200, 2_000, 10_000, 50_000]),
             poll_percent: rng.pick(&[100, 100, 50, 10]),
             bad_percent: rng.pick(&[0, 0, 2, 8]),
@@ -93,7 +97,11 @@ impl Plan {
             read_request_bytes: self.read_request_bytes,
             tail_probe_ns: self.tail_probe_ns,
             max_dc_contexts: if self.crowded { 2 } else { base.max_dc_contexts },
-            dc_context_idle_ns: if self.crowded { CROWDED_IDLE_NS } else { base.dc_context_idle_ns },
+            dc_context_idle_ns: if self.crowded {
+                CROWDED_IDLE_NS
+            } else {
+                base.dc_context_idle_ns
+            },
             flow: FlowConfig {
                 window_initial: self.window_initial,
                 window_min: self.window_initial.min(base.flow.window_min),
@@ -111,7 +119,7 @@ impl Plan {
             rnr_retry: rng.pick(&[0, 1, 3, 6, RNR_UNBOUNDED, RNR_UNBOUNDED]),
             min_rnr_timer: rng.between(1, 10) as u8,
             max_rd_atomic: rng.between(1, 4) as u8,
-            max_send_wr: rng.pick(&[4, 16, 64]),
+            max_send_wr: rng.pick(&SEND_WRS),
             max_send_sge: rng.between(1, 4) as u32,
             max_inline_data: rng.pick(&[0, 64, 256]),
             access_key: rng.next_u64(),

@@ -15,9 +15,8 @@ impl Rng {
 
     /// A generator for one concern.
     pub(crate) fn split(&self, concern: &str) -> Rng {
-        let name = concern.bytes().fold(self.0, |hash, byte| {
-            mix(hash.wrapping_add(u64::from(byte)))
-        });
+        let name =
+            concern.bytes().fold(self.0, |hash, byte| mix(hash.wrapping_add(u64::from(byte))));
         Rng(mix(name))
     }
 

@@ -4,19 +4,19 @@
 use std::collections::BTreeMap;
 
 use elver_verbs::{
-    Payload, PostError, QpType, RemoteAddr, SendFlags, SendOp, SendOpcode, SendWr,
+    Payload, PostError, QpState, QpType, RemoteAddr, SendFlags, SendOp, SendOpcode, SendWr,
 };
 use elver_wire::{RnrTimer, Timeout};
 
 use crate::faults::Fault;
-use crate::host::Armed;
-use crate::model::{EndpointId, LaneId, Phase, State, Violation};
+use crate::host::{Armed, Host};
+use crate::model::{EndpointId, LaneId, Phase, RecvQueue, State, Violation};
 use crate::network::ONE_WAY_NS;
 use crate::options::{Failure, OpCount, Options, Report, Transport};
 use crate::plan::CROWDED_IDLE_NS;
 use crate::setup::{PAUSE_NS, QUIET_NS};
 use crate::trace::Event;
-use crate::world::World;
+use crate::world::{World, refused};
 
 /// WRs posted by one call, at most.
 const BATCH_MAX: u64 = 5;
@@ -44,9 +44,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let mut world = World::new(seed, options).map_err(|what| fail(0, what, Vec::new(), 0))?;
     match world.play() {
         Ok(recovery_ns) => Ok(world.report(seed, recovery_ns)),
-        Err(what) => {
-            Err(fail(world.now, what, world.trace.lines(), world.planter.strikes))
-        }
+        Err(what) => Err(fail(world.now, what, world.trace.lines(), world.planter.strikes)),
     }
 }
 
@@ -81,6 +79,7 @@ impl World {
             self.poll(host)?;
             self.take_events(host)?;
         }
+        self.check_rest()?;
         self.model.check_end(&self.network)?;
         self.check_counters()?;
         Ok(recovery_ns)
@@ -125,7 +124,8 @@ impl World {
                 self.arm(any, armed)
             }
             24..27 => self.post_refused(),
-            27..34 if self.plan.windows => self.bind(),
+            27..29 => self.arm_limit(),
+            29..36 if self.plan.windows => self.bind(),
             _ => {
                 let Some(lane) = self.choose_lane() else { return Ok(()) };
                 let count = self.posting.between(1, BATCH_MAX);
@@ -137,11 +137,12 @@ impl World {
     /// A QP that can post: one in RTS or SQD, or now and then one in ERR, which must flush.
     fn choose_lane(&mut self) -> Option<LaneId> {
         let in_error = self.posting.percent(10);
-        let fits = |lane: &LaneId| match self.model.endpoints[self.model.lanes[*lane].endpoint].phase {
-            Phase::Up | Phase::Draining => true,
-            Phase::Down => in_error,
-            Phase::Gone => false,
-        };
+        let fits =
+            |lane: &LaneId| match self.model.endpoints[self.model.lanes[*lane].endpoint].phase {
+                Phase::Up | Phase::Draining => true,
+                Phase::Down => in_error,
+                Phase::Gone => false,
+            };
         let lanes: Vec<LaneId> = (0..self.model.lanes.len()).filter(fits).collect();
         if lanes.is_empty() {
             return None;
@@ -149,14 +150,8 @@ impl World {
         let lane = self.posting.pick(&lanes);
         let endpoint = self.model.lanes[lane].endpoint;
         let state = self.state(endpoint).ok()?;
-        matches!(
-            state,
-            elver_verbs::QpState::Rts
-                | elver_verbs::QpState::Sqd
-                | elver_verbs::QpState::Sqe
-                | elver_verbs::QpState::Err
-        )
-        .then_some(lane)
+        let takes_sends = [QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
+        takes_sends.contains(&state).then_some(lane)
     }
 
     /// Stops, resets or drains some QP.
@@ -174,9 +169,7 @@ impl World {
         match self.meddling.below(3) {
             0 => self.stop(id),
             1 => self.reset(id),
-            _ if self.model.endpoints[id].qp_type != QpType::Dci
-                && state == elver_verbs::QpState::Rts =>
-            {
+            _ if self.model.endpoints[id].qp_type != QpType::Dci && state == QpState::Rts => {
                 self.drain(id)
             }
             _ => Ok(()),
@@ -293,7 +286,8 @@ impl World {
             }
         }
         for queue in 0..self.model.queues.len() {
-            let owed = self.model.queues[queue].aimed.saturating_sub(self.model.queues[queue].posted);
+            let owed =
+                self.model.queues[queue].aimed.saturating_sub(self.model.queues[queue].posted);
             if owed > 0 {
                 self.supply(queue, owed)?;
             }
@@ -321,11 +315,8 @@ impl World {
         }
         let config = &self.hosts[0].config;
         let each = rnr_wait + ROUND_TRIPS * 2 * ONE_WAY_NS;
-        let crowd = if self.plan.crowded {
-            self.model.lanes.len() as u64 * 2 * CROWDED_IDLE_NS
-        } else {
-            0
-        };
+        let crowd =
+            if self.plan.crowded { self.model.lanes.len() as u64 * 2 * CROWDED_IDLE_NS } else { 0 };
         let lanes = self.model.lanes.len() as u64;
         2 * (retries + config.tail_probe_ns)
             + (self.model.outstanding as u64 + lanes) * each
@@ -352,6 +343,37 @@ impl World {
             waited as f64 / 1e6,
             self.model.outstanding - 1,
         ))
+    }
+
+    /// Devices with nothing outstanding are silent, keep no more than they were configured to, and
+    /// have told of every limit that was reached.
+    fn check_rest(&self) -> Result<(), Violation> {
+        if self.network.next().is_some() {
+            return Err(Violation::new("devices go on sending with nothing outstanding"));
+        }
+        for id in &self.dcts {
+            let endpoint = &self.model.endpoints[*id];
+            let Host { rnic, config, .. } = &self.hosts[endpoint.host];
+            let held = rnic.dct_contexts(endpoint.qp).map_err(refused("dct_contexts"))?;
+            if held as u64 > u64::from(config.max_dc_contexts) {
+                let most = config.max_dc_contexts;
+                return Err(Violation::new(format!(
+                    "a DCT holds {held} contexts, but may hold {most}"
+                )));
+            }
+        }
+        let silent = |queue: &&RecvQueue| {
+            !queue.gone && queue.limit > 0 && (queue.outstanding.len() as u32) < queue.limit
+        };
+        match self.model.queues.iter().find(silent) {
+            Some(queue) => Err(Violation::new(format!(
+                "an SRQ of host {} holds {} receives and did not tell that they are fewer than {}",
+                queue.host,
+                queue.outstanding.len(),
+                queue.limit
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// What devices count must fit what was done to them.

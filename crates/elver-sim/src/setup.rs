@@ -7,10 +7,12 @@ use elver_verbs::{
 
 use crate::faults::Fault;
 use crate::host::Host;
-use crate::model::{Endpoint, EndpointId, GRH_LEN, LaneId, Phase, QueueId, RecvQueue, Setup, Violation};
+use crate::model::{
+    Endpoint, EndpointId, GRH_LEN, LaneId, Phase, QueueId, RecvQueue, Setup, Violation,
+};
 use crate::network::LIFETIME_NS;
 use crate::options::Transport;
-use crate::plan::mtu;
+use crate::plan::{LOG_STREAMS_MAX, mtu};
 use crate::trace::Event;
 use crate::world::{World, refused};
 
@@ -62,7 +64,11 @@ impl World {
     fn make_connections(&mut self, qp_type: QpType, most: u64) -> Result<(), Violation> {
         for _ in 0..self.making.between(1, most) {
             let a = self.making.index(self.plan.hosts);
-            let step = if self.making.percent(15) { 0 } else { 1 + self.making.index(self.plan.hosts - 1) };
+            let step = if self.making.percent(15) {
+                0
+            } else {
+                1 + self.making.index(self.plan.hosts - 1)
+            };
             let b = (a + step) % self.plan.hosts;
             let a = self.make(a, qp_type, None)?;
             let b = self.make(b, qp_type, None)?;
@@ -82,7 +88,11 @@ impl World {
         let setup = like.unwrap_or_else(|| self.plan.setup(&mut self.making));
         let id = self.model.endpoints.len();
         let queue = self.make_queue(host, qp_type, id)?;
-        let log_streams = if qp_type == QpType::Dci { self.making.below(3) as u8 } else { 0 };
+        let log_streams = if qp_type == QpType::Dci {
+            self.making.between(0, u64::from(LOG_STREAMS_MAX)) as u8
+        } else {
+            0
+        };
         let dci = DciInit {
             log_num_concurrent: log_streams,
             log_num_errored: self.making.between(0, u64::from(log_streams)) as u8,
@@ -147,9 +157,11 @@ impl World {
             QpType::Uc | QpType::Ud => self.making.percent(20),
         };
         if shared && qp_type == QpType::Rc {
-            let found = self.model.queues.iter().position(|queue| {
-                queue.host == host && queue.shared_by_rc && !queue.gone
-            });
+            let found = self
+                .model
+                .queues
+                .iter()
+                .position(|queue| queue.host == host && queue.shared_by_rc && !queue.gone);
             if found.is_some() {
                 return Ok(found);
             }
@@ -176,6 +188,7 @@ impl World {
             posted: 0,
             aimed: 0,
             gone: false,
+            limit: 0,
         });
         Ok(Some(id))
     }
@@ -199,10 +212,7 @@ impl World {
                 sq_psn,
                 rq_psn,
                 dest_qp_num: there.qpn,
-                ah_attr: AddressVector {
-                    dgid: self.gids[there.host],
-                    ..AddressVector::default()
-                },
+                ah_attr: AddressVector { dgid: self.gids[there.host], ..AddressVector::default() },
                 max_rd_atomic: here.setup.max_rd_atomic,
                 max_dest_rd_atomic: there.setup.max_rd_atomic,
                 ..attributes(here)
@@ -216,7 +226,8 @@ impl World {
     /// Brings up a QP that has no peer.
     pub(crate) fn start(&mut self, id: EndpointId) -> Result<(), Violation> {
         let endpoint = &self.model.endpoints[id];
-        let path_mtu = if endpoint.qp_type == QpType::Ud { Mtu::Mtu4096 } else { mtu(&mut self.making) };
+        let path_mtu =
+            if endpoint.qp_type == QpType::Ud { Mtu::Mtu4096 } else { mtu(&mut self.making) };
         let attr = QpAttr {
             path_mtu,
             max_rd_atomic: endpoint.setup.max_rd_atomic,
@@ -419,11 +430,8 @@ impl World {
     /// Lets a QP finish what it has started, and start nothing.
     pub(crate) fn drain(&mut self, id: EndpointId) -> Result<(), Violation> {
         self.act("moved to SQD", id);
-        let attr = QpAttr {
-            qp_state: QpState::Sqd,
-            en_sqd_async_notify: true,
-            ..QpAttr::default()
-        };
+        let attr =
+            QpAttr { qp_state: QpState::Sqd, en_sqd_async_notify: true, ..QpAttr::default() };
         self.model.endpoints[id].phase = Phase::Draining;
         self.modify(id, &attr, M::EN_SQD_ASYNC_NOTIFY)?;
         self.take_events(self.model.endpoints[id].host)
@@ -518,8 +526,7 @@ fn attributes(endpoint: &Endpoint) -> QpAttr {
 fn masks(qp_type: QpType) -> (Option<M>, Option<M>, Option<M>) {
     let basic = M::PKEY_INDEX | M::PORT;
     let peer = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-    let reliable =
-        M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
+    let reliable = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
     match qp_type {
         QpType::Rc => (
             Some(basic | M::ACCESS_FLAGS),
@@ -529,10 +536,8 @@ fn masks(qp_type: QpType) -> (Option<M>, Option<M>, Option<M>) {
         QpType::Uc => (Some(basic | M::ACCESS_FLAGS), Some(peer), Some(M::SQ_PSN)),
         QpType::Ud => (Some(basic | M::QKEY), Some(M::empty()), Some(M::SQ_PSN)),
         QpType::Dci => (Some(basic), Some(M::PATH_MTU), Some(reliable)),
-        QpType::Dct => (
-            Some(basic | M::ACCESS_FLAGS),
-            Some(M::MIN_RNR_TIMER | M::AV | M::PATH_MTU),
-            None,
-        ),
+        QpType::Dct => {
+            (Some(basic | M::ACCESS_FLAGS), Some(M::MIN_RNR_TIMER | M::AV | M::PATH_MTU), None)
+        }
     }
 }

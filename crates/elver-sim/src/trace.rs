@@ -66,11 +66,7 @@ pub(crate) struct Trace {
 
 impl Trace {
     pub(crate) fn new(whole: bool) -> Trace {
-        Trace {
-            events: VecDeque::new(),
-            capacity: if whole { WHOLE } else { TAIL },
-            hash: 0,
-        }
+        Trace { events: VecDeque::new(), capacity: if whole { WHOLE } else { TAIL }, hash: 0 }
     }
 
     pub(crate) fn add(&mut self, now: u64, event: Event) {
@@ -96,13 +92,7 @@ impl Trace {
 
 /// A completion as an event.
 pub(crate) fn completed(host: usize, wc: &Wc) -> Event {
-    Event::Completed {
-        host,
-        wr_id: wc.wr_id,
-        status: wc.status,
-        qpn: wc.qp_num,
-        len: wc.byte_len,
-    }
+    Event::Completed { host, wr_id: wc.wr_id, status: wc.status, qpn: wc.qp_num, len: wc.byte_len }
 }
 
 fn digest(event: &Event) -> u64 {
@@ -128,13 +118,9 @@ fn digest(event: &Event) -> u64 {
             pack(&[4, host as u64, u64::from(qpn), op as u64, u64::from(len)])
         }
         Event::Received { host, count } => pack(&[5, host as u64, count as u64]),
-        Event::Completed { host, wr_id, status, qpn, len } => pack(&[
-            6,
-            host as u64,
-            wr_id,
-            status as u64,
-            u64::from(qpn) << 32 | u64::from(len),
-        ]),
+        Event::Completed { host, wr_id, status, qpn, len } => {
+            pack(&[6, host as u64, wr_id, status as u64, u64::from(qpn) << 32 | u64::from(len)])
+        }
         Event::Async { host, .. } => pack(&[7, host as u64]),
         Event::Act { what, host, qpn } => pack(&[8, text(what), host as u64, u64::from(qpn)]),
         Event::Phase(name) => text(name),

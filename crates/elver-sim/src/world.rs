@@ -1,12 +1,14 @@
 //! The hosts and the network under one clock.
 
 use elver_rnic::{DropReason, MAX_PACKET, Time};
-use elver_verbs::{AsyncEvent, Gid, QpState, QpType, VerbsError, Wc, WcStatus};
+use elver_verbs::{AsyncEvent, Gid, QpState, QpType, Srq, VerbsError, Wc, WcStatus};
 
 use crate::canary::Planter;
 use crate::faults::Fault;
 use crate::host::{Armed, Host, INBOX_PACKETS, Objects};
-use crate::model::{Arena, EndpointId, Model, Phase, Planted, View, Violation};
+use crate::model::{
+    Arena, EndpointId, Model, Op, Phase, Planted, QueueId, RecvQueue, View, Violation,
+};
 use crate::network::{ENGINE_PACKET_NS, Network, peek};
 use crate::options::Options;
 use crate::plan::Plan;
@@ -270,8 +272,8 @@ impl World {
                     let by_key = Some(Planted::AccessKey);
                     self.plan.crowded || self.model.ops.iter().any(|op| op.planted == by_key)
                 }
-                AsyncEvent::SrqLimitReached(_)
-                | AsyncEvent::CqErr(_)
+                AsyncEvent::SrqLimitReached(srq) => self.limit_reached(number, srq),
+                AsyncEvent::CqErr(_)
                 | AsyncEvent::QpFatal(_)
                 | AsyncEvent::CommEst(_)
                 | AsyncEvent::SrqErr(_) => false,
@@ -283,6 +285,40 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// An SRQ says that it has few receives left. False if nobody asked.
+    fn limit_reached(&mut self, host: usize, srq: Srq) -> bool {
+        let named =
+            |queue: &&mut RecvQueue| queue.host == host && queue.srq == Some(srq) && !queue.gone;
+        let Some(queue) = self.model.queues.iter_mut().find(named) else { return false };
+        std::mem::take(&mut queue.limit) > 0
+    }
+
+    /// Asks an SRQ to tell when it has few receives left, if it has more now. It must be one of
+    /// which no message holds a receive that is not complete: then the model knows how many are left.
+    pub(crate) fn arm_limit(&mut self) -> Result<(), Violation> {
+        for host in 0..self.hosts.len() {
+            self.poll(host)?;
+        }
+        let model = &self.model;
+        let unsure = |id: QueueId| {
+            let aimed = model.ops.iter().filter(|op| model.endpoints[op.dest].queue == Some(id));
+            let whole = |op: &Op| op.succeeded() && op.planted.is_none();
+            model.endpoints[model.queues[id].endpoint].qp_type == QpType::Uc
+                || aimed.into_iter().any(|op| op.takes_receive() && !whole(op))
+        };
+        let fits = |id: &QueueId| {
+            let queue = &model.queues[*id];
+            let armable = queue.srq.is_some() && !queue.gone && queue.limit == 0;
+            armable && !queue.outstanding.is_empty() && !unsure(*id)
+        };
+        let Some(id) = (0..model.queues.len()).find(fits) else { return Ok(()) };
+        let queue = &mut self.model.queues[id];
+        let Some(srq) = queue.srq else { return Ok(()) };
+        queue.limit = self.polling.between(1, queue.outstanding.len() as u64) as u32;
+        let rnic = &mut self.hosts[queue.host].rnic;
+        rnic.modify_srq(srq, queue.limit).map_err(refused("modify_srq"))
     }
 
     /// The endpoint of a QP handle.

@@ -185,12 +185,7 @@ impl Arena {
     }
 
     /// Puts a stream's bytes into a range, as a program does before it sends them.
-    pub(crate) fn put(
-        &self,
-        range: Range,
-        stream: Stream,
-        skip: u32,
-    ) -> Result<(), Violation> {
+    pub(crate) fn put(&self, range: Range, stream: Stream, skip: u32) -> Result<(), Violation> {
         let mut bytes = vec![0; range.len as usize];
         stream.write(u64::from(skip), &mut bytes);
         let memory = &self.chunk(range).memory;

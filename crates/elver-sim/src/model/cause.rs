@@ -9,10 +9,8 @@ impl Model {
     /// A bad WR must not succeed, where somebody can tell.
     pub(super) fn check_may_succeed(&self, id: OpId) -> Result<(), Violation> {
         let Some(planted) = self.ops[id].planted else { return Ok(()) };
-        let local = matches!(
-            planted,
-            Planted::LocalKey | Planted::BindRange | Planted::InvalidateLocally
-        );
+        let local =
+            matches!(planted, Planted::LocalKey | Planted::BindRange | Planted::InvalidateLocally);
         if local || self.source(id).qp_type.is_reliable() {
             return Err(Violation::new(format!("WR {id} succeeded in spite of {planted:?}")));
         }
@@ -47,8 +45,8 @@ impl Model {
                         || self.crowded && source.qp_type == QpType::Dci)
             }
             WcStatus::RnrRetryExcErr => {
-                let late = op.takes_receive()
-                    && target.queue.is_some_and(|queue| self.queues[queue].late);
+                let late =
+                    op.takes_receive() && target.queue.is_some_and(|queue| self.queues[queue].late);
                 let crowded = self.crowded && source.qp_type == QpType::Dci;
                 source.qp_type.is_reliable() && source.rnr_bounded && (late || crowded)
             }

@@ -88,10 +88,8 @@ impl Model {
                 "WR {id} is unsignalled, but its success gave a completion"
             )));
         }
-        let fetches = matches!(
-            op.opcode,
-            SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd
-        );
+        let fetches =
+            matches!(op.opcode, SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd);
         let len_fits = !fetches || wc.byte_len == op.len;
         if wc.opcode != op.opcode.wc_opcode() || !len_fits {
             return Err(Violation::new(format!(

@@ -273,9 +273,10 @@ impl Model {
                 )));
             }
         };
-        let guilty = self.ops.iter_mut().find(|op| {
-            op.dest == endpoint && op.planted == Some(cause) && op.delivered == 0
-        });
+        let guilty = self
+            .ops
+            .iter_mut()
+            .find(|op| op.dest == endpoint && op.planted == Some(cause) && op.delivered == 0);
         match guilty {
             Some(op) => {
                 op.delivered = 1;

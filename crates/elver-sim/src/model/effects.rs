@@ -6,8 +6,8 @@ use elver_verbs::QpType;
 
 use super::arena::{Chunk, Claim};
 use super::{
-    Arena, Cell, CellKind, Effect, LaneId, Model, Op, OpId, Owner, QueueId, State,
-    Violation, message_id,
+    Arena, Cell, CellKind, Effect, LaneId, Model, Op, OpId, Owner, QueueId, State, Violation,
+    message_id,
 };
 use crate::network::Network;
 use crate::pattern::Stream;
@@ -111,9 +111,8 @@ impl Model {
     /// Queues whose receives may hold parts of messages that never ended.
     fn stained_queues(&self) -> BTreeSet<QueueId> {
         let uncertain = |(id, op): (OpId, &Op)| {
-            let uncertain = op.planted.is_some()
-                || !op.succeeded()
-                || self.source(id).qp_type == QpType::Uc;
+            let uncertain =
+                op.planted.is_some() || !op.succeeded() || self.source(id).qp_type == QpType::Uc;
             if uncertain { self.target(id).queue } else { None }
         };
         self.ops.iter().enumerate().filter_map(uncertain).collect()
@@ -177,7 +176,8 @@ impl Model {
                     None => (0, 0),
                 };
                 let end = skip + bytes.len() as u32;
-                let part = |from: u32, to: u32| &bytes[(from - skip) as usize..(to - skip) as usize];
+                let part =
+                    |from: u32, to: u32| &bytes[(from - skip) as usize..(to - skip) as usize];
                 let (from, to) = (skip.max(start), end.min(len));
                 let intact = from >= to
                     || received.got.is_some_and(|(op, _)| {

@@ -200,6 +200,8 @@ pub(crate) struct RecvQueue {
     pub(crate) posted: u64,
     pub(crate) aimed: u64,
     pub(crate) gone: bool,
+    /// An event is to tell when fewer receives are left; 0 when none is.
+    pub(crate) limit: u32,
 }
 
 /// An ordered stream of send WRs: that of a QP, or a stream of a DCI.

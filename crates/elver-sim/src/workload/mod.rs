@@ -1,31 +1,25 @@
 //! What the programs of a run post.
 
+mod aim;
+mod window;
+
 use elver_verbs::{
-    AccessFlags, BindMw, Dest, Payload, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendOpcode,
-    SendWr, Sge,
+    Dest, Payload, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendOpcode, SendWr, Sge,
 };
 
 use crate::model::{
-    Cell, CellId, CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, Owner, Phase,
-    Planted, QueueId, Range, Recv, Room, State, Violation, Window, WindowId, WindowState,
-    message_id, recv_wr_id, send_wr_id,
+    CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, Owner, Phase, Planted,
+    QueueId, Range, Recv, Room, State, Violation, WindowId, WindowState, message_id, recv_wr_id,
+    send_wr_id,
 };
 use crate::pattern::Stream;
 use crate::trace::Event;
-use crate::world::{World, refused};
+use crate::world::World;
 
 /// Longest message of an operation that takes no receive.
 const ONE_SIDED_BYTES_MAX: u32 = 12_000;
-/// Bytes that several WRITEs of a lane write: one packet at any MTU, so that it is written whole.
-const OVERWRITTEN_BYTES: u64 = 200;
-/// Bytes of a memory window.
-const WINDOW_BYTES: u32 = 4_096;
 /// Bytes of an atomic's operand.
 const WORD: u32 = 8;
-/// Most that one addition adds: sums stay far below the wrap.
-const ADD_MAX: u64 = 1 << 32;
-/// Counters of a host that many lanes add to.
-const COUNTERS: usize = 2;
 /// Bit of a key that belongs to its chance part: with it flipped the key opens nothing.
 const KEY_FLIP: u32 = 1 << 31;
 /// Receives posted at once when a queue has too few.
@@ -48,11 +42,8 @@ struct Aim {
     window: Option<WindowId>,
 }
 
-const NOWHERE: Aim = Aim {
-    effect: Effect::None,
-    remote: RemoteAddr { addr: 0, rkey: 0 },
-    window: None,
-};
+const NOWHERE: Aim =
+    Aim { effect: Effect::None, remote: RemoteAddr { addr: 0, rkey: 0 }, window: None };
 
 impl World {
     /// Posts up to `count` WRs on a lane, in one call.
@@ -71,8 +62,7 @@ impl World {
     fn has_room(&self, lane: LaneId) -> bool {
         let endpoint = &self.model.endpoints[self.model.lanes[lane].endpoint];
         let lanes = endpoint.lanes.iter();
-        let outstanding: usize =
-            lanes.map(|lane| self.model.lanes[*lane].outstanding.len()).sum();
+        let outstanding: usize = lanes.map(|lane| self.model.lanes[*lane].outstanding.len()).sum();
         outstanding + endpoint.lanes.len() < endpoint.setup.max_send_wr as usize
     }
 
@@ -111,13 +101,10 @@ impl World {
         let endpoint = self.model.lanes[lane].endpoint;
         let qp_type = self.model.endpoints[endpoint].qp_type;
         let Some(dest) = self.choose_dest(endpoint) else { return Ok(None) };
-        let mut opcode = self.posting.pick(&SendOpcode::ALL);
-        if !qp_type.supports(opcode) || matches!(opcode, SendOpcode::BindMw | SendOpcode::LocalInv) {
-            opcode = match qp_type {
-                QpType::Ud => SendOpcode::Send,
-                _ => SendOpcode::Write,
-            };
-        }
+        let local = [SendOpcode::BindMw, SendOpcode::LocalInv];
+        let mut choices = SendOpcode::ALL.to_vec();
+        choices.retain(|opcode| qp_type.supports(*opcode) && !local.contains(opcode));
+        let mut opcode = self.posting.pick(&choices);
         let mut window = None;
         if opcode == SendOpcode::SendWithInv {
             window = self.window_to_close(endpoint, dest, true);
@@ -181,11 +168,7 @@ impl World {
 
     /// Sees to it that a message finds a receive, unless receives are late on purpose. False if
     /// there is no room for one.
-    fn ensure_receive(
-        &mut self,
-        dest: EndpointId,
-        opcode: SendOpcode,
-    ) -> Result<bool, Violation> {
+    fn ensure_receive(&mut self, dest: EndpointId, opcode: SendOpcode) -> Result<bool, Violation> {
         let takes_receive = matches!(
             opcode,
             SendOpcode::Send
@@ -228,10 +211,8 @@ impl World {
             self.model.queues[queue].posted += 1;
             posted.push((id, sges));
         }
-        let wrs: Vec<RecvWr<'_>> = posted
-            .iter()
-            .map(|(id, sges)| RecvWr { wr_id: recv_wr_id(*id), sges })
-            .collect();
+        let wrs: Vec<RecvWr<'_>> =
+            posted.iter().map(|(id, sges)| RecvWr { wr_id: recv_wr_id(*id), sges }).collect();
         let time = self.time();
         self.trace.add(self.now, Event::Received { host: number, count: wrs.len() });
         let host = &mut self.hosts[number];
@@ -249,7 +230,8 @@ impl World {
         let mut ranges = Vec::new();
         let mut left = len;
         for piece in (1..=self.posting.between(1, u64::from(most))).rev() {
-            let taken = if piece == 1 { left } else { self.posting.between(0, u64::from(left)) as u32 };
+            let taken =
+                if piece == 1 { left } else { self.posting.between(0, u64::from(left)) as u32 };
             ranges.push(self.take(host, Room::Open, taken, false)?);
             left -= taken;
         }
@@ -289,9 +271,8 @@ impl World {
         let id = self.model.ops.len();
         let len = self.length(lane, dest, opcode, planted);
         // A datagram longer than some receives does not fit a packet: then it is a good one.
-        let planted = planted.filter(|planted| {
-            *planted != Planted::TooLong || len > self.most_received(lane, dest)
-        });
+        let planted = planted
+            .filter(|planted| *planted != Planted::TooLong || len > self.most_received(lane, dest));
         let aim = self.aim(lane, dest, opcode, len, planted)?;
         let len = match aim.effect {
             Effect::Overwrite(cell) => self.model.cells[cell].range.len,
@@ -377,11 +358,9 @@ impl World {
         let target = &self.model.endpoints[dest];
         let ah = self.hosts[source.host].ahs[target.host];
         match source.qp_type {
-            QpType::Ud => Some(Dest::Ud {
-                ah,
-                remote_qpn: target.qpn,
-                remote_qkey: target.setup.qkey,
-            }),
+            QpType::Ud => {
+                Some(Dest::Ud { ah, remote_qpn: target.qpn, remote_qkey: target.setup.qkey })
+            }
             QpType::Dci => Some(Dest::Dc {
                 ah,
                 remote_dctn: target.qpn,
@@ -412,9 +391,7 @@ impl World {
             SendOpcode::Send | SendOpcode::SendWithInv if qp_type != QpType::Rc => {
                 (NUMBERED_LEN, fits)
             }
-            SendOpcode::Send | SendOpcode::SendWithInv | SendOpcode::SendWithImm => {
-                (0, fits)
-            }
+            SendOpcode::Send | SendOpcode::SendWithInv | SendOpcode::SendWithImm => (0, fits),
             _ => (0, ONE_SIDED_BYTES_MAX),
         };
         let most = if qp_type == QpType::Ud { most.min(mtu) } else { most };
@@ -438,239 +415,6 @@ impl World {
         queue.map_or(0, |queue| self.model.queues[queue].capacity - head)
     }
 
-    /// Chooses what a WR does at its target.
-    fn aim(
-        &mut self,
-        lane: LaneId,
-        dest: EndpointId,
-        opcode: SendOpcode,
-        len: u32,
-        planted: Option<Planted>,
-    ) -> Result<Aim, Violation> {
-        let one_sided = !matches!(
-            opcode,
-            SendOpcode::Send | SendOpcode::SendWithImm | SendOpcode::SendWithInv
-        );
-        if !one_sided || self.model.endpoints[dest].phase == Phase::Gone {
-            return Ok(NOWHERE);
-        }
-        if let Some(planted) = planted
-            && planted != Planted::LocalKey
-        {
-            return self.aim_badly(dest, opcode, len, planted);
-        }
-        match opcode {
-            SendOpcode::CompareSwap => self.aim_swap(lane, dest),
-            SendOpcode::FetchAdd => self.aim_add(dest),
-            SendOpcode::Read => self.aim_read(lane, dest, len),
-            _ => {
-                let plain = opcode == SendOpcode::Write && planted.is_none();
-                if plain && self.posting.percent(20) {
-                    return self.aim_overwrite(lane, dest);
-                }
-                let reliable = self.model.endpoints[dest].qp_type.is_reliable();
-                if (plain || reliable) && planted.is_none()
-                    && let Some(aim) = self.aim_through_window(dest, len, Effect::Write)
-                {
-                    return Ok(aim);
-                }
-                self.aim_write(dest, len, Room::Open)
-            }
-        }
-    }
-
-    fn aim_write(
-        &mut self,
-        dest: EndpointId,
-        len: u32,
-        room: Room,
-    ) -> Result<Aim, Violation> {
-        let host = self.model.endpoints[dest].host;
-        let range = self.take(host, room, len, false)?;
-        let id = self.model.ops.len();
-        self.model.arenas[range.arena].claim(range, Owner::Written(id));
-        Ok(Aim { effect: Effect::Write(range), remote: self.remote(range), window: None })
-    }
-
-    /// Aims at something that must be refused. The range is a WRITE's that must write nothing.
-    fn aim_badly(
-        &mut self,
-        dest: EndpointId,
-        opcode: SendOpcode,
-        len: u32,
-        planted: Planted,
-    ) -> Result<Aim, Violation> {
-        let room = match planted {
-            Planted::RemoteRights => Room::Closed,
-            Planted::RemoteDomain => Room::Foreign,
-            _ => Room::Open,
-        };
-        let host = self.model.endpoints[dest].host;
-        let atomic = matches!(opcode, SendOpcode::CompareSwap | SendOpcode::FetchAdd);
-        let range = self.take(host, room, len, atomic)?;
-        let mut remote = self.remote(range);
-        match planted {
-            Planted::RemoteKey => remote.rkey ^= KEY_FLIP,
-            Planted::RemoteRange => {
-                let info = self.model.arenas[range.arena].info(range);
-                remote.addr = info.addr + info.length - u64::from(if atomic { 0 } else { len - 1 });
-            }
-            Planted::Misaligned => remote.addr += 1,
-            Planted::StaleWindow => {
-                let stale = |window: &Window| {
-                    window.owner == dest && window.state == WindowState::Closed
-                };
-                match self.model.windows.iter().find(|window| stale(window)) {
-                    Some(window) => {
-                        remote.rkey = window.rkey;
-                        remote.addr = self.remote(window.range).addr;
-                    }
-                    None => remote.rkey ^= KEY_FLIP,
-                }
-            }
-            _ => {}
-        }
-        let effect = if atomic || opcode == SendOpcode::Read {
-            Effect::None
-        } else {
-            let id = self.model.ops.len();
-            self.model.arenas[range.arena].claim(range, Owner::Written(id));
-            Effect::Write(range)
-        };
-        Ok(Aim { effect, remote, window: None })
-    }
-
-    fn aim_overwrite(&mut self, lane: LaneId, dest: EndpointId) -> Result<Aim, Violation> {
-        let known = self.model.lanes[lane].overwrites.get(&dest).copied();
-        let cell = match known {
-            Some(cell) => cell,
-            None => {
-                let len = self.posting.between(1, OVERWRITTEN_BYTES) as u32;
-                let host = self.model.endpoints[dest].host;
-                let range = self.take(host, Room::Open, len, false)?;
-                let cell = self.add_cell(range, CellKind::Overwritten(Vec::new()));
-                self.model.lanes[lane].overwrites.insert(dest, cell);
-                cell
-            }
-        };
-        let range = self.model.cells[cell].range;
-        Ok(Aim { effect: Effect::Overwrite(cell), remote: self.remote(range), window: None })
-    }
-
-    fn add_cell(&mut self, range: Range, kind: CellKind) -> CellId {
-        self.model.arenas[range.arena].claim(range, Owner::Cell);
-        self.model.cells.push(Cell { range, kind });
-        self.model.cells.len() - 1
-    }
-
-    fn aim_swap(&mut self, lane: LaneId, dest: EndpointId) -> Result<Aim, Violation> {
-        let known = self.model.lanes[lane].swaps.get(&dest).copied();
-        let cell = match known {
-            Some(cell) => cell,
-            None => {
-                let host = self.model.endpoints[dest].host;
-                let range = self.take(host, Room::Open, WORD, true)?;
-                let values = vec![self.model.arenas[range.arena].word(range)];
-                let cell = self.add_cell(range, CellKind::Swapped { ops: Vec::new(), values });
-                self.model.lanes[lane].swaps.insert(dest, cell);
-                cell
-            }
-        };
-        let Cell { range, kind } = &self.model.cells[cell];
-        let expected = match kind {
-            CellKind::Swapped { values, .. } => values.last().copied().unwrap_or(0),
-            CellKind::Overwritten(_) | CellKind::Counter { .. } => 0,
-        };
-        let remote = self.remote(*range);
-        Ok(Aim { effect: Effect::Swap { cell, expected }, remote, window: None })
-    }
-
-    fn aim_add(&mut self, dest: EndpointId) -> Result<Aim, Violation> {
-        let endpoint = &self.model.endpoints[dest];
-        let (host, arena) = (endpoint.host, endpoint.arena);
-        let counters: Vec<CellId> = (0..self.model.cells.len())
-            .filter(|cell| {
-                let cell = &self.model.cells[*cell];
-                matches!(cell.kind, CellKind::Counter { .. }) && cell.range.arena == arena
-            })
-            .collect();
-        let cell = if counters.len() < COUNTERS {
-            let range = self.take(host, Room::Open, WORD, true)?;
-            let initial = self.model.arenas[range.arena].word(range);
-            self.add_cell(range, CellKind::Counter { initial, ops: Vec::new() })
-        } else {
-            self.posting.pick(&counters)
-        };
-        let add = self.posting.between(1, ADD_MAX);
-        let remote = self.remote(self.model.cells[cell].range);
-        Ok(Aim { effect: Effect::Add { cell, add }, remote, window: None })
-    }
-
-    /// Reads what nobody writes, or what an earlier WRITE of the same lane wrote.
-    fn aim_read(&mut self, lane: LaneId, dest: EndpointId, len: u32) -> Result<Aim, Violation> {
-        if let Some(aim) = self.aim_through_window(dest, len, |_| Effect::None) {
-            return Ok(aim);
-        }
-        let written: Vec<_> = self.model.lanes[lane]
-            .posted
-            .iter()
-            .filter_map(|id| match self.model.ops[*id].effect {
-                Effect::Write(range)
-                    if self.model.ops[*id].dest == dest
-                        && self.model.ops[*id].planted.is_none()
-                        && range.len >= len =>
-                {
-                    Some((*id, range))
-                }
-                _ => None,
-            })
-            .collect();
-        if !written.is_empty() && self.posting.percent(50) {
-            let (id, range) = self.posting.pick(&written);
-            let skip = self.posting.between(0, u64::from(range.len - len)) as u32;
-            let stream = Stream::Payload(u64::from(message_id(id)));
-            let remote = self.remote(range.part(skip, len));
-            let effect = Effect::Read(stream, u64::from(skip));
-            return Ok(Aim { effect, remote, window: None });
-        }
-        let host = self.model.endpoints[dest].host;
-        let range = self.take(host, Room::Open, len, false)?;
-        Ok(Aim { effect: self.reads(range), remote: self.remote(range), window: None })
-    }
-
-    fn reads(&self, range: Range) -> Effect {
-        Effect::Read(self.model.arenas[range.arena].fill(range), u64::from(range.offset))
-    }
-
-    /// Aims at a part of an open window of `dest` that nothing used yet.
-    fn aim_through_window(
-        &mut self,
-        dest: EndpointId,
-        len: u32,
-        effect: impl FnOnce(Range) -> Effect,
-    ) -> Option<Aim> {
-        let fits = |window: &Window| {
-            window.owner == dest
-                && window.state == WindowState::Open
-                && window.used + len <= window.range.len
-        };
-        let id = self.model.windows.iter().position(fits)?;
-        let window = &mut self.model.windows[id];
-        let range = window.range.part(window.used, len);
-        window.used += len;
-        let rkey = window.rkey;
-        let effect = match effect(range) {
-            Effect::Write(range) => {
-                let op = self.model.ops.len();
-                self.model.arenas[range.arena].claim(range, Owner::Written(op));
-                Effect::Write(range)
-            }
-            _ => self.reads(range),
-        };
-        let remote = RemoteAddr { rkey, ..self.remote(range) };
-        Some(Aim { effect, remote, window: Some(id) })
-    }
-
     /// The local side of a WR: memory that holds its message, or takes what it fetches.
     #[allow(clippy::type_complexity, reason = "the three forms that local bytes take")]
     fn local(
@@ -684,10 +428,8 @@ impl World {
         let endpoint = &self.model.endpoints[self.model.lanes[lane].endpoint];
         let (host, setup) = (endpoint.host, endpoint.setup);
         let message = Stream::Payload(u64::from(message_id(id)));
-        let fetches = matches!(
-            opcode,
-            SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd
-        );
+        let fetches =
+            matches!(opcode, SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd);
         let wrong_key = planted == Some(Planted::LocalKey);
         let inline = !fetches && !wrong_key && len <= setup.max_inline_data;
         if inline && self.posting.percent(40) {
@@ -719,101 +461,6 @@ impl World {
         Ok((if fetches { ranges } else { Vec::new() }, sges, None))
     }
 
-    /// An open window of `dest` that may be closed: by its peer at any time, by its owner when
-    /// nothing uses it.
-    fn window_to_close(
-        &mut self,
-        user: EndpointId,
-        owner: EndpointId,
-        by_peer: bool,
-    ) -> Option<WindowId> {
-        let peers = self.model.endpoints[owner].peer == Some(user) || !by_peer;
-        let fits = |window: &Window| {
-            window.owner == owner
-                && window.state == WindowState::Open
-                && (by_peer || window.uses == 0)
-        };
-        self.model.windows.iter().position(fits).filter(|_| peers)
-    }
-
-    /// Binds a window on an RC or UC QP for its peer, or invalidates one; both also badly.
-    pub(crate) fn post_window(&mut self, lane: LaneId) -> Result<(), Violation> {
-        if !self.has_room(lane) {
-            return Ok(());
-        }
-        let id = self.model.lanes[lane].endpoint;
-        let bad = self.posting.percent(self.plan.bad_percent);
-        let closes = self.window_to_close(id, id, false).filter(|_| self.posting.percent(50));
-        let (window, op, planted) = match closes {
-            Some(window) => {
-                self.model.windows[window].state = WindowState::Closing;
-                (Some(window), SendOp::LocalInv(self.model.windows[window].rkey), None)
-            }
-            None if bad && self.posting.percent(50) => {
-                let rkey = self.posting.next_u64() as u32 | KEY_FLIP;
-                (None, SendOp::LocalInv(rkey), Some(Planted::InvalidateLocally))
-            }
-            None => {
-                let (window, bind) = self.make_window(id, bad)?;
-                (Some(window), SendOp::BindMw(bind), bad.then_some(Planted::BindRange))
-            }
-        };
-        let op_id = self.model.ops.len();
-        let mut flags = SendFlags::empty();
-        flags.set(SendFlags::SIGNALED, self.posting.percent(70));
-        self.note(Op {
-            opcode: op.opcode(),
-            lane,
-            epoch: self.model.lanes[lane].epoch,
-            dest: id,
-            len: 0,
-            mtu: self.model.endpoints[id].mtu,
-            signaled: flags.contains(SendFlags::SIGNALED),
-            solicited: false,
-            effect: Effect::None,
-            local: Vec::new(),
-            planted,
-            window,
-            invalidates: None,
-            state: State::Outstanding,
-            delivered: 0,
-        });
-        let (sges, inline, dest) = (Vec::new(), None, None);
-        self.submit(id, &[Prepared { id: send_wr_id(op_id), op, flags, sges, inline, dest }])
-    }
-
-    fn make_window(
-        &mut self,
-        owner: EndpointId,
-        bad: bool,
-    ) -> Result<(WindowId, BindMw), Violation> {
-        let number = self.model.endpoints[owner].host;
-        let host = &mut self.hosts[number];
-        let info = host.rnic.alloc_mw(host.pd).map_err(refused("alloc_mw"))?;
-        let range = self.take(number, Room::Open, WINDOW_BYTES, true)?;
-        let region = self.model.arenas[range.arena].info(range);
-        let rkey = info.rkey & !0xff | self.posting.next_u64() as u32 & 0xff;
-        let beyond = if bad { region.length } else { 0 };
-        let bind = BindMw {
-            mw: info.mw,
-            rkey,
-            mr: region.mr,
-            addr: self.remote(range).addr + beyond,
-            length: u64::from(range.len),
-            access: AccessFlags::REMOTE_CHANGES | AccessFlags::REMOTE_READ,
-        };
-        self.model.windows.push(Window {
-            owner,
-            mw: Some(info.mw),
-            rkey,
-            range,
-            used: 0,
-            uses: 0,
-            state: WindowState::Binding,
-        });
-        Ok((self.model.windows.len() - 1, bind))
-    }
-
     /// Posts a signalled WR behind unsignalled ones, so that a completion tells of them.
     pub(crate) fn post_end(&mut self, lane: LaneId) -> Result<(), Violation> {
         let Some(last) = self.model.lanes[lane].outstanding.back() else { return Ok(()) };
@@ -824,10 +471,8 @@ impl World {
         let is_ud = self.model.endpoints[endpoint].qp_type == QpType::Ud;
         let (opcode, len) =
             if is_ud { (SendOpcode::Send, NUMBERED_LEN) } else { (SendOpcode::Write, 0) };
-        let local = matches!(
-            self.model.ops[*last].opcode,
-            SendOpcode::BindMw | SendOpcode::LocalInv
-        );
+        let local =
+            matches!(self.model.ops[*last].opcode, SendOpcode::BindMw | SendOpcode::LocalInv);
         let dest = match self.model.endpoints[endpoint].peer {
             Some(peer) if local => peer,
             _ => self.model.ops[*last].dest,

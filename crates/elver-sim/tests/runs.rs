@@ -1,0 +1,61 @@
+//! Whole runs: they replay, they pass, they cover everything, and planted bugs are caught.
+
+use elver_sim::{Canary, Coverage, Fault, Options, Transport, run};
+
+/// Seeds that every change must pass here; CI runs thousands by `elver sim rnic`.
+const SEEDS: u64 = 200;
+/// Seeds within which each canary must have been caught.
+const CANARY_SEEDS: u64 = 40;
+
+#[test]
+fn runs_pass_and_cover_all_operations_and_faults() {
+    let mut coverage = Coverage::default();
+    for seed in 0..SEEDS {
+        match run(seed, &Options::default()) {
+            Ok(report) => coverage.add(&report),
+            Err(failure) => panic!("{failure}\n{}", failure.trace.join("\n")),
+        }
+    }
+    assert_eq!(coverage.missing(&Transport::ALL), []);
+    for fault in Fault::ALL {
+        assert!(coverage.faults()[&fault] > 0, "{fault} never happened");
+    }
+}
+
+#[test]
+fn a_seed_always_does_the_same() {
+    for seed in 0..20 {
+        let first = run(seed, &Options::default()).unwrap();
+        assert_eq!(run(seed, &Options::default()).unwrap(), first);
+        let other = run(seed + 1_000, &Options::default()).unwrap();
+        assert_ne!(other.trace_hash, first.trace_hash);
+    }
+}
+
+#[test]
+fn keeping_the_whole_trace_changes_nothing() {
+    let whole = Options { trace: true, ..Options::default() };
+    assert_eq!(run(3, &whole).unwrap(), run(3, &Options::default()).unwrap());
+}
+
+#[test]
+fn every_canary_is_caught_and_replays() {
+    for canary in Canary::ALL {
+        let options = Options { canary: Some(canary), ..Options::default() };
+        let caught = (0..CANARY_SEEDS).find_map(|seed| run(seed, &options).err());
+        let failure = caught.unwrap_or_else(|| panic!("{canary} was never caught"));
+        assert!(failure.canary_strikes > 0, "{canary} was blamed without a strike: {failure}");
+        assert!(!failure.trace.is_empty());
+        assert_eq!(run(failure.seed, &options).unwrap_err(), failure);
+    }
+}
+
+#[test]
+fn a_run_uses_the_transports_that_it_may() {
+    for transport in Transport::ALL {
+        let options = Options { transports: vec![transport], ..Options::default() };
+        let report = run(5, &options).unwrap();
+        assert!(report.total().posted > 0);
+        assert!(report.ops.keys().all(|(used, _)| *used == transport));
+    }
+}
