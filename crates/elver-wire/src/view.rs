@@ -307,6 +307,31 @@ mod tests {
             let _ = PacketView::parse(&bytes);
         }
 
+        /// The view accepts nothing that the value type would refuse.
+        #[test]
+        fn whatever_parses_can_be_built(
+            route in routes(),
+            message in messages(),
+            (at, byte) in (0usize..64, any::<u8>()),
+        ) {
+            let (qpn, psn) = (Qpn::from_wrapping(1), Psn::from_wrapping(2));
+            let Ok(headers) = Headers::new(route, message, qpn, psn) else { return Ok(()) };
+            let mut buf = [0; 200];
+            let len = packet_len(headers.emit(&mut buf, 0), 0);
+            buf[at.min(len - 1)] ^= byte;
+            let Ok(view) = PacketView::parse(&buf[..len]) else { return Ok(()) };
+            let parsed = view.headers();
+            let mut built =
+                Headers::new(parsed.route(), parsed.message(), parsed.dest_qpn, parsed.psn).unwrap();
+            built.ack_req = parsed.ack_req;
+            built.solicited = parsed.solicited;
+            built.mig_req = parsed.mig_req;
+            built.fecn = parsed.fecn;
+            built.becn = parsed.becn;
+            built.pkey = parsed.pkey;
+            prop_assert_eq!(&built, parsed);
+        }
+
         #[test]
         fn no_truncation_panics(message in messages(), route in routes(), cut in 0usize..200) {
             let (qpn, psn) = (Qpn::from_wrapping(1), Psn::from_wrapping(2));
@@ -317,5 +342,43 @@ mod tests {
                 prop_assert!(PacketView::parse(&buf[..cut]).is_err());
             }
         }
+    }
+    fn refusal(opcode: u8, change: impl FnOnce(&mut [u8])) -> ParseError {
+        let mut bytes = [0; 100];
+        bytes[0] = opcode;
+        change(&mut bytes);
+        PacketView::parse(&bytes).unwrap_err()
+    }
+
+    #[test]
+    fn each_fault_has_its_reason() {
+        const RC_SEND_ONLY: u8 = 0x04;
+        const RC_ACK: u8 = 0x11;
+        const DC_SEND_ONLY: u8 = 0xc4;
+        const DC_ACK: u8 = 0xd1;
+        let errors = [
+            (PacketView::parse(&[0; 15]).unwrap_err(), "truncated"),
+            (
+                PacketView::parse(&[0; BTH_LEN + ICRC_LEN + 4 + PAYLOAD_MAX]).unwrap_err(),
+                "oversized",
+            ),
+            (refusal(RC_ACK, |_| ()), "oversized"),
+            (refusal(RC_SEND_ONLY, |bytes| bytes[1] = 1), "version"),
+            (refusal(DC_SEND_ONLY, |_| ()), "version"),
+            (refusal(0x15, |_| ()), "opcode"),
+            (PacketView::parse(&[0; 17]).unwrap_err(), "padding"),
+            (refusal(DC_SEND_ONLY, |bytes| bytes[BTH_LEN] = 0x12), "reserved"),
+            (refusal(DC_ACK, |bytes| bytes[BTH_LEN] = 0x11), "reserved"),
+            (refusal(RC_ACK, |bytes| bytes[BTH_LEN] = 0x7f), "syndrome"),
+            (refusal(RC_ACK, |bytes| bytes[BTH_LEN] = 0x40), "syndrome"),
+        ];
+        for (error, reason) in errors {
+            assert_eq!(error.reason(), reason, "{error}");
+        }
+        let no_context = |bytes: &mut [u8]| {
+            bytes[BTH_LEN] = 0x10;
+            bytes[BTH_LEN + DcEth::LEN] = 0x7f;
+        };
+        assert_eq!(refusal(DC_ACK, no_context).reason(), "oversized", "the syndrome was taken");
     }
 }
