@@ -60,8 +60,8 @@ pub(crate) struct Network {
     packets: Vec<Option<Packet>>,
     free: Vec<usize>,
     sequence: u64,
-    /// Packets of late, for replays, with the time at which they were sent.
-    history: VecDeque<(u64, Packet)>,
+    /// Packets of late, for replays, with the times at which they were sent and arrive.
+    history: VecDeque<(u64, u64, Packet)>,
     /// Copies that the network made, by the QPN that they are for.
     copies: BTreeMap<u32, u64>,
     /// Whether devices are told the IP id or have to find it.
@@ -248,19 +248,20 @@ impl Network {
         if rates.replay == 0 && rates.garbage == 0 {
             return;
         }
-        while self.history.front().is_some_and(|(sent, _)| now > sent + LIFETIME_NS) {
+        while self.history.front().is_some_and(|(sent, ..)| now > sent + LIFETIME_NS) {
             self.history.pop_front();
         }
         if self.history.len() == HISTORY {
             let victim = self.rng.index(HISTORY);
             self.history.remove(victim);
         }
-        self.history.push_back((now, packet.clone()));
+        self.history.push_back((now, arrives, packet.clone()));
         if self.rng.chance(rates.replay) {
             let chosen = self.rng.index(self.history.len());
-            let (sent, old) = self.history[chosen].clone();
-            let latest = sent + LIFETIME_NS;
-            let at = now + self.rng.below((latest - now).max(1));
+            let (sent, arrived, old) = self.history[chosen].clone();
+            // It comes again: before the first time would be out of order.
+            let earliest = now.max(arrived);
+            let at = self.rng.between(earliest, earliest.max(sent + LIFETIME_NS));
             self.count(Fault::Replay);
             trace.add(now, Event::Fault { what: "replay", from, to: old.to });
             self.push_copy(at, old);

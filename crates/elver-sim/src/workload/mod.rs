@@ -183,9 +183,31 @@ impl World {
         if state.late || !served || state.posted > state.aimed {
             return Ok(true);
         }
-        let count = TOP_UP.min(u64::from(state.max_wr) - state.outstanding.len() as u64);
-        self.post_receives(queue, count)?;
+        let room = u64::from(state.max_wr) - state.outstanding.len() as u64;
+        self.post_receives(queue, TOP_UP.min(room))?;
+        if room == 0 {
+            self.recount(queue)?;
+        }
         Ok(self.model.queues[queue].posted > self.model.queues[queue].aimed)
+    }
+
+    /// Messages that were lost took no receives: when nothing is on its way, those that are left
+    /// can be counted.
+    fn recount(&mut self, queue: QueueId) -> Result<(), Violation> {
+        let on_its_way = self.hosts.iter().any(|host| !host.inbox.is_empty());
+        if on_its_way || self.network.next().is_some() {
+            return Ok(());
+        }
+        self.poll(self.model.queues[queue].host)?;
+        let model = &self.model;
+        let to_come = model.lanes.iter().flat_map(|lane| &lane.outstanding).filter(|id| {
+            let op = &model.ops[**id];
+            op.takes_receive() && model.endpoints[op.dest].queue == Some(queue)
+        });
+        let to_come = to_come.count() as u64;
+        let queue = &mut self.model.queues[queue];
+        queue.aimed = queue.posted - queue.outstanding.len() as u64 + to_come;
+        Ok(())
     }
 
     /// Posts receives on a queue.
@@ -477,7 +499,9 @@ impl World {
             Some(peer) if local => peer,
             _ => self.model.ops[*last].dest,
         };
-        self.ensure_receive(dest, opcode)?;
+        if !self.ensure_receive(dest, opcode)? {
+            return Ok(());
+        }
         let id = self.model.ops.len();
         let (local, sges, inline) = self.local(id, lane, opcode, len, None)?;
         let op = if is_ud { SendOp::Send } else { SendOp::Write(NOWHERE.remote) };
