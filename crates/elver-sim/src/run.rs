@@ -125,7 +125,11 @@ impl World {
             }
             24..27 => self.post_refused(),
             27..29 => self.arm_limit(),
-            29..36 if self.plan.windows => self.bind(),
+            29..34 => match self.choose_lane() {
+                Some(lane) => self.post_relay(lane),
+                None => Ok(()),
+            },
+            34..41 if self.plan.windows => self.bind(),
             _ => {
                 let Some(lane) = self.choose_lane() else { return Ok(()) };
                 let count = self.posting.between(1, BATCH_MAX);

@@ -46,8 +46,9 @@ impl Model {
     /// Checks that all of a WRITE is there.
     pub(super) fn check_written(&self, id: OpId) -> Result<(), Violation> {
         let Effect::Write(range) = self.ops[id].effect else { return Ok(()) };
+        let (stream, from) = self.ops[id].content;
         let arena = self.arena(range);
-        if arena.lost || arena.look(range, |bytes| message(id).matches(0, bytes)) {
+        if arena.lost || arena.look(range, |bytes| stream.matches(from, bytes)) {
             return Ok(());
         }
         Err(Violation::new(format!("WR {id} is done, but its {} bytes are not written", range.len)))
@@ -206,7 +207,8 @@ impl Model {
     ) -> Result<(), Violation> {
         let op = &self.ops[id];
         let source = self.source(id);
-        let good = message(id).common(0, bytes);
+        let (stream, from) = op.content;
+        let good = stream.common(from, bytes);
         if good == bytes.len() && op.planted.is_none() {
             return Ok(());
         }
@@ -369,7 +371,8 @@ impl Model {
                 let offset = u64::from(range.offset);
                 let changed = arena.look(range, |bytes| !fill.matches(offset, bytes));
                 // A few bytes may happen to be the same before and after.
-                let same = arena.look(range, |bytes| message(id).matches(0, bytes));
+                let (stream, from) = op.content;
+                let same = arena.look(range, |bytes| stream.matches(from, bytes));
                 if changed || !same { Some(changed) } else { None }
             }
             Effect::None if op.takes_receive() && !self.arenas[self.target(id).arena].lost => {

@@ -79,7 +79,7 @@ pub(crate) enum Planted {
     RemoteRights,
     /// A region of another protection domain.
     RemoteDomain,
-    /// A memory window that was invalidated.
+    /// A memory window that was invalidated, or that is bound on another QP.
     StaleWindow,
     /// The wrong DC access key.
     AccessKey,
@@ -133,6 +133,8 @@ pub(crate) struct Op {
     pub(crate) len: u32,
     /// Path MTU in bytes, as it was when the WR was posted.
     pub(crate) mtu: u32,
+    /// The bytes that it sends, from an offset on.
+    pub(crate) content: (Stream, u64),
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) effect: Effect,

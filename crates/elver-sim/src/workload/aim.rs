@@ -5,9 +5,8 @@ use elver_verbs::SendOpcode;
 use super::{Aim, KEY_FLIP, NOWHERE, WORD};
 use crate::model::{
     Cell, CellId, CellKind, Effect, EndpointId, LaneId, Owner, Phase, Planted, Range, Room,
-    Violation, Window, WindowState, message_id,
+    Violation, Window, WindowState,
 };
-use crate::pattern::Stream;
 use crate::world::World;
 
 /// Bytes that several WRITEs of a lane write: one packet at any MTU, so that it is written whole.
@@ -58,6 +57,14 @@ impl World {
         }
     }
 
+    /// Aims a WRITE at a range of its own.
+    pub(super) fn aim_fresh(&mut self, dest: EndpointId, len: u32) -> Result<Aim, Violation> {
+        if self.model.endpoints[dest].phase == Phase::Gone {
+            return Ok(NOWHERE);
+        }
+        self.aim_write(dest, len, Room::Open)
+    }
+
     fn aim_write(&mut self, dest: EndpointId, len: u32, room: Room) -> Result<Aim, Violation> {
         let host = self.model.endpoints[dest].host;
         let range = self.take(host, room, len, false)?;
@@ -91,8 +98,16 @@ impl World {
             }
             Planted::Misaligned => remote.addr += 1,
             Planted::StaleWindow => {
-                let stale =
-                    |window: &Window| window.owner == dest && window.state == WindowState::Closed;
+                let endpoints = &self.model.endpoints;
+                let arena = endpoints[dest].arena;
+                // Invalidated, or open to the peer of another QP only.
+                let stale = |window: &Window| match window.state {
+                    WindowState::Closed => window.owner == dest,
+                    WindowState::Open => {
+                        window.owner != dest && endpoints[window.owner].arena == arena
+                    }
+                    _ => false,
+                };
                 match self.model.windows.iter().find(|window| stale(window)) {
                     Some(window) => {
                         remote.rkey = window.rkey;
@@ -193,17 +208,16 @@ impl World {
                         && self.model.ops[*id].planted.is_none()
                         && range.len >= len =>
                 {
-                    Some((*id, range))
+                    Some((self.model.ops[*id].content, range))
                 }
                 _ => None,
             })
             .collect();
         if !written.is_empty() && self.posting.percent(50) {
-            let (id, range) = self.posting.pick(&written);
+            let ((stream, offset), range) = self.posting.pick(&written);
             let skip = self.posting.between(0, u64::from(range.len - len)) as u32;
-            let stream = Stream::Payload(u64::from(message_id(id)));
             let remote = self.remote(range.part(skip, len));
-            let effect = Effect::Read(stream, u64::from(skip));
+            let effect = Effect::Read(stream, offset + u64::from(skip));
             return Ok(Aim { effect, remote, window: None });
         }
         let host = self.model.endpoints[dest].host;

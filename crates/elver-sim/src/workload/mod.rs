@@ -1,6 +1,7 @@
 //! What the programs of a run post.
 
 mod aim;
+mod relay;
 mod window;
 
 use elver_verbs::{
@@ -337,6 +338,7 @@ impl World {
             dest,
             len,
             mtu: self.model.endpoints[self.model.lanes[lane].endpoint].mtu,
+            content: (Stream::Payload(u64::from(message_id(id))), 0),
             signaled: flags.contains(SendFlags::SIGNALED),
             solicited: flags.contains(SendFlags::SOLICITED),
             effect,
@@ -513,6 +515,7 @@ impl World {
             dest,
             len,
             mtu: self.model.endpoints[self.model.lanes[lane].endpoint].mtu,
+            content: (Stream::Payload(u64::from(message_id(id))), 0),
             signaled: true,
             solicited: false,
             effect: Effect::None,

@@ -5,8 +5,9 @@ use elver_verbs::{AccessFlags, BindMw, RemoteAddr, SendFlags, SendOp};
 use super::{Aim, KEY_FLIP, Prepared};
 use crate::model::{
     Effect, EndpointId, LaneId, Op, Owner, Planted, Range, Room, State, Violation, Window,
-    WindowId, WindowState, send_wr_id,
+    WindowId, WindowState, message_id, send_wr_id,
 };
+use crate::pattern::Stream;
 use crate::world::{World, refused};
 
 /// Bytes of a memory window.
@@ -91,6 +92,7 @@ impl World {
             dest: id,
             len: 0,
             mtu: self.model.endpoints[id].mtu,
+            content: (Stream::Payload(u64::from(message_id(op_id))), 0),
             signaled: flags.contains(SendFlags::SIGNALED),
             solicited: false,
             effect: Effect::None,
