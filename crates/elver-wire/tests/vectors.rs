@@ -1,11 +1,13 @@
 //! Packets that others made, from the IP header to the ICRC: one captured from a ConnectX-4 Lx NIC,
 //! three computed with scapy's RoCE layer. The masked fields (ToS, TTL, traffic class, flow label,
-//! hop limit, UDP checksum, FECN and BECN) hold values other than zero somewhere among them.
+//! hop limit, UDP checksum, FECN and BECN) hold values other than zero somewhere among them. And the
+//! DC packet that `docs/wire.md` shows.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use elver_wire::{
-    Deth, Flow, Headers, IpId, Message, PacketView, Psn, Qpn, Reth, Route, Tail, icrc,
+    DcConnect, DcEth, Deth, Flow, Headers, IpId, Message, PacketView, Psn, Qpn, Reth, Route, Tail,
+    icrc,
 };
 
 const UDP_LEN: usize = 8;
@@ -28,6 +30,14 @@ const UD_SEND_ONLY_V6: &str = "6b85432100281107 fd000000000000000000000000010002
     c00112b70028fc38
     6400800100abcdef00000102 1111111100654321 646174616772616d b72e92d9";
 
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
 /// A packet taken apart: its flow, its IP identification and its UDP payload.
 struct Captured {
     flow: Flow,
@@ -37,11 +47,7 @@ struct Captured {
 
 impl Captured {
     fn new(hex: &str) -> Captured {
-        let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-        let bytes: Vec<u8> = digits
-            .chunks(2)
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-            .collect();
+        let bytes = bytes(hex);
         let (src, dst, udp_at): (IpAddr, IpAddr, usize) = if bytes[0] >> 4 == 4 {
             let at = |from: usize| -> [u8; 4] { bytes[from..from + 4].try_into().unwrap() };
             (Ipv4Addr::from(at(12)).into(), Ipv4Addr::from(at(16)).into(), 20)
@@ -117,4 +123,26 @@ fn ud_send_over_ipv6() {
     let mut expected = headers(Route::Ud(deth), message, 0xab_cdef, 0x102);
     expected.pkey = 0x8001;
     Captured::new(UD_SEND_ONLY_V6).is(&expected, b"datagram");
+}
+
+#[test]
+fn the_documented_dc_packet_is_what_we_send() {
+    let document = include_str!("../../../docs/wire.md");
+    let shown: Vec<u8> = document
+        .lines()
+        .filter_map(|line| line.split_once(" ; "))
+        .flat_map(|(digits, _)| bytes(digits))
+        .collect();
+
+    let eth = DcEth { src_qpn: Qpn::new(0x111).unwrap(), stream: 3, session: 0xba_d001 };
+    let connect = Some(DcConnect { access_key: 0x0123_4567_89ab_cdef, mtu: 5 });
+    let reth = Reth { va: 0x7f00_0000_1000, rkey: 0x55, len: 4 };
+    let message = Message::WriteOnly(reth, None);
+    let mut headers = headers(Route::Dc { eth, connect }, message, 0x222, 0xba_d001);
+    headers.ack_req = true;
+    let payload = [0xde, 0xad, 0xbe, 0xef];
+    let mut ours = [0; 200];
+    let at = headers.emit(&mut ours, payload.len());
+    ours[at..at + payload.len()].copy_from_slice(&payload);
+    assert_eq!(shown, ours[..at + payload.len()]);
 }
