@@ -34,6 +34,12 @@ pub(crate) enum Command {
     Devinfo(DevinfoArgs),
     /// Runs an elver command and records its device's packets as pcapng.
     Capture(CaptureArgs),
+    /// Simulates networks of devices under faults, and checks every run.
+    #[command(subcommand)]
+    Sim(Sim),
+    /// Measures what docs/performance.md shows, each figure with its baseline beside it.
+    #[command(subcommand)]
+    Bench(Bench),
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
@@ -232,4 +238,60 @@ pub(crate) struct CaptureArgs {
     /// The command to run, such as `perf pair read --placement loopback`.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Sim {
+    /// Networks of RNICs: loss, duplication, reordering, corruption, partitions, crashes.
+    Rnic(SimRnicArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimRnicArgs {
+    /// First seed.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How many seeds to run, counting up.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) seeds: u64,
+    /// Plant a bug; the command succeeds only if the model catches it.
+    #[arg(long)]
+    pub(crate) canary: Option<elver_sim::Canary>,
+    /// Print the names of the bugs that can be planted.
+    #[arg(long)]
+    pub(crate) list_canaries: bool,
+    /// Use these transports alone: rc, uc, ud, dc.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) transport: Vec<elver_sim::Transport>,
+    /// Seeds that run side by side; by default one a core.
+    #[arg(long)]
+    pub(crate) jobs: Option<usize>,
+    /// Run all seeds, also after a failure.
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+    /// Show the whole trace of a failure.
+    #[arg(long)]
+    pub(crate) trace: bool,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// The RNIC against bare UDP, sendto and TCP in the same run.
+    Rnic(BenchRnicArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchRnicArgs {
+    /// Repetitions of each measurement, ours and the baseline's in turn.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 0.5)]
+    pub(crate) duration: f64,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
 }

@@ -1,11 +1,13 @@
 //! The `elver` command.
 
+mod bench;
 mod capture;
 mod cli;
 mod devinfo;
 mod exit;
 mod pair;
 mod perf;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -27,6 +29,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Perf(perf) => perf::run(&perf.command, None),
         Command::Devinfo(args) => devinfo::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Sim(args) => sim::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "elver", &mut std::io::stdout());
             Ok(())

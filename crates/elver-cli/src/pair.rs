@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -96,7 +97,9 @@ fn wait_for(begin: &Receiver<()>) -> Result<()> {
 
 /// Pins the calling thread to a core; where there are fewer, to the last.
 pub(crate) fn pin(core: usize) {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
+    // Asked once, before any thread is pinned: a pinned thread is told of its own core alone.
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
     let mut set = CpuSet::new();
     set.set(core.min(cores - 1));
     // A cgroup may forbid the core; then the scheduler places the thread.

@@ -131,7 +131,13 @@ impl Dct {
             Ok(id) => id,
             Err(None) => return,
             Err(Some(syndrome)) => {
-                self.refuse(core, hw, meta, eth, headers.psn, syndrome);
+                // A NAK acknowledges what comes before its PSN. Nothing of a refused session was
+                // executed, so it names the first; that there is no context acknowledges nothing.
+                let psn = match syndrome {
+                    Syndrome::Nak(NakCode::DcNoContext) => headers.psn,
+                    _ => first_psn(eth.session),
+                };
+                self.refuse(core, hw, meta, eth, psn, syndrome);
                 return;
             }
         };

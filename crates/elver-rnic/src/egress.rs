@@ -51,12 +51,29 @@ impl<M: Memory> Rnic<M> {
     /// Whether [`Rnic::poll_transmit`] may have something to write.
     #[inline]
     pub fn wants_to_transmit(&self) -> bool {
-        !self.active.is_empty() || !self.notifications.is_empty()
+        !self.active.is_empty() || !self.notifications.is_empty() || self.can_wake()
+    }
+
+    /// Whether QPs wait for room in a window and some came back.
+    #[inline]
+    fn can_wake(&self) -> bool {
+        self.hw.paths.has_freed() && !self.hw.stalled.is_empty()
     }
 
     fn transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
         if let Some(notification) = self.notifications.pop_front() {
             return self.notify(&notification, buf);
+        }
+        if self.can_wake() {
+            self.hw.paths.clear_freed();
+            while let Some(qpn) = self.hw.stalled.pop() {
+                if let Some(queue_pair) = self.qps.get_mut(qpn) {
+                    for lane in &mut queue_pair.lanes {
+                        lane.stalled = false;
+                    }
+                }
+                self.schedule(qpn);
+            }
         }
         while let Some(&qpn) = self.active.front() {
             let sent = self.transmit_from(now, qpn, buf);

@@ -27,6 +27,8 @@ pub(crate) struct Paths {
     paths: Vec<Path>,
     limit: u32,
     config: FlowConfig,
+    /// Room came back in some window since it was last asked.
+    freed: bool,
 }
 
 #[derive(Debug)]
@@ -44,7 +46,7 @@ struct Path {
 
 impl Paths {
     pub(crate) fn new(limit: u32, config: FlowConfig) -> Paths {
-        Paths { by_address: HashMap::default(), paths: Vec::new(), limit, config }
+        Paths { by_address: HashMap::default(), paths: Vec::new(), limit, config, freed: false }
     }
 
     /// The path to an address, made if there is none.
@@ -106,12 +108,25 @@ impl Paths {
     pub(crate) fn forgotten(&mut self, id: PathId, packets: u32) {
         let path = &mut self.paths[id.0 as usize];
         path.in_flight = path.in_flight.saturating_sub(packets);
+        self.freed |= packets > 0;
+    }
+
+    /// Whether room came back that a stalled QP may use.
+    #[inline]
+    pub(crate) fn has_freed(&self) -> bool {
+        self.freed
+    }
+
+    /// Stalled QPs are about to be woken.
+    pub(crate) fn clear_freed(&mut self) {
+        self.freed = false;
     }
 
     #[inline]
     pub(crate) fn acked(&mut self, id: PathId, packets: u32) {
         let path = &mut self.paths[id.0 as usize];
         path.in_flight = path.in_flight.saturating_sub(packets);
+        self.freed |= packets > 0;
         path.acked += if path.growing_fast { packets * 8 } else { packets };
         if path.acked >= path.window {
             path.window = (path.window + path.acked / path.window).min(self.config.window_max);

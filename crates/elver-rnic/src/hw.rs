@@ -30,6 +30,8 @@ pub(crate) struct Hw<M> {
     pub(crate) ahs: Table<AddressHandle>,
     pub(crate) paths: Paths,
     pub(crate) timers: Timers,
+    /// QPs that wait for room in a path's window.
+    pub(crate) stalled: Vec<u32>,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) cq_events: VecDeque<Cq>,
     /// CQs that overflowed and whose QPs are still to be stopped.
@@ -84,6 +86,7 @@ impl<M: Memory> Hw<M> {
             ahs: Table::new(ObjectKind::Ah, config.max_ah, "max_ah"),
             paths: Paths::new(config.max_paths, config.flow.clone()),
             timers: Timers::default(),
+            stalled: Vec::new(),
             events: VecDeque::new(),
             cq_events: VecDeque::new(),
             failed_cqs: Vec::new(),

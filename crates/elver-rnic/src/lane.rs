@@ -56,6 +56,8 @@ pub(crate) struct Lane {
     probed: bool,
     /// A gap in the responses led to a rewind since progress was last made.
     rewound: bool,
+    /// It waits for room in its path's window, which others of the path may make, and is to be woken.
+    pub(crate) stalled: bool,
     /// A local copy found its peer not ready to answer.
     pub(crate) unanswered: bool,
     /// The front WQE failed: the QP must act on it.
@@ -115,6 +117,7 @@ impl Lane {
             timer_at: None,
             probed: false,
             rewound: false,
+            stalled: false,
             unanswered: false,
             fault: false,
             errored: false,
@@ -155,9 +158,10 @@ impl Lane {
     /// Drops all outstanding state; the WQEs are the caller's to release.
     pub(crate) fn reset<M: Memory>(&mut self, route: Option<Route>, hw: &mut Hw<M>) {
         self.uncharge(route, hw);
-        let timer_at = self.timer_at;
+        let (timer_at, stalled) = (self.timer_at, self.stalled);
         *self = Lane::new(self.index);
         self.timer_at = timer_at;
+        self.stalled = stalled;
     }
 
     fn renew_budgets(&mut self, core: &QpCore) {
@@ -259,9 +263,14 @@ impl Lane {
             let Some(route) = self.path(core) else {
                 return Start::Wait;
             };
-            if in_flight >= env.hw.config.max_packets_in_flight
-                || !env.hw.paths.has_room(route.path)
-            {
+            if in_flight >= env.hw.config.max_packets_in_flight {
+                return Start::Wait;
+            }
+            if !env.hw.paths.has_room(route.path) {
+                if !self.stalled {
+                    self.stalled = true;
+                    env.hw.stalled.push(core.qpn.get());
+                }
                 return Start::Wait;
             }
         }
@@ -776,7 +785,7 @@ impl Lane {
                 qp_num: env.core.qpn.get(),
                 ..Wc::default()
             };
-            env.hw.complete(env.core.init.send_cq.0, wc, true);
+            env.hw.complete(env.core.init.send_cq.0, wc, false);
         }
         env.pool.release(slot);
     }

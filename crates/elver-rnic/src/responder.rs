@@ -35,8 +35,10 @@ pub(crate) struct Responder {
     executed: VecDeque<Executed>,
     /// Answers to send, in order.
     out: VecDeque<Answer>,
-    /// READs and atomics among the answers.
-    data_answers: u32,
+    /// READs and atomics among the answers that were not asked for before.
+    fresh: u32,
+    /// Those that answer a duplicate.
+    replays: u32,
     /// A request was refused: nothing more is executed.
     dead: bool,
 }
@@ -67,8 +69,8 @@ enum Executed {
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Ack { psn: Psn, syndrome: Syndrome, msn: u32 },
-    Read { psn: Psn, va: u64, rkey: u32, length: u32, sent: u32, msn: u32 },
-    Atomic { psn: Psn, original: u64, msn: u32 },
+    Read { psn: Psn, va: u64, rkey: u32, length: u32, sent: u32, msn: u32, replay: bool },
+    Atomic { psn: Psn, original: u64, msn: u32, replay: bool },
 }
 
 /// What a request led to, for the QP or the DCT.
@@ -102,7 +104,8 @@ impl Responder {
             nak_sent: false,
             executed: VecDeque::new(),
             out: VecDeque::new(),
-            data_answers: 0,
+            fresh: 0,
+            replays: 0,
             dead: false,
         }
     }
@@ -444,12 +447,12 @@ impl Responder {
         let packets = reth.len.div_ceil(self.mtu).max(1);
         self.next_message();
         self.remember(core, Executed::Read { first: psn, packets, va: reth.va, length: reth.len });
-        self.answer_read(psn, reth);
+        self.fresh += 1;
+        self.answer_read(psn, reth, false);
         Ok(packets)
     }
 
-    fn answer_read(&mut self, psn: Psn, reth: &Reth) {
-        self.data_answers += 1;
+    fn answer_read(&mut self, psn: Psn, reth: &Reth, replay: bool) {
         self.out.push_back(Answer::Read {
             psn,
             va: reth.va,
@@ -457,6 +460,7 @@ impl Responder {
             length: reth.len,
             sent: 0,
             msn: self.msn,
+            replay,
         });
     }
 
@@ -489,14 +493,14 @@ impl Responder {
         let original = original.map_err(|_| NakCode::RemoteOperation)?;
         self.next_message();
         self.remember(core, Executed::Atomic { psn, original });
-        self.data_answers += 1;
-        self.out.push_back(Answer::Atomic { psn, original, msn: self.msn });
+        self.fresh += 1;
+        self.out.push_back(Answer::Atomic { psn, original, msn: self.msn, replay: false });
         Ok(())
     }
 
     /// An initiator that has more READs and atomics outstanding than was agreed is refused.
     fn check_outstanding(&self, core: &QpCore) -> Result<(), Fault> {
-        if self.data_answers >= u32::from(core.attr.max_dest_rd_atomic) {
+        if self.fresh >= u32::from(core.attr.max_dest_rd_atomic) {
             return Err(NakCode::InvalidRequest.into());
         }
         Ok(())
@@ -535,7 +539,8 @@ impl Responder {
                     .remote(pd, qpn, reth.rkey, reth.va, len, AccessFlags::REMOTE_READ)
                     .is_ok();
                 if known && granted && self.has_room_to_replay(core) {
-                    self.answer_read(psn, &reth);
+                    self.replays += 1;
+                    self.answer_read(psn, &reth, true);
                 }
             }
             Message::CmpSwp(_) | Message::FetchAdd(_) => {
@@ -546,8 +551,9 @@ impl Responder {
                 if let Some(original) = original
                     && self.has_room_to_replay(core)
                 {
-                    self.data_answers += 1;
-                    self.out.push_back(Answer::Atomic { psn, original, msn: self.msn });
+                    self.replays += 1;
+                    let msn = self.msn;
+                    self.out.push_back(Answer::Atomic { psn, original, msn, replay: true });
                 }
             }
             _ => {
@@ -560,7 +566,7 @@ impl Responder {
     }
 
     fn has_room_to_replay(&self, core: &QpCore) -> bool {
-        self.data_answers < u32::from(core.attr.max_dest_rd_atomic)
+        self.replays < u32::from(core.attr.max_dest_rd_atomic)
     }
 
     /// Whether an acknowledgement of `psn` would name a READ or an atomic, whose response may be
@@ -590,15 +596,15 @@ impl Responder {
                 headers.emit(buf, 0);
                 Some((headers, 0))
             }
-            Answer::Atomic { psn, original, msn } => {
+            Answer::Atomic { psn, original, msn, replay } => {
                 self.out.pop_front();
-                self.data_answers -= 1;
+                self.answered(replay);
                 let aeth = Aeth { syndrome: ACK, msn };
                 let headers = build(Message::AtomicAck(aeth, original), psn)?;
                 headers.emit(buf, 0);
                 Some((headers, 0))
             }
-            Answer::Read { psn, va, rkey, length, sent, msn } => {
+            Answer::Read { psn, va, rkey, length, sent, msn, replay } => {
                 let mtu = self.mtu;
                 let len = mtu.min(length - sent);
                 let (first, last) = (sent == 0, sent + len == length);
@@ -624,18 +630,28 @@ impl Responder {
                 };
                 if !filled {
                     self.out.clear();
-                    self.data_answers = 0;
+                    self.fresh = 0;
+                    self.replays = 0;
                     self.refuse(core, hw, packet, NakCode::RemoteAccess);
                     return self.next_answer(core, hw, buf, build);
                 }
                 if last {
                     self.out.pop_front();
-                    self.data_answers -= 1;
+                    self.answered(replay);
                 } else if let Some(Answer::Read { sent, .. }) = self.out.front_mut() {
                     *sent += len;
                 }
                 Some((headers, len as usize))
             }
+        }
+    }
+
+    /// A READ or an atomic was answered to its end.
+    fn answered(&mut self, replay: bool) {
+        if replay {
+            self.replays -= 1;
+        } else {
+            self.fresh -= 1;
         }
     }
 

@@ -5,6 +5,7 @@ mod endpoint;
 mod exchange;
 mod report;
 mod server;
+mod setup;
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use crate::exit::Failure;
 use crate::pair::{self, pin};
 
 pub(crate) use client::{Load, Measured};
+pub(crate) use setup::connect_by_hand;
 
 /// TCP port of the exchange, perftest's own.
 pub(crate) const EXCHANGE_PORT: u16 = 18_515;

@@ -1,0 +1,16 @@
+//! `elver bench`: what the documentation claims, measured in one run beside what it is compared
+//! with. It informs and never fails for a figure.
+
+mod baseline;
+mod rnic;
+mod rows;
+
+use crate::cli::Bench;
+use crate::exit::Failure;
+
+/// Runs a benchmark.
+pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
+    match bench {
+        Bench::Rnic(args) => rnic::run(args),
+    }
+}

@@ -1,0 +1,120 @@
+//! Rows of figures: medians with their spread, and the ratio to a baseline.
+
+use serde_json::{Value, json};
+
+/// What several repetitions gave.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figure(Vec<f64>);
+
+impl Figure {
+    pub(crate) fn push(&mut self, value: f64) {
+        self.0.push(value);
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    pub(crate) fn median(&self) -> f64 {
+        match self.0.len() {
+            0 => f64::NAN,
+            len if len % 2 == 1 => self.0[len / 2],
+            len => (self.0[len / 2 - 1] + self.0[len / 2]) / 2.0,
+        }
+    }
+
+    fn min(&self) -> f64 {
+        self.0.first().copied().unwrap_or(f64::NAN)
+    }
+
+    fn max(&self) -> f64 {
+        self.0.last().copied().unwrap_or(f64::NAN)
+    }
+
+    fn as_json(&self) -> Value {
+        json!({"median": self.median(), "min": self.min(), "max": self.max()})
+    }
+}
+
+/// Which way is better, and how far it should go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    AtMost(f64),
+    AtLeast(f64),
+    /// For reference.
+    None,
+}
+
+impl Target {
+    fn met(self, value: f64) -> Option<bool> {
+        match self {
+            Target::AtMost(most) => Some(value <= most),
+            Target::AtLeast(least) => Some(value >= least),
+            Target::None => None,
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Target::AtMost(most) => format!("≤ {most}"),
+            Target::AtLeast(least) => format!("≥ {least}"),
+            Target::None => String::new(),
+        }
+    }
+}
+
+/// One claim: our figure, what it is compared with, and the target for the figure, or for the
+/// ratio where there is a baseline.
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) unit: &'static str,
+    pub(crate) ours: Figure,
+    pub(crate) baseline: Option<(&'static str, Figure)>,
+    pub(crate) target: Target,
+}
+
+impl Row {
+    fn judged(&self) -> f64 {
+        match &self.baseline {
+            Some((_, baseline)) => self.ours.median() / baseline.median(),
+            None => self.ours.median(),
+        }
+    }
+
+    pub(crate) fn as_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "unit": self.unit,
+            "ours": self.ours.as_json(),
+            "baseline": self.baseline.as_ref().map(|(name, figure)| {
+                json!({"name": name, "figure": figure.as_json()})
+            }),
+            "ratio": self.baseline.as_ref().map(|_| self.judged()),
+            "target": self.target.text(),
+            "met": self.target.met(self.judged()),
+        })
+    }
+
+    pub(crate) fn print(&self) {
+        let spread = |figure: &Figure| {
+            format!("{:.3} [{:.3} … {:.3}]", figure.median(), figure.min(), figure.max())
+        };
+        let (baseline, ratio) = match &self.baseline {
+            Some((name, figure)) => {
+                (format!("{} {name}", spread(figure)), format!("{:.2}", self.judged()))
+            }
+            None => (String::new(), String::new()),
+        };
+        let met = match self.target.met(self.judged()) {
+            Some(true) => "met",
+            Some(false) => "MISSED",
+            None => "",
+        };
+        println!(
+            "{:<44} {:>30} {:<6} {:<46} {:>6} {:>8} {met}",
+            self.name,
+            spread(&self.ours),
+            self.unit,
+            baseline,
+            ratio,
+            self.target.text()
+        );
+    }
+}
