@@ -143,7 +143,7 @@ impl World {
         let in_error = self.posting.percent(10);
         let fits =
             |lane: &LaneId| match self.model.endpoints[self.model.lanes[*lane].endpoint].phase {
-                Phase::Up | Phase::Draining => true,
+                Phase::Up | Phase::Draining | Phase::Drained => true,
                 Phase::Down => in_error,
                 Phase::Gone => false,
             };
@@ -188,7 +188,7 @@ impl World {
         for id in [self.uds.clone(), self.dcis.clone()].concat() {
             self.revive(id)?;
         }
-        Ok(())
+        self.resume_drained()
     }
 
     /// Posts receives to queues that get them late.
@@ -206,7 +206,7 @@ impl World {
     fn supply(&mut self, queue: usize, count: u64) -> Result<(), Violation> {
         let state = &self.model.queues[queue];
         let owner = &self.model.endpoints[state.endpoint];
-        let served = state.srq.is_some() || matches!(owner.phase, Phase::Up | Phase::Draining);
+        let served = state.srq.is_some() || owner.phase.is_up();
         if state.gone || !served || owner.queue != Some(queue) {
             return Ok(());
         }
@@ -279,6 +279,7 @@ impl World {
             let now = self.now;
             self.hosts[host].wake(now);
         }
+        self.resume_drained()?;
         self.look_after()
     }
 
@@ -354,6 +355,11 @@ impl World {
     fn check_rest(&self) -> Result<(), Violation> {
         if self.network.next().is_some() {
             return Err(Violation::new("devices go on sending with nothing outstanding"));
+        }
+        for (id, endpoint) in self.model.endpoints.iter().enumerate() {
+            if endpoint.phase != Phase::Gone {
+                self.check_flushed(id)?;
+            }
         }
         for id in &self.dcts {
             let endpoint = &self.model.endpoints[*id];

@@ -282,6 +282,7 @@ impl World {
         self.act("moved to RESET", id);
         self.poll(self.model.endpoints[id].host)?;
         self.take_events(self.model.endpoints[id].host)?;
+        self.check_flushed(id)?;
         let attr = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
         self.modify(id, &attr, M::STATE)?;
         self.forget(id)?;
@@ -315,6 +316,7 @@ impl World {
         let number = self.model.endpoints[id].host;
         self.poll(number)?;
         self.take_events(number)?;
+        self.check_flushed(id)?;
         let (time, qp) = (self.time(), self.model.endpoints[id].qp);
         self.hosts[number].rnic.destroy_qp(time, qp).map_err(refused("destroy_qp"))?;
         self.forget(id)?;
@@ -340,11 +342,11 @@ impl World {
         self.resume_errored_queue(a)?;
         self.resume_errored_queue(b)?;
         let phase = |world: &World, id: EndpointId| world.model.endpoints[id].phase;
-        if [a, b].iter().all(|id| matches!(phase(self, *id), Phase::Up | Phase::Draining)) {
+        if [a, b].iter().all(|id| phase(self, *id).is_up()) {
             return Ok(());
         }
         for id in [a, b] {
-            if matches!(phase(self, id), Phase::Up | Phase::Draining) {
+            if phase(self, id).is_up() {
                 self.stop(id)?;
             }
             self.poll(self.model.endpoints[id].host)?;
@@ -437,7 +439,7 @@ impl World {
         self.take_events(self.model.endpoints[id].host)
     }
 
-    /// A QP says that it is drained: it goes on. False if nobody asked it.
+    /// A QP says that it is drained. False if nobody asked it.
     pub(crate) fn drained(&mut self, host: usize, qp: u32) -> Result<bool, Violation> {
         let named = |endpoint: &Endpoint| {
             endpoint.host == host && endpoint.qp.0 == qp && endpoint.phase != Phase::Gone
@@ -445,17 +447,53 @@ impl World {
         let Some(id) = self.model.endpoints.iter().position(named) else {
             return Ok(false);
         };
-        match self.model.endpoints[id].phase {
-            Phase::Draining => {}
-            // It was stopped after it had drained.
-            phase => return Ok(phase == Phase::Down),
+        if self.model.endpoints[id].phase != Phase::Draining {
+            // It may have been stopped after it had drained.
+            return Ok(self.model.endpoints[id].phase == Phase::Down);
         }
-        self.act("moved back to RTS", id);
-        let attr = QpAttr { qp_state: QpState::Rts, ..QpAttr::default() };
-        self.modify(id, &attr, M::STATE)?;
-        self.model.endpoints[id].phase = Phase::Up;
-        self.hosts[host].wake(self.now);
+        self.poll(host)?;
+        if self.model.endpoints[id].phase == Phase::Draining {
+            self.model.endpoints[id].phase = Phase::Drained;
+        }
+        if self.healed {
+            self.resume_drained()?;
+        }
         Ok(true)
+    }
+
+    /// Lets QPs go on that are drained.
+    pub(crate) fn resume_drained(&mut self) -> Result<(), Violation> {
+        for id in 0..self.model.endpoints.len() {
+            if self.model.endpoints[id].phase != Phase::Drained {
+                continue;
+            }
+            self.poll(self.model.endpoints[id].host)?;
+            self.take_events(self.model.endpoints[id].host)?;
+            if self.model.endpoints[id].phase == Phase::Drained {
+                self.act("moved back to RTS", id);
+                let attr = QpAttr { qp_state: QpState::Rts, ..QpAttr::default() };
+                self.modify(id, &attr, M::STATE)?;
+                self.model.endpoints[id].phase = Phase::Up;
+                self.hosts[self.model.endpoints[id].host].wake(self.now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a QP in ERR holds no receive: each must have been flushed.
+    pub(crate) fn check_flushed(&self, id: EndpointId) -> Result<(), Violation> {
+        let endpoint = &self.model.endpoints[id];
+        let Some(queue) = endpoint.queue.map(|queue| &self.model.queues[queue]) else {
+            return Ok(());
+        };
+        let held = queue.outstanding.len();
+        if queue.srq.is_some() || held == 0 || self.state(id)? != QpState::Err {
+            return Ok(());
+        }
+        Err(Violation::new(format!(
+            "{} QPN {:#x} of host {} is in ERR and did not flush {held} receives",
+            endpoint.qp_type, endpoint.qpn, endpoint.host
+        )))
     }
 
     /// A host loses its device and its memory, and comes back.

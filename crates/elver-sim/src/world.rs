@@ -241,7 +241,7 @@ impl World {
         let Some(&id) = self.model.by_qpn.get(&(number, wc.qp_num)) else { return Ok(()) };
         let state = self.state(id)?;
         let endpoint = &mut self.model.endpoints[id];
-        if state == QpState::Err && matches!(endpoint.phase, Phase::Up | Phase::Draining) {
+        if state == QpState::Err && endpoint.phase.is_up() {
             endpoint.take_down(self.now);
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use elver_verbs::{QpState, QpType, WcStatus};
 
-use super::{Endpoint, EndpointId, Model, OpId, Phase, Planted, Violation};
+use super::{EndpointId, Model, OpId, Planted, Violation};
 use crate::network::Network;
 
 impl Model {
@@ -93,12 +93,8 @@ impl Model {
     /// Whether an endpoint may not answer.
     fn may_be_deaf(&self, id: EndpointId) -> bool {
         let endpoint = &self.endpoints[id];
-        !is_up(endpoint) || endpoint.interrupted || self.may_be_stopped(id)
+        !endpoint.phase.is_up() || endpoint.interrupted || self.may_be_stopped(id)
     }
-}
-
-fn is_up(endpoint: &Endpoint) -> bool {
-    matches!(endpoint.phase, Phase::Up | Phase::Draining)
 }
 
 /// The status that a bad WR gets.

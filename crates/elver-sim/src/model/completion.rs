@@ -3,7 +3,7 @@
 use elver_rnic::Rnic;
 use elver_verbs::{QpState, SendOpcode, Wc, WcStatus};
 
-use super::{LaneId, Model, OpId, State, Violation, WindowState};
+use super::{LaneId, Model, OpId, Phase, State, Violation, WindowState};
 use crate::memory::SimMemory;
 use crate::network::Network;
 
@@ -57,6 +57,9 @@ impl Model {
         let lane = self.ops[op].lane;
         self.pass_unsignaled(lane, op)?;
         if wc.status == WcStatus::Success {
+            if self.endpoints[endpoint].phase == Phase::Drained {
+                return Err(Violation::new(format!("WR {op} was started in SQD")));
+            }
             self.check_success_fields(op, wc)?;
             self.succeed(op)
         } else {

@@ -231,12 +231,21 @@ pub(crate) struct Lane {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Up,
-    /// Send queue drained, on purpose.
+    /// Moved to SQD: started WRs finish, no new one starts.
     Draining,
+    /// In SQD, with nothing started left.
+    Drained,
     /// Stopped: by an error, or on purpose.
     Down,
     /// Destroyed, or its host crashed.
     Gone,
+}
+
+impl Phase {
+    /// Whether it answers its peers.
+    pub(crate) fn is_up(self) -> bool {
+        matches!(self, Phase::Up | Phase::Draining | Phase::Drained)
+    }
 }
 
 /// A QP.

@@ -9,9 +9,8 @@ use elver_verbs::{
 };
 
 use crate::model::{
-    CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, Owner, Phase, Planted,
-    QueueId, Range, Recv, Room, State, Violation, WindowId, WindowState, message_id, recv_wr_id,
-    send_wr_id,
+    CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, Owner, Planted, QueueId,
+    Range, Recv, Room, State, Violation, WindowId, WindowState, message_id, recv_wr_id, send_wr_id,
 };
 use crate::pattern::Stream;
 use crate::trace::Event;
@@ -179,7 +178,7 @@ impl World {
         );
         let endpoint = &self.model.endpoints[dest];
         let Some(queue) = endpoint.queue.filter(|_| takes_receive) else { return Ok(true) };
-        let served = matches!(endpoint.phase, Phase::Up | Phase::Draining);
+        let served = endpoint.phase.is_up();
         let state = &self.model.queues[queue];
         if state.late || !served || state.posted > state.aimed {
             return Ok(true);
