@@ -48,6 +48,9 @@ pub(crate) struct Lane {
     rnr_left: u8,
     /// When progress was last made, or the oldest outstanding packet was sent.
     last_heard: Time,
+    /// When it was last certain that the oldest outstanding packet had not been executed: it was
+    /// sent for the first time, or an answer said so.
+    unexecuted_at: Time,
     /// Nothing is sent before this: an RNR NAK, or pacing.
     pub(crate) wait_until: Option<Time>,
     /// The earliest entry in the timer heap.
@@ -113,6 +116,7 @@ impl Lane {
             retry_left: 0,
             rnr_left: 0,
             last_heard: Time::ZERO,
+            unexecuted_at: Time::ZERO,
             wait_until: None,
             timer_at: None,
             probed: false,
@@ -325,6 +329,12 @@ impl Lane {
         env.hw.counters.dc_connects += 1;
     }
 
+    /// Whether a DCT may have executed what is outstanding and given up our context since: then to
+    /// send it again could execute it twice.
+    fn may_be_forgotten<M: Memory>(&self, env: &Env<'_, M>) -> bool {
+        env.now.ns_since(self.unexecuted_at) > env.hw.config.dc_context_idle_ns / 2
+    }
+
     /// Writes the packet at `next_psn` of a started WQE.
     fn emit<M: Memory>(
         &mut self,
@@ -340,6 +350,11 @@ impl Lane {
             Some(found) => found,
             None => return self.refuse(env, slot, WcStatus::LocQpOpErr),
         };
+
+        let again = self.next_psn.is_before(self.sent_end);
+        if core.qp_type == QpType::Dci && again && self.may_be_forgotten(env) {
+            return self.refuse(env, slot, WcStatus::RetryExcErr);
+        }
 
         let (message, payload_len, psns) = match wqe.op {
             SendOp::Read(remote) => {
@@ -439,6 +454,8 @@ impl Lane {
         self.charged += psns;
         if psn.is_before(self.sent_end) {
             env.hw.counters.retransmits += 1;
+        } else if psn == self.una {
+            self.unexecuted_at = env.now;
         }
         if self.sent_end.is_before(self.next_psn) {
             self.sent_end = self.next_psn;
@@ -557,6 +574,7 @@ impl Lane {
         if !self.reach(env, psn) {
             return;
         }
+        self.unexecuted_at = env.now;
         self.rewind(env);
         self.receiver_not_ready(env, timer);
     }
@@ -595,8 +613,7 @@ impl Lane {
             env.hw.counters.rx_stale_response += 1;
             return;
         }
-        let age = env.now.ns_since(self.last_heard);
-        if age > env.hw.config.dc_context_idle_ns / 2 || self.retry_left == 0 {
+        if self.may_be_forgotten(env) || self.retry_left == 0 {
             self.fail_front(env, WcStatus::RetryExcErr);
             return;
         }
@@ -743,6 +760,7 @@ impl Lane {
             env.hw.paths.acked(route.path, acked);
         }
         self.last_heard = env.now;
+        self.unexecuted_at = env.now;
         let probed = self.probed;
         self.renew_budgets(env.core);
         if probed {

@@ -340,3 +340,42 @@ fn the_rules_of_mlx5_hold() {
     let (_, error) = host.nic.post_send(Time(1), target.qp, &[none]).unwrap_err();
     assert!(matches!(error, PostError::Opcode { qp_type: QpType::Dct, .. }));
 }
+
+/// What a target may have executed before it forgot us is not sent again: it fails instead.
+#[test]
+fn nothing_is_executed_twice_across_a_reclaim() {
+    let mut net = Net::with_config(2, |config| config.max_dc_contexts = 1);
+    let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    let ah = handle(&mut net.hosts[0], 1);
+    let to = dest(ah, &target, KEY, 0);
+    let slow = dci(&mut net.hosts[0], 0, 0);
+    let patient = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
+    net.hosts[0].nic.modify_qp(Time(1), slow, &patient, QpAttrMask::STATE).unwrap();
+    net.hosts[0].connect(slow, QpType::Dci, address(0), 0, |attr| attr.timeout = 20);
+    let remote = net.hosts[1].remote(0);
+    let sge = [net.hosts[0].sge(0, 8)];
+    net.hosts[0].post(net.now, slow, SendOp::FetchAdd { remote, add: 1 }, &sge, to);
+    // The request arrives, its answer does not; then the link is cut for longer than the target
+    // remembers, and another initiator takes the only context.
+    net.transmit();
+    let request = net.wire.pop_front().unwrap();
+    net.deliver(&request);
+    net.transmit();
+    net.wire.clear();
+    net.now = net.now.saturating_add_ns(5_000_000_000);
+    let other = dci(&mut net.hosts[0], 0, 0);
+    net.hosts[0].post(net.now, other, SendOp::Write(remote_at(&net, 64)), &sge, to);
+    for _ in 0..60 {
+        net.run_clean();
+    }
+    let mut ends: Vec<_> = net.hosts[0].poll().iter().map(|wc| (wc.qp_num, wc.status)).collect();
+    ends.sort();
+    let mut expected = vec![(slow.0, WcStatus::RetryExcErr), (other.0, WcStatus::Success)];
+    expected.sort();
+    assert_eq!(ends, expected);
+    assert_eq!(net.hosts[1].memory.get(0, 8), 1u64.to_ne_bytes());
+}
+
+fn remote_at(net: &Net, at: u64) -> RemoteAddr {
+    net.hosts[1].remote(at)
+}
