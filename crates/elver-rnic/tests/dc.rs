@@ -364,7 +364,8 @@ fn nothing_is_executed_twice_across_a_reclaim() {
     net.wire.clear();
     net.now = net.now.saturating_add_ns(5_000_000_000);
     let other = dci(&mut net.hosts[0], 0, 0);
-    net.hosts[0].post(net.now, other, SendOp::Write(remote_at(&net, 64)), &sge, to);
+    let elsewhere = net.hosts[1].remote(64);
+    net.hosts[0].post(net.now, other, SendOp::Write(elsewhere), &sge, to);
     for _ in 0..60 {
         net.run_clean();
     }
@@ -374,8 +375,4 @@ fn nothing_is_executed_twice_across_a_reclaim() {
     expected.sort();
     assert_eq!(ends, expected);
     assert_eq!(net.hosts[1].memory.get(0, 8), 1u64.to_ne_bytes());
-}
-
-fn remote_at(net: &Net, at: u64) -> RemoteAddr {
-    net.hosts[1].remote(at)
 }
