@@ -194,8 +194,7 @@ impl World {
     /// Messages that were lost took no receives: when nothing is on its way, those that are left
     /// can be counted.
     fn recount(&mut self, queue: QueueId) -> Result<(), Violation> {
-        let on_its_way = self.hosts.iter().any(|host| !host.inbox.is_empty());
-        if on_its_way || self.network.next().is_some() {
+        if !self.is_idle() {
             return Ok(());
         }
         self.poll(self.model.queues[queue].host)?;
@@ -208,6 +207,11 @@ impl World {
         let queue = &mut self.model.queues[queue];
         queue.aimed = queue.posted - queue.outstanding.len() as u64 + to_come;
         Ok(())
+    }
+
+    /// Whether no packet is on its way to anyone.
+    fn is_idle(&self) -> bool {
+        self.network.next().is_none() && self.hosts.iter().all(|host| host.inbox.is_empty())
     }
 
     /// Posts receives on a queue.
@@ -500,7 +504,7 @@ impl World {
             Some(peer) if local => peer,
             _ => self.model.ops[*last].dest,
         };
-        if !self.ensure_receive(dest, opcode)? {
+        if !self.ensure_receive(dest, opcode)? && !self.is_idle() {
             return Ok(());
         }
         let id = self.model.ops.len();
