@@ -40,7 +40,7 @@ pub const BTH_LEN: usize = 12;
 pub const ICRC_LEN: usize = 4;
 /// Longest payload of a packet in bytes: the largest path MTU.
 pub const PAYLOAD_MAX: usize = 4096;
-/// Longest headers that a packet can have: a DC WRITE_ONLY_WITH_IMM that connects.
+/// Longest headers in front of a payload: those of a DC WRITE_ONLY_WITH_IMM that connects.
 pub const HEADERS_MAX: usize = BTH_LEN + DcEth::LEN + DcConnect::LEN + Reth::LEN + 4;
 /// Longest packet in bytes, from the BTH to the ICRC.
 pub const PACKET_MAX: usize = HEADERS_MAX + PAYLOAD_MAX + ICRC_LEN;

@@ -1,0 +1,261 @@
+//! The built command, end to end. One test function for all that spins: on two cores spinning
+//! programs side by side would only slow each other.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn elver() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_elver"))
+}
+
+fn run(arguments: &[&str]) -> Output {
+    elver().args(arguments).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {error}", output.status);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// What each transport allows.
+const ALLOWED: [(&str, &[&str]); 4] = [
+    ("rc", &["read", "write", "write-imm", "send", "fetch-add", "cmp-swp"]),
+    ("dc", &["read", "write", "write-imm", "send", "fetch-add", "cmp-swp"]),
+    ("uc", &["write", "write-imm", "send"]),
+    ("ud", &["send"]),
+];
+
+fn check(object: &Value, op: &str, transport: &str, placement: &str, mode: &str) {
+    assert_eq!(object["bench"], "perf");
+    assert_eq!(object["op"], op);
+    assert_eq!(object["transport"], transport);
+    assert_eq!(object["placement"], placement);
+    assert_eq!(object["mode"], mode);
+    assert_eq!(object["errors"], 0);
+    assert!(object["ops_per_s"].as_f64().unwrap() > 0.0, "{object}");
+    let latency = &object["lat_us"];
+    for (low, high) in [("min", "p50"), ("p50", "p99"), ("p99", "p999"), ("p999", "max")] {
+        assert!(latency[low].as_f64() <= latency[high].as_f64(), "{object}");
+    }
+}
+
+#[test]
+fn every_operation_in_every_placement() {
+    for placement in ["process", "loopback", "netns"] {
+        for (transport, ops) in ALLOWED {
+            for op in ops {
+                for mode in ["sync", "async"] {
+                    let output = run(&[
+                        "perf",
+                        "pair",
+                        op,
+                        "--placement",
+                        placement,
+                        "--transport",
+                        transport,
+                        "--size",
+                        "64",
+                        "--mode",
+                        mode,
+                        "--depth",
+                        "32",
+                        "--batch",
+                        "8",
+                        "--duration",
+                        "0.05",
+                        "--idle",
+                        "yield",
+                        "--json",
+                    ]);
+                    check(&json(&output), op, transport, placement, mode);
+                }
+            }
+        }
+    }
+    a_server_serves_client_after_client();
+    loss_is_borne();
+    a_capture_is_dissected();
+    counters_of_a_running_device_are_shown();
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// A server on 127.0.0.N, once its exchange answers.
+fn server(address: &str) -> Server {
+    let child = elver()
+        .args(["perf", "server", "--bind", address, "--idle", "sleep"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let server = Server(child);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    // Binding fails once the server has the port: that neither connects nor disturbs it.
+    while TcpListener::bind((address, 18_515)).is_ok() {
+        assert!(std::time::Instant::now() < end, "the server never listened");
+        std::thread::yield_now();
+    }
+    server
+}
+
+fn a_server_serves_client_after_client() {
+    let _server = server("127.0.0.31");
+    for (op, transport) in [("read", "rc"), ("send", "dc"), ("send", "ud")] {
+        let output = run(&[
+            "perf",
+            op,
+            "127.0.0.31",
+            "--bind",
+            "127.0.0.32",
+            "--transport",
+            transport,
+            "--duration",
+            "0.05",
+            "--idle",
+            "yield",
+            "--json",
+        ]);
+        check(&json(&output), op, transport, "remote", "sync");
+    }
+}
+
+fn loss_is_borne() {
+    let output = run(&[
+        "perf",
+        "pair",
+        "write",
+        "--placement",
+        "loopback",
+        "--size",
+        "65536",
+        "--mode",
+        "async",
+        "--depth",
+        "8",
+        "--batch",
+        "1",
+        "--loss",
+        "1",
+        "--duration",
+        "0.3",
+        "--idle",
+        "yield",
+        "--json",
+    ]);
+    let object = json(&output);
+    check(&object, "write", "rc", "loopback", "async");
+    assert!(object["retransmits"].as_u64().unwrap() > 0, "{object}");
+}
+
+fn a_capture_is_dissected() {
+    let file = scratch("capture.pcapng");
+    let name = file.to_str().unwrap();
+    let output = run(&[
+        "capture",
+        "-w",
+        name,
+        "perf",
+        "pair",
+        "read",
+        "--placement",
+        "loopback",
+        "--duration",
+        "0.01",
+        "--idle",
+        "yield",
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let dissected = Command::new("tshark")
+        .args(["-r", name, "-T", "fields", "-e", "infiniband.bth.opcode", "-c", "100"])
+        .output()
+        .expect("tshark is missing: apt-get install tshark");
+    let opcodes = String::from_utf8_lossy(&dissected.stdout);
+    // READ_REQUEST is 12, READ_RESPONSE_ONLY 16.
+    assert!(opcodes.lines().any(|line| line == "12"), "{opcodes}");
+    assert!(opcodes.lines().any(|line| line == "16"), "{opcodes}");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::remove_file(file.with_file_name(
+        file.file_name().unwrap().to_str().unwrap().replace(".pcapng", "-server.pcapng"),
+    ))
+    .unwrap();
+}
+
+fn counters_of_a_running_device_are_shown() {
+    let server = server("127.0.0.33");
+    let all = json(&run(&["devinfo", "--counters", "--json"]));
+    let ours = all.as_array().unwrap().iter().find(|device| device["address"] == "127.0.0.33");
+    let ours = ours.unwrap_or_else(|| panic!("{all}"));
+    assert_eq!(ours["pid"], server.0.id());
+    assert!(ours["counters"]["rx_packets"].is_u64());
+}
+
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("elver-{}-{name}", std::process::id()))
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_2() {
+    for arguments in [
+        &["perf", "pair", "read", "--transport", "ud"][..],
+        &["perf", "pair", "fetch-add", "--transport", "uc"],
+        &["perf", "pair", "send", "--transport", "ud", "--size", "5000"],
+        &["perf", "pair", "write", "--mtu", "1500"],
+        &["perf", "pair", "write", "--duration", "0"],
+        &["capture", "-w", "/dev/null", "devinfo"],
+        &["perf", "pair", "sing"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?} says why");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told() {
+    let output = run(&["perf", "read", "127.0.0.41", "--bind", "127.0.0.42"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("elver perf server"), "{error}");
+}
+
+#[test]
+fn devinfo_shows_a_device() {
+    let object = json(&run(&["devinfo", "--json", "--address", "127.0.0.51"]));
+    assert_eq!(object["qp_types"], "RC UC UD DC");
+    assert_eq!(object["ports"][0]["active_mtu"], 4096);
+    let text = run(&["devinfo", "-v", "--address", "127.0.0.51"]);
+    let text = String::from_utf8_lossy(&text.stdout);
+    for line in ["hca_id:\tsoft0", "max_qp:", "PORT_ACTIVE (4)", "GID[  0]:"] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
+#[test]
+fn seeds_pass_and_a_planted_bug_is_caught() {
+    let object = json(&run(&["sim", "rnic", "--seed", "7", "--seeds", "40", "--json"]));
+    assert_eq!(object["failed_seeds"], serde_json::json!([]));
+    let caught = run(&["sim", "rnic", "--canary", "duplicate", "--seeds", "40", "--json"]);
+    assert!(!json(&caught)["failed_seeds"].as_array().unwrap().is_empty());
+    let unknown = run(&["sim", "rnic", "--canary", "unicorn"]);
+    assert_eq!(unknown.status.code(), Some(2));
+}
+
+#[test]
+fn help_completions_and_the_manual_are_there() {
+    for arguments in [&["--help"][..], &["completions", "bash"], &["man"], &["perf", "--help"]] {
+        let output = run(arguments);
+        assert!(output.status.success(), "{arguments:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("elver"), "{arguments:?}");
+    }
+}
