@@ -62,7 +62,7 @@ fn ping(socket: &UdpSocket, peer: SocketAddr, size: usize, duration: Duration) -
     let start = Instant::now();
     let mut sent = start;
     while start.elapsed() < duration {
-        socket.send_to(&buf[..size.min(4096)].to_vec(), peer)?;
+        socket.send_to(&buf[..size.min(4096)], peer)?;
         loop {
             match socket.recv_from(&mut buf) {
                 Ok(_) => break,
