@@ -15,7 +15,7 @@ fn all_succeed(wcs: &[Wc]) {
 
 fn megabytes_both_ways(n: u8, change: impl Fn(&mut SoftConfig)) {
     let (mut a, mut b) = pair(n, QpType::Rc, change);
-    let data: Vec<u8> = (0..1_000_003u32).map(|i| (i * 31 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..1_000_003u32).map(|i| ((i * 31) >> 3) as u8).collect();
     a.memory.write(0, &data).unwrap();
     let sge = [a.sge(0, data.len() as u32)];
     let to = b.remote(100);

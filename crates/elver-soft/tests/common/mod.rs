@@ -10,7 +10,6 @@ pub const REGION: u64 = 4 << 20;
 
 pub struct End {
     pub device: SoftDevice,
-    pub pd: Pd,
     pub cq: Cq,
     pub memory: SoftMemory,
     pub mr: MrInfo,
@@ -30,7 +29,7 @@ impl End {
         let mr = device.reg_mr(pd, memory.clone(), None, access).unwrap();
         let init = QpInit { sq_sig_all: true, ..QpInit::new(qp_type, pd, cq) };
         let qp = device.create_qp(init).unwrap();
-        End { device, pd, cq, memory, mr, qp }
+        End { device, cq, memory, mr, qp }
     }
 
     pub fn connect(&mut self, peer: IpAddr, dest_qp_num: u32) {
