@@ -186,7 +186,7 @@ impl Network {
         let depart = self.free_at[from].max(now) + len as u64 * 100 / BYTES_PER_100_NS;
         let backlog = depart - now;
         if backlog > self.queue_ns && !self.healed {
-            return self.lose(now, Fault::QueueDrop, from, to, trace);
+            return self.disturb_by(now, Fault::QueueDrop, from, to, trace);
         }
         self.free_at[from] = depart;
         let direction = self.direction(from, to);
@@ -200,10 +200,10 @@ impl Network {
         let mut arrives = depart + ONE_WAY_NS;
         if !self.healed {
             if self.partitioned_until[direction] > now {
-                return self.lose(now, Fault::Partition, from, to, trace);
+                return self.disturb_by(now, Fault::Partition, from, to, trace);
             }
             if self.rng.chance(rates.loss) {
-                return self.lose(now, Fault::Loss, from, to, trace);
+                return self.disturb_by(now, Fault::Loss, from, to, trace);
             }
             if meta.traffic_class & ECN_MASK == ECN_CAPABLE
                 && (backlog > ECN_THRESHOLD_NS || self.rng.chance(rates.ecn_mark))
@@ -302,10 +302,7 @@ impl Network {
         }
     }
 
-    fn lose(&mut self, now: u64, fault: Fault, from: usize, to: usize, trace: &mut Trace) {
-        self.disturb_by(now, fault, from, to, trace);
-    }
-
+    /// Counts a fault that loses, delays or reorders, and remembers where.
     fn disturb_by(&mut self, now: u64, fault: Fault, from: usize, to: usize, trace: &mut Trace) {
         if fault != Fault::Partition {
             self.count(fault);

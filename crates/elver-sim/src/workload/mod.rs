@@ -35,6 +35,15 @@ pub(crate) struct Prepared {
     dest: Option<Dest>,
 }
 
+/// The local side of a WR.
+#[derive(Default)]
+struct Local {
+    /// Where what it fetches goes.
+    fetched: Vec<Range>,
+    sges: Vec<Sge>,
+    inline: Option<Vec<u8>>,
+}
+
 /// What a WR does at its target, and by which key.
 struct Aim {
     effect: Effect,
@@ -305,7 +314,7 @@ impl World {
             Effect::Write(range) => range.len,
             _ => len,
         };
-        let (local, sges, inline) = self.local(id, lane, opcode, len, planted)?;
+        let Local { fetched, sges, inline } = self.local(id, lane, opcode, len, planted)?;
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, self.posting.percent(60));
         flags.set(SendFlags::SOLICITED, self.posting.percent(30));
@@ -345,7 +354,7 @@ impl World {
             signaled: flags.contains(SendFlags::SIGNALED),
             solicited: flags.contains(SendFlags::SOLICITED),
             effect,
-            local,
+            local: fetched,
             planted,
             window: closes.or(window),
             invalidates,
@@ -443,7 +452,6 @@ impl World {
     }
 
     /// The local side of a WR: memory that holds its message, or takes what it fetches.
-    #[allow(clippy::type_complexity, reason = "the three forms that local bytes take")]
     fn local(
         &mut self,
         id: usize,
@@ -451,7 +459,7 @@ impl World {
         opcode: SendOpcode,
         len: u32,
         planted: Option<Planted>,
-    ) -> Result<(Vec<Range>, Vec<Sge>, Option<Vec<u8>>), Violation> {
+    ) -> Result<Local, Violation> {
         let endpoint = &self.model.endpoints[self.model.lanes[lane].endpoint];
         let (host, setup) = (endpoint.host, endpoint.setup);
         let message = Stream::Payload(u64::from(message_id(id)));
@@ -462,10 +470,10 @@ impl World {
         if inline && self.posting.percent(40) {
             let mut bytes = vec![0; len as usize];
             message.write(0, &mut bytes);
-            return Ok((Vec::new(), Vec::new(), Some(bytes)));
+            return Ok(Local { inline: Some(bytes), ..Local::default() });
         }
         if len == 0 {
-            return Ok((Vec::new(), Vec::new(), None));
+            return Ok(Local::default());
         }
         let ranges = self.scatter(host, len, setup.max_send_sge)?;
         let mut skip = 0;
@@ -485,7 +493,8 @@ impl World {
                 sge.lkey ^= KEY_FLIP;
             }
         }
-        Ok((if fetches { ranges } else { Vec::new() }, sges, None))
+        let fetched = if fetches { ranges } else { Vec::new() };
+        Ok(Local { fetched, sges, inline: None })
     }
 
     /// Posts a signalled WR behind unsignalled ones, so that a completion tells of them.
@@ -508,7 +517,7 @@ impl World {
             return Ok(());
         }
         let id = self.model.ops.len();
-        let (local, sges, inline) = self.local(id, lane, opcode, len, None)?;
+        let Local { fetched, sges, inline } = self.local(id, lane, opcode, len, None)?;
         let op = if is_ud { SendOp::Send } else { SendOp::Write(NOWHERE.remote) };
         let address = self.address(lane, dest, false);
         self.note(Op {
@@ -522,7 +531,7 @@ impl World {
             signaled: true,
             solicited: false,
             effect: Effect::None,
-            local,
+            local: fetched,
             planted: None,
             window: None,
             invalidates: None,
