@@ -144,8 +144,14 @@ impl Lane {
         self.next_psn
     }
 
+    /// Whether a WR was started and has not ended.
+    pub(crate) fn has_started(&self, pool: &SendPool) -> bool {
+        let front = self.queue.front().map(|slot| pool.get(*slot));
+        self.unanswered || front.is_some_and(|wqe| wqe.started && wqe.outcome.is_none())
+    }
+
     /// Whether packets or a local copy wait for an answer.
-    pub(crate) fn in_flight(&self) -> bool {
+    fn in_flight(&self) -> bool {
         self.next_psn != self.una || self.unanswered
     }
 

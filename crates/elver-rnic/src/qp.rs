@@ -262,7 +262,7 @@ impl QueuePair {
 
     /// In SQD: tells once that the started WRs are done.
     pub(crate) fn check_drained<M: Memory>(&mut self, hw: &mut Hw<M>) {
-        if self.drain_told || self.lanes.iter().any(Lane::in_flight) {
+        if self.drain_told || self.lanes.iter().any(|lane| lane.has_started(&self.pool)) {
             return;
         }
         self.drain_told = true;
