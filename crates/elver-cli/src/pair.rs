@@ -4,15 +4,19 @@
 //! The namespaces have no names: each lives as long as its thread, so that nothing is left behind
 //! however the process ends.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{CpuSet, UnshareFlags};
+use rustix::time::Timespec;
 
 use crate::cli::Placement;
 use crate::exit::Failure;
@@ -28,6 +32,9 @@ const VETH_MTU: &str = "9000";
 /// How long one end waits for the other to be ready.
 const READY_WAIT: Duration = Duration::from_secs(10);
 
+/// How long the server waits for a connection before it looks whether the client is still there.
+const ACCEPT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
 /// Where an end stands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
@@ -35,10 +42,57 @@ pub(crate) struct End {
     pub(crate) peer: IpAddr,
 }
 
-/// Runs `server`, which calls its second argument when the client may begin, and then `client`.
+/// The client, as the server sees it.
+pub(crate) struct Client {
+    ready: SyncSender<()>,
+    gone: Arc<AtomicBool>,
+}
+
+impl Client {
+    /// Lets the client begin.
+    pub(crate) fn begin(&self) {
+        // It may have given up already.
+        let _ = self.ready.try_send(());
+    }
+
+    /// Whether the client has ended: nothing more will come from it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Accepts the client's connection; fails if it ended without one.
+    pub(crate) fn accept(&self, listener: &TcpListener) -> Result<(TcpStream, SocketAddr)> {
+        listener.set_nonblocking(true)?;
+        while !self.is_gone() {
+            match listener.accept() {
+                Ok((stream, peer)) => {
+                    stream.set_nonblocking(false)?;
+                    return Ok((stream, peer));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+                    poll(&mut fds, Some(&ACCEPT_WAIT))?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(anyhow!("the client ended before it connected"))
+    }
+}
+
+/// Tells that a thread has ended, however it did.
+struct Ends(Arc<AtomicBool>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs `server`, which lets the client begin, and `client`.
 pub(crate) fn run<S: Send, C: Send>(
     placement: Placement,
-    server: impl FnOnce(End, &dyn Fn()) -> Result<S> + Send,
+    server: impl FnOnce(End, &Client) -> Result<S> + Send,
     client: impl FnOnce(End) -> Result<C> + Send,
 ) -> Result<(S, C), Failure> {
     let netns = placement == Placement::Netns;
@@ -55,22 +109,23 @@ pub(crate) fn run<S: Send, C: Send>(
     let (joined, join) = sync_channel(1);
     let (ready, begin) = sync_channel(1);
     let (done_tx, done_rx) = sync_channel::<()>(1);
+    let gone = Arc::new(AtomicBool::new(false));
+    let client_gone = gone.clone();
     thread::scope(|scope| {
         let serving = scope.spawn(move || {
             pin(1);
             if netns {
                 enter_and_offer(&joined)?;
             }
-            let result = server(there, &|| {
-                // The client may have given up already.
-                let _ = ready.try_send(());
-            });
-            drop(ready);
+            let client = Client { ready, gone: client_gone };
+            let result = server(there, &client);
+            drop(client);
             // The namespace must outlive the client's part in it.
             let _ = done_rx.recv_timeout(READY_WAIT);
             result
         });
         let asking = scope.spawn(move || {
+            let _ends = Ends(gone);
             pin(0);
             if netns {
                 enter_and_join(&join)?;
@@ -85,8 +140,8 @@ pub(crate) fn run<S: Send, C: Send>(
         let served = serving.join().map_err(|_| anyhow!("the server's thread panicked"))?;
         match (served, asked) {
             (Ok(served), Ok(asked)) => Ok((served, asked)),
-            (Err(error), _) => Err(error.context("server").into()),
             (_, Err(error)) => Err(error.context("client").into()),
+            (Err(error), _) => Err(error.context("server").into()),
         }
     })
 }

@@ -1,12 +1,13 @@
 //! `elver sim`: seeds, many at once, with progress; a failure names the command that replays it.
 
 use std::io::{IsTerminal, Write};
+use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use elver_sim::{Canary, Coverage, Failure as Broken, Options};
+use elver_sim::{Canary, Coverage, Failure as Broken, Options, Report};
 use serde_json::{Value, json};
 
 use crate::cli::{Sim, SimRnicArgs};
@@ -73,7 +74,7 @@ fn run_seeds(args: &SimRnicArgs, options: &Options, start: Instant) -> Outcome {
                     if index >= args.seeds {
                         break;
                     }
-                    let result = elver_sim::run(args.seed.wrapping_add(index), options);
+                    let result = run_seed(args.seed.wrapping_add(index), options);
                     done.fetch_add(1, Ordering::Relaxed);
                     let mut outcome = lock(&outcome);
                     match result {
@@ -93,13 +94,25 @@ fn run_seeds(args: &SimRnicArgs, options: &Options, start: Instant) -> Outcome {
                     }
                 }
                 lock(&outcome).coverage.merge(&coverage);
-                // The last thread to end wakes the one that tells progress.
-                next.fetch_max(args.seeds, Ordering::Relaxed);
             });
         }
         scope.spawn(|| tell(args, &done, &stop, start));
     });
     outcome.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Runs a seed; a panic is a failure of the seed like any other.
+fn run_seed(seed: u64, options: &Options) -> Result<Report, Box<Broken>> {
+    let run = || elver_sim::run(seed, options);
+    std::panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        Err(Box::new(Broken {
+            seed,
+            virtual_ns: 0,
+            violation: "the run panicked, as told above".into(),
+            trace: Vec::new(),
+            canary_strikes: 0,
+        }))
+    })
 }
 
 fn lock(outcome: &Mutex<Outcome>) -> std::sync::MutexGuard<'_, Outcome> {

@@ -221,6 +221,23 @@ fn what_cannot_be_is_refused_with_2() {
     }
 }
 
+/// The server's thread must not wait for a client that failed.
+#[test]
+fn a_pair_ends_when_its_client_fails() {
+    let directory = scratch("no-file.pcapng");
+    std::fs::create_dir(&directory).unwrap();
+    let name = directory.to_str().unwrap();
+    let output = run(&["capture", "-w", name, "perf", "pair", "read", "--placement", "netns"]);
+    std::fs::remove_dir(&directory).unwrap();
+    // The server's own recording, beside it, was made.
+    let beside = directory.with_file_name(
+        directory.file_name().unwrap().to_str().unwrap().replace(".pcapng", "-server.pcapng"),
+    );
+    std::fs::remove_file(beside).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("capture"), "it says why");
+}
+
 #[test]
 fn a_server_that_is_not_there_is_told() {
     let output = run(&["perf", "read", "127.0.0.41", "--bind", "127.0.0.42"]);

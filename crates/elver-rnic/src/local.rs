@@ -16,9 +16,6 @@ use crate::send_queue::{Local, SendWqe};
 use crate::unreliable::receive_datagram;
 use crate::{Rnic, RxMeta, Time, grh};
 
-/// WRs that one call executes at most, so that a full queue cannot starve the others.
-const BATCH: usize = 256;
-
 /// A WR on its way to a QP of the same device. Its local memory stands in the device's scratch
 /// buffers.
 #[derive(Clone, Copy)]
@@ -47,9 +44,10 @@ enum Reply {
 }
 
 impl<M: Memory> Rnic<M> {
-    /// Executes the WRs at the front of a lane that go to this device.
+    /// Executes the WRs at the front of a lane that go to this device, until one must wait. Each
+    /// takes a WR off the queue, so that the queue's capacity bounds it.
     pub(crate) fn run_local(&mut self, now: Time, qp: u32, lane: usize) {
-        for _ in 0..BATCH {
+        loop {
             let Some(queue_pair) = self.qps.get_mut(qp) else {
                 return;
             };
@@ -70,7 +68,6 @@ impl<M: Memory> Rnic<M> {
                 return;
             }
         }
-        self.schedule(qp);
     }
 }
 

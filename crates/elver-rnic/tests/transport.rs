@@ -357,3 +357,23 @@ fn ten_thousand_qps_on_one_device() {
     }
     assert!(ALL_ACCESS.contains(AccessFlags::REMOTE_READ));
 }
+
+#[test]
+fn a_long_queue_of_local_writes_runs_to_its_end() {
+    let mut net = Net::new(1);
+    let host = &mut net.hosts[0];
+    let cap = QpCap { max_send_wr: 2000, ..QpCap::default() };
+    let init = QpInit { cap, sq_sig_all: true, ..QpInit::new(QpType::Rc, host.pd, host.cq) };
+    let qp = host.nic.create_qp(init).unwrap();
+    host.connect(qp, QpType::Rc, address(0), qp.0, |_| {});
+    let wr = SendWr {
+        wr_id: 0,
+        op: SendOp::Write(host.remote(0)),
+        flags: SendFlags::empty(),
+        payload: Payload::Sges(&[]),
+        dest: None,
+    };
+    host.nic.post_send(Time(1), qp, &vec![wr; 2000]).unwrap();
+    net.run_clean();
+    assert_eq!(net.hosts[0].poll().len(), 2000);
+}

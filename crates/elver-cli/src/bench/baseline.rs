@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
@@ -24,14 +24,13 @@ pub(crate) fn udp_ping_pong(
     size: usize,
     duration: Duration,
 ) -> Result<f64, Failure> {
-    let stop = AtomicBool::new(false);
     let (_, median) = pair::run(
         placement,
-        |end, ready| {
+        |end, client| {
             let socket = udp((end.own, PORT).into())?;
-            ready();
+            client.begin();
             let mut buf = [0; 4096];
-            while !stop.load(Ordering::Relaxed) {
+            while !client.is_gone() {
                 match socket.recv_from(&mut buf) {
                     Ok((len, from)) => drop(socket.send_to(&buf[..len], from)?),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -40,12 +39,7 @@ pub(crate) fn udp_ping_pong(
             }
             Ok(())
         },
-        |end| {
-            let result =
-                ping(&udp((end.own, PORT).into())?, (end.peer, PORT).into(), size, duration);
-            stop.store(true, Ordering::Relaxed);
-            result
-        },
+        |end| ping(&udp((end.own, PORT).into())?, (end.peer, PORT).into(), size, duration),
     )?;
     Ok(median)
 }
@@ -87,16 +81,15 @@ pub(crate) fn udp_rate(
     size: usize,
     duration: Duration,
 ) -> Result<f64, Failure> {
-    let stop = AtomicBool::new(false);
     let arrived = AtomicU64::new(0);
     let (_, rate) = pair::run(
         placement,
-        |end, ready| {
+        |end, client| {
             let socket = udp((end.own, PORT).into())?;
-            ready();
+            client.begin();
             let mut buf = [0; 4096];
             let mut count = 0;
-            while !stop.load(Ordering::Relaxed) {
+            while !client.is_gone() {
                 if socket.recv_from(&mut buf).is_ok() {
                     count += 1;
                     arrived.store(count, Ordering::Relaxed);
@@ -115,7 +108,6 @@ pub(crate) fn udp_rate(
                 }
             }
             let rate = arrived.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
-            stop.store(true, Ordering::Relaxed);
             Ok(rate)
         },
     )?;
@@ -126,10 +118,10 @@ pub(crate) fn udp_rate(
 pub(crate) fn tcp_stream(placement: Placement, duration: Duration) -> Result<f64, Failure> {
     let (received, seconds) = pair::run(
         placement,
-        |end, ready| {
+        |end, client| {
             let listener = TcpListener::bind((end.own, PORT))?;
-            ready();
-            let (mut stream, _) = listener.accept()?;
+            client.begin();
+            let (mut stream, _) = client.accept(&listener)?;
             let mut buf = vec![0; CHUNK];
             let mut total = 0u64;
             loop {

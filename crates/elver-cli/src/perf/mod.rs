@@ -90,10 +90,10 @@ pub(crate) fn measure_pair(
     let beside = capture.map(second_file);
     let (_, measured) = pair::run(
         placement,
-        |end, ready| {
+        |end, client| {
             let config = soft_config(end.own, device, beside.as_deref());
             let opened = SoftDevice::open(config)?;
-            server::serve_once(opened, (end.own, EXCHANGE_PORT).into(), device.idle, ready)
+            server::serve_once(opened, (end.own, EXCHANGE_PORT).into(), device.idle, client)
         },
         |end| {
             let config = soft_config(end.own, device, capture);

@@ -1,6 +1,6 @@
 //! The end that is read from, written and sent to.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use elver_verbs::Device;
 
 use crate::cli::{IdleMode, LoadArgs, Mode, ServerArgs};
 use crate::exit::Failure;
+use crate::pair::Client;
 use crate::perf::client::Load;
 use crate::perf::endpoint::{Endpoint, Role};
 use crate::perf::exchange::{Done, Exchange, Hello, Summary, VERSION, Welcome};
@@ -26,7 +27,8 @@ pub(crate) fn run(args: &ServerArgs, capture: Option<&Path>) -> Result<(), Failu
     let listener = listen(at)?;
     eprintln!("serving on {at}; end with ctrl-c");
     loop {
-        match accept(&mut device, &listener, args.device.idle) {
+        let (stream, peer) = listener.accept().context("accept")?;
+        match serve_client(&mut device, stream, peer, args.device.idle) {
             Ok(summary) => {
                 eprintln!("client done: {} messages arrived", summary.received);
             }
@@ -43,20 +45,25 @@ fn listen(at: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(at).with_context(|| format!("cannot listen on TCP {at}"))
 }
 
-/// Serves one client; `ready` is called once it can connect.
+/// Serves the client of a pair.
 pub(crate) fn serve_once(
     mut device: SoftDevice,
     at: SocketAddr,
     idle: IdleMode,
-    ready: &dyn Fn(),
+    client: &Client,
 ) -> Result<Summary> {
     let listener = listen(at)?;
-    ready();
-    accept(&mut device, &listener, idle)
+    client.begin();
+    let (stream, peer) = client.accept(&listener)?;
+    serve_client(&mut device, stream, peer, idle)
 }
 
-fn accept(device: &mut SoftDevice, listener: &TcpListener, idle: IdleMode) -> Result<Summary> {
-    let (stream, peer) = listener.accept().context("accept")?;
+fn serve_client(
+    device: &mut SoftDevice,
+    stream: TcpStream,
+    peer: SocketAddr,
+    idle: IdleMode,
+) -> Result<Summary> {
     let mut exchange = Exchange::over(stream, peer)?;
     let hello: Hello = exchange.receive()?;
     let mut endpoint = match open(device, &hello) {
