@@ -94,9 +94,9 @@ pub struct FlowConfig {
 impl Default for FlowConfig {
     fn default() -> FlowConfig {
         FlowConfig {
-            window_initial: 512,
+            window_initial: 256,
             window_min: 32,
-            window_max: 2048,
+            window_max: 256,
             cut_interval_ns: 100_000,
             unacked_bytes_per_s: 2_500_000_000,
             unacked_burst_bytes: 512 * 1024,
