@@ -1,5 +1,5 @@
 //! Recording packets as pcapng (draft-ietf-opsawg-pcapng), with the IP and UDP headers that they
-//! travel under, so that any dissector reads them.
+//! travel under, so that any dissector reads them; or whole Ethernet frames.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -12,6 +12,8 @@ use elver_wire::Flow;
 
 /// Packets begin with an IP header (LINKTYPE_RAW).
 const LINKTYPE_RAW: u16 = 101;
+/// Packets are Ethernet frames without their check sequence (LINKTYPE_ETHERNET).
+const LINKTYPE_ETHERNET: u16 = 1;
 /// Option of an interface block: the resolution of time stamps; 9 says nanoseconds.
 const IF_TSRESOL: u16 = 9;
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -20,6 +22,15 @@ const ENHANCED_PACKET: u32 = 6;
 /// IP protocol number of UDP.
 const UDP: u8 = 17;
 const UDP_LEN: usize = 8;
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// UDP payloads, with IP and UDP headers made for them.
+    Ip,
+    /// Ethernet frames as they are.
+    Frames,
+}
 
 /// A pcapng file being written. The first failed write ends the recording.
 pub(crate) struct Capture {
@@ -30,7 +41,11 @@ pub(crate) struct Capture {
 
 impl Capture {
     /// Creates the file, for its owner alone.
-    pub(crate) fn create(path: &Path, bytes_max: u64) -> io::Result<Capture> {
+    pub(crate) fn create(path: &Path, bytes_max: u64, contents: Contents) -> io::Result<Capture> {
+        let link_type = match contents {
+            Contents::Ip => LINKTYPE_RAW,
+            Contents::Frames => LINKTYPE_ETHERNET,
+        };
         let file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         let mut capture = Capture {
@@ -45,7 +60,7 @@ impl Capture {
             block.extend(u64::MAX.to_le_bytes());
         });
         capture.write_block(INTERFACE_DESCRIPTION, |block| {
-            block.extend(LINKTYPE_RAW.to_le_bytes());
+            block.extend(link_type.to_le_bytes());
             block.extend(0u16.to_le_bytes());
             block.extend(0u32.to_le_bytes());
             block.extend(IF_TSRESOL.to_le_bytes());
@@ -58,6 +73,19 @@ impl Capture {
 
     /// Records a UDP payload.
     pub(crate) fn packet(&mut self, flow: &Flow, traffic_class: u8, ip_id: u16, payload: &[u8]) {
+        self.write_packet(|block| {
+            put_ip(block, flow, traffic_class, ip_id, payload.len());
+            block.extend(payload);
+        });
+    }
+
+    /// Records an Ethernet frame.
+    pub(crate) fn frame(&mut self, frame: &[u8]) {
+        self.write_packet(|block| block.extend(frame));
+    }
+
+    /// Writes what `body` appends as a packet of this moment.
+    fn write_packet(&mut self, body: impl FnOnce(&mut Vec<u8>)) {
         if self.file.is_none() {
             return;
         }
@@ -70,8 +98,7 @@ impl Capture {
             let lengths = block.len();
             block.extend([0; 8]);
             let start = block.len();
-            put_ip(block, flow, traffic_class, ip_id, payload.len());
-            block.extend(payload);
+            body(block);
             let len = (block.len() - start) as u32;
             block[lengths..lengths + 4].copy_from_slice(&len.to_le_bytes());
             block[lengths + 4..lengths + 8].copy_from_slice(&len.to_le_bytes());
@@ -139,7 +166,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("elver-capture-{}", std::process::id()));
         let flow =
             Flow { src: "10.0.0.1:4791".parse().unwrap(), dst: "10.0.0.2:4791".parse().unwrap() };
-        let mut capture = Capture::create(&path, 400).unwrap();
+        let mut capture = Capture::create(&path, 400, Contents::Ip).unwrap();
         for _ in 0..10 {
             capture.packet(&flow, 2, 7, &[0x11; 61]);
         }

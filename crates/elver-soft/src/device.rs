@@ -1,19 +1,22 @@
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use elver_rnic::{Config, Counters, DropReason, Rnic, RxMeta, Time};
+use elver_rnic::{Config, Counters, Rnic, Time};
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Device, DeviceAttr, Gid, Mr, MrInfo,
     Mtu, Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq,
     SrqAttr, SrqInit, VerbsError, Wc,
 };
-use elver_wire::{Flow, HEADERS_MAX, ICRC_LEN, IpId};
+use elver_wire::{HEADERS_MAX, ICRC_LEN};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use crate::capture::Capture;
+use crate::capture::{Capture, Contents};
+use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::interface::Interface;
+use crate::link::{Inlet, Link, Port, UdpPort};
 use crate::loss::{Loss, LossState};
 use crate::publish::Publisher;
 use crate::transmit::Transmitter;
@@ -34,9 +37,12 @@ const PUBLISH_INTERVAL_NS: u64 = 50_000_000;
 /// How a soft device is opened.
 #[derive(Clone, Debug)]
 pub struct SoftConfig {
-    /// The RNIC itself. Its first address is the one that the socket is bound to; the path MTU and
-    /// the GUID are taken from the interface.
+    /// The RNIC itself. Its first address is the one that a UDP socket is bound to; a frame link
+    /// brings its own addresses, and these are overwritten. The path MTU and the GUID are taken
+    /// from the interface or the frame link.
     pub rnic: Config,
+    /// What packets travel over.
+    pub link: Link,
     /// Whether trains leave in one piece where the kernel can cut them (UDP GSO).
     pub gso: bool,
     /// Whether trains arrive in one piece where the kernel can join them (UDP GRO).
@@ -60,6 +66,7 @@ impl SoftConfig {
     pub fn for_address(address: IpAddr) -> SoftConfig {
         SoftConfig {
             rnic: Config::for_address(address),
+            link: Link::Udp,
             gso: true,
             gro: true,
             rcvbuf: 8 << 20,
@@ -70,9 +77,15 @@ impl SoftConfig {
             loss: None,
         }
     }
+
+    /// The default configuration for a station of an Ethernet link.
+    pub fn for_frames(link: FrameLink) -> SoftConfig {
+        let address = link.addresses.first().map_or(IpAddr::from([0; 4]), |first| first.ip);
+        SoftConfig { link: Link::Frames(link), ..SoftConfig::for_address(address) }
+    }
 }
 
-/// The software RNIC in real time, over a UDP socket.
+/// The software RNIC in real time, over a UDP socket or a frame link.
 ///
 /// Its caller drives it: [`Device::poll_cq`] makes progress when it finds no completion, and
 /// [`Device::progress`] does so at any time. To let a thread drive it, give it to
@@ -80,8 +93,7 @@ impl SoftConfig {
 /// from MR to MR; such traffic makes no system call.
 pub struct SoftDevice {
     rnic: Rnic<SoftMemory>,
-    io: UdpIo,
-    transmitter: Transmitter,
+    port: Port,
     address: IpAddr,
     capture: Option<Capture>,
     publisher: Option<Publisher>,
@@ -94,42 +106,40 @@ pub struct SoftDevice {
 }
 
 impl SoftDevice {
-    /// Opens a device on an address of this host.
+    /// Opens a device on an address of this host, or on a frame link.
     pub fn open(config: SoftConfig) -> Result<SoftDevice, SoftError> {
-        let SoftConfig { mut rnic, .. } = config;
-        let Some(&address) = rnic.addresses.first() else {
-            return Err(VerbsError::InvalidArgument {
-                what: "a device needs an address; set Config::addresses",
+        let (port, rnic, contents) = match &config.link {
+            Link::Udp => {
+                let (port, rnic) = open_udp(&config)?;
+                (Port::Udp(port), rnic, Contents::Ip)
             }
-            .into());
+            Link::Frames(link) => {
+                let (port, rnic) = open_frames(&config, link)?;
+                (Port::Frames(Box::new(port)), rnic, Contents::Frames)
+            }
         };
-        let bound = SocketAddr::new(address, rnic.udp_port);
-        let (rcvbuf, sndbuf) = (config.rcvbuf, config.sndbuf);
-        let io = UdpIo::bind(bound, rcvbuf, sndbuf, config.gso, config.gro, TRAFFIC_CLASS)?;
-        let interface = Interface::of(address, io.as_fd())?;
-        rnic.active_mtu = rnic.active_mtu.min(path_mtu(&interface, address)?);
-        if rnic.node_guid == 0 {
-            rnic.node_guid = interface.eui64(address);
-        }
+        let Some(&address) = rnic.addresses.first() else {
+            return Err(no_address());
+        };
         let capture = match &config.capture {
             None => None,
             Some(path) => {
                 let refused = |reason| SoftError::Capture { path: path.clone(), reason };
-                Some(Capture::create(path, config.capture_bytes_max).map_err(refused)?)
+                Some(Capture::create(path, config.capture_bytes_max, contents).map_err(refused)?)
             }
         };
         let name = rnic.name.clone();
         let rnic = Rnic::new(rnic, seed()?)?;
         let publisher = if config.publish {
-            let names = rnic.counters().iter().map(|(name, _)| name);
+            let frames = port.frame_counters().into_iter().flat_map(FrameCounters::iter);
+            let names = rnic.counters().iter().chain(frames).map(|(name, _)| name);
             Publisher::open(&name, &address.to_string(), names).ok()
         } else {
             None
         };
         Ok(SoftDevice {
             rnic,
-            io,
-            transmitter: Transmitter::new(address),
+            port,
             address,
             capture,
             publisher,
@@ -141,7 +151,7 @@ impl SoftDevice {
         })
     }
 
-    /// The address that it is bound to.
+    /// The first of its addresses: the one that a UDP socket is bound to.
     pub fn address(&self) -> IpAddr {
         self.address
     }
@@ -156,19 +166,27 @@ impl SoftDevice {
         self.rnic.config()
     }
 
+    /// What a frame link has done and seen, where there is one.
+    pub fn frame_counters(&self) -> Option<&FrameCounters> {
+        self.port.frame_counters()
+    }
+
     /// Whether trains leave in one piece: the kernel segments them.
     pub fn segments(&self) -> bool {
-        self.io.gso
+        matches!(&self.port, Port::Udp(port) if port.io.gso)
     }
 
     /// Whether trains arrive in one piece: the kernel joins them.
     pub fn joins(&self) -> bool {
-        self.io.gro
+        matches!(&self.port, Port::Udp(port) if port.io.gro)
     }
 
-    /// Trains that the kernel refused to send for another reason than want of room.
+    /// Trains or frames that the kernel refused to send for another reason than want of room.
     pub fn sends_lost(&self) -> u64 {
-        self.transmitter.lost
+        match &self.port {
+            Port::Udp(port) => port.transmitter.lost,
+            Port::Frames(port) => port.host().counters.frame_drop_refused,
+        }
     }
 
     /// Sleeps until a packet arrives, a timer is due or `at_most` has passed.
@@ -180,22 +198,24 @@ impl SoftDevice {
     pub(crate) fn wait_beside(
         &mut self,
         at_most: Duration,
-        wake: Option<std::os::fd::BorrowedFd<'_>>,
+        wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), SoftError> {
         let mut wait = at_most;
-        if let Some(due) = self.rnic.poll_timeout() {
+        for due in [self.rnic.poll_timeout(), self.port.poll_timeout()].into_iter().flatten() {
             wait = wait.min(Duration::from_nanos(due.ns_since(now())));
         }
         let timeout = Timespec::try_from(wait).map_err(|_| SoftError::System {
             call: "ppoll",
             reason: std::io::ErrorKind::InvalidInput.into(),
         })?;
-        let socket = self.io.as_fd();
-        let mut fds = [
-            PollFd::from_borrowed_fd(socket, PollFlags::IN),
-            PollFd::from_borrowed_fd(wake.unwrap_or(socket), PollFlags::IN),
-        ];
-        match poll(&mut fds, Some(&timeout)) {
+        let link = self.port.poll_fd().map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
+        let wake = wake.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let polled = match (link, wake) {
+            (Some(link), Some(wake)) => poll(&mut [link, wake], Some(&timeout)),
+            (Some(one), None) | (None, Some(one)) => poll(&mut [one], Some(&timeout)),
+            (None, None) => poll(&mut [], Some(&timeout)),
+        };
+        match polled {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(SoftError::System { call: "ppoll", reason: error.into() }),
         }
@@ -203,50 +223,22 @@ impl SoftDevice {
 
     /// Gives what arrived to the RNIC.
     fn take(&mut self, now: Time, count: usize) {
-        for index in 0..count {
-            let Some((received, bytes)) = self.io.received(index) else {
-                break;
-            };
-            if received.cut {
-                self.rnic.count_drop(DropReason::Driver);
-                continue;
-            }
-            let port = self.rnic.config().udp_port;
-            let flow = Flow { src: received.from, dst: (self.address, port).into() };
-            let size = if received.packet == 0 { bytes.len() } else { received.packet };
-            for (id, packet) in bytes.chunks(size.max(1)).enumerate() {
-                if let Some(loss) = &mut self.loss
-                    && loss.drops()
-                {
-                    continue;
-                }
-                if let Some(capture) = &mut self.capture {
-                    capture.packet(&flow, received.traffic_class, id as u16, packet);
-                }
-                let meta = RxMeta {
-                    flow,
-                    traffic_class: received.traffic_class,
-                    hop_limit: 64,
-                    ip_id: IpId::Likely(id as u16),
-                };
-                self.rnic.handle_datagram(now, &meta, packet);
-            }
-        }
+        let SoftDevice { rnic, port, capture, loss, .. } = self;
+        port.take(count, Inlet { now, rnic, capture, loss });
     }
 
     /// Sends what there is to send.
     fn transmit(&mut self, now: Time) -> bool {
-        let SoftDevice { rnic, io, transmitter, capture, .. } = self;
-        transmitter.run(now, rnic, io, capture)
+        let SoftDevice { rnic, port, capture, .. } = self;
+        port.transmit(now, rnic, capture)
     }
 
     fn drive(&mut self) -> bool {
         self.posts = 0;
         self.polls = 0;
-        let sends = self.transmitter.is_waiting() || self.rnic.wants_to_transmit();
+        let sends = self.port.is_waiting() || self.rnic.wants_to_transmit();
         let sent = sends && self.transmit(now());
-        // An error is an ICMP answer to an earlier send: the transport's own timers deal with it.
-        let count = self.io.receive().unwrap_or(0);
+        let count = self.port.receive();
         if count == 0 {
             // Looking at the clock costs a good part of an empty look at the socket.
             self.empty = self.empty.wrapping_add(1);
@@ -268,8 +260,9 @@ impl SoftDevice {
             self.published_at = now;
             self.publish();
         }
+        let asks = self.port.handle_timeout(now);
         if self.rnic.poll_timeout().is_none_or(|due| due > now) {
-            return false;
+            return asks && self.transmit(now);
         }
         self.rnic.handle_timeout(now);
         self.transmit(now)
@@ -277,7 +270,8 @@ impl SoftDevice {
 
     fn publish(&mut self) {
         if let Some(publisher) = &mut self.publisher {
-            publisher.update(self.rnic.counters().iter().map(|(_, value)| value));
+            let frames = self.port.frame_counters().into_iter().flat_map(FrameCounters::iter);
+            publisher.update(self.rnic.counters().iter().chain(frames).map(|(_, value)| value));
         }
     }
 
@@ -298,13 +292,50 @@ impl Drop for SoftDevice {
     }
 }
 
+/// Binds a UDP socket to the first address, and fits the RNIC to its interface.
+fn open_udp(config: &SoftConfig) -> Result<(UdpPort, Config), SoftError> {
+    let mut rnic = config.rnic.clone();
+    let Some(&address) = rnic.addresses.first() else {
+        return Err(no_address());
+    };
+    let bound = SocketAddr::new(address, rnic.udp_port);
+    let (rcvbuf, sndbuf) = (config.rcvbuf, config.sndbuf);
+    let io = UdpIo::bind(bound, rcvbuf, sndbuf, config.gso, config.gro, TRAFFIC_CLASS)?;
+    let interface = Interface::of(address, io.as_fd())?;
+    rnic.active_mtu = rnic.active_mtu.min(path_mtu(&interface.name, interface.mtu, address)?);
+    if rnic.node_guid == 0 {
+        rnic.node_guid = interface.eui64(address);
+    }
+    Ok((UdpPort { io, transmitter: Transmitter::new(address), address }, rnic))
+}
+
+/// Opens a frame link, and fits the RNIC to it.
+fn open_frames(config: &SoftConfig, link: &FrameLink) -> Result<(FramePort, Config), SoftError> {
+    link.validate()?;
+    let mut rnic = config.rnic.clone();
+    rnic.addresses = link.addresses.iter().map(|local| local.ip).collect();
+    for &address in &rnic.addresses {
+        rnic.active_mtu = rnic.active_mtu.min(path_mtu("of frames", link.mtu, address)?);
+    }
+    if rnic.node_guid == 0 {
+        rnic.node_guid = link.station().eui64();
+    }
+    let port = FramePort::open(link.clone(), rnic.udp_port, config.rcvbuf, config.sndbuf)?;
+    Ok((port, rnic))
+}
+
+fn no_address() -> SoftError {
+    let what = "a device needs an address; set Config::addresses";
+    VerbsError::InvalidArgument { what }.into()
+}
+
 /// The largest path MTU that an interface carries.
-fn path_mtu(interface: &Interface, address: IpAddr) -> Result<Mtu, SoftError> {
+fn path_mtu(interface: &str, mtu: u32, address: IpAddr) -> Result<Mtu, SoftError> {
     let ip = if address.is_ipv4() { 20 } else { 40 };
     let overhead = (ip + 8 + HEADERS_MAX + ICRC_LEN) as u32;
-    Mtu::at_most(interface.mtu.saturating_sub(overhead)).ok_or_else(|| SoftError::Mtu {
-        interface: interface.name.clone(),
-        mtu: interface.mtu,
+    Mtu::at_most(mtu.saturating_sub(overhead)).ok_or_else(|| SoftError::Mtu {
+        interface: interface.to_string(),
+        mtu,
         needed: Mtu::Mtu256.bytes() + overhead,
     })
 }

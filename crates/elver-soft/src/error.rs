@@ -54,6 +54,21 @@ pub enum SoftError {
         /// Bytes that the smallest path MTU needs.
         needed: u32,
     },
+    /// A frame link was described in a way that cannot be.
+    #[error("a frame link cannot be like this: {what}")]
+    FrameLink {
+        /// What does not fit, with its value.
+        what: String,
+    },
+    /// What was given as a frame link's socket carries no frames.
+    #[error(
+        "no frames can be exchanged over this: {what}; \
+         it takes a datagram or sequenced-packet socket, or a tap device"
+    )]
+    FrameSocket {
+        /// What it is.
+        what: String,
+    },
     /// The capture file could not be made.
     #[error("cannot create the capture file {path}: {reason}")]
     Capture {

@@ -1,19 +1,25 @@
-//! The software RNIC in real time: [`elver_rnic::Rnic`] over a UDP socket, in the process that
-//! opens it, without privilege and without a kernel module.
+//! The software RNIC in real time: [`elver_rnic::Rnic`] over a UDP socket or over Ethernet frames,
+//! in the process that opens it, without privilege and without a kernel module.
 //!
 //! [`SoftDevice`] implements [`elver_verbs::Device`]. Its caller drives it, or [`drive`] does on a
 //! thread of the caller's, or [`SoftThread`] on one of its own; [`Idle`] says whether that thread
 //! spins, yields or sleeps while there is nothing to do.
 //!
-//! `unsafe` stands in four modules: `memory` (registered memory), `udp` (system calls on many
-//! messages), `interface` (questions to the kernel about an interface) and `publish` (memory shared
-//! with other processes).
+//! Packets travel over one of two [`Link`]s. Over the kernel's UDP the device shares an address of
+//! this host. Over frames ([`FrameLink`]) it is a station of an Ethernet link, such as a virtual
+//! machine's, and needs nothing of the host's network.
+//!
+//! `unsafe` stands in five modules: `memory` (registered memory), `udp` (system calls on many
+//! messages), `interface` (questions to the kernel about an interface), `publish` (memory shared
+//! with other processes) and `frames::adopt` (descriptors that the process was started with).
 
 mod capture;
 mod device;
 mod drive;
 mod error;
+mod frames;
 mod interface;
+mod link;
 mod loss;
 mod memory;
 mod publish;
@@ -23,6 +29,8 @@ mod udp;
 pub use device::{SoftConfig, SoftDevice};
 pub use drive::{Idle, SoftThread, drive};
 pub use error::SoftError;
+pub use frames::{FrameCounters, FrameLink, FrameSocket, LocalAddress, Mac};
+pub use link::Link;
 pub use loss::Loss;
 pub use memory::SoftMemory;
 pub use publish::{PublishedDevice, published};

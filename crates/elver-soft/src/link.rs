@@ -1,0 +1,169 @@
+//! What packets travel over: the kernel's UDP, or Ethernet frames. One of the two, chosen when the
+//! device is opened; the choice is a branch that is always taken the same way.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use elver_rnic::{DropReason, Rnic, RxMeta, Time};
+use elver_wire::{Flow, IpId};
+use rustix::event::PollFlags;
+
+use crate::capture::Capture;
+use crate::frames::{FrameCounters, FrameLink, FramePort};
+use crate::loss::LossState;
+use crate::memory::SoftMemory;
+use crate::transmit::Transmitter;
+use crate::udp::UdpIo;
+
+/// Hop limit that a UDP socket does not tell: what a UD receive shows in its GRH.
+const HOP_LIMIT_HIDDEN: u8 = 64;
+
+/// What a device's packets travel over.
+#[derive(Clone, Debug, Default)]
+pub enum Link {
+    /// A UDP socket on an address of this host.
+    #[default]
+    Udp,
+    /// Ethernet frames over a socket: the device has MAC and IP addresses of its own.
+    Frames(FrameLink),
+}
+
+/// Where received packets go.
+pub(crate) struct Inlet<'a> {
+    pub(crate) now: Time,
+    pub(crate) rnic: &'a mut Rnic<SoftMemory>,
+    pub(crate) capture: &'a mut Option<Capture>,
+    pub(crate) loss: &'a mut Option<LossState>,
+}
+
+impl Inlet<'_> {
+    /// Whether the next packet is dropped by design.
+    #[inline]
+    pub(crate) fn loses(&mut self) -> bool {
+        self.loss.as_mut().is_some_and(LossState::drops)
+    }
+}
+
+/// A link at work.
+pub(crate) enum Port {
+    Udp(UdpPort),
+    Frames(Box<FramePort>),
+}
+
+impl Port {
+    /// What to wait for; nothing where nothing will come.
+    pub(crate) fn poll_fd(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        match self {
+            Port::Udp(port) => Some((port.io.as_fd(), PollFlags::IN)),
+            Port::Frames(port) => port.poll_fd(),
+        }
+    }
+
+    /// Whether packets wait for room in the socket.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        match self {
+            Port::Udp(port) => port.transmitter.is_waiting(),
+            Port::Frames(port) => port.is_waiting(),
+        }
+    }
+
+    /// Receives what is there, at most a few messages; returns how many.
+    #[inline]
+    pub(crate) fn receive(&mut self) -> usize {
+        match self {
+            // An error is an ICMP answer to an earlier send: the transport's own timers deal with
+            // it.
+            Port::Udp(port) => port.io.receive().unwrap_or(0),
+            Port::Frames(port) => port.receive(),
+        }
+    }
+
+    /// Gives what arrived to the RNIC.
+    #[inline]
+    pub(crate) fn take(&mut self, count: usize, mut inlet: Inlet<'_>) {
+        match self {
+            Port::Udp(port) => port.take(count, &mut inlet),
+            Port::Frames(port) => port.take(&mut inlet),
+        }
+    }
+
+    /// Sends what there is to send; true if anything left or waits.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        now: Time,
+        rnic: &mut Rnic<SoftMemory>,
+        capture: &mut Option<Capture>,
+    ) -> bool {
+        match self {
+            Port::Udp(port) => port.transmitter.run(now, rnic, &mut port.io, capture),
+            Port::Frames(port) => port.transmit(now, rnic, capture),
+        }
+    }
+
+    /// When [`Port::handle_timeout`] has something to do.
+    #[inline]
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        match self {
+            Port::Udp(_) => None,
+            Port::Frames(port) => port.host().poll_timeout(),
+        }
+    }
+
+    /// Does what is due by the clock; true if something waits to be sent for it.
+    #[inline]
+    pub(crate) fn handle_timeout(&mut self, now: Time) -> bool {
+        match self {
+            Port::Udp(_) => false,
+            Port::Frames(port) => port.handle_timeout(now),
+        }
+    }
+
+    /// What a frame link has done and seen.
+    pub(crate) fn frame_counters(&self) -> Option<&FrameCounters> {
+        match self {
+            Port::Udp(_) => None,
+            Port::Frames(port) => Some(&port.host().counters),
+        }
+    }
+}
+
+/// A UDP socket with what waits to be sent over it.
+pub(crate) struct UdpPort {
+    pub(crate) io: UdpIo,
+    pub(crate) transmitter: Transmitter,
+    pub(crate) address: IpAddr,
+}
+
+impl UdpPort {
+    fn take(&mut self, count: usize, inlet: &mut Inlet<'_>) {
+        for index in 0..count {
+            let Some((received, bytes)) = self.io.received(index) else {
+                break;
+            };
+            if received.cut {
+                inlet.rnic.count_drop(DropReason::Driver);
+                continue;
+            }
+            let port = inlet.rnic.config().udp_port;
+            let flow = Flow { src: received.from, dst: SocketAddr::new(self.address, port) };
+            let size = if received.packet == 0 { bytes.len() } else { received.packet };
+            for (id, packet) in bytes.chunks(size.max(1)).enumerate() {
+                if inlet.loses() {
+                    continue;
+                }
+                if let Some(capture) = inlet.capture {
+                    capture.packet(&flow, received.traffic_class, id as u16, packet);
+                }
+                let meta = RxMeta {
+                    flow,
+                    traffic_class: received.traffic_class,
+                    hop_limit: HOP_LIMIT_HIDDEN,
+                    ip_id: IpId::Likely(id as u16),
+                };
+                inlet.rnic.handle_datagram(inlet.now, &meta, packet);
+            }
+        }
+    }
+}
