@@ -1,4 +1,6 @@
-//! Two devices on loopback addresses, driven by the test's own thread.
+//! Two connected devices, driven by the test's own thread.
+
+pub mod capture;
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -10,6 +12,7 @@ pub const REGION: u64 = 4 << 20;
 
 pub struct End {
     pub device: SoftDevice,
+    pub pd: Pd,
     pub cq: Cq,
     pub memory: SoftMemory,
     pub mr: MrInfo,
@@ -29,7 +32,7 @@ impl End {
         let mr = device.reg_mr(pd, memory.clone(), None, access).unwrap();
         let init = QpInit { sq_sig_all: true, ..QpInit::new(qp_type, pd, cq) };
         let qp = device.create_qp(init).unwrap();
-        End { device, cq, memory, mr, qp }
+        End { device, pd, cq, memory, mr, qp }
     }
 
     pub fn connect(&mut self, peer: IpAddr, dest_qp_num: u32) {
