@@ -218,6 +218,20 @@ fn what_cannot_be_a_link_is_told() {
 }
 
 #[test]
+fn the_path_mtu_is_what_the_link_carries() {
+    for (v6, needed) in [(false, 4188), (true, 4208)] {
+        for (mtu, active) in [(needed, Mtu::Mtu4096), (needed - 1, Mtu::Mtu2048)] {
+            let (socket, _peer) = FrameSocket::pair().unwrap();
+            let link = FrameLink::new(socket, vec![addresses(v6)[0].parse().unwrap()]);
+            let mut config = SoftConfig::for_frames(FrameLink { mtu, ..link });
+            config.publish = false;
+            let device = SoftDevice::open(config).unwrap();
+            assert_eq!(device.query_port().active_mtu, active);
+        }
+    }
+}
+
+#[test]
 fn the_device_has_the_links_addresses() {
     let (socket, _peer) = FrameSocket::pair().unwrap();
     let addresses = ["10.9.2.1/24", "fd00:e1::1/64"].map(|text| text.parse().unwrap()).to_vec();
