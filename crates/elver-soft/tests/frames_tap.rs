@@ -9,7 +9,7 @@
 mod common;
 
 use std::fs::File;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::End;
+use common::{End, await_address};
 use elver_soft::{FrameLink, FrameSocket, SoftConfig};
 use elver_verbs::*;
 use rustix::thread::UnshareFlags;
@@ -163,11 +163,7 @@ fn make_tap(address: &str, v6: bool) -> OwnedFd {
 fn open_kernel(address: IpAddr) -> End {
     let mut config = SoftConfig::for_address(address);
     config.publish = false;
-    let end = Instant::now() + WAIT;
-    while UdpSocket::bind((address, 0)).is_err() {
-        assert!(Instant::now() < end, "{address} never became usable");
-        thread::yield_now();
-    }
+    await_address(address);
     End::open(config, QpType::Rc)
 }
 
