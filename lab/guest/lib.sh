@@ -25,21 +25,23 @@ barrier() {
     [ "$answer" = "go $1" ] || fail "barrier $1: the runner answered '$answer'"
 }
 
-# listening PORT: returns when something listens on that TCP port; fails after ten seconds.
+# listening PORT [PID]: returns when something listens on that TCP port; fails after ten seconds, or when process PID,
+# which should listen, has ended.
 listening() {
-    local hex i
+    local hex end=$((SECONDS + 10))
     hex=$(printf '%04X' "$1")
-    for ((i = 0; i < 1000; i++)); do
+    while ((SECONDS < end)); do
         grep -q "^ *[0-9]*: [0-9A-F]*:$hex [0-9A-F]*:0000 0A " /proc/net/tcp /proc/net/tcp6 && return
+        [ -z "$2" ] || kill -0 "$2" 2>/dev/null || fail "process $2 ended, and did not listen on port $1"
         usleep 10000
     done
     fail "nothing listens on port $1"
 }
 
-# neighbour ADDRESS: returns when the address answers; fails after ten seconds.
+# neighbour ADDRESS: returns when the address answers; fails after twenty seconds.
 neighbour() {
-    local i
-    for ((i = 0; i < 10; i++)); do
+    local end=$((SECONDS + 20))
+    while ((SECONDS < end)); do
         ping -q -c 1 -W 1 "$1" >/dev/null && return
     done
     fail "no answer from $1"

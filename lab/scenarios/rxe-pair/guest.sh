@@ -6,7 +6,7 @@ both() {
     if [ "$LAB_GUEST" = a ]; then
         step "$*, server"
         "$@" &
-        listening "$port"
+        listening "$port" $!
         barrier "$name listens"
         wait $! || fail "$name, server, exited with $?"
     else
@@ -18,5 +18,5 @@ both() {
 
 neighbour "$LAB_PEER_IP"
 both 18515 ibv_rc_pingpong -e -g 1 -n 100 -s 4096
-both 18515 ib_write_bw -e -x 1 -s 4096 -n 50 -F
-both 18515 ib_read_lat -e -x 1 -s 4096 -n 50 -F
+both 18515 ib_write_bw -x 1 -s 4096 -n 50 -F
+both 18515 ib_read_lat -x 1 -s 4096 -n 50 -F
