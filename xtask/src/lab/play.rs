@@ -168,6 +168,7 @@ fn guest_arguments(
     Ok(vec![
         ("engine", engine.kind.name().into()),
         ("guest", GUESTS[index].into()),
+        ("lifetime", (scenario.timeout * engine.slowness + 60).to_string()),
         ("net", net.into()),
         ("ip", guest_address(index)),
         ("mac", guest_mac(index)),
