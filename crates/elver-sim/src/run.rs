@@ -394,13 +394,7 @@ impl World {
             return Ok(());
         }
         for (number, host) in self.hosts.iter().enumerate() {
-            let counters = host.rnic.counters();
-            let broken = counters.drop_icrc
-                + counters.drop_truncated
-                + counters.drop_malformed
-                + counters.drop_opcode
-                + counters.drop_version
-                + counters.drop_oversized;
+            let broken = host.rnic.counters().damaged();
             if broken > 0 {
                 return Err(Violation::new(format!(
                     "host {number} dropped {broken} packets as damaged, but none was"

@@ -31,6 +31,10 @@ const EMPTY_PER_CLOCK: u32 = 8;
 /// How often the counters are published.
 const PUBLISH_INTERVAL_NS: u64 = 50_000_000;
 
+/// The hop limit that a UD datagram's GRH shows. The ICRC does not cover it, and nothing else reads
+/// it: to ask the socket for the true one would cost every packet a control message.
+const HOP_LIMIT_ASSUMED: u8 = 64;
+
 /// How a soft device is opened.
 #[derive(Clone, Debug)]
 pub struct SoftConfig {
@@ -226,7 +230,7 @@ impl SoftDevice {
                 let meta = RxMeta {
                     flow,
                     traffic_class: received.traffic_class,
-                    hop_limit: 64,
+                    hop_limit: HOP_LIMIT_ASSUMED,
                     ip_id: IpId::Likely(id as u16),
                 };
                 self.rnic.handle_datagram(now, &meta, packet);
