@@ -106,6 +106,7 @@ impl<M: Memory> Rnic<M> {
             self.hw.counters.drop_source += 1;
             return;
         }
+        queue_pair.core.heard(&mut self.hw);
         if meta.traffic_class & ECN_CE == ECN_CE {
             self.notify_congestion(now, meta, headers);
         }
