@@ -160,6 +160,10 @@ impl World {
 
     /// Stops, resets or drains some QP.
     fn meddle(&mut self) -> Result<(), Violation> {
+        if !self.dcts.is_empty() && self.meddling.percent(15) {
+            let index = self.meddling.index(self.dcts.len());
+            return self.replace_dct(index);
+        }
         let up = |id: &EndpointId| {
             let endpoint = &self.model.endpoints[*id];
             endpoint.phase == Phase::Up && endpoint.qp_type != QpType::Dct
@@ -218,7 +222,9 @@ impl World {
     fn bind(&mut self) -> Result<(), Violation> {
         let fits = |lane: &LaneId| {
             let endpoint = &self.model.endpoints[self.model.lanes[*lane].endpoint];
-            endpoint.phase == Phase::Up && endpoint.qp_type.is_connected()
+            endpoint.phase == Phase::Up
+                && endpoint.listens_from.is_none()
+                && endpoint.qp_type.is_connected()
         };
         let lanes: Vec<LaneId> = (0..self.model.lanes.len()).filter(fits).collect();
         if lanes.is_empty() {
@@ -359,6 +365,16 @@ impl World {
         for (id, endpoint) in self.model.endpoints.iter().enumerate() {
             if endpoint.phase != Phase::Gone {
                 self.check_flushed(id)?;
+            }
+            let heard = |from| {
+                let later = self.model.ops.iter().skip(from);
+                later.into_iter().any(|op| op.dest == id && op.answered_by_peer())
+            };
+            if endpoint.qp_type.is_reliable() && endpoint.listens_from.is_some_and(heard) {
+                return Err(Violation::new(format!(
+                    "QPN {:#x} of host {} is in RTR, took packets and did not tell",
+                    endpoint.qpn, endpoint.host
+                )));
             }
         }
         for id in &self.dcts {

@@ -20,6 +20,8 @@ use crate::world::{World, refused};
 const RECV_BYTES_MAX: u64 = 5_000;
 /// Receives that a queue holds at most.
 const RECV_WRS: u32 = 48;
+/// Connections in a hundred whose second QP stays in RTR until it hears the first.
+const LISTENING_PERCENT: u32 = 25;
 /// Bits of a PSN.
 const PSN_BITS: u32 = 24;
 /// A slow engine stands still no longer than this.
@@ -133,6 +135,8 @@ impl World {
             errored_streams_max: 1 << dci.log_num_errored,
             received_copies: 0,
             down_since: 0,
+            sq_psn: 0,
+            listens_from: None,
             setup,
         });
         if qp_type.has_send_queue() {
@@ -205,6 +209,7 @@ impl World {
         let path_mtu = mtu(&mut self.making);
         let mut psn = || self.making.below(1 << PSN_BITS) as u32;
         let (psn_a, psn_b) = (psn(), psn());
+        let listens = self.making.percent(LISTENING_PERCENT);
         for (id, peer, sq_psn, rq_psn) in [(a, b, psn_a, psn_b), (b, a, psn_b, psn_a)] {
             let (there, here) = (&self.model.endpoints[peer], &self.model.endpoints[id]);
             let attr = QpAttr {
@@ -217,8 +222,9 @@ impl World {
                 max_dest_rd_atomic: there.setup.max_rd_atomic,
                 ..attributes(here)
             };
-            self.bring_up(id, &attr)?;
+            self.bring_up(id, &attr, listens && id == b)?;
             self.model.endpoints[id].peer = Some(peer);
+            self.model.endpoints[id].sq_psn = sq_psn;
         }
         Ok(())
     }
@@ -234,11 +240,13 @@ impl World {
             ah_attr: AddressVector { dgid: self.gids[endpoint.host], ..AddressVector::default() },
             ..attributes(endpoint)
         };
-        self.bring_up(id, &attr)
+        self.bring_up(id, &attr, false)
     }
 
-    fn bring_up(&mut self, id: EndpointId, attr: &QpAttr) -> Result<(), Violation> {
+    /// Brings up a QP; one that `listens` only to RTR.
+    fn bring_up(&mut self, id: EndpointId, attr: &QpAttr, listens: bool) -> Result<(), Violation> {
         let (init, rtr, rts) = masks(self.model.endpoints[id].qp_type);
+        let rts = rts.filter(|_| !listens);
         for (qp_state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
             if let Some(mask) = mask {
                 self.modify(id, &QpAttr { qp_state, ..*attr }, mask)?;
@@ -249,6 +257,7 @@ impl World {
         endpoint.qpn = host.rnic.qp_num(endpoint.qp).map_err(refused("qp_num"))?;
         endpoint.mtu = attr.path_mtu.bytes();
         endpoint.phase = Phase::Up;
+        endpoint.listens_from = listens.then_some(self.model.ops.len());
         endpoint.may_fail = false;
         endpoint.interrupted = false;
         let (key, qpn) = ((endpoint.host, endpoint.qpn), endpoint.qpn);
@@ -262,6 +271,30 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// A QP in RTR says that its peer's first packet came: it goes to RTS, as a connection manager
+    /// would have it. False if it was not to say so, or said so before.
+    pub(crate) fn established(&mut self, host: usize, qp: u32) -> Result<bool, Violation> {
+        let Some(id) = self.find(host, qp) else { return Ok(false) };
+        let endpoint = &mut self.model.endpoints[id];
+        if endpoint.listens_from.take().is_none() {
+            // It may have been stopped after the packet had come.
+            return Ok(endpoint.phase == Phase::Down);
+        }
+        let attr = QpAttr {
+            qp_state: QpState::Rts,
+            max_rd_atomic: endpoint.setup.max_rd_atomic,
+            sq_psn: endpoint.sq_psn,
+            ..attributes(endpoint)
+        };
+        if self.state(id)? == QpState::Rtr
+            && let (.., Some(mask)) = masks(self.model.endpoints[id].qp_type)
+        {
+            self.modify(id, &attr, mask)?;
+            self.act("heard its peer", id);
+        }
+        Ok(true)
     }
 
     /// Moves a QP to ERR, as a program may at any time.
@@ -322,6 +355,31 @@ impl World {
         self.forget(id)?;
         self.vanish(id);
         Ok(())
+    }
+
+    /// Destroys a DCT, whatever its initiators have on their way to it, and makes another.
+    pub(crate) fn replace_dct(&mut self, index: usize) -> Result<(), Violation> {
+        let id = self.dcts[index];
+        let Endpoint { host, queue, .. } = self.model.endpoints[id];
+        self.destroy(id)?;
+        if let Some(queue) = queue {
+            self.abandon_queue(queue)?;
+        }
+        let fresh = self.make(host, QpType::Dct, None)?;
+        self.start(fresh)?;
+        self.dcts[index] = fresh;
+        Ok(())
+    }
+
+    /// Gives up a receive queue, and the SRQ if it is one.
+    fn abandon_queue(&mut self, queue: QueueId) -> Result<(), Violation> {
+        self.model.queues[queue].gone = true;
+        self.model.forget_receives(queue);
+        let RecvQueue { host, srq, .. } = self.model.queues[queue];
+        match srq {
+            Some(srq) => self.hosts[host].rnic.destroy_srq(srq).map_err(refused("destroy_srq")),
+            None => Ok(()),
+        }
     }
 
     fn vanish(&mut self, id: EndpointId) {

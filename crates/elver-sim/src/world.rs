@@ -273,10 +273,8 @@ impl World {
                     self.plan.crowded || self.model.ops.iter().any(|op| op.planted == by_key)
                 }
                 AsyncEvent::SrqLimitReached(srq) => self.limit_reached(number, srq),
-                AsyncEvent::CqErr(_)
-                | AsyncEvent::QpFatal(_)
-                | AsyncEvent::CommEst(_)
-                | AsyncEvent::SrqErr(_) => false,
+                AsyncEvent::CommEst(qp) => self.established(number, qp.0)?,
+                AsyncEvent::CqErr(_) | AsyncEvent::QpFatal(_) | AsyncEvent::SrqErr(_) => false,
             };
             if !explained {
                 return Err(Violation::new(format!(
@@ -322,7 +320,7 @@ impl World {
     }
 
     /// The endpoint of a QP handle.
-    fn find(&self, host: usize, qp: u32) -> Option<EndpointId> {
+    pub(crate) fn find(&self, host: usize, qp: u32) -> Option<EndpointId> {
         let ours = |id: &&EndpointId| self.model.endpoints[**id].qp.0 == qp;
         let mut here = self.model.by_qpn.range((host, 0)..(host + 1, 0)).map(|(_, id)| id);
         here.find(ours).copied()

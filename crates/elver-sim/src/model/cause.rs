@@ -50,7 +50,7 @@ impl Model {
                 let crowded = self.crowded && source.qp_type == QpType::Dci;
                 source.qp_type.is_reliable() && source.rnr_bounded && (late || crowded)
             }
-            _ => op.planted.is_some_and(|planted| leads_to(planted) == status),
+            _ => op.planted.is_some_and(|planted| leads_to(planted) == Some(status)),
         };
         if justified {
             return Ok(());
@@ -97,9 +97,9 @@ impl Model {
     }
 }
 
-/// The status that a bad WR gets.
-fn leads_to(planted: Planted) -> WcStatus {
-    match planted {
+/// The status that a bad WR gets, if its sender hears of it.
+fn leads_to(planted: Planted) -> Option<WcStatus> {
+    Some(match planted {
         Planted::RemoteKey
         | Planted::RemoteRange
         | Planted::RemoteRights
@@ -110,5 +110,6 @@ fn leads_to(planted: Planted) -> WcStatus {
         Planted::TooLong | Planted::Misaligned => WcStatus::RemInvReqErr,
         Planted::LocalKey | Planted::InvalidateLocally => WcStatus::LocProtErr,
         Planted::BindRange => WcStatus::MwBindErr,
-    }
+        Planted::QKey => return None,
+    })
 }

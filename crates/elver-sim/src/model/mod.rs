@@ -83,6 +83,8 @@ pub(crate) enum Planted {
     StaleWindow,
     /// The wrong DC access key.
     AccessKey,
+    /// The wrong Q_Key.
+    QKey,
     /// An lkey that opens nothing.
     LocalKey,
     /// A message longer than the receive.
@@ -163,6 +165,11 @@ impl Op {
 
     pub(crate) fn succeeded(&self) -> bool {
         self.state == State::Done(WcStatus::Success)
+    }
+
+    /// Whether it succeeded, and somebody else had to do something for it.
+    pub(crate) fn answered_by_peer(&self) -> bool {
+        self.succeeded() && !matches!(self.opcode, SendOpcode::BindMw | SendOpcode::LocalInv)
     }
 
     /// Whether it ended in another way than success, so that it may have had no effect.
@@ -276,6 +283,11 @@ pub(crate) struct Endpoint {
     /// Copies of messages that it received.
     pub(crate) received_copies: u64,
     pub(crate) down_since: u64,
+    /// PSN that it sends first.
+    pub(crate) sq_psn: u32,
+    /// It stays in RTR until it hears of its peer; it has to tell of a WR that was posted to it from
+    /// this one on.
+    pub(crate) listens_from: Option<OpId>,
     /// What it was set up with, to be set up so again.
     pub(crate) setup: Setup,
 }
@@ -484,13 +496,16 @@ fn fails_peer(planted: Planted) -> bool {
         | Planted::TooLong
         | Planted::Misaligned
         | Planted::InvalidateNothing => true,
-        Planted::LocalKey | Planted::BindRange | Planted::InvalidateLocally => false,
+        Planted::QKey | Planted::LocalKey | Planted::BindRange | Planted::InvalidateLocally => {
+            false
+        }
     }
 }
 
 impl Endpoint {
     /// It does not serve any more.
     pub(crate) fn take_down(&mut self, now: u64) {
+        self.listens_from = None;
         self.phase = Phase::Down;
         self.down_since = now;
         self.interrupted = true;

@@ -165,8 +165,10 @@ impl World {
             }
             O::SendWithInv | O::BindMw | O::LocalInv => {}
         }
-        if qp_type == QpType::Dci {
-            choices.push(Planted::AccessKey);
+        match qp_type {
+            QpType::Dci => choices.push(Planted::AccessKey),
+            QpType::Ud => choices.push(Planted::QKey),
+            _ => {}
         }
         let chosen = if choices.is_empty() { None } else { Some(self.posting.pick(&choices)) };
         chosen.filter(|planted| {
@@ -322,7 +324,7 @@ impl World {
         flags.set(SendFlags::FENCE, closes.is_some() || self.posting.percent(15));
         let invalidates = match (opcode, closes) {
             (SendOpcode::SendWithInv, Some(window)) => Some(self.model.windows[window].rkey),
-            (SendOpcode::SendWithInv, None) => Some(self.posting.next_u64() as u32 | KEY_FLIP),
+            (SendOpcode::SendWithInv, None) => Some(self.key_not_to_invalidate(dest)),
             _ => None,
         };
         let imm = message_id(id);
@@ -361,7 +363,7 @@ impl World {
             state: State::Outstanding,
             delivered: 0,
         };
-        let wrong_key = planted == Some(Planted::AccessKey);
+        let wrong_key = matches!(planted, Some(Planted::AccessKey | Planted::QKey));
         let address = self.address(lane, dest, wrong_key);
         self.note(noted);
         Ok(Prepared { id: send_wr_id(id), op, flags, sges, inline, dest: address })
@@ -395,7 +397,8 @@ impl World {
         let ah = self.hosts[source.host].ahs[target.host];
         match source.qp_type {
             QpType::Ud => {
-                Some(Dest::Ud { ah, remote_qpn: target.qpn, remote_qkey: target.setup.qkey })
+                let remote_qkey = target.setup.qkey ^ u32::from(wrong_key);
+                Some(Dest::Ud { ah, remote_qpn: target.qpn, remote_qkey })
             }
             QpType::Dci => Some(Dest::Dc {
                 ah,

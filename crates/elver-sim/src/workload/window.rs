@@ -60,6 +60,25 @@ impl World {
         self.model.windows.iter().position(fits).filter(|_| peers)
     }
 
+    /// An rkey that a SEND to `dest` must not be able to invalidate: of a window that is open on
+    /// another QP of that host, of a region, or of nothing. A DCT, which cannot bind, has no other.
+    pub(super) fn key_not_to_invalidate(&mut self, dest: EndpointId) -> u32 {
+        let arena = self.model.endpoints[dest].arena;
+        let foreign = |window: &&Window| {
+            window.owner != dest
+                && window.state == WindowState::Open
+                && self.model.endpoints[window.owner].arena == arena
+        };
+        let window = self.model.windows.iter().find(foreign).map(|window| window.rkey);
+        let region = self.model.arenas[arena].chunks.first().map(|chunk| chunk.info.rkey);
+        let nothing = self.posting.next_u64() as u32 | KEY_FLIP;
+        match self.posting.below(3) {
+            0 => window.unwrap_or(nothing),
+            1 => region.unwrap_or(nothing),
+            _ => nothing,
+        }
+    }
+
     /// Binds a window on an RC or UC QP for its peer, or invalidates one; both also badly.
     pub(crate) fn post_window(&mut self, lane: LaneId) -> Result<(), Violation> {
         if !self.has_room(lane) {
