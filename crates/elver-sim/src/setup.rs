@@ -192,6 +192,7 @@ impl World {
             posted: 0,
             aimed: 0,
             gone: false,
+            overflown: false,
             limit: 0,
         });
         Ok(Some(id))
@@ -350,8 +351,14 @@ impl World {
         self.poll(number)?;
         self.take_events(number)?;
         self.check_flushed(id)?;
-        let (time, qp) = (self.time(), self.model.endpoints[id].qp);
-        self.hosts[number].rnic.destroy_qp(time, qp).map_err(refused("destroy_qp"))?;
+        self.remove(id)
+    }
+
+    /// Destroys a QP, and the model forgets what it had.
+    pub(crate) fn remove(&mut self, id: EndpointId) -> Result<(), Violation> {
+        let Endpoint { host, qp, .. } = self.model.endpoints[id];
+        let time = self.time();
+        self.hosts[host].rnic.destroy_qp(time, qp).map_err(refused("destroy_qp"))?;
         self.forget(id)?;
         self.vanish(id);
         Ok(())
@@ -361,6 +368,7 @@ impl World {
     pub(crate) fn replace_dct(&mut self, index: usize) -> Result<(), Violation> {
         let id = self.dcts[index];
         let Endpoint { host, queue, .. } = self.model.endpoints[id];
+        self.network.count(Fault::DestroyDct);
         self.destroy(id)?;
         if let Some(queue) = queue {
             self.abandon_queue(queue)?;
@@ -372,7 +380,7 @@ impl World {
     }
 
     /// Gives up a receive queue, and the SRQ if it is one.
-    fn abandon_queue(&mut self, queue: QueueId) -> Result<(), Violation> {
+    pub(crate) fn abandon_queue(&mut self, queue: QueueId) -> Result<(), Violation> {
         self.model.queues[queue].gone = true;
         self.model.forget_receives(queue);
         let RecvQueue { host, srq, .. } = self.model.queues[queue];
@@ -407,7 +415,9 @@ impl World {
             if phase(self, id).is_up() {
                 self.stop(id)?;
             }
-            self.poll(self.model.endpoints[id].host)?;
+            if self.has_failed_cq(id)? {
+                return Ok(());
+            }
         }
         let ends = [&self.model.endpoints[a], &self.model.endpoints[b]];
         let since = ends.iter().map(|end| end.down_since).max().unwrap_or(0);
@@ -442,8 +452,10 @@ impl World {
 
     /// Brings back a QP without a peer that is down.
     pub(crate) fn revive(&mut self, id: EndpointId) -> Result<(), Violation> {
-        self.poll(self.model.endpoints[id].host)?;
         self.resume_errored_queue(id)?;
+        if self.has_failed_cq(id)? {
+            return Ok(());
+        }
         let endpoint = &self.model.endpoints[id];
         if endpoint.phase == Phase::Down && self.is_drained(endpoint) {
             self.reset(id)?;
@@ -460,8 +472,13 @@ impl World {
         if endpoint.phase != Phase::Up {
             return Ok(());
         }
-        self.poll(endpoint.host)?;
+        let number = endpoint.host;
+        self.poll(number)?;
+        self.take_events(number)?;
         let endpoint = &self.model.endpoints[id];
+        if endpoint.phase != Phase::Up {
+            return Ok(());
+        }
         let qp_type = endpoint.qp_type;
         let idle = |lane: &&LaneId| {
             let lane = &self.model.lanes[**lane];
@@ -545,7 +562,8 @@ impl World {
             return Ok(());
         };
         let held = queue.outstanding.len();
-        if queue.srq.is_some() || held == 0 || self.state(id)? != QpState::Err {
+        let tells = queue.srq.is_none() && !self.hosts[endpoint.host].cq_failed;
+        if !tells || held == 0 || self.state(id)? != QpState::Err {
             return Ok(());
         }
         Err(Violation::new(format!(
@@ -578,13 +596,17 @@ impl World {
         }
         self.hosts[number] = self.make_host(number)?;
         self.hosts[number].wake(now);
+        self.replace_all_lost()
+    }
+
+    /// Makes anew the QPs without peers that are gone.
+    pub(crate) fn replace_all_lost(&mut self) -> Result<(), Violation> {
         self.uds = self.replace_lost(self.uds.clone())?;
         self.dcis = self.replace_lost(self.dcis.clone())?;
         self.dcts = self.replace_lost(self.dcts.clone())?;
         Ok(())
     }
 
-    /// Makes QPs without peers anew where a crash took them.
     fn replace_lost(&mut self, mut ids: Vec<EndpointId>) -> Result<Vec<EndpointId>, Violation> {
         for id in &mut ids {
             let Endpoint { phase, host, qp_type, .. } = self.model.endpoints[*id];

@@ -79,6 +79,8 @@ pub(crate) enum Planted {
     RemoteRights,
     /// A region of another protection domain.
     RemoteDomain,
+    /// A region that was deregistered.
+    RemoteDeregistered,
     /// A memory window that was invalidated, or that is bound on another QP.
     StaleWindow,
     /// The wrong DC access key.
@@ -144,6 +146,8 @@ pub(crate) struct Op {
     pub(crate) local: Vec<Range>,
     pub(crate) planted: Option<Planted>,
     pub(crate) window: Option<WindowId>,
+    /// The chunk that it uses, if that may be deregistered meanwhile.
+    pub(crate) mortal: Option<(ArenaId, usize)>,
     /// The rkey that a SEND invalidates.
     pub(crate) invalidates: Option<u32>,
     pub(crate) state: State,
@@ -209,6 +213,8 @@ pub(crate) struct RecvQueue {
     pub(crate) posted: u64,
     pub(crate) aimed: u64,
     pub(crate) gone: bool,
+    /// Its CQ overflowed: completions of its receives are lost.
+    pub(crate) overflown: bool,
     /// An event is to tell when fewer receives are left; 0 when none is.
     pub(crate) limit: u32,
 }
@@ -378,6 +384,21 @@ impl Model {
         &self.endpoints[self.ops[op].dest]
     }
 
+    /// Whether a WR uses a chunk that was deregistered after it had been posted.
+    pub(crate) fn was_bereft(&self, op: &Op) -> bool {
+        op.mortal.is_some_and(|(arena, chunk)| self.arenas[arena].chunks[chunk].room == Room::Dead)
+    }
+
+    /// A chunk was deregistered: the RC QPs that answer WRs which use it may fail.
+    pub(crate) fn bereave(&mut self, chunk: (ArenaId, usize)) {
+        let uses = |op: &&Op| op.mortal == Some(chunk) && !op.succeeded();
+        for dest in self.ops.iter().filter(uses).map(|op| op.dest).collect::<Vec<_>>() {
+            if self.endpoints[dest].qp_type == QpType::Rc {
+                self.endpoints[dest].may_fail = true;
+            }
+        }
+    }
+
     pub(crate) fn arena(&self, range: Range) -> &Arena {
         &self.arenas[range.arena]
     }
@@ -491,6 +512,7 @@ fn fails_peer(planted: Planted) -> bool {
         | Planted::RemoteRange
         | Planted::RemoteRights
         | Planted::RemoteDomain
+        | Planted::RemoteDeregistered
         | Planted::StaleWindow
         | Planted::AccessKey
         | Planted::TooLong

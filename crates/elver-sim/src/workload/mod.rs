@@ -9,8 +9,9 @@ use elver_verbs::{
 };
 
 use crate::model::{
-    CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, Owner, Planted, QueueId,
-    Range, Recv, Room, State, Violation, WindowId, WindowState, message_id, recv_wr_id, send_wr_id,
+    ArenaId, CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, Owner, Planted,
+    QueueId, Range, Recv, Room, State, Violation, WindowId, WindowState, message_id, recv_wr_id,
+    send_wr_id,
 };
 use crate::pattern::Stream;
 use crate::trace::Event;
@@ -49,10 +50,16 @@ struct Aim {
     effect: Effect,
     remote: RemoteAddr,
     window: Option<WindowId>,
+    /// The chunk there, if it may be deregistered meanwhile.
+    mortal: Option<(ArenaId, usize)>,
 }
 
-const NOWHERE: Aim =
-    Aim { effect: Effect::None, remote: RemoteAddr { addr: 0, rkey: 0 }, window: None };
+const NOWHERE: Aim = Aim {
+    effect: Effect::None,
+    remote: RemoteAddr { addr: 0, rkey: 0 },
+    window: None,
+    mortal: None,
+};
 
 impl World {
     /// Posts up to `count` WRs on a lane, in one call.
@@ -152,16 +159,17 @@ impl World {
             Planted::RemoteRange,
             Planted::RemoteRights,
             Planted::RemoteDomain,
+            Planted::RemoteDeregistered,
             Planted::StaleWindow,
         ];
         let mut choices = Vec::new();
         match opcode {
             O::Send | O::SendWithImm => choices.extend([Planted::TooLong, Planted::LocalKey]),
             O::Write => choices.extend(remote.into_iter().chain([Planted::LocalKey])),
-            O::WriteWithImm => choices.extend(&remote[..4]),
+            O::WriteWithImm => choices.extend(&remote[..5]),
             O::Read => choices.extend(remote.into_iter().chain([Planted::LocalKey])),
             O::CompareSwap | O::FetchAdd => {
-                choices.extend(remote[..4].iter().copied().chain([Planted::Misaligned]));
+                choices.extend(remote[..5].iter().copied().chain([Planted::Misaligned]));
             }
             O::SendWithInv | O::BindMw | O::LocalInv => {}
         }
@@ -328,7 +336,7 @@ impl World {
             _ => None,
         };
         let imm = message_id(id);
-        let Aim { effect, remote, window } = aim;
+        let Aim { effect, remote, window, mortal } = aim;
         let op = match opcode {
             SendOpcode::SendWithImm => SendOp::SendWithImm(imm),
             SendOpcode::SendWithInv => SendOp::SendWithInv(invalidates.unwrap_or(0)),
@@ -359,6 +367,7 @@ impl World {
             local: fetched,
             planted,
             window: closes.or(window),
+            mortal,
             invalidates,
             state: State::Outstanding,
             delivered: 0,
@@ -537,6 +546,7 @@ impl World {
             local: fetched,
             planted: None,
             window: None,
+            mortal: None,
             invalidates: None,
             state: State::Outstanding,
             delivered: 0,

@@ -40,7 +40,7 @@ impl World {
             _ => self.reads(range),
         };
         let remote = RemoteAddr { rkey, ..self.remote(range) };
-        Some(Aim { effect, remote, window: Some(id) })
+        Some(Aim { effect, remote, window: Some(id), mortal: None })
     }
 
     /// An open window of `dest` that may be closed: by its peer at any time, by its owner when
@@ -118,6 +118,7 @@ impl World {
             local: Vec::new(),
             planted,
             window,
+            mortal: None,
             invalidates: None,
             state: State::Outstanding,
             delivered: 0,
