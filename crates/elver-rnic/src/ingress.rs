@@ -106,7 +106,6 @@ impl<M: Memory> Rnic<M> {
             self.hw.counters.drop_source += 1;
             return;
         }
-        queue_pair.core.heard(&mut self.hw);
         if meta.traffic_class & ECN_CE == ECN_CE {
             self.notify_congestion(now, meta, headers);
         }
@@ -117,6 +116,7 @@ impl<M: Memory> Rnic<M> {
             Route::Rc if message.is_response() => self.response(now, qpn, 0, headers, payload),
             Route::Rc => {
                 let QueuePair { core, responder, .. } = queue_pair;
+                core.heard(&mut self.hw);
                 let source = core.attr.dest_qp_num;
                 let handled = responder.request(core, &mut self.hw, source, headers, payload);
                 if let Handled::Fatal(_) = handled {
@@ -128,6 +128,7 @@ impl<M: Memory> Rnic<M> {
             }
             Route::Uc => {
                 let QueuePair { core, assembly, .. } = queue_pair;
+                core.heard(&mut self.hw);
                 assembly.packet(core, &mut self.hw, headers, payload);
             }
             Route::Ud(deth) => {

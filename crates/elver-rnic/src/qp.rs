@@ -69,7 +69,14 @@ impl QpCore {
     /// to RTS without a word from the peer (IBTA vol. 1, 11.6.3.1, communication established).
     #[inline]
     pub(crate) fn heard<M: Memory>(&mut self, hw: &mut Hw<M>) {
-        if self.state == QpState::Rtr && self.qp_type.is_connected() && !self.established {
+        if self.state == QpState::Rtr && self.qp_type.is_connected() {
+            self.heard_in_rtr(hw);
+        }
+    }
+
+    #[cold]
+    fn heard_in_rtr<M: Memory>(&mut self, hw: &mut Hw<M>) {
+        if !self.established {
             self.established = true;
             hw.event(AsyncEvent::CommEst(Qp(self.qpn.get())));
         }
