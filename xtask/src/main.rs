@@ -1,6 +1,7 @@
 //! Checks of the workspace that cargo itself does not make, and the lab: `cargo xtask CHECK`, `cargo xtask lab …`.
 
 mod arrows;
+mod counts;
 mod lab;
 mod no_std;
 
@@ -15,11 +16,16 @@ usage: cargo xtask CHECK
   arrows   no crate depends on one of its own floor or above (ARCHITECTURE.md)
   no-std   the crates that a kernel could host use nothing of std
   lab      runs scenarios against the kernel's RDMA stack (cargo xtask lab --help)
+  counts   counts the instructions of the hot paths under valgrind, and writes
+           docs/instruction-counts.md; --check tells the drift from it and writes
+           nothing, --json prints the counts
 ";
 
 fn main() -> ExitCode {
-    let check = std::env::args().nth(1);
+    let mut arguments = std::env::args().skip(1);
+    let check = arguments.next();
     let result = match check.as_deref() {
+        Some("counts") => counts::run(&arguments.collect::<Vec<_>>()),
         Some("arrows") => arrows::check(),
         Some("no-std") => no_std::check(),
         Some("lab") => return lab::main(std::env::args().skip(1)),

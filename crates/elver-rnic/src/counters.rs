@@ -1,3 +1,5 @@
+use elver_wire::ParseError;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
         /// What a device has done and seen since it was made. Counters only grow, and wrap.
@@ -78,8 +80,12 @@ counters! {
     drop_version,
     /// Dropped: unknown opcode.
     drop_opcode,
-    /// Dropped: malformed in another way.
-    drop_malformed,
+    /// Dropped: wrong padding.
+    drop_padding,
+    /// Dropped: a reserved field of a DC header is not 0.
+    drop_reserved,
+    /// Dropped: unknown syndrome.
+    drop_syndrome,
     /// Dropped: wrong ICRC.
     drop_icrc,
     /// Dropped: unknown P_Key.
@@ -104,6 +110,35 @@ counters! {
     drop_driver,
 }
 
+impl Counters {
+    /// Counts a datagram that is no packet.
+    #[cold]
+    pub(crate) fn count_malformed(&mut self, error: &ParseError) {
+        *match error {
+            ParseError::Truncated { .. } => &mut self.drop_truncated,
+            ParseError::Oversized { .. } => &mut self.drop_oversized,
+            ParseError::Version(_) => &mut self.drop_version,
+            ParseError::Opcode(_) => &mut self.drop_opcode,
+            ParseError::Padding => &mut self.drop_padding,
+            ParseError::Reserved => &mut self.drop_reserved,
+            ParseError::Syndrome(_) => &mut self.drop_syndrome,
+        } += 1;
+    }
+
+    /// All datagrams that were no packets or whose ICRC was wrong: what damage on the way, or a
+    /// peer that speaks otherwise, leads to.
+    pub fn damaged(&self) -> u64 {
+        self.drop_icrc
+            + self.drop_truncated
+            + self.drop_oversized
+            + self.drop_version
+            + self.drop_opcode
+            + self.drop_padding
+            + self.drop_reserved
+            + self.drop_syndrome
+    }
+}
+
 /// Why a driver dropped a datagram before the device saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
@@ -111,4 +146,30 @@ pub enum DropReason {
     Driver,
     /// It is longer than a packet can be.
     Oversized,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_has_the_counter_of_its_reason() {
+        let errors = [
+            ParseError::Truncated { needed: 16, got: 3 },
+            ParseError::Oversized { got: 5000, max: 4096 },
+            ParseError::Version(1),
+            ParseError::Opcode(0xff),
+            ParseError::Padding,
+            ParseError::Reserved,
+            ParseError::Syndrome(0x40),
+        ];
+        for error in errors {
+            let mut counters = Counters::default();
+            counters.count_malformed(&error);
+            let counted: alloc::vec::Vec<_> =
+                counters.iter().filter(|(_, value)| *value > 0).collect();
+            assert_eq!(counted, [(&*alloc::format!("drop_{}", error.reason()), 1)]);
+            assert_eq!(counters.damaged(), 1);
+        }
+    }
 }

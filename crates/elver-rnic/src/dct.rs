@@ -11,7 +11,8 @@ use core::net::IpAddr;
 
 use elver_verbs::{AsyncEvent, Memory, Mtu, Qp};
 use elver_wire::{
-    Aeth, DcConnect, DcEth, Flow, Headers, Message, NakCode, Psn, Qpn, RnrTimer, Route, Syndrome,
+    Aeth, DcConnect, DcEth, Flow, Headers, Message, Msn, NakCode, Psn, Qpn, RnrTimer, Route,
+    Syndrome,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -323,7 +324,7 @@ impl Dct {
         buf: &mut [u8],
     ) -> Option<Answered> {
         if let Some(refusal) = self.refusals.pop_front() {
-            let aeth = Aeth { syndrome: refusal.syndrome, msn: 0 };
+            let aeth = Aeth { syndrome: refusal.syndrome, msn: Msn::default() };
             let route = Route::Dc { eth: refusal.eth, connect: None };
             let headers = Headers::new(route, Message::Ack(aeth), refusal.to, refusal.psn).ok()?;
             headers.emit(buf, 0);

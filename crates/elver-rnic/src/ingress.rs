@@ -2,8 +2,8 @@
 
 use elver_verbs::{Memory, QpState, QpType, WcStatus};
 use elver_wire::{
-    BTH_LEN, Flow, Headers, ICRC_LEN, IpId, Message, NakCode, PKEY_DEFAULT, PacketView, ParseError,
-    Route, Syndrome, icrc,
+    BTH_LEN, Flow, Headers, ICRC_LEN, IpId, Message, NakCode, PKEY_DEFAULT, PacketView, Route,
+    Syndrome, icrc,
 };
 
 use crate::egress::Notification;
@@ -52,16 +52,7 @@ impl<M: Memory> Rnic<M> {
         let view = match PacketView::parse(payload) {
             Ok(view) => view,
             Err(error) => {
-                let counters = &mut self.hw.counters;
-                match error {
-                    ParseError::Truncated { .. } => counters.drop_truncated += 1,
-                    ParseError::Oversized { .. } => counters.drop_oversized += 1,
-                    ParseError::Version(_) => counters.drop_version += 1,
-                    ParseError::Opcode(_) => counters.drop_opcode += 1,
-                    ParseError::Padding | ParseError::Reserved | ParseError::Syndrome(_) => {
-                        counters.drop_malformed += 1;
-                    }
-                }
+                self.hw.counters.count_malformed(&error);
                 return;
             }
         };
@@ -125,6 +116,7 @@ impl<M: Memory> Rnic<M> {
             Route::Rc if message.is_response() => self.response(now, qpn, 0, headers, payload),
             Route::Rc => {
                 let QueuePair { core, responder, .. } = queue_pair;
+                core.heard(&mut self.hw);
                 let source = core.attr.dest_qp_num;
                 let handled = responder.request(core, &mut self.hw, source, headers, payload);
                 if let Handled::Fatal(_) = handled {
@@ -136,6 +128,7 @@ impl<M: Memory> Rnic<M> {
             }
             Route::Uc => {
                 let QueuePair { core, assembly, .. } = queue_pair;
+                core.heard(&mut self.hw);
                 assembly.packet(core, &mut self.hw, headers, payload);
             }
             Route::Ud(deth) => {
@@ -174,7 +167,7 @@ impl<M: Memory> Rnic<M> {
         let psn = headers.psn;
         queue_pair.with_lane(lane, &mut self.hw, now, |lane, env| match headers.message() {
             Message::Ack(aeth) => match aeth.syndrome {
-                Syndrome::Ack { .. } => lane.on_ack(env, psn),
+                Syndrome::Ack(_) => lane.on_ack(env, psn),
                 Syndrome::RnrNak(timer) => lane.on_rnr_nak(env, psn, timer),
                 Syndrome::Nak(NakCode::PsnSequence) => lane.on_sequence_nak(env, psn),
                 Syndrome::Nak(NakCode::DcNoContext) => lane.on_no_context(env, psn),

@@ -180,6 +180,7 @@ impl QueuePair {
                         remote.flow.dst.ip() == request.route.flow.src.ip()
                     }) =>
             {
+                core.heard(hw);
                 core.execute(hw, request)
             }
             (QpType::Ud, QpType::Ud) => {

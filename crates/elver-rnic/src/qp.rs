@@ -32,6 +32,8 @@ pub(crate) struct QpCore {
     pub(crate) rq: RecvQueue,
     /// Longest message in bytes.
     pub(crate) max_message: u32,
+    /// A packet came since the QP went to RTR, and an event told of it.
+    established: bool,
 }
 
 #[derive(Debug)]
@@ -61,6 +63,23 @@ impl QpCore {
     /// (IBTA vol. 1, 10.2.5).
     pub(crate) fn effective_qkey(&self, qkey: u32) -> u32 {
         if qkey >> 31 == 1 { self.attr.qkey } else { qkey }
+    }
+
+    /// Tells once that the first packet arrived at a connected QP in RTR, so that its owner may go
+    /// to RTS without a word from the peer (IBTA vol. 1, 11.6.3.1, communication established).
+    #[inline]
+    pub(crate) fn heard<M: Memory>(&mut self, hw: &mut Hw<M>) {
+        if self.state == QpState::Rtr && self.qp_type.is_connected() {
+            self.heard_in_rtr(hw);
+        }
+    }
+
+    #[cold]
+    fn heard_in_rtr<M: Memory>(&mut self, hw: &mut Hw<M>) {
+        if !self.established {
+            self.established = true;
+            hw.event(AsyncEvent::CommEst(Qp(self.qpn.get())));
+        }
     }
 
     /// Takes the oldest receive, from the SRQ if the QP has one.
@@ -104,6 +123,7 @@ impl QueuePair {
                 remote: None,
                 rq: RecvQueue::new(recv_capacity, cap.max_recv_sge),
                 max_message: crate::MAX_MESSAGE,
+                established: false,
             },
             pool: SendPool::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
             lanes: (0..streams).map(Lane::new).collect(),
@@ -248,6 +268,7 @@ impl QueuePair {
         self.core.rq.clear();
         self.core.remote = None;
         self.core.state = QpState::Reset;
+        self.core.established = false;
         self.core.attr = QpAttr { cap: self.core.attr.cap, ..QpAttr::default() };
         self.responder = Responder::new(Psn::from_wrapping(0), 0);
         self.assembly = Assembly::default();

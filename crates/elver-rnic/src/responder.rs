@@ -7,17 +7,17 @@
 use alloc::collections::VecDeque;
 
 use elver_verbs::{AccessFlags, AsyncEvent, Memory, Qp, Wc, WcFlags, WcOpcode, WcStatus};
-use elver_wire::{Aeth, AtomicEth, Headers, Message, NakCode, Psn, Reth, RnrTimer, Syndrome, Tail};
+use elver_wire::{
+    Aeth, AtomicEth, Credits, Headers, Message, Msn, NakCode, Psn, Reth, RnrTimer, Syndrome, Tail,
+};
 
 use crate::hw::Hw;
 use crate::qp::QpCore;
 use crate::recv_queue::Recv;
 use crate::regions::Place;
 
-/// Bits of a message sequence number.
-const MSN_MASK: u32 = 0xff_ffff;
 /// The acknowledgement that grants no credits because it counts none (IBTA vol. 1, 9.7.7.2.1).
-const ACK: Syndrome = Syndrome::Ack { credits: 0x1f };
+const ACK: Syndrome = Syndrome::Ack(Credits::UNCOUNTED);
 
 #[derive(Debug)]
 pub(crate) struct Responder {
@@ -25,8 +25,8 @@ pub(crate) struct Responder {
     epsn: Psn,
     /// Path MTU in bytes.
     mtu: u32,
-    /// Messages completed, 24 bits.
-    msn: u32,
+    /// Messages completed.
+    msn: Msn,
     message: Incoming,
     recv: Recv,
     /// A NAK went out for the expected PSN: what comes beyond it is dropped until it arrives.
@@ -68,9 +68,9 @@ enum Executed {
 
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    Ack { psn: Psn, syndrome: Syndrome, msn: u32 },
-    Read { psn: Psn, va: u64, rkey: u32, length: u32, sent: u32, msn: u32, replay: bool },
-    Atomic { psn: Psn, original: u64, msn: u32, replay: bool },
+    Ack { psn: Psn, syndrome: Syndrome, msn: Msn },
+    Read { psn: Psn, va: u64, rkey: u32, length: u32, sent: u32, msn: Msn, replay: bool },
+    Atomic { psn: Psn, original: u64, msn: Msn, replay: bool },
 }
 
 /// What a request led to, for the QP or the DCT.
@@ -98,7 +98,7 @@ impl Responder {
         Responder {
             epsn,
             mtu,
-            msn: 0,
+            msn: Msn::default(),
             message: Incoming::None,
             recv: Recv::default(),
             nak_sent: false,
@@ -264,7 +264,7 @@ impl Responder {
     }
 
     fn next_message(&mut self) {
-        self.msn = (self.msn + 1) & MSN_MASK;
+        self.msn = self.msn.next();
         self.message = Incoming::None;
     }
 

@@ -3,7 +3,7 @@ use alloc::collections::VecDeque;
 use elver_verbs::{
     AsyncEvent, Cq, DeviceAttr, Gid, Memory, ObjectKind, PortAttr, PortState, VerbsError,
 };
-use elver_verbs::{AtomicCap, Mtu, TransportCaps};
+use elver_verbs::{AtomicCap, Mtu, QpState, TransportCaps};
 
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};
@@ -175,7 +175,9 @@ impl<M: Memory> Rnic<M> {
                     continue;
                 };
                 let init = &queue_pair.core.init;
-                if init.send_cq.0 == cq || init.recv_cq.0 == cq {
+                // One in RESET completes nothing, and of one in ERR its owner knows.
+                let runs = !matches!(queue_pair.core.state, QpState::Reset | QpState::Err);
+                if runs && (init.send_cq.0 == cq || init.recv_cq.0 == cq) {
                     queue_pair.enter_error(&mut self.hw, now);
                     self.hw.event(AsyncEvent::QpFatal(elver_verbs::Qp(id)));
                 }

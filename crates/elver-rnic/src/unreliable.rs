@@ -278,7 +278,8 @@ pub(crate) fn datagram<M: Memory>(
         return;
     }
     let Message::SendOnly(tail) = headers.message() else {
-        hw.counters.drop_malformed += 1;
+        // UD has no other message, so that none of it was parsed.
+        hw.counters.drop_opcode += 1;
         return;
     };
     let imm = match tail {

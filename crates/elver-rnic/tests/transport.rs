@@ -412,3 +412,77 @@ fn a_long_queue_of_local_writes_runs_to_its_end() {
     net.run_clean();
     assert_eq!(net.hosts[0].poll().len(), 2000);
 }
+
+/// The first packet at a connected QP in RTR is told of, once; one in RTS needs no such word.
+#[test]
+fn communication_established() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        for hosts in [1, 2] {
+            let mut net = Net::new(hosts);
+            let last = hosts - 1;
+            let a = net.hosts[0].create_qp(qp_type);
+            let b = net.hosts[last].create_qp(qp_type);
+            net.hosts[0].connect(a, qp_type, address(last), b.0, |_| {});
+            net.hosts[last].init_qp(b, qp_type);
+            let mut attr = QpAttr {
+                qp_state: QpState::Rtr,
+                ah_attr: AddressVector { dgid: Gid::from(address(0)), ..AddressVector::default() },
+                path_mtu: Mtu::Mtu1024,
+                dest_qp_num: a.0,
+                rq_psn: 0xff_fff0,
+                ..QpAttr::default()
+            };
+            for (from, to) in [(QpState::Init, QpState::Rtr), (QpState::Rtr, QpState::Rts)] {
+                assert_eq!(net.hosts[last].nic.poll_async_event(), None);
+                attr.qp_state = to;
+                let row = qp_state::transition(qp_type, from, to).unwrap();
+                let mask = QpAttrMask::STATE | row.required;
+                net.hosts[last].nic.modify_qp(net.now, b, &attr, mask).unwrap();
+                let sges = [net.hosts[0].sge(0, 3000)];
+                let remote = net.hosts[last].remote(8192);
+                for _ in 0..2 {
+                    net.hosts[0].post(net.now, a, SendOp::Write(remote), &sges, None);
+                    net.run_clean();
+                }
+                if to == QpState::Rtr {
+                    let event = net.hosts[last].nic.poll_async_event();
+                    assert_eq!(event, Some(AsyncEvent::CommEst(b)));
+                }
+            }
+            assert_eq!(net.hosts[last].nic.poll_async_event(), None);
+        }
+    }
+}
+
+/// A CQ that overflows stops the QPs that complete there, tells so of each once, and leaves alone
+/// those that have nothing to complete.
+#[test]
+fn an_overflown_cq_stops_its_running_qps() {
+    let mut net = Net::new(2);
+    let (a, _) = net.connect(QpType::Rc, |_| {});
+    let host = &mut net.hosts[0];
+    let small = host.nic.create_cq(CqInit { cqe: 1 }).unwrap();
+    let init = |pd| QpInit { sq_sig_all: true, ..QpInit::new(QpType::Rc, pd, small) };
+    let [fails, runs, stopped, idle] = [(); 4].map(|()| host.nic.create_qp(init(host.pd)).unwrap());
+    for qp in [fails, runs] {
+        host.connect(qp, QpType::Rc, address(1), 5, |_| {});
+    }
+    host.connect(stopped, QpType::Rc, address(1), 5, |_| {});
+    let error = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
+    host.nic.modify_qp(net.now, stopped, &error, QpAttrMask::STATE).unwrap();
+    host.nic.modify_qp(net.now, fails, &error, QpAttrMask::STATE).unwrap();
+    let sges = [host.sge(0, 8)];
+    for _ in 0..2 {
+        host.post(net.now, fails, SendOp::Send, &sges, None);
+    }
+    let mut events = Vec::new();
+    while let Some(event) = host.nic.poll_async_event() {
+        events.push(event);
+    }
+    assert_eq!(events, [AsyncEvent::CqErr(small), AsyncEvent::QpFatal(runs)]);
+    let state = |qp| host.nic.query_qp(qp).unwrap().0.qp_state;
+    assert_eq!(
+        [runs, stopped, idle, a].map(state),
+        [QpState::Err, QpState::Err, QpState::Reset, QpState::Rts]
+    );
+}

@@ -31,11 +31,17 @@ pub enum Fault {
     SlowEngine,
     /// A host loses its device and its memory, and comes back with new ones at the old address.
     Crash,
+    /// A region is deregistered while peers use it.
+    Deregister,
+    /// A DCT is destroyed while initiators use it.
+    DestroyDct,
+    /// A CQ that is polled too seldom overflows.
+    CqOverflow,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Fault; 13] = [
+    pub const ALL: [Fault; 16] = [
         Fault::Loss,
         Fault::Duplicate,
         Fault::Reorder,
@@ -49,6 +55,9 @@ impl Fault {
         Fault::Partition,
         Fault::SlowEngine,
         Fault::Crash,
+        Fault::Deregister,
+        Fault::DestroyDct,
+        Fault::CqOverflow,
     ];
 
     /// Its name, in lower case.
@@ -67,6 +76,9 @@ impl Fault {
             Fault::Partition => "partition",
             Fault::SlowEngine => "slow-engine",
             Fault::Crash => "crash",
+            Fault::Deregister => "deregister",
+            Fault::DestroyDct => "destroy-dct",
+            Fault::CqOverflow => "cq-overflow",
         }
     }
 }

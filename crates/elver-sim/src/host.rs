@@ -7,8 +7,8 @@ use crate::memory::SimMemory;
 use crate::model::ArenaId;
 use crate::network::Packet;
 
-/// Entries of a host's CQ: more than a run has WRs outstanding.
-const CQ_ENTRIES: u32 = 1 << 14;
+/// Entries of a CQ that never overflows: more than a run has WRs outstanding.
+pub(crate) const CQ_ENTRIES: u32 = 1 << 14;
 /// Packets that wait for a slow engine at most, as in a socket buffer.
 pub(crate) const INBOX_PACKETS: usize = 2_048;
 
@@ -36,6 +36,11 @@ pub(crate) struct Host {
     /// When its engine runs next.
     pub(crate) wake_at: Option<u64>,
     pub(crate) armed: Armed,
+    /// Entries of its CQ, and the most that were ever polled from it at once.
+    pub(crate) cq_entries: u32,
+    pub(crate) polled_most: u32,
+    /// Its CQ overflowed.
+    pub(crate) cq_failed: bool,
 }
 
 /// The objects that every host has from the start.
@@ -49,11 +54,16 @@ pub(crate) struct Objects {
 
 impl Objects {
     /// Makes a device and these objects in it. `gids` are those of all hosts.
-    pub(crate) fn make(config: &Config, gids: &[Gid], seed: u64) -> Result<Objects, VerbsError> {
+    pub(crate) fn make(
+        config: &Config,
+        gids: &[Gid],
+        cqe: u32,
+        seed: u64,
+    ) -> Result<Objects, VerbsError> {
         let mut rnic = Rnic::new(config.clone(), seed)?;
         let pd = rnic.alloc_pd()?;
         let foreign = rnic.alloc_pd()?;
-        let cq = rnic.create_cq(CqInit { cqe: CQ_ENTRIES })?;
+        let cq = rnic.create_cq(CqInit { cqe })?;
         let mut ahs = Vec::with_capacity(gids.len());
         for gid in gids {
             ahs.push(rnic.create_ah(pd, AddressVector { dgid: *gid, ..AddressVector::default() })?);
@@ -63,7 +73,7 @@ impl Objects {
 }
 
 impl Host {
-    pub(crate) fn new(config: Config, objects: Objects, arena: ArenaId) -> Host {
+    pub(crate) fn new(config: Config, objects: Objects, cq_entries: u32, arena: ArenaId) -> Host {
         Host {
             rnic: objects.rnic,
             config,
@@ -75,6 +85,9 @@ impl Host {
             busy_until: 0,
             wake_at: None,
             armed: Armed::No,
+            cq_entries,
+            polled_most: 0,
+            cq_failed: false,
         }
     }
 

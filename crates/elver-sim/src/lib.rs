@@ -3,7 +3,8 @@
 //!
 //! [`run`] is a pure function of its seed. It makes hosts, connects queue pairs of all transports,
 //! posts WRs of all operations, good ones and bad ones, and lets packets be lost, copied, held
-//! back, damaged and replayed, hosts be cut off, stand still and crash. That is the safety phase:
+//! back, damaged and replayed, hosts be cut off, stand still and crash, CQs overflow, regions and DCTs
+//! go while they are in use. That is the safety phase:
 //! nothing wrong may happen. Then all faults end, and in the liveness phase every WR must complete
 //! within the time that its QP's retries allow. The code that is run is the code that ships:
 //! [`elver_rnic`] does not know that its clock is not real.
@@ -26,6 +27,7 @@ mod memory;
 mod model;
 mod network;
 mod options;
+mod overflow;
 mod pattern;
 mod plan;
 mod rng;

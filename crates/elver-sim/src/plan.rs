@@ -4,12 +4,15 @@ use elver_rnic::{Config, FlowConfig};
 use elver_verbs::Mtu;
 
 use crate::faults::FaultPlan;
+use crate::host::CQ_ENTRIES;
 use crate::model::Setup;
 use crate::options::{Options, Transport};
 use crate::rng::Rng;
 
 /// An ACK timeout of a smaller code than this, 4 ms, may run out by congestion alone.
 const PATIENT_CODE: u8 = 10;
+/// The ACK timeout of no bound (IBTA vol. 1, 9.7.6.1.3).
+const TIMEOUT_UNBOUNDED: u8 = 0;
 /// The RNR retry count that stands for no bound (IBTA vol. 1, 9.7.5.2.8).
 const RNR_UNBOUNDED: u8 = 7;
 /// Sizes of send queues; the least has room for a WR on each stream of a DCI, and one more.
@@ -37,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) bad_percent: u32,
     /// QPs are stopped, reset and drained on purpose.
     pub(crate) meddles: bool,
+    /// Entries of a host's CQ.
+    pub(crate) cq_entries: u32,
     /// Memory windows are used.
     pub(crate) windows: bool,
     /// DCTs have too little room for their initiators.
@@ -64,6 +69,7 @@ impl Plan {
             poll_percent: rng.pick(&[100, 100, 50, 10]),
             bad_percent: rng.pick(&[0, 0, 2, 8]),
             meddles: rng.percent(40),
+            cq_entries: if rng.percent(5) { rng.pick(&[4, 16, 40]) } else { CQ_ENTRIES },
             windows: rng.percent(50),
             crowded: transports.contains(&Transport::Dc) && rng.percent(10),
             v6: rng.percent(25),
@@ -114,7 +120,7 @@ impl Plan {
     /// Attributes of a new QP.
     pub(crate) fn setup(&self, rng: &mut Rng) -> Setup {
         Setup {
-            timeout: rng.pick(&[4, 6, 8, PATIENT_CODE, PATIENT_CODE, 12]),
+            timeout: rng.pick(&[TIMEOUT_UNBOUNDED, 4, 6, 8, PATIENT_CODE, PATIENT_CODE, 12]),
             retry_cnt: rng.between(0, 7) as u8,
             rnr_retry: rng.pick(&[0, 1, 3, 6, RNR_UNBOUNDED, RNR_UNBOUNDED]),
             min_rnr_timer: rng.between(1, 10) as u8,
@@ -135,7 +141,7 @@ pub(crate) fn mtu(rng: &mut Rng) -> Mtu {
 
 impl Setup {
     pub(crate) fn impatient(&self) -> bool {
-        self.timeout < PATIENT_CODE
+        self.timeout != TIMEOUT_UNBOUNDED && self.timeout < PATIENT_CODE
     }
 
     pub(crate) fn rnr_bounded(&self) -> bool {

@@ -1,7 +1,7 @@
 //! A run: a safety phase, in which anything may fail, and a liveness phase, in which everything
 //! that is outstanding must end within the bound that its retries and timers give.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elver_verbs::{
     Payload, PostError, QpState, QpType, RemoteAddr, SendFlags, SendOp, SendOpcode, SendWr,
@@ -10,7 +10,7 @@ use elver_wire::{RnrTimer, Timeout};
 
 use crate::faults::Fault;
 use crate::host::{Armed, Host};
-use crate::model::{EndpointId, LaneId, Phase, RecvQueue, State, Violation};
+use crate::model::{EndpointId, Lane, LaneId, Phase, RecvQueue, Room, State, Violation};
 use crate::network::ONE_WAY_NS;
 use crate::options::{Failure, OpCount, Options, Report, Transport};
 use crate::plan::CROWDED_IDLE_NS;
@@ -60,8 +60,9 @@ impl World {
         self.trace.add(self.now, Event::Phase("liveness"));
         self.heal()?;
         let began = self.now;
-        let deadline = began + self.patience();
+        let mut deadline = began + self.patience();
         while self.model.outstanding > 0 {
+            self.replace_failed_cqs()?;
             self.look_after()?;
             let soon = self.next_event().unwrap_or(deadline).max(self.now) + STEP_NS;
             self.run_until(soon.min(deadline))?;
@@ -69,7 +70,10 @@ impl World {
                 self.poll(host)?;
             }
             if self.now >= deadline && self.model.outstanding > 0 {
-                return Err(self.stuck(deadline - began));
+                if !self.stop_endless()? {
+                    return Err(self.stuck(deadline - began));
+                }
+                deadline = self.now + self.patience();
             }
         }
         let recovery_ns = self.now - began;
@@ -87,6 +91,7 @@ impl World {
 
     /// Does one thing that a program, an operator or fate does.
     fn step(&mut self) -> Result<(), Violation> {
+        self.replace_failed_cqs()?;
         let faults = self.plan.faults;
         let hosts = self.plan.hosts;
         let any = self.meddling.index(hosts);
@@ -160,6 +165,13 @@ impl World {
 
     /// Stops, resets or drains some QP.
     fn meddle(&mut self) -> Result<(), Violation> {
+        if !self.dcts.is_empty() && self.meddling.percent(15) {
+            let index = self.meddling.index(self.dcts.len());
+            return self.replace_dct(index);
+        }
+        if self.meddling.percent(30) {
+            return self.deregister();
+        }
         let up = |id: &EndpointId| {
             let endpoint = &self.model.endpoints[*id];
             endpoint.phase == Phase::Up && endpoint.qp_type != QpType::Dct
@@ -218,7 +230,9 @@ impl World {
     fn bind(&mut self) -> Result<(), Violation> {
         let fits = |lane: &LaneId| {
             let endpoint = &self.model.endpoints[self.model.lanes[*lane].endpoint];
-            endpoint.phase == Phase::Up && endpoint.qp_type.is_connected()
+            endpoint.phase == Phase::Up
+                && endpoint.listens_from.is_none()
+                && endpoint.qp_type.is_connected()
         };
         let lanes: Vec<LaneId> = (0..self.model.lanes.len()).filter(fits).collect();
         if lanes.is_empty() {
@@ -329,6 +343,37 @@ impl World {
             + QUIET_NS
     }
 
+    /// Stops QPs whose WRs wait without end, as they were told to. False if there are none.
+    fn stop_endless(&mut self) -> Result<bool, Violation> {
+        let model = &self.model;
+        let endless = |lane: &&Lane| {
+            lane.outstanding.iter().any(|id| model.may_wait_forever(*id, &self.network))
+        };
+        let stopped: BTreeSet<EndpointId> =
+            model.lanes.iter().filter(endless).map(|lane| lane.endpoint).collect();
+        let up = |id: &EndpointId| model.endpoints[*id].phase.is_up();
+        let stopped: Vec<EndpointId> = stopped.into_iter().filter(up).collect();
+        for id in &stopped {
+            self.stop(*id)?;
+        }
+        Ok(!stopped.is_empty())
+    }
+
+    /// Deregisters a region that peers may be using.
+    fn deregister(&mut self) -> Result<(), Violation> {
+        let number = self.meddling.index(self.hosts.len());
+        let Host { rnic, arena, .. } = &mut self.hosts[number];
+        let chunks = &self.model.arenas[*arena].chunks;
+        let Some(chunk) = chunks.iter().position(|chunk| chunk.room == Room::Mortal) else {
+            return Ok(());
+        };
+        self.model.arenas[*arena].bury(rnic, chunk)?;
+        self.model.bereave((*arena, chunk));
+        self.network.count(Fault::Deregister);
+        self.trace.add(self.now, Event::Fault { what: "deregister", from: number, to: number });
+        Ok(())
+    }
+
     fn stuck(&self, waited: u64) -> Violation {
         let waiting = self.model.ops.iter().position(|op| op.state == State::Outstanding);
         let Some(id) = waiting else {
@@ -359,6 +404,16 @@ impl World {
         for (id, endpoint) in self.model.endpoints.iter().enumerate() {
             if endpoint.phase != Phase::Gone {
                 self.check_flushed(id)?;
+            }
+            let heard = |from| {
+                let later = self.model.ops.iter().skip(from);
+                later.into_iter().any(|op| op.dest == id && op.answered_by_peer())
+            };
+            if endpoint.qp_type.is_reliable() && endpoint.listens_from.is_some_and(heard) {
+                return Err(Violation::new(format!(
+                    "QPN {:#x} of host {} is in RTR, took packets and did not tell",
+                    endpoint.qpn, endpoint.host
+                )));
             }
         }
         for id in &self.dcts {
@@ -394,13 +449,7 @@ impl World {
             return Ok(());
         }
         for (number, host) in self.hosts.iter().enumerate() {
-            let counters = host.rnic.counters();
-            let broken = counters.drop_icrc
-                + counters.drop_truncated
-                + counters.drop_malformed
-                + counters.drop_opcode
-                + counters.drop_version
-                + counters.drop_oversized;
+            let broken = host.rnic.counters().damaged();
             if broken > 0 {
                 return Err(Violation::new(format!(
                     "host {number} dropped {broken} packets as damaged, but none was"

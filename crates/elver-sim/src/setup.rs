@@ -20,6 +20,8 @@ use crate::world::{World, refused};
 const RECV_BYTES_MAX: u64 = 5_000;
 /// Receives that a queue holds at most.
 const RECV_WRS: u32 = 48;
+/// Connections in a hundred whose second QP stays in RTR until it hears the first.
+const LISTENING_PERCENT: u32 = 25;
 /// Bits of a PSN.
 const PSN_BITS: u32 = 24;
 /// A slow engine stands still no longer than this.
@@ -133,6 +135,8 @@ impl World {
             errored_streams_max: 1 << dci.log_num_errored,
             received_copies: 0,
             down_since: 0,
+            sq_psn: 0,
+            listens_from: None,
             setup,
         });
         if qp_type.has_send_queue() {
@@ -188,6 +192,7 @@ impl World {
             posted: 0,
             aimed: 0,
             gone: false,
+            overflown: false,
             limit: 0,
         });
         Ok(Some(id))
@@ -205,6 +210,7 @@ impl World {
         let path_mtu = mtu(&mut self.making);
         let mut psn = || self.making.below(1 << PSN_BITS) as u32;
         let (psn_a, psn_b) = (psn(), psn());
+        let listens = self.making.percent(LISTENING_PERCENT);
         for (id, peer, sq_psn, rq_psn) in [(a, b, psn_a, psn_b), (b, a, psn_b, psn_a)] {
             let (there, here) = (&self.model.endpoints[peer], &self.model.endpoints[id]);
             let attr = QpAttr {
@@ -217,8 +223,9 @@ impl World {
                 max_dest_rd_atomic: there.setup.max_rd_atomic,
                 ..attributes(here)
             };
-            self.bring_up(id, &attr)?;
+            self.bring_up(id, &attr, listens && id == b)?;
             self.model.endpoints[id].peer = Some(peer);
+            self.model.endpoints[id].sq_psn = sq_psn;
         }
         Ok(())
     }
@@ -234,11 +241,13 @@ impl World {
             ah_attr: AddressVector { dgid: self.gids[endpoint.host], ..AddressVector::default() },
             ..attributes(endpoint)
         };
-        self.bring_up(id, &attr)
+        self.bring_up(id, &attr, false)
     }
 
-    fn bring_up(&mut self, id: EndpointId, attr: &QpAttr) -> Result<(), Violation> {
+    /// Brings up a QP; one that `listens` only to RTR.
+    fn bring_up(&mut self, id: EndpointId, attr: &QpAttr, listens: bool) -> Result<(), Violation> {
         let (init, rtr, rts) = masks(self.model.endpoints[id].qp_type);
+        let rts = rts.filter(|_| !listens);
         for (qp_state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
             if let Some(mask) = mask {
                 self.modify(id, &QpAttr { qp_state, ..*attr }, mask)?;
@@ -249,6 +258,7 @@ impl World {
         endpoint.qpn = host.rnic.qp_num(endpoint.qp).map_err(refused("qp_num"))?;
         endpoint.mtu = attr.path_mtu.bytes();
         endpoint.phase = Phase::Up;
+        endpoint.listens_from = listens.then_some(self.model.ops.len());
         endpoint.may_fail = false;
         endpoint.interrupted = false;
         let (key, qpn) = ((endpoint.host, endpoint.qpn), endpoint.qpn);
@@ -262,6 +272,30 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// A QP in RTR says that its peer's first packet came: it goes to RTS, as a connection manager
+    /// would have it. False if it was not to say so, or said so before.
+    pub(crate) fn established(&mut self, host: usize, qp: u32) -> Result<bool, Violation> {
+        let Some(id) = self.find(host, qp) else { return Ok(false) };
+        let endpoint = &mut self.model.endpoints[id];
+        if endpoint.listens_from.take().is_none() {
+            // It may have been stopped after the packet had come.
+            return Ok(endpoint.phase == Phase::Down);
+        }
+        let attr = QpAttr {
+            qp_state: QpState::Rts,
+            max_rd_atomic: endpoint.setup.max_rd_atomic,
+            sq_psn: endpoint.sq_psn,
+            ..attributes(endpoint)
+        };
+        if self.state(id)? == QpState::Rtr
+            && let (.., Some(mask)) = masks(self.model.endpoints[id].qp_type)
+        {
+            self.modify(id, &attr, mask)?;
+            self.act("heard its peer", id);
+        }
+        Ok(true)
     }
 
     /// Moves a QP to ERR, as a program may at any time.
@@ -317,11 +351,43 @@ impl World {
         self.poll(number)?;
         self.take_events(number)?;
         self.check_flushed(id)?;
-        let (time, qp) = (self.time(), self.model.endpoints[id].qp);
-        self.hosts[number].rnic.destroy_qp(time, qp).map_err(refused("destroy_qp"))?;
+        self.remove(id)
+    }
+
+    /// Destroys a QP, and the model forgets what it had.
+    pub(crate) fn remove(&mut self, id: EndpointId) -> Result<(), Violation> {
+        let Endpoint { host, qp, .. } = self.model.endpoints[id];
+        let time = self.time();
+        self.hosts[host].rnic.destroy_qp(time, qp).map_err(refused("destroy_qp"))?;
         self.forget(id)?;
         self.vanish(id);
         Ok(())
+    }
+
+    /// Destroys a DCT, whatever its initiators have on their way to it, and makes another.
+    pub(crate) fn replace_dct(&mut self, index: usize) -> Result<(), Violation> {
+        let id = self.dcts[index];
+        let Endpoint { host, queue, .. } = self.model.endpoints[id];
+        self.network.count(Fault::DestroyDct);
+        self.destroy(id)?;
+        if let Some(queue) = queue {
+            self.abandon_queue(queue)?;
+        }
+        let fresh = self.make(host, QpType::Dct, None)?;
+        self.start(fresh)?;
+        self.dcts[index] = fresh;
+        Ok(())
+    }
+
+    /// Gives up a receive queue, and the SRQ if it is one.
+    pub(crate) fn abandon_queue(&mut self, queue: QueueId) -> Result<(), Violation> {
+        self.model.queues[queue].gone = true;
+        self.model.forget_receives(queue);
+        let RecvQueue { host, srq, .. } = self.model.queues[queue];
+        match srq {
+            Some(srq) => self.hosts[host].rnic.destroy_srq(srq).map_err(refused("destroy_srq")),
+            None => Ok(()),
+        }
     }
 
     fn vanish(&mut self, id: EndpointId) {
@@ -349,7 +415,9 @@ impl World {
             if phase(self, id).is_up() {
                 self.stop(id)?;
             }
-            self.poll(self.model.endpoints[id].host)?;
+            if self.has_failed_cq(id)? {
+                return Ok(());
+            }
         }
         let ends = [&self.model.endpoints[a], &self.model.endpoints[b]];
         let since = ends.iter().map(|end| end.down_since).max().unwrap_or(0);
@@ -384,8 +452,10 @@ impl World {
 
     /// Brings back a QP without a peer that is down.
     pub(crate) fn revive(&mut self, id: EndpointId) -> Result<(), Violation> {
-        self.poll(self.model.endpoints[id].host)?;
         self.resume_errored_queue(id)?;
+        if self.has_failed_cq(id)? {
+            return Ok(());
+        }
         let endpoint = &self.model.endpoints[id];
         if endpoint.phase == Phase::Down && self.is_drained(endpoint) {
             self.reset(id)?;
@@ -402,8 +472,13 @@ impl World {
         if endpoint.phase != Phase::Up {
             return Ok(());
         }
-        self.poll(endpoint.host)?;
+        let number = endpoint.host;
+        self.poll(number)?;
+        self.take_events(number)?;
         let endpoint = &self.model.endpoints[id];
+        if endpoint.phase != Phase::Up {
+            return Ok(());
+        }
         let qp_type = endpoint.qp_type;
         let idle = |lane: &&LaneId| {
             let lane = &self.model.lanes[**lane];
@@ -487,7 +562,8 @@ impl World {
             return Ok(());
         };
         let held = queue.outstanding.len();
-        if queue.srq.is_some() || held == 0 || self.state(id)? != QpState::Err {
+        let tells = queue.srq.is_none() && !self.hosts[endpoint.host].cq_failed;
+        if !tells || held == 0 || self.state(id)? != QpState::Err {
             return Ok(());
         }
         Err(Violation::new(format!(
@@ -520,13 +596,17 @@ impl World {
         }
         self.hosts[number] = self.make_host(number)?;
         self.hosts[number].wake(now);
+        self.replace_all_lost()
+    }
+
+    /// Makes anew the QPs without peers that are gone.
+    pub(crate) fn replace_all_lost(&mut self) -> Result<(), Violation> {
         self.uds = self.replace_lost(self.uds.clone())?;
         self.dcis = self.replace_lost(self.dcis.clone())?;
         self.dcts = self.replace_lost(self.dcts.clone())?;
         Ok(())
     }
 
-    /// Makes QPs without peers anew where a crash took them.
     fn replace_lost(&mut self, mut ids: Vec<EndpointId>) -> Result<Vec<EndpointId>, Violation> {
         for id in &mut ids {
             let Endpoint { phase, host, qp_type, .. } = self.model.endpoints[*id];

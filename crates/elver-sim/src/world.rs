@@ -89,11 +89,12 @@ impl World {
     /// A host with a new device and new memory.
     pub(crate) fn make_host(&mut self, number: usize) -> Result<Host, Violation> {
         let config = self.plan.config(number);
-        let objects = Objects::make(&config, &self.gids, self.making.next_u64())
+        let (seed, cqe) = (self.making.next_u64(), self.plan.cq_entries);
+        let objects = Objects::make(&config, &self.gids, cqe, seed)
             .map_err(refused("making a device and its first objects"))?;
         let arena = self.model.arenas.len();
         self.model.arenas.push(Arena::new(arena, number, objects.pd, objects.foreign));
-        Ok(Host::new(config, objects, arena))
+        Ok(Host::new(config, objects, cqe, arena))
     }
 
     /// Runs until nothing is due before or at `until`.
@@ -173,11 +174,14 @@ impl World {
     /// Polls a host's CQ until it is empty.
     pub(crate) fn poll(&mut self, number: usize) -> Result<(), Violation> {
         let (mut count, mut solicited) = (0, false);
+        let mut polled = 0;
         loop {
             let mut wcs = vec![Wc::default(); self.polling.between(1, 16) as usize];
             let host = &mut self.hosts[number];
             let taken = host.rnic.poll_cq(host.cq, &mut wcs).map_err(refused("poll_cq"))?;
             let full = taken == wcs.len();
+            polled += taken as u32;
+            host.polled_most = host.polled_most.max(polled);
             wcs.truncate(taken);
             self.planter.completions(&mut wcs);
             for wc in wcs {
@@ -273,10 +277,10 @@ impl World {
                     self.plan.crowded || self.model.ops.iter().any(|op| op.planted == by_key)
                 }
                 AsyncEvent::SrqLimitReached(srq) => self.limit_reached(number, srq),
-                AsyncEvent::CqErr(_)
-                | AsyncEvent::QpFatal(_)
-                | AsyncEvent::CommEst(_)
-                | AsyncEvent::SrqErr(_) => false,
+                AsyncEvent::CommEst(qp) => self.established(number, qp.0)?,
+                AsyncEvent::CqErr(cq) => self.overflowed(number, cq)?,
+                AsyncEvent::QpFatal(qp) => self.stopped_by_cq(number, qp.0)?,
+                AsyncEvent::SrqErr(_) => false,
             };
             if !explained {
                 return Err(Violation::new(format!(
@@ -322,7 +326,7 @@ impl World {
     }
 
     /// The endpoint of a QP handle.
-    fn find(&self, host: usize, qp: u32) -> Option<EndpointId> {
+    pub(crate) fn find(&self, host: usize, qp: u32) -> Option<EndpointId> {
         let ours = |id: &&EndpointId| self.model.endpoints[**id].qp.0 == qp;
         let mut here = self.model.by_qpn.range((host, 0)..(host + 1, 0)).map(|(_, id)| id);
         here.find(ours).copied()
@@ -332,7 +336,8 @@ impl World {
     fn peer_was_bad(&mut self, host: usize, qp: u32) -> Result<bool, Violation> {
         let Some(id) = self.find(host, qp) else { return Ok(false) };
         if self.model.endpoints[id].qp_type == QpType::Dct {
-            return Ok(self.model.ops.iter().any(|op| op.dest == id && op.planted.is_some()));
+            let bad = |op: &Op| op.planted.is_some() || self.model.was_bereft(op);
+            return Ok(self.model.ops.iter().any(|op| op.dest == id && bad(op)));
         }
         let state = self.state(id)?;
         let endpoint = &mut self.model.endpoints[id];

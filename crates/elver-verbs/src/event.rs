@@ -11,7 +11,7 @@ pub enum AsyncEvent {
     QpReqErr(Qp),
     /// The responder refused a request: remote access violation.
     QpAccessErr(Qp),
-    /// The first packet arrived at a QP in RTR.
+    /// The first packet arrived at an RC or UC QP in RTR; told once until the QP is reset.
     CommEst(Qp),
     /// The send queue is drained (SQD).
     SqDrained(Qp),

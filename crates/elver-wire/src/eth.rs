@@ -1,5 +1,5 @@
 use crate::bytes::{u16_at, u24_at, u32_at, u64_at};
-use crate::{ParseError, Qpn, Syndrome, Transport};
+use crate::{Msn, ParseError, Qpn, Syndrome, Transport};
 
 /// RDMA extended transport header (IBTA 9.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ impl Reth {
 pub struct Aeth {
     /// What it says.
     pub syndrome: Syndrome,
-    /// Message sequence number; 24 bits, the rest is not sent.
-    pub msn: u32,
+    /// Message sequence number.
+    pub msn: Msn,
 }
 
 impl Aeth {
@@ -48,12 +48,12 @@ impl Aeth {
         if !syndrome.exists_on(transport) {
             return Err(ParseError::Syndrome(bytes[0]));
         }
-        Ok(Aeth { syndrome, msn: u24_at(bytes, 1) })
+        Ok(Aeth { syndrome, msn: Msn::from_wrapping(u24_at(bytes, 1)) })
     }
 
     #[inline]
     pub(crate) fn emit(self, out: &mut [u8]) {
-        let word = u32::from(self.syndrome.to_byte()) << 24 | (self.msn & 0xff_ffff);
+        let word = u32::from(self.syndrome.to_byte()) << 24 | self.msn.get();
         out[..4].copy_from_slice(&word.to_be_bytes());
     }
 }

@@ -277,9 +277,9 @@ impl Headers {
     /// Length in bytes, from the BTH to before the payload.
     #[inline]
     pub const fn header_len(&self) -> usize {
-        match self.message {
-            Message::Cnp => BTH_LEN + CNP_RESERVED,
-            _ => BTH_LEN + self.route.header_len() + self.opcode.operation().extended_len(),
+        match self.opcode.operation() {
+            Some(operation) => BTH_LEN + self.route.header_len() + operation.extended_len(),
+            None => BTH_LEN + CNP_RESERVED,
         }
     }
 
@@ -363,7 +363,7 @@ fn put_word(buf: &mut [u8], at: usize, word: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NakCode;
+    use crate::{Credits, HEADERS_MAX, Msn, NakCode, PACKET_MAX};
 
     #[test]
     fn nonsense_cannot_be_built() {
@@ -375,13 +375,13 @@ mod tests {
         assert!(Headers::new(Route::Uc, Message::SendOnly(Tail::Inv(1)), qpn, psn).is_err());
         let eth = DcEth { src_qpn: qpn, stream: 0, session: 0 };
         let connect = Some(DcConnect { access_key: 1, mtu: 5 });
-        let aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 0 };
+        let aeth = Aeth { syndrome: Syndrome::Ack(Credits::UNCOUNTED), msn: Msn::default() };
         assert_eq!(
             Headers::new(Route::Dc { eth, connect }, Message::Ack(aeth), qpn, psn),
             Err(WireError::ConnectInResponse)
         );
         let syndrome = Syndrome::Nak(NakCode::DcNoContext);
-        let no_context = Message::Ack(Aeth { syndrome, msn: 0 });
+        let no_context = Message::Ack(Aeth { syndrome, msn: Msn::default() });
         assert!(Headers::new(Route::Dc { eth, connect: None }, no_context, qpn, psn).is_ok());
         assert_eq!(
             Headers::new(Route::Rc, no_context, qpn, psn),
@@ -391,5 +391,23 @@ mod tests {
             Headers::new(Route::Ud(deth), Message::Cnp, qpn, psn),
             Err(WireError::CnpRoute(Transport::Ud))
         );
+    }
+
+    #[test]
+    fn longest_headers() {
+        let (qpn, psn) = (Qpn::from_wrapping(5), Psn::from_wrapping(6));
+        let eth = DcEth { src_qpn: qpn, stream: 0, session: 0 };
+        let connect = Some(DcConnect { access_key: 1, mtu: 5 });
+        let lengths = |payload: bool| {
+            Operation::ALL.iter().filter(move |operation| operation.has_payload() == payload).map(
+                |operation| {
+                    let opcode = Opcode::new(Transport::Dc, *operation).unwrap();
+                    let route = Route::Dc { eth, connect };
+                    Headers::of(opcode, route, Message::SendMiddle, qpn, psn).header_len()
+                },
+            )
+        };
+        assert_eq!(lengths(true).max(), Some(HEADERS_MAX));
+        assert!(packet_len(lengths(false).max().unwrap(), 0) < PACKET_MAX);
     }
 }

@@ -28,9 +28,9 @@ mod view;
 pub use eth::{Aeth, AtomicEth, DcConnect, DcEth, Deth, Reth};
 pub use headers::{Headers, Message, Route, Tail, WireError, packet_len};
 pub use icrc::{Flow, IcrcMismatch, IpId};
-pub use number::{Psn, Qpn};
+pub use number::{Msn, Psn, Qpn};
 pub use opcode::{Opcode, Operation, Transport};
-pub use syndrome::{NakCode, Syndrome};
+pub use syndrome::{Credits, NakCode, Syndrome};
 pub use timer::{RnrTimer, Timeout};
 pub use view::{PacketView, ParseError};
 
@@ -40,7 +40,8 @@ pub const BTH_LEN: usize = 12;
 pub const ICRC_LEN: usize = 4;
 /// Longest payload of a packet in bytes: the largest path MTU.
 pub const PAYLOAD_MAX: usize = 4096;
-/// Longest headers in front of a payload: those of a DC WRITE_ONLY_WITH_IMM that connects.
+/// Longest headers in front of a payload: those of a DC WRITE_ONLY_WITH_IMM that connects. Atomics
+/// have longer ones, and no payload.
 pub const HEADERS_MAX: usize = BTH_LEN + DcEth::LEN + DcConnect::LEN + Reth::LEN + 4;
 /// Longest packet in bytes, from the BTH to the ICRC.
 pub const PACKET_MAX: usize = HEADERS_MAX + PAYLOAD_MAX + ICRC_LEN;

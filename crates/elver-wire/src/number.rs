@@ -62,6 +62,36 @@ impl fmt::Display for Psn {
     }
 }
 
+/// A message sequence number: how many messages a responder completed, 24 bits that wrap
+/// (IBTA 9.7.7.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Msn(u32);
+
+impl Msn {
+    /// The number, if it fits 24 bits.
+    pub const fn new(msn: u32) -> Option<Msn> {
+        if msn <= MASK { Some(Msn(msn)) } else { None }
+    }
+
+    /// The low 24 bits.
+    #[inline]
+    pub const fn from_wrapping(msn: u32) -> Msn {
+        Msn(msn & MASK)
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The one after it.
+    #[inline]
+    pub const fn next(self) -> Msn {
+        Msn(self.0.wrapping_add(1) & MASK)
+    }
+}
+
 /// A queue pair number: 24 bits (IBTA 3.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Qpn(u32);
@@ -104,6 +134,8 @@ mod tests {
         assert_eq!(Psn(2).distance(last), 3);
         assert!(last.is_before(Psn(2)));
         assert_eq!(Psn::new(MASK + 1), None);
+        assert_eq!(Msn::new(MASK).map(Msn::next), Some(Msn::default()));
+        assert_eq!(Msn::new(MASK + 1), None);
     }
 
     proptest! {

@@ -47,7 +47,8 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opcode {
     transport: Transport,
-    operation: Operation,
+    /// None for congestion notification alone.
+    operation: Option<Operation>,
 }
 
 /// The byte of a congestion notification packet.
@@ -168,7 +169,7 @@ impl Operation {
 
 impl Opcode {
     /// Congestion notification.
-    pub const CNP: Opcode = Opcode { transport: Transport::Cnp, operation: Operation::SendMiddle };
+    pub const CNP: Opcode = Opcode { transport: Transport::Cnp, operation: None };
 
     /// The opcode of an operation on a transport, if the transport has it. Congestion notification
     /// is [`Opcode::CNP`].
@@ -180,7 +181,7 @@ impl Opcode {
             Transport::Ud => matches!(operation, Operation::SendOnly | Operation::SendOnlyImm),
             Transport::Cnp => false,
         };
-        if known { Some(Opcode { transport, operation }) } else { None }
+        if known { Some(Opcode { transport, operation: Some(operation) }) } else { None }
     }
 
     /// The transport.
@@ -189,9 +190,9 @@ impl Opcode {
         self.transport
     }
 
-    /// The operation; of no meaning for congestion notification.
+    /// The operation; none for congestion notification.
     #[inline]
-    pub const fn operation(self) -> Operation {
+    pub const fn operation(self) -> Option<Operation> {
         self.operation
     }
 
@@ -215,14 +216,15 @@ impl Opcode {
     /// Its byte.
     #[inline]
     pub const fn to_byte(self) -> u8 {
+        let Some(operation) = self.operation else { return CNP };
         let transport = match self.transport {
             Transport::Rc => 0,
             Transport::Uc => 1,
             Transport::Ud => 3,
+            Transport::Cnp => CNP >> 5,
             Transport::Dc => 6,
-            Transport::Cnp => return CNP,
         };
-        transport << 5 | self.operation as u8
+        transport << 5 | operation as u8
     }
 }
 

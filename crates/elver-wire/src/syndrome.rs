@@ -3,15 +3,31 @@ use crate::{ParseError, RnrTimer, Transport};
 /// What an AETH says (IBTA 9.7.5.2, table 43).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// Acknowledged. The credits are a code of 5 bits; 0x1f counts none.
-    Ack {
-        /// The code, 0 to 31.
-        credits: u8,
-    },
+    /// Acknowledged, with room for so many more messages.
+    Ack(Credits),
     /// The receiver was not ready: wait, then send again.
     RnrNak(RnrTimer),
     /// Refused.
     Nak(NakCode),
+}
+
+/// How many receives a responder has left, as a code of 5 bits (IBTA 9.7.7.2.1, table 44).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Credits(u8);
+
+impl Credits {
+    /// The responder does not count them.
+    pub const UNCOUNTED: Credits = Credits(0x1f);
+
+    /// The credits of a code of 5 bits.
+    pub const fn new(code: u8) -> Option<Credits> {
+        if code < 32 { Some(Credits(code)) } else { None }
+    }
+
+    /// Their code.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
 }
 
 /// Why a request was refused (IBTA 9.7.5.2.8, table 46).
@@ -38,11 +54,11 @@ impl Syndrome {
         matches!(transport, Transport::Dc) || !matches!(self, Syndrome::Nak(NakCode::DcNoContext))
     }
 
-    /// The byte on the wire; only the low 5 bits of `credits` count.
+    /// The byte on the wire.
     #[inline]
     pub const fn to_byte(self) -> u8 {
         match self {
-            Syndrome::Ack { credits } => credits & 0x1f,
+            Syndrome::Ack(credits) => credits.code(),
             Syndrome::RnrNak(timer) => 0x20 | timer.code(),
             Syndrome::Nak(code) => {
                 0x60 | match code {
@@ -65,7 +81,7 @@ impl Syndrome {
     pub fn from_byte(byte: u8) -> Result<Syndrome, ParseError> {
         let low = byte & 0x1f;
         let code = match byte >> 5 {
-            0 => return Ok(Syndrome::Ack { credits: low }),
+            0 => return Ok(Syndrome::Ack(Credits(low))),
             1 => {
                 return RnrTimer::new(low).map(Syndrome::RnrNak).ok_or(ParseError::Syndrome(byte));
             }

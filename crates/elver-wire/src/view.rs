@@ -91,7 +91,7 @@ impl<'a> PacketView<'a> {
             return Err(ParseError::Padding);
         }
         let payload = &payload[..payload.len() - pad];
-        let carries = opcode != Opcode::CNP && opcode.operation().has_payload();
+        let carries = opcode.operation().is_some_and(Operation::has_payload);
         let max = if carries { PAYLOAD_MAX } else { 0 };
         if payload.len() > max {
             return Err(ParseError::Oversized { got: payload.len(), max });
@@ -148,7 +148,7 @@ fn parse_route(opcode: Opcode, body: &[u8]) -> Result<(Route, usize), ParseError
             if !connects {
                 return Ok((Route::Dc { eth, connect: None }, at));
             }
-            if opcode.operation().is_response() {
+            if opcode.operation().is_some_and(Operation::is_response) {
                 return Err(ParseError::Reserved);
             }
             need(body, at + DcConnect::LEN)?;
@@ -161,11 +161,10 @@ fn parse_route(opcode: Opcode, body: &[u8]) -> Result<(Route, usize), ParseError
 /// The message with its headers, and where the payload begins.
 #[inline]
 fn parse_message(opcode: Opcode, body: &[u8], at: usize) -> Result<(Message, usize), ParseError> {
-    if opcode == Opcode::CNP {
+    let Some(operation) = opcode.operation() else {
         need(body, at + CNP_RESERVED)?;
         return Ok((Message::Cnp, at + CNP_RESERVED));
-    }
-    let operation = opcode.operation();
+    };
     let end = at + operation.extended_len();
     need(body, end)?;
     let ext = &body[at..end];
@@ -203,7 +202,7 @@ fn parse_message(opcode: Opcode, body: &[u8], at: usize) -> Result<(Message, usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PACKET_MAX, Syndrome, packet_len};
+    use crate::{Msn, PACKET_MAX, Syndrome, packet_len};
     use proptest::prelude::*;
 
     fn tails() -> impl Strategy<Value = Tail> {
@@ -220,6 +219,7 @@ mod tests {
 
     fn aeths() -> impl Strategy<Value = Aeth> {
         (any::<u8>(), 0u32..1 << 24).prop_filter_map("syndrome", |(byte, msn)| {
+            let msn = Msn::from_wrapping(msn);
             Some(Aeth { syndrome: Syndrome::from_byte(byte).ok()?, msn })
         })
     }
@@ -291,8 +291,8 @@ mod tests {
                 headers.becn,
             ] = flags;
             headers.pkey = pkey;
-            let payload =
-                if headers.opcode().operation().has_payload() { &payload[..] } else { &[] };
+            let carries = headers.opcode().operation().is_some_and(Operation::has_payload);
+            let payload = if carries { &payload[..] } else { &[] };
             let mut buf = [0xa5; PACKET_MAX];
             let at = headers.emit(&mut buf, payload.len());
             buf[at..at + payload.len()].copy_from_slice(payload);
@@ -343,6 +343,7 @@ mod tests {
             }
         }
     }
+
     fn refusal(opcode: u8, change: impl FnOnce(&mut [u8])) -> ParseError {
         let mut bytes = [0; 100];
         bytes[0] = opcode;

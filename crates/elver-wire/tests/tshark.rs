@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use elver_wire::{
-    Aeth, AtomicEth, BTH_LEN, DcConnect, DcEth, Deth, Flow, Headers, ICRC_LEN, Message, NakCode,
-    Opcode, PACKET_MAX, PAYLOAD_MAX, Psn, Qpn, Reth, RnrTimer, Route, Syndrome, Tail, Transport,
-    UDP_PORT, icrc, packet_len,
+    Aeth, AtomicEth, BTH_LEN, Credits, DcConnect, DcEth, Deth, Flow, Headers, ICRC_LEN, Message,
+    Msn, NakCode, Opcode, Operation, PACKET_MAX, PAYLOAD_MAX, Psn, Qpn, Reth, RnrTimer, Route,
+    Syndrome, Tail, Transport, UDP_PORT, icrc, packet_len,
 };
 
 #[test]
@@ -85,8 +85,8 @@ fn flows() -> [Flow; 2] {
 
 /// Every message there is, each syndrome among them.
 fn messages() -> Vec<Message> {
-    let aeth = |syndrome| Aeth { syndrome, msn: 0xab_cdef };
-    let ack = aeth(Syndrome::Ack { credits: 0x1f });
+    let aeth = |syndrome| Aeth { syndrome, msn: Msn::from_wrapping(0xab_cdef) };
+    let ack = aeth(Syndrome::Ack(Credits::UNCOUNTED));
     let mut messages = vec![
         Message::SendFirst,
         Message::SendMiddle,
@@ -143,7 +143,11 @@ fn on_route(flow: &Flow, route: Route) -> Vec<Sent> {
         headers.fecn = turn & 8 != 0;
         headers.becn = turn & 16 != 0;
         headers.pkey = if turn & 1 != 0 { 0xffff } else { 0x8001 };
-        let len = if headers.opcode().operation().has_payload() { 41 + turn % 4 } else { 0 };
+        let len = if headers.opcode().operation().is_some_and(Operation::has_payload) {
+            41 + turn % 4
+        } else {
+            0
+        };
         let payload: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
         sent.push(Sent::new(flow, headers, &payload));
     }
@@ -352,7 +356,7 @@ fn standard_fields(sent: &Sent) -> Fields {
         number("infiniband.aeth.syndrome", byte);
         number("infiniband.aeth.syndrome.opcode", byte >> 5);
         number(detail, byte & 0x1f);
-        number("infiniband.aeth.msn", msn.into());
+        number("infiniband.aeth.msn", msn.get().into());
     }
     if let Message::AtomicAck(_, original) = message {
         number("infiniband.atomicacketh.origremdt", original);

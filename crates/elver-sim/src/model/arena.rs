@@ -22,6 +22,10 @@ pub(crate) enum Room {
     Closed,
     /// Everything, but in another protection domain.
     Foreign,
+    /// Everything, until it is deregistered.
+    Mortal,
+    /// It was deregistered: nothing.
+    Dead,
 }
 
 /// A part of a host's memory.
@@ -62,7 +66,9 @@ pub(crate) struct Chunk {
     /// What it holds where nothing was written.
     pub(crate) fill: Stream,
     pub(crate) claims: Vec<Claim>,
-    room: Room,
+    pub(crate) room: Room,
+    /// What it held when it was deregistered, and holds ever after.
+    pub(crate) frozen: Option<Vec<u8>>,
     used: u32,
 }
 
@@ -120,7 +126,7 @@ impl Arena {
         let local = AccessFlags::LOCAL_WRITE;
         let remote = AccessFlags::REMOTE_CHANGES | AccessFlags::REMOTE_READ | AccessFlags::MW_BIND;
         let (pd, mut access) = match room {
-            Room::Open => (self.pd, local | remote),
+            Room::Open | Room::Mortal | Room::Dead => (self.pd, local | remote),
             Room::Closed => (self.pd, local),
             Room::Foreign => (self.foreign, local | remote),
         };
@@ -144,7 +150,7 @@ impl Arena {
             .reg_mr(pd, memory.clone(), iova, access)
             .map_err(|error| Violation::new(format!("reg_mr was refused: {error}")))?;
         let claims = Vec::new();
-        self.chunks.push(Chunk { memory, info, fill, claims, room, used: 0 });
+        self.chunks.push(Chunk { memory, info, fill, claims, room, frozen: None, used: 0 });
         Ok(index)
     }
 
@@ -154,6 +160,26 @@ impl Arena {
             return;
         }
         self.chunks[range.chunk].claims.push(Claim { offset, len, owner });
+    }
+
+    /// The chunk of a range, if that may be deregistered, or was.
+    pub(crate) fn mortal(&self, range: Range) -> Option<(ArenaId, usize)> {
+        let room = self.chunk(range).room;
+        matches!(room, Room::Mortal | Room::Dead).then_some((self.id, range.chunk))
+    }
+
+    /// Deregisters a chunk.
+    pub(crate) fn bury(
+        &mut self,
+        rnic: &mut Rnic<SimMemory>,
+        chunk: usize,
+    ) -> Result<(), Violation> {
+        let chunk = &mut self.chunks[chunk];
+        rnic.dereg_mr(chunk.info.mr)
+            .map_err(|error| Violation::new(format!("dereg_mr was refused: {error}")))?;
+        chunk.room = Room::Dead;
+        chunk.frozen = Some(chunk.memory.view().to_vec());
+        Ok(())
     }
 
     fn chunk(&self, range: Range) -> &Chunk {

@@ -50,7 +50,8 @@ impl Model {
                 let crowded = self.crowded && source.qp_type == QpType::Dci;
                 source.qp_type.is_reliable() && source.rnr_bounded && (late || crowded)
             }
-            _ => op.planted.is_some_and(|planted| leads_to(planted) == status),
+            WcStatus::RemAccessErr if self.was_bereft(op) => true,
+            _ => op.planted.is_some_and(|planted| leads_to(planted) == Some(status)),
         };
         if justified {
             return Ok(());
@@ -64,6 +65,14 @@ impl Model {
              (wrong on purpose: {planted}; its QP is in {state})",
             op.opcode, source.host, target.host, source.qp_type,
         )))
+    }
+
+    /// Whether a WR may wait without end, so that its QP must be stopped for it to complete.
+    pub(crate) fn may_wait_forever(&self, id: OpId, network: &Network) -> bool {
+        let (source, target) = (self.source(id), self.target(id));
+        source.setup.timeout == 0
+            && source.qp_type.is_reliable()
+            && (network.disturbed(source.host, target.host) || self.may_be_deaf(self.ops[id].dest))
     }
 
     /// Checks that receives of an endpoint may be flushed.
@@ -97,18 +106,20 @@ impl Model {
     }
 }
 
-/// The status that a bad WR gets.
-fn leads_to(planted: Planted) -> WcStatus {
-    match planted {
+/// The status that a bad WR gets, if its sender hears of it.
+fn leads_to(planted: Planted) -> Option<WcStatus> {
+    Some(match planted {
         Planted::RemoteKey
         | Planted::RemoteRange
         | Planted::RemoteRights
         | Planted::RemoteDomain
+        | Planted::RemoteDeregistered
         | Planted::StaleWindow
         | Planted::AccessKey
         | Planted::InvalidateNothing => WcStatus::RemAccessErr,
         Planted::TooLong | Planted::Misaligned => WcStatus::RemInvReqErr,
         Planted::LocalKey | Planted::InvalidateLocally => WcStatus::LocProtErr,
         Planted::BindRange => WcStatus::MwBindErr,
-    }
+        Planted::QKey => return None,
+    })
 }

@@ -116,7 +116,8 @@ impl Model {
                 op.planted.is_some() || !op.succeeded() || self.source(id).qp_type == QpType::Uc;
             if uncertain { self.target(id).queue } else { None }
         };
-        self.ops.iter().enumerate().filter_map(uncertain).collect()
+        let overflown = (0..self.queues.len()).filter(|queue| self.queues[*queue].overflown);
+        self.ops.iter().enumerate().filter_map(uncertain).chain(overflown).collect()
     }
 
     fn check_chunk(
@@ -126,6 +127,12 @@ impl Model {
         stained: &BTreeSet<QueueId>,
     ) -> Result<(), Violation> {
         let bytes = chunk.memory.view();
+        if chunk.frozen.as_ref().is_some_and(|frozen| frozen[..] != bytes[..]) {
+            return Err(Violation::new(format!(
+                "host {}: the region at {:#x} was changed after it had been deregistered",
+                arena.host, chunk.info.addr
+            )));
+        }
         let mut claims: Vec<&Claim> = chunk.claims.iter().collect();
         claims.sort_by_key(|claim| claim.offset);
         let untouched = |from: usize, to: usize| {
@@ -375,11 +382,20 @@ impl Model {
                 let same = arena.look(range, |bytes| stream.matches(from, bytes));
                 if changed || !same { Some(changed) } else { None }
             }
-            Effect::None if op.takes_receive() && !self.arenas[self.target(id).arena].lost => {
+            Effect::None
+                if op.takes_receive()
+                    && !self.arenas[self.target(id).arena].lost
+                    && !self.loses_completions(id) =>
+            {
                 Some(op.delivered > 0)
             }
             _ => None,
         }
+    }
+
+    /// Whether a WR's target lost completions of receives, so that nobody knows what it received.
+    fn loses_completions(&self, id: OpId) -> bool {
+        self.target(id).queue.is_some_and(|queue| self.queues[queue].overflown)
     }
 
     /// A message that was sent with success was received, unless its transport may lose it.
@@ -391,6 +407,9 @@ impl Model {
             return Ok(());
         }
         let (source, target) = (self.source(id), self.target(id));
+        if self.loses_completions(id) {
+            return Ok(());
+        }
         let late = target.queue.is_some_and(|queue| self.queues[queue].late);
         let may_be_lost = !source.qp_type.is_reliable()
             && (network.disturbed(source.host, target.host)

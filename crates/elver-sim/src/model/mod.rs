@@ -79,10 +79,14 @@ pub(crate) enum Planted {
     RemoteRights,
     /// A region of another protection domain.
     RemoteDomain,
+    /// A region that was deregistered.
+    RemoteDeregistered,
     /// A memory window that was invalidated, or that is bound on another QP.
     StaleWindow,
     /// The wrong DC access key.
     AccessKey,
+    /// The wrong Q_Key.
+    QKey,
     /// An lkey that opens nothing.
     LocalKey,
     /// A message longer than the receive.
@@ -142,6 +146,8 @@ pub(crate) struct Op {
     pub(crate) local: Vec<Range>,
     pub(crate) planted: Option<Planted>,
     pub(crate) window: Option<WindowId>,
+    /// The chunk that it uses, if that may be deregistered meanwhile.
+    pub(crate) mortal: Option<(ArenaId, usize)>,
     /// The rkey that a SEND invalidates.
     pub(crate) invalidates: Option<u32>,
     pub(crate) state: State,
@@ -163,6 +169,11 @@ impl Op {
 
     pub(crate) fn succeeded(&self) -> bool {
         self.state == State::Done(WcStatus::Success)
+    }
+
+    /// Whether it succeeded, and somebody else had to do something for it.
+    pub(crate) fn answered_by_peer(&self) -> bool {
+        self.succeeded() && !matches!(self.opcode, SendOpcode::BindMw | SendOpcode::LocalInv)
     }
 
     /// Whether it ended in another way than success, so that it may have had no effect.
@@ -202,6 +213,8 @@ pub(crate) struct RecvQueue {
     pub(crate) posted: u64,
     pub(crate) aimed: u64,
     pub(crate) gone: bool,
+    /// Its CQ overflowed: completions of its receives are lost.
+    pub(crate) overflown: bool,
     /// An event is to tell when fewer receives are left; 0 when none is.
     pub(crate) limit: u32,
 }
@@ -276,6 +289,11 @@ pub(crate) struct Endpoint {
     /// Copies of messages that it received.
     pub(crate) received_copies: u64,
     pub(crate) down_since: u64,
+    /// PSN that it sends first.
+    pub(crate) sq_psn: u32,
+    /// It stays in RTR until it hears of its peer; it has to tell of a WR that was posted to it from
+    /// this one on.
+    pub(crate) listens_from: Option<OpId>,
     /// What it was set up with, to be set up so again.
     pub(crate) setup: Setup,
 }
@@ -364,6 +382,21 @@ impl Model {
     /// The endpoint that answers a WR.
     pub(crate) fn target(&self, op: OpId) -> &Endpoint {
         &self.endpoints[self.ops[op].dest]
+    }
+
+    /// Whether a WR uses a chunk that was deregistered after it had been posted.
+    pub(crate) fn was_bereft(&self, op: &Op) -> bool {
+        op.mortal.is_some_and(|(arena, chunk)| self.arenas[arena].chunks[chunk].room == Room::Dead)
+    }
+
+    /// A chunk was deregistered: the RC QPs that answer WRs which use it may fail.
+    pub(crate) fn bereave(&mut self, chunk: (ArenaId, usize)) {
+        let uses = |op: &&Op| op.mortal == Some(chunk) && !op.succeeded();
+        for dest in self.ops.iter().filter(uses).map(|op| op.dest).collect::<Vec<_>>() {
+            if self.endpoints[dest].qp_type == QpType::Rc {
+                self.endpoints[dest].may_fail = true;
+            }
+        }
     }
 
     pub(crate) fn arena(&self, range: Range) -> &Arena {
@@ -479,18 +512,22 @@ fn fails_peer(planted: Planted) -> bool {
         | Planted::RemoteRange
         | Planted::RemoteRights
         | Planted::RemoteDomain
+        | Planted::RemoteDeregistered
         | Planted::StaleWindow
         | Planted::AccessKey
         | Planted::TooLong
         | Planted::Misaligned
         | Planted::InvalidateNothing => true,
-        Planted::LocalKey | Planted::BindRange | Planted::InvalidateLocally => false,
+        Planted::QKey | Planted::LocalKey | Planted::BindRange | Planted::InvalidateLocally => {
+            false
+        }
     }
 }
 
 impl Endpoint {
     /// It does not serve any more.
     pub(crate) fn take_down(&mut self, now: u64) {
+        self.listens_from = None;
         self.phase = Phase::Down;
         self.down_since = now;
         self.interrupted = true;

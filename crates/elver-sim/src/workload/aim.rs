@@ -1,6 +1,6 @@
 //! What a WR does at its target: where it writes, reads and counts, and what is wrong with it.
 
-use elver_verbs::SendOpcode;
+use elver_verbs::{RemoteAddr, SendOpcode};
 
 use super::{Aim, KEY_FLIP, NOWHERE, WORD};
 use crate::model::{
@@ -52,7 +52,8 @@ impl World {
                 {
                     return Ok(aim);
                 }
-                self.aim_write(dest, len, Room::Open)
+                let room = if plain { self.room() } else { Room::Open };
+                self.aim_write(dest, len, room)
             }
         }
     }
@@ -65,12 +66,18 @@ impl World {
         self.aim_write(dest, len, Room::Open)
     }
 
+    /// Where a peer's range lies: where runs meddle, sometimes in what may be deregistered.
+    fn room(&mut self) -> Room {
+        if self.plan.meddles && self.posting.percent(30) { Room::Mortal } else { Room::Open }
+    }
+
     fn aim_write(&mut self, dest: EndpointId, len: u32, room: Room) -> Result<Aim, Violation> {
         let host = self.model.endpoints[dest].host;
         let range = self.take(host, room, len, false)?;
         let id = self.model.ops.len();
         self.model.arenas[range.arena].claim(range, Owner::Written(id));
-        Ok(Aim { effect: Effect::Write(range), remote: self.remote(range), window: None })
+        let mortal = self.model.arena(range).mortal(range);
+        Ok(Aim { effect: Effect::Write(range), remote: self.remote(range), window: None, mortal })
     }
 
     /// Aims at something that must be refused. The range is a WRITE's that must write nothing.
@@ -97,6 +104,16 @@ impl World {
                 remote.addr = info.addr + info.length - u64::from(if atomic { 0 } else { len - 1 });
             }
             Planted::Misaligned => remote.addr += 1,
+            Planted::RemoteDeregistered => {
+                let chunks = &self.model.arenas[self.model.endpoints[dest].arena].chunks;
+                match chunks.iter().find(|chunk| chunk.room == Room::Dead) {
+                    Some(chunk) => {
+                        let info = &chunk.info;
+                        remote = RemoteAddr { addr: info.addr, rkey: info.rkey };
+                    }
+                    None => remote.rkey ^= KEY_FLIP,
+                }
+            }
             Planted::StaleWindow => {
                 let endpoints = &self.model.endpoints;
                 let arena = endpoints[dest].arena;
@@ -125,7 +142,7 @@ impl World {
             self.model.arenas[range.arena].claim(range, Owner::Written(id));
             Effect::Write(range)
         };
-        Ok(Aim { effect, remote, window: None })
+        Ok(Aim { effect, remote, window: None, mortal: None })
     }
 
     fn aim_overwrite(&mut self, lane: LaneId, dest: EndpointId) -> Result<Aim, Violation> {
@@ -142,7 +159,8 @@ impl World {
             }
         };
         let range = self.model.cells[cell].range;
-        Ok(Aim { effect: Effect::Overwrite(cell), remote: self.remote(range), window: None })
+        let remote = self.remote(range);
+        Ok(Aim { effect: Effect::Overwrite(cell), remote, window: None, mortal: None })
     }
 
     fn add_cell(&mut self, range: Range, kind: CellKind) -> CellId {
@@ -170,7 +188,7 @@ impl World {
             CellKind::Overwritten(_) | CellKind::Counter { .. } => 0,
         };
         let remote = self.remote(*range);
-        Ok(Aim { effect: Effect::Swap { cell, expected }, remote, window: None })
+        Ok(Aim { effect: Effect::Swap { cell, expected }, remote, window: None, mortal: None })
     }
 
     fn aim_add(&mut self, dest: EndpointId) -> Result<Aim, Violation> {
@@ -191,7 +209,7 @@ impl World {
         };
         let add = self.posting.between(1, ADD_MAX);
         let remote = self.remote(self.model.cells[cell].range);
-        Ok(Aim { effect: Effect::Add { cell, add }, remote, window: None })
+        Ok(Aim { effect: Effect::Add { cell, add }, remote, window: None, mortal: None })
     }
 
     /// Reads what nobody writes, or what an earlier WRITE of the same lane wrote.
@@ -206,6 +224,7 @@ impl World {
                 Effect::Write(range)
                     if self.model.ops[*id].dest == dest
                         && self.model.ops[*id].planted.is_none()
+                        && !self.model.was_bereft(&self.model.ops[*id])
                         && range.len >= len =>
                 {
                     Some((self.model.ops[*id].content, range))
@@ -218,11 +237,14 @@ impl World {
             let skip = self.posting.between(0, u64::from(range.len - len)) as u32;
             let remote = self.remote(range.part(skip, len));
             let effect = Effect::Read(stream, offset + u64::from(skip));
-            return Ok(Aim { effect, remote, window: None });
+            let mortal = self.model.arena(range).mortal(range);
+            return Ok(Aim { effect, remote, window: None, mortal });
         }
         let host = self.model.endpoints[dest].host;
-        let range = self.take(host, Room::Open, len, false)?;
-        Ok(Aim { effect: self.reads(range), remote: self.remote(range), window: None })
+        let room = self.room();
+        let range = self.take(host, room, len, false)?;
+        let mortal = self.model.arena(range).mortal(range);
+        Ok(Aim { effect: self.reads(range), remote: self.remote(range), window: None, mortal })
     }
 
     pub(super) fn reads(&self, range: Range) -> Effect {

@@ -9,8 +9,9 @@ use elver_verbs::{
 };
 
 use crate::model::{
-    CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, Owner, Planted, QueueId,
-    Range, Recv, Room, State, Violation, WindowId, WindowState, message_id, recv_wr_id, send_wr_id,
+    ArenaId, CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, Owner, Planted,
+    QueueId, Range, Recv, Room, State, Violation, WindowId, WindowState, message_id, recv_wr_id,
+    send_wr_id,
 };
 use crate::pattern::Stream;
 use crate::trace::Event;
@@ -49,10 +50,16 @@ struct Aim {
     effect: Effect,
     remote: RemoteAddr,
     window: Option<WindowId>,
+    /// The chunk there, if it may be deregistered meanwhile.
+    mortal: Option<(ArenaId, usize)>,
 }
 
-const NOWHERE: Aim =
-    Aim { effect: Effect::None, remote: RemoteAddr { addr: 0, rkey: 0 }, window: None };
+const NOWHERE: Aim = Aim {
+    effect: Effect::None,
+    remote: RemoteAddr { addr: 0, rkey: 0 },
+    window: None,
+    mortal: None,
+};
 
 impl World {
     /// Posts up to `count` WRs on a lane, in one call.
@@ -152,21 +159,24 @@ impl World {
             Planted::RemoteRange,
             Planted::RemoteRights,
             Planted::RemoteDomain,
+            Planted::RemoteDeregistered,
             Planted::StaleWindow,
         ];
         let mut choices = Vec::new();
         match opcode {
             O::Send | O::SendWithImm => choices.extend([Planted::TooLong, Planted::LocalKey]),
             O::Write => choices.extend(remote.into_iter().chain([Planted::LocalKey])),
-            O::WriteWithImm => choices.extend(&remote[..4]),
+            O::WriteWithImm => choices.extend(&remote[..5]),
             O::Read => choices.extend(remote.into_iter().chain([Planted::LocalKey])),
             O::CompareSwap | O::FetchAdd => {
-                choices.extend(remote[..4].iter().copied().chain([Planted::Misaligned]));
+                choices.extend(remote[..5].iter().copied().chain([Planted::Misaligned]));
             }
             O::SendWithInv | O::BindMw | O::LocalInv => {}
         }
-        if qp_type == QpType::Dci {
-            choices.push(Planted::AccessKey);
+        match qp_type {
+            QpType::Dci => choices.push(Planted::AccessKey),
+            QpType::Ud => choices.push(Planted::QKey),
+            _ => {}
         }
         let chosen = if choices.is_empty() { None } else { Some(self.posting.pick(&choices)) };
         chosen.filter(|planted| {
@@ -322,11 +332,11 @@ impl World {
         flags.set(SendFlags::FENCE, closes.is_some() || self.posting.percent(15));
         let invalidates = match (opcode, closes) {
             (SendOpcode::SendWithInv, Some(window)) => Some(self.model.windows[window].rkey),
-            (SendOpcode::SendWithInv, None) => Some(self.posting.next_u64() as u32 | KEY_FLIP),
+            (SendOpcode::SendWithInv, None) => Some(self.key_not_to_invalidate(dest)),
             _ => None,
         };
         let imm = message_id(id);
-        let Aim { effect, remote, window } = aim;
+        let Aim { effect, remote, window, mortal } = aim;
         let op = match opcode {
             SendOpcode::SendWithImm => SendOp::SendWithImm(imm),
             SendOpcode::SendWithInv => SendOp::SendWithInv(invalidates.unwrap_or(0)),
@@ -357,11 +367,12 @@ impl World {
             local: fetched,
             planted,
             window: closes.or(window),
+            mortal,
             invalidates,
             state: State::Outstanding,
             delivered: 0,
         };
-        let wrong_key = planted == Some(Planted::AccessKey);
+        let wrong_key = matches!(planted, Some(Planted::AccessKey | Planted::QKey));
         let address = self.address(lane, dest, wrong_key);
         self.note(noted);
         Ok(Prepared { id: send_wr_id(id), op, flags, sges, inline, dest: address })
@@ -395,7 +406,8 @@ impl World {
         let ah = self.hosts[source.host].ahs[target.host];
         match source.qp_type {
             QpType::Ud => {
-                Some(Dest::Ud { ah, remote_qpn: target.qpn, remote_qkey: target.setup.qkey })
+                let remote_qkey = target.setup.qkey ^ u32::from(wrong_key);
+                Some(Dest::Ud { ah, remote_qpn: target.qpn, remote_qkey })
             }
             QpType::Dci => Some(Dest::Dc {
                 ah,
@@ -534,6 +546,7 @@ impl World {
             local: fetched,
             planted: None,
             window: None,
+            mortal: None,
             invalidates: None,
             state: State::Outstanding,
             delivered: 0,

@@ -42,6 +42,7 @@ impl World {
             local: Vec::new(),
             planted: None,
             window: None,
+            mortal: aim.mortal,
             invalidates: None,
             state: State::Outstanding,
             delivered: 0,

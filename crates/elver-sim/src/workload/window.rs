@@ -40,7 +40,7 @@ impl World {
             _ => self.reads(range),
         };
         let remote = RemoteAddr { rkey, ..self.remote(range) };
-        Some(Aim { effect, remote, window: Some(id) })
+        Some(Aim { effect, remote, window: Some(id), mortal: None })
     }
 
     /// An open window of `dest` that may be closed: by its peer at any time, by its owner when
@@ -58,6 +58,25 @@ impl World {
                 && (by_peer || window.uses == 0)
         };
         self.model.windows.iter().position(fits).filter(|_| peers)
+    }
+
+    /// An rkey that a SEND to `dest` must not be able to invalidate: of a window that is open on
+    /// another QP of that host, of a region, or of nothing. A DCT, which cannot bind, has no other.
+    pub(super) fn key_not_to_invalidate(&mut self, dest: EndpointId) -> u32 {
+        let arena = self.model.endpoints[dest].arena;
+        let foreign = |window: &&Window| {
+            window.owner != dest
+                && window.state == WindowState::Open
+                && self.model.endpoints[window.owner].arena == arena
+        };
+        let window = self.model.windows.iter().find(foreign).map(|window| window.rkey);
+        let region = self.model.arenas[arena].chunks.first().map(|chunk| chunk.info.rkey);
+        let nothing = self.posting.next_u64() as u32 | KEY_FLIP;
+        match self.posting.below(3) {
+            0 => window.unwrap_or(nothing),
+            1 => region.unwrap_or(nothing),
+            _ => nothing,
+        }
     }
 
     /// Binds a window on an RC or UC QP for its peer, or invalidates one; both also badly.
@@ -99,6 +118,7 @@ impl World {
             local: Vec::new(),
             planted,
             window,
+            mortal: None,
             invalidates: None,
             state: State::Outstanding,
             delivered: 0,

@@ -1,0 +1,130 @@
+//! The paths, each with what one of its operations is.
+
+use std::fmt;
+
+use anyhow::Result;
+use elver_verbs::{QpType, RemoteAddr, SendOp};
+use elver_wire::IpId;
+
+use crate::{local, remote, wire};
+
+/// One iteration of a path.
+pub(crate) type Step = Box<dyn FnMut()>;
+
+pub(crate) struct Path {
+    pub(crate) name: &'static str,
+    /// Enough of them that what is done once in a while counts with its share.
+    pub(crate) iterations: u32,
+    pub(crate) prepare: fn() -> Result<Step>,
+    group: Group,
+    /// Operations in one iteration.
+    operations: u32,
+    /// What it is, for people.
+    title: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    /// Packets without a device.
+    Wire,
+    /// Two devices.
+    Remote,
+    /// Two QPs of one device.
+    Local,
+    /// Control.
+    Control,
+}
+
+/// What a WR does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Read,
+    Write,
+    Send,
+}
+
+impl Operation {
+    pub(crate) fn towards(self, remote: RemoteAddr) -> SendOp {
+        match self {
+            Operation::Read => SendOp::Read(remote),
+            Operation::Write => SendOp::Write(remote),
+            Operation::Send => SendOp::Send,
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (group, sides) = match self.group {
+            Group::Wire => ("wire", "initiator,target"),
+            Group::Remote => ("remote", "initiator,target"),
+            Group::Local => ("local", "initiator"),
+            Group::Control => ("control", "initiator"),
+        };
+        let Path { name, iterations, operations, title, .. } = self;
+        write!(f, "{group}\t{name}\t{sides}\t{iterations}\t{operations}\t{title}")
+    }
+}
+
+const OFTEN: u32 = 512;
+/// Bytes of a long message, which makes 256 packets at the largest MTU.
+const LONG: u32 = 1 << 20;
+const LONG_PACKETS: u32 = LONG / 4096;
+
+use Group::{Control, Local, Remote, Wire};
+use Operation::{Read, Send, Write};
+use QpType::{Dci, Rc, Ud};
+
+macro_rules! paths {
+    ($($group:ident $name:literal $iterations:expr, $operations:expr, $title:literal: $prepare:expr;)+) => {
+        /// Every path, in the order of the table.
+        pub(crate) const ALL: &[Path] = &[$(Path {
+            group: $group,
+            name: $name,
+            iterations: $iterations,
+            operations: $operations,
+            title: $title,
+            prepare: || $prepare,
+        }),+];
+    };
+}
+
+paths! {
+    Wire "wire-64" OFTEN, 1, "64 B": wire::write_only(64, IpId::Likely(0));
+    Wire "wire-4096" OFTEN, 1, "4,096 B": wire::write_only(4096, IpId::Likely(0));
+    Wire "wire-64-solved" OFTEN, 1, "64 B, IPv4 identification solved for":
+        wire::write_only(64, IpId::Likely(1));
+    Remote "rc-read-8" OFTEN, 1, "RC READ 8 B": remote::exchange(Rc, Read, 8, 1);
+    Remote "dc-read-8" OFTEN, 1, "DC READ 8 B": remote::exchange(Dci, Read, 8, 1);
+    Remote "rc-write-64" OFTEN, 1, "RC WRITE 64 B": remote::exchange(Rc, Write, 64, 1);
+    Remote "dc-write-64" OFTEN, 1, "DC WRITE 64 B": remote::exchange(Dci, Write, 64, 1);
+    Remote "rc-send-64" OFTEN, 1, "RC SEND 64 B": remote::exchange(Rc, Send, 64, 1);
+    Remote "ud-send-64" OFTEN, 1, "UD SEND 64 B": remote::exchange(Ud, Send, 64, 1);
+    Remote "rc-read-8-x32" 64, 32, "RC READ 8 B, batches of 32": remote::exchange(Rc, Read, 8, 32);
+    Remote "dc-read-8-x32" 64, 32, "DC READ 8 B, batches of 32": remote::exchange(Dci, Read, 8, 32);
+    Remote "rc-write-64-x32" 64, 32, "RC WRITE 64 B, batches of 32":
+        remote::exchange(Rc, Write, 64, 32);
+    Remote "dc-write-64-x32" 64, 32, "DC WRITE 64 B, batches of 32":
+        remote::exchange(Dci, Write, 64, 32);
+    Remote "rc-send-64-x32" 64, 32, "RC SEND 64 B, batches of 32":
+        remote::exchange(Rc, Send, 64, 32);
+    Remote "ud-send-64-x32" 64, 32, "UD SEND 64 B, batches of 32":
+        remote::exchange(Ud, Send, 64, 32);
+    Remote "rc-write-1m" 8, LONG_PACKETS, "RC WRITE 1 MB at MTU 4,096, a packet":
+        remote::exchange(Rc, Write, LONG, 1);
+    Remote "dc-write-1m" 8, LONG_PACKETS, "DC WRITE 1 MB at MTU 4,096, a packet":
+        remote::exchange(Dci, Write, LONG, 1);
+    Local "local-rc-read-8" OFTEN, 1, "RC READ 8 B": local::exchange(Rc, Read, 8, 1);
+    Local "local-dc-read-8" OFTEN, 1, "DC READ 8 B": local::exchange(Dci, Read, 8, 1);
+    Local "local-rc-write-8" OFTEN, 1, "RC WRITE 8 B": local::exchange(Rc, Write, 8, 1);
+    Local "local-dc-write-8" OFTEN, 1, "DC WRITE 8 B": local::exchange(Dci, Write, 8, 1);
+    Local "local-rc-read-8-x32" 64, 32, "RC READ 8 B, batches of 32":
+        local::exchange(Rc, Read, 8, 32);
+    Local "local-dc-read-8-x32" 64, 32, "DC READ 8 B, batches of 32":
+        local::exchange(Dci, Read, 8, 32);
+    Local "local-rc-write-8-x32" 64, 32, "RC WRITE 8 B, batches of 32":
+        local::exchange(Rc, Write, 8, 32);
+    Local "local-dc-write-8-x32" 64, 32, "DC WRITE 8 B, batches of 32":
+        local::exchange(Dci, Write, 8, 32);
+    Control "connect-rc" 64, 1, "creating and connecting an RC QP pair": remote::connect();
+}
