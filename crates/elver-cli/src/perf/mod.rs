@@ -54,7 +54,7 @@ fn run_client(op: Op, args: &ClientArgs, capture: Option<&Path>) -> Result<(), F
 }
 
 /// The address that the route to `server` starts from.
-fn own_address(server: IpAddr) -> Result<IpAddr, Failure> {
+pub(crate) fn own_address(server: IpAddr) -> Result<IpAddr, Failure> {
     let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect((server, EXCHANGE_PORT))?;
@@ -121,7 +121,7 @@ fn second_file(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn soft_config(own: IpAddr, args: &DeviceArgs, capture: Option<&Path>) -> SoftConfig {
+pub(crate) fn soft_config(own: IpAddr, args: &DeviceArgs, capture: Option<&Path>) -> SoftConfig {
     let mut config = SoftConfig::for_address(own);
     config.gso = !args.no_offload;
     config.gro = !args.no_offload;
@@ -134,7 +134,7 @@ fn soft_config(own: IpAddr, args: &DeviceArgs, capture: Option<&Path>) -> SoftCo
 }
 
 /// Waits a moment in the way that was asked for.
-fn idle(device: &mut SoftDevice, mode: IdleMode, empty: u32) {
+pub(crate) fn idle(device: &mut SoftDevice, mode: IdleMode, empty: u32) {
     /// Looks before the first rest.
     const SPINS: u32 = 64;
     match mode {
