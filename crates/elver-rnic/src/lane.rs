@@ -5,12 +5,15 @@
 //! (go-back-N), and completes its WRs in order. What is not done here: local copies
 //! ([`crate::local`]) and the consequences of a failed WR for the QP ([`crate::qp`]).
 
+mod packet;
+mod probe;
+
 use alloc::collections::VecDeque;
 
 use elver_verbs::{Dest, Memory, QpState, QpType, SendFlags, SendOp, Wc, WcFlags, WcStatus};
 use elver_wire::{
     AtomicEth, DcConnect, DcEth, Deth, Headers, Message, NakCode, Psn, Qpn, Reth, RnrTimer,
-    Route as Header, Syndrome, Tail, Timeout,
+    Route as Header, Syndrome, Timeout,
 };
 
 use crate::hw::Hw;
@@ -18,6 +21,7 @@ use crate::qp::QpCore;
 use crate::route::Route;
 use crate::send_queue::{Local, SendPool, SendWqe};
 use crate::{Time, Transmit};
+use packet::data_message;
 
 /// A packet asks for an acknowledgement at least this often.
 const ACK_REQUEST_INTERVAL: u32 = 16;
@@ -55,8 +59,13 @@ pub(crate) struct Lane {
     pub(crate) wait_until: Option<Time>,
     /// The earliest entry in the timer heap.
     timer_at: Option<Time>,
-    /// A tail probe went out since progress was last made.
+    /// A tail probe went out, or is about to, since progress was last made.
     probed: bool,
+    /// The oldest unacknowledged packet is to go out again, by itself.
+    probe_due: bool,
+    /// The last progress was that a probe alone was acknowledged: what was sent after it may be
+    /// lost too.
+    suspect: bool,
     /// A gap in the responses led to a rewind since progress was last made.
     rewound: bool,
     /// It waits for room in its path's window, which others of the path may make, and is to be woken.
@@ -120,6 +129,8 @@ impl Lane {
             wait_until: None,
             timer_at: None,
             probed: false,
+            probe_due: false,
+            suspect: false,
             rewound: false,
             stalled: false,
             unanswered: false,
@@ -178,6 +189,7 @@ impl Lane {
         self.retry_left = core.attr.retry_cnt;
         self.rnr_left = core.attr.rnr_retry;
         self.probed = false;
+        self.probe_due = false;
         self.rewound = false;
     }
 
@@ -202,6 +214,11 @@ impl Lane {
     ) -> Option<Transmit> {
         if self.fault || self.errored || self.wait_until.is_some() {
             return None;
+        }
+        if core::mem::take(&mut self.probe_due)
+            && let Some(probe) = self.probe(env, buf)
+        {
+            return Some(probe);
         }
         loop {
             let slot = *self.queue.get(self.cursor)?;
@@ -768,6 +785,7 @@ impl Lane {
         self.last_heard = env.now;
         self.unexecuted_at = env.now;
         let probed = self.probed;
+        self.suspect = probed && progress == 1 && self.una != self.sent_end;
         self.renew_budgets(env.core);
         if probed {
             self.arm(env);
@@ -834,6 +852,7 @@ impl Lane {
     fn rewind<M: Memory>(&mut self, env: &mut Env<'_, M>) {
         let route = env.core.remote;
         self.uncharge(route, env.hw);
+        self.probe_due = false;
         self.next_psn = self.una;
         self.cursor = 0;
         self.reads.clear();
@@ -941,7 +960,13 @@ impl Lane {
         if !self.probed && probe > 0 && timeout.is_none_or(|timeout| probe < timeout) {
             self.probed = true;
             env.hw.counters.tail_probes += 1;
-            self.rewind(env);
+            // One packet shows whether the peer is slow or the packets are lost. When the last
+            // probe showed them lost, the rest follows at once.
+            if self.suspect {
+                self.rewind(env);
+            } else {
+                self.probe_due = true;
+            }
             return;
         }
         if timeout.is_none() {
@@ -958,33 +983,5 @@ impl Lane {
         self.last_heard = env.now;
         self.lost_packet(env);
         self.rewind(env);
-    }
-}
-
-/// The packet of a SEND or a WRITE by its place in the message.
-#[inline]
-fn data_message(wqe: &SendWqe, first: bool, last: bool) -> Message {
-    let (tail, imm) = match wqe.op {
-        SendOp::SendWithImm(imm) => (Tail::Imm(imm), None),
-        SendOp::SendWithInv(rkey) => (Tail::Inv(rkey), None),
-        SendOp::WriteWithImm(_, imm) => (Tail::Plain, Some(imm)),
-        _ => (Tail::Plain, None),
-    };
-    match wqe.op {
-        SendOp::Write(remote) | SendOp::WriteWithImm(remote, _) => {
-            let reth = Reth { va: remote.addr, rkey: remote.rkey, len: wqe.length };
-            match (first, last) {
-                (true, true) => Message::WriteOnly(reth, imm),
-                (true, false) => Message::WriteFirst(reth),
-                (false, false) => Message::WriteMiddle,
-                (false, true) => Message::WriteLast(imm),
-            }
-        }
-        _ => match (first, last) {
-            (true, true) => Message::SendOnly(tail),
-            (true, false) => Message::SendFirst,
-            (false, false) => Message::SendMiddle,
-            (false, true) => Message::SendLast(tail),
-        },
     }
 }

@@ -3,9 +3,10 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod common;
 
-use common::{ALL_ACCESS, Host, Net, address};
+use common::{ALL_ACCESS, Host, Net, Packet, address};
 use elver_rnic::{Config, Time};
 use elver_verbs::*;
+use elver_wire::PacketView;
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index * 7 + index / 256) as u8).collect()
@@ -271,6 +272,54 @@ fn a_silent_peer_exhausts_the_retries() {
     net.run(|_| 0);
     assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::RetryExcErr]);
     assert_eq!(net.hosts[0].nic.counters().timeouts, 3);
+}
+
+/// A peer that takes longer than a probe's time must not be sent a whole window again.
+#[test]
+fn a_slow_peer_is_probed_with_one_packet() {
+    let mut net = Net::new(2);
+    let (a, _) = net.connect(QpType::Rc, |attr| attr.timeout = 14);
+    let sge = [net.hosts[0].sge(0, 100 * 1024)];
+    let remote = net.hosts[1].remote(0);
+    net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+    net.hosts[0].post(net.now, a, SendOp::Read(remote), &sge, None);
+    net.transmit();
+    let first = net.wire.clone();
+    assert_eq!(first.len(), 102, "100 packets of the WRITE, 2 requests of the READ");
+    net.wire.clear();
+    let due = net.hosts[0].nic.poll_timeout().unwrap();
+    assert!(due <= net.now.saturating_add_ns(1_000_000));
+    net.now = due;
+    net.hosts[0].nic.handle_timeout(net.now);
+    net.transmit();
+    assert_eq!(net.wire.len(), 1);
+    let headers = |packet: &Packet| *PacketView::parse(&packet.bytes).unwrap().headers();
+    assert_eq!(headers(&net.wire[0]).psn, headers(&first[0]).psn);
+    assert!(headers(&net.wire[0]).ack_req);
+    // The peer was slow: everything arrives, the probe last.
+    for packet in first.into_iter().rev() {
+        net.wire.push_front(packet);
+    }
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success; 2]);
+    let counters = net.hosts[0].nic.counters();
+    assert_eq!((counters.tail_probes, counters.retransmits, counters.timeouts), (1, 1, 0));
+}
+
+/// When a whole tail is lost, two probes' time brings it, not one for each of its packets.
+#[test]
+fn a_lost_tail_follows_its_probe() {
+    let mut net = Net::new(2);
+    let (a, _) = net.connect(QpType::Rc, |attr| attr.timeout = 14);
+    let sge = [net.hosts[0].sge(0, 100 * 1024)];
+    let remote = net.hosts[1].remote(0);
+    net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+    net.transmit();
+    net.wire.clear();
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success]);
+    let counters = net.hosts[0].nic.counters();
+    assert_eq!((counters.tail_probes, counters.retransmits, counters.timeouts), (2, 100, 0));
 }
 
 #[test]
