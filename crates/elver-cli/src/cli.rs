@@ -15,6 +15,8 @@ Examples:
       the same between two network namespaces
   elver perf server                 on one host, and on another:
   elver perf read 192.0.2.1 --transport rc --size 8
+  elver pingpong rc                 here, and `ibv_rc_pingpong -g 1 ADDRESS` where the kernel has
+      rdma_rxe: the two understand each other
   elver devinfo -v
       what the software device can do";
 

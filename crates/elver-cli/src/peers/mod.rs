@@ -49,7 +49,7 @@ impl Session {
                     Some(own) => own,
                     None => perf::own_address(server)?,
                 };
-                (Role::Client, Talk::connect((server, args.port).into(), own, silence)?, own)
+                (Role::Client, Talk::connect((server, args.port).into(), silence)?, own)
             }
             None => {
                 let talk = Talk::accept(args.bind, args.port, wait, silence)?;

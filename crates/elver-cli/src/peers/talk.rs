@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -21,13 +21,9 @@ pub(crate) struct Talk {
 
 impl Talk {
     /// Connects to a server.
-    pub(crate) fn connect(server: SocketAddr, own: IpAddr, wait: Duration) -> Result<Talk> {
-        let stream = TcpStream::connect_timeout(&server, wait).with_context(|| {
-            format!(
-                "no server answers at {server}; start one there first, and tell it the address \
-                 of ours, {own}, if it asks"
-            )
-        })?;
+    pub(crate) fn connect(server: SocketAddr, wait: Duration) -> Result<Talk> {
+        let stream = TcpStream::connect_timeout(&server, wait)
+            .with_context(|| format!("no server answers at {server}; start one there first"))?;
         Talk::over(stream, server, wait)
     }
 
@@ -40,20 +36,17 @@ impl Talk {
     ) -> Result<Talk> {
         let listener = listen(bind, port)?;
         eprintln!("waiting for a client on TCP {}", listener.local_addr()?);
-        let timeout = wait.map(Timespec::try_from).transpose().context("--wait")?;
-        let mut fds = [PollFd::new(&listener, PollFlags::IN)];
         let start = Instant::now();
-        while match poll(&mut fds, timeout.as_ref()) {
-            Err(Errno::INTR) => true,
-            other => other? == 0 && wait.is_none(),
-        } {
-            ensure!(wait.is_none_or(|wait| start.elapsed() < wait), "no client came");
+        loop {
+            let left = wait.map(|wait| wait.saturating_sub(start.elapsed()));
+            let timeout = left.map(Timespec::try_from).transpose().context("--wait")?;
+            match poll(&mut [PollFd::new(&listener, PollFlags::IN)], timeout.as_ref()) {
+                Ok(0) => bail!("no client came in {} s", wait.unwrap_or_default().as_secs_f64()),
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("poll"),
+            }
         }
-        ensure!(
-            fds[0].revents().contains(PollFlags::IN),
-            "no client came in {} s",
-            wait.unwrap_or_default().as_secs_f64()
-        );
         let (stream, peer) = listener.accept().context("accept")?;
         Talk::over(stream, peer, write_wait)
     }
@@ -160,7 +153,7 @@ mod tests {
     fn pair() -> (Talk, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
-        let talk = Talk::connect(at, at.ip(), LONG).unwrap();
+        let talk = Talk::connect(at, LONG).unwrap();
         (talk, listener.accept().unwrap().0)
     }
 
