@@ -15,6 +15,7 @@ ended() { if wait "$1"; then answer over; else answer failed; fi; }
 while IFS= read -r -u "$control" line; do
     read -ra words <<<"$line"
     echo "elver ${words[*]:1}"
+    : >"$said"
     "$elver" "${words[@]:1}" --idle sleep --timeout 30 2> >(tee "$said" >&2) &
     pid=$!
     if [ "${words[0]}" = serve ]; then
@@ -25,5 +26,4 @@ while IFS= read -r -u "$control" line; do
         answer listens
     fi
     ended $pid
-    : >"$said"
 done
