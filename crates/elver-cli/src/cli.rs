@@ -19,6 +19,8 @@ Examples:
   elver perf read 192.0.2.1 --transport rc --size 8
   elver perf read 10.9.0.1 --link fd:3 --local 10.9.0.2/24 --exchange 127.0.0.1:18515
       the same with a guest, over the Ethernet frames of an inherited socket
+  elver pingpong rc                 here, and `ibv_rc_pingpong -g 1 ADDRESS` where the kernel has
+      rdma_rxe: the two understand each other
   elver devinfo -v
       what the software device can do";
 
@@ -34,6 +36,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Measures latency and rate of verbs operations, as perftest does.
     Perf(PerfCommand),
+    /// Plays ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong against the original.
+    Pingpong(PingpongArgs),
+    /// Plays ib_write_bw, ib_read_bw, ib_read_lat or ib_send_lat against the original.
+    Perftest(PerftestArgs),
     /// Shows a device as ibv_devinfo does, and the counters of running ones.
     Devinfo(DevinfoArgs),
     /// Runs an elver command and records its device's packets as pcapng.
@@ -229,6 +235,151 @@ pub(crate) enum Placement {
     /// Against a server elsewhere.
     #[value(skip)]
     Remote,
+}
+
+const PINGPONG_EXAMPLES: &str = "\
+Examples:
+  elver pingpong rc -c               on one host, and on another, whose kernel has rdma_rxe:
+  ibv_rc_pingpong -g 1 -c 192.0.2.1
+      the original as client: 1,000 messages of 4 KB there and back, every byte looked at here
+  ibv_ud_pingpong -g 1               there, and here:
+  elver pingpong ud 192.0.2.2
+      the original as server
+  elver pingpong uc --bind 127.0.0.1 and beside it:
+  elver pingpong uc 127.0.0.1 --bind 127.0.0.2
+      both ends are ours
+
+The two ends do not tell each other of their options: give both the same -s, -m and -n.";
+
+/// Plays one end of rdma-core's ping-pongs: the server without an address, the client with one.
+#[derive(Debug, Args)]
+#[command(after_help = PINGPONG_EXAMPLES)]
+pub(crate) struct PingpongArgs {
+    /// Transport service, and so the program at the other end.
+    pub(crate) transport: PeerTransport,
+    #[command(flatten)]
+    pub(crate) peer: PeerArgs,
+    /// Bytes of a message; by default 4096, or 1024 for ud.
+    #[arg(short, long)]
+    pub(crate) size: Option<u32>,
+    /// Path MTU in bytes; for ud the interface gives it.
+    #[arg(short, long, default_value_t = 1024)]
+    pub(crate) mtu: u32,
+    /// Receives posted at a time.
+    #[arg(short, long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(2..=8192))]
+    pub(crate) rx_depth: u32,
+    /// Messages each way.
+    #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) iters: u32,
+    /// Sleep while waiting, instead of polling.
+    #[arg(short, long)]
+    pub(crate) events: bool,
+    /// Taken as the originals take it, and without effect: our device has one GID, its address.
+    #[arg(short, long)]
+    pub(crate) gid_idx: Option<u8>,
+    /// Compare every byte of every message with what the originals' -c sends.
+    #[arg(short, long)]
+    pub(crate) chk: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const PERFTEST_EXAMPLES: &str = "\
+Examples:
+  elver perftest write-bw            on one host, and on another, whose kernel has rdma_rxe:
+  ib_write_bw -F 192.0.2.1
+      the original WRITEs into our memory and tells us what it measured
+  ib_send_lat -F -s 64               there, and here:
+  elver perftest send-lat 192.0.2.2 -s 64
+      the original as server of a ping-pong
+  elver perftest read-lat --bind 127.0.0.1   and beside it:
+  elver perftest read-lat 127.0.0.1 --bind 127.0.0.2
+      both ends are ours
+
+The two ends agree on the path MTU, and not on the rest: give both the same operation, -s, -n and
+-c. `elver perf` measures more, between two ends of ours.";
+
+/// Plays one end of a perftest program: the server without an address, the client with one.
+#[derive(Debug, Args)]
+#[command(after_help = PERFTEST_EXAMPLES)]
+pub(crate) struct PerftestArgs {
+    /// The test.
+    pub(crate) test: PeerTest,
+    #[command(flatten)]
+    pub(crate) peer: PeerArgs,
+    /// Transport service; perftest takes it in capitals.
+    #[arg(short, long, value_enum, ignore_case = true, default_value_t = PeerTransport::Rc)]
+    pub(crate) connection: PeerTransport,
+    /// Bytes of a message; by default 65536 for a rate and 2 for a latency.
+    #[arg(short, long)]
+    pub(crate) size: Option<u32>,
+    /// Messages; by default 5000 for write-bw and 1000 else.
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(5..=20_000_000))]
+    pub(crate) iters: Option<u32>,
+    /// Path MTU in bytes; by default the largest that both ends carry.
+    #[arg(short, long)]
+    pub(crate) mtu: Option<u32>,
+    /// Operations outstanding in a test of the rate.
+    #[arg(short, long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub(crate) tx_depth: u32,
+    /// Receives posted ahead in send-lat.
+    #[arg(short, long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub(crate) rx_depth: u32,
+    /// Taken as perftest takes it, and without effect: our device has one GID, its address.
+    #[arg(short = 'x', long)]
+    pub(crate) gid_index: Option<u8>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where the other end is, and how long we wait for it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PeerArgs {
+    /// Address of the server; without it we are the server.
+    pub(crate) server: Option<IpAddr>,
+    /// Address of our device; by default the one that the route to the server gives, or that the
+    /// client reached us at.
+    #[arg(long)]
+    pub(crate) bind: Option<IpAddr>,
+    /// TCP port of the exchange.
+    #[arg(short, long, default_value_t = crate::perf::EXCHANGE_PORT)]
+    pub(crate) port: u16,
+    /// Seconds that a server waits for its client; by default until one comes.
+    #[arg(long)]
+    pub(crate) wait: Option<f64>,
+    /// Seconds of silence after which the other end counts as lost.
+    #[arg(long, default_value_t = 20.0)]
+    pub(crate) timeout: f64,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PeerTransport {
+    Rc,
+    Uc,
+    Ud,
+}
+
+/// A program of perftest's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PeerTest {
+    /// ib_write_bw: the client WRITEs.
+    #[value(aliases = ["write_bw", "ib_write_bw"])]
+    WriteBw,
+    /// ib_read_bw: the client READs.
+    #[value(aliases = ["read_bw", "ib_read_bw"])]
+    ReadBw,
+    /// ib_read_lat: the client READs, one at a time.
+    #[value(aliases = ["read_lat", "ib_read_lat"])]
+    ReadLat,
+    /// ib_send_lat: SENDs back and forth.
+    #[value(aliases = ["send_lat", "ib_send_lat"])]
+    SendLat,
 }
 
 #[derive(Debug, Args)]

@@ -7,7 +7,10 @@ mod devinfo;
 mod exit;
 mod link;
 mod pair;
+mod peers;
 mod perf;
+mod perftest;
+mod pingpong;
 mod sim;
 
 use std::process::ExitCode;
@@ -28,6 +31,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Perf(perf) => perf::run(&perf.command, None),
+        Command::Pingpong(args) => pingpong::run(&args, None),
+        Command::Perftest(args) => perftest::run(&args, None),
         Command::Devinfo(args) => devinfo::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Sim(args) => sim::run(&args),

@@ -60,7 +60,7 @@ fn run_client(op: Op, args: &ClientArgs, capture: Option<&Path>) -> Result<(), F
 }
 
 /// The address that the route to `server` starts from.
-fn own_address(server: IpAddr) -> Result<IpAddr, Failure> {
+pub(crate) fn own_address(server: IpAddr) -> Result<IpAddr, Failure> {
     let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect((server, EXCHANGE_PORT))?;
@@ -127,7 +127,11 @@ fn second_file(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn soft_config(mut config: SoftConfig, args: &DeviceArgs, capture: Option<&Path>) -> SoftConfig {
+pub(crate) fn soft_config(
+    mut config: SoftConfig,
+    args: &DeviceArgs,
+    capture: Option<&Path>,
+) -> SoftConfig {
     config.gso = !args.no_offload;
     config.gro = !args.no_offload;
     config.capture = capture.map(Path::to_path_buf);
@@ -139,7 +143,7 @@ fn soft_config(mut config: SoftConfig, args: &DeviceArgs, capture: Option<&Path>
 }
 
 /// Waits a moment in the way that was asked for.
-fn idle(device: &mut SoftDevice, mode: IdleMode, empty: u32) {
+pub(crate) fn idle(device: &mut SoftDevice, mode: IdleMode, empty: u32) {
     /// Looks before the first rest.
     const SPINS: u32 = 64;
     match mode {

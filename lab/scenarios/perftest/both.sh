@@ -1,0 +1,1 @@
+../pingpong/both.sh
