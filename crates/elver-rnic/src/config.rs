@@ -65,8 +65,9 @@ pub struct Config {
     /// A READ longer than this goes out as several requests of this many bytes; a multiple of
     /// 4,096.
     pub read_request_bytes: u32,
-    /// When nothing was heard for this long, the oldest unacknowledged packet is sent again, once,
-    /// ahead of the QP's own timeout and outside of its retry count. In nanoseconds; 0 never.
+    /// When nothing was heard for this long, the oldest unacknowledged packet is sent again, ahead
+    /// of the QP's own timeout and outside of its retry count; then after twice as long, and so on.
+    /// In nanoseconds; 0 never.
     pub tail_probe_ns: u64,
     /// How the network and the peers' socket buffers are spared.
     pub flow: FlowConfig,
@@ -134,7 +135,7 @@ impl Default for Config {
             max_paths: 65_536,
             max_async_events: 1024,
             read_request_bytes: 64 * 1024,
-            tail_probe_ns: 1_000_000,
+            tail_probe_ns: 500_000,
             flow: FlowConfig::default(),
         }
     }

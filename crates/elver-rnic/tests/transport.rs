@@ -273,6 +273,41 @@ fn a_silent_peer_exhausts_the_retries() {
     assert_eq!(net.hosts[0].nic.counters().timeouts, 3);
 }
 
+/// Posts a WRITE of 60 packets; its first flight waits on the wire until after the tail probe.
+fn with_a_late_flight(lost: bool) -> (Net, u64) {
+    let mut net = Net::new(2);
+    let (a, _) = net.connect(QpType::Rc, |_| {});
+    let sge = [net.hosts[0].sge(0, 60 * 1024)];
+    let remote = net.hosts[1].remote(0);
+    net.hosts[0].memory.fill(0, &pattern(60 * 1024));
+    net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+    net.transmit();
+    net.now = net.hosts[0].nic.poll_timeout().unwrap();
+    net.hosts[0].nic.handle_timeout(net.now);
+    if lost {
+        net.wire.clear();
+    }
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success]);
+    assert_eq!(net.hosts[1].memory.get(0, 60 * 1024), pattern(60 * 1024));
+    let counters = net.hosts[0].nic.counters();
+    assert_eq!((counters.tail_probes, counters.timeouts), (1, 0));
+    let retransmits = counters.retransmits;
+    (net, retransmits)
+}
+
+#[test]
+fn a_peer_that_is_late_is_sent_one_packet_again() {
+    let (net, retransmits) = with_a_late_flight(false);
+    assert_eq!(retransmits, 1);
+    assert_eq!(net.hosts[1].nic.counters().rx_duplicate, 1);
+}
+
+#[test]
+fn a_tail_probe_finds_that_all_was_lost() {
+    assert_eq!(with_a_late_flight(true).1, 60);
+}
+
 #[test]
 fn an_overflowing_cq_stops_its_qps() {
     let mut net = Net::new(2);

@@ -21,8 +21,8 @@ const PSN: u32 = 0x123;
 const REPOST: usize = 32;
 /// Bytes in front of a UD payload.
 const GRH: u32 = 40;
-/// Local ACK timeout: 4.096 µs · 2^10 = 4.2 ms, seven times before an operation fails.
-const TIMEOUT: u8 = 10;
+/// Local ACK timeout: 4.096 µs · 2^14 = 67 ms, seven times before an operation fails.
+const TIMEOUT: u8 = 14;
 
 /// Which end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

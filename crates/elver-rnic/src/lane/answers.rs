@@ -1,0 +1,321 @@
+//! What a lane does with acknowledgements, NAKs and responses.
+
+use core::net::IpAddr;
+
+use elver_verbs::{Memory, SendFlags, SendOp, Wc, WcFlags, WcStatus};
+use elver_wire::{Message, NakCode, Psn, RnrTimer, Syndrome};
+
+use super::{Env, Lane, RNR_RETRY_UNBOUNDED};
+use crate::send_queue::{Local, SendPool};
+
+impl Lane {
+    /// Whether a response of this DC session is ours. One that only a target which holds the
+    /// session can give ends the connect.
+    pub(crate) fn takes_session(&mut self, session: u32, from: IpAddr, message: &Message) -> bool {
+        let ours = self.session == session
+            && self.target.is_some_and(|target| target.route.flow.dst.ip() == from);
+        let held = match message {
+            Message::Ack(aeth) => {
+                matches!(aeth.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequence))
+            }
+            _ => true,
+        };
+        self.connected |= ours && held;
+        ours
+    }
+
+    /// Whether `psn` names something outstanding, or what was acknowledged last.
+    fn is_outstanding(&self, psn: Psn) -> bool {
+        !psn.is_before(self.una) && psn.is_before(self.sent_end)
+    }
+
+    /// An acknowledgement of everything up to `psn`.
+    pub(crate) fn on_ack<M: Memory>(&mut self, env: &mut Env<'_, M>, psn: Psn) {
+        if !self.is_outstanding(psn) {
+            env.hw.counters.rx_stale_response += 1;
+            return;
+        }
+        self.advance(env, psn);
+        if self.una != psn.next() && !self.fault {
+            self.missed_response(env);
+        }
+    }
+
+    /// A NAK: the packet `psn` must be sent again.
+    pub(crate) fn on_sequence_nak<M: Memory>(&mut self, env: &mut Env<'_, M>, psn: Psn) {
+        env.hw.counters.nak_sequence += 1;
+        if !self.reach(env, psn) {
+            return;
+        }
+        self.lost_packet(env);
+        if self.retry_left == 0 {
+            self.fail_front(env, WcStatus::RetryExcErr);
+            return;
+        }
+        self.retry_left -= 1;
+        self.rewind(env);
+    }
+
+    /// An RNR NAK: the packet `psn` must be sent again, but not before the timer's time.
+    pub(crate) fn on_rnr_nak<M: Memory>(
+        &mut self,
+        env: &mut Env<'_, M>,
+        psn: Psn,
+        timer: RnrTimer,
+    ) {
+        env.hw.counters.rnr_nak += 1;
+        if !self.reach(env, psn) {
+            return;
+        }
+        self.unexecuted_at = env.now;
+        self.rewind(env);
+        self.receiver_not_ready(env, timer);
+    }
+
+    /// The receiver had no receive posted for the front WQE.
+    pub(crate) fn receiver_not_ready<M: Memory>(&mut self, env: &mut Env<'_, M>, timer: RnrTimer) {
+        if env.core.attr.rnr_retry != RNR_RETRY_UNBOUNDED {
+            if self.rnr_left == 0 {
+                self.fail_front(env, WcStatus::RnrRetryExcErr);
+                return;
+            }
+            self.rnr_left -= 1;
+        }
+        let until = env.now.saturating_add_ns(timer.duration_ns());
+        self.wait_until = Some(until);
+        self.ensure_timer(env, until);
+    }
+
+    /// A NAK that ends the WR of packet `psn`.
+    pub(crate) fn on_fatal_nak<M: Memory>(
+        &mut self,
+        env: &mut Env<'_, M>,
+        psn: Psn,
+        status: WcStatus,
+    ) {
+        env.hw.counters.nak_fatal += 1;
+        if self.reach(env, psn) {
+            self.fail_front(env, status);
+        }
+    }
+
+    /// A DCT has no context for our session. If it cannot have executed what is outstanding, we
+    /// open a new session and send that again from its first byte.
+    pub(crate) fn on_no_context<M: Memory>(&mut self, env: &mut Env<'_, M>, psn: Psn) {
+        if !self.is_outstanding(psn) {
+            env.hw.counters.rx_stale_response += 1;
+            return;
+        }
+        if self.may_be_forgotten(env) || self.retry_left == 0 {
+            self.fail_front(env, WcStatus::RetryExcErr);
+            return;
+        }
+        self.retry_left -= 1;
+        env.hw.counters.dc_reconnects += 1;
+        self.uncharge(env.core.remote, env.hw);
+        self.reads.clear();
+        self.cursor = 0;
+        for slot in &self.queue {
+            let wqe = env.pool.get_mut(*slot);
+            wqe.started = false;
+            wqe.responses = 0;
+        }
+        self.open_session(env);
+    }
+
+    /// A READ response.
+    pub(crate) fn on_read_response<M: Memory>(
+        &mut self,
+        env: &mut Env<'_, M>,
+        psn: Psn,
+        payload: &[u8],
+    ) {
+        if !self.reach(env, psn) {
+            return;
+        }
+        let Some(&slot) = self.queue.front() else {
+            return;
+        };
+        let wqe = *env.pool.get(slot);
+        if !wqe.started || !matches!(wqe.op, SendOp::Read(_)) {
+            self.fail_front(env, WcStatus::BadRespErr);
+            return;
+        }
+        let mtu = env.core.attr.path_mtu.bytes();
+        let offset = (psn.distance(wqe.first_psn) as u32).wrapping_mul(mtu);
+        if payload.len() as u32 != mtu.min(wqe.length - offset) {
+            self.fail_front(env, WcStatus::BadRespErr);
+            return;
+        }
+        self.take_data(env, slot, psn, offset, payload);
+    }
+
+    /// The response of an atomic.
+    pub(crate) fn on_atomic_ack<M: Memory>(
+        &mut self,
+        env: &mut Env<'_, M>,
+        psn: Psn,
+        original: u64,
+    ) {
+        if !self.reach(env, psn) {
+            return;
+        }
+        let Some(&slot) = self.queue.front() else {
+            return;
+        };
+        let wqe = *env.pool.get(slot);
+        let atomic = matches!(wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        if !wqe.started || !atomic {
+            self.fail_front(env, WcStatus::BadRespErr);
+            return;
+        }
+        self.take_data(env, slot, psn, 0, &original.to_ne_bytes());
+    }
+
+    /// Puts a response's bytes into the front WQE's local memory.
+    fn take_data<M: Memory>(
+        &mut self,
+        env: &mut Env<'_, M>,
+        slot: u32,
+        psn: Psn,
+        offset: u32,
+        bytes: &[u8],
+    ) {
+        let placed = match env.pool.local(slot) {
+            Local::Sges(sges) => env.hw.regions.scatter(env.core.pd, sges, offset, bytes).is_ok(),
+            Local::Inline(_) => false,
+        };
+        if !placed {
+            self.fail_front(env, WcStatus::LocProtErr);
+            return;
+        }
+        env.pool.get_mut(slot).responses += 1;
+        self.advance(env, psn);
+    }
+
+    /// Takes `psn`'s response as an acknowledgement of all before it. False if it answers nothing,
+    /// or if responses before it are missing.
+    fn reach<M: Memory>(&mut self, env: &mut Env<'_, M>, psn: Psn) -> bool {
+        if !self.is_outstanding(psn) {
+            env.hw.counters.rx_stale_response += 1;
+            return false;
+        }
+        if psn != self.una {
+            self.advance(env, psn.wrapping_sub(1));
+            if self.fault {
+                return false;
+            }
+            if self.una != psn {
+                self.missed_response(env);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Moves the oldest unacknowledged PSN to beyond `psn`, but not past a READ or an atomic whose
+    /// response is missing, and completes what that covers.
+    fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>, psn: Psn) {
+        let before = self.una;
+        for at in 0..self.queue.len() {
+            let wqe = env.pool.get_mut(self.queue[at]);
+            if wqe.outcome.is_some() {
+                continue;
+            }
+            if !wqe.started {
+                break;
+            }
+            if wqe.expects_data() && wqe.responses < wqe.packets {
+                let answered = wqe.first_psn.wrapping_add(wqe.responses);
+                if self.una.is_before(answered) {
+                    self.una = answered;
+                }
+                break;
+            }
+            if psn.is_before(wqe.last_psn()) {
+                self.una = psn.next();
+                break;
+            }
+            self.una = wqe.last_psn().next();
+            wqe.outcome = Some(WcStatus::Success);
+        }
+        let progress = self.una.distance(before);
+        if progress <= 0 {
+            self.una = before;
+            return;
+        }
+        while self.reads.front().is_some_and(|last| last.is_before(self.una)) {
+            self.reads.pop_front();
+        }
+        let acked = self.charged.min(progress as u32);
+        self.charged -= acked;
+        if let Some(route) = self.path(env.core) {
+            env.hw.paths.acked(route.path, acked);
+        }
+        let probed = self.probes > 0;
+        self.heard(env);
+        self.unexecuted_at = env.now;
+        let probe_alone = self.probe_end.is_some_and(|end| end.next() == self.una);
+        self.renew_budgets(env.core);
+        if probed {
+            self.arm(env);
+        }
+        if self.next_psn.is_before(self.una) {
+            self.next_psn = self.una;
+        }
+        self.settle(env);
+        if probe_alone {
+            self.rewind(env);
+        }
+    }
+
+    /// Completes the WQEs at the front whose outcome is known. A failed one stops it.
+    pub(crate) fn settle<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        while let Some(&slot) = self.queue.front() {
+            match env.pool.get(slot).outcome {
+                Some(WcStatus::Success) => self.retire(env, WcStatus::Success),
+                Some(_) => {
+                    self.fault = true;
+                    return;
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Takes the front WQE off the queue and gives its completion.
+    pub(crate) fn retire<M: Memory>(&mut self, env: &mut Env<'_, M>, status: WcStatus) {
+        let Some(slot) = self.queue.pop_front() else {
+            return;
+        };
+        self.cursor = self.cursor.saturating_sub(1);
+        let wqe = env.pool.get(slot);
+        if status != WcStatus::Success || wqe.flags.contains(SendFlags::SIGNALED) {
+            let wc = Wc {
+                wr_id: wqe.wr_id,
+                status,
+                opcode: wqe.op.opcode().wc_opcode(),
+                flags: WcFlags::empty(),
+                byte_len: if wqe.expects_data() { wqe.length } else { 0 },
+                qp_num: env.core.qpn.get(),
+                ..Wc::default()
+            };
+            env.hw.complete(env.core.init.send_cq.0, wc, false);
+        }
+        env.pool.release(slot);
+    }
+
+    /// Marks the front WQE as failed.
+    pub(crate) fn fail_front<M: Memory>(&mut self, env: &mut Env<'_, M>, status: WcStatus) {
+        if let Some(slot) = self.queue.front() {
+            env.pool.get_mut(*slot).outcome = Some(status);
+            self.fault = true;
+        }
+    }
+
+    /// The status of the failed front WQE.
+    pub(crate) fn front_status(&self, pool: &SendPool) -> WcStatus {
+        let slot = self.queue.front().copied();
+        slot.and_then(|slot| pool.get(slot).outcome).unwrap_or(WcStatus::GeneralErr)
+    }
+}

@@ -1,0 +1,167 @@
+//! Loss and time: what a lane does when answers are missing.
+
+use elver_verbs::{Memory, WcStatus};
+use elver_wire::Timeout;
+
+use super::{Env, Lane};
+use crate::qp::QpCore;
+use crate::{Time, Transmit};
+
+/// The time from one tail probe to the next doubles so often.
+const PROBE_DOUBLINGS: u32 = 10;
+
+impl Lane {
+    /// Goes back to the oldest unacknowledged packet.
+    pub(super) fn rewind<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        let route = env.core.remote;
+        self.uncharge(route, env.hw);
+        self.next_psn = self.una;
+        self.cursor = 0;
+        self.reads.clear();
+        self.unasked = 0;
+        self.probing = false;
+        self.probe_end = None;
+    }
+
+    /// Sends the oldest unacknowledged packet once more and asks for an answer. Most often the peer
+    /// was only late and has the rest; if it answers for this packet alone, the rest is lost.
+    pub(super) fn probe<M: Memory>(
+        &mut self,
+        env: &mut Env<'_, M>,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        let front = self.queue.front().filter(|slot| {
+            let wqe = env.pool.get(**slot);
+            wqe.started && wqe.outcome.is_none() && self.next_psn != self.una
+        });
+        let Some(&slot) = front else {
+            self.probing = false;
+            return None;
+        };
+        let next_psn = core::mem::replace(&mut self.next_psn, self.una);
+        let packet = self.emit(env, slot, buf);
+        self.probe_end = Some(self.next_psn.wrapping_sub(1));
+        self.next_psn = next_psn;
+        self.probing = false;
+        packet
+    }
+
+    /// A response that should have come before is missing: its request goes out again, once.
+    pub(super) fn missed_response<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        if self.rewound {
+            return;
+        }
+        self.rewound = true;
+        self.lost_packet(env);
+        self.rewind(env);
+    }
+
+    pub(super) fn lost_packet<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        if let Some(route) = self.path(env.core)
+            && env.hw.paths.lost(env.now, route.path)
+        {
+            env.hw.counters.window_cuts += 1;
+        }
+    }
+
+    /// When something is due, if nothing is heard before.
+    fn due<M: Memory>(&self, env: &Env<'_, M>) -> Option<Time> {
+        if let Some(until) = self.wait_until {
+            return Some(until);
+        }
+        if !self.in_flight() || !env.core.qp_type.is_reliable() {
+            return None;
+        }
+        let timeout = Timeout::duration_ns(env.core.attr.timeout);
+        let timeout = timeout.map(|wait| self.last_heard.saturating_add_ns(wait));
+        let probe = (env.hw.config.tail_probe_ns > 0).then_some(self.probe_at);
+        probe.into_iter().chain(timeout).min()
+    }
+
+    /// The time that the QP waits begins now.
+    pub(super) fn heard<M: Memory>(&mut self, env: &Env<'_, M>) {
+        self.last_heard = env.now;
+        self.probes = 0;
+        self.probe_at = env.now.saturating_add_ns(env.hw.config.tail_probe_ns);
+    }
+
+    pub(super) fn arm<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        if let Some(due) = self.due(env) {
+            self.ensure_timer(env, due);
+        }
+    }
+
+    pub(super) fn ensure_timer<M: Memory>(&mut self, env: &mut Env<'_, M>, at: Time) {
+        if self.timer_at.is_none_or(|queued| at < queued) {
+            self.timer_at = Some(at);
+            env.hw.timers.push(at, env.core.qpn.get(), self.index);
+        }
+    }
+
+    /// A local copy found nobody to answer: it is tried again as a lost packet is.
+    pub(crate) fn no_answer<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        if !self.unanswered {
+            self.unanswered = true;
+            self.heard(env);
+        }
+        self.arm(env);
+    }
+
+    /// A local copy went through.
+    pub(crate) fn answered(&mut self, core: &QpCore) {
+        if self.unanswered || self.rnr_left != core.attr.rnr_retry {
+            self.unanswered = false;
+            self.renew_budgets(core);
+        }
+    }
+
+    /// The heap's entry for `queued` came up. Returns whether the lane may now have something to
+    /// send.
+    pub(crate) fn on_timer<M: Memory>(&mut self, env: &mut Env<'_, M>, queued: Time) -> bool {
+        if self.timer_at != Some(queued) {
+            return false;
+        }
+        self.timer_at = None;
+        let Some(due) = self.due(env) else {
+            return false;
+        };
+        if due > env.now {
+            self.ensure_timer(env, due);
+            return false;
+        }
+        if self.wait_until.take().is_some() {
+            self.heard(env);
+            return true;
+        }
+        self.unheard(env);
+        if !self.fault {
+            self.arm(env);
+        }
+        true
+    }
+
+    /// Nothing was heard for as long as a tail probe or the QP waits. Who was late himself probes
+    /// before he calls the peer silent.
+    fn unheard<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        let probe = env.hw.config.tail_probe_ns;
+        let waited = env.now.ns_since(self.last_heard);
+        let timeout = Timeout::duration_ns(env.core.attr.timeout);
+        let silent = timeout.is_some_and(|timeout| waited >= timeout);
+        if probe > 0 && (!silent || self.probes == 0) {
+            env.hw.counters.tail_probes += 1;
+            self.probes = (self.probes + 1).min(PROBE_DOUBLINGS);
+            self.probe_at = env.now.saturating_add_ns(probe.saturating_mul(1 << self.probes));
+            self.probing = true;
+            return;
+        }
+        env.hw.counters.timeouts += 1;
+        if self.retry_left == 0 {
+            self.fail_front(env, WcStatus::RetryExcErr);
+            return;
+        }
+        self.retry_left -= 1;
+        self.heard(env);
+        self.lost_packet(env);
+        self.rewind(env);
+    }
+}
