@@ -1,6 +1,7 @@
-//! Checks of the workspace that cargo itself does not make: `cargo xtask CHECK`.
+//! Checks of the workspace that cargo itself does not make, and the lab: `cargo xtask CHECK`, `cargo xtask lab …`.
 
 mod arrows;
+mod lab;
 mod no_std;
 
 use std::process::{Command, ExitCode};
@@ -13,6 +14,7 @@ usage: cargo xtask CHECK
 
   arrows   no crate depends on one of its own floor or above (ARCHITECTURE.md)
   no-std   the crates that a kernel could host use nothing of std
+  lab      runs scenarios against the kernel's RDMA stack (cargo xtask lab --help)
 ";
 
 fn main() -> ExitCode {
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
     let result = match check.as_deref() {
         Some("arrows") => arrows::check(),
         Some("no-std") => no_std::check(),
+        Some("lab") => return lab::main(std::env::args().skip(1)),
         Some("--help" | "-h" | "help") => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

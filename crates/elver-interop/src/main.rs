@@ -20,6 +20,7 @@ use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -42,13 +43,13 @@ const PROGRESS: Duration = Duration::from_secs(2);
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// Number of the descriptor that carries the link's Ethernet frames
+    /// The descriptor that carries the link's Ethernet frames, as fd:NUMBER
     #[arg(long)]
-    link: i32,
+    link: Inherited,
 
-    /// Number of the descriptor of the line to the guest's program
+    /// The descriptor of the line to the guest's program, as fd:NUMBER
     #[arg(long)]
-    control: i32,
+    control: Inherited,
 
     /// Our address on the link
     #[arg(long, default_value = "10.9.0.1/24")]
@@ -83,6 +84,19 @@ struct Args {
     out: PathBuf,
 }
 
+/// A descriptor that this program was started with.
+#[derive(Clone, Copy, Debug)]
+struct Inherited(i32);
+
+impl FromStr for Inherited {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Inherited> {
+        let number = text.strip_prefix("fd:").and_then(|number| number.parse().ok());
+        Ok(Inherited(number.context("not of the form fd:NUMBER")?))
+    }
+}
+
 fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(0) => ExitCode::SUCCESS,
@@ -99,9 +113,9 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<usize> {
     let axes = if args.reduced { Axes::reduced() } else { Axes::full() };
-    let (relay, link) = Relay::new(adopt::adopt(args.link)?, args.seed)?;
+    let (relay, link) = Relay::new(adopt::adopt(args.link.0)?, args.seed)?;
     let ours = Ours::open(relay, link, args.address, args.mtu)?;
-    let agent = Agent::new(adopt::adopt(args.control)?)?;
+    let agent = Agent::new(adopt::adopt(args.control.0)?)?;
     let mut bench = Bench::new(ours, agent);
     let ends = Ends {
         ours: bench.at(Who::Ours, |side| side.about())?,

@@ -1,0 +1,175 @@
+//! An unmodified Debian kernel, emulated by qemu.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::archive::Archive;
+use super::cache::Cache;
+use super::config::{Config, Engine};
+use super::guest::{Devices, Network};
+use super::progress::Step;
+use super::{host, packages};
+
+/// To be raised when this file makes something else of the same inputs.
+const RECIPE: &str = "1";
+
+/// A kernel and the first root file system with its modules.
+pub struct Stock {
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+}
+
+/// Unpacks the kernel if it is not there.
+pub fn build(cache: &Cache, config: &Config, engine: &Engine, userland: &Path) -> Result<Stock> {
+    let files = packages::resolve_kernel(cache, &engine.package)?;
+    let modules = config.modules.join(" ");
+    // The userland's path changes with its content.
+    let inputs = [RECIPE, &files.join(" "), &modules, &userland.display().to_string()];
+    let entry = cache.entry(&engine.name, &inputs, |entry| {
+        host::need(host::MODULES)?;
+        let packages = packages::fetch(cache, &files)?;
+        let _step = Step::long(format!("unpacking the kernel for {}", engine.name));
+        let root = entry.join("root");
+        for package in &packages {
+            packages::unpack(package, &root)?;
+        }
+        let kernel = only_child(&root.join("boot"), "vmlinuz-")?;
+        fs::copy(kernel, entry.join("vmlinuz"))?;
+        fs::copy(userland, entry.join("initrd"))?;
+        append_modules(&root, &config.modules, &entry.join("initrd"))?;
+        Ok(fs::remove_dir_all(root)?)
+    })?;
+    Ok(Stock { kernel: entry.join("vmlinuz"), initrd: entry.join("initrd") })
+}
+
+/// Appends a second archive, with the modules and all that they depend on: the kernel unpacks one after the other.
+fn append_modules(root: &Path, modules: &[String], initrd: &Path) -> Result<()> {
+    let libraries = [root.join("lib/modules"), root.join("usr/lib/modules")]
+        .into_iter()
+        .find(|path| path.is_dir());
+    let directory = only_child(&libraries.context("the kernel's package has no modules")?, "")?;
+    let release = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // modprobe looks for lib/modules.
+    if !root.join("lib").exists() {
+        std::os::unix::fs::symlink("usr/lib", root.join("lib"))?;
+    }
+    host::output(host::command("depmod").arg("-b").arg(root).arg(&release))?;
+
+    let mut needed = BTreeMap::new();
+    for module in modules {
+        let mut modprobe = host::command("modprobe");
+        modprobe.arg("-d").arg(root).args(["-S", &release, "--show-depends", module]);
+        let text = host::text(&mut modprobe)
+            .with_context(|| format!("the kernel has no module {module:?}; see lab/lab.toml"))?;
+        for path in parse_show_depends(&text) {
+            let inside = path
+                .to_string_lossy()
+                .split_once("/lib/modules/")
+                .map(|(_, inside)| format!("usr/lib/modules/{inside}"))
+                .with_context(|| format!("modprobe names the odd path {}", path.display()))?;
+            needed.insert(inside, path);
+        }
+    }
+    let to = File::options().append(true).open(initrd)?;
+    let mut archive = Archive::new(BufWriter::new(to));
+    for (inside, path) in &needed {
+        archive.copy(inside, path)?;
+    }
+    for entry in fs::read_dir(&directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("modules.") && entry.path().is_file() {
+            archive.copy(&format!("usr/lib/modules/{release}/{name}"), &entry.path())?;
+        }
+    }
+    archive.finish()
+}
+
+/// The paths in lines such as `insmod /lib/modules/6.1/kernel/a.ko option=1`; what is built in has none.
+fn parse_show_depends(text: &str) -> Vec<PathBuf> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("insmod "))
+        .filter_map(|rest| rest.split(' ').next())
+        .map(PathBuf::from)
+        .collect()
+}
+
+fn only_child(directory: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    let mut found: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+        })
+        .collect();
+    match (found.pop(), found.pop()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => anyhow::bail!("{} has no {prefix}*", directory.display()),
+        (Some(_), Some(_)) => anyhow::bail!("{} has several {prefix}*", directory.display()),
+    }
+}
+
+/// The command that runs a guest. Descriptors that it names must be inherited.
+pub fn command(stock: &Stock, devices: &Devices, arguments: &str) -> Result<Command> {
+    host::need(host::QEMU)?;
+    let mut command = host::command("qemu-system-x86_64");
+    command
+        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-nodefaults"])
+        .args(["-nographic", "-no-reboot", "-serial", "stdio"])
+        .args(["-m", &devices.memory_mb.to_string()])
+        .arg("-kernel")
+        .arg(&stock.kernel)
+        .arg("-initrd")
+        .arg(&stock.initrd)
+        .args(["-append", &format!("console=ttyS0 panic=-1 rdinit=/init quiet {arguments}")]);
+    if let Some((output, control)) = &devices.lines {
+        command.args(["-device", "virtio-serial-pci"]);
+        for (name, line) in [("output", output), ("control", control)] {
+            let fd = line.as_raw_fd();
+            command.args(["-chardev".into(), format!("socket,id={name},fd={fd}")]);
+            command.args(["-device".into(), format!("virtserialport,chardev={name},name={name}")]);
+        }
+    }
+    let backend = match &devices.network {
+        Network::None => None,
+        Network::Frames(fd) => {
+            let fd = fd.as_raw_fd();
+            Some(format!("dgram,id=net,local.type=fd,local.str={fd}"))
+        }
+        Network::Tap(name) => Some(format!("tap,id=net,ifname={name},script=no,downscript=no")),
+    };
+    if let Some(backend) = backend {
+        // A ROM would only be there to boot from the network.
+        command.args(["-netdev", &backend, "-device", "virtio-net-pci,netdev=net,romfile="]);
+    }
+    if let Some(share) = &devices.share {
+        let path = share.display();
+        command.args([
+            "-virtfs".into(),
+            format!("local,path={path},mount_tag=job,security_model=none,multidevs=remap"),
+        ]);
+    }
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modprobes_list_is_read() {
+        let text =
+            "builtin crc32\ninsmod /x/lib/modules/6.1/a.ko \ninsmod /x/lib/modules/6.1/b.ko o=1\n";
+        assert_eq!(
+            parse_show_depends(text),
+            ["/x/lib/modules/6.1/a.ko", "/x/lib/modules/6.1/b.ko"].map(PathBuf::from)
+        );
+    }
+}
