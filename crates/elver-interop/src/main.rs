@@ -176,22 +176,12 @@ fn run_transport(
                 for op in ops.filter(|op| args.op.is_none_or(|only| only == *op)) {
                     for size in axes.sizes(transport, op, mtu) {
                         let cell = Cell { transport, mtu, fault, role, op, size };
-                        let of = |what: &str| format!("{cell}: {what}");
-                        let connected = match pair {
-                            Some(pair) => pair,
-                            None => cells::connect(bench, &results.ends, transport, mtu, |_, _| {})
-                                .with_context(|| of("connecting"))?,
-                        };
-                        let outcome = cells::run(bench, &results.ends, connected, &cell)
-                            .with_context(|| of("running"))?;
-                        pair = Some(connected);
-                        if outcome != Outcome::Pass {
-                            if let Outcome::Fail(why) = &outcome {
-                                println!("{cell}: {why}");
-                            }
-                            cells::disconnect(bench, connected)
-                                .with_context(|| of("disconnecting"))?;
-                            pair = None;
+                        let outcome = cells::run(bench, &results.ends, &mut pair, &cell)
+                            .with_context(|| cell.to_string())?;
+                        if let Outcome::Fail(why) = &outcome
+                            && limits::of_cell(&cell, why).is_none()
+                        {
+                            println!("{cell}: {why}");
                         }
                         results.cells.push((cell, outcome));
                         progress.tell(results.cells.len(), &cell);

@@ -186,7 +186,15 @@ fn act(bench: &mut Bench, ends: &Ends, pair: Pair, asker: Who, wrong: Wrong) -> 
         }
         Wrong::NoSuchQp => bench.at(answerer, |side| side.destroy(answer))?,
     }
-    bench.at(asker, |side| side.send(ask, &send))?;
+    if let Err(error) = bench.at(asker, |side| side.send(ask, &send)) {
+        return Ok(Report {
+            requester: None,
+            responder: None,
+            requester_in_error: false,
+            responder_in_error: false,
+            wrong: vec![format!("it cannot be posted: {error:#}")],
+        });
+    }
     if wrong == Wrong::LateReceive {
         bench.at(asker, |side| side.poll(ask, 1, LATE_MS))?;
         recv(bench, SIZE)?;

@@ -30,7 +30,7 @@ impl Count {
         match outcome {
             Outcome::Pass => self.passed += 1,
             Outcome::Lost => self.lost += 1,
-            Outcome::Fail(_) if limits::of_cell(cell).is_some() => self.limited += 1,
+            Outcome::Fail(why) if limits::of_cell(cell, why).is_some() => self.limited += 1,
             Outcome::Fail(_) => self.failed += 1,
         }
     }
@@ -58,8 +58,9 @@ impl Count {
 impl Results {
     /// Cells and refusals that went wrong and are no limit of rxe's.
     pub(crate) fn failures(&self) -> usize {
-        let cells = self.cells.iter().filter(|(cell, outcome)| {
-            matches!(outcome, Outcome::Fail(_)) && limits::of_cell(cell).is_none()
+        let cells = self.cells.iter().filter(|(cell, outcome)| match outcome {
+            Outcome::Fail(why) => limits::of_cell(cell, why).is_none(),
+            _ => false,
         });
         let refusals = self.refusals.iter().filter(|(role, wrong, report)| {
             !report.wrong.is_empty() && limits::of_refusal(*wrong, *role).is_none()
@@ -179,22 +180,45 @@ impl Results {
         }
     }
 
-    /// Every cell that did not pass, with the reason.
+    /// Why cells and refusals are not as they must be: rxe's limits, and every other one by itself.
     fn exceptions(&self, text: &mut String) {
-        let failed: Vec<_> = self
-            .cells
-            .iter()
-            .filter_map(|(cell, outcome)| match outcome {
-                Outcome::Fail(why) => Some((cell, why)),
-                _ => None,
-            })
-            .collect();
-        if !failed.is_empty() {
-            text.push('\n');
+        let mut limits: Vec<(&str, usize)> = Vec::new();
+        let mut count = |reason: &'static str| match limits.iter_mut().find(|(at, _)| *at == reason)
+        {
+            Some((_, cells)) => *cells += 1,
+            None => limits.push((reason, 1)),
+        };
+        let mut others = Vec::new();
+        for (cell, outcome) in &self.cells {
+            let Outcome::Fail(why) = outcome else { continue };
+            match limits::of_cell(cell, why) {
+                Some(reason) => count(reason),
+                None => others.push(format!("{cell}: {why}")),
+            }
         }
-        for (cell, why) in failed {
-            let whose = limits::of_cell(cell).unwrap_or("not understood");
-            let _ = writeln!(text, "- {cell}: {why} ({whose})");
+        for (role, wrong, report) in &self.refusals {
+            if report.wrong.is_empty() {
+                continue;
+            }
+            match limits::of_refusal(*wrong, *role) {
+                Some(reason) => count(reason),
+                None => {
+                    let what = report.wrong.join("; ");
+                    others.push(format!("{}, we as {role}: {what}", wrong.text()));
+                }
+            }
+        }
+        if !limits.is_empty() {
+            let _ = writeln!(text, "\nLimits of rxe:\n");
+        }
+        for (reason, cells) in limits {
+            let _ = writeln!(text, "- {reason} ({cells} of the above).");
+        }
+        if !others.is_empty() {
+            let _ = writeln!(text, "\nNot understood:\n");
+        }
+        for other in others {
+            let _ = writeln!(text, "- {other}.");
         }
     }
 
@@ -218,7 +242,7 @@ impl Results {
                     "fault": cell.fault.to_string(),
                     "result": result,
                     "reason": reason,
-                    "limit": reason.and_then(|_| limits::of_cell(cell)),
+                    "limit": reason.and_then(|why| limits::of_cell(cell, why)),
                 })
             })
             .collect();

@@ -38,6 +38,8 @@
 #define DEPTH 256
 #define QKEY 0x1ee7
 #define WORDS 16
+/* The kernel's number for the same flag, which rxe lets through (rxe_resp.c, do_complete). */
+#define KERNEL_WC_WITH_INVALIDATE 4
 #define ALL_ACCESS                                                                               \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |             \
 	 IBV_ACCESS_REMOTE_ATOMIC)
@@ -361,7 +363,7 @@ static void poll_cq(struct endpoint *e, const uint64_t *number)
 		return refuse("ibv_poll_cq: %d", found);
 	printf("ok");
 	for (int i = 0; i < found; i++) {
-		bool inv = wcs[i].wc_flags & IBV_WC_WITH_INV;
+		bool inv = wcs[i].wc_flags & (IBV_WC_WITH_INV | KERNEL_WC_WITH_INVALIDATE);
 
 		printf(" %" PRIu64 ",%d,%d,%u,0x%x,%u", wcs[i].wr_id, wcs[i].status, wcs[i].opcode,
 		       wcs[i].byte_len, inv ? wcs[i].invalidated_rkey : ntohl(wcs[i].imm_data),
