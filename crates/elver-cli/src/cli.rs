@@ -1,9 +1,11 @@
 //! The command line.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::link::LinkArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,6 +17,8 @@ Examples:
       the same between two network namespaces
   elver perf server                 on one host, and on another:
   elver perf read 192.0.2.1 --transport rc --size 8
+  elver perf read 10.9.0.1 --link fd:3 --local 10.9.0.2/24 --exchange 127.0.0.1:18515
+      the same with a guest, over the Ethernet frames of an inherited socket
   elver devinfo -v
       what the software device can do";
 
@@ -78,15 +82,22 @@ pub(crate) enum Perf {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
-    /// Address of the device; clients connect to it.
+    /// Address of the device; clients connect to it. On a frame link --local is the device's, and
+    /// this is the exchange's alone.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) bind: IpAddr,
     /// TCP port for the exchange of addresses and keys.
     #[arg(long, default_value_t = crate::perf::EXCHANGE_PORT)]
     pub(crate) port: u16,
+    /// Where to wait for the exchange over TCP, if not at --bind and --port. It always runs over
+    /// this host's network, also where the device is on a frame link.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) exchange: Option<SocketAddr>,
     /// Serve one client, then end.
     #[arg(long)]
     pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) link: LinkArgs,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
 }
@@ -101,8 +112,14 @@ pub(crate) struct ClientArgs {
     /// TCP port of the server.
     #[arg(long, default_value_t = crate::perf::EXCHANGE_PORT)]
     pub(crate) port: u16,
+    /// Where the server waits for the exchange over TCP, if not at its address and --port. It
+    /// always runs over this host's network, also where the device is on a frame link.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) exchange: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    pub(crate) link: LinkArgs,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
 }
@@ -219,6 +236,8 @@ pub(crate) struct DevinfoArgs {
     /// Address of the device.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) address: IpAddr,
+    #[command(flatten)]
+    pub(crate) link: LinkArgs,
     /// Show every capability.
     #[arg(short, long)]
     pub(crate) verbose: bool,

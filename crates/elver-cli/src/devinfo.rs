@@ -1,7 +1,7 @@
 //! `elver devinfo`: a device as ibv_devinfo shows it.
 
 use elver_soft::{SoftConfig, SoftDevice, published};
-use elver_verbs::{AtomicCap, Device, DeviceAttr, Mtu, PortAttr, PortState};
+use elver_verbs::{AtomicCap, Device, DeviceAttr, Gid, Mtu, PortAttr, PortState};
 use serde_json::{Value, json};
 
 use crate::cli::DevinfoArgs;
@@ -13,10 +13,17 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
         show_counters(args.json);
         return Ok(());
     }
-    let mut config = SoftConfig::for_address(args.address);
+    let mut config = match args.link.open()? {
+        Some(link) => SoftConfig::for_frames(link),
+        None => {
+            let mut config = SoftConfig::for_address(args.address);
+            // Any port will do: the device is only looked at, and another may be running on this
+            // address.
+            config.rnic.udp_port = spare_port(args)?;
+            config
+        }
+    };
     config.publish = false;
-    // Any port will do: the device is only looked at, and another may be running on this address.
-    config.rnic.udp_port = spare_port(args)?;
     let device = SoftDevice::open(config)?;
     let (attr, port) = (device.query_device(), device.query_port());
     let gid = device.query_gid(0)?;
@@ -28,7 +35,9 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
     if args.verbose {
         print_limits(&attr);
         println!("\t\t\tsegmentation:\t\t{}", if device.segments() { "kernel" } else { "none" });
-        println!("\t\t\tGID[  0]:\t\t{gid}, RoCE v2");
+        for (index, ip) in device.config().addresses.iter().enumerate() {
+            println!("\t\t\tGID[{index:3}]:\t\t{}, RoCE v2", Gid::from(*ip));
+        }
     }
     Ok(())
 }

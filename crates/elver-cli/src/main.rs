@@ -5,6 +5,7 @@ mod capture;
 mod cli;
 mod devinfo;
 mod exit;
+mod link;
 mod pair;
 mod perf;
 mod sim;

@@ -2,9 +2,11 @@
 //! programs side by side would only slow each other.
 
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde_json::Value;
 
 fn elver() -> Command {
@@ -81,6 +83,8 @@ fn every_operation_in_every_placement() {
     loss_is_borne();
     a_capture_is_dissected();
     counters_of_a_running_device_are_shown();
+    frame_links_carry_it("dgram");
+    frame_links_carry_it("fd");
 }
 
 struct Server(Child);
@@ -200,6 +204,70 @@ fn counters_of_a_running_device_are_shown() {
     assert!(ours["counters"]["rx_packets"].is_u64());
 }
 
+/// Two processes, each a station of a link between them; the exchange runs over the host's TCP.
+fn frame_links_carry_it(kind: &str) {
+    let (links, _held) = match kind {
+        "dgram" => {
+            let (a, b) = ("127.0.0.34:7001", "127.0.0.35:7001");
+            (([format!("dgram:{a},{b}"), format!("dgram:{b},{a}")]), None)
+        }
+        _ => {
+            // Not closed on exec: the two commands inherit them.
+            let (family, kind, flags) =
+                (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::empty());
+            let (a, b) = rustix::net::socketpair(family, kind, flags, None).unwrap();
+            ([&a, &b].map(|fd| format!("fd:{}", fd.as_raw_fd())), Some((a, b)))
+        }
+    };
+    let exchange = "127.0.0.34:18516";
+    let address = "10.9.4.1/24";
+    let server = elver()
+        .args(["perf", "server", "--link", &links[0], "--local", address, "--exchange", exchange])
+        .args(["--idle", "yield"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _server = Server(server);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while TcpListener::bind(exchange).is_ok() {
+        assert!(std::time::Instant::now() < end, "the server never listened");
+        std::thread::yield_now();
+    }
+    let file = scratch("link.pcapng");
+    let name = file.to_str().unwrap();
+    for (op, transport) in [("read", "rc"), ("send", "ud")] {
+        let output = elver()
+            .args(["capture", "-w", name, "perf", op, "10.9.4.1", "--link", &links[1]])
+            .args(["--local", "10.9.4.2/24", "--mac", "02:00:00:00:00:07", "--exchange", exchange])
+            .args(["--transport", transport, "--size", "64", "--duration", "0.05", "--json"])
+            .args(["--idle", "yield"])
+            .output()
+            .unwrap();
+        check(&json(&output), op, transport, "remote", "sync");
+        let dissected = Command::new("tshark")
+            .args(["-r", name, "-n", "-T", "fields", "-e", "eth.src", "-e", "arp.opcode"])
+            .args(["-Y", "arp", "-c", "100"])
+            .output()
+            .expect("tshark is missing: apt-get install tshark");
+        let arps = String::from_utf8_lossy(&dissected.stdout);
+        assert!(arps.contains("02:00:00:00:00:07\t1"), "{arps}");
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
+fn devinfo_shows_a_station_of_a_link() {
+    let link = "dgram:127.0.0.36:7001,127.0.0.37:7001";
+    let (local, mac) = (["--local", "10.9.5.1/24"], ["--mac", "02:00:00:00:00:07"]);
+    let mut arguments = vec!["devinfo", "-v", "--link", link, "--link-mtu", "1500"];
+    arguments.extend(local.iter().chain(&mac).chain(&["--local", "fd00::1/64"]));
+    let text = run(&arguments);
+    let text = String::from_utf8_lossy(&text.stdout);
+    for line in ["0000:00ff:fe00:0007", "1024 (3)", "ffff:0a09:0501", "GID[  1]:\t\tfd00:"] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
 fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("elver-{}-{name}", std::process::id()))
 }
@@ -214,6 +282,11 @@ fn what_cannot_be_is_refused_with_2() {
         &["perf", "pair", "write", "--duration", "0"],
         &["capture", "-w", "/dev/null", "devinfo"],
         &["perf", "pair", "sing"],
+        &["perf", "server", "--local", "10.9.0.1/24"],
+        &["perf", "server", "--link", "fd:9"],
+        &["perf", "server", "--link", "fd:1", "--local", "10.9.0.1/24"],
+        &["perf", "server", "--link", "dgram:127.0.0.1:1", "--local", "10.9.0.1/24"],
+        &["devinfo", "--link", "fd:9", "--local", "10.9.0.1"],
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -1,5 +1,6 @@
 //! Devices on loopback: packets through real sockets.
 
+#[allow(dead_code, reason = "each test file uses a part of it")]
 mod common;
 
 use std::net::IpAddr;

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::End;
+use common::{End, await_address};
 use elver_soft::SoftConfig;
 use elver_verbs::*;
 use elver_wire::{Flow, IpId, PacketView, icrc};
@@ -146,12 +146,7 @@ fn open(address: IpAddr, case: Case) -> End {
     config.gso = case.gso;
     config.gro = case.gro;
     config.publish = false;
-    let end = Instant::now() + WAIT;
-    // An interface that was just set up may still be waiting for its peer.
-    while std::net::UdpSocket::bind((address, 0)).is_err() {
-        assert!(Instant::now() < end, "{address} never became usable");
-        thread::yield_now();
-    }
+    await_address(address);
     End::open(config, QpType::Rc)
 }
 

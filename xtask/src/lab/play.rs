@@ -289,7 +289,8 @@ impl<'a> Stage<'a> {
             }
             if Instant::now() > deadline {
                 let seconds = start.elapsed().as_secs();
-                self.played.problems.push(format!("ended after {seconds} s: {}", self.state()));
+                let why = if failing { "the rest was killed" } else { "timed out" };
+                self.played.problems.push(format!("{why} after {seconds} s: {}", self.state()));
                 break;
             }
             if INTERRUPTED.load(Ordering::Relaxed) {
@@ -393,13 +394,12 @@ impl<'a> Stage<'a> {
         let consoles: Vec<_> = self.guests.iter().map(|guest| guest.console.clone()).collect();
         self.guests.clear();
         self.host = None;
-        let problems = std::mem::take(&mut self.played.problems);
         // All that spoke are dead: their lines end.
         while let Ok(event) = self.events.recv_timeout(Duration::from_secs(1)) {
-            self.take(event);
+            if let Event::Output(..) = event {
+                self.take(event);
+            }
         }
-        // Not the ends that were made here.
-        self.played.problems = problems;
         for (guest, output) in self.played.guests.iter_mut().zip(&self.outputs) {
             guest.output = String::from_utf8_lossy(output).into_owned();
         }

@@ -78,9 +78,9 @@ pub fn run(
         host::output(&mut play::host_command(&words, &values)?).context("prepare")?;
     }
     let binaries = job::binaries(scenario, &root)?;
-    for index in 0..scenario.guests {
+    for (index, guest) in GUESTS[..scenario.guests].iter().enumerate() {
         let environment = environment(scenario, engine, index)?;
-        job::make(&directory.join(GUESTS[index]), scenario, &binaries, &environment)?;
+        job::make(&directory.join(guest), scenario, &binaries, &environment)?;
     }
     let start = Instant::now();
     report.played = if scenario.link == Link::Tap {

@@ -1,5 +1,6 @@
 //! A guest with the terminal as its console.
 
+use std::io::IsTerminal;
 use std::process::Stdio;
 
 use anyhow::{Result, ensure};
@@ -10,6 +11,10 @@ use super::guest::{Devices, Kernel, Network};
 use super::play::{guest_address, guest_mac};
 
 pub fn shell(cache: &Cache, config: &Config, engine: &Engine) -> Result<()> {
+    ensure!(
+        std::io::stdin().is_terminal(),
+        "a shell needs a terminal; what a script should do is a scenario's guest.sh"
+    );
     let kernel = Kernel::build(cache, config, engine)?;
     let devices =
         Devices { memory_mb: 512, mtu: 1500, lines: None, network: Network::None, share: None };

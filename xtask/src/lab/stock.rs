@@ -29,8 +29,7 @@ pub struct Stock {
 pub fn build(cache: &Cache, config: &Config, engine: &Engine, userland: &Path) -> Result<Stock> {
     let files = packages::resolve_kernel(cache, &engine.package)?;
     let modules = config.modules.join(" ");
-    // The userland's path changes with its content.
-    let inputs = [RECIPE, &files.join(" "), &modules, &userland.display().to_string()];
+    let inputs = [RECIPE, &files.join(" "), &modules];
     let entry = cache.entry(&engine.name, &inputs, |entry| {
         host::need(host::MODULES)?;
         let packages = packages::fetch(cache, &files)?;
@@ -41,15 +40,21 @@ pub fn build(cache: &Cache, config: &Config, engine: &Engine, userland: &Path) -
         }
         let kernel = only_child(&root.join("boot"), "vmlinuz-")?;
         fs::copy(kernel, entry.join("vmlinuz"))?;
-        fs::copy(userland, entry.join("initrd"))?;
-        append_modules(&root, &config.modules, &entry.join("initrd"))?;
+        pack_modules(&root, &config.modules, &entry.join("modules.cpio"))?;
         Ok(fs::remove_dir_all(root)?)
     })?;
-    Ok(Stock { kernel: entry.join("vmlinuz"), initrd: entry.join("initrd") })
+    // Both paths change with the content. The kernel unpacks one archive after the other.
+    let (kernel, modules) = (entry.join("vmlinuz"), entry.join("modules.cpio"));
+    let inputs = [&userland.display().to_string(), &*modules.display().to_string()];
+    let entry = cache.entry(&format!("{}-initrd", engine.name), &inputs, |entry| {
+        let both = [fs::read(userland)?, fs::read(&modules)?].concat();
+        Ok(fs::write(entry.join("initrd"), both)?)
+    })?;
+    Ok(Stock { kernel, initrd: entry.join("initrd") })
 }
 
-/// Appends a second archive, with the modules and all that they depend on: the kernel unpacks one after the other.
-fn append_modules(root: &Path, modules: &[String], initrd: &Path) -> Result<()> {
+/// An archive with the modules and all that they depend on.
+fn pack_modules(root: &Path, modules: &[String], to: &Path) -> Result<()> {
     let libraries = [root.join("lib/modules"), root.join("usr/lib/modules")]
         .into_iter()
         .find(|path| path.is_dir());
@@ -76,8 +81,7 @@ fn append_modules(root: &Path, modules: &[String], initrd: &Path) -> Result<()> 
             needed.insert(inside, path);
         }
     }
-    let to = File::options().append(true).open(initrd)?;
-    let mut archive = Archive::new(BufWriter::new(to));
+    let mut archive = Archive::new(BufWriter::new(File::create(to)?));
     for (inside, path) in &needed {
         archive.copy(inside, path)?;
     }
@@ -122,7 +126,9 @@ pub fn command(stock: &Stock, devices: &Devices, arguments: &str) -> Result<Comm
     let mut command = host::command("qemu-system-x86_64");
     command
         .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-nodefaults"])
-        .args(["-nographic", "-no-reboot", "-serial", "stdio"])
+        .args(["-nographic", "-no-reboot"])
+        // In a shell, the guest gets control-C and qemu control-A.
+        .args(["-serial", if devices.lines.is_some() { "stdio" } else { "mon:stdio" }])
         .args(["-m", &devices.memory_mb.to_string()])
         .arg("-kernel")
         .arg(&stock.kernel)

@@ -43,13 +43,19 @@ pub(crate) fn run(command: &Perf, capture: Option<&Path>) -> Result<(), Failure>
 
 fn run_client(op: Op, args: &ClientArgs, capture: Option<&Path>) -> Result<(), Failure> {
     let load = Load::new(op, &args.load)?;
-    let own = match args.bind {
-        Some(own) => own,
-        None => own_address(args.server)?,
+    let base = match (args.link.open()?, args.bind) {
+        (Some(link), None) => SoftConfig::for_frames(link),
+        (Some(_), Some(_)) => {
+            return Err(Failure::unusable(
+                "--bind is for the kernel's UDP; on a frame link --local is the device's address",
+            ));
+        }
+        (None, Some(own)) => SoftConfig::for_address(own),
+        (None, None) => SoftConfig::for_address(own_address(args.server)?),
     };
-    let config = soft_config(own, &args.device, capture);
-    let measured =
-        client::measure_remote(config, (args.server, args.port).into(), &load, args.device.idle)?;
+    let config = soft_config(base, &args.device, capture);
+    let exchange = args.exchange.unwrap_or((args.server, args.port).into());
+    let measured = client::measure_remote(config, exchange, &load, args.device.idle)?;
     report::print(&load, Placement::Remote, &measured, args.load.json)
 }
 
@@ -84,19 +90,19 @@ pub(crate) fn measure_pair(
     if placement == Placement::Process {
         pin(0);
         let own = free_loopback();
-        let config = soft_config(own, device, capture);
+        let config = soft_config(SoftConfig::for_address(own), device, capture);
         return Ok(client::measure_process(SoftDevice::open(config)?, load, device.idle)?);
     }
     let beside = capture.map(second_file);
     let (_, measured) = pair::run(
         placement,
         |end, client| {
-            let config = soft_config(end.own, device, beside.as_deref());
+            let config = soft_config(SoftConfig::for_address(end.own), device, beside.as_deref());
             let opened = SoftDevice::open(config)?;
             server::serve_once(opened, (end.own, EXCHANGE_PORT).into(), device.idle, client)
         },
         |end| {
-            let config = soft_config(end.own, device, capture);
+            let config = soft_config(SoftConfig::for_address(end.own), device, capture);
             client::measure_remote(config, (end.peer, EXCHANGE_PORT).into(), load, device.idle)
         },
     )?;
@@ -121,8 +127,7 @@ fn second_file(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn soft_config(own: IpAddr, args: &DeviceArgs, capture: Option<&Path>) -> SoftConfig {
-    let mut config = SoftConfig::for_address(own);
+fn soft_config(mut config: SoftConfig, args: &DeviceArgs, capture: Option<&Path>) -> SoftConfig {
     config.gso = !args.no_offload;
     config.gro = !args.no_offload;
     config.capture = capture.map(Path::to_path_buf);

@@ -1,11 +1,12 @@
 //! The end that is read from, written and sent to.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use elver_soft::SoftDevice;
+use elver_soft::{SoftConfig, SoftDevice};
 use elver_verbs::Device;
 
 use crate::cli::{IdleMode, LoadArgs, Mode, ServerArgs};
@@ -15,6 +16,8 @@ use crate::perf::client::Load;
 use crate::perf::endpoint::{Endpoint, Role};
 use crate::perf::exchange::{Done, Exchange, Hello, Summary, VERSION, Welcome};
 
+/// How often a waiting server looks for clients while its device is on a frame link.
+const ACCEPT_INTERVAL: Duration = Duration::from_millis(5);
 /// How often the exchange is looked at while the device runs.
 const EXCHANGE_INTERVAL: Duration = Duration::from_millis(5);
 /// Rounds between two looks at the clock.
@@ -22,12 +25,16 @@ const ROUNDS: u32 = 1024;
 
 /// Runs `elver perf server`.
 pub(crate) fn run(args: &ServerArgs, capture: Option<&Path>) -> Result<(), Failure> {
-    let mut device = SoftDevice::open(super::soft_config(args.bind, &args.device, capture))?;
-    let at = SocketAddr::new(args.bind, args.port);
+    let base = match args.link.open()? {
+        Some(link) => SoftConfig::for_frames(link),
+        None => SoftConfig::for_address(args.bind),
+    };
+    let mut device = SoftDevice::open(super::soft_config(base, &args.device, capture))?;
+    let at = args.exchange.unwrap_or(SocketAddr::new(args.bind, args.port));
     let listener = listen(at)?;
-    eprintln!("serving on {at}; end with ctrl-c");
+    eprintln!("serving {} on {at}; end with ctrl-c", device.address());
     loop {
-        let (stream, peer) = listener.accept().context("accept")?;
+        let (stream, peer) = accept(&listener, &mut device)?;
         match serve_client(&mut device, stream, peer, args.device.idle) {
             Ok(summary) => {
                 eprintln!("client done: {} messages arrived", summary.received);
@@ -43,6 +50,27 @@ pub(crate) fn run(args: &ServerArgs, capture: Option<&Path>) -> Result<(), Failu
 
 fn listen(at: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(at).with_context(|| format!("cannot listen on TCP {at}"))
+}
+
+/// Waits for a client. A device on a frame link answers for its address meanwhile: nobody else does.
+fn accept(listener: &TcpListener, device: &mut SoftDevice) -> Result<(TcpStream, SocketAddr)> {
+    if device.frame_counters().is_none() {
+        return listener.accept().context("accept");
+    }
+    listener.set_nonblocking(true)?;
+    loop {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(false)?;
+                return Ok((stream, peer));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                while device.progress() {}
+                device.wait(ACCEPT_INTERVAL)?;
+            }
+            Err(error) => return Err(error).context("accept"),
+        }
+    }
 }
 
 /// Serves the client of a pair.

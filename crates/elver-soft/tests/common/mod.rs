@@ -1,6 +1,8 @@
-//! Two devices on loopback addresses, driven by the test's own thread.
+//! Two connected devices, driven by the test's own thread.
 
-use std::net::IpAddr;
+pub mod capture;
+
+use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use elver_soft::{SoftConfig, SoftDevice, SoftMemory};
@@ -10,6 +12,7 @@ pub const REGION: u64 = 4 << 20;
 
 pub struct End {
     pub device: SoftDevice,
+    pub pd: Pd,
     pub cq: Cq,
     pub memory: SoftMemory,
     pub mr: MrInfo,
@@ -29,7 +32,7 @@ impl End {
         let mr = device.reg_mr(pd, memory.clone(), None, access).unwrap();
         let init = QpInit { sq_sig_all: true, ..QpInit::new(qp_type, pd, cq) };
         let qp = device.create_qp(init).unwrap();
-        End { device, cq, memory, mr, qp }
+        End { device, pd, cq, memory, mr, qp }
     }
 
     pub fn connect(&mut self, peer: IpAddr, dest_qp_num: u32) {
@@ -68,6 +71,25 @@ impl End {
         let flags = SendFlags::SIGNALED;
         let wr = SendWr { wr_id: 1, op, flags, payload, dest: None };
         self.device.post_send(self.qp, &[wr]).unwrap();
+    }
+}
+
+/// Waits until the kernel's network of this thread has an address that was just given to it: it can
+/// be bound, and for IPv6 the kernel listens to who asks for it. That the kernel does some time
+/// later, and a neighbour that asked in vain asks again after a second only, when RC has given up.
+pub fn await_address(address: IpAddr) {
+    let listens = || match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(v6) => {
+            let [.., a, b, c] = v6.octets();
+            let group = format!("ff0200000000000000000001ff{a:02x}{b:02x}{c:02x}");
+            std::fs::read_to_string("/proc/thread-self/net/igmp6").unwrap().contains(&group)
+        }
+    };
+    let end = Instant::now() + Duration::from_secs(20);
+    while UdpSocket::bind((address, 0)).is_err() || !listens() {
+        assert!(Instant::now() < end, "{address} never became usable");
+        std::thread::yield_now();
     }
 }
 
