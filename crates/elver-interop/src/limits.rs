@@ -22,6 +22,14 @@ pub(crate) fn of_refusal(wrong: Wrong, role: Role) -> Option<&'static str> {
         (Wrong::AtomicMisaligned, Role::Responder) => {
             Some("librxe's validate_send_wr refuses to post it: nothing reaches the wire")
         }
+        (Wrong::ShortReceive, Role::Requester) => Some(
+            "rxe_mr.c, copy_data: a message longer than its receive is EINVAL and not ENOSPC, so \
+             that rxe_resp.c, send_data_in, takes the receive for malformed",
+        ),
+        (Wrong::PsnBehind, Role::Responder) => Some(
+            "rxe_comp.c, check_psn: an acknowledgement beyond everything that was sent completes \
+             what is outstanding",
+        ),
         _ => None,
     }
 }

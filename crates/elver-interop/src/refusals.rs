@@ -21,6 +21,8 @@ const LATE_MS: u64 = 20;
 /// The timeout where one must run out: 4.096 µs · 2^10 = 4.2 ms, three times.
 const SHORT_TIMEOUT: u8 = 10;
 const SHORT_RETRY: u8 = 2;
+/// How far first PSNs are off, where they are.
+const PSN_ERROR: u32 = 5_000;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, ValueEnum)]
@@ -36,7 +38,8 @@ pub(crate) enum Wrong {
     ReadBeyondRegion,
     AtomicMisaligned,
     InvalidatedWindow,
-    PsnMismatch,
+    PsnAhead,
+    PsnBehind,
     NoSuchQp,
 }
 
@@ -52,7 +55,8 @@ impl Wrong {
         Wrong::ReadBeyondRegion,
         Wrong::AtomicMisaligned,
         Wrong::InvalidatedWindow,
-        Wrong::PsnMismatch,
+        Wrong::PsnAhead,
+        Wrong::PsnBehind,
         Wrong::NoSuchQp,
     ];
 
@@ -68,7 +72,8 @@ impl Wrong {
             Wrong::ReadBeyondRegion => "READ beyond the region",
             Wrong::AtomicMisaligned => "FETCH_ADD, address not a multiple of 8",
             Wrong::InvalidatedWindow => "WRITE through a window that SEND_WITH_INV closed",
-            Wrong::PsnMismatch => "SEND, the ends disagree on the first PSN",
+            Wrong::PsnAhead => "SEND, first PSN ahead of what is expected",
+            Wrong::PsnBehind => "SEND, first PSN behind what is expected",
             Wrong::NoSuchQp => "SEND to a QP that is gone",
         }
     }
@@ -85,7 +90,7 @@ impl Wrong {
             | Wrong::WriteBeyondRegion
             | Wrong::ReadBeyondRegion
             | Wrong::InvalidatedWindow => WcStatus::RemAccessErr,
-            Wrong::PsnMismatch | Wrong::NoSuchQp => WcStatus::RetryExcErr,
+            Wrong::PsnAhead | Wrong::PsnBehind | Wrong::NoSuchQp => WcStatus::RetryExcErr,
         }
     }
 
@@ -131,14 +136,19 @@ pub(crate) fn run(bench: &mut Bench, ends: &Ends, role: Role, wrong: Wrong) -> R
 fn change(wrong: Wrong, asks: bool, how: &mut Connect) {
     match wrong {
         Wrong::NoReceive => how.rnr_retry = 2,
-        Wrong::PsnMismatch | Wrong::NoSuchQp => {
+        Wrong::PsnAhead | Wrong::PsnBehind | Wrong::NoSuchQp => {
             how.timeout = SHORT_TIMEOUT;
             how.retry_cnt = SHORT_RETRY;
         }
         _ => {}
     }
-    if wrong == Wrong::PsnMismatch && !asks {
-        how.rq_psn = (how.rq_psn + 5_000) & 0xff_ffff;
+    if !asks {
+        let expected = match wrong {
+            Wrong::PsnAhead => how.rq_psn.wrapping_sub(PSN_ERROR),
+            Wrong::PsnBehind => how.rq_psn.wrapping_add(PSN_ERROR),
+            _ => how.rq_psn,
+        };
+        how.rq_psn = expected & 0xff_ffff;
     }
 }
 
@@ -164,7 +174,7 @@ fn act(bench: &mut Bench, ends: &Ends, pair: Pair, asker: Who, wrong: Wrong) -> 
     match wrong {
         Wrong::LateReceive | Wrong::NoReceive => {}
         Wrong::ShortReceive => recv(bench, SIZE / 2)?,
-        Wrong::PsnMismatch => recv(bench, SIZE)?,
+        Wrong::PsnAhead | Wrong::PsnBehind => recv(bench, SIZE)?,
         Wrong::WriteWrongKey => {
             send = Send { op: Op::Write, rkey: far.rkey ^ 0x5a00, ..send };
         }
