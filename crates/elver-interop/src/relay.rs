@@ -14,7 +14,7 @@ use crate::axes::{Fault, Way};
 /// One packet in so many is lost: 1 %.
 const LOSS_ONE_IN: u64 = 100;
 /// One packet in so many is doubled or held back.
-const OTHER_ONE_IN: u64 = 20;
+const OTHER_ONE_IN: u64 = 50;
 /// Packets that overtake one that is held back.
 const OVERTAKERS: u32 = 2;
 /// A packet that nothing overtakes is let go after this long.
