@@ -168,6 +168,7 @@ fn guest_arguments(
     Ok(vec![
         ("engine", engine.kind.name().into()),
         ("guest", GUESTS[index].into()),
+        ("lifetime", (scenario.timeout * engine.slowness + 60).to_string()),
         ("net", net.into()),
         ("ip", guest_address(index)),
         ("mac", guest_mac(index)),
@@ -235,6 +236,7 @@ fn join(scenario: &Scenario, capture: &Path) -> Result<Joined> {
 struct Stage<'a> {
     scenario: &'a Scenario,
     slowness: u32,
+    started: Instant,
     events: Receiver<Event>,
     guests: Vec<Guest>,
     host: Option<Group>,
@@ -256,6 +258,7 @@ impl<'a> Stage<'a> {
         Stage {
             scenario,
             slowness: engine.slowness,
+            started: Instant::now(),
             events,
             guests: Vec::new(),
             host: None,
@@ -270,9 +273,8 @@ impl<'a> Stage<'a> {
 
     /// Waits for the end of all, or for the time-out, and kills what is left.
     fn wait(mut self) -> Played {
-        let start = Instant::now();
         let mut deadline =
-            start + Duration::from_secs(self.scenario.timeout.into()) * self.slowness;
+            self.started + Duration::from_secs(self.scenario.timeout.into()) * self.slowness;
         let mut failing = false;
         let mut step = Step::new(self.scenario.name.clone());
         while !self.ended() {
@@ -288,7 +290,7 @@ impl<'a> Stage<'a> {
                 deadline = deadline.min(Instant::now() + GRACE * self.slowness);
             }
             if Instant::now() > deadline {
-                let seconds = start.elapsed().as_secs();
+                let seconds = self.started.elapsed().as_secs();
                 let why = if failing { "the rest was killed" } else { "timed out" };
                 self.played.problems.push(format!("{why} after {seconds} s: {}", self.state()));
                 break;
@@ -312,7 +314,8 @@ impl<'a> Stage<'a> {
             Event::Output(Source::Host, text) => self.host_output.extend(text),
             Event::Step(index, step) => {
                 // Told beside the output, so that the report shows what a step wrote.
-                self.outputs[index].extend(format!("-- {step}\n").into_bytes());
+                let seconds = self.started.elapsed().as_secs_f32();
+                self.outputs[index].extend(format!("-- {seconds:.2} s: {step}\n").into_bytes());
                 self.played.guests[index].last_step = step;
             }
             Event::Barrier(index, name) => {

@@ -34,6 +34,10 @@ pub fn build(cache: &Cache, engine: &Engine) -> Result<PathBuf> {
     let inputs = [RECIPE, &files.join(" "), &wanted, &patches.join("\n")];
     let entry = cache.entry(&engine.name, &inputs, |entry| {
         host::need(host::BUILD)?;
+        ensure!(
+            Path::new("/usr/include/stdio.h").exists(),
+            "this machine has no headers of the C library; get them with: apt-get install libc6-dev"
+        );
         let source = unpack(cache, entry, &files)?;
         for (name, patch) in engine.patches.iter().zip(&patches) {
             apply(&source, name, patch)?;
