@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
 };
 
 /// How long a frame may wait for a receiver that is busy, before it is dropped.
@@ -23,11 +23,19 @@ const BUSY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 const FRAME_SIZE_MAX: usize = 1 << 16;
 
+/// Bytes that a wire holds in each direction.
+const WIRE_BYTES: usize = 4 << 20;
+
 /// Two ends of a wire. They keep the frames' boundaries, and tell when the other end is gone.
 pub fn wire() -> Result<(OwnedFd, OwnedFd)> {
     // Not SOCK_DGRAM: that holds ten frames back at most, whatever their size.
-    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .context("cannot make a pair of sockets")
+    let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .context("cannot make a pair of sockets")?;
+    for end in [&ends.0, &ends.1] {
+        // User Mode Linux drops what the socket has no room for. The system may allow less.
+        let _ = sockopt::set_socket_send_buffer_size(end, WIRE_BYTES);
+    }
+    Ok(ends)
 }
 
 /// A wire whose second end is a pair of UDP addresses of this machine: that of the program, that of the switch.
