@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use elver_soft::UDP_PORT;
 
 use crate::link::LinkArgs;
 
@@ -184,6 +185,10 @@ pub(crate) struct DeviceArgs {
     /// Drop this share of the packets that arrive, in percent, to see how loss is borne.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) loss: f64,
+    /// UDP port that packets go to and come from, at both ends. RoCEv2's own is 4791, which the
+    /// kernel's rdma_rxe takes for itself where it is loaded.
+    #[arg(long, default_value_t = UDP_PORT, value_parser = value_parser!(u16).range(1..))]
+    pub(crate) udp_port: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

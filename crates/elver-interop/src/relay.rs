@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use elver_soft::UDP_PORT;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
@@ -25,8 +26,6 @@ const BURST: usize = 64;
 const FRAME: usize = 9_100;
 /// Socket buffers of the device's end.
 const BUFFER_BYTES: usize = 4 << 20;
-/// UDP's port for RoCEv2.
-const ROCE_PORT: u16 = 4791;
 
 pub(crate) struct Relay {
     guest: OwnedFd,
@@ -191,7 +190,7 @@ fn index(way: Way) -> usize {
 fn is_roce(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[8, 0])
         && frame.get(23) == Some(&17)
-        && frame.get(36..38) == Some(&ROCE_PORT.to_be_bytes())
+        && frame.get(36..38) == Some(&UDP_PORT.to_be_bytes())
 }
 
 #[cfg(test)]
@@ -202,7 +201,7 @@ mod tests {
         let mut frame = vec![0; 64];
         frame[12] = 8;
         frame[23] = 17;
-        frame[36..38].copy_from_slice(&ROCE_PORT.to_be_bytes());
+        frame[36..38].copy_from_slice(&UDP_PORT.to_be_bytes());
         frame[63] = tag;
         frame
     }

@@ -41,6 +41,9 @@ impl Count {
         if total == 0 {
             return String::new();
         }
+        if limited == total {
+            return format!("rxe ({limited})");
+        }
         let mut text = format!("{}/{total}", passed + lost);
         if lost > 0 {
             let _ = write!(text, " ({lost} lost)");

@@ -112,7 +112,7 @@ impl Default for Config {
             name: String::from("soft0"),
             node_guid: 0,
             addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
-            udp_port: 4791,
+            udp_port: elver_wire::UDP_PORT,
             active_mtu: Mtu::Mtu4096,
             local_copy: true,
             max_qp: 16_384,

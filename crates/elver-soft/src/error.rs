@@ -22,7 +22,7 @@ pub enum SoftError {
     /// The UDP socket could not be bound.
     #[error(
         "cannot bind UDP {address}: {reason}; \
-         is the address one of this host's, and is no other device on it?"
+         is the address one of this host's, and does no other device use it, nor the kernel's rdma_rxe?"
     )]
     Bind {
         /// The address.

@@ -28,6 +28,7 @@ mod udp;
 
 pub use device::{SoftConfig, SoftDevice};
 pub use drive::{Idle, SoftThread, drive};
+pub use elver_wire::UDP_PORT;
 pub use error::SoftError;
 pub use frames::{FrameCounters, FrameLink, FrameSocket, LocalAddress, Mac};
 pub use link::Link;

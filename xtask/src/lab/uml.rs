@@ -156,7 +156,9 @@ pub fn command(
         .env("TMPDIR", host::memory_directory()?)
         .arg(format!("mem={}M", devices.memory_mb))
         .arg(format!("initrd={}", userland.display()))
-        .args(["con=null", "ssl=null", "quiet", "panic=-1", "rdinit=/init"]);
+        .args(["con=null", "ssl=null", "quiet", "panic=-1", "rdinit=/init"])
+        // What comes from the host's generator counts: there is no other source.
+        .arg("rng_core.default_quality=1000");
     match &devices.lines {
         Some((output, control)) => {
             command.args(["con0=null,fd:1".into(), format!("ssl0=fd:{}", output.as_raw_fd())]);

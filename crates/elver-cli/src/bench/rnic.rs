@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use elver_soft::{SoftConfig, SoftDevice};
+use elver_soft::{SoftConfig, SoftDevice, UDP_PORT};
 use serde_json::json;
 
 use crate::bench::baseline;
@@ -91,7 +91,7 @@ fn load(op: Op, transport: Transport, size: u32, mode: Mode, args: &BenchRnicArg
 }
 
 fn device(loss: f64) -> DeviceArgs {
-    DeviceArgs { idle: IdleMode::Spin, no_offload: false, loss }
+    DeviceArgs { idle: IdleMode::Spin, no_offload: false, loss, udp_port: UDP_PORT }
 }
 
 fn measure(load: &Load, placement: Placement, loss: f64) -> Result<perf::Measured, Failure> {

@@ -132,6 +132,7 @@ pub(crate) fn soft_config(
     args: &DeviceArgs,
     capture: Option<&Path>,
 ) -> SoftConfig {
+    config.rnic.udp_port = args.udp_port;
     config.gso = !args.no_offload;
     config.gro = !args.no_offload;
     config.capture = capture.map(Path::to_path_buf);
