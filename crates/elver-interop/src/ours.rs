@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use elver_soft::{FrameLink, FrameSocket, LocalAddress, SoftConfig, SoftDevice, SoftMemory};
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, BindMw, Cq, CqInit, Dest, Device, Gid, Memory, MrInfo, Mw,
-    MwInfo, Payload, Pd, Qp, QpAttr, QpAttrMask, QpCap, QpInit, QpState, RecvWr, RemoteAddr,
-    SendFlags, SendOp, SendWr, Sge, Wc, WcOpcode, qp_state,
+    MwInfo, Payload, Pd, Qp, QpAttr, QpCap, QpInit, QpState, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, Sge, Wc, WcOpcode,
 };
 
 use crate::axes::{Op, Transport};
@@ -80,11 +80,7 @@ impl Ours {
 
     /// Moves a QP on by one state, with just the attributes that the step requires.
     fn advance(&mut self, qp: Qp, to: QpState, attr: QpAttr) -> Result<()> {
-        let (now, init) = self.device.query_qp(qp)?;
-        let row = qp_state::transition(init.qp_type, now.qp_state, to)
-            .with_context(|| format!("no way from {} to {to}", now.qp_state))?;
-        let attr = QpAttr { qp_state: to, ..attr };
-        Ok(self.device.modify_qp(qp, &attr, row.required | QpAttrMask::STATE)?)
+        Ok(self.device.advance_qp(qp, &QpAttr { qp_state: to, ..attr })?)
     }
 
     fn sge(&self, offset: u64, length: u32) -> Sge {

@@ -1,6 +1,6 @@
 use crate::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, DeviceAttr, Gid, Memory, Mr, Mw, Pd, PortAttr,
-    PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq, VerbsError, Wc,
+    PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq, VerbsError, Wc, qp_state,
 };
 
 /// Something that offers verbs: the software RNIC in real or virtual time, or hardware.
@@ -90,6 +90,15 @@ pub trait Device {
 
     /// Changes attributes and state of a QP; see [`crate::qp_state`].
     fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError>;
+
+    /// Takes a QP to `attr.qp_state` with just the attributes that this step requires; the others in
+    /// `attr` are not looked at, so that one value serves for several steps.
+    fn advance_qp(&mut self, qp: Qp, attr: &QpAttr) -> Result<(), VerbsError> {
+        let (now, init) = self.query_qp(qp)?;
+        let row = qp_state::transition(init.qp_type, now.qp_state, attr.qp_state);
+        let required = row.map_or(QpAttrMask::empty(), |row| row.required);
+        self.modify_qp(qp, attr, required | QpAttrMask::STATE)
+    }
 
     /// All attributes of a QP, and what it was created with.
     fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError>;

@@ -4,8 +4,7 @@ use anyhow::{Context, Result, ensure};
 use elver_soft::{SoftDevice, SoftMemory};
 use elver_verbs::{
     AccessFlags, AddressVector, Cq, CqInit, Dest, Device, Gid, Memory, MrInfo, Mtu, Payload, Pd,
-    Qp, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge,
-    qp_state,
+    Qp, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge,
 };
 
 use crate::cli::PeerTransport;
@@ -183,11 +182,7 @@ impl PeerQp {
 
     /// Moves the QP on by one state, with just the attributes that the step requires.
     fn advance(&self, device: &mut SoftDevice, to: QpState, attr: QpAttr) -> Result<()> {
-        let (now, init) = device.query_qp(self.qp)?;
-        let row = qp_state::transition(init.qp_type, now.qp_state, to)
-            .with_context(|| format!("no way from {} to {to}", now.qp_state))?;
-        let attr = QpAttr { qp_state: to, ..attr };
-        Ok(device.modify_qp(self.qp, &attr, row.required | QpAttrMask::STATE)?)
+        Ok(device.advance_qp(self.qp, &QpAttr { qp_state: to, ..attr })?)
     }
 }
 

@@ -3,8 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use elver_verbs::{
     AccessFlags, AddressVector, Cq, CqInit, Dest, Device, Gid, Memory, MrInfo, Mtu, Pd, Qp, QpAttr,
-    QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, RemoteAddr, Sge, Srq, SrqInit, Wc,
-    WcStatus, qp_state,
+    QpCap, QpInit, QpState, QpType, RecvWr, RemoteAddr, Sge, Srq, SrqInit, Wc, WcStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -138,11 +137,7 @@ impl<M: Memory> Endpoint<M> {
 
     /// Moves the QP on by one state, with just the attributes that the step requires.
     fn advance<D: Device>(&self, device: &mut D, to: QpState, attr: QpAttr) -> Result<()> {
-        let (now, init) = device.query_qp(self.qp)?;
-        let row = qp_state::transition(init.qp_type, now.qp_state, to)
-            .with_context(|| format!("no way from {} to {to}", now.qp_state))?;
-        let attr = QpAttr { qp_state: to, ..attr };
-        Ok(device.modify_qp(self.qp, &attr, row.required | QpAttrMask::STATE)?)
+        Ok(device.advance_qp(self.qp, &QpAttr { qp_state: to, ..attr })?)
     }
 
     /// What the other end must know.
