@@ -111,8 +111,16 @@ pub(crate) struct ServerArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientArgs {
-    /// Address of the server.
-    pub(crate) server: IpAddr,
+    /// Address of the server. With --peer it may be missing: then we are the server.
+    #[arg(required_unless_present = "peer")]
+    pub(crate) server: Option<IpAddr>,
+    /// Whose program is at the other end, if it is not `elver perf`.
+    #[arg(long, value_enum)]
+    pub(crate) peer: Option<Peer>,
+    /// Messages of a test with --peer, which --duration does not bound; by default as many as the
+    /// peer's own program sends.
+    #[arg(long, requires = "peer", value_parser = value_parser!(u32).range(5..=20_000_000))]
+    pub(crate) iters: Option<u32>,
     /// Address of our own device; by default the one that the route to the server gives.
     #[arg(long)]
     pub(crate) bind: Option<IpAddr>,
@@ -129,6 +137,13 @@ pub(crate) struct ClientArgs {
     pub(crate) link: LinkArgs,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Peer {
+    /// `write --mode async` with ib_write_bw, `read` with ib_read_lat and `read --mode async` with
+    /// ib_read_bw, `send` with ib_send_lat; `elver perftest` has more of its options.
+    Perftest,
 }
 
 #[derive(Debug, Args)]
@@ -329,7 +344,7 @@ pub(crate) struct PerftestArgs {
     #[arg(short, long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) tx_depth: u32,
     /// Receives posted ahead in send-lat.
-    #[arg(short, long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    #[arg(short, long, default_value_t = crate::perf::PERFTEST_RX_DEPTH, value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) rx_depth: u32,
     /// Taken as perftest takes it, and without effect: our device has one GID, its address.
     #[arg(short = 'x', long)]
@@ -355,7 +370,7 @@ pub(crate) struct PeerArgs {
     #[arg(long)]
     pub(crate) wait: Option<f64>,
     /// Seconds of silence after which the other end counts as lost.
-    #[arg(long, default_value_t = 20.0)]
+    #[arg(long, default_value_t = crate::perf::PERFTEST_SILENCE)]
     pub(crate) timeout: f64,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,

@@ -66,6 +66,21 @@ fn both(program: &[&str], options: &[&str]) -> [Value; 2] {
 }
 
 #[test]
+fn perf_speaks_of_what_perftest_has() {
+    let refused = [
+        (&["perf", "write", "127.0.0.1", "--peer", "perftest"][..], "write --mode async"),
+        (&["perf", "read", "--peer", "perftest", "--transport", "dc"], "rc, uc and ud"),
+        (&["perf", "read"], "<SERVER>"),
+        (&["perf", "read", "127.0.0.1", "--iters", "9"], "--peer"),
+    ];
+    for (command, reason) in refused {
+        let output = Command::new(env!("CARGO_BIN_EXE_elver")).args(command).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(reason), "{command:?}: {error}");
+    }
+}
+
+#[test]
 fn both_ends_of_every_program() {
     for transport in ["rc", "uc", "ud"] {
         for options in [&["-c"][..], &["-c", "-s", "1", "-n", "5", "-r", "2"]] {

@@ -16,7 +16,9 @@ while IFS= read -r -u "$control" line; do
     read -ra words <<<"$line"
     echo "elver ${words[*]:1}"
     : >"$said"
-    "$elver" "${words[@]:1}" --idle sleep --timeout 30 2> >(tee "$said" >&2) &
+    patience=(--timeout 30)
+    [ "${words[1]}" = perf ] && patience=()
+    "$elver" "${words[@]:1}" --idle sleep "${patience[@]}" 2> >(tee "$said" >&2) &
     pid=$!
     if [ "${words[0]}" = serve ]; then
         until grep -q 'waiting for a client' "$said"; do

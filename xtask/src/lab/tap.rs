@@ -89,22 +89,14 @@ pub fn set_up(mtu: u32) -> Result<()> {
 /// A capture of the tap device by a program of the host.
 pub struct Capture {
     child: Child,
-    lingers: bool,
 }
 
 impl Capture {
     pub fn start(path: &Path) -> Result<Capture> {
-        let tcpdump = host::find("tcpdump").is_some();
-        let mut command;
-        if tcpdump {
-            command = host::command("tcpdump");
-            // -Z root: in a user namespace there is no other user to become.
-            command.args(["--immediate-mode", "-U", "-Z", "root", "-i", NAME, "-w"]).arg(path);
-        } else {
-            host::need(&[("dumpcap", "tcpdump")])?;
-            command = host::command("dumpcap");
-            command.args(["-P", "-i", NAME, "-w"]).arg(path);
-        }
+        // Not tcpdump: it wants to become another user, and a user namespace has none.
+        host::need(&[("dumpcap", "wireshark-common")])?;
+        let mut command = host::command("dumpcap");
+        command.args(["-P", "-i", NAME, "-w"]).arg(path);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -112,14 +104,12 @@ impl Capture {
             .spawn()
             .with_context(|| format!("cannot run {command:?}"))?;
         wait_until_it_listens(&mut child)?;
-        Ok(Capture { child, lingers: !tcpdump })
+        Ok(Capture { child })
     }
 
     pub fn stop(mut self) -> Result<()> {
-        if self.lingers {
-            // dumpcap forgets at its end what the kernel has not handed over yet, which takes up to 250 ms.
-            std::thread::sleep(Duration::from_millis(300));
-        }
+        // It forgets at its end what the kernel has not handed over yet, which takes up to 250 ms.
+        std::thread::sleep(Duration::from_millis(300));
         interrupt(&self.child, Signal::INT);
         let status = self.child.wait()?;
         ensure!(status.success(), "the capture ended with {status}");
@@ -146,7 +136,7 @@ fn wait_until_it_listens(child: &mut Child) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut said = Vec::new();
     while let Ok(line) = receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-        if line.contains("listening on") || line.starts_with("File: ") {
+        if line.starts_with("File: ") {
             return Ok(());
         }
         said.push(line);

@@ -13,16 +13,22 @@ use std::path::{Path, PathBuf};
 use elver_soft::{Loss, SoftConfig, SoftDevice};
 
 use crate::cli::{
-    ClientArgs, DeviceArgs, IdleMode, LoadArgs, Mode, Op, PairArgs, Perf, Placement, Transport,
+    ClientArgs, DeviceArgs, IdleMode, LoadArgs, Mode, Op, PairArgs, Peer, PeerArgs, PeerTest,
+    PeerTransport, Perf, PerftestArgs, Placement, Transport,
 };
 use crate::exit::Failure;
 use crate::pair::{self, pin};
+use crate::perftest;
 
 pub(crate) use client::{Load, Measured};
 pub(crate) use setup::connect_by_hand;
 
 /// TCP port of the exchange, perftest's own.
 pub(crate) const EXCHANGE_PORT: u16 = 18_515;
+/// Seconds of silence after which perftest counts as lost, and receives posted ahead for it: what
+/// `elver perftest` has by default.
+pub(crate) const PERFTEST_SILENCE: f64 = 20.0;
+pub(crate) const PERFTEST_RX_DEPTH: u32 = 512;
 /// Seed of `--loss`: the same packets are dropped in every run.
 const LOSS_SEED: u64 = 0x5eed;
 
@@ -42,6 +48,11 @@ pub(crate) fn run(command: &Perf, capture: Option<&Path>) -> Result<(), Failure>
 }
 
 fn run_client(op: Op, args: &ClientArgs, capture: Option<&Path>) -> Result<(), Failure> {
+    let server = match (args.peer, args.server) {
+        (Some(Peer::Perftest), _) => return perftest::run(&as_perftest(op, args)?, capture),
+        (None, Some(server)) => server,
+        (None, None) => return Err(Failure::unusable("give the server's address")),
+    };
     let load = Load::new(op, &args.load)?;
     let base = match (args.link.open()?, args.bind) {
         (Some(link), None) => SoftConfig::for_frames(link),
@@ -51,12 +62,59 @@ fn run_client(op: Op, args: &ClientArgs, capture: Option<&Path>) -> Result<(), F
             ));
         }
         (None, Some(own)) => SoftConfig::for_address(own),
-        (None, None) => SoftConfig::for_address(own_address(args.server)?),
+        (None, None) => SoftConfig::for_address(own_address(server)?),
     };
     let config = soft_config(base, &args.device, capture);
-    let exchange = args.exchange.unwrap_or((args.server, args.port).into());
+    let exchange = args.exchange.unwrap_or((server, args.port).into());
     let measured = client::measure_remote(config, exchange, &load, args.device.idle)?;
     report::print(&load, Placement::Remote, &measured, args.load.json)
+}
+
+/// The same as `elver perftest` has it.
+fn as_perftest(op: Op, args: &ClientArgs) -> Result<PerftestArgs, Failure> {
+    let load = &args.load;
+    let test = match (op, load.mode) {
+        (Op::Write, Mode::Async) => PeerTest::WriteBw,
+        (Op::Read, Mode::Async) => PeerTest::ReadBw,
+        (Op::Read, Mode::Sync) => PeerTest::ReadLat,
+        (Op::Send, Mode::Sync) => PeerTest::SendLat,
+        _ => {
+            return Err(Failure::unusable(
+                "with perftest there are `write --mode async`, `read --mode sync` or `async`, and \
+                 `send --mode sync`",
+            ));
+        }
+    };
+    let connection = match load.transport {
+        Transport::Rc => PeerTransport::Rc,
+        Transport::Uc => PeerTransport::Uc,
+        Transport::Ud => PeerTransport::Ud,
+        Transport::Dc => {
+            return Err(Failure::unusable("perftest is spoken with over rc, uc and ud"));
+        }
+    };
+    if args.link.open()?.is_some() || args.exchange.is_some() {
+        return Err(Failure::unusable("--peer takes neither --link nor --exchange"));
+    }
+    Ok(PerftestArgs {
+        test,
+        peer: PeerArgs {
+            server: args.server,
+            bind: args.bind,
+            port: args.port,
+            wait: None,
+            timeout: PERFTEST_SILENCE,
+            device: args.device.clone(),
+        },
+        connection,
+        size: Some(load.size),
+        iters: args.iters,
+        mtu: load.mtu,
+        tx_depth: load.depth,
+        rx_depth: PERFTEST_RX_DEPTH,
+        gid_index: None,
+        json: load.json,
+    })
 }
 
 /// The address that the route to `server` starts from.
