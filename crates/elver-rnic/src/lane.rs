@@ -62,6 +62,8 @@ pub(crate) struct Lane {
     probing: bool,
     /// The last PSN that the probe stands for, until progress is made.
     probe_end: Option<Psn>,
+    /// The last progress was just what a probe stood for: what was sent after it may be lost.
+    suspect: bool,
     /// A gap in the responses led to a rewind since progress was last made.
     rewound: bool,
     /// It waits for room in its path's window, which others of the path may make, and is to be woken.
@@ -119,6 +121,7 @@ impl Lane {
             probe_at: Time::ZERO,
             probing: false,
             probe_end: None,
+            suspect: false,
             rewound: false,
             stalled: false,
             unanswered: false,

@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod common;
 
-use common::{ALL_ACCESS, Host, Net, address};
+use common::{ALL_ACCESS, Host, Net, Packet, address};
 use elver_rnic::{Config, Time};
 use elver_verbs::*;
 
@@ -291,7 +291,7 @@ fn with_a_late_flight(lost: bool) -> (Net, u64) {
     assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success]);
     assert_eq!(net.hosts[1].memory.get(0, 60 * 1024), pattern(60 * 1024));
     let counters = net.hosts[0].nic.counters();
-    assert_eq!((counters.tail_probes, counters.timeouts), (1, 0));
+    assert_eq!((counters.tail_probes, counters.timeouts), (1 + u64::from(lost), 0));
     let retransmits = counters.retransmits;
     (net, retransmits)
 }
@@ -301,6 +301,56 @@ fn a_peer_that_is_late_is_sent_one_packet_again() {
     let (net, retransmits) = with_a_late_flight(false);
     assert_eq!(retransmits, 1);
     assert_eq!(net.hosts[1].nic.counters().rx_duplicate, 1);
+}
+
+#[test]
+fn a_process_that_was_late_itself_probes_first() {
+    let mut net = Net::new(2);
+    let (a, _) = net.connect(QpType::Rc, |attr| {
+        attr.timeout = 8;
+        attr.retry_cnt = 0;
+    });
+    let sge = [net.hosts[0].sge(0, 10)];
+    let remote = net.hosts[1].remote(0);
+    net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+    net.transmit();
+    net.now = net.now.saturating_add_ns(100_000_000);
+    net.hosts[0].nic.handle_timeout(net.now);
+    let counters = net.hosts[0].nic.counters();
+    assert_eq!((counters.tail_probes, counters.timeouts), (1, 0));
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success]);
+}
+
+#[test]
+fn a_probe_on_a_long_path_sends_nothing_else_again() {
+    let mut net = Net::new(2);
+    let (a, _) = net.connect(QpType::Rc, |_| {});
+    let sge = [net.hosts[0].sge(0, 10)];
+    let remote = net.hosts[1].remote(0);
+    for _ in 0..32 {
+        net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+    }
+    net.transmit();
+    let flight: Vec<Packet> = net.wire.drain(..).collect();
+    let mut answers = Vec::new();
+    for packet in &flight {
+        net.deliver(packet);
+        net.transmit();
+        answers.extend(net.wire.drain(..));
+    }
+    assert!(answers.len() > 1, "the peer answers more than once");
+    net.now = net.now.saturating_add_ns(800_000);
+    net.hosts[0].nic.handle_timeout(net.now);
+    net.transmit();
+    for packet in &answers {
+        net.deliver(packet);
+        net.transmit();
+    }
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success; 32]);
+    let counters = net.hosts[0].nic.counters();
+    assert_eq!((counters.tail_probes, counters.retransmits), (1, 1));
 }
 
 #[test]

@@ -264,9 +264,7 @@ impl Lane {
             self.next_psn = self.una;
         }
         self.settle(env);
-        if probe_alone {
-            self.rewind(env);
-        }
+        self.suspect = probe_alone;
     }
 
     /// Completes the WQEs at the front whose outcome is known. A failed one stops it.

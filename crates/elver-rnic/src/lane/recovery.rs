@@ -21,10 +21,12 @@ impl Lane {
         self.unasked = 0;
         self.probing = false;
         self.probe_end = None;
+        self.suspect = false;
     }
 
     /// Sends the oldest unacknowledged packet once more and asks for an answer. Most often the peer
-    /// was only late and has the rest; if it answers for this packet alone, the rest is lost.
+    /// was only late and has the rest. If it answers for this packet alone, and then for nothing
+    /// more, the rest is lost.
     pub(super) fn probe<M: Memory>(
         &mut self,
         env: &mut Env<'_, M>,
@@ -140,18 +142,27 @@ impl Lane {
         true
     }
 
-    /// Nothing was heard for as long as a tail probe or the QP waits. Who was late himself probes
-    /// before he calls the peer silent.
+    /// Nothing was heard for as long as a tail probe or the QP waits. Who was late himself, so that
+    /// both are due at once, probes and waits anew before he calls the peer silent.
     fn unheard<M: Memory>(&mut self, env: &mut Env<'_, M>) {
         let probe = env.hw.config.tail_probe_ns;
         let waited = env.now.ns_since(self.last_heard);
         let timeout = Timeout::duration_ns(env.core.attr.timeout);
         let silent = timeout.is_some_and(|timeout| waited >= timeout);
-        if probe > 0 && (!silent || self.probes == 0) {
+        let probe_due = probe > 0 && self.probe_at <= env.now;
+        if probe_due && (!silent || self.probes == 0) {
             env.hw.counters.tail_probes += 1;
             self.probes = (self.probes + 1).min(PROBE_DOUBLINGS);
             self.probe_at = env.now.saturating_add_ns(probe.saturating_mul(1 << self.probes));
-            self.probing = true;
+            if silent {
+                self.last_heard = env.now;
+            }
+            if self.suspect {
+                self.lost_packet(env);
+                self.rewind(env);
+            } else {
+                self.probing = true;
+            }
             return;
         }
         env.hw.counters.timeouts += 1;

@@ -32,10 +32,11 @@ impl Lane {
         if self.fault || self.errored || self.wait_until.is_some() {
             return None;
         }
-        if self.probing
-            && let Some(packet) = self.probe(env, buf)
-        {
-            return Some(packet);
+        if self.probing {
+            let packet = self.probe(env, buf);
+            if packet.is_some() || self.fault {
+                return packet;
+            }
         }
         loop {
             let slot = *self.queue.get(self.cursor)?;
