@@ -130,6 +130,19 @@ impl Transport {
     }
 }
 
+impl Cell {
+    /// Whether packets go the fault's way at all: over UC and UD nobody answers.
+    pub(crate) fn exists(&self) -> bool {
+        let data = if self.role == Role::Requester { Way::Out } else { Way::In };
+        match self.fault {
+            Fault::Loss(way) | Fault::Reorder(way) | Fault::Duplicate(way) => {
+                self.transport == Transport::Rc || way == data
+            }
+            Fault::None => true,
+        }
+    }
+}
+
 impl Role {
     pub(crate) const ALL: [Role; 2] = [Role::Requester, Role::Responder];
 }

@@ -77,11 +77,11 @@ impl Side for Theirs<'_> {
     }
 
     fn check(&mut self, offset: u64, length: u32, seed: u32) -> Result<Option<u32>> {
-        let answer = self.call(&format!("check {offset} {length} {seed}"))?;
-        match answer.first().map(String::as_str) {
-            Some("-1") => Ok(None),
-            _ => Ok(Some(number(&answer, 0)? as u32)),
-        }
+        first_at(&self.call(&format!("check {offset} {length} {seed}"))?)
+    }
+
+    fn mixed(&mut self, offset: u64, length: u32, [a, b]: [u32; 2]) -> Result<Option<u32>> {
+        first_at(&self.call(&format!("mixed {offset} {length} {a} {b}"))?)
     }
 
     fn word(&mut self, offset: u64) -> Result<u64> {
@@ -121,5 +121,13 @@ impl Side for Theirs<'_> {
 
     fn is_in_error(&mut self, qp: QpRef) -> Result<bool> {
         theirs::is_error_state(&self.call(&format!("state {}", qp.id))?)
+    }
+}
+
+/// The place that an answer tells of, if there is one.
+fn first_at(answer: &[String]) -> Result<Option<u32>> {
+    match answer.first().map(String::as_str) {
+        Some("-1") => Ok(None),
+        _ => Ok(Some(number(answer, 0)? as u32)),
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use elver_verbs::{Mtu, WcStatus};
 
-use crate::axes::{Cell, Fault, Op, Role, Transport};
+use crate::axes::{Cell, Fault, Op, Role, Transport, Way};
 use crate::bench::{Bench, Who};
 use crate::side::{About, Connect, Done, QpRef, Send, number};
 
@@ -19,6 +19,7 @@ const GRH: u32 = 40;
 
 const IMM: u32 = 0xdead_beef;
 const COMPARE_SEED: u32 = 3;
+const ADDEND_SEED: u32 = 5;
 const SWAP: u64 = 0x0123_4567_89ab_cdef;
 const ADD: u64 = 0x1_0000_0001;
 
@@ -30,6 +31,8 @@ const MUST_COME_MS: u64 = 60_000;
 const MAY_COME_MS: u64 = 100;
 /// How often a message is sent without a fault before its loss counts.
 const ATTEMPTS: u32 = 8;
+/// And with one: the first time one of its packets is struck for certain.
+const ATTEMPTS_WITH_FAULT: u32 = 2;
 /// Both ends' first PSNs: they wrap in the course of every connection that carries 1 MB.
 pub(crate) const OUR_PSN: u32 = 0xff_f800;
 pub(crate) const THEIR_PSN: u32 = 0xff_ff00;
@@ -134,28 +137,57 @@ pub(crate) fn run(
     spare: &mut Option<Pair>,
     cell: &Cell,
 ) -> Result<Outcome> {
-    let mut outcome = Outcome::Lost;
-    let attempts = if cell.fault == Fault::None { ATTEMPTS } else { 1 };
-    for _ in 0..attempts {
+    let attempts = if cell.fault == Fault::None { ATTEMPTS } else { ATTEMPTS_WITH_FAULT };
+    for number in 1..=attempts {
+        let first_with_fault = number == 1 && cell.fault != Fault::None;
+        let before = bench.ours.relay.strikes();
+        if first_with_fault {
+            bench.ours.relay.make_strike(packets_to_strike(cell));
+        }
         let pair = match spare.take() {
             Some(pair) => pair,
             None => connect(bench, ends, cell.transport, cell.mtu, |_, _| {})?,
         };
-        outcome = attempt(bench, ends, pair, cell)?;
+        let outcome = attempt(bench, ends, pair, cell)?;
+        let struck = bench.ours.relay.strikes() > before;
         let clean = cell.transport == Transport::Rc || cell.fault == Fault::None;
         if outcome == Outcome::Pass && clean {
             *spare = Some(pair);
         } else {
             disconnect(bench, pair)?;
         }
-        if outcome != Outcome::Lost {
-            return Ok(outcome);
+        match outcome {
+            Outcome::Pass if first_with_fault && !struck => {
+                return Ok(Outcome::Fail("the fault struck no packet".into()));
+            }
+            Outcome::Lost if number < attempts => {}
+            Outcome::Lost if !struck || !may_take(cell) => {}
+            _ => return Ok(outcome),
         }
     }
-    if cell.fault == Fault::None {
-        outcome = Outcome::Fail(format!("lost {ATTEMPTS} times without a fault"));
+    Ok(Outcome::Fail(format!("lost {attempts} times, and no fault took it")))
+}
+
+/// Among how many packets one is struck for certain: those of the message, where they go the
+/// fault's way; else the first, for there may be but one.
+fn packets_to_strike(cell: &Cell) -> u32 {
+    let ours = (cell.role == Role::Requester) != (cell.op == Op::Read);
+    let data = if ours { Way::Out } else { Way::In };
+    match cell.fault {
+        Fault::Loss(way) | Fault::Reorder(way) | Fault::Duplicate(way) if way == data => {
+            packets(cell).min(8)
+        }
+        _ => 1,
     }
-    Ok(outcome)
+}
+
+fn packets(cell: &Cell) -> u32 {
+    cell.size.div_ceil(cell.mtu.bytes()).max(1)
+}
+
+/// Whether the fault can take a message of UC or UD: by loss, or by disorder among its packets.
+fn may_take(cell: &Cell) -> bool {
+    matches!(cell.fault, Fault::Loss(_)) || packets(cell) > 1
 }
 
 fn attempt(bench: &mut Bench, ends: &Ends, pair: Pair, cell: &Cell) -> Result<Outcome> {
@@ -295,12 +327,27 @@ impl Trial<'_> {
         } else if self.may_be_lost() {
             self.settle(answerer)?;
         }
-        let outcome = self.compare(answerer)?;
-        if self.may_be_lost() && !consumes && outcome != Outcome::Pass {
-            let beyond = matches!(&outcome, Outcome::Fail(why) if why.contains("beyond"));
-            return Ok(if beyond { outcome } else { Outcome::Lost });
+        if self.may_be_lost() && !consumes {
+            return self.compare_part(answerer);
         }
-        Ok(outcome)
+        self.compare(answerer)
+    }
+
+    /// Compares a target that may have got a part of the message, or nothing.
+    fn compare_part(&mut self, who: Who) -> Result<Outcome> {
+        let (size, seed) = (self.cell.size, self.seed());
+        let stray = self.bench.at(who, |side| side.mixed(TARGET, size, [seed, seed + 1]))?;
+        if let Some(at) = stray {
+            return Ok(Outcome::Fail(format!(
+                "byte {at} is neither the message's nor the old one"
+            )));
+        }
+        let whole = self.bench.at(who, |side| side.check(TARGET, size, seed))?.is_none();
+        let beyond = TARGET + u64::from(size);
+        if let Some(at) = self.bench.at(who, |side| side.check(beyond, GUARD, seed + 2))? {
+            return Ok(Outcome::Fail(format!("byte {at} beyond the message was written")));
+        }
+        Ok(if whole { Outcome::Pass } else { Outcome::Lost })
     }
 
     /// Waits until a WRITE of UC, which completes at the requester when it has left, has arrived; not
@@ -356,10 +403,12 @@ impl Trial<'_> {
 
     fn atomic(&mut self) -> Result<Outcome> {
         let answerer = self.answerer();
+        let seed = if self.cell.op == Op::CmpSwp { COMPARE_SEED } else { ADDEND_SEED };
         let before = self.bench.at(answerer, |side| {
-            side.fill(WORD, 8, COMPARE_SEED)?;
+            side.fill(WORD, 8, seed)?;
             side.word(WORD)
         })?;
+        self.prepare(self.asker)?;
         let rkey = self.ends.of(answerer).rkey;
         let (argument, after, opcode) = match self.cell.op {
             Op::CmpSwp => (before, SWAP, number::COMP_SWAP),
@@ -370,12 +419,19 @@ impl Trial<'_> {
             return Ok(outcome);
         }
         let found = self.bench.at(answerer, |side| side.word(WORD))?;
-        let got = self.bench.at(self.asker, |side| side.word(TARGET))?;
+        let guard = self.seed() + 2;
+        let (got, beyond) = self.bench.at(self.asker, |side| {
+            let got = side.word(TARGET)?;
+            anyhow::Ok((got, side.check(TARGET + 8, GUARD, guard)?))
+        })?;
         if found != after {
             return Ok(Outcome::Fail(format!("the word is {found:#x}, not {after:#x}")));
         }
         if got != before {
             return Ok(Outcome::Fail(format!("the requester got {got:#x}, not {before:#x}")));
+        }
+        if let Some(at) = beyond {
+            return Ok(Outcome::Fail(format!("byte {at} beyond the answer was written")));
         }
         Ok(Outcome::Pass)
     }

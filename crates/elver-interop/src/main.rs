@@ -176,6 +176,9 @@ fn run_transport(
                 for op in ops.filter(|op| args.op.is_none_or(|only| only == *op)) {
                     for size in axes.sizes(transport, op, mtu) {
                         let cell = Cell { transport, mtu, fault, role, op, size };
+                        if !cell.exists() {
+                            continue;
+                        }
                         let outcome = cells::run(bench, &results.ends, &mut pair, &cell)
                             .with_context(|| cell.to_string())?;
                         if let Outcome::Fail(why) = &outcome

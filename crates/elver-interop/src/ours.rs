@@ -130,6 +130,13 @@ impl Side for Ours {
         Ok((0..length).find(|at| bytes[*at as usize] != pattern(*at, seed)))
     }
 
+    fn mixed(&mut self, offset: u64, length: u32, seeds: [u32; 2]) -> Result<Option<u32>> {
+        let mut bytes = vec![0; length as usize];
+        self.memory.read(offset, &mut bytes).context("mixed")?;
+        let known = |at: u32| seeds.iter().any(|seed| bytes[at as usize] == pattern(at, *seed));
+        Ok((0..length).find(|at| !known(*at)))
+    }
+
     fn word(&mut self, offset: u64) -> Result<u64> {
         let mut bytes = [0; 8];
         self.memory.read(offset, &mut bytes).context("word")?;

@@ -1,6 +1,6 @@
 //! What must fail, and what each end reports of it.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use elver_verbs::{Mtu, WcStatus};
 use serde::Serialize;
@@ -8,11 +8,16 @@ use serde::Serialize;
 use crate::axes::{Op, Role, Transport};
 use crate::bench::{Bench, Who};
 use crate::cells::{self, Ends, Pair, SOURCE, TARGET, WORD};
-use crate::side::{Connect, Done, MEMORY, Send};
+use crate::side::{Connect, Done, MEMORY, QpRef, Send};
 
 const SEND_ID: u64 = 31;
 const RECV_ID: u64 = 32;
 const SIZE: u32 = 100;
+/// Seeds of what is sent and of what stood there before.
+const NEW: u32 = 7;
+const OLD: u32 = 8;
+/// How long a completion is waited for that must not come.
+const NOTHING_MS: u64 = 20;
 const MTU: Mtu = Mtu::Mtu1024;
 /// How long completions are waited for.
 const WAIT_MS: u64 = 20_000;
@@ -104,6 +109,20 @@ impl Wrong {
     }
 }
 
+impl Wrong {
+    /// Whether the responder's QP must end in the error state (IBTA vol. 1, 9.9.3): where it refused
+    /// the request, and not where it waited for another. None where there is no QP left to ask.
+    fn responder_ends(self) -> Option<bool> {
+        match self {
+            Wrong::LateReceive | Wrong::NoReceive | Wrong::PsnAhead | Wrong::PsnBehind => {
+                Some(false)
+            }
+            Wrong::NoSuchQp => None,
+            _ => Some(true),
+        }
+    }
+}
+
 /// What each end reported.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
@@ -170,6 +189,14 @@ fn act(bench: &mut Bench, ends: &Ends, pair: Pair, asker: Who, wrong: Wrong) -> 
     let recv = |bench: &mut Bench, length| {
         bench.at(answerer, |side| side.recv(answer, RECV_ID, TARGET, length))
     };
+    let recv_at =
+        |bench: &mut Bench, at| bench.at(answerer, |side| side.recv(answer, RECV_ID, at, SIZE));
+    bench.at(asker, |side| side.fill(SOURCE, SIZE, NEW))?;
+    bench.at(answerer, |side| {
+        side.fill(TARGET, SIZE, OLD)?;
+        side.fill(WORD, 2 * SIZE, OLD)?;
+        side.fill(MEMORY - u64::from(SIZE), SIZE, OLD)
+    })?;
     let atomic = Send { op: Op::FetchAdd, length: 8, addr: far.addr + WORD, ..send };
     match wrong {
         Wrong::LateReceive | Wrong::NoReceive => {}
@@ -186,12 +213,19 @@ fn act(bench: &mut Bench, ends: &Ends, pair: Pair, asker: Who, wrong: Wrong) -> 
         }
         Wrong::AtomicMisaligned => send = Send { addr: far.addr + WORD + 4, ..atomic },
         Wrong::InvalidatedWindow => {
+            // It works before it is closed, on bytes that are not looked at later.
+            let opened = TARGET + 2 * u64::from(SIZE);
             let rkey = bench.at(answerer, |side| side.window(answer, TARGET, 4096))?;
-            recv(bench, SIZE)?;
+            let through = Send { op: Op::Write, addr: far.addr + opened, rkey, ..send };
+            succeed(bench, asker, ask, &through)?;
+            recv_at(bench, opened)?;
             let closing = Send { op: Op::SendInv, argument: rkey.into(), ..send };
-            bench.at(asker, |side| side.send(ask, &closing))?;
-            bench.at(asker, |side| side.poll(ask, 1, WAIT_MS))?;
-            bench.at(answerer, |side| side.poll(answer, 1, WAIT_MS))?;
+            succeed(bench, asker, ask, &closing)?;
+            let closed = bench.at(answerer, |side| side.poll(answer, 1, WAIT_MS))?;
+            ensure!(
+                closed.first().is_some_and(|done| done.status == WcStatus::Success),
+                "the message that closes the window ended with {closed:?}"
+            );
             send = Send { op: Op::Write, rkey, ..send };
         }
         Wrong::NoSuchQp => bench.at(answerer, |side| side.destroy(answer))?,
@@ -211,9 +245,12 @@ fn act(bench: &mut Bench, ends: &Ends, pair: Pair, asker: Who, wrong: Wrong) -> 
     }
     let first = |done: Vec<Done>| done.first().map(|done| done.status);
     let requester = first(bench.at(asker, |side| side.poll(ask, 1, WAIT_MS))?);
-    let responder = match wrong.responder() {
-        Some(_) => first(bench.at(answerer, |side| side.poll(answer, 1, WAIT_MS))?),
-        None => None,
+    let responder = match (wrong.responder(), wrong) {
+        (None, Wrong::NoSuchQp) => None,
+        (expected, _) => {
+            let wait = if expected.is_some() { WAIT_MS } else { NOTHING_MS };
+            first(bench.at(answerer, |side| side.poll(answer, 1, wait))?)
+        }
     };
     let requester_in_error = bench.at(asker, |side| side.is_in_error(ask))?;
     let responder_in_error = match wrong {
@@ -234,8 +271,50 @@ fn act(bench: &mut Bench, ends: &Ends, pair: Pair, asker: Who, wrong: Wrong) -> 
         let (got, wanted) = (name(responder), name(wrong.responder()));
         report.wrong.push(format!("the responder reports {got}, not {wanted}"));
     }
+    if wrong.responder_ends().is_some_and(|ends| ends != responder_in_error) {
+        report.wrong.push(format!("the responder's QP in error: {responder_in_error}"));
+    }
+    report.wrong.extend(touched(bench, answerer, wrong)?);
     if requester_in_error != (wrong != Wrong::LateReceive) {
         report.wrong.push(format!("the requester's QP in error: {requester_in_error}"));
     }
     Ok(report)
+}
+
+/// Does what must work.
+fn succeed(bench: &mut Bench, who: Who, qp: QpRef, send: &Send) -> Result<()> {
+    bench.at(who, |side| side.send(qp, send))?;
+    let done = bench.at(who, |side| side.poll(qp, 1, WAIT_MS))?;
+    ensure!(
+        done.first().is_some_and(|done| done.status == WcStatus::Success),
+        "{} ended with {done:?}",
+        send.op
+    );
+    Ok(())
+}
+
+/// What is not in the responder's memory as it must be.
+fn touched(bench: &mut Bench, answerer: Who, wrong: Wrong) -> Result<Option<String>> {
+    let short = u64::from(SIZE / 2);
+    bench.at(answerer, |side| {
+        let wrong_byte = match wrong {
+            Wrong::LateReceive => side.check(TARGET, SIZE, NEW)?,
+            // The receive's own part may hold a part of the message.
+            Wrong::ShortReceive => side.mixed(TARGET, SIZE / 2, [NEW, OLD])?.or(
+                if side.check(TARGET, SIZE, OLD)?.is_some_and(|at| u64::from(at) >= short) {
+                    Some(SIZE / 2)
+                } else {
+                    None
+                },
+            ),
+            _ => side.check(TARGET, SIZE, OLD)?,
+        };
+        let others =
+            side.check(WORD, 2 * SIZE, OLD)?.or(side.check(MEMORY - u64::from(SIZE), SIZE, OLD)?);
+        Ok(match (wrong_byte, others) {
+            (Some(at), _) => Some(format!("byte {at} of the responder's target is wrong")),
+            (None, Some(_)) => Some("memory that was not to be touched was".into()),
+            (None, None) => None,
+        })
+    })
 }

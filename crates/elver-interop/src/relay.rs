@@ -31,6 +31,9 @@ pub(crate) struct Relay {
     guest: OwnedFd,
     device: OwnedFd,
     fault: Fault,
+    /// RoCE packets in the fault's direction until one is struck for certain.
+    until_strike: Option<u32>,
+    strikes: u64,
     random: u64,
     ways: [Direction; 2],
     buffer: Vec<u8>,
@@ -65,6 +68,8 @@ impl Relay {
             guest,
             device,
             fault: Fault::None,
+            until_strike: None,
+            strikes: 0,
             random: seed | 1,
             ways: Default::default(),
             buffer: vec![0; FRAME],
@@ -75,9 +80,21 @@ impl Relay {
     /// What happens to packets from now on. What is held back goes on its way.
     pub(crate) fn set_fault(&mut self, fault: Fault) {
         self.fault = fault;
+        self.until_strike = None;
         for way in &mut self.ways {
             way.waiting.extend(way.held.take().map(|held| held.frame));
         }
+    }
+
+    /// Makes sure of a strike: one of the next `among` packets in the fault's direction.
+    pub(crate) fn make_strike(&mut self, among: u32) {
+        let position = self.next_random() % u64::from(among.max(1));
+        self.until_strike = Some(position as u32);
+    }
+
+    /// Packets struck so far.
+    pub(crate) fn strikes(&self) -> u64 {
+        self.strikes
     }
 
     /// Moves what there is to move; true if there was anything.
@@ -119,12 +136,13 @@ impl Relay {
 
     /// Decides what becomes of a frame.
     fn pass(&mut self, way: Way, frame: &[u8]) {
-        let struck = is_roce(frame)
-            && match self.fault {
-                Fault::None => false,
-                Fault::Loss(at) => at == way && self.one_in(LOSS_ONE_IN),
-                Fault::Reorder(at) | Fault::Duplicate(at) => at == way && self.one_in(OTHER_ONE_IN),
-            };
+        let one_in = match self.fault {
+            Fault::Loss(at) if at == way => Some(LOSS_ONE_IN),
+            Fault::Reorder(at) | Fault::Duplicate(at) if at == way => Some(OTHER_ONE_IN),
+            _ => None,
+        };
+        let struck = one_in.is_some_and(|one_in| is_roce(frame) && self.strikes_now(one_in));
+        self.strikes += u64::from(struck);
         let direction = &mut self.ways[index(way)];
         match self.fault {
             Fault::Loss(_) if struck => return,
@@ -170,12 +188,28 @@ impl Relay {
         }
     }
 
-    /// True once in so many times (xorshift64).
-    fn one_in(&mut self, count: u64) -> bool {
+    /// Whether a packet is struck: its turn has come, or chance has it, once in so many times.
+    fn strikes_now(&mut self, one_in: u64) -> bool {
+        let chance = self.next_random().is_multiple_of(one_in);
+        match self.until_strike {
+            Some(0) => {
+                self.until_strike = None;
+                true
+            }
+            Some(left) => {
+                self.until_strike = Some(left - 1);
+                chance
+            }
+            None => chance,
+        }
+    }
+
+    /// xorshift64.
+    fn next_random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        (self.random >> 16).is_multiple_of(count)
+        self.random >> 16
     }
 }
 

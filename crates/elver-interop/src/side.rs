@@ -13,7 +13,10 @@ pub(crate) const QKEY: u32 = 0x1ee7;
 
 /// Byte `at` of the pattern of a seed; the guest's program has the same.
 pub(crate) fn pattern(at: u32, seed: u32) -> u8 {
-    (at ^ at >> 8).wrapping_mul(167).wrapping_add(seed.wrapping_mul(59)).wrapping_add(13) as u8
+    (at ^ at >> 8 ^ (at >> 16).wrapping_mul(53))
+        .wrapping_mul(167)
+        .wrapping_add(seed.wrapping_mul(59))
+        .wrapping_add(13) as u8
 }
 
 /// What an end tells of itself.
@@ -102,6 +105,8 @@ pub(crate) trait Side {
     fn fill(&mut self, offset: u64, length: u32, seed: u32) -> Result<()>;
     /// The first byte that is not the pattern's.
     fn check(&mut self, offset: u64, length: u32, seed: u32) -> Result<Option<u32>>;
+    /// The first byte that is neither pattern's.
+    fn mixed(&mut self, offset: u64, length: u32, seeds: [u32; 2]) -> Result<Option<u32>>;
     /// The 8 bytes at an offset.
     fn word(&mut self, offset: u64) -> Result<u64>;
     /// A QP in INIT.

@@ -5,6 +5,7 @@
  *	about                                       ok KERNEL DEVICE GID MTU ADDR LKEY RKEY
  *	fill OFFSET LENGTH SEED                     ok
  *	check OFFSET LENGTH SEED                    ok FIRST-DIFFERENCE (-1: none)
+ *	mixed OFFSET LENGTH SEED SEED               ok FIRST-OF-NEITHER (-1: none)
  *	word OFFSET                                 ok VALUE
  *	qp TYPE                                     ok ID QPN
  *	connect ID MTU QPN GID RQ_PSN SQ_PSN TIMEOUT RETRY RNR_RETRY RNR_TIMER
@@ -73,7 +74,7 @@ __attribute__((format(printf, 1, 2))) static void refuse(const char *format, ...
 /* The bytes that both ends know: byte `at` of the pattern of a seed. */
 static uint8_t pattern(uint32_t at, uint32_t seed)
 {
-	return (uint8_t)((at ^ (at >> 8)) * 167u + seed * 59u + 13u);
+	return (uint8_t)((at ^ (at >> 8) ^ (at >> 16) * 53u) * 167u + seed * 59u + 13u);
 }
 
 static bool open_device(const char *name)
@@ -427,6 +428,19 @@ static void check(const uint64_t *number)
 	printf("ok -1\n");
 }
 
+static void mixed(const uint64_t *number)
+{
+	for (uint32_t i = 0; i < number[2]; i++) {
+		uint8_t byte = memory[number[1] + i];
+
+		if (byte != pattern(i, (uint32_t)number[3]) && byte != pattern(i, (uint32_t)number[4])) {
+			printf("ok %u\n", i);
+			return;
+		}
+	}
+	printf("ok -1\n");
+}
+
 static void word_at(uint64_t offset)
 {
 	uint64_t value;
@@ -444,6 +458,7 @@ static bool command(char **word, int words)
 		bool takes_qp;
 	} commands[] = {
 		{"about", 1, false},  {"fill", 4, false}, {"check", 4, false}, {"word", 2, false},
+		{"mixed", 5, false},
 		{"qp", 2, false},     {"connect", 11, true}, {"destroy", 2, true}, {"window", 4, true},
 		{"recv", 5, true},    {"send", 11, true}, {"poll", 4, true},  {"state", 2, true},
 		{"quit", 1, false},
@@ -473,6 +488,8 @@ static bool command(char **word, int words)
 		within(number[1], number[2]) ? fill(number) : (void)0;
 	else if (!strcmp(name, "check"))
 		within(number[1], number[2]) ? check(number) : (void)0;
+	else if (!strcmp(name, "mixed"))
+		within(number[1], number[2]) ? mixed(number) : (void)0;
 	else if (!strcmp(name, "word"))
 		within(number[1], 8) ? word_at(number[1]) : (void)0;
 	else if (!strcmp(name, "qp"))
