@@ -16,6 +16,9 @@ use super::{host, play};
 
 pub const NAME: &str = "tap0";
 
+/// How long the part in the namespace may take to end its guests when it is asked to end.
+const LAST_GRACE: Duration = Duration::from_secs(10);
+
 /// Runs this program again in a user and a network namespace, and waits for its end, no longer than `patience`.
 pub fn run_inside(arguments: &[&str], patience: Duration) -> Result<()> {
     host::need(host::TAP)?;
@@ -32,16 +35,21 @@ pub fn run_inside(arguments: &[&str], patience: Duration) -> Result<()> {
         .spawn()
         .context("cannot run unshare")?;
     let deadline = Instant::now() + patience;
-    let mut asked = false;
+    let mut asked: Option<Instant> = None;
     loop {
         if let Some(status) = child.try_wait()? {
             ensure!(status.success(), "the part in the network namespace ended with {status}");
             return Ok(());
         }
         // It ends its guests itself when it is asked to end.
-        if !asked && (Instant::now() > deadline || INTERRUPTED.load(Ordering::Relaxed)) {
-            asked = true;
+        if asked.is_none() && (Instant::now() > deadline || INTERRUPTED.load(Ordering::Relaxed)) {
+            asked = Some(Instant::now());
             interrupt(&child, Signal::TERM);
+        }
+        if asked.is_some_and(|asked| asked.elapsed() > LAST_GRACE) {
+            child.kill()?;
+            child.wait()?;
+            anyhow::bail!("the part in the network namespace did not end when it was asked to");
         }
         std::thread::sleep(Duration::from_millis(10));
     }

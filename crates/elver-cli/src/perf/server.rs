@@ -16,8 +16,10 @@ use crate::perf::client::Load;
 use crate::perf::endpoint::{Endpoint, Role};
 use crate::perf::exchange::{Done, Exchange, Hello, Summary, VERSION, Welcome};
 
-/// How often a waiting server looks for clients while its device is on a frame link.
+/// How often a waiting server looks for clients while its device is on a frame link, at least, and
+/// rounds of the device between two looks, at most.
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(5);
+const ROUNDS_PER_LOOK: u32 = 64;
 /// How often the exchange is looked at while the device runs.
 const EXCHANGE_INTERVAL: Duration = Duration::from_millis(5);
 /// Rounds between two looks at the clock.
@@ -65,7 +67,12 @@ fn accept(listener: &TcpListener, device: &mut SoftDevice) -> Result<(TcpStream,
                 return Ok((stream, peer));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                while device.progress() {}
+                // Not for ever: a busy link must not keep clients waiting.
+                for _ in 0..ROUNDS_PER_LOOK {
+                    if !device.progress() {
+                        break;
+                    }
+                }
                 device.wait(ACCEPT_INTERVAL)?;
             }
             Err(error) => return Err(error).context("accept"),

@@ -65,7 +65,7 @@ impl Session {
         let cycle = u32::from_be_bytes(self.swap(CYCLE.to_be_bytes(), "the page size")?);
         let line = u32::from_be_bytes(self.swap(CACHE_LINE.to_be_bytes(), "the cache line size")?);
         anyhow::ensure!(
-            cycle <= 1 << 30 && line <= 1 << 16,
+            cycle <= 1 << 20 && line <= 1 << 16,
             "the peer sent a page size of {cycle} and a cache line size of {line} bytes"
         );
         let theirs: [u8; MTU_LEN] = self.swap(message::write_mtu(own_mtu), "the path MTU")?;

@@ -112,7 +112,7 @@ impl FramePort {
         }
     }
 
-    /// Sends what waits and what the RNIC has to send; true if anything left or waits.
+    /// Sends what waits and what the RNIC has to send; true if anything went.
     pub(crate) fn transmit(
         &mut self,
         now: Time,
@@ -122,8 +122,7 @@ impl FramePort {
         let mut busy = self.flush(capture);
         for _ in 0..SEND_FRAMES {
             if self.is_waiting() {
-                self.flush(capture);
-                return true;
+                return self.flush(capture) || busy;
             }
             let room = &mut self.outgoing[HEADROOM..HEADROOM + MAX_PACKET];
             let Some(packet) = rnic.poll_transmit(now, room) else {
@@ -144,10 +143,10 @@ impl FramePort {
         busy
     }
 
-    /// Sends what waits, as far as there is room; true if there was anything.
+    /// Sends what waits, as far as there is room; true if anything went.
     #[inline]
     fn flush(&mut self, capture: &mut Option<Capture>) -> bool {
-        let busy = self.is_waiting();
+        let mut busy = false;
         while let Some(frame) = self.host.outbox.front() {
             match self.socket.send(frame) {
                 SentFrame::Sent => {
@@ -160,6 +159,7 @@ impl FramePort {
                 SentFrame::Refused => self.host.counters.frame_drop_refused += 1,
             }
             self.host.outbox.pop();
+            busy = true;
         }
         busy
     }

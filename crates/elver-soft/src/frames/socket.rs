@@ -159,7 +159,13 @@ impl FrameSocket {
         match received {
             Ok(0) if self.kind != Kind::Datagrams => ReceivedFrame::Closed,
             Ok(len) => ReceivedFrame::Frame(len),
-            Err(Errno::CONNRESET) if self.kind == Kind::Connection => ReceivedFrame::Closed,
+            Err(Errno::CONNRESET | Errno::NOTCONN) if self.kind == Kind::Connection => {
+                ReceivedFrame::Closed
+            }
+            // The tap device was deleted.
+            Err(Errno::BADFD | Errno::IO | Errno::NODEV) if self.kind == Kind::Character => {
+                ReceivedFrame::Closed
+            }
             // Others tell of an earlier send, or of a peer that is not there yet.
             Err(_) => ReceivedFrame::Nothing,
         }
