@@ -1,5 +1,7 @@
 //! One cell of the table: one operation, with everything that it does at both ends compared.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
 use elver_verbs::{Mtu, WcStatus};
 
@@ -149,7 +151,7 @@ pub(crate) fn run(
             None => connect(bench, ends, cell.transport, cell.mtu, |_, _| {})?,
         };
         let outcome = attempt(bench, ends, pair, cell)?;
-        let struck = bench.ours.relay.strikes() > before;
+        let struck = wait_for_strike(bench, cell, before)?;
         let clean = cell.transport == Transport::Rc || cell.fault == Fault::None;
         if outcome == Outcome::Pass && clean {
             *spare = Some(pair);
@@ -166,6 +168,17 @@ pub(crate) fn run(
         }
     }
     Ok(Outcome::Fail(format!("lost {attempts} times, and no fault took it")))
+}
+
+/// Whether a packet was struck since `before`. A WRITE over UC ends at the requester when it was
+/// posted, and the packets may be still to come.
+fn wait_for_strike(bench: &mut Bench, cell: &Cell, before: u64) -> Result<bool> {
+    let end = Instant::now() + Duration::from_millis(MAY_COME_MS);
+    while cell.fault != Fault::None && bench.ours.relay.strikes() == before && Instant::now() < end
+    {
+        bench.ours.progress()?;
+    }
+    Ok(bench.ours.relay.strikes() > before)
 }
 
 /// Among how many packets one is struck for certain: those of the message, where they go the
