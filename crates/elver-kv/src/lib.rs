@@ -57,10 +57,45 @@
 //! This takes stores that peers see in the order in which the writer makes them; a memory whose
 //! stores of aligned 8-byte words release gives that, and the writer stores nothing else.
 //!
+//! This is for one writer at a time. Its own copy of the free list lives outside of the memory: a
+//! writer that starts anew creates the table anew, under another incarnation, and readers of the old
+//! one learn that it is gone.
+//!
 //! # What a peer may send
 //!
 //! Every READ of a look-up lies inside the table that the descriptor names, whatever the bytes say,
 //! and there are at most [`READS_MAX`] of them. Bytes that no table holds end it with an error.
+//!
+//! # Example
+//!
+//! ```
+//! use elver_kv::{Descriptor, Layout, Lookup, Step, Table, TableId};
+//! use elver_soft::SoftMemory;
+//! use elver_verbs::Memory;
+//!
+//! // The writer: room for 1000 DCTs, named by their GIDs.
+//! let layout = Layout::for_capacity(1000, 16, 12)?;
+//! let memory = SoftMemory::alloc(layout.table_bytes())?;
+//! let id = TableId { seed: 0x1234, incarnation: 1 }; // from the OS's random generator
+//! let mut table = Table::create(memory.clone(), layout, id)?;
+//! table.insert(&[1; 16], &[2; 12])?;
+//! let (addr, rkey) = (memory.base_addr(), 7); // of the registered region
+//! let out_of_band = table.descriptor(addr, rkey)?.encode();
+//!
+//! // The reader.
+//! let descriptor = Descriptor::decode(&out_of_band)?;
+//! let mut lookup = Lookup::new(&descriptor, &[1; 16])?;
+//! let value = loop {
+//!     let read = lookup.read();
+//!     let mut bytes = vec![0; read.len as usize];
+//!     memory.read(read.offset, &mut bytes)?; // in place of a READ of `read.remote`
+//!     if let Step::Done(value) = lookup.feed(&bytes)? {
+//!         break value;
+//!     }
+//! };
+//! assert_eq!(value.as_deref(), Some(&[2; 12][..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 
