@@ -1,6 +1,9 @@
 //! A hash table in registered memory that peers read with one-sided READs alone, in the manner of
-//! DrTM-KV (Wei et al., SOSP 2015, section 5), the table that KRCORE's meta servers keep DCT
-//! metadata and ValidMR in (USENIX ATC 2022, sections 3.2 and 4.2).
+//! DrTM-KV (Wei et al., SOSP 2015), the table that KRCORE's meta servers keep DCT metadata and
+//! ValidMR in (USENIX ATC 2022, sections 3.1 and 4.2). From there are the clusters of eight, their
+//! chains and the shared indirect clusters. DrTM-KV keeps values apart, which costs a READ more, and
+//! has hardware transactions abort a writer that a READ meets; here values are small and stand in
+//! the clusters, and a reader finds out by itself that it met the writer.
 //!
 //! One writer owns the memory: [`Table`] inserts, updates and removes. Any number of peers hold a
 //! [`Descriptor`], which reaches them out of band, and look keys up with [`Lookup`], a state machine
@@ -94,7 +97,7 @@
 //!     }
 //! };
 //! assert_eq!(value.as_deref(), Some(&[2; 12][..]));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
