@@ -21,6 +21,8 @@ pub const READS_MAX: u32 = 32;
 pub struct Lookup {
     descriptor: Descriptor,
     key: Key,
+    /// Index of the first cluster of the key's bucket.
+    head: u32,
     /// The link to the cluster to read; none while that is the head of the bucket.
     link: Option<Link>,
     /// Clusters of the chain that were read whole since the head.
@@ -96,8 +98,9 @@ impl Lookup {
         let (given, expected) = (key.len(), descriptor.layout().key_len());
         let wrong_length = LookupError::KeyLength { given, expected };
         let key = Key::copy_from(key).filter(|_| given == expected).ok_or(wrong_length)?;
+        let head = descriptor.id().bucket(&key, descriptor.layout().buckets());
         let descriptor = *descriptor;
-        Ok(Lookup { descriptor, key, link: None, passed: 0, reads: 0, retries: 0 })
+        Ok(Lookup { descriptor, key, head, link: None, passed: 0, reads: 0, retries: 0 })
     }
 
     /// The READ to carry out now.
@@ -180,8 +183,7 @@ impl Lookup {
 
     /// Index of the cluster to read.
     fn index(&self) -> u32 {
-        let head = || self.descriptor.id().bucket(&self.key, self.descriptor.layout().buckets());
-        self.link.map_or_else(head, |link| link.index)
+        self.link.map_or(self.head, |link| link.index)
     }
 }
 
