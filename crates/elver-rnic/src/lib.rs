@@ -44,15 +44,14 @@ mod rnic;
 mod route;
 mod send_queue;
 mod table;
-mod time;
 mod unreliable;
 
 pub use config::{Config, FlowConfig};
 pub use counters::{Counters, DropReason};
 pub use egress::Transmit;
+pub use elver_verbs::Time;
 pub use ingress::RxMeta;
 pub use rnic::Rnic;
-pub use time::Time;
 
 /// Longest message in bytes (IBTA vol. 1, 9.7.4.1.1).
 pub const MAX_MESSAGE: u32 = 1 << 31;

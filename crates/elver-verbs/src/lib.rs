@@ -23,6 +23,7 @@ mod handle;
 mod memory;
 mod qp;
 pub mod qp_state;
+mod time;
 mod wc;
 mod wr;
 
@@ -37,6 +38,7 @@ pub use memory::{Memory, MemoryError};
 pub use qp::{
     AddressVector, DciInit, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, qpn_valid,
 };
+pub use time::Time;
 pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};
 pub use wr::{
     BindMw, Dest, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendOpcode, SendWr, Sge,

@@ -1,0 +1,142 @@
+/// What a core is made with. Every limit is here, with a default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// DC QPs of the pool (KRCORE: 8).
+    pub dc_qps: u32,
+    /// Streams of each DC QP, as a power of two.
+    pub log_dc_streams: u8,
+    /// Depth of each shared QP's send queue.
+    pub sq_depth: u32,
+    /// Most SGEs in a WR.
+    pub max_sge: u32,
+    /// Most inline bytes in a WR.
+    pub max_inline: u32,
+    /// Most VQPs.
+    pub max_vqps: u32,
+    /// Most WRs outstanding on a VQP, in each direction.
+    pub max_vqp_wr: u32,
+    /// Most memory regions of all clients.
+    pub max_mrs: u32,
+    /// How long a remote region that was checked is taken for valid, in nanoseconds (KRCORE: 1 s).
+    pub mr_lease_ns: u64,
+    /// Most remote regions remembered.
+    pub max_cached_mrs: u32,
+    /// Most peers remembered.
+    pub max_peers: u32,
+    /// Receive buffers for messages of all VQPs.
+    pub recv_buffers: u32,
+    /// Bytes of each, header included.
+    pub recv_buffer_bytes: u32,
+    /// Messages longer than this are read by the receiver instead of copied (section 4.5).
+    pub eager_bytes_max: u32,
+    /// Most messages that a VQP without posted receives holds.
+    pub backlog: u32,
+    /// Most bytes of these.
+    pub backlog_bytes: u64,
+    /// Local ACK timeout of shared QPs, as a code of 4.096 µs · 2^code.
+    pub timeout: u8,
+    /// Transport retries of shared QPs.
+    pub retry_cnt: u8,
+    /// RNR retries of shared QPs.
+    pub rnr_retry: u8,
+    /// Transfer between DC and RC.
+    pub transfer: TransferConfig,
+    /// Admission.
+    pub storm: StormConfig,
+    /// Priorities.
+    pub qos: QosConfig,
+}
+
+/// When RC QPs are made and reclaimed (section 4.6).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferConfig {
+    /// Most RC QPs of the pool; 0 for none.
+    pub rc_qps_max: u32,
+    /// Operations to one peer within a window that make it hot.
+    pub hot_ops: u64,
+    /// Length of the window in nanoseconds.
+    pub window_ns: u64,
+    /// An RC QP that was not used for this long may be reclaimed, in nanoseconds.
+    pub idle_ns: u64,
+}
+
+/// Admission of connects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StormConfig {
+    /// Most look-ups at meta servers at once.
+    pub lookups_max: u32,
+    /// Most connects that wait for one.
+    pub connects_waiting_max: u32,
+    /// Most RC handshakes at once, in each direction.
+    pub handshakes_max: u32,
+}
+
+/// Priority classes (the arXiv version, section 4.7).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QosConfig {
+    /// DC QPs, of [`Config::dc_qps`], that the high class has for itself.
+    pub high_dc_qps: u32,
+    /// The high class counts as loaded for this long after its last post, in nanoseconds.
+    pub high_active_ns: u64,
+    /// Bytes a second of the low class while the high class is loaded.
+    pub low_bytes_per_s: u64,
+}
+
+/// What one client may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// VQPs, accepted ones included.
+    pub vqps: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Completions that were not taken; WRs are refused beyond.
+    pub completions: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            dc_qps: 8,
+            log_dc_streams: 6,
+            sq_depth: 512,
+            max_sge: 4,
+            max_inline: 220,
+            max_vqps: 65_536,
+            max_vqp_wr: 4_096,
+            max_mrs: 4_096,
+            mr_lease_ns: 1_000_000_000,
+            max_cached_mrs: 65_536,
+            max_peers: 16_384,
+            recv_buffers: 512,
+            recv_buffer_bytes: 4_096,
+            eager_bytes_max: 3_072,
+            backlog: 1_024,
+            backlog_bytes: 1 << 20,
+            timeout: 14,
+            retry_cnt: 5,
+            rnr_retry: 7,
+            transfer: TransferConfig {
+                rc_qps_max: 32,
+                hot_ops: 10_000,
+                window_ns: 100_000_000,
+                idle_ns: 1_000_000_000,
+            },
+            storm: StormConfig {
+                lookups_max: 64,
+                connects_waiting_max: 65_536,
+                handshakes_max: 32,
+            },
+            qos: QosConfig {
+                high_dc_qps: 2,
+                high_active_ns: 1_000_000,
+                low_bytes_per_s: 500_000_000,
+            },
+        }
+    }
+}
+
+impl Default for ClientLimits {
+    fn default() -> ClientLimits {
+        ClientLimits { vqps: 4_096, mrs: 1_024, completions: 65_536 }
+    }
+}

@@ -1,0 +1,23 @@
+//! KRCORE's virtual queue pairs (USENIX ATC 2022, sections 4.1 to 4.6) as a sans-IO library: many
+//! VQPs of many clients on a fixed pool of DC queue pairs and a few RC ones, over any
+//! [`elver_verbs::Device`].
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod config;
+mod core;
+mod error;
+mod event;
+mod ids;
+mod record;
+mod stats;
+
+pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
+pub use core::{Class, ConnectOptions, Core, Policy, VqpInfo, VqpInit, VqpState};
+pub use error::{ConnectError, CoreError};
+pub use event::{Completion, Event, Via};
+pub use ids::{ClientId, VqpId};
+pub use record::{META_SERVER_BYTES, MetaServer, NODE_RECORD_BYTES, NodeRecord, RecordError};
+pub use stats::{PeerInfo, Stats};
