@@ -20,6 +20,9 @@
 //!
 //! `unsafe` stands in one module, `memory`.
 
+// A model has no files to map, and takes rings without the ends around them.
+#![cfg_attr(loom, allow(dead_code))]
+
 mod command;
 mod ends;
 mod fields;
@@ -27,6 +30,8 @@ mod layout;
 pub mod memfd;
 mod memory;
 mod message;
+#[cfg(all(loom, test))]
+mod model;
 mod reply;
 mod ring;
 mod socket;

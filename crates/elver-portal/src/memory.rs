@@ -4,7 +4,6 @@
 //! change any word at any time.
 
 use std::ops::Deref;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::sync::AtomicU64;
@@ -49,7 +48,7 @@ unsafe impl Sync for Mapping {}
 impl Words {
     /// Maps the first `bytes` bytes, a multiple of 8, of a file that [`crate::memfd::create`]
     /// made, and its pages at once. Refuses a file that is shorter or that may become so.
-    pub fn map(fd: impl AsFd, bytes: usize) -> std::io::Result<Words> {
+    pub fn map(fd: impl std::os::fd::AsFd, bytes: usize) -> std::io::Result<Words> {
         use rustix::mm::{MapFlags, ProtFlags};
 
         crate::memfd::check(fd.as_fd(), bytes as u64)?;
