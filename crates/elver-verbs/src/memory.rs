@@ -58,6 +58,19 @@ pub enum MemoryError {
         /// The refused offset.
         offset: u64,
     },
+    /// The memory is another process's, which has unmapped or protected it, or is gone.
+    #[error(
+        "{len} bytes at offset {offset} cannot be reached: they are not mapped any more, or their process is gone"
+    )]
+    Inaccessible {
+        /// First byte of the refused range.
+        offset: u64,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// An atomic on memory that the device reaches only by copying.
+    #[error("no atomics on memory of another process; allocate it at the node instead")]
+    NoAtomics,
 }
 
 impl MemoryError {
