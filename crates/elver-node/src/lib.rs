@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+pub mod config;
 pub mod registry;
 
 pub use clock::now;
