@@ -58,6 +58,14 @@ pub enum MemoryError {
         /// The refused offset.
         offset: u64,
     },
+    /// The process that owns the memory has unmapped it, or has ended.
+    #[error("{len} bytes at offset {offset} are gone: their process unmapped them or ended")]
+    Gone {
+        /// First byte of the range.
+        offset: u64,
+        /// Its length in bytes.
+        len: u64,
+    },
 }
 
 impl MemoryError {
