@@ -1,6 +1,4 @@
-//! Shared memory as words: the one module of the crate with `unsafe`.
-//!
-//! Everything in it is read and written through atomics of 8 bytes, so that another process may
+//! Shared memory as words. Everything in it is read and written through atomics of 8 bytes, so that another process may
 //! change any word at any time.
 
 use std::ops::Deref;

@@ -195,7 +195,7 @@ impl SoftDevice {
     }
 
     /// As [`SoftDevice::wait`], and until `wake` is readable.
-    pub(crate) fn wait_beside(
+    pub fn wait_beside(
         &mut self,
         at_most: Duration,
         wake: Option<BorrowedFd<'_>>,

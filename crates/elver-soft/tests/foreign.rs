@@ -4,8 +4,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
-use elver_soft::{Process, Reservation, SoftConfig, SoftDevice, SoftError, SoftMemory};
+use elver_soft::{ProcessMemory, Reservation, SoftConfig, SoftDevice, SoftError, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Memory, MemoryError, VerbsError};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -17,10 +18,15 @@ fn pidfd(pid: i32) -> OwnedFd {
     pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap()
 }
 
+/// A process of this user's.
+fn open(pid: i32, pidfd: &OwnedFd) -> Result<ProcessMemory, SoftError> {
+    ProcessMemory::open(pid, rustix::process::geteuid().as_raw(), pidfd)
+}
+
 /// This process, as a node sees a client.
-fn myself() -> Process {
+fn myself() -> Arc<ProcessMemory> {
     let pid = std::process::id() as i32;
-    Process::open(pid, pidfd(pid)).unwrap()
+    Arc::new(open(pid, &pidfd(pid)).unwrap())
 }
 
 /// A file of so many bytes; sealed, if it is to be mapped.
@@ -72,9 +78,9 @@ fn a_shared_file_is_the_same_memory_for_both() {
     let reservation = Reservation::new(3 * PAGE, 2 << 20).unwrap();
     assert_eq!(reservation.addr() % (2 << 20), 0);
     let addr = reservation.addr();
-    let client = reservation.map_shared(&fd, 3 * PAGE).unwrap();
+    let client = reservation.map_file(&fd, 3 * PAGE).unwrap();
     assert_eq!(client.base_addr(), addr);
-    let node = SoftMemory::map_shared(&fd, 3 * PAGE).unwrap();
+    let node = SoftMemory::map_file(&fd, 3 * PAGE).unwrap();
     assert_eq!((node.size(), node.is_foreign()), (3 * PAGE, false));
     client.write(PAGE - 3, b"across pages").unwrap();
     let mut bytes = [0; 12];
@@ -91,16 +97,16 @@ fn a_file_that_may_shrink_or_is_too_short_is_refused() {
         (file(PAGE, SealFlags::SHRINK), PAGE + 1),
         (file(PAGE, SealFlags::SHRINK), 0),
     ] {
-        assert!(matches!(SoftMemory::map_shared(&fd, len), Err(SoftError::Map { .. })));
+        assert!(matches!(SoftMemory::map_file(&fd, len), Err(SoftError::Map { .. })));
     }
     let small = Reservation::new(PAGE, PAGE).unwrap();
-    assert!(small.map_shared(file(2 * PAGE, SealFlags::SHRINK), 2 * PAGE).is_err());
+    assert!(small.map_file(file(2 * PAGE, SealFlags::SHRINK), 2 * PAGE).is_err());
 }
 
 #[test]
 fn a_process_s_memory_is_read_and_written() {
     let own = SoftMemory::alloc(10 * PAGE).unwrap();
-    let foreign = SoftMemory::of_process(&myself(), own.base_addr(), own.size()).unwrap();
+    let foreign = SoftMemory::of_process(myself(), own.base_addr(), own.size()).unwrap();
     assert!(foreign.is_foreign());
     assert_eq!((foreign.base_addr(), foreign.size()), (own.base_addr(), own.size()));
     let data: Vec<u8> = (0..3 * PAGE).map(|at| (at % 251) as u8).collect();
@@ -123,7 +129,7 @@ fn a_process_s_memory_is_read_and_written() {
 #[test]
 fn a_process_s_memory_has_bounds_and_no_atomics() {
     let own = SoftMemory::alloc(PAGE).unwrap();
-    let foreign = SoftMemory::of_process(&myself(), own.base_addr(), 100).unwrap();
+    let foreign = SoftMemory::of_process(myself(), own.base_addr(), 100).unwrap();
     let out = MemoryError::OutOfRange { offset: 93, len: 8, size: 100 };
     assert_eq!(foreign.write(93, &[1; 8]), Err(out));
     assert_eq!(foreign.read(93, &mut [1; 8]), Err(out));
@@ -147,7 +153,7 @@ fn a_process_s_memory_has_bounds_and_no_atomics() {
 fn overlapping_pieces_are_copied_as_if_at_once() {
     const LEN: u64 = 100_000;
     let own = SoftMemory::alloc(2 * LEN).unwrap();
-    let foreign = SoftMemory::of_process(&myself(), own.base_addr(), own.size()).unwrap();
+    let foreign = SoftMemory::of_process(myself(), own.base_addr(), own.size()).unwrap();
     let data: Vec<u8> = (0..LEN).map(|at| (at * 7 % 253) as u8).collect();
     for (to, from) in [(20_000, 0), (0, 20_000), (1, 0), (0, 1)] {
         own.write(from, &data).unwrap();
@@ -174,17 +180,17 @@ fn what_is_not_mapped_is_refused_and_nothing_hangs() {
         let middle = start.add(PAGE as usize).cast();
         rustix::mm::mmap(middle, PAGE as usize, protection, flags, empty.as_fd(), 0).unwrap();
     }
-    let foreign = SoftMemory::of_process(&myself(), start as u64, 3 * PAGE).unwrap();
+    let foreign = SoftMemory::of_process(myself(), start as u64, 3 * PAGE).unwrap();
     foreign.write(0, &[1; 4096]).unwrap();
     foreign.write(2 * PAGE, &[1; 4096]).unwrap();
-    let gone = |offset, len| Err(MemoryError::Inaccessible { offset, len });
+    let gone = |offset, len| Err(MemoryError::Gone { offset, len });
     assert_eq!(foreign.write(PAGE - 10, &[2; 20]), gone(PAGE - 10, 20));
     assert_eq!(foreign.read(PAGE, &mut [0; 8]), gone(PAGE, 8));
     let own = SoftMemory::alloc(3 * PAGE).unwrap();
     assert_eq!(own.copy_from(0, &foreign, 0, 3 * PAGE), gone(0, 3 * PAGE));
-    let refused = SoftMemory::of_process(&myself(), start as u64, PAGE + 1);
+    let refused = SoftMemory::of_process(myself(), start as u64, PAGE + 1);
     assert!(matches!(refused, Err(SoftError::Process { .. })), "{refused:?}");
-    let refused = SoftMemory::of_process(&myself(), u64::MAX - 5, 10);
+    let refused = SoftMemory::of_process(myself(), u64::MAX - 5, 10);
     assert!(matches!(refused, Err(SoftError::Process { .. })), "{refused:?}");
 }
 
@@ -192,16 +198,16 @@ fn what_is_not_mapped_is_refused_and_nothing_hangs() {
 fn a_process_that_ended_is_out_of_reach() {
     let mut other = Sleeper::new();
     let (pid, handle) = (other.pid(), pidfd(other.pid()));
-    let process = Process::open(pid, &handle).unwrap();
-    let memory = SoftMemory::of_process(&process, other.stack(), 64).unwrap();
+    let process = open(pid, &handle).unwrap();
+    let memory = SoftMemory::of_process(Arc::new(process), other.stack(), 64).unwrap();
     let mut before = [0; 64];
     memory.read(0, &mut before).unwrap();
     memory.write(0, &before).unwrap();
     other.kill();
-    let gone = Err(MemoryError::Inaccessible { offset: 0, len: 64 });
+    let gone = Err(MemoryError::Gone { offset: 0, len: 64 });
     assert_eq!(memory.read(0, &mut before), gone);
     assert_eq!(memory.write(0, &before), gone);
-    let error = Process::open(pid, &handle).unwrap_err().to_string();
+    let error = open(pid, &handle).unwrap_err().to_string();
     assert!(error.contains("has ended"), "{error}");
 }
 
@@ -211,18 +217,26 @@ fn a_number_that_another_process_has_is_told() {
     let handle = pidfd(first.pid());
     first.kill();
     let second = Sleeper::new();
-    let error = Process::open(second.pid(), &handle).unwrap_err().to_string();
+    let error = open(second.pid(), &handle).unwrap_err().to_string();
     assert!(error.contains("has ended"), "{error}");
+}
+
+#[test]
+fn a_process_of_another_user_is_refused() {
+    let other = Sleeper::new();
+    let uid = rustix::process::geteuid().as_raw() + 1;
+    let error = ProcessMemory::open(other.pid(), uid, pidfd(other.pid())).unwrap_err().to_string();
+    assert!(error.contains("CAP_SYS_PTRACE"), "{error}");
 }
 
 #[test]
 fn a_revoked_process_is_out_of_reach() {
     let own = SoftMemory::alloc(PAGE).unwrap();
     let process = myself();
-    let memory = SoftMemory::of_process(&process, own.base_addr(), PAGE).unwrap();
+    let memory = SoftMemory::of_process(process.clone(), own.base_addr(), PAGE).unwrap();
     memory.write(0, &[1; 8]).unwrap();
     process.revoke();
-    let gone = Err(MemoryError::Inaccessible { offset: 0, len: 8 });
+    let gone = Err(MemoryError::Gone { offset: 0, len: 8 });
     assert_eq!(memory.write(0, &[2; 8]), gone);
     assert_eq!(own.read_u64(0).unwrap(), 0x0101_0101_0101_0101);
 }
@@ -230,7 +244,7 @@ fn a_revoked_process_is_out_of_reach() {
 #[test]
 fn writes_reach_the_file_that_is_mapped() {
     let fd = file(PAGE, SealFlags::SHRINK);
-    let memory = SoftMemory::map_shared(&fd, PAGE).unwrap();
+    let memory = SoftMemory::map_file(&fd, PAGE).unwrap();
     memory.write(100, b"seen").unwrap();
     let mut bytes = [0; 4];
     File::from(fd).read_exact_at(&mut bytes, 100).unwrap();

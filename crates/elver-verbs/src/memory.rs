@@ -58,12 +58,10 @@ pub enum MemoryError {
         /// The refused offset.
         offset: u64,
     },
-    /// The memory is another process's, which has unmapped or protected it, or is gone.
-    #[error(
-        "{len} bytes at offset {offset} cannot be reached: they are not mapped any more, or their process is gone"
-    )]
-    Inaccessible {
-        /// First byte of the refused range.
+    /// The process that owns the memory has unmapped it, or has ended.
+    #[error("{len} bytes at offset {offset} are gone: their process unmapped them or ended")]
+    Gone {
+        /// First byte of the range.
         offset: u64,
         /// Its length in bytes.
         len: u64,

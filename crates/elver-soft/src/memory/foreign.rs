@@ -9,6 +9,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,47 +24,51 @@ use crate::SoftError;
 const CHUNK: usize = 16 * 1024;
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// Another process, whose memory can be registered. Clones are the same.
-#[derive(Clone, Debug)]
-pub struct Process(Arc<Inner>);
-
+/// Another process's memory, to be registered piece by piece ([`crate::SoftMemory::of_process`]).
 #[derive(Debug)]
-struct Inner {
+pub struct ProcessMemory {
     pid: i32,
     memory: File,
     revoked: AtomicBool,
 }
 
-impl Process {
-    /// Opens the memory of process `pid`, which `pidfd` must be of: that proves that the number has
-    /// not gone to another process meanwhile.
+impl ProcessMemory {
+    /// Opens the memory of process `pid`, which `pidfd` must be of, and which must run as user
+    /// `uid`: neither a process that got the number later, nor a program with more rights that the
+    /// process runs now, is taken for it. What it runs later has another memory.
     ///
     /// # Errors
     /// That the process is gone, or that the system does not permit it, with what to do about it.
-    pub fn open(pid: i32, pidfd: impl AsFd) -> Result<Process, SoftError> {
-        let refused =
-            |reason: io::Error| SoftError::Process { pid, advice: advice(&reason), reason };
-        let path = format!("/proc/{pid}/mem");
-        let memory = OpenOptions::new().read(true).write(true).open(path).map_err(refused)?;
+    pub fn open(pid: i32, uid: u32, pidfd: impl AsFd) -> Result<ProcessMemory, SoftError> {
+        let refused = |reason: io::Error| {
+            let advice = advice(&reason);
+            SoftError::Process { pid, reason, advice }
+        };
+        let path = format!("/proc/{pid}");
+        let open = OpenOptions::new().read(true).write(true).open(format!("{path}/mem"));
+        let memory = open.map_err(refused)?;
+        // After it was opened: who runs now is who was opened, or has ended.
+        if std::fs::metadata(path).map_err(refused)?.uid() != uid {
+            return Err(refused(io::ErrorKind::PermissionDenied.into()));
+        }
         // The pidfd becomes readable when the process ends, and its number is free only after that.
         let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
         let at_once = Timespec::try_from(Duration::ZERO).unwrap_or_default();
         match poll(&mut ended, Some(&at_once)) {
-            Ok(0) => {}
-            Ok(_) => return Err(refused(rustix::io::Errno::SRCH.into())),
-            Err(error) => return Err(refused(error.into())),
+            Ok(0) => Ok(ProcessMemory { pid, memory, revoked: AtomicBool::new(false) }),
+            Ok(_) => Err(refused(rustix::io::Errno::SRCH.into())),
+            Err(error) => Err(refused(error.into())),
         }
-        Ok(Process(Arc::new(Inner { pid, memory, revoked: AtomicBool::new(false) })))
     }
 
     /// Its number.
     pub fn pid(&self) -> i32 {
-        self.0.pid
+        self.pid
     }
 
     /// Refuses all further accesses to its memory.
     pub fn revoke(&self) {
-        self.0.revoked.store(true, Ordering::Release);
+        self.revoked.store(true, Ordering::Release);
     }
 }
 
@@ -92,16 +97,21 @@ fn advice(reason: &io::Error) -> String {
 /// A piece of a process's memory.
 #[derive(Debug)]
 pub(super) struct Foreign {
-    process: Process,
+    process: Arc<ProcessMemory>,
     pub(super) addr: u64,
     pub(super) len: u64,
 }
 
 impl Foreign {
     /// Checks that both ends of the piece can be read.
-    pub(super) fn new(process: &Process, addr: u64, len: u64) -> Result<Foreign, SoftError> {
+    pub(super) fn new(
+        process: Arc<ProcessMemory>,
+        addr: u64,
+        len: u64,
+    ) -> Result<Foreign, SoftError> {
+        let pid = process.pid();
         let refused = |reason: io::Error| SoftError::Process {
-            pid: process.pid(),
+            pid,
             advice: format!("it has no {len} bytes mapped at {addr:#x}"),
             reason,
         };
@@ -109,7 +119,7 @@ impl Foreign {
         if !fits || len == 0 {
             return Err(refused(io::ErrorKind::InvalidInput.into()));
         }
-        let foreign = Foreign { process: process.clone(), addr, len };
+        let foreign = Foreign { process, addr, len };
         for offset in [0, len - 1] {
             let read = foreign.read(offset, &mut [0]);
             read.map_err(|_| refused(rustix::io::Errno::FAULT.into()))?;
@@ -194,20 +204,20 @@ impl Foreign {
         copy: impl Fn(i32, usize, usize, i64) -> isize,
     ) -> Result<(), MemoryError> {
         MemoryError::check_range(offset, len as u64, self.len)?;
-        let Inner { memory, revoked, .. } = &*self.process.0;
-        let inaccessible = MemoryError::Inaccessible { offset, len: len as u64 };
+        let ProcessMemory { memory, revoked, .. } = &*self.process;
+        let gone = MemoryError::Gone { offset, len: len as u64 };
         let mut done = 0;
         while done < len {
             if revoked.load(Ordering::Acquire) {
-                return Err(inaccessible);
+                return Err(gone);
             }
             // It fits: the whole piece was checked.
             let at = (self.addr + offset) as i64 + done as i64;
             match copy(memory.as_raw_fd(), done, len - done, at) {
-                0 => return Err(inaccessible),
+                0 => return Err(gone),
                 copied if copied > 0 => done += copied as usize,
                 _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                _ => return Err(inaccessible),
+                _ => return Err(gone),
             }
         }
         Ok(())

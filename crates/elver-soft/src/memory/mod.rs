@@ -20,7 +20,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::SoftError;
 use foreign::Foreign;
-pub use foreign::Process;
+pub use foreign::ProcessMemory;
 
 /// A piece of memory; clones share it. It is unmapped when the last one goes.
 #[derive(Clone)]
@@ -77,7 +77,7 @@ impl SoftMemory {
     /// Maps the first `len` bytes of a file that is shared with other processes, and its pages at
     /// once. The file must be sealed against becoming shorter (`F_SEAL_SHRINK`), since a page that
     /// goes away would kill whoever touches it; one without the seal is refused.
-    pub fn map_shared(file: impl AsFd, len: u64) -> Result<SoftMemory, SoftError> {
+    pub fn map_file(file: impl AsFd, len: u64) -> Result<SoftMemory, SoftError> {
         let bytes = sealed(&file, len)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, shared());
         // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
@@ -94,11 +94,15 @@ impl SoftMemory {
 
     /// Memory of another process: `len` bytes from its address `addr` on. Each access is copied by
     /// the kernel, which costs a system call; an access to what is not mapped, or no more, is
-    /// refused, and so is every one after [`Process::revoke`] or the process's end.
+    /// refused, and so is every one after [`ProcessMemory::revoke`] or the process's end.
     ///
     /// There are no atomics on such memory: they would not be atomic for the process. A device
     /// refuses to register it for them.
-    pub fn of_process(process: &Process, addr: u64, len: u64) -> Result<SoftMemory, SoftError> {
+    pub fn of_process(
+        process: Arc<ProcessMemory>,
+        addr: u64,
+        len: u64,
+    ) -> Result<SoftMemory, SoftError> {
         let foreign = Foreign::new(process, addr, len)?;
         let owner = Some(Arc::new(Owner::Foreign(foreign)));
         Ok(SoftMemory { start: NonNull::dangling(), len: 0, owner })
@@ -236,9 +240,9 @@ impl Reservation {
         self.0.start.as_ptr() as u64
     }
 
-    /// Maps a file there, as [`SoftMemory::map_shared`]. It must not be longer than the
+    /// Maps a file there, as [`SoftMemory::map_file`]. It must not be longer than the
     /// reservation.
-    pub fn map_shared(self, file: impl AsFd, len: u64) -> Result<SoftMemory, SoftError> {
+    pub fn map_file(self, file: impl AsFd, len: u64) -> Result<SoftMemory, SoftError> {
         let bytes = sealed(&file, len)?;
         if bytes > self.0.len {
             return Err(unmappable(len, Errno::NOSPC));
