@@ -7,14 +7,19 @@
 extern crate alloc;
 
 mod config;
+mod control;
 mod core;
 mod error;
 mod event;
 mod ids;
 mod record;
+mod rng;
 mod stats;
 
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
+pub use control::{
+    Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, RcEnd, Refusal, Request,
+};
 pub use core::{Class, ConnectOptions, Core, Policy, VqpInfo, VqpInit, VqpState};
 pub use error::{ConnectError, CoreError};
 pub use event::{Completion, Event, Via};
