@@ -12,6 +12,7 @@ mod core;
 mod error;
 mod event;
 mod ids;
+mod qos;
 mod record;
 mod rng;
 mod stats;
