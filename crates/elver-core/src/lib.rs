@@ -13,8 +13,10 @@ mod error;
 mod event;
 mod ids;
 mod qos;
+mod rc;
 mod record;
 mod rng;
+mod slots;
 mod stats;
 
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
