@@ -21,14 +21,11 @@ use crate::rng::Rng;
 pub(crate) struct ControlAddr {
     pub(crate) gid: Gid,
     pub(crate) qpn: u32,
-    pub(crate) qkey: u32,
 }
 
 /// Limits and times of a [`Control`].
 #[derive(Clone, Debug)]
 pub(crate) struct ControlConfig {
-    /// Q_Key of the own UD QP.
-    pub(crate) qkey: u32,
     /// Most requests that await an answer at once.
     pub(crate) calls_max: usize,
     /// Most requests that wait, for their turn or because the peer is busy.
@@ -210,7 +207,7 @@ impl Control {
             self.stats.stray += 1;
             return None;
         };
-        let from = ControlAddr { gid: from, qpn: from_qpn, qkey: message.qkey };
+        let from = ControlAddr { gid: from, qpn: from_qpn };
         match message.body {
             ControlBody::Answer(answer) => {
                 self.handle_answer(from, message.id, answer, rng, now);
@@ -390,7 +387,7 @@ impl Control {
 
     fn send(&mut self, to: ControlAddr, id: u64, body: ControlBody) {
         if self.outgoing.len() < OUTGOING_MAX {
-            let message = ControlMessage { id, qkey: self.config.qkey, body };
+            let message = ControlMessage { id, body };
             self.outgoing.push_back((to, message));
         }
     }

@@ -8,10 +8,8 @@ pub const CONTROL_BYTES_MAX: usize = HEADER_BYTES + CONNECT_BYTES;
 
 const MAGIC: [u8; 4] = *b"ElvC";
 const VERSION: u8 = 1;
-const HEADER_BYTES: usize = 20;
+const HEADER_BYTES: usize = 16;
 const CONNECT_BYTES: usize = 12 + NODE_RECORD_BYTES;
-/// A Q_Key with this bit set names the sending QP's own (IBTA vol. 1, 10.2.5): none is sent.
-const QKEY_RESERVED: u32 = 1 << 31;
 
 /// A message between two cores over their UD QPs.
 ///
@@ -19,8 +17,7 @@ const QKEY_RESERVED: u32 = 1 << 31;
 ///   0  magic "ElvC"                           4
 ///   4  version (1), kind, zero                1, 1, 2
 ///   8  id of the request                      8
-///   16 Q_Key of the sender's UD QP            4
-///   20 body, of the length that the kind has
+///   16 body, of the length that the kind has
 /// ```
 ///
 /// All numbers are little-endian.
@@ -28,8 +25,6 @@ const QKEY_RESERVED: u32 = 1 << 31;
 pub struct ControlMessage {
     /// Drawn at random by who asks; the answer repeats it.
     pub id: u64,
-    /// What the sender's UD QP takes datagrams with.
-    pub qkey: u32,
     /// What it says.
     pub body: ControlBody,
 }
@@ -159,7 +154,6 @@ impl ControlMessage {
         into[4] = VERSION;
         into[5] = self.kind();
         into[8..16].copy_from_slice(&self.id.to_le_bytes());
-        into[16..20].copy_from_slice(&self.qkey.to_le_bytes());
         let body = &mut into[HEADER_BYTES..len];
         match self.body {
             ControlBody::Request(Request::RcConnect { end, class, leased, record }) => {
@@ -204,11 +198,7 @@ impl ControlMessage {
         }
         zero("reserved", u32::from(header[6]) | u32::from(header[7]) << 8)?;
         let id = u64::from(word(header, 8)) | u64::from(word(header, 12)) << 32;
-        let qkey = word(header, 16);
-        if qkey & QKEY_RESERVED != 0 {
-            return Err(ControlError::Field { name: "qkey", given: qkey });
-        }
-        Ok(ControlMessage { id, qkey, body: decode_body(kind, body)? })
+        Ok(ControlMessage { id, body: decode_body(kind, body)? })
     }
 
     fn kind(&self) -> u8 {
@@ -355,7 +345,7 @@ mod tests {
 
     fn encoded(body: ControlBody) -> Vec<u8> {
         let mut bytes = [0xaa; CONTROL_BYTES_MAX];
-        let message = ControlMessage { id: 0x0102_0304_0506_0708, qkey: 0x7fff_fffe, body };
+        let message = ControlMessage { id: 0x0102_0304_0506_0708, body };
         let len = message.encode(&mut bytes);
         bytes[..len].to_vec()
     }
@@ -365,7 +355,7 @@ mod tests {
         for body in bodies() {
             let message = ControlMessage::decode(&encoded(body)).unwrap();
             assert_eq!(message.body, body);
-            assert_eq!((message.id, message.qkey), (0x0102_0304_0506_0708, 0x7fff_fffe));
+            assert_eq!(message.id, 0x0102_0304_0506_0708);
         }
     }
 
@@ -395,13 +385,12 @@ mod tests {
         assert_eq!(field(4, 2), ControlError::Version { given: 2 });
         assert_eq!(field(5, 4), ControlError::Kind { given: 4 });
         assert_eq!(field(6, 1), ControlError::Field { name: "reserved", given: 1 });
-        assert_eq!(field(19, 0xff), ControlError::Field { name: "qkey", given: 0xffff_fffe });
-        assert_eq!(field(23, 1), ControlError::Field { name: "qpn", given: 0x0100_0007 });
-        assert_eq!(field(28, 6), ControlError::Field { name: "mtu", given: 6 });
-        assert_eq!(field(29, 2), ControlError::Field { name: "class", given: 2 });
-        assert_eq!(field(30, 2), ControlError::Field { name: "leased", given: 2 });
-        assert_eq!(field(31, 9), ControlError::Field { name: "reserved", given: 9 });
-        assert!(matches!(field(35, 9), ControlError::Record(_)));
+        assert_eq!(field(19, 1), ControlError::Field { name: "qpn", given: 0x0100_0007 });
+        assert_eq!(field(24, 6), ControlError::Field { name: "mtu", given: 6 });
+        assert_eq!(field(25, 2), ControlError::Field { name: "class", given: 2 });
+        assert_eq!(field(26, 2), ControlError::Field { name: "leased", given: 2 });
+        assert_eq!(field(27, 9), ControlError::Field { name: "reserved", given: 9 });
+        assert!(matches!(field(31, 9), ControlError::Record(_)));
     }
 
     proptest! {

@@ -18,14 +18,14 @@ pub(super) fn record(n: u32) -> NodeRecord {
     NodeRecord { dctn: n, dc_key: u64::from(n), control_qpn: n, mrs }
 }
 
-const A: ControlAddr = ControlAddr { gid: Gid([1; 16]), qpn: 11, qkey: 101 };
-const B: ControlAddr = ControlAddr { gid: Gid([2; 16]), qpn: 22, qkey: 202 };
+const A: ControlAddr = ControlAddr { gid: Gid([1; 16]), qpn: 11 };
+const B: ControlAddr = ControlAddr { gid: Gid([2; 16]), qpn: 22 };
 
 const CONFIG: ControlConfig =
-    ControlConfig { qkey: 0, calls_max: 4, waiting_max: 100, serving_max: 3, replies_max: 64 };
+    ControlConfig { calls_max: 4, waiting_max: 100, serving_max: 3, replies_max: 64 };
 
-fn control(at: ControlAddr) -> Control {
-    Control::new(ControlConfig { qkey: at.qkey, ..CONFIG })
+fn control() -> Control {
+    Control::new(CONFIG)
 }
 
 fn connect(qpn: u32) -> Request {
@@ -56,7 +56,7 @@ fn reply(from: &mut Control, to: &mut Control, rng: &mut Rng, now: Time) {
 
 #[test]
 fn a_request_is_done_once_and_answered_each_time() {
-    let (mut a, mut b, mut rng) = (control(A), control(B), Rng::new(1));
+    let (mut a, mut b, mut rng) = (control(), control(), Rng::new(1));
     a.call(B, connect(5), 77, &mut rng, Time(0)).unwrap();
     let served = deliver(&mut a, &mut b, &mut rng, Time(0)).unwrap();
     assert_eq!(served.request, connect(5));
@@ -88,7 +88,7 @@ fn a_request_is_done_once_and_answered_each_time() {
 
 #[test]
 fn a_silent_peer_is_given_up_after_doubling_waits() {
-    let (mut a, mut rng) = (control(A), Rng::new(2));
+    let (mut a, mut rng) = (control(), Rng::new(2));
     a.call(B, Request::Meta, 1, &mut rng, Time(0)).unwrap();
     let mut sent = Vec::new();
     let mut now = Time(0);
@@ -109,7 +109,7 @@ fn a_silent_peer_is_given_up_after_doubling_waits() {
 
 #[test]
 fn a_peer_that_only_works_on_it_is_given_up_too() {
-    let (mut a, mut b, mut rng) = (control(A), control(B), Rng::new(3));
+    let (mut a, mut b, mut rng) = (control(), control(), Rng::new(3));
     a.call(B, connect(5), 1, &mut rng, Time(0)).unwrap();
     deliver(&mut a, &mut b, &mut rng, Time(0)).unwrap();
     let mut now = Time(0);
@@ -127,7 +127,7 @@ fn a_peer_that_only_works_on_it_is_given_up_too() {
 
 #[test]
 fn numbers_are_bounded_on_both_sides() {
-    let (mut a, mut b, mut rng) = (control(A), control(B), Rng::new(4));
+    let (mut a, mut b, mut rng) = (control(), control(), Rng::new(4));
     let most = CONFIG.calls_max + CONFIG.waiting_max;
     for token in 0..most as u64 {
         a.call(B, connect(5), token, &mut rng, Time(0)).unwrap();
@@ -148,11 +148,11 @@ fn numbers_are_bounded_on_both_sides() {
 
 #[test]
 fn kept_answers_are_bounded_without_doing_a_request_twice() {
-    let (mut b, mut rng) = (control(B), Rng::new(5));
+    let (mut b, mut rng) = (control(), Rng::new(5));
     let ask = |b: &mut Control, rng: &mut Rng, id: u64, now| {
         let body = ControlBody::Request(connect(id as u32));
         let mut bytes = [0; CONTROL_BYTES_MAX];
-        let len = ControlMessage { id, qkey: A.qkey, body }.encode(&mut bytes);
+        let len = ControlMessage { id, body }.encode(&mut bytes);
         b.handle_datagram(A.gid, A.qpn, &bytes[..len], rng, now)
     };
     for id in 0..CONFIG.replies_max as u64 {
@@ -168,11 +168,11 @@ fn kept_answers_are_bounded_without_doing_a_request_twice() {
 
 #[test]
 fn an_answer_from_elsewhere_means_nothing() {
-    let (mut a, mut rng) = (control(A), Rng::new(6));
+    let (mut a, mut rng) = (control(), Rng::new(6));
     let id = a.call(B, Request::Meta, 1, &mut rng, Time(0)).unwrap();
     let body = ControlBody::Answer(Answer::Closed);
     let mut bytes = [0; CONTROL_BYTES_MAX];
-    let len = ControlMessage { id, qkey: 0, body }.encode(&mut bytes);
+    let len = ControlMessage { id, body }.encode(&mut bytes);
     for (gid, qpn) in [(A.gid, B.qpn), (B.gid, A.qpn)] {
         a.handle_datagram(gid, qpn, &bytes[..len], &mut rng, Time(0));
     }
@@ -214,7 +214,7 @@ fn run(
     doubled_percent: u64,
     delay_ns_max: u64,
 ) -> u64 {
-    let (mut a, mut b, mut rng) = (control(A), control(B), Rng::new(seed));
+    let (mut a, mut b, mut rng) = (control(), control(), Rng::new(seed));
     let mut channel = Channel {
         rng: Rng::new(!seed),
         flying: BTreeSet::new(),
