@@ -1,5 +1,5 @@
-use std::io;
-use std::os::fd::AsFd;
+#[cfg(not(loom))]
+use std::{io, os::fd::AsFd};
 
 use elver_verbs::{Gid, PostError, RecvWr, SendWr};
 
@@ -80,6 +80,7 @@ pub enum PushError {
 impl NodeEnd {
     /// The node's end over a fresh file of [`Layout::bytes`], which it made with
     /// [`crate::memfd::create`].
+    #[cfg(not(loom))]
     pub fn map(file: impl AsFd, layout: Layout) -> io::Result<NodeEnd> {
         Ok(NodeEnd::over(&map(file, layout)?, layout))
     }
@@ -179,6 +180,7 @@ impl NodeEnd {
 
 impl ClientEnd {
     /// The client's end over the file that came with the node's welcome.
+    #[cfg(not(loom))]
     pub fn map(file: impl AsFd, layout: Layout) -> io::Result<ClientEnd> {
         Ok(ClientEnd::over(&map(file, layout)?, layout))
     }
@@ -261,7 +263,8 @@ pub(crate) struct Sleep {
 
 impl Sleep {
     pub(crate) fn announce(&self, is_idle: impl FnOnce() -> bool) -> bool {
-        self.flag().store(1, Ordering::Relaxed);
+        // An exchange, so that it is ordered behind every earlier exchange of the other end's.
+        self.flag().swap(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let may_sleep = is_idle();
         if !may_sleep {
@@ -314,6 +317,7 @@ impl Rings {
     }
 }
 
+#[cfg(not(loom))]
 fn map(file: impl AsFd, layout: Layout) -> io::Result<Words> {
     let layout =
         layout.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;

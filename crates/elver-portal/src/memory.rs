@@ -1,10 +1,7 @@
-//! Shared memory as words: the one module of the crate with `unsafe`.
-//!
-//! Everything in it is read and written through atomics of 8 bytes, so that another process may
+//! Shared memory as words. Everything in it is read and written through atomics of 8 bytes, so that another process may
 //! change any word at any time.
 
 use std::ops::Deref;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::sync::AtomicU64;
@@ -49,7 +46,7 @@ unsafe impl Sync for Mapping {}
 impl Words {
     /// Maps the first `bytes` bytes, a multiple of 8, of a file that [`crate::memfd::create`]
     /// made, and its pages at once. Refuses a file that is shorter or that may become so.
-    pub fn map(fd: impl AsFd, bytes: usize) -> std::io::Result<Words> {
+    pub fn map(fd: impl std::os::fd::AsFd, bytes: usize) -> std::io::Result<Words> {
         use rustix::mm::{MapFlags, ProtFlags};
 
         crate::memfd::check(fd.as_fd(), bytes as u64)?;

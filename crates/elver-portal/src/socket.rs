@@ -13,6 +13,7 @@ use rustix::net::{
 use rustix::time::Timespec;
 
 use crate::message::{MESSAGE_BYTES_MAX, Message, MessageError};
+use crate::peer::{self, Peer};
 
 /// Clients that may wait to be accepted; the system may allow fewer.
 const BACKLOG: i32 = 4096;
@@ -25,17 +26,6 @@ pub struct Listener {
 /// One end of a session's socket. Nothing but [`Socket::wait`] and [`Socket::connect`] blocks.
 pub struct Socket {
     fd: OwnedFd,
-}
-
-/// Who is at the other end, as the system says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// The process that connected.
-    pub pid: i32,
-    /// Its effective user.
-    pub uid: u32,
-    /// Its effective group.
-    pub gid: u32,
 }
 
 /// What a look at a socket finds.
@@ -106,12 +96,12 @@ impl Socket {
 
     /// Who connected (`SO_PEERCRED`).
     pub fn peer(&self) -> io::Result<Peer> {
-        let cred = rustix::net::sockopt::socket_peercred(&self.fd)?;
-        Ok(Peer {
-            pid: cred.pid.as_raw_nonzero().get(),
-            uid: cred.uid.as_raw(),
-            gid: cred.gid.as_raw(),
-        })
+        peer::of(&self.fd)
+    }
+
+    /// A handle of the process that connected, which its number cannot replace.
+    pub fn peer_pidfd(&self) -> io::Result<OwnedFd> {
+        peer::pidfd_of(&self.fd)
     }
 
     /// Sends a message, and a file with it. Fails at once with [`io::ErrorKind::WouldBlock`] if

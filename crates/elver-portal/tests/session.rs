@@ -55,6 +55,7 @@ fn a_client_gets_its_rings_and_uses_them() {
     let client = Socket::connect(&path).unwrap();
     let server = listener.accept().unwrap().expect("a client");
     assert_eq!(server.peer().unwrap().pid, std::process::id() as i32);
+    server.peer_pidfd().unwrap();
 
     client.send(&Message::Hello { layout: small() }, None).unwrap();
     let Received::Message(Message::Hello { layout }, None) = message(&server, false) else {

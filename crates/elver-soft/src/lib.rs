@@ -9,8 +9,8 @@
 //! this host. Over frames ([`FrameLink`]) it is a station of an Ethernet link, such as a virtual
 //! machine's, and needs nothing of the host's network.
 //!
-//! `unsafe` stands in six modules: `memory` (registered memory), `process` (that of other
-//! processes), `udp` (system calls on many messages), `interface` (questions to the kernel about an interface), `publish` (memory shared
+//! `unsafe` stands in five modules: `memory` (registered memory, that of other processes too), `udp` (system calls on many
+//! messages), `interface` (questions to the kernel about an interface), `publish` (memory shared
 //! with other processes) and `frames::adopt` (descriptors that the process was started with).
 
 mod capture;
@@ -22,7 +22,6 @@ mod interface;
 mod link;
 mod loss;
 mod memory;
-mod process;
 mod publish;
 mod transmit;
 mod udp;
@@ -34,6 +33,5 @@ pub use error::SoftError;
 pub use frames::{FrameCounters, FrameLink, FrameSocket, LocalAddress, Mac};
 pub use link::Link;
 pub use loss::Loss;
-pub use memory::SoftMemory;
-pub use process::ProcessMemory;
+pub use memory::{ProcessMemory, Reservation, SoftMemory};
 pub use publish::{PublishedDevice, published};

@@ -66,6 +66,9 @@ pub enum MemoryError {
         /// Its length in bytes.
         len: u64,
     },
+    /// An atomic on memory that the device reaches only by copying.
+    #[error("no atomics on memory of another process; allocate it at the node instead")]
+    NoAtomics,
 }
 
 impl MemoryError {
