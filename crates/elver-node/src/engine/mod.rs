@@ -26,7 +26,7 @@ use std::time::Duration;
 use elver_core::{Completion, Core, Event};
 use elver_portal::{Answer, Layout, Listener, Scratch, Violation};
 use elver_soft::SoftDevice;
-use elver_verbs::{Device, Time};
+use elver_verbs::Time;
 
 pub(crate) use counters::EngineCounters;
 pub(crate) use notice::{Inlet, Notice, Outlet, channel};
@@ -377,10 +377,10 @@ impl Engine {
 
     /// How the node is.
     pub(crate) fn status(&mut self) -> Status {
-        let device = self.core.device().counters().iter().collect();
         let mut status = Status::of(&self.core);
-        status.engine = self.counters.iter().map(|(name, value)| (name.into(), value)).collect();
-        status.device = device;
+        let by_name = |(name, value): (&str, u64)| (name.to_string(), value);
+        status.engine = self.counters.iter().map(by_name).collect();
+        status.device = self.core.device().counters().iter().map(by_name).collect();
         status.meta_servers =
             self.membership.servers.iter().map(|server| server.gid.to_ip()).collect();
         status.registered = self.membership.registered as u32;

@@ -4,7 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel,
+};
+use std::time::{Duration, Instant};
 
 use elver_core::NodeRecord;
 use elver_portal::Socket;
@@ -17,6 +20,12 @@ use crate::status::Status;
 
 /// Notices that may wait; then their senders do.
 const NOTICES_MAX: usize = 256;
+/// Time between two tries of a sender that waits.
+const RETRY: Duration = Duration::from_millis(1);
+/// How long one waits for an answer of the engine's.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// Time between two looks of one who waits for an answer whether the engine is ending.
+const ANSWER_LOOK: Duration = Duration::from_millis(10);
 
 /// What other threads tell the engine.
 pub(crate) enum Notice {
@@ -50,6 +59,8 @@ pub(crate) struct Outlet {
 struct Bell {
     /// Looked at in every round, so that an engine that is awake makes no system call for it.
     rung: AtomicBool,
+    /// The engine hears no more.
+    closed: AtomicBool,
     wake: OwnedFd,
 }
 
@@ -61,7 +72,8 @@ pub(crate) struct EngineGone;
 /// Both ends of a channel.
 pub(crate) fn channel() -> io::Result<(Outlet, Inlet)> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let bell = Arc::new(Bell { rung: AtomicBool::new(false), wake });
+    let bell =
+        Arc::new(Bell { rung: AtomicBool::new(false), closed: AtomicBool::new(false), wake });
     let (sender, receiver) = sync_channel(NOTICES_MAX);
     let outlet = Outlet { notices: sender, bell: bell.clone() };
     Ok((outlet, Inlet { notices: receiver, bell }))
@@ -69,10 +81,42 @@ pub(crate) fn channel() -> io::Result<(Outlet, Inlet)> {
 
 impl Outlet {
     /// Tells the engine; waits while it has too much to hear.
-    pub(crate) fn send(&self, notice: Notice) -> Result<(), EngineGone> {
-        let sent = self.notices.send(notice).map_err(|_| EngineGone);
-        self.ring();
-        sent
+    pub(crate) fn send(&self, mut notice: Notice) -> Result<(), EngineGone> {
+        loop {
+            if self.bell.closed.load(Ordering::Relaxed) {
+                return Err(EngineGone);
+            }
+            let sent = self.notices.try_send(notice);
+            self.ring();
+            notice = match sent {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Disconnected(_)) => return Err(EngineGone),
+                Err(TrySendError::Full(back)) => back,
+            };
+            std::thread::park_timeout(RETRY);
+        }
+    }
+
+    /// Asks the engine something; none if it is ending, or is not driven.
+    pub(crate) fn ask<T>(&self, question: impl FnOnce(SyncSender<T>) -> Notice) -> Option<T> {
+        let (answer, answered) = sync_channel(1);
+        self.send(question(answer)).ok()?;
+        let limit = Instant::now() + ANSWER_WAIT;
+        loop {
+            match answered.recv_timeout(ANSWER_LOOK) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.bell.closed.load(Ordering::Relaxed) || Instant::now() > limit {
+                return None;
+            }
+        }
+    }
+
+    /// The engine is ending: nobody waits for it from now on.
+    pub(crate) fn close(&self) {
+        self.bell.closed.store(true, Ordering::Relaxed);
     }
 
     /// Makes the engine look around.

@@ -10,6 +10,7 @@ use elver_portal::{
 };
 use elver_soft::{ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Engine;
 use super::maker::{Made, Maker, Order, Piece};
@@ -345,8 +346,7 @@ impl Desk<'_> {
             }
             Command::Connect { vqp, gid, port, options } => {
                 let options = translate::connect_options(options);
-                let via =
-                    self.core.qconnect(client, VqpId(vqp), gid, port, options, token, now)?;
+                let via = self.core.qconnect(client, VqpId(vqp), gid, port, options, token, now)?;
                 Ok(via.map(|via| Answer::Connected(translate::via(via))))
             }
             Command::Warm { gids } => self.warm(gids, token),
@@ -411,10 +411,7 @@ impl Desk<'_> {
             Some(process) => process.clone(),
             None => self.open.process.insert(self.process()?).clone(),
         };
-        let memory = SoftMemory::of_process(process, addr, len).ok_or_else(|| {
-            let text = format!("{len} bytes at {addr:#x} are no memory of a process");
-            Refused::new(RefusalCode::OutOfRange, text)
-        })?;
+        let memory = SoftMemory::of_process(process, addr, len)?;
         let usage = Usage::region(0);
         self.quotas.take(self.uid, usage)?;
         match self.core.reg_mr(self.open.client, memory, Some(addr), access) {
@@ -430,15 +427,13 @@ impl Desk<'_> {
     }
 
     fn process(&self) -> Result<Arc<ProcessMemory>, Refused> {
-        let (pid, uid) = (self.pid, self.uid);
-        ProcessMemory::open(pid, uid).map(Arc::new).map_err(|error| {
-            let text = format!(
-                "the node may not reach the memory of process {pid} ({error}): take memory of the \
-                 node's (Mr::alloc), or let elverd run as root or as user {uid}; if \
-                 /proc/sys/kernel/yama/ptrace_scope is not 0, it also needs CAP_SYS_PTRACE"
-            );
+        let pid = Pid::from_raw(self.pid).ok_or_else(|| {
+            let text =
+                "the process is none that the node can see: it runs in another PID namespace";
             Refused::new(RefusalCode::Permission, text)
-        })
+        })?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(std::io::Error::from)?;
+        Ok(Arc::new(ProcessMemory::open(self.pid, self.uid, pidfd)?))
     }
 
     fn deregister(&mut self, lkey: u32, token: u64) -> Outcome {

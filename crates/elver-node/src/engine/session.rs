@@ -2,9 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use elver_core::ClientId;
-use elver_portal::{
-    Answer, Completion, NodeEnd, Peer, REPLY_SLOTS_MAX, Socket, Violation,
-};
+use elver_portal::{Answer, Completion, NodeEnd, Peer, REPLY_SLOTS_MAX, Socket, Violation};
 use elver_soft::{ProcessMemory, SoftMemory};
 use elver_verbs::Time;
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -246,6 +246,10 @@ impl Sessions {
             return None;
         };
         self.clients.remove(&open.client);
+        if let Some(process) = &open.process {
+            // What is still in flight must not reach into a process that has no session.
+            process.revoke();
+        }
         let usage = Usage { sessions: 0, ..open.usage() };
         let regions = open.regions.into_values().chain(open.leaving.into_values());
         let memory = regions

@@ -4,6 +4,7 @@ use std::io;
 
 use elver_core::{ConnectError, CoreError};
 use elver_portal::{Refusal, RefusalCode};
+use elver_soft::SoftError;
 use elver_verbs::{PostError, SendOp, Wc, WcFlags, WcOpcode, WcStatus};
 
 /// Why a command is refused.
@@ -54,6 +55,19 @@ impl From<ConnectError> for Refused {
     }
 }
 
+impl From<SoftError> for Refused {
+    fn from(error: SoftError) -> Refused {
+        let code = match &error {
+            SoftError::Process { reason, .. } => match reason.kind() {
+                io::ErrorKind::PermissionDenied => RefusalCode::Permission,
+                _ => RefusalCode::OutOfRange,
+            },
+            _ => RefusalCode::NoMemory,
+        };
+        Refused::new(code, error.to_string())
+    }
+}
+
 impl From<io::Error> for Refused {
     fn from(error: io::Error) -> Refused {
         let code = match error.kind() {
@@ -81,9 +95,7 @@ pub(super) fn vqp_init(options: elver_portal::VqpOptions) -> elver_core::VqpInit
     }
 }
 
-pub(super) fn connect_options(
-    options: elver_portal::ConnectOptions,
-) -> elver_core::ConnectOptions {
+pub(super) fn connect_options(options: elver_portal::ConnectOptions) -> elver_core::ConnectOptions {
     use elver_core::Policy as Core;
     use elver_portal::Policy as Portal;
 
