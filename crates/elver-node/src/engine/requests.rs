@@ -23,6 +23,8 @@ use super::translate::{self, Refused};
 const REQUESTS_MAX: usize = 64;
 /// Commands of a session whose answer is to come.
 const PENDING_MAX: u32 = 65_536;
+/// Processes beyond the number of sessions that may be about to say hello.
+const GREETINGS_MAX: usize = 64;
 /// Messages that are read from a session's socket at a look.
 const MESSAGES_MAX: usize = 4;
 
@@ -36,15 +38,10 @@ impl Engine {
             self.counters.sessions_rejected += 1;
             return;
         };
-        let total = self.config.quota.sessions_total;
-        if self.sessions.len() >= total as usize {
-            let text = format!(
-                "the node has {total} sessions already; end some or raise `quota.sessions_total`"
-            );
-            return self.reject(&socket, text);
-        }
-        if let Err(refused) = self.sessions.quotas.take(peer.uid, Usage::SESSION) {
-            return self.reject(&socket, refused.text);
+        // Who is too much is told so when it has said hello: before, it would not hear.
+        if self.sessions.len() >= self.config.quota.sessions_total as usize + GREETINGS_MAX {
+            self.counters.sessions_rejected += 1;
+            return;
         }
         let (slot, token) = self.sessions.insert(socket, peer, now);
         let watched = self.sessions.get(slot).map(|one| self.door.watch(&one.socket, token));
@@ -53,12 +50,6 @@ impl Engine {
         }
         // Its hello is often there already.
         self.attend(token, now);
-    }
-
-    fn reject(&mut self, socket: &Socket, text: String) {
-        self.counters.sessions_rejected += 1;
-        // If it cannot be told, it sees the socket end.
-        let _ = socket.send(&Message::Rejected { text }, None);
     }
 
     /// Reads what a session's socket has.
@@ -108,9 +99,17 @@ impl Engine {
     }
 
     fn begin(&mut self, slot: u32, wanted: Layout, now: Time) -> Result<(), Refused> {
+        let quota = &self.sessions.limits;
+        let total = quota.sessions_total;
+        if self.sessions.begun() >= total as usize {
+            let text = format!(
+                "the node has {total} sessions already; end some or raise `quota.sessions_total` \
+                 of elverd"
+            );
+            return Err(Refused::new(RefusalCode::Limit, text));
+        }
         let layout = wanted.granted(self.sessions.most);
         let spare = self.door.memory(layout)?;
-        let quota = &self.sessions.limits;
         let limits = ClientLimits {
             vqps: quota.session_vqps,
             mrs: quota.session_mrs,
@@ -134,7 +133,10 @@ impl Engine {
             },
         };
         let client = self.core.client_open(limits)?;
-        self.sessions.begin(slot, Open::new(client, spare.end, now));
+        if let Err(refused) = self.sessions.begin(slot, Open::new(client, spare.end, now)) {
+            self.core.client_close(client, now);
+            return Err(refused);
+        }
         let Some(session) = self.sessions.get(slot) else { return Ok(()) };
         session.socket.send(&Message::Welcome(welcome), Some(spare.file.as_fd()))?;
         Ok(())

@@ -125,13 +125,20 @@ impl Sessions {
         self.get(slot)?.open.as_mut()
     }
 
-    /// A session has begun.
-    pub(super) fn begin(&mut self, slot: u32, open: Open) {
+    /// How many have begun.
+    pub(super) fn begun(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// A session begins, if its user may have one more.
+    pub(super) fn begin(&mut self, slot: u32, open: Open) -> Result<(), Refused> {
         let client = open.client;
-        let Some(session) = self.get(slot) else { return };
+        let Some((session, quotas)) = self.get_with_quotas(slot) else { return Ok(()) };
+        quotas.take(session.peer.uid, Usage::SESSION)?;
         session.open = Some(open);
         self.greeting -= 1;
         self.clients.insert(client, slot);
+        Ok(())
     }
 
     /// The place of the active session of this number.
@@ -163,7 +170,7 @@ impl Sessions {
         self.put_to_rest(|_| true);
         // Those that do not take what they are told stay, and are not waited for.
         let slots = &self.slots;
-        self.active.iter().all(|&slot| opened(slots, slot).is_some_and(|open| is_stuck(open)))
+        self.active.iter().all(|&slot| opened(slots, slot).is_some_and(is_stuck))
     }
 
     /// Whether there are sessions that must be looked at though nobody tells of them.
@@ -240,11 +247,11 @@ impl Sessions {
             End::Violation => {}
         }
         let uid = session.peer.uid;
-        self.quotas.give_back(uid, Usage::SESSION);
         let Some(open) = session.open else {
             self.greeting -= 1;
             return None;
         };
+        self.quotas.give_back(uid, Usage::SESSION);
         self.clients.remove(&open.client);
         if let Some(process) = &open.process {
             // What is still in flight must not reach into a process that has no session.

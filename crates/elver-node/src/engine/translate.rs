@@ -46,7 +46,9 @@ impl From<ConnectError> for Refused {
             ConnectError::NoMetaServer { .. } => RefusalCode::NoMetaServer,
             ConnectError::Unreachable { .. } => RefusalCode::Unreachable,
             ConnectError::NoSuchPort { .. } => RefusalCode::NoSuchPort,
-            ConnectError::Overrun { .. } => RefusalCode::Overrun,
+            ConnectError::Overrun { .. } | ConnectError::ReceiveUnfit { .. } => {
+                RefusalCode::Overrun
+            }
             ConnectError::PeerGone { .. } => RefusalCode::PeerGone,
             ConnectError::Busy { .. } => RefusalCode::Busy,
             ConnectError::Cancelled => RefusalCode::Cancelled,
