@@ -34,6 +34,7 @@ mod record;
 mod recovery;
 mod recv_ring;
 mod regions;
+mod rendezvous;
 mod ring;
 mod rng;
 mod slots;
