@@ -10,7 +10,7 @@ use crate::recv_ring::RecvRing;
 use crate::ring::{NONE, SendRing};
 use crate::vqp::{Vqp, Wait};
 use crate::{
-    ClientId, ClientLimits, ConnectError, Core, CoreError, Event, VqpId, VqpInit, VqpState,
+    ClientId, ClientLimits, ConnectError, Core, CoreError, Event, Policy, VqpId, VqpInit, VqpState,
 };
 
 /// The ports that `qbind` takes from when it is asked for any.
@@ -82,6 +82,9 @@ impl<D: Device> Core<D> {
                 rq: RecvRing::new(init.max_recv_wr, max_sge),
                 inflight: 0,
                 wait: Wait::Nothing,
+                moving: false,
+                policy: Policy::Shared,
+                lease: 0,
                 ready: false,
                 rewound: false,
                 watch: false,
@@ -206,6 +209,10 @@ impl<D: Device> Core<D> {
     pub(crate) fn detach(&mut self, id: u32) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         let (peer, lane) = (vqp.peer, vqp.lane);
+        vqp.moving = false;
+        if vqp.lease != 0 {
+            self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
+        }
         (vqp.peer, vqp.lane, vqp.dest, vqp.via) = (NONE, NONE, None, None);
         (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {

@@ -17,6 +17,7 @@ mod error;
 mod event;
 mod ids;
 mod lane;
+mod links;
 mod lookup;
 mod message;
 mod meta;
@@ -37,6 +38,8 @@ mod ring;
 mod rng;
 mod slots;
 mod stats;
+mod transfer;
+mod ud;
 mod vqp;
 mod wr_id;
 

@@ -234,12 +234,17 @@ impl<D: Device> Core<D> {
     }
 
     /// The look-up of a peer has ended: those who wait for it go on.
-    fn node_found(&mut self, peer: u32, found: Result<NodeRecord, ConnectError>, now: Time) {
+    pub(crate) fn node_found(
+        &mut self,
+        peer: u32,
+        found: Result<NodeRecord, ConnectError>,
+        now: Time,
+    ) {
         let Some(entry) = self.peers.get_mut(peer) else { return };
         entry.lookup = PeerLookup::None;
         match &found {
-            Ok(record) => entry.record = Some(*record),
-            Err(ConnectError::NoSuchNode { .. }) => entry.record = None,
+            Ok(record) => entry.set_record(Some(*record)),
+            Err(ConnectError::NoSuchNode { .. }) => entry.set_record(None),
             Err(_) => {}
         }
         for waiter in core::mem::take(&mut entry.waiting) {

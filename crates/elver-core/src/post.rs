@@ -11,7 +11,7 @@ use crate::mr_store::remote_of;
 use crate::ring::{NONE, SendRing, SqEntry};
 use crate::vqp::{Vqp, Wait};
 use crate::wr_id::WrId;
-use crate::{ClientId, Core, VqpId, VqpState};
+use crate::{ClientId, Core, Via, VqpId, VqpState};
 
 /// Most WRs posted to the device by one call.
 const BURST: u32 = 16;
@@ -40,6 +40,8 @@ enum Check {
     Unknown(u32),
     /// The peer's region does not permit it.
     Refused,
+    /// The VQP's class has no tokens.
+    Held,
 }
 
 impl<D: Device> Core<D> {
@@ -145,6 +147,9 @@ impl<D: Device> Core<D> {
     pub(crate) fn pump(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get(id) else { return };
         if !vqp.may_post() || vqp.ready || vqp.sq.unposted() == 0 {
+            if vqp.lane == NONE && vqp.state == VqpState::Connected {
+                self.find_lane(id, now);
+            }
             return;
         }
         let lane = &self.lanes.lanes[vqp.lane as usize];
@@ -229,7 +234,7 @@ impl<D: Device> Core<D> {
     /// many as its deficit allows.
     fn post_ready(&mut self, id: u32, turn: Option<()>, now: Time) -> Stop {
         loop {
-            let Core { vqps, lanes, peers, store, device, stats, .. } = self;
+            let Core { vqps, lanes, peers, store, device, stats, qos, links, config, .. } = self;
             let Some(vqp) = vqps.get_mut(id) else { return Stop::Waits };
             let unposted = vqp.sq.unposted();
             if unposted == 0 {
@@ -253,6 +258,10 @@ impl<D: Device> Core<D> {
                 if !matches!(blocked, Check::Ready) {
                     break;
                 }
+                if !qos.admit(vqp.class, length.into(), now) {
+                    blocked = Check::Held;
+                    break;
+                }
                 let cost = i64::from(length) + WR_BYTES;
                 vqp.deficit = (vqp.deficit - cost).max(-DEBT_MAX);
                 bytes += u64::from(length);
@@ -273,6 +282,12 @@ impl<D: Device> Core<D> {
                 if let Some(peer) = peers.get_mut(vqp.peer) {
                     peer.ops += u64::from(posted);
                     peer.bytes += bytes;
+                    let heat = &mut peer.heat[vqp.class as usize];
+                    if heat.note(posted.into(), &config.transfer, now)
+                        && vqp.via != Some(Via::Leased)
+                    {
+                        links.hot.push_back((vqp.peer, vqp.class));
+                    }
                 }
                 if posted < count {
                     stats.device_refusals += 1;
@@ -285,6 +300,12 @@ impl<D: Device> Core<D> {
                 Check::Unknown(rkey) => {
                     vqp.wait = Wait::Mr;
                     self.want_mr(peer, rkey, Some(id), now);
+                    return Stop::Waits;
+                }
+                Check::Held => {
+                    vqp.wait = Wait::Tokens;
+                    qos.hold(id, now);
+                    stats.low_held += 1;
                     return Stop::Waits;
                 }
                 Check::Refused => {

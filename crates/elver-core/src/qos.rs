@@ -1,8 +1,11 @@
 //! Priority classes (the arXiv version of KRCORE, section 4.7): see [`Qos`].
 
-use elver_verbs::Time;
+use alloc::collections::VecDeque;
 
-use crate::{Class, QosConfig};
+use elver_verbs::{Device, Time};
+
+use crate::vqp::Wait;
+use crate::{Class, Core, QosConfig};
 
 /// What a WR costs on top of its bytes: so that small WRs, of which the device does a limited
 /// number a second, are slowed too.
@@ -26,6 +29,9 @@ pub(crate) struct Qos {
     tokens: i128,
     /// When the tokens were last counted.
     counted: Time,
+    /// VQPs that wait for tokens, in order, and when there are some.
+    held: VecDeque<u32>,
+    due: Time,
 }
 
 impl Qos {
@@ -36,6 +42,8 @@ impl Qos {
             high: None,
             tokens: 0,
             counted: Time::ZERO,
+            held: VecDeque::new(),
+            due: Time::ZERO,
         }
     }
 
@@ -51,8 +59,19 @@ impl Qos {
         }
     }
 
+    /// A VQP waits for tokens.
+    pub(crate) fn hold(&mut self, vqp: u32, now: Time) {
+        self.held.push_back(vqp);
+        self.due = self.next_low(now);
+    }
+
+    /// When VQPs that wait may go on.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        (!self.held.is_empty()).then_some(self.due)
+    }
+
     /// When a WR of the low class that was not admitted may be tried again.
-    pub(crate) fn next_low(&self, now: Time) -> Time {
+    fn next_low(&self, now: Time) -> Time {
         let Some(high) = self.high else { return now };
         let rest = high.saturating_add_ns(self.active_ns);
         let missing = (1 - self.tokens).max(0).unsigned_abs();
@@ -92,6 +111,28 @@ impl Qos {
 
     fn burst(&self) -> i128 {
         i128::from(self.bytes_per_s) * i128::from(BURST_NS)
+    }
+}
+
+impl<D: Device> Core<D> {
+    /// Lets VQPs go on that waited for tokens, in order, until there are none again. Returns
+    /// whether one did.
+    pub(crate) fn release_held(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        for _ in 0..self.qos.held.len() {
+            if self.qos.due > now {
+                break;
+            }
+            let Some(id) = self.qos.held.pop_front() else { break };
+            if let Some(vqp) = self.vqps.get_mut(id)
+                && vqp.wait == Wait::Tokens
+            {
+                vqp.wait = Wait::Nothing;
+                self.pump(id, now);
+                busy = true;
+            }
+        }
+        busy
     }
 }
 
