@@ -29,7 +29,11 @@ impl<D: Device> Core<D> {
         let limit = u64::from(self.config.max_peers);
         let all_used = CoreError::Limit { what: "peers in use", limit, setting: "max_peers" };
         let peer = self.peer_of(gid).ok_or(all_used)?;
-        let policy = self.feasible(options);
+        let policy = match options.policy {
+            // As if there was no RC QP yet: one is made, and is not left behind.
+            Policy::Lite if options.uncached => Policy::Leased,
+            policy => policy,
+        };
         let entry = self.own_vqp(client, vqp)?;
         (entry.token, entry.peer_port, entry.policy) = (token, port, policy);
         let class = entry.class;
@@ -57,22 +61,20 @@ impl<D: Device> Core<D> {
             Policy::Lite | Policy::Leased if address => {
                 self.connect_by_link(vqp.0, attempt, peer, now);
             }
+            _ if address && self.lacks_dc(peer) && !options.uncached => {
+                self.connect_by_link(vqp.0, attempt, peer, now);
+            }
             Policy::RpcMeta if address => self.ask_meta(peer, waiter, now),
             _ => self.want_node(peer, waiter, now),
         }
         Ok(None)
     }
 
-    /// The way to connect that an option stands for on this device. Without DC all VQPs share RC
-    /// QPs.
-    fn feasible(&self, options: ConnectOptions) -> Policy {
-        let dc = self.pool.dct.is_some();
-        match options.policy {
-            Policy::Shared | Policy::RpcMeta if !dc => Policy::Lite,
-            // As if there was no RC QP yet: one is made, and is not left behind.
-            Policy::Lite if options.uncached => Policy::Leased,
-            policy => policy,
-        }
+    /// Whether a peer whose record is known cannot be reached over DC, since one of the two devices
+    /// has none. Then all VQPs share RC QPs.
+    pub(crate) fn lacks_dc(&self, peer: u32) -> bool {
+        let record = self.peers.get(peer).and_then(|entry| entry.record);
+        self.pool.dct.is_none() || record.is_some_and(|record| record.dctn == 0)
     }
 
     /// A connect goes on with an RC QP: the peer's, or one of its own.
@@ -145,6 +147,7 @@ impl<D: Device> Core<D> {
             Policy::Leased => None,
             _ if entry.rc[class as usize].is_some() => Some(Via::Rc),
             Policy::Lite => None,
+            Policy::Shared | Policy::RpcMeta if self.lacks_dc(peer) => None,
             Policy::Shared | Policy::RpcMeta => entry.record.map(|_| Via::DcCached),
         }
     }
@@ -170,7 +173,8 @@ impl<D: Device> Core<D> {
         if vqp.state != VqpState::Connecting || vqp.attempt != attempt {
             return;
         }
-        if found.is_ok() && matches!(vqp.policy, Policy::Lite | Policy::Leased) {
+        let by_link = matches!(vqp.policy, Policy::Lite | Policy::Leased);
+        if found.is_ok() && (by_link || self.lacks_dc(peer)) {
             return self.connect_by_link(id, attempt, peer, now);
         }
         self.connect_ended(id, peer, found.map(|()| (Via::DcLookup, None)), now);
@@ -279,13 +283,16 @@ impl<D: Device> Core<D> {
     }
 
     /// The lane that the core's own operations to a peer take, and whether it works.
-    pub(crate) fn op_lane(&mut self, peer: u32, class: Class) -> Option<u32> {
+    pub(crate) fn op_lane(&self, peer: u32, class: Class) -> Option<u32> {
         let entry = self.peers.get(peer)?;
         let [own, other] = [entry.rc[class as usize], entry.rc[1 - class as usize]];
         let runs = |rc: &u32| self.lanes.lanes[*rc as usize].state != LaneState::Gone;
         let rc = own.or(other).filter(runs);
-        let lane =
-            rc.or_else(|| self.lanes.dc_lane(entry.hash, class).filter(|_| entry.record.is_some()));
+        if rc.is_none() && self.lacks_dc(peer) {
+            return self.links.rc.any_lane(peer);
+        }
+        let dc = || self.lanes.dc_lane(entry.hash, class).filter(|_| entry.record.is_some());
+        let lane = rc.or_else(dc);
         lane.filter(|lane| *lane != NONE)
     }
 }

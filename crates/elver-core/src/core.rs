@@ -272,6 +272,7 @@ impl<D: Device> Core<D> {
             vqps: u64::from(self.vqps.len()),
             mrs: self.mrs.iter().count() as u64,
             peers: u64::from(self.peers.slots.len()),
+            rc_qps: u64::from(self.links.rc.len()),
             control_resent: self.links.control.stats().retransmitted
                 + self.links.control.stats().answered_again,
             control_busy: self.links.control.stats().busy,

@@ -172,6 +172,21 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// Whether no meta server can be asked yet, but one can as soon as the link to it is there.
+    pub(crate) fn awaits_meta_link(&self) -> bool {
+        let asks = |link: &RcLink| {
+            link.purpose == Purpose::Meta
+                && matches!(link.state, LinkState::Asking | LinkState::Listening)
+        };
+        self.pool.dct.is_none()
+            && self.links.rc.matching(asks).next().is_some()
+            && self
+                .lookups
+                .servers
+                .iter()
+                .all(|(peer, _)| self.op_lane(*peer, Class::Low).is_none())
+    }
+
     /// A peer became hot: it gets a link in the background, if it has none and there is room. If
     /// there is none the link that was used longest ago makes it, for the next time.
     fn warm_link(&mut self, peer: u32, class: Class, now: Time) {
@@ -461,6 +476,7 @@ impl<D: Device> Core<D> {
             self.link_found(waiter.vqp, waiter.attempt, peer, Ok(()), now);
         }
         self.gather(peer, class, now);
+        self.start_lookups(now);
     }
 
     /// Makes a first packet go over a link, a WRITE of nothing: the peer uses its end only then.
@@ -733,11 +749,12 @@ impl<D: Device> Core<D> {
                 self.need_link(peer, class, now);
             }
         }
+        let dc = self.pool.dct.is_some();
         let mut missing = false;
         for index in 0..self.lookups.servers.len() {
             let (peer, _) = self.lookups.servers[index];
             let own = self.peers.get(peer).is_none_or(|entry| entry.gid == self.gid);
-            if !own && self.links.rc.find(peer, Class::Low).is_none() {
+            if !(own && dc) && self.links.rc.find(peer, Class::Low).is_none() {
                 self.ask_link(peer, Class::Low, Purpose::Meta, now);
                 missing = true;
             }

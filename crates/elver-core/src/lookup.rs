@@ -81,6 +81,9 @@ impl<D: Device> Core<D> {
         while self.lookups.running < self.config.storm.lookups_max {
             let Some(&peer) = self.lookups.queue.front() else { return };
             let first = self.lookups.preferred;
+            if self.awaits_meta_link() {
+                return;
+            }
             if self.lookups.servers.is_empty() {
                 self.lookups.queue.pop_front();
                 self.node_found(peer, Err(ConnectError::NoMetaServer { tried: 0 }), now);

@@ -4,6 +4,7 @@
 use elver_verbs::{Qp, Time};
 
 use crate::control::Ticket;
+use crate::ring::NONE;
 use crate::rng::Rng;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::{Class, TransferConfig};
@@ -145,6 +146,18 @@ impl RcPool {
         };
         let found = self.links.iter().filter(|(_, link)| fits(link));
         found.max_by_key(|(id, link)| (link.state == LinkState::Ready, *id))
+    }
+
+    /// A lane to a peer that is not shared.
+    pub(crate) fn any_lane(&self, peer: u32) -> Option<u32> {
+        let ready = |link: &RcLink| link.peer == peer && link.state == LinkState::Ready;
+        let mut lanes = self.links.iter().filter(|(_, link)| ready(link) && link.lane != NONE);
+        lanes.next().map(|(_, link)| link.lane)
+    }
+
+    /// Links in whatever state.
+    pub(crate) fn len(&self) -> u32 {
+        self.links.len()
     }
 
     /// The link of this number.

@@ -88,6 +88,8 @@ stats! {
     mrs,
     /// Peers remembered now: a gauge.
     peers,
+    /// RC QPs now, those being made or closed included: a gauge.
+    rc_qps,
 }
 
 /// A peer node as this one knows it.

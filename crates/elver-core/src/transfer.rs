@@ -142,6 +142,9 @@ impl<D: Device> Core<D> {
             return Some(lane);
         }
         entry.record?;
+        if self.lacks_dc(peer) {
+            return None;
+        }
         let lane = self.lanes.dc_lane(entry.hash, class)?;
         self.address_of(peer).ok()?;
         Some(lane)
