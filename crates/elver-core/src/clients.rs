@@ -93,6 +93,8 @@ impl<D: Device> Core<D> {
                 attempt: 0,
                 token: 0,
                 transfers: 0,
+                backlog: None,
+                accepted: None,
                 local: LocalHit::NONE,
                 remote: Vqp::NO_REMOTE,
             })
@@ -183,6 +185,7 @@ impl<D: Device> Core<D> {
             return;
         }
         let client = vqp.client;
+        self.drop_backlog(id, now);
         self.detach(id);
         self.vqps.remove(id);
         if let Some(client) = self.clients.get_mut(client) {
@@ -212,6 +215,11 @@ impl<D: Device> Core<D> {
         vqp.moving = false;
         if vqp.lease != 0 {
             self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
+        }
+        if let Some(key) = vqp.accepted.take()
+            && self.accepted.get(&key) == Some(&id)
+        {
+            self.accepted.remove(&key);
         }
         (vqp.peer, vqp.lane, vqp.dest, vqp.via) = (NONE, NONE, None, None);
         (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);

@@ -141,7 +141,7 @@ impl<D: Device> Core<D> {
     }
 
     /// What connects to a peer without asking anybody.
-    fn at_hand(&self, peer: u32, class: Class, policy: Policy) -> Option<Via> {
+    pub(crate) fn at_hand(&self, peer: u32, class: Class, policy: Policy) -> Option<Via> {
         let entry = self.peers.get(peer)?;
         match policy {
             Policy::Leased => None,
@@ -245,17 +245,24 @@ impl<D: Device> Core<D> {
             Via::Rc | Via::Leased => entry.rc[vqp.class as usize],
             Via::DcCached | Via::DcLookup => self.lanes.dc_lane(entry.hash, vqp.class),
         };
-        let lane = lane.or(shared).ok_or(none)?;
+        let lane = match lane.or(shared) {
+            Some(lane) => lane,
+            // It gets one when it needs it.
+            None if via == Via::Rc => NONE,
+            None => return Err(none),
+        };
         debug_assert_eq!(entry.ah, Some(ah));
-        vqp.dest = match self.lanes.lanes[lane as usize].kind {
-            LaneKind::Dc { stream } => entry.dc_dest(stream),
-            LaneKind::Rc { .. } => None,
+        vqp.dest = match self.lanes.lanes.get(lane as usize).map(|lane| lane.kind) {
+            Some(LaneKind::Dc { stream }) => entry.dc_dest(stream),
+            Some(LaneKind::Rc { .. }) | None => None,
         };
         (vqp.lane, vqp.peer, vqp.via) = (lane, peer, Some(via));
         vqp.state = VqpState::Connected;
         vqp.remote = crate::vqp::Vqp::NO_REMOTE;
         entry.vqps += 1;
-        self.lanes.lanes[lane as usize].vqps += 1;
+        if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
+            lane.vqps += 1;
+        }
         Ok(())
     }
 

@@ -26,7 +26,7 @@ use crate::ring::NONE;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::ud::Ud;
 use crate::wr_id::WrId;
-use crate::{Class, Config, ConnectError, Core, Via, VqpState};
+use crate::{Class, Config, ConnectError, Core, NodeRecord, Via, VqpState};
 
 /// How often what has no moment of its own is looked after, in nanoseconds.
 const SWEEP_NS: u64 = 50_000_000;
@@ -557,7 +557,7 @@ impl<D: Device> Core<D> {
         end: RcEnd,
         class: Class,
         leased: bool,
-        record: crate::NodeRecord,
+        record: NodeRecord,
         now: Time,
     ) -> Result<RcEnd, Refusal> {
         let purpose = if leased { Purpose::Leased(None) } else { Purpose::Pool };
@@ -572,9 +572,7 @@ impl<D: Device> Core<D> {
             self.make_room(now);
             return Err(Refusal::NoRoom);
         }
-        if let Some(entry) = self.peers.get_mut(peer) {
-            entry.record.get_or_insert(record);
-        }
+        self.learn(peer, record, now);
         let made = self.make_link(peer, class, purpose, LinkState::Listening, now);
         let link = made.map_err(|_| Refusal::Device)?;
         if self.connect_link(link, end, QpState::Rtr).is_err() {
@@ -715,6 +713,19 @@ impl<D: Device> Core<D> {
         let links: Vec<u32> = self.links.rc.matching(to).collect();
         for id in links {
             self.leave(id, None, now);
+        }
+    }
+
+    /// Takes over what a peer's record is now. If it is another one the peer has started anew, and
+    /// knows nothing of our links.
+    pub(crate) fn learn(&mut self, peer: u32, record: NodeRecord, now: Time) {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let known = entry.record;
+        if entry.gid != self.gid && known != Some(record) {
+            entry.set_record(Some(record));
+            if known.is_some() {
+                self.leave_links_to(peer, now);
+            }
         }
     }
 

@@ -47,15 +47,23 @@ impl Qos {
         }
     }
 
-    /// Whether a WR of `bytes` may go now. If so, it is counted.
+    /// Whether a WR may go now; [`Qos::charge`] counts it when it goes.
     #[inline]
-    pub(crate) fn admit(&mut self, class: Class, bytes: u64, now: Time) -> bool {
+    pub(crate) fn ready(&mut self, class: Class, now: Time) -> bool {
         match class {
             Class::High => {
                 self.note_high(now);
                 true
             }
-            Class::Low => self.high.is_none() || self.admit_low(bytes, now),
+            Class::Low => self.high.is_none() || self.low_is_ready(now),
+        }
+    }
+
+    /// Counts a WR of `bytes`.
+    #[inline]
+    pub(crate) fn charge(&mut self, class: Class, bytes: u64) {
+        if class == Class::Low && self.high.is_some() {
+            self.tokens -= i128::from(bytes + WR_COST_BYTES) * i128::from(NS_PER_S);
         }
     }
 
@@ -90,19 +98,16 @@ impl Qos {
         self.high = Some(now);
     }
 
-    fn admit_low(&mut self, bytes: u64, now: Time) -> bool {
+    fn low_is_ready(&mut self, now: Time) -> bool {
         if !self.high_is_active(now) {
             self.high = None;
             return true;
         }
         let elapsed = i128::from(now.ns_since(self.counted));
         self.counted = self.counted.max(now);
-        self.tokens = (self.tokens + elapsed * i128::from(self.bytes_per_s)).min(self.burst());
-        if self.tokens <= 0 {
-            return false;
-        }
-        self.tokens -= i128::from(bytes + WR_COST_BYTES) * i128::from(NS_PER_S);
-        true
+        let earned = elapsed * i128::from(self.bytes_per_s);
+        self.tokens = (self.tokens + earned).min(self.burst());
+        self.tokens > 0
     }
 
     fn high_is_active(&self, now: Time) -> bool {
@@ -141,6 +146,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Whether a WR goes; counts it if so.
+    fn admit(qos: &mut Qos, class: Class, bytes: u64, now: Time) -> bool {
+        let ready = qos.ready(class, now);
+        if ready {
+            qos.charge(class, bytes);
+        }
+        ready
+    }
+
     const CONFIG: QosConfig =
         QosConfig { high_dc_qps: 2, high_active_ns: 10_000_000, low_bytes_per_s: 1_000_000_000 };
 
@@ -148,15 +162,15 @@ mod tests {
     fn the_low_class_is_free_while_the_high_one_rests() {
         let mut qos = Qos::new(&CONFIG);
         for _ in 0..10_000 {
-            assert!(qos.admit(Class::Low, 1 << 20, Time(5)));
+            assert!(admit(&mut qos, Class::Low, 1 << 20, Time(5)));
         }
-        assert!(qos.admit(Class::High, 0, Time(6)));
-        let held = (0..10_000).find(|_| !qos.admit(Class::Low, 1 << 10, Time(7)));
+        assert!(admit(&mut qos, Class::High, 0, Time(6)));
+        let held = (0..10_000).find(|_| !admit(&mut qos, Class::Low, 1 << 10, Time(7)));
         assert!(held.is_some(), "loaded: the low class is held");
         let rested = Time(6 + CONFIG.high_active_ns);
         assert!(qos.next_low(Time(7)) <= rested);
         for _ in 0..10_000 {
-            assert!(qos.admit(Class::Low, 1 << 20, rested));
+            assert!(admit(&mut qos, Class::Low, 1 << 20, rested));
         }
     }
 
@@ -164,27 +178,27 @@ mod tests {
     fn the_high_class_is_never_held() {
         let mut qos = Qos::new(&CONFIG);
         for n in 0..10_000 {
-            qos.admit(Class::Low, 1 << 20, Time(n));
-            assert!(qos.admit(Class::High, 1 << 30, Time(n)));
+            admit(&mut qos, Class::Low, 1 << 20, Time(n));
+            assert!(admit(&mut qos, Class::High, 1 << 30, Time(n)));
         }
     }
 
     #[test]
     fn a_wr_larger_than_the_burst_goes_and_is_paid_for() {
         let mut qos = Qos::new(&CONFIG);
-        qos.admit(Class::High, 0, Time(0));
-        assert!(qos.admit(Class::Low, 5_000_000, Time(0)));
-        assert!(!qos.admit(Class::Low, 0, Time(3_000_000)));
-        assert!(qos.admit(Class::Low, 0, Time(5_000_000)));
+        admit(&mut qos, Class::High, 0, Time(0));
+        assert!(admit(&mut qos, Class::Low, 5_000_000, Time(0)));
+        assert!(!admit(&mut qos, Class::Low, 0, Time(3_000_000)));
+        assert!(admit(&mut qos, Class::Low, 0, Time(5_000_000)));
     }
 
     #[test]
     fn a_rate_of_nothing_holds_until_the_high_class_rests() {
         let mut qos = Qos::new(&QosConfig { low_bytes_per_s: 0, ..CONFIG });
-        qos.admit(Class::High, 0, Time(1));
-        assert!(!qos.admit(Class::Low, 0, Time(2)));
+        admit(&mut qos, Class::High, 0, Time(1));
+        assert!(!admit(&mut qos, Class::Low, 0, Time(2)));
         assert_eq!(qos.next_low(Time(2)), Time(1 + CONFIG.high_active_ns));
-        assert!(qos.admit(Class::Low, 0, Time(1 + CONFIG.high_active_ns)));
+        assert!(admit(&mut qos, Class::Low, 0, Time(1 + CONFIG.high_active_ns)));
     }
 
     proptest! {
@@ -199,13 +213,13 @@ mod tests {
             let mut qos = Qos::new(&config);
             let (mut now, mut sent) = (Time(1_000), 0);
             for size in &sizes {
-                qos.admit(Class::High, 0, now);
-                while !qos.admit(Class::Low, *size, now) {
+                admit(&mut qos, Class::High, 0, now);
+                while !admit(&mut qos, Class::Low, *size, now) {
                     // The high class is loaded all along.
                     let next = qos.next_low(now);
                     prop_assert!(next > now);
                     now = next.min(Time(now.0 + CONFIG.high_active_ns / 2));
-                    qos.admit(Class::High, 0, now);
+                    admit(&mut qos, Class::High, 0, now);
                 }
                 sent += size + WR_COST_BYTES;
             }
