@@ -10,7 +10,7 @@ use crate::recv_ring::RecvRing;
 use crate::ring::{NONE, SendRing};
 use crate::vqp::{Vqp, Wait};
 use crate::{
-    ClientId, ClientLimits, ConnectError, Core, CoreError, Event, VqpId, VqpInit, VqpState,
+    ClientId, ClientLimits, ConnectError, Core, CoreError, Event, Policy, VqpId, VqpInit, VqpState,
 };
 
 /// The ports that `qbind` takes from when it is asked for any.
@@ -83,6 +83,9 @@ impl<D: Device> Core<D> {
                 reads: 0,
                 inflight: 0,
                 wait: Wait::Nothing,
+                moving: false,
+                policy: Policy::Shared,
+                lease: 0,
                 ready: false,
                 rewound: false,
                 watch: false,
@@ -210,6 +213,10 @@ impl<D: Device> Core<D> {
     pub(crate) fn detach(&mut self, id: u32) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         let (peer, lane) = (vqp.peer, vqp.lane);
+        vqp.moving = false;
+        if vqp.lease != 0 {
+            self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
+        }
         if let Some(key) = vqp.accepted.take()
             && self.accepted.get(&key) == Some(&id)
         {

@@ -12,8 +12,8 @@ use crate::ops::{OpKind, Work};
 use crate::recv_ring::RecvOutcome;
 use crate::rendezvous::PIECE_BYTES;
 use crate::{
-    Class, ClientId, Completion, ConnectError, Core, CoreError, Event, NodeRecord, Via, VqpId,
-    VqpInit, VqpState,
+    Class, ClientId, Completion, ConnectError, Core, CoreError, Event, NodeRecord, Policy, Via,
+    VqpId, VqpInit, VqpState,
 };
 
 /// All held messages of a node may take so many times what one VQP's may.
@@ -99,7 +99,7 @@ impl<D: Device> Core<D> {
             (header.dst_vqp, 0, vqp.peer)
         } else {
             let target = self.ports.get(&header.dst_port).copied().ok_or(Refusal::Port)?;
-            let source = self.source_of(target, header)?;
+            let source = self.source_of(target, header, now)?;
             let peer = self.vqps.get(source).map(|vqp| vqp.peer).ok_or(Refusal::Gone)?;
             (target, source, peer)
         };
@@ -121,7 +121,7 @@ impl<D: Device> Core<D> {
 
     /// The VQP that is connected to the sender of a message to a port. The first message makes it:
     /// all that a connection needs stands in the header (`qpop_msgs`, section 4.1).
-    fn source_of(&mut self, bound: u32, header: &Header) -> Result<u32, Refusal> {
+    fn source_of(&mut self, bound: u32, header: &Header, now: Time) -> Result<u32, Refusal> {
         if let Some(peer) = self.peers.find(&header.src_gid)
             && let Some(&source) = self.accepted.get(&(bound, peer, header.src_vqp))
             && self.vqps.get(source).is_some_and(|vqp| vqp.state == VqpState::Connected)
@@ -129,11 +129,13 @@ impl<D: Device> Core<D> {
             return Ok(source);
         }
         let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
-        let peer = self.sender_of(header).ok_or(Refusal::Overrun)?;
+        let peer = self.sender_of(header, now).ok_or(Refusal::Overrun)?;
         let class = self.vqps.get(bound).map_or(Class::Low, |vqp| vqp.class);
         let init = VqpInit { class, ..VqpInit::default() };
         let source = self.vqp_create(ClientId(client), init).map_err(|_| Refusal::Overrun)?.0;
-        let attached: Result<(), CoreError> = self.attach(source, peer, Via::DcCached);
+        // Without DC the RC QP that the message came over may be usable in a moment only.
+        let via = self.at_hand(peer, class, Policy::Shared).unwrap_or(Via::Rc);
+        let attached: Result<(), CoreError> = self.attach(source, peer, via, None);
         let key = (bound, peer, header.src_vqp);
         if let Some(vqp) = self.vqps.get_mut(source) {
             vqp.peer_vqp = header.src_vqp;
@@ -149,14 +151,11 @@ impl<D: Device> Core<D> {
     }
 
     /// The node that sent a message, with the record that the message carries.
-    fn sender_of(&mut self, header: &Header) -> Option<u32> {
+    fn sender_of(&mut self, header: &Header, now: Time) -> Option<u32> {
         let record = NodeRecord::decode(&header.record).ok()?;
         let peer = self.peer_of(header.src_gid)?;
-        if header.src_gid != self.gid
-            && !self.is_meta_server(peer)
-            && let Some(entry) = self.peers.get_mut(peer)
-        {
-            entry.record = Some(record);
+        if !self.is_meta_server(peer) {
+            self.learn(peer, record, now);
         }
         Some(peer)
     }
@@ -230,7 +229,7 @@ impl<D: Device> Core<D> {
         let status = match incoming.kind {
             Kind::WriteImm => WcStatus::Success,
             _ if u64::from(incoming.length) > entry.capacity => WcStatus::LocLenErr,
-            Kind::Rendezvous => match self.gather(id, seq, &incoming, &body, now) {
+            Kind::Rendezvous => match self.begin_gather(id, seq, &incoming, &body, now) {
                 Ok(()) => return,
                 Err(status) => status,
             },
@@ -308,7 +307,7 @@ impl<D: Device> Core<D> {
 
     /// Tells the sender of a message that it was refused.
     fn refuse_header(&mut self, header: &Header, refusal: Refusal, now: Time) {
-        match self.sender_of(header) {
+        match self.sender_of(header, now) {
             Some(peer) => self.refuse((peer, header.src_vqp), refusal, now),
             None => self.stats.messages_refused += 1,
         }

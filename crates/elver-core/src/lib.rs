@@ -18,6 +18,7 @@ mod event;
 mod ids;
 mod inbox;
 mod lane;
+mod links;
 mod lookup;
 mod message;
 mod meta;
@@ -39,6 +40,8 @@ mod ring;
 mod rng;
 mod slots;
 mod stats;
+mod transfer;
+mod ud;
 mod vqp;
 mod wr_id;
 

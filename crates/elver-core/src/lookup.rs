@@ -81,6 +81,9 @@ impl<D: Device> Core<D> {
         while self.lookups.running < self.config.storm.lookups_max {
             let Some(&peer) = self.lookups.queue.front() else { return };
             let first = self.lookups.preferred;
+            if self.awaits_meta_link() {
+                return;
+            }
             if self.lookups.servers.is_empty() {
                 self.lookups.queue.pop_front();
                 self.node_found(peer, Err(ConnectError::NoMetaServer { tried: 0 }), now);
@@ -233,15 +236,21 @@ impl<D: Device> Core<D> {
     }
 
     /// The look-up of a peer has ended: those who wait for it go on.
-    fn node_found(&mut self, peer: u32, found: Result<NodeRecord, ConnectError>, now: Time) {
+    pub(crate) fn node_found(
+        &mut self,
+        peer: u32,
+        found: Result<NodeRecord, ConnectError>,
+        now: Time,
+    ) {
         let Some(entry) = self.peers.get_mut(peer) else { return };
         entry.lookup = PeerLookup::None;
+        let waiting = core::mem::take(&mut entry.waiting);
         match &found {
-            Ok(record) => entry.record = Some(*record),
-            Err(ConnectError::NoSuchNode { .. }) => entry.record = None,
+            Ok(record) => self.learn(peer, *record, now),
+            Err(ConnectError::NoSuchNode { .. }) => entry.set_record(None),
             Err(_) => {}
         }
-        for waiter in core::mem::take(&mut entry.waiting) {
+        for waiter in waiting {
             match waiter {
                 Waiter::Vqp { vqp, attempt } => {
                     let result = found.as_ref().map(|_| ()).map_err(ConnectError::clone);

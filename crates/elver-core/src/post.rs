@@ -16,7 +16,7 @@ use crate::rendezvous::{PIECE_BYTES, encode_piece};
 use crate::ring::{NONE, SendRing, SqEntry};
 use crate::vqp::{Vqp, Wait};
 use crate::wr_id::WrId;
-use crate::{ClientId, Core, VqpId, VqpState};
+use crate::{ClientId, Core, Via, VqpId, VqpState};
 
 /// Most WRs posted to the device by one call.
 const BURST: u32 = 16;
@@ -49,6 +49,8 @@ enum Check {
     Refused,
     /// Its region cannot be shared with the receiver.
     Failed,
+    /// The VQP's class has no tokens.
+    Held,
     /// There is no send slot for its header.
     NoSlot,
     /// It takes more room than there is, or must be posted by itself.
@@ -154,6 +156,9 @@ impl<D: Device> Core<D> {
     pub(crate) fn pump(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get(id) else { return };
         if !vqp.may_post() || vqp.ready || vqp.sq.unposted() == 0 {
+            if vqp.lane == NONE && vqp.state == VqpState::Connected {
+                self.find_lane(id, now);
+            }
             return;
         }
         let lane = &self.lanes.lanes[vqp.lane as usize];
@@ -238,7 +243,21 @@ impl<D: Device> Core<D> {
     /// many as its deficit allows.
     fn post_ready(&mut self, id: u32, turn: Option<()>, now: Time) -> Stop {
         loop {
-            let Core { vqps, lanes, peers, store, device, stats, pool, blank, mrs, .. } = self;
+            let Core {
+                vqps,
+                lanes,
+                peers,
+                store,
+                device,
+                stats,
+                pool,
+                blank,
+                config,
+                mrs,
+                qos,
+                links,
+                ..
+            } = self;
             let Some(vqp) = vqps.get_mut(id) else { return Stop::Waits };
             let unposted = vqp.sq.unposted();
             if unposted == 0 {
@@ -263,9 +282,13 @@ impl<D: Device> Core<D> {
                 if !matches!(blocked, Check::Ready) {
                     break;
                 }
+                if !qos.ready(vqp.class, now) {
+                    blocked = Check::Held;
+                    break;
+                }
                 if is_message {
-                    pair = matches!(op, SendOp::WriteWithImm(..));
-                    if pair && (count > 0 || room < 2) {
+                    let two = matches!(op, SendOp::WriteWithImm(..));
+                    if two && (count > 0 || room < 2) {
                         blocked = Check::Apart;
                         break;
                     }
@@ -277,10 +300,12 @@ impl<D: Device> Core<D> {
                         self.unread.push_back((Self::probe_at(now), id, seq));
                     }
                 }
+                qos.charge(vqp.class, length.into());
                 let cost = i64::from(length) + WR_BYTES;
                 vqp.deficit = (vqp.deficit - cost).max(-DEBT_MAX);
                 bytes += u64::from(length);
                 count += 1;
+                pair = matches!(op, SendOp::WriteWithImm(..));
                 if pair {
                     break;
                 }
@@ -310,6 +335,12 @@ impl<D: Device> Core<D> {
                 if let Some(peer) = peers.get_mut(vqp.peer) {
                     peer.ops += u64::from(posted);
                     peer.bytes += bytes;
+                    let heat = &mut peer.heat[vqp.class as usize];
+                    if heat.note(posted.into(), &config.transfer, now)
+                        && vqp.via != Some(Via::Leased)
+                    {
+                        links.hot.push_back((vqp.peer, vqp.class));
+                    }
                 }
                 if posted < count {
                     stats.device_refusals += 1;
@@ -322,6 +353,12 @@ impl<D: Device> Core<D> {
                 Check::Unknown(rkey) => {
                     vqp.wait = Wait::Mr;
                     self.want_mr(peer, rkey, Some(id), now);
+                    return Stop::Waits;
+                }
+                Check::Held => {
+                    vqp.wait = Wait::Tokens;
+                    qos.hold(id, now);
+                    stats.low_held += 1;
                     return Stop::Waits;
                 }
                 Check::Refused => {
