@@ -14,6 +14,10 @@ use super::notice::{Notice, Outlet};
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
+/// Files that are made ready ahead, for the small regions that most processes begin with, and bytes
+/// of each: to make one costs a good part of what a process needs to connect.
+const READY_FILES: usize = 8;
+const READY_BYTES: u64 = 64 * 1024;
 /// Jobs that may wait.
 const JOBS_MAX: usize = 64;
 const PAGE: u64 = 4_096;
@@ -51,8 +55,10 @@ enum Job {
     Drop(#[allow(dead_code, reason = "it is only dropped")] SoftMemory),
 }
 
-/// The thread that makes large pieces.
+/// Makes memory: small pieces here, large ones on its thread.
 pub(super) struct Maker {
+    ready: Vec<OwnedFd>,
+    ready_max: usize,
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -63,11 +69,39 @@ impl Maker {
         let thread = std::thread::Builder::new()
             .name("elver-memory".into())
             .spawn(move || work(&receiver, &outlet))?;
-        Ok(Maker { jobs: Some(sender), thread: Some(thread) })
+        let mut maker = Maker {
+            ready: Vec::new(),
+            ready_max: READY_FILES,
+            jobs: Some(sender),
+            thread: Some(thread),
+        };
+        while maker.wants_refill() {
+            maker.refill();
+        }
+        Ok(maker)
+    }
+
+    /// Whether [`Maker::refill`] has something to do.
+    pub(super) fn wants_refill(&self) -> bool {
+        self.ready.len() < self.ready_max
+    }
+
+    /// Makes one file ready. Without memory for it there will be fewer from now on.
+    pub(super) fn refill(&mut self) {
+        match memfd::create("elver-mr", READY_BYTES, Pages::Small) {
+            Ok(file) => self.ready.push(file),
+            Err(_) => self.ready_max = self.ready.len(),
+        }
     }
 
     /// Makes what was ordered, at once or later: then [`Notice::Made`] brings it.
-    pub(super) fn make(&self, order: Order) -> io::Result<Option<Piece>> {
+    pub(super) fn make(&mut self, order: Order) -> io::Result<Option<Piece>> {
+        if (1..=READY_BYTES).contains(&order.len)
+            && !order.huge
+            && let Some(file) = self.ready.pop()
+        {
+            return Piece::map(file, order.len, READY_BYTES).map(Some);
+        }
         if order.len <= AT_ONCE_BYTES && !order.huge {
             return Piece::make(&order).map(Some);
         }
@@ -116,7 +150,11 @@ impl Piece {
         let file = memfd::create("elver-mr", bytes, pages)?;
         // Huge pages are mapped and unmapped as wholes.
         let mapped = if pages == Pages::Huge { bytes } else { len.max(1) };
-        let memory = SoftMemory::map_file(file.as_fd(), mapped).map_err(io::Error::other)?;
+        Piece::map(file, mapped, bytes)
+    }
+
+    fn map(file: OwnedFd, len: u64, bytes: u64) -> io::Result<Piece> {
+        let memory = SoftMemory::map_file(file.as_fd(), len).map_err(io::Error::other)?;
         Ok(Piece { file, memory, bytes })
     }
 }
