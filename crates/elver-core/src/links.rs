@@ -687,7 +687,9 @@ impl<D: Device> Core<D> {
         }
         self.unpin(link.peer);
         if !self.links.wanted.is_empty() {
-            self.sweep_at(now);
+            self.links.sweep = Some(now);
+        } else if link.purpose == Purpose::Meta {
+            self.sweep_soon(now);
         }
     }
 
@@ -729,6 +731,22 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// The meta servers are others now: links to them are made at once, and those to the old ones
+    /// closed.
+    pub(crate) fn link_meta_servers(&mut self, now: Time) {
+        let servers = &self.lookups.servers;
+        let old = |link: &RcLink| {
+            link.purpose == Purpose::Meta
+                && link.state == LinkState::Ready
+                && !servers.iter().any(|(peer, _)| *peer == link.peer)
+        };
+        let old: Vec<u32> = self.links.rc.matching(old).collect();
+        for id in old {
+            self.leave(id, None, now);
+        }
+        self.sweep_links(now);
+    }
+
     /// No link to a peer comes: who waits for one fails.
     fn waiters_fail(&mut self, peer: u32, class: Class, error: &ConnectError, now: Time) {
         let (failed, rest) = core::mem::take(&mut self.links.waiters)
@@ -745,13 +763,9 @@ impl<D: Device> Core<D> {
         self.links.sweep.get_or_insert(now.saturating_add_ns(SWEEP_NS));
     }
 
-    fn sweep_at(&mut self, now: Time) {
-        self.links.sweep = Some(now);
-    }
-
     /// Looks after what has no moment of its own: links that are wanted, that meta servers lack, or
     /// that nobody uses, and connects that wait for too long.
-    pub(crate) fn sweep_links(&mut self, now: Time) {
+    fn sweep_links(&mut self, now: Time) {
         self.links.sweep = None;
         for _ in 0..self.links.wanted.len() {
             let Some((peer, class)) = self.links.wanted.pop_front() else { break };
