@@ -80,6 +80,7 @@ impl<D: Device> Core<D> {
                 dest: None,
                 sq: SendRing::new(init.max_send_wr, max_sge, max_inline),
                 rq: RecvRing::new(init.max_recv_wr, max_sge),
+                reads: 0,
                 inflight: 0,
                 wait: Wait::Nothing,
                 moving: false,
@@ -174,7 +175,7 @@ impl<D: Device> Core<D> {
     /// it still holds is flushed, and a zombie goes.
     pub(crate) fn settle(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        if vqp.inflight > 0 {
+        if vqp.inflight > 0 || vqp.reads > 0 {
             vqp.watch = true;
             return;
         }

@@ -126,7 +126,9 @@ impl<D: Device> Core<D> {
     fn begin_connect(&mut self, client: ClientId, vqp: VqpId) -> Result<(), CoreError> {
         self.open_client(client)?;
         let entry = self.own_vqp(client, vqp)?;
-        let busy = entry.inflight > 0 || (entry.state == VqpState::Connected && entry.sq.len() > 0);
+        let busy = entry.inflight > 0
+            || entry.reads > 0
+            || (entry.state == VqpState::Connected && entry.sq.len() > 0);
         if busy {
             let state = "busy: WRs are outstanding";
             return Err(CoreError::State { state, call: "qconnect" });

@@ -57,6 +57,10 @@ pub struct Core<D: Device> {
     pub(crate) held_bytes: u64,
     /// A header with what all of this node's have.
     pub(crate) blank: Header,
+    /// Messages that their receivers have not read, by when they are looked after.
+    pub(crate) unread: VecDeque<(Time, u32, u32)>,
+    /// Regions that no message is read from any longer, by when their second registration goes.
+    pub(crate) unshared: VecDeque<(Time, u32)>,
     /// VQPs that wait for send slots.
     pub(crate) slot_waiters: VecDeque<u32>,
     /// VQPs by the port that they are bound to.
@@ -109,6 +113,8 @@ impl<D: Device> Core<D> {
             accepted: HashMap::default(),
             held_bytes: 0,
             blank: Header::blank(gid, record.encode()),
+            unread: VecDeque::new(),
+            unshared: VecDeque::new(),
             slot_waiters: VecDeque::new(),
             ports: HashMap::default(),
             mrs: LocalMrs::new(config.max_mrs),
@@ -219,13 +225,13 @@ impl<D: Device> Core<D> {
         let closing = self.closing.front().map(|(due, _)| *due);
         let lookup = self.lookups.next_deadline();
         let links = self.links.poll_timeout();
-        let tokens = self.qos.poll_timeout();
-        closing.into_iter().chain(lookup).chain(links).chain(tokens).min()
+        let others = [self.qos.poll_timeout(), self.next_message_due()].into_iter().flatten();
+        closing.into_iter().chain(lookup).chain(links).chain(others).min()
     }
 
     /// Does what is due by the clock.
     fn attend(&mut self, now: Time) -> bool {
-        let mut busy = self.expire_lookups(now);
+        let mut busy = self.expire_lookups(now) | self.attend_messages(now);
         busy |= self.attend_links(now);
         busy |= self.release_held(now);
         while self.closing.front().is_some_and(|(due, _)| *due <= now) {

@@ -10,6 +10,7 @@ use elver_verbs::{Device, Memory, Time, Wc, WcFlags, WcOpcode, WcStatus};
 use crate::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::ops::{OpKind, Work};
 use crate::recv_ring::RecvOutcome;
+use crate::rendezvous::PIECE_BYTES;
 use crate::{
     Class, ClientId, Completion, ConnectError, Core, CoreError, Event, NodeRecord, Policy, Via,
     VqpId, VqpInit, VqpState,
@@ -65,7 +66,7 @@ impl<D: Device> Core<D> {
         let body = length - HEADER_BYTES as u32;
         let fits = match header.kind {
             Kind::Eager => body == header.length,
-            Kind::Rendezvous => true,
+            Kind::Rendezvous => u64::from(body) == u64::from(header.detail) * PIECE_BYTES as u64,
             Kind::WriteImm | Kind::Fin | Kind::Nack => body == 0,
         };
         if !fits {
@@ -73,7 +74,7 @@ impl<D: Device> Core<D> {
             return;
         }
         match header.kind {
-            Kind::Fin | Kind::Rendezvous => self.stats.messages_malformed += 1,
+            Kind::Fin => self.message_read(&header, now),
             Kind::Nack => self.refused(&header, now),
             _ => {
                 let body = Body::Buffer(start + HEADER_BYTES as u64, body);
@@ -228,6 +229,10 @@ impl<D: Device> Core<D> {
         let status = match incoming.kind {
             Kind::WriteImm => WcStatus::Success,
             _ if u64::from(incoming.length) > entry.capacity => WcStatus::LocLenErr,
+            Kind::Rendezvous => match self.gather(id, seq, &incoming, &body, now) {
+                Ok(()) => return,
+                Err(status) => status,
+            },
             _ => {
                 let client = ClientId(vqp.client);
                 let sges = vqp.rq.sges(seq);
@@ -276,6 +281,10 @@ impl<D: Device> Core<D> {
             let entry = *vqp.rq.entry(vqp.rq.head);
             let Some(outcome) = entry.outcome else { break };
             vqp.rq.head = vqp.rq.head.wrapping_add(1);
+            if vqp.zombie {
+                client.pending = client.pending.saturating_sub(1);
+                continue;
+            }
             let wc = Wc {
                 wr_id: entry.wr_id,
                 status: outcome.status,
@@ -320,12 +329,12 @@ impl<D: Device> Core<D> {
         };
         let header = Header { kind, detail, cookie, dst_vqp, ..self.blank };
         let offset = self.pool.sends.offset(slot);
-        let written = self.pool.memory.write(offset, &header.encode()).is_ok();
+        let written = self.pool.memory.write(offset, &header.encode());
+        debug_assert_eq!(written, Ok(()), "a slot has room for a header");
         let work = Work::Send { slot, length: HEADER_BYTES as u32 };
-        let op = self.start_op(peer, Class::Low, OpKind::Message, work);
-        match op.filter(|_| written) {
-            Some(op) => self.post_op(op, now),
-            None => {
+        match self.start_op(peer, Class::Low, OpKind::Message, work) {
+            Ok(op) => self.post_op(op, now),
+            Err(_) => {
                 self.pool.sends.give(slot);
                 self.stats.messages_lost += 1;
             }

@@ -35,6 +35,7 @@ mod record;
 mod recovery;
 mod recv_ring;
 mod regions;
+mod rendezvous;
 mod ring;
 mod rng;
 mod slots;

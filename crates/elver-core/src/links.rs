@@ -475,7 +475,7 @@ impl<D: Device> Core<D> {
         for waiter in ready as Vec<LinkWaiter> {
             self.link_found(waiter.vqp, waiter.attempt, peer, Ok(()), now);
         }
-        self.gather(peer, class, now);
+        self.move_onto_link(peer, class, now);
         self.start_lookups(now);
     }
 
@@ -638,7 +638,7 @@ impl<D: Device> Core<D> {
         }
         self.links.leaving.push(id);
         if lane != NONE {
-            self.scatter(lane, now);
+            self.move_off(lane, now);
         }
         self.close_left(now);
     }

@@ -107,7 +107,7 @@ impl<D: Device> Core<D> {
         let begun = Lookup::new(&nodes, &gid.0).ok().and_then(|lookup| {
             let read = lookup.read();
             let work = Work::Read { remote: read.remote, length: read.len, buffer };
-            self.start_op(via, Class::High, OpKind::Node { gid, lookup }, work)
+            self.start_op(via, Class::High, OpKind::Node { gid, lookup }, work).ok()
         });
         let Some(op) = begun else {
             self.pool.reads.give(buffer);
@@ -195,7 +195,7 @@ impl<D: Device> Core<D> {
                     *asked_at = now;
                     self.stats.mr_lookup_reads += 1;
                 }
-                OpKind::Message => {}
+                _ => {}
             }
             return self.post_op(id, now);
         }
@@ -223,13 +223,13 @@ impl<D: Device> Core<D> {
                 self.lookups.running = self.lookups.running.saturating_sub(1);
                 self.node_found(peer, found, now);
             }
-            OpKind::Node { .. } | OpKind::Message => {}
             OpKind::Mr { rkey, asked_at, .. } => {
                 let until = asked_at.saturating_add_ns(self.config.mr_lease_ns);
                 let found =
                     value.map(|value| value.and_then(|value| RemoteMr::decode(&value, until)));
                 self.mr_found(op.peer, rkey, found, now);
             }
+            _ => {}
         }
         self.start_lookups(now);
         self.start_mr_lookups(now);
@@ -283,7 +283,7 @@ impl<D: Device> Core<D> {
                 let read = lookup.read();
                 let work = Work::Read { remote: read.remote, length: read.len, buffer };
                 let kind = OpKind::Mr { rkey, lookup, asked_at: now };
-                self.start_op(peer, Class::Low, kind, work)
+                self.start_op(peer, Class::Low, kind, work).ok()
             });
             match begun {
                 Some(op) => {

@@ -45,6 +45,8 @@ pub(crate) struct Pool<M> {
     /// Capabilities and limits of the device.
     pub(crate) attr: DeviceAttr,
     pub(crate) mtu: Mtu,
+    /// Most bytes of a message that is copied.
+    pub(crate) eager_max: u32,
     /// Most bytes of a message.
     pub(crate) max_length: u32,
     /// Most inline bytes of a user's WR.
@@ -236,6 +238,7 @@ pub(crate) fn create<D: Device>(
         ud: Qp(0),
         ud_qpn: 0,
         mtu: port.active_mtu,
+        eager_max: config.eager_bytes_max.min(recv_bytes as u32 - HEADER_BYTES as u32),
         max_length: port.max_msg_sz,
         max_inline,
         attr,

@@ -149,6 +149,8 @@ pub(crate) struct Vqp {
     pub(crate) dest: Option<Dest>,
     pub(crate) sq: SendRing,
     pub(crate) rq: RecvRing,
+    /// Messages being read into its receives.
+    pub(crate) reads: u32,
     /// Physical WRs on the lane.
     pub(crate) inflight: u32,
     pub(crate) wait: Wait,
