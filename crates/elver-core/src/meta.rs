@@ -19,11 +19,9 @@ impl<D: Device> Core<D> {
         let old = core::mem::take(&mut self.lookups.servers);
         for server in servers {
             let Some(peer) = self.peer_of(server.gid) else { continue };
+            self.learn(peer, server.record, now);
             if let Some(entry) = self.peers.get_mut(peer) {
                 entry.pins += 1;
-                if entry.record != Some(server.record) {
-                    entry.record = Some(server.record);
-                }
             }
             self.lookups.servers.push((peer, server.nodes));
         }
@@ -31,19 +29,20 @@ impl<D: Device> Core<D> {
         for (peer, _) in old {
             self.unpin(peer);
         }
+        self.link_meta_servers(now);
         self.start_lookups(now);
     }
 
     /// A node went away (`None`) or came with this record: the DCCache forgets another one.
-    pub fn node_changed(&mut self, gid: Gid, record: Option<NodeRecord>, _now: Time) {
+    pub fn node_changed(&mut self, gid: Gid, record: Option<NodeRecord>, now: Time) {
         let Some(peer) = self.peers.find(&gid) else { return };
         if gid == self.gid || self.is_meta_server(peer) {
             return;
         }
-        if let Some(entry) = self.peers.get_mut(peer)
-            && entry.record.is_some()
-        {
-            entry.record = record;
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        if entry.record.is_some() && entry.record != record {
+            entry.set_record(record);
+            self.leave_links_to(peer, now);
         }
     }
 

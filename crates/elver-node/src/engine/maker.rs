@@ -147,6 +147,11 @@ impl Piece {
 
     fn of(len: u64, page: u64, pages: Pages) -> io::Result<Piece> {
         let bytes = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
+        if bytes > AT_ONCE_BYTES && available().is_some_and(|available| bytes > available) {
+            // The kernel would take page by page until it has to kill somebody.
+            let what = format!("{bytes} bytes are more than this machine has available");
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
+        }
         let file = memfd::create("elver-mr", bytes, pages)?;
         // Huge pages are mapped and unmapped as wholes.
         let mapped = if pages == Pages::Huge { bytes } else { len.max(1) };
@@ -159,6 +164,14 @@ impl Piece {
     }
 }
 
+/// Bytes of memory that the machine has available, as far as it tells.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
 fn work(jobs: &Receiver<Job>, outlet: &Outlet) {
     while let Ok(job) = jobs.recv() {
         if let Job::Make(order) = job {
@@ -166,5 +179,21 @@ fn work(jobs: &Receiver<Job>, outlet: &Outlet) {
             // Without an engine nobody waits for it.
             let _ = outlet.send(Notice::Made(made));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_memory_than_there_is_is_refused() {
+        let available = available().unwrap();
+        assert!(available > 0);
+        for len in [available + (64 << 30), u64::MAX - 1, u64::MAX] {
+            assert!(Piece::of(len, PAGE, Pages::Small).is_err());
+        }
+        let piece = Piece::of(5_000, PAGE, Pages::Small).unwrap();
+        assert_eq!((piece.bytes, elver_verbs::Memory::size(&piece.memory)), (8_192, 5_000));
     }
 }

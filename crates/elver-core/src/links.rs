@@ -1,0 +1,408 @@
+//! RC QPs between two nodes, from the handshake over UD to their end (sections 4.2 and 4.3).
+//!
+//! ```text
+//!   asks:      Asking ──Accepted──► Ready ──► Leaving ──► Closing ──Closed──► gone
+//!   is asked:  Listening ──first packet──► Ready ──► Leaving ──► gone, answers Closed
+//! ```
+//!
+//! Either side may close a link. It first takes its own VQPs off and lets their work end, then asks
+//! the other to do the same; the answer says that nothing of either side is under way any more.
+
+mod closing;
+mod handshake;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use elver_verbs::{AsyncEvent, Device, Time, Wc};
+
+use crate::control::{Answer, Control, ControlAddr, ControlConfig, Request};
+use crate::peer::{PeerLookup, Waiter};
+use crate::rc::{LinkState, Purpose, RcLink, RcPool};
+use crate::ring::NONE;
+use crate::slots::{SLOTS_MAX, Slots};
+use crate::ud::Ud;
+use crate::{Class, Config, ConnectError, Core, NodeRecord, Via, VqpState};
+
+/// How often what has no moment of its own is looked after, in nanoseconds.
+const SWEEP_NS: u64 = 50_000_000;
+/// A link that a peer asked for and never used is closed after this long, and a connect that waits
+/// for a link is given up.
+const SILENCE_NS: u64 = 4_000_000_000;
+/// Marks the completion of a greeting among those of the UD QP; the rest is the lane.
+const GREETING: u32 = 1 << 31;
+/// Answers kept for requests that come again.
+const REPLIES_MAX: usize = 4_096;
+
+/// A node's RC QPs, and what it needs to agree on them with others.
+#[derive(Debug)]
+pub(crate) struct Links<M> {
+    pub(crate) control: Control,
+    pub(crate) ud: Ud<M>,
+    pub(crate) rc: RcPool,
+    calls: Slots<CallFor>,
+    /// Connects that wait for a link.
+    waiters: Vec<LinkWaiter>,
+    /// Peers to which a link must be made as soon as there is room.
+    wanted: VecDeque<(u32, Class)>,
+    /// Peers that became hot.
+    pub(crate) hot: VecDeque<(u32, Class)>,
+    /// Links whose VQPs leave.
+    leaving: Vec<u32>,
+    /// Links of single VQPs that are not needed any longer.
+    pub(crate) ended_leases: Vec<u32>,
+    /// VQPs that move, in no order; see [`Core::transfer`].
+    pub(crate) moving: Vec<u32>,
+    sweep: Option<Time>,
+}
+
+/// What a request of ours is for.
+#[derive(Clone, Copy, Debug)]
+enum CallFor {
+    Connect { link: u32 },
+    Close { link: u32 },
+    Meta { peer: u32 },
+}
+
+/// A VQP whose `qconnect` waits for a link.
+#[derive(Clone, Copy, Debug)]
+struct LinkWaiter {
+    vqp: u32,
+    attempt: u32,
+    peer: u32,
+    class: Class,
+    until: Time,
+}
+
+impl<M: elver_verbs::Memory> Links<M> {
+    pub(crate) fn new(config: &Config, ud: Ud<M>) -> Links<M> {
+        let handshakes = config.storm.handshakes_max as usize;
+        let control = Control::new(ControlConfig {
+            calls_max: handshakes,
+            waiting_max: config.storm.connects_waiting_max as usize,
+            serving_max: handshakes,
+            replies_max: REPLIES_MAX,
+        });
+        Links {
+            control,
+            ud,
+            rc: RcPool::new(config.transfer.clone()),
+            calls: Slots::new(SLOTS_MAX),
+            waiters: Vec::new(),
+            wanted: VecDeque::new(),
+            hot: VecDeque::new(),
+            leaving: Vec::new(),
+            ended_leases: Vec::new(),
+            moving: Vec::new(),
+            sweep: None,
+        }
+    }
+
+    /// When something is due next.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let pending = !self.ended_leases.is_empty() || !self.hot.is_empty();
+        let now = pending.then_some(Time::ZERO);
+        self.sweep.into_iter().chain(self.control.poll_timeout()).chain(now).min()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.rc.bytes() + self.calls.bytes()
+    }
+}
+
+impl<D: Device> Core<D> {
+    /// Does what links need: once a poll. Returns whether anything happened.
+    pub(crate) fn attend_links(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(event) = self.device.poll_async_event() {
+            match event {
+                AsyncEvent::CommEst(qp) => self.link_heard(qp, now),
+                AsyncEvent::QpFatal(qp)
+                | AsyncEvent::QpReqErr(qp)
+                | AsyncEvent::QpAccessErr(qp) => self.link_errored(qp, now),
+                _ => {}
+            }
+            busy = true;
+        }
+        if self.links.control.poll_timeout().is_some_and(|due| due <= now) {
+            self.links.control.handle_timeout(&mut self.rng, now);
+        }
+        while let Some((peer, class)) = self.links.hot.pop_front() {
+            self.warm_link(peer, class, now);
+        }
+        while let Some(done) = self.links.control.poll_done() {
+            self.call_ended(done.token, done.answer, now);
+            busy = true;
+        }
+        for link in core::mem::take(&mut self.links.ended_leases) {
+            self.end_lease(link, now);
+        }
+        if !self.links.moving.is_empty() {
+            busy |= self.switch_moving(now);
+        }
+        if !self.links.leaving.is_empty() {
+            self.close_left(now);
+        }
+        if self.links.sweep.is_some_and(|due| due <= now) {
+            self.sweep_links(now);
+        }
+        busy | self.flush_control()
+    }
+
+    /// Sends the control messages that are due; whether there were some.
+    fn flush_control(&mut self) -> bool {
+        let mut busy = false;
+        while self.links.ud.can_send()
+            && let Some((to, message)) = self.links.control.poll_transmit()
+        {
+            self.links.ud.send(&mut self.device, to, &message);
+            busy = true;
+        }
+        busy
+    }
+
+    /// A completion of the UD QP's.
+    pub(crate) fn complete_control(&mut self, slot: u32, wc: &Wc, now: Time) {
+        if slot & GREETING != 0 {
+            return self.greeted(slot & !GREETING, wc.status, now);
+        }
+        let Some(datagram) = self.links.ud.complete(&mut self.device, slot, wc) else { return };
+        let (from, qpn) = (datagram.from, datagram.from_qpn);
+        let control = &mut self.links.control;
+        if let Some(served) =
+            control.handle_datagram(from, qpn, datagram.bytes(), &mut self.rng, now)
+        {
+            self.serve(served, now);
+        }
+    }
+
+    /// Whether no meta server can be asked yet, but one can as soon as the link to it is there.
+    pub(crate) fn awaits_meta_link(&self) -> bool {
+        let asks = |link: &RcLink| {
+            link.purpose == Purpose::Meta
+                && matches!(link.state, LinkState::Asking | LinkState::Listening)
+        };
+        self.pool.dct.is_none()
+            && self.links.rc.matching(asks).next().is_some()
+            && self
+                .lookups
+                .servers
+                .iter()
+                .all(|(peer, _)| self.op_lane(*peer, Class::Low).is_none())
+    }
+
+    /// A peer became hot: it gets a link in the background, if it has none and there is room. If
+    /// there is none the link that was used longest ago makes it, for the next time.
+    fn warm_link(&mut self, peer: u32, class: Class, now: Time) {
+        let own = self.peers.get(peer).is_none_or(|entry| entry.gid == self.gid);
+        if own || self.links.rc.find(peer, class).is_some() {
+            return;
+        }
+        if self.links.rc.has_room(Purpose::Pool, self.config.sq_depth) {
+            self.ask_link(peer, class, Purpose::Pool, now);
+        } else {
+            self.make_room(now);
+        }
+    }
+
+    /// A connect goes on when there is a link to its peer.
+    pub(crate) fn await_link(&mut self, vqp: u32, attempt: u32, peer: u32, now: Time) {
+        let class = self.vqps.get(vqp).map_or(Class::Low, |vqp| vqp.class);
+        let until = now.saturating_add_ns(SILENCE_NS);
+        self.links.waiters.push(LinkWaiter { vqp, attempt, peer, class, until });
+        self.need_link(peer, class, now);
+        self.sweep_soon(now);
+    }
+
+    /// A link to a peer is needed: now, or as soon as there is room.
+    pub(crate) fn need_link(&mut self, peer: u32, class: Class, now: Time) {
+        if self.links.rc.find(peer, class).is_some() || self.links.wanted.contains(&(peer, class)) {
+            return;
+        }
+        if self.control_addr(peer).is_none() {
+            let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+            return self.waiters_fail(peer, class, &ConnectError::Unreachable { gid }, now);
+        }
+        if self.ask_link(peer, class, Purpose::Pool, now).is_none() {
+            self.links.wanted.push_back((peer, class));
+            self.make_room(now);
+            self.sweep_soon(now);
+        }
+    }
+
+    /// A connect goes on with an RC QP of its own.
+    pub(crate) fn lease_link(&mut self, id: u32, peer: u32, now: Time) {
+        let class = self.vqps.get(id).map_or(Class::Low, |vqp| vqp.class);
+        let link = self.ask_link(peer, class, Purpose::Leased(Some(id)), now);
+        match (link, self.vqps.get_mut(id)) {
+            (Some(link), Some(vqp)) => vqp.lease = link,
+            _ => {
+                let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+                self.connect_ended(id, peer, Err(ConnectError::NoRcQp { gid }), now);
+            }
+        }
+    }
+
+    /// A VQP's own link works, or will not come.
+    fn lease_ended(&mut self, id: u32, link: u32, found: Result<u32, ConnectError>, now: Time) {
+        let entry = self.vqps.get_mut(id).filter(|vqp| vqp.lease == link);
+        let Some(vqp) = entry.filter(|vqp| vqp.state == VqpState::Connecting) else {
+            return self.end_lease(link, now);
+        };
+        if found.is_err() {
+            vqp.lease = 0;
+        }
+        let peer = self.links.rc.get(link).map_or(NONE, |link| link.peer);
+        let found = found.map(|lane| (Via::Leased, Some(lane)));
+        self.connect_ended(id, peer, found, now);
+    }
+
+    /// The link of a VQP alone is not needed any longer.
+    fn end_lease(&mut self, link: u32, now: Time) {
+        match self.links.rc.get(link).map(|link| link.state) {
+            Some(LinkState::Ready) => self.leave(link, None, now),
+            Some(LinkState::Asking) => self.drop_link(link, now),
+            _ => {}
+        }
+    }
+
+    /// Asks a peer for its record (the RPC that KRCORE compares its meta server with), once for all
+    /// who wait.
+    pub(crate) fn ask_meta(&mut self, peer: u32, waiter: Waiter, now: Time) {
+        let to = self.control_addr(peer);
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        entry.waiting.push(waiter);
+        if entry.lookup != PeerLookup::None {
+            return;
+        }
+        entry.lookup = PeerLookup::Asked;
+        let asked = to.is_some_and(|to| self.call(to, Request::Meta, CallFor::Meta { peer }, now));
+        if !asked {
+            self.node_found(peer, Err(ConnectError::Busy { waiting: self.lookups.waiting }), now);
+        }
+    }
+
+    /// Where a peer takes control messages, if that is known.
+    pub(crate) fn control_addr(&self, peer: u32) -> Option<ControlAddr> {
+        let entry = self.peers.get(peer)?;
+        let qpn = entry.record.map(|record| record.control_qpn).or(entry.control_qpn)?;
+        Some(ControlAddr { gid: entry.gid, qpn })
+    }
+
+    /// A request of ours has ended.
+    fn call_ended(&mut self, token: u64, answer: Option<Answer>, now: Time) {
+        let Some(what) = self.links.calls.remove(token as u32) else { return };
+        match what {
+            CallFor::Connect { link } => self.link_answered(link, answer, now),
+            CallFor::Close { link } => self.drop_link(link, now),
+            CallFor::Meta { peer } => {
+                let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+                let found = match answer {
+                    Some(Answer::Record(record)) => Ok(record),
+                    _ => Err(ConnectError::Unreachable { gid }),
+                };
+                self.node_found(peer, found, now);
+            }
+        }
+    }
+
+    /// A peer went away, or is another now: nobody takes the links to it any longer.
+    pub(crate) fn leave_links_to(&mut self, peer: u32, now: Time) {
+        let to = |link: &RcLink| {
+            link.peer == peer && matches!(link.state, LinkState::Ready | LinkState::Listening)
+        };
+        let links: Vec<u32> = self.links.rc.matching(to).collect();
+        for id in links {
+            self.leave(id, None, now);
+        }
+    }
+
+    /// Takes over what a peer's record is now. If it is another one the peer has started anew, and
+    /// knows nothing of our links.
+    pub(crate) fn learn(&mut self, peer: u32, record: NodeRecord, now: Time) {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let known = entry.record;
+        if entry.gid != self.gid && known != Some(record) {
+            entry.set_record(Some(record));
+            if known.is_some() {
+                self.leave_links_to(peer, now);
+            }
+        }
+    }
+
+    /// The meta servers are others now: links to them are made at once, and those to the old ones
+    /// closed.
+    pub(crate) fn link_meta_servers(&mut self, now: Time) {
+        let servers = &self.lookups.servers;
+        let old = |link: &RcLink| {
+            link.purpose == Purpose::Meta
+                && link.state == LinkState::Ready
+                && !servers.iter().any(|(peer, _)| *peer == link.peer)
+        };
+        let old: Vec<u32> = self.links.rc.matching(old).collect();
+        for id in old {
+            self.leave(id, None, now);
+        }
+        self.sweep_links(now);
+    }
+
+    /// No link to a peer comes: who waits for one fails.
+    fn waiters_fail(&mut self, peer: u32, class: Class, error: &ConnectError, now: Time) {
+        let (failed, rest) = core::mem::take(&mut self.links.waiters)
+            .into_iter()
+            .partition(|waiter: &LinkWaiter| (waiter.peer, waiter.class) == (peer, class));
+        self.links.waiters = rest;
+        for waiter in failed as Vec<LinkWaiter> {
+            self.link_found(waiter.vqp, waiter.attempt, peer, Err(error.clone()), now);
+        }
+        self.fail_laneless(peer, class, now);
+    }
+
+    fn sweep_soon(&mut self, now: Time) {
+        self.links.sweep.get_or_insert(now.saturating_add_ns(SWEEP_NS));
+    }
+
+    /// Looks after what has no moment of its own: links that are wanted, that meta servers lack, or
+    /// that nobody uses, and connects that wait for too long.
+    fn sweep_links(&mut self, now: Time) {
+        self.links.sweep = None;
+        for _ in 0..self.links.wanted.len() {
+            let Some((peer, class)) = self.links.wanted.pop_front() else { break };
+            let waits = |waiter: &LinkWaiter| (waiter.peer, waiter.class) == (peer, class);
+            if self.links.waiters.iter().any(waits) || self.is_laneless(peer, class) {
+                self.need_link(peer, class, now);
+            }
+        }
+        let dc = self.pool.dct.is_some();
+        let mut missing = false;
+        for index in 0..self.lookups.servers.len() {
+            let (peer, _) = self.lookups.servers[index];
+            let own = self.peers.get(peer).is_none_or(|entry| entry.gid == self.gid);
+            if !(own && dc) && self.links.rc.find(peer, Class::Low).is_none() {
+                self.ask_link(peer, Class::Low, Purpose::Meta, now);
+                missing = true;
+            }
+        }
+        let silent = |link: &RcLink| {
+            link.state == LinkState::Listening && now.ns_since(link.since) >= SILENCE_NS
+        };
+        let silent: Vec<u32> = self.links.rc.matching(silent).collect();
+        for id in silent {
+            self.leave(id, None, now);
+        }
+        let (late, rest) = core::mem::take(&mut self.links.waiters)
+            .into_iter()
+            .partition(|waiter: &LinkWaiter| waiter.until <= now);
+        self.links.waiters = rest;
+        for LinkWaiter { vqp, attempt, peer, .. } in late as Vec<LinkWaiter> {
+            let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+            self.link_found(vqp, attempt, peer, Err(ConnectError::Unreachable { gid }), now);
+        }
+        let listening = |link: &RcLink| link.state == LinkState::Listening;
+        let listening = self.links.rc.matching(listening).next().is_some();
+        let waiting = !self.links.waiters.is_empty() || !self.links.wanted.is_empty();
+        if missing || listening || waiting {
+            self.sweep_soon(now);
+        }
+    }
+}
