@@ -122,7 +122,8 @@ fn start() -> (NodeThread, Witness) {
 #[test]
 fn each_violation_ends_its_session_and_is_counted() {
     let (node, mut witness) = start();
-    let violations: [(&str, fn(&Raw)); 5] = [
+    type Violate = fn(&Raw);
+    let violations: [(&str, Violate); 5] = [
         ("violations_slots", |raw| raw.entry(0, 1, 0, 1, &[0; 7])),
         ("violations_slots", |raw| raw.entry(0, 1, 17, 1, &[0; 7])),
         ("violations_torn", |raw| raw.entry(0, 1, 2, 1, &[0; 7])),
