@@ -229,7 +229,7 @@ impl<D: Device> Core<D> {
         let status = match incoming.kind {
             Kind::WriteImm => WcStatus::Success,
             _ if u64::from(incoming.length) > entry.capacity => WcStatus::LocLenErr,
-            Kind::Rendezvous => match self.gather(id, seq, &incoming, &body, now) {
+            Kind::Rendezvous => match self.begin_gather(id, seq, &incoming, &body, now) {
                 Ok(()) => return,
                 Err(status) => status,
             },

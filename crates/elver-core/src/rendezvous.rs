@@ -58,7 +58,7 @@ impl Gather {
 
 impl<D: Device> Core<D> {
     /// Begins to read a message into a receive; how the receive ends, if that fails at once.
-    pub(crate) fn gather(
+    pub(crate) fn begin_gather(
         &mut self,
         vqp: u32,
         seq: u32,

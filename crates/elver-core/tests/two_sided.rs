@@ -214,7 +214,8 @@ fn a_write_with_immediate_data_takes_a_receive() {
     near.fill(0, &[4; 5000]);
     let sges = [near.sge(0, 5000)];
     let op = SendOp::WriteWithImm(far.remote(100), 99);
-    cluster.post(1, pair.client, &[wr(1, op, &sges), wr(2, op, &sges[..0])]);
+    let write = quiet(0, SendOp::Write(far.remote(0)), &sges[..0]);
+    cluster.post(1, pair.client, &[write, wr(1, op, &sges), write, wr(2, op, &sges[..0])]);
     let got = cluster.take(2, 2);
     let seen: Vec<_> =
         got.iter().map(|done| (done.wc.opcode, done.wc.imm_data, done.wc.byte_len)).collect();
