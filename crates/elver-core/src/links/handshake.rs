@@ -47,7 +47,7 @@ impl<D: Device> Core<D> {
         let end = self.link_end(link)?;
         let leased = matches!(purpose, Purpose::Leased(_));
         let request = Request::RcConnect { end, class, leased, record: self.record };
-        if !self.call(to, request, CallFor::Connect { link }, now) {
+        if !self.call(to, request, CallFor::Connect { link, qpn: end.qpn, to }, now) {
             self.drop_link(link, now);
             return None;
         }
@@ -147,8 +147,20 @@ impl<D: Device> Core<D> {
         Ok(())
     }
 
-    pub(super) fn link_answered(&mut self, id: u32, answer: Option<Answer>, now: Time) {
+    pub(super) fn link_answered(
+        &mut self,
+        id: u32,
+        qpn: u32,
+        to: ControlAddr,
+        answer: Option<Answer>,
+        now: Time,
+    ) {
         let Some(link) = self.links.rc.get(id) else {
+            // Nobody needs it any longer: the peer's end goes too.
+            if let Some(Answer::Accepted(end)) = answer {
+                let request = Request::RcClose { qpn: end.qpn, peer_qpn: qpn };
+                self.call(to, request, CallFor::Close { link: id }, now);
+            }
             return;
         };
         let (peer, class) = (link.peer, link.class);
