@@ -181,11 +181,12 @@ impl RcPool {
     }
 
     /// The least recently used link that may be reclaimed (section 4.3), when room is needed. `used`
-    /// tells when a link was used, if it may be reclaimed at all.
+    /// tells when a link was used, if it may be reclaimed at all. A link that is being made is not:
+    /// the peer may learn any moment that it can use it.
     pub(crate) fn victim(&self, now: Time, used: impl Fn(&RcLink) -> Option<Time>) -> Option<u32> {
         let candidates = self.links.iter().filter_map(|(id, link)| {
-            let lasting = matches!(link.state, LinkState::Ready | LinkState::Listening);
-            let used = used(link).filter(|_| link.purpose == Purpose::Pool && lasting)?;
+            let ready = link.state == LinkState::Ready;
+            let used = used(link).filter(|_| link.purpose == Purpose::Pool && ready)?;
             (now.ns_since(used) >= self.config.idle_ns).then_some((used, id))
         });
         candidates.min().map(|(_, id)| id)
