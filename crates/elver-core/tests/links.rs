@@ -70,7 +70,7 @@ impl Load {
         while self.posted < self.done + WINDOW {
             let sges = [self.near.sge(self.posted % WINDOW * 8, 8)];
             let op = SendOp::FetchAdd { remote: self.far.remote(0), add: 1 };
-            let make = if self.posted % 3 == 0 { quiet } else { wr };
+            let make = if self.posted.is_multiple_of(3) { quiet } else { wr };
             cluster.post(self.n, self.vqp, &[make(self.posted, op, &sges)]);
             self.posted += 1;
         }
@@ -85,7 +85,7 @@ impl Load {
                 continue;
             }
             assert_eq!(completion.wc.status, WcStatus::Success);
-            let expected = self.done + u64::from(self.done % 3 == 0);
+            let expected = self.done + u64::from(self.done.is_multiple_of(3));
             assert_eq!(completion.wc.wr_id, expected, "completions are in order");
             while self.done <= expected {
                 let fetched = self.near.memory.read_u64(self.done % WINDOW * 8).unwrap();
@@ -102,7 +102,7 @@ impl Load {
 
     /// Waits until all that was posted is done.
     fn finish(&mut self, cluster: &mut Cluster) {
-        while self.posted % 3 == 0 || self.posted == self.done + WINDOW {
+        while self.posted.is_multiple_of(3) || self.posted == self.done + WINDOW {
             cluster.round();
             self.step(cluster);
         }
