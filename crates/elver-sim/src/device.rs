@@ -53,6 +53,19 @@ impl SimDevice {
         self.rnic.counters()
     }
 
+    /// All its queue pairs.
+    pub fn qps(&self) -> impl Iterator<Item = Qp> + '_ {
+        self.rnic.qps()
+    }
+
+    /// Streams of a DCI that failed and were not set going again.
+    ///
+    /// # Errors
+    /// If there is no such QP.
+    pub fn errored_streams(&self, qp: Qp) -> Result<u32, VerbsError> {
+        self.rnic.errored_streams(qp)
+    }
+
     /// When [`Device::progress`] must be called next, if no packet arrives before.
     pub fn wake_at(&self) -> Option<Time> {
         let net = self.net.borrow();

@@ -168,6 +168,11 @@ impl SimNet {
         }
     }
 
+    /// Whether anything between two hosts, in either direction, was ever lost, late or out of order.
+    pub fn disturbed(&self, a: usize, b: usize) -> bool {
+        self.state.borrow().network.disturbed(a, b)
+    }
+
     /// Faults so far.
     pub fn faults(&self) -> BTreeMap<Fault, u64> {
         let state = self.state.borrow();
