@@ -130,7 +130,7 @@ impl World {
             Err(error) => broken!("node {node}: reg_mr was refused: {error}"),
         };
         let place = self.model.clients[client].place;
-        let region = Region::new(client, place, memory, mr.addr, mr.lkey, mr.rkey, access, initial);
+        let region = Region::new(place, memory, mr.addr, mr.lkey, mr.rkey, access, initial);
         self.model.regions.push(region);
         self.model.clients[client].regions.push(index);
         self.note(format_args!("client {client}: region {index}, rkey {:#x}", mr.rkey));

@@ -4,7 +4,7 @@ use elver_core::{ClientId, Completion};
 use elver_verbs::{SendOpcode, Wc, WcFlags, WcStatus};
 
 use crate::canary::Canary;
-use crate::model::{ClientIx, Moment, Op, OpIx, OpState, Phase, Planted, Violation, VqpIx, broken};
+use crate::model::{ClientIx, Hold, Moment, Op, OpIx, OpState, Planted, Violation, VqpIx, broken};
 use crate::world::World;
 
 /// Completions that a client takes at once, at most.
@@ -184,9 +184,9 @@ impl World {
         match status {
             WcStatus::RemAccessErr | WcStatus::RemInvReqErr | WcStatus::RemOpErr => {
                 let bad = matches!(op.planted, Some(Planted::Remote(_)));
-                let withdrawn = op.remote.is_some_and(|(region, _)| {
-                    self.model.regions[region].hold != crate::model::Hold::Open
-                });
+                let withdrawn = op
+                    .remote
+                    .is_some_and(|(region, _)| self.model.regions[region].hold != Hold::Open);
                 let refused = op.is_message() && (self.may_refuse(vqp) || self.may_overrun(vqp));
                 bad || withdrawn || refused || (disturbed && there.boot > 1)
             }
@@ -194,11 +194,5 @@ impl World {
             WcStatus::RnrRetryExcErr => disturbed,
             _ => false,
         }
-    }
-
-    /// Clients whose VQPs can post now.
-    pub(crate) fn senders(&self) -> Vec<VqpIx> {
-        let vqps = self.clients().into_iter().flat_map(|client| &self.model.clients[client].vqps);
-        vqps.copied().filter(|vqp| self.model.vqps[*vqp].phase == Phase::Up).collect()
     }
 }

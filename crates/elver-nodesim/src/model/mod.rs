@@ -185,10 +185,6 @@ impl Model {
         self.by_vqp.get(&(place, id)).copied()
     }
 
-    pub(crate) fn is_open(&self, client: ClientIx) -> bool {
-        self.clients[client].phase == ClientPhase::Open
-    }
-
     /// What stands in the local pieces of a WR.
     pub(crate) fn gather(&self, pieces: &[Piece], len: u32) -> Vec<u8> {
         let mut out = Vec::with_capacity(len as usize);

@@ -4,7 +4,7 @@ use elver_sim::SimMemory;
 use elver_verbs::{AccessFlags, Memory, SendOpcode};
 
 use crate::model::arena::POISON;
-use crate::model::{ClientIx, Hold, Op, OpIx, OpState, Place, byte};
+use crate::model::{Hold, Op, OpIx, OpState, Place, byte};
 
 /// Words at a region's end that atomics work on, and nothing else.
 pub(crate) const ATOMIC_WORDS: u64 = 8;
@@ -16,7 +16,6 @@ pub(crate) const ATOMIC_BYTES: u64 = 8 * ATOMIC_WORDS;
 /// Memory of a client that it opened to peers.
 #[derive(Debug)]
 pub(crate) struct Region {
-    pub(crate) client: ClientIx,
     pub(crate) place: Place,
     pub(crate) memory: SimMemory,
     pub(crate) addr: u64,
@@ -53,9 +52,7 @@ pub(crate) enum Moment<'a> {
 }
 
 impl Region {
-    #[expect(clippy::too_many_arguments, reason = "each is a field")]
     pub(crate) fn new(
-        client: ClientIx,
         place: Place,
         memory: SimMemory,
         addr: u64,
@@ -65,7 +62,6 @@ impl Region {
         initial: u64,
     ) -> Region {
         Region {
-            client,
             place,
             memory,
             addr,
@@ -268,5 +264,103 @@ fn before(ops: &[Op], op: OpIx, when: Moment<'_>) -> bool {
             let failed = matches!(this.state, OpState::Failed(_) | OpState::Forgotten);
             (follows && !failed) || this.ended.is_some_and(|ended| ended < then.posted)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::bytes;
+
+    const LEN: u64 = 64;
+    const INITIAL: u64 = 1_000_000;
+
+    fn region() -> Region {
+        let memory = SimMemory::new(vec![0; (LEN + ATOMIC_BYTES) as usize], 0);
+        memory.write(0, &bytes(INITIAL, LEN as u32)).unwrap();
+        Region::new((0, 1), memory, 0, 1, 2, AccessFlags::all(), INITIAL)
+    }
+
+    fn op(vqp: usize, opcode: SendOpcode, posted: u64, ended: Option<u64>) -> Op {
+        Op {
+            vqp,
+            epoch: 1,
+            opcode,
+            signaled: true,
+            state: if ended.is_some() { OpState::Succeeded } else { OpState::Outstanding },
+            posted,
+            ended,
+            pieces: Vec::new(),
+            len: LEN as u32,
+            remote: None,
+            planted: None,
+            operands: (0, 0),
+            delivered: false,
+            must_succeed: false,
+        }
+    }
+
+    /// Whether a READ, the last of the WRs, may return what a WR wrote, or the first content.
+    fn may_read(region: &Region, ops: &[Op], id: u64) -> bool {
+        let last = ops.len() - 1;
+        let found = bytes(id, LEN as u32);
+        region.check_read(ops, Moment::Op(last, &ops[last]), 0, &found).is_ok()
+    }
+
+    #[test]
+    fn what_was_overwritten_before_a_read_does_not_come_back() {
+        let mut region = region();
+        let write = SendOpcode::Write;
+        let ops =
+            [op(1, write, 1, Some(2)), op(2, write, 3, Some(4)), op(3, SendOpcode::Read, 5, None)];
+        region.add_write(0, 0, LEN);
+        region.add_write(1, 0, LEN);
+        assert!(may_read(&region, &ops, 1));
+        assert!(!may_read(&region, &ops, 0));
+        assert!(!may_read(&region, &ops, INITIAL));
+    }
+
+    #[test]
+    fn a_write_that_runs_beside_a_read_may_be_seen_or_not() {
+        let mut region = region();
+        let ops = [op(1, SendOpcode::Write, 1, None), op(2, SendOpcode::Read, 2, None)];
+        region.add_write(0, 0, LEN);
+        assert!(may_read(&region, &ops, 0));
+        assert!(may_read(&region, &ops, INITIAL));
+        assert!(!may_read(&region, &ops, 7));
+    }
+
+    #[test]
+    fn a_read_behind_a_write_on_one_vqp_sees_it() {
+        let mut region = region();
+        let ops = [op(1, SendOpcode::Write, 1, None), op(1, SendOpcode::Read, 1, None)];
+        region.add_write(0, 0, LEN);
+        assert!(may_read(&region, &ops, 0));
+        assert!(!may_read(&region, &ops, INITIAL));
+    }
+
+    #[test]
+    fn additions_do_not_overlap_and_swaps_take_a_value_once() {
+        let mut region = region();
+        let mut add = op(1, SendOpcode::FetchAdd, 1, None);
+        add.operands = (5, 0);
+        region.atomic(&[], &add, LEN, 0).unwrap();
+        region.atomic(&[], &add, LEN, 5).unwrap();
+        assert!(region.atomic(&[], &add, LEN, 5).is_err());
+        let mut swap = op(1, SendOpcode::CompareSwap, 1, None);
+        swap.operands = (0, 9);
+        let at = LEN + 8 * COUNTERS;
+        region.atomic(std::slice::from_ref(&swap), &swap, at, 0).unwrap();
+        assert!(region.atomic(std::slice::from_ref(&swap), &swap, at, 0).is_err());
+        assert!(region.atomic(std::slice::from_ref(&swap), &swap, at, 77).is_err());
+    }
+
+    #[test]
+    fn a_region_that_is_back_must_not_change() {
+        let mut region = region();
+        region.watch(1);
+        assert_eq!(region.check(), Ok(()));
+        region.memory.write(9, &[0]).unwrap();
+        assert!(region.check().is_err());
     }
 }
