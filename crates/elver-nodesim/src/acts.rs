@@ -284,7 +284,7 @@ impl World {
         let policy = if self.making.percent(70) {
             Policy::Shared
         } else {
-            self.making.pick(&[Policy::Lite, Policy::RpcMeta, Policy::Leased])
+            self.making.pick(self.plan.policies)
         };
         let options = ConnectOptions { policy, uncached: self.making.percent(10) };
         let (token, now) = (self.serial(), self.now);
@@ -293,6 +293,18 @@ impl World {
             "client {client}: VQP {vqp} ({:#x}) connects to node {node:?} port {port}, {policy:?}",
             id.0
         ));
+        let Some(core) = self.core(home) else { return Ok(()) };
+        let answer = core.qconnect(owner, id, gid, port, options, token, now);
+        let busy = self.model.vqps[vqp].phase == Phase::Down;
+        let refused = match &answer {
+            Err(CoreError::State { .. }) => busy,
+            Err(CoreError::Limit { .. }) => true,
+            _ => false,
+        };
+        if refused {
+            self.count("connect refused");
+            return Ok(());
+        }
         self.count("connect");
         let step = self.model.tick();
         let known = &mut self.model.vqps[vqp];
@@ -300,8 +312,7 @@ impl World {
         known.connected_at = step;
         known.target = Some(Target { place, to: Addressee::Port(port) });
         let epoch = known.epoch;
-        let Some(core) = self.core(home) else { return Ok(()) };
-        match core.qconnect(owner, id, gid, port, options, token, now) {
+        match answer {
             Ok(Some(via)) => {
                 if node.is_none() {
                     broken!("node {home}: VQP {vqp} is connected to a GID of no node");

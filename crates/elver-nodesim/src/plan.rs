@@ -1,6 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 
-use elver_core::{Config, QosConfig, StormConfig, TransferConfig};
+use elver_core::{Config, Policy, QosConfig, StormConfig, TransferConfig};
 use elver_sim::{FaultPlan, Rng};
 use elver_verbs::Mtu;
 
@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) registry_ns: u64,
     /// How long the registry waits for a silent node before it gives it up.
     pub(crate) heartbeat_ns: u64,
+    pub(crate) messages: bool,
+    pub(crate) policies: &'static [Policy],
     pub(crate) config: Config,
     pub(crate) device: elver_sim::Config,
 }
@@ -52,6 +54,8 @@ impl Plan {
             clients_die: rng.percent(50),
             registry_ns: rng.pick(&[10_000, 200_000, 2_000_000]),
             heartbeat_ns: rng.pick(&[500_000, 5_000_000]),
+            messages: false,
+            policies: &[Policy::Shared],
             config: config(rng),
             device: device(rng),
         }
@@ -92,7 +96,7 @@ fn config(rng: &mut Rng) -> Config {
     Config {
         dc_qps,
         log_dc_streams: rng.pick(&[0, 1, 3]),
-        sq_depth: rng.pick(&[8, 32, 128]),
+        sq_depth: rng.pick(&[32, 48, 128]),
         max_sge: 4,
         max_inline: rng.pick(&[64, 220]),
         max_vqps: 512,

@@ -45,8 +45,18 @@ impl World {
         let count = self.posting.between(1, BATCH_MAX) as usize;
         let first = self.model.ops.len();
         let mut drafts = Vec::with_capacity(count);
-        for id in first..first + count {
+        for _ in 0..count {
             let opcode = self.choose_opcode();
+            let id = first + drafts.len();
+            if !self.plan.messages {
+                let message = matches!(
+                    opcode,
+                    SendOpcode::Send | SendOpcode::SendWithImm | SendOpcode::WriteWithImm
+                );
+                if message || self.choose_region(vqp, opcode).is_none() {
+                    continue;
+                }
+            }
             drafts.push(self.draft(vqp, id, opcode));
         }
         self.post_drafts(vqp, drafts)
@@ -392,11 +402,11 @@ impl World {
                     };
                     let full = outstanding + position;
                     let most = self.model.vqps[vqp].init.max_send_wr as usize;
-                    let up = self.model.vqps[vqp].phase == Phase::Up;
+                    let up = matches!(self.model.vqps[vqp].phase, Phase::Up | Phase::Connecting);
                     let right = match refused {
                         Some(PostError::QueueFull { .. }) => full >= most,
                         Some(PostError::State { .. }) => {
-                            !up || state != Ok(elver_core::VqpState::Connected)
+                            !up || state == Ok(elver_core::VqpState::Error)
                         }
                         Some(_) => local.is_some(),
                         None => false,

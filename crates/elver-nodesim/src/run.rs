@@ -147,7 +147,7 @@ impl World {
             _ => {
                 let up = |vqp: &VqpIx| {
                     let known = &self.model.vqps[*vqp];
-                    known.phase == Phase::Up && known.target.is_some()
+                    matches!(known.phase, Phase::Up | Phase::Connecting) && known.target.is_some()
                 };
                 let in_any_state = self.posting.percent(3);
                 let may: Vec<VqpIx> =
