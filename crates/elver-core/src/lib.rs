@@ -11,6 +11,7 @@ mod clients;
 mod complete;
 mod config;
 mod connect;
+mod control;
 mod core;
 mod error;
 mod event;
@@ -26,6 +27,8 @@ mod own_ops;
 mod peer;
 mod pool;
 mod post;
+mod qos;
+mod rc;
 mod record;
 mod recovery;
 mod recv_ring;
@@ -38,6 +41,9 @@ mod vqp;
 mod wr_id;
 
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
+pub use control::{
+    Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, RcEnd, Refusal, Request,
+};
 pub use core::Core;
 pub use error::{ConnectError, CoreError};
 pub use event::{Completion, Event, Via};

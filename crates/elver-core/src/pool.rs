@@ -349,7 +349,6 @@ impl<M: elver_verbs::Memory> Pool<M> {
             };
             let init = QpInit {
                 cap,
-                srq: Some(self.srq),
                 dci: DciInit { log_num_concurrent: log_streams, log_num_errored: log_streams },
                 ..QpInit::new(QpType::Dci, self.pd, self.cq)
             };
