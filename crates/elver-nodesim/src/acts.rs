@@ -107,13 +107,12 @@ impl World {
         let (node, id) = self.at(client);
         let full =
             AccessFlags::REMOTE_READ | AccessFlags::REMOTE_CHANGES | AccessFlags::LOCAL_WRITE;
-        let access = self.making.pick(&[
-            full,
-            full,
-            full,
-            AccessFlags::REMOTE_READ,
-            AccessFlags::REMOTE_WRITE | AccessFlags::LOCAL_WRITE,
-        ]);
+        let write = AccessFlags::REMOTE_WRITE | AccessFlags::LOCAL_WRITE;
+        let access = if self.model.clients[client].regions.is_empty() {
+            full
+        } else {
+            self.making.pick(&[full, full, AccessFlags::REMOTE_READ, write])
+        };
         let len = self.making.pick(&REGION_BYTES);
         let Some(core) = self.core(node) else { return Ok(()) };
         let memory = core.device().alloc_memory(len + ATOMIC_BYTES);

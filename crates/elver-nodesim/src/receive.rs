@@ -1,6 +1,6 @@
 //! Receives, and the messages that fill them.
 
-use elver_core::Completion;
+use elver_core::{Completion, VqpState};
 use elver_verbs::{RecvWr, WcFlags, WcOpcode, WcStatus};
 
 use crate::canary::Canary;
@@ -39,7 +39,9 @@ impl World {
                 }
                 Err((_, error)) => {
                     self.model.release(&pieces);
-                    if matches!(self.model.vqps[vqp].phase, Phase::Down) {
+                    // It may have failed, and its client not looked yet.
+                    let info = self.core(node).map(|core| core.vqp_info(owner, id));
+                    if matches!(info, Some(Ok(info)) if info.state == VqpState::Error) {
                         return Ok(());
                     }
                     broken!("VQP {vqp}: a receive was refused: {error}");

@@ -52,6 +52,8 @@ pub(crate) struct Model {
     pub(crate) arenas: Vec<Arena>,
     pub(crate) regions: Vec<Region>,
     pub(crate) by_vqp: BTreeMap<(Place, VqpId), VqpIx>,
+    /// VQPs that were destroyed.
+    pub(crate) destroyed: BTreeMap<(Place, VqpId), VqpIx>,
     /// Ports of each node that were bound at any time, with the VQP that is bound now.
     pub(crate) ports: BTreeMap<(Place, u16), Option<VqpIx>>,
     /// Calls that an event will answer, by token.
@@ -216,6 +218,7 @@ impl Model {
         let client = gone.client;
         self.clients[client].vqps.remove(&vqp);
         self.by_vqp.remove(&(place, id));
+        self.destroyed.insert((place, id), vqp);
         if let Some(port) = bound {
             self.ports.insert((place, port), None);
         }
