@@ -105,7 +105,13 @@ impl World {
                 .map_err(|what| Violation(format!("region {index}: {what}")))?;
         }
         for (vqp, known) in self.model.vqps.iter().enumerate() {
-            if known.phase == Phase::Gone || known.failed_in(known.epoch) {
+            if known.phase == Phase::Gone {
+                continue;
+            }
+            if let Some((_, op)) = known.unexplained {
+                broken!("VQP {vqp}: WR {op} was flushed, and no WR failed");
+            }
+            if known.failed_in(known.epoch) {
                 continue;
             }
             if known.hole == Some(known.epoch) {

@@ -5,7 +5,7 @@ use elver_verbs::{SendOpcode, Wc, WcFlags, WcStatus};
 
 use crate::canary::Canary;
 use crate::model::{
-    ClientIx, Hold, Moment, Op, OpIx, OpState, Piece, Planted, Violation, VqpIx, broken,
+    ClientIx, Hold, Moment, Op, OpIx, OpState, Phase, Piece, Planted, Violation, VqpIx, broken,
 };
 use crate::world::World;
 
@@ -169,6 +169,15 @@ impl World {
         let epoch = op.epoch;
         if op.must_succeed {
             broken!("VQP {vqp}: WR {index} failed in peace: {status}");
+        }
+        if status == WcStatus::WrFlushErr && !self.explains_status(vqp, op, status) {
+            // The WR that failed may stand behind those that were posted already: its completion
+            // must follow.
+            let known = &mut self.model.vqps[vqp];
+            known.phase = Phase::Down;
+            known.flushing = Some(epoch);
+            known.unexplained.get_or_insert((epoch, index));
+            return Ok(());
         }
         if !self.explains_status(vqp, op, status) {
             broken!("VQP {vqp}: WR {index} {:?} failed without a cause: {status}", op.opcode);

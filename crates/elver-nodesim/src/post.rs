@@ -372,10 +372,13 @@ impl World {
                     broken!("VQP {vqp}: WR {} with {what} was taken", draft.id);
                 }
                 self.note(format_args!(
-                    "VQP {vqp}: WR {} {:?} of {} bytes{}{}",
+                    "VQP {vqp}: WR {} {:?} of {} bytes{}{}{}",
                     draft.id,
                     op.opcode,
                     op.len,
+                    op.remote
+                        .map(|(region, at)| format!(" at {at} of region {region}"))
+                        .unwrap_or_default(),
                     if op.signaled { ", signalled" } else { "" },
                     match op.planted {
                         Some(Planted::Remote(what)) => format!(", with {what}"),

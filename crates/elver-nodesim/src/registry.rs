@@ -66,8 +66,9 @@ impl World {
     }
 
     fn tell_metas(&mut self, notice: &Notice) {
-        let metas: Vec<usize> = self.registry.metas.iter().map(|((node, _), _)| *node).collect();
-        for node in metas {
+        let same = |(node, boot): &Place| self.nodes[*node].boot == *boot;
+        let metas = self.registry.metas.iter().map(|(place, _)| *place).filter(same);
+        for (node, _) in metas.collect::<Vec<Place>>() {
             self.tell(node, notice.clone());
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct Vqp {
     pub(crate) accepted_unknown: bool,
     /// An epoch in which a WR failed: all behind it are flushed.
     pub(crate) flushing: Option<u32>,
+    /// An epoch in which WRs were flushed, and nothing has told why yet.
+    pub(crate) unexplained: Option<(u32, OpIx)>,
     /// A receive was too short for a message, which is lost.
     pub(crate) lost_some: bool,
     /// An epoch in which a message was passed by later ones: it must have been refused.
@@ -85,6 +87,7 @@ impl Vqp {
             accepted: BTreeMap::new(),
             accepted_unknown: false,
             flushing: None,
+            unexplained: None,
             lost_some: false,
             hole: None,
         }
@@ -102,6 +105,9 @@ impl Vqp {
 
     /// It failed for a reason; the first one of an epoch counts.
     pub(crate) fn fail(&mut self, why: impl Into<String>) {
+        if self.unexplained.is_some_and(|(epoch, _)| epoch == self.epoch) {
+            self.unexplained = None;
+        }
         if !self.failed_in(self.epoch) {
             self.failed = Some((self.epoch, why.into()));
         }
