@@ -259,8 +259,8 @@ impl<D: Device> Core<D> {
                     break;
                 }
                 if is_message {
-                    pair = matches!(op, SendOp::WriteWithImm(..));
-                    if pair && (count > 0 || room < 2) {
+                    let two = matches!(op, SendOp::WriteWithImm(..));
+                    if two && (count > 0 || room < 2) {
                         blocked = Check::Apart;
                         break;
                     }
@@ -268,6 +268,7 @@ impl<D: Device> Core<D> {
                         blocked = Check::NoSlot;
                         break;
                     }
+                    pair = two;
                 }
                 let cost = i64::from(length) + WR_BYTES;
                 vqp.deficit = (vqp.deficit - cost).max(-DEBT_MAX);
