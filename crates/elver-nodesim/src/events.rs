@@ -4,7 +4,7 @@ use elver_core::{ClientId, ConnectError, Event, VqpId};
 use elver_verbs::Time;
 
 use crate::canary::Canary;
-use crate::model::{ClientIx, Pending, Phase, Violation, VqpIx, broken};
+use crate::model::{Addressee, ClientIx, Hold, Pending, Phase, Violation, VqpIx, broken};
 use crate::world::World;
 
 impl World {
@@ -151,7 +151,9 @@ impl World {
             ConnectError::PeerGone { .. } | ConnectError::NoSuchPort { .. } => {
                 to.is_none_or(|to| self.net.disturbed(node, to))
             }
-            ConnectError::Overrun { .. } | ConnectError::Cancelled => false,
+            ConnectError::Overrun { .. }
+            | ConnectError::ReceiveUnfit { .. }
+            | ConnectError::Cancelled => false,
         }
     }
 
@@ -166,6 +168,7 @@ impl World {
             }
             ConnectError::NoSuchPort { .. } | ConnectError::PeerGone { .. } => self.may_refuse(vqp),
             ConnectError::Overrun { .. } => self.may_overrun(vqp),
+            ConnectError::ReceiveUnfit { .. } => self.may_be_unfit(vqp),
             _ => false,
         }
     }
@@ -179,8 +182,20 @@ impl World {
         }
         let Some(to) = self.addressee(vqp) else { return true };
         let receiver = &self.model.vqps[to];
-        let rebound = receiver.bound_at > self.model.vqps[vqp].connected_at;
-        receiver.lost_some || receiver.ever_failed() || rebound
+        let sender = &self.model.vqps[vqp];
+        let moved = match target.to {
+            Addressee::Port(_) => receiver.bound_at > sender.connected_at,
+            Addressee::Vqp(_) => receiver.connected_at > sender.connected_at || sender.stale,
+        };
+        moved || receiver.ever_failed() || self.may_be_unfit(vqp)
+    }
+
+    /// Whether the receiver of a VQP's messages has receives that do not take all of them.
+    pub(crate) fn may_be_unfit(&self, vqp: VqpIx) -> bool {
+        let Some(to) = self.addressee(vqp) else { return true };
+        let receiver = &self.model.vqps[to];
+        let mut arenas = self.model.clients[receiver.client].arenas.iter();
+        receiver.has_short || arenas.any(|arena| self.model.arenas[*arena].hold != Hold::Open)
     }
 
     /// Whether the receiver of a VQP's messages may hold as many as it can.

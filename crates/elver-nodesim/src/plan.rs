@@ -32,6 +32,7 @@ pub(crate) struct Plan {
     /// How long the registry waits for a silent node before it gives it up.
     pub(crate) heartbeat_ns: u64,
     pub(crate) messages: bool,
+    pub(crate) rendezvous: bool,
     pub(crate) policies: &'static [Policy],
     pub(crate) config: Config,
     pub(crate) device: elver_sim::Config,
@@ -54,7 +55,8 @@ impl Plan {
             clients_die: rng.percent(50),
             registry_ns: rng.pick(&[10_000, 200_000, 2_000_000]),
             heartbeat_ns: rng.pick(&[500_000, 5_000_000]),
-            messages: false,
+            messages: true,
+            rendezvous: false,
             policies: &[Policy::Shared],
             config: config(rng),
             device: device(rng),

@@ -5,7 +5,7 @@ use elver_verbs::{RecvWr, WcFlags, WcOpcode, WcStatus};
 
 use crate::canary::Canary;
 use crate::model::{
-    Addressee, OpIx, OpState, Phase, Recv, Target, Violation, VqpIx, broken, bytes,
+    Addressee, Hold, OpIx, OpState, Phase, Piece, Recv, Target, Violation, VqpIx, broken, bytes,
 };
 use crate::post::MESSAGE_MAX;
 use crate::world::World;
@@ -34,6 +34,7 @@ impl World {
             let Some(core) = self.core(node) else { return Ok(()) };
             match core.post_recv(owner, id, &[wr], now) {
                 Ok(()) => {
+                    self.model.vqps[vqp].has_short |= short;
                     self.model.recvs.push(Recv { vqp, pieces, len });
                     self.model.vqps[vqp].recvs.push_back(index);
                 }
@@ -71,7 +72,11 @@ impl World {
             WcStatus::Success => {}
             WcStatus::LocLenErr if u64::from(room) < MESSAGE_MAX => {
                 self.count("receive too short");
-                self.model.vqps[vqp].lost_some = true;
+                self.accept(vqp, completion, None)?;
+                self.model.release(&pieces);
+                return Ok(());
+            }
+            WcStatus::LocProtErr if self.any_dropped(&pieces) => {
                 self.accept(vqp, completion, None)?;
                 self.model.release(&pieces);
                 return Ok(());
@@ -97,6 +102,11 @@ impl World {
         self.deliver(vqp, op, completion, &found)?;
         self.model.release(&pieces);
         Ok(())
+    }
+
+    /// Whether a client wants memory back that a WR uses.
+    fn any_dropped(&self, pieces: &[Piece]) -> bool {
+        pieces.iter().any(|piece| self.model.arenas[piece.arena].hold != Hold::Open)
     }
 
     /// A message has come to a VQP.
@@ -144,7 +154,12 @@ impl World {
                 self.model.vqps[sender].hole = Some(epoch);
             }
         }
-        self.accept(vqp, completion, Some(sender))
+        self.accept(vqp, completion, Some(sender))?;
+        let stale = epoch != self.model.vqps[sender].epoch;
+        if stale && let Some(accepted) = self.model.vqps[vqp].accepted.get(&sender).copied() {
+            self.model.vqps[accepted].stale = true;
+        }
+        Ok(())
     }
 
     /// The VQP that got a message must be the one that it was for.
@@ -213,6 +228,15 @@ impl World {
         }
     }
 
+    /// Whether a VQP is there and has not failed, as its node says.
+    fn is_whole(&mut self, vqp: VqpIx) -> bool {
+        let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
+        let (node, owner) = self.at(client);
+        let info = self.core(node).map(|core| core.vqp_info(owner, id));
+        let whole = matches!(info, Some(Ok(info)) if info.state == VqpState::Connected);
+        whole && !self.model.vqps[vqp].ever_failed() && self.model.vqps[vqp].phase != Phase::Gone
+    }
+
     fn add_accepted(
         &mut self,
         vqp: VqpIx,
@@ -244,8 +268,9 @@ impl World {
     }
 
     fn settle_accepted(&mut self, vqp: VqpIx, accepted: VqpIx, sender: VqpIx) {
-        let place = self.model.place(sender);
+        let (place, step) = (self.model.place(sender), self.model.tick());
         let known = &mut self.model.vqps[accepted];
+        known.connected_at = step;
         known.origin = Some(sender);
         known.accepted_unknown = false;
         known.epoch = 1;

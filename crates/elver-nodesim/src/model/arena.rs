@@ -104,7 +104,9 @@ impl Arena {
         let open = self.used.iter().filter(|(_, (_, writable))| *writable);
         let ends = open.map(|(offset, (len, _))| (*offset as usize, (offset + len) as usize));
         for (start, end) in ends.chain([(bytes.len(), bytes.len())]) {
-            if let Some(at) = (from..start).find(|at| bytes[*at] != self.shadow[*at]) {
+            if start > from && bytes[from..start] != self.shadow[from..start] {
+                let differs = |at: &usize| bytes[*at] != self.shadow[*at];
+                let at = (from..start).find(differs).unwrap_or(from);
                 return Err(format!(
                     "byte {at} holds {:#04x} in place of {:#04x}, which nobody might change ({:?})",
                     bytes[at], self.shadow[at], self.hold

@@ -36,8 +36,10 @@ pub(crate) struct Vqp {
     pub(crate) flushing: Option<u32>,
     /// An epoch in which WRs were flushed, and nothing has told why yet.
     pub(crate) unexplained: Option<(u32, OpIx)>,
-    /// A receive was too short for a message, which is lost.
-    pub(crate) lost_some: bool,
+    /// It was accepted from a connection that its origin has left.
+    pub(crate) stale: bool,
+    /// It had receives that are too short for some messages.
+    pub(crate) has_short: bool,
     /// An epoch in which a message was passed by later ones: it must have been refused.
     pub(crate) hole: Option<u32>,
 }
@@ -88,7 +90,8 @@ impl Vqp {
             accepted_unknown: false,
             flushing: None,
             unexplained: None,
-            lost_some: false,
+            stale: false,
+            has_short: false,
             hole: None,
         }
     }
