@@ -11,7 +11,7 @@ use crate::model::{
 use crate::world::World;
 
 /// Bytes of a client's local memories.
-const ARENA_BYTES: u64 = 128 * 1024;
+const ARENA_BYTES: u64 = 192 * 1024;
 /// Local memories that a client has at first.
 const ARENAS: usize = 2;
 /// Bytes of regions that are open to peers, without the words for atomics.
@@ -196,7 +196,12 @@ impl World {
         let init = VqpInit {
             class: if self.making.percent(30) { Class::High } else { Class::Low },
             max_send_wr: self.making.pick(&[4, 16, 64]),
-            max_recv_wr: self.making.pick(&[4, 16, 64]),
+            // The first VQP of each client is the one that others find at its port.
+            max_recv_wr: if self.model.clients[client].vqps.is_empty() {
+                64
+            } else {
+                self.making.pick(&[4, 16, 64])
+            },
             sq_sig_all: self.making.percent(20),
         };
         let Some(core) = self.core(node) else { return Ok(None) };

@@ -56,7 +56,7 @@ impl Plan {
             registry_ns: rng.pick(&[10_000, 200_000, 2_000_000]),
             heartbeat_ns: rng.pick(&[500_000, 5_000_000]),
             messages: true,
-            rendezvous: false,
+            rendezvous: true,
             policies: &[Policy::Shared],
             config: config(rng),
             device: device(rng),

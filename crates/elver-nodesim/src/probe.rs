@@ -14,6 +14,9 @@ const OPERATIONS: [SendOpcode; 5] = [
     SendOpcode::WriteWithImm,
 ];
 
+/// How many of them are messages.
+const MESSAGES: usize = 2;
+
 impl World {
     /// A client of each node connects to a new port of each other node, and moves data.
     pub(crate) fn probe(&mut self) -> Result<(), Violation> {
@@ -59,7 +62,7 @@ impl World {
             .iter()
             .find_map(|vqp| self.model.vqps[*vqp].bound.map(|port| (*vqp, port)));
         let Some((to, port)) = bound else { broken!("client {peer} has no port") };
-        self.supply(to, OPERATIONS.len() * self.nodes.len())?;
+        self.supply(to, MESSAGES * self.nodes.len())?;
         let Some(vqp) = self.create_vqp(client)? else {
             broken!("client {client} gets no VQP");
         };
