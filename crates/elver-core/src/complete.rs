@@ -142,6 +142,10 @@ impl<D: Device> Core<D> {
                 // Nobody knows whether it will be read.
                 entry.status = WcStatus::WrFlushErr;
             }
+            if vqp.flushed && entry.status == WcStatus::Success {
+                entry.status = WcStatus::WrFlushErr;
+            }
+            vqp.flushed |= entry.status != WcStatus::Success;
             if entry.mr != NONE {
                 freed |= mrs.remove_user(entry.mr);
             }
