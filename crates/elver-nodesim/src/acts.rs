@@ -195,7 +195,7 @@ impl World {
         let (node, id) = self.at(client);
         let init = VqpInit {
             class: if self.making.percent(30) { Class::High } else { Class::Low },
-            max_send_wr: self.making.pick(&[4, 16, 64]),
+            max_send_wr: self.making.pick(&[5, 16, 64]),
             // The first VQP of each client is the one that others find at its port.
             max_recv_wr: if self.model.clients[client].vqps.is_empty() {
                 64

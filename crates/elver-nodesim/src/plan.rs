@@ -117,6 +117,7 @@ fn config(rng: &mut Rng) -> Config {
         rnr_retry: 7,
         transfer: TransferConfig {
             rc_qps_max: rng.pick(&[0, 1, 4]),
+            leased_wrs_max: rng.pick(&[64, 1_024]),
             hot_ops: rng.pick(&[4, 30]),
             window_ns: rng.pick(&[100_000, 2_000_000]),
             idle_ns: rng.pick(&[200_000, 5_000_000]),
