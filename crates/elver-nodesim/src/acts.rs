@@ -82,7 +82,7 @@ impl World {
         (client.place.0, client.id)
     }
 
-    fn add_arena(&mut self, client: ClientIx) -> Result<(), Violation> {
+    pub(crate) fn add_arena(&mut self, client: ClientIx) -> Result<(), Violation> {
         let (node, id) = self.at(client);
         let Some(core) = self.core(node) else { return Ok(()) };
         let memory = core.device().alloc_memory(ARENA_BYTES);

@@ -210,6 +210,10 @@ impl World {
                 Some(source) => broken!("VQP {vqp} is not bound, but got source {:#x}", source.0),
             };
         };
+        if self.model.destroyed.contains_key(&(place, id)) {
+            // It was destroyed while this completion stood in the client's queue.
+            return Ok(());
+        }
         let known = self.model.find(place, id);
         let Some(sender) = sender else {
             // Whose message was too long is not told.

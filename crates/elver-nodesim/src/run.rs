@@ -1,7 +1,7 @@
 //! A run: a safety phase, in which anything may fail, and a liveness phase, in which everything
 //! that is pending must end within the bound that its retries, leases and timers give.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elver_verbs::{SendOpcode, Time};
 
@@ -68,6 +68,7 @@ impl World {
         self.settle()?;
         let recovery_ns = self.now.ns_since(began);
         self.note(format_args!("---- peace"));
+        self.peace = true;
         self.probe()?;
         self.run_until(self.now.saturating_add_ns(QUIET_NS))?;
         self.check_rest()?;
@@ -214,12 +215,25 @@ impl World {
         self.supply_all()
     }
 
-    /// Gives every VQP receives.
+    /// Gives receives to every VQP that messages are on their way to.
     fn supply_all(&mut self) -> Result<(), Violation> {
-        for client in self.clients() {
-            for vqp in self.model.clients[client].vqps.clone() {
-                if self.model.vqps[vqp].recvs.len() < 2 {
-                    self.supply(vqp, 2)?;
+        let senders = 0..self.model.vqps.len();
+        let waits = |vqp: &VqpIx| !self.model.vqps[*vqp].stream.is_empty();
+        let targets: BTreeSet<VqpIx> =
+            senders.filter(waits).filter_map(|vqp| self.addressee(vqp)).collect();
+        for vqp in targets {
+            let client = self.model.vqps[vqp].client;
+            let (node, _) = self.model.clients[client].place;
+            if !self.nodes[node].clients.contains(&client)
+                || self.model.vqps[vqp].phase == Phase::Down
+            {
+                continue;
+            }
+            let before = self.model.vqps[vqp].recvs.len();
+            if before < 2 {
+                self.supply(vqp, 2)?;
+                if self.model.vqps[vqp].recvs.is_empty() {
+                    self.add_arena(client)?;
                 }
             }
         }
