@@ -24,7 +24,7 @@ const CHECK_EVERY: u64 = 8;
 /// How often the harness looks after clients while it waits for the end.
 const STEP_NS: u64 = 1_000_000;
 /// Nothing more comes after this.
-const QUIET_NS: u64 = 5_000_000;
+const QUIET_NS: u64 = 2_000_000_000;
 
 /// Runs the simulation of a seed. The same seed and options always do the same.
 ///
@@ -68,9 +68,9 @@ impl World {
         self.settle()?;
         let recovery_ns = self.now.ns_since(began);
         self.note(format_args!("---- peace"));
-        self.peace = true;
         self.probe()?;
         self.run_until(self.now.saturating_add_ns(QUIET_NS))?;
+        self.quiet = true;
         self.check_rest()?;
         Ok(recovery_ns)
     }

@@ -39,8 +39,8 @@ pub(crate) struct World {
     pub(crate) polling: Rng,
     /// Faults are over.
     pub(crate) healed: bool,
-    /// And all that was pending then has ended.
-    pub(crate) peace: bool,
+    /// And everything that they led to has had its time.
+    pub(crate) quiet: bool,
 }
 
 /// What happens at some time.
@@ -77,7 +77,7 @@ impl World {
             meddling: root.split("meddling"),
             polling: root.split("polling"),
             healed: false,
-            peace: false,
+            quiet: false,
             net,
             plan,
         };
