@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{
-    AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
+    AccessFlags, AddressVector, Ah, AsyncEvent, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -224,14 +224,14 @@ impl<D: Device> Core<D> {
     pub fn poll_timeout(&self) -> Option<Time> {
         let closing = self.closing.front().map(|(due, _)| *due);
         let lookup = self.lookups.next_deadline();
-        let messages = self.next_message_due();
         let links = self.links.poll_timeout();
-        let tokens = self.qos.poll_timeout();
-        closing.into_iter().chain(lookup).chain(messages).chain(links).chain(tokens).min()
+        let others = [self.qos.poll_timeout(), self.next_message_due()].into_iter().flatten();
+        closing.into_iter().chain(lookup).chain(links).chain(others).min()
     }
 
     /// Does what is due by the clock.
     fn attend(&mut self, now: Time) -> bool {
+        self.store.flush(now);
         let mut busy = self.expire_lookups(now) | self.attend_messages(now);
         busy |= self.attend_links(now);
         busy |= self.release_held(now);
@@ -319,6 +319,13 @@ impl<D: Device> Core<D> {
         let queues: u64 = self.lanes.qps.iter().map(|qp| u64::from(qp.depth) * wqe).sum();
         let tables = self.lanes.bytes() + self.peers.bytes() + self.store.bytes();
         queues + tables + self.ops.bytes() + self.lookups.bytes() + self.links.bytes()
+    }
+
+    /// Bytes that all VQPs take, their queues included. One that was never used takes some hundred
+    /// bytes; its queues grow with what is outstanding at once, and stay.
+    pub fn vqp_bytes(&self) -> u64 {
+        let each = |vqp: &Vqp| size_of::<Vqp>() as u64 + vqp.sq.bytes() + vqp.rq.bytes();
+        self.vqps.bytes() + self.vqps.iter().map(|(_, vqp)| each(vqp)).sum::<u64>()
     }
 
     fn info_of(&self, vqp: &Vqp) -> VqpInfo {

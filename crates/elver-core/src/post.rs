@@ -47,10 +47,10 @@ enum Check {
     Unknown(u32),
     /// The peer's region does not permit it.
     Refused,
-    /// Its region cannot be shared with the receiver.
-    Failed,
     /// The VQP's class has no tokens.
     Held,
+    /// Its region cannot be shared with the receiver.
+    Failed,
     /// There is no send slot for its header.
     NoSlot,
     /// It takes more room than there is, or must be posted by itself.
@@ -243,21 +243,8 @@ impl<D: Device> Core<D> {
     /// many as its deficit allows.
     fn post_ready(&mut self, id: u32, turn: Option<()>, now: Time) -> Stop {
         loop {
-            let Core {
-                vqps,
-                lanes,
-                peers,
-                store,
-                device,
-                stats,
-                pool,
-                blank,
-                config,
-                mrs,
-                qos,
-                links,
-                ..
-            } = self;
+            let Core { vqps, lanes, peers, store, device, stats, pool, blank, mrs, .. } = self;
+            let (qos, links, config) = (&mut self.qos, &mut self.links, &self.config);
             let Some(vqp) = vqps.get_mut(id) else { return Stop::Waits };
             let unposted = vqp.sq.unposted();
             if unposted == 0 {
