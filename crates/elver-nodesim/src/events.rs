@@ -147,7 +147,7 @@ impl World {
                 to.is_none_or(|to| self.net.disturbed(node, to)) || unsure
             }
             // Handshakes are refused where too many are under way.
-            ConnectError::Busy { .. } => true,
+            ConnectError::Busy { .. } | ConnectError::NoRcQp { .. } => true,
             ConnectError::PeerGone { .. } | ConnectError::NoSuchPort { .. } => {
                 to.is_none_or(|to| self.net.disturbed(node, to))
             }
@@ -193,6 +193,10 @@ impl World {
     /// Whether the receiver of a VQP's messages has receives that do not take all of them.
     pub(crate) fn may_be_unfit(&self, vqp: VqpIx) -> bool {
         let Some(to) = self.addressee(vqp) else { return true };
+        let (node, _) = self.model.place(to);
+        if self.outlived() || self.disturbed(node) {
+            return true;
+        }
         let receiver = &self.model.vqps[to];
         let mut arenas = self.model.clients[receiver.client].arenas.iter();
         receiver.has_short || arenas.any(|arena| self.model.arenas[*arena].hold != Hold::Open)
@@ -200,13 +204,14 @@ impl World {
 
     /// Whether the receiver of a VQP's messages may hold as many as it can.
     pub(crate) fn may_overrun(&self, vqp: VqpIx) -> bool {
-        let Some(to) = self.addressee(vqp) else { return true };
-        let senders =
-            (0..self.model.vqps.len()).filter(|sender| self.addressee(*sender) == Some(to));
+        if self.addressee(vqp).is_none() {
+            return true;
+        }
+        // Also what senders have sent that are gone, or are connected elsewhere, may wait there.
         let (mut count, mut bytes) = (0, 0);
-        for op in senders.flat_map(|sender| &self.model.vqps[sender].stream) {
+        for op in self.model.ops.iter().filter(|op| op.is_message() && !op.delivered) {
             count += 1;
-            bytes += u64::from(self.model.ops[*op].len);
+            bytes += u64::from(op.len);
         }
         let config = &self.plan.config;
         count >= config.backlog || bytes >= config.backlog_bytes

@@ -5,7 +5,7 @@ use elver_verbs::{RecvWr, WcFlags, WcOpcode, WcStatus};
 
 use crate::canary::Canary;
 use crate::model::{
-    Addressee, Hold, OpIx, OpState, Phase, Piece, Recv, Target, Violation, VqpIx, broken, bytes,
+    Addressee, Hold, Op, OpIx, OpState, Phase, Piece, Recv, Target, Violation, VqpIx, broken, bytes,
 };
 use crate::post::MESSAGE_MAX;
 use crate::world::World;
@@ -85,7 +85,15 @@ impl World {
                 self.model.release(&pieces);
                 return Ok(());
             }
-            WcStatus::WrFlushErr if self.model.vqps[vqp].ever_failed() => {
+            // A message that could not be read: its sender does not answer, or has failed.
+            WcStatus::RemOpErr | WcStatus::RetryExcErr
+                if self.outlived() || self.disturbed(self.model.place(vqp).0) =>
+            {
+                self.accept(vqp, completion, None)?;
+                self.model.release(&pieces);
+                return Ok(());
+            }
+            WcStatus::WrFlushErr if self.is_down(vqp) => {
                 self.model.release(&pieces);
                 return Ok(());
             }
@@ -103,9 +111,24 @@ impl World {
             }
             other => broken!("VQP {vqp}: a message of {} bytes, {other:?}", found.len()),
         };
-        self.deliver(vqp, op, completion, &found)?;
+        let known = self.model.ops.get(op).is_some_and(Op::is_message);
+        if !known && self.outlived() {
+            self.accept(vqp, completion, None)?;
+        } else {
+            self.deliver(vqp, op, completion, &found)?;
+        }
         self.model.release(&pieces);
         Ok(())
+    }
+
+    /// Whether a long message may have been read after its sender had failed.
+    pub(crate) fn outlived(&self) -> bool {
+        RENDEZVOUS_OUTLIVES_ITS_SENDER
+            && self.model.ops.iter().any(|op| {
+                op.is_message()
+                    && op.len > self.plan.config.eager_bytes_max
+                    && matches!(op.state, OpState::Failed(_) | OpState::Forgotten)
+            })
     }
 
     /// Whether a client wants memory back that a WR uses.
@@ -224,7 +247,7 @@ impl World {
         };
         match (self.model.vqps[vqp].accepted.get(&sender).copied(), known) {
             (Some(before), Some(now)) if before == now => Ok(()),
-            (Some(before), _) if self.model.vqps[before].phase != Phase::Gone => {
+            (Some(before), _) if self.is_whole(before) => {
                 broken!("VQP {vqp}: source {:#x} for VQP {sender}, in place of VQP {before}", id.0)
             }
             (_, Some(now)) => {
@@ -237,6 +260,15 @@ impl World {
             }
             (_, None) => self.add_accepted(vqp, id, Some(sender)),
         }
+    }
+
+    /// Whether a VQP has failed, as its completions or its node say.
+    fn is_down(&mut self, vqp: VqpIx) -> bool {
+        let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
+        let (node, owner) = self.at(client);
+        let info = self.core(node).map(|core| core.vqp_info(owner, id));
+        let down = matches!(info, Some(Ok(info)) if info.state == VqpState::Error);
+        down || self.model.vqps[vqp].ever_failed()
     }
 
     /// Whether a VQP is there and has not failed, as its node says.
