@@ -162,7 +162,7 @@ impl<D: Device> Core<D> {
                 }
             }
             let entry = vqp.sq.entry_mut(seq);
-            if vqp.failed && entry.status == WcStatus::Success {
+            if vqp.failed {
                 // It may have been executed: a flushed WR tells nothing about that.
                 entry.status = WcStatus::WrFlushErr;
             }

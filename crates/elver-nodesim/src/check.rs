@@ -108,7 +108,11 @@ impl World {
             if known.phase == Phase::Gone {
                 continue;
             }
-            if let Some((_, op)) = known.unexplained {
+            // A lane that failed through another's fault may have hidden the cause.
+            let (node, _) = self.model.place(vqp);
+            if let Some((_, op)) = known.unexplained
+                && !self.disturbed(node)
+            {
                 broken!("VQP {vqp}: WR {op} was flushed, and no WR failed");
             }
             if known.failed_in(known.epoch) {
