@@ -25,7 +25,7 @@ const QUANTUM: i64 = 64 << 10;
 /// What a WR counts as besides its bytes.
 const WR_BYTES: i64 = 256;
 /// Send slots kept for the core's own messages.
-const SLOTS_RESERVED: u32 = 32;
+pub(crate) const SLOTS_RESERVED: u32 = 32;
 /// The most that a VQP may owe; a WR may be as long as 2 GB.
 const DEBT_MAX: i64 = 8 * QUANTUM;
 
