@@ -10,10 +10,6 @@ use crate::model::{
 use crate::post::MESSAGE_MAX;
 use crate::world::World;
 
-/// A long message may be read when its sender has failed already and uses the memory again: the
-/// core does not prevent it yet.
-const RENDEZVOUS_OUTLIVES_ITS_SENDER: bool = true;
-
 impl World {
     /// Posts up to `count` receives on a VQP.
     pub(crate) fn supply(&mut self, vqp: VqpIx, count: usize) -> Result<(), Violation> {
@@ -123,7 +119,7 @@ impl World {
 
     /// Whether a long message may have been read after its sender had failed.
     pub(crate) fn outlived(&self) -> bool {
-        RENDEZVOUS_OUTLIVES_ITS_SENDER
+        self.plan.long_messages
             && self.model.ops.iter().any(|op| {
                 op.is_message()
                     && op.len > self.plan.config.eager_bytes_max
@@ -150,7 +146,7 @@ impl World {
         let (sender, epoch) = (message.vqp, message.epoch);
         let wc = &completion.wc;
         let writes = message.opcode == elver_verbs::SendOpcode::WriteWithImm;
-        let spoilt = RENDEZVOUS_OUTLIVES_ITS_SENDER
+        let spoilt = self.plan.long_messages
             && matches!(message.state, OpState::Failed(_) | OpState::Forgotten)
             && message.len > self.plan.config.eager_bytes_max;
         let right = wc.byte_len == message.len
