@@ -118,7 +118,7 @@ impl World {
             if known.failed_in(known.epoch) {
                 continue;
             }
-            if known.hole == Some(known.epoch) {
+            if known.hole == Some(known.epoch) && !self.may_refuse(vqp) {
                 broken!("VQP {vqp}: a message is lost, and later ones came");
             }
             let Some(to) = self.addressee(vqp) else { continue };

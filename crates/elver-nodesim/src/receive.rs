@@ -95,6 +95,12 @@ impl World {
             }
             status => broken!("VQP {vqp}: receive {index} failed without a cause: {status}"),
         }
+        let back = |piece: &Piece| self.model.arenas[piece.arena].hold == Hold::Back;
+        if pieces.iter().any(back) {
+            // Its client has taken the memory back before it looked: which message came is not told.
+            self.model.vqps[vqp].has_short = true;
+            return self.accept(vqp, completion, None);
+        }
         let mut found = self.model.gather(&pieces, wc.byte_len);
         if !found.is_empty() && self.planter.strikes(Canary::CorruptData) {
             found[0] ^= 1;
@@ -171,11 +177,22 @@ impl World {
         let Some(position) = stream.iter().position(|waiting| *waiting == op) else {
             broken!("VQP {vqp}: message {op} came after a later one of VQP {sender}");
         };
-        let passed: Vec<OpIx> = stream.drain(..=position).collect();
-        for lost in &passed[..position] {
-            let lost = &self.model.ops[*lost];
-            let whole = !matches!(lost.state, OpState::Failed(_) | OpState::Forgotten);
-            if lost.epoch == epoch && whole && !self.model.vqps[sender].failed_in(epoch) {
+        // What it sent before it was connected anew may still come, to whom it was for.
+        let ops = &self.model.ops;
+        let earlier = |at: usize, waiting: &OpIx| at < position && ops[*waiting].epoch == epoch;
+        let mut at = 0;
+        let mut passed: Vec<OpIx> = Vec::new();
+        stream.retain(|waiting| {
+            let goes = *waiting == op || earlier(at, waiting);
+            at += 1;
+            if goes && *waiting != op {
+                passed.push(*waiting);
+            }
+            !goes
+        });
+        for lost in passed {
+            let whole = !matches!(ops[lost].state, OpState::Failed(_) | OpState::Forgotten);
+            if whole && !self.model.vqps[sender].failed_in(epoch) {
                 // A message may be refused when the sender does not know yet: then it must fail.
                 self.model.vqps[sender].hole = Some(epoch);
             }
