@@ -1,6 +1,6 @@
 //! What nodes tell their clients besides completions.
 
-use elver_core::{ClientId, ConnectError, Event, VqpId};
+use elver_core::{ClientId, ConnectError, Event, VqpId, VqpState};
 use elver_verbs::Time;
 
 use crate::canary::Canary;
@@ -187,7 +187,11 @@ impl World {
             Addressee::Port(_) => receiver.bound_at > sender.connected_at,
             Addressee::Vqp(_) => receiver.connected_at > sender.connected_at || sender.stale,
         };
-        moved || receiver.ever_failed() || self.may_be_unfit(vqp)
+        let core = self.nodes[node].core.as_ref();
+        let owner = self.model.clients[receiver.client].id;
+        let info = core.and_then(|core| core.vqp_info(owner, receiver.id).ok());
+        let down = info.is_none_or(|info| info.state == VqpState::Error);
+        moved || down || receiver.ever_failed() || self.may_be_unfit(vqp)
     }
 
     /// Whether the receiver of a VQP's messages has receives that do not take all of them.
