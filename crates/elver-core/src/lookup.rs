@@ -311,16 +311,12 @@ impl<D: Device> Core<D> {
         }
         for id in waiting {
             let Some(vqp) = self.vqps.get_mut(id) else { continue };
-            // It may have been connected anew, and wait for another region by now.
-            let next = vqp.sq.unposted() > 0 && {
-                let at = remote_of(&vqp.sq.entry(vqp.sq.posted).op);
-                at.is_some_and(|(at, _)| at.rkey == rkey)
-            };
-            if vqp.wait != Wait::Mr || vqp.peer != peer || !next {
+            if vqp.wait != Wait::Mr || vqp.peer != peer {
                 continue;
             }
             vqp.wait = Wait::Nothing;
-            // Its lane may have failed meanwhile: then other WRs come before the one that waited.
+            // Its lane may have failed meanwhile, and other WRs come before the one that waited; or it
+            // was connected anew, and waits for another region: it looks again.
             let next = (vqp.sq.unposted() > 0).then(|| vqp.sq.entry(vqp.sq.posted).op);
             if next.and_then(|op| remote_of(&op)).is_none_or(|(remote, _)| remote.rkey != rkey) {
                 self.pump(id, now);
