@@ -3,9 +3,11 @@
 mod bench;
 mod capture;
 mod cli;
+mod cluster;
 mod devinfo;
 mod exit;
 mod link;
+mod netns;
 mod pair;
 mod peers;
 mod perf;
