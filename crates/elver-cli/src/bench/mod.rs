@@ -2,8 +2,11 @@
 //! with. It informs and never fails for a figure.
 
 mod baseline;
+mod meet;
 mod rnic;
 mod rows;
+mod sample;
+mod tcp;
 
 use crate::cli::Bench;
 use crate::exit::Failure;

@@ -1,0 +1,63 @@
+//! What one repetition of a benchmark saw.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use hdrhistogram::Histogram;
+
+/// Longest latency that is told apart: a minute.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// Latencies, and how many in which time.
+pub(crate) struct Sample {
+    latency: Histogram<u64>,
+    seconds: f64,
+    /// Operations that one latency stands for.
+    weight: u64,
+}
+
+impl Sample {
+    pub(crate) fn new() -> Result<Sample> {
+        let latency = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?;
+        Ok(Sample { latency, seconds: 0.0, weight: 1 })
+    }
+
+    /// Whose latencies are each a batch's of so many operations.
+    pub(crate) fn of_batches(batch: usize) -> Result<Sample> {
+        Ok(Sample { weight: batch as u64, ..Sample::new()? })
+    }
+
+    pub(crate) fn record(&mut self, latency: Duration) {
+        self.latency.saturating_record(latency.as_nanos() as u64);
+    }
+
+    /// Forgets what was recorded before `start`, the end of the warm-up.
+    pub(crate) fn restart(&mut self) -> Instant {
+        self.latency.reset();
+        Instant::now()
+    }
+
+    pub(crate) fn finish(&mut self, since: Instant) {
+        self.seconds = since.elapsed().as_secs_f64();
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.latency.len()
+    }
+
+    /// A percentile in microseconds; not a number if nothing was recorded.
+    pub(crate) fn us(&self, percentile: f64) -> f64 {
+        if self.latency.is_empty() {
+            return f64::NAN;
+        }
+        self.latency.value_at_percentile(percentile) as f64 / 1e3
+    }
+
+    pub(crate) fn per_s(&self) -> f64 {
+        if self.seconds > 0.0 {
+            (self.latency.len() * self.weight) as f64 / self.seconds
+        } else {
+            0.0
+        }
+    }
+}
