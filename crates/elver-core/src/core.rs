@@ -1,12 +1,32 @@
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::marker::PhantomData;
 
-use elver_verbs::{AccessFlags, Device, Gid, MrInfo, PostError, RecvWr, SendWr, Time};
+use elver_kv::{Layout, Table, TableId};
+use elver_verbs::{AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
+use crate::client::Client;
+use crate::lookup::Lookups;
+use crate::meta::ServedTable;
+use crate::mr::LocalMrs;
+use crate::mr_store::{MR_VALUE_BYTES, MrStore};
+use crate::ops::Op;
+use crate::peer::Peers;
+use crate::pool::{self, Lanes, Pool};
+use crate::rng::Rng;
+use crate::slots::{SLOTS_MAX, Slots};
+use crate::vqp::Vqp;
+use crate::wr_id::WrId;
 use crate::{
-    ClientId, ClientLimits, Completion, Config, ConnectError, CoreError, Event, MetaServer,
-    NodeRecord, PeerInfo, Stats, Via, VqpId,
+    ClientId, Completion, Config, CoreError, Event, NodeRecord, PeerInfo, Stats, VqpId, VqpInfo,
 };
+
+/// Completions taken from the device at once.
+const BATCH: usize = 32;
+/// Batches of one poll.
+const BATCHES_MAX: u32 = 16;
 
 /// The node's heart: all VQPs of all clients on one device and one pool of physical QPs.
 ///
@@ -14,104 +34,86 @@ use crate::{
 /// do, and at [`Core::poll_timeout`]; takes completions with [`Core::poll_completions`] and events
 /// with [`Core::poll_event`].
 pub struct Core<D: Device> {
-    device: D,
-    todo: PhantomData<Vec<u8>>,
+    pub(crate) device: D,
+    pub(crate) config: Config,
+    pub(crate) rng: Rng,
+    pub(crate) gid: Gid,
+    pub(crate) record: NodeRecord,
+    pub(crate) pool: Pool<D::Memory>,
+    pub(crate) lanes: Lanes,
+    pub(crate) peers: Peers,
+    pub(crate) clients: Slots<Client>,
+    pub(crate) vqps: Slots<Box<Vqp>>,
+    /// VQPs by the port that they are bound to.
+    pub(crate) ports: HashMap<u16, u32, FxBuildHasher>,
+    pub(crate) mrs: LocalMrs<D::Memory>,
+    /// The table in which peers find the regions that are open to them.
+    pub(crate) valid_mrs: Table<D::Memory>,
+    /// Regions being deregistered, by when their leases end.
+    pub(crate) closing: VecDeque<(Time, u32)>,
+    pub(crate) store: MrStore,
+    pub(crate) ops: Slots<Op>,
+    pub(crate) lookups: Lookups,
+    pub(crate) served: Option<ServedTable<D::Memory>>,
+    pub(crate) events: VecDeque<Event>,
+    /// Clients that got completions since they were last told.
+    pub(crate) ready_clients: VecDeque<u32>,
+    /// QPs on which room was made for lanes that wait.
+    pub(crate) dirty_qps: Vec<u32>,
+    /// Receive buffers that were read, to be posted again.
+    pub(crate) read_buffers: Vec<u32>,
+    pub(crate) stats: Stats,
+    wcs: Vec<Wc>,
 }
 
-/// Priority of a VQP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// Has QPs reserved and is never slowed for others.
-    High,
-    /// Shares QPs, and yields to the high class.
-    #[default]
-    Low,
-}
-
-/// How a VQP gets its physical QP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Algorithm 1: a shared RC QP if there is one, else a DC QP and the peer's metadata from the
-    /// DCCache or a meta server.
-    #[default]
-    Shared,
-    /// As LITE, with the handshake over UD that KRCORE gives it: a shared RC QP, made on a miss.
-    Lite,
-    /// As [`Policy::Shared`], but metadata is asked of the peer itself, by an RPC over UD.
-    RpcMeta,
-    /// An RC QP for this VQP alone, as a process with verbs makes it.
-    Leased,
-}
-
-/// What a VQP is created with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VqpInit {
-    /// Priority.
-    pub class: Class,
-    /// Most outstanding send WRs.
-    pub max_send_wr: u32,
-    /// Most outstanding receive WRs.
-    pub max_recv_wr: u32,
-    /// Whether every send WR is signalled.
-    pub sq_sig_all: bool,
-}
-
-impl Default for VqpInit {
-    fn default() -> VqpInit {
-        VqpInit { class: Class::Low, max_send_wr: 128, max_recv_wr: 128, sq_sig_all: false }
-    }
-}
-
-/// How to connect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConnectOptions {
-    /// How the VQP gets its physical QP.
-    pub policy: Policy,
-    /// Do not look at the DCCache or at RC QPs, as if this was the first contact: for measurements.
-    pub uncached: bool,
-}
-
-/// State of a VQP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum VqpState {
-    /// Created.
-    Idle,
-    /// A `qconnect` is pending.
-    Connecting,
-    /// Connected: it can post.
-    Connected,
-    /// Something failed; what was outstanding is flushed. `qconnect` takes it out of here.
-    Error,
-}
-
-/// A VQP as `elver status` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VqpInfo {
-    /// Its id.
-    pub vqp: VqpId,
-    /// Its owner.
-    pub client: ClientId,
-    /// Its state.
-    pub state: VqpState,
-    /// The port that it is bound to.
-    pub bound: Option<u16>,
-    /// The peer and its port.
-    pub peer: Option<(Gid, u16)>,
-    /// What backs it now.
-    pub via: Option<Via>,
-    /// Priority.
-    pub class: Class,
-    /// WRs posted and not completed.
-    pub outstanding: u32,
-    /// Times that it moved between DC and RC.
-    pub transfers: u32,
-}
-
-#[allow(unused_variables)]
 impl<D: Device> Core<D> {
     /// A core on a device that is its own. `seed` gives all its randomness: keys, ids.
-    pub fn new(device: D, config: Config, seed: u64, now: Time) -> Result<Core<D>, CoreError> {
-        todo!()
+    pub fn new(mut device: D, config: Config, seed: u64, _now: Time) -> Result<Core<D>, CoreError> {
+        pool::check_config(&config)?;
+        let mut rng = Rng::new(seed);
+        let gid = device.query_gid(0)?;
+        let (pool, lanes) = pool::create(&mut device, &config, &mut rng)?;
+        let layout = layout(Layout::for_capacity(config.max_mrs, 4, MR_VALUE_BYTES))?;
+        let (valid_mrs, mr) = create_table(&mut device, pool.pd, layout, &mut rng)?;
+        let descriptor = valid_mrs.descriptor(mr.addr, mr.rkey);
+        let mrs = descriptor.map_err(|_| CoreError::Device(no_table()))?;
+        let record =
+            NodeRecord { dctn: pool.dctn, dc_key: pool.dc_key, control_qpn: pool.ud_qpn, mrs };
+        let peers = Peers::new(config.max_peers, &mut rng);
+        let mut core = Core {
+            record,
+            gid,
+            pool,
+            lanes,
+            peers,
+            clients: Slots::new(SLOTS_MAX),
+            vqps: Slots::new(config.max_vqps),
+            ports: HashMap::default(),
+            mrs: LocalMrs::new(config.max_mrs),
+            valid_mrs,
+            closing: VecDeque::new(),
+            store: MrStore::new(config.max_cached_mrs),
+            ops: Slots::new(SLOTS_MAX),
+            lookups: Lookups::default(),
+            served: None,
+            events: VecDeque::new(),
+            ready_clients: VecDeque::new(),
+            dirty_qps: Vec::new(),
+            read_buffers: Vec::new(),
+            stats: Stats::default(),
+            wcs: alloc::vec![Wc::default(); BATCH],
+            device,
+            config,
+            rng,
+        };
+        // Its own record needs no look-up, and stays.
+        if let Some(own) = core.peer_of(gid)
+            && let Some(peer) = core.peers.get_mut(own)
+        {
+            peer.record = Some(record);
+            peer.pins += 1;
+        }
+        Ok(core)
     }
 
     /// The device, to drive and to ask; its objects are the core's.
@@ -121,213 +123,232 @@ impl<D: Device> Core<D> {
 
     /// This node's GID.
     pub fn gid(&self) -> Gid {
-        todo!()
+        self.gid
     }
 
     /// What others must know of this node.
     pub fn record(&self) -> NodeRecord {
-        todo!()
+        self.record
     }
 
     /// The configuration.
     pub fn config(&self) -> &Config {
-        todo!()
-    }
-
-    // Membership: what the registry tells.
-
-    /// The meta servers, the preferred one first. RC QPs to them are made at once.
-    pub fn set_meta_servers(&mut self, servers: &[MetaServer], now: Time) {
-        todo!()
-    }
-
-    /// A node went away (`None`) or came with this record: the DCCache forgets another one.
-    pub fn node_changed(&mut self, gid: Gid, record: Option<NodeRecord>, now: Time) {
-        todo!()
-    }
-
-    /// Takes the meta server's role: makes the table of nodes, for `capacity` of them.
-    pub fn serve_meta(&mut self, capacity: u32) -> Result<MetaServer, CoreError> {
-        todo!()
-    }
-
-    /// Writes a node's record into the table; a meta server's call.
-    pub fn meta_put(&mut self, gid: Gid, record: NodeRecord) -> Result<(), CoreError> {
-        todo!()
-    }
-
-    /// Takes a node out of the table; whether it was there.
-    pub fn meta_remove(&mut self, gid: Gid) -> bool {
-        todo!()
-    }
-
-    // Clients.
-
-    /// Admits a client.
-    pub fn client_open(&mut self, limits: ClientLimits) -> Result<ClientId, CoreError> {
-        todo!()
-    }
-
-    /// The client is gone: its VQPs and regions go, as soon as nothing in flight needs them.
-    pub fn client_close(&mut self, client: ClientId, now: Time) {
-        todo!()
-    }
-
-    /// Whether anything of a closed client is left.
-    pub fn client_is_gone(&self, client: ClientId) -> bool {
-        todo!()
-    }
-
-    // Memory.
-
-    /// Registers memory for a client. Peers find it in ValidMR if `access` opens it to them.
-    pub fn reg_mr(
-        &mut self,
-        client: ClientId,
-        memory: D::Memory,
-        iova: Option<u64>,
-        access: AccessFlags,
-    ) -> Result<MrInfo, CoreError> {
-        todo!()
-    }
-
-    /// Deregisters a region: no new WR may use it; once peers' leases have run out and work in
-    /// flight has ended, [`Event::Deregistered`] comes.
-    pub fn dereg_mr(
-        &mut self,
-        client: ClientId,
-        lkey: u32,
-        token: u64,
-        now: Time,
-    ) -> Result<(), CoreError> {
-        todo!()
-    }
-
-    // VQPs.
-
-    /// Creates a VQP (Algorithm 1, `vqp_create`).
-    pub fn vqp_create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
-        todo!()
-    }
-
-    /// Destroys a VQP. What it has outstanding completes to nobody.
-    pub fn vqp_destroy(
-        &mut self,
-        client: ClientId,
-        vqp: VqpId,
-        now: Time,
-    ) -> Result<(), CoreError> {
-        todo!()
-    }
-
-    /// Lets messages to `port` of this node come to the VQP. Port 0 takes a free one; returns the
-    /// port.
-    pub fn qbind(&mut self, client: ClientId, vqp: VqpId, port: u16) -> Result<u16, CoreError> {
-        todo!()
-    }
-
-    /// Connects a VQP (Algorithm 1, `vqp_connect`). `Ok(Some)` if that was at hand; otherwise
-    /// [`Event::Connected`] with the token follows.
-    pub fn qconnect(
-        &mut self,
-        client: ClientId,
-        vqp: VqpId,
-        gid: Gid,
-        port: u16,
-        options: ConnectOptions,
-        token: u64,
-        now: Time,
-    ) -> Result<Option<Via>, CoreError> {
-        todo!()
-    }
-
-    /// Gets the metadata of many peers at once, ahead of connecting. [`Event::Warmed`] follows.
-    pub fn warm(
-        &mut self,
-        client: ClientId,
-        gids: &[Gid],
-        token: u64,
-        now: Time,
-    ) -> Result<(), CoreError> {
-        todo!()
-    }
-
-    /// Posts send WRs (Algorithm 2, `post_send_virtualized`). On an error the WRs before the
-    /// refused one are posted. What only the peer can refuse, its region above all, is told by a
-    /// completion.
-    pub fn post_send(
-        &mut self,
-        client: ClientId,
-        vqp: VqpId,
-        wrs: &[SendWr<'_>],
-        now: Time,
-    ) -> Result<(), (usize, PostError)> {
-        todo!()
-    }
-
-    /// Posts receives.
-    pub fn post_recv(
-        &mut self,
-        client: ClientId,
-        vqp: VqpId,
-        wrs: &[RecvWr<'_>],
-        now: Time,
-    ) -> Result<(), (usize, PostError)> {
-        todo!()
+        &self.config
     }
 
     /// Takes completions of all VQPs of a client, oldest first; returns how many.
     pub fn poll_completions(&mut self, client: ClientId, into: &mut [Completion]) -> usize {
-        todo!()
+        let Some(client) = self.clients.get_mut(client.0) else { return 0 };
+        let count = client.completions.len().min(into.len());
+        for (slot, completion) in into.iter_mut().zip(client.completions.drain(..count)) {
+            *slot = completion;
+        }
+        client.pending = client.pending.saturating_sub(count as u32);
+        count
     }
 
     /// Takes an event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
-        todo!()
+        self.events.pop_front()
     }
 
     /// A client that has completions to take, each once until more come: what a host that serves
     /// many asks instead of looking at all.
     pub fn poll_ready(&mut self) -> Option<ClientId> {
-        todo!()
+        while let Some(id) = self.ready_clients.pop_front() {
+            if let Some(client) = self.clients.get_mut(id) {
+                client.ready = false;
+                if !client.completions.is_empty() {
+                    return Some(ClientId(id));
+                }
+            }
+        }
+        None
     }
 
     /// Drives the device, takes what it completed and does what is due. Returns whether anything
     /// happened.
     pub fn poll(&mut self, now: Time) -> bool {
-        todo!()
+        let mut busy = false;
+        let mut wcs = core::mem::take(&mut self.wcs);
+        for _ in 0..BATCHES_MAX {
+            // One queue for all, and it drives the device when there is nothing: a poll looks at
+            // the network once.
+            let Ok(count) = self.device.poll_cq(self.pool.cq, &mut wcs) else { break };
+            for wc in &wcs[..count] {
+                self.complete(wc, now);
+            }
+            busy |= count > 0;
+            self.repost_receives();
+            self.serve_dirty(now);
+            if count < BATCH {
+                break;
+            }
+        }
+        self.wcs = wcs;
+        busy | self.attend(now)
     }
 
     /// When [`Core::poll`] must be called next, if nothing comes from the device before.
     pub fn poll_timeout(&self) -> Option<Time> {
-        todo!()
+        let closing = self.closing.front().map(|(due, _)| *due);
+        let lookup = self.lookups.next_deadline();
+        closing.into_iter().chain(lookup).min()
     }
 
-    // What is.
+    /// Does what is due by the clock.
+    fn attend(&mut self, now: Time) -> bool {
+        let mut busy = self.expire_lookups(now);
+        while self.closing.front().is_some_and(|(due, _)| *due <= now) {
+            let Some((_, slot)) = self.closing.pop_front() else { break };
+            self.try_release_mr(slot, now);
+            busy = true;
+        }
+        busy
+    }
+
+    /// One completion of the device's.
+    fn complete(&mut self, wc: &Wc, now: Time) {
+        match WrId::decode(wc.wr_id) {
+            Some(WrId::User { vqp, seq, second }) => {
+                self.complete_user(vqp, seq, second, wc.status, now);
+            }
+            Some(WrId::Op(op)) => self.complete_op(op, wc.status, now),
+            Some(WrId::Recv(buffer)) => self.read_buffers.push(buffer),
+            Some(WrId::Control(_)) | None => self.stats.completions_unknown += 1,
+        }
+    }
+
+    /// Gives receive buffers back that were read.
+    fn repost_receives(&mut self) {
+        if self.read_buffers.is_empty() {
+            return;
+        }
+        if self.pool.post_receives(&mut self.device, &self.read_buffers).is_err() {
+            self.stats.device_refusals += 1;
+        }
+        self.read_buffers.clear();
+    }
 
     /// A VQP's state.
     pub fn vqp_info(&self, client: ClientId, vqp: VqpId) -> Result<VqpInfo, CoreError> {
-        todo!()
+        let entry = self.vqps.get(vqp.0).filter(|entry| entry.client == client.0 && !entry.zombie);
+        entry.map(|entry| self.info_of(entry)).ok_or(CoreError::NoSuchVqp(vqp))
     }
 
     /// All VQPs.
     pub fn vqps(&self) -> impl Iterator<Item = VqpInfo> + '_ {
-        core::iter::empty()
+        self.vqps.iter().filter(|(_, vqp)| !vqp.zombie).map(|(_, vqp)| self.info_of(vqp))
     }
 
     /// All peers that are remembered.
     pub fn peers(&self) -> impl Iterator<Item = PeerInfo> + '_ {
-        core::iter::empty()
+        self.peers.slots.iter().map(|(_, peer)| PeerInfo {
+            gid: peer.gid,
+            vqps: peer.vqps,
+            rc_qps: u32::from(peer.rc.is_some()),
+            ops: peer.ops,
+            bytes: peer.bytes,
+        })
     }
 
     /// The counters.
-    pub fn stats(&self) -> &Stats {
-        todo!()
+    pub fn stats(&self) -> Stats {
+        Stats {
+            clients: u64::from(self.clients.len()),
+            vqps: u64::from(self.vqps.len()),
+            mrs: self.mrs.iter().count() as u64,
+            peers: u64::from(self.peers.slots.len()),
+            ..self.stats
+        }
     }
 
     /// Bytes that connections take: the pool, the peers, the caches; without message buffers, as
     /// KRCORE counts them (section 5.2, figure 15a).
     pub fn connection_bytes(&self) -> u64 {
-        todo!()
+        // What a QP's send queue holds at the device: a WQE of 64 bytes and an SGE of 16 for each
+        // piece, which is what mlx5 takes.
+        let wqe = 64 + 16 * u64::from(self.config.max_sge);
+        let queues: u64 = self.lanes.qps.iter().map(|qp| u64::from(qp.depth) * wqe).sum();
+        let tables = self.lanes.bytes() + self.peers.bytes() + self.store.bytes();
+        queues + tables + self.ops.bytes() + self.lookups.bytes()
     }
+
+    fn info_of(&self, vqp: &Vqp) -> VqpInfo {
+        VqpInfo {
+            vqp: VqpId(vqp.id),
+            client: ClientId(vqp.client),
+            state: vqp.state,
+            bound: (vqp.bound != 0).then_some(vqp.bound),
+            peer: self.peers.get(vqp.peer).map(|peer| (peer.gid, vqp.peer_port)),
+            via: vqp.via,
+            class: vqp.class,
+            outstanding: vqp.sq.len(),
+            transfers: vqp.transfers,
+        }
+    }
+
+    /// The peer of a GID, new if need be; none when as many are in use as may be.
+    pub(crate) fn peer_of(&mut self, gid: Gid) -> Option<u32> {
+        let (peer, freed) = self.peers.find_or_insert(gid, &mut self.rng)?;
+        if let Some(ah) = freed {
+            // It fails only if it is no handle, and then there is nothing to free.
+            let _ = self.device.destroy_ah(ah);
+        }
+        Some(peer)
+    }
+
+    /// The address handle of a peer, made if need be.
+    pub(crate) fn address_of(&mut self, peer: u32) -> Result<Ah, VerbsError> {
+        let what = "the peer is not remembered";
+        let entry = self.peers.get_mut(peer).ok_or(VerbsError::InvalidArgument { what })?;
+        if let Some(ah) = entry.ah {
+            return Ok(ah);
+        }
+        let av = AddressVector { dgid: entry.gid, ..AddressVector::default() };
+        let ah = self.device.create_ah(self.pool.pd, av)?;
+        entry.ah = Some(ah);
+        Ok(ah)
+    }
+
+    /// A client that is not closed.
+    pub(crate) fn open_client(&mut self, client: ClientId) -> Result<&mut Client, CoreError> {
+        let entry = self.clients.get_mut(client.0).filter(|entry| !entry.closed);
+        entry.ok_or(CoreError::NoSuchClient(client))
+    }
+
+    /// A VQP of a client's.
+    pub(crate) fn own_vqp(&mut self, client: ClientId, vqp: VqpId) -> Result<&mut Vqp, CoreError> {
+        let entry = self.vqps.get_mut(vqp.0);
+        let own = entry.filter(|entry| entry.client == client.0 && !entry.zombie);
+        own.map(|entry| &mut **entry).ok_or(CoreError::NoSuchVqp(vqp))
+    }
+}
+
+/// A table in registered memory that peers may read.
+pub(crate) fn create_table<D: Device>(
+    device: &mut D,
+    pd: elver_verbs::Pd,
+    layout: Layout,
+    rng: &mut Rng,
+) -> Result<(Table<D::Memory>, MrInfo), CoreError> {
+    let memory = device.alloc_memory(layout.table_bytes())?;
+    let id = TableId { seed: rng.next_u64(), incarnation: rng.next_u32() };
+    let table = Table::create(memory.clone(), layout, id).map_err(|_| no_table())?;
+    let mr = device.reg_mr(pd, memory, None, AccessFlags::REMOTE_READ)?;
+    Ok((table, mr))
+}
+
+/// A layout, or what is wrong with the number that it was asked for.
+pub(crate) fn layout(made: Result<Layout, elver_kv::LayoutError>) -> Result<Layout, CoreError> {
+    made.map_err(|error| CoreError::OutOfRange {
+        name: error.name,
+        value: error.value,
+        min: error.min,
+        max: error.max,
+    })
+}
+
+pub(crate) fn no_table() -> VerbsError {
+    VerbsError::InvalidArgument { what: "the device's memory does not hold a table" }
 }

@@ -1,16 +1,75 @@
 use elver_verbs::Gid;
 
-/// Counters of a core, by name. Each only grows, but for the gauges at its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of a core, by name. Each only grows, but for the gauges, which say so.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Stats {
+            /// Every counter with its name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+stats! {
     /// `qconnect`s that found an RC QP.
-    pub connects_rc: u64,
+    connects_rc,
     /// `qconnect`s that found the metadata in the DCCache.
-    pub connects_cached: u64,
+    connects_cached,
     /// `qconnect`s that asked a meta server.
-    pub connects_looked_up: u64,
+    connects_looked_up,
     /// `qconnect`s that failed.
-    pub connects_failed: u64,
+    connects_failed,
+    /// `qconnect`s that were refused since too many waited.
+    connects_busy,
+    /// Look-ups of nodes at meta servers.
+    lookups,
+    /// READs of these.
+    lookup_reads,
+    /// Look-ups that went on at the next meta server.
+    lookups_failed_over,
+    /// Look-ups of regions in peers' ValidMR tables.
+    mr_lookups,
+    /// READs of these.
+    mr_lookup_reads,
+    /// WRs refused since the peer's region does not permit them.
+    mr_refusals,
+    /// WRs taken from clients.
+    send_wrs,
+    /// Bytes of these.
+    send_bytes,
+    /// Calls that posted them to physical QPs.
+    posts,
+    /// WRs that a client was refused when it posted them.
+    posts_refused,
+    /// Receives taken from clients.
+    recv_wrs,
+    /// Completions given to clients.
+    completions,
+    /// Completions that no WR was known for: 0 unless the core is at fault.
+    completions_unknown,
+    /// WRs that the device refused although the core had checked them: 0 unless it is at fault.
+    device_refusals,
+    /// VQPs that went to their error state.
+    vqp_errors,
+    /// Lanes that failed and were set going again.
+    lanes_reset,
+    /// WRs of others on such a lane that were posted again.
+    wrs_reposted,
+    /// Clients now: a gauge.
+    clients,
+    /// VQPs now, those going included: a gauge.
+    vqps,
+    /// Regions now: a gauge.
+    mrs,
+    /// Peers remembered now: a gauge.
+    peers,
 }
 
 /// A peer node as this one knows it.
@@ -26,4 +85,17 @@ pub struct PeerInfo {
     pub ops: u64,
     /// Bytes of these.
     pub bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_its_name() {
+        let stats = Stats { lookups: 3, peers: 9, ..Stats::default() };
+        let found: Vec<_> = stats.iter().filter(|(_, value)| *value > 0).collect();
+        assert_eq!(found, [("lookups", 3), ("peers", 9)]);
+    }
+    use alloc::vec::Vec;
 }

@@ -181,6 +181,24 @@ pub enum PostError {
     /// Receives go to the QP's SRQ.
     #[error("the QP uses an SRQ; post receives there")]
     UsesSrq,
+    /// A virtual QP's WR has a piece that lies in no region of its owner's, or in one that does not
+    /// let the operation write. Physical QPs tell this by a completion.
+    #[error("{length} bytes at {addr:#x} are not open to this WR under lkey {lkey:#x}")]
+    LocalAccess {
+        /// Address of the piece.
+        addr: u64,
+        /// Its length in bytes.
+        length: u32,
+        /// Its key.
+        lkey: u32,
+    },
+    /// A virtual QP's atomic is on a word that is not aligned to 8 bytes. Physical QPs tell this by
+    /// a completion.
+    #[error("an atomic needs a word aligned to 8 bytes, and {addr:#x} is not")]
+    AtomicAlignment {
+        /// Address of the word.
+        addr: u64,
+    },
 }
 
 /// Kinds of objects, for errors.

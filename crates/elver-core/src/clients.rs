@@ -1,0 +1,227 @@
+//! Clients and their VQPs: coming and going.
+
+use alloc::boxed::Box;
+
+use elver_verbs::{Device, Time};
+
+use crate::client::Client;
+use crate::mr::LocalHit;
+use crate::recv_ring::RecvRing;
+use crate::ring::{NONE, SendRing};
+use crate::vqp::{Vqp, Wait};
+use crate::{
+    ClientId, ClientLimits, ConnectError, Core, CoreError, Event, VqpId, VqpInit, VqpState,
+};
+
+/// The ports that `qbind` takes from when it is asked for any.
+const FREE_PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
+
+impl<D: Device> Core<D> {
+    /// Admits a client.
+    pub fn client_open(&mut self, limits: ClientLimits) -> Result<ClientId, CoreError> {
+        let limit = u64::from(self.clients.limit());
+        let id = self.clients.insert(&mut self.rng, |_| Client::new(limits));
+        let full = CoreError::Limit { what: "clients", limit, setting: "clients" };
+        id.map(ClientId).ok_or(full)
+    }
+
+    /// The client is gone: its VQPs and regions go, as soon as nothing in flight needs them.
+    pub fn client_close(&mut self, client: ClientId, now: Time) {
+        let Ok(entry) = self.open_client(client) else { return };
+        entry.closed = true;
+        entry.completions.clear();
+        let vqps = entry.vqps.clone();
+        for vqp in vqps {
+            self.bury(vqp, now);
+        }
+        self.close_mrs_of(client, now);
+        self.forget_client(client.0);
+    }
+
+    /// Whether nothing of a closed client is left.
+    pub fn client_is_gone(&self, client: ClientId) -> bool {
+        self.clients.get(client.0).is_none()
+    }
+
+    /// Creates a VQP (Algorithm 1, `vqp_create`).
+    pub fn vqp_create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
+        let max = u64::from(self.config.max_vqp_wr);
+        let sizes = [("max_send_wr", init.max_send_wr), ("max_recv_wr", init.max_recv_wr)];
+        for (name, value) in sizes {
+            let value = u64::from(value);
+            if value > max {
+                return Err(CoreError::OutOfRange { name, value, min: 0, max });
+            }
+        }
+        let limit = self.vqps.limit();
+        let entry = self.open_client(client)?;
+        let quota = entry.limits.vqps;
+        if entry.vqps.len() as u32 >= quota {
+            let limit = u64::from(quota);
+            return Err(CoreError::Limit { what: "VQPs of a client", limit, setting: "vqps" });
+        }
+        let client_at = entry.vqps.len() as u32;
+        let (max_sge, max_inline) = (self.config.max_sge, self.pool.max_inline);
+        let made = self.vqps.insert(&mut self.rng, |id| {
+            Box::new(Vqp {
+                id,
+                client: client.0,
+                client_at,
+                class: init.class,
+                sig_all: init.sq_sig_all,
+                state: VqpState::Idle,
+                zombie: false,
+                via: None,
+                bound: 0,
+                peer: NONE,
+                peer_port: 0,
+                peer_vqp: 0,
+                lane: NONE,
+                dest: None,
+                sq: SendRing::new(init.max_send_wr, max_sge, max_inline),
+                rq: RecvRing::new(init.max_recv_wr, max_sge),
+                inflight: 0,
+                wait: Wait::Nothing,
+                ready: false,
+                rewound: false,
+                watch: false,
+                fault: None,
+                deficit: 0,
+                attempt: 0,
+                token: 0,
+                transfers: 0,
+                local: LocalHit::NONE,
+                remote: Vqp::NO_REMOTE,
+            })
+        });
+        let full = CoreError::Limit { what: "VQPs", limit: u64::from(limit), setting: "max_vqps" };
+        let id = made.ok_or(full)?;
+        self.open_client(client)?.vqps.push(id);
+        Ok(VqpId(id))
+    }
+
+    /// Destroys a VQP. What it has outstanding completes to nobody.
+    pub fn vqp_destroy(
+        &mut self,
+        client: ClientId,
+        vqp: VqpId,
+        now: Time,
+    ) -> Result<(), CoreError> {
+        self.own_vqp(client, vqp)?;
+        self.bury(vqp.0, now);
+        Ok(())
+    }
+
+    /// Lets messages to `port` of this node come to the VQP. Port 0 takes a free one; returns the
+    /// port.
+    pub fn qbind(&mut self, client: ClientId, vqp: VqpId, port: u16) -> Result<u16, CoreError> {
+        let entry = self.own_vqp(client, vqp)?;
+        if entry.bound != 0 {
+            return Err(CoreError::State { state: "bound", call: "qbind" });
+        }
+        let port = match port {
+            0 => self.free_port().ok_or(CoreError::Limit {
+                what: "free ports",
+                limit: FREE_PORTS.len() as u64,
+                setting: "ports",
+            })?,
+            port if self.ports.contains_key(&port) => return Err(CoreError::PortInUse { port }),
+            port => port,
+        };
+        self.ports.insert(port, vqp.0);
+        self.own_vqp(client, vqp)?.bound = port;
+        Ok(port)
+    }
+
+    /// A port that nobody is bound to, from a random place on.
+    fn free_port(&mut self) -> Option<u16> {
+        let count = FREE_PORTS.len() as u32;
+        let start = self.rng.next_u32() % count;
+        let ports = (0..count).map(|n| FREE_PORTS.start() + ((start + n) % count) as u16);
+        ports.into_iter().find(|port| !self.ports.contains_key(port))
+    }
+
+    /// The client is done with a VQP. It goes at once, or when nothing of its is in flight.
+    pub(crate) fn bury(&mut self, id: u32, now: Time) {
+        self.cancel_connect(id);
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if core::mem::replace(&mut vqp.zombie, true) {
+            return;
+        }
+        vqp.state = VqpState::Error;
+        if vqp.bound != 0 {
+            self.ports.remove(&vqp.bound);
+        }
+        if let Some(client) = self.clients.get_mut(vqp.client) {
+            let at = vqp.client_at as usize;
+            client.vqps.swap_remove(at);
+            client.zombies += 1;
+            if let Some(&moved) = client.vqps.get(at)
+                && let Some(moved) = self.vqps.get_mut(moved)
+            {
+                moved.client_at = at as u32;
+            }
+        }
+        self.settle(id, now);
+    }
+
+    /// To be called for a VQP in its error state whenever nothing of its may be left on a lane: what
+    /// it still holds is flushed, and a zombie goes.
+    pub(crate) fn settle(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.inflight > 0 {
+            vqp.watch = true;
+            return;
+        }
+        vqp.watch = false;
+        self.flush(id, now);
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if !vqp.zombie {
+            return;
+        }
+        let client = vqp.client;
+        self.detach(id);
+        self.vqps.remove(id);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.zombies -= 1;
+        }
+        self.forget_client(client);
+    }
+
+    /// A `qconnect` that is pending ends without a result.
+    pub(crate) fn cancel_connect(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.state != VqpState::Connecting {
+            return;
+        }
+        vqp.state = VqpState::Idle;
+        vqp.attempt = vqp.attempt.wrapping_add(1);
+        self.lookups.waiting = self.lookups.waiting.saturating_sub(1);
+        let (client, vqp, token) = (ClientId(vqp.client), VqpId(id), vqp.token);
+        let result = Err(ConnectError::Cancelled);
+        self.events.push_back(Event::Connected { client, token, vqp, result });
+    }
+
+    /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
+    pub(crate) fn detach(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let (peer, lane) = (vqp.peer, vqp.lane);
+        (vqp.peer, vqp.lane, vqp.dest, vqp.via) = (NONE, NONE, None, None);
+        (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);
+        if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
+            lane.vqps = lane.vqps.saturating_sub(1);
+        }
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.vqps = entry.vqps.saturating_sub(1);
+            self.peers.rest(peer);
+        }
+    }
+
+    /// Lets go of a closed client of which nothing is left.
+    pub(crate) fn forget_client(&mut self, id: u32) {
+        let Some(client) = self.clients.get(id) else { return };
+        if client.closed && client.mrs == 0 && client.zombies == 0 {
+            self.clients.remove(id);
+        }
+    }
+}

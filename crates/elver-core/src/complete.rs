@@ -1,0 +1,247 @@
+//! Completions: from physical WRs to those of VQPs, in order.
+
+use elver_verbs::{Device, SendFlags, SendOp, Time, Wc, WcStatus};
+
+use crate::recovery::Verdict;
+use crate::ring::{NONE, SqEntry};
+use crate::vqp::Wait;
+use crate::wr_id::SEQ_MASK;
+use crate::{Completion, Core, VqpId, VqpState};
+
+impl<D: Device> Core<D> {
+    /// A physical WR of a VQP has completed: on success, all WRs of the VQP up to this one.
+    pub(crate) fn complete_user(
+        &mut self,
+        id: u32,
+        seq: u32,
+        second: bool,
+        status: WcStatus,
+        now: Time,
+    ) {
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            self.stats.completions_unknown += 1;
+            return;
+        };
+        let lane = vqp.lane;
+        let behind = seq.wrapping_sub(vqp.sq.done) & SEQ_MASK;
+        if status != WcStatus::Success {
+            return self.complete_failed(id, behind, second, status, now);
+        }
+        if behind >= vqp.sq.posted.wrapping_sub(vqp.sq.done) {
+            self.stats.completions_unknown += 1;
+            return;
+        }
+        let count = self.execute(id, behind + 1);
+        self.account(lane, count);
+        self.retire(id, now);
+        self.drained(id, now);
+    }
+
+    /// The first `entries` WRs of a VQP that are on its lane have been executed. Returns how many
+    /// physical WRs these were.
+    #[inline]
+    fn execute(&mut self, id: u32, entries: u32) -> u32 {
+        let Some(vqp) = self.vqps.get_mut(id) else { return 0 };
+        let mut count = 0;
+        for _ in 0..entries {
+            let entry = vqp.sq.entry_mut(vqp.sq.done);
+            count += entry.cost();
+            vqp.sq.done = vqp.sq.done.wrapping_add(1);
+        }
+        vqp.inflight = vqp.inflight.saturating_sub(count);
+        count
+    }
+
+    /// A physical WR of a VQP failed, or was flushed. `behind` counts from the VQP's first WR that
+    /// is not done.
+    #[cold]
+    fn complete_failed(&mut self, id: u32, behind: u32, second: bool, status: WcStatus, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let (lane, peer) = (vqp.lane, vqp.peer);
+        let verdict = self.lane_failed(lane, status, peer);
+        let mut count = 1;
+        if status != WcStatus::WrFlushErr {
+            // What stood before it on the lane was executed, signalled or not.
+            let Some(vqp) = self.vqps.get(id) else { return };
+            let on_lane = vqp.sq.posted.wrapping_sub(vqp.sq.done);
+            if behind < on_lane {
+                count += self.execute(id, behind);
+            }
+        }
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        vqp.inflight = vqp.inflight.saturating_sub(1);
+        match verdict {
+            Verdict::Innocent if vqp.state == VqpState::Connected => {
+                if !vqp.rewound {
+                    vqp.rewound = true;
+                    self.stats.wrs_reposted += u64::from(vqp.sq.posted.wrapping_sub(vqp.sq.done));
+                    vqp.sq.posted = vqp.sq.done;
+                    self.lanes.lanes[lane as usize].rewound.push(id);
+                }
+            }
+            verdict => {
+                let status = match verdict {
+                    Verdict::Guilty(status) if vqp.state == VqpState::Connected => status,
+                    _ => WcStatus::WrFlushErr,
+                };
+                self.end_failed(id, status, second, now);
+            }
+        }
+        self.account(lane, count);
+        self.drained(id, now);
+        self.try_restart(lane, now);
+    }
+
+    /// The first WR of a VQP that is not done ends with an error, and the VQP with it.
+    fn end_failed(&mut self, id: u32, status: WcStatus, _second: bool, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.sq.done != vqp.sq.posted {
+            vqp.sq.entry_mut(vqp.sq.done).status = status;
+            vqp.sq.done = vqp.sq.done.wrapping_add(1);
+        }
+        self.fail(id, now);
+        self.retire(id, now);
+    }
+
+    /// Somebody may wait for a VQP to have nothing on its lane.
+    #[inline]
+    pub(crate) fn drained(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get(id) else { return };
+        if vqp.watch && vqp.inflight == 0 {
+            self.settle(id, now);
+        }
+    }
+
+    /// Tells the WRs that are done, in order.
+    pub(crate) fn retire(&mut self, id: u32, now: Time) {
+        let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return };
+        let Some(client) = clients.get_mut(vqp.client) else { return };
+        let mut freed = false;
+        let mut told = false;
+        while vqp.sq.head != vqp.sq.done {
+            let seq = vqp.sq.head;
+            let entry = *vqp.sq.entry(seq);
+            if entry.await_fin && vqp.state != VqpState::Error {
+                break;
+            }
+            if entry.mr != NONE {
+                freed |= mrs.remove_user(entry.mr);
+            }
+            for sge in vqp.sq.sges(seq).iter().skip(1).filter(|sge| sge.length > 0) {
+                if let Some(slot) = mrs.slot_of(sge.lkey) {
+                    freed |= mrs.remove_user(slot);
+                }
+            }
+            if entry.slot != NONE {
+                pool.sends.give(entry.slot);
+            }
+            vqp.sq.head = seq.wrapping_add(1);
+            let signaled = entry.flags.contains(SendFlags::SIGNALED);
+            if vqp.zombie || (entry.status == WcStatus::Success && !signaled) {
+                client.pending = client.pending.saturating_sub(1);
+                continue;
+            }
+            let wc = wc_of(&entry, vqp.id);
+            client.completions.push_back(Completion { vqp: VqpId(vqp.id), source: None, wc });
+            stats.completions += 1;
+            told = true;
+        }
+        if told && !client.ready {
+            client.ready = true;
+            ready_clients.push_back(vqp.client);
+        }
+        if freed {
+            self.release_mrs(now);
+        }
+    }
+
+    /// Deregistrations that waited for WRs in flight alone go through.
+    #[cold]
+    fn release_mrs(&mut self, now: Time) {
+        let due = |closing: crate::mr::Closing| closing.due <= now;
+        let slots = self.mrs.iter().filter(|(_, mr)| mr.refs == 0 && mr.closing.is_some_and(due));
+        let slots: alloc::vec::Vec<u32> = slots.map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.try_release_mr(slot, now);
+        }
+    }
+
+    /// A VQP goes to its error state. What is on its lane ends first, then the rest is flushed.
+    pub(crate) fn fail(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.state != VqpState::Error {
+            vqp.state = VqpState::Error;
+            vqp.wait = Wait::Nothing;
+            self.stats.vqp_errors += 1;
+        }
+        self.settle(id, now);
+    }
+
+    /// The next WR of a VQP that is to be posted ends with an error, and the VQP with it.
+    pub(crate) fn fail_next(&mut self, id: u32, status: WcStatus, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.state != VqpState::Error {
+            vqp.fault = Some(status);
+        }
+        self.fail(id, now);
+    }
+
+    /// Ends all that a VQP in its error state holds. Nothing of its is on a lane.
+    pub(crate) fn flush(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let mut fault = vqp.fault.take();
+        while vqp.sq.done != vqp.sq.tail {
+            let status = fault.take().unwrap_or(WcStatus::WrFlushErr);
+            vqp.sq.entry_mut(vqp.sq.done).status = status;
+            vqp.sq.done = vqp.sq.done.wrapping_add(1);
+        }
+        vqp.sq.posted = vqp.sq.tail;
+        self.retire(id, now);
+        self.flush_receives(id);
+    }
+
+    /// Ends the receives of a VQP in its error state.
+    fn flush_receives(&mut self, id: u32) {
+        let Core { vqps, clients, stats, ready_clients, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return };
+        let Some(client) = clients.get_mut(vqp.client) else { return };
+        while vqp.rq.head != vqp.rq.tail {
+            let entry = *vqp.rq.entry(vqp.rq.head);
+            vqp.rq.head = vqp.rq.head.wrapping_add(1);
+            if vqp.zombie {
+                client.pending = client.pending.saturating_sub(1);
+                continue;
+            }
+            let wc = Wc {
+                wr_id: entry.wr_id,
+                status: WcStatus::WrFlushErr,
+                opcode: elver_verbs::WcOpcode::Recv,
+                qp_num: vqp.id,
+                ..Wc::default()
+            };
+            client.completions.push_back(Completion { vqp: VqpId(vqp.id), source: None, wc });
+            stats.completions += 1;
+            if !client.ready {
+                client.ready = true;
+                ready_clients.push_back(vqp.client);
+            }
+        }
+        vqp.rq.next = vqp.rq.tail;
+    }
+}
+
+/// The completion of a WR, as its user sees it.
+#[inline]
+fn wc_of(entry: &SqEntry, vqp: u32) -> Wc {
+    let reads =
+        matches!(entry.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+    Wc {
+        wr_id: entry.wr_id,
+        status: entry.status,
+        opcode: entry.op.opcode().wc_opcode(),
+        byte_len: if reads { entry.length } else { 0 },
+        qp_num: vqp,
+        ..Wc::default()
+    }
+}

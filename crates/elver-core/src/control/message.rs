@@ -1,0 +1,413 @@
+use elver_verbs::{Mtu, qpn_valid};
+use thiserror::Error;
+
+use crate::{Class, NODE_RECORD_BYTES, NodeRecord, RecordError};
+
+/// Longest control message in bytes.
+pub const CONTROL_BYTES_MAX: usize = HEADER_BYTES + CONNECT_BYTES;
+
+const MAGIC: [u8; 4] = *b"ElvC";
+const VERSION: u8 = 1;
+const HEADER_BYTES: usize = 16;
+const CONNECT_BYTES: usize = 12 + NODE_RECORD_BYTES;
+
+/// A message between two cores over their UD QPs.
+///
+/// ```text
+///   0  magic "ElvC"                           4
+///   4  version (1), kind, zero                1, 1, 2
+///   8  id of the request                      8
+///   16 body, of the length that the kind has
+/// ```
+///
+/// All numbers are little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlMessage {
+    /// Drawn at random by who asks; the answer repeats it.
+    pub id: u64,
+    /// What it says.
+    pub body: ControlBody,
+}
+
+/// What a control message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlBody {
+    /// Asks.
+    Request(Request),
+    /// Answers.
+    Answer(Answer),
+}
+
+/// What one core asks of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Make an RC QP and connect it to this one.
+    RcConnect {
+        /// The asker's end.
+        end: RcEnd,
+        /// Whose traffic the QP is for.
+        class: Class,
+        /// Whether it serves one VQP alone instead of the pool.
+        leased: bool,
+        /// How else to reach the asker.
+        record: NodeRecord,
+    },
+    /// Move all VQPs off an RC QP, let its work end and destroy it. The answer comes then.
+    RcClose {
+        /// The asked node's end.
+        qpn: u32,
+        /// The asker's end.
+        peer_qpn: u32,
+    },
+    /// Tell your record (the RPC that KRCORE compares its meta server with).
+    Meta,
+}
+
+/// One end of an RC connection, as the other must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RcEnd {
+    /// Its QPN.
+    pub qpn: u32,
+    /// The PSN that it sends first.
+    pub psn: u32,
+    /// The largest path MTU that it carries.
+    pub mtu: Mtu,
+}
+
+/// What a core answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The RC QP is made and connected.
+    Accepted(RcEnd),
+    /// The RC QP is gone, or there was none.
+    Closed,
+    /// The record.
+    Record(NodeRecord),
+    /// Too much to do: ask again after so many microseconds.
+    Busy {
+        /// How long to wait.
+        retry_after_us: u32,
+    },
+    /// No.
+    Refused(Refusal),
+    /// The request came and is worked on.
+    Working,
+}
+
+/// Why a core refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    /// All RC QPs are in use.
+    NoRoom = 1,
+    /// It asks the same of the asker, and its own request goes first.
+    Crossed = 2,
+    /// Its device failed.
+    Device = 3,
+}
+
+/// Bytes that are no control message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ControlError {
+    /// Too short, or not as long as its kind is.
+    #[error("{given} bytes, but a message of this kind has {expected}")]
+    Length {
+        /// Bytes given.
+        given: usize,
+        /// Bytes needed.
+        expected: usize,
+    },
+    /// Not of this protocol.
+    #[error("no control message")]
+    Magic,
+    /// Another version of it.
+    #[error("control message of version {given}; this side knows version {VERSION} alone")]
+    Version {
+        /// The version that it names.
+        given: u8,
+    },
+    /// Unknown kind.
+    #[error("unknown kind {given:#04x}")]
+    Kind {
+        /// The kind as given.
+        given: u8,
+    },
+    /// A field holds what it never holds, or a reserved one is not zero.
+    #[error("field {name} holds {given:#x}")]
+    Field {
+        /// Name of the field.
+        name: &'static str,
+        /// What it holds.
+        given: u32,
+    },
+    /// The record in it is none.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+impl ControlMessage {
+    /// Writes the message to the front of `into`; returns its length.
+    pub fn encode(&self, into: &mut [u8; CONTROL_BYTES_MAX]) -> usize {
+        let len = HEADER_BYTES + body_bytes(self.kind()).expect("our own kinds are known");
+        into[..len].fill(0);
+        into[..4].copy_from_slice(&MAGIC);
+        into[4] = VERSION;
+        into[5] = self.kind();
+        into[8..16].copy_from_slice(&self.id.to_le_bytes());
+        let body = &mut into[HEADER_BYTES..len];
+        match self.body {
+            ControlBody::Request(Request::RcConnect { end, class, leased, record }) => {
+                put_end(body, end);
+                body[9] = class_code(class);
+                body[10] = u8::from(leased);
+                body[12..].copy_from_slice(&record.encode());
+            }
+            ControlBody::Request(Request::RcClose { qpn, peer_qpn }) => {
+                put_word(body, 0, qpn);
+                put_word(body, 4, peer_qpn);
+            }
+            ControlBody::Answer(Answer::Accepted(end)) => put_end(body, end),
+            ControlBody::Answer(Answer::Record(record)) => body.copy_from_slice(&record.encode()),
+            ControlBody::Answer(Answer::Busy { retry_after_us }) => {
+                put_word(body, 0, retry_after_us);
+            }
+            ControlBody::Answer(Answer::Refused(refusal)) => put_word(body, 0, refusal as u32),
+            ControlBody::Request(Request::Meta)
+            | ControlBody::Answer(Answer::Closed | Answer::Working) => {}
+        }
+        len
+    }
+
+    /// The message that `bytes` encode, checked: what decodes encodes to the same bytes.
+    pub fn decode(bytes: &[u8]) -> Result<ControlMessage, ControlError> {
+        let given = bytes.len();
+        if given < HEADER_BYTES {
+            return Err(ControlError::Length { given, expected: HEADER_BYTES });
+        }
+        let (header, body) = bytes.split_at(HEADER_BYTES);
+        if header[..4] != MAGIC {
+            return Err(ControlError::Magic);
+        }
+        if header[4] != VERSION {
+            return Err(ControlError::Version { given: header[4] });
+        }
+        let kind = header[5];
+        let expected = HEADER_BYTES + body_bytes(kind).ok_or(ControlError::Kind { given: kind })?;
+        if given != expected {
+            return Err(ControlError::Length { given, expected });
+        }
+        zero("reserved", u32::from(header[6]) | u32::from(header[7]) << 8)?;
+        let id = u64::from(word(header, 8)) | u64::from(word(header, 12)) << 32;
+        Ok(ControlMessage { id, body: decode_body(kind, body)? })
+    }
+
+    fn kind(&self) -> u8 {
+        match self.body {
+            ControlBody::Request(Request::RcConnect { .. }) => 1,
+            ControlBody::Request(Request::RcClose { .. }) => 2,
+            ControlBody::Request(Request::Meta) => 3,
+            ControlBody::Answer(Answer::Accepted(_)) => 0x81,
+            ControlBody::Answer(Answer::Closed) => 0x82,
+            ControlBody::Answer(Answer::Record(_)) => 0x83,
+            ControlBody::Answer(Answer::Busy { .. }) => 0x84,
+            ControlBody::Answer(Answer::Refused(_)) => 0x85,
+            ControlBody::Answer(Answer::Working) => 0x86,
+        }
+    }
+}
+
+/// Length of the body of a kind that there is.
+fn body_bytes(kind: u8) -> Option<usize> {
+    Some(match kind {
+        1 => CONNECT_BYTES,
+        2 => 8,
+        3 | 0x82 | 0x86 => 0,
+        0x81 => 12,
+        0x83 => NODE_RECORD_BYTES,
+        0x84 | 0x85 => 4,
+        _ => return None,
+    })
+}
+
+/// The body of a kind that there is, whose length was checked.
+fn decode_body(kind: u8, body: &[u8]) -> Result<ControlBody, ControlError> {
+    Ok(match kind {
+        1 => {
+            let end = get_end(body)?;
+            let class = match body[9] {
+                0 => Class::Low,
+                1 => Class::High,
+                given => return Err(ControlError::Field { name: "class", given: given.into() }),
+            };
+            let leased = match body[10] {
+                flag @ (0 | 1) => flag == 1,
+                given => return Err(ControlError::Field { name: "leased", given: given.into() }),
+            };
+            zero("reserved", body[11].into())?;
+            let record = NodeRecord::decode(&body[12..])?;
+            ControlBody::Request(Request::RcConnect { end, class, leased, record })
+        }
+        2 => ControlBody::Request(Request::RcClose {
+            qpn: number(body, 0, "qpn")?,
+            peer_qpn: number(body, 4, "peer_qpn")?,
+        }),
+        3 => ControlBody::Request(Request::Meta),
+        0x81 => {
+            let end = get_end(body)?;
+            let rest = u32::from(body[9]) | u32::from(body[10]) << 8 | u32::from(body[11]) << 16;
+            zero("reserved", rest)?;
+            ControlBody::Answer(Answer::Accepted(end))
+        }
+        0x82 => ControlBody::Answer(Answer::Closed),
+        0x83 => ControlBody::Answer(Answer::Record(NodeRecord::decode(body)?)),
+        0x84 => ControlBody::Answer(Answer::Busy { retry_after_us: word(body, 0) }),
+        0x85 => ControlBody::Answer(Answer::Refused(match word(body, 0) {
+            1 => Refusal::NoRoom,
+            2 => Refusal::Crossed,
+            3 => Refusal::Device,
+            given => return Err(ControlError::Field { name: "refusal", given }),
+        })),
+        0x86 => ControlBody::Answer(Answer::Working),
+        given => return Err(ControlError::Kind { given }),
+    })
+}
+
+fn put_end(body: &mut [u8], end: RcEnd) {
+    put_word(body, 0, end.qpn);
+    put_word(body, 4, end.psn);
+    body[8] = end.mtu.code();
+}
+
+fn get_end(body: &[u8]) -> Result<RcEnd, ControlError> {
+    let mtu = Mtu::from_code(body[8])
+        .ok_or(ControlError::Field { name: "mtu", given: body[8].into() })?;
+    Ok(RcEnd { qpn: number(body, 0, "qpn")?, psn: number(body, 4, "psn")?, mtu })
+}
+
+fn class_code(class: Class) -> u8 {
+    match class {
+        Class::Low => 0,
+        Class::High => 1,
+    }
+}
+
+/// A number of 24 bits in four bytes.
+fn number(bytes: &[u8], at: usize, name: &'static str) -> Result<u32, ControlError> {
+    let given = word(bytes, at);
+    if qpn_valid(given) { Ok(given) } else { Err(ControlError::Field { name, given }) }
+}
+
+fn zero(name: &'static str, given: u32) -> Result<(), ControlError> {
+    if given == 0 { Ok(()) } else { Err(ControlError::Field { name, given }) }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn put_word(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::tests::{end, record};
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    fn bodies() -> Vec<ControlBody> {
+        let connect = |class, leased| {
+            ControlBody::Request(Request::RcConnect {
+                end: end(7),
+                class,
+                leased,
+                record: record(1),
+            })
+        };
+        let mut all: Vec<ControlBody> = [
+            Answer::Accepted(end(9)),
+            Answer::Closed,
+            Answer::Record(record(2)),
+            Answer::Busy { retry_after_us: u32::MAX },
+            Answer::Refused(Refusal::NoRoom),
+            Answer::Refused(Refusal::Crossed),
+            Answer::Refused(Refusal::Device),
+            Answer::Working,
+        ]
+        .map(ControlBody::Answer)
+        .into();
+        all.extend([connect(Class::Low, false), connect(Class::High, true)]);
+        let close = Request::RcClose { qpn: 0xff_ffff, peer_qpn: 2 };
+        all.extend([close, Request::Meta].map(ControlBody::Request));
+        all
+    }
+
+    fn encoded(body: ControlBody) -> Vec<u8> {
+        let mut bytes = [0xaa; CONTROL_BYTES_MAX];
+        let message = ControlMessage { id: 0x0102_0304_0506_0708, body };
+        let len = message.encode(&mut bytes);
+        bytes[..len].to_vec()
+    }
+
+    #[test]
+    fn messages_survive_the_round_trip() {
+        for body in bodies() {
+            let message = ControlMessage::decode(&encoded(body)).unwrap();
+            assert_eq!(message.body, body);
+            assert_eq!(message.id, 0x0102_0304_0506_0708);
+        }
+    }
+
+    #[test]
+    fn every_other_length_is_refused() {
+        for body in bodies() {
+            let mut bytes = encoded(body);
+            for len in 0..bytes.len() {
+                let cut = ControlMessage::decode(&bytes[..len]);
+                assert!(matches!(cut, Err(ControlError::Length { .. })), "{body:?} cut to {len}");
+            }
+            bytes.push(0);
+            let long = ControlMessage::decode(&bytes);
+            assert!(matches!(long, Err(ControlError::Length { .. })), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn fields_that_never_hold_it_are_named() {
+        let connect = encoded(bodies()[8]);
+        let field = |at: usize, value: u8| {
+            let mut bytes = connect.clone();
+            bytes[at] = value;
+            ControlMessage::decode(&bytes).unwrap_err()
+        };
+        assert_eq!(field(0, 0), ControlError::Magic);
+        assert_eq!(field(4, 2), ControlError::Version { given: 2 });
+        assert_eq!(field(5, 4), ControlError::Kind { given: 4 });
+        assert_eq!(field(6, 1), ControlError::Field { name: "reserved", given: 1 });
+        assert_eq!(field(19, 1), ControlError::Field { name: "qpn", given: 0x0100_0007 });
+        assert_eq!(field(24, 6), ControlError::Field { name: "mtu", given: 6 });
+        assert_eq!(field(25, 2), ControlError::Field { name: "class", given: 2 });
+        assert_eq!(field(26, 2), ControlError::Field { name: "leased", given: 2 });
+        assert_eq!(field(27, 9), ControlError::Field { name: "reserved", given: 9 });
+        assert!(matches!(field(31, 9), ControlError::Record(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_decodes_encodes_to_the_same(
+            which in 0..12usize,
+            at in 6..CONTROL_BYTES_MAX,
+            value: u8,
+        ) {
+            let mut bytes = encoded(bodies()[which]);
+            let at = at.min(bytes.len() - 1);
+            bytes[at] = value;
+            if let Ok(message) = ControlMessage::decode(&bytes) {
+                let mut again = [0; CONTROL_BYTES_MAX];
+                let len = message.encode(&mut again);
+                prop_assert_eq!(&again[..len], &bytes[..]);
+            }
+        }
+    }
+}

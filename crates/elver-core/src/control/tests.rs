@@ -1,0 +1,301 @@
+use alloc::vec::Vec;
+
+use elver_kv::{Descriptor, Layout, TableId};
+use elver_verbs::Mtu;
+use proptest::prelude::{ProptestConfig, proptest};
+
+use super::*;
+use crate::{Class, NodeRecord};
+
+pub(super) fn end(qpn: u32) -> RcEnd {
+    RcEnd { qpn, psn: 0xab_cdef, mtu: Mtu::Mtu4096 }
+}
+
+pub(super) fn record(n: u32) -> NodeRecord {
+    let layout = Layout::for_capacity(100, 4, 20).unwrap();
+    let id = TableId { seed: u64::from(n), incarnation: n };
+    let mrs = Descriptor::new(0x7000_0000, n, layout, id).unwrap();
+    NodeRecord { dctn: n, dc_key: u64::from(n), control_qpn: n, mrs }
+}
+
+const A: ControlAddr = ControlAddr { gid: Gid([1; 16]), qpn: 11 };
+const B: ControlAddr = ControlAddr { gid: Gid([2; 16]), qpn: 22 };
+
+const CONFIG: ControlConfig =
+    ControlConfig { calls_max: 4, waiting_max: 100, serving_max: 3, replies_max: 64 };
+
+fn control() -> Control {
+    Control::new(CONFIG)
+}
+
+fn connect(qpn: u32) -> Request {
+    let (end, record) = (end(qpn), record(1));
+    Request::RcConnect { end, class: Class::Low, leased: false, record }
+}
+
+/// The next datagram of `from`, as bytes, with where it goes.
+fn datagram(from: &mut Control) -> Option<(ControlAddr, Vec<u8>)> {
+    let (to, message) = from.poll_transmit()?;
+    let mut bytes = [0; CONTROL_BYTES_MAX];
+    let len = message.encode(&mut bytes);
+    Some((to, bytes[..len].to_vec()))
+}
+
+/// One request's way from A to B.
+fn deliver(from: &mut Control, to: &mut Control, rng: &mut Rng, now: Time) -> Option<Served> {
+    let (_, bytes) = datagram(from).unwrap();
+    to.handle_datagram(A.gid, A.qpn, &bytes, rng, now)
+}
+
+/// One answer's way from B to A.
+fn reply(from: &mut Control, to: &mut Control, rng: &mut Rng, now: Time) {
+    let (addr, bytes) = datagram(from).unwrap();
+    assert_eq!(addr, A);
+    assert_eq!(to.handle_datagram(B.gid, B.qpn, &bytes, rng, now), None);
+}
+
+#[test]
+fn a_request_is_done_once_and_answered_each_time() {
+    let (mut a, mut b, mut rng) = (control(), control(), Rng::new(1));
+    a.call(B, connect(5), 77, &mut rng, Time(0)).unwrap();
+    let served = deliver(&mut a, &mut b, &mut rng, Time(0)).unwrap();
+    assert_eq!(served.request, connect(5));
+
+    // It comes again before the answer is there.
+    let due = a.poll_timeout().unwrap();
+    assert!((750_000..1_250_000).contains(&due.0), "{due:?}");
+    a.handle_timeout(&mut rng, due);
+    assert_eq!(deliver(&mut a, &mut b, &mut rng, due), None);
+    reply(&mut b, &mut a, &mut rng, due);
+    assert_eq!(a.poll_done(), None, "working on it is no answer");
+
+    // And after it.
+    b.answer(served.ticket, Answer::Accepted(end(9)), due);
+    let (_, lost) = datagram(&mut b).unwrap();
+    let due = a.poll_timeout().unwrap();
+    a.handle_timeout(&mut rng, due);
+    assert_eq!(deliver(&mut a, &mut b, &mut rng, due), None);
+    reply(&mut b, &mut a, &mut rng, due);
+    let done = Done { token: 77, answer: Some(Answer::Accepted(end(9))) };
+    assert_eq!((a.poll_done(), a.poll_done()), (Some(done), None));
+
+    // An answer that comes again means nothing.
+    a.handle_datagram(B.gid, B.qpn, &lost, &mut rng, due);
+    assert_eq!((a.poll_done(), a.poll_timeout(), a.calls()), (None, None, 0));
+    assert_eq!(a.stats(), &ControlStats { retransmitted: 2, stray: 1, ..Default::default() });
+    assert_eq!(b.stats().answered_again, 1);
+}
+
+#[test]
+fn a_silent_peer_is_given_up_after_doubling_waits() {
+    let (mut a, mut rng) = (control(), Rng::new(2));
+    a.call(B, Request::Meta, 1, &mut rng, Time(0)).unwrap();
+    let mut sent = Vec::new();
+    let mut now = Time(0);
+    while a.poll_done().is_none() {
+        while a.poll_transmit().is_some() {
+            sent.push(now.0);
+        }
+        now = a.poll_timeout().unwrap();
+        a.handle_timeout(&mut rng, now);
+    }
+    assert!((PATIENCE_NS..PATIENCE_NS + 2 * RTO_NS_MAX).contains(&now.0), "{now:?}");
+    for (n, pair) in sent.windows(2).enumerate() {
+        let rto = (RTO_NS << n.min(16)).min(RTO_NS_MAX);
+        let range = rto / 4 * 3..rto / 4 * 5 + 1;
+        assert!(range.contains(&(pair[1] - pair[0])), "distance {n}: {pair:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_only_works_on_it_is_given_up_too() {
+    let (mut a, mut b, mut rng) = (control(), control(), Rng::new(3));
+    a.call(B, connect(5), 1, &mut rng, Time(0)).unwrap();
+    deliver(&mut a, &mut b, &mut rng, Time(0)).unwrap();
+    let mut now = Time(0);
+    while a.calls() > 0 {
+        now = a.poll_timeout().unwrap();
+        a.handle_timeout(&mut rng, now);
+        while let Some((_, bytes)) = datagram(&mut a) {
+            assert_eq!(b.handle_datagram(A.gid, A.qpn, &bytes, &mut rng, now), None);
+            reply(&mut b, &mut a, &mut rng, now);
+        }
+    }
+    assert!((PATIENCE_NS_MAX..PATIENCE_NS_MAX + 2 * RTO_NS_MAX).contains(&now.0), "{now:?}");
+    assert_eq!(a.poll_done(), Some(Done { token: 1, answer: None }));
+}
+
+#[test]
+fn numbers_are_bounded_on_both_sides() {
+    let (mut a, mut b, mut rng) = (control(), control(), Rng::new(4));
+    let most = CONFIG.calls_max + CONFIG.waiting_max;
+    for token in 0..most as u64 {
+        a.call(B, connect(5), token, &mut rng, Time(0)).unwrap();
+    }
+    assert_eq!(a.call(B, connect(5), 1_000, &mut rng, Time(0)), None);
+    let sent: Vec<_> = core::iter::from_fn(|| datagram(&mut a)).collect();
+    assert_eq!(sent.len(), CONFIG.calls_max);
+
+    let served: Vec<_> = sent
+        .iter()
+        .filter_map(|(_, bytes)| b.handle_datagram(A.gid, A.qpn, bytes, &mut rng, Time(0)))
+        .collect();
+    assert_eq!((served.len(), b.stats().busy), (CONFIG.serving_max, 1));
+    // The one that is turned away rests, and the next takes its turn.
+    reply(&mut b, &mut a, &mut rng, Time(0));
+    assert_eq!(core::iter::from_fn(|| datagram(&mut a)).count(), 1);
+}
+
+#[test]
+fn kept_answers_are_bounded_without_doing_a_request_twice() {
+    let (mut b, mut rng) = (control(), Rng::new(5));
+    let ask = |b: &mut Control, rng: &mut Rng, id: u64, now| {
+        let body = ControlBody::Request(connect(id as u32));
+        let mut bytes = [0; CONTROL_BYTES_MAX];
+        let len = ControlMessage { id, body }.encode(&mut bytes);
+        b.handle_datagram(A.gid, A.qpn, &bytes[..len], rng, now)
+    };
+    for id in 0..CONFIG.replies_max as u64 {
+        let served = ask(&mut b, &mut rng, id, Time(0)).unwrap();
+        b.answer(served.ticket, Answer::Closed, Time(0));
+    }
+    assert_eq!(ask(&mut b, &mut rng, 1_000, Time(1)), None);
+    assert_eq!(b.stats().busy, 1);
+    assert_eq!(ask(&mut b, &mut rng, 0, Time(1)), None, "seen before");
+    assert!(ask(&mut b, &mut rng, 1_000, Time(REPLY_NS)).is_some());
+    assert_eq!(b.replies.len(), b.reply_order.len());
+}
+
+#[test]
+fn an_answer_from_elsewhere_means_nothing() {
+    let (mut a, mut rng) = (control(), Rng::new(6));
+    let id = a.call(B, Request::Meta, 1, &mut rng, Time(0)).unwrap();
+    let body = ControlBody::Answer(Answer::Closed);
+    let mut bytes = [0; CONTROL_BYTES_MAX];
+    let len = ControlMessage { id, body }.encode(&mut bytes);
+    for (gid, qpn) in [(A.gid, B.qpn), (B.gid, A.qpn)] {
+        a.handle_datagram(gid, qpn, &bytes[..len], &mut rng, Time(0));
+    }
+    a.handle_datagram(B.gid, B.qpn, &bytes[1..len], &mut rng, Time(0));
+    assert_eq!((a.stats().stray, a.calls()), (3, 1));
+}
+
+/// Two cores over a channel that loses, doubles and reorders, in virtual time.
+struct Channel {
+    rng: Rng,
+    /// Datagrams under way: when they arrive, a number that makes them distinct, whether they go to
+    /// B, the bytes.
+    flying: BTreeSet<(u64, u64, bool, Vec<u8>)>,
+    count: u64,
+    loss_percent: u64,
+    doubled_percent: u64,
+    delay_ns_max: u64,
+}
+
+impl Channel {
+    fn put(&mut self, bytes: Vec<u8>, to_b: bool, now: u64) {
+        let percent = |rng: &mut Rng| rng.next_u64() % 100;
+        let copies = 1 + u64::from(percent(&mut self.rng) < self.doubled_percent);
+        for _ in 0..copies {
+            if percent(&mut self.rng) >= self.loss_percent {
+                let delay = self.rng.next_u64() % self.delay_ns_max;
+                self.count += 1;
+                self.flying.insert((now + delay, self.count, to_b, bytes.clone()));
+            }
+        }
+    }
+}
+
+/// Runs `requests` from A to B over such a channel; returns when the last one ended.
+fn run(
+    seed: u64,
+    requests: u32,
+    loss_percent: u64,
+    doubled_percent: u64,
+    delay_ns_max: u64,
+) -> u64 {
+    let (mut a, mut b, mut rng) = (control(), control(), Rng::new(seed));
+    let mut channel = Channel {
+        rng: Rng::new(!seed),
+        flying: BTreeSet::new(),
+        count: 0,
+        loss_percent,
+        doubled_percent,
+        delay_ns_max,
+    };
+    for qpn in 0..requests {
+        a.call(B, connect(qpn), qpn.into(), &mut rng, Time(0)).unwrap();
+    }
+    // B takes some time for each; and must not be given one twice.
+    let mut working: BTreeSet<(u64, u32)> = BTreeSet::new();
+    let mut tickets = BTreeMap::new();
+    let mut ended = BTreeMap::new();
+    let mut now = 0;
+    while (ended.len() as u32) < requests {
+        while let Some((_, bytes)) = datagram(&mut a) {
+            channel.put(bytes, true, now);
+        }
+        while let Some((_, bytes)) = datagram(&mut b) {
+            channel.put(bytes, false, now);
+        }
+        let next = [
+            a.poll_timeout().map(|time| time.0),
+            channel.flying.first().map(|(at, ..)| *at),
+            working.first().map(|(at, _)| *at),
+        ];
+        now = next.into_iter().flatten().min().expect("something is due").max(now);
+        a.handle_timeout(&mut rng, Time(now));
+        if let Some((at, ..)) = channel.flying.first()
+            && *at <= now
+        {
+            let (_, _, to_b, bytes) = channel.flying.pop_first().unwrap();
+            if !to_b {
+                a.handle_datagram(B.gid, B.qpn, &bytes, &mut rng, Time(now));
+            } else if let Some(served) =
+                b.handle_datagram(A.gid, A.qpn, &bytes, &mut rng, Time(now))
+            {
+                let Request::RcConnect { end, .. } = served.request else { panic!("not asked") };
+                assert!(tickets.insert(end.qpn, served.ticket).is_none(), "done twice");
+                working.insert((now + rng.next_u64() % 3_000_000, end.qpn));
+            }
+        }
+        if let Some((at, qpn)) = working.first().copied()
+            && at <= now
+        {
+            working.pop_first();
+            b.answer(tickets[&qpn], Answer::Accepted(end(qpn)), Time(now));
+        }
+        while let Some(done) = a.poll_done() {
+            let expected = Answer::Accepted(end(done.token as u32));
+            assert!(done.answer.is_none_or(|answer| answer == expected), "{done:?}");
+            assert!(ended.insert(done.token, done.answer.is_some()).is_none(), "ended twice");
+        }
+        assert!(b.serving.len() <= CONFIG.serving_max && a.flying <= CONFIG.calls_max);
+        assert!(b.replies.len() <= CONFIG.replies_max);
+    }
+    assert_eq!((a.calls(), a.flying, a.timers.len(), a.waiting.len()), (0, 0, 0, 0));
+    assert!(ended.values().all(|answered| *answered), "a request failed");
+    now
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Each request is done at most once and ends exactly once, with its own answer.
+    #[test]
+    fn any_channel_that_lets_something_through_will_do(
+        seed: u64,
+        requests in 1..60u32,
+        loss_percent in 0..40u64,
+        doubled_percent in 0..50u64,
+        delay_us_max in 1..3_000u64,
+    ) {
+        run(seed, requests, loss_percent, doubled_percent, delay_us_max * 1_000);
+    }
+}
+
+#[test]
+fn many_at_once_all_end() {
+    let took = run(9, 64, 0, 0, 20_000);
+    assert!(took < 1_000_000_000, "64 requests of at most 3 ms each, 3 at once, took {took} ns");
+}

@@ -1,0 +1,352 @@
+//! Look-ups with one-sided READs: nodes at meta servers, regions at their owners (section 4.2).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use elver_kv::{Descriptor, Lookup, Step};
+use elver_verbs::{Device, Memory, Time, WcStatus};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::mr_store::RemoteMr;
+use crate::ops::{Op, OpKind, Work};
+use crate::peer::{PeerLookup, Waiter};
+use crate::vqp::Wait;
+use crate::{Class, ClientId, ConnectError, Core, Event, NodeRecord};
+
+/// How long one meta server may take before the next one is asked, in nanoseconds. Far above what a
+/// READ takes, since a spurious change costs only a READ more.
+const ATTEMPT_NS: u64 = 100_000_000;
+
+/// What is being looked up, and who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Lookups {
+    /// The meta servers and their tables of nodes.
+    pub(crate) servers: Vec<(u32, Descriptor)>,
+    /// Index of the one that is asked first.
+    pub(crate) preferred: u32,
+    /// Peers whose look-up waits for its turn.
+    queue: VecDeque<u32>,
+    /// Look-ups of nodes that run.
+    running: u32,
+    /// When each of these is given up, in order; entries of look-ups that ended mean nothing.
+    deadlines: VecDeque<(Time, u32)>,
+    /// Connects that wait.
+    pub(crate) waiting: u32,
+    /// Regions being looked up, by peer and rkey, and the VQPs that wait for each.
+    mrs: HashMap<(u32, u32), Vec<u32>, FxBuildHasher>,
+    /// Of these, the ones that wait for a buffer.
+    mr_queue: VecDeque<(u32, u32)>,
+    /// `warm` calls.
+    warms: Vec<Option<Warm>>,
+}
+
+/// A `warm` call.
+#[derive(Debug)]
+pub(crate) struct Warm {
+    client: ClientId,
+    token: u64,
+    left: u32,
+    ready: u32,
+    failed: u32,
+}
+
+impl Lookups {
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.front().map(|(due, _)| *due)
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let queues = self.queue.capacity() * 4 + self.deadlines.capacity() * 16;
+        let mrs = self.mrs.capacity() * (size_of::<((u32, u32), Vec<u32>)>() + 1);
+        (queues + mrs + self.mr_queue.capacity() * 8) as u64
+    }
+}
+
+impl<D: Device> Core<D> {
+    /// Has a peer looked up, once for all who wait, and at once if as few are under way as may be.
+    pub(crate) fn want_node(&mut self, peer: u32, waiter: Waiter, now: Time) {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        entry.waiting.push(waiter);
+        if entry.lookup != PeerLookup::None {
+            return;
+        }
+        entry.lookup = PeerLookup::Queued;
+        self.lookups.queue.push_back(peer);
+        self.start_lookups(now);
+    }
+
+    /// Starts look-ups of nodes that wait, in order.
+    pub(crate) fn start_lookups(&mut self, now: Time) {
+        while self.lookups.running < self.config.storm.lookups_max {
+            let Some(&peer) = self.lookups.queue.front() else { return };
+            let first = self.lookups.preferred;
+            if self.lookups.servers.is_empty() {
+                self.lookups.queue.pop_front();
+                self.node_found(peer, Err(ConnectError::NoMetaServer { tried: 0 }), now);
+                continue;
+            }
+            let Some(buffer) = self.pool.reads.take() else { return };
+            self.lookups.queue.pop_front();
+            self.lookups.running += 1;
+            self.stats.lookups += 1;
+            self.ask(peer, first, 1, buffer, now);
+        }
+    }
+
+    /// Asks a meta server for a peer.
+    fn ask(&mut self, peer: u32, server: u32, tried: u32, buffer: u32, now: Time) {
+        let Some(&(via, nodes)) = self.lookups.servers.get(server as usize) else {
+            self.pool.reads.give(buffer);
+            return self.ask_next(peer, server, tried, now);
+        };
+        let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+        let begun = Lookup::new(&nodes, &gid.0).ok().and_then(|lookup| {
+            let read = lookup.read();
+            let work = Work::Read { remote: read.remote, length: read.len, buffer };
+            self.start_op(via, Class::High, OpKind::Node { gid, lookup }, work)
+        });
+        let Some(op) = begun else {
+            self.pool.reads.give(buffer);
+            return self.ask_next(peer, server, tried, now);
+        };
+        self.stats.lookup_reads += 1;
+        let deadline = now.saturating_add_ns(ATTEMPT_NS);
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.lookup = PeerLookup::Running { op, tried, server, deadline };
+        }
+        self.lookups.deadlines.push_back((deadline, peer));
+        self.post_op(op, now);
+    }
+
+    /// A meta server gave no answer: the next one is asked, and from now on first.
+    fn ask_next(&mut self, peer: u32, server: u32, tried: u32, now: Time) {
+        let count = self.lookups.servers.len() as u32;
+        if self.lookups.preferred == server && count > 0 {
+            self.lookups.preferred = (server + 1) % count;
+        }
+        if tried >= count {
+            self.lookups.running = self.lookups.running.saturating_sub(1);
+            self.node_found(peer, Err(ConnectError::NoMetaServer { tried: count }), now);
+            return self.start_lookups(now);
+        }
+        self.stats.lookups_failed_over += 1;
+        match self.pool.reads.take() {
+            Some(buffer) => self.ask(peer, (server + 1) % count, tried + 1, buffer, now),
+            None => {
+                // Buffers of given-up look-ups come back when their READs end: it waits, first.
+                self.lookups.running = self.lookups.running.saturating_sub(1);
+                if let Some(entry) = self.peers.get_mut(peer) {
+                    entry.lookup = PeerLookup::Queued;
+                }
+                self.lookups.queue.push_front(peer);
+            }
+        }
+    }
+
+    /// Gives up look-ups that take too long.
+    pub(crate) fn expire_lookups(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(&(due, peer)) = self.lookups.deadlines.front() {
+            let running = self.peers.get(peer).map(|entry| entry.lookup);
+            let Some(PeerLookup::Running { op, tried, server, deadline }) = running else {
+                self.lookups.deadlines.pop_front();
+                continue;
+            };
+            if deadline != due {
+                self.lookups.deadlines.pop_front();
+                continue;
+            }
+            if due > now {
+                break;
+            }
+            self.lookups.deadlines.pop_front();
+            if let Some(op) = self.ops.get_mut(op) {
+                op.abandoned = true;
+            }
+            self.ask_next(peer, server, tried, now);
+            busy = true;
+        }
+        busy
+    }
+
+    /// A READ of a look-up has ended.
+    pub(crate) fn complete_lookup(&mut self, id: u32, ok: bool, now: Time) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        let Op { kind, work, abandoned, .. } = op;
+        let Work::Read { remote, length, buffer } = work;
+        let lookup = match kind {
+            OpKind::Node { lookup, .. } | OpKind::Mr { lookup, .. } => lookup,
+        };
+        let mut bytes = [0; crate::pool::READ_BUFFER_BYTES as usize];
+        let bytes = &mut bytes[..(*length as usize).min(crate::pool::READ_BUFFER_BYTES as usize)];
+        let offset = self.pool.reads.offset(*buffer);
+        let step = if !ok || *abandoned || self.pool.memory.read(offset, bytes).is_err() {
+            None
+        } else {
+            lookup.feed(bytes).ok()
+        };
+        if let Some(Step::Read(read)) = step {
+            (*remote, *length) = (read.remote, read.len);
+            match kind {
+                OpKind::Node { .. } => self.stats.lookup_reads += 1,
+                OpKind::Mr { asked_at, .. } => {
+                    *asked_at = now;
+                    self.stats.mr_lookup_reads += 1;
+                }
+            }
+            return self.post_op(id, now);
+        }
+        let value = match step {
+            Some(Step::Done(value)) => Some(value),
+            _ => None,
+        };
+        let Some(op) = self.end_op(id) else { return };
+        match op.kind {
+            OpKind::Node { gid, .. } if !op.abandoned => {
+                let Some(peer) = self.peers.find(&gid) else { return };
+                let Some(PeerLookup::Running { tried, server, .. }) =
+                    self.peers.get(peer).map(|entry| entry.lookup)
+                else {
+                    return;
+                };
+                let found = match value {
+                    Some(None) => Err(ConnectError::NoSuchNode { gid }),
+                    Some(Some(value)) => match NodeRecord::decode(&value) {
+                        Ok(record) => Ok(record),
+                        Err(_) => return self.ask_next(peer, server, tried, now),
+                    },
+                    None => return self.ask_next(peer, server, tried, now),
+                };
+                self.lookups.running = self.lookups.running.saturating_sub(1);
+                self.node_found(peer, found, now);
+            }
+            OpKind::Node { .. } => {}
+            OpKind::Mr { rkey, asked_at, .. } => {
+                let until = asked_at.saturating_add_ns(self.config.mr_lease_ns);
+                let found =
+                    value.map(|value| value.and_then(|value| RemoteMr::decode(&value, until)));
+                self.mr_found(op.peer, rkey, found, now);
+            }
+        }
+        self.start_lookups(now);
+        self.start_mr_lookups(now);
+    }
+
+    /// The look-up of a peer has ended: those who wait for it go on.
+    fn node_found(&mut self, peer: u32, found: Result<NodeRecord, ConnectError>, now: Time) {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        entry.lookup = PeerLookup::None;
+        match &found {
+            Ok(record) => entry.record = Some(*record),
+            Err(ConnectError::NoSuchNode { .. }) => entry.record = None,
+            Err(_) => {}
+        }
+        for waiter in core::mem::take(&mut entry.waiting) {
+            match waiter {
+                Waiter::Vqp { vqp, attempt } => {
+                    let result = found.as_ref().map(|_| ()).map_err(ConnectError::clone);
+                    self.connect_found(vqp, attempt, peer, result, now);
+                }
+                Waiter::Warm(warm) => self.warmed(warm, found.is_ok()),
+            }
+        }
+        self.peers.rest(peer);
+    }
+
+    /// Has a region of a peer's looked up. The VQP waits, if there is one.
+    pub(crate) fn want_mr(&mut self, peer: u32, rkey: u32, waiter: Option<u32>, now: Time) {
+        if let Some(waiting) = self.lookups.mrs.get_mut(&(peer, rkey)) {
+            waiting.extend(waiter);
+            return;
+        }
+        self.lookups.mrs.insert((peer, rkey), waiter.into_iter().collect());
+        self.lookups.mr_queue.push_back((peer, rkey));
+        self.start_mr_lookups(now);
+    }
+
+    fn start_mr_lookups(&mut self, now: Time) {
+        while let Some(&(peer, rkey)) = self.lookups.mr_queue.front() {
+            let Some(buffer) = self.pool.reads.take() else { return };
+            self.lookups.mr_queue.pop_front();
+            let record = self.peers.get(peer).and_then(|entry| entry.record);
+            let begun = record.and_then(|record| {
+                let lookup = Lookup::new(&record.mrs, &rkey.to_le_bytes()).ok()?;
+                let read = lookup.read();
+                let work = Work::Read { remote: read.remote, length: read.len, buffer };
+                let kind = OpKind::Mr { rkey, lookup, asked_at: now };
+                self.start_op(peer, Class::Low, kind, work)
+            });
+            match begun {
+                Some(op) => {
+                    self.stats.mr_lookups += 1;
+                    self.stats.mr_lookup_reads += 1;
+                    self.post_op(op, now);
+                }
+                None => {
+                    self.pool.reads.give(buffer);
+                    self.mr_found(peer, rkey, None, now);
+                }
+            }
+        }
+    }
+
+    /// The look-up of a region has ended: with the region, with its absence, or without an answer.
+    fn mr_found(&mut self, peer: u32, rkey: u32, found: Option<Option<RemoteMr>>, now: Time) {
+        let Some(waiting) = self.lookups.mrs.remove(&(peer, rkey)) else { return };
+        match found {
+            Some(Some(mr)) => self.store.put(peer, rkey, mr),
+            _ => self.store.forget(peer, rkey),
+        }
+        for id in waiting {
+            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            if vqp.wait != Wait::Mr || vqp.peer != peer {
+                continue;
+            }
+            vqp.wait = Wait::Nothing;
+            match found {
+                Some(Some(mr)) => {
+                    // The region counts for this WR even if its lease is over by now, or a lease
+                    // shorter than a READ would let nobody through.
+                    vqp.remote = (rkey, RemoteMr { until: mr.until.max(Time(now.0 + 1)), ..mr });
+                    self.pump(id, now);
+                }
+                Some(None) => self.fail_next(id, WcStatus::RemAccessErr, now),
+                None => self.fail_next(id, WcStatus::RetryExcErr, now),
+            }
+        }
+    }
+
+    /// A `warm` call begins, for so many peers. Returns its number.
+    pub(crate) fn begin_warm(&mut self, client: ClientId, token: u64, left: u32) -> u32 {
+        let warm = Some(Warm { client, token, left, ready: 0, failed: 0 });
+        match self.lookups.warms.iter().position(Option::is_none) {
+            Some(at) => {
+                self.lookups.warms[at] = warm;
+                at as u32
+            }
+            None => {
+                self.lookups.warms.push(warm);
+                self.lookups.warms.len() as u32 - 1
+            }
+        }
+    }
+
+    /// One of a `warm` call's peers is at hand, or cannot be.
+    pub(crate) fn warmed(&mut self, warm: u32, ok: bool) {
+        let Some(slot) = self.lookups.warms.get_mut(warm as usize) else { return };
+        let Some(entry) = slot else { return };
+        entry.left -= 1;
+        if ok {
+            entry.ready += 1;
+        } else {
+            entry.failed += 1;
+        }
+        if entry.left == 0
+            && let Some(Warm { client, token, ready, failed, .. }) = slot.take()
+            && self.open_client(client).is_ok()
+        {
+            self.events.push_back(Event::Warmed { client, token, ready, failed });
+        }
+    }
+}

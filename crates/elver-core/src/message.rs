@@ -1,0 +1,180 @@
+//! The header of messages between nodes, which precedes the user's bytes.
+//!
+//! ```text
+//!   0   "ELVM"                                            4
+//!   4   version (1)                                       1
+//!   5   kind                                              1
+//!   6   flags: 1 with immediate data, 2 solicited         2
+//!   8   port that it goes to, 0 if it goes to a VQP       2
+//!   10  pieces of a message to be read, or cause of a     2
+//!       refusal
+//!   12  VQP that it goes to, 0 if it goes to a port       4
+//!   16  VQP that it comes from                            4
+//!   20  immediate data                                    4
+//!   24  bytes of the user's message                       4
+//!   28  0                                                 4
+//!   32  cookie: names a message of the sender's           8
+//!   40  GID of the sender's node                         16
+//!   56  record of the sender's node                      56
+//! ```
+//!
+//! Integers are little-endian. The record lets the receiver reach the sender without asking anybody
+//! (section 4.1, `qpop_msgs`).
+
+use elver_verbs::Gid;
+
+use crate::NODE_RECORD_BYTES;
+
+/// Bytes of a header.
+pub(crate) const HEADER_BYTES: usize = 56 + NODE_RECORD_BYTES;
+
+const MAGIC: [u8; 4] = *b"ELVM";
+const VERSION: u8 = 1;
+const WITH_IMM: u16 = 1;
+const SOLICITED: u16 = 2;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// The user's bytes follow.
+    Eager = 1,
+    /// Where the user's bytes may be read follows.
+    Rendezvous = 2,
+    /// A WRITE with immediate data has been executed before it.
+    WriteImm = 3,
+    /// The message that the cookie names was read.
+    Fin = 4,
+    /// A message was refused.
+    Nack = 5,
+}
+
+/// Why a message was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum Refusal {
+    /// Nobody is bound to the port.
+    Port = 1,
+    /// The VQP is gone.
+    Gone = 2,
+    /// The receiver holds as many messages as it may.
+    Overrun = 3,
+    /// The receive is shorter than the message.
+    Length = 4,
+}
+
+/// A header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    pub(crate) imm: Option<u32>,
+    pub(crate) solicited: bool,
+    pub(crate) dst_port: u16,
+    /// Pieces of a rendezvous, or the cause of a NACK.
+    pub(crate) detail: u16,
+    pub(crate) dst_vqp: u32,
+    pub(crate) src_vqp: u32,
+    pub(crate) length: u32,
+    pub(crate) cookie: u64,
+    pub(crate) src_gid: Gid,
+    /// The sender's record, as it encodes it: few receivers look at it.
+    pub(crate) record: [u8; NODE_RECORD_BYTES],
+}
+
+/// Bytes that are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoHeader;
+
+impl Refusal {
+    pub(crate) fn from_code(code: u16) -> Option<Refusal> {
+        [Refusal::Port, Refusal::Gone, Refusal::Overrun, Refusal::Length]
+            .into_iter()
+            .find(|refusal| *refusal as u16 == code)
+    }
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let imm = if self.imm.is_some() { WITH_IMM } else { 0 };
+        let flags = imm | if self.solicited { SOLICITED } else { 0 };
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = VERSION;
+        bytes[5] = self.kind as u8;
+        bytes[6..8].copy_from_slice(&flags.to_le_bytes());
+        bytes[8..10].copy_from_slice(&self.dst_port.to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.detail.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.dst_vqp.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.src_vqp.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.imm.unwrap_or(0).to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.length.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.cookie.to_le_bytes());
+        bytes[40..56].copy_from_slice(&self.src_gid.0);
+        bytes[56..].copy_from_slice(&self.record);
+        bytes
+    }
+
+    /// The header that a message begins with.
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, NoHeader> {
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let word = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
+        let kind = match bytes[5] {
+            1 => Kind::Eager,
+            2 => Kind::Rendezvous,
+            3 => Kind::WriteImm,
+            4 => Kind::Fin,
+            5 => Kind::Nack,
+            _ => return Err(NoHeader),
+        };
+        let flags = half(6);
+        let (with_imm, solicited) = (flags & WITH_IMM != 0, flags & SOLICITED != 0);
+        let known = flags & !(WITH_IMM | SOLICITED) == 0 && word(28) == 0;
+        if bytes[..4] != MAGIC || bytes[4] != VERSION || !known || (!with_imm && word(20) != 0) {
+            return Err(NoHeader);
+        }
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&bytes[40..56]);
+        let mut record = [0; NODE_RECORD_BYTES];
+        record.copy_from_slice(&bytes[56..]);
+        Ok(Header {
+            kind,
+            imm: with_imm.then(|| word(20)),
+            solicited,
+            dst_port: half(8),
+            detail: half(10),
+            dst_vqp: word(12),
+            src_vqp: word(16),
+            length: word(24),
+            cookie: u64::from(word(32)) | u64::from(word(36)) << 32,
+            src_gid: Gid(gid),
+            record,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_decodes_encodes_to_the_same(
+            noise in proptest::collection::vec(any::<u8>(), HEADER_BYTES),
+            (kind, flags, imm) in (0..8u8, 0..5u16, any::<u32>()),
+        ) {
+            let mut bytes = [0; HEADER_BYTES];
+            bytes.copy_from_slice(&noise);
+            prop_assert_eq!(Header::decode(&bytes), Err(NoHeader));
+            bytes[..4].copy_from_slice(&MAGIC);
+            (bytes[4], bytes[5]) = (VERSION, kind);
+            bytes[6..8].copy_from_slice(&flags.to_le_bytes());
+            bytes[20..24].copy_from_slice(&(u32::from(flags & 1) * imm).to_le_bytes());
+            bytes[28..32].fill(0);
+            match Header::decode(&bytes) {
+                Ok(header) => prop_assert_eq!(header.encode(), bytes),
+                Err(NoHeader) => prop_assert!(!(1..=5).contains(&kind) || flags > 3),
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The role of a meta server, and what members of the cluster are told (section 4.2).
+
+use elver_kv::{Layout, Table};
+use elver_verbs::{Device, Gid, MrInfo, Time};
+
+use crate::core::{create_table, layout, no_table};
+use crate::{Core, CoreError, MetaServer, NODE_RECORD_BYTES, NodeRecord};
+
+/// The table of all nodes, on a meta server.
+#[derive(Debug)]
+pub(crate) struct ServedTable<M> {
+    pub(crate) table: Table<M>,
+    mr: MrInfo,
+}
+
+impl<D: Device> Core<D> {
+    /// The meta servers, the preferred one first. RC QPs to them are made at once.
+    pub fn set_meta_servers(&mut self, servers: &[MetaServer], now: Time) {
+        let old = core::mem::take(&mut self.lookups.servers);
+        for server in servers {
+            let Some(peer) = self.peer_of(server.gid) else { continue };
+            if let Some(entry) = self.peers.get_mut(peer) {
+                entry.pins += 1;
+                if entry.record != Some(server.record) {
+                    entry.record = Some(server.record);
+                }
+            }
+            self.lookups.servers.push((peer, server.nodes));
+        }
+        self.lookups.preferred = 0;
+        for (peer, _) in old {
+            self.unpin(peer);
+        }
+        self.start_lookups(now);
+    }
+
+    /// A node went away (`None`) or came with this record: the DCCache forgets another one.
+    pub fn node_changed(&mut self, gid: Gid, record: Option<NodeRecord>, _now: Time) {
+        let Some(peer) = self.peers.find(&gid) else { return };
+        if gid == self.gid || self.is_meta_server(peer) {
+            return;
+        }
+        if let Some(entry) = self.peers.get_mut(peer)
+            && entry.record.is_some()
+        {
+            entry.record = record;
+        }
+    }
+
+    /// Takes the meta server's role: makes the table of nodes, for `capacity` of them.
+    pub fn serve_meta(&mut self, capacity: u32) -> Result<MetaServer, CoreError> {
+        if self.served.is_none() {
+            let layout = layout(Layout::for_capacity(capacity, 16, NODE_RECORD_BYTES))?;
+            let (table, mr) = create_table(&mut self.device, self.pool.pd, layout, &mut self.rng)?;
+            self.served = Some(ServedTable { table, mr });
+            let (gid, record) = (self.gid, self.record);
+            self.meta_put(gid, record)?;
+        }
+        let served = self.served.as_ref().ok_or(CoreError::Device(no_table()))?;
+        let nodes = served.table.descriptor(served.mr.addr, served.mr.rkey);
+        let nodes = nodes.map_err(|_| CoreError::Device(no_table()))?;
+        Ok(MetaServer { gid: self.gid, record: self.record, nodes })
+    }
+
+    /// Writes a node's record into the table; a meta server's call.
+    pub fn meta_put(&mut self, gid: Gid, record: NodeRecord) -> Result<(), CoreError> {
+        let state = CoreError::State { state: "no meta server", call: "meta_put" };
+        let served = self.served.as_mut().ok_or(state)?;
+        let limit = served.table.layout().capacity();
+        let put = served.table.put(&gid.0, &record.encode());
+        let full = CoreError::Limit { what: "nodes", limit, setting: "capacity of serve_meta" };
+        put.map(|_| ()).map_err(|_| full)
+    }
+
+    /// Takes a node out of the table; whether it was there.
+    pub fn meta_remove(&mut self, gid: Gid) -> bool {
+        self.served.as_mut().is_some_and(|served| served.table.remove(&gid.0).is_ok())
+    }
+
+    pub(crate) fn is_meta_server(&self, peer: u32) -> bool {
+        self.lookups.servers.iter().any(|(server, _)| *server == peer)
+    }
+
+    /// One reason less to remember a peer.
+    pub(crate) fn unpin(&mut self, peer: u32) {
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.pins = entry.pins.saturating_sub(1);
+            self.peers.rest(peer);
+        }
+    }
+}

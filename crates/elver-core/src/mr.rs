@@ -1,0 +1,211 @@
+use alloc::vec::Vec;
+
+use elver_verbs::{AccessFlags, Memory, MemoryError, MrInfo, PostError, Sge, Time};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::ClientId;
+use crate::ring::NONE;
+
+/// The regions of all clients, on this node.
+#[derive(Debug)]
+pub(crate) struct LocalMrs<M> {
+    slots: Vec<Option<LocalMr<M>>>,
+    free: Vec<u32>,
+    by_lkey: HashMap<u32, u32, FxBuildHasher>,
+    limit: u32,
+    /// Changes whenever a region goes, so that what VQPs remember of one is checked again.
+    pub(crate) epoch: u32,
+}
+
+/// A client's region.
+#[derive(Debug)]
+pub(crate) struct LocalMr<M> {
+    pub(crate) memory: M,
+    pub(crate) info: MrInfo,
+    pub(crate) owner: ClientId,
+    pub(crate) access: AccessFlags,
+    /// WRs that use it and have not ended.
+    pub(crate) refs: u32,
+    /// It stands, or stood, in ValidMR.
+    pub(crate) open: bool,
+    /// It is being deregistered: no new WR may use it.
+    pub(crate) closing: Option<Closing>,
+}
+
+/// What a deregistration waits for besides WRs in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closing {
+    /// Whom to tell; none when its client is gone.
+    pub(crate) token: Option<u64>,
+    /// When no peer believes any longer that it is there.
+    pub(crate) due: Time,
+}
+
+/// The region that a VQP used last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalHit {
+    epoch: u32,
+    lkey: u32,
+    slot: u32,
+    start: u64,
+    end: u64,
+    writable: bool,
+}
+
+impl LocalHit {
+    /// Nothing remembered.
+    pub(crate) const NONE: LocalHit =
+        LocalHit { epoch: 0, lkey: 0, slot: NONE, start: 1, end: 0, writable: false };
+}
+
+impl<M: Memory> LocalMrs<M> {
+    pub(crate) fn new(limit: u32) -> LocalMrs<M> {
+        LocalMrs {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_lkey: HashMap::default(),
+            limit,
+            epoch: 1,
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.by_lkey.len() >= self.limit as usize
+    }
+
+    pub(crate) fn insert(&mut self, mr: LocalMr<M>) -> u32 {
+        let lkey = mr.info.lkey;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.slots[slot as usize] = Some(mr);
+        self.by_lkey.insert(lkey, slot);
+        slot
+    }
+
+    pub(crate) fn slot_of(&self, lkey: u32) -> Option<u32> {
+        self.by_lkey.get(&lkey).copied()
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Option<&LocalMr<M>> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut LocalMr<M>> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<LocalMr<M>> {
+        let mr = self.slots.get_mut(slot as usize)?.take()?;
+        self.by_lkey.remove(&mr.info.lkey);
+        self.free.push(slot);
+        self.forget_hits();
+        Some(mr)
+    }
+
+    /// What VQPs remember is checked again.
+    pub(crate) fn forget_hits(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &LocalMr<M>)> {
+        self.slots.iter().enumerate().filter_map(|(at, mr)| Some((at as u32, mr.as_ref()?)))
+    }
+
+    /// Checks a piece of local memory that a client names, and returns its region's slot. `hit` is
+    /// what the VQP used last. A piece of no bytes needs no region.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        client: ClientId,
+        hit: &mut LocalHit,
+        sge: &Sge,
+        writes: bool,
+    ) -> Result<u32, PostError> {
+        if hit.lkey != sge.lkey || hit.epoch != self.epoch {
+            *hit = self.find(client, sge.lkey);
+        }
+        let end = sge.addr.checked_add(u64::from(sge.length));
+        if sge.addr >= hit.start
+            && end.is_some_and(|end| end <= hit.end)
+            && (hit.writable || !writes)
+            && hit.slot != NONE
+        {
+            return Ok(hit.slot);
+        }
+        if sge.length == 0 {
+            return Ok(NONE);
+        }
+        Err(PostError::LocalAccess { addr: sge.addr, length: sge.length, lkey: sge.lkey })
+    }
+
+    #[cold]
+    fn find(&self, client: ClientId, lkey: u32) -> LocalHit {
+        let slot = self.slot_of(lkey).unwrap_or(NONE);
+        match self.get(slot).filter(|mr| mr.owner == client && mr.closing.is_none()) {
+            None => LocalHit { epoch: self.epoch, lkey, ..LocalHit::NONE },
+            Some(mr) => LocalHit {
+                epoch: self.epoch,
+                lkey,
+                slot,
+                start: mr.info.addr,
+                end: mr.info.addr.saturating_add(mr.info.length),
+                writable: mr.access.contains(AccessFlags::LOCAL_WRITE),
+            },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn add_user(&mut self, slot: u32) {
+        if let Some(mr) = self.get_mut(slot) {
+            mr.refs += 1;
+        }
+    }
+
+    /// A WR has ended. Returns whether a deregistration may have waited for that.
+    #[inline]
+    pub(crate) fn remove_user(&mut self, slot: u32) -> bool {
+        let Some(mr) = self.get_mut(slot) else { return false };
+        mr.refs = mr.refs.saturating_sub(1);
+        mr.refs == 0 && mr.closing.is_some()
+    }
+
+    /// Copies bytes that arrived into a receive's pieces, in order. The regions are looked up now: a
+    /// receive may outlive them.
+    pub(crate) fn scatter(
+        &self,
+        client: ClientId,
+        sges: &[Sge],
+        from: &M,
+        mut offset: u64,
+        mut len: u64,
+    ) -> Result<(), ScatterError> {
+        let mut hit = LocalHit::NONE;
+        for sge in sges {
+            let part = len.min(u64::from(sge.length));
+            if part == 0 {
+                continue;
+            }
+            let slot = self.check(client, &mut hit, sge, true).map_err(|_| ScatterError)?;
+            let mr = self.get(slot).ok_or(ScatterError)?;
+            mr.memory.copy_from(sge.addr - mr.info.addr, from, offset, part)?;
+            (offset, len) = (offset + part, len - part);
+        }
+        Ok(())
+    }
+}
+
+/// A receive's memory is not there, or not the client's to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScatterError;
+
+impl From<MemoryError> for ScatterError {
+    fn from(_: MemoryError) -> ScatterError {
+        ScatterError
+    }
+}

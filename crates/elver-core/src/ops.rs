@@ -1,0 +1,54 @@
+use elver_kv::Lookup;
+use elver_verbs::{Dest, Gid, RemoteAddr, Time};
+
+/// Something that the core itself does on a lane: READs or messages, one signalled WR at a time.
+#[derive(Debug)]
+pub(crate) struct Op {
+    /// The lane that it runs on.
+    pub(crate) lane: u32,
+    /// Where it goes, on a DCI.
+    pub(crate) dest: Option<Dest>,
+    /// The peer that it goes to, which it pins.
+    pub(crate) peer: u32,
+    /// What it is for.
+    pub(crate) kind: OpKind,
+    /// What is posted for it.
+    pub(crate) work: Work,
+    /// Nobody waits for its outcome any longer; it ends when its WR does.
+    pub(crate) abandoned: bool,
+}
+
+/// The WR of an operation.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// READ of so many bytes into a look-up's buffer.
+    Read {
+        /// What is read.
+        remote: RemoteAddr,
+        /// How many bytes.
+        length: u32,
+        /// The buffer.
+        buffer: u32,
+    },
+}
+
+/// What an operation is for.
+#[derive(Clone, Debug)]
+pub(crate) enum OpKind {
+    /// Reads a node's record at a meta server.
+    Node {
+        /// The node's GID.
+        gid: Gid,
+        /// The look-up.
+        lookup: Lookup,
+    },
+    /// Reads a region's entry in the ValidMR table of the peer.
+    Mr {
+        /// Its key.
+        rkey: u32,
+        /// The look-up.
+        lookup: Lookup,
+        /// When its last READ was posted: the lease counts from there.
+        asked_at: Time,
+    },
+}

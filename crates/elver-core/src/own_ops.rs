@@ -1,0 +1,116 @@
+//! The core's own operations on lanes: posted like the WRs of VQPs, and ahead of them.
+
+use elver_verbs::{Device, Payload, SendFlags, SendOp, SendWr, Time, WcStatus};
+
+use crate::lane::LaneKind;
+use crate::ops::{Op, OpKind, Work};
+use crate::recovery::Verdict;
+use crate::wr_id::WrId;
+use crate::{Class, Core};
+
+impl<D: Device> Core<D> {
+    /// Prepares an operation to a peer; [`Core::post_op`] starts it. None if the peer cannot be
+    /// reached.
+    pub(crate) fn start_op(
+        &mut self,
+        peer: u32,
+        class: Class,
+        kind: OpKind,
+        work: Work,
+    ) -> Option<u32> {
+        let lane = self.op_lane(peer, class)?;
+        self.address_of(peer).ok()?;
+        let entry = self.peers.get_mut(peer)?;
+        let dest = match self.lanes.lanes[lane as usize].kind {
+            LaneKind::Dc { stream } => Some(entry.dc_dest(stream)?),
+            LaneKind::Rc { .. } => None,
+        };
+        let op = Op { lane, dest, peer, kind, work, abandoned: false };
+        let id = self.ops.insert(&mut self.rng, |_| op)?;
+        entry.pins += 1;
+        Some(id)
+    }
+
+    /// Posts an operation's WR, now or when its lane has room.
+    pub(crate) fn post_op(&mut self, id: u32, _now: Time) {
+        let Some(op) = self.ops.get(id) else { return };
+        let lane = op.lane;
+        let entry = &self.lanes.lanes[lane as usize];
+        if entry.takes_op(&self.lanes.qps[entry.qp as usize]) && self.send_op(id) {
+            return;
+        }
+        self.lanes.lanes[lane as usize].ops.push_back(id);
+        self.lanes.wait(lane);
+    }
+
+    /// Puts an operation's WR on its lane; whether the device took it.
+    pub(crate) fn send_op(&mut self, id: u32) -> bool {
+        let Some(op) = self.ops.get(id) else { return true };
+        let lane = &mut self.lanes.lanes[op.lane as usize];
+        let phys = &mut self.lanes.qps[lane.qp as usize];
+        let (send, sge) = match op.work {
+            Work::Read { remote, length, buffer } => {
+                (SendOp::Read(remote), self.pool.read_sge(buffer, length))
+            }
+        };
+        let sges = [sge];
+        let wr = SendWr {
+            wr_id: WrId::Op(id).encode(),
+            op: send,
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&sges),
+            dest: op.dest,
+        };
+        if self.device.post_send(phys.qp, &[wr]).is_err() {
+            self.stats.device_refusals += 1;
+            return false;
+        }
+        phys.posted += 1;
+        lane.uncompleted += 1;
+        true
+    }
+
+    /// The WR of an operation has completed.
+    pub(crate) fn complete_op(&mut self, id: u32, status: WcStatus, now: Time) {
+        let Some(op) = self.ops.get(id) else {
+            self.stats.completions_unknown += 1;
+            return;
+        };
+        let (lane, peer) = (op.lane, op.peer);
+        self.account(lane, 1);
+        let verdict = match status {
+            WcStatus::Success => None,
+            status => Some(self.lane_failed(lane, status, peer)),
+        };
+        match verdict {
+            None => self.complete_lookup(id, true, now),
+            Some(Verdict::Guilty(_)) => self.complete_lookup(id, false, now),
+            Some(Verdict::Innocent) => {
+                self.lanes.lanes[lane as usize].ops.push_back(id);
+                self.lanes.wait(lane);
+            }
+        }
+        self.try_restart(lane, now);
+    }
+
+    /// Takes an operation that has ended off its peer; its buffer is free again.
+    pub(crate) fn end_op(&mut self, id: u32) -> Option<Op> {
+        let op = self.ops.remove(id)?;
+        match op.work {
+            Work::Read { buffer, .. } => self.pool.reads.give(buffer),
+        }
+        self.unpin(op.peer);
+        Some(op)
+    }
+
+    /// So many physical WRs of a lane have completed.
+    #[inline]
+    pub(crate) fn account(&mut self, lane: u32, count: u32) {
+        let entry = &mut self.lanes.lanes[lane as usize];
+        entry.uncompleted = entry.uncompleted.saturating_sub(count);
+        let qp = entry.qp;
+        let phys = &mut self.lanes.qps[qp as usize];
+        phys.posted = phys.posted.saturating_sub(count);
+        self.lanes.freed(qp, &mut self.dirty_qps);
+    }
+}

@@ -1,0 +1,242 @@
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::hash::Hasher;
+
+use elver_verbs::{Ah, Dest, Gid, Time};
+use hashbrown::HashMap;
+use rustc_hash::FxSeededState;
+use siphasher::sip::SipHasher13;
+
+use crate::NodeRecord;
+use crate::rng::Rng;
+use crate::slots::Slots;
+
+/// The nodes that this one knows: the DCCache (section 4.2), with what is on the way to it.
+///
+/// At most as many as it was made for. Those that no VQP is connected to give way to others, the
+/// least recently used first.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    pub(crate) slots: Slots<Peer>,
+    by_gid: HashMap<Gid, u32, FxSeededState>,
+    /// Peers that nobody uses, with the stamp that they got then, oldest first. Entries whose peer
+    /// has another stamp now mean nothing.
+    idle: VecDeque<(u32, u64)>,
+    stamp: u64,
+    /// Keys the choice of lanes, so that nobody can aim many peers at one.
+    lane_key: u64,
+}
+
+/// A node.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) gid: Gid,
+    /// Spreads peers over lanes.
+    pub(crate) hash: u64,
+    /// Its address at the device, made when it is first needed.
+    pub(crate) ah: Option<Ah>,
+    /// What must be known to reach it over DC.
+    pub(crate) record: Option<NodeRecord>,
+    /// VQPs connected to it.
+    pub(crate) vqps: u32,
+    /// Reasons besides VQPs not to forget it: it is a meta server, is this node, or has an RC QP;
+    /// operations of the core's own are under way to it.
+    pub(crate) pins: u32,
+    /// Lane of a shared RC QP to it that is connected.
+    pub(crate) rc: Option<u32>,
+    /// Operations posted to it, and their bytes.
+    pub(crate) ops: u64,
+    pub(crate) bytes: u64,
+    /// Its look-up at a meta server.
+    pub(crate) lookup: PeerLookup,
+    /// Who waits for that.
+    pub(crate) waiting: Vec<Waiter>,
+    stamp: u64,
+}
+
+/// Where the look-up of a peer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerLookup {
+    /// There is none.
+    None,
+    /// It waits for its turn.
+    Queued,
+    /// An operation does it.
+    Running {
+        /// The operation.
+        op: u32,
+        /// Meta servers that were asked, this one included.
+        tried: u32,
+        /// Index of the one that is being asked.
+        server: u32,
+        /// It is given up then.
+        deadline: Time,
+    },
+}
+
+/// Who waits for a peer's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    /// A VQP that connects.
+    Vqp {
+        /// The VQP.
+        vqp: u32,
+        /// Which `qconnect` of its.
+        attempt: u32,
+    },
+    /// A `warm` call.
+    Warm(u32),
+}
+
+impl Peers {
+    pub(crate) fn new(limit: u32, rng: &mut Rng) -> Peers {
+        Peers {
+            slots: Slots::new(limit),
+            by_gid: HashMap::with_hasher(FxSeededState::with_seed(rng.next_u64() as usize)),
+            idle: VecDeque::new(),
+            stamp: 0,
+            lane_key: rng.next_u64(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, peer: u32) -> Option<&Peer> {
+        self.slots.get(peer)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, peer: u32) -> Option<&mut Peer> {
+        self.slots.get_mut(peer)
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, gid: &Gid) -> Option<u32> {
+        self.by_gid.get(gid).copied()
+    }
+
+    /// The peer of a GID, new if need be. With it comes the address handle of one that had to give
+    /// way. None when all are in use.
+    pub(crate) fn find_or_insert(&mut self, gid: Gid, rng: &mut Rng) -> Option<(u32, Option<Ah>)> {
+        if let Some(peer) = self.find(&gid) {
+            return Some((peer, None));
+        }
+        let mut freed = None;
+        if self.slots.is_full() {
+            freed = self.evict()?.ah;
+        }
+        let mut hasher = SipHasher13::new_with_keys(self.lane_key, 0);
+        hasher.write(&gid.0);
+        let hash = hasher.finish();
+        let id = self.slots.insert(rng, |_| Peer {
+            gid,
+            hash,
+            ah: None,
+            record: None,
+            vqps: 0,
+            pins: 0,
+            rc: None,
+            ops: 0,
+            bytes: 0,
+            lookup: PeerLookup::None,
+            waiting: Vec::new(),
+            stamp: 0,
+        })?;
+        self.by_gid.insert(gid, id);
+        self.rest(id);
+        Some((id, freed))
+    }
+
+    /// To be called when a peer may have become one that nobody uses, or was used.
+    pub(crate) fn rest(&mut self, peer: u32) {
+        let Some(entry) = self.slots.get_mut(peer) else { return };
+        if !entry.is_idle() {
+            return;
+        }
+        self.stamp += 1;
+        entry.stamp = self.stamp;
+        self.idle.push_back((peer, self.stamp));
+        if self.idle.len() > 2 * self.slots.len() as usize + 16 {
+            let slots = &self.slots;
+            let valid = |(id, stamp): &(u32, u64)| {
+                slots.get(*id).is_some_and(|peer| peer.is_idle() && peer.stamp == *stamp)
+            };
+            self.idle.retain(valid);
+        }
+    }
+
+    fn evict(&mut self) -> Option<Peer> {
+        while let Some((id, stamp)) = self.idle.pop_front() {
+            if self.slots.get(id).is_some_and(|peer| peer.is_idle() && peer.stamp == stamp) {
+                let peer = self.slots.remove(id)?;
+                self.by_gid.remove(&peer.gid);
+                return Some(peer);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let map = self.by_gid.capacity() * (size_of::<(Gid, u32)>() + 1);
+        let idle = self.idle.capacity() * size_of::<(u32, u64)>();
+        let waiting = |(_, peer): (u32, &Peer)| peer.waiting.capacity() * size_of::<Waiter>();
+        let waiting: usize = self.slots.iter().map(waiting).sum();
+        self.slots.bytes() + (map + idle + waiting) as u64
+    }
+}
+
+impl Peer {
+    fn is_idle(&self) -> bool {
+        self.vqps == 0 && self.pins == 0 && self.lookup == PeerLookup::None
+    }
+
+    /// Where WRs over a stream of a DCI go; none before its record and its address are there.
+    pub(crate) fn dc_dest(&self, stream: u16) -> Option<Dest> {
+        let (record, ah) = (self.record?, self.ah?);
+        Some(Dest::Dc {
+            ah,
+            remote_dctn: record.dctn,
+            dc_access_key: record.dc_key,
+            stream_id: stream,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(n: u8) -> Gid {
+        Gid([n; 16])
+    }
+
+    #[test]
+    fn the_least_recently_used_gives_way_and_the_used_stay() {
+        let mut rng = Rng::new(3);
+        let mut peers = Peers::new(3, &mut rng);
+        let [a, b, c] = [1, 2, 3].map(|n| peers.find_or_insert(gid(n), &mut rng).unwrap().0);
+        peers.get_mut(a).unwrap().vqps = 1;
+        peers.rest(b);
+        let (d, _) = peers.find_or_insert(gid(4), &mut rng).unwrap();
+        assert!(peers.get(c).is_none() && peers.find(&gid(3)).is_none());
+        assert_eq!(peers.find(&gid(2)), Some(b));
+        for id in [b, d] {
+            peers.get_mut(id).unwrap().pins = 1;
+        }
+        assert!(peers.find_or_insert(gid(5), &mut rng).is_none());
+        peers.get_mut(a).unwrap().vqps = 0;
+        peers.rest(a);
+        assert!(peers.find_or_insert(gid(5), &mut rng).is_some());
+        assert_eq!(peers.find(&gid(1)), None);
+    }
+
+    #[test]
+    fn the_list_of_idle_ones_stays_short() {
+        let mut rng = Rng::new(3);
+        let mut peers = Peers::new(4, &mut rng);
+        let (a, _) = peers.find_or_insert(gid(1), &mut rng).unwrap();
+        for _ in 0..1000 {
+            peers.rest(a);
+        }
+        assert!(peers.idle.len() < 32);
+    }
+}

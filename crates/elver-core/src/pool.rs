@@ -1,0 +1,394 @@
+use alloc::vec::Vec;
+
+use elver_verbs::{
+    AccessFlags, AddressVector, Cq, CqInit, DciInit, Device, DeviceAttr, Gid, MrInfo, Mtu, Pd, Qp,
+    QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit, VerbsError,
+};
+
+use crate::lane::{Lane, LaneKind, PhysQp, RESERVED};
+use crate::message::HEADER_BYTES;
+use crate::rng::Rng;
+use crate::wr_id::WrId;
+use crate::{Class, Config};
+
+/// Bytes of a buffer that look-ups read into: no cluster of a table is longer.
+pub(crate) const READ_BUFFER_BYTES: u64 = 1024;
+/// Q_Key of all nodes' UD QPs.
+pub(crate) const CONTROL_QKEY: u32 = 0x0e1e_4e12;
+/// Receives that the UD QP holds.
+pub(crate) const CONTROL_RECVS: u32 = 256;
+/// Sends that the UD QP holds.
+pub(crate) const CONTROL_SENDS: u32 = 128;
+/// Most send slots for messages.
+const SEND_SLOTS_MAX: u32 = 4096;
+/// What the code of the shortest RNR NAK timer is (IBTA vol. 1, table 45).
+pub(crate) const RNR_TIMER_MIN: u8 = 1;
+
+/// The physical objects that all VQPs share, but for the QPs that they send on: those stand, with
+/// their lanes, in [`Lanes`].
+#[derive(Debug)]
+pub(crate) struct Pool<M> {
+    pub(crate) pd: Pd,
+    /// Where everything completes, sends and receives: polling costs the same however many QPs
+    /// there are. It holds an entry for all that can be outstanding.
+    pub(crate) cq: Cq,
+    /// Where messages arrive, over the DCT and over RC QPs.
+    pub(crate) srq: Srq,
+    /// What peers' DCIs send to; none on a device without DC.
+    pub(crate) dct: Option<Qp>,
+    pub(crate) dctn: u32,
+    pub(crate) dc_key: u64,
+    /// The UD QP for control.
+    pub(crate) ud: Qp,
+    pub(crate) ud_qpn: u32,
+    /// Capabilities and limits of the device.
+    pub(crate) attr: DeviceAttr,
+    pub(crate) mtu: Mtu,
+    /// Most bytes of a message.
+    pub(crate) max_length: u32,
+    /// Most inline bytes of a user's WR.
+    pub(crate) max_inline: u32,
+    /// Buffers of the node's own, in one region: receives, send slots, look-ups.
+    pub(crate) memory: M,
+    pub(crate) mr: MrInfo,
+    pub(crate) recvs: Buffers,
+    pub(crate) sends: Buffers,
+    pub(crate) reads: Buffers,
+}
+
+/// Buffers of one size in the node's region.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    /// First byte in the memory.
+    start: u64,
+    /// Bytes of each.
+    pub(crate) bytes: u64,
+    pub(crate) count: u32,
+    free: Vec<u32>,
+}
+
+impl Buffers {
+    fn new(start: u64, bytes: u64, count: u32) -> Buffers {
+        Buffers { start, bytes, count, free: (0..count).rev().collect() }
+    }
+
+    fn end(&self) -> u64 {
+        self.start + self.bytes * u64::from(self.count)
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    #[inline]
+    pub(crate) fn give(&mut self, buffer: u32) {
+        self.free.push(buffer);
+    }
+
+    pub(crate) fn available(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// First byte of a buffer in the memory.
+    #[inline]
+    pub(crate) fn offset(&self, buffer: u32) -> u64 {
+        self.start + self.bytes * u64::from(buffer)
+    }
+}
+
+/// The QPs that VQPs send on, and their lanes.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    /// First the DCIs, then RC QPs. An RC QP's index may be used again.
+    pub(crate) qps: Vec<PhysQp>,
+    /// First `streams` of each DCI, then one of each RC QP.
+    pub(crate) lanes: Vec<Lane>,
+    /// DCIs.
+    pub(crate) dcis: u32,
+    /// Of these, the last ones, for the high class alone.
+    high: u32,
+    streams: u32,
+}
+
+impl Lanes {
+    /// The lane over DC for a peer. A peer always gets the same one, so that its traffic needs no
+    /// change of target between WRs, and if it does not answer few others share its lane.
+    pub(crate) fn dc_lane(&self, hash: u64, class: Class) -> Option<u32> {
+        let (first, count) = match class {
+            Class::High if self.high > 0 => (self.dcis - self.high, self.high),
+            _ => (0, self.dcis - self.high),
+        };
+        if count == 0 {
+            return None;
+        }
+        let lanes = u64::from(count * self.streams);
+        let at = ((u128::from(hash) * u128::from(lanes)) >> 64) as u32;
+        Some(first * self.streams + at)
+    }
+
+    /// Tells that there may be room on a QP. The list of these is worked off once a poll.
+    #[inline]
+    pub(crate) fn freed(&mut self, qp: u32, dirty: &mut Vec<u32>) {
+        let phys = &mut self.qps[qp as usize];
+        if !phys.dirty && !phys.waiting.is_empty() {
+            phys.dirty = true;
+            dirty.push(qp);
+        }
+    }
+
+    /// A lane has something that waits.
+    pub(crate) fn wait(&mut self, lane: u32) {
+        let entry = &mut self.lanes[lane as usize];
+        if !entry.waiting {
+            entry.waiting = true;
+            self.qps[entry.qp as usize].waiting.push_back(lane);
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let lists = |lane: &Lane| (lane.ready.capacity() + lane.ops.capacity()) * 4;
+        let queues: usize = self.lanes.iter().map(lists).sum();
+        let waiting: usize = self.qps.iter().map(|qp| qp.waiting.capacity() * 4).sum();
+        let tables =
+            self.lanes.capacity() * size_of::<Lane>() + self.qps.capacity() * size_of::<PhysQp>();
+        (queues + waiting + tables) as u64
+    }
+}
+
+/// Creates the pool and its DCIs.
+pub(crate) fn create<D: Device>(
+    device: &mut D,
+    config: &Config,
+    rng: &mut Rng,
+) -> Result<(Pool<D::Memory>, Lanes), VerbsError> {
+    let (attr, port) = (device.query_device(), device.query_port());
+    let pd = device.alloc_pd()?;
+    let dcis = if attr.transports.dc { config.dc_qps } else { 0 };
+    let sends = u64::from(dcis + config.transfer.rc_qps_max) * u64::from(config.sq_depth);
+    let receives = u64::from(config.recv_buffers + CONTROL_RECVS + CONTROL_SENDS);
+    let cqe = u32::try_from(sends + receives).unwrap_or(u32::MAX);
+    let cq = device.create_cq(CqInit { cqe })?;
+    let srq = device.create_srq(SrqInit { pd, max_wr: config.recv_buffers, max_sge: 1 })?;
+
+    let max_inline = config.max_inline.min(attr.max_inline_data);
+    let slot = HEADER_BYTES as u64 + u64::from(max_inline.max(config.max_sge * 16));
+    let slots = (dcis + config.transfer.rc_qps_max).max(1).saturating_mul(config.sq_depth);
+    let recv_bytes = u64::from(config.recv_buffer_bytes).next_multiple_of(64);
+    let recvs = Buffers::new(0, recv_bytes, config.recv_buffers);
+    let slots = slots.min(SEND_SLOTS_MAX);
+    let sends = Buffers::new(recvs.end(), slot.next_multiple_of(64), slots);
+    let reads = 2 * config.storm.lookups_max + 64;
+    let reads = Buffers::new(sends.end(), READ_BUFFER_BYTES, reads);
+    let memory = device.alloc_memory(reads.end())?;
+    let mr = device.reg_mr(pd, memory.clone(), None, AccessFlags::LOCAL_WRITE)?;
+
+    let mut pool = Pool {
+        pd,
+        cq,
+        srq,
+        dct: None,
+        dctn: 0,
+        dc_key: rng.next_u64(),
+        ud: Qp(0),
+        ud_qpn: 0,
+        mtu: port.active_mtu,
+        max_length: port.max_msg_sz,
+        max_inline,
+        attr,
+        memory,
+        mr,
+        recvs,
+        sends,
+        reads,
+    };
+    (pool.ud, pool.ud_qpn) = pool.create_ud(device)?;
+    if dcis > 0 {
+        let (dct, dctn) = pool.create_dct(device)?;
+        (pool.dct, pool.dctn) = (Some(dct), dctn);
+    }
+    pool.post_all_receives(device)?;
+    let lanes = pool.create_dcis(device, config, dcis)?;
+    Ok((pool, lanes))
+}
+
+impl<M: elver_verbs::Memory> Pool<M> {
+    /// The SGE of the first `length` bytes of a receive buffer.
+    #[inline]
+    pub(crate) fn recv_sge(&self, buffer: u32, length: u32) -> Sge {
+        Sge { addr: self.mr.addr + self.recvs.offset(buffer), length, lkey: self.mr.lkey }
+    }
+
+    /// The SGE of the first `length` bytes of a send slot.
+    #[inline]
+    pub(crate) fn send_sge(&self, slot: u32, length: u32) -> Sge {
+        Sge { addr: self.mr.addr + self.sends.offset(slot), length, lkey: self.mr.lkey }
+    }
+
+    /// The SGE of the first `length` bytes of a look-up's buffer.
+    #[inline]
+    pub(crate) fn read_sge(&self, buffer: u32, length: u32) -> Sge {
+        Sge { addr: self.mr.addr + self.reads.offset(buffer), length, lkey: self.mr.lkey }
+    }
+
+    /// The attributes that a QP of the pool goes to RTS with, towards `dgid`.
+    pub(crate) fn qp_attr(&self, config: &Config, dgid: Gid) -> QpAttr {
+        QpAttr {
+            qp_access_flags: AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_ATOMIC,
+            ah_attr: AddressVector { dgid, ..AddressVector::default() },
+            path_mtu: self.mtu,
+            timeout: config.timeout,
+            retry_cnt: config.retry_cnt,
+            rnr_retry: config.rnr_retry,
+            max_rd_atomic: self.attr.max_qp_init_rd_atom,
+            max_dest_rd_atomic: self.attr.max_qp_rd_atom,
+            min_rnr_timer: RNR_TIMER_MIN,
+            qkey: CONTROL_QKEY,
+            ..QpAttr::default()
+        }
+    }
+
+    /// Takes a DCI to RTS, from RESET.
+    pub(crate) fn start_dci<D: Device<Memory = M>>(
+        &self,
+        device: &mut D,
+        config: &Config,
+        qp: Qp,
+    ) -> Result<(), VerbsError> {
+        let mut attr = self.qp_attr(config, Gid::default());
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            attr.qp_state = state;
+            device.advance_qp(qp, &attr)?;
+        }
+        Ok(())
+    }
+
+    /// Posts receive buffers that were read.
+    pub(crate) fn post_receives<D: Device<Memory = M>>(
+        &self,
+        device: &mut D,
+        buffers: &[u32],
+    ) -> Result<(), VerbsError> {
+        for &buffer in buffers {
+            let sges = [self.recv_sge(buffer, self.recvs.bytes as u32)];
+            let wr = RecvWr { wr_id: WrId::Recv(buffer).encode(), sges: &sges };
+            device.post_srq_recv(self.srq, &[wr]).map_err(|(_, error)| error)?;
+        }
+        Ok(())
+    }
+
+    fn post_all_receives<D: Device<Memory = M>>(
+        &mut self,
+        device: &mut D,
+    ) -> Result<(), VerbsError> {
+        let buffers: Vec<u32> = core::iter::from_fn(|| self.recvs.take()).collect();
+        self.post_receives(device, &buffers)
+    }
+
+    fn create_ud<D: Device>(&self, device: &mut D) -> Result<(Qp, u32), VerbsError> {
+        let cap = QpCap {
+            max_send_wr: CONTROL_SENDS,
+            max_recv_wr: CONTROL_RECVS,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: self.max_inline,
+        };
+        let init = QpInit { cap, ..QpInit::new(QpType::Ud, self.pd, self.cq) };
+        let qp = device.create_qp(init)?;
+        let mut attr = QpAttr { qkey: CONTROL_QKEY, ..QpAttr::default() };
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            attr.qp_state = state;
+            device.advance_qp(qp, &attr)?;
+        }
+        Ok((qp, device.qp_num(qp)?))
+    }
+
+    fn create_dct<D: Device>(&self, device: &mut D) -> Result<(Qp, u32), VerbsError> {
+        let init = QpInit {
+            srq: Some(self.srq),
+            dc_access_key: self.dc_key,
+            cap: QpCap { max_send_wr: 0, max_recv_wr: 0, ..QpCap::default() },
+            ..QpInit::new(QpType::Dct, self.pd, self.cq)
+        };
+        let qp = device.create_qp(init)?;
+        let mut attr = QpAttr {
+            qp_access_flags: AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_ATOMIC,
+            path_mtu: self.mtu,
+            min_rnr_timer: RNR_TIMER_MIN,
+            ..QpAttr::default()
+        };
+        for state in [QpState::Init, QpState::Rtr] {
+            attr.qp_state = state;
+            device.advance_qp(qp, &attr)?;
+        }
+        Ok((qp, device.qp_num(qp)?))
+    }
+
+    fn create_dcis<D: Device<Memory = M>>(
+        &self,
+        device: &mut D,
+        config: &Config,
+        dcis: u32,
+    ) -> Result<Lanes, VerbsError> {
+        let streams_max = self.attr.max_dci_streams.max(1);
+        let streams = (1u32 << config.log_dc_streams.min(16)).min(1 << streams_max.ilog2());
+        let log_streams = streams.ilog2() as u8;
+        let high = if dcis > 1 { config.qos.high_dc_qps.min(dcis - 1) } else { 0 };
+        let mut lanes = Lanes { qps: Vec::new(), lanes: Vec::new(), dcis, high, streams };
+        for index in 0..dcis {
+            let cap = QpCap {
+                max_send_wr: config.sq_depth,
+                max_recv_wr: 0,
+                max_send_sge: config.max_sge + 1,
+                max_recv_sge: 0,
+                max_inline_data: self.max_inline,
+            };
+            let init = QpInit {
+                cap,
+                dci: DciInit { log_num_concurrent: log_streams, log_num_errored: log_streams },
+                ..QpInit::new(QpType::Dci, self.pd, self.cq)
+            };
+            let qp = device.create_qp(init)?;
+            self.start_dci(device, config, qp)?;
+            lanes.qps.push(PhysQp {
+                qp,
+                depth: config.sq_depth,
+                posted: 0,
+                waiting: Default::default(),
+                dirty: false,
+                lanes: (index * streams, streams),
+                broken: false,
+            });
+            let kinds = (0..streams).map(|stream| LaneKind::Dc { stream: stream as u16 });
+            lanes.lanes.extend(kinds.map(|kind| Lane::new(index, kind)));
+        }
+        Ok(lanes)
+    }
+}
+
+/// Checks what no configuration may lack.
+pub(crate) fn check_config(config: &Config) -> Result<(), crate::CoreError> {
+    let slots = u64::from(crate::slots::SLOTS_MAX);
+    let ranges: [(&'static str, u64, u64, u64); 10] = [
+        ("dc_qps", u64::from(config.dc_qps), 0, 1 << 12),
+        ("sq_depth", u64::from(config.sq_depth), u64::from(2 * RESERVED), 1 << 15),
+        ("max_sge", u64::from(config.max_sge), 1, 32),
+        ("max_vqps", u64::from(config.max_vqps), 1, slots),
+        ("max_vqp_wr", u64::from(config.max_vqp_wr), 1, 1 << 20),
+        ("max_mrs", u64::from(config.max_mrs), 1, 1 << 20),
+        ("max_peers", u64::from(config.max_peers), 2, slots),
+        ("recv_buffers", u64::from(config.recv_buffers), 1, 1 << 20),
+        ("recv_buffer_bytes", u64::from(config.recv_buffer_bytes), 512, 1 << 24),
+        ("lookups_max", u64::from(config.storm.lookups_max), 1, 1 << 16),
+    ];
+    for (name, value, min, max) in ranges {
+        if !(min..=max).contains(&value) {
+            return Err(crate::CoreError::OutOfRange { name, value, min, max });
+        }
+    }
+    Ok(())
+}

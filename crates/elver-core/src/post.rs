@@ -1,0 +1,492 @@
+//! Posting of send WRs (Algorithm 2): checks, rings, bursts, and turns among VQPs.
+
+use elver_verbs::{
+    Device, Memory, ObjectKind, Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp,
+    SendOpcode, SendWr, Time, WcStatus,
+};
+
+use crate::lane::LaneState;
+use crate::mr::LocalMrs;
+use crate::mr_store::remote_of;
+use crate::ring::{NONE, SendRing, SqEntry};
+use crate::vqp::{Vqp, Wait};
+use crate::wr_id::WrId;
+use crate::{ClientId, Core, VqpId, VqpState};
+
+/// Most WRs posted to the device by one call.
+const BURST: u32 = 16;
+/// Bytes that a VQP may post in each of its turns on a lane that others wait for.
+const QUANTUM: i64 = 64 << 10;
+/// What a WR counts as besides its bytes.
+const WR_BYTES: i64 = 256;
+/// The most that a VQP may owe; a WR may be as long as 2 GB.
+const DEBT_MAX: i64 = 8 * QUANTUM;
+
+/// What stopped a VQP's posting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// Nothing is left.
+    Empty,
+    /// The lane has no room, or the turn is over.
+    Room,
+    /// Something else, which brings it back when it is there.
+    Waits,
+}
+
+/// What the checks say of a WR that is to be posted.
+enum Check {
+    Ready,
+    /// The peer's region must be looked up.
+    Unknown(u32),
+    /// The peer's region does not permit it.
+    Refused,
+}
+
+impl<D: Device> Core<D> {
+    /// Posts send WRs (Algorithm 2, `post_send_virtualized`). On an error the WRs before the
+    /// refused one are posted. What only the peer can refuse, its region above all, is told by a
+    /// completion.
+    pub fn post_send(
+        &mut self,
+        client: ClientId,
+        vqp: VqpId,
+        wrs: &[SendWr<'_>],
+        now: Time,
+    ) -> Result<(), (usize, PostError)> {
+        let found = self.vqps.get_mut(vqp.0);
+        let Some(entry) = found.filter(|entry| entry.client == client.0 && !entry.zombie) else {
+            return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
+        };
+        if !matches!(entry.state, VqpState::Connected | VqpState::Connecting) {
+            return Err((0, state_error(entry.state)));
+        }
+        let Some(owner) = self.clients.get_mut(client.0) else {
+            return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
+        };
+        let limits = Limits {
+            max_sge: self.config.max_sge,
+            max_inline: self.pool.max_inline,
+            max_length: self.pool.max_length,
+        };
+        let mut result = Ok(());
+        let mut taken = 0;
+        for (index, wr) in wrs.iter().enumerate() {
+            let capacity = owner.limits.completions;
+            let accepted = if owner.pending >= capacity {
+                Err(PostError::QueueFull { capacity })
+            } else {
+                entry.accept(&mut self.mrs, &limits, wr)
+            };
+            match accepted {
+                Ok(length) => {
+                    owner.pending += 1;
+                    taken += 1;
+                    self.stats.send_bytes += u64::from(length);
+                }
+                Err(error) => {
+                    self.stats.posts_refused += 1;
+                    result = Err((index, error));
+                    break;
+                }
+            }
+        }
+        self.stats.send_wrs += taken;
+        if taken > 0 {
+            self.pump(vqp.0, now);
+        }
+        result
+    }
+
+    /// Posts receives.
+    pub fn post_recv(
+        &mut self,
+        client: ClientId,
+        vqp: VqpId,
+        wrs: &[RecvWr<'_>],
+        _now: Time,
+    ) -> Result<(), (usize, PostError)> {
+        let found = self.vqps.get_mut(vqp.0);
+        let Some(entry) = found.filter(|entry| entry.client == client.0 && !entry.zombie) else {
+            return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
+        };
+        if entry.state == VqpState::Error {
+            return Err((0, state_error(entry.state)));
+        }
+        let Some(owner) = self.clients.get_mut(client.0) else {
+            return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
+        };
+        for (index, wr) in wrs.iter().enumerate() {
+            let (given, max) = (wr.sges.len() as u32, self.config.max_sge);
+            if wr.sges.len() > max as usize {
+                return Err((index, PostError::TooManySges { given, max }));
+            }
+            if entry.rq.is_full() {
+                return Err((index, PostError::QueueFull { capacity: entry.rq.max() }));
+            }
+            let capacity = owner.limits.completions;
+            if owner.pending >= capacity {
+                return Err((index, PostError::QueueFull { capacity }));
+            }
+            let mut hit = entry.local;
+            for sge in wr.sges {
+                let checked = self.mrs.check(client, &mut hit, sge, true);
+                checked.map_err(|error| (index, error))?;
+            }
+            entry.local = hit;
+            entry.rq.push(wr);
+            owner.pending += 1;
+            self.stats.recv_wrs += 1;
+        }
+        Ok(())
+    }
+
+    /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn.
+    #[inline]
+    pub(crate) fn pump(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get(id) else { return };
+        if !vqp.may_post() || vqp.ready || vqp.sq.unposted() == 0 {
+            return;
+        }
+        let lane = &self.lanes.lanes[vqp.lane as usize];
+        if lane.state == LaneState::Gone {
+            return self.leave_gone_lane(id, now);
+        }
+        if lane.state != LaneState::Running || !lane.ready.is_empty() || !lane.ops.is_empty() {
+            return self.enlist(id);
+        }
+        if self.post_ready(id, None, now) == Stop::Room {
+            self.enlist(id);
+        }
+    }
+
+    /// Puts a VQP behind the others that wait for its lane.
+    pub(crate) fn enlist(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.ready || !vqp.may_post() || vqp.sq.unposted() == 0 {
+            return;
+        }
+        vqp.ready = true;
+        self.lanes.lanes[vqp.lane as usize].ready.push_back(id);
+        self.lanes.wait(vqp.lane);
+    }
+
+    /// Gives turns on the QPs where room was made.
+    pub(crate) fn serve_dirty(&mut self, now: Time) {
+        while let Some(qp) = self.dirty_qps.pop() {
+            let phys = &mut self.lanes.qps[qp as usize];
+            phys.dirty = false;
+            for _ in 0..phys.waiting.len() {
+                let Some(lane) = self.lanes.qps[qp as usize].waiting.pop_front() else { break };
+                self.lanes.lanes[lane as usize].waiting = false;
+                self.serve_lane(lane, now);
+                let entry = &self.lanes.lanes[lane as usize];
+                if !entry.ready.is_empty() || !entry.ops.is_empty() {
+                    self.lanes.wait(lane);
+                }
+            }
+        }
+    }
+
+    /// Gives turns on a lane while it has room: to the core's own operations, then to the VQPs in
+    /// turn, each by bytes (deficit round robin).
+    fn serve_lane(&mut self, lane: u32, now: Time) {
+        loop {
+            let entry = &mut self.lanes.lanes[lane as usize];
+            let phys = &self.lanes.qps[entry.qp as usize];
+            if entry.state != LaneState::Running {
+                return;
+            }
+            if phys.posted < phys.depth
+                && let Some(op) = entry.ops.pop_front()
+            {
+                if !self.send_op(op) {
+                    self.complete_lookup(op, false, now);
+                }
+                continue;
+            }
+            if entry.room(phys) == 0 {
+                return;
+            }
+            let Some(id) = entry.ready.pop_front() else { return };
+            let alone = entry.ready.is_empty();
+            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            vqp.ready = false;
+            if vqp.lane != lane || !vqp.may_post() {
+                continue;
+            }
+            vqp.deficit = if alone { QUANTUM } else { vqp.deficit + QUANTUM };
+            let stop = self.post_ready(id, Some(()), now);
+            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            if stop == Stop::Room {
+                self.enlist(id);
+            } else {
+                vqp.deficit = 0;
+            }
+        }
+    }
+
+    /// Posts a VQP's WRs, as many as are there and the lane has room for; in its turn (`turn`), as
+    /// many as its deficit allows.
+    fn post_ready(&mut self, id: u32, turn: Option<()>, now: Time) -> Stop {
+        loop {
+            let Core { vqps, lanes, peers, store, device, stats, .. } = self;
+            let Some(vqp) = vqps.get_mut(id) else { return Stop::Waits };
+            let unposted = vqp.sq.unposted();
+            if unposted == 0 {
+                return Stop::Empty;
+            }
+            let lane = &mut lanes.lanes[vqp.lane as usize];
+            let phys = &mut lanes.qps[lane.qp as usize];
+            let room = lane.room(phys);
+            let limit = unposted.min(room).min(BURST);
+            if limit == 0 {
+                return Stop::Room;
+            }
+            let (mut count, mut bytes, mut blocked) = (0, 0, Check::Ready);
+            while count < limit {
+                if turn.is_some() && vqp.deficit <= 0 {
+                    break;
+                }
+                let entry = vqp.sq.entry(vqp.sq.posted.wrapping_add(count));
+                let (op, length) = (entry.op, entry.length);
+                blocked = vqp.check_remote(store, &op, length, now);
+                if !matches!(blocked, Check::Ready) {
+                    break;
+                }
+                let cost = i64::from(length) + WR_BYTES;
+                vqp.deficit = (vqp.deficit - cost).max(-DEBT_MAX);
+                bytes += u64::from(length);
+                count += 1;
+            }
+            if count > 0 {
+                let first = vqp.sq.posted;
+                let posted = match count {
+                    1 => send::<D, 1>(device, phys.qp, vqp, first, count),
+                    2..=4 => send::<D, 4>(device, phys.qp, vqp, first, count),
+                    _ => send::<D, { BURST as usize }>(device, phys.qp, vqp, first, count),
+                };
+                vqp.sq.posted = first.wrapping_add(posted);
+                vqp.inflight += posted;
+                lane.uncompleted += posted;
+                phys.posted += posted;
+                stats.posts += 1;
+                if let Some(peer) = peers.get_mut(vqp.peer) {
+                    peer.ops += u64::from(posted);
+                    peer.bytes += bytes;
+                }
+                if posted < count {
+                    stats.device_refusals += 1;
+                    self.fail_next(id, WcStatus::LocQpOpErr, now);
+                    return Stop::Waits;
+                }
+            }
+            let peer = vqp.peer;
+            match blocked {
+                Check::Unknown(rkey) => {
+                    vqp.wait = Wait::Mr;
+                    self.want_mr(peer, rkey, Some(id), now);
+                    return Stop::Waits;
+                }
+                Check::Refused => {
+                    self.stats.mr_refusals += 1;
+                    self.fail_next(id, WcStatus::RemAccessErr, now);
+                    return Stop::Waits;
+                }
+                Check::Ready if count < limit => return Stop::Room,
+                Check::Ready => {}
+            }
+        }
+    }
+
+    /// The RC QP that a VQP was on is gone.
+    #[cold]
+    fn leave_gone_lane(&mut self, id: u32, now: Time) {
+        if self.move_to_dc(id) {
+            self.pump(id, now);
+        } else {
+            self.fail_next(id, WcStatus::RetryExcErr, now);
+        }
+    }
+}
+
+/// Posts `count` WRs of a VQP, from sequence number `first` on, in one call. `N` is at least
+/// `count`. Returns how many the device took.
+#[inline]
+fn send<D: Device, const N: usize>(
+    device: &mut D,
+    qp: elver_verbs::Qp,
+    vqp: &Vqp,
+    first: u32,
+    count: u32,
+) -> u32 {
+    // What is behind `count` is there to fill the array, and is not posted.
+    let wrs: [SendWr<'_>; N] = core::array::from_fn(|at| {
+        let at = (at as u32).min(count - 1);
+        wr_of(vqp, first.wrapping_add(at), at + 1 == count)
+    });
+    match device.post_send(qp, &wrs[..count as usize]) {
+        Ok(()) => count,
+        Err((taken, _)) => taken as u32,
+    }
+}
+
+/// A WR as it goes to the device. The last of a burst is signalled, so that the lane's room is
+/// known, whatever the user asked for.
+#[inline]
+fn wr_of(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
+    let ring: &SendRing = &vqp.sq;
+    let entry = ring.entry(seq);
+    let signaled = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
+    let payload = if entry.inline {
+        Payload::Inline(ring.inline(seq))
+    } else {
+        Payload::Sges(ring.sges(seq))
+    };
+    SendWr {
+        wr_id: WrId::User { vqp: vqp.id, seq, second: false }.encode(),
+        op: entry.op,
+        flags: entry.flags | signaled,
+        payload,
+        dest: vqp.dest,
+    }
+}
+
+/// Limits of a WR.
+struct Limits {
+    max_sge: u32,
+    max_inline: u32,
+    max_length: u32,
+}
+
+impl Vqp {
+    /// Checks a WR as far as that is possible here, and takes it into the ring; returns its bytes.
+    #[inline]
+    fn accept<M: Memory>(
+        &mut self,
+        mrs: &mut LocalMrs<M>,
+        limits: &Limits,
+        wr: &SendWr<'_>,
+    ) -> Result<u32, PostError> {
+        let opcode = wr.op.opcode();
+        // Whether the device writes local memory.
+        let writes = match opcode {
+            SendOpcode::Write => false,
+            SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd => true,
+            _ => return Err(PostError::Opcode { qp_type: QpType::Rc, opcode }),
+        };
+        if self.sq.is_full() {
+            return Err(PostError::QueueFull { capacity: self.sq.max() });
+        }
+        if wr.dest.is_some() {
+            return Err(PostError::Destination { qp_type: QpType::Rc });
+        }
+        let (length, mr, sges, inline) = match wr.payload {
+            Payload::Sges(sges) => {
+                let (length, mr) = self.check_sges(mrs, limits, sges, writes)?;
+                (length, mr, sges, &[][..])
+            }
+            Payload::Inline(bytes) => {
+                let max = if writes { 0 } else { limits.max_inline };
+                if bytes.len() > max as usize {
+                    let given = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                    return Err(PostError::InlineTooLong { given, max });
+                }
+                (bytes.len() as u32, NONE, &[][..], bytes)
+            }
+        };
+        if let SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } = wr.op {
+            if length != 8 {
+                return Err(PostError::AtomicLength { given: u64::from(length) });
+            }
+            if remote.addr % 8 != 0 {
+                return Err(PostError::AtomicAlignment { addr: remote.addr });
+            }
+        }
+        if mr != NONE {
+            mrs.add_user(mr);
+        }
+        for sge in sges.iter().skip(1) {
+            if let Some(slot) = mrs.slot_of(sge.lkey).filter(|_| sge.length > 0) {
+                mrs.add_user(slot);
+            }
+        }
+        let sig_all = if self.sig_all { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let entry = SqEntry {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            length,
+            mr,
+            slot: NONE,
+            num_sge: sges.len() as u8,
+            flags: wr.flags | sig_all,
+            inline: matches!(wr.payload, Payload::Inline(_)),
+            status: WcStatus::Success,
+            await_fin: false,
+            first_done: false,
+        };
+        self.sq.push(entry, sges, inline);
+        Ok(length)
+    }
+
+    /// Checks a WR's pieces; returns their bytes and the region of the first.
+    #[inline]
+    fn check_sges<M: Memory>(
+        &mut self,
+        mrs: &LocalMrs<M>,
+        limits: &Limits,
+        sges: &[elver_verbs::Sge],
+        writes: bool,
+    ) -> Result<(u32, u32), PostError> {
+        let max = limits.max_sge;
+        if sges.len() > max as usize {
+            let given = u32::try_from(sges.len()).unwrap_or(u32::MAX);
+            return Err(PostError::TooManySges { given, max });
+        }
+        let (mut length, mut first) = (0u64, NONE);
+        for (index, sge) in sges.iter().enumerate() {
+            let slot = mrs.check(ClientId(self.client), &mut self.local, sge, writes)?;
+            if index == 0 {
+                first = slot;
+            }
+            length += u64::from(sge.length);
+        }
+        let max = u64::from(limits.max_length);
+        if length > max {
+            return Err(PostError::MessageTooLong { given: length, max });
+        }
+        Ok((length as u32, first))
+    }
+
+    /// Checks a WR against what is known of the peer's region.
+    #[inline]
+    fn check_remote(
+        &mut self,
+        store: &crate::mr_store::MrStore,
+        op: &SendOp,
+        length: u32,
+        now: Time,
+    ) -> Check {
+        let Some((at, needs)) = remote_of(op) else { return Check::Ready };
+        // A WR of no bytes touches no memory; the device does not look at its key either.
+        if length == 0 {
+            return Check::Ready;
+        }
+        if self.remote.0 != at.rkey || self.remote.1.until <= now {
+            match store.get(self.peer, at.rkey, now) {
+                Some(mr) => self.remote = (at.rkey, mr),
+                None => return Check::Unknown(at.rkey),
+            }
+        }
+        if self.remote.1.permits(&at, length, needs) { Check::Ready } else { Check::Refused }
+    }
+}
+
+/// Why a VQP in this state takes no WR, as a QP of the verbs would say it.
+fn state_error(state: VqpState) -> PostError {
+    let state = match state {
+        VqpState::Error => QpState::Err,
+        VqpState::Connected => QpState::Rts,
+        VqpState::Idle | VqpState::Connecting => QpState::Init,
+    };
+    PostError::State { qp_type: QpType::Rc, state }
+}

@@ -1,0 +1,160 @@
+//! A failed lane: who is to blame, and how the others go on.
+//!
+//! When a WR on a lane fails, the device flushes what stands behind it. The WR's own VQP goes to
+//! its error state; if its peer does not answer at all, so do the other VQPs with something on the
+//! lane to this peer, each of which would wait as long for nothing. The WRs of all others were not
+//! executed: they go back to their rings. Once nothing is outstanding, the lane is set going again,
+//! and they are posted anew, in order.
+
+use elver_verbs::{Device, QpAttr, QpState, Time, WcStatus};
+
+use crate::lane::{LaneKind, LaneState};
+use crate::{Core, VqpState};
+
+/// What a WR that did not succeed means for who posted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It ends like this.
+    Guilty(WcStatus),
+    /// It was flushed for another's fault.
+    Innocent,
+}
+
+impl<D: Device> Core<D> {
+    /// A WR to `peer` on a lane completed with an error.
+    pub(crate) fn lane_failed(&mut self, lane: u32, status: WcStatus, peer: u32) -> Verdict {
+        let entry = &mut self.lanes.lanes[lane as usize];
+        if entry.state == LaneState::Running {
+            entry.state = LaneState::Failing;
+            self.stats.lanes_reset += 1;
+        }
+        match status {
+            WcStatus::WrFlushErr if entry.dead == Some(peer) => {
+                Verdict::Guilty(WcStatus::RetryExcErr)
+            }
+            WcStatus::WrFlushErr => Verdict::Innocent,
+            WcStatus::RetryExcErr | WcStatus::RnrRetryExcErr => {
+                entry.dead = Some(peer);
+                self.forget_record(peer);
+                Verdict::Guilty(status)
+            }
+            _ => Verdict::Guilty(status),
+        }
+    }
+
+    /// A peer did not answer: who connects next asks a meta server anew.
+    fn forget_record(&mut self, peer: u32) {
+        if self.is_meta_server(peer) {
+            return;
+        }
+        if let Some(entry) = self.peers.get_mut(peer)
+            && entry.gid != self.gid
+        {
+            entry.record = None;
+        }
+    }
+
+    /// Sets a failing lane going again, once nothing is outstanding on it.
+    pub(crate) fn try_restart(&mut self, lane: u32, now: Time) {
+        let entry = &self.lanes.lanes[lane as usize];
+        if entry.state != LaneState::Failing || entry.uncompleted > 0 {
+            return;
+        }
+        let (kind, qp) = (entry.kind, entry.qp);
+        match kind {
+            LaneKind::Dc { stream } => {
+                let phys = &mut self.lanes.qps[qp as usize];
+                if !phys.broken && self.device.reset_dci_stream(phys.qp, stream).is_ok() {
+                    self.lanes.lanes[lane as usize].state = LaneState::Running;
+                    return self.resume(lane, now);
+                }
+                phys.broken = true;
+                self.try_restart_dci(qp, now);
+            }
+            LaneKind::Rc { peer } => {
+                self.lanes.lanes[lane as usize].state = LaneState::Gone;
+                self.rc_gone(lane, peer);
+                self.resume(lane, now);
+            }
+        }
+    }
+
+    /// Sets a DCI up anew, all streams of which failed at once, when nothing is outstanding on any.
+    fn try_restart_dci(&mut self, qp: u32, now: Time) {
+        let phys = &mut self.lanes.qps[qp as usize];
+        if phys.posted > 0 {
+            return;
+        }
+        let (handle, (first, count)) = (phys.qp, phys.lanes);
+        let reset = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
+        let restarted = self.device.advance_qp(handle, &reset).is_ok()
+            && self.pool.start_dci(&mut self.device, &self.config, handle).is_ok();
+        if !restarted {
+            self.stats.device_refusals += 1;
+            return;
+        }
+        self.lanes.qps[qp as usize].broken = false;
+        for lane in first..first + count {
+            self.lanes.lanes[lane as usize].state = LaneState::Running;
+            self.resume(lane, now);
+        }
+    }
+
+    /// An RC QP failed, and nothing of its is outstanding.
+    fn rc_gone(&mut self, lane: u32, peer: u32) {
+        if let Some(entry) = self.peers.get_mut(peer)
+            && entry.rc == Some(lane)
+        {
+            entry.rc = None;
+            entry.pins = entry.pins.saturating_sub(1);
+            self.peers.rest(peer);
+        }
+        let qp = self.lanes.qps[self.lanes.lanes[lane as usize].qp as usize].qp;
+        if self.device.destroy_qp(qp).is_err() {
+            self.stats.device_refusals += 1;
+        }
+    }
+
+    /// Lets go on what waits on a lane that has failed.
+    fn resume(&mut self, lane: u32, now: Time) {
+        let entry = &mut self.lanes.lanes[lane as usize];
+        let dead = entry.dead.take();
+        let mut waiting = core::mem::take(&mut entry.rewound);
+        for id in &waiting {
+            if let Some(vqp) = self.vqps.get_mut(*id) {
+                vqp.rewound = false;
+            }
+        }
+        // Who was on the lane comes before who waited for it.
+        waiting.extend(self.lanes.lanes[lane as usize].ready.drain(..));
+        let running = self.lanes.lanes[lane as usize].state == LaneState::Running;
+        for id in waiting {
+            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            vqp.ready = false;
+            if vqp.lane != lane || vqp.state != VqpState::Connected {
+                continue;
+            }
+            if dead == Some(vqp.peer) {
+                self.fail_next(id, WcStatus::RetryExcErr, now);
+            } else if running {
+                self.enlist(id);
+            } else if self.move_to_dc(id) {
+                self.pump(id, now);
+            } else {
+                self.fail_next(id, WcStatus::RetryExcErr, now);
+            }
+        }
+        let ops = core::mem::take(&mut self.lanes.lanes[lane as usize].ops);
+        for op in ops {
+            let peer = self.ops.get(op).map(|op| op.peer);
+            if !running || (dead.is_some() && peer == dead) {
+                self.complete_lookup(op, false, now);
+            } else {
+                self.lanes.lanes[lane as usize].ops.push_back(op);
+            }
+        }
+        self.lanes.wait(lane);
+        let qp = self.lanes.lanes[lane as usize].qp;
+        self.lanes.freed(qp, &mut self.dirty_qps);
+    }
+}

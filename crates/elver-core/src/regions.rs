@@ -1,0 +1,125 @@
+//! Registration of clients' memory, and ValidMR, in which peers find it (section 4.2).
+
+use elver_verbs::{AccessFlags, Device, MrInfo, Time};
+
+use crate::core::no_table;
+use crate::mr::{Closing, LocalMr};
+use crate::mr_store::RemoteMr;
+use crate::{ClientId, Core, CoreError, Event};
+
+/// The flags that let peers in.
+const REMOTE: AccessFlags = AccessFlags::REMOTE_CHANGES.union(AccessFlags::REMOTE_READ);
+
+impl<D: Device> Core<D> {
+    /// Registers memory for a client. Peers find it in ValidMR if `access` opens it to them.
+    pub fn reg_mr(
+        &mut self,
+        client: ClientId,
+        memory: D::Memory,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, CoreError> {
+        let full = self.mrs.is_full();
+        let limit = u64::from(self.config.max_mrs);
+        let entry = self.open_client(client)?;
+        if entry.mrs >= entry.limits.mrs {
+            let limit = u64::from(entry.limits.mrs);
+            return Err(CoreError::Limit { what: "regions of a client", limit, setting: "mrs" });
+        }
+        if full {
+            return Err(CoreError::Limit { what: "regions", limit, setting: "max_mrs" });
+        }
+        let info = self.device.reg_mr(self.pool.pd, memory.clone(), iova, access)?;
+        let open = access.intersects(REMOTE);
+        if open {
+            let value = RemoteMr::encode(info.addr, info.length, access);
+            if self.valid_mrs.put(&info.rkey.to_le_bytes(), &value).is_err() {
+                self.device.dereg_mr(info.mr)?;
+                return Err(CoreError::Device(no_table()));
+            }
+        }
+        self.mrs.insert(LocalMr {
+            memory,
+            info,
+            owner: client,
+            access,
+            refs: 0,
+            open,
+            closing: None,
+        });
+        self.open_client(client)?.mrs += 1;
+        Ok(info)
+    }
+
+    /// Deregisters a region: no new WR may use it; once peers' leases have run out and work in
+    /// flight has ended, [`Event::Deregistered`] comes.
+    pub fn dereg_mr(
+        &mut self,
+        client: ClientId,
+        lkey: u32,
+        token: u64,
+        now: Time,
+    ) -> Result<(), CoreError> {
+        self.open_client(client)?;
+        let slot = self.mrs.slot_of(lkey).ok_or(CoreError::NoSuchMr { lkey })?;
+        let known = self.mrs.get(slot);
+        if known.is_none_or(|mr| mr.owner != client || mr.closing.is_some()) {
+            return Err(CoreError::NoSuchMr { lkey });
+        }
+        self.close_mr(slot, Some(token), now);
+        Ok(())
+    }
+
+    /// Begins to deregister all regions of a client that is gone.
+    pub(crate) fn close_mrs_of(&mut self, client: ClientId, now: Time) {
+        let own = self.mrs.iter().filter(|(_, mr)| mr.owner == client);
+        let slots: alloc::vec::Vec<u32> = own.map(|(slot, _)| slot).collect();
+        for slot in slots {
+            match self.mrs.get_mut(slot).and_then(|mr| mr.closing.as_mut()) {
+                Some(closing) => closing.token = None,
+                None => self.close_mr(slot, None, now),
+            }
+        }
+    }
+
+    fn close_mr(&mut self, slot: u32, token: Option<u64>, now: Time) {
+        let wait = self.config.mr_lease_ns.saturating_add(self.in_flight_ns_max());
+        let Some(mr) = self.mrs.get_mut(slot) else { return };
+        let due = if mr.open { now.saturating_add_ns(wait) } else { now };
+        mr.closing = Some(Closing { token, due });
+        let (open, rkey) = (mr.open, mr.info.rkey);
+        self.mrs.forget_hits();
+        if open {
+            // It was put in when the region was made, and only here it is taken out.
+            let _ = self.valid_mrs.remove(&rkey.to_le_bytes());
+            self.closing.push_back((due, slot));
+        } else {
+            self.try_release_mr(slot, now);
+        }
+    }
+
+    /// Deregisters a region at the device, if nothing needs it any longer.
+    pub(crate) fn try_release_mr(&mut self, slot: u32, now: Time) {
+        let Some(mr) = self.mrs.get(slot) else { return };
+        let Some(closing) = mr.closing.filter(|closing| closing.due <= now && mr.refs == 0) else {
+            return;
+        };
+        let (owner, handle) = (mr.owner, mr.info.mr);
+        // It is the core's own handle, and no window is bound to it.
+        let _ = self.device.dereg_mr(handle);
+        self.mrs.remove(slot);
+        if let Some(client) = self.clients.get_mut(owner.0) {
+            client.mrs = client.mrs.saturating_sub(1);
+        }
+        if let Some(token) = closing.token {
+            self.events.push_back(Event::Deregistered { client: owner, token });
+        }
+        self.forget_client(owner.0);
+    }
+
+    /// How long after its post a WR of a peer's may still arrive: all of its retries.
+    fn in_flight_ns_max(&self) -> u64 {
+        let timeout = 4_096u64 << self.config.timeout.min(31);
+        timeout.saturating_mul(u64::from(self.config.retry_cnt) + 1)
+    }
+}

@@ -1,0 +1,126 @@
+use alloc::vec::Vec;
+
+use crate::rng::Rng;
+
+/// Bits of an id that name the slot; those above are the salt.
+const SLOT_BITS: u32 = 20;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+/// Most slots of a table.
+pub(crate) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
+
+/// A dense table whose ids miss once their entry is gone: each use of a slot has another salt.
+///
+/// Finding an entry is one indexed load and one comparison, and 0 is no id.
+#[derive(Debug)]
+pub(crate) struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    limit: u32,
+    len: u32,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    id: u32,
+    value: Option<T>,
+}
+
+impl<T> Slots<T> {
+    /// A table of at most `limit` entries, and never more than [`SLOTS_MAX`].
+    pub(crate) fn new(limit: u32) -> Slots<T> {
+        Slots { slots: Vec::new(), free: Vec::new(), limit: limit.min(SLOTS_MAX), len: 0 }
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len >= self.limit
+    }
+
+    /// Puts in what `make` gives for its id; none when the table is full.
+    pub(crate) fn insert(&mut self, rng: &mut Rng, make: impl FnOnce(u32) -> T) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.slots.push(Slot { id: 0, value: None });
+                self.slots.len() as u32 - 1
+            }
+        };
+        let slot = &mut self.slots[index as usize];
+        let last_salt = slot.id >> SLOT_BITS;
+        let mut salt = rng.next_u32() >> SLOT_BITS;
+        while salt == 0 || salt == last_salt {
+            salt = rng.next_u32() >> SLOT_BITS;
+        }
+        let id = salt << SLOT_BITS | index;
+        *slot = Slot { id, value: Some(make(id)) };
+        self.len += 1;
+        Some(id)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+        let slot = self.slots.get((id & SLOT_MASK) as usize)?;
+        if slot.id == id { slot.value.as_ref() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        let slot = self.slots.get_mut((id & SLOT_MASK) as usize)?;
+        if slot.id == id { slot.value.as_mut() } else { None }
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
+        let index = id & SLOT_MASK;
+        let slot = self.slots.get_mut(index as usize)?;
+        if slot.id != id {
+            return None;
+        }
+        let value = slot.value.take()?;
+        self.free.push(index);
+        self.len -= 1;
+        Some(value)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.slots.iter().filter_map(|slot| Some((slot.id, slot.value.as_ref()?)))
+    }
+
+    /// Bytes of the table itself.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.slots.capacity() * size_of::<Slot<T>>() + self.free.capacity() * 4) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_the_gone_miss() {
+        let mut rng = Rng::new(1);
+        let mut slots = Slots::new(2);
+        let a = slots.insert(&mut rng, |id| id).unwrap();
+        let b = slots.insert(&mut rng, |id| id).unwrap();
+        assert_ne!(a, 0);
+        assert_eq!(slots.insert(&mut rng, |id| id), None);
+        assert_eq!((slots.get(a), slots.get(b)), (Some(&a), Some(&b)));
+        assert_eq!(slots.remove(a), Some(a));
+        assert_eq!(slots.get(a), None);
+        assert_eq!(slots.remove(a), None);
+        let c = slots.insert(&mut rng, |id| id).unwrap();
+        assert_ne!(a, c);
+        assert_eq!((slots.get(a), slots.get(c), slots.len()), (None, Some(&c), 2));
+        assert_eq!(slots.iter().count(), 2);
+        assert_eq!(slots.get(u32::MAX), None);
+    }
+}

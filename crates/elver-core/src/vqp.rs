@@ -1,0 +1,193 @@
+use elver_verbs::{Dest, Gid, Time, WcStatus};
+
+use crate::mr::LocalHit;
+use crate::mr_store::RemoteMr;
+use crate::recv_ring::RecvRing;
+use crate::ring::{NONE, SendRing};
+use crate::{ClientId, Via, VqpId};
+
+/// Priority of a VQP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Has QPs reserved and is never slowed for others.
+    High,
+    /// Shares QPs, and yields to the high class.
+    #[default]
+    Low,
+}
+
+/// How a VQP gets its physical QP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Algorithm 1: a shared RC QP if there is one, else a DC QP and the peer's metadata from the
+    /// DCCache or a meta server.
+    #[default]
+    Shared,
+    /// As LITE, with the handshake over UD that KRCORE gives it: a shared RC QP, made on a miss.
+    Lite,
+    /// As [`Policy::Shared`], but metadata is asked of the peer itself, by an RPC over UD.
+    RpcMeta,
+    /// An RC QP for this VQP alone, as a process with verbs makes it.
+    Leased,
+}
+
+/// What a VQP is created with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VqpInit {
+    /// Priority.
+    pub class: Class,
+    /// Most outstanding send WRs.
+    pub max_send_wr: u32,
+    /// Most outstanding receive WRs.
+    pub max_recv_wr: u32,
+    /// Whether every send WR is signalled.
+    pub sq_sig_all: bool,
+}
+
+impl Default for VqpInit {
+    fn default() -> VqpInit {
+        VqpInit { class: Class::Low, max_send_wr: 128, max_recv_wr: 128, sq_sig_all: false }
+    }
+}
+
+/// How to connect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// How the VQP gets its physical QP.
+    pub policy: Policy,
+    /// Do not look at the DCCache or at RC QPs, as if this was the first contact: for measurements.
+    pub uncached: bool,
+}
+
+/// State of a VQP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VqpState {
+    /// Created.
+    Idle,
+    /// A `qconnect` is pending.
+    Connecting,
+    /// Connected: it can post.
+    Connected,
+    /// Something failed; what was outstanding is flushed. `qconnect` takes it out of here.
+    Error,
+}
+
+impl VqpState {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            VqpState::Idle => "idle",
+            VqpState::Connecting => "connecting",
+            VqpState::Connected => "connected",
+            VqpState::Error => "in its error state",
+        }
+    }
+}
+
+/// A VQP as `elver status` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VqpInfo {
+    /// Its id.
+    pub vqp: VqpId,
+    /// Its owner.
+    pub client: ClientId,
+    /// Its state.
+    pub state: VqpState,
+    /// The port that it is bound to.
+    pub bound: Option<u16>,
+    /// The peer and its port.
+    pub peer: Option<(Gid, u16)>,
+    /// What backs it now.
+    pub via: Option<Via>,
+    /// Priority.
+    pub class: Class,
+    /// WRs posted and not completed.
+    pub outstanding: u32,
+    /// Times that it moved between DC and RC.
+    pub transfers: u32,
+}
+
+/// Why a VQP's WRs stay in its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// They do not.
+    Nothing,
+    /// A look-up of the next WR's remote region.
+    Mr,
+    /// A transfer to another lane: nothing is posted until what is on the old one has completed
+    /// (section 4.6). Who set it clears it and calls `Core::pump`.
+    Fence,
+    /// A send slot for the next message's header.
+    Slot,
+    /// Tokens of its class.
+    Tokens,
+}
+
+/// A virtual QP.
+#[derive(Debug)]
+pub(crate) struct Vqp {
+    pub(crate) id: u32,
+    pub(crate) client: u32,
+    /// Its place in its client's list.
+    pub(crate) client_at: u32,
+    pub(crate) class: Class,
+    pub(crate) sig_all: bool,
+    pub(crate) state: VqpState,
+    /// Its client is done with it; it goes when nothing of its is on a lane.
+    pub(crate) zombie: bool,
+    pub(crate) via: Option<Via>,
+    /// The port that it is bound to; 0 for none.
+    pub(crate) bound: u16,
+    /// The peer that it is connected to; [`NONE`] before. While it is set, the peer counts it.
+    pub(crate) peer: u32,
+    pub(crate) peer_port: u16,
+    /// The VQP there that messages go to; 0 to send to the port.
+    pub(crate) peer_vqp: u32,
+    /// Where it posts; [`NONE`] before it is connected. It may change only while nothing is on the
+    /// lane: `inflight` is 0. While it is set, the lane counts it.
+    pub(crate) lane: u32,
+    /// The peer's DCT, for a lane of a DCI; none on an RC QP.
+    pub(crate) dest: Option<Dest>,
+    pub(crate) sq: SendRing,
+    pub(crate) rq: RecvRing,
+    /// Physical WRs on the lane.
+    pub(crate) inflight: u32,
+    pub(crate) wait: Wait,
+    /// It stands in its lane's list of ready VQPs.
+    pub(crate) ready: bool,
+    /// Its lane failed through another's fault: from `sq.posted` on its WRs are posted again.
+    pub(crate) rewound: bool,
+    /// How its first WR that was not posted ends, in the error state; the others are flushed.
+    pub(crate) fault: Option<WcStatus>,
+    /// Somebody must be told when `inflight` gets to 0: see `Core::drained`.
+    pub(crate) watch: bool,
+    /// Bytes that it may post ahead of its next turn on a lane that others wait for.
+    pub(crate) deficit: i64,
+    /// Counts `qconnect`s, so that the answer to an older one is known as such.
+    pub(crate) attempt: u32,
+    /// Token of the pending `qconnect`.
+    pub(crate) token: u64,
+    pub(crate) transfers: u32,
+    /// Local region used last.
+    pub(crate) local: LocalHit,
+    /// Remote region used last: its rkey and what is known of it.
+    pub(crate) remote: (u32, RemoteMr),
+}
+
+impl Vqp {
+    /// Remembers no remote region.
+    pub(crate) const NO_REMOTE: (u32, RemoteMr) = (
+        0,
+        RemoteMr {
+            addr: 0,
+            length: 0,
+            access: elver_verbs::AccessFlags::empty(),
+            until: Time::ZERO,
+        },
+    );
+
+    /// Whether it may post what waits.
+    #[inline]
+    pub(crate) fn may_post(&self) -> bool {
+        self.state == VqpState::Connected && self.wait == Wait::Nothing && self.lane != NONE
+    }
+}

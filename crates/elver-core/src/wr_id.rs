@@ -1,0 +1,72 @@
+/// What a physical WR was posted for, as its `wr_id` says (Algorithm 2).
+///
+/// A completion of a VQP's WR stands for all WRs of this VQP up to the sequence number that it
+/// names: that is the count of KRCORE's encoding, kept where it needs no bookkeeping.
+///
+/// ```text
+///   63..61 kind   60..29 id of the VQP, operation or buffer   28..0 sequence number
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WrId {
+    /// The WR of a VQP, or the second of the two that stand for a WRITE_WITH_IMM.
+    User {
+        /// The VQP.
+        vqp: u32,
+        /// Low bits of the sequence number in its send ring.
+        seq: u32,
+        /// Whether it is the second of two.
+        second: bool,
+    },
+    /// An operation of the core's own.
+    Op(u32),
+    /// A message buffer of the shared receive queue.
+    Recv(u32),
+    /// A receive or a send of the UD QP.
+    Control(u32),
+}
+
+const SEQ_BITS: u32 = 29;
+/// Sequence numbers are compared modulo this.
+pub(crate) const SEQ_MASK: u32 = (1 << SEQ_BITS) - 1;
+
+impl WrId {
+    #[inline]
+    pub(crate) fn encode(self) -> u64 {
+        let (kind, id, seq) = match self {
+            WrId::User { vqp, seq, second } => (u64::from(second), vqp, seq & SEQ_MASK),
+            WrId::Op(op) => (2, op, 0),
+            WrId::Recv(buffer) => (3, buffer, 0),
+            WrId::Control(slot) => (4, slot, 0),
+        };
+        kind << 61 | u64::from(id) << SEQ_BITS | u64::from(seq)
+    }
+
+    /// What `code` says; none if [`WrId::encode`] gives no such code.
+    #[inline]
+    pub(crate) fn decode(code: u64) -> Option<WrId> {
+        let (id, seq) = ((code >> SEQ_BITS) as u32, code as u32 & SEQ_MASK);
+        match code >> 61 {
+            kind @ 0..=1 => Some(WrId::User { vqp: id, seq, second: kind == 1 }),
+            2 => Some(WrId::Op(id)),
+            3 => Some(WrId::Recv(id)),
+            4 => Some(WrId::Control(id)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_comes_back(id in any::<u32>(), seq in 0..=SEQ_MASK, second in any::<bool>()) {
+            let user = WrId::User { vqp: id, seq, second };
+            for kind in [user, WrId::Op(id), WrId::Recv(id), WrId::Control(id)] {
+                prop_assert_eq!(WrId::decode(kind.encode()), Some(kind));
+            }
+        }
+    }
+}
