@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use elver_soft::UDP_PORT;
 
+use crate::bench::args::ConnectArgs;
 use crate::link::LinkArgs;
 
 const EXAMPLES: &str = "\
@@ -471,6 +472,8 @@ pub(crate) struct SimRnicArgs {
 pub(crate) enum Bench {
     /// The RNIC against bare UDP, sendto and TCP in the same run.
     Rnic(BenchRnicArgs),
+    /// Connecting: VQPs, their rivals and TCP, beside one 8-byte READ.
+    Connect(ConnectArgs),
 }
 
 #[derive(Debug, Args)]

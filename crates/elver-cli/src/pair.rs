@@ -27,6 +27,9 @@ const LOOPBACK: [IpAddr; 2] =
 /// The two ends' addresses on the veth.
 const VETH: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2))];
+/// Addresses that the server's end has beside its own, for a second node there.
+const BESIDE: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3)), IpAddr::V4(Ipv4Addr::new(10, 9, 0, 3))];
 /// How long one end waits for the other to be ready.
 const READY_WAIT: Duration = Duration::from_secs(10);
 
@@ -38,6 +41,8 @@ const ACCEPT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 pub(crate) struct End {
     pub(crate) own: IpAddr,
     pub(crate) peer: IpAddr,
+    /// A second address of the server's end.
+    pub(crate) beside: IpAddr,
 }
 
 /// The client, as the server sees it.
@@ -100,9 +105,10 @@ pub(crate) fn run<S: Send, C: Send>(
         ));
     }
     let addresses = if netns { VETH } else { LOOPBACK };
+    let beside = BESIDE[usize::from(netns)];
     let (here, there) = (
-        End { own: addresses[0], peer: addresses[1] },
-        End { own: addresses[1], peer: addresses[0] },
+        End { own: addresses[0], peer: addresses[1], beside },
+        End { own: addresses[1], peer: addresses[0], beside },
     );
     let (joined, join) = sync_channel(1);
     let (ready, begin) = sync_channel(1);
@@ -168,7 +174,8 @@ fn enter_and_offer(joined: &SyncSender<Offer>) -> Result<()> {
         .send(Offer { thread: rustix::thread::gettid().as_raw_nonzero().get(), placed })
         .map_err(|_| anyhow!("the client's thread is gone"))?;
     place.recv_timeout(READY_WAIT).map_err(|_| anyhow!("the client made no veth"))?;
-    set_up("elver1", VETH[1])
+    set_up("elver1", VETH[1])?;
+    ip(&["address", "add", &format!("{}/24", BESIDE[1]), "dev", "elver1"], &[])
 }
 
 struct Offer {

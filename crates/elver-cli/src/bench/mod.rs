@@ -1,8 +1,13 @@
 //! `elver bench`: what the documentation claims, measured in one run beside what it is compared
 //! with. It informs and never fails for a figure.
 
+pub(crate) mod args;
 mod baseline;
+mod connect;
+mod contract;
+mod machine;
 mod meet;
+mod node;
 mod rnic;
 mod rows;
 mod sample;
@@ -15,5 +20,6 @@ use crate::exit::Failure;
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     match bench {
         Bench::Rnic(args) => rnic::run(args),
+        Bench::Connect(args) => connect::run(args),
     }
 }

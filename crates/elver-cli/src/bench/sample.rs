@@ -8,6 +8,9 @@ use hdrhistogram::Histogram;
 /// Longest latency that is told apart: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
+/// The share of the duration that is run before the measurement.
+const WARM_UP: f64 = 0.1;
+
 /// Latencies, and how many in which time.
 pub(crate) struct Sample {
     latency: Histogram<u64>,
@@ -31,20 +34,6 @@ impl Sample {
         self.latency.saturating_record(latency.as_nanos() as u64);
     }
 
-    /// Forgets what was recorded before `start`, the end of the warm-up.
-    pub(crate) fn restart(&mut self) -> Instant {
-        self.latency.reset();
-        Instant::now()
-    }
-
-    pub(crate) fn finish(&mut self, since: Instant) {
-        self.seconds = since.elapsed().as_secs_f64();
-    }
-
-    pub(crate) fn count(&self) -> u64 {
-        self.latency.len()
-    }
-
     /// A percentile in microseconds; not a number if nothing was recorded.
     pub(crate) fn us(&self, percentile: f64) -> f64 {
         if self.latency.is_empty() {
@@ -59,5 +48,42 @@ impl Sample {
         } else {
             0.0
         }
+    }
+}
+
+/// The time of a measurement, its warm-up in front.
+pub(crate) struct Clock {
+    start: Instant,
+    end: Instant,
+    duration: Duration,
+    warming: bool,
+}
+
+impl Clock {
+    pub(crate) fn new(duration: Duration) -> Clock {
+        let start = Instant::now();
+        Clock { start, end: start + duration.mul_f64(WARM_UP), duration, warming: true }
+    }
+
+    /// Whether there is more to measure; what was recorded in the warm-up is forgotten at its end.
+    #[inline]
+    pub(crate) fn goes_on(&mut self, sample: &mut Sample) -> bool {
+        let now = Instant::now();
+        if now < self.end {
+            return true;
+        }
+        if !self.warming {
+            return false;
+        }
+        self.warming = false;
+        sample.latency.reset();
+        self.start = Instant::now();
+        self.end = self.start + self.duration;
+        true
+    }
+
+    /// The measurement has ended.
+    pub(crate) fn finish(&self, sample: &mut Sample) {
+        sample.seconds = self.start.elapsed().as_secs_f64();
     }
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, accept_with, connect, recv, send,
@@ -13,7 +13,7 @@ use rustix::net::{
 };
 
 use crate::bench::meet::{Meet, Target};
-use crate::bench::sample::Sample;
+use crate::bench::sample::{Clock, Sample};
 use crate::cli::Placement;
 use crate::exit::Failure;
 use crate::pair::{self, End};
@@ -55,18 +55,8 @@ fn ask(server: SocketAddr, clients: u32, duration: Duration) -> Result<Sample> {
     let mut sample = Sample::new()?;
     let mut flights: Vec<Flight> =
         (0..clients).map(|_| Flight::begin(server)).collect::<Result<_>>()?;
-    let mut start = Instant::now();
-    let warm = start + duration / 10;
-    let mut warming = true;
-    loop {
-        let now = Instant::now();
-        if warming && now >= warm {
-            warming = false;
-            start = sample.restart();
-        }
-        if !warming && now.duration_since(start) >= duration {
-            break;
-        }
+    let mut clock = Clock::new(duration);
+    while clock.goes_on(&mut sample) {
         for flight in &mut flights {
             if flight.progress()? {
                 sample.record(flight.since.elapsed());
@@ -74,7 +64,7 @@ fn ask(server: SocketAddr, clients: u32, duration: Duration) -> Result<Sample> {
             }
         }
     }
-    sample.finish(start);
+    clock.finish(&mut sample);
     Ok(sample)
 }
 
@@ -188,11 +178,15 @@ impl Flight {
                 Err(error) => return Err(error).context("a TCP connection failed"),
             }
         }
+        if !self.sent {
+            ensure!(self.since.elapsed() < STALL, "a TCP connection was not made");
+            return Ok(false);
+        }
         let mut buf = [0; ECHO];
         match recv(&self.stream, &mut buf, RecvFlags::empty()) {
             Ok((_, 0)) => bail!("a TCP connection was closed"),
             Ok(_) => Ok(true),
-            Err(Errno::AGAIN | Errno::NOTCONN) if self.since.elapsed() < STALL => Ok(false),
+            Err(Errno::AGAIN) if self.since.elapsed() < STALL => Ok(false),
             Err(error) => Err(error).context("a TCP connection failed"),
         }
     }
