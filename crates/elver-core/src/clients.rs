@@ -90,6 +90,8 @@ impl<D: Device> Core<D> {
                 attempt: 0,
                 token: 0,
                 transfers: 0,
+                backlog: None,
+                accepted: None,
                 local: LocalHit::NONE,
                 remote: Vqp::NO_REMOTE,
             })
@@ -180,6 +182,7 @@ impl<D: Device> Core<D> {
             return;
         }
         let client = vqp.client;
+        self.drop_backlog(id, now);
         self.detach(id);
         self.vqps.remove(id);
         if let Some(client) = self.clients.get_mut(client) {
@@ -206,6 +209,11 @@ impl<D: Device> Core<D> {
     pub(crate) fn detach(&mut self, id: u32) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         let (peer, lane) = (vqp.peer, vqp.lane);
+        if let Some(key) = vqp.accepted.take()
+            && self.accepted.get(&key) == Some(&id)
+        {
+            self.accepted.remove(&key);
+        }
         (vqp.peer, vqp.lane, vqp.dest, vqp.via) = (NONE, NONE, None, None);
         (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {

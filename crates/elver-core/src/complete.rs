@@ -46,6 +46,10 @@ impl<D: Device> Core<D> {
         for _ in 0..entries {
             let entry = vqp.sq.entry_mut(vqp.sq.done);
             count += entry.cost();
+            if entry.slot != NONE {
+                self.pool.sends.give(entry.slot);
+                entry.slot = NONE;
+            }
             vqp.sq.done = vqp.sq.done.wrapping_add(1);
         }
         vqp.inflight = vqp.inflight.saturating_sub(count);
@@ -60,15 +64,21 @@ impl<D: Device> Core<D> {
         let (lane, peer) = (vqp.lane, vqp.peer);
         let verdict = self.lane_failed(lane, status, peer);
         let mut count = 1;
-        if status != WcStatus::WrFlushErr {
+        let Some(vqp) = self.vqps.get(id) else { return };
+        // Otherwise it is the second half of a WR that has ended with its first.
+        let on_lane = behind < vqp.sq.posted.wrapping_sub(vqp.sq.done);
+        if on_lane && status != WcStatus::WrFlushErr {
             // What stood before it on the lane was executed, signalled or not.
-            let Some(vqp) = self.vqps.get(id) else { return };
-            let on_lane = vqp.sq.posted.wrapping_sub(vqp.sq.done);
-            if behind < on_lane {
-                count += self.execute(id, behind);
-            }
+            count += self.execute(id, behind);
         }
         let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if on_lane && second && !vqp.rewound {
+            let entry = vqp.sq.entry_mut(vqp.sq.done);
+            if !core::mem::replace(&mut entry.first_done, true) {
+                vqp.inflight = vqp.inflight.saturating_sub(1);
+                count += 1;
+            }
+        }
         vqp.inflight = vqp.inflight.saturating_sub(1);
         match verdict {
             Verdict::Innocent if vqp.state == VqpState::Connected => {
@@ -84,7 +94,7 @@ impl<D: Device> Core<D> {
                     Verdict::Guilty(status) if vqp.state == VqpState::Connected => status,
                     _ => WcStatus::WrFlushErr,
                 };
-                self.end_failed(id, status, second, now);
+                self.end_failed(id, status, on_lane, now);
             }
         }
         self.account(lane, count);
@@ -92,10 +102,11 @@ impl<D: Device> Core<D> {
         self.try_restart(lane, now);
     }
 
-    /// The first WR of a VQP that is not done ends with an error, and the VQP with it.
-    fn end_failed(&mut self, id: u32, status: WcStatus, _second: bool, now: Time) {
+    /// The first WR of a VQP that is not done ends with an error, if that is the one which failed,
+    /// and the VQP in any case.
+    fn end_failed(&mut self, id: u32, status: WcStatus, on_lane: bool, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        if vqp.sq.done != vqp.sq.posted {
+        if on_lane {
             vqp.sq.entry_mut(vqp.sq.done).status = status;
             vqp.sq.done = vqp.sq.done.wrapping_add(1);
         }

@@ -3,12 +3,16 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use elver_kv::{Layout, Table, TableId};
-use elver_verbs::{AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc};
+use elver_verbs::{
+    AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
+};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::client::Client;
+use crate::inbox::AcceptKey;
 use crate::lookup::Lookups;
+use crate::message::Header;
 use crate::meta::ServedTable;
 use crate::mr::LocalMrs;
 use crate::mr_store::{MR_VALUE_BYTES, MrStore};
@@ -44,6 +48,14 @@ pub struct Core<D: Device> {
     pub(crate) peers: Peers,
     pub(crate) clients: Slots<Client>,
     pub(crate) vqps: Slots<Box<Vqp>>,
+    /// VQPs that messages to bound ones made.
+    pub(crate) accepted: HashMap<AcceptKey, u32, FxBuildHasher>,
+    /// Bytes of messages that wait for receives.
+    pub(crate) held_bytes: u64,
+    /// A header with what all of this node's have.
+    pub(crate) blank: Header,
+    /// VQPs that wait for send slots.
+    pub(crate) slot_waiters: VecDeque<u32>,
     /// VQPs by the port that they are bound to.
     pub(crate) ports: HashMap<u16, u32, FxBuildHasher>,
     pub(crate) mrs: LocalMrs<D::Memory>,
@@ -88,6 +100,10 @@ impl<D: Device> Core<D> {
             peers,
             clients: Slots::new(SLOTS_MAX),
             vqps: Slots::new(config.max_vqps),
+            accepted: HashMap::default(),
+            held_bytes: 0,
+            blank: Header::blank(gid, record.encode()),
+            slot_waiters: VecDeque::new(),
             ports: HashMap::default(),
             mrs: LocalMrs::new(config.max_mrs),
             valid_mrs,
@@ -181,6 +197,7 @@ impl<D: Device> Core<D> {
             busy |= count > 0;
             self.repost_receives();
             self.serve_dirty(now);
+            self.serve_slot_waiters(now);
             if count < BATCH {
                 break;
             }
@@ -214,7 +231,12 @@ impl<D: Device> Core<D> {
                 self.complete_user(vqp, seq, second, wc.status, now);
             }
             Some(WrId::Op(op)) => self.complete_op(op, wc.status, now),
-            Some(WrId::Recv(buffer)) => self.read_buffers.push(buffer),
+            Some(WrId::Recv(buffer)) => {
+                if wc.status == WcStatus::Success {
+                    self.received(buffer, wc.byte_len, now);
+                }
+                self.read_buffers.push(buffer);
+            }
             Some(WrId::Control(_)) | None => self.stats.completions_unknown += 1,
         }
     }

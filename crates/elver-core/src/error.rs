@@ -100,6 +100,12 @@ pub enum ConnectError {
         /// Its GID.
         gid: Gid,
     },
+    /// The receive that a message came to does not take it.
+    #[error("a receive at node {gid} is too short for the message, or its memory is gone")]
+    ReceiveUnfit {
+        /// Its GID.
+        gid: Gid,
+    },
     /// Too many connects wait already.
     #[error("{waiting} connects wait already; try again later")]
     Busy {

@@ -16,6 +16,7 @@ mod core;
 mod error;
 mod event;
 mod ids;
+mod inbox;
 mod lane;
 mod lookup;
 mod message;

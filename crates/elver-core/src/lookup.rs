@@ -174,10 +174,8 @@ impl<D: Device> Core<D> {
     pub(crate) fn complete_lookup(&mut self, id: u32, ok: bool, now: Time) {
         let Some(op) = self.ops.get_mut(id) else { return };
         let Op { kind, work, abandoned, .. } = op;
-        let Work::Read { remote, length, buffer } = work;
-        let lookup = match kind {
-            OpKind::Node { lookup, .. } | OpKind::Mr { lookup, .. } => lookup,
-        };
+        let Work::Read { remote, length, buffer } = work else { return };
+        let (OpKind::Node { lookup, .. } | OpKind::Mr { lookup, .. }) = kind else { return };
         let mut bytes = [0; crate::pool::READ_BUFFER_BYTES as usize];
         let bytes = &mut bytes[..(*length as usize).min(crate::pool::READ_BUFFER_BYTES as usize)];
         let offset = self.pool.reads.offset(*buffer);
@@ -194,6 +192,7 @@ impl<D: Device> Core<D> {
                     *asked_at = now;
                     self.stats.mr_lookup_reads += 1;
                 }
+                OpKind::Message => {}
             }
             return self.post_op(id, now);
         }
@@ -221,7 +220,7 @@ impl<D: Device> Core<D> {
                 self.lookups.running = self.lookups.running.saturating_sub(1);
                 self.node_found(peer, found, now);
             }
-            OpKind::Node { .. } => {}
+            OpKind::Node { .. } | OpKind::Message => {}
             OpKind::Mr { rkey, asked_at, .. } => {
                 let until = asked_at.saturating_add_ns(self.config.mr_lease_ns);
                 let found =

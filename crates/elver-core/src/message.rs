@@ -4,7 +4,7 @@
 //!   0   "ELVM"                                            4
 //!   4   version (1)                                       1
 //!   5   kind                                              1
-//!   6   flags: 1 with immediate data, 2 solicited         2
+//!   6   flags: 1 with immediate data                      2
 //!   8   port that it goes to, 0 if it goes to a VQP       2
 //!   10  pieces of a message to be read, or cause of a     2
 //!       refusal
@@ -31,7 +31,6 @@ pub(crate) const HEADER_BYTES: usize = 56 + NODE_RECORD_BYTES;
 const MAGIC: [u8; 4] = *b"ELVM";
 const VERSION: u8 = 1;
 const WITH_IMM: u16 = 1;
-const SOLICITED: u16 = 2;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +58,8 @@ pub(crate) enum Refusal {
     Gone = 2,
     /// The receiver holds as many messages as it may.
     Overrun = 3,
-    /// The receive is shorter than the message.
-    Length = 4,
+    /// The receive is shorter than the message, or its memory is gone.
+    Unfit = 4,
 }
 
 /// A header.
@@ -68,7 +67,6 @@ pub(crate) enum Refusal {
 pub(crate) struct Header {
     pub(crate) kind: Kind,
     pub(crate) imm: Option<u32>,
-    pub(crate) solicited: bool,
     pub(crate) dst_port: u16,
     /// Pieces of a rendezvous, or the cause of a NACK.
     pub(crate) detail: u16,
@@ -87,17 +85,32 @@ pub(crate) struct NoHeader;
 
 impl Refusal {
     pub(crate) fn from_code(code: u16) -> Option<Refusal> {
-        [Refusal::Port, Refusal::Gone, Refusal::Overrun, Refusal::Length]
+        [Refusal::Port, Refusal::Gone, Refusal::Overrun, Refusal::Unfit]
             .into_iter()
             .find(|refusal| *refusal as u16 == code)
     }
 }
 
 impl Header {
+    /// What all headers of a node have in common.
+    pub(crate) fn blank(src_gid: Gid, record: [u8; NODE_RECORD_BYTES]) -> Header {
+        Header {
+            kind: Kind::Eager,
+            imm: None,
+            dst_port: 0,
+            detail: 0,
+            dst_vqp: 0,
+            src_vqp: 0,
+            length: 0,
+            cookie: 0,
+            src_gid,
+            record,
+        }
+    }
+
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        let imm = if self.imm.is_some() { WITH_IMM } else { 0 };
-        let flags = imm | if self.solicited { SOLICITED } else { 0 };
+        let flags = if self.imm.is_some() { WITH_IMM } else { 0 };
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4] = VERSION;
         bytes[5] = self.kind as u8;
@@ -127,8 +140,8 @@ impl Header {
             _ => return Err(NoHeader),
         };
         let flags = half(6);
-        let (with_imm, solicited) = (flags & WITH_IMM != 0, flags & SOLICITED != 0);
-        let known = flags & !(WITH_IMM | SOLICITED) == 0 && word(28) == 0;
+        let with_imm = flags & WITH_IMM != 0;
+        let known = flags & !WITH_IMM == 0 && word(28) == 0;
         if bytes[..4] != MAGIC || bytes[4] != VERSION || !known || (!with_imm && word(20) != 0) {
             return Err(NoHeader);
         }
@@ -139,7 +152,6 @@ impl Header {
         Ok(Header {
             kind,
             imm: with_imm.then(|| word(20)),
-            solicited,
             dst_port: half(8),
             detail: half(10),
             dst_vqp: word(12),
@@ -173,7 +185,7 @@ mod tests {
             bytes[28..32].fill(0);
             match Header::decode(&bytes) {
                 Ok(header) => prop_assert_eq!(header.encode(), bytes),
-                Err(NoHeader) => prop_assert!(!(1..=5).contains(&kind) || flags > 3),
+                Err(NoHeader) => prop_assert!(!(1..=5).contains(&kind) || flags > 1),
             }
         }
     }

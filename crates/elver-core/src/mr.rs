@@ -175,17 +175,17 @@ impl<M: Memory> LocalMrs<M> {
         mr.refs == 0 && mr.closing.is_some()
     }
 
-    /// Copies bytes that arrived into a receive's pieces, in order. The regions are looked up now: a
+    /// Copies `len` bytes that arrived into a receive's pieces, in order: `copy` is told the memory,
+    /// the offset there, the offset in the message and how many. The regions are looked up now: a
     /// receive may outlive them.
     pub(crate) fn scatter(
         &self,
         client: ClientId,
         sges: &[Sge],
-        from: &M,
-        mut offset: u64,
         mut len: u64,
+        copy: impl Fn(&M, u64, u64, u64) -> Result<(), MemoryError>,
     ) -> Result<(), ScatterError> {
-        let mut hit = LocalHit::NONE;
+        let (mut hit, mut done) = (LocalHit::NONE, 0);
         for sge in sges {
             let part = len.min(u64::from(sge.length));
             if part == 0 {
@@ -193,8 +193,8 @@ impl<M: Memory> LocalMrs<M> {
             }
             let slot = self.check(client, &mut hit, sge, true).map_err(|_| ScatterError)?;
             let mr = self.get(slot).ok_or(ScatterError)?;
-            mr.memory.copy_from(sge.addr - mr.info.addr, from, offset, part)?;
-            (offset, len) = (offset + part, len - part);
+            copy(&mr.memory, sge.addr - mr.info.addr, done, part)?;
+            (done, len) = (done + part, len - part);
         }
         Ok(())
     }

@@ -30,6 +30,13 @@ pub(crate) enum Work {
         /// The buffer.
         buffer: u32,
     },
+    /// A message of so many bytes in a send slot.
+    Send {
+        /// The slot.
+        slot: u32,
+        /// How many bytes.
+        length: u32,
+    },
 }
 
 /// What an operation is for.
@@ -51,4 +58,6 @@ pub(crate) enum OpKind {
         /// When its last READ was posted: the lease counts from there.
         asked_at: Time,
     },
+    /// Tells a VQP of the peer's something.
+    Message,
 }

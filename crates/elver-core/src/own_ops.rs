@@ -52,6 +52,7 @@ impl<D: Device> Core<D> {
             Work::Read { remote, length, buffer } => {
                 (SendOp::Read(remote), self.pool.read_sge(buffer, length))
             }
+            Work::Send { slot, length } => (SendOp::Send, self.pool.send_sge(slot, length)),
         };
         let sges = [sge];
         let wr = SendWr {
@@ -83,8 +84,8 @@ impl<D: Device> Core<D> {
             status => Some(self.lane_failed(lane, status, peer)),
         };
         match verdict {
-            None => self.complete_lookup(id, true, now),
-            Some(Verdict::Guilty(_)) => self.complete_lookup(id, false, now),
+            None => self.conclude_op(id, true, now),
+            Some(Verdict::Guilty(_)) => self.conclude_op(id, false, now),
             Some(Verdict::Innocent) => {
                 self.lanes.lanes[lane as usize].ops.push_back(id);
                 self.lanes.wait(lane);
@@ -93,11 +94,26 @@ impl<D: Device> Core<D> {
         self.try_restart(lane, now);
     }
 
+    /// The WR of an operation succeeded or did not: the operation goes on, or ends.
+    pub(crate) fn conclude_op(&mut self, id: u32, ok: bool, now: Time) {
+        match self.ops.get(id).map(|op| &op.kind) {
+            Some(OpKind::Node { .. } | OpKind::Mr { .. }) => self.complete_lookup(id, ok, now),
+            Some(OpKind::Message) => {
+                if !ok {
+                    self.stats.messages_lost += 1;
+                }
+                self.end_op(id);
+            }
+            None => {}
+        }
+    }
+
     /// Takes an operation that has ended off its peer; its buffer is free again.
     pub(crate) fn end_op(&mut self, id: u32) -> Option<Op> {
         let op = self.ops.remove(id)?;
         match op.work {
             Work::Read { buffer, .. } => self.pool.reads.give(buffer),
+            Work::Send { slot, .. } => self.pool.sends.give(slot),
         }
         self.unpin(op.peer);
         Some(op)

@@ -6,12 +6,14 @@ use elver_verbs::{
 };
 
 use crate::lane::LaneState;
+use crate::message::{HEADER_BYTES, Header, Kind};
 use crate::mr::LocalMrs;
 use crate::mr_store::remote_of;
+use crate::pool::Pool;
 use crate::ring::{NONE, SendRing, SqEntry};
 use crate::vqp::{Vqp, Wait};
 use crate::wr_id::WrId;
-use crate::{ClientId, Core, VqpId, VqpState};
+use crate::{ClientId, Config, Core, VqpId, VqpState};
 
 /// Most WRs posted to the device by one call.
 const BURST: u32 = 16;
@@ -19,6 +21,8 @@ const BURST: u32 = 16;
 const QUANTUM: i64 = 64 << 10;
 /// What a WR counts as besides its bytes.
 const WR_BYTES: i64 = 256;
+/// Send slots kept for the core's own messages.
+const SLOTS_RESERVED: u32 = 32;
 /// The most that a VQP may owe; a WR may be as long as 2 GB.
 const DEBT_MAX: i64 = 8 * QUANTUM;
 
@@ -40,6 +44,10 @@ enum Check {
     Unknown(u32),
     /// The peer's region does not permit it.
     Refused,
+    /// There is no send slot for its header.
+    NoSlot,
+    /// It takes more room than there is, or must be posted by itself.
+    Apart,
 }
 
 impl<D: Device> Core<D> {
@@ -103,7 +111,7 @@ impl<D: Device> Core<D> {
         client: ClientId,
         vqp: VqpId,
         wrs: &[RecvWr<'_>],
-        _now: Time,
+        now: Time,
     ) -> Result<(), (usize, PostError)> {
         let found = self.vqps.get_mut(vqp.0);
         let Some(entry) = found.filter(|entry| entry.client == client.0 && !entry.zombie) else {
@@ -115,29 +123,25 @@ impl<D: Device> Core<D> {
         let Some(owner) = self.clients.get_mut(client.0) else {
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
+        let mut result = Ok(());
         for (index, wr) in wrs.iter().enumerate() {
-            let (given, max) = (wr.sges.len() as u32, self.config.max_sge);
-            if wr.sges.len() > max as usize {
-                return Err((index, PostError::TooManySges { given, max }));
-            }
-            if entry.rq.is_full() {
-                return Err((index, PostError::QueueFull { capacity: entry.rq.max() }));
-            }
             let capacity = owner.limits.completions;
-            if owner.pending >= capacity {
-                return Err((index, PostError::QueueFull { capacity }));
+            let taken = if owner.pending >= capacity {
+                Err(PostError::QueueFull { capacity })
+            } else {
+                entry.accept_recv(&self.mrs, self.config.max_sge, wr)
+            };
+            if let Err(error) = taken {
+                result = Err((index, error));
+                break;
             }
-            let mut hit = entry.local;
-            for sge in wr.sges {
-                let checked = self.mrs.check(client, &mut hit, sge, true);
-                checked.map_err(|error| (index, error))?;
-            }
-            entry.local = hit;
-            entry.rq.push(wr);
             owner.pending += 1;
             self.stats.recv_wrs += 1;
         }
-        Ok(())
+        if entry.backlog.is_some() {
+            self.serve_backlog(vqp.0, now);
+        }
+        result
     }
 
     /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn.
@@ -200,7 +204,7 @@ impl<D: Device> Core<D> {
                 && let Some(op) = entry.ops.pop_front()
             {
                 if !self.send_op(op) {
-                    self.complete_lookup(op, false, now);
+                    self.conclude_op(op, false, now);
                 }
                 continue;
             }
@@ -229,7 +233,7 @@ impl<D: Device> Core<D> {
     /// many as its deficit allows.
     fn post_ready(&mut self, id: u32, turn: Option<()>, now: Time) -> Stop {
         loop {
-            let Core { vqps, lanes, peers, store, device, stats, .. } = self;
+            let Core { vqps, lanes, peers, store, device, stats, pool, blank, config, .. } = self;
             let Some(vqp) = vqps.get_mut(id) else { return Stop::Waits };
             let unposted = vqp.sq.unposted();
             if unposted == 0 {
@@ -242,25 +246,50 @@ impl<D: Device> Core<D> {
             if limit == 0 {
                 return Stop::Room;
             }
-            let (mut count, mut bytes, mut blocked) = (0, 0, Check::Ready);
+            let (mut count, mut bytes, mut blocked, mut pair) = (0, 0, Check::Ready, false);
             while count < limit {
                 if turn.is_some() && vqp.deficit <= 0 {
                     break;
                 }
-                let entry = vqp.sq.entry(vqp.sq.posted.wrapping_add(count));
-                let (op, length) = (entry.op, entry.length);
+                let seq = vqp.sq.posted.wrapping_add(count);
+                let entry = vqp.sq.entry(seq);
+                let (op, length, is_message) = (entry.op, entry.length, entry.is_message());
                 blocked = vqp.check_remote(store, &op, length, now);
                 if !matches!(blocked, Check::Ready) {
                     break;
+                }
+                if is_message {
+                    pair = matches!(op, SendOp::WriteWithImm(..));
+                    if pair && (count > 0 || room < 2) {
+                        blocked = Check::Apart;
+                        break;
+                    }
+                    if !vqp.prepare(seq, pool, blank, config) {
+                        blocked = Check::NoSlot;
+                        break;
+                    }
                 }
                 let cost = i64::from(length) + WR_BYTES;
                 vqp.deficit = (vqp.deficit - cost).max(-DEBT_MAX);
                 bytes += u64::from(length);
                 count += 1;
+                if pair {
+                    break;
+                }
             }
             if count > 0 {
                 let first = vqp.sq.posted;
                 let posted = match count {
+                    1 if pair => {
+                        let cost = vqp.sq.entry(first).cost();
+                        let posted = send_pair(device, phys.qp, vqp, first);
+                        // The second of the two is counted here, the first below.
+                        let more = cost - 1;
+                        vqp.inflight += more * posted;
+                        lane.uncompleted += more * posted;
+                        phys.posted += more * posted;
+                        posted
+                    }
                     1 => send::<D, 1>(device, phys.qp, vqp, first, count),
                     2..=4 => send::<D, 4>(device, phys.qp, vqp, first, count),
                     _ => send::<D, { BURST as usize }>(device, phys.qp, vqp, first, count),
@@ -292,8 +321,29 @@ impl<D: Device> Core<D> {
                     self.fail_next(id, WcStatus::RemAccessErr, now);
                     return Stop::Waits;
                 }
-                Check::Ready if count < limit => return Stop::Room,
+                Check::NoSlot => {
+                    vqp.wait = Wait::Slot;
+                    self.slot_waiters.push_back(id);
+                    return Stop::Waits;
+                }
+                Check::Apart if count == 0 => return Stop::Room,
+                Check::Ready if count < limit && !pair => return Stop::Room,
+                Check::Apart => {}
                 Check::Ready => {}
+            }
+        }
+    }
+
+    /// Lets VQPs go on that waited for send slots.
+    pub(crate) fn serve_slot_waiters(&mut self, now: Time) {
+        while self.pool.sends.available() > SLOTS_RESERVED
+            && let Some(id) = self.slot_waiters.pop_front()
+        {
+            if let Some(vqp) = self.vqps.get_mut(id)
+                && vqp.wait == Wait::Slot
+            {
+                vqp.wait = Wait::Nothing;
+                self.pump(id, now);
             }
         }
     }
@@ -337,18 +387,39 @@ fn wr_of(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
     let ring: &SendRing = &vqp.sq;
     let entry = ring.entry(seq);
     let signaled = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-    let payload = if entry.inline {
-        Payload::Inline(ring.inline(seq))
-    } else {
-        Payload::Sges(ring.sges(seq))
+    let (op, payload) = match entry.op {
+        SendOp::Send | SendOp::SendWithImm(_) => {
+            (SendOp::Send, Payload::Sges(ring.message_sges(seq)))
+        }
+        op if entry.inline => (op, Payload::Inline(ring.inline(seq))),
+        op => (op, Payload::Sges(ring.sges(seq))),
     };
     SendWr {
         wr_id: WrId::User { vqp: vqp.id, seq, second: false }.encode(),
-        op: entry.op,
+        op,
         flags: entry.flags | signaled,
         payload,
         dest: vqp.dest,
     }
+}
+
+/// Posts a WRITE_WITH_IMM: a WRITE, and a message behind it. Returns whether the device took both.
+fn send_pair<D: Device>(device: &mut D, qp: elver_verbs::Qp, vqp: &Vqp, seq: u32) -> u32 {
+    let entry = vqp.sq.entry(seq);
+    let SendOp::WriteWithImm(remote, _) = entry.op else { return 0 };
+    let flags = entry.flags - SendFlags::SIGNALED;
+    let op = SendOp::Write(remote);
+    let write = SendWr { op, flags, ..wr_of(vqp, seq, false) };
+    let message = SendWr {
+        wr_id: WrId::User { vqp: vqp.id, seq, second: true }.encode(),
+        op: SendOp::Send,
+        flags: flags | SendFlags::SIGNALED,
+        payload: Payload::Sges(&vqp.sq.message_sges(seq)[..1]),
+        dest: vqp.dest,
+    };
+    let wrs = [write, message];
+    let wrs = if entry.first_done { &wrs[1..] } else { &wrs[..] };
+    u32::from(device.post_send(qp, wrs).is_ok())
 }
 
 /// Limits of a WR.
@@ -370,7 +441,10 @@ impl Vqp {
         let opcode = wr.op.opcode();
         // Whether the device writes local memory.
         let writes = match opcode {
-            SendOpcode::Write => false,
+            SendOpcode::Send
+            | SendOpcode::SendWithImm
+            | SendOpcode::Write
+            | SendOpcode::WriteWithImm => false,
             SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd => true,
             _ => return Err(PostError::Opcode { qp_type: QpType::Rc, opcode }),
         };
@@ -428,6 +502,27 @@ impl Vqp {
         Ok(length)
     }
 
+    /// Checks a receive, and takes it into the ring.
+    fn accept_recv<M: Memory>(
+        &mut self,
+        mrs: &LocalMrs<M>,
+        max: u32,
+        wr: &RecvWr<'_>,
+    ) -> Result<(), PostError> {
+        if wr.sges.len() > max as usize {
+            let given = u32::try_from(wr.sges.len()).unwrap_or(u32::MAX);
+            return Err(PostError::TooManySges { given, max });
+        }
+        if self.rq.is_full() {
+            return Err(PostError::QueueFull { capacity: self.rq.max() });
+        }
+        for sge in wr.sges {
+            mrs.check(ClientId(self.client), &mut self.local, sge, true)?;
+        }
+        self.rq.push(wr);
+        Ok(())
+    }
+
     /// Checks a WR's pieces; returns their bytes and the region of the first.
     #[inline]
     fn check_sges<M: Memory>(
@@ -455,6 +550,52 @@ impl Vqp {
             return Err(PostError::MessageTooLong { given: length, max });
         }
         Ok((length as u32, first))
+    }
+
+    /// Makes a message's header, in a send slot, unless that is done; false when no slot is free.
+    fn prepare<M: Memory>(
+        &mut self,
+        seq: u32,
+        pool: &mut Pool<M>,
+        blank: &Header,
+        _config: &Config,
+    ) -> bool {
+        let entry = *self.sq.entry(seq);
+        if entry.slot != NONE {
+            return true;
+        }
+        if pool.sends.available() <= SLOTS_RESERVED {
+            return false;
+        }
+        let Some(slot) = pool.sends.take() else { return false };
+        let (kind, imm) = match entry.op {
+            SendOp::WriteWithImm(_, imm) => (Kind::WriteImm, Some(imm)),
+            SendOp::SendWithImm(imm) => (Kind::Eager, Some(imm)),
+            _ => (Kind::Eager, None),
+        };
+        let dst_port = if self.peer_vqp == 0 { self.peer_port } else { 0 };
+        let header = Header {
+            kind,
+            imm,
+            dst_port,
+            dst_vqp: self.peer_vqp,
+            src_vqp: self.id,
+            length: entry.length,
+            cookie: u64::from(seq),
+            ..*blank
+        };
+        let start = pool.sends.offset(slot);
+        let mut written = pool.memory.write(start, &header.encode()).is_ok();
+        let mut length = HEADER_BYTES as u32;
+        if entry.inline && kind == Kind::Eager {
+            let bytes = self.sq.inline(seq);
+            written &= pool.memory.write(start + u64::from(length), bytes).is_ok();
+            length += bytes.len() as u32;
+        }
+        debug_assert!(written, "a slot has room for a header and all that may be inline");
+        self.sq.set_header(seq, pool.send_sge(slot, length));
+        self.sq.entry_mut(seq).slot = slot;
+        true
     }
 
     /// Checks a WR against what is known of the peer's region.

@@ -148,7 +148,7 @@ impl<D: Device> Core<D> {
         for op in ops {
             let peer = self.ops.get(op).map(|op| op.peer);
             if !running || (dead.is_some() && peer == dead) {
-                self.complete_lookup(op, false, now);
+                self.conclude_op(op, false, now);
             } else {
                 self.lanes.lanes[lane as usize].ops.push_back(op);
             }

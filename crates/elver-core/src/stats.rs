@@ -50,6 +50,18 @@ stats! {
     posts_refused,
     /// Receives taken from clients.
     recv_wrs,
+    /// Messages taken from the network.
+    messages_received,
+    /// Messages that waited for a receive.
+    messages_held,
+    /// Messages that were refused.
+    messages_refused,
+    /// Messages of the core's own that did not get to the peer.
+    messages_lost,
+    /// Messages that were none.
+    messages_malformed,
+    /// VQPs made for senders.
+    accepts,
     /// Completions given to clients.
     completions,
     /// Completions that no WR was known for: 0 unless the core is at fault.

@@ -1,5 +1,8 @@
+use alloc::boxed::Box;
+
 use elver_verbs::{Dest, Gid, Time, WcStatus};
 
+use crate::inbox::{AcceptKey, Backlog};
 use crate::mr::LocalHit;
 use crate::mr_store::RemoteMr;
 use crate::recv_ring::RecvRing;
@@ -167,6 +170,10 @@ pub(crate) struct Vqp {
     /// Token of the pending `qconnect`.
     pub(crate) token: u64,
     pub(crate) transfers: u32,
+    /// Messages that wait for receives.
+    pub(crate) backlog: Option<Box<Backlog>>,
+    /// For an accepted VQP: what it is found by.
+    pub(crate) accepted: Option<AcceptKey>,
     /// Local region used last.
     pub(crate) local: LocalHit,
     /// Remote region used last: its rkey and what is known of it.

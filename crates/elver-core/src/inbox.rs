@@ -1,0 +1,360 @@
+//! Messages that arrive: to which VQP, into which receive, and what cannot be received
+//! (sections 4.1 and 4.4).
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use elver_verbs::{Device, Memory, Time, Wc, WcFlags, WcOpcode, WcStatus};
+
+use crate::message::{HEADER_BYTES, Header, Kind, Refusal};
+use crate::ops::{OpKind, Work};
+use crate::recv_ring::RecvOutcome;
+use crate::{
+    Class, ClientId, Completion, ConnectError, Core, CoreError, Event, NodeRecord, Via, VqpId,
+    VqpInit, VqpState,
+};
+
+/// All held messages of a node may take so many times what one VQP's may.
+const HELD_VQPS: u64 = 64;
+
+/// What of a message's header its receive needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming {
+    pub(crate) kind: Kind,
+    pub(crate) imm: Option<u32>,
+    pub(crate) length: u32,
+    pub(crate) cookie: u64,
+    /// VQP that is connected to the sender, for a message to a port; else 0.
+    pub(crate) source: u32,
+    /// The sender's node, and its VQP.
+    pub(crate) from: (u32, u32),
+}
+
+/// Messages that wait for receives.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    messages: VecDeque<(Incoming, Vec<u8>)>,
+    bytes: u64,
+}
+
+/// Where a message's bytes are.
+pub(crate) enum Body<'a> {
+    /// In a receive buffer: first byte and how many.
+    Buffer(u64, u32),
+    /// Copied aside.
+    Held(&'a [u8]),
+}
+
+/// An accepted VQP by the VQP that is bound, the sender's node and the sender's VQP.
+pub(crate) type AcceptKey = (u32, u32, u32);
+
+impl<D: Device> Core<D> {
+    /// A message stands in a receive buffer.
+    pub(crate) fn received(&mut self, buffer: u32, length: u32, now: Time) {
+        let start = self.pool.recvs.offset(buffer);
+        let mut bytes = [0; HEADER_BYTES];
+        let whole = length as usize >= HEADER_BYTES
+            && u64::from(length) <= self.pool.recvs.bytes
+            && self.pool.memory.read(start, &mut bytes).is_ok();
+        let header = if whole { Header::decode(&bytes).ok() } else { None };
+        let Some(header) = header else {
+            self.stats.messages_malformed += 1;
+            return;
+        };
+        let body = length - HEADER_BYTES as u32;
+        let fits = match header.kind {
+            Kind::Eager => body == header.length,
+            Kind::Rendezvous => true,
+            Kind::WriteImm | Kind::Fin | Kind::Nack => body == 0,
+        };
+        if !fits {
+            self.stats.messages_malformed += 1;
+            return;
+        }
+        match header.kind {
+            Kind::Fin | Kind::Rendezvous => self.stats.messages_malformed += 1,
+            Kind::Nack => self.refused(&header, now),
+            _ => {
+                let body = Body::Buffer(start + HEADER_BYTES as u64, body);
+                if let Err(refusal) = self.deliver(&header, body, now) {
+                    self.refuse_header(&header, refusal, now);
+                }
+            }
+        }
+    }
+
+    /// Brings a message to its VQP.
+    fn deliver(&mut self, header: &Header, body: Body<'_>, now: Time) -> Result<(), Refusal> {
+        self.stats.messages_received += 1;
+        let (target, source, peer) = if header.dst_vqp != 0 {
+            let vqp = self.vqps.get(header.dst_vqp).filter(|vqp| !vqp.zombie);
+            let vqp = vqp.filter(|vqp| vqp.state == VqpState::Connected).ok_or(Refusal::Gone)?;
+            // Only the node that it is connected to may name a VQP.
+            let known = self.peers.get(vqp.peer).is_some_and(|peer| peer.gid == header.src_gid);
+            if !known {
+                return Err(Refusal::Gone);
+            }
+            (header.dst_vqp, 0, vqp.peer)
+        } else {
+            let target = self.ports.get(&header.dst_port).copied().ok_or(Refusal::Port)?;
+            let source = self.source_of(target, header)?;
+            let peer = self.vqps.get(source).map(|vqp| vqp.peer).ok_or(Refusal::Gone)?;
+            (target, source, peer)
+        };
+        let incoming = Incoming {
+            kind: header.kind,
+            imm: header.imm,
+            length: header.length,
+            cookie: header.cookie,
+            source,
+            from: (peer, header.src_vqp),
+        };
+        let vqp = self.vqps.get(target).ok_or(Refusal::Gone)?;
+        if vqp.rq.has_next() && vqp.backlog.is_none() {
+            self.receive(target, incoming, body, now);
+            return Ok(());
+        }
+        self.hold(target, incoming, body)
+    }
+
+    /// The VQP that is connected to the sender of a message to a port. The first message makes it:
+    /// all that a connection needs stands in the header (`qpop_msgs`, section 4.1).
+    fn source_of(&mut self, bound: u32, header: &Header) -> Result<u32, Refusal> {
+        if let Some(peer) = self.peers.find(&header.src_gid)
+            && let Some(&source) = self.accepted.get(&(bound, peer, header.src_vqp))
+            && self.vqps.get(source).is_some_and(|vqp| vqp.state == VqpState::Connected)
+        {
+            return Ok(source);
+        }
+        let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
+        let peer = self.sender_of(header).ok_or(Refusal::Overrun)?;
+        let class = self.vqps.get(bound).map_or(Class::Low, |vqp| vqp.class);
+        let init = VqpInit { class, ..VqpInit::default() };
+        let source = self.vqp_create(ClientId(client), init).map_err(|_| Refusal::Overrun)?.0;
+        let attached: Result<(), CoreError> = self.attach(source, peer, Via::DcCached);
+        let key = (bound, peer, header.src_vqp);
+        if let Some(vqp) = self.vqps.get_mut(source) {
+            vqp.peer_vqp = header.src_vqp;
+            vqp.accepted = Some(key);
+        }
+        if attached.is_err() {
+            self.bury(source, Time::ZERO);
+            return Err(Refusal::Overrun);
+        }
+        self.accepted.insert(key, source);
+        self.stats.accepts += 1;
+        Ok(source)
+    }
+
+    /// The node that sent a message, with the record that the message carries.
+    fn sender_of(&mut self, header: &Header) -> Option<u32> {
+        let record = NodeRecord::decode(&header.record).ok()?;
+        let peer = self.peer_of(header.src_gid)?;
+        if header.src_gid != self.gid
+            && !self.is_meta_server(peer)
+            && let Some(entry) = self.peers.get_mut(peer)
+        {
+            entry.record = Some(record);
+        }
+        Some(peer)
+    }
+
+    /// Puts a message aside until a receive is posted.
+    fn hold(&mut self, target: u32, incoming: Incoming, body: Body<'_>) -> Result<(), Refusal> {
+        let (offset, len) = match body {
+            Body::Buffer(offset, len) => (offset, len),
+            Body::Held(_) => return Err(Refusal::Overrun),
+        };
+        let vqp = self.vqps.get_mut(target).ok_or(Refusal::Gone)?;
+        let backlog = vqp.backlog.get_or_insert_with(Box::default);
+        let bytes = backlog.bytes + u64::from(len);
+        let held = self.held_bytes + u64::from(len);
+        let over = backlog.messages.len() >= self.config.backlog as usize
+            || bytes > self.config.backlog_bytes
+            || held > self.config.backlog_bytes.saturating_mul(HELD_VQPS);
+        let mut copy = alloc::vec![0; if over { 0 } else { len as usize }];
+        if over || self.pool.memory.read(offset, &mut copy).is_err() {
+            if backlog.messages.is_empty() {
+                vqp.backlog = None;
+            }
+            return Err(Refusal::Overrun);
+        }
+        backlog.bytes = bytes;
+        backlog.messages.push_back((incoming, copy));
+        self.held_bytes = held;
+        self.stats.messages_held += 1;
+        Ok(())
+    }
+
+    /// Gives messages that wait to receives that were posted.
+    pub(crate) fn serve_backlog(&mut self, id: u32, now: Time) {
+        while let Some(vqp) = self.vqps.get_mut(id).filter(|vqp| vqp.rq.has_next())
+            && let Some(backlog) = &mut vqp.backlog
+        {
+            let Some((incoming, bytes)) = backlog.messages.pop_front() else {
+                vqp.backlog = None;
+                return;
+            };
+            backlog.bytes -= bytes.len() as u64;
+            if backlog.messages.is_empty() {
+                vqp.backlog = None;
+            }
+            self.held_bytes = self.held_bytes.saturating_sub(bytes.len() as u64);
+            self.receive(id, incoming, Body::Held(&bytes), now);
+        }
+    }
+
+    /// Drops the messages that wait at a VQP that is going.
+    pub(crate) fn drop_backlog(&mut self, id: u32, now: Time) {
+        let Some(backlog) = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.take()) else {
+            return;
+        };
+        self.held_bytes = self.held_bytes.saturating_sub(backlog.bytes);
+        for (incoming, _) in backlog.messages {
+            self.refuse(incoming.from, Refusal::Gone, now);
+        }
+    }
+
+    /// Puts a message into the next receive of a VQP, which has one.
+    fn receive(&mut self, id: u32, incoming: Incoming, body: Body<'_>, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let seq = vqp.rq.next;
+        vqp.rq.next = seq.wrapping_add(1);
+        let entry = vqp.rq.entry(seq);
+        let opcode = match incoming.kind {
+            Kind::WriteImm => WcOpcode::RecvRdmaWithImm,
+            _ => WcOpcode::Recv,
+        };
+        let status = match incoming.kind {
+            Kind::WriteImm => WcStatus::Success,
+            _ if u64::from(incoming.length) > entry.capacity => WcStatus::LocLenErr,
+            _ => {
+                let client = ClientId(vqp.client);
+                let sges = vqp.rq.sges(seq);
+                let len = u64::from(incoming.length);
+                let memory = &self.pool.memory;
+                let copied = match body {
+                    Body::Buffer(start, _) => {
+                        self.mrs.scatter(client, sges, len, |to, at, from, len| {
+                            to.copy_from(at, memory, start + from, len)
+                        })
+                    }
+                    Body::Held(bytes) => {
+                        self.mrs.scatter(client, sges, len, |to, at, from, len| {
+                            let from = from as usize;
+                            to.write(at, &bytes[from..from + len as usize])
+                        })
+                    }
+                };
+                if copied.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
+            }
+        };
+        if status != WcStatus::Success {
+            self.refuse(incoming.from, Refusal::Unfit, now);
+        }
+        self.end_receive(id, seq, &incoming, status, opcode);
+    }
+
+    /// A receive has ended; it is told when those before it were.
+    pub(crate) fn end_receive(
+        &mut self,
+        id: u32,
+        seq: u32,
+        incoming: &Incoming,
+        status: WcStatus,
+        opcode: WcOpcode,
+    ) {
+        let Core { vqps, clients, stats, ready_clients, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return };
+        let flags = if incoming.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
+        let imm = incoming.imm.unwrap_or(0);
+        let (byte_len, source) = (incoming.length, incoming.source);
+        let outcome = RecvOutcome { status, opcode, flags, byte_len, imm, source };
+        vqp.rq.entry_mut(seq).outcome = Some(outcome);
+        let Some(client) = clients.get_mut(vqp.client) else { return };
+        while vqp.rq.head != vqp.rq.next {
+            let entry = *vqp.rq.entry(vqp.rq.head);
+            let Some(outcome) = entry.outcome else { break };
+            vqp.rq.head = vqp.rq.head.wrapping_add(1);
+            let wc = Wc {
+                wr_id: entry.wr_id,
+                status: outcome.status,
+                opcode: outcome.opcode,
+                flags: outcome.flags,
+                byte_len: outcome.byte_len,
+                imm_data: outcome.imm,
+                qp_num: vqp.id,
+                ..Wc::default()
+            };
+            let source = (outcome.source != 0).then_some(VqpId(outcome.source));
+            client.completions.push_back(Completion { vqp: VqpId(vqp.id), source, wc });
+            stats.completions += 1;
+            if !client.ready {
+                client.ready = true;
+                ready_clients.push_back(vqp.client);
+            }
+        }
+    }
+
+    /// Tells the sender of a message that it was refused.
+    fn refuse_header(&mut self, header: &Header, refusal: Refusal, now: Time) {
+        match self.sender_of(header) {
+            Some(peer) => self.refuse((peer, header.src_vqp), refusal, now),
+            None => self.stats.messages_refused += 1,
+        }
+    }
+
+    /// Tells the sender of a message that it was refused.
+    pub(crate) fn refuse(&mut self, to: (u32, u32), refusal: Refusal, now: Time) {
+        self.stats.messages_refused += 1;
+        self.tell(to, Kind::Nack, refusal as u16, 0, now);
+    }
+
+    /// Sends a message of the core's own to a VQP of a peer's. It is lost if there is no room: then
+    /// the sender of a refused message is not told.
+    pub(crate) fn tell(&mut self, to: (u32, u32), kind: Kind, detail: u16, cookie: u64, now: Time) {
+        let (peer, dst_vqp) = to;
+        let Some(slot) = self.pool.sends.take() else {
+            self.stats.messages_lost += 1;
+            return;
+        };
+        let header = Header { kind, detail, cookie, dst_vqp, ..self.blank };
+        let offset = self.pool.sends.offset(slot);
+        let written = self.pool.memory.write(offset, &header.encode()).is_ok();
+        let work = Work::Send { slot, length: HEADER_BYTES as u32 };
+        let op = self.start_op(peer, Class::Low, OpKind::Message, work);
+        match op.filter(|_| written) {
+            Some(op) => self.post_op(op, now),
+            None => {
+                self.pool.sends.give(slot);
+                self.stats.messages_lost += 1;
+            }
+        }
+    }
+
+    /// A peer refused a message of a VQP's: the VQP fails.
+    fn refused(&mut self, header: &Header, now: Time) {
+        let Some(refusal) = Refusal::from_code(header.detail) else {
+            self.stats.messages_malformed += 1;
+            return;
+        };
+        let id = header.dst_vqp;
+        let gid = header.src_gid;
+        let Some(vqp) = self.vqps.get(id).filter(|vqp| vqp.state == VqpState::Connected) else {
+            return;
+        };
+        if self.peers.get(vqp.peer).is_none_or(|peer| peer.gid != gid) {
+            return;
+        }
+        let cause = match refusal {
+            Refusal::Port => ConnectError::NoSuchPort { gid, port: vqp.peer_port },
+            Refusal::Gone => ConnectError::PeerGone { gid },
+            Refusal::Overrun => ConnectError::Overrun { gid },
+            Refusal::Unfit => ConnectError::ReceiveUnfit { gid },
+        };
+        let client = ClientId(vqp.client);
+        self.events.push_back(Event::Failed { client, vqp: VqpId(id), cause });
+        self.fail(id, now);
+    }
+}

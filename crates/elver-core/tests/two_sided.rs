@@ -1,0 +1,233 @@
+//! Messages: ports, accepting, replies, backlog, refusals.
+
+mod common;
+
+use common::*;
+use elver_core::*;
+use elver_verbs::*;
+
+const PORT: u16 = 700;
+
+/// A cluster in which node 2 has a VQP bound to [`PORT`] and node 1 one that is connected to it,
+/// with a region for each.
+struct Pair {
+    cluster: Cluster,
+    client: VqpId,
+    server: VqpId,
+    near: Region,
+    far: Region,
+}
+
+impl Pair {
+    fn new(group: u8, config: &Config) -> Pair {
+        let mut cluster = Cluster::new(group, 3, config);
+        let (near, far) = (cluster.region(1, 1 << 20, ALL), cluster.region(2, 1 << 20, ALL));
+        let (client, server) = (cluster.vqp(1), cluster.bound(2, PORT));
+        cluster.connect(1, client, 2, PORT);
+        Pair { cluster, client, server, near, far }
+    }
+
+    fn failure(&mut self) -> ConnectError {
+        self.cluster.until("a failure", |cluster| !cluster.nodes[1].events.is_empty());
+        let event = self.cluster.nodes[1].events.remove(0);
+        let Event::Failed { vqp, cause, .. } = event else { panic!("{event:?}") };
+        assert_eq!(vqp, self.client);
+        cause
+    }
+}
+
+#[test]
+fn a_message_makes_a_connection_back() {
+    let mut pair = Pair::new(111, &config());
+    let (near, far, cluster) = (&pair.near, &pair.far, &mut pair.cluster);
+    cluster.recv(2, pair.server, 50, &[far.sge(0, 30), far.sge(100, 200)]);
+    cluster.recv(2, pair.server, 51, &[far.sge(500, 200)]);
+    near.fill(0, &[5; 90]);
+    let looked_up = cluster.nodes[2].core.stats().lookups;
+    let sges = [near.sge(0, 20), near.sge(20, 70)];
+    let inline = SendWr { payload: Payload::Inline(b"inline"), ..wr(2, SendOp::Send, &[]) };
+    cluster.post(1, pair.client, &[wr(1, SendOp::SendWithImm(77), &sges), inline]);
+    let got = cluster.take(2, 2);
+    let first = got[0];
+    assert_eq!((first.vqp, first.wc.wr_id, first.wc.opcode), (pair.server, 50, WcOpcode::Recv));
+    assert_eq!((first.wc.byte_len, first.wc.imm_data, first.wc.flags), (90, 77, WcFlags::WITH_IMM));
+    assert_eq!((far.bytes(0, 30), far.bytes(100, 60)), (vec![5; 30], vec![5; 60]));
+    assert_eq!((got[1].wc.byte_len, got[1].wc.flags), (6, WcFlags::empty()));
+    assert_eq!(far.bytes(500, 6), b"inline");
+    assert_eq!(got[0].source, got[1].source, "one sender, one VQP");
+    let source = first.source.unwrap();
+    let sent: Vec<_> =
+        cluster.take(1, 2).iter().map(|done| (done.wc.wr_id, done.wc.opcode)).collect();
+    assert_eq!(sent, [(1, WcOpcode::Send), (2, WcOpcode::Send)]);
+
+    // The reply needs no port, no look-up and no connect.
+    cluster.recv(1, pair.client, 60, &[near.sge(4096, 100)]);
+    far.fill(1000, b"reply");
+    let sges = [far.sge(1000, 5)];
+    cluster.post(2, source, &[quiet(1, SendOp::Send, &sges)]);
+    let reply = cluster.take_one(1);
+    assert_eq!((reply.vqp, reply.wc.wr_id, reply.source), (pair.client, 60, None));
+    assert_eq!(near.bytes(4096, 5), b"reply");
+    assert_eq!(cluster.nodes[2].core.stats().lookups, looked_up);
+    // And one-sided operations go back too.
+    let sges = [far.sge(0, 8)];
+    cluster.post(2, source, &[wr(3, SendOp::Read(near.remote(4096)), &sges)]);
+    assert_eq!(cluster.take_one(2).wc.status, WcStatus::Success);
+    cluster.check();
+}
+
+#[test]
+fn many_senders_come_to_one_port() {
+    let mut cluster = Cluster::new(112, 4, &config());
+    let server = cluster.bound(3, PORT);
+    let far = cluster.region(3, 1 << 16, ALL);
+    for n in 0..100 {
+        cluster.recv(3, server, n, &[far.sge(8 * n, 8)]);
+    }
+    let mut vqps = Vec::new();
+    for n in [0, 1, 2] {
+        let near = cluster.region(n, 64, ALL);
+        for _ in 0..5 {
+            let vqp = cluster.vqp(n);
+            cluster.connect(n, vqp, 3, PORT);
+            near.fill(0, &u64::from(vqp.0).to_le_bytes());
+            vqps.push((n, vqp, near.sge(0, 8)));
+        }
+    }
+    for round in 0..6 {
+        for (n, vqp, sge) in &vqps {
+            cluster.post(*n, *vqp, &[quiet(round, SendOp::Send, &[*sge])]);
+        }
+    }
+    let got = cluster.take(3, 90);
+    assert_eq!(got.len(), 90);
+    let ids: Vec<u64> = got.iter().map(|done| done.wc.wr_id).collect();
+    assert_eq!(ids, (0..90).collect::<Vec<u64>>());
+    let mut sources: Vec<VqpId> = got.iter().filter_map(|done| done.source).collect();
+    sources.sort();
+    sources.dedup();
+    assert_eq!((sources.len(), cluster.nodes[3].core.stats().accepts), (15, 15));
+    cluster.check();
+}
+
+#[test]
+fn messages_wait_for_receives_and_too_many_are_refused() {
+    let limits = Config { backlog: 8, ..config() };
+    let mut pair = Pair::new(113, &limits);
+    let (near, far, cluster) = (&pair.near, &pair.far, &mut pair.cluster);
+    for n in 0..8u64 {
+        near.fill(8 * n, &n.to_le_bytes());
+        let sges = [near.sge(8 * n, 8)];
+        cluster.post(1, pair.client, &[quiet(n, SendOp::Send, &sges)]);
+    }
+    cluster.until("held", |cluster| cluster.nodes[2].core.stats().messages_held == 8);
+    for n in 0..4 {
+        cluster.recv(2, pair.server, n, &[far.sge(8 * n, 8)]);
+    }
+    let got = cluster.take(2, 4);
+    assert_eq!(got.len(), 4);
+    assert!((0..4).all(|n| far.memory.read_u64(8 * n) == Ok(n)));
+    let sges = [near.sge(0, 8)];
+    for n in 8..20 {
+        cluster.post(1, pair.client, &[quiet(n, SendOp::Send, &sges)]);
+    }
+    let gid = pair.cluster.nodes[2].core.gid();
+    assert_eq!(pair.failure(), ConnectError::Overrun { gid });
+    let cluster = &mut pair.cluster;
+    let node = &cluster.nodes[1];
+    let info = node.core.vqp_info(node.client, pair.client).unwrap();
+    assert_eq!(info.state, VqpState::Error);
+    let refused = cluster.try_post(1, pair.client, &[quiet(1, SendOp::Send, &sges)]);
+    assert!(matches!(refused, Err((0, PostError::State { .. }))), "{refused:?}");
+    // The order is kept across what was held.
+    for n in 4..8 {
+        cluster.recv(2, pair.server, n, &[pair.far.sge(8 * n, 8)]);
+    }
+    cluster.take(2, 4);
+    assert!((0..8).all(|n| pair.far.memory.read_u64(8 * n) == Ok(n)));
+    cluster.check();
+}
+
+#[test]
+fn ports_that_nobody_has_and_vqps_that_are_gone_refuse() {
+    let mut pair = Pair::new(114, &config());
+    let gid = pair.cluster.nodes[2].core.gid();
+    let sges = [pair.near.sge(0, 8)];
+    // A VQP that is gone: the client's, as the server learns.
+    pair.cluster.recv(2, pair.server, 1, &[pair.far.sge(0, 8)]);
+    pair.cluster.post(1, pair.client, &[quiet(1, SendOp::Send, &sges)]);
+    let source = pair.cluster.take_one(2).source.unwrap();
+    let now = pair.cluster.now();
+    let node = &mut pair.cluster.nodes[1];
+    node.core.vqp_destroy(node.client, pair.client, now).unwrap();
+    let back = [pair.far.sge(0, 8)];
+    pair.cluster.post(2, source, &[quiet(1, SendOp::Send, &back)]);
+    pair.cluster.until("gone", |cluster| !cluster.nodes[2].events.is_empty());
+    let from = pair.cluster.nodes[1].core.gid();
+    let (client, cause) = (pair.cluster.nodes[2].client, ConnectError::PeerGone { gid: from });
+    assert_eq!(
+        pair.cluster.nodes[2].events.remove(0),
+        Event::Failed { client, vqp: source, cause }
+    );
+
+    pair.client = pair.cluster.vqp(1);
+    pair.cluster.connect(1, pair.client, 2, PORT + 1);
+    pair.cluster.recv(1, pair.client, 9, &[pair.near.sge(0, 8)]);
+    pair.cluster.post(1, pair.client, &[quiet(1, SendOp::Send, &sges)]);
+    assert_eq!(pair.failure(), ConnectError::NoSuchPort { gid, port: PORT + 1 });
+    let flushed = pair.cluster.take_one(1).wc;
+    assert_eq!((flushed.wr_id, flushed.status), (9, WcStatus::WrFlushErr));
+
+    // Connected anew it goes on.
+    pair.cluster.connect(1, pair.client, 2, PORT);
+    pair.cluster.recv(2, pair.server, 2, &[pair.far.sge(0, 8)]);
+    pair.cluster.post(1, pair.client, &[quiet(1, SendOp::Send, &sges)]);
+    assert_eq!(pair.cluster.take_one(2).wc.status, WcStatus::Success);
+    pair.cluster.check();
+}
+
+#[test]
+fn a_receive_that_is_too_short_ends_with_its_sender() {
+    let mut pair = Pair::new(115, &config());
+    let gid = pair.cluster.nodes[2].core.gid();
+    pair.cluster.recv(2, pair.server, 1, &[pair.far.sge(0, 4)]);
+    pair.cluster.recv(2, pair.server, 2, &[pair.far.sge(0, 8)]);
+    let sges = [pair.near.sge(0, 8)];
+    pair.cluster.post(1, pair.client, &[quiet(1, SendOp::Send, &sges)]);
+    let short = pair.cluster.take_one(2).wc;
+    assert_eq!((short.wr_id, short.status), (1, WcStatus::LocLenErr));
+    assert_eq!(pair.failure(), ConnectError::ReceiveUnfit { gid });
+    // The port goes on for others.
+    let other = pair.cluster.vqp(1);
+    pair.cluster.connect(1, other, 2, PORT);
+    pair.cluster.post(1, other, &[quiet(1, SendOp::Send, &sges)]);
+    assert_eq!(pair.cluster.take_one(2).wc.status, WcStatus::Success);
+    pair.cluster.check();
+}
+
+#[test]
+fn a_write_with_immediate_data_takes_a_receive() {
+    let mut pair = Pair::new(116, &config());
+    let (near, far, cluster) = (&pair.near, &pair.far, &mut pair.cluster);
+    cluster.recv(2, pair.server, 1, &[]);
+    cluster.recv(2, pair.server, 2, &[]);
+    near.fill(0, &[4; 5000]);
+    let sges = [near.sge(0, 5000)];
+    let op = SendOp::WriteWithImm(far.remote(100), 99);
+    cluster.post(1, pair.client, &[wr(1, op, &sges), wr(2, op, &sges[..0])]);
+    let got = cluster.take(2, 2);
+    let seen: Vec<_> =
+        got.iter().map(|done| (done.wc.opcode, done.wc.imm_data, done.wc.byte_len)).collect();
+    assert_eq!(seen, [(WcOpcode::RecvRdmaWithImm, 99, 5000), (WcOpcode::RecvRdmaWithImm, 99, 0)]);
+    assert_eq!(far.bytes(100, 5000), vec![4; 5000]);
+    let sent = cluster.take(1, 2);
+    assert!(sent.iter().all(|done| done.wc.opcode == WcOpcode::RdmaWrite));
+    // Without the right to write nothing is told to the peer.
+    let closed = cluster.region(2, 64, AccessFlags::LOCAL_WRITE);
+    cluster.recv(2, pair.server, 3, &[]);
+    let op = SendOp::WriteWithImm(closed.remote(0), 1);
+    cluster.post(1, pair.client, &[wr(3, op, &[near.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::RemAccessErr);
+    assert!(cluster.nodes[2].completions.is_empty());
+    cluster.check();
+}
