@@ -195,7 +195,7 @@ impl SoftDevice {
     }
 
     /// As [`SoftDevice::wait`], and until `wake` is readable.
-    pub(crate) fn wait_beside(
+    pub fn wait_beside(
         &mut self,
         at_most: Duration,
         wake: Option<BorrowedFd<'_>>,
@@ -394,6 +394,11 @@ impl Device for SoftDevice {
         iova: Option<u64>,
         access: AccessFlags,
     ) -> Result<MrInfo, VerbsError> {
+        if access.contains(AccessFlags::REMOTE_ATOMIC) && memory.is_foreign() {
+            let what = "remote atomics on memory that another process registered; \
+                        let the process allocate the memory at the node instead";
+            return Err(VerbsError::Unsupported { what });
+        }
         self.rnic.reg_mr(pd, memory, iova, access)
     }
 

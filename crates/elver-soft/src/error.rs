@@ -19,6 +19,24 @@ pub enum SoftError {
         /// What the kernel said.
         reason: rustix::io::Errno,
     },
+    /// A file cannot be mapped as shared memory.
+    #[error("cannot map {len} bytes of the file: {reason}")]
+    Map {
+        /// Bytes asked for.
+        len: u64,
+        /// What the kernel said.
+        reason: io::Error,
+    },
+    /// The memory of another process cannot be reached.
+    #[error("cannot reach the memory of process {pid}: {reason}; {advice}")]
+    Process {
+        /// The process.
+        pid: i32,
+        /// What the kernel said.
+        reason: io::Error,
+        /// What to do.
+        advice: String,
+    },
     /// The UDP socket could not be bound.
     #[error(
         "cannot bind UDP {address}: {reason}; \

@@ -9,7 +9,7 @@
 //! this host. Over frames ([`FrameLink`]) it is a station of an Ethernet link, such as a virtual
 //! machine's, and needs nothing of the host's network.
 //!
-//! `unsafe` stands in five modules: `memory` (registered memory), `udp` (system calls on many
+//! `unsafe` stands in five modules: `memory` (registered memory, that of other processes too), `udp` (system calls on many
 //! messages), `interface` (questions to the kernel about an interface), `publish` (memory shared
 //! with other processes) and `frames::adopt` (descriptors that the process was started with).
 
@@ -33,5 +33,5 @@ pub use error::SoftError;
 pub use frames::{FrameCounters, FrameLink, FrameSocket, LocalAddress, Mac};
 pub use link::Link;
 pub use loss::Loss;
-pub use memory::SoftMemory;
+pub use memory::{ProcessMemory, Reservation, SoftMemory};
 pub use publish::{PublishedDevice, published};

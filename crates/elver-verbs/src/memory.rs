@@ -58,6 +58,17 @@ pub enum MemoryError {
         /// The refused offset.
         offset: u64,
     },
+    /// The process that owns the memory has unmapped it, or has ended.
+    #[error("{len} bytes at offset {offset} are gone: their process unmapped them or ended")]
+    Gone {
+        /// First byte of the range.
+        offset: u64,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// An atomic on memory that the device reaches only by copying.
+    #[error("no atomics on memory of another process; allocate it at the node instead")]
+    NoAtomics,
 }
 
 impl MemoryError {

@@ -1,0 +1,188 @@
+//! What options may be, and what the rooms below are made with.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use super::{Config, ConfigError};
+
+/// Slots of a ring.
+const SLOTS: RangeInclusive<u64> = 32..=65_536;
+/// A header and the least of a message.
+const RECV_BUFFER_BYTES_MIN: u64 = 512;
+/// Bytes of a message's header in a receive buffer, and a little more.
+const MESSAGE_HEADER_BYTES: u64 = 256;
+
+impl Config {
+    /// Whether all values can be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let pool = &self.pool;
+        for (option, value, allowed) in [
+            ("socket.spare_sessions", u64::from(self.socket.spare_sessions), 0..=64),
+            ("engine.spin_us", self.engine.spin_us, 0..=10_000_000),
+            ("engine.session_idle_us", self.engine.session_idle_us, 1..=10_000_000),
+            ("quota.session_completions", u64::from(self.quota.session_completions), 1..=1 << 24),
+            ("pool.dc_qps", u64::from(pool.dc_qps), 1..=1_024),
+            ("pool.log_dc_streams", u64::from(pool.log_dc_streams), 0..=10),
+            ("pool.sq_depth", u64::from(pool.sq_depth), 8..=16_384),
+            ("pool.max_sge", u64::from(pool.max_sge), 1..=16),
+            ("pool.max_inline", u64::from(pool.max_inline), 0..=512),
+            ("pool.max_vqps", u64::from(pool.max_vqps), 1..=1 << 20),
+            ("pool.max_vqp_wr", u64::from(pool.max_vqp_wr), 1..=16_384),
+            ("pool.max_peers", u64::from(pool.max_peers), 1..=1 << 24),
+            ("pool.timeout", u64::from(pool.timeout), 1..=31),
+            ("pool.retry_cnt", u64::from(pool.retry_cnt), 0..=7),
+            ("pool.rnr_retry", u64::from(pool.rnr_retry), 0..=7),
+            ("memory.max_mrs", u64::from(self.memory.max_mrs), 1..=1 << 20),
+            ("memory.lease_ms", self.memory.lease_ms, 1..=3_600_000),
+            ("messages.recv_buffers", u64::from(self.messages.recv_buffers), 1..=65_536),
+            (
+                "messages.recv_buffer_bytes",
+                u64::from(self.messages.recv_buffer_bytes),
+                RECV_BUFFER_BYTES_MIN..=1 << 20,
+            ),
+            (
+                "messages.eager_bytes_max",
+                u64::from(self.messages.eager_bytes_max),
+                0..=u64::from(self.messages.recv_buffer_bytes).saturating_sub(MESSAGE_HEADER_BYTES),
+            ),
+            ("transfer.window_ms", self.transfer.window_ms, 1..=3_600_000),
+            ("storm.lookups_max", u64::from(self.storm.lookups_max), 1..=65_536),
+            ("storm.handshakes_max", u64::from(self.storm.handshakes_max), 1..=65_536),
+            (
+                "qos.high_dc_qps",
+                u64::from(self.qos.high_dc_qps),
+                0..=u64::from(pool.dc_qps).saturating_sub(1),
+            ),
+            ("meta.ttl_ms", self.meta.ttl_ms, 10..=3_600_000),
+            ("meta.nodes_max", u64::from(self.meta.nodes_max), 1..=1 << 20),
+        ] {
+            range(option, value, allowed)?;
+        }
+        for (option, slots) in [
+            ("socket.command_slots", self.socket.command_slots),
+            ("socket.receive_slots", self.socket.receive_slots),
+            ("socket.completion_slots", self.socket.completion_slots),
+        ] {
+            range(option, u64::from(slots), SLOTS)?;
+            if !slots.is_power_of_two() {
+                return Err(value(option, slots, "it must be a power of two"));
+            }
+        }
+        self.socket_mode()?;
+        self.meta_listen()?;
+        self.meta_servers()?;
+        self.metrics_listen()?;
+        Ok(())
+    }
+
+    /// Permissions of the socket.
+    pub fn socket_mode(&self) -> Result<u32, ConfigError> {
+        let mode = &self.socket.mode;
+        let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o777);
+        let why = "it must be an octal number of at most 0777, in quotes";
+        bits.ok_or_else(|| value("socket.mode", format!("{mode:?}"), why))
+    }
+
+    /// Where the registry listens, if this node is a meta server.
+    pub fn meta_listen(&self) -> Result<SocketAddr, ConfigError> {
+        let mut listen = address("meta.listen", &self.meta.listen)?;
+        if listen.ip().is_unspecified() {
+            listen.set_ip(self.node.address);
+        }
+        Ok(listen)
+    }
+
+    /// The registries of the meta servers.
+    pub fn meta_servers(&self) -> Result<Vec<SocketAddr>, ConfigError> {
+        self.meta.servers.iter().map(|text| address("meta.servers", text)).collect()
+    }
+
+    /// Where metrics are served, if they are.
+    pub fn metrics_listen(&self) -> Result<Option<SocketAddr>, ConfigError> {
+        let text = &self.metrics.listen;
+        if text.is_empty() { Ok(None) } else { address("metrics.listen", text).map(Some) }
+    }
+
+    /// What the node's core is made with.
+    pub fn core(&self) -> elver_core::Config {
+        elver_core::Config {
+            dc_qps: self.pool.dc_qps,
+            log_dc_streams: self.pool.log_dc_streams,
+            sq_depth: self.pool.sq_depth,
+            max_sge: self.pool.max_sge,
+            max_inline: self.pool.max_inline,
+            max_vqps: self.pool.max_vqps,
+            max_vqp_wr: self.pool.max_vqp_wr,
+            max_mrs: self.memory.max_mrs,
+            mr_lease_ns: self.memory.lease_ms * 1_000_000,
+            max_cached_mrs: self.memory.max_cached_mrs,
+            max_peers: self.pool.max_peers,
+            recv_buffers: self.messages.recv_buffers,
+            recv_buffer_bytes: self.messages.recv_buffer_bytes,
+            eager_bytes_max: self.messages.eager_bytes_max,
+            backlog: self.messages.backlog,
+            backlog_bytes: self.messages.backlog_bytes,
+            timeout: self.pool.timeout,
+            retry_cnt: self.pool.retry_cnt,
+            rnr_retry: self.pool.rnr_retry,
+            transfer: elver_core::TransferConfig {
+                rc_qps_max: self.transfer.rc_qps_max,
+                hot_ops: self.transfer.hot_ops,
+                window_ns: self.transfer.window_ms * 1_000_000,
+                idle_ns: self.transfer.idle_ms.saturating_mul(1_000_000),
+            },
+            storm: elver_core::StormConfig {
+                lookups_max: self.storm.lookups_max,
+                connects_waiting_max: self.storm.connects_waiting_max,
+                handshakes_max: self.storm.handshakes_max,
+            },
+            qos: elver_core::QosConfig {
+                high_dc_qps: self.qos.high_dc_qps,
+                high_active_ns: self.qos.high_active_us.saturating_mul(1_000),
+                low_bytes_per_s: self.qos.low_bytes_per_s,
+            },
+        }
+    }
+}
+
+fn range(
+    option: &'static str,
+    given: u64,
+    allowed: RangeInclusive<u64>,
+) -> Result<(), ConfigError> {
+    if allowed.contains(&given) {
+        return Ok(());
+    }
+    let why = format!("it must lie in {}..={}", allowed.start(), allowed.end());
+    Err(value(option, given, why))
+}
+
+fn address(option: &'static str, text: &str) -> Result<SocketAddr, ConfigError> {
+    let why = "it must be an address with a port, as in 10.0.0.1:4790";
+    text.parse().map_err(|_| value(option, format!("{text:?}"), why))
+}
+
+fn value(option: &'static str, value: impl Display, why: impl Display) -> ConfigError {
+    ConfigError::Value { option, value: value.to_string(), why: why.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_of_the_core() {
+        assert!(Config::default().check().is_ok());
+        assert_eq!(Config::default().core(), elver_core::Config::default());
+    }
+
+    #[test]
+    fn a_registry_without_an_address_listens_at_the_nodes() {
+        let mut config = Config::default();
+        config.node.address = "127.0.0.7".parse().unwrap();
+        assert_eq!(config.meta_listen().unwrap(), "127.0.0.7:4790".parse().unwrap());
+        config.meta.listen = "127.0.0.8:0".to_string();
+        assert_eq!(config.meta_listen().unwrap(), "127.0.0.8:0".parse().unwrap());
+    }
+}

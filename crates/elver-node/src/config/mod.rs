@@ -1,0 +1,173 @@
+//! A node's configuration: a TOML file, all of whose options have defaults.
+
+mod check;
+mod paths;
+mod sections;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use paths::{SOCKET_VARIABLE, default_socket, status_path};
+pub use sections::{
+    EngineConfig, MemoryConfig, MessagesConfig, MetaConfig, MetricsConfig, NodeConfig, PoolConfig,
+    QosConfig, QuotaConfig, SocketConfig, StormConfig, TransferConfig,
+};
+
+/// The commented file with all options and their defaults.
+pub const DEFAULT_FILE: &str = include_str!("default.toml");
+
+/// A file longer than this is no configuration.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What a node is made with. [`DEFAULT_FILE`] says what each option means.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The node and its device.
+    pub node: NodeConfig,
+    /// The Unix socket that processes connect to.
+    pub socket: SocketConfig,
+    /// The engine's thread.
+    pub engine: EngineConfig,
+    /// What users and processes may have.
+    pub quota: QuotaConfig,
+    /// The shared queue pairs.
+    pub pool: PoolConfig,
+    /// Memory regions.
+    pub memory: MemoryConfig,
+    /// Two-sided messages.
+    pub messages: MessagesConfig,
+    /// Transfer between DC and RC.
+    pub transfer: TransferConfig,
+    /// Admission.
+    pub storm: StormConfig,
+    /// Priorities.
+    pub qos: QosConfig,
+    /// Meta servers and their registries.
+    pub meta: MetaConfig,
+    /// Metrics.
+    pub metrics: MetricsConfig,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {reason}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// It is not TOML, or has options that there are not. The text names line and column.
+    #[error("the configuration {path} is not understood: {reason}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        reason: String,
+    },
+    /// An option's value cannot be.
+    #[error("`{option} = {value}` cannot be: {why}")]
+    Value {
+        /// The option with its section.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        why: String,
+    },
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn read(path: &Path) -> Result<Config, ConfigError> {
+        let refused = |reason| ConfigError::Read { path: path.to_path_buf(), reason };
+        let size = fs::metadata(path).map_err(refused)?.len();
+        if size > FILE_BYTES_MAX {
+            return Err(refused(io::Error::other(format!("it has {size} bytes"))));
+        }
+        let text = fs::read_to_string(path).map_err(refused)?;
+        Config::parse(&text, path)
+    }
+
+    /// Takes and checks the text of a file; `path` names it in errors.
+    pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
+        let config: Config = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+            path: path.to_path_buf(),
+            reason: error.to_string().trim_end().to_string(),
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, Path::new("elverd.toml"))
+    }
+
+    #[test]
+    fn the_default_file_is_the_default() {
+        assert_eq!(parse(DEFAULT_FILE).unwrap(), Config::default());
+        assert_eq!(parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_default_file_has_every_option() {
+        let file: serde_json::Value = toml::from_str(DEFAULT_FILE).unwrap();
+        assert_eq!(file, serde_json::to_value(Config::default()).unwrap());
+    }
+
+    #[test]
+    fn the_file_among_the_contributions_is_the_default_file() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/elverd.toml");
+        assert!(
+            fs::read_to_string(path).unwrap() == DEFAULT_FILE,
+            "copy crates/elver-node/src/config/default.toml to contrib/elverd.toml"
+        );
+    }
+
+    #[test]
+    fn unknown_options_are_named() {
+        let error = parse("[engine]\nspin = 3\n").unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("spin_us"), "{error}");
+        assert!(parse("[unknown]\n").is_err());
+        assert!(parse("[engine]\nspin_us = \"long\"\n").is_err());
+    }
+
+    #[test]
+    fn values_that_cannot_be_are_named() {
+        for (text, option) in [
+            ("[socket]\nmode = \"rw\"", "socket.mode"),
+            ("[socket]\ncommand_slots = 100", "socket.command_slots"),
+            ("[pool]\ndc_qps = 0", "pool.dc_qps"),
+            ("[qos]\nhigh_dc_qps = 8", "qos.high_dc_qps"),
+            ("[messages]\neager_bytes_max = 5000", "messages.eager_bytes_max"),
+            ("[meta]\nlisten = \"here\"", "meta.listen"),
+            ("[meta]\nservers = [\"10.0.0.1\"]", "meta.servers"),
+            ("[meta]\nttl_ms = 0", "meta.ttl_ms"),
+            ("[metrics]\nlisten = \"4792\"", "metrics.listen"),
+            ("[memory]\nlease_ms = 0", "memory.lease_ms"),
+        ] {
+            match parse(text) {
+                Err(ConfigError::Value { option: named, .. }) => assert_eq!(named, option),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let error = Config::read(Path::new("/nowhere/elverd.toml")).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/elverd.toml"));
+    }
+}

@@ -1,0 +1,305 @@
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The node and its device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Address of the device.
+    pub address: IpAddr,
+    /// UDP port of RoCEv2.
+    pub udp_port: u16,
+    /// Name of the device.
+    pub device: String,
+}
+
+/// The Unix socket that processes connect to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SocketConfig {
+    /// Where it is; empty for the default place.
+    pub path: PathBuf,
+    /// Its permissions, octal.
+    pub mode: String,
+    /// Sessions that are made ready ahead.
+    pub spare_sessions: u32,
+    /// Most slots of a command ring.
+    pub command_slots: u32,
+    /// Most slots of a receive ring.
+    pub receive_slots: u32,
+    /// Most slots of a completion ring.
+    pub completion_slots: u32,
+}
+
+/// The engine's thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineConfig {
+    /// Time without work before it sleeps, in microseconds.
+    pub spin_us: u64,
+    /// It yields between looks on machines of at most so many cores.
+    pub yield_cores: u32,
+    /// Time of silence before a session is not looked at, in microseconds.
+    pub session_idle_us: u64,
+}
+
+/// What users and processes may have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QuotaConfig {
+    /// Sessions of a user.
+    pub sessions: u32,
+    /// VQPs of a user.
+    pub vqps: u32,
+    /// Memory regions of a user.
+    pub mrs: u32,
+    /// Bytes that the node allocates for a user.
+    pub bytes: u64,
+    /// VQPs of a session.
+    pub session_vqps: u32,
+    /// Memory regions of a session.
+    pub session_mrs: u32,
+    /// Completions that a session has not taken.
+    pub session_completions: u32,
+    /// Sessions of all users.
+    pub sessions_total: u32,
+}
+
+/// The shared queue pairs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PoolConfig {
+    /// DC QPs.
+    pub dc_qps: u32,
+    /// Streams of each, as a power of two.
+    pub log_dc_streams: u8,
+    /// Depth of a shared send queue.
+    pub sq_depth: u32,
+    /// Most SGEs in a WR.
+    pub max_sge: u32,
+    /// Most inline bytes in a WR.
+    pub max_inline: u32,
+    /// Most VQPs.
+    pub max_vqps: u32,
+    /// Most WRs outstanding on a VQP, in each direction.
+    pub max_vqp_wr: u32,
+    /// Most peers remembered.
+    pub max_peers: u32,
+    /// Local ACK timeout, as a code.
+    pub timeout: u8,
+    /// Transport retries.
+    pub retry_cnt: u8,
+    /// RNR retries.
+    pub rnr_retry: u8,
+}
+
+/// Memory regions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryConfig {
+    /// Most regions.
+    pub max_mrs: u32,
+    /// Lease of a checked remote region, in milliseconds.
+    pub lease_ms: u64,
+    /// Most remote regions remembered.
+    pub max_cached_mrs: u32,
+}
+
+/// Two-sided messages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MessagesConfig {
+    /// Receive buffers.
+    pub recv_buffers: u32,
+    /// Bytes of each.
+    pub recv_buffer_bytes: u32,
+    /// Longer messages are read by the receiver.
+    pub eager_bytes_max: u32,
+    /// Messages held for a VQP.
+    pub backlog: u32,
+    /// Bytes of these.
+    pub backlog_bytes: u64,
+}
+
+/// Transfer between DC and RC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TransferConfig {
+    /// Most RC QPs; 0 for none.
+    pub rc_qps_max: u32,
+    /// Operations in a window that make a peer hot.
+    pub hot_ops: u64,
+    /// The window in milliseconds.
+    pub window_ms: u64,
+    /// Time without use before an RC QP may go, in milliseconds.
+    pub idle_ms: u64,
+}
+
+/// Admission.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StormConfig {
+    /// Look-ups at once.
+    pub lookups_max: u32,
+    /// Connects that wait for one.
+    pub connects_waiting_max: u32,
+    /// RC handshakes at once.
+    pub handshakes_max: u32,
+}
+
+/// Priorities.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QosConfig {
+    /// DC QPs of the high class.
+    pub high_dc_qps: u32,
+    /// The high class counts as loaded for so long, in microseconds.
+    pub high_active_us: u64,
+    /// Bytes a second of the low class meanwhile.
+    pub low_bytes_per_s: u64,
+}
+
+/// Meta servers and their registries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetaConfig {
+    /// Whether this node is one.
+    pub serve: bool,
+    /// Where its registry listens.
+    pub listen: String,
+    /// The registries of all, the preferred one first.
+    pub servers: Vec<String>,
+    /// Time to live of a silent node, in milliseconds.
+    pub ttl_ms: u64,
+    /// Most nodes.
+    pub nodes_max: u32,
+    /// Whether a node may register only from its own address.
+    pub verify_source: bool,
+}
+
+/// Metrics.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsConfig {
+    /// Where they are served; empty for nowhere.
+    pub listen: String,
+}
+
+impl Default for NodeConfig {
+    fn default() -> NodeConfig {
+        NodeConfig {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            udp_port: 4_791,
+            device: "soft0".to_string(),
+        }
+    }
+}
+
+impl Default for SocketConfig {
+    fn default() -> SocketConfig {
+        SocketConfig {
+            path: PathBuf::new(),
+            mode: "0666".to_string(),
+            spare_sessions: 4,
+            command_slots: 4_096,
+            receive_slots: 4_096,
+            completion_slots: 8_192,
+        }
+    }
+}
+
+impl Default for EngineConfig {
+    fn default() -> EngineConfig {
+        EngineConfig { spin_us: 200, yield_cores: 2, session_idle_us: 1_000 }
+    }
+}
+
+impl Default for QuotaConfig {
+    fn default() -> QuotaConfig {
+        QuotaConfig {
+            sessions: 1_024,
+            vqps: 16_384,
+            mrs: 4_096,
+            bytes: 8 << 30,
+            session_vqps: 4_096,
+            session_mrs: 1_024,
+            session_completions: 65_536,
+            sessions_total: 4_096,
+        }
+    }
+}
+
+impl Default for PoolConfig {
+    fn default() -> PoolConfig {
+        PoolConfig {
+            dc_qps: 8,
+            log_dc_streams: 6,
+            sq_depth: 512,
+            max_sge: 4,
+            max_inline: 220,
+            max_vqps: 65_536,
+            max_vqp_wr: 4_096,
+            max_peers: 16_384,
+            timeout: 14,
+            retry_cnt: 5,
+            rnr_retry: 7,
+        }
+    }
+}
+
+impl Default for MemoryConfig {
+    fn default() -> MemoryConfig {
+        MemoryConfig { max_mrs: 4_096, lease_ms: 1_000, max_cached_mrs: 65_536 }
+    }
+}
+
+impl Default for MessagesConfig {
+    fn default() -> MessagesConfig {
+        MessagesConfig {
+            recv_buffers: 512,
+            recv_buffer_bytes: 4_096,
+            eager_bytes_max: 3_072,
+            backlog: 1_024,
+            backlog_bytes: 1 << 20,
+        }
+    }
+}
+
+impl Default for TransferConfig {
+    fn default() -> TransferConfig {
+        TransferConfig { rc_qps_max: 32, hot_ops: 10_000, window_ms: 100, idle_ms: 1_000 }
+    }
+}
+
+impl Default for StormConfig {
+    fn default() -> StormConfig {
+        StormConfig { lookups_max: 64, connects_waiting_max: 65_536, handshakes_max: 32 }
+    }
+}
+
+impl Default for QosConfig {
+    fn default() -> QosConfig {
+        QosConfig { high_dc_qps: 2, high_active_us: 1_000, low_bytes_per_s: 500_000_000 }
+    }
+}
+
+impl Default for MetaConfig {
+    fn default() -> MetaConfig {
+        MetaConfig {
+            serve: false,
+            listen: "0.0.0.0:4790".to_string(),
+            servers: Vec::new(),
+            ttl_ms: 3_000,
+            nodes_max: 8_192,
+            verify_source: true,
+        }
+    }
+}
+
+impl Default for MetricsConfig {
+    fn default() -> MetricsConfig {
+        MetricsConfig { listen: "127.0.0.1:4792".to_string() }
+    }
+}

@@ -1,0 +1,129 @@
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{set_tcp_nodelay, socket_error};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+
+use super::frame::{Frame, FrameError, Inbox};
+
+/// Bytes that are read at a turn, so that no connection keeps the others waiting.
+const READ_BYTES: usize = 16 * 1024;
+
+/// A TCP connection that carries frames and never blocks.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    stream: TcpStream,
+    inbox: Inbox,
+    outbox: Vec<u8>,
+    outbox_bytes_max: usize,
+}
+
+/// Why a connection carries no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The other end, or the network, ended it.
+    Gone,
+    /// It sent what is no frame.
+    Nonsense(FrameError),
+    /// It does not take what is sent.
+    Overflow,
+}
+
+impl Pipe {
+    /// Frames over a connection. At most so many bytes wait to be taken by the other end.
+    pub(super) fn new(stream: TcpStream, outbox_bytes_max: usize) -> std::io::Result<Pipe> {
+        stream.set_nonblocking(true)?;
+        set_tcp_nodelay(&stream, true)?;
+        Ok(Pipe { stream, inbox: Inbox::default(), outbox: Vec::new(), outbox_bytes_max })
+    }
+
+    /// Begins to connect, from an address of this host. [`Pipe::connected`] tells how it went, once
+    /// the socket is writable.
+    pub(super) fn connect(
+        to: SocketAddr,
+        from: Option<IpAddr>,
+        outbox_bytes_max: usize,
+    ) -> std::io::Result<Pipe> {
+        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        if let Some(from) = from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
+            bind(&socket, &SocketAddr::new(from, 0))?;
+        }
+        match connect(&socket, &to) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Pipe::new(TcpStream::from(socket), outbox_bytes_max)
+    }
+
+    /// How connecting went.
+    pub(super) fn connected(&self) -> Result<(), Ended> {
+        match socket_error(&self.stream) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Ended::Gone),
+        }
+    }
+
+    /// Reads what is there, up to a bound; then [`Pipe::next`] gives it.
+    pub(super) fn receive(&mut self) -> Result<(), Ended> {
+        let mut bytes = [0; READ_BYTES];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => Err(Ended::Gone),
+            Ok(count) => {
+                self.inbox.push(&bytes[..count]);
+                Ok(())
+            }
+            Err(error) => would_block(error.kind()),
+        }
+    }
+
+    /// Takes out a received frame.
+    pub(super) fn next(&mut self) -> Result<Option<Frame>, Ended> {
+        self.inbox.next().map_err(Ended::Nonsense)
+    }
+
+    /// Puts a frame where [`Pipe::flush`] takes it.
+    pub(super) fn send(&mut self, frame: &Frame) -> Result<(), Ended> {
+        if self.outbox.len() >= self.outbox_bytes_max {
+            return Err(Ended::Overflow);
+        }
+        frame.encode(&mut self.outbox);
+        Ok(())
+    }
+
+    /// Writes as much as the socket takes.
+    pub(super) fn flush(&mut self) -> Result<(), Ended> {
+        if self.outbox.is_empty() {
+            return Ok(());
+        }
+        match self.stream.write(&self.outbox) {
+            Ok(0) => Err(Ended::Gone),
+            Ok(count) => {
+                self.outbox.drain(..count);
+                Ok(())
+            }
+            Err(error) => would_block(error.kind()),
+        }
+    }
+
+    /// Whether something waits for room in the socket.
+    pub(super) fn wants_to_write(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+}
+
+impl AsFd for Pipe {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn would_block(kind: ErrorKind) -> Result<(), Ended> {
+    match kind {
+        ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(()),
+        _ => Err(Ended::Gone),
+    }
+}

@@ -1,0 +1,216 @@
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use elver_verbs::Time;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use rustix::time::Timespec;
+
+use super::members::{ConnectionId, Members, NodeTable, Output, RegistryConfig, RegistryCounters};
+use super::pipe::{Ended, Pipe};
+
+/// Events that are taken at a turn.
+const EVENTS_MAX: usize = 256;
+/// Connections that are accepted at a turn.
+const ACCEPTS_MAX: usize = 64;
+/// Bytes that may wait for a client to take them, beside a list of all nodes.
+const OUTBOX_BYTES: usize = 256 * 1024;
+/// Bytes of a node in a list, at most.
+const NODE_BYTES: usize = 80;
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+/// The number of the first connection.
+const CONNECTIONS: u64 = 2;
+
+/// The registry that runs beside a meta server, over TCP.
+///
+/// A thread of its own calls [`RegistryServer::wait`] and [`RegistryServer::poll`] by turns.
+/// Nothing that a client sends harms it: frames, connections and what waits for a client are
+/// bounded, and a client that breaks the rules is cut off.
+pub struct RegistryServer<T> {
+    listener: TcpListener,
+    epoll: rustix::fd::OwnedFd,
+    /// What [`RegistryServer::wait`] found ready.
+    ready: Vec<u64>,
+    members: Members<T>,
+    pipes: BTreeMap<ConnectionId, Pipe>,
+    next_id: u64,
+    outbox_bytes_max: usize,
+    /// Whether the listener is looked at: not while the process has no descriptor left.
+    listens: bool,
+}
+
+impl<T: NodeTable> RegistryServer<T> {
+    /// Serves on a listener. [`RegistryServer::wait`] also returns when `wake` is readable.
+    pub fn new(
+        listener: TcpListener,
+        config: RegistryConfig,
+        table: T,
+        wake: BorrowedFd<'_>,
+        now: Time,
+    ) -> io::Result<RegistryServer<T>> {
+        listener.set_nonblocking(true)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let input = epoll::EventFlags::IN;
+        epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), input)?;
+        epoll::add(&epoll, wake, epoll::EventData::new_u64(WAKE), input)?;
+        let outbox_bytes_max = OUTBOX_BYTES + config.nodes_max as usize * NODE_BYTES;
+        Ok(RegistryServer {
+            listener,
+            epoll,
+            ready: Vec::with_capacity(EVENTS_MAX),
+            members: Members::new(config, table, now),
+            pipes: BTreeMap::new(),
+            next_id: CONNECTIONS,
+            outbox_bytes_max,
+            listens: true,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// What it has seen.
+    pub fn counters(&self) -> &RegistryCounters {
+        &self.members.counters
+    }
+
+    /// Waits until there is something to do, at most so long.
+    pub fn wait(&mut self, now: Time, at_most: Duration) -> io::Result<()> {
+        let due = self.members.poll_timeout();
+        let wait = due.map_or(at_most, |due| at_most.min(Duration::from_nanos(due.ns_since(now))));
+        let timeout = Timespec::try_from(wait).unwrap_or_default();
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        self.ready.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
+            Ok(_) => {
+                self.ready.extend(events.iter().map(|event| event.data.u64()));
+                Ok(())
+            }
+            Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Does what there is to do.
+    pub fn poll(&mut self, now: Time) {
+        for token in std::mem::take(&mut self.ready) {
+            match token {
+                LISTENER => self.accept(now),
+                WAKE => {}
+                id => self.serve(ConnectionId(id), now),
+            }
+        }
+        // What came counts before what did not.
+        self.members.handle_timeout(now);
+        self.members.list(now);
+        self.put_out();
+    }
+
+    fn accept(&mut self, now: Time) {
+        for _ in 0..ACCEPTS_MAX {
+            let (stream, from) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // Out of descriptors: those who wait are served when a connection has ended.
+                Err(_) => return self.listen(false),
+            };
+            let id = ConnectionId(self.next_id);
+            self.next_id += 1;
+            let Ok(pipe) = Pipe::new(stream, self.outbox_bytes_max) else { continue };
+            let data = epoll::EventData::new_u64(id.0);
+            if epoll::add(&self.epoll, &pipe, data, epoll::EventFlags::IN).is_err() {
+                continue;
+            }
+            if self.members.open(id, from.ip(), now) {
+                self.pipes.insert(id, pipe);
+            }
+        }
+    }
+
+    fn listen(&mut self, on: bool) {
+        if self.listens == on {
+            return;
+        }
+        let flags = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(LISTENER);
+        if epoll::modify(&self.epoll, &self.listener, data, flags).is_ok() {
+            self.listens = on;
+        }
+    }
+
+    fn serve(&mut self, id: ConnectionId, now: Time) {
+        let Some(pipe) = self.pipes.get_mut(&id) else { return };
+        let mut result = pipe.receive();
+        while result.is_ok() {
+            match pipe.next() {
+                Ok(Some(frame)) => self.members.handle(id, frame, now),
+                Ok(None) => break,
+                Err(ended) => result = Err(ended),
+            }
+        }
+        let result = result.and_then(|()| pipe.flush());
+        match result {
+            Ok(()) => self.look(id),
+            Err(Ended::Nonsense(_)) => self.members.violates(id),
+            Err(Ended::Gone | Ended::Overflow) => self.close(id),
+        }
+    }
+
+    /// Sends what the members have to say.
+    fn put_out(&mut self) {
+        let mut touched = Vec::new();
+        while let Some(output) = self.members.poll_output() {
+            match output {
+                Output::Close(id) => {
+                    // What was said before, the reason of a refusal, goes out first.
+                    if let Some(pipe) = self.pipes.get_mut(&id) {
+                        let _ = pipe.flush();
+                    }
+                    self.close(id);
+                }
+                Output::Send(id, frame) => {
+                    let Some(pipe) = self.pipes.get_mut(&id) else { continue };
+                    if !pipe.wants_to_write() {
+                        touched.push(id);
+                    }
+                    if pipe.send(&frame).is_err() {
+                        self.members.counters.overflowed += 1;
+                        self.close(id);
+                    }
+                }
+            }
+        }
+        for id in touched {
+            match self.pipes.get_mut(&id).map(Pipe::flush) {
+                Some(Ok(())) => self.look(id),
+                Some(Err(_)) => self.close(id),
+                None => {}
+            }
+        }
+    }
+
+    /// Waits for room in the socket, or no longer.
+    fn look(&mut self, id: ConnectionId) {
+        let Some(pipe) = self.pipes.get(&id) else { return };
+        let mut flags = epoll::EventFlags::IN;
+        flags.set(epoll::EventFlags::OUT, pipe.wants_to_write());
+        if epoll::modify(&self.epoll, pipe, epoll::EventData::new_u64(id.0), flags).is_err() {
+            self.close(id);
+        }
+    }
+
+    fn close(&mut self, id: ConnectionId) {
+        if let Some(pipe) = self.pipes.remove(&id) {
+            // Closing takes it out of the epoll anyway.
+            let _ = epoll::delete(&self.epoll, pipe.as_fd());
+            self.members.closed(id);
+            self.listen(true);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+use std::collections::VecDeque;
+
+use elver_core::{MetaServer, NodeRecord};
+use elver_verbs::{Gid, Time};
+
+use super::backoff::Backoff;
+use super::frame::Frame;
+
+/// Heartbeats in a time to live: two may be lost.
+const BEATS_PER_TTL: u64 = 3;
+/// The shortest time to live that is believed.
+const TTL_NS_MIN: u64 = 10_000_000;
+/// The longest.
+const TTL_NS_MAX: u64 = 3_600_000_000_000;
+
+/// One meta server as its client sees it: connecting, registering, keeping alive, and trying again.
+/// It does no IO.
+#[derive(Debug)]
+pub(super) struct Session {
+    state: State,
+    backoff: Backoff,
+    answer_ns_max: u64,
+    ttl_ns: u64,
+    beat_at: Time,
+    heard_at: Time,
+    /// The meta server as it last told.
+    pub(super) server: Option<MetaServer>,
+    pub(super) registered: bool,
+    watching: bool,
+    /// Why it last ended, in words for the user.
+    pub(super) refusal: Option<String>,
+    outputs: VecDeque<Frame>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not connected; the next try is due then.
+    Resting { until: Time },
+    /// Connecting or waiting for the welcome, until then.
+    Greeting { until: Time },
+    /// Welcomed.
+    Up,
+}
+
+/// What a session's owner is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Connect,
+    Disconnect,
+}
+
+impl Session {
+    /// A session that connects at once. The server must answer within so many nanoseconds.
+    pub(super) fn new(backoff: Backoff, answer_ns_max: u64, now: Time) -> Session {
+        Session {
+            state: State::Resting { until: now },
+            backoff,
+            answer_ns_max,
+            ttl_ns: TTL_NS_MAX,
+            beat_at: now,
+            heard_at: now,
+            server: None,
+            registered: false,
+            watching: false,
+            refusal: None,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// Does what is due by the clock.
+    pub(super) fn poll(&mut self, now: Time) -> Option<Step> {
+        match self.state {
+            State::Resting { until } if until <= now => {
+                self.state = State::Greeting { until: now.saturating_add_ns(self.answer_ns_max) };
+                self.outputs.push_back(Frame::Hello);
+                Some(Step::Connect)
+            }
+            State::Greeting { until } if until <= now => Some(Step::Disconnect),
+            State::Up if now.ns_since(self.heard_at) >= self.ttl_ns => Some(Step::Disconnect),
+            State::Up if self.beat_at <= now => {
+                self.beat(now);
+                self.outputs.push_back(Frame::Heartbeat);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// When [`Session::poll`] has something to do.
+    pub(super) fn poll_timeout(&self) -> Time {
+        match self.state {
+            State::Resting { until } | State::Greeting { until } => until,
+            State::Up => self.beat_at.min(self.heard_at.saturating_add_ns(self.ttl_ns)),
+        }
+    }
+
+    /// The connection ended, or there never was one.
+    pub(super) fn disconnected(&mut self, now: Time) {
+        self.state = State::Resting { until: self.backoff.next(now) };
+        self.registered = false;
+        self.watching = false;
+        self.outputs.clear();
+    }
+
+    /// A frame came. Gives back what concerns the node; an error ends the connection.
+    pub(super) fn handle(&mut self, frame: Frame, now: Time) -> Result<Option<Frame>, ()> {
+        self.heard_at = now;
+        match (self.state, frame) {
+            (State::Greeting { .. }, Frame::Welcome { ttl_ms, server }) => {
+                self.state = State::Up;
+                self.ttl_ns = (u64::from(ttl_ms) * 1_000_000).clamp(TTL_NS_MIN, TTL_NS_MAX);
+                self.server = Some(*server);
+                self.refusal = None;
+                self.beat(now);
+                Ok(None)
+            }
+            (_, Frame::Refused { reason }) => {
+                self.refusal = Some(reason);
+                Err(())
+            }
+            (State::Up, Frame::Registered) => {
+                // Only now, so that a server that refuses is not asked without end.
+                self.backoff.reset();
+                self.registered = true;
+                Ok(None)
+            }
+            (State::Up, Frame::Heartbeat) => Ok(None),
+            (State::Up, news @ (Frame::Node { .. } | Frame::ListBegin | Frame::ListEnd { .. })) => {
+                Ok(self.watching.then_some(news))
+            }
+            _ => Err(()),
+        }
+    }
+
+    pub(super) fn register(&mut self, gid: Gid, record: NodeRecord) {
+        self.registered = false;
+        self.outputs.push_back(Frame::Register { gid, record });
+    }
+
+    pub(super) fn leave(&mut self) {
+        if self.is_up() {
+            self.outputs.push_back(Frame::Leave);
+        }
+    }
+
+    /// Asks for news, or for none.
+    pub(super) fn watch(&mut self, on: bool) {
+        if self.is_up() && self.watching != on {
+            self.watching = on;
+            self.outputs.push_back(Frame::Watch { on });
+        }
+    }
+
+    /// Takes a frame that is to be sent.
+    pub(super) fn poll_output(&mut self) -> Option<Frame> {
+        self.outputs.pop_front()
+    }
+
+    fn beat(&mut self, now: Time) {
+        self.beat_at = now.saturating_add_ns(self.ttl_ns / BEATS_PER_TTL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::meta_server;
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn session() -> Session {
+        Session::new(Backoff::new(100 * MS, 1_000 * MS, 1), 1_000 * MS, Time(0))
+    }
+
+    fn welcome() -> Frame {
+        Frame::Welcome { ttl_ms: 300, server: Box::new(meta_server(1)) }
+    }
+
+    #[test]
+    fn it_greets_keeps_alive_and_notices_silence() {
+        let mut session = session();
+        assert_eq!(session.poll(Time(0)), Some(Step::Connect));
+        assert_eq!(session.poll_output(), Some(Frame::Hello));
+        assert_eq!(session.handle(welcome(), Time(0)), Ok(None));
+        assert!(session.is_up());
+        assert_eq!(session.poll_timeout(), Time(100 * MS));
+        assert_eq!(session.poll(Time(100 * MS)), None);
+        assert_eq!(session.poll_output(), Some(Frame::Heartbeat));
+        assert_eq!(session.poll(Time(299 * MS)), None);
+        assert_eq!(session.poll(Time(300 * MS)), Some(Step::Disconnect));
+        session.disconnected(Time(300 * MS));
+        assert_eq!(session.poll(Time(301 * MS)), None);
+        assert_eq!(session.poll(Time(430 * MS)), Some(Step::Connect));
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_left() {
+        let mut session = session();
+        session.poll(Time(0));
+        assert_eq!(session.poll(Time(999 * MS)), None);
+        assert_eq!(session.poll(Time(1_000 * MS)), Some(Step::Disconnect));
+    }
+
+    #[test]
+    fn a_server_that_breaks_the_rules_is_left() {
+        for frame in [Frame::Registered, Frame::Hello, Frame::ListBegin] {
+            let mut session = session();
+            session.poll(Time(0));
+            assert_eq!(session.handle(frame, Time(0)), Err(()));
+        }
+        let mut session = session();
+        session.poll(Time(0));
+        session.handle(welcome(), Time(0)).unwrap();
+        assert_eq!(session.handle(welcome(), Time(0)), Err(()));
+        let refused = Frame::Refused { reason: "full".to_string() };
+        assert_eq!(session.handle(refused, Time(0)), Err(()));
+        assert_eq!(session.refusal.as_deref(), Some("full"));
+    }
+}

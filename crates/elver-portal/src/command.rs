@@ -1,0 +1,275 @@
+use elver_verbs::{AccessFlags, Gid};
+
+use crate::fields::{Reader, byte, flag, halves, join, port, put_gid};
+use crate::layout::ENTRY_WORDS_MAX;
+use crate::ring::{Entry, Producer, Violation};
+
+/// Most GIDs of a [`Command::Warm`].
+pub const WARM_GIDS_MAX: usize = (ENTRY_WORDS_MAX - 1) / 2;
+
+/// What a client asks of its node. Each gets one [`crate::Answer`], in whatever order they are
+/// done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// Create a VQP: [`crate::Answer::Vqp`].
+    CreateVqp(VqpOptions),
+    /// Destroy a VQP: [`crate::Answer::Done`].
+    DestroyVqp {
+        /// The VQP.
+        vqp: u32,
+    },
+    /// Let messages to a port come to the VQP: [`crate::Answer::Port`].
+    Bind {
+        /// The VQP.
+        vqp: u32,
+        /// The port; 0 for a free one.
+        port: u16,
+    },
+    /// Connect a VQP: [`crate::Answer::Connected`].
+    Connect {
+        /// The VQP.
+        vqp: u32,
+        /// The peer.
+        gid: Gid,
+        /// The port there.
+        port: u16,
+        /// How.
+        options: ConnectOptions,
+    },
+    /// Get the metadata of many peers: [`crate::Answer::Warmed`].
+    Warm {
+        /// The peers, at most [`WARM_GIDS_MAX`].
+        gids: &'a [Gid],
+    },
+    /// Make memory that both ends map, and register it: [`crate::Answer::Mr`], and its file comes
+    /// over the socket ([`crate::Message::Memory`]) before.
+    AllocMr {
+        /// Bytes.
+        len: u64,
+        /// Where the client will map it.
+        addr: u64,
+        /// What the region permits.
+        access: AccessFlags,
+        /// Take huge pages if there are enough.
+        huge: bool,
+    },
+    /// Register memory of the client's process: [`crate::Answer::Mr`].
+    RegisterMr {
+        /// Address of the first byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+        /// What the region permits.
+        access: AccessFlags,
+    },
+    /// Deregister a region: [`crate::Answer::Done`] once nobody can touch the memory.
+    DeregisterMr {
+        /// Its key.
+        lkey: u32,
+    },
+    /// Ask how a VQP is: [`crate::Answer::Info`].
+    QueryVqp {
+        /// The VQP.
+        vqp: u32,
+    },
+    /// The client will close its socket: [`crate::Answer::Done`] when all that it had is gone.
+    Goodbye,
+}
+
+/// What a VQP is created with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VqpOptions {
+    /// Priority.
+    pub class: Class,
+    /// Most outstanding send WRs.
+    pub max_send_wr: u32,
+    /// Most outstanding receive WRs.
+    pub max_recv_wr: u32,
+    /// Whether every send WR is signalled.
+    pub sq_sig_all: bool,
+}
+
+/// Priority of a VQP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Has QPs reserved and is never slowed for others.
+    High,
+    /// Shares QPs, and yields to the high class.
+    #[default]
+    Low,
+}
+
+/// How to connect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// How the VQP gets its physical QP.
+    pub policy: Policy,
+    /// As if this was the first contact: for measurements.
+    pub uncached: bool,
+}
+
+/// How a VQP gets its physical QP (KRCORE, Algorithm 1; and the rivals that it is measured with).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// A shared RC QP if there is one, else a DC QP.
+    #[default]
+    Shared,
+    /// Shared RC QPs alone, made on a miss.
+    Lite,
+    /// As [`Policy::Shared`], but metadata is asked of the peer by an RPC.
+    RpcMeta,
+    /// An RC QP for this VQP alone.
+    Leased,
+}
+
+impl Default for VqpOptions {
+    fn default() -> VqpOptions {
+        VqpOptions { class: Class::Low, max_send_wr: 128, max_recv_wr: 128, sq_sig_all: false }
+    }
+}
+
+impl Class {
+    pub(crate) fn from_code(code: u8) -> Result<Class, Violation> {
+        match code {
+            0 => Ok(Class::High),
+            1 => Ok(Class::Low),
+            _ => Err(Violation::Field { field: "class" }),
+        }
+    }
+}
+
+impl Policy {
+    fn from_code(code: u8) -> Result<Policy, Violation> {
+        const ALL: [Policy; 4] = [Policy::Shared, Policy::Lite, Policy::RpcMeta, Policy::Leased];
+        ALL.get(usize::from(code)).copied().ok_or(Violation::Field { field: "policy" })
+    }
+}
+
+/// Kinds of entries in the command ring; that of send WQEs stands in `wqe`.
+const CREATE_VQP: u8 = 1;
+const DESTROY_VQP: u8 = 2;
+const BIND: u8 = 3;
+const CONNECT: u8 = 4;
+const WARM: u8 = 5;
+const ALLOC_MR: u8 = 6;
+const REGISTER_MR: u8 = 7;
+const DEREGISTER_MR: u8 = 8;
+const QUERY_VQP: u8 = 9;
+const GOODBYE: u8 = 10;
+
+impl Command<'_> {
+    /// Writes the command; false if there is no room.
+    ///
+    /// # Panics
+    /// If a [`Command::Warm`] has more than [`WARM_GIDS_MAX`] GIDs.
+    pub fn push(&self, to: &mut Producer, request: u32) -> Result<bool, Violation> {
+        match *self {
+            Command::CreateVqp(options) => to.push(CREATE_VQP, request, 2, |writer| {
+                let kind = options.class as u32 | u32::from(options.sq_sig_all) << 8;
+                writer.put(join(options.max_send_wr, options.max_recv_wr));
+                writer.put(u64::from(kind));
+            }),
+            Command::DestroyVqp { vqp } => {
+                to.push(DESTROY_VQP, request, 1, |writer| writer.put(u64::from(vqp)))
+            }
+            Command::Bind { vqp, port } => {
+                to.push(BIND, request, 1, |writer| writer.put(join(vqp, u32::from(port))))
+            }
+            Command::Connect { vqp, gid, port, options } => {
+                to.push(CONNECT, request, 4, |writer| {
+                    let how = options.policy as u32 | u32::from(options.uncached) << 8;
+                    writer.put(join(vqp, u32::from(port)));
+                    writer.put(u64::from(how));
+                    put_gid(writer, &gid);
+                })
+            }
+            Command::Warm { gids } => to.push(WARM, request, 1 + 2 * gids.len(), |writer| {
+                writer.put(gids.len() as u64);
+                for gid in gids {
+                    put_gid(writer, gid);
+                }
+            }),
+            Command::AllocMr { len, addr, access, huge } => {
+                to.push(ALLOC_MR, request, 3, |writer| {
+                    writer.put(len);
+                    writer.put(addr);
+                    writer.put(join(access.bits(), u32::from(huge)));
+                })
+            }
+            Command::RegisterMr { addr, len, access } => {
+                to.push(REGISTER_MR, request, 3, |writer| {
+                    writer.put(len);
+                    writer.put(addr);
+                    writer.put(u64::from(access.bits()));
+                })
+            }
+            Command::DeregisterMr { lkey } => {
+                to.push(DEREGISTER_MR, request, 1, |writer| writer.put(u64::from(lkey)))
+            }
+            Command::QueryVqp { vqp } => {
+                to.push(QUERY_VQP, request, 1, |writer| writer.put(u64::from(vqp)))
+            }
+            Command::Goodbye => to.push(GOODBYE, request, 0, |_| {}),
+        }
+    }
+}
+
+/// Reads a command back; `gids` takes those of a [`Command::Warm`].
+pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Command<'a>, Violation> {
+    let mut fields = Reader::new(entry.words());
+    Ok(match entry.kind {
+        CREATE_VQP => {
+            let (max_send_wr, max_recv_wr) = halves(fields.word()?);
+            let kind = fields.word()?;
+            Command::CreateVqp(VqpOptions {
+                class: Class::from_code(byte(kind, 0))?,
+                sq_sig_all: flag(byte(kind, 1), "sq_sig_all")?,
+                max_send_wr,
+                max_recv_wr,
+            })
+        }
+        DESTROY_VQP => Command::DestroyVqp { vqp: fields.word()? as u32 },
+        BIND => {
+            let (vqp, number) = halves(fields.word()?);
+            Command::Bind { vqp, port: port(number, "port")? }
+        }
+        CONNECT => {
+            let (vqp, number) = halves(fields.word()?);
+            let how = fields.word()?;
+            let options = ConnectOptions {
+                policy: Policy::from_code(byte(how, 0))?,
+                uncached: flag(byte(how, 1), "uncached")?,
+            };
+            Command::Connect { vqp, gid: fields.gid()?, port: port(number, "port")?, options }
+        }
+        WARM => {
+            let count = fields.word()?;
+            if count > WARM_GIDS_MAX as u64 {
+                return Err(Violation::Field { field: "number of GIDs" });
+            }
+            gids.clear();
+            for _ in 0..count {
+                gids.push(fields.gid()?);
+            }
+            Command::Warm { gids }
+        }
+        ALLOC_MR => {
+            let (len, addr) = (fields.word()?, fields.word()?);
+            let (bits, huge) = halves(fields.word()?);
+            let huge = flag(u8::try_from(huge).unwrap_or(u8::MAX), "huge")?;
+            Command::AllocMr { len, addr, access: access(bits)?, huge }
+        }
+        REGISTER_MR => {
+            let (len, addr) = (fields.word()?, fields.word()?);
+            Command::RegisterMr { addr, len, access: access(fields.word()? as u32)? }
+        }
+        DEREGISTER_MR => Command::DeregisterMr { lkey: fields.word()? as u32 },
+        QUERY_VQP => Command::QueryVqp { vqp: fields.word()? as u32 },
+        GOODBYE => Command::Goodbye,
+        kind => return Err(Violation::Kind { kind }),
+    })
+}
+
+fn access(bits: u32) -> Result<AccessFlags, Violation> {
+    AccessFlags::from_bits(bits).ok_or(Violation::Field { field: "access" })
+}

@@ -1,0 +1,53 @@
+//! The portal: what an application process and its Elver node share.
+//!
+//! A client connects to the node's Unix socket ([`Socket`], [`Listener`]), says
+//! [`Message::Hello`] and gets [`Message::Welcome`] with a file in memory, which both map. In it
+//! stand three rings, each with one producer and one consumer ([`Layout`]):
+//!
+//! ```text
+//!            commands, send WQEs                       client -> node
+//!   client   posted receives                           client -> node        node
+//!            completions, answers, events              node -> client
+//! ```
+//!
+//! [`ClientEnd`] and [`NodeEnd`] are the two ends. After the welcome nothing of the data path makes
+//! a system call, except to wake an end that sleeps: it announces that in shared memory, and whoever
+//! puts something in then sends a byte over the socket. The end of the socket is the end of the
+//! session.
+//!
+//! The node trusts nothing in shared memory. It copies an entry out, whole, before it looks at it;
+//! what makes no sense is a [`Violation`], which ends that session alone.
+//!
+//! `unsafe` stands in two modules: `memory`, and `peer` for a socket option.
+
+// A model has no files to map, and takes rings without the ends around them.
+#![cfg_attr(loom, allow(dead_code))]
+
+mod command;
+mod ends;
+mod fields;
+mod layout;
+pub mod memfd;
+mod memory;
+mod message;
+#[cfg(all(loom, test))]
+mod model;
+mod peer;
+mod reply;
+mod ring;
+mod socket;
+mod sync;
+mod wqe;
+
+pub use command::{Class, Command, ConnectOptions, Policy, VqpOptions, WARM_GIDS_MAX};
+pub use ends::{ClientEnd, NodeEnd, PushError, Receives, Request, Scratch};
+pub use layout::{ENTRY_SLOTS_MAX, Layout, LayoutError, SLOT_WORDS, VERSION};
+pub use message::{Limits, MESSAGE_BYTES_MAX, Message, MessageError, Welcome};
+pub use peer::Peer;
+pub use reply::{
+    Answer, Completion, REPLY_SLOTS_MAX, Refusal, RefusalCode, Reply, TEXT_MAX, Via, VqpInfo,
+    VqpState,
+};
+pub use ring::Violation;
+pub use socket::{Listener, Received, Socket};
+pub use wqe::{BATCH_MAX, INLINE_MAX, RecvBatch, SGES_MAX, SendBatch};

@@ -1,0 +1,69 @@
+//! Files in memory that two processes map: sessions' rings and allocated memory regions.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+
+/// What a shared file promises: neither end can make the other fault by changing its size.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Which pages a file has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Pages {
+    /// The system's.
+    #[default]
+    Small,
+    /// Huge pages of 2 MB, which the administrator has set aside.
+    Huge,
+}
+
+/// Bytes of a huge page.
+pub const HUGE_PAGE: u64 = 2 << 20;
+
+/// Makes a file of `len` zeroed bytes whose size is final. Its memory is set aside at once, so that
+/// nobody runs out of it later. With [`Pages::Huge`] `len` must be a multiple of [`HUGE_PAGE`];
+/// where too few such pages are free the call fails, and the caller may ask for small ones.
+pub fn create(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    if pages == Pages::Huge {
+        flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    }
+    let fd = rustix::fs::memfd_create(name, flags)?;
+    rustix::fs::ftruncate(&fd, len)?;
+    rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, len)?;
+    rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+    Ok(fd)
+}
+
+/// Checks that a file is at least `len` bytes long and stays so.
+pub fn check(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
+    let seals = rustix::fs::fcntl_get_seals(fd.as_fd())?;
+    let size = rustix::fs::fstat(fd.as_fd())?.st_size;
+    if !seals.contains(SEALS) || u64::try_from(size).is_ok_and(|size| size < len) {
+        return Err(Errno::INVAL.into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_is_final() {
+        let fd = create("test", 8192, Pages::Small).unwrap();
+        assert!(check(fd.as_fd(), 8192).is_ok());
+        assert!(check(fd.as_fd(), 8193).is_err());
+        assert_eq!(rustix::fs::ftruncate(&fd, 4096), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(&fd, 16384), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn an_unsealed_file_is_refused() {
+        let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 8192).unwrap();
+        assert!(check(fd.as_fd(), 8192).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! Shared memory as words. Everything in it is read and written through atomics of 8 bytes, so that another process may
+//! change any word at any time.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::sync::AtomicU64;
+
+/// A part of a session's shared memory. Parts keep the whole mapped.
+#[cfg(not(loom))]
+pub struct Words {
+    start: std::ptr::NonNull<AtomicU64>,
+    len: usize,
+    mapping: Arc<Mapping>,
+}
+
+/// A part of a session's memory, in a model.
+#[cfg(loom)]
+pub struct Words {
+    all: Arc<Vec<AtomicU64>>,
+    start: usize,
+    len: usize,
+}
+
+#[cfg(not(loom))]
+struct Mapping {
+    start: std::ptr::NonNull<AtomicU64>,
+    bytes: usize,
+}
+
+#[cfg(not(loom))]
+// SAFETY: the words are atomics in memory that stays mapped while the value lives; no thread in
+// particular owns it.
+unsafe impl Send for Words {}
+#[cfg(not(loom))]
+// SAFETY: a shared `Words` gives shared atomics only.
+unsafe impl Sync for Words {}
+#[cfg(not(loom))]
+// SAFETY: a mapping is owned by no thread in particular and only unmapped on drop.
+unsafe impl Send for Mapping {}
+#[cfg(not(loom))]
+// SAFETY: nothing is reachable through a shared mapping.
+unsafe impl Sync for Mapping {}
+
+#[cfg(not(loom))]
+impl Words {
+    /// Maps the first `bytes` bytes, a multiple of 8, of a file that [`crate::memfd::create`]
+    /// made, and its pages at once. Refuses a file that is shorter or that may become so.
+    pub fn map(fd: impl std::os::fd::AsFd, bytes: usize) -> std::io::Result<Words> {
+        use rustix::mm::{MapFlags, ProtFlags};
+
+        crate::memfd::check(fd.as_fd(), bytes as u64)?;
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) }?;
+        let start = std::ptr::NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        let mapping = Arc::new(Mapping { start, bytes });
+        Ok(Words { start, len: bytes / 8, mapping })
+    }
+
+    /// `len` words from `start` on.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn part(&self, start: usize, len: usize) -> Words {
+        let first = &self[start..start + len];
+        // The words of an empty part are never looked at.
+        let start = std::ptr::NonNull::from(first).cast();
+        Words { start, len, mapping: self.mapping.clone() }
+    }
+}
+
+#[cfg(not(loom))]
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: `len` words from `start` on lie in the mapping, which lives as long as `self`,
+        // cannot shrink, and is aligned to a page; any bytes are a valid `AtomicU64`, and nobody
+        // in this process holds another kind of reference to them.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+#[cfg(not(loom))]
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, of this length, and the last owner is going. An error would
+        // mean that it was unmapped behind our back, and leaves nothing to do.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(loom)]
+impl Words {
+    /// Zeroed words that the threads of a model share.
+    pub fn zeroed(len: usize) -> Words {
+        let all = Arc::new((0..len).map(|_| AtomicU64::new(0)).collect());
+        Words { all, start: 0, len }
+    }
+
+    /// `len` words from `start` on.
+    pub fn part(&self, start: usize, len: usize) -> Words {
+        assert!(start + len <= self.len);
+        Words { all: self.all.clone(), start: self.start + start, len }
+    }
+}
+
+#[cfg(loom)]
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        &self.all[self.start..self.start + self.len]
+    }
+}

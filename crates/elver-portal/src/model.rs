@@ -1,0 +1,104 @@
+//! Rings and wakings under every order that the memory model allows:
+//! `RUSTFLAGS='--cfg loom' cargo test -p elver-portal --lib model`.
+
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+use crate::ends::Sleep;
+use crate::layout::{PAYLOAD_WORDS, SLOT_WORDS};
+use crate::memory::Words;
+use crate::ring::{Consumer, Entry, Producer};
+
+const SLOTS: usize = 2;
+
+fn ring() -> (Producer, Consumer) {
+    let slots = Words::zeroed(SLOTS * SLOT_WORDS);
+    let head = Words::zeroed(1);
+    let producer = Producer::new(slots.part(0, slots.len()), head.part(0, 1));
+    (producer, Consumer::new(slots, head))
+}
+
+fn push(producer: &mut Producer, id: u32, words: usize) -> bool {
+    let fill = |writer: &mut crate::ring::Writer<'_>| {
+        (0..words).for_each(|word| writer.put(u64::from(id) << 32 | word as u64));
+    };
+    producer.push(id as u8, id, words, fill).unwrap()
+}
+
+fn check(entry: &Entry, id: u32, words: usize) {
+    assert_eq!((entry.kind, entry.id), (id as u8, id));
+    for (word, value) in entry.words()[..words].iter().enumerate() {
+        assert_eq!(*value, u64::from(id) << 32 | word as u64);
+    }
+}
+
+/// Entries of one slot and of two, over more than a lap: each comes whole and in order.
+#[test]
+fn entries_arrive_whole_and_in_order() {
+    const LENGTHS: [usize; 3] = [1, PAYLOAD_WORDS + 1, 2];
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (mut producer, mut consumer) = ring();
+        let other = thread::spawn(move || {
+            for (id, words) in LENGTHS.into_iter().enumerate() {
+                while !push(&mut producer, id as u32, words) {
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut entry = Entry::default();
+        for (id, words) in LENGTHS.into_iter().enumerate() {
+            while !consumer.pop(&mut entry).unwrap() {
+                thread::yield_now();
+            }
+            check(&entry, id as u32, words);
+        }
+        other.join().unwrap();
+        assert!(consumer.is_empty());
+    });
+}
+
+/// A consumer that sleeps only as the protocol says is never left asleep beside an entry: loom
+/// would tell of a deadlock.
+#[test]
+fn no_waking_is_lost() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (mut producer, mut consumer) = ring();
+        let (mine, theirs) = (Words::zeroed(1), Words::zeroed(1));
+        let flags =
+            |own: &Words, others: &Words| Sleep { own: own.part(0, 1), others: others.part(0, 1) };
+        let sleeper = flags(&mine, &theirs);
+        let waker = flags(&theirs, &mine);
+        // The socket: a waking that came first is not lost.
+        let socket = Arc::new((Mutex::new(false), Condvar::new()));
+        let wakings = socket.clone();
+        let other = thread::spawn(move || {
+            for id in 1..3 {
+                assert!(push(&mut producer, id, 1));
+                if waker.must_wake() {
+                    *wakings.0.lock().unwrap() = true;
+                    wakings.1.notify_one();
+                }
+            }
+        });
+        let mut entry = Entry::default();
+        for id in 1..3 {
+            while !consumer.pop(&mut entry).unwrap() {
+                if !sleeper.announce(|| consumer.is_empty()) {
+                    continue;
+                }
+                let mut woken = socket.0.lock().unwrap();
+                while !*woken {
+                    woken = socket.1.wait(woken).unwrap();
+                }
+                *woken = false;
+                sleeper.revoke();
+            }
+            check(&entry, id, 1);
+        }
+        other.join().unwrap();
+    });
+}

@@ -1,0 +1,196 @@
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use rustix::time::Timespec;
+
+use crate::message::{MESSAGE_BYTES_MAX, Message, MessageError};
+use crate::peer::{self, Peer};
+
+/// Clients that may wait to be accepted; the system may allow fewer.
+const BACKLOG: i32 = 4096;
+
+/// Where a node takes clients.
+pub struct Listener {
+    fd: OwnedFd,
+}
+
+/// One end of a session's socket. Nothing but [`Socket::wait`] and [`Socket::connect`] blocks.
+pub struct Socket {
+    fd: OwnedFd,
+}
+
+/// What a look at a socket finds.
+#[derive(Debug)]
+pub enum Received {
+    /// Nothing so far.
+    Nothing,
+    /// The other end is gone.
+    Closed,
+    /// A message, and the file that came with it.
+    Message(Message, Option<OwnedFd>),
+    /// Something that is no message.
+    Invalid(MessageError),
+}
+
+impl Listener {
+    /// Listens at a path, at which nothing may be.
+    pub fn bind(path: &Path) -> io::Result<Listener> {
+        let fd = socket()?;
+        rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&fd, BACKLOG)?;
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Listener { fd })
+    }
+
+    /// A listening socket that was made elsewhere, by systemd for one. It must be of the type
+    /// `SOCK_SEQPACKET` (`ListenSequentialPacket=`).
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
+        let kind = rustix::net::sockopt::socket_type(&fd)?;
+        let domain = rustix::net::sockopt::socket_domain(&fd)?;
+        if kind != SocketType::SEQPACKET || domain != AddressFamily::UNIX {
+            let what = "the inherited socket is no Unix socket of the type SOCK_SEQPACKET; \
+                        a unit names it with ListenSequentialPacket=";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Listener { fd })
+    }
+
+    /// Takes a client, if one waits.
+    pub fn accept(&self) -> io::Result<Option<Socket>> {
+        match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
+            Ok(fd) => Ok(Some(Socket { fd })),
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Socket {
+    /// Connects to a node.
+    pub fn connect(path: &Path) -> io::Result<Socket> {
+        let fd = socket()?;
+        rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
+        Ok(Socket { fd })
+    }
+
+    /// Two ends without a path: for a node and a client in one process.
+    pub fn pair() -> io::Result<(Socket, Socket)> {
+        let (one, other) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Socket { fd: one }, Socket { fd: other }))
+    }
+
+    /// Who connected (`SO_PEERCRED`).
+    pub fn peer(&self) -> io::Result<Peer> {
+        peer::of(&self.fd)
+    }
+
+    /// A handle of the process that connected, which its number cannot replace.
+    pub fn peer_pidfd(&self) -> io::Result<OwnedFd> {
+        peer::pidfd_of(&self.fd)
+    }
+
+    /// Sends a message, and a file with it. Fails at once with [`io::ErrorKind::WouldBlock`] if
+    /// the other end has too many unread.
+    pub fn send(&self, message: &Message, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let bytes = message.encode();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let files = file.map(|file| [file]);
+        if let Some(files) = &files {
+            control.push(SendAncillaryMessage::ScmRights(files));
+        }
+        rustix::net::sendmsg(&self.fd, &[IoSlice::new(&bytes)], &mut control, flags)?;
+        Ok(())
+    }
+
+    /// Wakes the other end. That it has too many unread is no failure: it will wake for those.
+    pub fn wake(&self) -> io::Result<()> {
+        match self.send(&Message::Wake, None) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            sent => sent,
+        }
+    }
+
+    /// Takes a message, if one is there. A file that comes with it is taken if `files`; a node
+    /// takes none.
+    pub fn receive(&self, files: bool) -> io::Result<Received> {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = if files {
+            RecvAncillaryBuffer::new(&mut space)
+        } else {
+            RecvAncillaryBuffer::default()
+        };
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let slices = &mut [IoSliceMut::new(&mut bytes)];
+        let received = match rustix::net::recvmsg(&self.fd, slices, &mut control, flags) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+            Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
+            Err(error) => return Err(error.into()),
+        };
+        if received.bytes == 0 {
+            return Ok(Received::Closed);
+        }
+        let mut file = None;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+                file = fds.next();
+            }
+        }
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Ok(Received::Invalid(MessageError::Unknown { len: received.bytes }));
+        }
+        Ok(match Message::decode(&bytes[..received.bytes]) {
+            Ok(message) => Received::Message(message, file),
+            Err(error) => Received::Invalid(error),
+        })
+    }
+
+    /// Sleeps until there is something to receive or the time has passed; without one, for as long
+    /// as it takes.
+    pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
+        let timeout = at_most
+            .map(Timespec::try_from)
+            .transpose()
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let fd = PollFd::new(&self.fd, PollFlags::IN);
+        match poll(&mut [fd], timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    Ok(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+}

@@ -1,0 +1,162 @@
+//! A session over a real socket: files, wakings, the end.
+
+mod common;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use elver_portal::{
+    Answer, ClientEnd, Command, Layout, Limits, Listener, Message, NodeEnd, Received, Reply,
+    Request, Scratch, Socket, Welcome, memfd,
+};
+use elver_verbs::Gid;
+
+use common::{ends, small};
+
+/// A path that no other test uses; its directory goes with the value.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("elver-portal-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Place(path)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn message(socket: &Socket, files: bool) -> Received {
+    socket.wait(Some(Duration::from_secs(10))).unwrap();
+    socket.receive(files).unwrap()
+}
+
+const LIMITS: Limits = Limits {
+    max_sge: 4,
+    max_inline: 220,
+    max_vqp_wr: 4096,
+    vqps: 100,
+    mrs: 50,
+    completions: 1000,
+    message_bytes: 1 << 30,
+    alloc_bytes: 1 << 28,
+};
+
+#[test]
+fn a_client_gets_its_rings_and_uses_them() {
+    let place = Place::new("rings");
+    let path = place.0.join("node.sock");
+    let listener = Listener::bind(&path).unwrap();
+    assert!(listener.accept().unwrap().is_none());
+    let client = Socket::connect(&path).unwrap();
+    let server = listener.accept().unwrap().expect("a client");
+    assert_eq!(server.peer().unwrap().pid, std::process::id() as i32);
+    server.peer_pidfd().unwrap();
+
+    client.send(&Message::Hello { layout: small() }, None).unwrap();
+    let Received::Message(Message::Hello { layout }, None) = message(&server, false) else {
+        panic!("no hello");
+    };
+    let layout = layout.granted(Layout::default());
+    let file = memfd::create("rings", layout.bytes() as u64, memfd::Pages::Small).unwrap();
+    let mut node = NodeEnd::map(&file, layout).unwrap();
+    let welcome = Welcome { layout, gid: Gid([9; 16]), limits: LIMITS };
+    let sent = Message::Welcome(welcome);
+    server.send(&sent, Some(std::os::fd::AsFd::as_fd(&file))).unwrap();
+
+    let Received::Message(Message::Welcome(given), Some(file)) = message(&client, true) else {
+        panic!("no welcome");
+    };
+    assert_eq!(given, welcome);
+    let mut end = ClientEnd::map(&file, given.layout).unwrap();
+    let mut scratch = Scratch::default();
+    assert!(node.sleep());
+    assert!(end.command(7, &Command::QueryVqp { vqp: 5 }).unwrap());
+    assert!(end.must_wake());
+    client.wake().unwrap();
+    assert!(!end.must_wake(), "one waking is enough");
+    assert!(matches!(message(&server, false), Received::Message(Message::Wake, None)));
+    node.awake();
+    let Some(Request::Command { request: 7, command: Command::QueryVqp { vqp: 5 } }) =
+        node.next_request(&mut scratch).unwrap()
+    else {
+        panic!("no command");
+    };
+    assert!(node.answer(7, &Answer::Done).unwrap());
+    assert!(!node.must_wake(), "the client does not sleep");
+    assert!(!end.sleep(), "there is something to take");
+    let reply = end.next_reply(&mut scratch).unwrap();
+    assert_eq!(reply, Some(Reply::Answer { request: 7, answer: Answer::Done }));
+
+    drop(client);
+    assert!(matches!(message(&server, false), Received::Closed));
+}
+
+#[test]
+fn a_node_takes_no_files() {
+    let (client, server) = Socket::pair().unwrap();
+    let file = memfd::create("unwanted", 4096, memfd::Pages::Small).unwrap();
+    client.send(&Message::Wake, Some(std::os::fd::AsFd::as_fd(&file))).unwrap();
+    assert!(matches!(message(&server, false), Received::Message(Message::Wake, None)));
+}
+
+#[test]
+fn what_is_no_message_is_told() {
+    let (client, server) = Socket::pair().unwrap();
+    for bytes in [&[99][..], &[1, 2, 3], &[4, 0], &[0; 600]] {
+        rustix::net::send(&client, bytes, rustix::net::SendFlags::empty()).unwrap();
+        assert!(matches!(message(&server, false), Received::Invalid(_)), "{bytes:?}");
+    }
+}
+
+#[test]
+fn another_version_is_told() {
+    let mut bytes = Message::Hello { layout: small() }.encode();
+    bytes[5] = 77;
+    let text = Message::decode(&bytes).unwrap_err().to_string();
+    assert!(text.contains("version 77"), "{text}");
+}
+
+#[test]
+fn every_message_survives_the_round_trip() {
+    let layout = Layout::default();
+    for message in [
+        Message::Hello { layout },
+        Message::Welcome(Welcome { layout, gid: Gid([3; 16]), limits: LIMITS }),
+        Message::Rejected { text: "too many sessions; close some".into() },
+        Message::Wake,
+        Message::Memory { request: 0x1234_5678 },
+    ] {
+        let bytes = message.encode();
+        assert_eq!(Message::decode(&bytes), Ok(message));
+        for len in 0..bytes.len() {
+            // A cut text is still a text; nothing else may be shorter.
+            let cut = Message::decode(&bytes[..len]);
+            assert!(cut.is_err() || matches!(cut, Ok(Message::Rejected { .. })));
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_tells_so_and_goes_on() {
+    let (mut node, mut client) = ends(small());
+    let mut scratch = Scratch::default();
+    let mut pushed = 0;
+    while client.command(pushed, &Command::Goodbye).unwrap() {
+        pushed += 1;
+    }
+    assert_eq!(pushed, 32);
+    for expected in 0..1000 {
+        let Some(Request::Command { request, .. }) = node.next_request(&mut scratch).unwrap()
+        else {
+            panic!("nothing to take");
+        };
+        assert_eq!(request, expected);
+        assert!(client.command(pushed, &Command::Goodbye).unwrap());
+        pushed += 1;
+    }
+}

@@ -1,0 +1,412 @@
+//! Memory that the soft device registers: its own mappings, files that it shares with a process,
+//! memory of the caller's, or memory of another process.
+//!
+//! The device, the application and, through the device, peers work on the same bytes at once, as
+//! with hardware. Words of 8 aligned bytes are read and written whole; longer pieces are copied in
+//! no particular order. Memory of another process is copied by the kernel, and its words are not
+//! whole to a peer; see [`SoftMemory::of_process`].
+
+mod foreign;
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use elver_verbs::{Memory, MemoryError};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::SoftError;
+use foreign::Foreign;
+pub use foreign::ProcessMemory;
+
+/// A piece of memory; clones share it. It is unmapped when the last one goes.
+#[derive(Clone)]
+pub struct SoftMemory {
+    start: NonNull<u8>,
+    /// Bytes from `start` on; 0 for memory of another process, so that every access there fails its
+    /// check, and no other access pays for asking.
+    len: usize,
+    owner: Option<Arc<Owner>>,
+}
+
+enum Owner {
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    Mapping(Mapping),
+    Foreign(Foreign),
+}
+
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+/// Address space that was set aside, for a file to be mapped into.
+pub struct Reservation(Mapping);
+
+// SAFETY: the pointer names memory that stays mapped while the value lives, and every access goes
+// through copies that tolerate concurrent writers, as registered memory must.
+unsafe impl Send for SoftMemory {}
+// SAFETY: as for `Send`; the methods take `&self` and hold no references into the memory.
+unsafe impl Sync for SoftMemory {}
+// SAFETY: a mapping is owned by no thread in particular and only unmapped on drop.
+unsafe impl Send for Mapping {}
+// SAFETY: nothing is reachable through a shared mapping but its address and length.
+unsafe impl Sync for Mapping {}
+
+impl SoftMemory {
+    /// Maps `len` zeroed bytes, aligned to a page.
+    pub fn alloc(len: u64) -> Result<SoftMemory, SoftError> {
+        let refused = |reason| SoftError::Memory { len, reason };
+        let bytes = usize::try_from(len.max(1))
+            .ok()
+            .filter(|len| *len <= isize::MAX as usize)
+            .ok_or_else(|| refused(rustix::io::Errno::NOMEM))?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory that
+        // is in use.
+        let start =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, protection, flags) }
+                .map_err(refused)?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| refused(rustix::io::Errno::NOMEM))?;
+        Ok(SoftMemory::mapped(Mapping { start, len: bytes }, len as usize))
+    }
+
+    /// Maps the first `len` bytes of a file that is shared with other processes, and its pages at
+    /// once. The file must be sealed against becoming shorter (`F_SEAL_SHRINK`), since a page that
+    /// goes away would kill whoever touches it; one without the seal is refused.
+    pub fn map_file(file: impl AsFd, len: u64) -> Result<SoftMemory, SoftError> {
+        let bytes = sealed(&file, len)?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, shared());
+        // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
+        let start =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, flags, &file, 0) }
+                .map_err(|error| unmappable(len, error))?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| unmappable(len, Errno::NOMEM))?;
+        Ok(SoftMemory::mapped(Mapping { start, len: bytes }, bytes))
+    }
+
+    fn mapped(mapping: Mapping, len: usize) -> SoftMemory {
+        SoftMemory { start: mapping.start, len, owner: Some(Arc::new(Owner::Mapping(mapping))) }
+    }
+
+    /// Memory of another process: `len` bytes from its address `addr` on. Each access is copied by
+    /// the kernel, which costs a system call; an access to what is not mapped, or no more, is
+    /// refused, and so is every one after [`ProcessMemory::revoke`] or the process's end.
+    ///
+    /// There are no atomics on such memory: they would not be atomic for the process. A device
+    /// refuses to register it for them.
+    pub fn of_process(
+        process: Arc<ProcessMemory>,
+        addr: u64,
+        len: u64,
+    ) -> Result<SoftMemory, SoftError> {
+        let foreign = Foreign::new(process, addr, len)?;
+        let owner = Some(Arc::new(Owner::Foreign(foreign)));
+        Ok(SoftMemory { start: NonNull::dangling(), len: 0, owner })
+    }
+
+    /// Whether this is memory of another process, which is copied by the kernel.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign().is_some()
+    }
+
+    fn foreign(&self) -> Option<&Foreign> {
+        match self.owner.as_deref() {
+            Some(Owner::Foreign(foreign)) => Some(foreign),
+            _ => None,
+        }
+    }
+
+    /// Memory that the caller owns.
+    ///
+    /// # Safety
+    /// `start .. start + len` must stay readable and writable until the value and all its clones
+    /// are gone, deregistration from devices included; and nothing may hold a reference to it while
+    /// a device may write it.
+    pub unsafe fn from_raw_parts(start: NonNull<u8>, len: usize) -> SoftMemory {
+        SoftMemory { start, len, owner: None }
+    }
+
+    /// Address of the first byte, in the process that it belongs to.
+    pub fn as_ptr(&self) -> *mut u8 {
+        match self.foreign() {
+            Some(foreign) => ptr::without_provenance_mut(foreign.addr as usize),
+            None => self.start.as_ptr(),
+        }
+    }
+
+    /// The word at `offset`, in the host's byte order.
+    pub fn read_u64(&self, offset: u64) -> Result<u64, MemoryError> {
+        let mut bytes = [0; 8];
+        self.read(offset, &mut bytes)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
+    /// Sets the word at `offset`, in the host's byte order.
+    pub fn write_u64(&self, offset: u64, value: u64) -> Result<(), MemoryError> {
+        self.write(offset, &value.to_ne_bytes())
+    }
+
+    /// The address of a checked range.
+    #[inline]
+    fn at(&self, offset: u64, len: u64) -> Result<*mut u8, MemoryError> {
+        MemoryError::check_range(offset, len, self.len as u64)?;
+        // SAFETY: the range was just checked to lie inside the allocation.
+        Ok(unsafe { self.start.as_ptr().add(offset as usize) })
+    }
+
+    /// The aligned word at `offset`.
+    #[inline]
+    fn word(&self, offset: u64) -> Result<&AtomicU64, MemoryError> {
+        let at = self.at(offset, 8)?;
+        if !(at as usize).is_multiple_of(8) {
+            return Err(MemoryError::Misaligned { offset });
+        }
+        // SAFETY: `at` is valid for 8 bytes while `self` lives, and aligned; other accesses to the
+        // word are atomic too, or are copies whose mixture the registrant accepts.
+        Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
+    }
+
+    #[inline]
+    fn atomic(&self, offset: u64) -> Result<&AtomicU64, MemoryError> {
+        let no_atomics = |error| if self.is_foreign() { MemoryError::NoAtomics } else { error };
+        self.word(offset).map_err(no_atomics)
+    }
+
+    /// Copies where one side at least is another process's, or else one is out of range, which
+    /// `error` says.
+    #[cold]
+    fn copy_foreign(
+        &self,
+        offset: u64,
+        src: &SoftMemory,
+        src_offset: u64,
+        len: u64,
+        error: Result<*mut u8, MemoryError>,
+    ) -> Result<(), MemoryError> {
+        match (self.foreign(), src.foreign()) {
+            (Some(to), Some(from)) => to.copy_from(offset, from, src_offset, len),
+            (Some(to), None) => {
+                let from = src.at(src_offset, len)?;
+                // SAFETY: `from` is valid for `len` bytes, which the kernel reads.
+                unsafe { to.write_from(offset, from, len as usize) }
+            }
+            (None, Some(from)) => {
+                let to = self.at(offset, len)?;
+                // SAFETY: `to` is valid for `len` bytes, which the kernel writes.
+                unsafe { from.read_into(src_offset, to, len as usize) }
+            }
+            (None, None) => error.map(drop),
+        }
+    }
+}
+
+impl Reservation {
+    /// Sets `len` bytes of address space aside, beginning at a multiple of `align`, a power of two.
+    pub fn new(len: u64, align: u64) -> Result<Reservation, SoftError> {
+        let refused = |reason| SoftError::Memory { len, reason };
+        let align = usize::try_from(align.max(4096)).map_err(|_| refused(Errno::INVAL))?;
+        let bytes = usize::try_from(len.max(1))
+            .ok()
+            .and_then(|len| len.checked_next_multiple_of(4096))
+            .filter(|len| *len <= isize::MAX as usize / 2 && align.is_power_of_two())
+            .ok_or_else(|| refused(Errno::NOMEM))?;
+        let all = bytes + align - 4096;
+        let (protection, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory that
+        // is in use.
+        let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), all, protection, flags) }
+            .map_err(refused)?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| refused(Errno::NOMEM))?;
+        let skip = start.as_ptr().align_offset(align);
+        // What stands before and behind goes back when it is dropped.
+        // SAFETY: `skip` is less than `align` and a multiple of a page, so that all three parts lie
+        // inside the mapping of `all` bytes.
+        let (first, last) = unsafe { (start.add(skip), start.add(skip + bytes)) };
+        if skip > 0 {
+            drop(Mapping { start, len: skip });
+        }
+        if all > skip + bytes {
+            drop(Mapping { start: last, len: all - skip - bytes });
+        }
+        Ok(Reservation(Mapping { start: first, len: bytes }))
+    }
+
+    /// Where it begins.
+    pub fn addr(&self) -> u64 {
+        self.0.start.as_ptr() as u64
+    }
+
+    /// Maps a file there, as [`SoftMemory::map_file`]. It must not be longer than the
+    /// reservation.
+    pub fn map_file(self, file: impl AsFd, len: u64) -> Result<SoftMemory, SoftError> {
+        let bytes = sealed(&file, len)?;
+        if bytes > self.0.len {
+            return Err(unmappable(len, Errno::NOSPC));
+        }
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, shared() | MapFlags::FIXED);
+        let at = self.0.start.as_ptr().cast();
+        // SAFETY: the address range is ours, and nothing was ever there.
+        unsafe { rustix::mm::mmap(at, bytes, protection, flags, &file, 0) }
+            .map_err(|error| unmappable(len, error))?;
+        Ok(SoftMemory::mapped(self.0, bytes))
+    }
+}
+
+fn shared() -> MapFlags {
+    MapFlags::SHARED | MapFlags::POPULATE
+}
+
+fn unmappable(len: u64, error: Errno) -> SoftError {
+    SoftError::Map { len, reason: error.into() }
+}
+
+/// Checks that a file has `len` bytes and keeps them.
+fn sealed(file: impl AsFd, len: u64) -> Result<usize, SoftError> {
+    let refused = |error| unmappable(len, error);
+    let seals = rustix::fs::fcntl_get_seals(&file).map_err(refused)?;
+    let size = rustix::fs::fstat(&file).map_err(refused)?.st_size;
+    let bytes = usize::try_from(len).ok().filter(|bytes| *bytes > 0 && *bytes <= size as usize);
+    match bytes {
+        Some(bytes) if seals.contains(rustix::fs::SealFlags::SHRINK) => Ok(bytes),
+        _ => Err(refused(Errno::INVAL)),
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, of this length, and the last owner is going. An error would
+        // mean that it was unmapped behind our back, and leaves nothing to do.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+impl fmt::Debug for SoftMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SoftMemory")
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .field("owned", &self.owner.is_some())
+            .field("foreign", &self.foreign())
+            .finish()
+    }
+}
+
+impl Memory for SoftMemory {
+    #[inline]
+    fn size(&self) -> u64 {
+        self.foreign().map_or(self.len as u64, |foreign| foreign.len)
+    }
+
+    fn base_addr(&self) -> u64 {
+        self.as_ptr() as u64
+    }
+
+    #[inline]
+    fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        if dst.len() == 8
+            && let Ok(word) = self.word(offset)
+        {
+            dst.copy_from_slice(&word.load(Ordering::Acquire).to_ne_bytes());
+            return Ok(());
+        }
+        let at = match self.at(offset, dst.len() as u64) {
+            Ok(at) => at,
+            Err(error) => return self.foreign().ok_or(error)?.read(offset, dst),
+        };
+        // SAFETY: `at` is valid for `dst.len()` bytes; `ptr::copy` lets the caller's slice be any
+        // memory.
+        unsafe { ptr::copy(at, dst.as_mut_ptr(), dst.len()) };
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        if let Ok(bytes) = <[u8; 8]>::try_from(src)
+            && let Ok(word) = self.word(offset)
+        {
+            word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+            return Ok(());
+        }
+        let at = match self.at(offset, src.len() as u64) {
+            Ok(at) => at,
+            Err(error) => return self.foreign().ok_or(error)?.write(offset, src),
+        };
+        // SAFETY: `at` is valid for `src.len()` bytes; `ptr::copy` lets the caller's slice be any
+        // memory.
+        unsafe { ptr::copy(src.as_ptr(), at, src.len()) };
+        Ok(())
+    }
+
+    #[inline]
+    fn copy_from(
+        &self,
+        offset: u64,
+        src: &Self,
+        src_offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryError> {
+        if len == 8
+            && let (Ok(to), Ok(from)) = (self.word(offset), src.word(src_offset))
+        {
+            to.store(from.load(Ordering::Acquire), Ordering::Release);
+            return Ok(());
+        }
+        let (to, from) = match (self.at(offset, len), src.at(src_offset, len)) {
+            (Ok(to), Ok(from)) => (to, from),
+            (to, from) => return self.copy_foreign(offset, src, src_offset, len, to.and(from)),
+        };
+        // SAFETY: both ranges were checked; `ptr::copy` allows them to overlap.
+        unsafe { ptr::copy(from, to, len as usize) };
+        Ok(())
+    }
+
+    fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, MemoryError> {
+        let word = self.atomic(offset)?;
+        let order = Ordering::AcqRel;
+        let result = word.compare_exchange(compare, swap, order, Ordering::Acquire);
+        Ok(result.unwrap_or_else(|found| found))
+    }
+
+    fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, MemoryError> {
+        Ok(self.atomic(offset)?.fetch_add(add, Ordering::AcqRel))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_hold() {
+        let memory = SoftMemory::alloc(100).unwrap();
+        assert!(memory.write(92, &[1; 8]).is_ok());
+        assert!(memory.write(93, &[1; 8]).is_err());
+        assert!(memory.write(u64::MAX, &[1]).is_err());
+        assert!(memory.read(100, &mut []).is_ok());
+        assert_eq!(memory.fetch_add(12, 1), Err(MemoryError::Misaligned { offset: 12 }));
+    }
+
+    #[test]
+    fn copies_may_overlap() {
+        let memory = SoftMemory::alloc(64).unwrap();
+        memory.write(0, &[1, 2, 3, 4, 5]).unwrap();
+        memory.copy_from(2, &memory.clone(), 0, 5).unwrap();
+        let mut bytes = [0; 7];
+        memory.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 2, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn words_are_atomic_and_in_host_order() {
+        let memory = SoftMemory::alloc(16).unwrap();
+        memory.write_u64(8, 40).unwrap();
+        assert_eq!(memory.fetch_add(8, 2).unwrap(), 40);
+        assert_eq!(memory.compare_swap(8, 42, 7).unwrap(), 42);
+        assert_eq!(memory.compare_swap(8, 42, 9).unwrap(), 7);
+        assert_eq!(memory.read_u64(8).unwrap(), 7);
+    }
+}

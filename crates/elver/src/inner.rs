@@ -1,0 +1,413 @@
+//! What a session and its handles share.
+
+use std::collections::VecDeque;
+use std::rc::Weak;
+
+use elver_portal::{Answer, Command, Completion, PushError, RefusalCode, Reply, Via, VqpInfo};
+use elver_verbs::{
+    Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendOpcode, SendWr, Wc,
+    WcOpcode, WcStatus,
+};
+use rustc_hash::FxHashMap;
+
+use crate::link::{Link, Wait};
+use crate::vqp::Handle;
+use crate::{Error, fork};
+
+pub(crate) struct Inner {
+    pub(crate) link: Link,
+    pub(crate) vqps: FxHashMap<u32, Entry>,
+    /// Requests that somebody waits for.
+    awaited: Vec<Awaited>,
+    last_request: u32,
+    generation: u32,
+}
+
+struct Awaited {
+    request: u32,
+    /// The VQP that the answer connects.
+    connects: Option<u32>,
+    outcome: Option<Outcome>,
+}
+
+/// An answer, as its receiver keeps it.
+#[derive(Clone, Debug)]
+pub(crate) enum Outcome {
+    Done,
+    Vqp(u32),
+    Port(u16),
+    Connected(Via),
+    Warmed { ready: u32, failed: u32 },
+    Mr { lkey: u32, rkey: u32, file_bytes: u64 },
+    Info(VqpInfo),
+    Refused { code: RefusalCode, text: String },
+}
+
+/// A VQP as the client knows it.
+pub(crate) struct Entry {
+    pub(crate) handle: Weak<Handle>,
+    pub(crate) completions: VecDeque<Wc>,
+    /// Completions of messages that came to a bound VQP, with the VQP back to the sender.
+    pub(crate) messages: VecDeque<(Wc, u32)>,
+    pub(crate) failure: Option<(RefusalCode, String)>,
+    state: QpState,
+    signal_all: bool,
+    sends: Sends,
+    receives: u32,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+}
+
+/// The send WRs that are outstanding: a completion also ends the unsignalled ones before it.
+#[derive(Default)]
+struct Sends {
+    posted: u64,
+    completed: u64,
+    signalled: VecDeque<u64>,
+}
+
+impl Inner {
+    pub(crate) fn new(link: Link) -> Inner {
+        fork::watch();
+        Inner {
+            link,
+            vqps: FxHashMap::default(),
+            awaited: Vec::new(),
+            last_request: 0,
+            generation: fork::generation(),
+        }
+    }
+
+    /// Whether this is still the process that opened the session.
+    #[inline]
+    pub(crate) fn is_own(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    #[inline]
+    pub(crate) fn check_own(&self) -> Result<(), Error> {
+        if self.is_own() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// Takes all that the node told; whether there was something.
+    #[inline]
+    pub(crate) fn poll(&mut self) -> Result<bool, Error> {
+        self.check_own()?;
+        let mut any = false;
+        while let Some(reply) = self.link.next()? {
+            any = true;
+            match reply {
+                Reply::Completion(completion) => complete(&mut self.vqps, &completion),
+                Reply::Answer { request, answer } => {
+                    answered(&mut self.awaited, &mut self.vqps, request, &answer);
+                }
+                Reply::VqpFailed { vqp, cause } => {
+                    if let Some(entry) = self.vqps.get_mut(&vqp) {
+                        entry.state = QpState::Err;
+                        entry.failure = Some((cause.code, cause.text.to_string()));
+                    }
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Polls until `done` says so.
+    #[inline]
+    pub(crate) fn wait<R>(
+        &mut self,
+        mut wait: Wait,
+        mut done: impl FnMut(&mut Inner) -> Option<R>,
+    ) -> Result<R, Error> {
+        loop {
+            self.poll()?;
+            if let Some(result) = done(self) {
+                return Ok(result);
+            }
+            self.link.rest(&mut wait)?;
+        }
+    }
+
+    /// Gives a command whose answer will be asked for; returns its request.
+    pub(crate) fn ask(
+        &mut self,
+        command: &Command<'_>,
+        connects: Option<u32>,
+    ) -> Result<u32, Error> {
+        let request = self.next_request();
+        self.awaited.push(Awaited { request, connects, outcome: None });
+        let told = self.tell(request, command);
+        if told.is_err() {
+            self.forget(request);
+        }
+        told.map(|()| request)
+    }
+
+    /// Gives a command whose answer nobody asks for.
+    pub(crate) fn tell_only(&mut self, command: &Command<'_>) -> Result<(), Error> {
+        let request = self.next_request();
+        self.tell(request, command)
+    }
+
+    /// Gives a command and waits for the answer.
+    pub(crate) fn call(&mut self, command: &Command<'_>) -> Result<Outcome, Error> {
+        let request = self.ask(command, None)?;
+        self.outcome(request, Wait::new(None))
+    }
+
+    /// Waits for an answer.
+    pub(crate) fn outcome(&mut self, request: u32, wait: Wait) -> Result<Outcome, Error> {
+        self.wait(wait, |inner| inner.take(request))?
+    }
+
+    /// Takes an answer, if it is there.
+    pub(crate) fn take(&mut self, request: u32) -> Option<Result<Outcome, Error>> {
+        let at = self.awaited.iter().position(|awaited| awaited.request == request)?;
+        self.awaited[at].outcome.as_ref()?;
+        self.awaited.swap_remove(at).outcome.map(|outcome| match outcome {
+            Outcome::Refused { code, text } => Err(Error::Refused { code, text }),
+            outcome => Ok(outcome),
+        })
+    }
+
+    /// Asks for an answer no more.
+    pub(crate) fn forget(&mut self, request: u32) {
+        self.awaited.retain(|awaited| awaited.request != request);
+    }
+
+    fn next_request(&mut self) -> u32 {
+        self.last_request = self.last_request.wrapping_add(1);
+        self.last_request
+    }
+
+    fn tell(&mut self, request: u32, command: &Command<'_>) -> Result<(), Error> {
+        self.check_own()?;
+        let mut wait = Wait::patient();
+        while !self.link.command(request, command)? {
+            self.make_room(&mut wait)?;
+        }
+        self.link.ring()
+    }
+
+    /// Waits a little for the node to take something out of a full ring. What it tells meanwhile is
+    /// taken, so that the two never wait for each other.
+    #[cold]
+    fn make_room(&mut self, wait: &mut Wait) -> Result<(), Error> {
+        self.link.ring()?;
+        if !self.poll()? {
+            self.link.rest(wait)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_send(&mut self, vqp: u32, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+        let mut posted = 0;
+        let mut result = self.check_own();
+        while result.is_ok() && posted < wrs.len() {
+            result = self.post_one(vqp, &wrs[posted]);
+            posted += usize::from(result.is_ok());
+        }
+        let rung = if posted > 0 { self.link.ring() } else { Ok(()) };
+        result.and(rung).map_err(|error| (posted, error))
+    }
+
+    #[inline]
+    fn post_one(&mut self, vqp: u32, wr: &SendWr<'_>) -> Result<(), Error> {
+        let limits = self.link.welcome.limits;
+        let mut wait = None;
+        loop {
+            let entry = self.vqps.get_mut(&vqp).ok_or(GONE)?;
+            entry.check(wr, limits.max_sge, limits.max_inline)?;
+            match self.link.send(vqp, wr) {
+                Ok(()) => {
+                    entry.sends.post(entry.signal_all || wr.flags.contains(SendFlags::SIGNALED));
+                    return Ok(());
+                }
+                Err(PushError::Full) => {
+                    self.make_room(wait.get_or_insert_with(Wait::patient))?;
+                }
+                Err(PushError::Post(error)) => return Err(error.into()),
+                Err(PushError::Violation(violation)) => return Err(violation.into()),
+            }
+        }
+    }
+
+    pub(crate) fn post_recv(&mut self, vqp: u32, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
+        let mut posted = 0;
+        let mut result = self.check_own();
+        while result.is_ok() && posted < wrs.len() {
+            result = self.receive_one(vqp, &wrs[posted]);
+            posted += usize::from(result.is_ok());
+        }
+        let rung = if posted > 0 { self.link.ring() } else { Ok(()) };
+        result.and(rung).map_err(|error| (posted, error))
+    }
+
+    fn receive_one(&mut self, vqp: u32, wr: &RecvWr<'_>) -> Result<(), Error> {
+        let max_sge = self.link.welcome.limits.max_sge;
+        let mut wait = None;
+        loop {
+            let entry = self.vqps.get_mut(&vqp).ok_or(GONE)?;
+            if entry.receives >= entry.max_recv_wr {
+                return Err(PostError::QueueFull { capacity: entry.max_recv_wr }.into());
+            }
+            sges_fit(wr.sges.len(), max_sge)?;
+            match self.link.receive(vqp, wr) {
+                Ok(()) => {
+                    entry.receives += 1;
+                    return Ok(());
+                }
+                Err(PushError::Full) => {
+                    self.make_room(wait.get_or_insert_with(Wait::patient))?;
+                }
+                Err(PushError::Post(error)) => return Err(error.into()),
+                Err(PushError::Violation(violation)) => return Err(violation.into()),
+            }
+        }
+    }
+}
+
+const GONE: Error = Error::Invalid { what: "the VQP is destroyed" };
+
+impl Entry {
+    pub(crate) fn new(
+        handle: Weak<Handle>,
+        state: QpState,
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        signal_all: bool,
+    ) -> Entry {
+        Entry {
+            handle,
+            completions: VecDeque::new(),
+            messages: VecDeque::new(),
+            failure: None,
+            state,
+            signal_all,
+            sends: Sends::default(),
+            receives: 0,
+            max_send_wr,
+            max_recv_wr,
+        }
+    }
+
+    /// A connect has begun: nothing is outstanding any more.
+    pub(crate) fn begin_connect(&mut self) {
+        self.state = QpState::Init;
+        self.failure = None;
+        self.sends = Sends::default();
+    }
+
+    /// What the node would refuse, told at once: over the ring it could tell only by a completion.
+    /// Which memory a WR may use is the node's to say.
+    #[inline]
+    fn check(&self, wr: &SendWr<'_>, max_sge: u32, max_inline: u32) -> Result<(), PostError> {
+        let (qp_type, opcode) = (QpType::Rc, wr.op.opcode());
+        if self.state != QpState::Rts {
+            return Err(PostError::State { qp_type, state: self.state });
+        }
+        if self.sends.posted - self.sends.completed >= u64::from(self.max_send_wr) {
+            return Err(PostError::QueueFull { capacity: self.max_send_wr });
+        }
+        let reads = match wr.op {
+            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => true,
+            SendOp::SendWithInv(_) | SendOp::BindMw(_) | SendOp::LocalInv(_) => {
+                return Err(PostError::Opcode { qp_type, opcode });
+            }
+            _ => false,
+        };
+        let length = match wr.payload {
+            Payload::Inline(bytes) => {
+                let max = if reads { 0 } else { max_inline };
+                let given = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                if given > max || reads {
+                    return Err(PostError::InlineTooLong { given, max });
+                }
+                u64::from(given)
+            }
+            Payload::Sges(sges) => {
+                sges_fit(sges.len(), max_sge)?;
+                sges.iter().map(|sge| u64::from(sge.length)).sum()
+            }
+        };
+        let atomic = matches!(opcode, SendOpcode::CompareSwap | SendOpcode::FetchAdd);
+        if atomic && length != 8 {
+            return Err(PostError::AtomicLength { given: length });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn complete(&mut self, wc: &Wc) {
+        if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
+            self.receives = self.receives.saturating_sub(1);
+        } else if wc.status == WcStatus::Success {
+            self.sends.complete();
+        } else {
+            self.state = QpState::Err;
+        }
+    }
+}
+
+impl Sends {
+    #[inline]
+    fn post(&mut self, signalled: bool) {
+        self.posted += 1;
+        if signalled {
+            self.signalled.push_back(self.posted);
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self) {
+        if let Some(position) = self.signalled.pop_front() {
+            self.completed = position;
+        }
+    }
+}
+
+fn sges_fit(given: usize, max: u32) -> Result<(), PostError> {
+    match u32::try_from(given) {
+        Ok(given) if given <= max => Ok(()),
+        given => Err(PostError::TooManySges { given: given.unwrap_or(u32::MAX), max }),
+    }
+}
+
+#[inline]
+fn complete(vqps: &mut FxHashMap<u32, Entry>, completion: &Completion) {
+    // A VQP that was destroyed meanwhile has no entry: nobody waits for this.
+    let Some(entry) = vqps.get_mut(&completion.vqp) else { return };
+    entry.complete(&completion.wc);
+    match completion.source {
+        None => entry.completions.push_back(completion.wc),
+        Some(source) => entry.messages.push_back((completion.wc, source)),
+    }
+}
+
+fn answered(
+    awaited: &mut [Awaited],
+    vqps: &mut FxHashMap<u32, Entry>,
+    request: u32,
+    answer: &Answer<'_>,
+) {
+    let Some(awaited) = awaited.iter_mut().find(|awaited| awaited.request == request) else {
+        return;
+    };
+    awaited.outcome = Some(match *answer {
+        Answer::Done => Outcome::Done,
+        Answer::Vqp(vqp) => Outcome::Vqp(vqp),
+        Answer::Port(port) => Outcome::Port(port),
+        Answer::Connected(via) => Outcome::Connected(via),
+        Answer::Warmed { ready, failed } => Outcome::Warmed { ready, failed },
+        Answer::Mr { lkey, rkey, file_bytes } => Outcome::Mr { lkey, rkey, file_bytes },
+        Answer::Info(info) => Outcome::Info(info),
+        Answer::Refused(refusal) => {
+            Outcome::Refused { code: refusal.code, text: refusal.text.to_string() }
+        }
+    });
+    if let (Some(vqp), Answer::Connected(_)) = (awaited.connects, answer)
+        && let Some(entry) = vqps.get_mut(&vqp)
+    {
+        entry.state = QpState::Rts;
+    }
+}

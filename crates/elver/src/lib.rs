@@ -1,0 +1,63 @@
+//! Elastic verbs: RDMA queue pairs that a process creates and connects in about a microsecond.
+//!
+//! A [`Session`] attaches the process to the node of its host: the daemon `elverd`, which owns the
+//! RDMA device. Memory is registered as [`Mr`]; a [`Vqp`] is a virtual queue pair (KRCORE, USENIX
+//! ATC 2022): it has an RC QP's meaning and shares the node's few physical ones, so that
+//! connecting it needs no handshake.
+//!
+//! ```no_run
+//! use elver::{AccessFlags, Payload, SendFlags, SendOp, SendWr, Session, VqpOptions, Wc};
+//! # fn main() -> Result<(), elver::Error> {
+//! # let (gid, remote) = (elver::Gid::default(), elver::RemoteAddr { addr: 0, rkey: 0 });
+//! let session = Session::connect_default()?;
+//! let mr = session.alloc(4096, AccessFlags::LOCAL_WRITE)?;
+//! let vqp = session.create_vqp(VqpOptions::default())?;
+//! vqp.qconnect(gid, 0)?;
+//! let sges = [mr.sge(0, 8)];
+//! let payload = Payload::Sges(&sges);
+//! let op = SendOp::Read(remote);
+//! let read = SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED, payload, dest: None };
+//! vqp.post_send(&[read]).map_err(|(_, error)| error)?;
+//! let mut wcs = [Wc::default()];
+//! vqp.wait_cq(&mut wcs, None)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Threads
+//! A session and all that it made belong to one thread, so that nothing in it is locked. Each thread
+//! opens its own, which costs some tens of microseconds.
+//!
+//! # fork
+//! A session belongs to the process that opened it: after `fork`, every call on it in the child fails
+//! with [`Error::Forked`], dropping it there touches nothing, and the child opens its own. Memory
+//! that the session allocated is shared with the child, as shared memory is.
+//!
+//! # Waiting
+//! A call that waits looks for the answer for some time ([`SessionOptions::spin`]), lets other
+//! threads run meanwhile, and then sleeps until the node wakes it. When the node is gone, all calls
+//! fail with [`Error::NodeGone`]: at once while they sleep, and within a tenth of a second of polling.
+//!
+//! `unsafe` stands in two modules: `mr`, for memory of the caller's, and `fork`.
+
+mod error;
+mod fork;
+mod inner;
+mod link;
+mod mr;
+mod path;
+mod session;
+mod vqp;
+
+pub use elver_portal::{
+    Class, ConnectOptions, Layout, Limits, Policy, RefusalCode, Via, VqpInfo, VqpOptions, VqpState,
+};
+pub use elver_verbs::{
+    AccessFlags, Gid, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Wc,
+    WcFlags, WcOpcode, WcStatus,
+};
+pub use error::Error;
+pub use mr::Mr;
+pub use path::SOCKET_VARIABLE;
+pub use session::{Connecting, Session, SessionOptions};
+pub use vqp::{Message, Vqp};

@@ -1,0 +1,266 @@
+//! The way to the node: its socket and the shared memory.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use elver_portal::{
+    ClientEnd, Command, Layout, Message, PushError, Received, Reply, Scratch, Socket, Welcome,
+};
+use elver_verbs::{RecvWr, SendWr};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::Error;
+use crate::path::Paths;
+
+/// The longest that a node may take to welcome a process, or to make room in a ring.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest sleep without a look at the ring: against a node that forgot to wake.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// How often the socket is looked at while polling finds nothing.
+const SOCKET_NS: i64 = 50_000_000;
+/// Looks without letting other threads run.
+const EAGER_LOOKS: u32 = 200;
+/// Looks for one at the clock.
+const LOOKS_PER_CLOCK: u32 = 16;
+
+pub(crate) struct Link {
+    socket: Socket,
+    end: ClientEnd,
+    scratch: Scratch,
+    pub(crate) welcome: Welcome,
+    /// Files that came, with the requests that they are for.
+    files: Vec<(u32, OwnedFd)>,
+    spin: Duration,
+    gone: bool,
+    /// When the socket was looked at, by a coarse clock.
+    looked_at_ns: i64,
+}
+
+/// How long a wait has been.
+pub(crate) struct Wait {
+    looks: u32,
+    began: Option<Instant>,
+    deadline: Option<Instant>,
+}
+
+impl Link {
+    /// Connects to the first node that listens.
+    pub(crate) fn connect(paths: &Paths, layout: Layout, spin: Duration) -> Result<Link, Error> {
+        for path in &paths.0 {
+            match Socket::connect(path) {
+                Ok(socket) => {
+                    trusted(path, &socket)?;
+                    return Link::greet(socket, layout, spin);
+                }
+                Err(reason) => match Errno::from_io_error(&reason) {
+                    Some(Errno::NOENT | Errno::CONNREFUSED) => {}
+                    _ => return Err(Error::Connect { path: path.clone(), reason }),
+                },
+            }
+        }
+        Err(Error::NoDaemon { paths: paths.clone() })
+    }
+
+    /// Opens a session over a connected socket.
+    pub(crate) fn greet(socket: Socket, layout: Layout, spin: Duration) -> Result<Link, Error> {
+        match socket.send(&Message::Hello { layout }, None) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(Error::NodeGone),
+            Err(reason) => return Err(Error::System { call: "greeting the node", reason }),
+        }
+        let began = Instant::now();
+        loop {
+            match receive(&socket)? {
+                Received::Message(Message::Welcome(welcome), Some(file)) => {
+                    let end = ClientEnd::map(file, welcome.layout)
+                        .map_err(|reason| Error::System { call: "mapping the rings", reason })?;
+                    return Ok(Link {
+                        socket,
+                        end,
+                        scratch: Scratch::default(),
+                        welcome,
+                        files: Vec::new(),
+                        spin,
+                        gone: false,
+                        looked_at_ns: coarse_ns(),
+                    });
+                }
+                Received::Message(Message::Rejected { text }, _) => {
+                    return Err(Error::Rejected { text });
+                }
+                Received::Invalid(error) => return Err(Error::Version(error)),
+                Received::Closed => return Err(Error::NodeGone),
+                Received::Message(..) | Received::Nothing => {}
+            }
+            let waited = began.elapsed();
+            if waited > PATIENCE {
+                return Err(Error::Silent);
+            }
+            if waited < spin {
+                std::thread::yield_now();
+            } else {
+                sleep(&socket, SLEEP_MAX)?;
+            }
+        }
+    }
+
+    /// Takes what the node told next. Now and then, when there is nothing, looks whether it lives.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<Option<Reply<'_>>, Error> {
+        if self.end.is_idle() {
+            let now = coarse_ns();
+            if self.gone || now - self.looked_at_ns > SOCKET_NS {
+                self.looked_at_ns = now;
+                self.look()?;
+            }
+            return Ok(None);
+        }
+        Ok(self.end.next_reply(&mut self.scratch)?)
+    }
+
+    /// Posts a send WR; [`Link::ring`] must follow.
+    #[inline]
+    pub(crate) fn send(&mut self, vqp: u32, wr: &SendWr<'_>) -> Result<(), PushError> {
+        self.end.send(vqp, wr)
+    }
+
+    /// Posts a receive; [`Link::ring`] must follow.
+    #[inline]
+    pub(crate) fn receive(&mut self, vqp: u32, wr: &RecvWr<'_>) -> Result<(), PushError> {
+        self.end.receive(vqp, wr)
+    }
+
+    /// Gives a command; false if there is no room. [`Link::ring`] must follow.
+    pub(crate) fn command(&mut self, request: u32, command: &Command<'_>) -> Result<bool, Error> {
+        Ok(self.end.command(request, command)?)
+    }
+
+    /// Wakes the node if it sleeps.
+    #[inline]
+    pub(crate) fn ring(&mut self) -> Result<(), Error> {
+        if self.gone {
+            return Err(Error::NodeGone);
+        }
+        if self.end.must_wake() {
+            self.wake()?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wake(&mut self) -> Result<(), Error> {
+        match self.socket.wake() {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.gone = true;
+                Err(Error::NodeGone)
+            }
+            Err(reason) => Err(Error::System { call: "waking the node", reason }),
+        }
+    }
+
+    /// Takes the file that came for a request.
+    pub(crate) fn file(&mut self, request: u32) -> Result<OwnedFd, Error> {
+        self.look()?;
+        let at = self.files.iter().position(|(of, _)| *of == request);
+        let at = at.ok_or(Error::Invalid { what: "the node sent no file for the memory" })?;
+        Ok(self.files.swap_remove(at).1)
+    }
+
+    /// Takes what came over the socket.
+    #[cold]
+    fn look(&mut self) -> Result<(), Error> {
+        while !self.gone {
+            match receive(&self.socket)? {
+                Received::Message(Message::Memory { request }, Some(file)) => {
+                    self.files.push((request, file));
+                }
+                // What the ring holds comes first; only then the end.
+                Received::Closed => self.gone = true,
+                Received::Message(Message::Rejected { text }, _) => {
+                    return Err(Error::Rejected { text });
+                }
+                Received::Message(..) => {}
+                Received::Invalid(error) => return Err(Error::Version(error)),
+                Received::Nothing => return Ok(()),
+            }
+        }
+        if self.end.is_idle() { Err(Error::NodeGone) } else { Ok(()) }
+    }
+
+    /// To be called when a look found nothing: spins, yields or sleeps.
+    pub(crate) fn rest(&mut self, wait: &mut Wait) -> Result<(), Error> {
+        wait.looks = wait.looks.wrapping_add(1);
+        if wait.looks < EAGER_LOOKS {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        if wait.looks.is_multiple_of(LOOKS_PER_CLOCK) {
+            let now = Instant::now();
+            if wait.deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(Error::TimedOut);
+            }
+            if now - *wait.began.get_or_insert(now) >= self.spin {
+                let left = wait.deadline.map_or(SLEEP_MAX, |deadline| deadline - now);
+                return self.sleep(left.min(SLEEP_MAX));
+            }
+        }
+        std::thread::yield_now();
+        Ok(())
+    }
+
+    #[cold]
+    fn sleep(&mut self, at_most: Duration) -> Result<(), Error> {
+        if !self.end.sleep() {
+            return Ok(());
+        }
+        let slept = sleep(&self.socket, at_most);
+        self.end.awake();
+        slept?;
+        self.look()
+    }
+}
+
+impl Wait {
+    /// A wait that ends with an error after `at_most`.
+    pub(crate) fn new(at_most: Option<Duration>) -> Wait {
+        let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
+        Wait { looks: 0, began: None, deadline }
+    }
+
+    /// A wait for something that a node does at once.
+    pub(crate) fn patient() -> Wait {
+        Wait::new(Some(PATIENCE))
+    }
+}
+
+/// Refuses a socket below `/tmp` that another user made.
+fn trusted(path: &Path, socket: &Socket) -> Result<(), Error> {
+    if !path.starts_with("/tmp") {
+        return Ok(());
+    }
+    let peer = socket.peer().map_err(|reason| Error::System { call: "SO_PEERCRED", reason })?;
+    if peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let what = format!("it is user {}'s, and not root's or this user's", peer.uid);
+    let reason = io::Error::new(io::ErrorKind::PermissionDenied, what);
+    Err(Error::Connect { path: path.into(), reason })
+}
+
+fn receive(socket: &Socket) -> Result<Received, Error> {
+    socket.receive(true).map_err(|reason| Error::System { call: "recvmsg", reason })
+}
+
+fn sleep(socket: &Socket, at_most: Duration) -> Result<(), Error> {
+    socket.wait(Some(at_most)).map_err(|reason| Error::System { call: "poll", reason })
+}
+
+#[inline]
+fn coarse_ns() -> i64 {
+    let time = clock_gettime(ClockId::MonotonicCoarse);
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}

@@ -1,0 +1,158 @@
+use std::ptr::NonNull;
+
+use elver_portal::{Command, memfd::HUGE_PAGE};
+use elver_soft::{Reservation, SoftMemory};
+use elver_verbs::{AccessFlags, Memory, RemoteAddr, Sge};
+
+use crate::inner::Outcome;
+use crate::session::UNEXPECTED;
+use crate::{Error, Session};
+
+const PAGE: u64 = 4096;
+
+/// A memory region. Dropped, it is deregistered: no new WR may use it, and peers cannot reach it
+/// once what they know of it has run out, a second by default. [`Mr::deregister`] waits for that.
+#[derive(Debug)]
+pub struct Mr {
+    session: Session,
+    memory: SoftMemory,
+    len: u64,
+    lkey: u32,
+    rkey: u32,
+    registered: bool,
+}
+
+impl Mr {
+    pub(crate) fn alloc(
+        session: &Session,
+        len: u64,
+        access: AccessFlags,
+        huge: bool,
+    ) -> Result<Mr, Error> {
+        // Addresses in WRs are this process's, so that the place must be known before.
+        let page = if huge { HUGE_PAGE } else { PAGE };
+        let rounded = len.max(1).checked_next_multiple_of(page).unwrap_or(len);
+        let place = Reservation::new(rounded, page)?;
+        let mut inner = session.inner.borrow_mut();
+        let command = Command::AllocMr { len, addr: place.addr(), access, huge };
+        let request = inner.ask(&command, None)?;
+        let outcome = inner.outcome(request, crate::link::Wait::new(None))?;
+        let Outcome::Mr { lkey, rkey, file_bytes } = outcome else { return Err(UNEXPECTED) };
+        let mapped = inner
+            .link
+            .file(request)
+            .and_then(|file| Ok(place.map_file(file, file_bytes.min(rounded))?));
+        let memory = match mapped {
+            Ok(memory) => memory,
+            Err(error) => {
+                inner.tell_only(&Command::DeregisterMr { lkey })?;
+                return Err(error);
+            }
+        };
+        drop(inner);
+        Ok(Mr { session: session.clone(), memory, len, lkey, rkey, registered: true })
+    }
+
+    /// # Safety
+    /// As [`Session::register`].
+    pub(crate) unsafe fn register(
+        session: &Session,
+        start: *mut u8,
+        len: u64,
+        access: AccessFlags,
+    ) -> Result<Mr, Error> {
+        let bytes = usize::try_from(len).ok().filter(|_| len > 0);
+        let (Some(start), Some(bytes)) = (NonNull::new(start), bytes) else {
+            return Err(Error::Invalid { what: "memory to register has an address and a length" });
+        };
+        let addr = start.as_ptr() as u64;
+        let command = Command::RegisterMr { addr, len, access };
+        let Outcome::Mr { lkey, rkey, .. } = session.inner.borrow_mut().call(&command)? else {
+            return Err(UNEXPECTED);
+        };
+        // SAFETY: the caller keeps it mapped until the region is deregistered.
+        let memory = unsafe { SoftMemory::from_raw_parts(start, bytes) };
+        Ok(Mr { session: session.clone(), memory, len, lkey, rkey, registered: true })
+    }
+
+    /// Address of the first byte.
+    pub fn addr(&self) -> u64 {
+        self.memory.base_addr()
+    }
+
+    /// The first byte. The node and peers may write the region at any time, as its access flags
+    /// allow.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Key for SGEs of this session's WRs.
+    pub fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// Key for peers.
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// A piece of the region, for a WR. Whether it lies inside is checked when it is posted.
+    pub fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge { addr: self.addr().wrapping_add(offset), length, lkey: self.lkey }
+    }
+
+    /// The byte at `offset` as peers name it.
+    pub fn remote(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.addr().wrapping_add(offset), rkey: self.rkey }
+    }
+
+    /// Copies bytes out of the region.
+    pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
+        self.memory.read(offset, dst).map_err(|_| OUTSIDE)
+    }
+
+    /// Copies bytes into the region.
+    pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
+        self.memory.write(offset, src).map_err(|_| OUTSIDE)
+    }
+
+    /// The word at `offset`, in the host's byte order.
+    pub fn read_u64(&self, offset: u64) -> Result<u64, Error> {
+        self.memory.read_u64(offset).map_err(|_| OUTSIDE)
+    }
+
+    /// Sets the word at `offset`, in the host's byte order.
+    pub fn write_u64(&self, offset: u64, value: u64) -> Result<(), Error> {
+        self.memory.write_u64(offset, value).map_err(|_| OUTSIDE)
+    }
+
+    /// Deregisters the region, and returns when nobody can touch the memory any more: neither work
+    /// in flight nor a peer that remembers it (KRCORE, section 4.2).
+    pub fn deregister(mut self) -> Result<(), Error> {
+        self.registered = false;
+        let command = Command::DeregisterMr { lkey: self.lkey };
+        self.session.inner.borrow_mut().call(&command).map(drop)
+    }
+}
+
+const OUTSIDE: Error = Error::Invalid { what: "the bytes do not lie in the memory region" };
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        let mut inner = self.session.inner.borrow_mut();
+        if self.registered && inner.is_own() {
+            // If the node is gone, so is the region.
+            let _ = inner.tell_only(&Command::DeregisterMr { lkey: self.lkey });
+        }
+    }
+}

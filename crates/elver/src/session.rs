@@ -1,0 +1,221 @@
+use std::cell::RefCell;
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use elver_portal::{Command, ConnectOptions, Layout, Limits, Socket, VqpOptions, WARM_GIDS_MAX};
+use elver_verbs::{AccessFlags, Gid};
+
+use crate::inner::{Inner, Outcome};
+use crate::link::{Link, Wait};
+use crate::path::Paths;
+use crate::{Error, Mr, Via, Vqp};
+
+/// How a session is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// How long a call looks for its answer before it sleeps. A node that sleeps takes up to
+    /// 100 µs to wake.
+    pub spin: Duration,
+    /// The rings that are asked for; the node may grant smaller ones.
+    pub layout: Layout,
+}
+
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions { spin: Duration::from_micros(200), layout: Layout::default() }
+    }
+}
+
+/// A process's connection to its node. Clones are the same session; it ends with the last of them
+/// and of what it made, and the node then takes everything back.
+#[derive(Clone)]
+pub struct Session {
+    pub(crate) inner: Rc<RefCell<Inner>>,
+}
+
+impl Session {
+    /// Opens a session at the node that listens at a path.
+    ///
+    /// # Errors
+    /// [`Error::NoDaemon`] if none does.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Session, Error> {
+        let paths = Paths(vec![path.as_ref().into()]);
+        Session::open(&paths, SessionOptions::default())
+    }
+
+    /// Opens a session at the host's node: at the socket that the environment names
+    /// ([`crate::SOCKET_VARIABLE`]), else `/run/elver/elverd.sock`, else `elver/elverd.sock` below
+    /// the user's runtime directory, or in `/tmp/elver-UID` without one.
+    ///
+    /// # Errors
+    /// [`Error::NoDaemon`] if none listens there.
+    pub fn connect_default() -> Result<Session, Error> {
+        Session::open(&Paths::default_ones(), SessionOptions::default())
+    }
+
+    /// As [`Session::connect`], or without a path as [`Session::connect_default`].
+    pub fn connect_with(path: Option<&Path>, options: SessionOptions) -> Result<Session, Error> {
+        let paths = path.map_or_else(Paths::default_ones, |path| Paths(vec![path.into()]));
+        Session::open(&paths, options)
+    }
+
+    /// Opens a session over one end of a [`Socket::pair`], whose other end a node of this process
+    /// has adopted, and which a thread of its own drives.
+    pub fn over(socket: Socket, options: SessionOptions) -> Result<Session, Error> {
+        Ok(Session::of(Link::greet(socket, options.layout, options.spin)?))
+    }
+
+    fn open(paths: &Paths, options: SessionOptions) -> Result<Session, Error> {
+        Ok(Session::of(Link::connect(paths, options.layout, options.spin)?))
+    }
+
+    fn of(link: Link) -> Session {
+        Session { inner: Rc::new(RefCell::new(Inner::new(link))) }
+    }
+
+    /// The node's GID: how peers name it.
+    pub fn gid(&self) -> Gid {
+        self.inner.borrow().link.welcome.gid
+    }
+
+    /// What this session may do.
+    pub fn limits(&self) -> Limits {
+        self.inner.borrow().link.welcome.limits
+    }
+
+    /// Allocates `len` bytes at the node and registers them: the node works on them without a copy
+    /// or a system call. They are zeroed.
+    pub fn alloc(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
+        Mr::alloc(self, len, access, false)
+    }
+
+    /// As [`Session::alloc`], from huge pages if the system has enough of them set aside.
+    pub fn alloc_huge(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
+        Mr::alloc(self, len, access, true)
+    }
+
+    /// Registers memory of this process's. The node copies to and from it by system calls, which
+    /// cost about half a microsecond each: prefer [`Session::alloc`] where you can choose. Remote
+    /// atomics are not possible on such memory.
+    ///
+    /// # Safety
+    /// `start .. start + len` must stay mapped, and nothing may hold a reference to it while the
+    /// node or a peer may write it, until [`Mr::deregister`] has returned.
+    ///
+    /// # Errors
+    /// [`crate::RefusalCode::Permission`] if the system does not let the node at this process's
+    /// memory; the text says what to change.
+    pub unsafe fn register(
+        &self,
+        start: *mut u8,
+        len: u64,
+        access: AccessFlags,
+    ) -> Result<Mr, Error> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { Mr::register(self, start, len, access) }
+    }
+
+    /// Creates a virtual queue pair (KRCORE, Algorithm 1).
+    pub fn create_vqp(&self, options: VqpOptions) -> Result<Vqp, Error> {
+        Vqp::create(self, options)
+    }
+
+    /// Gets the metadata of many peers at once, ahead of connecting. Returns how many were found,
+    /// and how many not.
+    pub fn warm(&self, gids: &[Gid]) -> Result<(u32, u32), Error> {
+        let (mut ready, mut failed) = (0, 0);
+        for gids in gids.chunks(WARM_GIDS_MAX) {
+            match self.inner.borrow_mut().call(&Command::Warm { gids })? {
+                Outcome::Warmed { ready: more, failed: none } => {
+                    ready += more;
+                    failed += none;
+                }
+                _ => return Err(UNEXPECTED),
+            }
+        }
+        Ok((ready, failed))
+    }
+
+    /// Takes what the node told; whether there was something. Completions are kept for
+    /// [`Vqp::poll_cq`].
+    pub fn poll(&self) -> Result<bool, Error> {
+        self.inner.borrow_mut().poll()
+    }
+
+    /// Ends the session, and returns when the node has nothing left of it. What the session made
+    /// must be dropped before, or fails from here on.
+    pub fn close(self) -> Result<(), Error> {
+        match self.inner.borrow_mut().call(&Command::Goodbye) {
+            // It may close the socket right behind its answer.
+            Ok(_) | Err(Error::NodeGone) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("gid", &self.gid()).finish_non_exhaustive()
+    }
+}
+
+/// A connect that is going on. Dropped, it goes on without being asked for.
+#[derive(Debug)]
+pub struct Connecting {
+    session: Session,
+    request: u32,
+}
+
+impl Connecting {
+    pub(crate) fn begin(
+        session: &Session,
+        vqp: u32,
+        gid: Gid,
+        port: u16,
+        options: ConnectOptions,
+    ) -> Result<Connecting, Error> {
+        let mut inner = session.inner.borrow_mut();
+        let command = Command::Connect { vqp, gid, port, options };
+        if let Some(entry) = inner.vqps.get_mut(&vqp) {
+            entry.begin_connect();
+        }
+        let request = inner.ask(&command, Some(vqp))?;
+        drop(inner);
+        Ok(Connecting { session: session.clone(), request })
+    }
+
+    /// How the connect ended, if it has.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason if it failed.
+    pub fn poll(&self) -> Result<Option<Via>, Error> {
+        let mut inner = self.session.inner.borrow_mut();
+        inner.poll()?;
+        inner.take(self.request).transpose()?.map(via).transpose()
+    }
+
+    /// Waits for the end, at most so long.
+    pub fn wait(self, at_most: Option<Duration>) -> Result<Via, Error> {
+        let wait = Wait::new(at_most);
+        let outcome = self.session.inner.borrow_mut().outcome(self.request, wait)?;
+        via(outcome)
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        self.session.inner.borrow_mut().forget(self.request);
+    }
+}
+
+fn via(outcome: Outcome) -> Result<Via, Error> {
+    match outcome {
+        Outcome::Connected(via) => Ok(via),
+        _ => Err(UNEXPECTED),
+    }
+}
+
+pub(crate) const UNEXPECTED: Error =
+    Error::Invalid { what: "the node's answer does not fit the command; are both of one version?" };

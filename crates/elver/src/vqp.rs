@@ -1,0 +1,229 @@
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use elver_portal::{Command, ConnectOptions, VqpInfo, VqpOptions};
+use elver_verbs::{Gid, QpState, RecvWr, SendWr, Wc};
+
+use crate::inner::{Entry, Inner, Outcome};
+use crate::link::Wait;
+use crate::session::UNEXPECTED;
+use crate::{Connecting, Error, Session, Via};
+
+/// A virtual queue pair: an RC QP's meaning, and KRCORE's receives, on queue pairs that the node
+/// shares among all. Clones are the same VQP; it is destroyed with the last of them.
+#[derive(Clone, Debug)]
+pub struct Vqp(Rc<Handle>);
+
+/// A message that came to a bound VQP.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// The completion of the receive that it filled.
+    pub wc: Wc,
+    /// A VQP that is connected to the sender: the same one for all of a sender's messages, for as
+    /// long as it is kept.
+    pub source: Vqp,
+}
+
+#[derive(Debug)]
+pub(crate) struct Handle {
+    session: Session,
+    id: u32,
+}
+
+impl Vqp {
+    pub(crate) fn create(session: &Session, options: VqpOptions) -> Result<Vqp, Error> {
+        let mut inner = session.inner.borrow_mut();
+        let Outcome::Vqp(id) = inner.call(&Command::CreateVqp(options))? else {
+            return Err(UNEXPECTED);
+        };
+        let vqp = Vqp(Rc::new(Handle { session: session.clone(), id }));
+        let VqpOptions { max_send_wr, max_recv_wr, sq_sig_all, .. } = options;
+        let weak = Rc::downgrade(&vqp.0);
+        let entry = Entry::new(weak, QpState::Reset, max_send_wr, max_recv_wr, sq_sig_all);
+        inner.vqps.insert(id, entry);
+        Ok(vqp)
+    }
+
+    /// Its number, which is `qp_num` in its completions.
+    pub fn id(&self) -> u32 {
+        self.0.id
+    }
+
+    /// The session that it belongs to.
+    pub fn session(&self) -> &Session {
+        &self.0.session
+    }
+
+    /// Connects to a node, and to the VQP that is bound to `port` there for messages (KRCORE,
+    /// Algorithm 1). Returns when it is done: in about a microsecond if the node knows the peer.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason.
+    pub fn qconnect(&self, gid: Gid, port: u16) -> Result<Via, Error> {
+        self.qconnect_with(gid, port, ConnectOptions::default())
+    }
+
+    /// As [`Vqp::qconnect`], in a way of the caller's choice.
+    pub fn qconnect_with(
+        &self,
+        gid: Gid,
+        port: u16,
+        options: ConnectOptions,
+    ) -> Result<Via, Error> {
+        self.qconnect_start(gid, port, options)?.wait(None)
+    }
+
+    /// Begins to connect, and does not wait.
+    pub fn qconnect_start(
+        &self,
+        gid: Gid,
+        port: u16,
+        options: ConnectOptions,
+    ) -> Result<Connecting, Error> {
+        Connecting::begin(&self.0.session, self.0.id, gid, port, options)
+    }
+
+    /// Lets messages to a port of this node come to the VQP; 0 takes a free one. Returns the port.
+    pub fn qbind(&self, port: u16) -> Result<u16, Error> {
+        match self.inner().call(&Command::Bind { vqp: self.0.id, port })? {
+            Outcome::Port(port) => Ok(port),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Posts send WRs. On an error the WRs before the refused one are posted: the pair tells how
+    /// many. What only the node or the peer can refuse, the memory above all, is told by a
+    /// completion.
+    #[inline]
+    pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+        self.inner().post_send(self.0.id, wrs)
+    }
+
+    /// Posts receives, as [`Vqp::post_send`].
+    #[inline]
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
+        self.inner().post_recv(self.0.id, wrs)
+    }
+
+    /// Takes completions, oldest first; returns how many. Those of messages at a bound VQP come by
+    /// [`Vqp::qpop_msgs`].
+    #[inline]
+    pub fn poll_cq(&self, wcs: &mut [Wc]) -> Result<usize, Error> {
+        let mut inner = self.inner();
+        match take(&mut inner, self.0.id, wcs) {
+            0 => {
+                inner.poll()?;
+                Ok(take(&mut inner, self.0.id, wcs))
+            }
+            taken => Ok(taken),
+        }
+    }
+
+    /// As [`Vqp::poll_cq`], but waits until there is one, at most so long.
+    #[inline]
+    pub fn wait_cq(&self, wcs: &mut [Wc], at_most: Option<Duration>) -> Result<usize, Error> {
+        let id = self.0.id;
+        self.inner().wait(Wait::new(at_most), |inner| match take(inner, id, wcs) {
+            0 => None,
+            taken => Some(taken),
+        })
+    }
+
+    /// Takes the messages that came to a bound VQP, oldest first, each with a VQP back to its sender
+    /// (KRCORE, section 4.1): connecting that one costs nothing more.
+    pub fn qpop_msgs(&self) -> Result<Vec<Message>, Error> {
+        let mut inner = self.inner();
+        inner.poll()?;
+        Ok(self.pop(&mut inner))
+    }
+
+    /// As [`Vqp::qpop_msgs`], but waits until there is one, at most so long.
+    pub fn wait_msgs(&self, at_most: Option<Duration>) -> Result<Vec<Message>, Error> {
+        self.inner().wait(Wait::new(at_most), |inner| {
+            let messages = self.pop(inner);
+            (!messages.is_empty()).then_some(messages)
+        })
+    }
+
+    /// How the node sees it.
+    pub fn info(&self) -> Result<VqpInfo, Error> {
+        match self.inner().call(&Command::QueryVqp { vqp: self.0.id })? {
+            Outcome::Info(info) => Ok(info),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Why it failed, if the peer refused a message: no completion tells that. Told once.
+    pub fn take_failure(&self) -> Option<Error> {
+        let mut inner = self.inner();
+        let (code, text) = inner.vqps.get_mut(&self.0.id)?.failure.take()?;
+        Some(Error::Refused { code, text })
+    }
+
+    #[inline]
+    fn inner(&self) -> std::cell::RefMut<'_, Inner> {
+        self.0.session.inner.borrow_mut()
+    }
+
+    fn pop(&self, inner: &mut Inner) -> Vec<Message> {
+        let Some(entry) = inner.vqps.get_mut(&self.0.id) else { return Vec::new() };
+        let arrived = std::mem::take(&mut entry.messages);
+        let message = |(wc, source)| Message { wc, source: self.accepted(inner, source) };
+        arrived.into_iter().map(message).collect()
+    }
+
+    /// The handle of a VQP that the node made for a sender.
+    fn accepted(&self, inner: &mut Inner, id: u32) -> Vqp {
+        let known = inner.vqps.get(&id).and_then(|entry| entry.handle.upgrade());
+        if let Some(handle) = known {
+            return Vqp(handle);
+        }
+        let handle = Rc::new(Handle { session: self.0.session.clone(), id });
+        inner.accept(id, Rc::downgrade(&handle));
+        Vqp(handle)
+    }
+}
+
+impl Inner {
+    /// Notes whose handle a VQP has that came with a message.
+    fn accept(&mut self, id: u32, handle: Weak<Handle>) {
+        if let Some(entry) = self.vqps.get_mut(&id) {
+            entry.handle = handle;
+            return;
+        }
+        let VqpOptions { max_send_wr, max_recv_wr, .. } = VqpOptions::default();
+        let entry = Entry::new(handle, QpState::Rts, max_send_wr, max_recv_wr, false);
+        self.vqps.insert(id, entry);
+    }
+}
+
+#[inline]
+fn take(inner: &mut Inner, id: u32, wcs: &mut [Wc]) -> usize {
+    let Some(entry) = inner.vqps.get_mut(&id) else { return 0 };
+    let count = entry.completions.len().min(wcs.len());
+    for (wc, completion) in wcs.iter_mut().zip(entry.completions.drain(..count)) {
+        *wc = completion;
+    }
+    count
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut inner = self.session.inner.borrow_mut();
+        let entry = inner.vqps.remove(&self.id);
+        if !inner.is_own() {
+            return;
+        }
+        // VQPs back to senders of messages that nobody took go too.
+        let sources = entry.into_iter().flat_map(|entry| entry.messages);
+        let mut ids: Vec<u32> = sources.map(|(_, source)| source).collect();
+        ids.retain(|id| !inner.vqps.contains_key(id));
+        ids.sort_unstable();
+        ids.dedup();
+        ids.push(self.id);
+        for vqp in ids {
+            // If the node is gone, so is the VQP.
+            let _ = inner.tell_only(&Command::DestroyVqp { vqp });
+        }
+    }
+}
