@@ -1,8 +1,22 @@
 //! What the benchmarks of connections and VQPs are asked for.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum, value_parser};
 
 use crate::cli::Placement;
+
+/// Rows of `bench connect`, in the table's order.
+const CONNECT_ROWS: [&str; 9] = [
+    "tcp",
+    "verbs",
+    "lite",
+    "rpc-meta",
+    "first-connect",
+    "first-connect-asleep",
+    "vqp-uncached",
+    "vqp-dccache",
+    "vqp-rc",
+];
 
 const CONNECT_EXAMPLES: &str = "\
 Examples:
@@ -72,6 +86,13 @@ impl Stage {
     }
 }
 
+impl ConnectArgs {
+    /// Whether a row is wanted.
+    pub(crate) fn wants(&self, row: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == row)
+    }
+}
+
 /// How often, and how it is told.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RoundArgs {
@@ -95,6 +116,9 @@ pub(crate) struct ConnectArgs {
     /// Connects under way at once; several numbers give several rows.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = value_parser!(u32).range(1..=1024))]
     pub(crate) clients: Vec<u32>,
+    /// Only these rows.
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(CONNECT_ROWS))]
+    pub(crate) only: Vec<String>,
     #[command(flatten)]
     pub(crate) round: RoundArgs,
 }

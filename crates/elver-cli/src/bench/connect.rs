@@ -152,7 +152,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
 
 fn round(stage: Stage, args: &ConnectArgs, table: &mut Table) -> Result<(), Failure> {
     let duration = Duration::from_secs_f64(args.round.duration);
-    for &clients in &args.clients {
+    for &clients in args.clients.iter().filter(|_| args.wants("tcp")) {
         table.push("tcp", clients, &tcp::connects(stage.pair(), clients, duration)?);
     }
     let (read, samples) = node::run(
@@ -163,7 +163,7 @@ fn round(stage: Stage, args: &ConnectArgs, table: &mut Table) -> Result<(), Fail
         |node, far| {
             let read = read_8b(node, far, duration)?;
             let mut samples = Vec::new();
-            for way in &WAYS {
+            for way in WAYS.iter().filter(|way| args.wants(way.name)) {
                 for &clients in &args.clients {
                     samples.push((way.name, clients, connects(node, far, way, clients, duration)?));
                 }

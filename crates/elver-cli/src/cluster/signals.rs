@@ -19,7 +19,7 @@ pub(super) fn watch() -> Result<()> {
     }
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch signals")?;
     thread::Builder::new().name("signals".into()).spawn(move || {
-        if let Some(signal) = signals.into_iter().next() {
+        if let Some(signal) = signals.forever().next() {
             scratch::remove_all();
             // It ends the process as if nobody had watched.
             let _ = emulate_default_handler(signal);
