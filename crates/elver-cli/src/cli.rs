@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use elver_soft::UDP_PORT;
 
-use crate::bench::args::ConnectArgs;
+use crate::bench::args::{ConnectArgs, DataArgs};
 use crate::link::LinkArgs;
 
 const EXAMPLES: &str = "\
@@ -474,6 +474,8 @@ pub(crate) enum Bench {
     Rnic(BenchRnicArgs),
     /// Connecting: VQPs, their rivals and TCP, beside one 8-byte READ.
     Connect(ConnectArgs),
+    /// READ, WRITE and SEND through VQPs, beside plain QPs on the same kind of device.
+    Data(DataArgs),
 }
 
 #[derive(Debug, Args)]

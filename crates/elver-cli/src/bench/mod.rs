@@ -5,6 +5,7 @@ pub(crate) mod args;
 mod baseline;
 mod connect;
 mod contract;
+mod data;
 mod machine;
 mod meet;
 mod node;
@@ -12,6 +13,7 @@ mod rnic;
 mod rows;
 mod sample;
 mod tcp;
+mod vqp_load;
 
 use crate::cli::Bench;
 use crate::exit::Failure;
@@ -21,5 +23,6 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     match bench {
         Bench::Rnic(args) => rnic::run(args),
         Bench::Connect(args) => connect::run(args),
+        Bench::Data(args) => data::run(args),
     }
 }

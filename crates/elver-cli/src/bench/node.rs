@@ -187,6 +187,12 @@ impl Node {
         self.core.poll_completions(self.client, into)
     }
 
+    /// Takes completions that are there.
+    #[inline]
+    pub(crate) fn taken(&mut self, into: &mut [Completion]) -> usize {
+        self.core.poll_completions(self.client, into)
+    }
+
     fn serve_meta(&mut self) -> Result<MetaServer> {
         Ok(self.core.serve_meta(NODES)?)
     }

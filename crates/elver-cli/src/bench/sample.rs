@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
+use crate::perf::Measured;
+
 /// Longest latency that is told apart: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
@@ -48,6 +50,14 @@ impl Sample {
         } else {
             0.0
         }
+    }
+}
+
+impl From<Measured> for Sample {
+    fn from(measured: Measured) -> Sample {
+        let (latency, seconds) = (measured.latency, measured.seconds);
+        let weight = measured.ops.checked_div(latency.len()).unwrap_or(1);
+        Sample { latency, seconds, weight }
     }
 }
 
