@@ -1,0 +1,130 @@
+//! The sockets of the daemon in the file system.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use elver_node::NodeError;
+use elver_node::config::{Config, status_path};
+use elver_portal::Listener;
+use rustix::fs::{FlockOperation, flock};
+use rustix::net::{SocketAddrUnix, getsockname};
+
+use crate::activation;
+
+/// The daemon's sockets.
+pub(crate) struct Door {
+    listener: Listener,
+    status: UnixListener,
+    paths: Paths,
+}
+
+/// Where they are. Dropping it removes the socket that this daemon made.
+pub(crate) struct Paths {
+    socket: PathBuf,
+    /// Held as long as the daemon lives, by a daemon that made its socket itself.
+    lock: Option<File>,
+}
+
+impl Door {
+    /// Takes the socket that was passed, or makes one.
+    pub(crate) fn open(config: &Config) -> anyhow::Result<Door> {
+        let mode = config.socket_mode()?;
+        let (listener, paths) = match activation::take()? {
+            Some(fd) => {
+                let name =
+                    getsockname(&fd).ok().and_then(|name| SocketAddrUnix::try_from(name).ok());
+                let path = name
+                    .as_ref()
+                    .and_then(|name| name.path_bytes())
+                    .map(|bytes| PathBuf::from(std::ffi::OsStr::from_bytes(bytes)));
+                let socket = path.unwrap_or_else(|| config.socket_path());
+                let refused = |reason| NodeError::Socket { path: socket.clone(), reason };
+                let listener = Listener::from_fd(fd).map_err(refused)?;
+                (listener, Paths { socket, lock: None })
+            }
+            None => bind(config.socket_path(), mode)?,
+        };
+        let path = paths.status();
+        let refused = |reason| NodeError::Socket { path: path.clone(), reason };
+        remove(&path).map_err(refused)?;
+        let status = UnixListener::bind(&path).map_err(refused)?;
+        fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(refused)?;
+        Ok(Door { listener, status, paths })
+    }
+
+    pub(crate) fn split(self) -> (Listener, UnixListener, Paths) {
+        (self.listener, self.status, self.paths)
+    }
+}
+
+impl Paths {
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub(crate) fn status(&self) -> PathBuf {
+        status_path(&self.socket)
+    }
+}
+
+impl Drop for Paths {
+    fn drop(&mut self) {
+        if self.lock.is_some() {
+            // Somebody may have tidied up already. The lock's file stays: to remove it would let
+            // two daemons hold two files of its name.
+            let _ = fs::remove_file(&self.socket);
+        }
+    }
+}
+
+/// Makes the socket. One that a dead daemon left is replaced, a living one's is not: the lock
+/// beside it tells, since it goes with its holder however that ends.
+fn bind(socket: PathBuf, mode: u32) -> Result<(Listener, Paths), NodeError> {
+    let refused = |reason| NodeError::Socket { path: socket.clone(), reason };
+    if let Some(directory) = socket.parent() {
+        directory_for_all(directory).map_err(refused)?;
+    }
+    let mut lock_path = socket.clone().into_os_string();
+    lock_path.push(".lock");
+    let mut options = OpenOptions::new();
+    let lock = options.write(true).create(true).truncate(false).mode(0o600).open(lock_path);
+    let lock = lock.map_err(refused)?;
+    match flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(NodeError::Taken { path: socket }),
+        Err(error) => return Err(refused(error.into())),
+    }
+    remove(&socket).map_err(refused)?;
+    let listener = Listener::bind(&socket).map_err(refused)?;
+    fs::set_permissions(&socket, Permissions::from_mode(mode)).map_err(refused)?;
+    Ok((listener, Paths { socket, lock: Some(lock) }))
+}
+
+/// Makes the directory if it is not there. Others must get through it to the socket, and must not
+/// be able to put another in its place.
+fn directory_for_all(directory: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o755).create(directory) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let metadata = fs::metadata(directory)?;
+    let ours = metadata.uid() == rustix::process::geteuid().as_raw();
+    // The counters of a device, which root's processes publish there, make it for root alone.
+    if ours && directory == Path::new("/run/elver") && metadata.mode() & 0o055 != 0o055 {
+        fs::set_permissions(directory, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

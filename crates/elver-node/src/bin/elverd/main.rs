@@ -1,0 +1,132 @@
+//! `elverd`, the daemon of an Elver node.
+
+mod activation;
+mod door;
+mod notify;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use clap::Parser;
+use elver_node::config::{Config, DEFAULT_FILE};
+use elver_node::{Node, Observer};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::door::Door;
+
+/// Read if no other is named and it is there.
+const CONFIG_FILE: &str = "/etc/elver/elverd.toml";
+
+/// The daemon of an Elver node: it owns a software RNIC and gives processes RDMA connections in
+/// about a microsecond, over shared memory.
+///
+/// It needs no privileges. Processes find it by its Unix socket: ELVER_SOCKET if that is set, else
+/// `socket.path` of the configuration, else /run/elver/elverd.sock for root and
+/// $XDG_RUNTIME_DIR/elver/elverd.sock for others; a socket that systemd passes goes before all.
+/// Ends at SIGTERM and SIGINT, with exit code 0; 1 means that it failed, 2 that its arguments or
+/// its configuration cannot be.
+#[derive(Debug, Parser)]
+#[command(name = "elverd", version)]
+struct Arguments {
+    /// Configuration; by default /etc/elver/elverd.toml if that is there.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check the configuration and end.
+    #[arg(long)]
+    check: bool,
+    /// Print a commented configuration with all defaults and end.
+    #[arg(long, conflicts_with_all = ["config", "check"])]
+    print_config: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.print_config {
+        print!("{DEFAULT_FILE}");
+        return ExitCode::SUCCESS;
+    }
+    let config = match read(arguments.config) {
+        Ok((config, from)) if arguments.check => {
+            match from {
+                Some(path) => println!("{} is good", path.display()),
+                None => println!("there is no {CONFIG_FILE}: the defaults are good"),
+            }
+            drop(config);
+            return ExitCode::SUCCESS;
+        }
+        Ok((config, _)) => config,
+        Err(error) => {
+            eprintln!("elverd: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
+    match serve(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("elverd: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn read(path: Option<PathBuf>) -> anyhow::Result<(Config, Option<PathBuf>)> {
+    let default = PathBuf::from(CONFIG_FILE);
+    match path.or_else(|| default.exists().then_some(default)) {
+        Some(path) => Ok((Config::read(&path)?, Some(path))),
+        None => Ok((Config::default(), None)),
+    }
+}
+
+fn serve(config: Config) -> anyhow::Result<()> {
+    // From here on a signal ends the daemon as it should end.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot take signals")?;
+    let handle = signals.handle();
+    raise_descriptors();
+    let door = Door::open(&config)?;
+    let mut observer = Observer::new();
+    if let Some(address) = config.metrics_listen()? {
+        observer = observer.with_metrics(address)?;
+    }
+    let metrics = observer.metrics_address();
+    let (listener, status, path) = door.split();
+    let mut node = Node::open(config.clone(), Some(listener))?;
+    let registry = node.registry_address();
+    node.observe(observer.with_status(status, path.status()))?;
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopper = node.stopper(stop.clone());
+    let waiting = std::thread::Builder::new().name("elver-signals".into()).spawn(move || {
+        if signals.forever().next().is_some() {
+            stopper.stop();
+        }
+    })?;
+    let tell = |what: Option<std::net::SocketAddr>| what.map_or("-".into(), |it| it.to_string());
+    println!(
+        "elverd ready address={} socket={} registry={} metrics={}",
+        config.node.address,
+        path.socket().display(),
+        tell(registry),
+        tell(metrics)
+    );
+    notify::send("READY=1");
+    let result = node.run(&stop);
+    notify::send("STOPPING=1");
+    handle.close();
+    // A panic of the thread was reported where it happened.
+    let _ = waiting.join();
+    drop(path);
+    Ok(result?)
+}
+
+/// A session takes a descriptor, and so does a region until it is sent: as many as the system
+/// permits.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // If it is refused, fewer processes find place.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

@@ -1,0 +1,73 @@
+use elver_portal::Violation;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// What the engine has done and seen. Each only grows.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub(crate) struct EngineCounters {
+            $($(#[$doc])* pub(crate) $name: u64,)+
+        }
+
+        impl EngineCounters {
+            /// Every counter by name.
+            pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),+].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Sessions that began.
+    sessions_opened,
+    /// Sessions that ended, however they did.
+    sessions_ended,
+    /// Sessions that ended because the process closed or died.
+    sessions_closed,
+    /// Processes that were turned away: quotas, versions, want of memory.
+    sessions_rejected,
+    /// Processes that connected and said nothing.
+    greetings_missed,
+    /// Connections that could not be accepted, for want of descriptors.
+    accepts_failed,
+    /// Commands.
+    commands,
+    /// Commands that were refused.
+    commands_refused,
+    /// Send WRs taken from rings.
+    sends,
+    /// Receives taken from rings.
+    receives,
+    /// WRs that were refused when they were posted.
+    posts_refused,
+    /// Completions handed out.
+    completions,
+    /// Messages sent to wake a process.
+    wakes,
+    /// Times that the engine slept.
+    sleeps,
+    /// Sessions ended for a head of a ring that cannot be.
+    violations_head,
+    /// For an entry with an impossible length.
+    violations_slots,
+    /// For an entry that was not written whole.
+    violations_torn,
+    /// For an entry of an unknown kind.
+    violations_kind,
+    /// For an entry with an invalid field.
+    violations_field,
+    /// For a message on the socket that has no place there.
+    violations_message,
+}
+
+impl EngineCounters {
+    pub(super) fn violation(&mut self, violation: &Violation) {
+        *match violation {
+            Violation::Head => &mut self.violations_head,
+            Violation::Slots { .. } => &mut self.violations_slots,
+            Violation::Torn => &mut self.violations_torn,
+            Violation::Kind { .. } => &mut self.violations_kind,
+            Violation::Field { .. } => &mut self.violations_field,
+        } += 1;
+    }
+}

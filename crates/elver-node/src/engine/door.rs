@@ -1,0 +1,111 @@
+//! Where processes come in: the listening socket, the epoll that watches all sockets, and shared
+//! memory that was made ready for the next ones.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use elver_portal::{Layout, Listener, NodeEnd, Socket, memfd};
+use rustix::event::epoll;
+use rustix::time::Timespec;
+
+/// What an epoll event is of, if it is not a session.
+pub(super) const LISTENER: u64 = u64::MAX;
+pub(super) const INLET: u64 = u64::MAX - 1;
+
+/// Events that are taken at a turn.
+pub(super) const EVENTS_MAX: usize = 32;
+
+pub(super) struct Door {
+    listener: Option<Listener>,
+    epoll: OwnedFd,
+    spares: Vec<Spare>,
+    spares_max: usize,
+}
+
+/// Shared memory for a session that has none yet.
+pub(super) struct Spare {
+    pub(super) file: OwnedFd,
+    pub(super) end: NodeEnd,
+}
+
+impl Door {
+    pub(super) fn new(
+        listener: Option<Listener>,
+        inlet: BorrowedFd<'_>,
+        spares_max: usize,
+    ) -> io::Result<Door> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let input = epoll::EventFlags::IN;
+        if let Some(listener) = &listener {
+            epoll::add(&epoll, listener, epoll::EventData::new_u64(LISTENER), input)?;
+        }
+        epoll::add(&epoll, inlet, epoll::EventData::new_u64(INLET), input)?;
+        let mut door = Door { listener, epoll, spares: Vec::new(), spares_max };
+        while door.refill()? {}
+        Ok(door)
+    }
+
+    /// Makes one session's memory ready; false if there is enough.
+    pub(super) fn refill(&mut self) -> io::Result<bool> {
+        if self.spares.len() >= self.spares_max {
+            return Ok(false);
+        }
+        self.spares.push(Spare::make(Layout::default())?);
+        Ok(true)
+    }
+
+    /// Whether [`Door::refill`] has something to do.
+    pub(super) fn wants_refill(&self) -> bool {
+        self.spares.len() < self.spares_max
+    }
+
+    /// Shared memory of a layout: ready made if it is the usual one.
+    pub(super) fn memory(&mut self, layout: Layout) -> io::Result<Spare> {
+        if layout == Layout::default()
+            && let Some(spare) = self.spares.pop()
+        {
+            return Ok(spare);
+        }
+        Spare::make(layout)
+    }
+
+    /// Takes a process that waits.
+    pub(super) fn accept(&self) -> io::Result<Option<Socket>> {
+        self.listener.as_ref().map_or(Ok(None), Listener::accept)
+    }
+
+    /// Watches a session's socket.
+    pub(super) fn watch(&self, socket: &Socket, token: u64) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags)?)
+    }
+
+    /// What is ready, without waiting. Returns how many tokens it wrote.
+    pub(super) fn ready(&self, tokens: &mut [u64; EVENTS_MAX]) -> usize {
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&Timespec::default()))
+        else {
+            // Interrupted: what is ready now is ready at the next look.
+            return 0;
+        };
+        for (token, event) in tokens.iter_mut().zip(ready.iter()) {
+            *token = event.data.u64();
+        }
+        ready.len()
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Spare {
+    fn make(layout: Layout) -> io::Result<Spare> {
+        let file = memfd::create("elver-portal", layout.bytes() as u64, memfd::Pages::Small)?;
+        let end = NodeEnd::map(&file, layout)?;
+        Ok(Spare { file, end })
+    }
+}

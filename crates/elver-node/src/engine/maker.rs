@@ -1,0 +1,132 @@
+//! Memory for clients. Small pieces are made at once; a large one takes the kernel long to clear,
+//! so that a thread of its own makes it and gives it back, and no other client notices.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use elver_portal::memfd::{self, HUGE_PAGE, Pages};
+use elver_soft::SoftMemory;
+use elver_verbs::AccessFlags;
+
+use super::notice::{Notice, Outlet};
+
+/// Pieces up to this are made by the engine itself.
+const AT_ONCE_BYTES: u64 = 256 * 1024;
+/// Jobs that may wait.
+const JOBS_MAX: usize = 64;
+const PAGE: u64 = 4_096;
+
+/// What memory is wanted, and by whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order {
+    pub(super) slot: u32,
+    pub(super) serial: u32,
+    pub(super) request: u32,
+    pub(super) len: u64,
+    /// Where the client will map it.
+    pub(super) addr: u64,
+    pub(super) access: AccessFlags,
+    pub(super) huge: bool,
+}
+
+/// An order that was carried out.
+pub(crate) struct Made {
+    pub(super) order: Order,
+    pub(super) result: io::Result<Piece>,
+}
+
+/// Memory that both ends map.
+pub(super) struct Piece {
+    pub(super) file: OwnedFd,
+    pub(super) memory: SoftMemory,
+    /// Bytes of the file.
+    pub(super) bytes: u64,
+}
+
+enum Job {
+    Make(Order),
+    /// Dropping it is the work.
+    Drop(#[allow(dead_code, reason = "it is only dropped")] SoftMemory),
+}
+
+/// The thread that makes large pieces.
+pub(super) struct Maker {
+    jobs: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Maker {
+    pub(super) fn start(outlet: Outlet) -> io::Result<Maker> {
+        let (sender, receiver) = sync_channel(JOBS_MAX);
+        let thread = std::thread::Builder::new()
+            .name("elver-memory".into())
+            .spawn(move || work(&receiver, &outlet))?;
+        Ok(Maker { jobs: Some(sender), thread: Some(thread) })
+    }
+
+    /// Makes what was ordered, at once or later: then [`Notice::Made`] brings it.
+    pub(super) fn make(&self, order: Order) -> io::Result<Option<Piece>> {
+        if order.len <= AT_ONCE_BYTES && !order.huge {
+            return Piece::make(&order).map(Some);
+        }
+        let busy = || io::Error::other("too many large pieces of memory are being made; try again");
+        let jobs = self.jobs.as_ref().ok_or_else(busy)?;
+        jobs.try_send(Job::Make(order)).map_err(|_| busy())?;
+        Ok(None)
+    }
+
+    /// Gives memory back.
+    pub(super) fn give_back(&self, memory: SoftMemory, bytes: u64) {
+        if bytes <= AT_ONCE_BYTES {
+            return;
+        }
+        if let Some(jobs) = &self.jobs {
+            match jobs.try_send(Job::Drop(memory)) {
+                // Then it takes the engine's time.
+                Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Maker {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Piece {
+    fn make(order: &Order) -> io::Result<Piece> {
+        if order.huge
+            && let Ok(piece) = Piece::of(order.len, HUGE_PAGE, Pages::Huge)
+        {
+            return Ok(piece);
+        }
+        Piece::of(order.len, PAGE, Pages::Small)
+    }
+
+    fn of(len: u64, page: u64, pages: Pages) -> io::Result<Piece> {
+        let bytes = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
+        let file = memfd::create("elver-mr", bytes, pages)?;
+        // Huge pages are mapped and unmapped as wholes.
+        let mapped = if pages == Pages::Huge { bytes } else { len.max(1) };
+        let memory = SoftMemory::map_file(file.as_fd(), mapped).map_err(io::Error::other)?;
+        Ok(Piece { file, memory, bytes })
+    }
+}
+
+fn work(jobs: &Receiver<Job>, outlet: &Outlet) {
+    while let Ok(job) = jobs.recv() {
+        if let Job::Make(order) = job {
+            let made = Made { order, result: Piece::make(&order) };
+            // Without an engine nobody waits for it.
+            let _ = outlet.send(Notice::Made(made));
+        }
+    }
+}

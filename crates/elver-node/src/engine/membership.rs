@@ -1,0 +1,49 @@
+use elver_core::{Core, MetaServer, NodeRecord};
+use elver_verbs::{Device, Gid, Time};
+use rustc_hash::FxHashSet;
+
+use crate::registry::News;
+
+/// Carries the registry's news into the core.
+#[derive(Debug, Default)]
+pub(super) struct Membership {
+    /// Peers that a list which has begun has not named yet.
+    unnamed: FxHashSet<Gid>,
+    pub(super) servers: Vec<MetaServer>,
+    /// Meta servers that have this node in their table.
+    pub(super) registered: usize,
+}
+
+impl Membership {
+    pub(super) fn take<D: Device>(&mut self, news: News, core: &mut Core<D>, now: Time) {
+        match news {
+            News::MetaServers(servers) => {
+                core.set_meta_servers(&servers, now);
+                self.servers = servers;
+            }
+            News::Registered { servers } => self.registered = servers,
+            News::Node { gid, record } => self.node(gid, record, core, now),
+            News::ListBegin => self.unnamed = core.peers().map(|peer| peer.gid).collect(),
+            News::ListEnd { complete } => {
+                let gone = std::mem::take(&mut self.unnamed);
+                let own = core.gid();
+                for gid in gone.into_iter().filter(|gid| complete && *gid != own) {
+                    core.node_changed(gid, None, now);
+                }
+            }
+        }
+    }
+
+    fn node<D: Device>(
+        &mut self,
+        gid: Gid,
+        record: Option<NodeRecord>,
+        core: &mut Core<D>,
+        now: Time,
+    ) {
+        self.unnamed.remove(&gid);
+        if gid != core.gid() {
+            core.node_changed(gid, record, now);
+        }
+    }
+}

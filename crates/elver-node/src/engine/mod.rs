@@ -1,0 +1,391 @@
+//! The engine: the one thread that owns the device, the core and all sessions.
+//!
+//! A round ([`Engine::poll`]) drives the core, hands out what it completed, takes what active
+//! sessions have put into their rings, and now and then looks at the sockets. A session that was
+//! silent for a while is not looked at until it sends a message to say that there is something:
+//! what a round costs depends on the sessions that do something, and on nothing else.
+//!
+//! While there is nothing to do the engine spins, or yields, for a time and then sleeps
+//! ([`Engine::rest`]); a packet, a session's message, a new process or a [`Notice`] wakes it.
+
+mod counters;
+mod door;
+mod maker;
+mod membership;
+mod notice;
+mod quota;
+mod requests;
+mod session;
+mod sessions;
+mod translate;
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use elver_core::{Completion, Core, Event};
+use elver_portal::{Answer, Layout, Listener, Scratch, Violation};
+use elver_soft::SoftDevice;
+use elver_verbs::Time;
+
+pub(crate) use counters::EngineCounters;
+pub(crate) use notice::{Inlet, Notice, Outlet, channel};
+
+use self::door::{Door, EVENTS_MAX, INLET, LISTENER};
+use self::maker::Maker;
+use self::membership::Membership;
+use self::session::Owed;
+use self::sessions::{End, Sessions};
+use crate::NodeError;
+use crate::clock::now;
+use crate::config::Config;
+use crate::status::Status;
+
+/// Looks at the sessions' rings for one at the device, while nothing happens: a look at the device
+/// is a system call.
+const LOOKS: u32 = 8;
+/// Time between two looks at the sockets, while awake.
+const SOCKETS_NS: u64 = 5_000;
+/// Time between two rounds of tidying.
+const TIDY_NS: u64 = 200_000;
+/// Processes that are let in at a look.
+const ACCEPTS_MAX: usize = 16;
+/// Completions that are handed to a session at a turn.
+const COMPLETIONS_MAX: usize = 64;
+/// Events for clients that are none of the engine's sessions; older ones give way.
+const EVENTS_KEPT_MAX: usize = 4_096;
+/// The longest sleep while something must be looked at that nobody tells of: a session that takes
+/// its completions, the end of a lease.
+const SLEEP_NS_WATCHFUL: u64 = 1_000_000;
+
+pub(crate) struct Engine {
+    core: Core<SoftDevice>,
+    config: Config,
+    sessions: Sessions,
+    door: Door,
+    membership: Membership,
+    scratch: Scratch,
+    completions: Vec<Completion>,
+    /// Events of clients that the node's owner opened.
+    events: VecDeque<Event>,
+    counters: EngineCounters,
+    looked_at: Time,
+    tidied_at: Time,
+    // The maker's thread may wait for room in the inlet, which must go first.
+    inlet: Inlet,
+    maker: Maker,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        core: Core<SoftDevice>,
+        config: Config,
+        listener: Option<Listener>,
+        inlet: Inlet,
+        outlet: Outlet,
+    ) -> Result<Engine, NodeError> {
+        let system = |call| move |reason| NodeError::System { call, reason };
+        let spares = config.socket.spare_sessions as usize;
+        let door =
+            Door::new(listener, inlet.as_fd(), spares).map_err(system("preparing sessions"))?;
+        let maker = Maker::start(outlet).map_err(system("starting a thread"))?;
+        let most = Layout {
+            command_slots: config.socket.command_slots,
+            receive_slots: config.socket.receive_slots,
+            completion_slots: config.socket.completion_slots,
+        };
+        let sessions = Sessions::new(config.quota.clone(), most);
+        let none = Completion {
+            vqp: elver_core::VqpId(0),
+            source: None,
+            wc: translate::refused_wc(
+                0,
+                0,
+                elver_verbs::WcOpcode::Send,
+                &elver_verbs::PostError::UsesSrq,
+            ),
+        };
+        Ok(Engine {
+            core,
+            config,
+            sessions,
+            door,
+            membership: Membership::default(),
+            scratch: Scratch::default(),
+            completions: vec![none; COMPLETIONS_MAX],
+            events: VecDeque::new(),
+            counters: EngineCounters::default(),
+            looked_at: Time::ZERO,
+            tidied_at: Time::ZERO,
+            inlet,
+            maker,
+        })
+    }
+
+    pub(crate) fn core(&mut self) -> &mut Core<SoftDevice> {
+        &mut self.core
+    }
+
+    /// Takes an event of a client that is none of the engine's sessions.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// One round; whether anything happened.
+    #[inline]
+    pub(crate) fn poll(&mut self) -> bool {
+        let now = now();
+        let mut busy = self.core.poll(now);
+        busy |= self.tell(now);
+        // What came in is answered before the device is asked again.
+        let looks = if busy { 1 } else { LOOKS };
+        for _ in 0..looks {
+            if self.serve(now) {
+                busy = true;
+                self.tell(now);
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        if now.ns_since(self.looked_at) >= SOCKETS_NS {
+            busy |= self.look(now);
+        }
+        while let Some(notice) = self.inlet.next() {
+            self.heed(notice, now);
+            busy = true;
+        }
+        if now.ns_since(self.tidied_at) >= TIDY_NS {
+            self.tidy(now);
+        }
+        if busy {
+            self.wake_clients();
+        }
+        busy
+    }
+
+    /// Sleeps until there is something to do, at most so long. Returns at once if there is already.
+    pub(crate) fn rest(&mut self, at_most: Duration) -> Result<(), NodeError> {
+        let now = now();
+        if self.door.wants_refill() {
+            // Nobody waits now. Without memory the next process that comes is told.
+            let _ = self.door.refill();
+            return Ok(());
+        }
+        if !self.sessions.all_sleep() {
+            return Ok(());
+        }
+        let mut wait = at_most;
+        if let Some(due) = self.core.poll_timeout() {
+            wait = wait.min(Duration::from_nanos(due.ns_since(now)));
+        }
+        if self.sessions.needs_watching() {
+            wait = wait.min(Duration::from_nanos(SLEEP_NS_WATCHFUL));
+        }
+        self.counters.sleeps += 1;
+        let slept = self.core.device().wait_beside(wait, Some(self.door.as_fd()));
+        slept.map_err(NodeError::Device)?;
+        // So that the next round looks at the sockets.
+        self.looked_at = Time::ZERO;
+        Ok(())
+    }
+
+    /// Hands out completions and events.
+    #[inline]
+    fn tell(&mut self, now: Time) -> bool {
+        let mut told = false;
+        while let Some(client) = self.core.poll_ready() {
+            told = true;
+            if let Some(slot) = self.sessions.of_client(client) {
+                self.hand_out(slot, now);
+            }
+        }
+        while let Some(event) = self.core.poll_event() {
+            told = true;
+            self.report(event, now);
+        }
+        told
+    }
+
+    /// Hands a session's completions out, as many as there is room for.
+    fn hand_out(&mut self, slot: u32, now: Time) {
+        let Some(open) = self.sessions.open(slot) else { return };
+        let result = loop {
+            let room = match open.completions_room() {
+                Ok(room) => room.min(COMPLETIONS_MAX),
+                Err(violation) => break Err(violation),
+            };
+            open.stalled = room == 0;
+            if room == 0 {
+                break Ok(());
+            }
+            let count = self.core.poll_completions(open.client, &mut self.completions[..room]);
+            self.counters.completions += count as u64;
+            let mut result = Ok(());
+            for completion in &self.completions[..count] {
+                let owed = Owed::Completion(translate::completion(completion));
+                result = result.and(open.reply(owed));
+            }
+            if result.is_err() || count < room {
+                break result;
+            }
+        };
+        self.sessions.activate(slot, now);
+        self.settle(slot, result, now);
+    }
+
+    /// Tells a session of an event.
+    fn report(&mut self, event: Event, now: Time) {
+        let client = match &event {
+            Event::Connected { client, .. }
+            | Event::Warmed { client, .. }
+            | Event::Deregistered { client, .. }
+            | Event::Failed { client, .. } => *client,
+        };
+        let Some(slot) = self.sessions.of_client(client) else {
+            if self.sessions.is_foreign(client) {
+                if self.events.len() == EVENTS_KEPT_MAX {
+                    self.events.pop_front();
+                }
+                self.events.push_back(event);
+            }
+            return;
+        };
+        let result = match event {
+            Event::Connected { token, result, .. } => {
+                let via = result.map(|via| Answer::Connected(translate::via(via)));
+                self.sessions.answer_later(slot, token as u32, via.map_err(Into::into))
+            }
+            Event::Warmed { token, ready, failed, .. } => {
+                let answer = Answer::Warmed { ready, failed };
+                self.sessions.answer_later(slot, token as u32, Ok(answer))
+            }
+            Event::Deregistered { token, .. } => {
+                self.sessions.region_gone(slot, token as u32, &self.maker);
+                self.sessions.answer_later(slot, token as u32, Ok(Answer::Done))
+            }
+            Event::Failed { vqp, cause, .. } => {
+                self.sessions.reply(slot, Owed::Failed { vqp: vqp.0, cause: cause.into() })
+            }
+        };
+        self.sessions.activate(slot, now);
+        self.settle(slot, result, now);
+    }
+
+    /// Takes what active sessions have put in.
+    #[inline]
+    fn serve(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        let mut index = 0;
+        while let Some(slot) = self.sessions.active(index) {
+            index += 1;
+            let Some(open) = self.sessions.open(slot) else { continue };
+            if !open.owes() && !open.stalled && open.end.is_idle() {
+                continue;
+            }
+            busy |= self.serve_one(slot, now);
+        }
+        busy
+    }
+
+    /// Looks at the sockets: new processes, messages, the ends of sessions.
+    #[cold]
+    fn look(&mut self, now: Time) -> bool {
+        self.looked_at = now;
+        let mut tokens = [0; EVENTS_MAX];
+        let count = self.door.ready(&mut tokens);
+        for &token in &tokens[..count] {
+            match token {
+                LISTENER => self.accept(now),
+                INLET => self.inlet.hush(),
+                token => self.attend(token, now),
+            }
+        }
+        count > 0
+    }
+
+    fn accept(&mut self, now: Time) {
+        for _ in 0..ACCEPTS_MAX {
+            match self.door.accept() {
+                Ok(Some(socket)) => self.admit(socket, now),
+                Ok(None) => return,
+                Err(_) => {
+                    // Out of descriptors: who waits is let in when a session has ended.
+                    self.counters.accepts_failed += 1;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn heed(&mut self, notice: Notice, now: Time) {
+        match notice {
+            Notice::News(news) => self.membership.take(news, &mut self.core, now),
+            Notice::Put { gid, record, answer } => {
+                let put = self.core.meta_put(gid, record).map_err(|error| error.to_string());
+                // Who asked may have given up.
+                let _ = answer.try_send(put);
+            }
+            Notice::Remove { gid } => {
+                self.core.meta_remove(gid);
+            }
+            Notice::Status { answer } => {
+                let _ = answer.try_send(self.status());
+            }
+            Notice::Adopt { socket } => self.admit(socket, now),
+            Notice::Made(made) => self.deliver(made, now),
+        }
+    }
+
+    /// What is done now and then: silent sessions are put to rest, and ended ones forgotten.
+    #[cold]
+    fn tidy(&mut self, now: Time) {
+        self.tidied_at = now;
+        let idle_ns = self.config.engine.session_idle_us.saturating_mul(1_000);
+        self.sessions.rest_idle(idle_ns, now);
+        let core = &self.core;
+        let gone = self.sessions.forget_gone(|client| core.client_is_gone(client), &self.maker);
+        for slot in gone {
+            let result = self.sessions.say_goodbye(slot);
+            self.sessions.activate(slot, now);
+            self.settle(slot, result, now);
+        }
+        for slot in self.sessions.silent(now) {
+            self.counters.greetings_missed += 1;
+            self.end(slot, End::Rejected, now);
+        }
+    }
+
+    /// Ends a session that broke a rule.
+    fn settle(&mut self, slot: u32, result: Result<(), Violation>, now: Time) {
+        if let Err(violation) = result {
+            self.counters.violation(&violation);
+            self.end(slot, End::Violation, now);
+        }
+    }
+
+    /// Ends a session: its process is gone, or must go.
+    fn end(&mut self, slot: u32, how: End, now: Time) {
+        if let Some(client) = self.sessions.end(slot, how, &mut self.counters) {
+            self.core.client_close(client, now);
+        }
+    }
+
+    /// Wakes the processes that sleep and have something to take.
+    fn wake_clients(&mut self) {
+        self.counters.wakes += self.sessions.wake();
+    }
+
+    /// How the node is.
+    pub(crate) fn status(&mut self) -> Status {
+        let mut status = Status::of(&self.core);
+        let by_name = |(name, value): (&str, u64)| (name.to_string(), value);
+        status.engine = self.counters.iter().map(by_name).collect();
+        status.device = self.core.device().counters().iter().map(by_name).collect();
+        status.meta_servers =
+            self.membership.servers.iter().map(|server| server.gid.to_ip()).collect();
+        status.registered = self.membership.registered as u32;
+        status.sessions = self.sessions.describe();
+        status.users = self.sessions.users();
+        status
+    }
+}

@@ -1,0 +1,493 @@
+//! What processes ask for: to be let in, commands, posts.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use elver_core::{ClientLimits, Core, VqpId};
+use elver_portal::{
+    Answer, Command, Layout, Limits, Message, Received, Receives, RefusalCode, Request, Socket,
+    Violation, Welcome,
+};
+use elver_soft::{ProcessMemory, SoftDevice, SoftMemory};
+use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::Engine;
+use super::maker::{Made, Maker, Order, Piece};
+use super::quota::{Quotas, Usage};
+use super::session::{Open, Owed, Region, Session};
+use super::sessions::End;
+use super::translate::{self, Refused};
+
+/// Requests that are taken from a session at a turn.
+const REQUESTS_MAX: usize = 64;
+/// Commands of a session whose answer is to come.
+const PENDING_MAX: u32 = 65_536;
+/// Processes beyond the number of sessions that may be about to say hello.
+const GREETINGS_MAX: usize = 64;
+/// Messages that are read from a session's socket at a look.
+const MESSAGES_MAX: usize = 4;
+
+/// What a command comes to: an answer now, or later.
+type Outcome = Result<Option<Answer<'static>>, Refused>;
+
+impl Engine {
+    /// A process connected.
+    pub(super) fn admit(&mut self, socket: Socket, now: Time) {
+        let Ok(peer) = socket.peer() else {
+            self.counters.sessions_rejected += 1;
+            return;
+        };
+        // Who is too much is told so when it has said hello: before, it would not hear.
+        if self.sessions.len() >= self.config.quota.sessions_total as usize + GREETINGS_MAX {
+            self.counters.sessions_rejected += 1;
+            return;
+        }
+        let (slot, token) = self.sessions.insert(socket, peer, now);
+        let watched = self.sessions.get(slot).map(|one| self.door.watch(&one.socket, token));
+        if !matches!(watched, Some(Ok(()))) {
+            return self.end(slot, End::Rejected, now);
+        }
+        // Its hello is often there already.
+        self.attend(token, now);
+    }
+
+    /// Reads what a session's socket has.
+    pub(super) fn attend(&mut self, token: u64, now: Time) {
+        for _ in 0..MESSAGES_MAX {
+            let Some(slot) = self.sessions.of_token(token) else { return };
+            let Some(session) = self.sessions.get(slot) else { return };
+            let begun = session.open.is_some();
+            match session.socket.receive(false) {
+                Ok(Received::Nothing) => return,
+                Ok(Received::Message(Message::Hello { layout }, _)) if !begun => {
+                    self.welcome(slot, layout, now);
+                }
+                Ok(Received::Message(Message::Wake, _)) if begun => {
+                    self.sessions.activate(slot, now);
+                }
+                Ok(Received::Message(..)) => {
+                    self.counters.violations_message += 1;
+                    self.end(slot, End::Violation, now);
+                }
+                Ok(Received::Invalid(error)) => {
+                    self.counters.violations_message += 1;
+                    let text = error.to_string();
+                    let _ = session.socket.send(&Message::Rejected { text }, None);
+                    self.end(slot, End::Violation, now);
+                }
+                Ok(Received::Closed) | Err(_) => self.end(slot, End::Closed, now),
+            }
+        }
+    }
+
+    /// A process said hello.
+    fn welcome(&mut self, slot: u32, layout: Layout, now: Time) {
+        match self.begin(slot, layout, now) {
+            Ok(()) => {
+                self.counters.sessions_opened += 1;
+                self.sessions.activate(slot, now);
+            }
+            Err(refused) => {
+                if let Some(session) = self.sessions.get(slot) {
+                    let text = refused.text;
+                    let _ = session.socket.send(&Message::Rejected { text }, None);
+                }
+                self.end(slot, End::Rejected, now);
+            }
+        }
+    }
+
+    fn begin(&mut self, slot: u32, wanted: Layout, now: Time) -> Result<(), Refused> {
+        let quota = &self.sessions.limits;
+        let total = quota.sessions_total;
+        if self.sessions.begun() >= total as usize {
+            let text = format!(
+                "the node has {total} sessions already; end some or raise `quota.sessions_total` \
+                 of elverd"
+            );
+            return Err(Refused::new(RefusalCode::Limit, text));
+        }
+        let layout = wanted.granted(self.sessions.most);
+        let spare = self.door.memory(layout)?;
+        let limits = ClientLimits {
+            vqps: quota.session_vqps,
+            mrs: quota.session_mrs,
+            completions: quota.session_completions,
+        };
+        let alloc_bytes = quota.bytes;
+        let message_bytes = u64::from(self.core.device().query_port().max_msg_sz);
+        let pool = &self.config.pool;
+        let welcome = Welcome {
+            layout,
+            gid: self.core.gid(),
+            limits: Limits {
+                max_sge: pool.max_sge,
+                max_inline: pool.max_inline,
+                max_vqp_wr: pool.max_vqp_wr,
+                vqps: limits.vqps,
+                mrs: limits.mrs,
+                completions: limits.completions,
+                message_bytes,
+                alloc_bytes,
+            },
+        };
+        let client = self.core.client_open(limits)?;
+        if let Err(refused) = self.sessions.begin(slot, Open::new(client, spare.end, now)) {
+            self.core.client_close(client, now);
+            return Err(refused);
+        }
+        let Some(session) = self.sessions.get(slot) else { return Ok(()) };
+        session.socket.send(&Message::Welcome(welcome), Some(spare.file.as_fd()))?;
+        Ok(())
+    }
+
+    /// Takes what a session has put in, up to a bound; whether there was anything.
+    #[inline]
+    pub(super) fn serve_one(&mut self, slot: u32, now: Time) -> bool {
+        let result = self.serve_rings(slot, now);
+        let busy = !matches!(result, Ok(false));
+        self.settle(slot, result.map(|_| ()), now);
+        busy
+    }
+
+    #[inline]
+    fn serve_rings(&mut self, slot: u32, now: Time) -> Result<bool, Violation> {
+        let Some(open) = self.sessions.open(slot) else { return Ok(false) };
+        open.repay()?;
+        if open.owes() {
+            return Ok(open.touched);
+        }
+        if open.stalled {
+            if open.completions_room()? == 0 {
+                return Ok(false);
+            }
+            self.hand_out(slot, now);
+        }
+        let Engine { core, sessions, scratch, counters, maker, .. } = self;
+        let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return Ok(true) };
+        let Session { socket, peer, serial, open: Some(open), .. } = session else {
+            return Ok(true);
+        };
+        if open.goodbye.is_some() {
+            return Ok(false);
+        }
+        open.last = now;
+        let mut busy = false;
+        for _ in 0..REQUESTS_MAX {
+            if open.owes() {
+                break;
+            }
+            let Some(Receives { vqp, wrs }) = open.end.next_receives(scratch)? else { break };
+            busy = true;
+            counters.receives += wrs.len() as u64;
+            let mut refused = Vec::new();
+            wrs.with(|wrs| {
+                let mut rest = wrs;
+                while let Err((done, error)) = core.post_recv(open.client, VqpId(vqp), rest, now) {
+                    refused.push((rest[done].wr_id, error));
+                    rest = &rest[done + 1..];
+                    if rest.is_empty() {
+                        break;
+                    }
+                }
+            });
+            counters.posts_refused += refused.len() as u64;
+            for (wr_id, error) in refused {
+                open.refuse_wr(vqp, wr_id, WcOpcode::Recv, &error)?;
+            }
+        }
+        let mut goodbye = None;
+        for _ in 0..REQUESTS_MAX {
+            if open.owes() {
+                break;
+            }
+            let Some(request) = open.end.next_request(scratch)? else { break };
+            busy = true;
+            match request {
+                Request::Sends { vqp, wrs } => {
+                    counters.sends += wrs.len() as u64;
+                    let mut refused = Vec::new();
+                    wrs.with(|wrs| {
+                        let mut rest = wrs;
+                        while let Err((done, error)) =
+                            core.post_send(open.client, VqpId(vqp), rest, now)
+                        {
+                            let wr = &rest[done];
+                            refused.push((wr.wr_id, translate::wc_opcode(&wr.op), error));
+                            rest = &rest[done + 1..];
+                            if rest.is_empty() {
+                                break;
+                            }
+                        }
+                    });
+                    counters.posts_refused += refused.len() as u64;
+                    for (wr_id, opcode, error) in refused {
+                        open.refuse_wr(vqp, wr_id, opcode, &error)?;
+                    }
+                }
+                Request::Command { request, command: Command::Goodbye } => {
+                    goodbye = Some((open.client, request));
+                    break;
+                }
+                Request::Command { request, command } => {
+                    counters.commands += 1;
+                    let mut desk = Desk {
+                        core,
+                        quotas,
+                        maker,
+                        socket,
+                        open,
+                        pid: peer.pid,
+                        uid: peer.uid,
+                        slot,
+                        serial: *serial,
+                        request,
+                        now,
+                    };
+                    let outcome = desk.command(command);
+                    match outcome {
+                        Ok(Some(answer)) => open.reply(Owed::Answer { request, answer })?,
+                        Ok(None) => open.pending += 1,
+                        Err(refused) => {
+                            counters.commands_refused += 1;
+                            open.reply(Owed::Refused { request, refused })?;
+                        }
+                    }
+                }
+            }
+        }
+        if let Some((client, request)) = goodbye {
+            core.client_close(client, now);
+            sessions.leave(slot, request);
+        }
+        Ok(busy)
+    }
+
+    /// Large memory that a session asked for has been made.
+    pub(super) fn deliver(&mut self, made: Made, now: Time) {
+        let Made { order, result } = made;
+        let token = u64::from(order.serial) << 32 | u64::from(order.slot);
+        let Some(slot) = self.sessions.of_token(token) else {
+            // The process died meanwhile; what it had asked for is counted no more.
+            if let Ok(piece) = result {
+                self.maker.give_back(piece.memory, piece.bytes);
+            }
+            return;
+        };
+        let Engine { core, sessions, counters, .. } = self;
+        let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return };
+        let Session { socket, peer, open: Some(open), .. } = session else { return };
+        let (request, uid) = (order.request, peer.uid);
+        let reserved = open.leaving.remove(&request).map_or(Usage::default(), |one| one.usage);
+        let outcome = result
+            .map_err(NotHanded::from)
+            .and_then(|piece| hand_over(core, socket, open, &order, piece, reserved))
+            .map_err(|NotHanded { refused, kept }| {
+                counters.commands_refused += 1;
+                if !kept {
+                    quotas.give_back(uid, reserved);
+                }
+                refused
+            });
+        let result = sessions.answer_later(slot, request, outcome);
+        self.sessions.activate(slot, now);
+        self.settle(slot, result, now);
+    }
+}
+
+impl Open {
+    /// Completes a WR that was refused. It comes at once, ahead of what is still in flight.
+    #[cold]
+    fn refuse_wr(
+        &mut self,
+        vqp: u32,
+        wr_id: u64,
+        opcode: WcOpcode,
+        error: &PostError,
+    ) -> Result<(), Violation> {
+        let wc = translate::refused_wc(vqp, wr_id, opcode, error);
+        self.reply(Owed::Completion(elver_portal::Completion { vqp, source: None, wc }))
+    }
+}
+
+/// Where one command of one session is dealt with.
+struct Desk<'a> {
+    core: &'a mut Core<SoftDevice>,
+    quotas: &'a mut Quotas,
+    maker: &'a Maker,
+    socket: &'a Socket,
+    open: &'a mut Open,
+    pid: i32,
+    uid: u32,
+    slot: u32,
+    serial: u32,
+    request: u32,
+    now: Time,
+}
+
+impl Desk<'_> {
+    fn command(&mut self, command: Command<'_>) -> Outcome {
+        let (client, now) = (self.open.client, self.now);
+        if self.open.pending >= PENDING_MAX {
+            let text = format!("{PENDING_MAX} commands wait for their answer already");
+            return Err(Refused::new(RefusalCode::Busy, text));
+        }
+        let token = u64::from(self.request);
+        match command {
+            Command::CreateVqp(options) => self.create_vqp(options),
+            Command::DestroyVqp { vqp } => {
+                self.core.vqp_destroy(client, VqpId(vqp), now)?;
+                if self.open.vqps.remove(&vqp) {
+                    self.quotas.give_back(self.uid, Usage::VQP);
+                }
+                Ok(Some(Answer::Done))
+            }
+            Command::Bind { vqp, port } => {
+                Ok(Some(Answer::Port(self.core.qbind(client, VqpId(vqp), port)?)))
+            }
+            Command::Connect { vqp, gid, port, options } => {
+                let options = translate::connect_options(options);
+                let via = self.core.qconnect(client, VqpId(vqp), gid, port, options, token, now)?;
+                Ok(via.map(|via| Answer::Connected(translate::via(via))))
+            }
+            Command::Warm { gids } => self.warm(gids, token),
+            Command::AllocMr { len, addr, access, huge } => self.alloc(len, addr, access, huge),
+            Command::RegisterMr { addr, len, access } => self.register(addr, len, access),
+            Command::DeregisterMr { lkey } => self.deregister(lkey, token),
+            Command::QueryVqp { vqp } => {
+                let info = self.core.vqp_info(client, VqpId(vqp))?;
+                Ok(Some(Answer::Info(translate::vqp_info(&info))))
+            }
+            Command::Goodbye => {
+                Err(Refused::new(RefusalCode::State, "the session has said goodbye already"))
+            }
+        }
+    }
+
+    fn create_vqp(&mut self, options: elver_portal::VqpOptions) -> Outcome {
+        self.quotas.take(self.uid, Usage::VQP)?;
+        match self.core.vqp_create(self.open.client, translate::vqp_init(options)) {
+            Ok(VqpId(vqp)) => {
+                self.open.vqps.insert(vqp);
+                Ok(Some(Answer::Vqp(vqp)))
+            }
+            Err(error) => {
+                self.quotas.give_back(self.uid, Usage::VQP);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn warm(&mut self, gids: &[Gid], token: u64) -> Outcome {
+        self.core.warm(self.open.client, gids, token, self.now)?;
+        Ok(None)
+    }
+
+    fn alloc(&mut self, len: u64, addr: u64, access: AccessFlags, huge: bool) -> Outcome {
+        self.fresh_request()?;
+        let (slot, serial, request) = (self.slot, self.serial, self.request);
+        let order = Order { slot, serial, request, len, addr, access, huge };
+        let usage = Usage::region(len);
+        self.quotas.take(self.uid, usage)?;
+        let made = self.maker.make(order).map_err(NotHanded::from).and_then(|made| match made {
+            Some(piece) => {
+                hand_over(self.core, self.socket, self.open, &order, piece, usage).map(Some)
+            }
+            None => {
+                // Among what is leaving, so that it counts if the process dies now.
+                self.open.leaving.insert(request, Region { usage, memory: None });
+                Ok(None)
+            }
+        });
+        made.map_err(|NotHanded { refused, kept }| {
+            if !kept {
+                self.quotas.give_back(self.uid, usage);
+            }
+            refused
+        })
+    }
+
+    fn register(&mut self, addr: u64, len: u64, access: AccessFlags) -> Outcome {
+        let process = match &self.open.process {
+            Some(process) => process.clone(),
+            None => self.open.process.insert(self.process()?).clone(),
+        };
+        let memory = SoftMemory::of_process(process, addr, len)?;
+        let usage = Usage::region(0);
+        self.quotas.take(self.uid, usage)?;
+        match self.core.reg_mr(self.open.client, memory, Some(addr), access) {
+            Ok(info) => {
+                self.open.regions.insert(info.lkey, Region { usage, memory: None });
+                Ok(Some(Answer::Mr { lkey: info.lkey, rkey: info.rkey, file_bytes: 0 }))
+            }
+            Err(error) => {
+                self.quotas.give_back(self.uid, usage);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn process(&self) -> Result<Arc<ProcessMemory>, Refused> {
+        let pid = Pid::from_raw(self.pid).ok_or_else(|| {
+            let text =
+                "the process is none that the node can see: it runs in another PID namespace";
+            Refused::new(RefusalCode::Permission, text)
+        })?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(std::io::Error::from)?;
+        Ok(Arc::new(ProcessMemory::open(self.pid, self.uid, pidfd)?))
+    }
+
+    fn deregister(&mut self, lkey: u32, token: u64) -> Outcome {
+        self.fresh_request()?;
+        self.core.dereg_mr(self.open.client, lkey, token, self.now)?;
+        if let Some(region) = self.open.regions.remove(&lkey) {
+            self.open.leaving.insert(self.request, region);
+        }
+        Ok(None)
+    }
+
+    /// Two commands that wait must not have one number, or one would take the other's place.
+    fn fresh_request(&self) -> Result<(), Refused> {
+        if self.open.leaving.contains_key(&self.request) {
+            let text = format!("a command of number {} waits already", self.request);
+            return Err(Refused::new(RefusalCode::State, text));
+        }
+        Ok(())
+    }
+}
+
+/// Registers memory that was made, and sends its file. `usage` is taken from the user's quota
+/// already.
+fn hand_over(
+    core: &mut Core<SoftDevice>,
+    socket: &Socket,
+    open: &mut Open,
+    order: &Order,
+    piece: Piece,
+    usage: Usage,
+) -> Result<Answer<'static>, NotHanded> {
+    let memory = piece.memory.clone();
+    let info = core
+        .reg_mr(open.client, memory, Some(order.addr), order.access)
+        .map_err(|error| NotHanded { refused: error.into(), kept: false })?;
+    open.regions.insert(info.lkey, Region { usage, memory: Some(piece.memory) });
+    let message = Message::Memory { request: order.request };
+    // A client that does not read its socket keeps the region, unusable, until it ends.
+    socket
+        .send(&message, Some(piece.file.as_fd()))
+        .map_err(|error| NotHanded { refused: error.into(), kept: true })?;
+    Ok(Answer::Mr { lkey: info.lkey, rkey: info.rkey, file_bytes: piece.bytes })
+}
+
+/// Why memory was not handed over, and whether it counts all the same.
+struct NotHanded {
+    refused: Refused,
+    kept: bool,
+}
+
+impl From<std::io::Error> for NotHanded {
+    fn from(error: std::io::Error) -> NotHanded {
+        NotHanded { refused: error.into(), kept: false }
+    }
+}

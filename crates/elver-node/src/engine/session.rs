@@ -1,0 +1,147 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use elver_core::ClientId;
+use elver_portal::{Answer, Completion, NodeEnd, Peer, REPLY_SLOTS_MAX, Socket, Violation};
+use elver_soft::{ProcessMemory, SoftMemory};
+use elver_verbs::Time;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::quota::Usage;
+use super::translate::Refused;
+
+/// A process that connected.
+pub(super) struct Session {
+    /// Tells it from others that had its place before.
+    pub(super) serial: u32,
+    pub(super) socket: Socket,
+    pub(super) peer: Peer,
+    pub(super) since: Time,
+    /// What it has from its hello on.
+    pub(super) open: Option<Open>,
+}
+
+/// The part of a session that has begun.
+pub(super) struct Open {
+    pub(super) client: ClientId,
+    pub(super) end: NodeEnd,
+    /// Replies that found no room. While there are any, nothing is taken from the session.
+    owed: VecDeque<Owed>,
+    /// Something was put into its ring since it was last woken.
+    pub(super) touched: bool,
+    /// The core holds completions for which there was no room.
+    pub(super) stalled: bool,
+    /// It is looked at in every round.
+    pub(super) active: bool,
+    pub(super) last: Time,
+    /// Commands whose answer is still to come.
+    pub(super) pending: u32,
+    /// Its process's memory, once it registered some.
+    pub(super) process: Option<Arc<ProcessMemory>>,
+    pub(super) regions: FxHashMap<u32, Region>,
+    /// Deregistrations that wait, by request.
+    pub(super) leaving: FxHashMap<u32, Region>,
+    pub(super) vqps: FxHashSet<u32>,
+    /// The request of its goodbye.
+    pub(super) goodbye: Option<u32>,
+}
+
+/// A region of a session's.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) usage: Usage,
+    /// Keeps memory that the node allocated: the last owner takes long to give a large one back.
+    pub(super) memory: Option<SoftMemory>,
+}
+
+/// A reply, kept until there is room.
+pub(super) enum Owed {
+    Completion(Completion),
+    Answer { request: u32, answer: Answer<'static> },
+    Refused { request: u32, refused: Refused },
+    Failed { vqp: u32, cause: Refused },
+}
+
+impl Open {
+    pub(super) fn new(client: ClientId, end: NodeEnd, now: Time) -> Open {
+        Open {
+            client,
+            end,
+            owed: VecDeque::new(),
+            touched: false,
+            stalled: false,
+            active: false,
+            last: now,
+            pending: 0,
+            process: None,
+            regions: FxHashMap::default(),
+            leaving: FxHashMap::default(),
+            vqps: FxHashSet::default(),
+            goodbye: None,
+        }
+    }
+
+    /// Puts a reply into the ring, or keeps it until there is room.
+    pub(super) fn reply(&mut self, owed: Owed) -> Result<(), Violation> {
+        if self.owed.is_empty() && owed.push(&mut self.end)? {
+            self.touched = true;
+        } else {
+            self.owed.push_back(owed);
+        }
+        Ok(())
+    }
+
+    /// Puts in what was kept, as much as there is room for.
+    pub(super) fn repay(&mut self) -> Result<(), Violation> {
+        while let Some(first) = self.owed.front() {
+            if !first.push(&mut self.end)? {
+                return Ok(());
+            }
+            self.touched = true;
+            self.owed.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Whether it has not taken what it was told: then nothing more is taken from it.
+    #[inline]
+    pub(super) fn owes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Completions that may be put in now; room for an answer is kept.
+    #[inline]
+    pub(super) fn completions_room(&mut self) -> Result<usize, Violation> {
+        if self.owes() {
+            return Ok(0);
+        }
+        Ok(self.end.room()?.saturating_sub(REPLY_SLOTS_MAX) as usize)
+    }
+
+    /// All that it has of its user's quota.
+    pub(super) fn usage(&self) -> Usage {
+        let regions = self.regions.values().chain(self.leaving.values());
+        regions.fold(
+            Usage { sessions: 1, vqps: self.vqps.len() as u32, ..Usage::default() },
+            |sum, region| Usage {
+                mrs: sum.mrs + region.usage.mrs,
+                bytes: sum.bytes + region.usage.bytes,
+                ..sum
+            },
+        )
+    }
+}
+
+impl Owed {
+    #[inline]
+    fn push(&self, to: &mut NodeEnd) -> Result<bool, Violation> {
+        match self {
+            Owed::Completion(completion) => to.complete(completion),
+            Owed::Answer { request, answer } => to.answer(*request, answer),
+            Owed::Refused { request, refused } => {
+                to.answer(*request, &Answer::Refused(refused.as_refusal()))
+            }
+            Owed::Failed { vqp, cause } => to.vqp_failed(*vqp, &cause.as_refusal()),
+        }
+    }
+}

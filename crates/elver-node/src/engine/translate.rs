@@ -1,0 +1,189 @@
+//! The portal's words for the core's, and back.
+
+use std::io;
+
+use elver_core::{ConnectError, CoreError};
+use elver_portal::{Refusal, RefusalCode};
+use elver_soft::SoftError;
+use elver_verbs::{PostError, SendOp, Wc, WcFlags, WcOpcode, WcStatus};
+
+/// Why a command is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) code: RefusalCode,
+    pub(super) text: String,
+}
+
+impl Refused {
+    pub(super) fn new(code: RefusalCode, text: impl Into<String>) -> Refused {
+        Refused { code, text: text.into() }
+    }
+
+    pub(super) fn as_refusal(&self) -> Refusal<'_> {
+        Refusal { code: self.code, text: &self.text }
+    }
+}
+
+impl From<CoreError> for Refused {
+    fn from(error: CoreError) -> Refused {
+        let code = match &error {
+            CoreError::NoSuchClient(_) | CoreError::State { .. } => RefusalCode::State,
+            CoreError::NoSuchVqp(_) => RefusalCode::NoSuchVqp,
+            CoreError::NoSuchMr { .. } => RefusalCode::NoSuchMr,
+            CoreError::Limit { .. } => RefusalCode::Limit,
+            CoreError::PortInUse { .. } => RefusalCode::PortInUse,
+            CoreError::OutOfRange { .. } => RefusalCode::OutOfRange,
+            CoreError::Device(_) => RefusalCode::Device,
+        };
+        Refused::new(code, error.to_string())
+    }
+}
+
+impl From<ConnectError> for Refused {
+    fn from(error: ConnectError) -> Refused {
+        let code = match &error {
+            ConnectError::NoSuchNode { .. } => RefusalCode::NoSuchNode,
+            ConnectError::NoMetaServer { .. } => RefusalCode::NoMetaServer,
+            ConnectError::Unreachable { .. } => RefusalCode::Unreachable,
+            ConnectError::NoSuchPort { .. } => RefusalCode::NoSuchPort,
+            ConnectError::Overrun { .. } | ConnectError::ReceiveUnfit { .. } => {
+                RefusalCode::Overrun
+            }
+            ConnectError::PeerGone { .. } => RefusalCode::PeerGone,
+            ConnectError::Busy { .. } => RefusalCode::Busy,
+            ConnectError::Cancelled => RefusalCode::Cancelled,
+        };
+        Refused::new(code, error.to_string())
+    }
+}
+
+impl From<SoftError> for Refused {
+    fn from(error: SoftError) -> Refused {
+        let code = match &error {
+            SoftError::Process { reason, .. } => match reason.kind() {
+                io::ErrorKind::PermissionDenied => RefusalCode::Permission,
+                _ => RefusalCode::OutOfRange,
+            },
+            _ => RefusalCode::NoMemory,
+        };
+        Refused::new(code, error.to_string())
+    }
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Refused {
+        let code = match error.kind() {
+            io::ErrorKind::PermissionDenied => RefusalCode::Permission,
+            io::ErrorKind::InvalidInput => RefusalCode::OutOfRange,
+            _ => RefusalCode::NoMemory,
+        };
+        Refused::new(code, error.to_string())
+    }
+}
+
+pub(super) fn class(class: elver_portal::Class) -> elver_core::Class {
+    match class {
+        elver_portal::Class::High => elver_core::Class::High,
+        elver_portal::Class::Low => elver_core::Class::Low,
+    }
+}
+
+pub(super) fn vqp_init(options: elver_portal::VqpOptions) -> elver_core::VqpInit {
+    elver_core::VqpInit {
+        class: class(options.class),
+        max_send_wr: options.max_send_wr,
+        max_recv_wr: options.max_recv_wr,
+        sq_sig_all: options.sq_sig_all,
+    }
+}
+
+pub(super) fn connect_options(options: elver_portal::ConnectOptions) -> elver_core::ConnectOptions {
+    use elver_core::Policy as Core;
+    use elver_portal::Policy as Portal;
+
+    let policy = match options.policy {
+        Portal::Shared => Core::Shared,
+        Portal::Lite => Core::Lite,
+        Portal::RpcMeta => Core::RpcMeta,
+        Portal::Leased => Core::Leased,
+    };
+    elver_core::ConnectOptions { policy, uncached: options.uncached }
+}
+
+pub(super) fn via(via: elver_core::Via) -> elver_portal::Via {
+    use elver_core::Via as Core;
+    use elver_portal::Via as Portal;
+
+    match via {
+        Core::Rc => Portal::Rc,
+        Core::DcCached => Portal::DcCached,
+        Core::DcLookup => Portal::DcLookup,
+        Core::Leased => Portal::Leased,
+    }
+}
+
+pub(super) fn vqp_info(info: &elver_core::VqpInfo) -> elver_portal::VqpInfo {
+    use elver_core::VqpState as Core;
+    use elver_portal::VqpState as Portal;
+
+    elver_portal::VqpInfo {
+        state: match info.state {
+            Core::Idle => Portal::Idle,
+            Core::Connecting => Portal::Connecting,
+            Core::Connected => Portal::Connected,
+            Core::Error => Portal::Error,
+        },
+        class: match info.class {
+            elver_core::Class::High => elver_portal::Class::High,
+            elver_core::Class::Low => elver_portal::Class::Low,
+        },
+        via: info.via.map(via),
+        bound: info.bound,
+        peer: info.peer,
+        outstanding: info.outstanding,
+        transfers: info.transfers,
+    }
+}
+
+#[inline]
+pub(super) fn completion(completion: &elver_core::Completion) -> elver_portal::Completion {
+    elver_portal::Completion {
+        vqp: completion.vqp.0,
+        source: completion.source.map(|vqp| vqp.0),
+        wc: completion.wc,
+    }
+}
+
+/// The completion of a WR that was refused when it was posted: over a portal nothing else can tell
+/// it.
+pub(super) fn refused_wc(vqp: u32, wr_id: u64, opcode: WcOpcode, error: &PostError) -> Wc {
+    let status = match error {
+        PostError::LocalAccess { .. } => WcStatus::LocProtErr,
+        PostError::MessageTooLong { .. } | PostError::AtomicLength { .. } => WcStatus::LocLenErr,
+        PostError::State { .. } => WcStatus::WrFlushErr,
+        _ => WcStatus::LocQpOpErr,
+    };
+    Wc {
+        wr_id,
+        status,
+        opcode,
+        flags: WcFlags::empty(),
+        byte_len: 0,
+        imm_data: 0,
+        qp_num: vqp,
+        src_qp: 0,
+        vendor_err: 0,
+    }
+}
+
+pub(super) fn wc_opcode(op: &SendOp) -> WcOpcode {
+    match op {
+        SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => WcOpcode::Send,
+        SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::RdmaWrite,
+        SendOp::Read(_) => WcOpcode::RdmaRead,
+        SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
+        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        SendOp::BindMw(_) => WcOpcode::BindMw,
+        SendOp::LocalInv(_) => WcOpcode::LocalInv,
+    }
+}

@@ -1,0 +1,115 @@
+//! A node's metrics in the text form of OpenMetrics.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode as encode_text;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use crate::Status;
+
+/// What HTTP calls the text form.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Counters of the core that go down too.
+const CORE_GAUGES: [&str; 4] = ["clients", "vqps", "mrs", "peers"];
+
+/// The metrics as text.
+pub(crate) fn encode(status: &Status) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Metrics(status.clone())));
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = encode_text(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct Metrics(Status);
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let status = &self.0;
+        for (name, help, value) in [
+            ("elver_sessions", "Sessions", status.sessions.len() as u64),
+            (
+                "elver_sessions_active",
+                "Sessions that did something a moment ago",
+                status.sessions.iter().filter(|session| session.active).count() as u64,
+            ),
+            ("elver_vqps", "Virtual queue pairs", status.vqps_total),
+            ("elver_peers", "Peers whose metadata is remembered", status.peers_total),
+            (
+                "elver_connection_bytes",
+                "Bytes that connections take: pool, peers, caches",
+                status.connection_bytes,
+            ),
+            (
+                "elver_registered",
+                "Meta servers that have this node in their table",
+                u64::from(status.registered),
+            ),
+        ] {
+            gauge(&mut encoder, name, help, value)?;
+        }
+        counters(&mut encoder, "core", &status.core, &CORE_GAUGES)?;
+        counters(&mut encoder, "engine", &status.engine, &[])?;
+        counters(&mut encoder, "device", &status.device, &[])
+    }
+}
+
+fn counters(
+    encoder: &mut DescriptorEncoder<'_>,
+    part: &str,
+    counters: &BTreeMap<String, u64>,
+    gauges: &[&str],
+) -> Result<(), fmt::Error> {
+    for (name, value) in counters {
+        let full = format!("elver_{part}_{name}");
+        let help = format!("{} of the {part}", name.replace('_', " "));
+        if gauges.contains(&name.as_str()) {
+            gauge(encoder, &full, &help, *value)?;
+        } else {
+            let counter = ConstCounter::new(*value);
+            counter.encode(encoder.encode_descriptor(
+                &full,
+                &help,
+                None,
+                counter.metric_type(),
+            )?)?;
+        }
+    }
+    Ok(())
+}
+
+fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> Result<(), fmt::Error> {
+    let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+    gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_and_gauges_are_told_apart() {
+        let mut status = Status { connection_bytes: 77, ..Status::default() };
+        status.core.insert("lookups".to_string(), 3);
+        status.core.insert("vqps".to_string(), 4);
+        let text = encode(&status);
+        assert!(text.contains("# TYPE elver_core_lookups counter"), "{text}");
+        assert!(text.contains("elver_core_lookups_total 3"), "{text}");
+        assert!(text.contains("# TYPE elver_core_vqps gauge"), "{text}");
+        assert!(text.contains("elver_connection_bytes 77"), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+}

@@ -1,0 +1,273 @@
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use elver_core::{Core, Event, MetaServer};
+use elver_portal::{Listener, Socket};
+use elver_soft::{SoftConfig, SoftDevice};
+
+use crate::clock::now;
+use crate::config::Config;
+use crate::engine::{Engine, Notice, Outlet, channel};
+use crate::observer::Observer;
+use crate::slow::{MetaRole, Slow, Worker};
+use crate::status::Status;
+use crate::{NodeError, registry};
+
+/// The longest sleep of a node's thread: a bound on how late a stop is noticed that nobody
+/// announced.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+
+/// A node: a device, the core on it, the sessions of the processes that use it, and its place in
+/// the cluster.
+///
+/// Its owner drives it by [`Node::poll`] and [`Node::rest`], or gives it to a thread of its own by
+/// [`Node::spawn`]. It ends when it is dropped: it leaves the cluster, and its processes see their
+/// sockets end.
+pub struct Node {
+    // First, so that what serves others is gone before the engine is.
+    observer: Option<Worker>,
+    slow: Slow,
+    engine: Engine,
+    outlet: Outlet,
+    idle: IdlePolicy,
+}
+
+/// A node on a thread of its own.
+pub struct NodeThread {
+    outlet: Outlet,
+    stop: Arc<AtomicBool>,
+    registry: Option<SocketAddr>,
+    thread: Option<JoinHandle<Result<(), NodeError>>>,
+}
+
+/// What a node's thread does while there is nothing to do.
+#[derive(Clone, Copy, Debug)]
+struct IdlePolicy {
+    spin_ns: u64,
+    yields: bool,
+}
+
+impl Node {
+    /// A node in this process alone: no socket, no metrics. Processes of this one get a session by
+    /// [`Node::connect`].
+    pub fn embedded(config: Config) -> Result<Node, NodeError> {
+        Node::open(config, None)
+    }
+
+    /// A node that also serves the processes that come to `listener`.
+    pub fn open(config: Config, listener: Option<Listener>) -> Result<Node, NodeError> {
+        config.check()?;
+        let mut soft = SoftConfig::for_address(config.node.address);
+        soft.rnic.udp_port = config.node.udp_port;
+        soft.rnic.name.clone_from(&config.node.device);
+        let device = SoftDevice::open(soft)?;
+        let mut core = Core::new(device, config.core(), seed()?, now())?;
+        let (outlet, inlet) =
+            channel().map_err(|reason| NodeError::System { call: "eventfd", reason })?;
+        let role = meta_role(&mut core, &config)?;
+        let slow = Slow::start(&config, core.gid(), core.record(), role, &outlet)?;
+        let idle = IdlePolicy::of(&config);
+        let engine = Engine::new(core, config, listener, inlet, outlet.clone())?;
+        Ok(Node { observer: None, slow, engine, outlet, idle })
+    }
+
+    /// One round of the engine; whether anything happened.
+    #[inline]
+    pub fn poll(&mut self) -> bool {
+        self.engine.poll()
+    }
+
+    /// Sleeps until there is something to do, at most so long.
+    pub fn rest(&mut self, at_most: Duration) -> Result<(), NodeError> {
+        self.engine.rest(at_most)
+    }
+
+    /// The core, for clients that the owner opens itself and drives inline. Their events come from
+    /// [`Node::poll_event`], not from the core.
+    pub fn core(&mut self) -> &mut Core<SoftDevice> {
+        self.engine.core()
+    }
+
+    /// Takes an event of a client that the owner opened, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.engine.poll_event()
+    }
+
+    /// The client's end of a new session's socket. The node takes its own end at its next round.
+    pub fn connect(&self) -> Result<Socket, NodeError> {
+        connect(&self.outlet)
+    }
+
+    /// How the node is.
+    pub fn status(&mut self) -> Status {
+        self.engine.status()
+    }
+
+    /// Where its registry listens, if it is a meta server.
+    pub fn registry_address(&self) -> Option<SocketAddr> {
+        self.slow.registry_address()
+    }
+
+    /// Serves status and metrics to others. The node must be driven for them to be answered.
+    pub fn observe(&mut self, observer: Observer) -> Result<(), NodeError> {
+        self.observer = Some(observer.start(self.outlet.clone())?);
+        Ok(())
+    }
+
+    /// Gives the node to a thread of its own.
+    pub fn spawn(self) -> Result<NodeThread, NodeError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (outlet, registry) = (self.outlet.clone(), self.registry_address());
+        let stops = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("elver-engine".into())
+            .spawn(move || self.run(&stops))
+            .map_err(|reason| NodeError::System { call: "starting a thread", reason })?;
+        Ok(NodeThread { outlet, stop, registry, thread: Some(thread) })
+    }
+
+    /// Drives the node on this thread until `stop` is set. Who sets it makes the node look around
+    /// by [`Stopper::stop`], or waits half a second.
+    pub fn run(mut self, stop: &AtomicBool) -> Result<(), NodeError> {
+        let mut idle_since = None;
+        while !stop.load(Ordering::Relaxed) {
+            if self.poll() {
+                idle_since = None;
+                continue;
+            }
+            let now = now();
+            let since = *idle_since.get_or_insert(now);
+            if now.ns_since(since) >= self.idle.spin_ns {
+                self.rest(SLEEP_MAX)?;
+            } else if self.idle.yields {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+
+    /// What ends a node that runs on another thread.
+    pub fn stopper(&self, stop: Arc<AtomicBool>) -> Stopper {
+        Stopper { outlet: self.outlet.clone(), stop }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.outlet.close();
+    }
+}
+
+/// Ends a node that runs on another thread.
+#[derive(Clone)]
+pub struct Stopper {
+    outlet: Outlet,
+    stop: Arc<AtomicBool>,
+}
+
+impl Stopper {
+    /// Ends it.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.outlet.ring();
+    }
+}
+
+impl NodeThread {
+    /// The client's end of a new session's socket.
+    pub fn connect(&self) -> Result<Socket, NodeError> {
+        connect(&self.outlet)
+    }
+
+    /// How the node is; none if it has ended.
+    pub fn status(&self) -> Option<Status> {
+        self.outlet.ask(|answer| Notice::Status { answer })
+    }
+
+    /// Where its registry listens, if it is a meta server.
+    pub fn registry_address(&self) -> Option<SocketAddr> {
+        self.registry
+    }
+
+    /// Ends the node; tells why it had ended, if it had.
+    pub fn stop(mut self) -> Result<(), NodeError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), NodeError> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.outlet.ring();
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        thread.join().unwrap_or_else(|_| {
+            Err(NodeError::System {
+                call: "the node's thread",
+                reason: std::io::Error::other("it panicked"),
+            })
+        })
+    }
+}
+
+impl Drop for NodeThread {
+    fn drop(&mut self) {
+        // Who wants to know how it ended calls `stop`.
+        let _ = self.end();
+    }
+}
+
+impl IdlePolicy {
+    fn of(config: &Config) -> IdlePolicy {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        IdlePolicy {
+            spin_ns: config.engine.spin_us.saturating_mul(1_000),
+            yields: cores <= config.engine.yield_cores as usize,
+        }
+    }
+}
+
+fn connect(outlet: &Outlet) -> Result<Socket, NodeError> {
+    let system = |reason| NodeError::System { call: "socketpair", reason };
+    let (ours, theirs) = Socket::pair().map_err(system)?;
+    outlet.send(Notice::Adopt { socket: ours }).map_err(|gone| NodeError::System {
+        call: "connecting to the node",
+        reason: std::io::Error::new(std::io::ErrorKind::ConnectionRefused, gone),
+    })?;
+    Ok(theirs)
+}
+
+/// Takes the meta server's role, if the configuration gives it.
+fn meta_role(core: &mut Core<SoftDevice>, config: &Config) -> Result<Option<MetaRole>, NodeError> {
+    if !config.meta.serve {
+        return Ok(None);
+    }
+    let address = config.meta_listen()?;
+    let listener = TcpListener::bind(address).map_err(|reason| NodeError::Listen {
+        address,
+        what: "the registry",
+        option: "meta.listen",
+        reason,
+    })?;
+    let server: MetaServer = core.serve_meta(config.meta.nodes_max)?;
+    // Its own record is at hand: whoever reads the table finds it from the first moment on.
+    let (gid, record) = (core.gid(), core.record());
+    core.meta_put(gid, record)?;
+    let registry = registry::RegistryConfig {
+        ttl_ns: config.meta.ttl_ms * 1_000_000,
+        nodes_max: config.meta.nodes_max,
+        verify_source: config.meta.verify_source,
+        ..registry::RegistryConfig::default()
+    };
+    Ok(Some(MetaRole { listener, server, registry }))
+}
+
+/// From the operating system's generator.
+fn seed() -> Result<u64, NodeError> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| NodeError::System { call: "getrandom", reason: error.into() })?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,187 @@
+//! The slow threads: the registry that a meta server keeps, and the node's own registration. They
+//! sleep nearly always, and speak to the engine through its inlet.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use elver_core::{MetaServer, NodeRecord};
+use elver_verbs::Gid;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::NodeError;
+use crate::clock::now;
+use crate::config::Config;
+use crate::engine::{Notice, Outlet};
+use crate::registry::{
+    NodeTable, Registry, RegistryClient, RegistryClientConfig, RegistryConfig, RegistryServer,
+};
+
+/// The longest wait of a slow thread.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What a meta server's registry is made with.
+pub(crate) struct MetaRole {
+    pub(crate) listener: TcpListener,
+    pub(crate) server: MetaServer,
+    pub(crate) registry: RegistryConfig,
+}
+
+/// The slow threads of a node. They end when it is dropped; the node leaves the cluster first.
+pub(crate) struct Slow {
+    client: Option<Worker>,
+    server: Option<Worker>,
+    registry_address: Option<SocketAddr>,
+}
+
+/// A thread that ends when it is dropped.
+pub(crate) struct Worker {
+    stop: Arc<AtomicBool>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Slow {
+    pub(crate) fn start(
+        config: &Config,
+        gid: Gid,
+        record: NodeRecord,
+        role: Option<MetaRole>,
+        outlet: &Outlet,
+    ) -> Result<Slow, NodeError> {
+        let system = |reason| NodeError::System { call: "starting the registry", reason };
+        let mut servers = config.meta_servers()?;
+        let mut registry_address = None;
+        let mut server = None;
+        if let Some(role) = role {
+            let address = role.listener.local_addr().map_err(system)?;
+            registry_address = Some(address);
+            if servers.is_empty() {
+                servers.push(address);
+            }
+            server = Some(serve(role, outlet.clone()).map_err(system)?);
+        }
+        let mut client = None;
+        if !servers.is_empty() {
+            let mut settings = RegistryClientConfig::for_servers(servers);
+            settings.source = Some(config.node.address);
+            settings.seed = gid
+                .0
+                .iter()
+                .fold(record.dc_key, |seed, byte| seed.rotate_left(8) ^ u64::from(*byte));
+            client = Some(register(settings, gid, record, outlet.clone()).map_err(system)?);
+        }
+        Ok(Slow { client, server, registry_address })
+    }
+
+    pub(crate) fn registry_address(&self) -> Option<SocketAddr> {
+        self.registry_address
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        // The node leaves while its own registry can still hear it.
+        self.client = None;
+        self.server = None;
+    }
+}
+
+impl Worker {
+    pub(crate) fn start(
+        name: &str,
+        body: impl FnOnce(&AtomicBool, &OwnedFd) + Send + 'static,
+    ) -> io::Result<Worker> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stops, wakes) = (stop.clone(), wake.clone());
+        let thread =
+            std::thread::Builder::new().name(name.into()).spawn(move || body(&stops, &wakes))?;
+        Ok(Worker { stop, wake, thread: Some(thread) })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // It fails only when the counter is full, and then the thread is being woken already.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread that keeps the registry.
+fn serve(role: MetaRole, outlet: Outlet) -> io::Result<Worker> {
+    Worker::start("elver-registry", move |stop, wake| {
+        let table = EngineTable { server: role.server, outlet };
+        let made = RegistryServer::new(role.listener, role.registry, table, wake.as_fd(), now());
+        let Ok(mut server) = made else { return };
+        while !stop.load(Ordering::Relaxed) && server.wait(now(), WAIT_MAX).is_ok() {
+            server.poll(now());
+        }
+    })
+}
+
+/// The thread that keeps this node registered.
+fn register(
+    config: RegistryClientConfig,
+    gid: Gid,
+    record: NodeRecord,
+    outlet: Outlet,
+) -> io::Result<Worker> {
+    let mut client = RegistryClient::new(config, now());
+    client.register(gid, record);
+    Worker::start("elver-member", move |stop, wake| {
+        keep_registered(&mut client, stop, wake, &outlet);
+        client.leave();
+    })
+}
+
+fn keep_registered(
+    registry: &mut impl Registry,
+    stop: &AtomicBool,
+    wake: &OwnedFd,
+    outlet: &Outlet,
+) {
+    while !stop.load(Ordering::Relaxed) {
+        registry.poll(now());
+        while let Some(news) = registry.poll_news() {
+            if outlet.send(Notice::News(news)).is_err() {
+                return;
+            }
+        }
+        if registry.wait(WAIT_MAX, Some(wake.as_fd())).is_err() {
+            return;
+        }
+    }
+}
+
+/// The table of nodes, which the engine writes.
+struct EngineTable {
+    server: MetaServer,
+    outlet: Outlet,
+}
+
+impl NodeTable for EngineTable {
+    fn server(&self) -> MetaServer {
+        self.server
+    }
+
+    fn put(&mut self, gid: Gid, record: NodeRecord) -> Result<(), String> {
+        self.outlet.ask(|answer| Notice::Put { gid, record, answer }).unwrap_or_else(|| {
+            Err("the meta server's engine does not answer; it is busy or ending".to_string())
+        })
+    }
+
+    fn remove(&mut self, gid: Gid) {
+        // An engine that is ending takes its table with it.
+        let _ = self.outlet.send(Notice::Remove { gid });
+    }
+}

@@ -1,0 +1,181 @@
+//! How a node is: what `elver status` shows and the metrics are made of.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use elver_core::{Class, Core, Via, VqpInfo, VqpState};
+use elver_verbs::Device;
+use serde::{Deserialize, Serialize};
+
+/// VQPs that are listed; more are only counted.
+const VQPS_LISTED_MAX: usize = 1_024;
+/// Peers that are listed; more are only counted.
+const PEERS_LISTED_MAX: usize = 1_024;
+
+/// How a node is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// Version of the daemon.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// The node's address: its GID as an IP address.
+    pub address: Option<IpAddr>,
+    /// The meta servers as last heard of, the preferred one first.
+    pub meta_servers: Vec<IpAddr>,
+    /// Meta servers that have this node in their table.
+    pub registered: u32,
+    /// Bytes that connections take: pool, peers, caches.
+    pub connection_bytes: u64,
+    /// VQPs in all.
+    pub vqps_total: u64,
+    /// Peers in all.
+    pub peers_total: u64,
+    /// Sessions.
+    pub sessions: Vec<SessionStatus>,
+    /// What each user has.
+    pub users: Vec<UserStatus>,
+    /// VQPs, the first 1,024.
+    pub vqps: Vec<VqpStatus>,
+    /// Peers, the first 1,024.
+    pub peers: Vec<PeerStatus>,
+    /// Counters of the core.
+    pub core: BTreeMap<String, u64>,
+    /// Counters of the engine.
+    pub engine: BTreeMap<String, u64>,
+    /// Counters of the device.
+    pub device: BTreeMap<String, u64>,
+}
+
+/// A session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Its client at the core.
+    pub client: u32,
+    /// Its process.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// VQPs that it created.
+    pub vqps: u32,
+    /// Its memory regions.
+    pub mrs: u32,
+    /// Bytes of these that the node allocated.
+    pub bytes: u64,
+    /// Whether it did something a moment ago.
+    pub active: bool,
+}
+
+/// A user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserStatus {
+    /// The user.
+    pub uid: u32,
+    /// Sessions.
+    pub sessions: u32,
+    /// VQPs that they created.
+    pub vqps: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Bytes of these that the node allocated.
+    pub bytes: u64,
+}
+
+/// A VQP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VqpStatus {
+    /// Its id.
+    pub vqp: u32,
+    /// Its client at the core.
+    pub client: u32,
+    /// `idle`, `connecting`, `connected` or `error`.
+    pub state: String,
+    /// The port that it is bound to.
+    pub bound: Option<u16>,
+    /// Address of its peer.
+    pub peer: Option<IpAddr>,
+    /// The port there.
+    pub port: Option<u16>,
+    /// What backs it: `rc`, `dc` or `leased`.
+    pub via: Option<String>,
+    /// `high` or `low`.
+    pub class: String,
+    /// WRs posted and not completed.
+    pub outstanding: u32,
+    /// Times that it moved between DC and RC.
+    pub transfers: u32,
+}
+
+/// A peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its address.
+    pub address: IpAddr,
+    /// VQPs connected to it.
+    pub vqps: u32,
+    /// RC QPs to it.
+    pub rc_qps: u32,
+    /// Operations posted to it.
+    pub ops: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+}
+
+impl Status {
+    /// What a core tells of itself.
+    pub(crate) fn of<D: Device>(core: &Core<D>) -> Status {
+        let stats = core.stats();
+        let peer = |peer: elver_core::PeerInfo| PeerStatus {
+            address: peer.gid.to_ip(),
+            vqps: peer.vqps,
+            rc_qps: peer.rc_qps,
+            ops: peer.ops,
+            bytes: peer.bytes,
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            pid: std::process::id(),
+            address: Some(core.gid().to_ip()),
+            connection_bytes: core.connection_bytes(),
+            vqps_total: core.vqps().count() as u64,
+            peers_total: core.peers().count() as u64,
+            vqps: core.vqps().take(VQPS_LISTED_MAX).map(|vqp| VqpStatus::of(&vqp)).collect(),
+            peers: core.peers().take(PEERS_LISTED_MAX).map(peer).collect(),
+            core: stats.iter().map(|(name, value)| (name.to_string(), value)).collect(),
+            ..Status::default()
+        }
+    }
+}
+
+impl VqpStatus {
+    fn of(info: &VqpInfo) -> VqpStatus {
+        let state = match info.state {
+            VqpState::Idle => "idle",
+            VqpState::Connecting => "connecting",
+            VqpState::Connected => "connected",
+            VqpState::Error => "error",
+        };
+        let via = info.via.map(|via| match via {
+            Via::Rc => "rc",
+            Via::DcCached | Via::DcLookup => "dc",
+            Via::Leased => "leased",
+        });
+        let class = match info.class {
+            Class::High => "high",
+            Class::Low => "low",
+        };
+        VqpStatus {
+            vqp: info.vqp.0,
+            client: info.client.0,
+            state: state.to_string(),
+            bound: info.bound,
+            peer: info.peer.map(|(gid, _)| gid.to_ip()),
+            port: info.peer.map(|(_, port)| port),
+            via: via.map(str::to_string),
+            class: class.to_string(),
+            outstanding: info.outstanding,
+            transfers: info.transfers,
+        }
+    }
+}

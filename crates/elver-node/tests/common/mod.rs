@@ -1,0 +1,259 @@
+//! What the tests share: a plain client over the portal, and nodes on free addresses.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use elver_node::Status;
+use elver_node::config::Config;
+use elver_portal::{
+    Answer, ClientEnd, Command, Completion, ConnectOptions, Layout, Message, Received, RefusalCode,
+    Reply, Scratch, Socket, Via, VqpOptions, Welcome,
+};
+use elver_soft::SoftMemory;
+use elver_verbs::{AccessFlags, Gid, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Wc};
+
+/// Long against a busy machine; no test waits for it unless something is broken.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `done` gives something.
+pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let limit = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(Instant::now() < limit, "waited in vain for {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A configuration for tests: no fixed ports, small pools.
+pub fn config(address: &str) -> Config {
+    let mut config = Config::default();
+    config.node.address = address.parse().unwrap();
+    config.meta.listen = "0.0.0.0:0".to_string();
+    config.metrics.listen = "127.0.0.1:0".to_string();
+    config.engine.spin_us = 20;
+    config.memory.lease_ms = 50;
+    config
+}
+
+/// An address of 127.0.0.0/8 that no other test's node has now: nodes of a UDP port must not share
+/// one, and tests of several processes run at once.
+pub fn free_address() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let pid = std::process::id();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("127.{}.{}.{}", 64 + (pid >> 8) % 64, pid & 0xff, 1 + number)
+}
+
+/// A client of a node.
+pub struct Client {
+    pub socket: Socket,
+    pub end: ClientEnd,
+    pub welcome: Welcome,
+    scratch: Scratch,
+    next_request: u32,
+    completions: Vec<Completion>,
+    pub failed: Vec<(u32, RefusalCode)>,
+    files: Vec<(u32, OwnedFd)>,
+}
+
+/// A region that the node allocated.
+pub struct Region {
+    pub memory: SoftMemory,
+    pub addr: u64,
+    pub lkey: u32,
+    pub rkey: u32,
+}
+
+type Refused = (RefusalCode, String);
+
+impl Client {
+    pub fn connect(path: &Path) -> Result<Client, String> {
+        Client::over(Socket::connect(path).map_err(|error| error.to_string())?)
+    }
+
+    /// Says hello over a socket.
+    pub fn over(socket: Socket) -> Result<Client, String> {
+        let layout = Layout::default();
+        socket.send(&Message::Hello { layout }, None).map_err(|error| error.to_string())?;
+        loop {
+            match socket.receive(true).map_err(|error| error.to_string())? {
+                Received::Message(Message::Welcome(welcome), Some(file)) => {
+                    let end = ClientEnd::map(file, welcome.layout).unwrap();
+                    return Ok(Client {
+                        socket,
+                        end,
+                        welcome,
+                        scratch: Scratch::default(),
+                        next_request: 1,
+                        completions: Vec::new(),
+                        failed: Vec::new(),
+                        files: Vec::new(),
+                    });
+                }
+                Received::Message(Message::Rejected { text }, _) => return Err(text),
+                Received::Nothing => socket.wait(Some(PATIENCE)).unwrap(),
+                other => return Err(format!("{other:?}")),
+            }
+        }
+    }
+
+    pub fn wake(&self) {
+        if self.end.must_wake() {
+            self.socket.wake().unwrap();
+        }
+    }
+
+    /// Asks something and waits for the answer, which `take` reads.
+    pub fn ask<T>(
+        &mut self,
+        command: &Command<'_>,
+        take: impl Fn(Answer<'_>) -> Option<T>,
+    ) -> Result<T, Refused> {
+        let request = self.begin(command);
+        self.answer(request, take)
+    }
+
+    pub fn begin(&mut self, command: &Command<'_>) -> u32 {
+        let request = self.next_request;
+        self.next_request += 1;
+        assert!(self.end.command(request, command).unwrap());
+        self.wake();
+        request
+    }
+
+    pub fn answer<T>(
+        &mut self,
+        request: u32,
+        take: impl Fn(Answer<'_>) -> Option<T>,
+    ) -> Result<T, Refused> {
+        let limit = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < limit, "no answer");
+            match self.end.next_reply(&mut self.scratch).unwrap() {
+                Some(Reply::Answer { request: of, answer }) if of == request => {
+                    if let Answer::Refused(refusal) = answer {
+                        return Err((refusal.code, refusal.text.to_string()));
+                    }
+                    return Ok(take(answer).unwrap_or_else(|| panic!("answered {answer:?}")));
+                }
+                Some(Reply::Answer { request, answer }) => panic!("{request}: {answer:?}"),
+                Some(Reply::Completion(completion)) => self.completions.push(completion),
+                Some(Reply::VqpFailed { vqp, cause }) => self.failed.push((vqp, cause.code)),
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    pub fn create(&mut self) -> u32 {
+        self.try_create().unwrap()
+    }
+
+    pub fn try_create(&mut self) -> Result<u32, Refused> {
+        self.ask(&Command::CreateVqp(VqpOptions::default()), |answer| match answer {
+            Answer::Vqp(vqp) => Some(vqp),
+            _ => None,
+        })
+    }
+
+    pub fn qconnect(&mut self, vqp: u32, gid: Gid, port: u16) -> Result<Via, Refused> {
+        let options = ConnectOptions::default();
+        self.ask(&Command::Connect { vqp, gid, port, options }, |answer| match answer {
+            Answer::Connected(via) => Some(via),
+            _ => None,
+        })
+    }
+
+    pub fn qbind(&mut self, vqp: u32, port: u16) -> Result<u16, Refused> {
+        self.ask(&Command::Bind { vqp, port }, |answer| match answer {
+            Answer::Port(port) => Some(port),
+            _ => None,
+        })
+    }
+
+    pub fn alloc(&mut self, len: u64) -> Result<Region, Refused> {
+        let access =
+            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+        let addr = 0x10_0000_0000;
+        let command = Command::AllocMr { len, addr, access, huge: false };
+        let request = self.begin(&command);
+        let (lkey, rkey, file_bytes) = self.answer(request, |answer| match answer {
+            Answer::Mr { lkey, rkey, file_bytes } => Some((lkey, rkey, file_bytes)),
+            _ => None,
+        })?;
+        loop {
+            if let Some(at) = self.files.iter().position(|(of, _)| *of == request) {
+                let (_, file) = self.files.swap_remove(at);
+                let memory = SoftMemory::map_file(file, len).unwrap();
+                assert!(file_bytes >= len);
+                return Ok(Region { memory, addr, lkey, rkey });
+            }
+            match self.socket.receive(true).unwrap() {
+                Received::Message(Message::Memory { request }, Some(file)) => {
+                    self.files.push((request, file));
+                }
+                Received::Message(Message::Wake, _) => {}
+                Received::Nothing => self.socket.wait(Some(PATIENCE)).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub fn done(&mut self, command: &Command<'_>) -> Result<(), Refused> {
+        self.ask(command, |answer| matches!(answer, Answer::Done).then_some(()))
+    }
+
+    /// Posts a signalled READ.
+    pub fn read(&mut self, vqp: u32, region: &Region, to: u64, len: u32, remote: RemoteAddr) {
+        let sges = [Sge { addr: region.addr + to, length: len, lkey: region.lkey }];
+        let wr = SendWr {
+            wr_id: 77,
+            op: SendOp::Read(remote),
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&sges),
+            dest: None,
+        };
+        self.end.send(vqp, &wr).unwrap();
+        self.wake();
+    }
+
+    /// The next completion.
+    pub fn completion(&mut self) -> Wc {
+        let limit = Instant::now() + PATIENCE;
+        loop {
+            if !self.completions.is_empty() {
+                return self.completions.remove(0).wc;
+            }
+            assert!(Instant::now() < limit, "no completion");
+            match self.end.next_reply(&mut self.scratch).unwrap() {
+                Some(Reply::Completion(completion)) => self.completions.push(completion),
+                Some(Reply::VqpFailed { vqp, cause }) => self.failed.push((vqp, cause.code)),
+                Some(other) => panic!("{other:?}"),
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Waits until the node has ended the session.
+    pub fn ended(&self) {
+        wait_for("the end of the session", || match self.socket.receive(true) {
+            Ok(Received::Closed) | Err(_) => Some(()),
+            _ => None,
+        });
+    }
+}
+
+pub fn gid(address: &str) -> Gid {
+    Gid::from(address.parse::<std::net::IpAddr>().unwrap())
+}
+
+/// A counter of the engine's.
+pub fn engine_counter(status: &Status, name: &str) -> u64 {
+    status.engine.get(name).copied().unwrap_or_else(|| panic!("{name} in {status:?}"))
+}

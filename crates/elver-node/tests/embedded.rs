@@ -1,0 +1,299 @@
+//! Nodes that run embedded, each on a thread of its own, and clients over portals.
+
+mod common;
+
+use common::{Client, PATIENCE, config, engine_counter, free_address, gid, wait_for};
+use elver_node::{Node, NodeThread};
+use elver_portal::{Command, RefusalCode};
+use elver_verbs::{Memory, RemoteAddr, WcStatus};
+
+fn node(config: elver_node::config::Config) -> NodeThread {
+    Node::embedded(config).unwrap().spawn().unwrap()
+}
+
+/// A meta server, and another node that is registered there.
+fn pair() -> (NodeThread, String, NodeThread, String) {
+    let (a, b) = (free_address(), free_address());
+    let mut first = config(&a);
+    first.meta.serve = true;
+    let first = node(first);
+    let mut second = config(&b);
+    second.meta.servers = vec![first.registry_address().unwrap().to_string()];
+    let second = node(second);
+    for node in [&first, &second] {
+        wait_for("registration", || (node.status()?.registered == 1).then_some(()));
+    }
+    (first, a, second, b)
+}
+
+fn client(node: &NodeThread) -> Client {
+    Client::over(node.connect().unwrap()).unwrap()
+}
+
+#[test]
+fn a_client_reads_what_another_nodes_client_has() {
+    let (first, _, second, b) = pair();
+    let mut there = client(&second);
+    let target = there.alloc(4_096).unwrap();
+    target.memory.write(100, b"through the node").unwrap();
+    let mut here = client(&first);
+    let region = here.alloc(4_096).unwrap();
+    let vqp = here.create();
+    here.qconnect(vqp, gid(&b), 0).unwrap();
+    here.read(vqp, &region, 8, 16, RemoteAddr { addr: target.addr + 100, rkey: target.rkey });
+    let wc = here.completion();
+    assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, 77));
+    let mut bytes = [0; 16];
+    region.memory.read(8, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"through the node");
+}
+
+#[test]
+fn a_client_reads_on_its_own_node_without_any_meta_server() {
+    let address = free_address();
+    let node = node(config(&address));
+    let mut one = client(&node);
+    let mut other = client(&node);
+    let source = one.alloc(64).unwrap();
+    source.memory.write(0, b"elver").unwrap();
+    let region = other.alloc(64).unwrap();
+    let vqp = other.create();
+    other.qconnect(vqp, gid(&address), 0).unwrap();
+    other.read(vqp, &region, 0, 5, RemoteAddr { addr: source.addr, rkey: source.rkey });
+    assert_eq!(other.completion().status, WcStatus::Success);
+    let mut bytes = [0; 5];
+    region.memory.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"elver");
+}
+
+#[test]
+fn a_client_that_goes_leaves_nothing() {
+    let address = free_address();
+    let node = node(config(&address));
+    let mut gone = client(&node);
+    gone.alloc(1 << 20).unwrap();
+    gone.alloc(64).unwrap();
+    for port in 1..20 {
+        let vqp = gone.create();
+        gone.qbind(vqp, port).unwrap();
+        gone.qconnect(vqp, gid(&address), port).unwrap();
+    }
+    let status = node.status().unwrap();
+    assert_eq!((status.sessions.len(), status.sessions[0].mrs), (1, 2));
+    assert_eq!(status.vqps_total, 19);
+    assert!(status.sessions[0].bytes >= 1 << 20);
+    drop(gone);
+    wait_for("what it had to go", || {
+        let status = node.status()?;
+        (status.sessions.is_empty() && status.vqps_total == 0 && status.users.is_empty())
+            .then_some(())
+    });
+    assert_eq!(node.status().unwrap().core["mrs"], 0);
+    // Its ports are free again.
+    let mut next = client(&node);
+    let vqp = next.create();
+    assert_eq!(next.qbind(vqp, 7), Ok(7));
+}
+
+#[test]
+fn goodbye_is_answered_when_all_is_gone() {
+    let node = node(config(&free_address()));
+    let mut one = client(&node);
+    one.alloc(300_000).unwrap();
+    one.create();
+    one.done(&Command::Goodbye).unwrap();
+    let status = node.status().unwrap();
+    assert_eq!((status.vqps_total, status.core["mrs"]), (0, 0));
+    drop(one);
+    wait_for("the session to end", || node.status()?.sessions.is_empty().then_some(()));
+}
+
+#[test]
+fn a_region_is_deregistered_and_its_key_refused() {
+    let address = free_address();
+    let node = node(config(&address));
+    let mut one = client(&node);
+    let region = one.alloc(64).unwrap();
+    one.done(&Command::DeregisterMr { lkey: region.lkey }).unwrap();
+    assert!(node.status().unwrap().sessions[0].mrs == 0);
+    let vqp = one.create();
+    one.qconnect(vqp, gid(&address), 0).unwrap();
+    one.read(vqp, &region, 0, 8, RemoteAddr { addr: region.addr, rkey: region.rkey });
+    let wc = one.completion();
+    assert_eq!((wc.status, wc.wr_id, wc.qp_num), (WcStatus::LocProtErr, 77, vqp));
+    let again = one.done(&Command::DeregisterMr { lkey: region.lkey });
+    assert_eq!(again.unwrap_err().0, RefusalCode::NoSuchMr);
+}
+
+#[test]
+fn memory_of_the_process_is_registered() {
+    let address = free_address();
+    let node = node(config(&address));
+    let mut one = client(&node);
+    let own = elver_soft::SoftMemory::alloc(4_096).unwrap();
+    own.write(10, b"of the process").unwrap();
+    let access = elver_verbs::AccessFlags::REMOTE_READ;
+    let command = Command::RegisterMr { addr: own.base_addr(), len: 4_096, access };
+    let (_, rkey) = one
+        .ask(&command, |answer| match answer {
+            elver_portal::Answer::Mr { lkey, rkey, file_bytes: 0 } => Some((lkey, rkey)),
+            _ => None,
+        })
+        .unwrap();
+    let region = one.alloc(64).unwrap();
+    let vqp = one.create();
+    one.qconnect(vqp, gid(&address), 0).unwrap();
+    one.read(vqp, &region, 0, 14, RemoteAddr { addr: own.base_addr() + 10, rkey });
+    assert_eq!(one.completion().status, WcStatus::Success);
+    let mut bytes = [0; 14];
+    region.memory.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"of the process");
+}
+
+#[test]
+fn others_handles_are_refused() {
+    let address = free_address();
+    let node = node(config(&address));
+    let (mut one, mut other) = (client(&node), client(&node));
+    let (vqp, region) = (one.create(), one.alloc(64).unwrap());
+    assert_eq!(other.qconnect(vqp, gid(&address), 0).unwrap_err().0, RefusalCode::NoSuchVqp);
+    assert_eq!(other.done(&Command::DestroyVqp { vqp }).unwrap_err().0, RefusalCode::NoSuchVqp);
+    assert_eq!(
+        other.done(&Command::DeregisterMr { lkey: region.lkey }).unwrap_err().0,
+        RefusalCode::NoSuchMr
+    );
+    let own = other.create();
+    other.qconnect(own, gid(&address), 0).unwrap();
+    // With another's local key.
+    other.read(own, &region, 0, 8, RemoteAddr { addr: region.addr, rkey: region.rkey });
+    assert_eq!(other.completion().status, WcStatus::LocProtErr);
+}
+
+#[test]
+fn a_session_that_breaks_a_rule_ends_alone() {
+    let address = free_address();
+    let node = node(config(&address));
+    let mut good = client(&node);
+    let bad = client(&node);
+    // A welcome is nothing that a client says.
+    bad.socket.send(&elver_portal::Message::Welcome(bad.welcome), None).unwrap();
+    bad.ended();
+    let status = node.status().unwrap();
+    assert_eq!(engine_counter(&status, "violations_message"), 1);
+    assert_eq!(status.sessions.len(), 1);
+    let vqp = good.create();
+    good.qconnect(vqp, gid(&address), 0).unwrap();
+}
+
+#[test]
+fn a_client_that_takes_nothing_stops_only_itself() {
+    let address = free_address();
+    let node = node(config(&address));
+    let (mut lazy, mut good) = (client(&node), client(&node));
+    let vqp = lazy.create();
+    // Until the node takes no more: its answers have no room.
+    let mut asked = 0u32;
+    let limit = std::time::Instant::now() + PATIENCE;
+    let mut full = 0;
+    while full < 1_000 {
+        assert!(std::time::Instant::now() < limit);
+        if lazy.end.command(1_000 + asked, &Command::QueryVqp { vqp }).unwrap() {
+            (asked, full) = (asked + 1, 0);
+        } else {
+            full += 1;
+            std::thread::yield_now();
+        }
+        lazy.wake();
+        good.create();
+        if asked > 100_000 {
+            panic!("it was never stopped");
+        }
+    }
+    // What it asked for is answered when it takes the answers, in order.
+    for number in 0..asked {
+        lazy.answer(1_000 + number, |answer| match answer {
+            elver_portal::Answer::Info(_) => Some(()),
+            _ => None,
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn quotas_hold_for_a_user() {
+    let address = free_address();
+    let mut limited = config(&address);
+    limited.quota.session_vqps = 3;
+    limited.quota.session_mrs = 2;
+    limited.quota.sessions_total = 2;
+    let node = node(limited);
+    let mut one = client(&node);
+    for _ in 0..3 {
+        one.create();
+    }
+    assert_eq!(one.try_create().unwrap_err().0, RefusalCode::Limit);
+    one.alloc(64).unwrap();
+    one.alloc(64).unwrap();
+    assert_eq!(one.alloc(64).err().unwrap().0, RefusalCode::Limit);
+    let two = client(&node);
+    let refused = Client::over(node.connect().unwrap()).err().unwrap();
+    assert!(refused.contains("quota.sessions_total"), "{refused}");
+    drop(two);
+    wait_for("room for another", || Client::over(node.connect().unwrap()).ok());
+}
+
+#[test]
+fn an_idle_node_sleeps_and_wakes() {
+    let address = free_address();
+    let node = node(config(&address));
+    let mut one = client(&node);
+    let sleeps = || engine_counter(&node.status().unwrap(), "sleeps");
+    for _ in 0..5 {
+        let before = sleeps();
+        // Asking for the status wakes it, and so it must have slept to sleep again.
+        wait_for("the node to sleep", || (sleeps() > before).then_some(()));
+        wait_for("the session to be inactive", || {
+            (!node.status()?.sessions[0].active).then_some(())
+        });
+        one.create();
+    }
+}
+
+#[test]
+fn a_node_driven_inline_serves_too() {
+    let address = free_address();
+    let mut node = Node::embedded(config(&address)).unwrap();
+    let socket = node.connect().unwrap();
+    let client = std::thread::spawn(move || {
+        let mut client = Client::over(socket).unwrap();
+        let vqp = client.create();
+        client.qconnect(vqp, gid(&address), 0).unwrap()
+    });
+    while !client.is_finished() {
+        if !node.poll() {
+            node.rest(std::time::Duration::from_millis(1)).unwrap();
+        }
+    }
+    client.join().unwrap();
+}
+
+#[test]
+fn a_node_that_ends_ends_its_sessions_and_leaves() {
+    let (first, a, second, b) = pair();
+    let mut one = client(&second);
+    let mut other = client(&first);
+    let vqp = other.create();
+    other.qconnect(vqp, gid(&b), 0).unwrap();
+    second.stop().unwrap();
+    one.ended();
+    let vqp = one.end.command(1, &Command::Goodbye);
+    assert!(vqp.is_ok());
+    let mut third = client(&first);
+    let vqp = third.create();
+    wait_for("the node to be forgotten", || match third.qconnect(vqp, gid(&b), 0) {
+        Err((RefusalCode::NoSuchNode, _)) => Some(()),
+        _ => None,
+    });
+    let own = third.create();
+    third.qconnect(own, gid(&a), 0).unwrap();
+}

@@ -1,0 +1,89 @@
+//! Nodes on loopback addresses, each on a thread of its own.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use elver::{AccessFlags, Gid, Payload, SendFlags, SendOp, SendWr, Session, Sge, Vqp, Wc, WcStatus};
+use elver_node::config::Config;
+use elver_node::{Node, NodeThread};
+use elver_portal::Listener;
+
+/// The longest that anything here may take.
+pub const WAIT: Option<Duration> = Some(Duration::from_secs(30));
+pub const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_ATOMIC);
+
+/// A node that processes reach at a path.
+pub struct TestNode {
+    pub path: PathBuf,
+    pub gid: Gid,
+    pub thread: NodeThread,
+}
+
+/// Address and ports that no other test's nodes have: `group` is the test's own.
+pub fn config(group: u8, host: u8) -> Config {
+    let mut config = Config::default();
+    let address = IpAddr::from([127, 0, group, host]);
+    config.node.address = address;
+    config.node.udp_port = 21_000 + u16::from(group);
+    config.node.device = format!("test{group}-{host}");
+    config.memory.lease_ms = 20;
+    config.pool.timeout = 9;
+    config.pool.retry_cnt = 3;
+    config.engine.spin_us = 50;
+    config
+}
+
+impl TestNode {
+    pub fn start(config: Config) -> TestNode {
+        let address = config.node.address;
+        let name = format!("elver-test-{}-{address}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&path);
+        let listener = Listener::bind(&path).unwrap();
+        let thread = Node::open(config, Some(listener)).unwrap().spawn().unwrap();
+        TestNode { path, gid: Gid::from(address), thread }
+    }
+
+    pub fn session(&self) -> Session {
+        session(&self.path)
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+pub fn session(path: &Path) -> Session {
+    Session::connect(path).unwrap()
+}
+
+pub fn wr<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> SendWr<'a> {
+    let payload = Payload::Sges(sges);
+    SendWr { wr_id, op, flags: SendFlags::SIGNALED, payload, dest: None }
+}
+
+/// Posts a WR and waits for its completion.
+pub fn run(vqp: &Vqp, wr: SendWr<'_>) -> Wc {
+    vqp.post_send(&[wr]).map_err(|(_, error)| error).unwrap();
+    completion(vqp)
+}
+
+pub fn completion(vqp: &Vqp) -> Wc {
+    let mut wcs = [Wc::default()];
+    assert_eq!(vqp.wait_cq(&mut wcs, WAIT).unwrap(), 1);
+    wcs[0]
+}
+
+#[track_caller]
+pub fn succeeds(vqp: &Vqp, wr: SendWr<'_>) {
+    let wr_id = wr.wr_id;
+    let wc = run(vqp, wr);
+    assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, wr_id));
+}

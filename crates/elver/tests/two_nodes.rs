@@ -1,0 +1,88 @@
+//! Sessions of two nodes: look-ups, messages.
+
+mod common;
+
+use std::time::Instant;
+
+use elver::{
+    ConnectOptions, Error, Gid, RecvWr, RefusalCode, SendOp, VqpOptions, WcOpcode, WcStatus,
+};
+
+use common::{ALL, TestNode, WAIT, completion, config, succeeds, wr};
+
+/// A meta server and another node, which has found it.
+fn cluster(group: u8) -> (TestNode, TestNode) {
+    let mut meta = config(group, 1);
+    meta.meta.serve = true;
+    meta.meta.listen = format!("127.0.{group}.1:{}", 22_000 + u16::from(group));
+    let servers = vec![meta.meta.listen.clone()];
+    let mut other = config(group, 2);
+    other.meta.servers.clone_from(&servers);
+    let nodes = (TestNode::start(meta), TestNode::start(other));
+    let begun = Instant::now();
+    while nodes.1.thread.status().unwrap().registered == 0 {
+        assert!(begun.elapsed().as_secs() < 30, "the node does not find its meta server");
+        std::thread::yield_now();
+    }
+    nodes
+}
+
+#[test]
+fn a_peer_is_looked_up_once_and_read() {
+    let (meta, node) = cluster(160);
+    let (here, there) = (node.session(), meta.session());
+    let (local, remote) = (here.alloc(4096, ALL).unwrap(), there.alloc(4096, ALL).unwrap());
+    remote.write(0, b"other node").unwrap();
+    let vqp = here.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(meta.gid, 0).unwrap();
+    succeeds(&vqp, wr(1, SendOp::Read(remote.remote(0)), &[local.sge(0, 10)]));
+    let mut bytes = [0; 10];
+    local.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"other node");
+
+    assert_eq!(here.warm(&[meta.gid, Gid([9; 16])]).unwrap(), (1, 1));
+    let connecting = vqp.qconnect_start(Gid([9; 16]), 0, ConnectOptions::default()).unwrap();
+    let refused = connecting.wait(WAIT);
+    let expected = RefusalCode::NoSuchNode;
+    assert!(matches!(refused, Err(Error::Refused { code, .. }) if code == expected), "{refused:?}");
+}
+
+#[test]
+fn messages_come_with_a_way_back() {
+    let (meta, node) = cluster(161);
+    let (client, server) = (node.session(), meta.session());
+    let (out, into) = (client.alloc(1 << 20, ALL).unwrap(), server.alloc(1 << 20, ALL).unwrap());
+    let bound = server.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    for id in 0..4 {
+        let sges = [into.sge(id << 18, 1 << 18)];
+        bound.post_recv(&[RecvWr { wr_id: id, sges: &sges }]).map_err(|(_, error)| error).unwrap();
+    }
+    let vqp = client.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(meta.gid, port).unwrap();
+    // One that is copied, and one that the receiver reads.
+    for (id, len) in [(1, 100), (2, 200_000)] {
+        let data: Vec<u8> = (0..len).map(|at: u32| (at * 31 >> 3) as u8 ^ id as u8).collect();
+        out.write(0, &data).unwrap();
+        succeeds(&vqp, wr(id, SendOp::SendWithImm(id as u32), &[out.sge(0, len)]));
+        let messages = bound.wait_msgs(WAIT).unwrap();
+        let message = &messages[0];
+        assert_eq!((messages.len(), message.wc.wr_id), (1, id - 1));
+        assert_eq!((message.wc.byte_len, message.wc.imm_data), (len, id as u32));
+        let mut bytes = vec![0; data.len()];
+        into.read((id - 1) << 18, &mut bytes).unwrap();
+        assert!(bytes == data);
+
+        // The reply needs no connect.
+        let sges = [out.sge(1 << 19, 64)];
+        vqp.post_recv(&[RecvWr { wr_id: 77, sges: &sges }]).map_err(|(_, error)| error).unwrap();
+        into.write(0, b"reply").unwrap();
+        succeeds(&message.source, wr(9, SendOp::Send, &[into.sge(0, 5)]));
+        let wc = completion(&vqp);
+        let got = (wc.wr_id, wc.status, wc.opcode, wc.byte_len);
+        assert_eq!(got, (77, WcStatus::Success, WcOpcode::Recv, 5));
+        let mut bytes = [0; 5];
+        out.read(1 << 19, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"reply");
+    }
+}
