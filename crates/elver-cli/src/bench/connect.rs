@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use elver_core::{Config, ConnectOptions, Policy, Via, VqpId, VqpInit};
+use elver_core::{ConnectOptions, Policy, Via, VqpId, VqpInit};
+use elver_node::config::Config;
 use elver_verbs::{Gid, Payload, SendFlags, SendOp, SendWr};
 use serde_json::json;
 

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use elver_core::{Config, TransferConfig, Via};
+use elver_core::Via;
+use elver_node::config::Config;
 use elver_soft::UDP_PORT;
 use serde_json::json;
 
@@ -53,13 +54,11 @@ impl Backing {
 
     /// A node whose VQPs are backed by this alone.
     fn config(self) -> Config {
-        let config = Config::default();
-        match self {
-            Backing::Rc => config,
-            Backing::Dc => {
-                Config { transfer: TransferConfig { rc_qps_max: 0, ..config.transfer }, ..config }
-            }
+        let mut config = Config::default();
+        if self == Backing::Dc {
+            config.transfer.rc_qps_max = 0;
         }
+        config
     }
 
     fn backs(self, via: Via) -> bool {

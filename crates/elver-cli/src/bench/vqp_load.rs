@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use elver_core::{Config, ConnectOptions, Via, VqpId, VqpInit};
+use elver_core::{ConnectOptions, Via, VqpId, VqpInit};
+use elver_node::config::Config;
 use elver_verbs::{Payload, RecvWr, SendFlags, SendOp, SendWr};
 
 use crate::bench::args::DataOp;
