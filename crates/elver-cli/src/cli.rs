@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use elver_soft::UDP_PORT;
 
-use crate::bench::args::{ConnectArgs, DataArgs};
+use crate::bench::args::{ConnectArgs, DataArgs, MeshArgs};
 use crate::link::LinkArgs;
 
 const EXAMPLES: &str = "\
@@ -476,6 +476,8 @@ pub(crate) enum Bench {
     Connect(ConnectArgs),
     /// READ, WRITE and SEND through VQPs, beside plain QPs on the same kind of device.
     Data(DataArgs),
+    /// All connections among many workers, through VQPs and their rivals.
+    Mesh(MeshArgs),
 }
 
 #[derive(Debug, Args)]

@@ -18,6 +18,9 @@ const CONNECT_ROWS: [&str; 9] = [
     "vqp-rc",
 ];
 
+/// Rows of `bench data`.
+const DATA_ROWS: [&str; 4] = ["raw-rc", "raw-dc", "vqp-rc", "vqp-dc"];
+
 const CONNECT_EXAMPLES: &str = "\
 Examples:
   sudo elver bench connect
@@ -89,8 +92,19 @@ impl Stage {
 impl ConnectArgs {
     /// Whether a row is wanted.
     pub(crate) fn wants(&self, row: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|name| name == row)
+        wants(&self.only, row)
     }
+}
+
+impl DataArgs {
+    /// Whether a row is wanted.
+    pub(crate) fn wants(&self, row: &str) -> bool {
+        wants(&self.only, row)
+    }
+}
+
+fn wants(only: &[String], row: &str) -> bool {
+    only.is_empty() || only.iter().any(|name| name == row)
 }
 
 /// How often, and how it is told.
@@ -138,6 +152,9 @@ pub(crate) struct DataArgs {
     /// Bytes of a message.
     #[arg(long, value_delimiter = ',', default_value = "8", value_parser = value_parser!(u32).range(1..=1 << 20))]
     pub(crate) sizes: Vec<u32>,
+    /// Only these rows.
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(DATA_ROWS))]
+    pub(crate) only: Vec<String>,
     #[command(flatten)]
     pub(crate) round: RoundArgs,
 }

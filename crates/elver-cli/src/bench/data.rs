@@ -154,8 +154,12 @@ fn round(stage: Stage, args: &DataArgs, table: &mut Table) -> Result<(), Failure
                     let (raw, vqp) = backing.names();
                     let key = |name| Key { name, op, mode, size };
                     let duration = args.round.duration;
-                    table.push(key(raw), &measure_raw(stage, backing, key(raw), duration)?);
-                    table.push(key(vqp), &measure_vqp(stage, backing, key(vqp), duration)?);
+                    if args.wants(raw) {
+                        table.push(key(raw), &measure_raw(stage, backing, key(raw), duration)?);
+                    }
+                    if args.wants(vqp) {
+                        table.push(key(vqp), &measure_vqp(stage, backing, key(vqp), duration)?);
+                    }
                 }
             }
         }

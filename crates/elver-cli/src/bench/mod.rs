@@ -8,6 +8,7 @@ mod contract;
 mod data;
 mod machine;
 mod meet;
+mod mesh;
 mod node;
 mod rnic;
 mod rows;
@@ -24,5 +25,6 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Rnic(args) => rnic::run(args),
         Bench::Connect(args) => connect::run(args),
         Bench::Data(args) => data::run(args),
+        Bench::Mesh(args) => mesh::run(args),
     }
 }

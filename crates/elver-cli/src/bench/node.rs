@@ -250,3 +250,42 @@ pub(crate) fn run<C: Send, S: Send>(
     )?;
     Ok(out)
 }
+
+/// Runs `job` with a node at either end, the second of them the meta server: it is given the node,
+/// the other one's GID, and which end it is. Results are in that order.
+pub(crate) fn run_both<T: Send>(
+    placement: Placement,
+    config: &Config,
+    job: impl Fn(&mut Node, Gid, usize) -> Result<T> + Send + Sync,
+) -> Result<[T; 2], Failure> {
+    let client_gid = OnceLock::new();
+    let server_gid = OnceLock::new();
+    let (theirs, ours) = pair::run(
+        placement,
+        |end, client| {
+            let mut node = Node::open(end.own, end.own, config)?;
+            node.register()?;
+            let _ = server_gid.set(node.gid());
+            client.begin();
+            let start = Instant::now();
+            let peer = loop {
+                node.poll();
+                if let Some(gid) = client_gid.get() {
+                    break *gid;
+                }
+                if client.is_gone() || start.elapsed() > STALL {
+                    bail!("the client's node did not come");
+                }
+            };
+            job(&mut node, peer, 1)
+        },
+        |end| {
+            let mut node = Node::open(end.own, end.peer, config)?;
+            node.register()?;
+            let peer = *server_gid.get().ok_or_else(|| anyhow!("the far end said nothing"))?;
+            let _ = client_gid.set(node.gid());
+            job(&mut node, peer, 0)
+        },
+    )?;
+    Ok([ours, theirs])
+}
