@@ -144,10 +144,16 @@ impl Sink {
     fn serve(node: &mut Node, sink: &mut Option<Sink>) -> Result<()> {
         let Some(sink) = sink else { return Ok(()) };
         let mut completions = node::blank::<REPOST>();
-        let found = node.taken(&mut completions);
-        completions[..found].iter().try_for_each(node::succeeded)?;
-        sink.owed += found;
-        if sink.owed >= REPOST { sink.post(node) } else { Ok(()) }
+        loop {
+            let found = node.taken(&mut completions);
+            completions[..found].iter().try_for_each(node::succeeded)?;
+            sink.owed += found;
+            sink.post(node)?;
+            // A round of the node may bring more than this takes at once.
+            if found < REPOST {
+                return Ok(());
+            }
+        }
     }
 
     fn post(&mut self, node: &mut Node) -> Result<()> {
