@@ -10,7 +10,7 @@ use crate::recv_ring::RecvRing;
 use crate::ring::{NONE, SendRing};
 use crate::vqp::{Vqp, Wait};
 use crate::{
-    ClientId, ClientLimits, ConnectError, Core, CoreError, Event, VqpId, VqpInit, VqpState,
+    ClientId, ClientLimits, ConnectError, Core, CoreError, Event, Policy, VqpId, VqpInit, VqpState,
 };
 
 /// The ports that `qbind` takes from when it is asked for any.
@@ -80,8 +80,12 @@ impl<D: Device> Core<D> {
                 dest: None,
                 sq: SendRing::new(init.max_send_wr, max_sge, max_inline),
                 rq: RecvRing::new(init.max_recv_wr, max_sge),
+                reads: 0,
                 inflight: 0,
                 wait: Wait::Nothing,
+                moving: false,
+                policy: Policy::Shared,
+                lease: 0,
                 ready: false,
                 rewound: false,
                 watch: false,
@@ -171,7 +175,7 @@ impl<D: Device> Core<D> {
     /// it still holds is flushed, and a zombie goes.
     pub(crate) fn settle(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        if vqp.inflight > 0 {
+        if vqp.inflight > 0 || vqp.reads > 0 {
             vqp.watch = true;
             return;
         }
@@ -209,6 +213,10 @@ impl<D: Device> Core<D> {
     pub(crate) fn detach(&mut self, id: u32) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         let (peer, lane) = (vqp.peer, vqp.lane);
+        vqp.moving = false;
+        if vqp.lease != 0 {
+            self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
+        }
         if let Some(key) = vqp.accepted.take()
             && self.accepted.get(&key) == Some(&id)
         {

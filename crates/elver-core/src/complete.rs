@@ -125,16 +125,22 @@ impl<D: Device> Core<D> {
 
     /// Tells the WRs that are done, in order.
     pub(crate) fn retire(&mut self, id: u32, now: Time) {
-        let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
+        // A READ that the receiver posted before it learned of a failure may still arrive.
+        let grace = now.saturating_add_ns(self.in_flight_ns_max());
+        let Core { vqps, clients, mrs, pool, stats, ready_clients, unshared, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return };
         let Some(client) = clients.get_mut(vqp.client) else { return };
         let mut freed = false;
         let mut told = false;
         while vqp.sq.head != vqp.sq.done {
             let seq = vqp.sq.head;
-            let entry = *vqp.sq.entry(seq);
-            if entry.await_fin && vqp.state != VqpState::Error {
-                break;
+            let mut entry = *vqp.sq.entry(seq);
+            if entry.await_fin {
+                if vqp.state != VqpState::Error {
+                    break;
+                }
+                // Nobody knows whether it will be read.
+                entry.status = WcStatus::WrFlushErr;
             }
             if entry.mr != NONE {
                 freed |= mrs.remove_user(entry.mr);
@@ -146,6 +152,15 @@ impl<D: Device> Core<D> {
             }
             if entry.slot != NONE {
                 pool.sends.give(entry.slot);
+            }
+            if entry.shared {
+                for sge in vqp.sq.sges(seq).iter().filter(|sge| sge.length > 0) {
+                    if let Some(slot) = mrs.slot_of(sge.lkey)
+                        && mrs.unshare(slot)
+                    {
+                        unshared.push_back((grace, slot));
+                    }
+                }
             }
             vqp.sq.head = seq.wrapping_add(1);
             let signaled = entry.flags.contains(SendFlags::SIGNALED);
@@ -169,7 +184,7 @@ impl<D: Device> Core<D> {
 
     /// Deregistrations that waited for WRs in flight alone go through.
     #[cold]
-    fn release_mrs(&mut self, now: Time) {
+    pub(crate) fn release_mrs(&mut self, now: Time) {
         let due = |closing: crate::mr::Closing| closing.due <= now;
         let slots = self.mrs.iter().filter(|(_, mr)| mr.refs == 0 && mr.closing.is_some_and(due));
         let slots: alloc::vec::Vec<u32> = slots.map(|(slot, _)| slot).collect();

@@ -52,6 +52,8 @@ pub struct Config {
 pub struct TransferConfig {
     /// Most RC QPs of the pool; 0 for none.
     pub rc_qps_max: u32,
+    /// Most send WRs that RC QPs of single VQPs ([`crate::Policy::Leased`]) hold, all together.
+    pub leased_wrs_max: u32,
     /// Operations to one peer within a window that make it hot.
     pub hot_ops: u64,
     /// Length of the window in nanoseconds.
@@ -117,6 +119,7 @@ impl Default for Config {
             rnr_retry: 7,
             transfer: TransferConfig {
                 rc_qps_max: 32,
+                leased_wrs_max: 1 << 17,
                 hot_ops: 10_000,
                 window_ns: 100_000_000,
                 idle_ns: 1_000_000_000,

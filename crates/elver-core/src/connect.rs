@@ -7,7 +7,8 @@ use crate::lane::{LaneKind, LaneState};
 use crate::peer::Waiter;
 use crate::ring::NONE;
 use crate::{
-    ClientId, ConnectError, ConnectOptions, Core, CoreError, Event, Policy, Via, VqpId, VqpState,
+    Class, ClientId, ConnectError, ConnectOptions, Core, CoreError, Event, Policy, Via, VqpId,
+    VqpState,
 };
 
 impl<D: Device> Core<D> {
@@ -28,16 +29,18 @@ impl<D: Device> Core<D> {
         let limit = u64::from(self.config.max_peers);
         let all_used = CoreError::Limit { what: "peers in use", limit, setting: "max_peers" };
         let peer = self.peer_of(gid).ok_or(all_used)?;
+        let policy = match options.policy {
+            // As if there was no RC QP yet: one is made, and is not left behind.
+            Policy::Lite if options.uncached => Policy::Leased,
+            policy => policy,
+        };
         let entry = self.own_vqp(client, vqp)?;
-        (entry.token, entry.peer_port) = (token, port);
-        if options.policy != Policy::Shared {
-            let what = "this way to connect";
-            return Err(CoreError::Device(VerbsError::Unsupported { what }));
-        }
+        (entry.token, entry.peer_port, entry.policy) = (token, port, policy);
+        let class = entry.class;
         if !options.uncached
-            && let Some(via) = self.at_hand(peer)
+            && let Some(via) = self.at_hand(peer, class, policy)
         {
-            self.attach(vqp.0, peer, via)?;
+            self.attach(vqp.0, peer, via, None)?;
             self.count_connect(via);
             return Ok(Some(via));
         }
@@ -52,8 +55,39 @@ impl<D: Device> Core<D> {
         entry.state = VqpState::Connecting;
         let attempt = entry.attempt;
         self.lookups.waiting += 1;
-        self.want_node(peer, Waiter::Vqp { vqp: vqp.0, attempt }, now);
+        let waiter = Waiter::Vqp { vqp: vqp.0, attempt };
+        let address = self.control_addr(peer).is_some();
+        match policy {
+            Policy::Lite | Policy::Leased if address => {
+                self.connect_by_link(vqp.0, attempt, peer, now);
+            }
+            _ if address && self.lacks_dc(peer) && !options.uncached => {
+                self.connect_by_link(vqp.0, attempt, peer, now);
+            }
+            Policy::RpcMeta if address => self.ask_meta(peer, waiter, now),
+            _ => self.want_node(peer, waiter, now),
+        }
         Ok(None)
+    }
+
+    /// Whether a peer whose record is known cannot be reached over DC, since one of the two devices
+    /// has none. Then all VQPs share RC QPs.
+    pub(crate) fn lacks_dc(&self, peer: u32) -> bool {
+        let record = self.peers.get(peer).and_then(|entry| entry.record);
+        self.pool.dct.is_none() || record.is_some_and(|record| record.dctn == 0)
+    }
+
+    /// A connect goes on with an RC QP: the peer's, or one of its own.
+    fn connect_by_link(&mut self, id: u32, attempt: u32, peer: u32, now: Time) {
+        let Some(vqp) = self.vqps.get(id) else { return };
+        let (class, policy) = (vqp.class, vqp.policy);
+        if policy == Policy::Leased {
+            return self.lease_link(id, peer, now);
+        }
+        match self.peers.get(peer).and_then(|entry| entry.rc[class as usize]) {
+            Some(_) => self.link_found(id, attempt, peer, Ok(()), now),
+            None => self.await_link(id, attempt, peer, now),
+        }
     }
 
     /// Gets the metadata of many peers at once, ahead of connecting. [`Event::Warmed`] follows.
@@ -78,7 +112,7 @@ impl<D: Device> Core<D> {
         for gid in gids {
             match self.peer_of(*gid) {
                 None => self.warmed(warm, false),
-                Some(peer) if self.at_hand(peer).is_some() => {
+                Some(peer) if self.peers.get(peer).is_some_and(|entry| entry.record.is_some()) => {
                     self.peers.rest(peer);
                     self.warmed(warm, true);
                 }
@@ -92,7 +126,9 @@ impl<D: Device> Core<D> {
     fn begin_connect(&mut self, client: ClientId, vqp: VqpId) -> Result<(), CoreError> {
         self.open_client(client)?;
         let entry = self.own_vqp(client, vqp)?;
-        let busy = entry.inflight > 0 || (entry.state == VqpState::Connected && entry.sq.len() > 0);
+        let busy = entry.inflight > 0
+            || entry.reads > 0
+            || (entry.state == VqpState::Connected && entry.sq.len() > 0);
         if busy {
             let state = "busy: WRs are outstanding";
             return Err(CoreError::State { state, call: "qconnect" });
@@ -107,12 +143,15 @@ impl<D: Device> Core<D> {
     }
 
     /// What connects to a peer without asking anybody.
-    fn at_hand(&self, peer: u32) -> Option<Via> {
+    pub(crate) fn at_hand(&self, peer: u32, class: Class, policy: Policy) -> Option<Via> {
         let entry = self.peers.get(peer)?;
-        if entry.rc.is_some() {
-            return Some(Via::Rc);
+        match policy {
+            Policy::Leased => None,
+            _ if entry.rc[class as usize].is_some() => Some(Via::Rc),
+            Policy::Lite => None,
+            Policy::Shared | Policy::RpcMeta if self.lacks_dc(peer) => None,
+            Policy::Shared | Policy::RpcMeta => entry.record.map(|_| Via::DcCached),
         }
-        entry.record.map(|_| Via::DcCached)
     }
 
     fn count_connect(&mut self, via: Via) {
@@ -136,13 +175,46 @@ impl<D: Device> Core<D> {
         if vqp.state != VqpState::Connecting || vqp.attempt != attempt {
             return;
         }
+        let by_link = matches!(vqp.policy, Policy::Lite | Policy::Leased);
+        if found.is_ok() && (by_link || self.lacks_dc(peer)) {
+            return self.connect_by_link(id, attempt, peer, now);
+        }
+        self.connect_ended(id, peer, found.map(|()| (Via::DcLookup, None)), now);
+    }
+
+    /// The link that a connect waited for is there, or will not come.
+    pub(crate) fn link_found(
+        &mut self,
+        id: u32,
+        attempt: u32,
+        peer: u32,
+        found: Result<(), ConnectError>,
+        now: Time,
+    ) {
+        let waits =
+            |vqp: &crate::vqp::Vqp| vqp.state == VqpState::Connecting && vqp.attempt == attempt;
+        if self.vqps.get(id).is_some_and(|vqp| waits(vqp)) {
+            self.connect_ended(id, peer, found.map(|()| (Via::Rc, None)), now);
+        }
+    }
+
+    /// A connect that was pending has ended: with what backs the VQP, and the lane of that if it is
+    /// not the peer's.
+    pub(crate) fn connect_ended(
+        &mut self,
+        id: u32,
+        peer: u32,
+        found: Result<(Via, Option<u32>), ConnectError>,
+        now: Time,
+    ) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
         let (client, token) = (ClientId(vqp.client), vqp.token);
         vqp.state = VqpState::Idle;
         self.lookups.waiting = self.lookups.waiting.saturating_sub(1);
         let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
-        let result = found.and_then(|()| {
-            let attached = self.attach(id, peer, Via::DcLookup);
-            attached.map(|()| Via::DcLookup).map_err(|_| ConnectError::Unreachable { gid })
+        let result = found.and_then(|(via, lane)| {
+            let attached = self.attach(id, peer, via, lane);
+            attached.map(|()| via).map_err(|_| ConnectError::Unreachable { gid })
         });
         match &result {
             Ok(via) => self.count_connect(*via),
@@ -155,8 +227,15 @@ impl<D: Device> Core<D> {
         self.pump(id, now);
     }
 
-    /// Ties a VQP to a peer and to the lane that `via` says. What it needs for that is at hand.
-    pub(crate) fn attach(&mut self, id: u32, peer: u32, via: Via) -> Result<(), CoreError> {
+    /// Ties a VQP to a peer and to the lane that `via` says, or to this `lane`. What it needs for
+    /// that is at hand.
+    pub(crate) fn attach(
+        &mut self,
+        id: u32,
+        peer: u32,
+        via: Via,
+        lane: Option<u32>,
+    ) -> Result<(), CoreError> {
         let what = "the device has no DC, and there is no RC QP to the peer";
         let none = CoreError::Device(VerbsError::Unsupported { what });
         let ah = self.address_of(peer)?;
@@ -164,21 +243,28 @@ impl<D: Device> Core<D> {
         let (Some(entry), Some(vqp)) = (self.peers.get_mut(peer), self.vqps.get_mut(id)) else {
             return Err(gone);
         };
-        let lane = match via {
-            Via::Rc | Via::Leased => entry.rc,
+        let shared = match via {
+            Via::Rc | Via::Leased => entry.rc[vqp.class as usize],
             Via::DcCached | Via::DcLookup => self.lanes.dc_lane(entry.hash, vqp.class),
         };
-        let lane = lane.ok_or(none)?;
+        let lane = match lane.or(shared) {
+            Some(lane) => lane,
+            // It gets one when it needs it.
+            None if via == Via::Rc => NONE,
+            None => return Err(none),
+        };
         debug_assert_eq!(entry.ah, Some(ah));
-        vqp.dest = match self.lanes.lanes[lane as usize].kind {
-            LaneKind::Dc { stream } => entry.dc_dest(stream),
-            LaneKind::Rc { .. } => None,
+        vqp.dest = match self.lanes.lanes.get(lane as usize).map(|lane| lane.kind) {
+            Some(LaneKind::Dc { stream }) => entry.dc_dest(stream),
+            Some(LaneKind::Rc { .. }) | None => None,
         };
         (vqp.lane, vqp.peer, vqp.via) = (lane, peer, Some(via));
         vqp.state = VqpState::Connected;
         vqp.remote = crate::vqp::Vqp::NO_REMOTE;
         entry.vqps += 1;
-        self.lanes.lanes[lane as usize].vqps += 1;
+        if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
+            lane.vqps += 1;
+        }
         Ok(())
     }
 
@@ -206,11 +292,16 @@ impl<D: Device> Core<D> {
     }
 
     /// The lane that the core's own operations to a peer take, and whether it works.
-    pub(crate) fn op_lane(&mut self, peer: u32, class: crate::Class) -> Option<u32> {
+    pub(crate) fn op_lane(&self, peer: u32, class: Class) -> Option<u32> {
         let entry = self.peers.get(peer)?;
-        let rc = entry.rc.filter(|rc| self.lanes.lanes[*rc as usize].state != LaneState::Gone);
-        let lane =
-            rc.or_else(|| self.lanes.dc_lane(entry.hash, class).filter(|_| entry.record.is_some()));
+        let [own, other] = [entry.rc[class as usize], entry.rc[1 - class as usize]];
+        let runs = |rc: &u32| self.lanes.lanes[*rc as usize].state != LaneState::Gone;
+        let rc = own.or(other).filter(runs);
+        if rc.is_none() && self.lacks_dc(peer) {
+            return self.links.rc.any_lane(peer);
+        }
+        let dc = || self.lanes.dc_lane(entry.hash, class).filter(|_| entry.record.is_some());
+        let lane = rc.or_else(dc);
         lane.filter(|lane| *lane != NONE)
     }
 }

@@ -268,6 +268,7 @@ impl Control {
     }
 
     /// Requests of ours that have not ended.
+    #[cfg(test)]
     pub(crate) fn calls(&self) -> usize {
         self.calls.len()
     }

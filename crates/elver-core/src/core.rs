@@ -11,6 +11,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::client::Client;
 use crate::inbox::AcceptKey;
+use crate::links::Links;
 use crate::lookup::Lookups;
 use crate::message::Header;
 use crate::meta::ServedTable;
@@ -19,8 +20,10 @@ use crate::mr_store::{MR_VALUE_BYTES, MrStore};
 use crate::ops::Op;
 use crate::peer::Peers;
 use crate::pool::{self, Lanes, Pool};
+use crate::qos::Qos;
 use crate::rng::Rng;
 use crate::slots::{SLOTS_MAX, Slots};
+use crate::ud::Ud;
 use crate::vqp::Vqp;
 use crate::wr_id::WrId;
 use crate::{
@@ -54,6 +57,10 @@ pub struct Core<D: Device> {
     pub(crate) held_bytes: u64,
     /// A header with what all of this node's have.
     pub(crate) blank: Header,
+    /// Messages that their receivers have not read, by when they are looked after.
+    pub(crate) unread: VecDeque<(Time, u32, u32)>,
+    /// Regions that no message is read from any longer, by when their second registration goes.
+    pub(crate) unshared: VecDeque<(Time, u32)>,
     /// VQPs that wait for send slots.
     pub(crate) slot_waiters: VecDeque<u32>,
     /// VQPs by the port that they are bound to.
@@ -66,6 +73,8 @@ pub struct Core<D: Device> {
     pub(crate) store: MrStore,
     pub(crate) ops: Slots<Op>,
     pub(crate) lookups: Lookups,
+    pub(crate) links: Links<D::Memory>,
+    pub(crate) qos: Qos,
     pub(crate) served: Option<ServedTable<D::Memory>>,
     pub(crate) events: VecDeque<Event>,
     /// Clients that got completions since they were last told.
@@ -91,6 +100,7 @@ impl<D: Device> Core<D> {
         let mrs = descriptor.map_err(|_| CoreError::Device(no_table()))?;
         let record =
             NodeRecord { dctn: pool.dctn, dc_key: pool.dc_key, control_qpn: pool.ud_qpn, mrs };
+        let ud = Ud::new(&mut device, pool.pd, pool.ud)?;
         let peers = Peers::new(config.max_peers, &mut rng);
         let mut core = Core {
             record,
@@ -103,6 +113,8 @@ impl<D: Device> Core<D> {
             accepted: HashMap::default(),
             held_bytes: 0,
             blank: Header::blank(gid, record.encode()),
+            unread: VecDeque::new(),
+            unshared: VecDeque::new(),
             slot_waiters: VecDeque::new(),
             ports: HashMap::default(),
             mrs: LocalMrs::new(config.max_mrs),
@@ -111,6 +123,8 @@ impl<D: Device> Core<D> {
             store: MrStore::new(config.max_cached_mrs),
             ops: Slots::new(SLOTS_MAX),
             lookups: Lookups::default(),
+            links: Links::new(&config, ud),
+            qos: Qos::new(&config.qos),
             served: None,
             events: VecDeque::new(),
             ready_clients: VecDeque::new(),
@@ -126,7 +140,7 @@ impl<D: Device> Core<D> {
         if let Some(own) = core.peer_of(gid)
             && let Some(peer) = core.peers.get_mut(own)
         {
-            peer.record = Some(record);
+            peer.set_record(Some(record));
             peer.pins += 1;
         }
         Ok(core)
@@ -210,12 +224,17 @@ impl<D: Device> Core<D> {
     pub fn poll_timeout(&self) -> Option<Time> {
         let closing = self.closing.front().map(|(due, _)| *due);
         let lookup = self.lookups.next_deadline();
-        closing.into_iter().chain(lookup).min()
+        let messages = self.next_message_due();
+        let links = self.links.poll_timeout();
+        let tokens = self.qos.poll_timeout();
+        closing.into_iter().chain(lookup).chain(messages).chain(links).chain(tokens).min()
     }
 
     /// Does what is due by the clock.
     fn attend(&mut self, now: Time) -> bool {
-        let mut busy = self.expire_lookups(now);
+        let mut busy = self.expire_lookups(now) | self.attend_messages(now);
+        busy |= self.attend_links(now);
+        busy |= self.release_held(now);
         while self.closing.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, slot)) = self.closing.pop_front() else { break };
             self.try_release_mr(slot, now);
@@ -237,7 +256,8 @@ impl<D: Device> Core<D> {
                 }
                 self.read_buffers.push(buffer);
             }
-            Some(WrId::Control(_)) | None => self.stats.completions_unknown += 1,
+            Some(WrId::Control(slot)) => self.complete_control(slot, wc, now),
+            None => self.stats.completions_unknown += 1,
         }
     }
 
@@ -268,7 +288,7 @@ impl<D: Device> Core<D> {
         self.peers.slots.iter().map(|(_, peer)| PeerInfo {
             gid: peer.gid,
             vqps: peer.vqps,
-            rc_qps: u32::from(peer.rc.is_some()),
+            rc_qps: peer.rc.iter().flatten().count() as u32,
             ops: peer.ops,
             bytes: peer.bytes,
         })
@@ -281,6 +301,11 @@ impl<D: Device> Core<D> {
             vqps: u64::from(self.vqps.len()),
             mrs: self.mrs.iter().count() as u64,
             peers: u64::from(self.peers.slots.len()),
+            rc_qps: u64::from(self.links.rc.len()),
+            control_resent: self.links.control.stats().retransmitted
+                + self.links.control.stats().answered_again,
+            control_busy: self.links.control.stats().busy,
+            control_stray: self.links.control.stats().stray,
             ..self.stats
         }
     }
@@ -293,7 +318,7 @@ impl<D: Device> Core<D> {
         let wqe = 64 + 16 * u64::from(self.config.max_sge);
         let queues: u64 = self.lanes.qps.iter().map(|qp| u64::from(qp.depth) * wqe).sum();
         let tables = self.lanes.bytes() + self.peers.bytes() + self.store.bytes();
-        queues + tables + self.ops.bytes() + self.lookups.bytes()
+        queues + tables + self.ops.bytes() + self.lookups.bytes() + self.links.bytes()
     }
 
     fn info_of(&self, vqp: &Vqp) -> VqpInfo {

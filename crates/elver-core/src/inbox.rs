@@ -10,9 +10,10 @@ use elver_verbs::{Device, Memory, Time, Wc, WcFlags, WcOpcode, WcStatus};
 use crate::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::ops::{OpKind, Work};
 use crate::recv_ring::RecvOutcome;
+use crate::rendezvous::PIECE_BYTES;
 use crate::{
-    Class, ClientId, Completion, ConnectError, Core, CoreError, Event, NodeRecord, Via, VqpId,
-    VqpInit, VqpState,
+    Class, ClientId, Completion, ConnectError, Core, CoreError, Event, NodeRecord, Policy, Via,
+    VqpId, VqpInit, VqpState,
 };
 
 /// All held messages of a node may take so many times what one VQP's may.
@@ -65,7 +66,7 @@ impl<D: Device> Core<D> {
         let body = length - HEADER_BYTES as u32;
         let fits = match header.kind {
             Kind::Eager => body == header.length,
-            Kind::Rendezvous => true,
+            Kind::Rendezvous => u64::from(body) == u64::from(header.detail) * PIECE_BYTES as u64,
             Kind::WriteImm | Kind::Fin | Kind::Nack => body == 0,
         };
         if !fits {
@@ -73,7 +74,7 @@ impl<D: Device> Core<D> {
             return;
         }
         match header.kind {
-            Kind::Fin | Kind::Rendezvous => self.stats.messages_malformed += 1,
+            Kind::Fin => self.message_read(&header, now),
             Kind::Nack => self.refused(&header, now),
             _ => {
                 let body = Body::Buffer(start + HEADER_BYTES as u64, body);
@@ -98,7 +99,7 @@ impl<D: Device> Core<D> {
             (header.dst_vqp, 0, vqp.peer)
         } else {
             let target = self.ports.get(&header.dst_port).copied().ok_or(Refusal::Port)?;
-            let source = self.source_of(target, header)?;
+            let source = self.source_of(target, header, now)?;
             let peer = self.vqps.get(source).map(|vqp| vqp.peer).ok_or(Refusal::Gone)?;
             (target, source, peer)
         };
@@ -120,7 +121,7 @@ impl<D: Device> Core<D> {
 
     /// The VQP that is connected to the sender of a message to a port. The first message makes it:
     /// all that a connection needs stands in the header (`qpop_msgs`, section 4.1).
-    fn source_of(&mut self, bound: u32, header: &Header) -> Result<u32, Refusal> {
+    fn source_of(&mut self, bound: u32, header: &Header, now: Time) -> Result<u32, Refusal> {
         if let Some(peer) = self.peers.find(&header.src_gid)
             && let Some(&source) = self.accepted.get(&(bound, peer, header.src_vqp))
             && self.vqps.get(source).is_some_and(|vqp| vqp.state == VqpState::Connected)
@@ -128,11 +129,13 @@ impl<D: Device> Core<D> {
             return Ok(source);
         }
         let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
-        let peer = self.sender_of(header).ok_or(Refusal::Overrun)?;
+        let peer = self.sender_of(header, now).ok_or(Refusal::Overrun)?;
         let class = self.vqps.get(bound).map_or(Class::Low, |vqp| vqp.class);
         let init = VqpInit { class, ..VqpInit::default() };
         let source = self.vqp_create(ClientId(client), init).map_err(|_| Refusal::Overrun)?.0;
-        let attached: Result<(), CoreError> = self.attach(source, peer, Via::DcCached);
+        // Without DC the RC QP that the message came over may be usable in a moment only.
+        let via = self.at_hand(peer, class, Policy::Shared).unwrap_or(Via::Rc);
+        let attached: Result<(), CoreError> = self.attach(source, peer, via, None);
         let key = (bound, peer, header.src_vqp);
         if let Some(vqp) = self.vqps.get_mut(source) {
             vqp.peer_vqp = header.src_vqp;
@@ -148,14 +151,11 @@ impl<D: Device> Core<D> {
     }
 
     /// The node that sent a message, with the record that the message carries.
-    fn sender_of(&mut self, header: &Header) -> Option<u32> {
+    fn sender_of(&mut self, header: &Header, now: Time) -> Option<u32> {
         let record = NodeRecord::decode(&header.record).ok()?;
         let peer = self.peer_of(header.src_gid)?;
-        if header.src_gid != self.gid
-            && !self.is_meta_server(peer)
-            && let Some(entry) = self.peers.get_mut(peer)
-        {
-            entry.record = Some(record);
+        if !self.is_meta_server(peer) {
+            self.learn(peer, record, now);
         }
         Some(peer)
     }
@@ -229,6 +229,10 @@ impl<D: Device> Core<D> {
         let status = match incoming.kind {
             Kind::WriteImm => WcStatus::Success,
             _ if u64::from(incoming.length) > entry.capacity => WcStatus::LocLenErr,
+            Kind::Rendezvous => match self.begin_gather(id, seq, &incoming, &body, now) {
+                Ok(()) => return,
+                Err(status) => status,
+            },
             _ => {
                 let client = ClientId(vqp.client);
                 let sges = vqp.rq.sges(seq);
@@ -277,6 +281,10 @@ impl<D: Device> Core<D> {
             let entry = *vqp.rq.entry(vqp.rq.head);
             let Some(outcome) = entry.outcome else { break };
             vqp.rq.head = vqp.rq.head.wrapping_add(1);
+            if vqp.zombie {
+                client.pending = client.pending.saturating_sub(1);
+                continue;
+            }
             let wc = Wc {
                 wr_id: entry.wr_id,
                 status: outcome.status,
@@ -299,7 +307,7 @@ impl<D: Device> Core<D> {
 
     /// Tells the sender of a message that it was refused.
     fn refuse_header(&mut self, header: &Header, refusal: Refusal, now: Time) {
-        match self.sender_of(header) {
+        match self.sender_of(header, now) {
             Some(peer) => self.refuse((peer, header.src_vqp), refusal, now),
             None => self.stats.messages_refused += 1,
         }
@@ -321,12 +329,12 @@ impl<D: Device> Core<D> {
         };
         let header = Header { kind, detail, cookie, dst_vqp, ..self.blank };
         let offset = self.pool.sends.offset(slot);
-        let written = self.pool.memory.write(offset, &header.encode()).is_ok();
+        let written = self.pool.memory.write(offset, &header.encode());
+        debug_assert_eq!(written, Ok(()), "a slot has room for a header");
         let work = Work::Send { slot, length: HEADER_BYTES as u32 };
-        let op = self.start_op(peer, Class::Low, OpKind::Message, work);
-        match op.filter(|_| written) {
-            Some(op) => self.post_op(op, now),
-            None => {
+        match self.start_op(peer, Class::Low, OpKind::Message, work) {
+            Ok(op) => self.post_op(op, now),
+            Err(_) => {
                 self.pool.sends.give(slot);
                 self.stats.messages_lost += 1;
             }

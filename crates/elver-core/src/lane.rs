@@ -95,6 +95,11 @@ impl Lane {
         }
     }
 
+    /// Whether nobody is on it any longer, and nothing of anybody's.
+    pub(crate) fn is_left(&self) -> bool {
+        self.vqps == 0 && self.uncompleted == 0 && self.ops.is_empty()
+    }
+
     /// WRs of VQPs that the lane takes now.
     ///
     /// A lane never has more than as many as its QP has room left: one lane alone gets half of the

@@ -81,6 +81,9 @@ impl<D: Device> Core<D> {
         while self.lookups.running < self.config.storm.lookups_max {
             let Some(&peer) = self.lookups.queue.front() else { return };
             let first = self.lookups.preferred;
+            if self.awaits_meta_link() {
+                return;
+            }
             if self.lookups.servers.is_empty() {
                 self.lookups.queue.pop_front();
                 self.node_found(peer, Err(ConnectError::NoMetaServer { tried: 0 }), now);
@@ -104,7 +107,7 @@ impl<D: Device> Core<D> {
         let begun = Lookup::new(&nodes, &gid.0).ok().and_then(|lookup| {
             let read = lookup.read();
             let work = Work::Read { remote: read.remote, length: read.len, buffer };
-            self.start_op(via, Class::High, OpKind::Node { gid, lookup }, work)
+            self.start_op(via, Class::High, OpKind::Node { gid, lookup }, work).ok()
         });
         let Some(op) = begun else {
             self.pool.reads.give(buffer);
@@ -192,7 +195,7 @@ impl<D: Device> Core<D> {
                     *asked_at = now;
                     self.stats.mr_lookup_reads += 1;
                 }
-                OpKind::Message => {}
+                _ => {}
             }
             return self.post_op(id, now);
         }
@@ -220,28 +223,34 @@ impl<D: Device> Core<D> {
                 self.lookups.running = self.lookups.running.saturating_sub(1);
                 self.node_found(peer, found, now);
             }
-            OpKind::Node { .. } | OpKind::Message => {}
             OpKind::Mr { rkey, asked_at, .. } => {
                 let until = asked_at.saturating_add_ns(self.config.mr_lease_ns);
                 let found =
                     value.map(|value| value.and_then(|value| RemoteMr::decode(&value, until)));
                 self.mr_found(op.peer, rkey, found, now);
             }
+            _ => {}
         }
         self.start_lookups(now);
         self.start_mr_lookups(now);
     }
 
     /// The look-up of a peer has ended: those who wait for it go on.
-    fn node_found(&mut self, peer: u32, found: Result<NodeRecord, ConnectError>, now: Time) {
+    pub(crate) fn node_found(
+        &mut self,
+        peer: u32,
+        found: Result<NodeRecord, ConnectError>,
+        now: Time,
+    ) {
         let Some(entry) = self.peers.get_mut(peer) else { return };
         entry.lookup = PeerLookup::None;
+        let waiting = core::mem::take(&mut entry.waiting);
         match &found {
-            Ok(record) => entry.record = Some(*record),
-            Err(ConnectError::NoSuchNode { .. }) => entry.record = None,
+            Ok(record) => self.learn(peer, *record, now),
+            Err(ConnectError::NoSuchNode { .. }) => entry.set_record(None),
             Err(_) => {}
         }
-        for waiter in core::mem::take(&mut entry.waiting) {
+        for waiter in waiting {
             match waiter {
                 Waiter::Vqp { vqp, attempt } => {
                     let result = found.as_ref().map(|_| ()).map_err(ConnectError::clone);
@@ -274,7 +283,7 @@ impl<D: Device> Core<D> {
                 let read = lookup.read();
                 let work = Work::Read { remote: read.remote, length: read.len, buffer };
                 let kind = OpKind::Mr { rkey, lookup, asked_at: now };
-                self.start_op(peer, Class::Low, kind, work)
+                self.start_op(peer, Class::Low, kind, work).ok()
             });
             match begun {
                 Some(op) => {

@@ -22,7 +22,7 @@ impl<D: Device> Core<D> {
             if let Some(entry) = self.peers.get_mut(peer) {
                 entry.pins += 1;
                 if entry.record != Some(server.record) {
-                    entry.record = Some(server.record);
+                    entry.set_record(Some(server.record));
                 }
             }
             self.lookups.servers.push((peer, server.nodes));
@@ -31,19 +31,24 @@ impl<D: Device> Core<D> {
         for (peer, _) in old {
             self.unpin(peer);
         }
+        self.sweep_links(now);
         self.start_lookups(now);
     }
 
     /// A node went away (`None`) or came with this record: the DCCache forgets another one.
-    pub fn node_changed(&mut self, gid: Gid, record: Option<NodeRecord>, _now: Time) {
+    pub fn node_changed(&mut self, gid: Gid, record: Option<NodeRecord>, now: Time) {
         let Some(peer) = self.peers.find(&gid) else { return };
         if gid == self.gid || self.is_meta_server(peer) {
             return;
         }
+        let known = self.peers.get(peer).and_then(|entry| entry.record);
+        if known.is_some() && known != record {
+            self.leave_links_to(peer, now);
+        }
         if let Some(entry) = self.peers.get_mut(peer)
             && entry.record.is_some()
         {
-            entry.record = record;
+            entry.set_record(record);
         }
     }
 

@@ -27,6 +27,10 @@ pub(crate) struct LocalMr<M> {
     pub(crate) access: AccessFlags,
     /// WRs that use it and have not ended.
     pub(crate) refs: u32,
+    /// Long messages on their way that peers read from it.
+    pub(crate) readers: u32,
+    /// Its second registration, for these, if it is not open to READs itself.
+    pub(crate) alias: Option<MrInfo>,
     /// It stands, or stood, in ValidMR.
     pub(crate) open: bool,
     /// It is being deregistered: no new WR may use it.

@@ -1,5 +1,9 @@
+use alloc::boxed::Box;
+
 use elver_kv::Lookup;
 use elver_verbs::{Dest, Gid, RemoteAddr, Time};
+
+use crate::rendezvous::Gather;
 
 /// Something that the core itself does on a lane: READs or messages, one signalled WR at a time.
 #[derive(Debug)]
@@ -30,6 +34,10 @@ pub(crate) enum Work {
         /// The buffer.
         buffer: u32,
     },
+    /// What the message that is being read says.
+    Gather,
+    /// READ of nothing.
+    Probe,
     /// A message of so many bytes in a send slot.
     Send {
         /// The slot.
@@ -40,7 +48,7 @@ pub(crate) enum Work {
 }
 
 /// What an operation is for.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum OpKind {
     /// Reads a node's record at a meta server.
     Node {
@@ -57,6 +65,15 @@ pub(crate) enum OpKind {
         lookup: Lookup,
         /// When its last READ was posted: the lease counts from there.
         asked_at: Time,
+    },
+    /// Reads a message into a receive.
+    Gather(Box<Gather>),
+    /// Looks whether the peer is there, to which a message of a VQP's was sent.
+    Probe {
+        /// The VQP.
+        vqp: u32,
+        /// The message.
+        seq: u32,
     },
     /// Tells a VQP of the peer's something.
     Message,

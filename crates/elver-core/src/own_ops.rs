@@ -1,6 +1,6 @@
 //! The core's own operations on lanes: posted like the WRs of VQPs, and ahead of them.
 
-use elver_verbs::{Device, Payload, SendFlags, SendOp, SendWr, Time, WcStatus};
+use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time, WcStatus};
 
 use crate::lane::LaneKind;
 use crate::ops::{Op, OpKind, Work};
@@ -8,27 +8,40 @@ use crate::recovery::Verdict;
 use crate::wr_id::WrId;
 use crate::{Class, Core};
 
+/// What a READ of no bytes names; nobody looks at it.
+const NOWHERE: RemoteAddr = RemoteAddr { addr: 0, rkey: 0 };
+
 impl<D: Device> Core<D> {
-    /// Prepares an operation to a peer; [`Core::post_op`] starts it. None if the peer cannot be
-    /// reached.
+    /// Prepares an operation to a peer; [`Core::post_op`] starts it. What it is for comes back if the
+    /// peer cannot be reached.
     pub(crate) fn start_op(
         &mut self,
         peer: u32,
         class: Class,
         kind: OpKind,
         work: Work,
-    ) -> Option<u32> {
+    ) -> Result<u32, OpKind> {
+        let Some((lane, dest)) = self.way_of_op(peer, class) else { return Err(kind) };
+        if self.ops.is_full() {
+            return Err(kind);
+        }
+        let op = Op { lane, dest, peer, kind, work, abandoned: false };
+        let id = self.ops.insert(&mut self.rng, |_| op);
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.pins += 1;
+        }
+        Ok(id.unwrap_or(0))
+    }
+
+    /// The lane of an operation to a peer, and its destination there.
+    fn way_of_op(&mut self, peer: u32, class: Class) -> Option<(u32, Option<Dest>)> {
         let lane = self.op_lane(peer, class)?;
         self.address_of(peer).ok()?;
-        let entry = self.peers.get_mut(peer)?;
-        let dest = match self.lanes.lanes[lane as usize].kind {
-            LaneKind::Dc { stream } => Some(entry.dc_dest(stream)?),
-            LaneKind::Rc { .. } => None,
-        };
-        let op = Op { lane, dest, peer, kind, work, abandoned: false };
-        let id = self.ops.insert(&mut self.rng, |_| op)?;
-        entry.pins += 1;
-        Some(id)
+        let entry = self.peers.get(peer)?;
+        match self.lanes.lanes[lane as usize].kind {
+            LaneKind::Dc { stream } => Some((lane, Some(entry.dc_dest(stream)?))),
+            LaneKind::Rc { .. } => Some((lane, None)),
+        }
     }
 
     /// Posts an operation's WR, now or when its lane has room.
@@ -48,18 +61,27 @@ impl<D: Device> Core<D> {
         let Some(op) = self.ops.get(id) else { return true };
         let lane = &mut self.lanes.lanes[op.lane as usize];
         let phys = &mut self.lanes.qps[lane.qp as usize];
-        let (send, sge) = match op.work {
-            Work::Read { remote, length, buffer } => {
-                (SendOp::Read(remote), self.pool.read_sge(buffer, length))
+        let one;
+        let (send, sges) = match (&op.work, &op.kind) {
+            (Work::Read { remote, length, buffer }, _) => {
+                one = [self.pool.read_sge(*buffer, *length)];
+                (SendOp::Read(*remote), &one[..])
             }
-            Work::Send { slot, length } => (SendOp::Send, self.pool.send_sge(slot, length)),
+            (Work::Send { slot, length }, _) => {
+                one = [self.pool.send_sge(*slot, *length)];
+                (SendOp::Send, &one[..])
+            }
+            (Work::Gather, OpKind::Gather(gather)) => {
+                let (remote, sges) = gather.read();
+                (SendOp::Read(remote), sges)
+            }
+            (Work::Gather | Work::Probe, _) => (SendOp::Read(NOWHERE), &[][..]),
         };
-        let sges = [sge];
         let wr = SendWr {
             wr_id: WrId::Op(id).encode(),
             op: send,
             flags: SendFlags::SIGNALED,
-            payload: Payload::Sges(&sges),
+            payload: Payload::Sges(sges),
             dest: op.dest,
         };
         if self.device.post_send(phys.qp, &[wr]).is_err() {
@@ -98,6 +120,8 @@ impl<D: Device> Core<D> {
     pub(crate) fn conclude_op(&mut self, id: u32, ok: bool, now: Time) {
         match self.ops.get(id).map(|op| &op.kind) {
             Some(OpKind::Node { .. } | OpKind::Mr { .. }) => self.complete_lookup(id, ok, now),
+            Some(OpKind::Gather(_)) => self.conclude_gather(id, ok, now),
+            Some(OpKind::Probe { .. }) => self.conclude_probe(id, ok, now),
             Some(OpKind::Message) => {
                 if !ok {
                     self.stats.messages_lost += 1;
@@ -114,6 +138,7 @@ impl<D: Device> Core<D> {
         match op.work {
             Work::Read { buffer, .. } => self.pool.reads.give(buffer),
             Work::Send { slot, .. } => self.pool.sends.give(slot),
+            Work::Gather | Work::Probe => {}
         }
         self.unpin(op.peer);
         Some(op)

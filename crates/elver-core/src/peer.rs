@@ -8,6 +8,7 @@ use rustc_hash::FxSeededState;
 use siphasher::sip::SipHasher13;
 
 use crate::NodeRecord;
+use crate::rc::Heat;
 use crate::rng::Rng;
 use crate::slots::Slots;
 
@@ -42,8 +43,12 @@ pub(crate) struct Peer {
     /// Reasons besides VQPs not to forget it: it is a meta server, is this node, or has an RC QP;
     /// operations of the core's own are under way to it.
     pub(crate) pins: u32,
-    /// Lane of a shared RC QP to it that is connected.
-    pub(crate) rc: Option<u32>,
+    /// Lanes of the shared RC QPs to it that are connected, by class.
+    pub(crate) rc: [Option<u32>; 2],
+    /// How much the VQPs of each class talk to it.
+    pub(crate) heat: [Heat; 2],
+    /// Where it takes control messages, also when its record is forgotten.
+    pub(crate) control_qpn: Option<u32>,
     /// Operations posted to it, and their bytes.
     pub(crate) ops: u64,
     pub(crate) bytes: u64,
@@ -61,6 +66,8 @@ pub(crate) enum PeerLookup {
     None,
     /// It waits for its turn.
     Queued,
+    /// The peer itself is asked, over UD.
+    Asked,
     /// An operation does it.
     Running {
         /// The operation.
@@ -134,7 +141,9 @@ impl Peers {
             record: None,
             vqps: 0,
             pins: 0,
-            rc: None,
+            rc: [None; 2],
+            heat: [Heat::default(); 2],
+            control_qpn: None,
             ops: 0,
             bytes: 0,
             lookup: PeerLookup::None,
@@ -187,6 +196,12 @@ impl Peers {
 impl Peer {
     fn is_idle(&self) -> bool {
         self.vqps == 0 && self.pins == 0 && self.lookup == PeerLookup::None
+    }
+
+    /// Takes a record over, or forgets it.
+    pub(crate) fn set_record(&mut self, record: Option<NodeRecord>) {
+        self.control_qpn = record.map(|record| record.control_qpn).or(self.control_qpn);
+        self.record = record;
     }
 
     /// Where WRs over a stream of a DCI go; none before its record and its address are there.

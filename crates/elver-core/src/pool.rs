@@ -5,8 +5,9 @@ use elver_verbs::{
     QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit, VerbsError,
 };
 
-use crate::lane::{Lane, LaneKind, PhysQp, RESERVED};
+use crate::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::message::HEADER_BYTES;
+use crate::rc::META_LINKS_MAX;
 use crate::rng::Rng;
 use crate::wr_id::WrId;
 use crate::{Class, Config};
@@ -44,6 +45,8 @@ pub(crate) struct Pool<M> {
     /// Capabilities and limits of the device.
     pub(crate) attr: DeviceAttr,
     pub(crate) mtu: Mtu,
+    /// Most bytes of a message that is copied.
+    pub(crate) eager_max: u32,
     /// Most bytes of a message.
     pub(crate) max_length: u32,
     /// Most inline bytes of a user's WR.
@@ -109,9 +112,49 @@ pub(crate) struct Lanes {
     /// Of these, the last ones, for the high class alone.
     high: u32,
     streams: u32,
+    /// QPs and lanes of RC QPs that are gone.
+    free: Vec<(u32, u32)>,
 }
 
 impl Lanes {
+    /// Takes in an RC QP that is connected to a peer; returns its lane.
+    pub(crate) fn add_rc(&mut self, qp: Qp, depth: u32, peer: u32) -> u32 {
+        let (at, lane) =
+            self.free.pop().unwrap_or_else(|| (self.qps.len() as u32, self.lanes.len() as u32));
+        let phys = PhysQp {
+            qp,
+            depth,
+            posted: 0,
+            waiting: Default::default(),
+            dirty: false,
+            lanes: (lane, 1),
+            broken: false,
+        };
+        let entry = Lane::new(at, LaneKind::Rc { peer });
+        if at as usize == self.qps.len() {
+            self.qps.push(phys);
+            self.lanes.push(entry);
+        } else {
+            // It may still stand in the list of QPs on which room was made.
+            let dirty = self.qps[at as usize].dirty;
+            self.qps[at as usize] = PhysQp { dirty, ..phys };
+            self.lanes[lane as usize] = entry;
+        }
+        lane
+    }
+
+    /// Lets go of an RC QP, with nothing and nobody on its lane.
+    pub(crate) fn remove_rc(&mut self, lane: u32) {
+        let entry = &mut self.lanes[lane as usize];
+        debug_assert!(entry.is_left(), "an RC QP goes while it is used: {entry:?}");
+        entry.state = LaneState::Gone;
+        let at = entry.qp;
+        let phys = &mut self.qps[at as usize];
+        phys.depth = 0;
+        phys.waiting.clear();
+        self.free.push((at, lane));
+    }
+
     /// The lane over DC for a peer. A peer always gets the same one, so that its traffic needs no
     /// change of target between WRs, and if it does not answer few others share its lane.
     pub(crate) fn dc_lane(&self, hash: u64, class: Class) -> Option<u32> {
@@ -165,9 +208,11 @@ pub(crate) fn create<D: Device>(
     let (attr, port) = (device.query_device(), device.query_port());
     let pd = device.alloc_pd()?;
     let dcis = if attr.transports.dc { config.dc_qps } else { 0 };
-    let sends = u64::from(dcis + config.transfer.rc_qps_max) * u64::from(config.sq_depth);
+    let qps = u64::from(dcis + META_LINKS_MAX) + u64::from(config.transfer.rc_qps_max);
+    let sends = qps * u64::from(config.sq_depth) + u64::from(config.transfer.leased_wrs_max);
     let receives = u64::from(config.recv_buffers + CONTROL_RECVS + CONTROL_SENDS);
     let cqe = u32::try_from(sends + receives).unwrap_or(u32::MAX);
+
     let cq = device.create_cq(CqInit { cqe })?;
     let srq = device.create_srq(SrqInit { pd, max_wr: config.recv_buffers, max_sge: 1 })?;
 
@@ -193,6 +238,7 @@ pub(crate) fn create<D: Device>(
         ud: Qp(0),
         ud_qpn: 0,
         mtu: port.active_mtu,
+        eager_max: config.eager_bytes_max.min(recv_bytes as u32 - HEADER_BYTES as u32),
         max_length: port.max_msg_sz,
         max_inline,
         attr,
@@ -338,7 +384,8 @@ impl<M: elver_verbs::Memory> Pool<M> {
         let streams = (1u32 << config.log_dc_streams.min(16)).min(1 << streams_max.ilog2());
         let log_streams = streams.ilog2() as u8;
         let high = if dcis > 1 { config.qos.high_dc_qps.min(dcis - 1) } else { 0 };
-        let mut lanes = Lanes { qps: Vec::new(), lanes: Vec::new(), dcis, high, streams };
+        let mut lanes =
+            Lanes { qps: Vec::new(), lanes: Vec::new(), dcis, high, streams, free: Vec::new() };
         for index in 0..dcis {
             let cap = QpCap {
                 max_send_wr: config.sq_depth,

@@ -1,8 +1,10 @@
 //! Posting of send WRs (Algorithm 2): checks, rings, bursts, and turns among VQPs.
 
+use alloc::vec::Vec;
+
 use elver_verbs::{
-    Device, Memory, ObjectKind, Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp,
-    SendOpcode, SendWr, Time, WcStatus,
+    Device, Memory, ObjectKind, Payload, PostError, QpState, QpType, RecvWr, RemoteAddr, SendFlags,
+    SendOp, SendOpcode, SendWr, Time, VerbsError, WcStatus,
 };
 
 use crate::lane::LaneState;
@@ -10,10 +12,11 @@ use crate::message::{HEADER_BYTES, Header, Kind};
 use crate::mr::LocalMrs;
 use crate::mr_store::remote_of;
 use crate::pool::Pool;
+use crate::rendezvous::{PIECE_BYTES, encode_piece};
 use crate::ring::{NONE, SendRing, SqEntry};
 use crate::vqp::{Vqp, Wait};
 use crate::wr_id::WrId;
-use crate::{ClientId, Config, Core, VqpId, VqpState};
+use crate::{ClientId, Core, Via, VqpId, VqpState};
 
 /// Most WRs posted to the device by one call.
 const BURST: u32 = 16;
@@ -44,6 +47,10 @@ enum Check {
     Unknown(u32),
     /// The peer's region does not permit it.
     Refused,
+    /// Its region cannot be shared with the receiver.
+    Failed,
+    /// The VQP's class has no tokens.
+    Held,
     /// There is no send slot for its header.
     NoSlot,
     /// It takes more room than there is, or must be posted by itself.
@@ -149,6 +156,9 @@ impl<D: Device> Core<D> {
     pub(crate) fn pump(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get(id) else { return };
         if !vqp.may_post() || vqp.ready || vqp.sq.unposted() == 0 {
+            if vqp.lane == NONE && vqp.state == VqpState::Connected {
+                self.find_lane(id, now);
+            }
             return;
         }
         let lane = &self.lanes.lanes[vqp.lane as usize];
@@ -233,7 +243,21 @@ impl<D: Device> Core<D> {
     /// many as its deficit allows.
     fn post_ready(&mut self, id: u32, turn: Option<()>, now: Time) -> Stop {
         loop {
-            let Core { vqps, lanes, peers, store, device, stats, pool, blank, config, .. } = self;
+            let Core {
+                vqps,
+                lanes,
+                peers,
+                store,
+                device,
+                stats,
+                pool,
+                blank,
+                config,
+                mrs,
+                qos,
+                links,
+                ..
+            } = self;
             let Some(vqp) = vqps.get_mut(id) else { return Stop::Waits };
             let unposted = vqp.sq.unposted();
             if unposted == 0 {
@@ -258,21 +282,30 @@ impl<D: Device> Core<D> {
                 if !matches!(blocked, Check::Ready) {
                     break;
                 }
+                if !qos.ready(vqp.class, now) {
+                    blocked = Check::Held;
+                    break;
+                }
                 if is_message {
-                    pair = matches!(op, SendOp::WriteWithImm(..));
-                    if pair && (count > 0 || room < 2) {
+                    let two = matches!(op, SendOp::WriteWithImm(..));
+                    if two && (count > 0 || room < 2) {
                         blocked = Check::Apart;
                         break;
                     }
-                    if !vqp.prepare(seq, pool, blank, config) {
-                        blocked = Check::NoSlot;
+                    blocked = vqp.prepare(seq, pool, blank, mrs, device);
+                    if !matches!(blocked, Check::Ready) {
                         break;
                     }
+                    if vqp.sq.entry(seq).await_fin {
+                        self.unread.push_back((Self::probe_at(now), id, seq));
+                    }
                 }
+                qos.charge(vqp.class, length.into());
                 let cost = i64::from(length) + WR_BYTES;
                 vqp.deficit = (vqp.deficit - cost).max(-DEBT_MAX);
                 bytes += u64::from(length);
                 count += 1;
+                pair = matches!(op, SendOp::WriteWithImm(..));
                 if pair {
                     break;
                 }
@@ -302,6 +335,12 @@ impl<D: Device> Core<D> {
                 if let Some(peer) = peers.get_mut(vqp.peer) {
                     peer.ops += u64::from(posted);
                     peer.bytes += bytes;
+                    let heat = &mut peer.heat[vqp.class as usize];
+                    if heat.note(posted.into(), &config.transfer, now)
+                        && vqp.via != Some(Via::Leased)
+                    {
+                        links.hot.push_back((vqp.peer, vqp.class));
+                    }
                 }
                 if posted < count {
                     stats.device_refusals += 1;
@@ -316,9 +355,19 @@ impl<D: Device> Core<D> {
                     self.want_mr(peer, rkey, Some(id), now);
                     return Stop::Waits;
                 }
+                Check::Held => {
+                    vqp.wait = Wait::Tokens;
+                    qos.hold(id, now);
+                    stats.low_held += 1;
+                    return Stop::Waits;
+                }
                 Check::Refused => {
                     self.stats.mr_refusals += 1;
                     self.fail_next(id, WcStatus::RemAccessErr, now);
+                    return Stop::Waits;
+                }
+                Check::Failed => {
+                    self.fail_next(id, WcStatus::LocQpOpErr, now);
                     return Stop::Waits;
                 }
                 Check::NoSlot => {
@@ -389,7 +438,9 @@ fn wr_of(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
     let signaled = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
     let (op, payload) = match entry.op {
         SendOp::Send | SendOp::SendWithImm(_) => {
-            (SendOp::Send, Payload::Sges(ring.message_sges(seq)))
+            let sges = ring.message_sges(seq);
+            // Of a message that is read later only the header goes.
+            (SendOp::Send, Payload::Sges(if entry.shared { &sges[..1] } else { sges }))
         }
         op if entry.inline => (op, Payload::Inline(ring.inline(seq))),
         op => (op, Payload::Sges(ring.sges(seq))),
@@ -496,6 +547,7 @@ impl Vqp {
             inline: matches!(wr.payload, Payload::Inline(_)),
             status: WcStatus::Success,
             await_fin: false,
+            shared: false,
             first_done: false,
         };
         self.sq.push(entry, sges, inline);
@@ -552,50 +604,91 @@ impl Vqp {
         Ok((length as u32, first))
     }
 
-    /// Makes a message's header, in a send slot, unless that is done; false when no slot is free.
-    fn prepare<M: Memory>(
+    /// Makes a message's header, in a send slot, unless that is done. A message that is too long to
+    /// be copied is opened to its receiver.
+    fn prepare<D: Device>(
         &mut self,
         seq: u32,
-        pool: &mut Pool<M>,
+        pool: &mut Pool<D::Memory>,
         blank: &Header,
-        _config: &Config,
-    ) -> bool {
+        mrs: &mut LocalMrs<D::Memory>,
+        device: &mut D,
+    ) -> Check {
         let entry = *self.sq.entry(seq);
         if entry.slot != NONE {
-            return true;
+            return Check::Ready;
         }
         if pool.sends.available() <= SLOTS_RESERVED {
-            return false;
+            return Check::NoSlot;
         }
-        let Some(slot) = pool.sends.take() else { return false };
+        let Some(slot) = pool.sends.take() else { return Check::NoSlot };
+        self.sq.entry_mut(seq).slot = slot;
         let (kind, imm) = match entry.op {
             SendOp::WriteWithImm(_, imm) => (Kind::WriteImm, Some(imm)),
             SendOp::SendWithImm(imm) => (Kind::Eager, Some(imm)),
             _ => (Kind::Eager, None),
         };
-        let dst_port = if self.peer_vqp == 0 { self.peer_port } else { 0 };
+        let long = kind == Kind::Eager && entry.length > pool.eager_max;
+        let kind = if long { Kind::Rendezvous } else { kind };
+        let body = pool.sends.offset(slot) + HEADER_BYTES as u64;
+        let (mut written, mut length) = (Ok(()), HEADER_BYTES);
+        if long {
+            let shared = self.share(seq, pool, mrs, device);
+            let Ok(pieces) = shared else { return Check::Failed };
+            written = pool.memory.write(body, &pieces);
+            length += pieces.len();
+        } else if entry.inline && kind == Kind::Eager {
+            let bytes = self.sq.inline(seq);
+            written = pool.memory.write(body, bytes);
+            length += bytes.len();
+        }
         let header = Header {
             kind,
             imm,
-            dst_port,
+            detail: if long { ((length - HEADER_BYTES) / PIECE_BYTES) as u16 } else { 0 },
+            dst_port: if self.peer_vqp == 0 { self.peer_port } else { 0 },
             dst_vqp: self.peer_vqp,
             src_vqp: self.id,
             length: entry.length,
             cookie: u64::from(seq),
             ..*blank
         };
-        let start = pool.sends.offset(slot);
-        let mut written = pool.memory.write(start, &header.encode()).is_ok();
-        let mut length = HEADER_BYTES as u32;
-        if entry.inline && kind == Kind::Eager {
-            let bytes = self.sq.inline(seq);
-            written &= pool.memory.write(start + u64::from(length), bytes).is_ok();
-            length += bytes.len() as u32;
+        let written = written.and(pool.memory.write(pool.sends.offset(slot), &header.encode()));
+        debug_assert_eq!(written, Ok(()), "a slot has room for all that may stand in it");
+        self.sq.set_header(seq, pool.send_sge(slot, length as u32));
+        Check::Ready
+    }
+
+    /// Opens the regions of a long message to its receiver; returns where its pieces are.
+    #[cold]
+    fn share<D: Device>(
+        &mut self,
+        seq: u32,
+        pool: &Pool<D::Memory>,
+        mrs: &mut LocalMrs<D::Memory>,
+        device: &mut D,
+    ) -> Result<Vec<u8>, VerbsError> {
+        let mut pieces = Vec::new();
+        let mut opened: Vec<u32> = Vec::new();
+        for sge in self.sq.sges(seq).iter().filter(|sge| sge.length > 0) {
+            let slot = mrs.slot_of(sge.lkey).unwrap_or(NONE);
+            match mrs.share(slot, device, pool.pd) {
+                Ok(rkey) => {
+                    opened.push(slot);
+                    let remote = RemoteAddr { addr: sge.addr, rkey };
+                    pieces.extend(encode_piece(remote, sge.length));
+                }
+                Err(error) => {
+                    for slot in opened {
+                        mrs.unshare(slot);
+                    }
+                    return Err(error);
+                }
+            }
         }
-        debug_assert!(written, "a slot has room for a header and all that may be inline");
-        self.sq.set_header(seq, pool.send_sge(slot, length));
-        self.sq.entry_mut(seq).slot = slot;
-        true
+        let entry = self.sq.entry_mut(seq);
+        (entry.await_fin, entry.shared) = (true, true);
+        Ok(pieces)
     }
 
     /// Checks a WR against what is known of the peer's region.

@@ -1,8 +1,11 @@
 //! Priority classes (the arXiv version of KRCORE, section 4.7): see [`Qos`].
 
-use elver_verbs::Time;
+use alloc::collections::VecDeque;
 
-use crate::{Class, QosConfig};
+use elver_verbs::{Device, Time};
+
+use crate::vqp::Wait;
+use crate::{Class, Core, QosConfig};
 
 /// What a WR costs on top of its bytes: so that small WRs, of which the device does a limited
 /// number a second, are slowed too.
@@ -26,6 +29,9 @@ pub(crate) struct Qos {
     tokens: i128,
     /// When the tokens were last counted.
     counted: Time,
+    /// VQPs that wait for tokens, in order, and when there are some.
+    held: VecDeque<u32>,
+    due: Time,
 }
 
 impl Qos {
@@ -36,23 +42,44 @@ impl Qos {
             high: None,
             tokens: 0,
             counted: Time::ZERO,
+            held: VecDeque::new(),
+            due: Time::ZERO,
         }
     }
 
-    /// Whether a WR of `bytes` may go now. If so, it is counted.
+    /// Whether a WR may go now; [`Qos::charge`] counts it when it goes.
     #[inline]
-    pub(crate) fn admit(&mut self, class: Class, bytes: u64, now: Time) -> bool {
+    pub(crate) fn ready(&mut self, class: Class, now: Time) -> bool {
         match class {
             Class::High => {
                 self.note_high(now);
                 true
             }
-            Class::Low => self.high.is_none() || self.admit_low(bytes, now),
+            Class::Low => self.high.is_none() || self.low_is_ready(now),
         }
     }
 
+    /// Counts a WR of `bytes`.
+    #[inline]
+    pub(crate) fn charge(&mut self, class: Class, bytes: u64) {
+        if class == Class::Low && self.high.is_some() {
+            self.tokens -= i128::from(bytes + WR_COST_BYTES) * i128::from(NS_PER_S);
+        }
+    }
+
+    /// A VQP waits for tokens.
+    pub(crate) fn hold(&mut self, vqp: u32, now: Time) {
+        self.held.push_back(vqp);
+        self.due = self.next_low(now);
+    }
+
+    /// When VQPs that wait may go on.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        (!self.held.is_empty()).then_some(self.due)
+    }
+
     /// When a WR of the low class that was not admitted may be tried again.
-    pub(crate) fn next_low(&self, now: Time) -> Time {
+    fn next_low(&self, now: Time) -> Time {
         let Some(high) = self.high else { return now };
         let rest = high.saturating_add_ns(self.active_ns);
         let missing = (1 - self.tokens).max(0).unsigned_abs();
@@ -71,19 +98,16 @@ impl Qos {
         self.high = Some(now);
     }
 
-    fn admit_low(&mut self, bytes: u64, now: Time) -> bool {
+    fn low_is_ready(&mut self, now: Time) -> bool {
         if !self.high_is_active(now) {
             self.high = None;
             return true;
         }
         let elapsed = i128::from(now.ns_since(self.counted));
         self.counted = self.counted.max(now);
-        self.tokens = (self.tokens + elapsed * i128::from(self.bytes_per_s)).min(self.burst());
-        if self.tokens <= 0 {
-            return false;
-        }
-        self.tokens -= i128::from(bytes + WR_COST_BYTES) * i128::from(NS_PER_S);
-        true
+        let earned = elapsed * i128::from(self.bytes_per_s);
+        self.tokens = (self.tokens + earned).min(self.burst());
+        self.tokens > 0
     }
 
     fn high_is_active(&self, now: Time) -> bool {
@@ -95,10 +119,41 @@ impl Qos {
     }
 }
 
+impl<D: Device> Core<D> {
+    /// Lets VQPs go on that waited for tokens, in order, until there are none again. Returns
+    /// whether one did.
+    pub(crate) fn release_held(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        for _ in 0..self.qos.held.len() {
+            if self.qos.due > now {
+                break;
+            }
+            let Some(id) = self.qos.held.pop_front() else { break };
+            if let Some(vqp) = self.vqps.get_mut(id)
+                && vqp.wait == Wait::Tokens
+            {
+                vqp.wait = Wait::Nothing;
+                self.pump(id, now);
+                busy = true;
+            }
+        }
+        busy
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Whether a WR goes; counts it if so.
+    fn admit(qos: &mut Qos, class: Class, bytes: u64, now: Time) -> bool {
+        let ready = qos.ready(class, now);
+        if ready {
+            qos.charge(class, bytes);
+        }
+        ready
+    }
 
     const CONFIG: QosConfig =
         QosConfig { high_dc_qps: 2, high_active_ns: 10_000_000, low_bytes_per_s: 1_000_000_000 };
@@ -107,15 +162,15 @@ mod tests {
     fn the_low_class_is_free_while_the_high_one_rests() {
         let mut qos = Qos::new(&CONFIG);
         for _ in 0..10_000 {
-            assert!(qos.admit(Class::Low, 1 << 20, Time(5)));
+            assert!(admit(&mut qos, Class::Low, 1 << 20, Time(5)));
         }
-        assert!(qos.admit(Class::High, 0, Time(6)));
-        let held = (0..10_000).find(|_| !qos.admit(Class::Low, 1 << 10, Time(7)));
+        assert!(admit(&mut qos, Class::High, 0, Time(6)));
+        let held = (0..10_000).find(|_| !admit(&mut qos, Class::Low, 1 << 10, Time(7)));
         assert!(held.is_some(), "loaded: the low class is held");
         let rested = Time(6 + CONFIG.high_active_ns);
         assert!(qos.next_low(Time(7)) <= rested);
         for _ in 0..10_000 {
-            assert!(qos.admit(Class::Low, 1 << 20, rested));
+            assert!(admit(&mut qos, Class::Low, 1 << 20, rested));
         }
     }
 
@@ -123,27 +178,27 @@ mod tests {
     fn the_high_class_is_never_held() {
         let mut qos = Qos::new(&CONFIG);
         for n in 0..10_000 {
-            qos.admit(Class::Low, 1 << 20, Time(n));
-            assert!(qos.admit(Class::High, 1 << 30, Time(n)));
+            admit(&mut qos, Class::Low, 1 << 20, Time(n));
+            assert!(admit(&mut qos, Class::High, 1 << 30, Time(n)));
         }
     }
 
     #[test]
     fn a_wr_larger_than_the_burst_goes_and_is_paid_for() {
         let mut qos = Qos::new(&CONFIG);
-        qos.admit(Class::High, 0, Time(0));
-        assert!(qos.admit(Class::Low, 5_000_000, Time(0)));
-        assert!(!qos.admit(Class::Low, 0, Time(3_000_000)));
-        assert!(qos.admit(Class::Low, 0, Time(5_000_000)));
+        admit(&mut qos, Class::High, 0, Time(0));
+        assert!(admit(&mut qos, Class::Low, 5_000_000, Time(0)));
+        assert!(!admit(&mut qos, Class::Low, 0, Time(3_000_000)));
+        assert!(admit(&mut qos, Class::Low, 0, Time(5_000_000)));
     }
 
     #[test]
     fn a_rate_of_nothing_holds_until_the_high_class_rests() {
         let mut qos = Qos::new(&QosConfig { low_bytes_per_s: 0, ..CONFIG });
-        qos.admit(Class::High, 0, Time(1));
-        assert!(!qos.admit(Class::Low, 0, Time(2)));
+        admit(&mut qos, Class::High, 0, Time(1));
+        assert!(!admit(&mut qos, Class::Low, 0, Time(2)));
         assert_eq!(qos.next_low(Time(2)), Time(1 + CONFIG.high_active_ns));
-        assert!(qos.admit(Class::Low, 0, Time(1 + CONFIG.high_active_ns)));
+        assert!(admit(&mut qos, Class::Low, 0, Time(1 + CONFIG.high_active_ns)));
     }
 
     proptest! {
@@ -158,13 +213,13 @@ mod tests {
             let mut qos = Qos::new(&config);
             let (mut now, mut sent) = (Time(1_000), 0);
             for size in &sizes {
-                qos.admit(Class::High, 0, now);
-                while !qos.admit(Class::Low, *size, now) {
+                admit(&mut qos, Class::High, 0, now);
+                while !admit(&mut qos, Class::Low, *size, now) {
                     // The high class is loaded all along.
                     let next = qos.next_low(now);
                     prop_assert!(next > now);
                     now = next.min(Time(now.0 + CONFIG.high_active_ns / 2));
-                    qos.admit(Class::High, 0, now);
+                    admit(&mut qos, Class::High, 0, now);
                 }
                 sent += size + WR_COST_BYTES;
             }

@@ -4,9 +4,13 @@
 use elver_verbs::{Qp, Time};
 
 use crate::control::Ticket;
+use crate::ring::NONE;
 use crate::rng::Rng;
-use crate::slots::Slots;
+use crate::slots::{SLOTS_MAX, Slots};
 use crate::{Class, TransferConfig};
+
+/// Most RC QPs to meta servers, which come on top of the pool's.
+pub(crate) const META_LINKS_MAX: u32 = 8;
 
 /// An RC QP, from its creation to its end.
 #[derive(Debug)]
@@ -26,11 +30,10 @@ pub(crate) struct RcLink {
     pub(crate) state: LinkState,
     /// The lane that it is.
     pub(crate) lane: u32,
-    /// Whether this node asked for it. Who did not cannot tell an idle link from one that the peer
-    /// only reads and writes through.
-    pub(crate) ours: bool,
-    /// When it was last used from here.
-    pub(crate) used: Time,
+    /// WRs that its send queue holds.
+    pub(crate) depth: u32,
+    /// When it was made.
+    pub(crate) since: Time,
 }
 
 /// What an RC QP serves.
@@ -65,36 +68,48 @@ pub(crate) enum LinkState {
 #[derive(Debug)]
 pub(crate) struct RcPool {
     links: Slots<RcLink>,
-    /// Links that are not leased.
+    /// Links of the pool.
     pooled: u32,
+    /// Links to meta servers.
+    meta: u32,
+    /// Depth of all leased ones.
+    leased_wrs: u32,
     config: TransferConfig,
 }
 
 impl RcPool {
-    /// A pool that has room for `leases_max` leased QPs beside those of the configuration.
-    pub(crate) fn new(config: TransferConfig, leases_max: u32) -> RcPool {
-        let links = Slots::new(config.rc_qps_max.saturating_add(leases_max));
-        RcPool { links, pooled: 0, config }
+    pub(crate) fn new(config: TransferConfig) -> RcPool {
+        RcPool { links: Slots::new(SLOTS_MAX), pooled: 0, meta: 0, leased_wrs: 0, config }
     }
 
-    /// Whether one more of this purpose has room.
-    pub(crate) fn has_room(&self, purpose: Purpose) -> bool {
-        match purpose {
-            Purpose::Leased(_) => !self.links.is_full(),
-            // Meta servers are few, and nothing works without them.
-            Purpose::Meta => !self.links.is_full(),
-            Purpose::Pool => self.pooled < self.config.rc_qps_max && !self.links.is_full(),
-        }
+    /// Whether one more of this purpose and depth has room: also in the node's completion queue,
+    /// which was made for so many.
+    pub(crate) fn has_room(&self, purpose: Purpose, depth: u32) -> bool {
+        !self.links.is_full()
+            && match purpose {
+                Purpose::Pool => self.pooled < self.config.rc_qps_max,
+                Purpose::Meta => self.meta < META_LINKS_MAX,
+                Purpose::Leased(Some(_)) => {
+                    self.leased_wrs.saturating_add(depth) <= self.config.leased_wrs_max
+                }
+                // Nothing is sent on it.
+                Purpose::Leased(None) => true,
+            }
     }
 
     /// Takes a link in, if there is room.
     pub(crate) fn insert(&mut self, link: RcLink, rng: &mut Rng) -> Option<u32> {
-        if !self.has_room(link.purpose) {
+        let (purpose, depth) = (link.purpose, link.depth);
+        if !self.has_room(purpose, depth) {
             return None;
         }
-        let pooled = !matches!(link.purpose, Purpose::Leased(_));
         let id = self.links.insert(rng, |_| link)?;
-        self.pooled += u32::from(pooled);
+        match purpose {
+            Purpose::Pool => self.pooled += 1,
+            Purpose::Meta => self.meta += 1,
+            Purpose::Leased(Some(_)) => self.leased_wrs += depth,
+            Purpose::Leased(None) => {}
+        }
         Some(id)
     }
 
@@ -108,7 +123,12 @@ impl RcPool {
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<RcLink> {
         let link = self.links.remove(id)?;
-        self.pooled -= u32::from(!matches!(link.purpose, Purpose::Leased(_)));
+        match link.purpose {
+            Purpose::Pool => self.pooled -= 1,
+            Purpose::Meta => self.meta -= 1,
+            Purpose::Leased(Some(_)) => self.leased_wrs -= link.depth,
+            Purpose::Leased(None) => {}
+        }
         Some(link)
     }
 
@@ -128,20 +148,42 @@ impl RcPool {
         found.max_by_key(|(id, link)| (link.state == LinkState::Ready, *id))
     }
 
-    /// The link of this number.
-    pub(crate) fn by_qpn(&self, qpn: u32) -> Option<u32> {
-        self.links.iter().find(|(_, link)| link.qpn == qpn).map(|(id, _)| id)
+    /// A lane to a peer that is not shared.
+    pub(crate) fn any_lane(&self, peer: u32) -> Option<u32> {
+        let ready = |link: &RcLink| link.peer == peer && link.state == LinkState::Ready;
+        let mut lanes = self.links.iter().filter(|(_, link)| ready(link) && link.lane != NONE);
+        lanes.next().map(|(_, link)| link.lane)
     }
 
-    /// The least recently used link that may be reclaimed (section 4.3), when room is needed.
-    pub(crate) fn victim(&self, now: Time) -> Option<u32> {
-        let idle = |link: &RcLink| {
-            link.purpose == Purpose::Pool
-                && matches!(link.state, LinkState::Ready | LinkState::Listening)
-                && now.ns_since(link.used) >= self.config.idle_ns
-        };
-        let idle = self.links.iter().filter(|(_, link)| idle(link));
-        idle.min_by_key(|(id, link)| (link.used, *id)).map(|(id, _)| id)
+    /// Links in whatever state.
+    pub(crate) fn len(&self) -> u32 {
+        self.links.len()
+    }
+
+    /// The link of this number.
+    pub(crate) fn by_qpn(&self, qpn: u32) -> Option<u32> {
+        self.matching(|link| link.qpn == qpn).next()
+    }
+
+    /// The link of this QP.
+    pub(crate) fn by_qp(&self, qp: Qp) -> Option<(u32, &RcLink)> {
+        self.links.iter().find(|(_, link)| link.qp == qp)
+    }
+
+    /// The links of which `which` says so.
+    pub(crate) fn matching(&self, which: impl Fn(&RcLink) -> bool) -> impl Iterator<Item = u32> {
+        self.links.iter().filter(move |(_, link)| which(link)).map(|(id, _)| id)
+    }
+
+    /// The least recently used link that may be reclaimed (section 4.3), when room is needed. `used`
+    /// tells when a link was used, if it may be reclaimed at all.
+    pub(crate) fn victim(&self, now: Time, used: impl Fn(&RcLink) -> Option<Time>) -> Option<u32> {
+        let candidates = self.links.iter().filter_map(|(id, link)| {
+            let lasting = matches!(link.state, LinkState::Ready | LinkState::Listening);
+            let used = used(link).filter(|_| link.purpose == Purpose::Pool && lasting)?;
+            (now.ns_since(used) >= self.config.idle_ns).then_some((used, id))
+        });
+        candidates.min().map(|(_, id)| id)
     }
 
     /// Links on the way out, so that room comes without another being reclaimed.
@@ -163,16 +205,23 @@ impl RcPool {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Heat {
     start: Time,
+    last: Time,
     ops: u64,
 }
 
 impl Heat {
+    /// When it was last talked to.
+    pub(crate) fn last(&self) -> Time {
+        self.last
+    }
+
     /// Counts operations; whether the peer became hot by them, which it does once a window.
     #[inline]
     pub(crate) fn note(&mut self, ops: u64, config: &TransferConfig, now: Time) -> bool {
         if now.ns_since(self.start) >= config.window_ns {
-            *self = Heat { start: now, ops: 0 };
+            (self.start, self.ops) = (now, 0);
         }
+        self.last = now;
         let before = self.ops;
         self.ops += ops;
         before < config.hot_ops && self.ops >= config.hot_ops
@@ -185,8 +234,13 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    const CONFIG: TransferConfig =
-        TransferConfig { rc_qps_max: 4, hot_ops: 100, window_ns: 1_000, idle_ns: 50 };
+    const CONFIG: TransferConfig = TransferConfig {
+        rc_qps_max: 4,
+        leased_wrs_max: 250,
+        hot_ops: 100,
+        window_ns: 1_000,
+        idle_ns: 50,
+    };
 
     fn link(peer: u32, purpose: Purpose, used: u64) -> RcLink {
         RcLink {
@@ -199,30 +253,37 @@ mod tests {
             purpose,
             state: LinkState::Ready,
             lane: 0,
-            ours: true,
-            used: Time(used),
+            depth: 100,
+            since: Time(used),
         }
     }
 
     #[test]
-    fn leased_and_meta_links_have_room_of_their_own() {
+    fn each_purpose_has_room_of_its_own() {
         let mut rng = crate::rng::Rng::new(1);
-        let mut pool = RcPool::new(CONFIG, 2);
-        for peer in 0..4 {
-            pool.insert(link(peer, Purpose::Pool, 0), &mut rng).unwrap();
+        let mut pool = RcPool::new(CONFIG);
+        let mut insert = |pool: &mut RcPool, purpose| pool.insert(link(9, purpose, 0), &mut rng);
+        for _ in 0..4 {
+            insert(&mut pool, Purpose::Pool).unwrap();
         }
-        assert_eq!(pool.insert(link(9, Purpose::Pool, 0), &mut rng), None);
-        let leased = pool.insert(link(9, Purpose::Leased(None), 0), &mut rng).unwrap();
-        pool.insert(link(9, Purpose::Meta, 0), &mut rng).unwrap();
-        assert_eq!(pool.insert(link(9, Purpose::Leased(None), 0), &mut rng), None);
+        assert_eq!(insert(&mut pool, Purpose::Pool), None);
+        for _ in 0..META_LINKS_MAX {
+            insert(&mut pool, Purpose::Meta).unwrap();
+        }
+        assert_eq!(insert(&mut pool, Purpose::Meta), None);
+        insert(&mut pool, Purpose::Leased(Some(1))).unwrap();
+        let leased = insert(&mut pool, Purpose::Leased(Some(2))).unwrap();
+        assert_eq!(insert(&mut pool, Purpose::Leased(Some(3))), None);
+        assert!(insert(&mut pool, Purpose::Leased(None)).is_some());
         pool.remove(leased).unwrap();
-        assert_eq!(pool.insert(link(9, Purpose::Pool, 0), &mut rng), None);
+        assert!(insert(&mut pool, Purpose::Leased(Some(3))).is_some());
+        assert_eq!(insert(&mut pool, Purpose::Pool), None);
     }
 
     #[test]
     fn a_ready_link_is_found_before_one_that_is_not() {
         let mut rng = crate::rng::Rng::new(1);
-        let mut pool = RcPool::new(CONFIG, 0);
+        let mut pool = RcPool::new(CONFIG);
         let ready = pool.insert(link(1, Purpose::Pool, 0), &mut rng).unwrap();
         let asking = pool.insert(link(1, Purpose::Pool, 0), &mut rng).unwrap();
         pool.get_mut(asking).unwrap().state = LinkState::Asking;
@@ -252,7 +313,7 @@ mod tests {
             uses in prop::collection::vec((0..4u32, 1..40u64), 1..60),
         ) {
             let mut rng = crate::rng::Rng::new(1);
-            let mut pool = RcPool::new(CONFIG, 0);
+            let mut pool = RcPool::new(CONFIG);
             let ids: Vec<u32> = (0..4)
                 .map(|peer| pool.insert(link(peer, Purpose::Pool, u64::from(peer)), &mut rng))
                 .map(Option::unwrap)
@@ -261,12 +322,12 @@ mod tests {
             let mut now = 10;
             for (peer, step) in uses {
                 now += step;
-                pool.get_mut(ids[peer as usize]).unwrap().used = Time(now);
+                pool.get_mut(ids[peer as usize]).unwrap().since = Time(now);
                 order.retain(|(other, _)| *other != peer);
                 order.push((peer, now));
                 let oldest = order[0];
                 let expected = (now - oldest.1 >= CONFIG.idle_ns).then(|| ids[oldest.0 as usize]);
-                prop_assert_eq!(pool.victim(Time(now)), expected);
+                prop_assert_eq!(pool.victim(Time(now), |link| Some(link.since)), expected);
             }
         }
     }

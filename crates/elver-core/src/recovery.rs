@@ -50,7 +50,7 @@ impl<D: Device> Core<D> {
         if let Some(entry) = self.peers.get_mut(peer)
             && entry.gid != self.gid
         {
-            entry.record = None;
+            entry.set_record(None);
         }
     }
 
@@ -71,10 +71,10 @@ impl<D: Device> Core<D> {
                 phys.broken = true;
                 self.try_restart_dci(qp, now);
             }
-            LaneKind::Rc { peer } => {
+            LaneKind::Rc { .. } => {
                 self.lanes.lanes[lane as usize].state = LaneState::Gone;
-                self.rc_gone(lane, peer);
                 self.resume(lane, now);
+                self.link_broken(lane, now);
             }
         }
     }
@@ -97,21 +97,6 @@ impl<D: Device> Core<D> {
         for lane in first..first + count {
             self.lanes.lanes[lane as usize].state = LaneState::Running;
             self.resume(lane, now);
-        }
-    }
-
-    /// An RC QP failed, and nothing of its is outstanding.
-    fn rc_gone(&mut self, lane: u32, peer: u32) {
-        if let Some(entry) = self.peers.get_mut(peer)
-            && entry.rc == Some(lane)
-        {
-            entry.rc = None;
-            entry.pins = entry.pins.saturating_sub(1);
-            self.peers.rest(peer);
-        }
-        let qp = self.lanes.qps[self.lanes.lanes[lane as usize].qp as usize].qp;
-        if self.device.destroy_qp(qp).is_err() {
-            self.stats.device_refusals += 1;
         }
     }
 

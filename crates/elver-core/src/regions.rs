@@ -44,6 +44,8 @@ impl<D: Device> Core<D> {
             owner: client,
             access,
             refs: 0,
+            readers: 0,
+            alias: None,
             open,
             closing: None,
         });
@@ -85,13 +87,16 @@ impl<D: Device> Core<D> {
     fn close_mr(&mut self, slot: u32, token: Option<u64>, now: Time) {
         let wait = self.config.mr_lease_ns.saturating_add(self.in_flight_ns_max());
         let Some(mr) = self.mrs.get_mut(slot) else { return };
-        let due = if mr.open { now.saturating_add_ns(wait) } else { now };
+        let due = if mr.open || mr.alias.is_some() { now.saturating_add_ns(wait) } else { now };
         mr.closing = Some(Closing { token, due });
         let (open, rkey) = (mr.open, mr.info.rkey);
+        let late = due > now;
         self.mrs.forget_hits();
         if open {
             // It was put in when the region was made, and only here it is taken out.
             let _ = self.valid_mrs.remove(&rkey.to_le_bytes());
+        }
+        if late {
             self.closing.push_back((due, slot));
         } else {
             self.try_release_mr(slot, now);
@@ -104,9 +109,11 @@ impl<D: Device> Core<D> {
         let Some(closing) = mr.closing.filter(|closing| closing.due <= now && mr.refs == 0) else {
             return;
         };
-        let (owner, handle) = (mr.owner, mr.info.mr);
-        // It is the core's own handle, and no window is bound to it.
-        let _ = self.device.dereg_mr(handle);
+        let (owner, handle, alias) = (mr.owner, mr.info.mr, mr.alias);
+        // They are the core's own handles, and no window is bound to them.
+        for handle in alias.map(|alias| alias.mr).into_iter().chain([handle]) {
+            let _ = self.device.dereg_mr(handle);
+        }
         self.mrs.remove(slot);
         if let Some(client) = self.clients.get_mut(owner.0) {
             client.mrs = client.mrs.saturating_sub(1);
@@ -118,7 +125,7 @@ impl<D: Device> Core<D> {
     }
 
     /// How long after its post a WR of a peer's may still arrive: all of its retries.
-    fn in_flight_ns_max(&self) -> u64 {
+    pub(crate) fn in_flight_ns_max(&self) -> u64 {
         let timeout = 4_096u64 << self.config.timeout.min(31);
         timeout.saturating_mul(u64::from(self.config.retry_cnt) + 1)
     }

@@ -57,6 +57,8 @@ pub(crate) struct SqEntry {
     pub(crate) status: WcStatus,
     /// A message whose bytes the receiver reads: it ends with the receiver's FIN.
     pub(crate) await_fin: bool,
+    /// Its regions are shared for the receiver to read.
+    pub(crate) shared: bool,
     /// The WRITE of a WRITE_WITH_IMM is executed, its message is not.
     pub(crate) first_done: bool,
 }
@@ -198,6 +200,7 @@ impl SendRing {
             inline: false,
             status: WcStatus::Success,
             await_fin: false,
+            shared: false,
             first_done: false,
         };
         self.entries.resize(new, blank);
@@ -246,6 +249,7 @@ mod tests {
             inline: num_sge == 0,
             status: WcStatus::Success,
             await_fin: false,
+            shared: false,
             first_done: false,
         }
     }

@@ -70,6 +70,24 @@ stats! {
     device_refusals,
     /// VQPs that went to their error state.
     vqp_errors,
+    /// RC QPs that peers were asked for.
+    links_asked,
+    /// RC QPs that were connected, at either side's request.
+    links_made,
+    /// RC QPs that peers were asked for in vain.
+    links_failed,
+    /// RC QPs that were closed to make room for others.
+    links_reclaimed,
+    /// VQPs that moved between DC and RC.
+    transfers,
+    /// Control requests and answers sent again.
+    control_resent,
+    /// Control requests of others that were turned away for now.
+    control_busy,
+    /// Control datagrams that meant nothing.
+    control_stray,
+    /// Times that a VQP of the low class had to wait since the high class was loaded.
+    low_held,
     /// Lanes that failed and were set going again.
     lanes_reset,
     /// WRs of others on such a lane that were posted again.
@@ -82,6 +100,8 @@ stats! {
     mrs,
     /// Peers remembered now: a gauge.
     peers,
+    /// RC QPs now, those being made or closed included: a gauge.
+    rc_qps,
 }
 
 /// A peer node as this one knows it.

@@ -116,9 +116,6 @@ pub(crate) enum Wait {
     Nothing,
     /// A look-up of the next WR's remote region.
     Mr,
-    /// A transfer to another lane: nothing is posted until what is on the old one has completed
-    /// (section 4.6). Who set it clears it and calls `Core::pump`.
-    Fence,
     /// A send slot for the next message's header.
     Slot,
     /// Tokens of its class.
@@ -152,9 +149,18 @@ pub(crate) struct Vqp {
     pub(crate) dest: Option<Dest>,
     pub(crate) sq: SendRing,
     pub(crate) rq: RecvRing,
+    /// Messages being read into its receives.
+    pub(crate) reads: u32,
     /// Physical WRs on the lane.
     pub(crate) inflight: u32,
     pub(crate) wait: Wait,
+    /// It goes to another lane once nothing of its is on this one, and posts nothing before
+    /// (section 4.6).
+    pub(crate) moving: bool,
+    /// How it was connected.
+    pub(crate) policy: Policy,
+    /// Its own RC QP, made or being made; 0 for none.
+    pub(crate) lease: u32,
     /// It stands in its lane's list of ready VQPs.
     pub(crate) ready: bool,
     /// Its lane failed through another's fault: from `sq.posted` on its WRs are posted again.
@@ -195,6 +201,9 @@ impl Vqp {
     /// Whether it may post what waits.
     #[inline]
     pub(crate) fn may_post(&self) -> bool {
-        self.state == VqpState::Connected && self.wait == Wait::Nothing && self.lane != NONE
+        self.state == VqpState::Connected
+            && self.wait == Wait::Nothing
+            && self.lane != NONE
+            && !self.moving
     }
 }

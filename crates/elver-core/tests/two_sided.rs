@@ -214,7 +214,8 @@ fn a_write_with_immediate_data_takes_a_receive() {
     near.fill(0, &[4; 5000]);
     let sges = [near.sge(0, 5000)];
     let op = SendOp::WriteWithImm(far.remote(100), 99);
-    cluster.post(1, pair.client, &[wr(1, op, &sges), wr(2, op, &sges[..0])]);
+    let write = quiet(0, SendOp::Write(far.remote(0)), &sges[..0]);
+    cluster.post(1, pair.client, &[write, wr(1, op, &sges), write, wr(2, op, &sges[..0])]);
     let got = cluster.take(2, 2);
     let seen: Vec<_> =
         got.iter().map(|done| (done.wc.opcode, done.wc.imm_data, done.wc.byte_len)).collect();
@@ -230,4 +231,109 @@ fn a_write_with_immediate_data_takes_a_receive() {
     assert_eq!(cluster.take_one(1).wc.status, WcStatus::RemAccessErr);
     assert!(cluster.nodes[2].completions.is_empty());
     cluster.check();
+}
+
+/// A pattern that tells every byte's place.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n % 251) as u8).collect()
+}
+
+#[test]
+fn long_messages_are_read_into_the_receive_in_order_with_short_ones() {
+    let mut pair = Pair::new(117, &config());
+    let closed = pair.cluster.region(1, 1 << 20, AccessFlags::LOCAL_WRITE);
+    let (near, far, cluster) = (&closed, &pair.far, &mut pair.cluster);
+    near.fill(0, &pattern(700_000));
+    // One waits for its receive, one finds it.
+    let long = [near.sge(0, 100_000), near.sge(100_000, 1), near.sge(100_001, 199_999)];
+    let short = [near.sge(500_000, 10)];
+    cluster.post(
+        1,
+        pair.client,
+        &[wr(1, SendOp::SendWithImm(5), &long), wr(2, SendOp::Send, &short)],
+    );
+    cluster.until("held", |cluster| cluster.nodes[2].core.stats().messages_held == 2);
+    assert!(cluster.nodes[1].completions.is_empty(), "nobody has read it");
+    cluster.recv(2, pair.server, 10, &[far.sge(0, 250_000), far.sge(300_000, 60_000)]);
+    cluster.recv(2, pair.server, 11, &[far.sge(400_000, 10)]);
+    cluster.recv(2, pair.server, 12, &[far.sge(500_000, 300_000)]);
+    let got = cluster.take(2, 2);
+    let seen: Vec<_> =
+        got.iter().map(|done| (done.wc.wr_id, done.wc.status, done.wc.byte_len)).collect();
+    assert_eq!(seen, [(10, WcStatus::Success, 300_000), (11, WcStatus::Success, 10)]);
+    assert_eq!((got[0].wc.imm_data, got[0].source), (5, got[1].source));
+    let whole = pattern(300_000);
+    assert_eq!(far.bytes(0, 250_000), whole[..250_000]);
+    assert_eq!(far.bytes(300_000, 50_000), whole[250_000..]);
+    let sent: Vec<_> =
+        cluster.take(1, 2).iter().map(|done| (done.wc.wr_id, done.wc.status)).collect();
+    assert_eq!(sent, [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    cluster.post(1, pair.client, &[wr(3, SendOp::Send, &[near.sge(1000, 300_000)])]);
+    assert_eq!(cluster.take_one(2).wc.status, WcStatus::Success);
+    assert_eq!(cluster.take_one(1).wc.wr_id, 3);
+    assert_eq!(far.bytes(500_000, 300_000), pattern(301_000)[1000..]);
+    // One too long for its receive is not read.
+    cluster.recv(2, pair.server, 13, &[far.sge(0, 9_999)]);
+    cluster.post(1, pair.client, &[wr(4, SendOp::Send, &[near.sge(0, 10_000)])]);
+    assert_eq!(cluster.take_one(2).wc.status, WcStatus::LocLenErr);
+    let gid = pair.cluster.nodes[2].core.gid();
+    assert_eq!(pair.failure(), ConnectError::ReceiveUnfit { gid });
+    assert_eq!(pair.cluster.take_one(1).wc.status, WcStatus::WrFlushErr);
+    pair.cluster.check();
+}
+
+#[test]
+fn a_long_message_whose_sender_or_receiver_goes_ends() {
+    let mut pair = Pair::new(118, &config());
+    let cluster = &mut pair.cluster;
+    // The receiver goes before it has read.
+    let long = [pair.near.sge(0, 1 << 19)];
+    cluster.post(1, pair.client, &[wr(1, SendOp::Send, &long)]);
+    cluster.until("held", |cluster| cluster.nodes[2].core.stats().messages_held == 1);
+    let now = cluster.now();
+    let node = &mut cluster.nodes[2];
+    node.core.vqp_destroy(node.client, pair.server, now).unwrap();
+    let gid = cluster.nodes[2].core.gid();
+    assert_eq!(pair.failure(), ConnectError::PeerGone { gid });
+    let cluster = &mut pair.cluster;
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::WrFlushErr);
+    // The receiver goes while it reads: nothing of its is left when that has ended.
+    let server = cluster.bound(2, PORT);
+    cluster.connect(1, pair.client, 2, PORT);
+    cluster.recv(2, server, 1, &[pair.far.sge(0, 1 << 19)]);
+    cluster.post(1, pair.client, &[wr(2, SendOp::Send, &long)]);
+    cluster.until("begun", |cluster| cluster.nodes[2].core.stats().messages_received == 2);
+    let now = cluster.now();
+    let node = &mut cluster.nodes[2];
+    node.core.vqp_destroy(node.client, server, now).unwrap();
+    assert_eq!(cluster.take_one(1).wc.wr_id, 2);
+    // Only those that were accepted are left.
+    cluster.until("gone", |cluster| cluster.nodes[2].core.stats().vqps == 2);
+    // The sender goes: the receive ends with an error or with the message, and once.
+    let server = cluster.bound(2, PORT);
+    cluster.connect(1, pair.client, 2, PORT);
+    cluster.post(1, pair.client, &[wr(3, SendOp::Send, &long)]);
+    cluster.until("held", |cluster| cluster.nodes[2].core.stats().messages_held == 2);
+    let now = cluster.now();
+    let node = &mut cluster.nodes[1];
+    node.core.vqp_destroy(node.client, pair.client, now).unwrap();
+    cluster.recv(2, server, 3, &[pair.far.sge(0, 1 << 19)]);
+    let got = cluster.take_one(2).wc;
+    assert_eq!((got.wr_id, got.status), (3, WcStatus::Success));
+    let node = &mut cluster.nodes[1];
+    node.core.dereg_mr(node.client, pair.near.info.lkey, 1, now).unwrap();
+    cluster.until("deregistered", |cluster| !cluster.nodes[1].events.is_empty());
+    cluster.check();
+}
+
+#[test]
+fn a_long_message_to_a_node_that_vanishes_ends() {
+    let mut pair = Pair::new(119, &config());
+    let (near, cluster) = (&pair.near, &mut pair.cluster);
+    cluster.post(1, pair.client, &[wr(1, SendOp::Send, &[near.sge(0, 1 << 19)])]);
+    cluster.until("held", |cluster| cluster.nodes[2].core.stats().messages_held == 1);
+    let gid = cluster.nodes.remove(2).core.gid();
+    assert_eq!(pair.failure(), ConnectError::Unreachable { gid });
+    assert_eq!(pair.cluster.take_one(1).wc.status, WcStatus::WrFlushErr);
+    pair.cluster.check();
 }

@@ -1,0 +1,161 @@
+//! VQPs that move between lanes (section 4.6): to an RC QP that was made for a hot peer, and off one
+//! that is closed.
+//!
+//! A VQP that moves posts nothing until all that it has on its old lane has completed: what completes
+//! keeps its order, and nothing is executed twice or not at all. KRCORE posts a fake signalled
+//! request to know that moment; here the last WR of every burst is signalled anyway and plays that
+//! part. The peer has agreed before: an RC QP takes WRs only when its other end is ready, and
+//! vanishes only when both sides have left it. Meanwhile both lanes complete to the one queue of the
+//! node, which is KRCORE's lazy switch. Messages arrive at whatever QP the sender takes.
+
+use alloc::vec::Vec;
+
+use elver_verbs::{Device, Time, WcStatus};
+
+use crate::lane::LaneKind;
+use crate::ring::NONE;
+use crate::vqp::Vqp;
+use crate::{Class, Core, Via, VqpState};
+
+impl<D: Device> Core<D> {
+    /// Moves the VQPs of a class that are connected to a peer to its RC QP.
+    pub(crate) fn gather(&mut self, peer: u32, class: Class, now: Time) {
+        let Some(target) = self.peers.get(peer).and_then(|entry| entry.rc[class as usize]) else {
+            return;
+        };
+        let fits = |vqp: &Vqp| {
+            vqp.peer == peer
+                && vqp.class == class
+                && vqp.lane != target
+                && vqp.via != Some(Via::Leased)
+                && vqp.state == VqpState::Connected
+        };
+        let found = self.vqps.iter().filter(|(_, vqp)| fits(vqp));
+        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        for id in found {
+            self.transfer(id, now);
+        }
+    }
+
+    /// Moves all VQPs off a lane.
+    pub(crate) fn scatter(&mut self, lane: u32, now: Time) {
+        let found = self.vqps.iter().filter(|(_, vqp)| vqp.lane == lane);
+        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        for id in found {
+            self.transfer(id, now);
+        }
+    }
+
+    /// Has a VQP move to the lane that it should be on, as soon as nothing of its is on its old one.
+    fn transfer(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.inflight == 0 {
+            return self.switch_lane(id, now);
+        }
+        if !core::mem::replace(&mut vqp.moving, true) {
+            self.links.moving.push(id);
+        }
+    }
+
+    /// Switches the VQPs that move and of which nothing is under way any longer.
+    pub(crate) fn switch_moving(&mut self, now: Time) -> bool {
+        let moving = core::mem::take(&mut self.links.moving);
+        let mut switched = false;
+        for id in moving {
+            match self.vqps.get(id) {
+                None => {}
+                Some(vqp) if vqp.inflight > 0 => self.links.moving.push(id),
+                Some(_) => {
+                    self.switch_lane(id, now);
+                    switched = true;
+                }
+            }
+        }
+        switched
+    }
+
+    /// Puts a VQP of which nothing is on a lane onto the lane that it should be on now.
+    fn switch_lane(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        vqp.moving = false;
+        let (old, peer, class) = (vqp.lane, vqp.peer, vqp.class);
+        if vqp.ready
+            && let Some(lane) = self.lanes.lanes.get_mut(old as usize)
+        {
+            lane.ready.retain(|other| *other != id);
+            vqp.ready = false;
+        }
+        let connected = vqp.state == VqpState::Connected;
+        let target = if connected { self.shared_lane(peer, class) } else { None };
+        if target == Some(old) {
+            return self.pump(id, now);
+        }
+        if let Some(lane) = self.lanes.lanes.get_mut(old as usize) {
+            lane.vqps = lane.vqps.saturating_sub(1);
+        }
+        let dest = target.and_then(|lane| match self.lanes.lanes[lane as usize].kind {
+            LaneKind::Dc { stream } => self.peers.get(peer)?.dc_dest(stream),
+            LaneKind::Rc { .. } => None,
+        });
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        match target {
+            Some(lane) => {
+                let rc = dest.is_none();
+                (vqp.lane, vqp.dest) = (lane, dest);
+                vqp.via = Some(if rc { Via::Rc } else { Via::DcCached });
+                vqp.transfers += 1;
+                self.lanes.lanes[lane as usize].vqps += 1;
+                self.stats.transfers += 1;
+                self.pump(id, now);
+            }
+            None => {
+                (vqp.lane, vqp.dest) = (NONE, None);
+                // It stays connected: its WRs wait in its ring for the next link.
+                if connected {
+                    self.need_link(peer, class, now);
+                }
+            }
+        }
+    }
+
+    /// A connected VQP without a lane has something to post.
+    #[cold]
+    pub(crate) fn find_lane(&mut self, id: u32, now: Time) {
+        self.switch_lane(id, now);
+    }
+
+    /// No lane to the peer comes: the VQPs that have something to post fail.
+    pub(crate) fn fail_laneless(&mut self, peer: u32, class: Class, now: Time) {
+        let waits = |vqp: &Vqp| is_laneless(vqp, peer, class) && vqp.sq.unposted() > 0;
+        let found = self.vqps.iter().filter(|(_, vqp)| waits(vqp));
+        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        for id in found {
+            self.fail_next(id, WcStatus::RetryExcErr, now);
+        }
+    }
+
+    /// Where the VQPs of a class that are connected to a peer should be: on the RC QP to it if there
+    /// is one, else on a lane of DC.
+    fn shared_lane(&mut self, peer: u32, class: Class) -> Option<u32> {
+        let entry = self.peers.get(peer)?;
+        if let Some(lane) = entry.rc[class as usize] {
+            return Some(lane);
+        }
+        entry.record?;
+        if self.lacks_dc(peer) {
+            return None;
+        }
+        let lane = self.lanes.dc_lane(entry.hash, class)?;
+        self.address_of(peer).ok()?;
+        Some(lane)
+    }
+
+    /// Whether a VQP to the peer waits for a lane.
+    pub(crate) fn is_laneless(&self, peer: u32, class: Class) -> bool {
+        self.vqps.iter().any(|(_, vqp)| is_laneless(vqp, peer, class))
+    }
+}
+
+fn is_laneless(vqp: &Vqp, peer: u32, class: Class) -> bool {
+    (vqp.peer, vqp.class) == (peer, class) && vqp.lane == NONE && vqp.state == VqpState::Connected
+}

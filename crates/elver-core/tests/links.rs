@@ -1,0 +1,339 @@
+//! RC QPs between nodes: made for the hot, for whoever asks for one, and closed; VQPs that move.
+
+mod common;
+
+use common::*;
+use elver_core::*;
+use elver_verbs::*;
+
+/// What makes peers hot soon, and reclaims at once.
+fn eager(rc_qps_max: u32) -> Config {
+    let transfer = TransferConfig {
+        rc_qps_max,
+        hot_ops: 200,
+        window_ns: 5_000_000,
+        idle_ns: 0,
+        ..config().transfer
+    };
+    Config { transfer, ..config() }
+}
+
+fn connect_with(
+    cluster: &mut Cluster,
+    n: usize,
+    vqp: VqpId,
+    to: usize,
+    policy: Policy,
+    uncached: bool,
+) -> Option<Via> {
+    let (gid, now) = (cluster.nodes[to].core.gid(), cluster.now());
+    let node = &mut cluster.nodes[n];
+    let options = ConnectOptions { policy, uncached };
+    node.core.qconnect(node.client, vqp, gid, 7, options, u64::from(vqp.0), now).unwrap()
+}
+
+fn rc_qps(cluster: &Cluster, n: usize, to: usize) -> u32 {
+    let gid = cluster.nodes[to].core.gid();
+    let peer = cluster.nodes[n].core.peers().find(|peer| peer.gid == gid);
+    peer.map_or(0, |peer| peer.rc_qps)
+}
+
+fn info(cluster: &Cluster, n: usize, vqp: VqpId) -> VqpInfo {
+    cluster.nodes[n].core.vqp_info(cluster.nodes[n].client, vqp).unwrap()
+}
+
+/// A VQP that adds 1 to a peer's counter as often as it can, so that what comes back tells the order
+/// in which its WRs were executed, and that each was executed once.
+struct Load {
+    n: usize,
+    vqp: VqpId,
+    near: Region,
+    far: Region,
+    posted: u64,
+    done: u64,
+}
+
+const WINDOW: u64 = 24;
+
+impl Load {
+    fn new(cluster: &mut Cluster, n: usize, to: usize) -> Load {
+        let near = cluster.region(n, WINDOW * 8, AccessFlags::LOCAL_WRITE);
+        let far = cluster.region(to, 64, ALL);
+        let vqp = cluster.vqp(n);
+        cluster.connect(n, vqp, to, 7);
+        Load { n, vqp, near, far, posted: 0, done: 0 }
+    }
+
+    /// Fills the window, every third WR unsignalled.
+    fn post(&mut self, cluster: &mut Cluster) {
+        while self.posted < self.done + WINDOW {
+            let sges = [self.near.sge(self.posted % WINDOW * 8, 8)];
+            let op = SendOp::FetchAdd { remote: self.far.remote(0), add: 1 };
+            let make = if self.posted % 3 == 0 { quiet } else { wr };
+            cluster.post(self.n, self.vqp, &[make(self.posted, op, &sges)]);
+            self.posted += 1;
+        }
+    }
+
+    /// Takes what completed, in order, and checks what was fetched.
+    fn take(&mut self, cluster: &mut Cluster) {
+        let all = std::mem::take(&mut cluster.nodes[self.n].completions);
+        for completion in all {
+            if completion.vqp != self.vqp {
+                cluster.nodes[self.n].completions.push(completion);
+                continue;
+            }
+            assert_eq!(completion.wc.status, WcStatus::Success);
+            let expected = self.done + u64::from(self.done % 3 == 0);
+            assert_eq!(completion.wc.wr_id, expected, "completions are in order");
+            while self.done <= expected {
+                let fetched = self.near.memory.read_u64(self.done % WINDOW * 8).unwrap();
+                assert_eq!(fetched, self.done, "executed in order, and once");
+                self.done += 1;
+            }
+        }
+    }
+
+    fn step(&mut self, cluster: &mut Cluster) {
+        self.post(cluster);
+        self.take(cluster);
+    }
+
+    /// Waits until all that was posted is done.
+    fn finish(&mut self, cluster: &mut Cluster) {
+        while self.posted % 3 == 0 || self.posted == self.done + WINDOW {
+            cluster.round();
+            self.step(cluster);
+        }
+        let op = SendOp::FetchAdd { remote: self.far.remote(0), add: 1 };
+        let sges = [self.near.sge(self.posted % WINDOW * 8, 8)];
+        cluster.post(self.n, self.vqp, &[wr(self.posted, op, &sges)]);
+        self.posted += 1;
+        cluster.until("all done", |cluster| {
+            self.take(cluster);
+            self.done == self.posted
+        });
+        assert_eq!(self.far.memory.read_u64(0), Ok(self.posted));
+    }
+}
+
+#[test]
+fn a_loaded_vqp_moves_to_rc_and_back_with_its_order_kept() {
+    let mut cluster = Cluster::new(121, 4, &eager(1));
+    let mut a = Load::new(&mut cluster, 1, 2);
+    let mut b = Load::new(&mut cluster, 1, 3);
+    assert_eq!(info(&cluster, 1, a.vqp).via, Some(Via::DcLookup));
+    cluster.until("on RC", |cluster| {
+        a.step(cluster);
+        info(cluster, 1, a.vqp).via == Some(Via::Rc)
+    });
+    assert_eq!((rc_qps(&cluster, 1, 2), rc_qps(&cluster, 1, 3)), (1, 0));
+    // The other peer gets hotter; there is room for one RC QP alone.
+    cluster.until("back on DC, still loaded", |cluster| {
+        a.step(cluster);
+        b.step(cluster);
+        info(cluster, 1, a.vqp).via == Some(Via::DcCached)
+    });
+    cluster.until("both moved several times", |cluster| {
+        a.step(cluster);
+        b.step(cluster);
+        let moved = [a.vqp, b.vqp].map(|vqp| info(cluster, 1, vqp).transfers);
+        moved[0] >= 6 && moved[1] >= 6
+    });
+    a.finish(&mut cluster);
+    b.finish(&mut cluster);
+    let stats = cluster.nodes[1].core.stats();
+    assert_eq!((stats.vqp_errors, stats.lanes_reset, stats.wrs_reposted), (0, 0, 0));
+    assert!(stats.links_reclaimed >= 3 && stats.transfers >= 12, "{stats:?}");
+    cluster.check();
+}
+
+#[test]
+fn the_link_that_was_used_longest_ago_makes_room() {
+    let mut cluster = Cluster::new(122, 5, &eager(2));
+    let mut loads: Vec<Load> = (2..5).map(|to| Load::new(&mut cluster, 1, to)).collect();
+    for (which, load) in loads.iter_mut().enumerate() {
+        let to = which + 2;
+        cluster.until("hot", |cluster| {
+            load.step(cluster);
+            rc_qps(cluster, 1, to) == 1
+        });
+    }
+    let kept = [2, 3, 4].map(|to| rc_qps(&cluster, 1, to));
+    assert_eq!(kept, [0, 1, 1], "the first one was used longest ago");
+    for load in &mut loads {
+        load.finish(&mut cluster);
+    }
+    // The peer's end goes too.
+    cluster.until("the peer's end is gone", |cluster| rc_qps(cluster, 2, 1) == 0);
+    cluster.check();
+}
+
+#[test]
+fn lite_shares_an_rc_qp_that_the_first_connect_makes() {
+    let mut cluster = Cluster::new(123, 3, &config());
+    let [a, b] = [1, 1].map(|n| cluster.vqp(n));
+    assert_eq!(connect_with(&mut cluster, 1, a, 2, Policy::Lite, false), None);
+    assert_eq!(cluster.connected(1, a), Ok(Via::Rc));
+    assert_eq!(connect_with(&mut cluster, 1, b, 2, Policy::Lite, false), Some(Via::Rc));
+    // The peer uses its end too, for VQPs that connect the usual way.
+    cluster.until("the peer's end is ready", |cluster| rc_qps(cluster, 2, 1) == 1);
+    let back = cluster.vqp(2);
+    assert_eq!(cluster.connect(2, back, 1, 7), Via::Rc);
+    let near = cluster.region(2, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(1, 64, ALL);
+    far.fill(0, &[5; 64]);
+    cluster.post(2, back, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(2).wc.status, WcStatus::Success);
+    assert_eq!(near.bytes(0, 64), [5; 64]);
+    cluster.check();
+}
+
+#[test]
+fn both_sides_that_ask_at_once_share_one_link() {
+    let mut cluster = Cluster::new(124, 3, &config());
+    // Both know each other, so that the requests leave at once.
+    for (n, to) in [(1, 2), (2, 1)] {
+        let vqp = cluster.vqp(n);
+        cluster.connect(n, vqp, to, 7);
+    }
+    let [a, b] = [1, 2].map(|n| cluster.vqp(n));
+    assert_eq!(connect_with(&mut cluster, 1, a, 2, Policy::Lite, false), None);
+    assert_eq!(connect_with(&mut cluster, 2, b, 1, Policy::Lite, false), None);
+    assert_eq!(cluster.connected(1, a), Ok(Via::Rc));
+    assert_eq!(cluster.connected(2, b), Ok(Via::Rc));
+    for n in [1, 2] {
+        let stats = cluster.nodes[n].core.stats();
+        // Another one leads to the meta server.
+        assert_eq!((stats.rc_qps, rc_qps(&cluster, n, 3 - n)), (2, 1), "{stats:?}");
+    }
+    cluster.check();
+}
+
+#[test]
+fn a_leased_qp_lives_as_long_as_its_vqp() {
+    let mut cluster = Cluster::new(125, 3, &config());
+    cluster.until("linked to the meta server", |cluster| rc_qps(cluster, 2, 0) == 1);
+    let before = cluster.nodes[2].core.stats().rc_qps;
+    let vqp = cluster.vqp(1);
+    assert_eq!(connect_with(&mut cluster, 1, vqp, 2, Policy::Leased, false), None);
+    assert_eq!(cluster.connected(1, vqp), Ok(Via::Leased));
+    assert_eq!(cluster.nodes[2].core.stats().rc_qps, before + 1);
+    assert_eq!((rc_qps(&cluster, 1, 2), rc_qps(&cluster, 2, 1)), (0, 0), "nobody shares it");
+    let near = cluster.region(1, 4096, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(2, 4096, ALL);
+    far.fill(0, &[5; 4096]);
+    for n in 0..200 {
+        cluster.post(1, vqp, &[wr(n, SendOp::Read(far.remote(0)), &[near.sge(0, 4096)])]);
+        assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    }
+    let client = cluster.nodes[1].client;
+    let now = cluster.now();
+    cluster.nodes[1].core.vqp_destroy(client, vqp, now).unwrap();
+    cluster.until("both ends are gone", |cluster| {
+        cluster.nodes[2].core.stats().rc_qps == before && cluster.nodes[1].core.stats().rc_qps == 1
+    });
+    cluster.check();
+}
+
+#[test]
+fn metadata_can_be_asked_of_the_peer_itself() {
+    let mut cluster = Cluster::new(126, 3, &config());
+    let [a, b] = [1, 1].map(|n| cluster.vqp(n));
+    // Where the peer takes such requests is not known yet.
+    assert_eq!(connect_with(&mut cluster, 1, a, 2, Policy::RpcMeta, false), None);
+    assert_eq!(cluster.connected(1, a), Ok(Via::DcLookup));
+    let lookups = cluster.nodes[1].core.stats().lookups;
+    assert_eq!(connect_with(&mut cluster, 1, b, 2, Policy::RpcMeta, true), None);
+    assert_eq!(cluster.connected(1, b), Ok(Via::DcLookup));
+    assert_eq!(cluster.nodes[1].core.stats().lookups, lookups, "no meta server was asked");
+    cluster.check();
+}
+
+#[test]
+fn without_dc_rc_qps_do_it_all() {
+    let mut cluster = Cluster::new(127, 3, &Config { dc_qps: 0, ..config() });
+    let mut loads: Vec<Load> = [(1, 2), (2, 1), (1, 0), (0, 1), (1, 1), (0, 0)]
+        .map(|(n, to)| Load::new(&mut cluster, n, to))
+        .into();
+    for _ in 0..300 {
+        for load in &mut loads {
+            load.step(&mut cluster);
+        }
+        cluster.round();
+    }
+    for load in &mut loads {
+        load.finish(&mut cluster);
+        assert_eq!(info(&cluster, load.n, load.vqp).via, Some(Via::Rc));
+    }
+    let leased = cluster.vqp(1);
+    connect_with(&mut cluster, 1, leased, 2, Policy::Leased, false);
+    assert_eq!(cluster.connected(1, leased), Ok(Via::Leased));
+    cluster.check();
+}
+
+#[test]
+fn many_handshakes_at_once_all_end() {
+    let storm = StormConfig { handshakes_max: 2, ..config().storm };
+    let mut cluster = Cluster::new(128, 4, &Config { storm, ..config() });
+    let mut vqps = Vec::new();
+    for n in [1, 2, 3] {
+        for _ in 0..40 {
+            let vqp = cluster.vqp(n);
+            connect_with(&mut cluster, n, vqp, 0, Policy::Leased, true);
+            vqps.push((n, vqp));
+        }
+    }
+    for (n, vqp) in vqps {
+        assert_eq!(cluster.connected(n, vqp), Ok(Via::Leased));
+    }
+    cluster.check();
+}
+
+#[test]
+fn the_low_class_keeps_to_its_rate_while_the_high_one_is_loaded() {
+    // Of WRs of 936 and 64 bytes of cost each: a thousand a second, and a burst of one.
+    let qos = QosConfig { high_dc_qps: 1, high_active_ns: 500_000_000, low_bytes_per_s: 1_000_000 };
+    let mut cluster = Cluster::new(129, 4, &Config { qos, ..config() });
+    let [low, high] = [Class::Low, Class::High].map(|class| {
+        let node = &mut cluster.nodes[1];
+        node.core.vqp_create(node.client, VqpInit { class, ..VqpInit::default() }).unwrap()
+    });
+    cluster.connect(1, low, 2, 7);
+    cluster.connect(1, high, 3, 7);
+    let near = cluster.region(1, 4096, AccessFlags::LOCAL_WRITE);
+    let [far_low, far_high] = [2, 3].map(|n| cluster.region(n, 4096, ALL));
+    let read = |far: &Region| SendOp::Read(far.remote(0));
+    let (low_read, high_read) = (read(&far_low), read(&far_high));
+    let sges = [near.sge(0, 936)];
+
+    // The high class first: it is loaded before the low one posts.
+    cluster.post(1, high, &[wr(0, high_read, &sges)]);
+    cluster.take_one(1);
+    let start = cluster.now();
+    for n in 0..100 {
+        cluster.post(1, low, &[wr(n, low_read, &sges)]);
+    }
+    let (mut low_done, mut high_done) = (0u64, 0u64);
+    while high_done < 3_000 {
+        cluster.post(1, high, &[wr(0, high_read, &sges)]);
+        let before = high_done;
+        cluster.until("the high one is served", |cluster| {
+            for done in std::mem::take(&mut cluster.nodes[1].completions) {
+                assert_eq!(done.wc.status, WcStatus::Success);
+                low_done += u64::from(done.vqp == low);
+                high_done += u64::from(done.vqp == high);
+            }
+            high_done > before
+        });
+        let allowed = cluster.now().ns_since(start) / 1_000_000 + 3;
+        assert!(low_done <= allowed, "{low_done} WRs of the low class, {allowed} allowed");
+    }
+    assert!(cluster.nodes[1].core.stats().low_held > 0);
+    // All of them come when their time is there.
+    cluster.until("the rest", |cluster| {
+        low_done += std::mem::take(&mut cluster.nodes[1].completions).len() as u64;
+        low_done == 100
+    });
+    cluster.check();
+}
