@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod daemon;
+
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};

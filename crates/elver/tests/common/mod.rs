@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use elver::{AccessFlags, Gid, Payload, SendFlags, SendOp, SendWr, Session, Sge, Vqp, Wc, WcStatus};
+use elver::{
+    AccessFlags, Gid, Payload, SendFlags, SendOp, SendWr, Session, Sge, Vqp, Wc, WcStatus,
+};
 use elver_node::config::Config;
 use elver_node::{Node, NodeThread};
 use elver_portal::Listener;

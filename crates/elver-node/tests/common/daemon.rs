@@ -1,0 +1,135 @@
+//! The built daemon, as a process.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use elver_node::Status;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{free_address, wait_for};
+
+/// A directory of a test's own; it goes with the value.
+pub struct Directory(pub PathBuf);
+
+impl Directory {
+    pub fn new() -> Directory {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("elverd-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Directory(path)
+    }
+
+    /// Writes a file in it.
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A command that runs the daemon, without anything of the environment's that concerns it.
+pub fn elverd() -> Command {
+    clean(Command::new(env!("CARGO_BIN_EXE_elverd")))
+}
+
+pub fn clean(mut command: Command) -> Command {
+    for name in ["ELVER_SOCKET", "LISTEN_PID", "LISTEN_FDS", "NOTIFY_SOCKET"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// The configuration of a test's daemon: ports that are free, leases that end soon.
+pub fn toml(address: &str, socket: &Path, meta: &str) -> String {
+    format!(
+        "node.address = \"{address}\"\nsocket.path = \"{}\"\nengine.spin_us = 20\n\
+         memory.lease_ms = 50\nmetrics.listen = \"127.0.0.1:0\"\npool.timeout = 10\n\
+         pool.retry_cnt = 2\n[meta]\nlisten = \"0.0.0.0:0\"\n{meta}\n",
+        socket.display()
+    )
+}
+
+/// A running daemon, killed when it is dropped.
+pub struct Daemon {
+    child: Child,
+    pub address: String,
+    pub socket: PathBuf,
+    pub registry: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Daemon {
+    /// Starts one of a configuration file's content.
+    pub fn start(directory: &Directory, name: &str, meta: &str) -> Daemon {
+        let (address, socket) = (free_address(), directory.0.join(format!("{name}.sock")));
+        let config = directory.file(&format!("{name}.toml"), &toml(&address, &socket, meta));
+        let mut command = elverd();
+        command.arg("--config").arg(config);
+        Daemon::run(command)
+    }
+
+    /// Runs a command that becomes a daemon, until that is ready.
+    pub fn run(mut command: Command) -> Daemon {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let field = |name: &str| {
+            let found = line.split_whitespace().find_map(|word| word.strip_prefix(name));
+            found.unwrap_or_else(|| panic!("{name} in {line:?}")).to_string()
+        };
+        assert!(line.starts_with("elverd ready "), "{line:?}");
+        Daemon {
+            child,
+            address: field("address="),
+            socket: PathBuf::from(field("socket=")),
+            registry: field("registry=").parse().ok(),
+            metrics: field("metrics=").parse().ok(),
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        let mut path = self.socket.clone().into_os_string();
+        path.push(".status");
+        let mut text = String::new();
+        UnixStream::connect(path).unwrap().read_to_string(&mut text).unwrap();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text:?}"))
+    }
+
+    /// What it answers to an HTTP request.
+    pub fn http(&self, request: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(self.metrics.unwrap()).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    pub fn signal(&mut self, signal: Signal) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        wait_for("the daemon to end", || self.child.try_wait().unwrap())
+    }
+
+    /// Waits until it stands in the tables of so many meta servers.
+    pub fn registered(&self, servers: u32) {
+        wait_for("registration", || (self.status().registered == servers).then_some(()));
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,301 @@
+//! The built daemon: its arguments, its sockets, its life and its clients' deaths.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::daemon::{Daemon, Directory, clean, elverd, toml};
+use common::{Client, PATIENCE, engine_counter, free_address, gid, wait_for};
+use elver_portal::RefusalCode;
+use elver_verbs::{Memory, RemoteAddr, WcStatus};
+use rustix::process::Signal;
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn output(arguments: &[&str]) -> Output {
+    elverd().args(arguments).output().unwrap()
+}
+
+#[test]
+fn it_explains_itself() {
+    let help = output(&["--help"]);
+    assert!(help.status.success());
+    for word in ["--config", "--check", "--print-config", "ELVER_SOCKET", "SIGTERM"] {
+        assert!(text(&help.stdout).contains(word), "{word}");
+    }
+    let printed = output(&["--print-config"]);
+    assert!(printed.status.success());
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/elverd.toml");
+    assert_eq!(text(&printed.stdout), std::fs::read_to_string(file).unwrap());
+    assert_eq!(output(&["--unknown"]).status.code(), Some(2));
+}
+
+#[test]
+fn it_checks_configurations() {
+    let directory = Directory::new();
+    let check = |name: &str, content: &str| {
+        let file = directory.file(name, content);
+        output(&["--check", "--config", file.to_str().unwrap()])
+    };
+    let good = check("good.toml", "[engine]\nspin_us = 1\n");
+    assert!(good.status.success(), "{good:?}");
+    assert!(text(&good.stdout).contains("good.toml is good"));
+    for (content, word) in [
+        ("[engine]\nspinn_us = 1\n", "spinn_us"),
+        ("[pool]\ndc_qps = 0\n", "pool.dc_qps"),
+        ("not toml", "line 1"),
+    ] {
+        let bad = check("bad.toml", content);
+        assert_eq!(bad.status.code(), Some(2), "{bad:?}");
+        assert!(text(&bad.stderr).contains(word), "{bad:?}");
+        // Without --check too.
+        let file = directory.0.join("bad.toml");
+        assert_eq!(output(&["--config", file.to_str().unwrap()]).status.code(), Some(2));
+    }
+    let none = output(&["--config", "/nowhere/elverd.toml"]);
+    assert_eq!(none.status.code(), Some(2));
+}
+
+#[test]
+fn an_address_that_is_none_of_this_hosts_is_refused() {
+    let directory = Directory::new();
+    let socket = directory.0.join("a.sock");
+    let config = directory.file("a.toml", &toml("203.0.113.9", &socket, ""));
+    let failed = elverd().arg("--config").arg(config).output().unwrap();
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(text(&failed.stderr).contains("203.0.113.9"), "{failed:?}");
+}
+
+#[test]
+fn it_serves_tells_how_it_is_and_ends_at_a_signal() {
+    let directory = Directory::new();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut daemon = Daemon::start(&directory, "a", "serve = true");
+        daemon.registered(1);
+        let mut client = Client::connect(&daemon.socket).unwrap();
+        let vqp = client.create();
+        client.qconnect(vqp, gid(&daemon.address), 0).unwrap();
+        let status = daemon.status();
+        assert_eq!(status.address.map(|ip| ip.to_string()), Some(daemon.address.clone()));
+        assert_eq!(status.sessions[0].pid, std::process::id() as i32);
+        assert_eq!((status.vqps.len(), status.vqps[0].state.as_str()), (1, "connected"));
+        assert_eq!(engine_counter(&status, "sessions_opened"), 1);
+
+        let metrics = daemon.http("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n"), "{metrics}");
+        for line in
+            ["elver_sessions 1\n", "elver_vqps 1\n", "elver_engine_sessions_opened_total 1\n"]
+        {
+            assert!(metrics.contains(line), "{line:?} in {metrics}");
+        }
+        assert!(daemon.http("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+        assert!(daemon.http("PUT /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+
+        assert_eq!(daemon.signal(signal).code(), Some(0));
+        client.ended();
+        assert!(!daemon.socket.exists());
+    }
+}
+
+#[test]
+fn two_daemons_do_not_share_a_socket() {
+    let directory = Directory::new();
+    let daemon = Daemon::start(&directory, "a", "");
+    let other = toml(&free_address(), &daemon.socket, "");
+    let config = directory.file("b.toml", &other);
+    let refused = elverd().arg("--config").arg(config).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("another elverd serves"), "{refused:?}");
+    Client::connect(&daemon.socket).unwrap();
+}
+
+#[test]
+fn the_environment_names_the_socket() {
+    let directory = Directory::new();
+    let config = toml(&free_address(), &directory.0.join("a.sock"), "");
+    let config = directory.file("a.toml", &config);
+    let named = directory.0.join("named.sock");
+    let mut command = elverd();
+    command.arg("--config").arg(config).env("ELVER_SOCKET", &named);
+    let daemon = Daemon::run(command);
+    assert_eq!(daemon.socket, named);
+    Client::connect(&named).unwrap();
+}
+
+#[test]
+fn it_takes_a_socket_and_tells_its_starter() {
+    let directory = Directory::new();
+    let path = directory.0.join("passed.sock");
+    let listener = elver_portal::Listener::bind(&path).unwrap();
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
+    let told = UnixDatagram::bind(directory.0.join("notify")).unwrap();
+    told.set_read_timeout(Some(PATIENCE)).unwrap();
+
+    let config = toml(&free_address(), &directory.0.join("unused.sock"), "");
+    let config = directory.file("a.toml", &config);
+    // The process that becomes the daemon must know its own number.
+    let number = std::os::fd::AsFd::as_fd(&listener).as_raw_fd();
+    let script = format!("exec 3<&{number} && LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"");
+    let mut command = clean(Command::new("bash"));
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_elverd"), "--config"]).arg(config);
+    command.env("NOTIFY_SOCKET", directory.0.join("notify"));
+    // A process that came before the daemon waits for it.
+    let early = elver_portal::Socket::connect(&path).unwrap();
+    let mut daemon = Daemon::run(command);
+    assert_eq!(daemon.socket, path);
+    let mut bytes = [0; 64];
+    let mut heard = || {
+        let count = told.recv(&mut bytes).unwrap();
+        text(&bytes[..count]).to_string()
+    };
+    assert_eq!(heard(), "READY=1");
+    let mut client = Client::over(early).unwrap();
+    client.create();
+    assert_eq!(daemon.signal(Signal::TERM).code(), Some(0));
+    assert_eq!(heard(), "STOPPING=1");
+    assert!(path.exists(), "the socket is its maker's");
+}
+
+#[test]
+fn a_socket_of_another_kind_is_refused() {
+    let directory = Directory::new();
+    let config = directory.file("a.toml", &toml(&free_address(), &directory.0.join("a.sock"), ""));
+    let script = "exec 3</dev/null && LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"";
+    let mut command = clean(Command::new("bash"));
+    command.args(["-c", script, env!("CARGO_BIN_EXE_elverd"), "--config"]).arg(config);
+    let refused = command.output().unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+}
+
+#[test]
+fn daemons_find_each_other_and_notice_a_death() {
+    let directory = Directory::new();
+    let first = Daemon::start(&directory, "a", "serve = true\nttl_ms = 1500");
+    let servers = format!("servers = [\"{}\"]", first.registry.unwrap());
+    let mut second = Daemon::start(&directory, "b", &servers);
+    let third = Daemon::start(&directory, "c", &servers);
+    for daemon in [&first, &second, &third] {
+        daemon.registered(1);
+    }
+    let mut there = Client::connect(&second.socket).unwrap();
+    let target = there.alloc(64).unwrap();
+    target.memory.write(0, b"far away").unwrap();
+    let mut here = Client::connect(&third.socket).unwrap();
+    let region = here.alloc(64).unwrap();
+    let vqp = here.create();
+    here.qconnect(vqp, gid(&second.address), 0).unwrap();
+    here.read(vqp, &region, 0, 8, RemoteAddr { addr: target.addr, rkey: target.rkey });
+    assert_eq!(here.completion().status, WcStatus::Success);
+    let mut bytes = [0; 8];
+    region.memory.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"far away");
+
+    second.signal(Signal::KILL);
+    let other = here.create();
+    wait_for("the dead node to be forgotten", || {
+        let refused = here.qconnect(other, gid(&second.address), 0);
+        matches!(refused, Err((RefusalCode::NoSuchNode, _))).then_some(())
+    });
+    here.qconnect(other, gid(&first.address), 0).unwrap();
+}
+
+#[test]
+fn clients_hear_of_a_daemons_death_and_come_back_to_the_next() {
+    let directory = Directory::new();
+    let (address, socket) = (free_address(), directory.0.join("a.sock"));
+    let config = directory.file("a.toml", &toml(&address, &socket, "serve = true"));
+    let start = || {
+        let mut command = elverd();
+        command.arg("--config").arg(&config);
+        Daemon::run(command)
+    };
+    let mut daemon = start();
+    let mut client = Client::connect(&socket).unwrap();
+    client.create();
+    daemon.signal(Signal::KILL);
+    let since = Instant::now();
+    client.ended();
+    assert!(since.elapsed() < Duration::from_secs(1));
+    // The dead one left its socket.
+    assert!(socket.exists());
+    let _daemon = start();
+    let mut client = Client::connect(&socket).unwrap();
+    let vqp = client.create();
+    client.qconnect(vqp, gid(&address), 0).unwrap();
+}
+
+/// Name of the variable that makes this program a client of the daemon there.
+const CLIENT_OF: &str = "ELVERD_TEST_CLIENT_OF";
+
+/// Not a test of its own: what a process does that is killed in the midst of it. It says a word
+/// before each step.
+#[test]
+fn client_that_is_killed() {
+    let Some(socket) = std::env::var_os(CLIENT_OF) else { return };
+    let say = |word: &str| eprintln!("{word}");
+    say("begin");
+    let mut client = Client::connect(Path::new(&socket)).unwrap();
+    say("session");
+    let region = client.alloc(1 << 20).unwrap();
+    say("region");
+    let own = client.welcome.gid;
+    let vqp = client.create();
+    say("vqp");
+    client.qconnect(vqp, own, 0).unwrap();
+    say("connected");
+    let bound = client.create();
+    client.qbind(bound, 77).unwrap();
+    say("bound");
+    let limit = Instant::now() + PATIENCE;
+    let remote = RemoteAddr { addr: region.addr, rkey: region.rkey };
+    while Instant::now() < limit {
+        client.read(vqp, &region, 4_096, 512, remote);
+        client.completion();
+        say("posted");
+    }
+}
+
+#[test]
+fn a_client_killed_at_any_step_leaves_nothing() {
+    let directory = Directory::new();
+    let daemon = Daemon::start(&directory, "a", "");
+    let mut witness = Client::connect(&daemon.socket).unwrap();
+    let region = witness.alloc(64).unwrap();
+    let vqp = witness.create();
+    witness.qconnect(vqp, gid(&daemon.address), 0).unwrap();
+    for words in 1..=12 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "client_that_is_killed", "--nocapture"])
+            .env(CLIENT_OF, &daemon.socket)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        for _ in 0..words {
+            lines.next().unwrap().unwrap();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Another notices nothing.
+        witness.read(vqp, &region, 0, 8, RemoteAddr { addr: region.addr, rkey: region.rkey });
+        assert_eq!(witness.completion().status, WcStatus::Success);
+        wait_for("what it had to go", || {
+            let status = daemon.status();
+            let left = (status.sessions.len(), status.vqps_total, status.core["mrs"]);
+            (left == (1, 1, 1)).then_some(())
+        });
+    }
+    // Port 77 is free each time, and no violation was seen.
+    let status = daemon.status();
+    let violations = status.engine.iter().filter(|(name, _)| name.starts_with("violations"));
+    assert_eq!(violations.map(|(_, count)| count).sum::<u64>(), 0);
+    assert_eq!(witness.qbind(vqp, 77).map_err(|(code, _)| code), Ok(77));
+}
