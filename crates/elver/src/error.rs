@@ -63,6 +63,9 @@ pub enum Error {
     /// Memory could not be mapped.
     #[error(transparent)]
     Memory(#[from] SoftError),
+    /// The node that this thread drives failed, or could not be made.
+    #[error(transparent)]
+    Node(#[from] elver_node::NodeError),
     /// A call that does not fit what was asked before.
     #[error("{what}")]
     Invalid {

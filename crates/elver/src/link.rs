@@ -1,10 +1,14 @@
-//! The way to the node: its socket and the shared memory.
+//! The way to the node: its socket and the shared memory; and the node itself, where this thread drives
+//! it.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use elver_node::Node;
 use elver_portal::{
     ClientEnd, Command, Layout, Message, PushError, Received, Reply, Scratch, Socket, Welcome,
 };
@@ -26,7 +30,17 @@ const EAGER_LOOKS: u32 = 200;
 /// Looks for one at the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 
+/// Who drives the node.
+#[derive(Clone)]
+pub(crate) enum Host {
+    /// Another process or another thread.
+    Apart,
+    /// This thread, whenever a call finds nothing.
+    Inline(Rc<RefCell<Node>>),
+}
+
 pub(crate) struct Link {
+    host: Host,
     socket: Socket,
     end: ClientEnd,
     scratch: Scratch,
@@ -53,7 +67,7 @@ impl Link {
             match Socket::connect(path) {
                 Ok(socket) => {
                     trusted(path, &socket)?;
-                    return Link::greet(socket, layout, spin);
+                    return Link::greet(Host::Apart, socket, layout, spin);
                 }
                 Err(reason) => match Errno::from_io_error(&reason) {
                     Some(Errno::NOENT | Errno::CONNREFUSED) => {}
@@ -65,7 +79,12 @@ impl Link {
     }
 
     /// Opens a session over a connected socket.
-    pub(crate) fn greet(socket: Socket, layout: Layout, spin: Duration) -> Result<Link, Error> {
+    pub(crate) fn greet(
+        host: Host,
+        socket: Socket,
+        layout: Layout,
+        spin: Duration,
+    ) -> Result<Link, Error> {
         match socket.send(&Message::Hello { layout }, None) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(Error::NodeGone),
@@ -73,11 +92,13 @@ impl Link {
         }
         let began = Instant::now();
         loop {
+            host.drive();
             match receive(&socket)? {
                 Received::Message(Message::Welcome(welcome), Some(file)) => {
                     let end = ClientEnd::map(file, welcome.layout)
                         .map_err(|reason| Error::System { call: "mapping the rings", reason })?;
                     return Ok(Link {
+                        host,
                         socket,
                         end,
                         scratch: Scratch::default(),
@@ -99,10 +120,10 @@ impl Link {
             if waited > PATIENCE {
                 return Err(Error::Silent);
             }
-            if waited < spin {
-                std::thread::yield_now();
-            } else {
-                sleep(&socket, SLEEP_MAX)?;
+            match host {
+                Host::Apart if waited >= spin => sleep(&socket, SLEEP_MAX)?,
+                Host::Apart => std::thread::yield_now(),
+                Host::Inline(_) => {}
             }
         }
     }
@@ -110,7 +131,7 @@ impl Link {
     /// Takes what the node told next. Now and then, when there is nothing, looks whether it lives.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Reply<'_>>, Error> {
-        if self.end.is_idle() {
+        if self.is_silent() {
             let now = coarse_ns();
             if self.gone || now - self.looked_at_ns > SOCKET_NS {
                 self.looked_at_ns = now;
@@ -119,6 +140,12 @@ impl Link {
             return Ok(None);
         }
         Ok(self.end.next_reply(&mut self.scratch)?)
+    }
+
+    /// Whether the node has told nothing new, not even when it was driven.
+    #[inline]
+    fn is_silent(&self) -> bool {
+        self.end.is_idle() && (!self.host.drive() || self.end.is_idle())
     }
 
     /// Posts a send WR; [`Link::ring`] must follow.
@@ -208,12 +235,17 @@ impl Link {
                 return self.sleep(left.min(SLEEP_MAX));
             }
         }
-        std::thread::yield_now();
+        if matches!(self.host, Host::Apart) {
+            std::thread::yield_now();
+        }
         Ok(())
     }
 
     #[cold]
     fn sleep(&mut self, at_most: Duration) -> Result<(), Error> {
+        if let Host::Inline(node) = &self.host {
+            return Ok(node.borrow_mut().rest(at_most)?);
+        }
         if !self.end.sleep() {
             return Ok(());
         }
@@ -221,6 +253,17 @@ impl Link {
         self.end.awake();
         slept?;
         self.look()
+    }
+}
+
+impl Host {
+    /// One round of a node that this thread drives; whether anything happened.
+    #[inline]
+    fn drive(&self) -> bool {
+        match self {
+            Host::Apart => false,
+            Host::Inline(node) => node.borrow_mut().poll(),
+        }
     }
 }
 
