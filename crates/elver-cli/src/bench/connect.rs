@@ -52,7 +52,12 @@ const WAYS: [Way; 6] = [
         to: To::Meta,
         via: &[Via::Leased],
     },
-    Way { name: "lite", options: options(Policy::Lite, true), to: To::Meta, via: &[Via::Rc] },
+    Way {
+        name: "lite",
+        options: options(Policy::Lite, true),
+        to: To::Meta,
+        via: &[Via::Rc, Via::Leased],
+    },
     Way {
         name: "rpc-meta",
         options: options(Policy::RpcMeta, true),
