@@ -134,7 +134,7 @@ impl<D: Device> Core<D> {
         let mut told = false;
         while vqp.sq.head != vqp.sq.done {
             let seq = vqp.sq.head;
-            let mut entry = *vqp.sq.entry(seq);
+            let entry = vqp.sq.entry_mut(seq);
             if entry.await_fin {
                 if vqp.state != VqpState::Error {
                     break;
@@ -142,33 +142,34 @@ impl<D: Device> Core<D> {
                 // Nobody knows whether it will be read.
                 entry.status = WcStatus::WrFlushErr;
             }
-            if entry.mr != NONE {
-                freed |= mrs.remove_user(entry.mr);
-            }
-            for sge in vqp.sq.sges(seq).iter().skip(1).filter(|sge| sge.length > 0) {
-                if let Some(slot) = mrs.slot_of(sge.lkey) {
-                    freed |= mrs.remove_user(slot);
-                }
-            }
             if entry.slot != NONE {
                 pool.sends.give(entry.slot);
             }
-            if entry.shared {
-                for sge in vqp.sq.sges(seq).iter().filter(|sge| sge.length > 0) {
-                    if let Some(slot) = mrs.slot_of(sge.lkey)
-                        && mrs.unshare(slot)
-                    {
+            if entry.mr != NONE {
+                freed |= mrs.remove_user(entry.mr);
+            }
+            let (num_sge, shared) = (entry.num_sge, entry.shared);
+            if num_sge > 1 || shared {
+                for (at, sge) in
+                    vqp.sq.sges(seq).iter().enumerate().filter(|(_, sge)| sge.length > 0)
+                {
+                    let Some(slot) = mrs.slot_of(sge.lkey) else { continue };
+                    // The first one's user was counted under `mr`.
+                    freed |= at > 0 && mrs.remove_user(slot);
+                    if shared && mrs.unshare(slot) {
                         unshared.push_back((grace, slot));
                     }
                 }
             }
-            vqp.sq.head = seq.wrapping_add(1);
+            let entry = vqp.sq.entry(seq);
             let signaled = entry.flags.contains(SendFlags::SIGNALED);
-            if vqp.zombie || (entry.status == WcStatus::Success && !signaled) {
+            let untold = vqp.zombie || (entry.status == WcStatus::Success && !signaled);
+            let wc = if untold { None } else { Some(wc_of(entry, vqp.id)) };
+            vqp.sq.head = seq.wrapping_add(1);
+            let Some(wc) = wc else {
                 client.pending = client.pending.saturating_sub(1);
                 continue;
-            }
-            let wc = wc_of(&entry, vqp.id);
+            };
             client.completions.push_back(Completion { vqp: VqpId(vqp.id), source: None, wc });
             stats.completions += 1;
             told = true;

@@ -338,7 +338,7 @@ impl Control {
             Answer::Busy { retry_after_us } => {
                 call.state = CallState::Resting;
                 call.rests += 1;
-                let rest = u64::from(retry_after_us) * 1_000 << (call.rests - 1).min(6);
+                let rest = (u64::from(retry_after_us) * 1_000) << (call.rests - 1).min(6);
                 self.timers.remove(&(call.timer, id));
                 call.timer = now.saturating_add_ns(jittered(rest.min(REST_NS_MAX), rng));
                 self.timers.insert((call.timer, id));
@@ -402,6 +402,6 @@ impl Ticket {
 
 /// A time from three to five quarters of `ns`, so that those that began together do not stay so.
 fn jittered(ns: u64, rng: &mut Rng) -> u64 {
-    let spread = u128::from(ns / 2) * u128::from(rng.next_u64()) >> 64;
+    let spread = (u128::from(ns / 2) * u128::from(rng.next_u64())) >> 64;
     ns - ns / 4 + spread as u64
 }

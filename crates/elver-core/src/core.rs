@@ -224,10 +224,9 @@ impl<D: Device> Core<D> {
     pub fn poll_timeout(&self) -> Option<Time> {
         let closing = self.closing.front().map(|(due, _)| *due);
         let lookup = self.lookups.next_deadline();
-        let messages = self.next_message_due();
         let links = self.links.poll_timeout();
-        let tokens = self.qos.poll_timeout();
-        closing.into_iter().chain(lookup).chain(messages).chain(links).chain(tokens).min()
+        let others = [self.qos.poll_timeout(), self.next_message_due()].into_iter().flatten();
+        closing.into_iter().chain(lookup).chain(links).chain(others).min()
     }
 
     /// Does what is due by the clock.

@@ -106,6 +106,15 @@ pub enum ConnectError {
         /// Its GID.
         gid: Gid,
     },
+    /// The connection needs an RC QP, and this node or the peer has as many as it may.
+    #[error(
+        "no RC QP is left for a connection to node {gid}; raise `rc_qps_max` or `leased_wrs_max`, \
+         here or there"
+    )]
+    NoRcQp {
+        /// The peer's GID.
+        gid: Gid,
+    },
     /// Too many connects wait already.
     #[error("{waiting} connects wait already; try again later")]
     Busy {

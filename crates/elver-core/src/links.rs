@@ -8,24 +8,20 @@
 //! Either side may close a link. It first takes its own VQPs off and lets their work end, then asks
 //! the other to do the same; the answer says that nothing of either side is under way any more.
 
+mod closing;
+mod handshake;
+
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_verbs::{
-    AsyncEvent, Device, Payload, Qp, QpCap, QpInit, QpState, QpType, RemoteAddr, SendFlags, SendOp,
-    SendWr, Time, VerbsError, Wc, WcStatus,
-};
+use elver_verbs::{AsyncEvent, Device, Time, Wc};
 
-use crate::control::{
-    Answer, Control, ControlAddr, ControlConfig, RcEnd, Refusal, Request, Served, Ticket,
-};
-use crate::lane::{LaneKind, RESERVED};
+use crate::control::{Answer, Control, ControlAddr, ControlConfig, Request};
 use crate::peer::{PeerLookup, Waiter};
 use crate::rc::{LinkState, Purpose, RcLink, RcPool};
 use crate::ring::NONE;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::ud::Ud;
-use crate::wr_id::WrId;
 use crate::{Class, Config, ConnectError, Core, NodeRecord, Via, VqpState};
 
 /// How often what has no moment of its own is looked after, in nanoseconds.
@@ -104,7 +100,9 @@ impl<M: elver_verbs::Memory> Links<M> {
 
     /// When something is due next.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.sweep.into_iter().chain(self.control.poll_timeout()).min()
+        let pending = !self.ended_leases.is_empty() || !self.hot.is_empty();
+        let now = pending.then_some(Time::ZERO);
+        self.sweep.into_iter().chain(self.control.poll_timeout()).chain(now).min()
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -148,6 +146,12 @@ impl<D: Device> Core<D> {
         if self.links.sweep.is_some_and(|due| due <= now) {
             self.sweep_links(now);
         }
+        busy | self.flush_control()
+    }
+
+    /// Sends the control messages that are due; whether there were some.
+    fn flush_control(&mut self) -> bool {
+        let mut busy = false;
         while self.links.ud.can_send()
             && let Some((to, message)) = self.links.control.poll_transmit()
         {
@@ -232,7 +236,10 @@ impl<D: Device> Core<D> {
         let link = self.ask_link(peer, class, Purpose::Leased(Some(id)), now);
         match (link, self.vqps.get_mut(id)) {
             (Some(link), Some(vqp)) => vqp.lease = link,
-            _ => self.connect_ended(id, peer, Err(ConnectError::Busy { waiting: 0 }), now),
+            _ => {
+                let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+                self.connect_ended(id, peer, Err(ConnectError::NoRcQp { gid }), now);
+            }
         }
     }
 
@@ -282,123 +289,6 @@ impl<D: Device> Core<D> {
         Some(ControlAddr { gid: entry.gid, qpn })
     }
 
-    fn call(&mut self, to: ControlAddr, request: Request, what: CallFor, now: Time) -> bool {
-        let Some(token) = self.links.calls.insert(&mut self.rng, |_| what) else { return false };
-        let made = self.links.control.call(to, request, token.into(), &mut self.rng, now);
-        if made.is_none() {
-            self.links.calls.remove(token);
-        }
-        made.is_some()
-    }
-
-    /// Makes our end of a link and asks the peer for the other. None if there is no room, or nobody
-    /// to ask.
-    fn ask_link(&mut self, peer: u32, class: Class, purpose: Purpose, now: Time) -> Option<u32> {
-        let to = self.control_addr(peer)?;
-        let link = self.make_link(peer, class, purpose, LinkState::Asking, now).ok()?;
-        let end = self.link_end(link)?;
-        let leased = matches!(purpose, Purpose::Leased(_));
-        let request = Request::RcConnect { end, class, leased, record: self.record };
-        if !self.call(to, request, CallFor::Connect { link }, now) {
-            self.drop_link(link, now);
-            return None;
-        }
-        self.stats.links_asked += 1;
-        Some(link)
-    }
-
-    /// Makes an RC QP, in INIT.
-    fn make_link(
-        &mut self,
-        peer: u32,
-        class: Class,
-        purpose: Purpose,
-        state: LinkState,
-        now: Time,
-    ) -> Result<u32, VerbsError> {
-        let depth = match purpose {
-            Purpose::Pool | Purpose::Meta => self.config.sq_depth,
-            Purpose::Leased(Some(vqp)) => {
-                let wrs = self.vqps.get(vqp).map_or(0, |vqp| vqp.sq.max());
-                (wrs + RESERVED).min(self.config.sq_depth)
-            }
-            // Nothing is sent on it.
-            Purpose::Leased(None) => 1,
-        };
-        let no_room = VerbsError::InvalidArgument { what: "no room for an RC QP" };
-        if !self.links.rc.has_room(purpose, depth) {
-            return Err(no_room);
-        }
-        let cap = QpCap {
-            max_send_wr: depth,
-            max_recv_wr: 0,
-            max_send_sge: self.config.max_sge + 1,
-            max_recv_sge: 0,
-            max_inline_data: self.pool.max_inline,
-        };
-        let init = QpInit {
-            cap,
-            srq: Some(self.pool.srq),
-            ..QpInit::new(QpType::Rc, self.pool.pd, self.pool.cq)
-        };
-        let qp = self.device.create_qp(init)?;
-        let mut attr = self.pool.qp_attr(&self.config, Default::default());
-        attr.qp_state = QpState::Init;
-        let made = self.device.advance_qp(qp, &attr).and_then(|()| self.device.qp_num(qp));
-        let qpn = match made {
-            Ok(qpn) => qpn,
-            Err(error) => {
-                self.device.destroy_qp(qp)?;
-                return Err(error);
-            }
-        };
-        let link = RcLink {
-            qp,
-            qpn,
-            psn: self.rng.next_u32() >> 8,
-            peer_qpn: 0,
-            peer,
-            class,
-            purpose,
-            state,
-            lane: NONE,
-            depth,
-            since: now,
-        };
-        let id = self.links.rc.insert(link, &mut self.rng);
-        let id = id.ok_or(no_room)?;
-        if let Some(entry) = self.peers.get_mut(peer) {
-            entry.pins += 1;
-        }
-        Ok(id)
-    }
-
-    /// Our end of a link, as the peer must know it.
-    fn link_end(&self, link: u32) -> Option<RcEnd> {
-        let link = self.links.rc.get(link)?;
-        Some(RcEnd { qpn: link.qpn, psn: link.psn, mtu: self.pool.mtu })
-    }
-
-    /// Takes a link's QP to `state`, with what the peer said of its end.
-    fn connect_link(&mut self, link: u32, end: RcEnd, until: QpState) -> Result<(), VerbsError> {
-        let gone = VerbsError::InvalidArgument { what: "the RC QP is gone" };
-        let entry = self.links.rc.get_mut(link).ok_or(gone.clone())?;
-        entry.peer_qpn = end.qpn;
-        let (qp, psn) = (entry.qp, entry.psn);
-        let gid = self.peers.get(entry.peer).ok_or(gone)?.gid;
-        let mut attr = self.pool.qp_attr(&self.config, gid);
-        attr.path_mtu = self.pool.mtu.min(end.mtu);
-        (attr.dest_qp_num, attr.rq_psn, attr.sq_psn) = (end.qpn, end.psn, psn);
-        for state in [QpState::Rtr, QpState::Rts] {
-            attr.qp_state = state;
-            self.device.advance_qp(qp, &attr)?;
-            if state == until {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     /// A request of ours has ended.
     fn call_ended(&mut self, token: u64, answer: Option<Answer>, now: Time) {
         let Some(what) = self.links.calls.remove(token as u32) else { return };
@@ -413,295 +303,6 @@ impl<D: Device> Core<D> {
                 };
                 self.node_found(peer, found, now);
             }
-        }
-    }
-
-    fn link_answered(&mut self, id: u32, answer: Option<Answer>, now: Time) {
-        let Some(link) = self.links.rc.get(id) else {
-            return;
-        };
-        let (peer, class) = (link.peer, link.class);
-        if let Some(Answer::Accepted(end)) = answer
-            && link.state == LinkState::Asking
-        {
-            if self.connect_link(id, end, QpState::Rts).is_ok() {
-                return self.link_ready(id, now);
-            }
-            // The peer has an end that nobody will use.
-            return self.ask_close(id, now);
-        }
-        let purpose = link.purpose;
-        self.stats.links_failed += 1;
-        let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
-        let error = match answer {
-            // The peer's own request brings the link.
-            Some(Answer::Refused(Refusal::Crossed)) => return self.drop_link(id, now),
-            Some(Answer::Refused(Refusal::NoRoom)) => ConnectError::Busy { waiting: 0 },
-            _ => ConnectError::Unreachable { gid },
-        };
-        match purpose {
-            Purpose::Leased(Some(vqp)) => self.lease_ended(vqp, id, Err(error), now),
-            Purpose::Leased(None) => {}
-            Purpose::Pool | Purpose::Meta => self.waiters_fail(peer, class, &error, now),
-        }
-        self.drop_link(id, now);
-    }
-
-    /// A link works: those that wait for it go on, and VQPs of its class move to it.
-    fn link_ready(&mut self, id: u32, now: Time) {
-        let Some(link) = self.links.rc.get_mut(id) else { return };
-        link.state = LinkState::Ready;
-        let (peer, class, purpose) = (link.peer, link.class, link.purpose);
-        let (qp, depth) = (link.qp, link.depth);
-        if purpose == Purpose::Leased(None) {
-            return;
-        }
-        let lane = self.lanes.add_rc(qp, depth, peer);
-        let Some(link) = self.links.rc.get_mut(id) else { return };
-        link.lane = lane;
-        self.stats.links_made += 1;
-        if let Purpose::Leased(Some(vqp)) = purpose {
-            self.greet(id);
-            return self.lease_ended(vqp, id, Ok(lane), now);
-        }
-        if let Some(entry) = self.peers.get_mut(peer) {
-            entry.rc[class as usize] = Some(lane);
-        }
-        self.greet(id);
-        let (ready, rest) = core::mem::take(&mut self.links.waiters)
-            .into_iter()
-            .partition(|waiter: &LinkWaiter| (waiter.peer, waiter.class) == (peer, class));
-        self.links.waiters = rest;
-        for waiter in ready as Vec<LinkWaiter> {
-            self.link_found(waiter.vqp, waiter.attempt, peer, Ok(()), now);
-        }
-        self.gather(peer, class, now);
-        self.start_lookups(now);
-    }
-
-    /// Makes a first packet go over a link, a WRITE of nothing: the peer uses its end only then.
-    fn greet(&mut self, id: u32) {
-        let Some(link) = self.links.rc.get(id) else { return };
-        let wr = SendWr {
-            wr_id: WrId::Control(GREETING | link.lane).encode(),
-            op: SendOp::Write(RemoteAddr { addr: 0, rkey: 0 }),
-            flags: SendFlags::SIGNALED,
-            payload: Payload::Sges(&[]),
-            dest: None,
-        };
-        if self.device.post_send(link.qp, &[wr]).is_err() {
-            self.stats.device_refusals += 1;
-            return;
-        }
-        let lane = &mut self.lanes.lanes[link.lane as usize];
-        lane.uncompleted += 1;
-        self.lanes.qps[lane.qp as usize].posted += 1;
-    }
-
-    fn greeted(&mut self, lane: u32, status: WcStatus, now: Time) {
-        self.account(lane, 1);
-        if let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind
-            && status != WcStatus::Success
-        {
-            self.lane_failed(lane, status, peer);
-        }
-        self.try_restart(lane, now);
-    }
-
-    /// The first packet came over an RC QP in RTR: the peer has finished the handshake.
-    fn link_heard(&mut self, qp: Qp, now: Time) {
-        let found = self.links.rc.by_qp(qp);
-        let Some((id, link)) = found.filter(|(_, link)| link.state == LinkState::Listening) else {
-            return;
-        };
-        let psn = link.psn;
-        let mut attr = self.pool.qp_attr(&self.config, Default::default());
-        (attr.qp_state, attr.sq_psn) = (QpState::Rts, psn);
-        match self.device.advance_qp(qp, &attr) {
-            Ok(()) => self.link_ready(id, now),
-            Err(_) => self.stats.device_refusals += 1,
-        }
-    }
-
-    /// A link's QP went to its error state, perhaps with nothing of ours on it.
-    fn link_errored(&mut self, qp: Qp, now: Time) {
-        if let Some((id, link)) = self.links.rc.by_qp(qp)
-            && matches!(link.state, LinkState::Ready | LinkState::Listening)
-        {
-            self.leave(id, None, now);
-        }
-    }
-
-    /// Answers a request of another node's.
-    fn serve(&mut self, served: Served, now: Time) {
-        let Served { ticket, request } = served;
-        match request {
-            Request::Meta => {
-                let answer = Answer::Record(self.record);
-                self.links.control.answer(ticket, answer, now);
-            }
-            Request::RcConnect { end, class, leased, record } => {
-                let answer = match self.serve_connect(ticket, end, class, leased, record, now) {
-                    Ok(end) => Answer::Accepted(end),
-                    Err(refusal) => Answer::Refused(refusal),
-                };
-                self.links.control.answer(ticket, answer, now);
-            }
-            Request::RcClose { qpn, peer_qpn } => self.serve_close(ticket, qpn, peer_qpn, now),
-        }
-    }
-
-    fn serve_connect(
-        &mut self,
-        ticket: Ticket,
-        end: RcEnd,
-        class: Class,
-        leased: bool,
-        record: NodeRecord,
-        now: Time,
-    ) -> Result<RcEnd, Refusal> {
-        let purpose = if leased { Purpose::Leased(None) } else { Purpose::Pool };
-        let peer = self.peer_of(ticket.from.gid).ok_or(Refusal::NoRoom)?;
-        // Of two requests that cross, the one of the lower GID goes first.
-        let asking = self.links.rc.find(peer, class);
-        let crossed = asking.is_some_and(|(_, link)| link.state == LinkState::Asking);
-        if !leased && crossed && self.gid < ticket.from.gid {
-            return Err(Refusal::Crossed);
-        }
-        if !self.links.rc.has_room(purpose, 0) {
-            self.make_room(now);
-            return Err(Refusal::NoRoom);
-        }
-        self.learn(peer, record, now);
-        let made = self.make_link(peer, class, purpose, LinkState::Listening, now);
-        let link = made.map_err(|_| Refusal::Device)?;
-        if self.connect_link(link, end, QpState::Rtr).is_err() {
-            self.drop_link(link, now);
-            return Err(Refusal::Device);
-        }
-        self.sweep_soon(now);
-        self.link_end(link).ok_or(Refusal::Device)
-    }
-
-    fn serve_close(&mut self, ticket: Ticket, qpn: u32, peer_qpn: u32, now: Time) {
-        let found = self.links.rc.by_qpn(qpn).filter(|id| {
-            let link = self.links.rc.get(*id);
-            let peer = link.and_then(|link| self.peers.get(link.peer));
-            link.is_some_and(|link| link.peer_qpn == peer_qpn)
-                && peer.is_some_and(|peer| peer.gid == ticket.from.gid)
-        });
-        let state = found.and_then(|id| self.links.rc.get(id)).map(|link| link.state);
-        match (found, state) {
-            (Some(id), Some(LinkState::Ready | LinkState::Listening)) => {
-                self.leave(id, Some(ticket), now);
-            }
-            (Some(id), Some(LinkState::Leaving(None))) => {
-                if let Some(link) = self.links.rc.get_mut(id) {
-                    link.state = LinkState::Leaving(Some(ticket));
-                }
-            }
-            // Nothing of ours is on it, and the answer to our own request ends it.
-            _ => self.links.control.answer(ticket, Answer::Closed, now),
-        }
-    }
-
-    /// Has the link that was used longest ago closed, if none is being closed and one may be.
-    fn make_room(&mut self, now: Time) {
-        if self.links.rc.ending() > 0 {
-            return;
-        }
-        let peers = &self.peers;
-        // Without DC, a VQP has nowhere to go.
-        let dc = self.pool.dct.is_some();
-        let lanes = &self.lanes.lanes;
-        let used = |link: &RcLink| {
-            let lane = lanes.get(link.lane as usize);
-            let free = dc || lane.is_none_or(|lane| lane.vqps == 0);
-            let heat = peers.get(link.peer).map(|peer| peer.heat[link.class as usize].last());
-            free.then(|| link.since.max(heat.unwrap_or_default()))
-        };
-        if let Some(victim) = self.links.rc.victim(now, used) {
-            self.stats.links_reclaimed += 1;
-            self.leave(victim, None, now);
-        }
-    }
-
-    /// Takes the VQPs off a link and closes it when they and their work are gone.
-    pub(crate) fn leave(&mut self, id: u32, ticket: Option<Ticket>, now: Time) {
-        let Some(link) = self.links.rc.get_mut(id) else { return };
-        link.state = LinkState::Leaving(ticket);
-        let (peer, class, lane) = (link.peer, link.class, link.lane);
-        if let Some(entry) = self.peers.get_mut(peer)
-            && entry.rc[class as usize] == Some(lane)
-        {
-            entry.rc[class as usize] = None;
-        }
-        self.links.leaving.push(id);
-        if lane != NONE {
-            self.scatter(lane, now);
-        }
-        self.close_left(now);
-    }
-
-    /// Closes the links that everything has left.
-    fn close_left(&mut self, now: Time) {
-        let leaving = core::mem::take(&mut self.links.leaving);
-        for id in leaving {
-            let Some(link) = self.links.rc.get(id) else { continue };
-            let lane = self.lanes.lanes.get(link.lane as usize);
-            if lane.is_some_and(|lane| !lane.is_left()) {
-                self.links.leaving.push(id);
-                continue;
-            }
-            match link.state {
-                LinkState::Leaving(Some(ticket)) => {
-                    self.drop_link(id, now);
-                    self.links.control.answer(ticket, Answer::Closed, now);
-                }
-                _ => self.ask_close(id, now),
-            }
-        }
-    }
-
-    /// Asks the peer to leave a link that nothing of ours is on.
-    fn ask_close(&mut self, id: u32, now: Time) {
-        let Some(link) = self.links.rc.get_mut(id) else { return };
-        link.state = LinkState::Closing;
-        let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
-        let peer = link.peer;
-        let to = self.control_addr(peer);
-        let asked = to.is_some_and(|to| self.call(to, request, CallFor::Close { link: id }, now));
-        if !asked {
-            self.drop_link(id, now);
-        }
-    }
-
-    /// Destroys a link's QP. Nothing of ours is on it.
-    pub(crate) fn drop_link(&mut self, id: u32, now: Time) {
-        let Some(link) = self.links.rc.remove(id) else { return };
-        if self.device.destroy_qp(link.qp).is_err() {
-            self.stats.device_refusals += 1;
-        }
-        if link.lane != NONE {
-            self.lanes.remove_rc(link.lane);
-        }
-        self.unpin(link.peer);
-        if !self.links.wanted.is_empty() {
-            self.sweep_at(now);
-        }
-    }
-
-    /// An RC QP went to its error state, and all that was on it has come back: it goes, and the peer
-    /// is told.
-    pub(crate) fn link_broken(&mut self, lane: u32, now: Time) {
-        let found = self.links.rc.iter().find(|(_, link)| link.lane == lane);
-        let Some(id) = found.map(|(id, _)| id) else { return };
-        let waits = matches!(
-            self.links.rc.get(id).map(|link| link.state),
-            Some(LinkState::Leaving(_) | LinkState::Closing)
-        );
-        if !waits {
-            self.leave(id, None, now);
         }
     }
 
@@ -729,6 +330,22 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// The meta servers are others now: links to them are made at once, and those to the old ones
+    /// closed.
+    pub(crate) fn link_meta_servers(&mut self, now: Time) {
+        let servers = &self.lookups.servers;
+        let old = |link: &RcLink| {
+            link.purpose == Purpose::Meta
+                && link.state == LinkState::Ready
+                && !servers.iter().any(|(peer, _)| *peer == link.peer)
+        };
+        let old: Vec<u32> = self.links.rc.matching(old).collect();
+        for id in old {
+            self.leave(id, None, now);
+        }
+        self.sweep_links(now);
+    }
+
     /// No link to a peer comes: who waits for one fails.
     fn waiters_fail(&mut self, peer: u32, class: Class, error: &ConnectError, now: Time) {
         let (failed, rest) = core::mem::take(&mut self.links.waiters)
@@ -745,13 +362,9 @@ impl<D: Device> Core<D> {
         self.links.sweep.get_or_insert(now.saturating_add_ns(SWEEP_NS));
     }
 
-    fn sweep_at(&mut self, now: Time) {
-        self.links.sweep = Some(now);
-    }
-
     /// Looks after what has no moment of its own: links that are wanted, that meta servers lack, or
     /// that nobody uses, and connects that wait for too long.
-    pub(crate) fn sweep_links(&mut self, now: Time) {
+    fn sweep_links(&mut self, now: Time) {
         self.links.sweep = None;
         for _ in 0..self.links.wanted.len() {
             let Some((peer, class)) = self.links.wanted.pop_front() else { break };

@@ -19,11 +19,9 @@ impl<D: Device> Core<D> {
         let old = core::mem::take(&mut self.lookups.servers);
         for server in servers {
             let Some(peer) = self.peer_of(server.gid) else { continue };
+            self.learn(peer, server.record, now);
             if let Some(entry) = self.peers.get_mut(peer) {
                 entry.pins += 1;
-                if entry.record != Some(server.record) {
-                    entry.set_record(Some(server.record));
-                }
             }
             self.lookups.servers.push((peer, server.nodes));
         }
@@ -31,7 +29,7 @@ impl<D: Device> Core<D> {
         for (peer, _) in old {
             self.unpin(peer);
         }
-        self.sweep_links(now);
+        self.link_meta_servers(now);
         self.start_lookups(now);
     }
 
@@ -41,14 +39,10 @@ impl<D: Device> Core<D> {
         if gid == self.gid || self.is_meta_server(peer) {
             return;
         }
-        let known = self.peers.get(peer).and_then(|entry| entry.record);
-        if known.is_some() && known != record {
-            self.leave_links_to(peer, now);
-        }
-        if let Some(entry) = self.peers.get_mut(peer)
-            && entry.record.is_some()
-        {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        if entry.record.is_some() && entry.record != record {
             entry.set_record(record);
+            self.leave_links_to(peer, now);
         }
     }
 

@@ -120,7 +120,7 @@ impl Lanes {
     /// Takes in an RC QP that is connected to a peer; returns its lane.
     pub(crate) fn add_rc(&mut self, qp: Qp, depth: u32, peer: u32) -> u32 {
         let (at, lane) =
-            self.free.pop().unwrap_or_else(|| (self.qps.len() as u32, self.lanes.len() as u32));
+            self.free.pop().unwrap_or((self.qps.len() as u32, self.lanes.len() as u32));
         let phys = PhysQp {
             qp,
             depth,

@@ -19,7 +19,7 @@ use crate::wr_id::WrId;
 use crate::{ClientId, Core, Via, VqpId, VqpState};
 
 /// Most WRs posted to the device by one call.
-const BURST: u32 = 16;
+const BURST: u32 = 32;
 /// Bytes that a VQP may post in each of its turns on a lane that others wait for.
 const QUANTUM: i64 = 64 << 10;
 /// What a WR counts as besides its bytes.
@@ -47,10 +47,10 @@ enum Check {
     Unknown(u32),
     /// The peer's region does not permit it.
     Refused,
-    /// Its region cannot be shared with the receiver.
-    Failed,
     /// The VQP's class has no tokens.
     Held,
+    /// Its region cannot be shared with the receiver.
+    Failed,
     /// There is no send slot for its header.
     NoSlot,
     /// It takes more room than there is, or must be posted by itself.
@@ -243,21 +243,8 @@ impl<D: Device> Core<D> {
     /// many as its deficit allows.
     fn post_ready(&mut self, id: u32, turn: Option<()>, now: Time) -> Stop {
         loop {
-            let Core {
-                vqps,
-                lanes,
-                peers,
-                store,
-                device,
-                stats,
-                pool,
-                blank,
-                config,
-                mrs,
-                qos,
-                links,
-                ..
-            } = self;
+            let Core { vqps, lanes, peers, store, device, stats, pool, blank, mrs, .. } = self;
+            let (qos, links, config) = (&mut self.qos, &mut self.links, &self.config);
             let Some(vqp) = vqps.get_mut(id) else { return Stop::Waits };
             let unposted = vqp.sq.unposted();
             if unposted == 0 {
@@ -325,6 +312,7 @@ impl<D: Device> Core<D> {
                     }
                     1 => send::<D, 1>(device, phys.qp, vqp, first, count),
                     2..=4 => send::<D, 4>(device, phys.qp, vqp, first, count),
+                    5..=12 => send::<D, 12>(device, phys.qp, vqp, first, count),
                     _ => send::<D, { BURST as usize }>(device, phys.qp, vqp, first, count),
                 };
                 vqp.sq.posted = first.wrapping_add(posted);
@@ -409,7 +397,7 @@ impl<D: Device> Core<D> {
 }
 
 /// Posts `count` WRs of a VQP, from sequence number `first` on, in one call. `N` is at least
-/// `count`. Returns how many the device took.
+/// `count`, and not far above. Returns how many the device took.
 #[inline]
 fn send<D: Device, const N: usize>(
     device: &mut D,
@@ -418,39 +406,51 @@ fn send<D: Device, const N: usize>(
     first: u32,
     count: u32,
 ) -> u32 {
-    // What is behind `count` is there to fill the array, and is not posted.
-    let wrs: [SendWr<'_>; N] = core::array::from_fn(|at| {
-        let at = (at as u32).min(count - 1);
-        wr_of(vqp, first.wrapping_add(at), at + 1 == count)
-    });
+    let mut wrs = [BLANK; N];
+    for (at, wr) in wrs[..count as usize].iter_mut().enumerate() {
+        let at = at as u32;
+        fill(wr, vqp, first.wrapping_add(at), at + 1 == count);
+    }
     match device.post_send(qp, &wrs[..count as usize]) {
         Ok(()) => count,
         Err((taken, _)) => taken as u32,
     }
 }
 
-/// A WR as it goes to the device. The last of a burst is signalled, so that the lane's room is
-/// known, whatever the user asked for.
-#[inline]
-fn wr_of(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
+/// A WR that is yet to be filled.
+const BLANK: SendWr<'static> = SendWr {
+    wr_id: 0,
+    op: SendOp::Send,
+    flags: SendFlags::empty(),
+    payload: Payload::Inline(&[]),
+    dest: None,
+};
+
+/// Makes a WR as it goes to the device, in place. The last of a burst is signalled, so that the
+/// lane's room is known, whatever the user asked for.
+#[inline(always)] // Copies of a WR that was just written stall on the stores.
+fn fill<'a>(wr: &mut SendWr<'a>, vqp: &'a Vqp, seq: u32, last: bool) {
     let ring: &SendRing = &vqp.sq;
     let entry = ring.entry(seq);
     let signaled = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-    let (op, payload) = match entry.op {
+    wr.wr_id = WrId::User { vqp: vqp.id, seq, second: false }.encode();
+    wr.flags = entry.flags | signaled;
+    wr.dest = vqp.dest;
+    match entry.op {
         SendOp::Send | SendOp::SendWithImm(_) => {
             let sges = ring.message_sges(seq);
+            wr.op = SendOp::Send;
             // Of a message that is read later only the header goes.
-            (SendOp::Send, Payload::Sges(if entry.shared { &sges[..1] } else { sges }))
+            wr.payload = Payload::Sges(if entry.shared { &sges[..1] } else { sges });
         }
-        op if entry.inline => (op, Payload::Inline(ring.inline(seq))),
-        op => (op, Payload::Sges(ring.sges(seq))),
-    };
-    SendWr {
-        wr_id: WrId::User { vqp: vqp.id, seq, second: false }.encode(),
-        op,
-        flags: entry.flags | signaled,
-        payload,
-        dest: vqp.dest,
+        op => {
+            wr.op = op;
+            wr.payload = if entry.inline {
+                Payload::Inline(ring.inline(seq))
+            } else {
+                Payload::Sges(ring.sges(seq))
+            };
+        }
     }
 }
 
@@ -459,8 +459,9 @@ fn send_pair<D: Device>(device: &mut D, qp: elver_verbs::Qp, vqp: &Vqp, seq: u32
     let entry = vqp.sq.entry(seq);
     let SendOp::WriteWithImm(remote, _) = entry.op else { return 0 };
     let flags = entry.flags - SendFlags::SIGNALED;
-    let op = SendOp::Write(remote);
-    let write = SendWr { op, flags, ..wr_of(vqp, seq, false) };
+    let mut write = BLANK;
+    fill(&mut write, vqp, seq, false);
+    (write.op, write.flags) = (SendOp::Write(remote), flags);
     let message = SendWr {
         wr_id: WrId::User { vqp: vqp.id, seq, second: true }.encode(),
         op: SendOp::Send,

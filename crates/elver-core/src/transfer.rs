@@ -19,7 +19,7 @@ use crate::{Class, Core, Via, VqpState};
 
 impl<D: Device> Core<D> {
     /// Moves the VQPs of a class that are connected to a peer to its RC QP.
-    pub(crate) fn gather(&mut self, peer: u32, class: Class, now: Time) {
+    pub(crate) fn move_onto_link(&mut self, peer: u32, class: Class, now: Time) {
         let Some(target) = self.peers.get(peer).and_then(|entry| entry.rc[class as usize]) else {
             return;
         };
@@ -38,7 +38,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Moves all VQPs off a lane.
-    pub(crate) fn scatter(&mut self, lane: u32, now: Time) {
+    pub(crate) fn move_off(&mut self, lane: u32, now: Time) {
         let found = self.vqps.iter().filter(|(_, vqp)| vqp.lane == lane);
         let found: Vec<u32> = found.map(|(id, _)| id).collect();
         for id in found {

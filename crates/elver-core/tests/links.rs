@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use elver_core::*;
+use elver_soft::Loss;
 use elver_verbs::*;
 
 /// What makes peers hot soon, and reclaims at once.
@@ -69,7 +70,7 @@ impl Load {
         while self.posted < self.done + WINDOW {
             let sges = [self.near.sge(self.posted % WINDOW * 8, 8)];
             let op = SendOp::FetchAdd { remote: self.far.remote(0), add: 1 };
-            let make = if self.posted % 3 == 0 { quiet } else { wr };
+            let make = if self.posted.is_multiple_of(3) { quiet } else { wr };
             cluster.post(self.n, self.vqp, &[make(self.posted, op, &sges)]);
             self.posted += 1;
         }
@@ -84,7 +85,7 @@ impl Load {
                 continue;
             }
             assert_eq!(completion.wc.status, WcStatus::Success);
-            let expected = self.done + u64::from(self.done % 3 == 0);
+            let expected = self.done + u64::from(self.done.is_multiple_of(3));
             assert_eq!(completion.wc.wr_id, expected, "completions are in order");
             while self.done <= expected {
                 let fetched = self.near.memory.read_u64(self.done % WINDOW * 8).unwrap();
@@ -101,7 +102,7 @@ impl Load {
 
     /// Waits until all that was posted is done.
     fn finish(&mut self, cluster: &mut Cluster) {
-        while self.posted % 3 == 0 || self.posted == self.done + WINDOW {
+        while self.posted.is_multiple_of(3) || self.posted == self.done + WINDOW {
             cluster.round();
             self.step(cluster);
         }
@@ -269,6 +270,121 @@ fn without_dc_rc_qps_do_it_all() {
     let leased = cluster.vqp(1);
     connect_with(&mut cluster, 1, leased, 2, Policy::Leased, false);
     assert_eq!(cluster.connected(1, leased), Ok(Via::Leased));
+    cluster.check();
+}
+
+#[test]
+fn messages_keep_their_order_while_the_vqp_moves() {
+    let mut cluster = Cluster::new(130, 4, &eager(1));
+    let mut other = Load::new(&mut cluster, 1, 3);
+    let sender = cluster.vqp(1);
+    let bound = cluster.bound(2, 7);
+    cluster.connect(1, sender, 2, 7);
+    let inbox = cluster.region(2, 64 * 8, AccessFlags::LOCAL_WRITE);
+    for n in 0..64 {
+        cluster.recv(2, bound, n, &[inbox.sge(n * 8, 8)]);
+    }
+    let (mut sent, mut told, mut received) = (0u64, 0u64, 0u64);
+    cluster.until("moved several times", |cluster| {
+        other.step(cluster);
+        while sent < told + 16 && sent < received + 32 {
+            let bytes = sent.to_le_bytes();
+            let inline = SendWr { payload: Payload::Inline(&bytes), ..wr(sent, SendOp::Send, &[]) };
+            cluster.post(1, sender, &[inline]);
+            sent += 1;
+        }
+        for done in std::mem::take(&mut cluster.nodes[1].completions) {
+            if done.vqp == sender {
+                assert_eq!((done.wc.wr_id, done.wc.status), (told, WcStatus::Success));
+                told += 1;
+            } else {
+                cluster.nodes[1].completions.push(done);
+            }
+        }
+        other.take(cluster);
+        for done in std::mem::take(&mut cluster.nodes[2].completions) {
+            assert_eq!((done.wc.wr_id, done.wc.status), (received % 64, WcStatus::Success));
+            let at = received % 64 * 8;
+            assert_eq!(inbox.memory.read_u64(at), Ok(received), "in order, each once");
+            cluster.recv(2, bound, received % 64, &[inbox.sge(at, 8)]);
+            received += 1;
+        }
+        info(cluster, 1, sender).transfers >= 6
+    });
+    other.finish(&mut cluster);
+    cluster.check();
+}
+
+#[test]
+fn handshakes_and_moves_bear_loss() {
+    let mut cluster = Cluster::with_devices(131, 4, &eager(1), |config| {
+        config.loss = Some(Loss { per_million: 30_000, seed: 5 });
+    });
+    let mut a = Load::new(&mut cluster, 1, 2);
+    let mut b = Load::new(&mut cluster, 1, 3);
+    cluster.until("both moved", |cluster| {
+        a.step(cluster);
+        b.step(cluster);
+        [a.vqp, b.vqp].iter().all(|vqp| info(cluster, 1, *vqp).transfers >= 2)
+    });
+    a.finish(&mut cluster);
+    b.finish(&mut cluster);
+    assert_eq!(cluster.nodes[1].core.stats().vqp_errors, 0);
+    cluster.check();
+}
+
+#[test]
+fn a_peer_that_starts_anew_is_reached_anew() {
+    let mut cluster = Cluster::new(132, 3, &config());
+    let [a, b] = [1, 1].map(|n| cluster.vqp(n));
+    connect_with(&mut cluster, 1, a, 2, Policy::Lite, false);
+    assert_eq!(cluster.connected(1, a), Ok(Via::Rc));
+    drop(cluster.nodes.remove(2));
+    cluster.add(132, 3, config());
+    cluster.register(2);
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    assert_eq!(cluster.connect(1, b, 2, 7), Via::DcCached, "the old link is not taken");
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(2, 64, ALL);
+    far.fill(0, &[5; 64]);
+    cluster.post(1, b, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    // Of its RC QPs, the one to the meta server is left.
+    cluster.until("the old link is gone", |cluster| cluster.nodes[1].core.stats().rc_qps == 1);
+    cluster.check();
+}
+
+#[test]
+fn a_dead_peer_fails_its_vqps_alone() {
+    let mut cluster = Cluster::new(133, 4, &config());
+    let [dying, other, connecting] = [1, 1, 1].map(|n| cluster.vqp(n));
+    connect_with(&mut cluster, 1, dying, 3, Policy::Lite, false);
+    assert_eq!(cluster.connected(1, dying), Ok(Via::Rc));
+    connect_with(&mut cluster, 1, other, 2, Policy::Lite, false);
+    assert_eq!(cluster.connected(1, other), Ok(Via::Rc));
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let [kept, gone] = [2, 3].map(|n| cluster.region(n, 64, ALL));
+    for (vqp, far) in [(dying, &gone), (other, &kept)] {
+        cluster.post(1, vqp, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 8)])]);
+        assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    }
+    let dead = cluster.nodes.remove(3).core.gid();
+    cluster.post(1, dying, &[wr(2, SendOp::Read(gone.remote(0)), &[near.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::RetryExcErr);
+    assert_eq!(info(&cluster, 1, dying).state, VqpState::Error);
+    cluster.post(1, other, &[wr(3, SendOp::Read(kept.remote(0)), &[near.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    // A handshake with it ends too.
+    let now = cluster.now();
+    let node = &mut cluster.nodes[1];
+    let options = ConnectOptions { policy: Policy::Lite, uncached: false };
+    let token = u64::from(connecting.0);
+    let via = node.core.qconnect(node.client, connecting, dead, 7, options, token, now).unwrap();
+    assert_eq!(via, None);
+    assert_eq!(cluster.connected(1, connecting), Err(ConnectError::Unreachable { gid: dead }));
+    cluster.until("its link is gone", |cluster| cluster.nodes[1].core.stats().rc_qps == 2);
     cluster.check();
 }
 

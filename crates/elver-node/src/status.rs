@@ -28,7 +28,7 @@ pub struct Status {
     pub registered: u32,
     /// Bytes that connections take: pool, peers, caches.
     pub connection_bytes: u64,
-    /// VQPs in all.
+    /// VQPs in all, those that are going included.
     pub vqps_total: u64,
     /// Peers in all.
     pub peers_total: u64,
@@ -138,8 +138,8 @@ impl Status {
             pid: std::process::id(),
             address: Some(core.gid().to_ip()),
             connection_bytes: core.connection_bytes(),
-            vqps_total: core.vqps().count() as u64,
-            peers_total: core.peers().count() as u64,
+            vqps_total: stats.vqps,
+            peers_total: stats.peers,
             vqps: core.vqps().take(VQPS_LISTED_MAX).map(|vqp| VqpStatus::of(&vqp)).collect(),
             peers: core.peers().take(PEERS_LISTED_MAX).map(peer).collect(),
             core: stats.iter().map(|(name, value)| (name.to_string(), value)).collect(),

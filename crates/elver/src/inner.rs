@@ -1,7 +1,7 @@
 //! What a session and its handles share.
 
 use std::collections::VecDeque;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 
 use elver_portal::{Answer, Command, Completion, PushError, RefusalCode, Reply, Via, VqpInfo};
 use elver_verbs::{
@@ -17,6 +17,8 @@ use crate::{Error, fork};
 pub(crate) struct Inner {
     pub(crate) link: Link,
     pub(crate) vqps: FxHashMap<u32, Entry>,
+    /// Handles to let go when the session is not in use.
+    pub(crate) released: Vec<Rc<Handle>>,
     /// Requests that somebody waits for.
     awaited: Vec<Awaited>,
     last_request: u32,
@@ -49,6 +51,8 @@ pub(crate) struct Entry {
     pub(crate) completions: VecDeque<Wc>,
     /// Completions of messages that came to a bound VQP, with the VQP back to the sender.
     pub(crate) messages: VecDeque<(Wc, u32)>,
+    /// VQPs back to senders, oldest first.
+    pub(crate) accepted: VecDeque<Rc<Handle>>,
     pub(crate) failure: Option<(RefusalCode, String)>,
     state: QpState,
     signal_all: bool,
@@ -72,6 +76,7 @@ impl Inner {
         Inner {
             link,
             vqps: FxHashMap::default(),
+            released: Vec::new(),
             awaited: Vec::new(),
             last_request: 0,
             generation: fork::generation(),
@@ -281,6 +286,7 @@ impl Entry {
             handle,
             completions: VecDeque::new(),
             messages: VecDeque::new(),
+            accepted: VecDeque::new(),
             failure: None,
             state,
             signal_all,

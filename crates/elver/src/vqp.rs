@@ -1,3 +1,4 @@
+use std::cell::RefMut;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -19,10 +20,14 @@ pub struct Vqp(Rc<Handle>);
 pub struct Message {
     /// The completion of the receive that it filled.
     pub wc: Wc,
-    /// A VQP that is connected to the sender: the same one for all of a sender's messages, for as
-    /// long as it is kept.
+    /// A VQP that is connected to the sender: the same one for all of a sender's messages. It is kept
+    /// while the bound VQP lives, or while it is one of the 1,024 that came last.
     pub source: Vqp,
 }
+
+/// VQPs back to senders that a bound VQP keeps though its user does not. A message that names one of
+/// them may be on its way, so that they must not go when the user has answered the last one.
+const ACCEPTED_KEPT_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Handle {
@@ -134,15 +139,20 @@ impl Vqp {
     pub fn qpop_msgs(&self) -> Result<Vec<Message>, Error> {
         let mut inner = self.inner();
         inner.poll()?;
-        Ok(self.pop(&mut inner))
+        let messages = self.pop(&mut inner);
+        release(inner);
+        Ok(messages)
     }
 
     /// As [`Vqp::qpop_msgs`], but waits until there is one, at most so long.
     pub fn wait_msgs(&self, at_most: Option<Duration>) -> Result<Vec<Message>, Error> {
-        self.inner().wait(Wait::new(at_most), |inner| {
+        let mut inner = self.inner();
+        let messages = inner.wait(Wait::new(at_most), |inner| {
             let messages = self.pop(inner);
             (!messages.is_empty()).then_some(messages)
-        })
+        });
+        release(inner);
+        messages
     }
 
     /// How the node sees it.
@@ -161,7 +171,7 @@ impl Vqp {
     }
 
     #[inline]
-    fn inner(&self) -> std::cell::RefMut<'_, Inner> {
+    fn inner(&self) -> RefMut<'_, Inner> {
         self.0.session.inner.borrow_mut()
     }
 
@@ -180,6 +190,12 @@ impl Vqp {
         }
         let handle = Rc::new(Handle { session: self.0.session.clone(), id });
         inner.accept(id, Rc::downgrade(&handle));
+        if let Some(bound) = inner.vqps.get_mut(&self.0.id) {
+            bound.accepted.push_back(handle.clone());
+            let over = bound.accepted.len().saturating_sub(ACCEPTED_KEPT_MAX);
+            let old: Vec<_> = bound.accepted.drain(..over).collect();
+            inner.released.extend(old);
+        }
         Vqp(handle)
     }
 }
@@ -197,6 +213,13 @@ impl Inner {
     }
 }
 
+/// Lets handles go that are kept no more, which needs the session.
+fn release(mut inner: RefMut<'_, Inner>) {
+    let released = std::mem::take(&mut inner.released);
+    drop(inner);
+    drop(released);
+}
+
 #[inline]
 fn take(inner: &mut Inner, id: u32, wcs: &mut [Wc]) -> usize {
     let Some(entry) = inner.vqps.get_mut(&id) else { return 0 };
@@ -211,19 +234,21 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let mut inner = self.session.inner.borrow_mut();
         let entry = inner.vqps.remove(&self.id);
-        if !inner.is_own() {
-            return;
+        if inner.is_own() {
+            // VQPs back to senders of messages that nobody took go too.
+            let messages = entry.iter().flat_map(|entry| &entry.messages);
+            let mut ids: Vec<u32> = messages.map(|(_, source)| *source).collect();
+            ids.retain(|id| !inner.vqps.contains_key(id));
+            ids.sort_unstable();
+            ids.dedup();
+            ids.push(self.id);
+            for vqp in ids {
+                // If the node is gone, so is the VQP.
+                let _ = inner.tell_only(&Command::DestroyVqp { vqp });
+            }
         }
-        // VQPs back to senders of messages that nobody took go too.
-        let sources = entry.into_iter().flat_map(|entry| entry.messages);
-        let mut ids: Vec<u32> = sources.map(|(_, source)| source).collect();
-        ids.retain(|id| !inner.vqps.contains_key(id));
-        ids.sort_unstable();
-        ids.dedup();
-        ids.push(self.id);
-        for vqp in ids {
-            // If the node is gone, so is the VQP.
-            let _ = inner.tell_only(&Command::DestroyVqp { vqp });
-        }
+        drop(inner);
+        // Its accepted VQPs need the session as well.
+        drop(entry);
     }
 }

@@ -62,7 +62,7 @@ fn messages_come_with_a_way_back() {
     vqp.qconnect(meta.gid, port).unwrap();
     // One that is copied, and one that the receiver reads.
     for (id, len) in [(1, 100), (2, 200_000)] {
-        let data: Vec<u8> = (0..len).map(|at: u32| (at * 31 >> 3) as u8 ^ id as u8).collect();
+        let data: Vec<u8> = (0..len).map(|at: u32| ((at * 31) >> 3) as u8 ^ id as u8).collect();
         out.write(0, &data).unwrap();
         succeeds(&vqp, wr(id, SendOp::SendWithImm(id as u32), &[out.sge(0, len)]));
         let messages = bound.wait_msgs(WAIT).unwrap();

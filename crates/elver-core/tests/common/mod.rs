@@ -53,6 +53,7 @@ impl Region {
 pub struct Cluster {
     pub nodes: Vec<Node>,
     start: Instant,
+    added: u64,
 }
 
 /// A configuration that makes tests quick: few buffers, short retries and leases.
@@ -70,19 +71,30 @@ pub fn config() -> Config {
     }
 }
 
-pub fn device(group: u8, host: u8) -> SoftDevice {
+pub fn device(group: u8, host: u8, change: &dyn Fn(&mut SoftConfig)) -> SoftDevice {
     let mut config = SoftConfig::for_address(IpAddr::from([127, 0, group, host]));
     config.rnic.udp_port = 20_000 + u16::from(group);
     config.publish = false;
+    change(&mut config);
     SoftDevice::open(config).unwrap()
 }
 
 impl Cluster {
     /// `count` nodes on 127.0.`group`.x.
     pub fn new(group: u8, count: u8, config: &Config) -> Cluster {
-        let mut cluster = Cluster { nodes: Vec::new(), start: Instant::now() };
+        Cluster::with_devices(group, count, config, |_| {})
+    }
+
+    /// The same, on devices whose configuration `change` has changed.
+    pub fn with_devices(
+        group: u8,
+        count: u8,
+        config: &Config,
+        change: impl Fn(&mut SoftConfig),
+    ) -> Cluster {
+        let mut cluster = Cluster { nodes: Vec::new(), start: Instant::now(), added: 0 };
         for host in 1..=count {
-            cluster.add(group, host, config.clone());
+            cluster.add_on(device(group, host, &change), host, config.clone());
         }
         let meta = cluster.nodes[0].core.serve_meta(100).unwrap();
         for n in 0..cluster.nodes.len() {
@@ -94,8 +106,14 @@ impl Cluster {
     }
 
     pub fn add(&mut self, group: u8, host: u8, config: Config) {
-        let seed = u64::from(host) << 8 | u64::from(group);
-        let mut core = Core::new(device(group, host), config, seed, self.now()).unwrap();
+        self.add_on(device(group, host, &|_| {}), host, config);
+    }
+
+    fn add_on(&mut self, device: SoftDevice, host: u8, config: Config) {
+        // A node that starts anew has another seed.
+        self.added += 1;
+        let seed = self.added << 8 | u64::from(host);
+        let mut core = Core::new(device, config, seed, self.now()).unwrap();
         let client = core.client_open(ClientLimits::default()).unwrap();
         self.nodes.push(Node { core, client, completions: Vec::new(), events: Vec::new() });
     }

@@ -128,6 +128,7 @@ impl Config {
             rnr_retry: self.pool.rnr_retry,
             transfer: elver_core::TransferConfig {
                 rc_qps_max: self.transfer.rc_qps_max,
+                leased_wrs_max: self.transfer.leased_wrs_max,
                 hot_ops: self.transfer.hot_ops,
                 window_ns: self.transfer.window_ms * 1_000_000,
                 idle_ns: self.transfer.idle_ms.saturating_mul(1_000_000),

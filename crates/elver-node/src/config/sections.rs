@@ -129,6 +129,8 @@ pub struct MessagesConfig {
 pub struct TransferConfig {
     /// Most RC QPs; 0 for none.
     pub rc_qps_max: u32,
+    /// Most send WRs that RC QPs of single VQPs hold, all together.
+    pub leased_wrs_max: u32,
     /// Operations in a window that make a peer hot.
     pub hot_ops: u64,
     /// The window in milliseconds.
@@ -269,7 +271,7 @@ impl Default for MessagesConfig {
 
 impl Default for TransferConfig {
     fn default() -> TransferConfig {
-        TransferConfig { rc_qps_max: 32, hot_ops: 10_000, window_ms: 100, idle_ms: 1_000 }
+        TransferConfig { rc_qps_max: 32, leased_wrs_max: 1 << 17, hot_ops: 10_000, window_ms: 100, idle_ms: 1_000 }
     }
 }
 

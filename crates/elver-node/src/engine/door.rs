@@ -21,6 +21,8 @@ pub(super) struct Door {
     epoll: OwnedFd,
     spares: Vec<Spare>,
     spares_max: usize,
+    /// The listener is not watched, since the process has no descriptor left.
+    paused: bool,
 }
 
 /// Shared memory for a session that has none yet.
@@ -41,18 +43,19 @@ impl Door {
             epoll::add(&epoll, listener, epoll::EventData::new_u64(LISTENER), input)?;
         }
         epoll::add(&epoll, inlet, epoll::EventData::new_u64(INLET), input)?;
-        let mut door = Door { listener, epoll, spares: Vec::new(), spares_max };
-        while door.refill()? {}
+        let mut door = Door { listener, epoll, spares: Vec::new(), spares_max, paused: false };
+        while door.wants_refill() {
+            door.spares.push(Spare::make(Layout::default())?);
+        }
         Ok(door)
     }
 
-    /// Makes one session's memory ready; false if there is enough.
-    pub(super) fn refill(&mut self) -> io::Result<bool> {
-        if self.spares.len() >= self.spares_max {
-            return Ok(false);
+    /// Makes one session's memory ready. Without memory for it there will be fewer from now on.
+    pub(super) fn refill(&mut self) {
+        match Spare::make(Layout::default()) {
+            Ok(spare) => self.spares.push(spare),
+            Err(_) => self.spares_max = self.spares.len(),
         }
-        self.spares.push(Spare::make(Layout::default())?);
-        Ok(true)
     }
 
     /// Whether [`Door::refill`] has something to do.
@@ -73,6 +76,32 @@ impl Door {
     /// Takes a process that waits.
     pub(super) fn accept(&self) -> io::Result<Option<Socket>> {
         self.listener.as_ref().map_or(Ok(None), Listener::accept)
+    }
+
+    /// Lets processes wait until [`Door::resume`].
+    pub(super) fn pause(&mut self) {
+        self.watch_listener(false);
+    }
+
+    /// Lets processes in again.
+    pub(super) fn resume(&mut self) {
+        if self.paused {
+            self.watch_listener(true);
+        }
+    }
+
+    /// Whether processes are let wait.
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    fn watch_listener(&mut self, on: bool) {
+        let Some(listener) = &self.listener else { return };
+        let flags = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(LISTENER);
+        if epoll::modify(&self.epoll, listener, data, flags).is_ok() {
+            self.paused = !on;
+        }
     }
 
     /// Watches a session's socket.

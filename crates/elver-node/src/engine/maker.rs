@@ -14,6 +14,10 @@ use super::notice::{Notice, Outlet};
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
+/// Files that are made ready ahead, for the small regions that most processes begin with, and bytes
+/// of each: to make one costs a good part of what a process needs to connect.
+const READY_FILES: usize = 8;
+const READY_BYTES: u64 = 64 * 1024;
 /// Jobs that may wait.
 const JOBS_MAX: usize = 64;
 const PAGE: u64 = 4_096;
@@ -51,8 +55,10 @@ enum Job {
     Drop(#[allow(dead_code, reason = "it is only dropped")] SoftMemory),
 }
 
-/// The thread that makes large pieces.
+/// Makes memory: small pieces here, large ones on its thread.
 pub(super) struct Maker {
+    ready: Vec<OwnedFd>,
+    ready_max: usize,
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -63,11 +69,39 @@ impl Maker {
         let thread = std::thread::Builder::new()
             .name("elver-memory".into())
             .spawn(move || work(&receiver, &outlet))?;
-        Ok(Maker { jobs: Some(sender), thread: Some(thread) })
+        let mut maker = Maker {
+            ready: Vec::new(),
+            ready_max: READY_FILES,
+            jobs: Some(sender),
+            thread: Some(thread),
+        };
+        while maker.wants_refill() {
+            maker.refill();
+        }
+        Ok(maker)
+    }
+
+    /// Whether [`Maker::refill`] has something to do.
+    pub(super) fn wants_refill(&self) -> bool {
+        self.ready.len() < self.ready_max
+    }
+
+    /// Makes one file ready. Without memory for it there will be fewer from now on.
+    pub(super) fn refill(&mut self) {
+        match memfd::create("elver-mr", READY_BYTES, Pages::Small) {
+            Ok(file) => self.ready.push(file),
+            Err(_) => self.ready_max = self.ready.len(),
+        }
     }
 
     /// Makes what was ordered, at once or later: then [`Notice::Made`] brings it.
-    pub(super) fn make(&self, order: Order) -> io::Result<Option<Piece>> {
+    pub(super) fn make(&mut self, order: Order) -> io::Result<Option<Piece>> {
+        if (1..=READY_BYTES).contains(&order.len)
+            && !order.huge
+            && let Some(file) = self.ready.pop()
+        {
+            return Piece::map(file, order.len, READY_BYTES).map(Some);
+        }
         if order.len <= AT_ONCE_BYTES && !order.huge {
             return Piece::make(&order).map(Some);
         }
@@ -113,12 +147,29 @@ impl Piece {
 
     fn of(len: u64, page: u64, pages: Pages) -> io::Result<Piece> {
         let bytes = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
+        if bytes > AT_ONCE_BYTES && available().is_some_and(|available| bytes > available) {
+            // The kernel would take page by page until it has to kill somebody.
+            let what = format!("{bytes} bytes are more than this machine has available");
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
+        }
         let file = memfd::create("elver-mr", bytes, pages)?;
         // Huge pages are mapped and unmapped as wholes.
         let mapped = if pages == Pages::Huge { bytes } else { len.max(1) };
-        let memory = SoftMemory::map_file(file.as_fd(), mapped).map_err(io::Error::other)?;
+        Piece::map(file, mapped, bytes)
+    }
+
+    fn map(file: OwnedFd, len: u64, bytes: u64) -> io::Result<Piece> {
+        let memory = SoftMemory::map_file(file.as_fd(), len).map_err(io::Error::other)?;
         Ok(Piece { file, memory, bytes })
     }
+}
+
+/// Bytes of memory that the machine has available, as far as it tells.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
 }
 
 fn work(jobs: &Receiver<Job>, outlet: &Outlet) {
@@ -128,5 +179,21 @@ fn work(jobs: &Receiver<Job>, outlet: &Outlet) {
             // Without an engine nobody waits for it.
             let _ = outlet.send(Notice::Made(made));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_memory_than_there_is_is_refused() {
+        let available = available().unwrap();
+        assert!(available > 0);
+        for len in [available + (64 << 30), u64::MAX - 1, u64::MAX] {
+            assert!(Piece::of(len, PAGE, Pages::Small).is_err());
+        }
+        let piece = Piece::of(5_000, PAGE, Pages::Small).unwrap();
+        assert_eq!((piece.bytes, elver_verbs::Memory::size(&piece.memory)), (8_192, 5_000));
     }
 }

@@ -48,6 +48,10 @@ const LOOKS: u32 = 8;
 const SOCKETS_NS: u64 = 5_000;
 /// Time between two rounds of tidying.
 const TIDY_NS: u64 = 200_000;
+/// After so long without work it is a good moment to make something ready for processes to come.
+const QUIET_NS: u64 = 100_000;
+/// The longest time that this waits for such a moment.
+const PREPARE_NS_MAX: u64 = 5_000_000;
 /// Processes that are let in at a look.
 const ACCEPTS_MAX: usize = 16;
 /// Completions that are handed to a session at a turn.
@@ -71,6 +75,8 @@ pub(crate) struct Engine {
     counters: EngineCounters,
     looked_at: Time,
     tidied_at: Time,
+    busy_at: Time,
+    prepared_at: Time,
     // The maker's thread may wait for room in the inlet, which must go first.
     inlet: Inlet,
     maker: Maker,
@@ -117,6 +123,8 @@ impl Engine {
             counters: EngineCounters::default(),
             looked_at: Time::ZERO,
             tidied_at: Time::ZERO,
+            busy_at: Time::ZERO,
+            prepared_at: Time::ZERO,
             inlet,
             maker,
         })
@@ -154,11 +162,12 @@ impl Engine {
             self.heed(notice, now);
             busy = true;
         }
+        if busy {
+            self.busy_at = now;
+            self.wake_clients();
+        }
         if now.ns_since(self.tidied_at) >= TIDY_NS {
             self.tidy(now);
-        }
-        if busy {
-            self.wake_clients();
         }
         busy
     }
@@ -166,9 +175,7 @@ impl Engine {
     /// Sleeps until there is something to do, at most so long. Returns at once if there is already.
     pub(crate) fn rest(&mut self, at_most: Duration) -> Result<(), NodeError> {
         let now = now();
-        if self.door.wants_refill() {
-            // Nobody waits now. Without memory the next process that comes is told.
-            let _ = self.door.refill();
+        if self.prepare() {
             return Ok(());
         }
         if !self.sessions.all_sleep() {
@@ -178,7 +185,7 @@ impl Engine {
         if let Some(due) = self.core.poll_timeout() {
             wait = wait.min(Duration::from_nanos(due.ns_since(now)));
         }
-        if self.sessions.needs_watching() {
+        if self.sessions.needs_watching() || self.door.is_paused() {
             wait = wait.min(Duration::from_nanos(SLEEP_NS_WATCHFUL));
         }
         self.counters.sleeps += 1;
@@ -187,6 +194,18 @@ impl Engine {
         // So that the next round looks at the sockets.
         self.looked_at = Time::ZERO;
         Ok(())
+    }
+
+    /// Makes one thing ready for processes to come; false if all is.
+    fn prepare(&mut self) -> bool {
+        if self.door.wants_refill() {
+            self.door.refill();
+        } else if self.maker.wants_refill() {
+            self.maker.refill();
+        } else {
+            return false;
+        }
+        true
     }
 
     /// Hands out completions and events.
@@ -309,8 +328,9 @@ impl Engine {
                 Ok(Some(socket)) => self.admit(socket, now),
                 Ok(None) => return,
                 Err(_) => {
-                    // Out of descriptors: who waits is let in when a session has ended.
+                    // Out of descriptors: who waits is let in when there are some again.
                     self.counters.accepts_failed += 1;
+                    self.door.pause();
                     return;
                 }
             }
@@ -340,6 +360,13 @@ impl Engine {
     #[cold]
     fn tidy(&mut self, now: Time) {
         self.tidied_at = now;
+        self.door.resume();
+        // Not while a process is about to begin; but then, under load without an end, all the same.
+        let (quiet, late) = (now.ns_since(self.busy_at), now.ns_since(self.prepared_at));
+        if quiet >= QUIET_NS || late >= PREPARE_NS_MAX {
+            self.prepared_at = now;
+            self.prepare();
+        }
         let idle_ns = self.config.engine.session_idle_us.saturating_mul(1_000);
         self.sessions.rest_idle(idle_ns, now);
         let core = &self.core;
@@ -353,6 +380,7 @@ impl Engine {
             self.counters.greetings_missed += 1;
             self.end(slot, End::Rejected, now);
         }
+        self.wake_clients();
     }
 
     /// Ends a session that broke a rule.

@@ -44,12 +44,15 @@ impl Engine {
             return;
         }
         let (slot, token) = self.sessions.insert(socket, peer, now);
+        // Its hello is often there already, and waits no longer than it must.
+        self.attend(token, now);
+        if self.sessions.of_token(token).is_none() {
+            return;
+        }
         let watched = self.sessions.get(slot).map(|one| self.door.watch(&one.socket, token));
         if !matches!(watched, Some(Ok(()))) {
-            return self.end(slot, End::Rejected, now);
+            self.end(slot, End::Rejected, now);
         }
-        // Its hello is often there already.
-        self.attend(token, now);
     }
 
     /// Reads what a session's socket has.
@@ -315,7 +318,7 @@ impl Open {
 struct Desk<'a> {
     core: &'a mut Core<SoftDevice>,
     quotas: &'a mut Quotas,
-    maker: &'a Maker,
+    maker: &'a mut Maker,
     socket: &'a Socket,
     open: &'a mut Open,
     pid: i32,

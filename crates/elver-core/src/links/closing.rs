@@ -1,0 +1,135 @@
+//! The end of a link: its VQPs leave, then both sides let go of it.
+
+use elver_verbs::{Device, Time};
+
+use super::CallFor;
+use crate::Core;
+use crate::control::{Answer, Request, Ticket};
+use crate::rc::{LinkState, Purpose, RcLink};
+use crate::ring::NONE;
+
+impl<D: Device> Core<D> {
+    pub(super) fn serve_close(&mut self, ticket: Ticket, qpn: u32, peer_qpn: u32, now: Time) {
+        let found = self.links.rc.by_qpn(qpn).filter(|id| {
+            let link = self.links.rc.get(*id);
+            let peer = link.and_then(|link| self.peers.get(link.peer));
+            link.is_some_and(|link| link.peer_qpn == peer_qpn)
+                && peer.is_some_and(|peer| peer.gid == ticket.from.gid)
+        });
+        let state = found.and_then(|id| self.links.rc.get(id)).map(|link| link.state);
+        match (found, state) {
+            (Some(id), Some(LinkState::Ready | LinkState::Listening)) => {
+                self.leave(id, Some(ticket), now);
+            }
+            (Some(id), Some(LinkState::Leaving(None))) => {
+                if let Some(link) = self.links.rc.get_mut(id) {
+                    link.state = LinkState::Leaving(Some(ticket));
+                }
+            }
+            // Nothing of ours is on it, and the answer to our own request ends it.
+            _ => self.links.control.answer(ticket, Answer::Closed, now),
+        }
+    }
+
+    /// Has the link that was used longest ago closed, if none is being closed and one may be.
+    pub(super) fn make_room(&mut self, now: Time) {
+        if self.links.rc.ending() > 0 {
+            return;
+        }
+        let peers = &self.peers;
+        // Without DC, a VQP has nowhere to go.
+        let dc = self.pool.dct.is_some();
+        let lanes = &self.lanes.lanes;
+        let used = |link: &RcLink| {
+            let lane = lanes.get(link.lane as usize);
+            let free = dc || lane.is_none_or(|lane| lane.vqps == 0);
+            let heat = peers.get(link.peer).map(|peer| peer.heat[link.class as usize].last());
+            free.then(|| link.since.max(heat.unwrap_or_default()))
+        };
+        if let Some(victim) = self.links.rc.victim(now, used) {
+            self.stats.links_reclaimed += 1;
+            self.leave(victim, None, now);
+        }
+    }
+
+    /// Takes the VQPs off a link and closes it when they and their work are gone.
+    pub(super) fn leave(&mut self, id: u32, ticket: Option<Ticket>, now: Time) {
+        let Some(link) = self.links.rc.get_mut(id) else { return };
+        link.state = LinkState::Leaving(ticket);
+        let (peer, class, lane) = (link.peer, link.class, link.lane);
+        if let Some(entry) = self.peers.get_mut(peer)
+            && entry.rc[class as usize] == Some(lane)
+        {
+            entry.rc[class as usize] = None;
+        }
+        self.links.leaving.push(id);
+        if lane != NONE {
+            self.move_off(lane, now);
+        }
+        self.close_left(now);
+    }
+
+    /// Closes the links that everything has left.
+    pub(super) fn close_left(&mut self, now: Time) {
+        let leaving = core::mem::take(&mut self.links.leaving);
+        for id in leaving {
+            let Some(link) = self.links.rc.get(id) else { continue };
+            let lane = self.lanes.lanes.get(link.lane as usize);
+            if lane.is_some_and(|lane| !lane.is_left()) {
+                self.links.leaving.push(id);
+                continue;
+            }
+            match link.state {
+                LinkState::Leaving(Some(ticket)) => {
+                    self.drop_link(id, now);
+                    self.links.control.answer(ticket, Answer::Closed, now);
+                }
+                _ => self.ask_close(id, now),
+            }
+        }
+    }
+
+    /// Asks the peer to leave a link that nothing of ours is on.
+    pub(super) fn ask_close(&mut self, id: u32, now: Time) {
+        let Some(link) = self.links.rc.get_mut(id) else { return };
+        link.state = LinkState::Closing;
+        let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
+        let peer = link.peer;
+        let to = self.control_addr(peer);
+        let asked = to.is_some_and(|to| self.call(to, request, CallFor::Close { link: id }, now));
+        if !asked {
+            self.drop_link(id, now);
+        }
+    }
+
+    /// Destroys a link's QP. Nothing of ours is on it.
+    pub(super) fn drop_link(&mut self, id: u32, now: Time) {
+        let Some(link) = self.links.rc.remove(id) else { return };
+        if self.device.destroy_qp(link.qp).is_err() {
+            self.stats.device_refusals += 1;
+        }
+        if link.lane != NONE {
+            self.lanes.remove_rc(link.lane);
+        }
+        self.unpin(link.peer);
+        if !self.links.wanted.is_empty() {
+            self.links.sweep = Some(now);
+        } else if link.purpose == Purpose::Meta {
+            self.sweep_soon(now);
+        }
+    }
+
+    /// An RC QP went to its error state, and all that was on it has come back: it goes, and the peer
+    /// is told.
+    pub(crate) fn link_broken(&mut self, lane: u32, now: Time) {
+        let found = self.links.rc.iter().find(|(_, link)| link.lane == lane);
+        let Some(id) = found.map(|(id, _)| id) else { return };
+        let waits = matches!(
+            self.links.rc.get(id).map(|link| link.state),
+            Some(LinkState::Leaving(_) | LinkState::Closing)
+        );
+        if !waits {
+            self.leave(id, None, now);
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The handshake: from a request, ours or the peer's, to a link that takes WRs.
+
+use alloc::vec::Vec;
+
+use elver_verbs::{
+    Device, Payload, Qp, QpCap, QpInit, QpState, QpType, RemoteAddr, SendFlags, SendOp, SendWr,
+    Time, VerbsError, WcStatus,
+};
+
+use super::{CallFor, GREETING, LinkWaiter};
+use crate::control::{Answer, ControlAddr, RcEnd, Refusal, Request, Served, Ticket};
+use crate::lane::{LaneKind, RESERVED};
+use crate::rc::{LinkState, Purpose, RcLink};
+use crate::ring::NONE;
+use crate::wr_id::WrId;
+use crate::{Class, ConnectError, Core, NodeRecord};
+
+impl<D: Device> Core<D> {
+    pub(super) fn call(
+        &mut self,
+        to: ControlAddr,
+        request: Request,
+        what: CallFor,
+        now: Time,
+    ) -> bool {
+        let Some(token) = self.links.calls.insert(&mut self.rng, |_| what) else { return false };
+        let made = self.links.control.call(to, request, token.into(), &mut self.rng, now);
+        if made.is_none() {
+            self.links.calls.remove(token);
+        }
+        // The caller's host may sleep before it polls.
+        self.flush_control();
+        made.is_some()
+    }
+
+    /// Makes our end of a link and asks the peer for the other. None if there is no room, or nobody
+    /// to ask.
+    pub(super) fn ask_link(
+        &mut self,
+        peer: u32,
+        class: Class,
+        purpose: Purpose,
+        now: Time,
+    ) -> Option<u32> {
+        let to = self.control_addr(peer)?;
+        let link = self.make_link(peer, class, purpose, LinkState::Asking, now).ok()?;
+        let end = self.link_end(link)?;
+        let leased = matches!(purpose, Purpose::Leased(_));
+        let request = Request::RcConnect { end, class, leased, record: self.record };
+        if !self.call(to, request, CallFor::Connect { link }, now) {
+            self.drop_link(link, now);
+            return None;
+        }
+        self.stats.links_asked += 1;
+        Some(link)
+    }
+
+    /// Makes an RC QP, in INIT.
+    fn make_link(
+        &mut self,
+        peer: u32,
+        class: Class,
+        purpose: Purpose,
+        state: LinkState,
+        now: Time,
+    ) -> Result<u32, VerbsError> {
+        let depth = match purpose {
+            Purpose::Pool | Purpose::Meta => self.config.sq_depth,
+            Purpose::Leased(Some(vqp)) => {
+                let wrs = self.vqps.get(vqp).map_or(0, |vqp| vqp.sq.max());
+                (wrs + RESERVED).min(self.config.sq_depth)
+            }
+            // Nothing is sent on it.
+            Purpose::Leased(None) => 1,
+        };
+        let no_room = VerbsError::InvalidArgument { what: "no room for an RC QP" };
+        if !self.links.rc.has_room(purpose, depth) {
+            return Err(no_room);
+        }
+        let cap = QpCap {
+            max_send_wr: depth,
+            max_recv_wr: 0,
+            max_send_sge: self.config.max_sge + 1,
+            max_recv_sge: 0,
+            max_inline_data: self.pool.max_inline,
+        };
+        let init = QpInit {
+            cap,
+            srq: Some(self.pool.srq),
+            ..QpInit::new(QpType::Rc, self.pool.pd, self.pool.cq)
+        };
+        let qp = self.device.create_qp(init)?;
+        let mut attr = self.pool.qp_attr(&self.config, Default::default());
+        attr.qp_state = QpState::Init;
+        let made = self.device.advance_qp(qp, &attr).and_then(|()| self.device.qp_num(qp));
+        let qpn = match made {
+            Ok(qpn) => qpn,
+            Err(error) => {
+                self.device.destroy_qp(qp)?;
+                return Err(error);
+            }
+        };
+        let link = RcLink {
+            qp,
+            qpn,
+            psn: self.rng.next_u32() >> 8,
+            peer_qpn: 0,
+            peer,
+            class,
+            purpose,
+            state,
+            lane: NONE,
+            depth,
+            since: now,
+        };
+        let id = self.links.rc.insert(link, &mut self.rng);
+        let id = id.ok_or(no_room)?;
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.pins += 1;
+        }
+        Ok(id)
+    }
+
+    /// Our end of a link, as the peer must know it.
+    fn link_end(&self, link: u32) -> Option<RcEnd> {
+        let link = self.links.rc.get(link)?;
+        Some(RcEnd { qpn: link.qpn, psn: link.psn, mtu: self.pool.mtu })
+    }
+
+    /// Takes a link's QP to `state`, with what the peer said of its end.
+    fn connect_link(&mut self, link: u32, end: RcEnd, until: QpState) -> Result<(), VerbsError> {
+        let gone = VerbsError::InvalidArgument { what: "the RC QP is gone" };
+        let entry = self.links.rc.get_mut(link).ok_or(gone.clone())?;
+        entry.peer_qpn = end.qpn;
+        let (qp, psn) = (entry.qp, entry.psn);
+        let gid = self.peers.get(entry.peer).ok_or(gone)?.gid;
+        let mut attr = self.pool.qp_attr(&self.config, gid);
+        attr.path_mtu = self.pool.mtu.min(end.mtu);
+        (attr.dest_qp_num, attr.rq_psn, attr.sq_psn) = (end.qpn, end.psn, psn);
+        for state in [QpState::Rtr, QpState::Rts] {
+            attr.qp_state = state;
+            self.device.advance_qp(qp, &attr)?;
+            if state == until {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn link_answered(&mut self, id: u32, answer: Option<Answer>, now: Time) {
+        let Some(link) = self.links.rc.get(id) else {
+            return;
+        };
+        let (peer, class) = (link.peer, link.class);
+        if let Some(Answer::Accepted(end)) = answer
+            && link.state == LinkState::Asking
+        {
+            if self.connect_link(id, end, QpState::Rts).is_ok() {
+                return self.link_ready(id, now);
+            }
+            // The peer has an end that nobody will use.
+            return self.ask_close(id, now);
+        }
+        let purpose = link.purpose;
+        self.stats.links_failed += 1;
+        let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+        let error = match answer {
+            // The peer's own request brings the link.
+            Some(Answer::Refused(Refusal::Crossed)) => return self.drop_link(id, now),
+            Some(Answer::Refused(Refusal::NoRoom)) => ConnectError::NoRcQp { gid },
+            _ => ConnectError::Unreachable { gid },
+        };
+        match purpose {
+            Purpose::Leased(Some(vqp)) => self.lease_ended(vqp, id, Err(error), now),
+            Purpose::Leased(None) => {}
+            Purpose::Pool | Purpose::Meta => self.waiters_fail(peer, class, &error, now),
+        }
+        self.drop_link(id, now);
+        // Look-ups that waited for a link to a meta server do not any longer.
+        self.start_lookups(now);
+    }
+
+    /// A link works: those that wait for it go on, and VQPs of its class move to it.
+    fn link_ready(&mut self, id: u32, now: Time) {
+        let Some(link) = self.links.rc.get_mut(id) else { return };
+        link.state = LinkState::Ready;
+        let (peer, class, purpose) = (link.peer, link.class, link.purpose);
+        let (qp, depth) = (link.qp, link.depth);
+        if purpose == Purpose::Leased(None) {
+            return;
+        }
+        let lane = self.lanes.add_rc(qp, depth, peer);
+        let Some(link) = self.links.rc.get_mut(id) else { return };
+        link.lane = lane;
+        self.stats.links_made += 1;
+        if let Purpose::Leased(Some(vqp)) = purpose {
+            self.greet(id);
+            return self.lease_ended(vqp, id, Ok(lane), now);
+        }
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.rc[class as usize] = Some(lane);
+        }
+        self.greet(id);
+        let (ready, rest) = core::mem::take(&mut self.links.waiters)
+            .into_iter()
+            .partition(|waiter: &LinkWaiter| (waiter.peer, waiter.class) == (peer, class));
+        self.links.waiters = rest;
+        for waiter in ready as Vec<LinkWaiter> {
+            self.link_found(waiter.vqp, waiter.attempt, peer, Ok(()), now);
+        }
+        self.move_onto_link(peer, class, now);
+        self.start_lookups(now);
+    }
+
+    /// Makes a first packet go over a link, a WRITE of nothing: the peer uses its end only then.
+    fn greet(&mut self, id: u32) {
+        let Some(link) = self.links.rc.get(id) else { return };
+        let wr = SendWr {
+            wr_id: WrId::Control(GREETING | link.lane).encode(),
+            op: SendOp::Write(RemoteAddr { addr: 0, rkey: 0 }),
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&[]),
+            dest: None,
+        };
+        if self.device.post_send(link.qp, &[wr]).is_err() {
+            self.stats.device_refusals += 1;
+            return;
+        }
+        let lane = &mut self.lanes.lanes[link.lane as usize];
+        lane.uncompleted += 1;
+        self.lanes.qps[lane.qp as usize].posted += 1;
+    }
+
+    pub(super) fn greeted(&mut self, lane: u32, status: WcStatus, now: Time) {
+        self.account(lane, 1);
+        if let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind
+            && status != WcStatus::Success
+        {
+            self.lane_failed(lane, status, peer);
+        }
+        self.try_restart(lane, now);
+    }
+
+    /// The first packet came over an RC QP in RTR: the peer has finished the handshake.
+    pub(super) fn link_heard(&mut self, qp: Qp, now: Time) {
+        let found = self.links.rc.by_qp(qp);
+        let Some((id, link)) = found.filter(|(_, link)| link.state == LinkState::Listening) else {
+            return;
+        };
+        let psn = link.psn;
+        let mut attr = self.pool.qp_attr(&self.config, Default::default());
+        (attr.qp_state, attr.sq_psn) = (QpState::Rts, psn);
+        match self.device.advance_qp(qp, &attr) {
+            Ok(()) => self.link_ready(id, now),
+            Err(_) => self.stats.device_refusals += 1,
+        }
+    }
+
+    /// A link's QP went to its error state, perhaps with nothing of ours on it.
+    pub(super) fn link_errored(&mut self, qp: Qp, now: Time) {
+        if let Some((id, link)) = self.links.rc.by_qp(qp)
+            && matches!(link.state, LinkState::Ready | LinkState::Listening)
+        {
+            self.leave(id, None, now);
+        }
+    }
+
+    /// Answers a request of another node's.
+    pub(super) fn serve(&mut self, served: Served, now: Time) {
+        let Served { ticket, request } = served;
+        match request {
+            Request::Meta => {
+                let answer = Answer::Record(self.record);
+                self.links.control.answer(ticket, answer, now);
+            }
+            Request::RcConnect { end, class, leased, record } => {
+                let answer = match self.serve_connect(ticket, end, class, leased, record, now) {
+                    Ok(end) => Answer::Accepted(end),
+                    Err(refusal) => Answer::Refused(refusal),
+                };
+                self.links.control.answer(ticket, answer, now);
+            }
+            Request::RcClose { qpn, peer_qpn } => self.serve_close(ticket, qpn, peer_qpn, now),
+        }
+    }
+
+    fn serve_connect(
+        &mut self,
+        ticket: Ticket,
+        end: RcEnd,
+        class: Class,
+        leased: bool,
+        record: NodeRecord,
+        now: Time,
+    ) -> Result<RcEnd, Refusal> {
+        let purpose = if leased { Purpose::Leased(None) } else { Purpose::Pool };
+        let peer = self.peer_of(ticket.from.gid).ok_or(Refusal::NoRoom)?;
+        // Of two requests that cross, the one of the lower GID goes first.
+        let asking = self.links.rc.find(peer, class);
+        let crossed = asking.is_some_and(|(_, link)| link.state == LinkState::Asking);
+        if !leased && crossed && self.gid < ticket.from.gid {
+            return Err(Refusal::Crossed);
+        }
+        if !self.links.rc.has_room(purpose, 0) {
+            self.make_room(now);
+            return Err(Refusal::NoRoom);
+        }
+        self.learn(peer, record, now);
+        let made = self.make_link(peer, class, purpose, LinkState::Listening, now);
+        let link = made.map_err(|_| Refusal::Device)?;
+        if self.connect_link(link, end, QpState::Rtr).is_err() {
+            self.drop_link(link, now);
+            return Err(Refusal::Device);
+        }
+        self.sweep_soon(now);
+        self.link_end(link).ok_or(Refusal::Device)
+    }
+}
