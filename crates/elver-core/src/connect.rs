@@ -4,6 +4,7 @@
 use elver_verbs::{Device, Gid, Time, VerbsError};
 
 use crate::lane::{LaneKind, LaneState};
+use crate::lookup::WARMS_MAX;
 use crate::peer::Waiter;
 use crate::ring::NONE;
 use crate::{
@@ -108,7 +109,9 @@ impl<D: Device> Core<D> {
             self.events.push_back(Event::Warmed { client, token, ready: 0, failed: 0 });
             return Ok(());
         }
-        let warm = self.begin_warm(client, token, gids.len() as u32);
+        let full =
+            CoreError::Limit { what: "warm calls", limit: WARMS_MAX as u64, setting: "warm" };
+        let warm = self.begin_warm(client, token, gids.len() as u32).ok_or(full)?;
         for gid in gids {
             match self.peer_of(*gid) {
                 None => self.warmed(warm, false),

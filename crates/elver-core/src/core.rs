@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{
-    AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
+    AccessFlags, AddressVector, Ah, AsyncEvent, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -231,6 +231,7 @@ impl<D: Device> Core<D> {
 
     /// Does what is due by the clock.
     fn attend(&mut self, now: Time) -> bool {
+        self.store.flush(now);
         let mut busy = self.expire_lookups(now) | self.attend_messages(now);
         busy |= self.attend_links(now);
         busy |= self.release_held(now);
@@ -318,6 +319,13 @@ impl<D: Device> Core<D> {
         let queues: u64 = self.lanes.qps.iter().map(|qp| u64::from(qp.depth) * wqe).sum();
         let tables = self.lanes.bytes() + self.peers.bytes() + self.store.bytes();
         queues + tables + self.ops.bytes() + self.lookups.bytes() + self.links.bytes()
+    }
+
+    /// Bytes that all VQPs take, their queues included. One that was never used takes some hundred
+    /// bytes; its queues grow with what is outstanding at once, and stay.
+    pub fn vqp_bytes(&self) -> u64 {
+        let each = |vqp: &Vqp| size_of::<Vqp>() as u64 + vqp.sq.bytes() + vqp.rq.bytes();
+        self.vqps.bytes() + self.vqps.iter().map(|(_, vqp)| each(vqp)).sum::<u64>()
     }
 
     fn info_of(&self, vqp: &Vqp) -> VqpInfo {

@@ -1,6 +1,60 @@
-//! KRCORE's virtual queue pairs (USENIX ATC 2022, sections 4.1 to 4.6) as a sans-IO library: many
-//! VQPs of many clients on a fixed pool of DC queue pairs and a few RC ones, over any
+//! KRCORE's virtual queue pairs (Wei et al., USENIX ATC 2022, sections 4.1 to 4.6) as a sans-IO
+//! library: many VQPs of many clients on a fixed pool of DC queue pairs and a few RC ones, over any
 //! [`elver_verbs::Device`].
+//!
+//! A [`Core`] owns a device and all that is on it. It has no thread, no clock and no socket: its
+//! host calls [`Core::poll`] with the time, and takes completions and events. Clients do not trust
+//! each other, and the core trusts none of them: whatever one posts, registers or leaves behind
+//! ends in errors of its own, and nothing that a client or a peer does takes a shared queue pair
+//! from the others. Peers' cores are trusted as far as they own what they send; what they send is
+//! checked all the same.
+//!
+//! # How a WR travels
+//!
+//! ```text
+//!   post_send ─▶ checks ─▶ the VQP's ring ──▶ lane: a stream of a DCI, or an RC QP ─▶ device
+//!                             │    ▲                │
+//!                 waits for: a connection, a        └─ one CQ for all ─▶ complete ─▶ in order
+//!                 look-up of the peer's region,        to the client's completions
+//!                 room on the lane, a transfer,
+//!                 tokens of its class
+//! ```
+//!
+//! A WR stays in its VQP's ring until its completion is told, so that it can be posted again when
+//! another VQP's fault flushed it. When nothing is in its way, it goes to the device within the
+//! call that posts it, and nothing on that way allocates. Work on the fast path does not grow with
+//! the number of VQPs, peers or regions.
+//!
+//! # Where what is
+//!
+//! | module | what it does | paper |
+//! | --- | --- | --- |
+//! | `core` | the state, polling | |
+//! | `clients`, `client` | clients, VQPs coming and going, ports | 4.1 |
+//! | `connect` | `qconnect` and `warm` | 4.1, algorithm 1 |
+//! | `lookup` | look-ups of nodes and regions by READs: coalesced, admitted, failing over | 4.2 |
+//! | `meta`, `record` | the meta server's role, records of nodes | 4.2 |
+//! | `regions`, `mr`, `mr_store` | local regions, ValidMR, MRStore with its leases | 4.2 |
+//! | `post`, `ring`, `wr_id` | checks, rings, bursts, turns among VQPs | 4.4, algorithm 2 |
+//! | `complete` | completions in order | 4.4 |
+//! | `recovery` | failed lanes | 4.4 |
+//! | `inbox`, `message`, `recv_ring` | messages: ports, accepting, backlog, refusals | 4.1, 4.4 |
+//! | `rendezvous` | long messages, read by the receiver | 4.5 |
+//! | `pool`, `lane` | physical queue pairs, buffers | 4.3 |
+//! | `peer` | the DCCache | 4.2 |
+//! | `ops`, `own_ops` | the core's own READs and messages | |
+//! | `control`, `ud` | requests between cores over UD | 4.2 |
+//! | `links`, `rc`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
+//! | `qos` | priority classes | arXiv version, 4.7 |
+//! | `slots`, `rng`, `stats` | tables with ids that miss, random numbers, counters | |
+//!
+//! # What differs from KRCORE
+//!
+//! Peers are spread over the streams of the DCIs by their GID, and what is posted to one peer shares
+//! a stream: a peer that does not answer stops few others, and those only until its stream is reset.
+//! A message carries the sender's whole record, so that the receiver can also check regions there.
+//! WRITE_WITH_IMM is a WRITE and a short message behind it. Windows belong to a queue pair, and are
+//! not offered on VQPs.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -120,6 +120,7 @@ impl<D: Device> Core<D> {
                 AsyncEvent::QpFatal(qp)
                 | AsyncEvent::QpReqErr(qp)
                 | AsyncEvent::QpAccessErr(qp) => self.link_errored(qp, now),
+                AsyncEvent::CqErr(_) | AsyncEvent::SrqErr(_) => self.stats.device_faults += 1,
                 _ => {}
             }
             busy = true;

@@ -8,7 +8,7 @@ use elver_verbs::{Device, Memory, Time, WcStatus};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::mr_store::RemoteMr;
+use crate::mr_store::{RemoteMr, remote_of};
 use crate::ops::{Op, OpKind, Work};
 use crate::peer::{PeerLookup, Waiter};
 use crate::vqp::Wait;
@@ -17,6 +17,9 @@ use crate::{Class, ClientId, ConnectError, Core, Event, NodeRecord};
 /// How long one meta server may take before the next one is asked, in nanoseconds. Far above what a
 /// READ takes, since a spurious change costs only a READ more.
 const ATTEMPT_NS: u64 = 100_000_000;
+
+/// Most `warm` calls that are under way.
+pub(crate) const WARMS_MAX: usize = 256;
 
 /// What is being looked up, and who waits.
 #[derive(Debug, Default)]
@@ -308,7 +311,12 @@ impl<D: Device> Core<D> {
         }
         for id in waiting {
             let Some(vqp) = self.vqps.get_mut(id) else { continue };
-            if vqp.wait != Wait::Mr || vqp.peer != peer {
+            // It may have been connected anew, and wait for another region by now.
+            let next = vqp.sq.unposted() > 0 && {
+                let at = remote_of(&vqp.sq.entry(vqp.sq.posted).op);
+                at.is_some_and(|(at, _)| at.rkey == rkey)
+            };
+            if vqp.wait != Wait::Mr || vqp.peer != peer || !next {
                 continue;
             }
             vqp.wait = Wait::Nothing;
@@ -325,17 +333,18 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A `warm` call begins, for so many peers. Returns its number.
-    pub(crate) fn begin_warm(&mut self, client: ClientId, token: u64, left: u32) -> u32 {
+    /// A `warm` call begins, for so many peers. Returns its number; none when too many are under way.
+    pub(crate) fn begin_warm(&mut self, client: ClientId, token: u64, left: u32) -> Option<u32> {
         let warm = Some(Warm { client, token, left, ready: 0, failed: 0 });
         match self.lookups.warms.iter().position(Option::is_none) {
             Some(at) => {
                 self.lookups.warms[at] = warm;
-                at as u32
+                Some(at as u32)
             }
+            None if self.lookups.warms.len() >= WARMS_MAX => None,
             None => {
                 self.lookups.warms.push(warm);
-                self.lookups.warms.len() as u32 - 1
+                Some(self.lookups.warms.len() as u32 - 1)
             }
         }
     }

@@ -68,6 +68,8 @@ stats! {
     completions_unknown,
     /// WRs that the device refused although the core had checked them: 0 unless it is at fault.
     device_refusals,
+    /// Queues of the device's that failed: 0 unless the core or the device is at fault.
+    device_faults,
     /// VQPs that went to their error state.
     vqp_errors,
     /// RC QPs that peers were asked for.

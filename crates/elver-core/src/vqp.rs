@@ -75,17 +75,6 @@ pub enum VqpState {
     Error,
 }
 
-impl VqpState {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            VqpState::Idle => "idle",
-            VqpState::Connecting => "connecting",
-            VqpState::Connected => "connected",
-            VqpState::Error => "in its error state",
-        }
-    }
-}
-
 /// A VQP as `elver status` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VqpInfo {
