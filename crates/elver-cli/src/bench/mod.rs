@@ -12,8 +12,8 @@ mod mesh;
 mod node;
 mod rnic;
 mod rows;
-mod sample;
-mod tcp;
+pub(crate) mod sample;
+pub(crate) mod tcp;
 mod vqp_load;
 
 use crate::cli::Bench;

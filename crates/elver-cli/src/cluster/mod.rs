@@ -10,14 +10,14 @@ mod scratch;
 mod signals;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 
-pub(crate) use daemon::find_elverd;
+pub(crate) use daemon::die_with_parent;
 
-use crate::cluster::daemon::Daemon;
+use crate::cluster::daemon::{Daemon, find_elverd};
 use crate::cluster::host::{Host, Hub};
 use crate::cluster::scratch::Scratch;
 use crate::exit::Failure;
@@ -136,19 +136,9 @@ impl Cluster {
         self.directory.path().join(format!("node{index}.sock"))
     }
 
-    /// A directory that goes with the cluster.
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
     /// A node's address, which is its GID too.
     pub(crate) fn address(&self, index: usize) -> IpAddr {
         self.nodes[index].address
-    }
-
-    /// Process id of a node.
-    pub(crate) fn pid(&self, index: usize) -> u32 {
-        self.nodes[index].daemon.pid()
     }
 
     /// Runs something on a node's host: what it starts and opens is there.
