@@ -11,9 +11,9 @@ mod signals;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 pub(crate) use daemon::die_with_parent;
 
@@ -21,6 +21,7 @@ use crate::cluster::daemon::{Daemon, find_elverd};
 use crate::cluster::host::{Host, Hub};
 use crate::cluster::scratch::Scratch;
 use crate::exit::Failure;
+use crate::status;
 
 /// Port of the meta server's registry.
 const REGISTRY_PORT: u16 = 4_790;
@@ -113,7 +114,20 @@ impl Cluster {
         for node in &mut cluster.nodes[1..] {
             node.daemon.wait_ready(READY_WAIT)?;
         }
+        for (index, spec) in specs.iter().enumerate() {
+            cluster.wait_registered(index, spec.name)?;
+        }
         Ok(cluster)
+    }
+
+    /// Waits until the others can find a node: that needs a word with the registry.
+    fn wait_registered(&self, index: usize, name: &str) -> Result<()> {
+        let start = Instant::now();
+        while status::fetch(&self.socket(index))?.registered == 0 {
+            ensure!(start.elapsed() < READY_WAIT, "{name} was not registered in {READY_WAIT:?}");
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     fn configuration(&self, index: usize, address: IpAddr, spec: &NodeSpec) -> String {

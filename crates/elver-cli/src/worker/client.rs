@@ -66,6 +66,8 @@ pub(crate) struct Switched {
     pub(crate) transfers: u32,
     pub(crate) reads: u64,
     pub(crate) ms: f64,
+    /// The median of connects that found the RC QP.
+    pub(crate) connect_us: f64,
 }
 
 /// Times of a first contact.
@@ -88,11 +90,6 @@ pub(super) fn connects(at: &Place, to: &Known, repeats: u32) -> Result<()> {
         table
             .push(ConnectTime { name: name.into(), p50_us: time(&session, to, options, repeats)? });
     }
-    // Enough traffic makes the node connect an RC QP, which the next connects find.
-    let (vqp, near) = ready(&session, to)?;
-    until_rc(&vqp, &near, to)?;
-    let p50_us = time(&session, to, cached, repeats)?;
-    table.push(ConnectTime { name: "vqp-rc".into(), p50_us });
     tell(&table)
 }
 
@@ -205,7 +202,7 @@ pub(super) fn victim(at: &Place, to: &Known) -> Result<()> {
 }
 
 /// READs, comparing all, until the VQP has moved to an RC QP.
-pub(super) fn hot(at: &Place, to: &Known) -> Result<()> {
+pub(super) fn hot(at: &Place, to: &Known, repeats: u32) -> Result<()> {
     let session = at.attach()?;
     let (vqp, near) = ready(&session, to)?;
     let from = vqp.info()?.via;
@@ -222,8 +219,9 @@ pub(super) fn hot(at: &Place, to: &Known) -> Result<()> {
         Some(Via::Rc) => "rc".to_string(),
         other => format!("{other:?}").to_lowercase(),
     };
+    let connect_us = time(&session, to, ConnectOptions::default(), repeats)?;
     let (from, to) = (name(from), name(info.via));
-    tell(&Switched { from, to, transfers: info.transfers, reads, ms })
+    tell(&Switched { from, to, transfers: info.transfers, reads, ms, connect_us })
 }
 
 /// A first contact.

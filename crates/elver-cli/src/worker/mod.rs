@@ -45,7 +45,7 @@ pub(crate) enum Task {
     /// READs without end, with many VQPs and regions: it is there to be killed.
     Victim { at: Place, to: Known },
     /// READs until its VQP has moved to an RC QP.
-    Hot { at: Place, to: Known },
+    Hot { at: Place, to: Known, repeats: u32 },
     /// From the first call into the library to the first READ.
     First { at: Place, to: Known },
     /// As first, but begins when it is told.
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
         Task::Traffic { at, to, seed } => client::traffic(&at, &to, seed)?,
         Task::Steady { at, to } => client::steady(&at, &to)?,
         Task::Victim { at, to } => client::victim(&at, &to)?,
-        Task::Hot { at, to } => client::hot(&at, &to)?,
+        Task::Hot { at, to, repeats } => client::hot(&at, &to, repeats)?,
         Task::First { at, to } => client::first(&at, &to)?,
         Task::Storm { at, to } => client::storm(&at, &to)?,
     }
