@@ -89,6 +89,7 @@ impl<D: Device> Core<D> {
                 ready: false,
                 rewound: false,
                 watch: false,
+                failed: false,
                 fault: None,
                 deficit: 0,
                 attempt: 0,

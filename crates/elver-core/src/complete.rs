@@ -161,7 +161,12 @@ impl<D: Device> Core<D> {
                     }
                 }
             }
-            let entry = vqp.sq.entry(seq);
+            let entry = vqp.sq.entry_mut(seq);
+            if vqp.failed {
+                // It may have been executed: a flushed WR tells nothing about that.
+                entry.status = WcStatus::WrFlushErr;
+            }
+            vqp.failed |= entry.status != WcStatus::Success;
             let signaled = entry.flags.contains(SendFlags::SIGNALED);
             let untold = vqp.zombie || (entry.status == WcStatus::Success && !signaled);
             let wc = if untold { None } else { Some(wc_of(entry, vqp.id)) };

@@ -154,6 +154,8 @@ pub(crate) struct Vqp {
     pub(crate) ready: bool,
     /// Its lane failed through another's fault: from `sq.posted` on its WRs are posted again.
     pub(crate) rewound: bool,
+    /// A WR of its was told to have failed: all behind it are flushed.
+    pub(crate) failed: bool,
     /// How its first WR that was not posted ends, in the error state; the others are flushed.
     pub(crate) fault: Option<WcStatus>,
     /// Somebody must be told when `inflight` gets to 0: see `Core::drained`.

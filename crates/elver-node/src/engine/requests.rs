@@ -23,6 +23,9 @@ use super::translate::{self, Refused};
 const REQUESTS_MAX: usize = 64;
 /// Commands of a session whose answer is to come.
 const PENDING_MAX: u32 = 65_536;
+/// Bytes of the largest region that the node allocates: no machine has as many, and sums of them
+/// stay in range.
+const ALLOC_BYTES_MAX: u64 = 1 << 46;
 /// Processes beyond the number of sessions that may be about to say hello.
 const GREETINGS_MAX: usize = 64;
 /// Messages that are read from a session's socket at a look.
@@ -389,6 +392,10 @@ impl Desk<'_> {
 
     fn alloc(&mut self, len: u64, addr: u64, access: AccessFlags, huge: bool) -> Outcome {
         self.fresh_request()?;
+        if len > ALLOC_BYTES_MAX {
+            let text = format!("{len} bytes in one region, and at most {ALLOC_BYTES_MAX} can be");
+            return Err(Refused::new(RefusalCode::OutOfRange, text));
+        }
         let (slot, serial, request) = (self.slot, self.serial, self.request);
         let order = Order { slot, serial, request, len, addr, access, huge };
         let usage = Usage::region(len);
