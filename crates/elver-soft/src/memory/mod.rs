@@ -176,6 +176,24 @@ impl SoftMemory {
         self.word(offset).map_err(no_atomics)
     }
 
+    /// A copy that is no word. Not inlined, so that the copy of a word is; this one calls another
+    /// function anyhow.
+    #[inline(never)]
+    fn copy_bytes(
+        &self,
+        offset: u64,
+        src: &SoftMemory,
+        src_offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryError> {
+        let (Ok(to), Ok(from)) = (self.at(offset, len), src.at(src_offset, len)) else {
+            return self.copy_foreign(offset, src, src_offset, len);
+        };
+        // SAFETY: both ranges were checked; `ptr::copy` allows them to overlap.
+        unsafe { ptr::copy(from, to, len as usize) };
+        Ok(())
+    }
+
     // What the three below are called for is another process's memory, or else out of range. They
     // stand apart so that accesses to ordinary memory stay as short as they can be.
 
@@ -369,15 +387,7 @@ impl Memory for SoftMemory {
             to.store(from.load(Ordering::Acquire), Ordering::Release);
             return Ok(());
         }
-        let Ok(to) = self.at(offset, len) else {
-            return self.copy_foreign(offset, src, src_offset, len);
-        };
-        let Ok(from) = src.at(src_offset, len) else {
-            return self.copy_foreign(offset, src, src_offset, len);
-        };
-        // SAFETY: both ranges were checked; `ptr::copy` allows them to overlap.
-        unsafe { ptr::copy(from, to, len as usize) };
-        Ok(())
+        self.copy_bytes(offset, src, src_offset, len)
     }
 
     fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, MemoryError> {
