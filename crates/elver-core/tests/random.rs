@@ -25,6 +25,8 @@ struct Model {
 struct World {
     cluster: Cluster,
     regions: Vec<Region>,
+    /// Regions that the tables list and the devices refuse.
+    gone: Vec<Region>,
     servers: Vec<VqpId>,
     models: HashMap<(usize, VqpId), Model>,
     live: Vec<(usize, VqpId)>,
@@ -36,11 +38,15 @@ impl World {
     fn new(group: u8, seed: u8, config: &Config) -> World {
         let mut cluster = Cluster::new(group, 3, config);
         let regions = (0..3).map(|n| cluster.region(n, REGION, ALL)).collect();
+        let gone: Vec<Region> = (0..3).map(|n| cluster.region(n, REGION, ALL)).collect();
+        for (node, region) in cluster.nodes.iter_mut().zip(&gone) {
+            node.core.device().dereg_mr(region.info.mr).unwrap();
+        }
         let servers: Vec<VqpId> = (0..3).map(|n| cluster.bound(n, PORT)).collect();
         let models = servers.iter().enumerate().map(|(n, vqp)| ((n, *vqp), Model::default()));
         let models = models.collect();
         let rng = u64::from(seed);
-        World { cluster, regions, servers, models, live: Vec::new(), next_id: 1, rng }
+        World { cluster, regions, gone, servers, models, live: Vec::new(), next_id: 1, rng }
     }
 
     /// A number below `n` (SplitMix64).
@@ -105,9 +111,12 @@ impl World {
             self.next_id += 1;
             let len = if self.below(8) == 0 { self.below(LONG) } else { self.below(200) } as u32;
             let at = self.below(REGION - LONG) & !7;
-            let bad = self.below(80) == 0;
-            let start = if bad { REGION - 4 } else { at };
-            let remote = self.regions[to].remote(start);
+            // Some are refused here, some fail at the peer.
+            let remote = match self.below(100) {
+                0 => self.regions[to].remote(REGION - 4),
+                1 => self.gone[to].remote(at),
+                _ => self.regions[to].remote(at),
+            };
             let word = [self.regions[n].sge(at, 8)];
             let bytes = [self.regions[n].sge(at, len)];
             let (op, sges) = match self.below(7) {
