@@ -124,7 +124,7 @@ fn mesh_end(
     let mut pending = 0usize;
     for target in targets {
         let gid = if *target == Target::Own { own } else { peer };
-        let vqp = node.vqp(VqpInit::default())?;
+        let vqp = node.vqp(VqpInit { max_send_wr: 16, ..VqpInit::default() })?;
         pending += usize::from(node.begin_connect(vqp, gid, PORT, way.options)?.is_none());
         while let Some((_, result)) = node.next_connected() {
             result?;

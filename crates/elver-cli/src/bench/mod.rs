@@ -6,6 +6,7 @@ mod baseline;
 mod connect;
 mod contract;
 mod data;
+mod host;
 mod machine;
 mod meet;
 mod mesh;
