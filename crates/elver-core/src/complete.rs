@@ -67,8 +67,9 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get(id) else { return };
         // Otherwise it is the second half of a WR that has ended with its first.
         let on_lane = behind < vqp.sq.posted.wrapping_sub(vqp.sq.done);
-        if on_lane && status != WcStatus::WrFlushErr {
-            // What stood before it on the lane was executed, signalled or not.
+        if on_lane {
+            // What stood before it on the lane was executed, signalled or not. That goes for flushed
+            // ones too: an RC QP also fails for what its peer asks, amid a burst of ours.
             count += self.execute(id, behind);
         }
         let Some(vqp) = self.vqps.get_mut(id) else { return };

@@ -439,3 +439,29 @@ pub(crate) fn check_config(config: &Config) -> Result<(), crate::CoreError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_high_class_has_dcis_for_itself() {
+        let free = Vec::new();
+        let (qps, lanes) = (Vec::new(), Vec::new());
+        let mut lanes = Lanes { qps, lanes, dcis: 8, high: 2, streams: 4, free };
+        let mut reached = [[false; 8]; 2];
+        for n in 0..1_000u64 {
+            let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            for class in [Class::High, Class::Low] {
+                let lane = lanes.dc_lane(hash, class).unwrap();
+                reached[class as usize][lane as usize / 4] = true;
+            }
+        }
+        assert_eq!(reached[Class::High as usize], [0, 0, 0, 0, 0, 0, 1, 1].map(|n| n == 1));
+        assert_eq!(reached[Class::Low as usize], [1, 1, 1, 1, 1, 1, 0, 0].map(|n| n == 1));
+        (lanes.dcis, lanes.high) = (1, 0);
+        assert_eq!(lanes.dc_lane(7, Class::High), lanes.dc_lane(7, Class::Low), "one for all");
+        (lanes.dcis, lanes.high) = (0, 0);
+        assert_eq!(lanes.dc_lane(7, Class::High), None, "no DC");
+    }
+}

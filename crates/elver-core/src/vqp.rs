@@ -28,7 +28,8 @@ pub enum Policy {
     Shared,
     /// As LITE, with the handshake over UD that KRCORE gives it: a shared RC QP, made on a miss.
     Lite,
-    /// As [`Policy::Shared`], but metadata is asked of the peer itself, by an RPC over UD.
+    /// As [`Policy::Shared`], but metadata is asked of the peer itself, by an RPC over UD. Where the
+    /// peer takes it must be known from an earlier contact; before that a meta server is asked.
     RpcMeta,
     /// An RC QP for this VQP alone, as a process with verbs makes it.
     Leased,
@@ -59,6 +60,7 @@ pub struct ConnectOptions {
     /// How the VQP gets its physical QP.
     pub policy: Policy,
     /// Do not look at the DCCache or at RC QPs, as if this was the first contact: for measurements.
+    /// With [`Policy::Lite`] the VQP then gets an RC QP that goes with it.
     pub uncached: bool,
 }
 

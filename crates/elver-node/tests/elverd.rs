@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -115,6 +116,18 @@ fn two_daemons_do_not_share_a_socket() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("another elverd serves"), "{refused:?}");
     Client::connect(&daemon.socket).unwrap();
+}
+
+#[test]
+fn a_directory_that_others_may_write_is_refused() {
+    let directory = Directory::new();
+    let open = directory.0.join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let config = directory.file("a.toml", &toml(&free_address(), &open.join("a.sock"), ""));
+    let refused = elverd().arg("--config").arg(config).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("only this user or root"), "{refused:?}");
 }
 
 #[test]

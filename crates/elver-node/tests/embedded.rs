@@ -164,6 +164,10 @@ fn others_handles_are_refused() {
     );
     let own = other.create();
     other.qconnect(own, gid(&address), 0).unwrap();
+    // Another's VQP: refused WR by WR.
+    other.read(vqp, &region, 0, 8, RemoteAddr { addr: region.addr, rkey: region.rkey });
+    let wc = other.completion();
+    assert_eq!((wc.status, wc.wr_id, wc.qp_num), (WcStatus::LocQpOpErr, 77, vqp));
     // With another's local key.
     other.read(own, &region, 0, 8, RemoteAddr { addr: region.addr, rkey: region.rkey });
     assert_eq!(other.completion().status, WcStatus::LocProtErr);

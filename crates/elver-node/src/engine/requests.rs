@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use elver_core::{ClientLimits, Core, VqpId};
 use elver_portal::{
-    Answer, Command, Layout, Limits, Message, Received, Receives, RefusalCode, Request, Socket,
-    Violation, Welcome,
+    Answer, Command, Layout, Limits, Message, Received, Receives, RecvBatch, RefusalCode, Request,
+    SendBatch, Socket, Violation, Welcome,
 };
 use elver_soft::{ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
@@ -187,21 +187,7 @@ impl Engine {
             let Some(Receives { vqp, wrs }) = open.end.next_receives(scratch)? else { break };
             busy = true;
             counters.receives += wrs.len() as u64;
-            let mut refused = Vec::new();
-            wrs.with(|wrs| {
-                let mut rest = wrs;
-                while let Err((done, error)) = core.post_recv(open.client, VqpId(vqp), rest, now) {
-                    refused.push((rest[done].wr_id, error));
-                    rest = &rest[done + 1..];
-                    if rest.is_empty() {
-                        break;
-                    }
-                }
-            });
-            counters.posts_refused += refused.len() as u64;
-            for (wr_id, error) in refused {
-                open.refuse_wr(vqp, wr_id, WcOpcode::Recv, &error)?;
-            }
+            counters.posts_refused += open.post_receives(core, vqp, wrs, now)?;
         }
         let mut goodbye = None;
         for _ in 0..REQUESTS_MAX {
@@ -213,24 +199,7 @@ impl Engine {
             match request {
                 Request::Sends { vqp, wrs } => {
                     counters.sends += wrs.len() as u64;
-                    let mut refused = Vec::new();
-                    wrs.with(|wrs| {
-                        let mut rest = wrs;
-                        while let Err((done, error)) =
-                            core.post_send(open.client, VqpId(vqp), rest, now)
-                        {
-                            let wr = &rest[done];
-                            refused.push((wr.wr_id, translate::wc_opcode(&wr.op), error));
-                            rest = &rest[done + 1..];
-                            if rest.is_empty() {
-                                break;
-                            }
-                        }
-                    });
-                    counters.posts_refused += refused.len() as u64;
-                    for (wr_id, opcode, error) in refused {
-                        open.refuse_wr(vqp, wr_id, opcode, &error)?;
-                    }
+                    counters.posts_refused += open.post_sends(core, vqp, wrs, now)?;
                 }
                 Request::Command { request, command: Command::Goodbye } => {
                     goodbye = Some((open.client, request));
@@ -303,6 +272,50 @@ impl Engine {
 }
 
 impl Open {
+    /// Posts receives; returns how many were refused.
+    fn post_receives(
+        &mut self,
+        core: &mut Core<SoftDevice>,
+        vqp: u32,
+        wrs: &RecvBatch,
+        now: Time,
+    ) -> Result<u64, Violation> {
+        let mut refused = 0;
+        wrs.with(|mut rest| {
+            while !rest.is_empty()
+                && let Err((done, error)) = core.post_recv(self.client, VqpId(vqp), rest, now)
+            {
+                refused += 1;
+                self.refuse_wr(vqp, rest[done].wr_id, WcOpcode::Recv, &error)?;
+                rest = &rest[done + 1..];
+            }
+            Ok(refused)
+        })
+    }
+
+    /// Posts send WRs; returns how many were refused.
+    #[inline]
+    fn post_sends(
+        &mut self,
+        core: &mut Core<SoftDevice>,
+        vqp: u32,
+        wrs: &SendBatch,
+        now: Time,
+    ) -> Result<u64, Violation> {
+        let mut refused = 0;
+        wrs.with(|mut rest| {
+            while !rest.is_empty()
+                && let Err((done, error)) = core.post_send(self.client, VqpId(vqp), rest, now)
+            {
+                refused += 1;
+                let wr = &rest[done];
+                self.refuse_wr(vqp, wr.wr_id, translate::wc_opcode(&wr.op), &error)?;
+                rest = &rest[done + 1..];
+            }
+            Ok(refused)
+        })
+    }
+
     /// Completes a WR that was refused. It comes at once, ahead of what is still in flight.
     #[cold]
     fn refuse_wr(
