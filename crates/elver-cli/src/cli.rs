@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use elver_soft::UDP_PORT;
 
-use crate::bench::args::{ConnectArgs, DataArgs, MeshArgs};
+use crate::bench::args::{ConnectArgs, DataArgs, MeshArgs, QosArgs, StormArgs};
 use crate::demo::DemoArgs;
 use crate::link::LinkArgs;
 use crate::status::StatusArgs;
@@ -492,6 +492,10 @@ pub(crate) enum Bench {
     Data(DataArgs),
     /// All connections among many workers, through VQPs and their rivals.
     Mesh(MeshArgs),
+    /// Many connects at once to one node.
+    Storm(StormArgs),
+    /// The high class of VQPs beside a flood of the low class.
+    Qos(QosArgs),
 }
 
 #[derive(Debug, Args)]

@@ -247,7 +247,12 @@ fn through_a_daemon(
     let read = host::post_and_poll(&vqp, &near, op, 8, (1, 1), duration)?;
     let mut samples = Vec::new();
     for way in WAYS.iter().filter(|way| args.wants(way.name)) {
-        let gid = if way.to == To::Meta { known.to.gid() } else { known.idle };
+        // The idle node, as every node, has an RC QP to the meta server, which is this one: what
+        // wants one finds it there, and its own node is known without one.
+        let gid = match way.name {
+            "vqp-uncached" | "vqp-rc" => known.idle,
+            _ => known.to.gid(),
+        };
         let options = way.options_of_a_process();
         let check = |via| way.check(via);
         if way.is_cached() {
@@ -292,7 +297,7 @@ fn read_8b(node: &mut Node, far: &Far, duration: Duration) -> Result<Sample> {
     Ok(sample)
 }
 
-/// VQPs from their creation to their connection, `clients` of them under way at any time.
+/// Connects of new VQPs, `clients` of them under way at any time.
 fn connects(
     node: &mut Node,
     far: &Far,
@@ -308,8 +313,8 @@ fn connects(
     let mut last = Instant::now();
     while clock.goes_on(&mut sample) {
         while under_way.len() < clients as usize {
-            let since = Instant::now();
             let vqp = node.vqp(VqpInit::default())?;
+            let since = Instant::now();
             let begun = node.begin_connect(vqp, gid, PORT, way.options)?;
             let Some(via) = begun else {
                 under_way.insert(vqp, since);
@@ -371,13 +376,31 @@ fn finish(node: &mut Node, way: &Way, vqp: VqpId, via: Via) -> Result<()> {
 }
 
 fn claims(table: &Table, stage: Stage) -> Vec<Row> {
-    let mut claims = Vec::new();
+    let (mut bounds, mut claims) = (Vec::new(), Vec::new());
     let mut claim = |name: &str, over: (&'static str, Option<Figure>), target| {
         let (Some(ours), (under, Some(baseline))) = (table.p50(name), over) else { return };
         let name = format!("{name} / {under}");
         claims.push(Row { name, unit: "µs", ours, baseline: Some((under, baseline)), target });
     };
     let read = || ("8 B READ", Some(table.read.clone()));
+    let mut within = |name: &str, most| {
+        let Some(ours) = table.p50(name) else { return };
+        let (name, target) = (format!("{name} p50"), Target::AtMost(most));
+        bounds.push(Row { name, unit: "µs", ours, baseline: None, target });
+    };
+    within("first-connect", 60.0);
+    within("first-connect-asleep", 250.0);
+    if stage == Stage::Host {
+        within("vqp-dccache", 1.0);
+        within("vqp-rc", 1.0);
+        bounds.push(Row {
+            name: "8 B READ p50".into(),
+            unit: "µs",
+            ours: table.read.clone(),
+            baseline: None,
+            target: Target::AtMost(1.5),
+        });
+    }
     claim("vqp-uncached", read(), Target::AtMost(1.6));
     if stage == Stage::Netns {
         claim("vqp-dccache", read(), Target::AtMost(0.1));
@@ -390,5 +413,7 @@ fn claims(table: &Table, stage: Stage) -> Vec<Row> {
     }
     claim("rpc-meta", ("vqp-uncached", table.p50("vqp-uncached")), Target::None);
     claim("tcp", ("vqp-uncached", table.p50("vqp-uncached")), Target::None);
-    claims
+    claim("tcp", ("first-connect", table.p50("first-connect")), Target::None);
+    bounds.extend(claims);
+    bounds
 }

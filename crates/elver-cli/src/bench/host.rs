@@ -26,6 +26,9 @@ const DAEMON_CORE: usize = 1;
 /// What the daemon is made with to spin for as long as a benchmark lasts.
 const SPINS: [&str; 2] = ["engine.spin_us = 10000000", "engine.yield_cores = 0"];
 
+/// The longest that a storm may take.
+const STORM: Duration = Duration::from_secs(30);
+
 /// A host: a daemon, a process that offers memory, and nothing else.
 pub(crate) struct Host {
     // In this order: processes end before their daemons.
@@ -68,6 +71,24 @@ impl Host {
         }
         Ok(sample)
     }
+
+    /// Processes that begin at one word, and the time until the last of them has read.
+    pub(crate) fn firsts_at_once(&self, count: u32) -> Result<(Sample, Duration)> {
+        let task = Task::Storm { at: self.client.at.clone(), to: self.client.to };
+        let start = || Worker::start(&self.cluster, NODE, &task);
+        let mut workers: Vec<Worker> = (0..count).map(|_| start()).collect::<Result<_>>()?;
+        for worker in &mut workers {
+            worker.hear::<bool>(STORM)?;
+        }
+        let since = Instant::now();
+        workers.iter_mut().try_for_each(Worker::go)?;
+        let mut sample = Sample::new()?;
+        for worker in &mut workers {
+            let first: First = worker.hear(STORM)?;
+            sample.record(Duration::from_nanos((first.total_us * 1e3) as u64));
+        }
+        Ok((sample, since.elapsed()))
+    }
 }
 
 impl Client {
@@ -90,7 +111,7 @@ impl Client {
     }
 }
 
-/// VQPs from their creation to their connection, `clients` of them under way at any time.
+/// Connects of new VQPs, `clients` of them under way at any time.
 pub(crate) fn connects(
     session: &Session,
     gid: Gid,
@@ -105,8 +126,8 @@ pub(crate) fn connects(
     let mut clock = Clock::new(duration);
     while clock.goes_on(&mut sample) {
         while under_way.len() < clients as usize {
-            let since = Instant::now();
             let vqp = session.create_vqp(VqpOptions::default())?;
+            let since = Instant::now();
             let connecting = vqp.qconnect_start(gid, port, options)?;
             under_way.push((vqp, connecting, since));
         }

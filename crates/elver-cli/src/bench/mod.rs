@@ -11,9 +11,11 @@ mod machine;
 mod meet;
 mod mesh;
 mod node;
+mod qos;
 mod rnic;
 mod rows;
 pub(crate) mod sample;
+mod storm;
 pub(crate) mod tcp;
 mod vqp_load;
 
@@ -27,5 +29,7 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Connect(args) => connect::run(args),
         Bench::Data(args) => data::run(args),
         Bench::Mesh(args) => mesh::run(args),
+        Bench::Storm(args) => storm::run(args),
+        Bench::Qos(args) => qos::run(args),
     }
 }
