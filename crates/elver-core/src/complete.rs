@@ -215,7 +215,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn fail_next(&mut self, id: u32, status: WcStatus, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.state != VqpState::Error {
-            vqp.fault = Some(status);
+            vqp.fault = Some((vqp.sq.posted, status));
         }
         self.fail(id, now);
     }
@@ -223,9 +223,10 @@ impl<D: Device> Core<D> {
     /// Ends all that a VQP in its error state holds. Nothing of its is on a lane.
     pub(crate) fn flush(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        let mut fault = vqp.fault.take();
+        let fault = vqp.fault.take();
         while vqp.sq.done != vqp.sq.tail {
-            let status = fault.take().unwrap_or(WcStatus::WrFlushErr);
+            let own = fault.filter(|(seq, _)| *seq == vqp.sq.done);
+            let status = own.map_or(WcStatus::WrFlushErr, |(_, status)| status);
             vqp.sq.entry_mut(vqp.sq.done).status = status;
             vqp.sq.done = vqp.sq.done.wrapping_add(1);
         }

@@ -25,7 +25,7 @@ const QUANTUM: i64 = 64 << 10;
 /// What a WR counts as besides its bytes.
 const WR_BYTES: i64 = 256;
 /// Send slots kept for the core's own messages.
-const SLOTS_RESERVED: u32 = 32;
+pub(crate) const SLOTS_RESERVED: u32 = 32;
 /// The most that a VQP may owe; a WR may be as long as 2 GB.
 const DEBT_MAX: i64 = 8 * QUANTUM;
 
@@ -636,7 +636,8 @@ impl Vqp {
             SendOp::SendWithImm(imm) => (Kind::Eager, Some(imm)),
             _ => (Kind::Eager, None),
         };
-        let long = kind == Kind::Eager && entry.length > pool.eager_max;
+        // Inline bytes stand in no region that could be read, and always fit a buffer.
+        let long = kind == Kind::Eager && !entry.inline && entry.length > pool.eager_max;
         let kind = if long { Kind::Rendezvous } else { kind };
         let body = pool.sends.offset(slot) + HEADER_BYTES as u64;
         let (mut written, mut length) = (Ok(()), HEADER_BYTES);

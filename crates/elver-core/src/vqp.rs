@@ -158,8 +158,9 @@ pub(crate) struct Vqp {
     pub(crate) rewound: bool,
     /// A WR of its was told to have failed: all behind it are flushed.
     pub(crate) failed: bool,
-    /// How its first WR that was not posted ends, in the error state; the others are flushed.
-    pub(crate) fault: Option<WcStatus>,
+    /// In the error state: the WR that was not posted for a fault of its own, and how it ends. The
+    /// others are flushed.
+    pub(crate) fault: Option<(u32, WcStatus)>,
     /// Somebody must be told when `inflight` gets to 0: see `Core::drained`.
     pub(crate) watch: bool,
     /// Bytes that it may post ahead of its next turn on a lane that others wait for.
