@@ -90,6 +90,7 @@ impl<D: Device> Core<D> {
                 rewound: false,
                 watch: false,
                 fault: None,
+                flushed: false,
                 deficit: 0,
                 attempt: 0,
                 token: 0,

@@ -142,6 +142,10 @@ impl<D: Device> Core<D> {
                 // Nobody knows whether it will be read.
                 entry.status = WcStatus::WrFlushErr;
             }
+            if vqp.flushed && entry.status == WcStatus::Success {
+                entry.status = WcStatus::WrFlushErr;
+            }
+            vqp.flushed |= entry.status != WcStatus::Success;
             if entry.slot != NONE {
                 pool.sends.give(entry.slot);
             }
@@ -209,7 +213,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn fail_next(&mut self, id: u32, status: WcStatus, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.state != VqpState::Error {
-            vqp.fault = Some(status);
+            vqp.fault = Some((vqp.sq.posted, status));
         }
         self.fail(id, now);
     }
@@ -217,9 +221,10 @@ impl<D: Device> Core<D> {
     /// Ends all that a VQP in its error state holds. Nothing of its is on a lane.
     pub(crate) fn flush(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        let mut fault = vqp.fault.take();
+        let fault = vqp.fault.take();
         while vqp.sq.done != vqp.sq.tail {
-            let status = fault.take().unwrap_or(WcStatus::WrFlushErr);
+            let own = fault.filter(|(seq, _)| *seq == vqp.sq.done);
+            let status = own.map_or(WcStatus::WrFlushErr, |(_, status)| status);
             vqp.sq.entry_mut(vqp.sq.done).status = status;
             vqp.sq.done = vqp.sq.done.wrapping_add(1);
         }

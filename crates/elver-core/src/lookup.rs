@@ -320,6 +320,12 @@ impl<D: Device> Core<D> {
                 continue;
             }
             vqp.wait = Wait::Nothing;
+            // Its lane may have failed meanwhile: then other WRs come before the one that waited.
+            let next = (vqp.sq.unposted() > 0).then(|| vqp.sq.entry(vqp.sq.posted).op);
+            if next.and_then(|op| remote_of(&op)).is_none_or(|(remote, _)| remote.rkey != rkey) {
+                self.pump(id, now);
+                continue;
+            }
             match found {
                 Some(Some(mr)) => {
                     // The region counts for this WR even if its lease is over by now, or a lease

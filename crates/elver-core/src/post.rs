@@ -629,7 +629,8 @@ impl Vqp {
             SendOp::SendWithImm(imm) => (Kind::Eager, Some(imm)),
             _ => (Kind::Eager, None),
         };
-        let long = kind == Kind::Eager && entry.length > pool.eager_max;
+        // Inline bytes stand in no region that could be read, and always fit a buffer.
+        let long = kind == Kind::Eager && !entry.inline && entry.length > pool.eager_max;
         let kind = if long { Kind::Rendezvous } else { kind };
         let body = pool.sends.offset(slot) + HEADER_BYTES as u64;
         let (mut written, mut length) = (Ok(()), HEADER_BYTES);

@@ -154,8 +154,11 @@ pub(crate) struct Vqp {
     pub(crate) ready: bool,
     /// Its lane failed through another's fault: from `sq.posted` on its WRs are posted again.
     pub(crate) rewound: bool,
-    /// How its first WR that was not posted ends, in the error state; the others are flushed.
-    pub(crate) fault: Option<WcStatus>,
+    /// A WR of its was told to have failed: those behind it are flushed, executed or not.
+    pub(crate) flushed: bool,
+    /// In the error state: the WR that was not posted for a fault of its own, and how it ends. The
+    /// others are flushed.
+    pub(crate) fault: Option<(u32, WcStatus)>,
     /// Somebody must be told when `inflight` gets to 0: see `Core::drained`.
     pub(crate) watch: bool,
     /// Bytes that it may post ahead of its next turn on a lane that others wait for.
