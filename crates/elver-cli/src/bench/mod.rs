@@ -6,15 +6,21 @@ mod baseline;
 mod connect;
 mod contract;
 mod data;
+mod factors;
+pub(crate) mod figure_args;
 mod machine;
 mod meet;
+mod memory;
 mod mesh;
 mod node;
+mod pool;
 mod rnic;
 mod rows;
 mod sample;
 mod tcp;
+mod virtual_nodes;
 mod vqp_load;
+mod zero_copy;
 
 use crate::cli::Bench;
 use crate::exit::Failure;
@@ -26,5 +32,9 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Connect(args) => connect::run(args),
         Bench::Data(args) => data::run(args),
         Bench::Mesh(args) => mesh::run(args),
+        Bench::ZeroCopy(args) => zero_copy::run(args),
+        Bench::Factors(args) => factors::run(args),
+        Bench::Pool(args) => pool::run(args),
+        Bench::Memory(args) => memory::run(args),
     }
 }
