@@ -20,7 +20,8 @@ pub(crate) fn check() -> Result<String> {
     Ok(format!("{} crates, {} arrows, all of them point down", floors.len(), arrows.len()))
 }
 
-type Floors = BTreeMap<String, u64>;
+/// By name; elver-core stands between two whole floors.
+type Floors = BTreeMap<String, f64>;
 type Arrows = Vec<(String, String)>;
 
 /// The floors of the members and the arrows between them, those of tests and builds included.
@@ -33,7 +34,7 @@ fn read(metadata: &Value) -> Result<(Floors, Arrows)> {
             continue;
         }
         let floor = package["metadata"]["elver"]["floor"]
-            .as_u64()
+            .as_f64()
             .with_context(|| format!("{name} names no package.metadata.elver.floor"))?;
         floors.insert(name.into(), floor);
     }
@@ -68,7 +69,7 @@ mod tests {
     use serde_json::json;
 
     fn house(dependency_of_low: &str) -> Value {
-        let package = |name: &str, floor: u64, dependency: &str| {
+        let package = |name: &str, floor: f64, dependency: &str| {
             json!({
                 "name": name,
                 "metadata": {"elver": {"floor": floor}},
@@ -76,9 +77,9 @@ mod tests {
             })
         };
         json!({"packages": [
-            package("low", 0, dependency_of_low),
-            package("beside", 0, "libc"),
-            package("high", 2, "low"),
+            package("low", 0.0, dependency_of_low),
+            package("beside", 0.0, "libc"),
+            package("high", 0.5, "low"),
         ]})
     }
 

@@ -67,8 +67,9 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get(id) else { return };
         // Otherwise it is the second half of a WR that has ended with its first.
         let on_lane = behind < vqp.sq.posted.wrapping_sub(vqp.sq.done);
-        if on_lane && status != WcStatus::WrFlushErr {
-            // What stood before it on the lane was executed, signalled or not.
+        if on_lane {
+            // What stood before it on the lane was executed, signalled or not. That goes for flushed
+            // ones too: an RC QP also fails for what its peer asks, amid a burst of ours.
             count += self.execute(id, behind);
         }
         let Some(vqp) = self.vqps.get_mut(id) else { return };
@@ -142,10 +143,6 @@ impl<D: Device> Core<D> {
                 // Nobody knows whether it will be read.
                 entry.status = WcStatus::WrFlushErr;
             }
-            if vqp.flushed && entry.status == WcStatus::Success {
-                entry.status = WcStatus::WrFlushErr;
-            }
-            vqp.flushed |= entry.status != WcStatus::Success;
             if entry.slot != NONE {
                 pool.sends.give(entry.slot);
             }
@@ -165,7 +162,12 @@ impl<D: Device> Core<D> {
                     }
                 }
             }
-            let entry = vqp.sq.entry(seq);
+            let entry = vqp.sq.entry_mut(seq);
+            if vqp.failed {
+                // It may have been executed: a flushed WR tells nothing about that.
+                entry.status = WcStatus::WrFlushErr;
+            }
+            vqp.failed |= entry.status != WcStatus::Success;
             let signaled = entry.flags.contains(SendFlags::SIGNALED);
             let untold = vqp.zombie || (entry.status == WcStatus::Success && !signaled);
             let wc = if untold { None } else { Some(wc_of(entry, vqp.id)) };

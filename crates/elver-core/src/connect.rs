@@ -141,7 +141,7 @@ impl<D: Device> Core<D> {
         let entry = self.own_vqp(client, vqp)?;
         entry.state = VqpState::Idle;
         entry.attempt = entry.attempt.wrapping_add(1);
-        (entry.fault, entry.flushed) = (None, false);
+        (entry.fault, entry.failed) = (None, false);
         Ok(())
     }
 

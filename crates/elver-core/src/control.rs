@@ -40,8 +40,10 @@ pub(crate) struct ControlConfig {
 const RTO_NS: u64 = 1_000_000;
 /// Longest time between retransmissions, before jitter.
 const RTO_NS_MAX: u64 = 64_000_000;
-/// A peer from which nothing came for this long is given up.
+/// A peer from which nothing came for this long is given up,
 const PATIENCE_NS: u64 = 1_000_000_000;
+/// and after this many tries: our own engine may have been the one that slept.
+const TRIES_MIN: u32 = 8;
 /// So is one that answered, but never finally, for this long.
 const PATIENCE_NS_MAX: u64 = 16 * PATIENCE_NS;
 /// An answer is kept for this long at least: by then its request comes no more.
@@ -253,7 +255,9 @@ impl Control {
             self.timers.pop_first();
             let call = self.calls.get_mut(&id).expect("a timer is of a call");
             let given_up = call.first.is_some_and(|first| now.ns_since(first) >= PATIENCE_NS_MAX)
-                || call.state == CallState::Flying && now.ns_since(call.heard) >= PATIENCE_NS;
+                || call.state == CallState::Flying
+                    && call.tries >= TRIES_MIN
+                    && now.ns_since(call.heard) >= PATIENCE_NS;
             if given_up {
                 self.finish(id, None, rng, now);
             } else if call.state == CallState::Resting {

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{
-    AccessFlags, AddressVector, Ah, AsyncEvent, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
+    AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

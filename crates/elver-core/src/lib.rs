@@ -53,6 +53,9 @@
 //! Peers are spread over the streams of the DCIs by their GID, and what is posted to one peer shares
 //! a stream: a peer that does not answer stops few others, and those only until its stream is reset.
 //! A message carries the sender's whole record, so that the receiver can also check regions there.
+//! A VQP that moves between DC and RC waits for the last WR of its last burst, which is signalled
+//! anyway, and not for a fake request. An RC QP is used from the side that was asked for it only when
+//! something has come over it, and vanishes only when both sides have left it.
 //! WRITE_WITH_IMM is a WRITE and a short message behind it. Windows belong to a queue pair, and are
 //! not offered on VQPs.
 #![no_std]

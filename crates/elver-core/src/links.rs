@@ -59,7 +59,7 @@ pub(crate) struct Links<M> {
 /// What a request of ours is for.
 #[derive(Clone, Copy, Debug)]
 enum CallFor {
-    Connect { link: u32 },
+    Connect { link: u32, qpn: u32, to: ControlAddr },
     Close { link: u32 },
     Meta { peer: u32 },
 }
@@ -294,7 +294,7 @@ impl<D: Device> Core<D> {
     fn call_ended(&mut self, token: u64, answer: Option<Answer>, now: Time) {
         let Some(what) = self.links.calls.remove(token as u32) else { return };
         match what {
-            CallFor::Connect { link } => self.link_answered(link, answer, now),
+            CallFor::Connect { link, qpn, to } => self.link_answered(link, qpn, to, answer, now),
             CallFor::Close { link } => self.drop_link(link, now),
             CallFor::Meta { peer } => {
                 let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();

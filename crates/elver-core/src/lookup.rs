@@ -311,18 +311,17 @@ impl<D: Device> Core<D> {
         }
         for id in waiting {
             let Some(vqp) = self.vqps.get_mut(id) else { continue };
-            // It may have been connected anew, and wait for another region by now.
+            if vqp.wait != Wait::Mr || vqp.peer != peer {
+                continue;
+            }
+            vqp.wait = Wait::Nothing;
+            // It may have been connected anew, or its lane failed and an earlier WR is next again:
+            // then it asks again when it gets there.
             let next = vqp.sq.unposted() > 0 && {
                 let at = remote_of(&vqp.sq.entry(vqp.sq.posted).op);
                 at.is_some_and(|(at, _)| at.rkey == rkey)
             };
-            if vqp.wait != Wait::Mr || vqp.peer != peer || !next {
-                continue;
-            }
-            vqp.wait = Wait::Nothing;
-            // Its lane may have failed meanwhile: then other WRs come before the one that waited.
-            let next = (vqp.sq.unposted() > 0).then(|| vqp.sq.entry(vqp.sq.posted).op);
-            if next.and_then(|op| remote_of(&op)).is_none_or(|(remote, _)| remote.rkey != rkey) {
+            if !next {
                 self.pump(id, now);
                 continue;
             }

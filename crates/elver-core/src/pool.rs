@@ -7,6 +7,7 @@ use elver_verbs::{
 
 use crate::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::message::HEADER_BYTES;
+use crate::post::SLOTS_RESERVED;
 use crate::rc::META_LINKS_MAX;
 use crate::rng::Rng;
 use crate::wr_id::WrId;
@@ -220,6 +221,7 @@ pub(crate) fn create<D: Device>(
     let max_inline = config.max_inline.min(attr.max_inline_data).min(body);
     let slot = HEADER_BYTES as u64 + u64::from(max_inline.max(config.max_sge * 16));
     let slots = (dcis + config.transfer.rc_qps_max).max(1).saturating_mul(config.sq_depth);
+    let slots = slots.saturating_add(SLOTS_RESERVED);
     let recv_bytes = u64::from(config.recv_buffer_bytes).next_multiple_of(64);
     let recvs = Buffers::new(0, recv_bytes, config.recv_buffers);
     let slots = slots.min(SEND_SLOTS_MAX);
@@ -439,4 +441,30 @@ pub(crate) fn check_config(config: &Config) -> Result<(), crate::CoreError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_high_class_has_dcis_for_itself() {
+        let free = Vec::new();
+        let (qps, lanes) = (Vec::new(), Vec::new());
+        let mut lanes = Lanes { qps, lanes, dcis: 8, high: 2, streams: 4, free };
+        let mut reached = [[false; 8]; 2];
+        for n in 0..1_000u64 {
+            let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            for class in [Class::High, Class::Low] {
+                let lane = lanes.dc_lane(hash, class).unwrap();
+                reached[class as usize][lane as usize / 4] = true;
+            }
+        }
+        assert_eq!(reached[Class::High as usize], [0, 0, 0, 0, 0, 0, 1, 1].map(|n| n == 1));
+        assert_eq!(reached[Class::Low as usize], [1, 1, 1, 1, 1, 1, 0, 0].map(|n| n == 1));
+        (lanes.dcis, lanes.high) = (1, 0);
+        assert_eq!(lanes.dc_lane(7, Class::High), lanes.dc_lane(7, Class::Low), "one for all");
+        (lanes.dcis, lanes.high) = (0, 0);
+        assert_eq!(lanes.dc_lane(7, Class::High), None, "no DC");
+    }
 }

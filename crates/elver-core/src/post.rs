@@ -25,7 +25,7 @@ const QUANTUM: i64 = 64 << 10;
 /// What a WR counts as besides its bytes.
 const WR_BYTES: i64 = 256;
 /// Send slots kept for the core's own messages.
-const SLOTS_RESERVED: u32 = 32;
+pub(crate) const SLOTS_RESERVED: u32 = 32;
 /// The most that a VQP may owe; a WR may be as long as 2 GB.
 const DEBT_MAX: i64 = 8 * QUANTUM;
 
@@ -228,13 +228,20 @@ impl<D: Device> Core<D> {
             if vqp.lane != lane || !vqp.may_post() {
                 continue;
             }
-            vqp.deficit = if alone { QUANTUM } else { vqp.deficit + QUANTUM };
+            let deficit = if alone { QUANTUM } else { vqp.deficit + QUANTUM };
+            vqp.deficit = deficit.min(2 * QUANTUM);
+            let before = vqp.sq.posted;
             let stop = self.post_ready(id, Some(()), now);
             let Some(vqp) = self.vqps.get_mut(id) else { continue };
-            if stop == Stop::Room {
-                self.enlist(id);
-            } else {
+            if stop != Stop::Room {
                 vqp.deficit = 0;
+            } else if vqp.sq.posted == before && vqp.deficit > 0 {
+                // Its next WR takes more room than there is: it keeps its turn.
+                vqp.ready = true;
+                self.lanes.lanes[lane as usize].ready.push_front(id);
+                return;
+            } else {
+                self.enlist(id);
             }
         }
     }

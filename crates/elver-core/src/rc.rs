@@ -12,6 +12,9 @@ use crate::{Class, TransferConfig};
 /// Most RC QPs to meta servers, which come on top of the pool's.
 pub(crate) const META_LINKS_MAX: u32 = 8;
 
+/// What a leased RC QP counts as at the peer, in WRs.
+const LEASE_WRS_MIN: u32 = 32;
+
 /// An RC QP, from its creation to its end.
 #[derive(Debug)]
 pub(crate) struct RcLink {
@@ -74,12 +77,14 @@ pub(crate) struct RcPool {
     meta: u32,
     /// Depth of all leased ones.
     leased_wrs: u32,
+    /// Ends of leased ones of others.
+    ends: u32,
     config: TransferConfig,
 }
 
 impl RcPool {
     pub(crate) fn new(config: TransferConfig) -> RcPool {
-        RcPool { links: Slots::new(SLOTS_MAX), pooled: 0, meta: 0, leased_wrs: 0, config }
+        RcPool { links: Slots::new(SLOTS_MAX), pooled: 0, meta: 0, leased_wrs: 0, ends: 0, config }
     }
 
     /// Whether one more of this purpose and depth has room: also in the node's completion queue,
@@ -93,7 +98,7 @@ impl RcPool {
                     self.leased_wrs.saturating_add(depth) <= self.config.leased_wrs_max
                 }
                 // Nothing is sent on it.
-                Purpose::Leased(None) => true,
+                Purpose::Leased(None) => self.ends < self.config.leased_wrs_max / LEASE_WRS_MIN,
             }
     }
 
@@ -108,7 +113,7 @@ impl RcPool {
             Purpose::Pool => self.pooled += 1,
             Purpose::Meta => self.meta += 1,
             Purpose::Leased(Some(_)) => self.leased_wrs += depth,
-            Purpose::Leased(None) => {}
+            Purpose::Leased(None) => self.ends += 1,
         }
         Some(id)
     }
@@ -127,7 +132,7 @@ impl RcPool {
             Purpose::Pool => self.pooled -= 1,
             Purpose::Meta => self.meta -= 1,
             Purpose::Leased(Some(_)) => self.leased_wrs -= link.depth,
-            Purpose::Leased(None) => {}
+            Purpose::Leased(None) => self.ends -= 1,
         }
         Some(link)
     }
@@ -176,11 +181,12 @@ impl RcPool {
     }
 
     /// The least recently used link that may be reclaimed (section 4.3), when room is needed. `used`
-    /// tells when a link was used, if it may be reclaimed at all.
+    /// tells when a link was used, if it may be reclaimed at all. A link that is being made is not:
+    /// the peer may learn any moment that it can use it.
     pub(crate) fn victim(&self, now: Time, used: impl Fn(&RcLink) -> Option<Time>) -> Option<u32> {
         let candidates = self.links.iter().filter_map(|(id, link)| {
-            let lasting = matches!(link.state, LinkState::Ready | LinkState::Listening);
-            let used = used(link).filter(|_| link.purpose == Purpose::Pool && lasting)?;
+            let ready = link.state == LinkState::Ready;
+            let used = used(link).filter(|_| link.purpose == Purpose::Pool && ready)?;
             (now.ns_since(used) >= self.config.idle_ns).then_some((used, id))
         });
         candidates.min().map(|(_, id)| id)

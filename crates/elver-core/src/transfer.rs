@@ -63,6 +63,7 @@ impl<D: Device> Core<D> {
         let mut switched = false;
         for id in moving {
             match self.vqps.get(id) {
+                Some(vqp) if !vqp.moving => {}
                 None => {}
                 Some(vqp) if vqp.inflight > 0 => self.links.moving.push(id),
                 Some(_) => {

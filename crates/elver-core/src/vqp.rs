@@ -28,7 +28,8 @@ pub enum Policy {
     Shared,
     /// As LITE, with the handshake over UD that KRCORE gives it: a shared RC QP, made on a miss.
     Lite,
-    /// As [`Policy::Shared`], but metadata is asked of the peer itself, by an RPC over UD.
+    /// As [`Policy::Shared`], but metadata is asked of the peer itself, by an RPC over UD. Where the
+    /// peer takes it must be known from an earlier contact; before that a meta server is asked.
     RpcMeta,
     /// An RC QP for this VQP alone, as a process with verbs makes it.
     Leased,
@@ -59,6 +60,7 @@ pub struct ConnectOptions {
     /// How the VQP gets its physical QP.
     pub policy: Policy,
     /// Do not look at the DCCache or at RC QPs, as if this was the first contact: for measurements.
+    /// With [`Policy::Lite`] the VQP then gets an RC QP that goes with it.
     pub uncached: bool,
 }
 
@@ -154,8 +156,8 @@ pub(crate) struct Vqp {
     pub(crate) ready: bool,
     /// Its lane failed through another's fault: from `sq.posted` on its WRs are posted again.
     pub(crate) rewound: bool,
-    /// A WR of its was told to have failed: those behind it are flushed, executed or not.
-    pub(crate) flushed: bool,
+    /// A WR of its was told to have failed: all behind it are flushed.
+    pub(crate) failed: bool,
     /// In the error state: the WR that was not posted for a fault of its own, and how it ends. The
     /// others are flushed.
     pub(crate) fault: Option<(u32, WcStatus)>,

@@ -357,6 +357,67 @@ fn a_peer_that_starts_anew_is_reached_anew() {
 }
 
 #[test]
+fn who_has_no_room_says_so_and_dc_goes_on() {
+    let transfer = TransferConfig { rc_qps_max: 1, leased_wrs_max: 150, ..config().transfer };
+    let mut cluster = Cluster::new(134, 4, &Config { transfer, ..config() });
+    let gid = cluster.nodes[2].core.gid();
+    let none_left = Err(ConnectError::NoRcQp { gid });
+    let [a, b] = [1, 3].map(|n| cluster.vqp(n));
+    connect_with(&mut cluster, 1, a, 2, Policy::Lite, false);
+    assert_eq!(cluster.connected(1, a), Ok(Via::Rc));
+    connect_with(&mut cluster, 3, b, 2, Policy::Lite, false);
+    assert_eq!(cluster.connected(3, b), none_left, "the peer has none left");
+    assert_eq!(cluster.connect(3, b, 2, 7), Via::DcCached);
+
+    let leases = [1, 1].map(|n| cluster.vqp(n));
+    connect_with(&mut cluster, 1, leases[0], 2, Policy::Leased, false);
+    assert_eq!(cluster.connected(1, leases[0]), Ok(Via::Leased));
+    connect_with(&mut cluster, 1, leases[1], 2, Policy::Leased, false);
+    assert_eq!(cluster.connected(1, leases[1]), none_left, "this node has none left");
+    cluster.check();
+}
+
+#[test]
+fn a_link_that_nobody_waits_for_any_longer_goes_at_both_ends() {
+    let mut cluster = Cluster::new(135, 3, &config());
+    cluster.until("linked to the meta server", |cluster| rc_qps(cluster, 2, 0) == 1);
+    let known = cluster.vqp(1);
+    cluster.connect(1, known, 2, 7);
+    let vqp = cluster.vqp(1);
+    connect_with(&mut cluster, 1, vqp, 2, Policy::Leased, false);
+    let (client, now) = (cluster.nodes[1].client, cluster.now());
+    cluster.nodes[1].core.vqp_destroy(client, vqp, now).unwrap();
+    assert_eq!(cluster.connected(1, vqp), Err(ConnectError::Cancelled));
+    cluster.until("the peer makes its end", |cluster| cluster.nodes[2].core.stats().rc_qps == 2);
+    cluster.until("it goes again", |cluster| cluster.nodes[2].core.stats().rc_qps == 1);
+    cluster.check();
+}
+
+#[test]
+fn an_end_whose_other_is_never_heard_of_is_closed() {
+    let mut cluster = Cluster::new(136, 3, &config());
+    cluster.until("linked to the meta server", |cluster| rc_qps(cluster, 2, 0) == 1);
+    let known = cluster.vqp(1);
+    cluster.connect(1, known, 2, 7);
+    let vqp = cluster.vqp(1);
+    connect_with(&mut cluster, 1, vqp, 2, Policy::Lite, false);
+    // It dies before it learns that its request was granted.
+    drop(cluster.nodes.remove(1));
+    cluster.until("its end is made", |cluster| cluster.nodes[1].core.stats().rc_qps == 2);
+    let now = cluster.now();
+    assert!(cluster.nodes[1].core.poll_timeout().is_some_and(|due| due.ns_since(now) < 1 << 30));
+    cluster.ahead += 5_000_000_000;
+    cluster.round();
+    // Nobody answers when it asks to close it.
+    for _ in 0..200 {
+        cluster.ahead += 10_000_000;
+        cluster.round();
+    }
+    assert_eq!(cluster.nodes[1].core.stats().rc_qps, 1);
+    cluster.check();
+}
+
+#[test]
 fn a_dead_peer_fails_its_vqps_alone() {
     let mut cluster = Cluster::new(133, 4, &config());
     let [dying, other, connecting] = [1, 1, 1].map(|n| cluster.vqp(n));

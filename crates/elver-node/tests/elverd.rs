@@ -4,7 +4,9 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -117,6 +119,18 @@ fn two_daemons_do_not_share_a_socket() {
 }
 
 #[test]
+fn a_directory_that_others_may_write_is_refused() {
+    let directory = Directory::new();
+    let open = directory.0.join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let config = directory.file("a.toml", &toml(&free_address(), &open.join("a.sock"), ""));
+    let refused = elverd().arg("--config").arg(config).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("only this user or root"), "{refused:?}");
+}
+
+#[test]
 fn the_environment_names_the_socket() {
     let directory = Directory::new();
     let config = toml(&free_address(), &directory.0.join("a.sock"), "");
@@ -204,6 +218,91 @@ fn daemons_find_each_other_and_notice_a_death() {
         matches!(refused, Err((RefusalCode::NoSuchNode, _))).then_some(())
     });
     here.qconnect(other, gid(&first.address), 0).unwrap();
+}
+
+#[test]
+fn nodes_find_each_other_while_one_of_two_meta_servers_lives() {
+    let directory = Directory::new();
+    let mut first = Daemon::start(&directory, "a", "serve = true");
+    let second = Daemon::start(&directory, "b", "serve = true");
+    let both =
+        format!("servers = [\"{}\", \"{}\"]", first.registry.unwrap(), second.registry.unwrap());
+    let third = Daemon::start(&directory, "c", &both);
+    let fourth = Daemon::start(&directory, "d", &both);
+    for daemon in [&third, &fourth] {
+        daemon.registered(2);
+        wait_for("both meta servers", || (daemon.status().meta_servers.len() == 2).then_some(()));
+    }
+    first.signal(Signal::KILL);
+    let mut client = Client::connect(&third.socket).unwrap();
+    let vqp = client.create();
+    // The first look-up may still go to the dead one, and to the other when it does not answer.
+    client.qconnect(vqp, gid(&fourth.address), 0).unwrap();
+    third.registered(1);
+    let last = Daemon::start(&directory, "e", &both);
+    last.registered(1);
+    client.qconnect(vqp, gid(&last.address), 0).unwrap();
+}
+
+#[test]
+fn a_users_quota_holds_for_all_its_processes() {
+    let directory = Directory::new();
+    let quota = "[quota]\nsessions = 2\nvqps = 3\nbytes = 100000";
+    let daemon = Daemon::start(&directory, "a", quota);
+    // Root has no quota: then the processes are nobody's.
+    let uid = Some(65_534).filter(|_| rustix::process::geteuid().is_root());
+    let mut children = Vec::new();
+    let mut spawn = || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "client_that_takes_all_it_gets", "--nocapture"])
+            .env(CLIENT_OF, &daemon.socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        if let Some(uid) = uid {
+            command.uid(uid);
+        }
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        children.push(child);
+        line.trim().to_string()
+    };
+    assert_eq!(spawn(), "3 VQPs, 1 regions");
+    assert_eq!(spawn(), "0 VQPs, 0 regions");
+    let refused = spawn();
+    assert!(refused.contains("`quota.sessions`"), "{refused}");
+    // Another user is not concerned; this one is, where it is the same.
+    if uid.is_some() {
+        Client::connect(&daemon.socket).unwrap().create();
+    }
+    for mut child in children {
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+    wait_for("the quota to be free", || daemon.status().users.is_empty().then_some(()));
+}
+
+/// Not a test of its own: a process that takes what it gets, tells how much that is, and holds it
+/// until its standard input ends.
+#[test]
+fn client_that_takes_all_it_gets() {
+    let Some(socket) = std::env::var_os(CLIENT_OF) else { return };
+    let mut client = match Client::connect(Path::new(&socket)) {
+        Ok(client) => client,
+        Err(text) => return eprintln!("{text}"),
+    };
+    let mut vqps = 0;
+    while client.try_create().is_ok() {
+        vqps += 1;
+    }
+    let mut regions = Vec::new();
+    while let Ok(region) = client.alloc(60_000) {
+        regions.push(region);
+    }
+    eprintln!("{vqps} VQPs, {} regions", regions.len());
+    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 #[test]

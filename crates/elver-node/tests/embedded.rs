@@ -4,7 +4,7 @@ mod common;
 
 use common::{Client, PATIENCE, config, engine_counter, free_address, gid, wait_for};
 use elver_node::{Node, NodeThread};
-use elver_portal::{Command, RefusalCode};
+use elver_portal::{Answer, Command, ConnectOptions, RefusalCode};
 use elver_verbs::{Memory, RemoteAddr, WcStatus};
 
 fn node(config: elver_node::config::Config) -> NodeThread {
@@ -136,7 +136,7 @@ fn memory_of_the_process_is_registered() {
     let command = Command::RegisterMr { addr: own.base_addr(), len: 4_096, access };
     let (_, rkey) = one
         .ask(&command, |answer| match answer {
-            elver_portal::Answer::Mr { lkey, rkey, file_bytes: 0 } => Some((lkey, rkey)),
+            Answer::Mr { lkey, rkey, file_bytes: 0 } => Some((lkey, rkey)),
             _ => None,
         })
         .unwrap();
@@ -164,6 +164,10 @@ fn others_handles_are_refused() {
     );
     let own = other.create();
     other.qconnect(own, gid(&address), 0).unwrap();
+    // Another's VQP: refused WR by WR.
+    other.read(vqp, &region, 0, 8, RemoteAddr { addr: region.addr, rkey: region.rkey });
+    let wc = other.completion();
+    assert_eq!((wc.status, wc.wr_id, wc.qp_num), (WcStatus::LocQpOpErr, 77, vqp));
     // With another's local key.
     other.read(own, &region, 0, 8, RemoteAddr { addr: region.addr, rkey: region.rkey });
     assert_eq!(other.completion().status, WcStatus::LocProtErr);
@@ -212,11 +216,36 @@ fn a_client_that_takes_nothing_stops_only_itself() {
     // What it asked for is answered when it takes the answers, in order.
     for number in 0..asked {
         lazy.answer(1_000 + number, |answer| match answer {
-            elver_portal::Answer::Info(_) => Some(()),
+            Answer::Info(_) => Some(()),
             _ => None,
         })
         .unwrap();
     }
+}
+
+#[test]
+fn many_clients_come_at_once_and_all_connect() {
+    const CLIENTS: usize = 240;
+    let (first, _, second, b) = pair();
+    let sockets: Vec<_> = (0..CLIENTS).map(|_| first.connect().unwrap()).collect();
+    let mut clients: Vec<Client> =
+        sockets.into_iter().map(|socket| Client::over(socket).unwrap()).collect();
+    let connects: Vec<_> = clients
+        .iter_mut()
+        .map(|client| {
+            let (vqp, options) = (client.create(), ConnectOptions::default());
+            client.begin(&Command::Connect { vqp, gid: gid(&b), port: 0, options })
+        })
+        .collect();
+    for (client, request) in clients.iter_mut().zip(connects) {
+        let connected = |answer: Answer<'_>| matches!(answer, Answer::Connected(_)).then_some(());
+        client.answer(request, connected).unwrap();
+    }
+    let status = first.status().unwrap();
+    assert_eq!((status.sessions.len(), status.vqps_total), (CLIENTS, CLIENTS as u64));
+    drop(clients);
+    wait_for("all to be gone", || (first.status()?.vqps_total == 0).then_some(()));
+    assert!(second.status().is_some());
 }
 
 #[test]

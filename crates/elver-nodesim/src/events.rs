@@ -1,6 +1,6 @@
 //! What nodes tell their clients besides completions.
 
-use elver_core::{ClientId, ConnectError, Event, VqpId};
+use elver_core::{ClientId, ConnectError, Event, VqpId, VqpState};
 use elver_verbs::Time;
 
 use crate::canary::Canary;
@@ -187,12 +187,20 @@ impl World {
             Addressee::Port(_) => receiver.bound_at > sender.connected_at,
             Addressee::Vqp(_) => receiver.connected_at > sender.connected_at || sender.stale,
         };
-        moved || receiver.ever_failed() || self.may_be_unfit(vqp)
+        let core = self.nodes[node].core.as_ref();
+        let owner = self.model.clients[receiver.client].id;
+        let info = core.and_then(|core| core.vqp_info(owner, receiver.id).ok());
+        let down = info.is_none_or(|info| info.state == VqpState::Error);
+        moved || down || receiver.ever_failed() || self.may_be_unfit(vqp)
     }
 
     /// Whether the receiver of a VQP's messages has receives that do not take all of them.
     pub(crate) fn may_be_unfit(&self, vqp: VqpIx) -> bool {
         let Some(to) = self.addressee(vqp) else { return true };
+        let (node, _) = self.model.place(to);
+        if self.outlived() || self.disturbed(node) {
+            return true;
+        }
         let receiver = &self.model.vqps[to];
         let mut arenas = self.model.clients[receiver.client].arenas.iter();
         receiver.has_short || arenas.any(|arena| self.model.arenas[*arena].hold != Hold::Open)
@@ -200,13 +208,14 @@ impl World {
 
     /// Whether the receiver of a VQP's messages may hold as many as it can.
     pub(crate) fn may_overrun(&self, vqp: VqpIx) -> bool {
-        let Some(to) = self.addressee(vqp) else { return true };
-        let senders =
-            (0..self.model.vqps.len()).filter(|sender| self.addressee(*sender) == Some(to));
+        if self.addressee(vqp).is_none() {
+            return true;
+        }
+        // Also what senders have sent that are gone, or are connected elsewhere, may wait there.
         let (mut count, mut bytes) = (0, 0);
-        for op in senders.flat_map(|sender| &self.model.vqps[sender].stream) {
+        for op in self.model.ops.iter().filter(|op| op.is_message() && !op.delivered) {
             count += 1;
-            bytes += u64::from(self.model.ops[*op].len);
+            bytes += u64::from(op.len);
         }
         let config = &self.plan.config;
         count >= config.backlog || bytes >= config.backlog_bytes

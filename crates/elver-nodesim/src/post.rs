@@ -48,15 +48,6 @@ impl World {
         for _ in 0..count {
             let opcode = self.choose_opcode();
             let id = first + drafts.len();
-            if !self.plan.messages {
-                let message = matches!(
-                    opcode,
-                    SendOpcode::Send | SendOpcode::SendWithImm | SendOpcode::WriteWithImm
-                );
-                if message || self.choose_region(vqp, opcode).is_none() {
-                    continue;
-                }
-            }
             drafts.push(self.draft(vqp, id, opcode));
         }
         self.post_drafts(vqp, drafts)
@@ -125,7 +116,8 @@ impl World {
         }
         let fills =
             matches!(opcode, SendOpcode::Read | SendOpcode::FetchAdd | SendOpcode::CompareSwap);
-        if !self.plan.rendezvous && matches!(opcode, SendOpcode::Send | SendOpcode::SendWithImm) {
+        if !self.plan.long_messages && matches!(opcode, SendOpcode::Send | SendOpcode::SendWithImm)
+        {
             len = len.min(self.plan.config.eager_bytes_max);
         }
         let opcode = match opcode {

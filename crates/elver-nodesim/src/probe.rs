@@ -38,11 +38,6 @@ impl World {
                 broken!("VQP {vqp}: a new connect failed in peace: {why:?}");
             }
             for opcode in OPERATIONS {
-                if !self.plan.messages
-                    && matches!(opcode, SendOpcode::Send | SendOpcode::WriteWithImm)
-                {
-                    continue;
-                }
                 sure.push(self.post_sure(vqp, opcode)?);
             }
         }

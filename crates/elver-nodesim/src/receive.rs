@@ -5,14 +5,10 @@ use elver_verbs::{RecvWr, WcFlags, WcOpcode, WcStatus};
 
 use crate::canary::Canary;
 use crate::model::{
-    Addressee, Hold, OpIx, OpState, Phase, Piece, Recv, Target, Violation, VqpIx, broken, bytes,
+    Addressee, Hold, Op, OpIx, OpState, Phase, Piece, Recv, Target, Violation, VqpIx, broken, bytes,
 };
 use crate::post::MESSAGE_MAX;
 use crate::world::World;
-
-/// A long message may be read when its sender has failed already and uses the memory again: the
-/// core does not prevent it yet.
-const RENDEZVOUS_OUTLIVES_ITS_SENDER: bool = true;
 
 impl World {
     /// Posts up to `count` receives on a VQP.
@@ -85,11 +81,25 @@ impl World {
                 self.model.release(&pieces);
                 return Ok(());
             }
-            WcStatus::WrFlushErr if self.model.vqps[vqp].ever_failed() => {
+            // A message that could not be read: its sender does not answer, or has failed.
+            WcStatus::RemOpErr | WcStatus::RetryExcErr
+                if self.outlived() || self.disturbed(self.model.place(vqp).0) =>
+            {
+                self.accept(vqp, completion, None)?;
+                self.model.release(&pieces);
+                return Ok(());
+            }
+            WcStatus::WrFlushErr if self.is_down(vqp) => {
                 self.model.release(&pieces);
                 return Ok(());
             }
             status => broken!("VQP {vqp}: receive {index} failed without a cause: {status}"),
+        }
+        let back = |piece: &Piece| self.model.arenas[piece.arena].hold == Hold::Back;
+        if pieces.iter().any(back) {
+            // Its client has taken the memory back before it looked: which message came is not told.
+            self.model.vqps[vqp].has_short = true;
+            return self.accept(vqp, completion, None);
         }
         let mut found = self.model.gather(&pieces, wc.byte_len);
         if !found.is_empty() && self.planter.strikes(Canary::CorruptData) {
@@ -103,9 +113,24 @@ impl World {
             }
             other => broken!("VQP {vqp}: a message of {} bytes, {other:?}", found.len()),
         };
-        self.deliver(vqp, op, completion, &found)?;
+        let known = self.model.ops.get(op).is_some_and(Op::is_message);
+        if !known && self.outlived() {
+            self.accept(vqp, completion, None)?;
+        } else {
+            self.deliver(vqp, op, completion, &found)?;
+        }
         self.model.release(&pieces);
         Ok(())
+    }
+
+    /// Whether a long message may have been read after its sender had failed.
+    pub(crate) fn outlived(&self) -> bool {
+        self.plan.long_messages
+            && self.model.ops.iter().any(|op| {
+                op.is_message()
+                    && op.len > self.plan.config.eager_bytes_max
+                    && matches!(op.state, OpState::Failed(_) | OpState::Forgotten)
+            })
     }
 
     /// Whether a client wants memory back that a WR uses.
@@ -127,7 +152,7 @@ impl World {
         let (sender, epoch) = (message.vqp, message.epoch);
         let wc = &completion.wc;
         let writes = message.opcode == elver_verbs::SendOpcode::WriteWithImm;
-        let spoilt = RENDEZVOUS_OUTLIVES_ITS_SENDER
+        let spoilt = self.plan.long_messages
             && matches!(message.state, OpState::Failed(_) | OpState::Forgotten)
             && message.len > self.plan.config.eager_bytes_max;
         let right = wc.byte_len == message.len
@@ -152,11 +177,22 @@ impl World {
         let Some(position) = stream.iter().position(|waiting| *waiting == op) else {
             broken!("VQP {vqp}: message {op} came after a later one of VQP {sender}");
         };
-        let passed: Vec<OpIx> = stream.drain(..=position).collect();
-        for lost in &passed[..position] {
-            let lost = &self.model.ops[*lost];
-            let whole = !matches!(lost.state, OpState::Failed(_) | OpState::Forgotten);
-            if lost.epoch == epoch && whole && !self.model.vqps[sender].failed_in(epoch) {
+        // What it sent before it was connected anew may still come, to whom it was for.
+        let ops = &self.model.ops;
+        let earlier = |at: usize, waiting: &OpIx| at < position && ops[*waiting].epoch == epoch;
+        let mut at = 0;
+        let mut passed: Vec<OpIx> = Vec::new();
+        stream.retain(|waiting| {
+            let goes = *waiting == op || earlier(at, waiting);
+            at += 1;
+            if goes && *waiting != op {
+                passed.push(*waiting);
+            }
+            !goes
+        });
+        for lost in passed {
+            let whole = !matches!(ops[lost].state, OpState::Failed(_) | OpState::Forgotten);
+            if whole && !self.model.vqps[sender].failed_in(epoch) {
                 // A message may be refused when the sender does not know yet: then it must fail.
                 self.model.vqps[sender].hole = Some(epoch);
             }
@@ -224,7 +260,7 @@ impl World {
         };
         match (self.model.vqps[vqp].accepted.get(&sender).copied(), known) {
             (Some(before), Some(now)) if before == now => Ok(()),
-            (Some(before), _) if self.model.vqps[before].phase != Phase::Gone => {
+            (Some(before), _) if self.is_whole(before) => {
                 broken!("VQP {vqp}: source {:#x} for VQP {sender}, in place of VQP {before}", id.0)
             }
             (_, Some(now)) => {
@@ -237,6 +273,15 @@ impl World {
             }
             (_, None) => self.add_accepted(vqp, id, Some(sender)),
         }
+    }
+
+    /// Whether a VQP has failed, as its completions or its node say.
+    fn is_down(&mut self, vqp: VqpIx) -> bool {
+        let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
+        let (node, owner) = self.at(client);
+        let info = self.core(node).map(|core| core.vqp_info(owner, id));
+        let down = matches!(info, Some(Ok(info)) if info.state == VqpState::Error);
+        down || self.model.vqps[vqp].ever_failed()
     }
 
     /// Whether a VQP is there and has not failed, as its node says.

@@ -4,7 +4,7 @@ use elver_verbs::{Device, Time};
 
 use super::CallFor;
 use crate::Core;
-use crate::control::{Answer, Request, Ticket};
+use crate::control::{Answer, Refusal, Request, Ticket};
 use crate::rc::{LinkState, Purpose, RcLink};
 use crate::ring::NONE;
 
@@ -13,8 +13,9 @@ impl<D: Device> Core<D> {
         let found = self.links.rc.by_qpn(qpn).filter(|id| {
             let link = self.links.rc.get(*id);
             let peer = link.and_then(|link| self.peers.get(link.peer));
-            link.is_some_and(|link| link.peer_qpn == peer_qpn)
-                && peer.is_some_and(|peer| peer.gid == ticket.from.gid)
+            // The other end of one that was just asked for is not known yet.
+            let fits = |link: &RcLink| link.state == LinkState::Asking || link.peer_qpn == peer_qpn;
+            link.is_some_and(fits) && peer.is_some_and(|peer| peer.gid == ticket.from.gid)
         });
         let state = found.and_then(|id| self.links.rc.get(id)).map(|link| link.state);
         match (found, state) {
@@ -25,6 +26,11 @@ impl<D: Device> Core<D> {
                 if let Some(link) = self.links.rc.get_mut(id) {
                     link.state = LinkState::Leaving(Some(ticket));
                 }
+            }
+            // The peer gave up the end that it made; its answer, which is under way, means nothing.
+            (Some(id), Some(LinkState::Asking)) => {
+                self.link_failed(id, Some(Refusal::NoRoom), now);
+                self.links.control.answer(ticket, Answer::Closed, now);
             }
             // Nothing of ours is on it, and the answer to our own request ends it.
             _ => self.links.control.answer(ticket, Answer::Closed, now),

@@ -47,7 +47,7 @@ impl<D: Device> Core<D> {
         let end = self.link_end(link)?;
         let leased = matches!(purpose, Purpose::Leased(_));
         let request = Request::RcConnect { end, class, leased, record: self.record };
-        if !self.call(to, request, CallFor::Connect { link }, now) {
+        if !self.call(to, request, CallFor::Connect { link, qpn: end.qpn, to }, now) {
             self.drop_link(link, now);
             return None;
         }
@@ -147,28 +147,47 @@ impl<D: Device> Core<D> {
         Ok(())
     }
 
-    pub(super) fn link_answered(&mut self, id: u32, answer: Option<Answer>, now: Time) {
+    pub(super) fn link_answered(
+        &mut self,
+        id: u32,
+        qpn: u32,
+        to: ControlAddr,
+        answer: Option<Answer>,
+        now: Time,
+    ) {
         let Some(link) = self.links.rc.get(id) else {
+            // Nobody needs it any longer: the peer's end goes too.
+            if let Some(Answer::Accepted(end)) = answer {
+                let request = Request::RcClose { qpn: end.qpn, peer_qpn: qpn };
+                self.call(to, request, CallFor::Close { link: id }, now);
+            }
             return;
         };
-        let (peer, class) = (link.peer, link.class);
-        if let Some(Answer::Accepted(end)) = answer
-            && link.state == LinkState::Asking
-        {
-            if self.connect_link(id, end, QpState::Rts).is_ok() {
-                return self.link_ready(id, now);
+        match answer {
+            Some(Answer::Accepted(end)) if link.state == LinkState::Asking => {
+                if self.connect_link(id, end, QpState::Rts).is_ok() {
+                    self.link_ready(id, now);
+                } else {
+                    // The peer has an end that nobody will use.
+                    self.ask_close(id, now);
+                }
             }
-            // The peer has an end that nobody will use.
-            return self.ask_close(id, now);
+            Some(Answer::Refused(refusal)) => self.link_failed(id, Some(refusal), now),
+            _ => self.link_failed(id, None, now),
         }
-        let purpose = link.purpose;
+    }
+
+    /// A link that a peer was asked for does not come: it refused, or did not answer.
+    pub(super) fn link_failed(&mut self, id: u32, refusal: Option<Refusal>, now: Time) {
+        let Some(link) = self.links.rc.get(id) else { return };
+        let (peer, class, purpose) = (link.peer, link.class, link.purpose);
         self.stats.links_failed += 1;
         let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
-        let error = match answer {
+        let error = match refusal {
             // The peer's own request brings the link.
-            Some(Answer::Refused(Refusal::Crossed)) => return self.drop_link(id, now),
-            Some(Answer::Refused(Refusal::NoRoom)) => ConnectError::NoRcQp { gid },
-            _ => ConnectError::Unreachable { gid },
+            Some(Refusal::Crossed) => return self.drop_link(id, now),
+            Some(Refusal::NoRoom) => ConnectError::NoRcQp { gid },
+            Some(Refusal::Device) | None => ConnectError::Unreachable { gid },
         };
         match purpose {
             Purpose::Leased(Some(vqp)) => self.lease_ended(vqp, id, Err(error), now),

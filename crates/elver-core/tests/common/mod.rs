@@ -54,6 +54,8 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     start: Instant,
     added: u64,
+    /// Nanoseconds by which the nodes' clock is ahead of the real one.
+    pub ahead: u64,
 }
 
 /// A configuration that makes tests quick: few buffers, short retries and leases.
@@ -92,7 +94,7 @@ impl Cluster {
         config: &Config,
         change: impl Fn(&mut SoftConfig),
     ) -> Cluster {
-        let mut cluster = Cluster { nodes: Vec::new(), start: Instant::now(), added: 0 };
+        let mut cluster = Cluster { nodes: Vec::new(), start: Instant::now(), added: 0, ahead: 0 };
         for host in 1..=count {
             cluster.add_on(device(group, host, &change), host, config.clone());
         }
@@ -125,7 +127,7 @@ impl Cluster {
     }
 
     pub fn now(&self) -> Time {
-        Time(self.start.elapsed().as_nanos() as u64 + 1)
+        Time(self.start.elapsed().as_nanos() as u64 + self.ahead + 1)
     }
 
     /// Polls every node once and takes what there is for their clients.

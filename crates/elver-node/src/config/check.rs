@@ -132,7 +132,6 @@ impl Config {
                 hot_ops: self.transfer.hot_ops,
                 window_ns: self.transfer.window_ms * 1_000_000,
                 idle_ns: self.transfer.idle_ms.saturating_mul(1_000_000),
-                ..elver_core::Config::default().transfer
             },
             storm: elver_core::StormConfig {
                 lookups_max: self.storm.lookups_max,

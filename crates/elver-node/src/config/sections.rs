@@ -271,7 +271,13 @@ impl Default for MessagesConfig {
 
 impl Default for TransferConfig {
     fn default() -> TransferConfig {
-        TransferConfig { rc_qps_max: 32, leased_wrs_max: 1 << 17, hot_ops: 10_000, window_ms: 100, idle_ms: 1_000 }
+        TransferConfig {
+            rc_qps_max: 32,
+            leased_wrs_max: 1 << 17,
+            hot_ops: 10_000,
+            window_ms: 100,
+            idle_ms: 1_000,
+        }
     }
 }
 

@@ -23,10 +23,10 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use elver_core::{Completion, Core, Event};
+use elver_core::{Completion, Core, Event, VqpId};
 use elver_portal::{Answer, Layout, Listener, Scratch, Violation};
 use elver_soft::SoftDevice;
-use elver_verbs::Time;
+use elver_verbs::{Time, Wc};
 
 pub(crate) use counters::EngineCounters;
 pub(crate) use notice::{Inlet, Notice, Outlet, channel};
@@ -101,16 +101,7 @@ impl Engine {
             completion_slots: config.socket.completion_slots,
         };
         let sessions = Sessions::new(config.quota.clone(), most);
-        let none = Completion {
-            vqp: elver_core::VqpId(0),
-            source: None,
-            wc: translate::refused_wc(
-                0,
-                0,
-                elver_verbs::WcOpcode::Send,
-                &elver_verbs::PostError::UsesSrq,
-            ),
-        };
+        let none = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
         Ok(Engine {
             core,
             config,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use elver_core::{ClientLimits, Core, VqpId};
 use elver_portal::{
-    Answer, Command, Layout, Limits, Message, Received, Receives, RefusalCode, Request, Socket,
-    Violation, Welcome,
+    Answer, Command, Layout, Limits, Message, Received, Receives, RecvBatch, RefusalCode, Request,
+    SendBatch, Socket, Violation, Welcome,
 };
 use elver_soft::{ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
@@ -23,6 +23,9 @@ use super::translate::{self, Refused};
 const REQUESTS_MAX: usize = 64;
 /// Commands of a session whose answer is to come.
 const PENDING_MAX: u32 = 65_536;
+/// Bytes of the largest region that the node allocates: no machine has as many, and sums of them
+/// stay in range.
+const ALLOC_BYTES_MAX: u64 = 1 << 46;
 /// Processes beyond the number of sessions that may be about to say hello.
 const GREETINGS_MAX: usize = 64;
 /// Messages that are read from a session's socket at a look.
@@ -184,21 +187,7 @@ impl Engine {
             let Some(Receives { vqp, wrs }) = open.end.next_receives(scratch)? else { break };
             busy = true;
             counters.receives += wrs.len() as u64;
-            let mut refused = Vec::new();
-            wrs.with(|wrs| {
-                let mut rest = wrs;
-                while let Err((done, error)) = core.post_recv(open.client, VqpId(vqp), rest, now) {
-                    refused.push((rest[done].wr_id, error));
-                    rest = &rest[done + 1..];
-                    if rest.is_empty() {
-                        break;
-                    }
-                }
-            });
-            counters.posts_refused += refused.len() as u64;
-            for (wr_id, error) in refused {
-                open.refuse_wr(vqp, wr_id, WcOpcode::Recv, &error)?;
-            }
+            counters.posts_refused += open.post_receives(core, vqp, wrs, now)?;
         }
         let mut goodbye = None;
         for _ in 0..REQUESTS_MAX {
@@ -210,24 +199,7 @@ impl Engine {
             match request {
                 Request::Sends { vqp, wrs } => {
                     counters.sends += wrs.len() as u64;
-                    let mut refused = Vec::new();
-                    wrs.with(|wrs| {
-                        let mut rest = wrs;
-                        while let Err((done, error)) =
-                            core.post_send(open.client, VqpId(vqp), rest, now)
-                        {
-                            let wr = &rest[done];
-                            refused.push((wr.wr_id, translate::wc_opcode(&wr.op), error));
-                            rest = &rest[done + 1..];
-                            if rest.is_empty() {
-                                break;
-                            }
-                        }
-                    });
-                    counters.posts_refused += refused.len() as u64;
-                    for (wr_id, opcode, error) in refused {
-                        open.refuse_wr(vqp, wr_id, opcode, &error)?;
-                    }
+                    counters.posts_refused += open.post_sends(core, vqp, wrs, now)?;
                 }
                 Request::Command { request, command: Command::Goodbye } => {
                     goodbye = Some((open.client, request));
@@ -300,6 +272,50 @@ impl Engine {
 }
 
 impl Open {
+    /// Posts receives; returns how many were refused.
+    fn post_receives(
+        &mut self,
+        core: &mut Core<SoftDevice>,
+        vqp: u32,
+        wrs: &RecvBatch,
+        now: Time,
+    ) -> Result<u64, Violation> {
+        let mut refused = 0;
+        wrs.with(|mut rest| {
+            while !rest.is_empty()
+                && let Err((done, error)) = core.post_recv(self.client, VqpId(vqp), rest, now)
+            {
+                refused += 1;
+                self.refuse_wr(vqp, rest[done].wr_id, WcOpcode::Recv, &error)?;
+                rest = &rest[done + 1..];
+            }
+            Ok(refused)
+        })
+    }
+
+    /// Posts send WRs; returns how many were refused.
+    #[inline]
+    fn post_sends(
+        &mut self,
+        core: &mut Core<SoftDevice>,
+        vqp: u32,
+        wrs: &SendBatch,
+        now: Time,
+    ) -> Result<u64, Violation> {
+        let mut refused = 0;
+        wrs.with(|mut rest| {
+            while !rest.is_empty()
+                && let Err((done, error)) = core.post_send(self.client, VqpId(vqp), rest, now)
+            {
+                refused += 1;
+                let wr = &rest[done];
+                self.refuse_wr(vqp, wr.wr_id, translate::wc_opcode(&wr.op), &error)?;
+                rest = &rest[done + 1..];
+            }
+            Ok(refused)
+        })
+    }
+
     /// Completes a WR that was refused. It comes at once, ahead of what is still in flight.
     #[cold]
     fn refuse_wr(
@@ -389,6 +405,10 @@ impl Desk<'_> {
 
     fn alloc(&mut self, len: u64, addr: u64, access: AccessFlags, huge: bool) -> Outcome {
         self.fresh_request()?;
+        if len > ALLOC_BYTES_MAX {
+            let text = format!("{len} bytes in one region, and at most {ALLOC_BYTES_MAX} can be");
+            return Err(Refused::new(RefusalCode::OutOfRange, text));
+        }
         let (slot, serial, request) = (self.slot, self.serial, self.request);
         let order = Order { slot, serial, request, len, addr, access, huge };
         let usage = Usage::region(len);

@@ -125,7 +125,7 @@ impl Open {
             Usage { sessions: 1, vqps: self.vqps.len() as u32, ..Usage::default() },
             |sum, region| Usage {
                 mrs: sum.mrs + region.usage.mrs,
-                bytes: sum.bytes + region.usage.bytes,
+                bytes: sum.bytes.saturating_add(region.usage.bytes),
                 ..sum
             },
         )

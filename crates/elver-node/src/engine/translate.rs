@@ -5,7 +5,7 @@ use std::io;
 use elver_core::{ConnectError, CoreError};
 use elver_portal::{Refusal, RefusalCode};
 use elver_soft::SoftError;
-use elver_verbs::{PostError, SendOp, Wc, WcFlags, WcOpcode, WcStatus};
+use elver_verbs::{PostError, SendOp, Wc, WcOpcode, WcStatus};
 
 /// Why a command is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,17 +164,7 @@ pub(super) fn refused_wc(vqp: u32, wr_id: u64, opcode: WcOpcode, error: &PostErr
         PostError::State { .. } => WcStatus::WrFlushErr,
         _ => WcStatus::LocQpOpErr,
     };
-    Wc {
-        wr_id,
-        status,
-        opcode,
-        flags: WcFlags::empty(),
-        byte_len: 0,
-        imm_data: 0,
-        qp_num: vqp,
-        src_qp: 0,
-        vendor_err: 0,
-    }
+    Wc { wr_id, status, opcode, qp_num: vqp, ..Wc::default() }
 }
 
 pub(super) fn wc_opcode(op: &SendOp) -> WcOpcode {

@@ -176,8 +176,43 @@ impl SoftMemory {
         self.word(offset).map_err(no_atomics)
     }
 
-    /// Copies where one side at least is another process's, or else one is out of range, which
-    /// `error` says.
+    /// A copy that is no word. Not inlined, so that the copy of a word is; this one calls another
+    /// function anyhow.
+    #[inline(never)]
+    fn copy_bytes(
+        &self,
+        offset: u64,
+        src: &SoftMemory,
+        src_offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryError> {
+        let (Ok(to), Ok(from)) = (self.at(offset, len), src.at(src_offset, len)) else {
+            return self.copy_foreign(offset, src, src_offset, len);
+        };
+        // SAFETY: both ranges were checked; `ptr::copy` allows them to overlap.
+        unsafe { ptr::copy(from, to, len as usize) };
+        Ok(())
+    }
+
+    // What the three below are called for is another process's memory, or else out of range. They
+    // stand apart so that accesses to ordinary memory stay as short as they can be.
+
+    #[cold]
+    fn read_foreign(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        match self.foreign() {
+            Some(foreign) => foreign.read(offset, dst),
+            None => self.at(offset, dst.len() as u64).map(drop),
+        }
+    }
+
+    #[cold]
+    fn write_foreign(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        match self.foreign() {
+            Some(foreign) => foreign.write(offset, src),
+            None => self.at(offset, src.len() as u64).map(drop),
+        }
+    }
+
     #[cold]
     fn copy_foreign(
         &self,
@@ -185,7 +220,6 @@ impl SoftMemory {
         src: &SoftMemory,
         src_offset: u64,
         len: u64,
-        error: Result<*mut u8, MemoryError>,
     ) -> Result<(), MemoryError> {
         match (self.foreign(), src.foreign()) {
             (Some(to), Some(from)) => to.copy_from(offset, from, src_offset, len),
@@ -199,7 +233,7 @@ impl SoftMemory {
                 // SAFETY: `to` is valid for `len` bytes, which the kernel writes.
                 unsafe { from.read_into(src_offset, to, len as usize) }
             }
-            (None, None) => error.map(drop),
+            (None, None) => self.at(offset, len).and(src.at(src_offset, len)).map(drop),
         }
     }
 }
@@ -313,9 +347,8 @@ impl Memory for SoftMemory {
             dst.copy_from_slice(&word.load(Ordering::Acquire).to_ne_bytes());
             return Ok(());
         }
-        let at = match self.at(offset, dst.len() as u64) {
-            Ok(at) => at,
-            Err(error) => return self.foreign().ok_or(error)?.read(offset, dst),
+        let Ok(at) = self.at(offset, dst.len() as u64) else {
+            return self.read_foreign(offset, dst);
         };
         // SAFETY: `at` is valid for `dst.len()` bytes; `ptr::copy` lets the caller's slice be any
         // memory.
@@ -331,9 +364,8 @@ impl Memory for SoftMemory {
             word.store(u64::from_ne_bytes(bytes), Ordering::Release);
             return Ok(());
         }
-        let at = match self.at(offset, src.len() as u64) {
-            Ok(at) => at,
-            Err(error) => return self.foreign().ok_or(error)?.write(offset, src),
+        let Ok(at) = self.at(offset, src.len() as u64) else {
+            return self.write_foreign(offset, src);
         };
         // SAFETY: `at` is valid for `src.len()` bytes; `ptr::copy` lets the caller's slice be any
         // memory.
@@ -355,13 +387,7 @@ impl Memory for SoftMemory {
             to.store(from.load(Ordering::Acquire), Ordering::Release);
             return Ok(());
         }
-        let (to, from) = match (self.at(offset, len), src.at(src_offset, len)) {
-            (Ok(to), Ok(from)) => (to, from),
-            (to, from) => return self.copy_foreign(offset, src, src_offset, len, to.and(from)),
-        };
-        // SAFETY: both ranges were checked; `ptr::copy` allows them to overlap.
-        unsafe { ptr::copy(from, to, len as usize) };
-        Ok(())
+        self.copy_bytes(offset, src, src_offset, len)
     }
 
     fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, MemoryError> {

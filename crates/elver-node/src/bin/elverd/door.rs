@@ -114,7 +114,14 @@ fn directory_for_all(directory: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     }
     let metadata = fs::metadata(directory)?;
-    let ours = metadata.uid() == rustix::process::geteuid().as_raw();
+    let (owner, mode) = (metadata.uid(), metadata.mode());
+    let ours = owner == rustix::process::geteuid().as_raw();
+    // Others may write where only the owner of a file removes it, as in /tmp.
+    if !(ours || owner == 0) || mode & 0o022 != 0 && mode & 0o1000 == 0 {
+        let what = "others could put another socket in its place; \
+                    choose a directory that only this user or root may write";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
     // The counters of a device, which root's processes publish there, make it for root alone.
     if ours && directory == Path::new("/run/elver") && metadata.mode() & 0o055 != 0o055 {
         fs::set_permissions(directory, Permissions::from_mode(0o755))?;
