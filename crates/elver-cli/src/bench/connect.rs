@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use elver::{Session, VqpOptions};
 use elver_core::{ConnectOptions, Policy, Via, VqpId, VqpInit};
 use elver_node::config::Config;
 use elver_verbs::{Gid, Payload, SendFlags, SendOp, SendWr};
@@ -11,6 +12,7 @@ use serde_json::json;
 
 use crate::bench::args::{ConnectArgs, Stage};
 use crate::bench::contract::{self, Figures};
+use crate::bench::host::{self, Client, Host};
 use crate::bench::machine::line_round_trip_ns;
 use crate::bench::node::{self, Far, Node};
 use crate::bench::rows::{Figure, Row, Target};
@@ -20,14 +22,17 @@ use crate::exit::Failure;
 
 /// Any port: no message is sent.
 const PORT: u16 = 7;
+/// Fresh processes for each round of a first connect.
+const FIRSTS: u32 = 20;
 /// A connect, or a READ, that takes longer has failed.
 const STALL: Duration = Duration::from_secs(10);
 
-/// A way to connect through a node, and what it must be connected by.
+/// A way to connect through a node.
 struct Way {
     name: &'static str,
     options: ConnectOptions,
     to: To,
+    /// By what it must be connected.
     via: &'static [Via],
 }
 
@@ -38,6 +43,30 @@ enum To {
     Meta,
     /// A node whose metadata is all that is needed of it.
     Idle,
+}
+
+impl Way {
+    /// Whether it supposes that the node knows the peer.
+    fn is_cached(&self) -> bool {
+        !self.options.uncached && self.options.policy == Policy::Shared
+    }
+
+    /// Whether it was connected by what it should be.
+    fn check(&self, via: Via) -> Result<()> {
+        ensure!(self.via.contains(&via), "{} connected by {via:?}", self.name);
+        Ok(())
+    }
+
+    /// The options as the client library has them.
+    fn options_of_a_process(&self) -> elver::ConnectOptions {
+        let policy = match self.options.policy {
+            Policy::Shared => elver::Policy::Shared,
+            Policy::Lite => elver::Policy::Lite,
+            Policy::RpcMeta => elver::Policy::RpcMeta,
+            Policy::Leased => elver::Policy::Leased,
+        };
+        elver::ConnectOptions { policy, uncached: self.options.uncached }
+    }
 }
 
 const fn options(policy: Policy, uncached: bool) -> ConnectOptions {
@@ -156,32 +185,86 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Every row once.
 fn round(stage: Stage, args: &ConnectArgs, table: &mut Table) -> Result<(), Failure> {
     let duration = Duration::from_secs_f64(args.round.duration);
     for &clients in args.clients.iter().filter(|_| args.wants("tcp")) {
         table.push("tcp", clients, &tcp::connects(stage.pair(), clients, duration)?);
     }
-    let (read, samples) = node::run(
-        stage.pair(),
-        &Config::default(),
-        |_| Ok(()),
-        |_, ()| Ok(()),
-        |node, far| {
-            let read = read_8b(node, far, duration)?;
-            let mut samples = Vec::new();
-            for way in WAYS.iter().filter(|way| args.wants(way.name)) {
-                for &clients in &args.clients {
-                    samples.push((way.name, clients, connects(node, far, way, clients, duration)?));
-                }
-            }
-            Ok((read, samples))
-        },
-    )?;
+    let (read, samples) = match stage {
+        Stage::Host => {
+            let host = Host::start(true)?;
+            host.client.run(|session, known| through_a_daemon(session, known, args, duration))?
+        }
+        Stage::Netns | Stage::Loopback => node::run(
+            stage.pair(),
+            &Config::default(),
+            |_| Ok(()),
+            |_, ()| Ok(()),
+            |node, far| between_nodes(node, far, args, duration),
+        )?,
+    };
     table.read.push(read.us(50.0));
     for (name, clients, sample) in samples {
         table.push(name, clients, &sample);
     }
+    // Processes have a daemon, wherever else the ends stand.
+    for (name, spins) in [("first-connect", true), ("first-connect-asleep", false)] {
+        if args.wants(name) {
+            table.push(name, 1, &Host::start(spins)?.firsts(FIRSTS)?);
+        }
+    }
     Ok(())
+}
+
+type Samples = (Sample, Vec<(&'static str, u32, Sample)>);
+
+fn between_nodes(
+    node: &mut Node,
+    far: &Far,
+    args: &ConnectArgs,
+    duration: Duration,
+) -> Result<Samples> {
+    let read = read_8b(node, far, duration)?;
+    let mut samples = Vec::new();
+    for way in WAYS.iter().filter(|way| args.wants(way.name)) {
+        for &clients in &args.clients {
+            samples.push((way.name, clients, connects(node, far, way, clients, duration)?));
+        }
+    }
+    Ok((read, samples))
+}
+
+/// The same by a process of one daemon: what needs an answer is asked of the daemon's own node.
+fn through_a_daemon(
+    session: &Session,
+    known: &Client,
+    args: &ConnectArgs,
+    duration: Duration,
+) -> Result<Samples> {
+    let (vqp, near, _) = host::ready(session, &known.to, 8, 1)?;
+    let op = SendOp::Read(known.to.remote(0));
+    let read = host::post_and_poll(&vqp, &near, op, 8, (1, 1), duration)?;
+    let mut samples = Vec::new();
+    for way in WAYS.iter().filter(|way| args.wants(way.name)) {
+        // The idle node, as every node, has an RC QP to the meta server, which is this one: what
+        // wants one finds it there, and its own node is known without one.
+        let gid = match way.name {
+            "vqp-uncached" | "vqp-rc" => known.idle,
+            _ => known.to.gid(),
+        };
+        let options = way.options_of_a_process();
+        let check = |via| way.check(via);
+        if way.is_cached() {
+            session.create_vqp(VqpOptions::default())?.qconnect(gid, PORT)?;
+        }
+        for &clients in &args.clients {
+            let sample = host::connects(session, gid, PORT, options, clients, duration, check)
+                .with_context(|| way.name)?;
+            samples.push((way.name, clients, sample));
+        }
+    }
+    Ok((read, samples))
 }
 
 /// READs of 8 bytes through a VQP to the meta server, one at a time.
@@ -214,7 +297,7 @@ fn read_8b(node: &mut Node, far: &Far, duration: Duration) -> Result<Sample> {
     Ok(sample)
 }
 
-/// VQPs from their creation to their connection, `clients` of them under way at any time.
+/// Connects of new VQPs, `clients` of them under way at any time.
 fn connects(
     node: &mut Node,
     far: &Far,
@@ -230,8 +313,8 @@ fn connects(
     let mut last = Instant::now();
     while clock.goes_on(&mut sample) {
         while under_way.len() < clients as usize {
-            let since = Instant::now();
             let vqp = node.vqp(VqpInit::default())?;
+            let since = Instant::now();
             let begun = node.begin_connect(vqp, gid, PORT, way.options)?;
             let Some(via) = begun else {
                 under_way.insert(vqp, since);
@@ -270,7 +353,7 @@ fn connects(
 
 /// What the way supposes: metadata in the cache, or an RC QP.
 fn warm_up(node: &mut Node, gid: Gid, way: &Way) -> Result<()> {
-    if way.options.uncached || way.options.policy != Policy::Shared {
+    if !way.is_cached() {
         return Ok(());
     }
     let start = Instant::now();
@@ -288,18 +371,36 @@ fn warm_up(node: &mut Node, gid: Gid, way: &Way) -> Result<()> {
 
 /// A connect has ended: by what it should, and its VQP goes.
 fn finish(node: &mut Node, way: &Way, vqp: VqpId, via: Via) -> Result<()> {
-    ensure!(way.via.contains(&via), "{} connected by {via:?}", way.name);
+    way.check(via)?;
     node.destroy(vqp)
 }
 
 fn claims(table: &Table, stage: Stage) -> Vec<Row> {
-    let mut claims = Vec::new();
+    let (mut bounds, mut claims) = (Vec::new(), Vec::new());
     let mut claim = |name: &str, over: (&'static str, Option<Figure>), target| {
         let (Some(ours), (under, Some(baseline))) = (table.p50(name), over) else { return };
         let name = format!("{name} / {under}");
         claims.push(Row { name, unit: "µs", ours, baseline: Some((under, baseline)), target });
     };
     let read = || ("8 B READ", Some(table.read.clone()));
+    let mut within = |name: &str, most| {
+        let Some(ours) = table.p50(name) else { return };
+        let (name, target) = (format!("{name} p50"), Target::AtMost(most));
+        bounds.push(Row { name, unit: "µs", ours, baseline: None, target });
+    };
+    within("first-connect", 60.0);
+    within("first-connect-asleep", 250.0);
+    if stage == Stage::Host {
+        within("vqp-dccache", 1.0);
+        within("vqp-rc", 1.0);
+        bounds.push(Row {
+            name: "8 B READ p50".into(),
+            unit: "µs",
+            ours: table.read.clone(),
+            baseline: None,
+            target: Target::AtMost(1.5),
+        });
+    }
     claim("vqp-uncached", read(), Target::AtMost(1.6));
     if stage == Stage::Netns {
         claim("vqp-dccache", read(), Target::AtMost(0.1));
@@ -312,5 +413,7 @@ fn claims(table: &Table, stage: Stage) -> Vec<Row> {
     }
     claim("rpc-meta", ("vqp-uncached", table.p50("vqp-uncached")), Target::None);
     claim("tcp", ("vqp-uncached", table.p50("vqp-uncached")), Target::None);
-    claims
+    claim("tcp", ("first-connect", table.p50("first-connect")), Target::None);
+    bounds.extend(claims);
+    bounds
 }

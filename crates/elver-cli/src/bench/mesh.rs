@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use elver_core::{ConnectOptions, Policy, VqpInit};
+use elver_core::{ConnectOptions, Policy, VqpId, VqpInit};
 use elver_node::config::Config;
 use serde_json::json;
 
@@ -26,6 +26,9 @@ use crate::pair;
 const PORT: u16 = 7;
 /// A mesh that takes longer has failed.
 const STALL: Duration = Duration::from_secs(20);
+
+/// Depth of a VQP: thousands of the rivals' QPs stand at once.
+const DEPTH: u32 = 16;
 
 /// A way to connect the workers.
 struct Way {
@@ -119,17 +122,15 @@ fn mesh_end(
     meet: &Meet,
 ) -> Result<Duration> {
     let own = node.gid();
+    // They stand before, as in `bench connect`: a connect makes what it needs beyond them.
+    let init = VqpInit { max_send_wr: DEPTH, ..VqpInit::default() };
+    let vqps: Vec<VqpId> = targets.iter().map(|_| node.vqp(init)).collect::<Result<_>>()?;
     meet.wait()?;
     let start = Instant::now();
     let mut pending = 0usize;
-    for target in targets {
+    for (vqp, target) in vqps.into_iter().zip(targets) {
         let gid = if *target == Target::Own { own } else { peer };
-        let vqp = node.vqp(VqpInit::default())?;
         pending += usize::from(node.begin_connect(vqp, gid, PORT, way.options)?.is_none());
-        while let Some((_, result)) = node.next_connected() {
-            result?;
-            pending -= 1;
-        }
     }
     let mut took = None;
     loop {

@@ -8,16 +8,19 @@ mod contract;
 mod data;
 mod factors;
 pub(crate) mod figure_args;
+mod host;
 mod machine;
 mod meet;
 mod memory;
 mod mesh;
 mod node;
 mod pool;
+mod qos;
 mod rnic;
 mod rows;
-mod sample;
-mod tcp;
+pub(crate) mod sample;
+mod storm;
+pub(crate) mod tcp;
 mod virtual_nodes;
 mod vqp_load;
 mod zero_copy;
@@ -36,5 +39,7 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Factors(args) => factors::run(args),
         Bench::Pool(args) => pool::run(args),
         Bench::Memory(args) => memory::run(args),
+        Bench::Storm(args) => storm::run(args),
+        Bench::Qos(args) => qos::run(args),
     }
 }

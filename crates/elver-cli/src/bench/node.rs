@@ -8,7 +8,6 @@ use anyhow::{Result, anyhow, bail};
 use elver_core::{ClientId, ClientLimits, Completion, ConnectOptions, Event, Via, VqpId, VqpInit};
 use elver_node::config::Config;
 use elver_node::now;
-use elver_soft::SoftMemory;
 use elver_verbs::{
     AccessFlags, Device, Gid, MrInfo, RecvWr, RemoteAddr, SendWr, Sge, Wc, WcStatus,
 };
@@ -38,19 +37,16 @@ pub(crate) struct Node {
     client: ClientId,
 }
 
-/// Memory of a node's.
-pub(crate) struct Region {
-    pub(crate) memory: SoftMemory,
-    info: MrInfo,
-}
+/// Memory of a node's, which lasts as long as the node.
+pub(crate) struct Region(MrInfo);
 
 impl Region {
     pub(crate) fn sge(&self, length: u32) -> Sge {
-        Sge { addr: self.info.addr, length, lkey: self.info.lkey }
+        Sge { addr: self.0.addr, length, lkey: self.0.lkey }
     }
 
     pub(crate) fn remote(&self) -> RemoteAddr {
-        RemoteAddr { addr: self.info.addr, rkey: self.info.rkey }
+        RemoteAddr { addr: self.0.addr, rkey: self.0.rkey }
     }
 }
 
@@ -104,10 +100,16 @@ impl Node {
         self.node.poll();
     }
 
+    /// Look-ups and handshakes that go on side by side at most.
+    pub(crate) fn handshakes_at_once(&mut self) -> usize {
+        let storm = &self.node.core().config().storm;
+        storm.lookups_max.max(storm.handshakes_max) as usize
+    }
+
     pub(crate) fn region(&mut self, len: u64) -> Result<Region> {
         let memory = self.node.core().device().alloc_memory(len)?;
-        let info = self.node.core().reg_mr(self.client, memory.clone(), None, ALL)?;
-        Ok(Region { memory, info })
+        let info = self.node.core().reg_mr(self.client, memory, None, ALL)?;
+        Ok(Region(info))
     }
 
     pub(crate) fn vqp(&mut self, init: VqpInit) -> Result<VqpId> {

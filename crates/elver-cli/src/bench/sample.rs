@@ -36,6 +36,12 @@ impl Sample {
         self.latency.saturating_record(latency.as_nanos() as u64);
     }
 
+    /// Records one that stands alone: the times of all together are the time of the measurement.
+    pub(crate) fn add(&mut self, latency: Duration) {
+        self.record(latency);
+        self.seconds += latency.as_secs_f64();
+    }
+
     /// A percentile in microseconds; not a number if nothing was recorded.
     pub(crate) fn us(&self, percentile: f64) -> f64 {
         if self.latency.is_empty() {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,7 +19,7 @@ use crate::cli::Placement;
 use crate::exit::Failure;
 use crate::pair::{self, End};
 
-const PORT: u16 = 18_518;
+pub(crate) const PORT: u16 = 18_518;
 /// Bytes of the echo.
 const ECHO: usize = 8;
 /// How long one end waits for the other.
@@ -51,7 +52,8 @@ pub(crate) fn connects(
     Ok(sample)
 }
 
-fn ask(server: SocketAddr, clients: u32, duration: Duration) -> Result<Sample> {
+/// Connects of this thread's host to a server on another.
+pub(crate) fn ask(server: SocketAddr, clients: u32, duration: Duration) -> Result<Sample> {
     let mut sample = Sample::new()?;
     let mut flights: Vec<Flight> =
         (0..clients).map(|_| Flight::begin(server)).collect::<Result<_>>()?;
@@ -66,6 +68,15 @@ fn ask(server: SocketAddr, clients: u32, duration: Duration) -> Result<Sample> {
     }
     clock.finish(&mut sample);
     Ok(sample)
+}
+
+/// Answers on a socket that listens on another host, until `stop`.
+pub(crate) fn serve_until(listener: &TcpListener, stop: &AtomicBool) -> Result<()> {
+    let mut waiting = VecDeque::new();
+    while !stop.load(Ordering::Relaxed) {
+        serve(listener, &mut waiting, &mut drop)?;
+    }
+    Ok(())
 }
 
 /// One end's part of a full mesh: opens `targets`, each to the own end or to the peer's, and serves
@@ -109,7 +120,7 @@ pub(crate) fn mesh_end(end: End, targets: &[Target], meet: &Meet) -> Result<Dura
     }
 }
 
-fn listen(at: SocketAddr) -> Result<TcpListener> {
+pub(crate) fn listen(at: SocketAddr) -> Result<TcpListener> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;

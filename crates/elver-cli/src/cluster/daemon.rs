@@ -93,10 +93,6 @@ impl Daemon {
         Ok(Daemon { name: spec.name, child, ended, notify, log })
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Waits until it says that it is ready.
     pub(crate) fn wait_ready(&mut self, at_most: Duration) -> Result<()> {
         let end = Instant::now() + at_most;

@@ -10,17 +10,18 @@ mod scratch;
 mod signals;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
-pub(crate) use daemon::find_elverd;
+pub(crate) use daemon::die_with_parent;
 
-use crate::cluster::daemon::Daemon;
+use crate::cluster::daemon::{Daemon, find_elverd};
 use crate::cluster::host::{Host, Hub};
 use crate::cluster::scratch::Scratch;
 use crate::exit::Failure;
+use crate::status;
 
 /// Port of the meta server's registry.
 const REGISTRY_PORT: u16 = 4_790;
@@ -113,7 +114,20 @@ impl Cluster {
         for node in &mut cluster.nodes[1..] {
             node.daemon.wait_ready(READY_WAIT)?;
         }
+        for (index, spec) in specs.iter().enumerate() {
+            cluster.wait_registered(index, spec.name)?;
+        }
         Ok(cluster)
+    }
+
+    /// Waits until the others can find a node: that needs a word with the registry.
+    fn wait_registered(&self, index: usize, name: &str) -> Result<()> {
+        let start = Instant::now();
+        while status::fetch(&self.socket(index))?.registered == 0 {
+            ensure!(start.elapsed() < READY_WAIT, "{name} was not registered in {READY_WAIT:?}");
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     fn configuration(&self, index: usize, address: IpAddr, spec: &NodeSpec) -> String {
@@ -136,19 +150,9 @@ impl Cluster {
         self.directory.path().join(format!("node{index}.sock"))
     }
 
-    /// A directory that goes with the cluster.
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
     /// A node's address, which is its GID too.
     pub(crate) fn address(&self, index: usize) -> IpAddr {
         self.nodes[index].address
-    }
-
-    /// Process id of a node.
-    pub(crate) fn pid(&self, index: usize) -> u32 {
-        self.nodes[index].daemon.pid()
     }
 
     /// Runs something on a node's host: what it starts and opens is there.
