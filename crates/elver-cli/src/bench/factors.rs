@@ -57,6 +57,9 @@ const FACTORS: [Factor; 7] = [
 /// Measures and prints.
 pub(crate) fn run(args: &FactorsArgs) -> Result<(), Failure> {
     let stage = Stage::chosen(args.placement);
+    if stage == Stage::Host {
+        return Err(Failure::unusable("bench factors needs two nodes: netns or loopback"));
+    }
     let before = line_round_trip_ns();
     let mut rows = FACTORS.map(|_| Figures::default());
     for _ in 0..args.round.rounds {

@@ -63,6 +63,9 @@ impl Way {
 /// Measures and prints.
 pub(crate) fn run(args: &ZeroCopyArgs) -> Result<(), Failure> {
     let stage = Stage::chosen(args.placement);
+    if stage == Stage::Host {
+        return Err(Failure::unusable("bench zero-copy needs two nodes: netns or loopback"));
+    }
     let before = line_round_trip_ns();
     let mut rows = [0, 1].map(|_| vec![Figures::default(); args.sizes.len()]);
     for _ in 0..args.round.rounds {
