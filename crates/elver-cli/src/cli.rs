@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use elver_soft::UDP_PORT;
 
 use crate::bench::args::{ConnectArgs, DataArgs, MeshArgs, QosArgs, StormArgs};
+use crate::bench::figure_args::{FactorsArgs, MemoryArgs, PoolArgs, ZeroCopyArgs};
 use crate::demo::DemoArgs;
 use crate::link::LinkArgs;
 use crate::status::StatusArgs;
@@ -510,6 +511,14 @@ pub(crate) enum Bench {
     Data(DataArgs),
     /// All connections among many workers, through VQPs and their rivals.
     Mesh(MeshArgs),
+    /// Messages that are copied, beside those that the receiver reads from where they lie.
+    ZeroCopy(ZeroCopyArgs),
+    /// What each part of the way adds to one 8-byte READ.
+    Factors(FactorsArgs),
+    /// READs to many nodes by the number of shared DC QPs, in virtual time.
+    Pool(PoolArgs),
+    /// Memory of connections by peers and by VQPs.
+    Memory(MemoryArgs),
     /// Many connects at once to one node.
     Storm(StormArgs),
     /// The high class of VQPs beside a flood of the low class.

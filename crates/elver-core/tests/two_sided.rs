@@ -273,8 +273,8 @@ fn long_messages_are_read_into_the_receive_in_order_with_short_ones() {
     assert_eq!(cluster.take_one(1).wc.wr_id, 3);
     assert_eq!(far.bytes(500_000, 300_000), pattern(301_000)[1000..]);
     // One too long for its receive is not read.
-    cluster.recv(2, pair.server, 13, &[far.sge(0, 9_999)]);
-    cluster.post(1, pair.client, &[wr(4, SendOp::Send, &[near.sge(0, 10_000)])]);
+    cluster.recv(2, pair.server, 13, &[far.sge(0, 19_999)]);
+    cluster.post(1, pair.client, &[wr(4, SendOp::Send, &[near.sge(0, 20_000)])]);
     assert_eq!(cluster.take_one(2).wc.status, WcStatus::LocLenErr);
     let gid = pair.cluster.nodes[2].core.gid();
     assert_eq!(pair.failure(), ConnectError::ReceiveUnfit { gid });

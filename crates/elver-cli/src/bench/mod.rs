@@ -6,18 +6,24 @@ mod baseline;
 mod connect;
 mod contract;
 mod data;
+mod factors;
+pub(crate) mod figure_args;
 mod host;
 mod machine;
 mod meet;
+mod memory;
 mod mesh;
 mod node;
+mod pool;
 mod qos;
 mod rnic;
 mod rows;
 pub(crate) mod sample;
 mod storm;
 pub(crate) mod tcp;
+mod virtual_nodes;
 mod vqp_load;
+mod zero_copy;
 
 use crate::cli::Bench;
 use crate::exit::Failure;
@@ -29,6 +35,10 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Connect(args) => connect::run(args),
         Bench::Data(args) => data::run(args),
         Bench::Mesh(args) => mesh::run(args),
+        Bench::ZeroCopy(args) => zero_copy::run(args),
+        Bench::Factors(args) => factors::run(args),
+        Bench::Pool(args) => pool::run(args),
+        Bench::Memory(args) => memory::run(args),
         Bench::Storm(args) => storm::run(args),
         Bench::Qos(args) => qos::run(args),
     }

@@ -33,6 +33,11 @@ impl Figure {
         format!("{:.3} [{:.3} … {:.3}]", self.median(), self.min(), self.max())
     }
 
+    /// The least and the most.
+    pub(crate) fn spread(&self) -> [f64; 2] {
+        [self.min(), self.max()]
+    }
+
     fn as_json(&self) -> Value {
         json!({"median": self.median(), "min": self.min(), "max": self.max()})
     }

@@ -39,7 +39,7 @@ impl Config {
             (
                 "messages.recv_buffer_bytes",
                 u64::from(self.messages.recv_buffer_bytes),
-                RECV_BUFFER_BYTES_MIN..=1 << 20,
+                RECV_BUFFER_BYTES_MIN..=1 << 24,
             ),
             (
                 "messages.eager_bytes_max",

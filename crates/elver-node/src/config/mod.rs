@@ -151,7 +151,7 @@ mod tests {
             ("[socket]\ncommand_slots = 100", "socket.command_slots"),
             ("[pool]\ndc_qps = 0", "pool.dc_qps"),
             ("[qos]\nhigh_dc_qps = 8", "qos.high_dc_qps"),
-            ("[messages]\neager_bytes_max = 5000", "messages.eager_bytes_max"),
+            ("[messages]\neager_bytes_max = 16500", "messages.eager_bytes_max"),
             ("[meta]\nlisten = \"here\"", "meta.listen"),
             ("[meta]\nservers = [\"10.0.0.1\"]", "meta.servers"),
             ("[meta]\nttl_ms = 0", "meta.ttl_ms"),

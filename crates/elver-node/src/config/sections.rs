@@ -261,8 +261,8 @@ impl Default for MessagesConfig {
     fn default() -> MessagesConfig {
         MessagesConfig {
             recv_buffers: 512,
-            recv_buffer_bytes: 4_096,
-            eager_bytes_max: 3_072,
+            recv_buffer_bytes: 16_640,
+            eager_bytes_max: 16_384,
             backlog: 1_024,
             backlog_bytes: 1 << 20,
         }

@@ -1,0 +1,284 @@
+//! `elver bench factors`: what each part of the way adds to a READ of 8 bytes (KRCORE, figure 12a).
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use elver::{EmbeddedNode, Session, SessionOptions, VqpOptions};
+use elver_core::{ClientLimits, ConnectOptions, Via, VqpInit};
+use elver_node::config::Config;
+use elver_node::now;
+use elver_soft::UDP_PORT;
+use elver_verbs::{
+    AccessFlags, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Wc, WcStatus,
+};
+use serde_json::json;
+
+use crate::bench::args::{DataOp, Stage};
+use crate::bench::contract::{self, Figures};
+use crate::bench::figure_args::FactorsArgs;
+use crate::bench::machine::line_round_trip_ns;
+use crate::bench::node;
+use crate::bench::sample::{Clock, Sample};
+use crate::bench::vqp_load::{self, VqpLoad};
+use crate::cli::{DeviceArgs, IdleMode, Mode, Op, Transport};
+use crate::exit::Failure;
+use crate::pair::pin;
+use crate::perf::{self, Load};
+
+const BYTES: u32 = 8;
+const PORT: u16 = 9;
+/// Regions that are read for the first time, in a round; a client may have 1,024.
+const REGIONS: usize = 1_000;
+const REGION: u64 = 4_096;
+/// The node whose processes are on its own host.
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 77, 0, 1));
+const STALL: Duration = Duration::from_secs(10);
+const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_READ);
+
+/// A row: its name, what it is compared with, and how it is measured.
+struct Factor {
+    name: &'static str,
+    beside: Option<&'static str>,
+    measure: fn(Stage, f64) -> Result<Sample, Failure>,
+}
+
+const FACTORS: [Factor; 7] = [
+    Factor { name: "raw-rc", beside: None, measure: raw_rc },
+    Factor { name: "vqp-rc", beside: Some("raw-rc"), measure: vqp_rc },
+    Factor { name: "vqp-dc", beside: Some("vqp-rc"), measure: vqp_dc },
+    Factor { name: "mr-miss", beside: Some("vqp-dc"), measure: mr_miss },
+    Factor { name: "embedded-host", beside: None, measure: embedded_host },
+    Factor { name: "portal-inline", beside: Some("embedded-host"), measure: portal_inline },
+    Factor { name: "portal-host", beside: Some("portal-inline"), measure: portal_host },
+];
+
+/// Measures and prints.
+pub(crate) fn run(args: &FactorsArgs) -> Result<(), Failure> {
+    let stage = Stage::chosen(args.placement);
+    if stage == Stage::Host {
+        return Err(Failure::unusable("bench factors needs two nodes: netns or loopback"));
+    }
+    let before = line_round_trip_ns();
+    let mut rows = FACTORS.map(|_| Figures::default());
+    for _ in 0..args.round.rounds {
+        for (factor, row) in FACTORS.iter().zip(&mut rows) {
+            row.push(&(factor.measure)(stage, args.round.duration)?);
+        }
+    }
+    let after = line_round_trip_ns();
+    // What a row has beyond the one that it is compared with.
+    let adds = |factor: &Factor, row: &Figures| {
+        let beside = FACTORS.iter().position(|other| Some(other.name) == factor.beside)?;
+        Some(row.p50_us.median() - rows[beside].p50_us.median())
+    };
+    let table = FACTORS.iter().zip(&rows).map(|(factor, row)| (factor, row, adds(factor, row)));
+    if args.round.json {
+        let rows = table.map(|(factor, row, adds)| {
+            json!({
+                "name": factor.name,
+                "p50_us": contract::us(row.p50_us.median()),
+                "p99_us": contract::us(row.p99_us.median()),
+                "spread_us": row.p50_us.spread(),
+                "beside": factor.beside,
+                "adds_us": adds.map(contract::us),
+            })
+        });
+        println!(
+            "{}",
+            json!({
+                "bench": "factors",
+                "placement": stage.name(),
+                "rows": rows.collect::<Vec<_>>(),
+                "rounds": args.round.rounds,
+                "line_round_trip_ns": contract::machine_as_json(before, after),
+            })
+        );
+        return Ok(());
+    }
+    contract::print_machine(args.round.rounds, stage, before, after);
+    println!("\n{:<16} {:>34} {:>10}   adds", "READ of 8 B", "p50 µs [min … max]", "p99 µs");
+    for (factor, row, adds) in table {
+        let adds = match (adds, factor.beside) {
+            (Some(adds), Some(beside)) => format!("{adds:+.3} µs to {beside}"),
+            _ => String::new(),
+        };
+        let (text, p99) = (row.p50_us.text(), row.p99_us.median());
+        println!("{:<16} {text:>34} {p99:>10.3}   {adds}", factor.name);
+    }
+    Ok(())
+}
+
+fn raw_rc(stage: Stage, seconds: f64) -> Result<Sample, Failure> {
+    let load = Load {
+        op: Op::Read,
+        transport: Transport::Rc,
+        size: BYTES,
+        mode: Mode::Sync,
+        depth: 1,
+        batch: 1,
+        duration: seconds,
+        mtu: None,
+    };
+    let device =
+        DeviceArgs { idle: IdleMode::Spin, no_offload: false, loss: 0.0, udp_port: UDP_PORT };
+    Ok(Sample::from(perf::measure_pair(&load, stage.pair(), &device, None)?))
+}
+
+fn vqp_rc(stage: Stage, seconds: f64) -> Result<Sample, Failure> {
+    vqp(stage, seconds, &Config::default(), true)
+}
+
+fn vqp_dc(stage: Stage, seconds: f64) -> Result<Sample, Failure> {
+    vqp(stage, seconds, &over_dc(), false)
+}
+
+fn vqp(stage: Stage, seconds: f64, config: &Config, rc: bool) -> Result<Sample, Failure> {
+    let duration = Duration::from_secs_f64(seconds);
+    let load = VqpLoad { op: DataOp::Read, size: BYTES, depth: 1, batch: 1, duration };
+    vqp_load::measure(stage.pair(), config, &load, rc, |via| {
+        ensure!((via == Via::Rc) == rc, "the VQP is backed by {via:?}");
+        Ok(())
+    })
+}
+
+/// A node whose VQPs are backed by DC QPs alone.
+fn over_dc() -> Config {
+    let mut config = Config::default();
+    config.transfer.rc_qps_max = 0;
+    config
+}
+
+/// READs of regions that were not read before.
+fn mr_miss(stage: Stage, _seconds: f64) -> Result<Sample, Failure> {
+    let regions = OnceLock::new();
+    node::run(
+        stage.pair(),
+        &over_dc(),
+        |node| {
+            let made: Vec<_> = (0..REGIONS).map(|_| node.region(REGION)).collect::<Result<_>>()?;
+            let _ = regions.set(made.iter().map(node::Region::remote).collect::<Vec<_>>());
+            Ok(made)
+        },
+        |_, _| Ok(()),
+        |node, far| {
+            let vqp = node.vqp(VqpInit::default())?;
+            node.connect(vqp, far.meta, PORT, ConnectOptions::default())?;
+            let own = node.region(REGION)?;
+            let sges = [own.sge(BYTES)];
+            let mut sample = Sample::new()?;
+            let remotes = regions.get().ok_or_else(|| anyhow!("the far end said nothing"))?;
+            for remote in remotes {
+                let start = Instant::now();
+                node.post(vqp, &[read(&sges, *remote)])?;
+                let mut completions = node::blank::<1>();
+                while node.take(&mut completions) == 0 {
+                    ensure!(start.elapsed() < STALL, "a READ did not complete");
+                }
+                node::succeeded(&completions[0])?;
+                sample.record(start.elapsed());
+            }
+            Ok(sample)
+        },
+    )
+}
+
+fn read(sges: &[Sge], from: RemoteAddr) -> SendWr<'_> {
+    let (op, flags) = (SendOp::Read(from), SendFlags::SIGNALED);
+    SendWr { wr_id: 0, op, flags, payload: Payload::Sges(sges), dest: None }
+}
+
+/// A node that serves its own host.
+fn host_node() -> Result<elver_node::Node> {
+    let mut config = Config::default();
+    config.node.address = HOST;
+    Ok(elver_node::Node::embedded(config)?)
+}
+
+/// On a thread of its own, which is pinned to the first core.
+fn apart(job: impl FnOnce() -> Result<Sample> + Send) -> Result<Sample, Failure> {
+    let pinned = || {
+        pin(0);
+        job()
+    };
+    let joined = std::thread::scope(|scope| scope.spawn(pinned).join());
+    Ok(joined.map_err(|_| anyhow!("a thread panicked"))??)
+}
+
+/// The core is called by the process that owns the node.
+fn embedded_host(_stage: Stage, seconds: f64) -> Result<Sample, Failure> {
+    apart(|| {
+        let mut node = host_node()?;
+        let core = node.core();
+        let client = core.client_open(ClientLimits::default())?;
+        let memory = core.device().alloc_memory(REGION)?;
+        let mr = core.reg_mr(client, memory, None, ACCESS)?;
+        let vqp = core.vqp_create(client, VqpInit::default())?;
+        let gid = core.gid();
+        let via = core.qconnect(client, vqp, gid, PORT, ConnectOptions::default(), 0, now())?;
+        ensure!(via.is_some(), "a node's own record was not at hand");
+        let sges = [Sge { addr: mr.addr, length: BYTES, lkey: mr.lkey }];
+        let remote = RemoteAddr { addr: mr.addr, rkey: mr.rkey };
+        let mut sample = Sample::new()?;
+        let mut clock = Clock::new(Duration::from_secs_f64(seconds));
+        while clock.goes_on(&mut sample) {
+            let start = Instant::now();
+            let posted = node.core().post_send(client, vqp, &[read(&sges, remote)], now());
+            posted.map_err(|(_, error)| error)?;
+            let mut completions = node::blank::<1>();
+            while node.core().poll_completions(client, &mut completions) == 0 {
+                node.poll();
+                ensure!(start.elapsed() < STALL, "a READ did not complete");
+            }
+            node::succeeded(&completions[0])?;
+            sample.record(start.elapsed());
+        }
+        clock.finish(&mut sample);
+        Ok(sample)
+    })
+}
+
+/// Through the rings of a session, the node driven by the thread that waits.
+fn portal_inline(_stage: Stage, seconds: f64) -> Result<Sample, Failure> {
+    apart(|| {
+        let node = EmbeddedNode::new(host_node()?);
+        through_a_session(&node.session(SessionOptions::default())?, seconds)
+    })
+}
+
+/// Through the rings of a session, the node on a thread and a core of its own.
+fn portal_host(_stage: Stage, seconds: f64) -> Result<Sample, Failure> {
+    apart(|| {
+        // The node's thread stays where the one that makes it stands.
+        pin(1);
+        let node = host_node()?.spawn()?;
+        pin(0);
+        let session = Session::over(node.connect()?, SessionOptions::default())?;
+        let sample = through_a_session(&session, seconds)?;
+        session.close()?;
+        node.stop()?;
+        Ok(sample)
+    })
+}
+
+fn through_a_session(session: &Session, seconds: f64) -> Result<Sample> {
+    let mr = session.alloc(REGION, ACCESS)?;
+    let vqp = session.create_vqp(VqpOptions::default())?;
+    vqp.qconnect(session.gid(), PORT)?;
+    let (sges, remote) = ([mr.sge(0, BYTES)], mr.remote(0));
+    let mut sample = Sample::new()?;
+    let mut clock = Clock::new(Duration::from_secs_f64(seconds));
+    while clock.goes_on(&mut sample) {
+        let start = Instant::now();
+        vqp.post_send(&[read(&sges, remote)]).map_err(|(_, error)| error)?;
+        let mut wcs = [Wc::default()];
+        while vqp.poll_cq(&mut wcs)? == 0 {
+            ensure!(start.elapsed() < STALL, "a READ did not complete");
+        }
+        ensure!(wcs[0].status == WcStatus::Success, "a READ failed: {}", wcs[0].status);
+        sample.record(start.elapsed());
+    }
+    clock.finish(&mut sample);
+    Ok(sample)
+}
