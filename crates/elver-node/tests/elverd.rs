@@ -251,11 +251,15 @@ fn a_users_quota_holds_for_all_its_processes() {
     let daemon = Daemon::start(&directory, "a", quota);
     // Root has no quota: then the processes are nobody's.
     let uid = Some(65_534).filter(|_| rustix::process::geteuid().is_root());
+    // Where the tests were built nobody may have no business.
+    let program = directory.0.join("client");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut children = Vec::new();
     let mut spawn = || {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = Command::new(&program);
         command
             .args(["--exact", "client_that_takes_all_it_gets", "--nocapture"])
+            .current_dir("/")
             .env(CLIENT_OF, &daemon.socket)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
