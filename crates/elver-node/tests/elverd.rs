@@ -251,11 +251,15 @@ fn a_users_quota_holds_for_all_its_processes() {
     let daemon = Daemon::start(&directory, "a", quota);
     // Root has no quota: then the processes are nobody's.
     let uid = Some(65_534).filter(|_| rustix::process::geteuid().is_root());
+    // Where the tests were built nobody may have no business.
+    let program = directory.0.join("client");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut children = Vec::new();
     let mut spawn = || {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = Command::new(&program);
         command
             .args(["--exact", "client_that_takes_all_it_gets", "--nocapture"])
+            .current_dir("/")
             .env(CLIENT_OF, &daemon.socket)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -282,6 +286,37 @@ fn a_users_quota_holds_for_all_its_processes() {
         assert!(child.wait().unwrap().success());
     }
     wait_for("the quota to be free", || daemon.status().users.is_empty().then_some(()));
+}
+
+#[test]
+fn a_session_ends_with_its_process_though_a_child_holds_its_socket() {
+    let directory = Directory::new();
+    let daemon = Daemon::start(&directory, "a", "");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "client_that_leaves_its_socket_to_a_child", "--nocapture"])
+        .env(CLIENT_OF, &daemon.socket)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Its own child lives as long as this.
+    let stdin = child.stdin.take();
+    wait_for("the client", || (engine_counter(&daemon.status(), "commands") > 0).then_some(()));
+    assert!(child.wait().unwrap().success());
+    wait_for("the session to end", || daemon.status().users.is_empty().then_some(()));
+    assert_eq!(engine_counter(&daemon.status(), "sessions_closed"), 1);
+    drop(stdin);
+}
+
+/// Not a test of its own: a process that ends and leaves a child with its socket, which lives until
+/// their standard input ends.
+#[test]
+fn client_that_leaves_its_socket_to_a_child() {
+    let Some(socket) = std::env::var_os(CLIENT_OF) else { return };
+    let mut client = Client::connect(Path::new(&socket)).unwrap();
+    client.create();
+    rustix::io::fcntl_setfd(&client.socket, rustix::io::FdFlags::empty()).unwrap();
+    Command::new("cat").stdout(Stdio::null()).spawn().unwrap();
 }
 
 /// Not a test of its own: a process that takes what it gets, tells how much that is, and holds it

@@ -75,6 +75,9 @@ pub enum MessageError {
         /// Bytes of the message.
         len: usize,
     },
+    /// It came with files that nobody asked for.
+    #[error("a message with files where there must be none")]
+    File,
     /// The other end speaks another version.
     #[error(
         "the other end speaks version {theirs} of the portal, this one {VERSION}; update the older one"

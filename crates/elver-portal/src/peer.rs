@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Who is at the other end, as the system says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The process that connected.
+    /// The process that connected; 0 if it runs where this one cannot see it, in another PID
+    /// namespace.
     pub pid: i32,
     /// Its effective user.
     pub uid: u32,
@@ -17,34 +19,59 @@ pub struct Peer {
 }
 
 pub(crate) fn of(socket: impl AsFd) -> io::Result<Peer> {
-    let cred = rustix::net::sockopt::socket_peercred(&socket)?;
-    Ok(Peer {
-        pid: cred.pid.as_raw_nonzero().get(),
-        uid: cred.uid.as_raw(),
-        gid: cred.gid.as_raw(),
-    })
+    let none = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    // Not through a type that has no place for 0, which the system gives for a process that it does
+    // not show to this one.
+    let libc::ucred { pid, uid, gid } = option(socket, libc::SO_PEERCRED, none)?;
+    Ok(Peer { pid, uid, gid })
 }
 
 /// A handle of the process that connected. Linux 6.5 and later give it exactly; before, it is made
 /// from the number, which another process may have if the one that connected has ended.
 pub(crate) fn pidfd_of(socket: impl AsFd) -> io::Result<OwnedFd> {
     const SO_PEERPIDFD: libc::c_int = 77;
-    let mut fd: libc::c_int = -1;
-    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: `fd` is valid for the `len` bytes that the kernel may write.
-    let result = unsafe {
-        libc::getsockopt(
+    match option(&socket, SO_PEERPIDFD, -1) {
+        // SAFETY: the kernel just made the descriptor for us.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NOPROTOOPT) => {
+            let pid = Pid::from_raw(of(socket)?.pid).ok_or(Errno::SRCH)?;
+            Ok(pidfd_open(pid, PidfdFlags::empty())?)
+        }
+        // It has ended, and its number says nothing any more.
+        Ok(_) => Err(Errno::SRCH.into()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the system refuse files that are sent to this socket, where it can (Linux 6.16).
+pub(crate) fn refuse_files(socket: impl AsFd) {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let no: libc::c_int = 0;
+    // SAFETY: `no` is valid for its size while the call runs.
+    unsafe {
+        // Where it is refused, what comes is closed as it is read.
+        libc::setsockopt(
             socket.as_fd().as_raw_fd(),
             libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut fd).cast(),
-            &raw mut len,
+            SO_PASSRIGHTS,
+            (&raw const no).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
-    if result == 0 && fd >= 0 {
-        // SAFETY: the kernel just made the descriptor for us.
-        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+}
+
+/// An option of a socket, which is as long as `value`.
+fn option<T: Copy>(socket: impl AsFd, name: libc::c_int, mut value: T) -> io::Result<T> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: `value` is valid for the `len` bytes that the kernel may write, and the types that
+    // this is called with take any.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
+    };
+    if result == 0 && len as usize == size_of::<T>() {
+        Ok(value)
+    } else {
+        Err(io::Error::last_os_error())
     }
-    let pid = Pid::from_raw(of(socket)?.pid).ok_or(rustix::io::Errno::SRCH)?;
-    Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }

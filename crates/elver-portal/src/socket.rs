@@ -48,6 +48,7 @@ impl Listener {
         rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
         rustix::net::listen(&fd, BACKLOG)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
+        peer::refuse_files(&fd);
         Ok(Listener { fd })
     }
 
@@ -62,13 +63,19 @@ impl Listener {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         rustix::io::ioctl_fionbio(&fd, true)?;
+        peer::refuse_files(&fd);
         Ok(Listener { fd })
     }
 
     /// Takes a client, if one waits.
     pub fn accept(&self) -> io::Result<Option<Socket>> {
         match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
-            Ok(fd) => Ok(Some(Socket { fd })),
+            Ok(fd) => {
+                // A client's file would be closed here, and its last close may take as long as it
+                // likes: a socket's that lingers, for one.
+                peer::refuse_files(&fd);
+                Ok(Some(Socket { fd }))
+            }
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -156,6 +163,9 @@ impl Socket {
         }
         if received.flags.contains(ReturnFlags::TRUNC) {
             return Ok(Received::Invalid(MessageError::Unknown { len: received.bytes }));
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Ok(Received::Invalid(MessageError::File));
         }
         Ok(match Message::decode(&bytes[..received.bytes]) {
             Ok(message) => Received::Message(message, file),

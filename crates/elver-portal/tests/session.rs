@@ -2,12 +2,13 @@
 
 mod common;
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use elver_portal::{
-    Answer, ClientEnd, Command, Layout, Limits, Listener, Message, NodeEnd, Received, Reply,
-    Request, Scratch, Socket, Welcome, memfd,
+    Answer, ClientEnd, Command, Layout, Limits, Listener, Message, MessageError, NodeEnd, Received,
+    Reply, Request, Scratch, Socket, Welcome, memfd,
 };
 use elver_verbs::Gid;
 
@@ -97,14 +98,6 @@ fn a_client_gets_its_rings_and_uses_them() {
 }
 
 #[test]
-fn a_node_takes_no_files() {
-    let (client, server) = Socket::pair().unwrap();
-    let file = memfd::create("unwanted", 4096, memfd::Pages::Small).unwrap();
-    client.send(&Message::Wake, Some(std::os::fd::AsFd::as_fd(&file))).unwrap();
-    assert!(matches!(message(&server, false), Received::Message(Message::Wake, None)));
-}
-
-#[test]
 fn what_is_no_message_is_told() {
     let (client, server) = Socket::pair().unwrap();
     for bytes in [&[99][..], &[1, 2, 3], &[4, 0], &[0; 600]] {
@@ -159,4 +152,25 @@ fn a_full_ring_tells_so_and_goes_on() {
         assert!(client.command(pushed, &Command::Goodbye).unwrap());
         pushed += 1;
     }
+}
+
+#[test]
+fn a_node_takes_no_files() {
+    let place = Place::new("files");
+    let path = place.0.join("node.sock");
+    let listener = Listener::bind(&path).unwrap();
+    let client = Socket::connect(&path).unwrap();
+    let file = memfd::create("test", 4096, memfd::Pages::Small).unwrap();
+    // Also before it was accepted.
+    let sent = client.send(&Message::Wake, Some(file.as_fd()));
+    let server = listener.accept().unwrap().expect("a client");
+    if sent.is_ok() {
+        // A system that cannot refuse it for us.
+        let received = message(&server, false);
+        assert!(matches!(received, Received::Invalid(MessageError::File)), "{received:?}");
+    } else {
+        assert!(matches!(server.receive(false).unwrap(), Received::Nothing));
+    }
+    client.send(&Message::Wake, None).unwrap();
+    assert!(matches!(message(&server, false), Received::Message(Message::Wake, None)));
 }

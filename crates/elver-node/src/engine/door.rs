@@ -12,6 +12,8 @@ use rustix::time::Timespec;
 /// What an epoll event is of, if it is not a session.
 pub(super) const LISTENER: u64 = u64::MAX;
 pub(super) const INLET: u64 = u64::MAX - 1;
+/// In a session's token: the event is of its process. No session's place has such a number.
+pub(super) const PROCESS: u64 = 1 << 31;
 
 /// Events that are taken at a turn.
 pub(super) const EVENTS_MAX: usize = 32;
@@ -108,6 +110,12 @@ impl Door {
     pub(super) fn watch(&self, socket: &Socket, token: u64) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags)?)
+    }
+
+    /// Watches for the end of a session's process: another, which it forked, may hold its socket.
+    pub(super) fn watch_process(&self, pidfd: &OwnedFd, token: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token | PROCESS);
+        Ok(epoll::add(&self.epoll, pidfd, data, epoll::EventFlags::IN)?)
     }
 
     /// What is ready, without waiting. Returns how many tokens it wrote.

@@ -31,7 +31,7 @@ use elver_verbs::{Time, Wc};
 pub(crate) use counters::EngineCounters;
 pub(crate) use notice::{Inlet, Notice, Outlet, channel};
 
-use self::door::{Door, EVENTS_MAX, INLET, LISTENER};
+use self::door::{Door, EVENTS_MAX, INLET, LISTENER, PROCESS};
 use self::maker::Maker;
 use self::membership::Membership;
 use self::session::Owed;
@@ -307,6 +307,7 @@ impl Engine {
             match token {
                 LISTENER => self.accept(now),
                 INLET => self.inlet.hush(),
+                token if token & PROCESS != 0 => self.bereave(token & !PROCESS, now),
                 token => self.attend(token, now),
             }
         }

@@ -1,6 +1,7 @@
 //! What processes ask for: to be let in, commands, posts.
 
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use elver_core::{ClientLimits, Core, VqpId};
@@ -10,9 +11,9 @@ use elver_portal::{
 };
 use elver_soft::{ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Engine;
+use super::door::Door;
 use super::maker::{Made, Maker, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
@@ -52,9 +53,16 @@ impl Engine {
         if self.sessions.of_token(token).is_none() {
             return;
         }
-        let watched = self.sessions.get(slot).map(|one| self.door.watch(&one.socket, token));
+        let watched = self.sessions.get(slot).map(|one| watch(&self.door, one, token));
         if !matches!(watched, Some(Ok(()))) {
             self.end(slot, End::Rejected, now);
+        }
+    }
+
+    /// A session's process has ended, whoever else holds its socket.
+    pub(super) fn bereave(&mut self, token: u64, now: Time) {
+        if let Some(slot) = self.sessions.of_token(token) {
+            self.end(slot, End::Closed, now);
         }
     }
 
@@ -172,7 +180,7 @@ impl Engine {
         }
         let Engine { core, sessions, scratch, counters, maker, .. } = self;
         let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return Ok(true) };
-        let Session { socket, peer, serial, open: Some(open), .. } = session else {
+        let Session { socket, peer, process, serial, open: Some(open), .. } = session else {
             return Ok(true);
         };
         if open.goodbye.is_some() {
@@ -213,6 +221,7 @@ impl Engine {
                         maker,
                         socket,
                         open,
+                        process: process.as_ref(),
                         pid: peer.pid,
                         uid: peer.uid,
                         slot,
@@ -330,6 +339,26 @@ impl Open {
     }
 }
 
+/// Watches a session's socket and its process.
+fn watch(door: &Door, session: &mut Session, token: u64) -> io::Result<()> {
+    door.watch(&session.socket, token)?;
+    let pid = session.peer.pid;
+    // This process need not watch itself, and one in another namespace cannot be found before Linux
+    // 6.5: the end of its socket must do.
+    if pid == own_pid() {
+        return Ok(());
+    }
+    match session.socket.peer_pidfd() {
+        Ok(process) => door.watch_process(session.process.insert(process), token),
+        Err(_) if pid == 0 => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
 /// Where one command of one session is dealt with.
 struct Desk<'a> {
     core: &'a mut Core<SoftDevice>,
@@ -337,6 +366,7 @@ struct Desk<'a> {
     maker: &'a mut Maker,
     socket: &'a Socket,
     open: &'a mut Open,
+    process: Option<&'a OwnedFd>,
     pid: i32,
     uid: u32,
     slot: u32,
@@ -452,13 +482,23 @@ impl Desk<'_> {
     }
 
     fn process(&self) -> Result<Arc<ProcessMemory>, Refused> {
-        let pid = Pid::from_raw(self.pid).ok_or_else(|| {
+        let unseen = || {
             let text =
                 "the process is none that the node can see: it runs in another PID namespace";
             Refused::new(RefusalCode::Permission, text)
-        })?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(std::io::Error::from)?;
-        Ok(Arc::new(ProcessMemory::open(self.pid, self.uid, pidfd)?))
+        };
+        if self.pid == 0 {
+            return Err(unseen());
+        }
+        let memory = match self.process {
+            // Not by its number, which another process may have by now.
+            Some(process) => ProcessMemory::open(self.pid, self.uid, process)?,
+            None if self.pid == own_pid() => {
+                ProcessMemory::open(self.pid, self.uid, self.socket.peer_pidfd()?)?
+            }
+            None => return Err(unseen()),
+        };
+        Ok(Arc::new(memory))
     }
 
     fn deregister(&mut self, lkey: u32, token: u64) -> Outcome {
@@ -509,8 +549,8 @@ struct NotHanded {
     kept: bool,
 }
 
-impl From<std::io::Error> for NotHanded {
-    fn from(error: std::io::Error) -> NotHanded {
+impl From<io::Error> for NotHanded {
+    fn from(error: io::Error) -> NotHanded {
         NotHanded { refused: error.into(), kept: false }
     }
 }

@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use elver_core::ClientId;
@@ -16,6 +17,9 @@ pub(super) struct Session {
     pub(super) serial: u32,
     pub(super) socket: Socket,
     pub(super) peer: Peer,
+    /// Its process, which its number cannot replace. None for this process, and for one that the
+    /// system does not show.
+    pub(super) process: Option<OwnedFd>,
     pub(super) since: Time,
     /// What it has from its hello on.
     pub(super) open: Option<Open>,

@@ -77,7 +77,7 @@ impl Sessions {
     pub(super) fn insert(&mut self, socket: Socket, peer: Peer, now: Time) -> (u32, u64) {
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
-        let session = Session { serial, socket, peer, since: now, open: None };
+        let session = Session { serial, socket, peer, process: None, since: now, open: None };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = Some(session);
