@@ -73,17 +73,21 @@ impl Node {
         Ok(Node { node, client })
     }
 
-    /// Drives it until the meta server has it in its table.
-    fn register(&mut self) -> Result<()> {
+    /// Drives it until the meta server has it in its table. `beside` runs every time: the meta
+    /// server must be driven too.
+    fn register(&mut self, mut beside: impl FnMut()) -> Result<()> {
         let start = Instant::now();
         let mut looked = start;
         loop {
             self.poll();
+            beside();
             if looked.elapsed() > REGISTER_LOOK {
                 looked = Instant::now();
                 if self.node.status().registered > 0 {
                     return Ok(());
                 }
+                // The threads that speak with the registry may have this core alone.
+                std::thread::yield_now();
             }
             if start.elapsed() > STALL {
                 bail!("the meta server did not register this node within {} s", STALL.as_secs());
@@ -228,8 +232,8 @@ pub(crate) fn run<C: Send, S: Send>(
         |end, peer| {
             let mut node = Node::open(end.own, end.own, config)?;
             let mut idle = Node::open(end.beside, end.own, config)?;
-            node.register()?;
-            idle.register()?;
+            node.register(|| {})?;
+            idle.register(|| node.poll())?;
             let mut state = prepare(&mut node)?;
             let remote = node.region(REGION)?.remote();
             let _ = known.set(Far { meta: node.gid(), idle: idle.gid(), remote });
@@ -245,7 +249,7 @@ pub(crate) fn run<C: Send, S: Send>(
         },
         |end| {
             let mut node = Node::open(end.own, end.peer, config)?;
-            node.register()?;
+            node.register(|| {})?;
             let far = known.get().ok_or_else(|| anyhow!("the far end said nothing"))?;
             client(&mut node, far)
         },
@@ -266,7 +270,7 @@ pub(crate) fn run_both<T: Send>(
         placement,
         |end, client| {
             let mut node = Node::open(end.own, end.own, config)?;
-            node.register()?;
+            node.register(|| {})?;
             let _ = server_gid.set(node.gid());
             client.begin();
             let start = Instant::now();
@@ -283,7 +287,7 @@ pub(crate) fn run_both<T: Send>(
         },
         |end| {
             let mut node = Node::open(end.own, end.peer, config)?;
-            node.register()?;
+            node.register(|| {})?;
             let peer = *server_gid.get().ok_or_else(|| anyhow!("the far end said nothing"))?;
             let _ = client_gid.set(node.gid());
             job(&mut node, peer, 0)

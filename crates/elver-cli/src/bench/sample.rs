@@ -89,7 +89,8 @@ impl Clock {
             return true;
         }
         if !self.warming {
-            return false;
+            // A figure needs one at least.
+            return sample.latency.is_empty();
         }
         self.warming = false;
         sample.latency.reset();
