@@ -30,7 +30,7 @@ pub struct Config {
     /// Messages longer than this are read by the receiver instead of copied (section 4.5).
     ///
     /// What the READ saves is a copy, and what it costs is another round trip and a message that
-    /// says that it is done. On the software device a copy is the cheaper one up to about 170 KB
+    /// says that it is done. On the software device a copy is the cheaper one up to 130 KB or more
     /// (`elver bench zero-copy`): at 16 KB an echo takes half the time. KRCORE, whose round trips
     /// are faster, reads from 16 KB on. The default is that: more would need larger receive
     /// buffers, whose bytes a hardware device has pinned from the start.

@@ -102,9 +102,15 @@ impl<M: Memory> Rnic<M> {
             return Some(sent);
         }
         let lanes = queue_pair.lanes.len();
-        for _ in 0..lanes {
+        let mut tried = 0;
+        loop {
             let queue_pair = self.qps.get_mut(qpn)?;
-            let lane = queue_pair.next_lane % lanes;
+            tried += queue_pair.pass_idle_lanes(lanes - tried);
+            if tried == lanes {
+                return None;
+            }
+            tried += 1;
+            let lane = queue_pair.next_lane;
             if queue_pair.lanes[lane].may_copy() {
                 self.run_local(now, qpn, lane);
             }
@@ -117,7 +123,6 @@ impl<M: Memory> Rnic<M> {
             }
             queue_pair.next_lane = (lane + 1) % lanes;
         }
-        None
     }
 
     fn notify(&mut self, notification: &Notification, buf: &mut [u8]) -> Option<Transmit> {

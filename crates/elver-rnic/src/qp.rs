@@ -149,6 +149,24 @@ impl QueuePair {
         Some((lane, Env { core, pool, hw, now }))
     }
 
+    /// Moves the turn on past lanes that have nothing to send, at most so many; returns how many
+    /// they were. A DCI has many streams, of which few are in use at a time.
+    pub(crate) fn pass_idle_lanes(&mut self, most: usize) -> usize {
+        if self.core.state == QpState::Sqd {
+            // Each is looked at for whether it has drained.
+            return 0;
+        }
+        let mut passed = 0;
+        while passed < most && self.lanes[self.next_lane].is_idle() {
+            self.next_lane += 1;
+            if self.next_lane == self.lanes.len() {
+                self.next_lane = 0;
+            }
+            passed += 1;
+        }
+        passed
+    }
+
     /// Runs `act` on a lane and bears the consequences.
     pub(crate) fn with_lane<M: Memory, R>(
         &mut self,
