@@ -137,11 +137,8 @@ impl<D: Device> Core<D> {
             let seq = vqp.sq.head;
             let entry = vqp.sq.entry_mut(seq);
             if entry.await_fin {
-                if vqp.state != VqpState::Error {
-                    break;
-                }
-                // Nobody knows whether it will be read.
-                entry.status = WcStatus::WrFlushErr;
+                // Its receiver may read it, also when its VQP has failed.
+                break;
             }
             if entry.slot != NONE {
                 pool.sends.give(entry.slot);

@@ -13,7 +13,9 @@
 //!   20  immediate data                                    4
 //!   24  bytes of the user's message                       4
 //!   28  0                                                 4
-//!   32  cookie: names a message of the sender's           8
+//!   32  cookie: names a message, to those two that know   8
+//!       it: its sequence number, a secret of the
+//!       connection's
 //!   40  GID of the sender's node                         16
 //!   56  record of the sender's node                      56
 //! ```
@@ -44,8 +46,16 @@ pub(crate) enum Kind {
     WriteImm = 3,
     /// The message that the cookie names was read.
     Fin = 4,
-    /// A message was refused.
+    /// The message that the cookie names was refused.
     Nack = 5,
+    /// The message that the cookie names may be read: what became of it?
+    Query = 6,
+    /// The message that the cookie names may not be read any longer, unless that has begun.
+    Revoke = 7,
+    /// The receiver does not have the message that the cookie names.
+    Unknown = 8,
+    /// May the message that the cookie names still be read?
+    Ask = 9,
 }
 
 /// Why a message was refused.
@@ -137,6 +147,10 @@ impl Header {
             3 => Kind::WriteImm,
             4 => Kind::Fin,
             5 => Kind::Nack,
+            6 => Kind::Query,
+            7 => Kind::Revoke,
+            8 => Kind::Unknown,
+            9 => Kind::Ask,
             _ => return Err(NoHeader),
         };
         let flags = half(6);
@@ -173,7 +187,7 @@ mod tests {
         #[test]
         fn what_decodes_encodes_to_the_same(
             noise in proptest::collection::vec(any::<u8>(), HEADER_BYTES),
-            (kind, flags, imm) in (0..8u8, 0..5u16, any::<u32>()),
+            (kind, flags, imm) in (0..12u8, 0..5u16, any::<u32>()),
         ) {
             let mut bytes = [0; HEADER_BYTES];
             bytes.copy_from_slice(&noise);
@@ -185,7 +199,7 @@ mod tests {
             bytes[28..32].fill(0);
             match Header::decode(&bytes) {
                 Ok(header) => prop_assert_eq!(header.encode(), bytes),
-                Err(NoHeader) => prop_assert!(!(1..=5).contains(&kind) || flags > 1),
+                Err(NoHeader) => prop_assert!(!(1..=9).contains(&kind) || flags > 1),
             }
         }
     }

@@ -93,6 +93,8 @@ pub(crate) enum Waiter {
     },
     /// A `warm` call.
     Warm(u32),
+    /// The look-up of a region of the peer's.
+    Region(u32),
 }
 
 impl Peers {
