@@ -184,6 +184,7 @@ impl<D: Device> Core<D> {
         }
         vqp.watch = false;
         self.flush(id, now);
+        self.drop_backlog(id, now);
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.sq.len() > 0 {
             // Its client gets its messages back when no receiver reads them any longer.
@@ -193,7 +194,6 @@ impl<D: Device> Core<D> {
             return;
         }
         let client = vqp.client;
-        self.drop_backlog(id, now);
         self.detach(id);
         self.vqps.remove(id);
         if let Some(client) = self.clients.get_mut(client) {

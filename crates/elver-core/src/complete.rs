@@ -160,7 +160,7 @@ impl<D: Device> Core<D> {
                 }
             }
             let entry = vqp.sq.entry_mut(seq);
-            if vqp.failed {
+            if vqp.failed && entry.status == WcStatus::Success {
                 // It may have been executed: a flushed WR tells nothing about that.
                 entry.status = WcStatus::WrFlushErr;
             }

@@ -121,7 +121,9 @@ impl<D: Device> Core<D> {
             until: self.may_read_until(),
             ask_at: Time::ZERO,
         };
-        let vqp = self.vqps.get(target).ok_or(Refusal::Gone)?;
+        // In the error state it takes no receives.
+        let vqp = self.vqps.get(target).filter(|vqp| vqp.state != VqpState::Error);
+        let vqp = vqp.ok_or(Refusal::Gone)?;
         let late = incoming.is_late(now);
         if vqp.rq.has_next() && vqp.backlog.is_none() && !late {
             self.receive(target, incoming, body, now);
@@ -237,7 +239,7 @@ impl<D: Device> Core<D> {
         taken
     }
 
-    /// Drops the messages that wait at a VQP that is going.
+    /// Drops the messages that wait at a VQP in its error state.
     pub(crate) fn drop_backlog(&mut self, id: u32, now: Time) {
         let Some(backlog) = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.take()) else {
             return;
