@@ -30,6 +30,8 @@ pub(crate) struct Incoming {
     pub(crate) source: u32,
     /// The sender's node, and its VQP.
     pub(crate) from: (u32, u32),
+    /// What its sender's node was then: one that has started anew has not sent it.
+    pub(crate) dc_key: u64,
     /// Until when it may be read, if it is a long one.
     pub(crate) until: Time,
     /// When its sender is next asked whether it may be read after that.
@@ -118,6 +120,7 @@ impl<D: Device> Core<D> {
             cookie: header.cookie,
             source,
             from: (peer, header.src_vqp),
+            dc_key: if header.kind == Kind::Rendezvous { header.dc_key() } else { 0 },
             until: self.may_read_until(),
             ask_at: Time::ZERO,
         };

@@ -25,7 +25,7 @@
 
 use elver_verbs::Gid;
 
-use crate::NODE_RECORD_BYTES;
+use crate::{NODE_RECORD_BYTES, NodeRecord};
 
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 56 + NODE_RECORD_BYTES;
@@ -116,6 +116,11 @@ impl Header {
             src_gid,
             record,
         }
+    }
+
+    /// The DC key of the sender's node, which is another each time that it starts.
+    pub(crate) fn dc_key(&self) -> u64 {
+        NodeRecord::decode(&self.record).map_or(0, |record| record.dc_key)
     }
 
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {

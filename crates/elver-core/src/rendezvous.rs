@@ -82,6 +82,11 @@ impl<D: Device> Core<D> {
                 bytes
             }
         };
+        let sender = self.peers.get(incoming.from.0).and_then(|peer| peer.last);
+        if sender.is_some_and(|record| record.dc_key != incoming.dc_key) {
+            // The keys that it names may be others' by now.
+            return Err(WcStatus::RemOpErr);
+        }
         let entry = self.vqps.get_mut(vqp).ok_or(WcStatus::WrFlushErr)?;
         let (client, class) = (ClientId(entry.client), entry.class);
         let (slots, reads) = plan(&self.mrs, client, entry.rq.sges(seq), pieces, incoming.length)?;
