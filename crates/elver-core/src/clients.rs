@@ -93,6 +93,8 @@ impl<D: Device> Core<D> {
                 fault: None,
                 deficit: 0,
                 attempt: 0,
+                nonce: 0,
+                read_until: None,
                 token: 0,
                 transfers: 0,
                 backlog: None,
@@ -172,8 +174,8 @@ impl<D: Device> Core<D> {
         self.settle(id, now);
     }
 
-    /// To be called for a VQP in its error state whenever nothing of its may be left on a lane: what
-    /// it still holds is flushed, and a zombie goes.
+    /// To be called for a VQP in its error state whenever nothing of its may be left on a lane, or with
+    /// a receiver: what it still holds is flushed, and a zombie goes.
     pub(crate) fn settle(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.inflight > 0 || vqp.reads > 0 {
@@ -182,12 +184,16 @@ impl<D: Device> Core<D> {
         }
         vqp.watch = false;
         self.flush(id, now);
+        self.drop_backlog(id, now);
         let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.sq.len() > 0 {
+            // Its client gets its messages back when no receiver reads them any longer.
+            return self.revoke(id, now);
+        }
         if !vqp.zombie {
             return;
         }
         let client = vqp.client;
-        self.drop_backlog(id, now);
         self.detach(id);
         self.vqps.remove(id);
         if let Some(client) = self.clients.get_mut(client) {
@@ -212,8 +218,9 @@ impl<D: Device> Core<D> {
 
     /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
     pub(crate) fn detach(&mut self, id: u32) {
+        self.leave_lane(id);
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        let (peer, lane) = (vqp.peer, vqp.lane);
+        let peer = vqp.peer;
         vqp.moving = false;
         if vqp.lease != 0 {
             self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
@@ -225,9 +232,6 @@ impl<D: Device> Core<D> {
         }
         (vqp.peer, vqp.lane, vqp.dest, vqp.via) = (NONE, NONE, None, None);
         (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);
-        if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
-            lane.vqps = lane.vqps.saturating_sub(1);
-        }
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.vqps = entry.vqps.saturating_sub(1);
             self.peers.rest(peer);

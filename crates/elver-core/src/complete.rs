@@ -137,11 +137,8 @@ impl<D: Device> Core<D> {
             let seq = vqp.sq.head;
             let entry = vqp.sq.entry_mut(seq);
             if entry.await_fin {
-                if vqp.state != VqpState::Error {
-                    break;
-                }
-                // Nobody knows whether it will be read.
-                entry.status = WcStatus::WrFlushErr;
+                // Its receiver may read it, also when its VQP has failed.
+                break;
             }
             if entry.slot != NONE {
                 pool.sends.give(entry.slot);
@@ -163,7 +160,7 @@ impl<D: Device> Core<D> {
                 }
             }
             let entry = vqp.sq.entry_mut(seq);
-            if vqp.failed {
+            if vqp.failed && entry.status == WcStatus::Success {
                 // It may have been executed: a flushed WR tells nothing about that.
                 entry.status = WcStatus::WrFlushErr;
             }

@@ -113,6 +113,12 @@ impl SendRing {
         self.tail.wrapping_sub(self.posted)
     }
 
+    /// Whether a WR is in the ring.
+    #[inline]
+    pub(crate) fn holds(&self, seq: u32) -> bool {
+        seq.wrapping_sub(self.head) < self.len()
+    }
+
     #[inline]
     fn at(&self, seq: u32) -> usize {
         seq as usize & (self.entries.len() - 1)

@@ -167,6 +167,12 @@ pub(crate) struct Vqp {
     pub(crate) deficit: i64,
     /// Counts `qconnect`s, so that the answer to an older one is known as such.
     pub(crate) attempt: u32,
+    /// Secret of this connection, which names its messages besides their numbers: only the peer that
+    /// got one can answer to it.
+    pub(crate) nonce: u32,
+    /// In the error state, with nothing on its lane: nobody reads its long messages after this, even
+    /// if the peer does not answer.
+    pub(crate) read_until: Option<Time>,
     /// Token of the pending `qconnect`.
     pub(crate) token: u64,
     pub(crate) transfers: u32,
@@ -191,6 +197,12 @@ impl Vqp {
             until: Time::ZERO,
         },
     );
+
+    /// Names a message of its to its receiver.
+    #[inline]
+    pub(crate) fn cookie(&self, seq: u32) -> u64 {
+        u64::from(self.nonce) << 32 | u64::from(seq)
+    }
 
     /// Whether it may post what waits.
     #[inline]

@@ -18,7 +18,7 @@ impl World {
     /// The shared QPs of a node: as many as there shall be, and none in error because of a client.
     fn check_pool(&mut self, number: usize) -> Result<(), Violation> {
         let disturbed = self.disturbed(number);
-        let (quiet, outlived) = (self.quiet, self.outlived());
+        let quiet = self.quiet;
         let config = &self.plan.config;
         let Some(core) = &mut self.nodes[number].core else { return Ok(()) };
         let leased = core.vqps().filter(|vqp| vqp.via == Some(elver_core::Via::Leased)).count();
@@ -31,7 +31,7 @@ impl World {
                 QpType::Dci => device.errored_streams(qp).unwrap_or(0) > 0,
                 _ => false,
             };
-            if (attr.qp_state == QpState::Err || errored) && (!disturbed || quiet) && !outlived {
+            if (attr.qp_state == QpState::Err || errored) && (!disturbed || quiet) {
                 broken!("node {number}: {} QP {:#x} is in error", init.qp_type, qp.0);
             }
             match init.qp_type {
@@ -50,7 +50,7 @@ impl World {
         if rcs > RC_QPS_MAX {
             broken!("node {number}: {rcs} RC QPs");
         }
-        if device.counters().nak_fatal_sent > 0 && !outlived {
+        if device.counters().nak_fatal_sent > 0 {
             broken!(
                 "node {number}: a request that its region does not allow has come to the device"
             );

@@ -198,7 +198,7 @@ impl World {
     pub(crate) fn may_be_unfit(&self, vqp: VqpIx) -> bool {
         let Some(to) = self.addressee(vqp) else { return true };
         let (node, _) = self.model.place(to);
-        if self.outlived() || self.disturbed(node) {
+        if self.disturbed(node) {
             return true;
         }
         let receiver = &self.model.vqps[to];

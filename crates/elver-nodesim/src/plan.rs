@@ -7,10 +7,6 @@ use elver_verbs::Mtu;
 /// The header of a message is no longer than this, so that so many bytes fewer fit a buffer.
 const HEADER_BYTES_MAX: u32 = 256;
 
-/// Whether messages may be longer than what is copied (section 4.5): the core does not yet keep its
-/// promises for them when their sender or a lane fails.
-const LONG_MESSAGES: bool = false;
-
 /// What a seed decides about a run before it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -35,8 +31,6 @@ pub(crate) struct Plan {
     pub(crate) registry_ns: u64,
     /// How long the registry waits for a silent node before it gives it up.
     pub(crate) heartbeat_ns: u64,
-    /// Messages may be longer than what is copied.
-    pub(crate) long_messages: bool,
     /// How VQPs connect.
     pub(crate) policies: &'static [Policy],
     pub(crate) config: Config,
@@ -60,7 +54,6 @@ impl Plan {
             clients_die: rng.percent(50),
             registry_ns: rng.pick(&[10_000, 200_000, 2_000_000]),
             heartbeat_ns: rng.pick(&[500_000, 5_000_000]),
-            long_messages: LONG_MESSAGES,
             policies: &[Policy::Shared],
             config: config(rng),
             device: device(rng),

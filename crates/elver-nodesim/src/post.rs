@@ -116,10 +116,6 @@ impl World {
         }
         let fills =
             matches!(opcode, SendOpcode::Read | SendOpcode::FetchAdd | SendOpcode::CompareSwap);
-        if !self.plan.long_messages && matches!(opcode, SendOpcode::Send | SendOpcode::SendWithImm)
-        {
-            len = len.min(self.plan.config.eager_bytes_max);
-        }
         let opcode = match opcode {
             SendOpcode::Send if len <= ANONYMOUS => SendOpcode::SendWithImm,
             other => other,

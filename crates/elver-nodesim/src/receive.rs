@@ -5,7 +5,7 @@ use elver_verbs::{RecvWr, WcFlags, WcOpcode, WcStatus};
 
 use crate::canary::Canary;
 use crate::model::{
-    Addressee, Hold, Op, OpIx, OpState, Phase, Piece, Recv, Target, Violation, VqpIx, broken, bytes,
+    Addressee, Hold, OpIx, OpState, Phase, Piece, Recv, Target, Violation, VqpIx, broken, bytes,
 };
 use crate::post::MESSAGE_MAX;
 use crate::world::World;
@@ -83,7 +83,7 @@ impl World {
             }
             // A message that could not be read: its sender does not answer, or has failed.
             WcStatus::RemOpErr | WcStatus::RetryExcErr
-                if self.outlived() || self.disturbed(self.model.place(vqp).0) =>
+                if self.disturbed(self.model.place(vqp).0) =>
             {
                 self.accept(vqp, completion, None)?;
                 self.model.release(&pieces);
@@ -113,24 +113,9 @@ impl World {
             }
             other => broken!("VQP {vqp}: a message of {} bytes, {other:?}", found.len()),
         };
-        let known = self.model.ops.get(op).is_some_and(Op::is_message);
-        if !known && self.outlived() {
-            self.accept(vqp, completion, None)?;
-        } else {
-            self.deliver(vqp, op, completion, &found)?;
-        }
+        self.deliver(vqp, op, completion, &found)?;
         self.model.release(&pieces);
         Ok(())
-    }
-
-    /// Whether a long message may have been read after its sender had failed.
-    pub(crate) fn outlived(&self) -> bool {
-        self.plan.long_messages
-            && self.model.ops.iter().any(|op| {
-                op.is_message()
-                    && op.len > self.plan.config.eager_bytes_max
-                    && matches!(op.state, OpState::Failed(_) | OpState::Forgotten)
-            })
     }
 
     /// Whether a client wants memory back that a WR uses.
@@ -152,12 +137,9 @@ impl World {
         let (sender, epoch) = (message.vqp, message.epoch);
         let wc = &completion.wc;
         let writes = message.opcode == elver_verbs::SendOpcode::WriteWithImm;
-        let spoilt = self.plan.long_messages
-            && matches!(message.state, OpState::Failed(_) | OpState::Forgotten)
-            && message.len > self.plan.config.eager_bytes_max;
         let right = wc.byte_len == message.len
             && writes == (wc.opcode == WcOpcode::RecvRdmaWithImm)
-            && (writes || spoilt || found == bytes(op as u64, message.len));
+            && (writes || found == bytes(op as u64, message.len));
         if !right {
             broken!(
                 "VQP {vqp}: message {op} of {} bytes came with {} bytes as {:?}, or with others",
