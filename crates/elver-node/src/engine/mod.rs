@@ -21,11 +21,12 @@ mod translate;
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use elver_core::{Completion, Core, Event, VqpId};
 use elver_portal::{Answer, Layout, Listener, Scratch, Violation};
-use elver_soft::SoftDevice;
+use elver_soft::{Copier, SoftDevice};
 use elver_verbs::{Time, Wc};
 
 pub(crate) use counters::EngineCounters;
@@ -80,6 +81,8 @@ pub(crate) struct Engine {
     // The maker's thread may wait for room in the inlet, which must go first.
     inlet: Inlet,
     maker: Maker,
+    /// Copies for users who could keep the engine waiting.
+    copier: Arc<Copier>,
 }
 
 impl Engine {
@@ -118,6 +121,7 @@ impl Engine {
             prepared_at: Time::ZERO,
             inlet,
             maker,
+            copier: Arc::default(),
         })
     }
 

@@ -6,6 +6,7 @@
 //! no particular order. Memory of another process is copied by the kernel, and its words are not
 //! whole to a peer; see [`SoftMemory::of_process`].
 
+mod copier;
 mod foreign;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::SoftError;
+pub use copier::Copier;
 use foreign::Foreign;
 pub use foreign::ProcessMemory;
 
