@@ -100,8 +100,11 @@ fn goodbye_is_answered_when_all_is_gone() {
     let node = node(config(&free_address()));
     let mut one = client(&node);
     one.alloc(300_000).unwrap();
+    let small = one.alloc(64).unwrap();
+    small.memory.write(0, &[7; 64]).unwrap();
     one.create();
     one.done(&Command::Goodbye).unwrap();
+    assert_eq!(small.memory.read_u64(0), Ok(0));
     let status = node.status().unwrap();
     assert_eq!((status.vqps_total, status.core["mrs"]), (0, 0));
     drop(one);
@@ -114,7 +117,10 @@ fn a_region_is_deregistered_and_its_key_refused() {
     let node = node(config(&address));
     let mut one = client(&node);
     let region = one.alloc(64).unwrap();
+    region.memory.write(0, &[7; 64]).unwrap();
     one.done(&Command::DeregisterMr { lkey: region.lkey }).unwrap();
+    // The process still maps it, and the memory is gone all the same.
+    assert_eq!(region.memory.read_u64(0), Ok(0));
     assert!(node.status().unwrap().sessions[0].mrs == 0);
     let vqp = one.create();
     one.qconnect(vqp, gid(&address), 0).unwrap();

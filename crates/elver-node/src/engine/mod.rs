@@ -368,7 +368,7 @@ impl Engine {
         let core = &self.core;
         let gone = self.sessions.forget_gone(|client| core.client_is_gone(client), &self.maker);
         for slot in gone {
-            let result = self.sessions.say_goodbye(slot);
+            let result = self.sessions.say_goodbye(slot, &self.maker);
             self.sessions.activate(slot, now);
             self.settle(slot, result, now);
         }

@@ -442,8 +442,11 @@ impl Desk<'_> {
             return Err(Refused::new(RefusalCode::OutOfRange, text));
         }
         let (slot, serial, request) = (self.slot, self.serial, self.request);
+        // Who maps a huge page can give it back, and where no other is free the node's next access
+        // would kill it.
+        let huge = huge && self.is_trusted();
         let order = Order { slot, serial, request, len, addr, access, huge };
-        let usage = Usage::region(len);
+        let usage = Usage::region(order.bytes());
         self.quotas.take(self.uid, usage)?;
         let made = self.maker.make(order).map_err(NotHanded::from).and_then(|made| match made {
             Some(piece) => {
@@ -500,9 +503,7 @@ impl Desk<'_> {
             }
             None => return Err(unseen()),
         };
-        // Those who could end the node, or stop it, have easier ways to keep it waiting.
-        let trusted = self.uid == 0 || self.uid == rustix::process::geteuid().as_raw();
-        if trusted {
+        if self.is_trusted() {
             return Ok(Arc::new(memory));
         }
         if self.copier.refuses(self.uid) {
@@ -511,6 +512,11 @@ impl Desk<'_> {
             return Err(Refused::new(RefusalCode::Busy, text));
         }
         Ok(Arc::new(memory.guarded(self.copier.clone(), self.uid)))
+    }
+
+    /// Whether the process could end the node anyway, or stop it: root's and this user's can.
+    fn is_trusted(&self) -> bool {
+        self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }
 
     fn deregister(&mut self, lkey: u32, token: u64) -> Outcome {

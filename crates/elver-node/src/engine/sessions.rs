@@ -253,6 +253,8 @@ impl Sessions {
         };
         self.quotas.give_back(uid, Usage::SESSION);
         self.clients.remove(&open.client);
+        // A process that keeps the mapping must not keep memory that counts for nobody.
+        open.end.discard();
         if let Some(process) = &open.process {
             // What is still in flight must not reach into a process that has no session.
             process.revoke();
@@ -298,14 +300,17 @@ impl Sessions {
     }
 
     /// Answers a goodbye.
-    pub(super) fn say_goodbye(&mut self, slot: u32) -> Result<(), Violation> {
+    pub(super) fn say_goodbye(&mut self, slot: u32, maker: &Maker) -> Result<(), Violation> {
         let Some((session, quotas)) = self.get_with_quotas(slot) else { return Ok(()) };
         let uid = session.peer.uid;
         let Some(open) = &mut session.open else { return Ok(()) };
         let Some(request) = open.goodbye.take() else { return Ok(()) };
         quotas.give_back(uid, Usage { sessions: 0, ..open.usage() });
-        open.regions.clear();
-        open.leaving.clear();
+        for (_, region) in open.regions.drain().chain(open.leaving.drain()) {
+            if let Some(memory) = region.memory {
+                maker.give_back(memory, region.usage.bytes);
+            }
+        }
         open.vqps.clear();
         let result = open.reply(Owed::Answer { request, answer: Answer::Done });
         self.leaving -= 1;
