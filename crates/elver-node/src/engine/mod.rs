@@ -35,6 +35,7 @@ pub(crate) use notice::{Inlet, Notice, Outlet, channel};
 use self::door::{Door, EVENTS_MAX, INLET, LISTENER, PROCESS};
 use self::maker::Maker;
 use self::membership::Membership;
+use self::quota::Usage;
 use self::session::Owed;
 use self::sessions::{End, Sessions};
 use crate::NodeError;
@@ -222,7 +223,9 @@ impl Engine {
 
     /// Hands a session's completions out, as many as there is room for.
     fn hand_out(&mut self, slot: u32, now: Time) {
-        let Some(open) = self.sessions.open(slot) else { return };
+        let Some((session, quotas)) = self.sessions.get_with_quotas(slot) else { return };
+        let uid = session.peer.uid;
+        let Some(open) = &mut session.open else { return };
         let result = loop {
             let room = match open.completions_room() {
                 Ok(room) => room.min(COMPLETIONS_MAX),
@@ -236,6 +239,13 @@ impl Engine {
             self.counters.completions += count as u64;
             let mut result = Ok(());
             for completion in &self.completions[..count] {
+                if let Some(VqpId(accepted)) = completion.source
+                    && !open.vqps.contains(&accepted)
+                    && self.core.vqp_info(open.client, VqpId(accepted)).is_ok()
+                {
+                    open.vqps.insert(accepted);
+                    quotas.count(uid, Usage::VQP);
+                }
                 let owed = Owed::Completion(translate::completion(completion));
                 result = result.and(open.reply(owed));
             }

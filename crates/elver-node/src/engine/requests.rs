@@ -17,7 +17,7 @@ use super::door::Door;
 use super::maker::{Made, Maker, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
-use super::sessions::End;
+use super::sessions::{End, GREETINGS_MAX};
 use super::translate::{self, Refused};
 
 /// Requests that are taken from a session at a turn.
@@ -27,8 +27,6 @@ const PENDING_MAX: u32 = 65_536;
 /// Bytes of the largest region that the node allocates: no machine has as many, and sums of them
 /// stay in range.
 const ALLOC_BYTES_MAX: u64 = 1 << 46;
-/// Processes beyond the number of sessions that may be about to say hello.
-const GREETINGS_MAX: usize = 64;
 /// Messages that are read from a session's socket at a look.
 const MESSAGES_MAX: usize = 4;
 
@@ -43,7 +41,8 @@ impl Engine {
             return;
         };
         // Who is too much is told so when it has said hello: before, it would not hear.
-        if self.sessions.len() >= self.config.quota.sessions_total as usize + GREETINGS_MAX {
+        let most = self.config.quota.sessions_total as usize + GREETINGS_MAX as usize;
+        if self.sessions.len() >= most || self.sessions.is_crowded(peer.uid) {
             self.counters.sessions_rejected += 1;
             return;
         }
@@ -215,6 +214,8 @@ impl Engine {
                 }
                 Request::Command { request, command } => {
                     counters.commands += 1;
+                    let is_slow =
+                        matches!(command, Command::AllocMr { .. } | Command::RegisterMr { .. });
                     let mut desk = Desk {
                         core,
                         quotas,
@@ -238,6 +239,10 @@ impl Engine {
                             counters.commands_refused += 1;
                             open.reply(Owed::Refused { request, refused })?;
                         }
+                    }
+                    // It took the time of many: the others' turn.
+                    if is_slow {
+                        break;
                     }
                 }
             }
