@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 use crate::engine::{Notice, Outlet};
 use crate::metrics;
@@ -23,6 +24,10 @@ use crate::{NodeError, Status};
 const REQUEST_BYTES_MAX: usize = 4_096;
 /// How long one asker may take.
 const ASKER_WAIT: Duration = Duration::from_millis(500);
+/// Time between two questions to the engine, so that those who ask without end cost it little.
+const APART: Duration = Duration::from_millis(2);
+/// How long nobody is served when there was no descriptor for who came.
+const DEAF: Duration = Duration::from_millis(100);
 
 /// Where status and metrics are served.
 #[derive(Debug, Default)]
@@ -78,6 +83,7 @@ impl Observer {
     }
 
     fn serve(&self, stop: &AtomicBool, wake: &OwnedFd, outlet: &Outlet) {
+        let mut engine = Asked { outlet, last: None };
         while !stop.load(Ordering::Relaxed) {
             let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
             fds.extend(self.status.iter().map(|(one, _)| PollFd::new(one, PollFlags::IN)));
@@ -87,46 +93,116 @@ impl Observer {
                 Err(_) => return,
             }
             // That an asker goes away or takes too long concerns nobody else.
-            if let Some((listener, _)) = &self.status
-                && let Ok((stream, _)) = listener.accept()
-            {
-                let _ = tell_status(&stream, outlet);
+            let mut failed = false;
+            if let Some((listener, _)) = &self.status {
+                match listener.accept() {
+                    Ok((stream, _)) => drop(tell_status(&stream, &mut engine)),
+                    Err(error) => failed |= error.kind() != io::ErrorKind::WouldBlock,
+                }
             }
-            if let Some(listener) = &self.metrics
-                && let Ok((stream, _)) = listener.accept()
-            {
-                let _ = answer_http(&stream, outlet);
+            if let Some(listener) = &self.metrics {
+                match listener.accept() {
+                    Ok((stream, _)) => drop(answer_http(&stream, &mut engine)),
+                    Err(error) => failed |= error.kind() != io::ErrorKind::WouldBlock,
+                }
+            }
+            if failed {
+                let deaf = Timespec::try_from(DEAF).unwrap_or_default();
+                // Interrupted, it tries again the sooner.
+                let _ = poll(&mut [PollFd::new(wake, PollFlags::IN)], Some(&deaf));
             }
         }
     }
 }
 
-fn tell_status(mut stream: &UnixStream, outlet: &Outlet) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(ASKER_WAIT))?;
-    let mut text = serde_json::to_vec(&ask(outlet)?)?;
-    text.push(b'\n');
-    stream.write_all(&text)
+/// The engine, which is not asked too often.
+struct Asked<'a> {
+    outlet: &'a Outlet,
+    last: Option<Instant>,
 }
 
-fn answer_http(mut stream: &TcpStream, outlet: &Outlet) -> io::Result<()> {
+impl Asked<'_> {
+    fn status(&mut self) -> io::Result<Status> {
+        if let Some(last) = self.last {
+            std::thread::sleep(APART.saturating_sub(last.elapsed()));
+        }
+        let status = self.outlet.ask(|answer| Notice::Status { answer });
+        self.last = Some(Instant::now());
+        status.ok_or(io::ErrorKind::TimedOut.into())
+    }
+}
+
+fn tell_status(mut stream: &UnixStream, engine: &mut Asked<'_>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(ASKER_WAIT))?;
+    let mut text = serde_json::to_vec(&engine.status()?)?;
+    text.push(b'\n');
+    write_in_time(&text, Instant::now() + ASKER_WAIT, |bytes, left| {
+        stream.set_write_timeout(Some(left))?;
+        stream.write(bytes)
+    })
+}
+
+fn answer_http(mut stream: &TcpStream, engine: &mut Asked<'_>) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
     let request = read_request(stream)?;
+    let is_local = stream.local_addr()?.ip().to_canonical().is_loopback();
     let mut words = request.split(|byte| *byte == b' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     let (code, kind, body) = match (method, path) {
-        (b"GET", b"/metrics") => ("200 OK", metrics::CONTENT_TYPE, metrics::encode(&ask(outlet)?)),
+        _ if is_local && !names_this_host(&request) => {
+            ("421 Misdirected Request", "text/plain", "ask for it by its address\n".to_string())
+        }
+        (b"GET", b"/metrics") => {
+            ("200 OK", metrics::CONTENT_TYPE, metrics::encode(&engine.status()?))
+        }
         (b"GET", _) => ("404 Not Found", "text/plain", "ask for /metrics\n".to_string()),
         _ => ("405 Method Not Allowed", "text/plain", "GET it\n".to_string()),
     };
-    let head = format!(
-        "HTTP/1.1 {code}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+    let answer = format!(
+        "HTTP/1.1 {code}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n\
+         {body}",
         body.len()
     );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())
+    write_in_time(answer.as_bytes(), Instant::now() + ASKER_WAIT, |bytes, left| {
+        stream.set_write_timeout(Some(left))?;
+        stream.write(bytes)
+    })
+}
+
+/// Whether a request, if it says whom it is for, says an address or `localhost`: the page of a
+/// stranger's that points its name here (DNS rebinding) has a browser say that name.
+fn names_this_host(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request);
+    let host = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("host").then(|| value.trim().to_string())
+    });
+    let Some(host) = host else { return true };
+    host.parse::<SocketAddr>().is_ok()
+        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+        || host.rsplit_once(':').map_or(&*host, |(name, _)| name).eq_ignore_ascii_case("localhost")
+}
+
+/// Writes all bytes until then, or fails: also to one who takes a byte now and then.
+fn write_in_time(
+    mut bytes: &[u8],
+    limit: Instant,
+    mut write: impl FnMut(&[u8], Duration) -> io::Result<usize>,
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = limit.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match write(bytes, left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The head of a request, as far as it comes in time.
@@ -148,6 +224,33 @@ fn read_request(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
     Ok(request)
 }
 
-fn ask(outlet: &Outlet) -> io::Result<Status> {
-    outlet.ask(|answer| Notice::Status { answer }).ok_or(io::ErrorKind::TimedOut.into())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_who_takes_little_is_not_waited_for() {
+        let mut taken = 0;
+        let limit = Instant::now() + Duration::from_millis(1);
+        let written = write_in_time(&vec![0; 1 << 24], limit, |_, _| {
+            taken += 1;
+            Ok(1)
+        });
+        assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(taken < 1 << 24);
+        write_in_time(b"abc", Instant::now() + ASKER_WAIT, |_, _| Ok(1)).unwrap();
+    }
+
+    #[test]
+    fn a_name_of_a_strangers_is_none_of_this_host() {
+        let request = |host: &str| format!("GET /metrics HTTP/1.1\r\n{host}\r\n\r\n").into_bytes();
+        for good in ["", "Host: 127.0.0.1:4792", "host: localhost", "Host: [::1]:80", "Host: [::1]"]
+        {
+            assert!(names_this_host(&request(good)), "{good}");
+        }
+        for bad in ["Host: evil.example:4792", "HOST: evil.example", "Host: 127.0.0.1.evil.example"]
+        {
+            assert!(!names_this_host(&request(bad)), "{bad}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ mod common;
 use common::{Client, PATIENCE, config, engine_counter, free_address, gid, wait_for};
 use elver_node::{Node, NodeThread};
 use elver_portal::{Answer, Command, ConnectOptions, RefusalCode};
-use elver_verbs::{Memory, RemoteAddr, WcStatus};
+use elver_verbs::{Memory, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
 fn node(config: elver_node::config::Config) -> NodeThread {
     Node::embedded(config).unwrap().spawn().unwrap()
@@ -100,8 +100,11 @@ fn goodbye_is_answered_when_all_is_gone() {
     let node = node(config(&free_address()));
     let mut one = client(&node);
     one.alloc(300_000).unwrap();
+    let small = one.alloc(64).unwrap();
+    small.memory.write(0, &[7; 64]).unwrap();
     one.create();
     one.done(&Command::Goodbye).unwrap();
+    assert_eq!(small.memory.read_u64(0), Ok(0));
     let status = node.status().unwrap();
     assert_eq!((status.vqps_total, status.core["mrs"]), (0, 0));
     drop(one);
@@ -114,7 +117,10 @@ fn a_region_is_deregistered_and_its_key_refused() {
     let node = node(config(&address));
     let mut one = client(&node);
     let region = one.alloc(64).unwrap();
+    region.memory.write(0, &[7; 64]).unwrap();
     one.done(&Command::DeregisterMr { lkey: region.lkey }).unwrap();
+    // The process still maps it, and the memory is gone all the same.
+    assert_eq!(region.memory.read_u64(0), Ok(0));
     assert!(node.status().unwrap().sessions[0].mrs == 0);
     let vqp = one.create();
     one.qconnect(vqp, gid(&address), 0).unwrap();
@@ -269,6 +275,31 @@ fn quotas_hold_for_a_user() {
     assert!(refused.contains("quota.sessions_total"), "{refused}");
     drop(two);
     wait_for("room for another", || Client::over(node.connect().unwrap()).ok());
+}
+
+#[test]
+fn a_vqp_that_was_accepted_counts_for_its_user() {
+    let address = free_address();
+    let node = node(config(&address));
+    let (mut server, mut sender) = (client(&node), client(&node));
+    let bound = server.create();
+    let port = server.qbind(bound, 0).unwrap();
+    let region = server.alloc(64).unwrap();
+    let sges = [Sge { addr: region.addr, length: 64, lkey: region.lkey }];
+    server.end.receive(bound, &RecvWr { wr_id: 1, sges: &sges }).unwrap();
+    server.wake();
+    let vqp = sender.create();
+    sender.qconnect(vqp, gid(&address), port).unwrap();
+    let (flags, payload) = (SendFlags::empty(), Payload::Inline(b"hello"));
+    let wr = SendWr { wr_id: 2, op: SendOp::Send, flags, payload, dest: None };
+    sender.end.send(vqp, &wr).unwrap();
+    sender.wake();
+    assert_eq!(server.completion().status, WcStatus::Success);
+    let status = node.status().unwrap();
+    let vqps: Vec<u32> = status.sessions.iter().map(|session| session.vqps).collect();
+    assert_eq!((vqps, status.users[0].vqps), (vec![2, 1], 3));
+    drop((server, sender));
+    wait_for("the quota to be free", || node.status()?.users.is_empty().then_some(()));
 }
 
 #[test]

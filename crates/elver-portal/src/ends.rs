@@ -17,6 +17,8 @@ pub struct NodeEnd {
     receives: Consumer,
     completions: Producer,
     sleep: Sleep,
+    #[cfg(not(loom))]
+    all: Words,
 }
 
 /// The client's end of a session's shared memory.
@@ -92,7 +94,16 @@ impl NodeEnd {
             receives: Consumer::new(rings.receives.0, rings.receives.1),
             completions: Producer::new(rings.completions.0, rings.completions.1),
             sleep: Sleep { own: rings.node_sleeps, others: rings.client_sleeps },
+            #[cfg(not(loom))]
+            all: words.part(0, words.len()),
         }
+    }
+
+    /// Gives the memory back to the system, though the client may still map it. To be called when
+    /// the session has ended: the rings are empty from then on.
+    #[cfg(not(loom))]
+    pub fn discard(&self) {
+        self.all.discard();
     }
 
     /// Takes what stands next in the command ring.

@@ -70,6 +70,14 @@ impl Words {
         let start = std::ptr::NonNull::from(first).cast();
         Words { start, len, mapping: self.mapping.clone() }
     }
+
+    /// Gives the pages of the file back to the system: both ends read zeros from then on.
+    pub fn discard(&self) {
+        let Mapping { start, bytes } = *self.mapping;
+        let remove = rustix::mm::Advice::LinuxRemove;
+        // SAFETY: the mapping is ours while `self` lives, and its words may change at any time.
+        let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, remove) };
+    }
 }
 
 #[cfg(not(loom))]

@@ -33,5 +33,5 @@ pub use error::SoftError;
 pub use frames::{FrameCounters, FrameLink, FrameSocket, LocalAddress, Mac};
 pub use link::Link;
 pub use loss::Loss;
-pub use memory::{ProcessMemory, Reservation, SoftMemory};
+pub use memory::{Copier, ProcessMemory, Reservation, SoftMemory};
 pub use publish::{PublishedDevice, published};

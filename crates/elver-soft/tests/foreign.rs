@@ -6,7 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use elver_soft::{ProcessMemory, Reservation, SoftConfig, SoftDevice, SoftError, SoftMemory};
+use elver_soft::{
+    Copier, ProcessMemory, Reservation, SoftConfig, SoftDevice, SoftError, SoftMemory,
+};
 use elver_verbs::{AccessFlags, Device, Memory, MemoryError, VerbsError};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -249,4 +251,24 @@ fn writes_reach_the_file_that_is_mapped() {
     let mut bytes = [0; 4];
     File::from(fd).read_exact_at(&mut bytes, 100).unwrap();
     assert_eq!(&bytes, b"seen");
+}
+
+#[test]
+fn a_guarded_process_is_copied_all_the_same() {
+    const LEN: usize = 200_000;
+    let mut bytes: Vec<u8> = (0..LEN).map(|at| at as u8).collect();
+    let pid = std::process::id() as i32;
+    let process = open(pid, &pidfd(pid)).unwrap().guarded(Arc::new(Copier::default()), 7);
+    let memory =
+        SoftMemory::of_process(Arc::new(process), bytes.as_mut_ptr() as u64, LEN as u64).unwrap();
+    let copy = SoftMemory::alloc(LEN as u64).unwrap();
+    copy.copy_from(1, &memory, 0, LEN as u64 - 1).unwrap();
+    memory.copy_from(0, &copy, 0, LEN as u64).unwrap();
+    let mut read = vec![0; LEN];
+    memory.read(0, &mut read).unwrap();
+    assert_eq!((read[0], read[1], read[LEN - 1]), (0, 0, (LEN - 2) as u8));
+    assert!(memory.read(1, &mut read).is_err());
+    // Nothing is mapped there.
+    let process = open(pid, &pidfd(pid)).unwrap().guarded(Arc::new(Copier::default()), 7);
+    assert!(SoftMemory::of_process(Arc::new(process), PAGE, 8).is_err());
 }

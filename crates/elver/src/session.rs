@@ -99,7 +99,9 @@ impl Session {
         Mr::alloc(self, len, access, false)
     }
 
-    /// As [`Session::alloc`], from huge pages if the system has enough of them set aside.
+    /// As [`Session::alloc`], from huge pages if the system has enough of them set aside. A daemon
+    /// gives them to processes of root's and of its own user only: whoever has one can give it back
+    /// behind the daemon's back, whose next access would kill it.
     pub fn alloc_huge(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
         Mr::alloc(self, len, access, true)
     }

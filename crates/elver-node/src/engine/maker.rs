@@ -35,6 +35,18 @@ pub(crate) struct Order {
     pub(super) huge: bool,
 }
 
+impl Order {
+    /// The bytes that it takes at most.
+    pub(super) fn bytes(&self) -> u64 {
+        let page = match self.huge {
+            true => HUGE_PAGE,
+            false if self.len <= READY_BYTES => READY_BYTES,
+            false => PAGE,
+        };
+        self.len.max(1).checked_next_multiple_of(page).unwrap_or(u64::MAX)
+    }
+}
+
 /// An order that was carried out.
 pub(crate) struct Made {
     pub(super) order: Order,
@@ -51,8 +63,7 @@ pub(super) struct Piece {
 
 enum Job {
     Make(Order),
-    /// Dropping it is the work.
-    Drop(#[allow(dead_code, reason = "it is only dropped")] SoftMemory),
+    Discard(SoftMemory),
 }
 
 /// Makes memory: small pieces here, large ones on its thread.
@@ -111,16 +122,17 @@ impl Maker {
         Ok(None)
     }
 
-    /// Gives memory back.
+    /// Gives memory back to the system, though the client may still map it.
     pub(super) fn give_back(&self, memory: SoftMemory, bytes: u64) {
-        if bytes <= AT_ONCE_BYTES {
-            return;
-        }
-        if let Some(jobs) = &self.jobs {
-            match jobs.try_send(Job::Drop(memory)) {
-                // Then it takes the engine's time.
-                Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
-            }
+        let job = match &self.jobs {
+            Some(jobs) if bytes > AT_ONCE_BYTES => jobs.try_send(Job::Discard(memory)),
+            _ => return memory.discard(),
+        };
+        if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) = job
+            && let Job::Discard(memory) = job
+        {
+            // Then it takes the engine's time.
+            memory.discard();
         }
     }
 }
@@ -153,13 +165,12 @@ impl Piece {
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
         }
         let file = memfd::create("elver-mr", bytes, pages)?;
-        // Huge pages are mapped and unmapped as wholes.
-        let mapped = if pages == Pages::Huge { bytes } else { len.max(1) };
-        Piece::map(file, mapped, bytes)
+        Piece::map(file, len.max(1), bytes)
     }
 
     fn map(file: OwnedFd, len: u64, bytes: u64) -> io::Result<Piece> {
-        let memory = SoftMemory::map_file(file.as_fd(), len).map_err(io::Error::other)?;
+        let memory = SoftMemory::map_file_for(file.as_fd(), len, bytes);
+        let memory = memory.map_err(io::Error::other)?;
         Ok(Piece { file, memory, bytes })
     }
 }
@@ -174,10 +185,13 @@ fn available() -> Option<u64> {
 
 fn work(jobs: &Receiver<Job>, outlet: &Outlet) {
     while let Ok(job) = jobs.recv() {
-        if let Job::Make(order) = job {
-            let made = Made { order, result: Piece::make(&order) };
-            // Without an engine nobody waits for it.
-            let _ = outlet.send(Notice::Made(made));
+        match job {
+            Job::Make(order) => {
+                let made = Made { order, result: Piece::make(&order) };
+                // Without an engine nobody waits for it.
+                let _ = outlet.send(Notice::Made(made));
+            }
+            Job::Discard(memory) => memory.discard(),
         }
     }
 }
@@ -195,5 +209,36 @@ mod tests {
         }
         let piece = Piece::of(5_000, PAGE, Pages::Small).unwrap();
         assert_eq!((piece.bytes, elver_verbs::Memory::size(&piece.memory)), (8_192, 5_000));
+    }
+
+    #[test]
+    fn memory_that_was_given_back_takes_no_pages_though_its_file_is_open() {
+        let (outlet, inlet) = super::super::notice::channel().unwrap();
+        let mut maker = Maker::start(outlet).unwrap();
+        let mut files = Vec::new();
+        for len in [1, 5_000, READY_BYTES + 1, AT_ONCE_BYTES] {
+            let order = Order {
+                slot: 0,
+                serial: 0,
+                request: 0,
+                len,
+                addr: 0,
+                access: AccessFlags::empty(),
+                huge: false,
+            };
+            let Piece { file, memory, bytes } = maker.make(order).unwrap().unwrap();
+            assert!(bytes <= order.bytes() && elver_verbs::Memory::size(&memory) == len);
+            maker.give_back(memory, bytes);
+            files.push(file);
+        }
+        let Piece { file, memory, bytes } = Piece::of(1 << 20, PAGE, Pages::Small).unwrap();
+        maker.give_back(memory, bytes);
+        files.push(file);
+        drop(inlet);
+        // Its thread has done what it was asked.
+        drop(maker);
+        for file in files {
+            assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
+        }
     }
 }

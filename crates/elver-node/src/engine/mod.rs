@@ -21,11 +21,12 @@ mod translate;
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use elver_core::{Completion, Core, Event, VqpId};
 use elver_portal::{Answer, Layout, Listener, Scratch, Violation};
-use elver_soft::SoftDevice;
+use elver_soft::{Copier, SoftDevice};
 use elver_verbs::{Time, Wc};
 
 pub(crate) use counters::EngineCounters;
@@ -34,6 +35,7 @@ pub(crate) use notice::{Inlet, Notice, Outlet, channel};
 use self::door::{Door, EVENTS_MAX, INLET, LISTENER, PROCESS};
 use self::maker::Maker;
 use self::membership::Membership;
+use self::quota::Usage;
 use self::session::Owed;
 use self::sessions::{End, Sessions};
 use crate::NodeError;
@@ -80,6 +82,8 @@ pub(crate) struct Engine {
     // The maker's thread may wait for room in the inlet, which must go first.
     inlet: Inlet,
     maker: Maker,
+    /// Copies for users who could keep the engine waiting.
+    copier: Arc<Copier>,
 }
 
 impl Engine {
@@ -118,6 +122,7 @@ impl Engine {
             prepared_at: Time::ZERO,
             inlet,
             maker,
+            copier: Arc::default(),
         })
     }
 
@@ -218,7 +223,9 @@ impl Engine {
 
     /// Hands a session's completions out, as many as there is room for.
     fn hand_out(&mut self, slot: u32, now: Time) {
-        let Some(open) = self.sessions.open(slot) else { return };
+        let Some((session, quotas)) = self.sessions.get_with_quotas(slot) else { return };
+        let uid = session.peer.uid;
+        let Some(open) = &mut session.open else { return };
         let result = loop {
             let room = match open.completions_room() {
                 Ok(room) => room.min(COMPLETIONS_MAX),
@@ -232,6 +239,13 @@ impl Engine {
             self.counters.completions += count as u64;
             let mut result = Ok(());
             for completion in &self.completions[..count] {
+                if let Some(VqpId(accepted)) = completion.source
+                    && !open.vqps.contains(&accepted)
+                    && self.core.vqp_info(open.client, VqpId(accepted)).is_ok()
+                {
+                    open.vqps.insert(accepted);
+                    quotas.count(uid, Usage::VQP);
+                }
                 let owed = Owed::Completion(translate::completion(completion));
                 result = result.and(open.reply(owed));
             }
@@ -364,7 +378,7 @@ impl Engine {
         let core = &self.core;
         let gone = self.sessions.forget_gone(|client| core.client_is_gone(client), &self.maker);
         for slot in gone {
-            let result = self.sessions.say_goodbye(slot);
+            let result = self.sessions.say_goodbye(slot, &self.maker);
             self.sessions.activate(slot, now);
             self.settle(slot, result, now);
         }

@@ -59,13 +59,20 @@ impl Quotas {
         // Root could raise its own.
         if uid != 0 {
             let config = &self.config;
-            for (what, setting, will, limit) in [
-                ("sessions", "sessions", will.sessions.into(), config.sessions.into()),
-                ("VQPs", "vqps", will.vqps.into(), config.vqps.into()),
-                ("memory regions", "mrs", will.mrs.into(), config.mrs.into()),
-                ("bytes of memory", "bytes", will.bytes, config.bytes),
+            for (what, setting, has, will, limit) in [
+                (
+                    "sessions",
+                    "sessions",
+                    has.sessions.into(),
+                    will.sessions.into(),
+                    config.sessions.into(),
+                ),
+                ("VQPs", "vqps", has.vqps.into(), will.vqps.into(), config.vqps.into()),
+                ("memory regions", "mrs", has.mrs.into(), will.mrs.into(), config.mrs.into()),
+                ("bytes of memory", "bytes", has.bytes, will.bytes, config.bytes),
             ] {
-                if will > limit {
+                // Of what others gave it a user may have too much already.
+                if will > has && will > limit {
                     return Err(Refused::new(
                         RefusalCode::Limit,
                         format!(
@@ -78,6 +85,17 @@ impl Quotas {
         }
         self.users.insert(uid, will);
         Ok(())
+    }
+
+    /// Counts what others gave a user: VQPs that its processes accepted.
+    pub(super) fn count(&mut self, uid: u32, more: Usage) {
+        let has = self.users.entry(uid).or_default();
+        *has = has.plus(more);
+    }
+
+    /// Sessions that a user has.
+    pub(super) fn sessions(&self, uid: u32) -> u32 {
+        self.users.get(&uid).map_or(0, |usage| usage.sessions)
     }
 
     /// Gives back what was taken.
@@ -117,6 +135,22 @@ mod tests {
         for _ in 0..5 {
             quotas.take(0, Usage::VQP).unwrap();
         }
+    }
+
+    #[test]
+    fn accepted_vqps_count_and_keep_nothing_else_from_a_user() {
+        let config = QuotaConfig { vqps: 2, ..QuotaConfig::default() };
+        let mut quotas = Quotas::new(config);
+        quotas.take(7, Usage::VQP).unwrap();
+        for _ in 0..2 {
+            quotas.count(7, Usage::VQP);
+        }
+        assert!(quotas.take(7, Usage::VQP).is_err());
+        quotas.take(7, Usage::SESSION).unwrap();
+        for _ in 0..2 {
+            quotas.give_back(7, Usage::VQP);
+        }
+        quotas.take(7, Usage::VQP).unwrap();
     }
 
     #[test]

@@ -9,7 +9,7 @@ use elver_portal::{
     Answer, Command, Layout, Limits, Message, Received, Receives, RecvBatch, RefusalCode, Request,
     SendBatch, Socket, Violation, Welcome,
 };
-use elver_soft::{ProcessMemory, SoftDevice, SoftMemory};
+use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
 
 use super::Engine;
@@ -17,7 +17,7 @@ use super::door::Door;
 use super::maker::{Made, Maker, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
-use super::sessions::End;
+use super::sessions::{End, GREETINGS_MAX};
 use super::translate::{self, Refused};
 
 /// Requests that are taken from a session at a turn.
@@ -27,8 +27,6 @@ const PENDING_MAX: u32 = 65_536;
 /// Bytes of the largest region that the node allocates: no machine has as many, and sums of them
 /// stay in range.
 const ALLOC_BYTES_MAX: u64 = 1 << 46;
-/// Processes beyond the number of sessions that may be about to say hello.
-const GREETINGS_MAX: usize = 64;
 /// Messages that are read from a session's socket at a look.
 const MESSAGES_MAX: usize = 4;
 
@@ -43,7 +41,8 @@ impl Engine {
             return;
         };
         // Who is too much is told so when it has said hello: before, it would not hear.
-        if self.sessions.len() >= self.config.quota.sessions_total as usize + GREETINGS_MAX {
+        let most = self.config.quota.sessions_total as usize + GREETINGS_MAX as usize;
+        if self.sessions.len() >= most || self.sessions.is_crowded(peer.uid) {
             self.counters.sessions_rejected += 1;
             return;
         }
@@ -178,7 +177,7 @@ impl Engine {
             }
             self.hand_out(slot, now);
         }
-        let Engine { core, sessions, scratch, counters, maker, .. } = self;
+        let Engine { core, sessions, scratch, counters, maker, copier, .. } = self;
         let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return Ok(true) };
         let Session { socket, peer, process, serial, open: Some(open), .. } = session else {
             return Ok(true);
@@ -215,10 +214,13 @@ impl Engine {
                 }
                 Request::Command { request, command } => {
                     counters.commands += 1;
+                    let is_slow =
+                        matches!(command, Command::AllocMr { .. } | Command::RegisterMr { .. });
                     let mut desk = Desk {
                         core,
                         quotas,
                         maker,
+                        copier,
                         socket,
                         open,
                         process: process.as_ref(),
@@ -237,6 +239,10 @@ impl Engine {
                             counters.commands_refused += 1;
                             open.reply(Owed::Refused { request, refused })?;
                         }
+                    }
+                    // It took the time of many: the others' turn.
+                    if is_slow {
+                        break;
                     }
                 }
             }
@@ -364,6 +370,7 @@ struct Desk<'a> {
     core: &'a mut Core<SoftDevice>,
     quotas: &'a mut Quotas,
     maker: &'a mut Maker,
+    copier: &'a Arc<Copier>,
     socket: &'a Socket,
     open: &'a mut Open,
     process: Option<&'a OwnedFd>,
@@ -440,8 +447,11 @@ impl Desk<'_> {
             return Err(Refused::new(RefusalCode::OutOfRange, text));
         }
         let (slot, serial, request) = (self.slot, self.serial, self.request);
+        // Who maps a huge page can give it back, and where no other is free the node's next access
+        // would kill it.
+        let huge = huge && self.is_trusted();
         let order = Order { slot, serial, request, len, addr, access, huge };
-        let usage = Usage::region(len);
+        let usage = Usage::region(order.bytes());
         self.quotas.take(self.uid, usage)?;
         let made = self.maker.make(order).map_err(NotHanded::from).and_then(|made| match made {
             Some(piece) => {
@@ -498,7 +508,20 @@ impl Desk<'_> {
             }
             None => return Err(unseen()),
         };
-        Ok(Arc::new(memory))
+        if self.is_trusted() {
+            return Ok(Arc::new(memory));
+        }
+        if self.copier.refuses(self.uid) {
+            let text = "memory of a process of this user's took too long to read; try again in a \
+                        minute, or allocate it at the node instead (Mr::alloc)";
+            return Err(Refused::new(RefusalCode::Busy, text));
+        }
+        Ok(Arc::new(memory.guarded(self.copier.clone(), self.uid)))
+    }
+
+    /// Whether the process could end the node anyway, or stop it: root's and this user's can.
+    fn is_trusted(&self) -> bool {
+        self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }
 
     fn deregister(&mut self, lkey: u32, token: u64) -> Outcome {

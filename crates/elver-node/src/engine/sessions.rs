@@ -14,6 +14,8 @@ use crate::status::{SessionStatus, UserStatus};
 
 /// A process that connected must say hello within this.
 const GREETING_NS_MAX: u64 = 1_000_000_000;
+/// Processes beyond the number of sessions, of all users and of each, that may be about to say hello.
+pub(super) const GREETINGS_MAX: u32 = 64;
 
 /// All sessions: by place, by client, and those that are looked at.
 pub(super) struct Sessions {
@@ -30,6 +32,8 @@ pub(super) struct Sessions {
     next_serial: u32,
     /// Sessions that have not said hello.
     greeting: u32,
+    /// These by user.
+    greeting_users: FxHashMap<u32, u32>,
     /// Sessions that have said goodbye.
     leaving: u32,
 }
@@ -64,6 +68,7 @@ impl Sessions {
             most,
             next_serial: 0,
             greeting: 0,
+            greeting_users: FxHashMap::default(),
             leaving: 0,
         }
     }
@@ -77,6 +82,7 @@ impl Sessions {
     pub(super) fn insert(&mut self, socket: Socket, peer: Peer, now: Time) -> (u32, u64) {
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
+        *self.greeting_users.entry(peer.uid).or_default() += 1;
         let session = Session { serial, socket, peer, process: None, since: now, open: None };
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -125,6 +131,24 @@ impl Sessions {
         self.get(slot)?.open.as_mut()
     }
 
+    /// Whether a user has all the sessions that it may have, and many more that have not said hello:
+    /// so that it leaves places to others. Root may have as many as it likes.
+    pub(super) fn is_crowded(&self, uid: u32) -> bool {
+        let greeting = self.greeting_users.get(&uid).copied().unwrap_or(0);
+        let most = self.limits.sessions.saturating_add(GREETINGS_MAX);
+        uid != 0 && self.quotas.sessions(uid).saturating_add(greeting) >= most
+    }
+
+    fn greeted(&mut self, uid: u32) {
+        self.greeting -= 1;
+        if let Some(count) = self.greeting_users.get_mut(&uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.greeting_users.remove(&uid);
+            }
+        }
+    }
+
     /// How many have begun.
     pub(super) fn begun(&self) -> usize {
         self.clients.len()
@@ -136,7 +160,8 @@ impl Sessions {
         let Some((session, quotas)) = self.get_with_quotas(slot) else { return Ok(()) };
         quotas.take(session.peer.uid, Usage::SESSION)?;
         session.open = Some(open);
-        self.greeting -= 1;
+        let uid = session.peer.uid;
+        self.greeted(uid);
         self.clients.insert(client, slot);
         Ok(())
     }
@@ -248,11 +273,13 @@ impl Sessions {
         }
         let uid = session.peer.uid;
         let Some(open) = session.open else {
-            self.greeting -= 1;
+            self.greeted(uid);
             return None;
         };
         self.quotas.give_back(uid, Usage::SESSION);
         self.clients.remove(&open.client);
+        // A process that keeps the mapping must not keep memory that counts for nobody.
+        open.end.discard();
         if let Some(process) = &open.process {
             // What is still in flight must not reach into a process that has no session.
             process.revoke();
@@ -298,14 +325,17 @@ impl Sessions {
     }
 
     /// Answers a goodbye.
-    pub(super) fn say_goodbye(&mut self, slot: u32) -> Result<(), Violation> {
+    pub(super) fn say_goodbye(&mut self, slot: u32, maker: &Maker) -> Result<(), Violation> {
         let Some((session, quotas)) = self.get_with_quotas(slot) else { return Ok(()) };
         let uid = session.peer.uid;
         let Some(open) = &mut session.open else { return Ok(()) };
         let Some(request) = open.goodbye.take() else { return Ok(()) };
         quotas.give_back(uid, Usage { sessions: 0, ..open.usage() });
-        open.regions.clear();
-        open.leaving.clear();
+        for (_, region) in open.regions.drain().chain(open.leaving.drain()) {
+            if let Some(memory) = region.memory {
+                maker.give_back(memory, region.usage.bytes);
+            }
+        }
         open.vqps.clear();
         let result = open.reply(Owed::Answer { request, answer: Answer::Done });
         self.leaving -= 1;

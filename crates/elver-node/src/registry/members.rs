@@ -109,6 +109,9 @@ struct Connection {
     address: IpAddr,
     greeted: bool,
     registered: Option<Gid>,
+    /// Its node has left, and does not come back over it: nobody makes all others hear of a node
+    /// without end.
+    left: bool,
     watches: bool,
     /// It is to be told of all nodes.
     wants_list: bool,
@@ -152,6 +155,7 @@ impl<T: NodeTable> Members<T> {
             address,
             greeted: false,
             registered: None,
+            left: false,
             watches: false,
             wants_list: false,
             expires,
@@ -164,6 +168,9 @@ impl<T: NodeTable> Members<T> {
     /// A connection ended. Its node may come back with another until its time to live runs out.
     pub(super) fn closed(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.remove(&id) else { return };
+        if let Some(gid) = connection.registered {
+            self.inherit(id, gid);
+        }
         if let Some(count) = self.by_address.get_mut(&connection.address) {
             *count -= 1;
             if *count == 0 {
@@ -177,9 +184,7 @@ impl<T: NodeTable> Members<T> {
         let expires = now.saturating_add_ns(self.config.ttl_ns);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.expires = expires;
-        if let Some(node) = connection.registered.and_then(|gid| self.nodes.get_mut(&gid))
-            && node.owner == id
-        {
+        if let Some(node) = connection.registered.and_then(|gid| self.nodes.get_mut(&gid)) {
             node.expires = expires;
         }
         match (connection.greeted, frame) {
@@ -197,6 +202,7 @@ impl<T: NodeTable> Members<T> {
             }
             (true, Frame::Leave) => {
                 if let Some(gid) = connection.registered.take() {
+                    connection.left = true;
                     self.leave(id, gid);
                 }
             }
@@ -266,17 +272,40 @@ impl<T: NodeTable> Members<T> {
             self.outputs.push_back(Output::Close(id));
             return;
         }
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.registered = Some(gid);
-        }
-        let known = self.nodes.insert(gid, Node { record, owner: id, expires });
-        if known.is_none() {
+        let known = self.nodes.get(&gid);
+        let is_new = known.is_none();
+        let is_news = known.is_none_or(|known| known.record != record);
+        // Whoever knows its record does not become its owner: it could make it leave.
+        let owner = known.map(|known| known.owner).filter(|owner| self.owns(*owner, gid));
+        self.nodes.insert(gid, Node { record, owner: owner.unwrap_or(id), expires });
+        if is_new {
             self.due.push(Reverse((expires, Due::Node(gid))));
         }
         self.send(id, Frame::Registered);
-        if known.is_none_or(|known| known.record != record) {
+        if is_news {
+            for other in self.connections.values_mut().filter(|one| one.registered == Some(gid)) {
+                // Its heartbeats are of the record that was.
+                other.registered = None;
+            }
             self.counters.registered += 1;
             self.tell(gid, Some(record));
+        }
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.registered = Some(gid);
+        }
+    }
+
+    /// Whether a connection lives that a node registered over.
+    fn owns(&self, id: ConnectionId, gid: Gid) -> bool {
+        self.connections.get(&id).is_some_and(|one| one.registered == Some(gid))
+    }
+
+    /// A node's connection ended: another that it registered over speaks for it now.
+    fn inherit(&mut self, id: ConnectionId, gid: Gid) {
+        let Some(node) = self.nodes.get_mut(&gid).filter(|node| node.owner == id) else { return };
+        let heir = self.connections.iter().find(|(_, one)| one.registered == Some(gid));
+        if let Some((heir, _)) = heir {
+            node.owner = *heir;
         }
     }
 
@@ -295,7 +324,21 @@ impl<T: NodeTable> Members<T> {
         if let Some(other) = connection.registered.filter(|other| *other != gid) {
             return Err(format!("node {other} registered on this connection"));
         }
+        if connection.left {
+            return Err("a node that has left comes back over another connection".to_string());
+        }
         let known = self.nodes.get(&gid);
+        // Others of its host have its address too.
+        if let Some(known) = known
+            && known.record != record
+            && known.owner != id
+            && self.owns(known.owner, gid)
+        {
+            return Err(format!(
+                "node {gid} is registered over another connection, which lives; it is replaced \
+                 when that has ended or has been silent"
+            ));
+        }
         if connection.registered.is_some() && known.is_some_and(|known| known.record != record) {
             return Err("a node that changes its record comes over another connection".to_string());
         }
@@ -437,14 +480,49 @@ mod tests {
         let mut members = members();
         let old = greet(&mut members, 1, 2, 0);
         register(&mut members, old, 2, 5, 0);
+        members.closed(old);
         let new = greet(&mut members, 2, 2, 100);
         register(&mut members, new, 2, 6, 100);
         assert_eq!(members.table.0[&gid(2)], record(6));
-        // The old one's last words do not count.
-        members.handle(old, Frame::Leave, Time(200));
+        members.handle_timeout(Time(1_099));
         assert_eq!(members.table.0.len(), 1);
-        members.handle(old, Frame::Heartbeat, Time(1_050));
         members.handle_timeout(Time(1_100));
+        assert_eq!(members.table.0.len(), 0);
+    }
+
+    #[test]
+    fn another_of_its_host_neither_replaces_nor_removes_a_node_that_lives() {
+        let mut members = members();
+        let owner = greet(&mut members, 1, 2, 0);
+        register(&mut members, owner, 2, 5, 0);
+        let other = greet(&mut members, 2, 2, 100);
+        members.handle(other, Frame::Register { gid: gid(2), record: record(6) }, Time(100));
+        assert!(matches!(members.poll_output(), Some(Output::Send(_, Frame::Refused { .. }))));
+        assert_eq!(members.poll_output(), Some(Output::Close(other)));
+        members.closed(other);
+        // With the right record neither.
+        let other = greet(&mut members, 3, 2, 100);
+        register(&mut members, other, 2, 5, 100);
+        members.handle(other, Frame::Leave, Time(100));
+        assert_eq!(members.table.0[&gid(2)], record(5));
+        // It has left, and does not come and go without end.
+        members.handle(other, Frame::Register { gid: gid(2), record: record(5) }, Time(100));
+        assert!(matches!(members.poll_output(), Some(Output::Send(_, Frame::Refused { .. }))));
+    }
+
+    #[test]
+    fn a_node_with_two_connections_lives_while_one_does() {
+        let mut members = members();
+        let old = greet(&mut members, 1, 2, 0);
+        register(&mut members, old, 2, 5, 0);
+        let new = greet(&mut members, 2, 2, 500);
+        register(&mut members, new, 2, 5, 500);
+        members.handle(new, Frame::Heartbeat, Time(1_400));
+        members.handle_timeout(Time(1_500));
+        members.closed(old);
+        members.handle_timeout(Time(2_399));
+        assert_eq!(members.table.0.len(), 1);
+        members.handle(new, Frame::Leave, Time(2_399));
         assert_eq!(members.table.0.len(), 0);
     }
 
@@ -497,6 +575,7 @@ mod tests {
             let id = greet(&mut members, u64::from(number), number, 0);
             register(&mut members, id, number, 1, 0);
         }
+        members.closed(ConnectionId(3));
         let id = greet(&mut members, 4, 4, 0);
         members.handle(id, Frame::Register { gid: gid(4), record: record(1) }, Time(0));
         let outs = outputs(&mut members);

@@ -20,6 +20,9 @@ const ACCEPTS_MAX: usize = 64;
 const OUTBOX_BYTES: usize = 256 * 1024;
 /// Bytes of a node in a list, at most.
 const NODE_BYTES: usize = 80;
+/// Time for which the listener is not looked at when there was no descriptor for a connection: it is
+/// others that hold them, and nobody tells when they have done.
+const DEAF_NS: u64 = 100_000_000;
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 /// The number of the first connection.
@@ -39,8 +42,8 @@ pub struct RegistryServer<T> {
     pipes: BTreeMap<ConnectionId, Pipe>,
     next_id: u64,
     outbox_bytes_max: usize,
-    /// Whether the listener is looked at: not while the process has no descriptor left.
-    listens: bool,
+    /// When the listener is looked at again, since the process had no descriptor left.
+    deaf_until: Option<Time>,
 }
 
 impl<T: NodeTable> RegistryServer<T> {
@@ -66,7 +69,7 @@ impl<T: NodeTable> RegistryServer<T> {
             pipes: BTreeMap::new(),
             next_id: CONNECTIONS,
             outbox_bytes_max,
-            listens: true,
+            deaf_until: None,
         })
     }
 
@@ -82,7 +85,7 @@ impl<T: NodeTable> RegistryServer<T> {
 
     /// Waits until there is something to do, at most so long.
     pub fn wait(&mut self, now: Time, at_most: Duration) -> io::Result<()> {
-        let due = self.members.poll_timeout();
+        let due = self.members.poll_timeout().into_iter().chain(self.deaf_until).min();
         let wait = due.map_or(at_most, |due| at_most.min(Duration::from_nanos(due.ns_since(now))));
         let timeout = Timespec::try_from(wait).unwrap_or_default();
         let mut events = Vec::with_capacity(EVENTS_MAX);
@@ -99,6 +102,9 @@ impl<T: NodeTable> RegistryServer<T> {
 
     /// Does what there is to do.
     pub fn poll(&mut self, now: Time) {
+        if self.deaf_until.is_some_and(|until| until <= now) {
+            self.listen();
+        }
         for token in std::mem::take(&mut self.ready) {
             match token {
                 LISTENER => self.accept(now),
@@ -117,8 +123,10 @@ impl<T: NodeTable> RegistryServer<T> {
             let (stream, from) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Out of descriptors: those who wait are served when a connection has ended.
-                Err(_) => return self.listen(false),
+                // Who connected is gone already.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                // Out of descriptors: those who wait are served when there are some again.
+                Err(_) => return self.be_deaf(now),
             };
             let id = ConnectionId(self.next_id);
             self.next_id += 1;
@@ -133,14 +141,21 @@ impl<T: NodeTable> RegistryServer<T> {
         }
     }
 
-    fn listen(&mut self, on: bool) {
-        if self.listens == on {
-            return;
-        }
-        let flags = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+    fn be_deaf(&mut self, now: Time) {
         let data = epoll::EventData::new_u64(LISTENER);
-        if epoll::modify(&self.epoll, &self.listener, data, flags).is_ok() {
-            self.listens = on;
+        let none = epoll::EventFlags::empty();
+        if epoll::modify(&self.epoll, &self.listener, data, none).is_ok() {
+            self.deaf_until = Some(now.saturating_add_ns(DEAF_NS));
+        }
+    }
+
+    fn listen(&mut self) {
+        let data = epoll::EventData::new_u64(LISTENER);
+        let input = epoll::EventFlags::IN;
+        if self.deaf_until.is_some()
+            && epoll::modify(&self.epoll, &self.listener, data, input).is_ok()
+        {
+            self.deaf_until = None;
         }
     }
 
@@ -210,7 +225,7 @@ impl<T: NodeTable> RegistryServer<T> {
             // Closing takes it out of the epoll anyway.
             let _ = epoll::delete(&self.epoll, pipe.as_fd());
             self.members.closed(id);
-            self.listen(true);
+            self.listen();
         }
     }
 }

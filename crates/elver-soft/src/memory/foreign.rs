@@ -5,11 +5,15 @@
 //! not promise, as it takes the number at every call. Small accesses are as fast, 0.4 µs here; at
 //! 64 KB and more it is slower by half. As a debugger's, a write goes through where the process has
 //! write-protected a page of its own.
+//!
+//! A copy waits for the page that it touches, and the process decides what page that is: see
+//! [`ProcessMemory::guarded`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,8 +22,11 @@ use elver_verbs::MemoryError;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
+use super::copier::Copier;
 use crate::SoftError;
 
+/// Bytes that a [`Copier`] copies at once.
+const PIECE: usize = 64 * 1024;
 /// Bytes that are copied at once between two pieces of other processes' memory.
 const CHUNK: usize = 16 * 1024;
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
@@ -30,6 +37,8 @@ pub struct ProcessMemory {
     pid: i32,
     memory: File,
     revoked: AtomicBool,
+    /// Who copies, if a copy may not end, and for which user.
+    guard: Option<(Arc<Copier>, u32)>,
 }
 
 impl ProcessMemory {
@@ -55,10 +64,18 @@ impl ProcessMemory {
         let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
         let at_once = Timespec::try_from(Duration::ZERO).unwrap_or_default();
         match poll(&mut ended, Some(&at_once)) {
-            Ok(0) => Ok(ProcessMemory { pid, memory, revoked: AtomicBool::new(false) }),
+            Ok(0) => {
+                Ok(ProcessMemory { pid, memory, revoked: AtomicBool::new(false), guard: None })
+            }
             Ok(_) => Err(refused(rustix::io::Errno::SRCH.into())),
             Err(error) => Err(refused(error.into())),
         }
+    }
+
+    /// Lets `copier` do all copies, since the process, of user `uid`, is not trusted to let them
+    /// end. One that takes too long fails, and so does every later one.
+    pub fn guarded(self, copier: Arc<Copier>, uid: u32) -> ProcessMemory {
+        ProcessMemory { guard: Some((copier, uid)), ..self }
     }
 
     /// Its number.
@@ -69,6 +86,51 @@ impl ProcessMemory {
     /// Refuses all further accesses to its memory.
     pub fn revoke(&self) {
         self.revoked.store(true, Ordering::Release);
+    }
+
+    /// # Safety
+    /// `into` must be valid for writes of `len` bytes.
+    unsafe fn read(&self, at: i64, into: *mut u8, len: usize) -> Option<()> {
+        self.transfer(len, |fd, done| {
+            // SAFETY: `done` is less than `len`, for which the caller vouches.
+            unsafe { libc::pread(fd, into.add(done).cast(), len - done, at + done as i64) }
+        })
+    }
+
+    /// # Safety
+    /// `from` must be valid for reads of `len` bytes.
+    unsafe fn write(&self, at: i64, from: *const u8, len: usize) -> Option<()> {
+        self.transfer(len, |fd, done| {
+            // SAFETY: `done` is less than `len`, for which the caller vouches.
+            unsafe { libc::pwrite(fd, from.add(done).cast(), len - done, at + done as i64) }
+        })
+    }
+
+    /// Calls `copy` with the file and the bytes that are done, until all are.
+    fn transfer(&self, len: usize, copy: impl Fn(i32, usize) -> isize) -> Option<()> {
+        let mut done = 0;
+        while done < len {
+            if self.revoked.load(Ordering::Acquire) {
+                return None;
+            }
+            match copy(self.memory.as_raw_fd(), done) {
+                0 => return None,
+                copied if copied > 0 => done += copied as usize,
+                _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+
+    /// Lets the copier do a job.
+    fn run(
+        self: &Arc<Self>,
+        job: impl FnOnce(&ProcessMemory) -> Option<Vec<u8>> + Send + 'static,
+    ) -> Option<Vec<u8>> {
+        let (copier, uid) = self.guard.as_ref()?;
+        let process = self.clone();
+        copier.run(*uid, move || job(&process))
     }
 }
 
@@ -110,10 +172,17 @@ impl Foreign {
         len: u64,
     ) -> Result<Foreign, SoftError> {
         let pid = process.pid();
-        let refused = |reason: io::Error| SoftError::Process {
-            pid,
-            advice: format!("it has no {len} bytes mapped at {addr:#x}"),
-            reason,
+        let guard = process.guard.clone();
+        let refused = |reason: io::Error| {
+            let slow = guard.as_ref().is_some_and(|(copier, uid)| copier.refuses(*uid));
+            let advice = if slow {
+                "reading it took too long; keep it in a file system that answers, or allocate it \
+                 at the node instead (Mr::alloc)"
+                    .to_string()
+            } else {
+                format!("it has no {len} bytes mapped at {addr:#x}")
+            };
+            SoftError::Process { pid, advice, reason }
         };
         let fits = addr.checked_add(len).is_some_and(|end| end <= i64::MAX as u64);
         if !fits || len == 0 {
@@ -147,10 +216,26 @@ impl Foreign {
         into: *mut u8,
         len: usize,
     ) -> Result<(), MemoryError> {
-        self.transfer(offset, len, |fd, done, rest, at| {
-            // SAFETY: `done + rest` is `len`, for which the caller vouches.
-            unsafe { libc::pread(fd, into.add(done).cast(), rest, at) }
-        })
+        let mut at = self.check(offset, len)?;
+        let gone = MemoryError::Gone { offset, len: len as u64 };
+        if self.process.guard.is_none() {
+            // SAFETY: the caller vouches for `len` bytes.
+            return unsafe { self.process.read(at, into, len) }.ok_or(gone);
+        }
+        let mut done = 0;
+        while done < len {
+            let piece = (len - done).min(PIECE);
+            let bytes = self.process.run(move |process| {
+                let mut bytes = vec![0; piece];
+                // SAFETY: the vector has `piece` bytes, and is ours alone.
+                unsafe { process.read(at, bytes.as_mut_ptr(), piece) }.map(|()| bytes)
+            });
+            let bytes = bytes.filter(|bytes| bytes.len() == piece).ok_or(gone)?;
+            // SAFETY: `done + piece` is at most `len`, for which the caller vouches.
+            unsafe { ptr::copy(bytes.as_ptr(), into.add(done), piece) };
+            (done, at) = (done + piece, at + piece as i64);
+        }
+        Ok(())
     }
 
     /// Copies into the process.
@@ -163,10 +248,26 @@ impl Foreign {
         from: *const u8,
         len: usize,
     ) -> Result<(), MemoryError> {
-        self.transfer(offset, len, |fd, done, rest, at| {
-            // SAFETY: `done + rest` is `len`, for which the caller vouches.
-            unsafe { libc::pwrite(fd, from.add(done).cast(), rest, at) }
-        })
+        let mut at = self.check(offset, len)?;
+        let gone = MemoryError::Gone { offset, len: len as u64 };
+        if self.process.guard.is_none() {
+            // SAFETY: the caller vouches for `len` bytes.
+            return unsafe { self.process.write(at, from, len) }.ok_or(gone);
+        }
+        let mut done = 0;
+        while done < len {
+            let piece = (len - done).min(PIECE);
+            let mut bytes = vec![0; piece];
+            // SAFETY: `done + piece` is at most `len`, for which the caller vouches.
+            unsafe { ptr::copy(from.add(done), bytes.as_mut_ptr(), piece) };
+            let written = self.process.run(move |process| {
+                // SAFETY: the vector has `piece` bytes.
+                unsafe { process.write(at, bytes.as_ptr(), piece) }.map(|()| Vec::new())
+            });
+            written.ok_or(gone)?;
+            (done, at) = (done + piece, at + piece as i64);
+        }
+        Ok(())
     }
 
     /// Copies between two processes, or inside of one, through a buffer. The ranges may overlap.
@@ -195,31 +296,10 @@ impl Foreign {
         Ok(())
     }
 
-    /// Calls `copy` until all bytes are copied: with the file, the bytes that are done and those
-    /// that are not, and the address.
-    fn transfer(
-        &self,
-        offset: u64,
-        len: usize,
-        copy: impl Fn(i32, usize, usize, i64) -> isize,
-    ) -> Result<(), MemoryError> {
+    /// Where a range begins.
+    fn check(&self, offset: u64, len: usize) -> Result<i64, MemoryError> {
         MemoryError::check_range(offset, len as u64, self.len)?;
-        let ProcessMemory { memory, revoked, .. } = &*self.process;
-        let gone = MemoryError::Gone { offset, len: len as u64 };
-        let mut done = 0;
-        while done < len {
-            if revoked.load(Ordering::Acquire) {
-                return Err(gone);
-            }
-            // It fits: the whole piece was checked.
-            let at = (self.addr + offset) as i64 + done as i64;
-            match copy(memory.as_raw_fd(), done, len - done, at) {
-                0 => return Err(gone),
-                copied if copied > 0 => done += copied as usize,
-                _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                _ => return Err(gone),
-            }
-        }
-        Ok(())
+        // It fits: the whole piece was checked when it was made.
+        Ok((self.addr + offset) as i64)
     }
 }

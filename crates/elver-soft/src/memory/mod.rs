@@ -6,6 +6,7 @@
 //! no particular order. Memory of another process is copied by the kernel, and its words are not
 //! whole to a peer; see [`SoftMemory::of_process`].
 
+mod copier;
 mod foreign;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::SoftError;
+pub use copier::Copier;
 use foreign::Foreign;
 pub use foreign::ProcessMemory;
 
@@ -33,7 +35,6 @@ pub struct SoftMemory {
 }
 
 enum Owner {
-    #[expect(dead_code, reason = "it is there to be dropped")]
     Mapping(Mapping),
     Foreign(Foreign),
 }
@@ -86,6 +87,27 @@ impl SoftMemory {
                 .map_err(|error| unmappable(len, error))?;
         let start = NonNull::new(start.cast()).ok_or_else(|| unmappable(len, Errno::NOMEM))?;
         Ok(SoftMemory::mapped(Mapping { start, len: bytes }, bytes))
+    }
+
+    /// As [`SoftMemory::map_file`] of a file of `file_len` bytes, of which the first `len` are the
+    /// memory and the others are only mapped, so that [`SoftMemory::discard`] reaches them.
+    pub fn map_file_for(file: impl AsFd, len: u64, file_len: u64) -> Result<SoftMemory, SoftError> {
+        let memory = SoftMemory::map_file(file, file_len)?;
+        let len = len.min(memory.len as u64) as usize;
+        Ok(SoftMemory { len, ..memory })
+    }
+
+    /// Gives the pages of a mapped file back to the system, for all who map it: they read zeros from
+    /// then on. Who maps the file cannot hold on to memory that is not its own any more. No device
+    /// may have the memory registered. Does nothing to memory of other kinds.
+    pub fn discard(&self) {
+        if let Some(Owner::Mapping(mapping)) = self.owner.as_deref() {
+            let remove = rustix::mm::Advice::LinuxRemove;
+            // SAFETY: the mapping is ours while `self` lives; all accesses to it tolerate that its
+            // bytes change. Private memory, which has no file, is refused.
+            let _ =
+                unsafe { rustix::mm::madvise(mapping.start.as_ptr().cast(), mapping.len, remove) };
+        }
     }
 
     fn mapped(mapping: Mapping, len: usize) -> SoftMemory {
