@@ -167,11 +167,6 @@ impl Lane {
             && !self.errored
     }
 
-    /// Whether it has nothing to send, and nothing to tell.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && !self.probing && !self.fault
-    }
-
     /// Drops all outstanding state; the WQEs are the caller's to release.
     pub(crate) fn reset<M: Memory>(&mut self, route: Option<Route>, hw: &mut Hw<M>) {
         self.uncharge(route, hw);

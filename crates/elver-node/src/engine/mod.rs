@@ -43,11 +43,14 @@ use crate::clock::now;
 use crate::config::Config;
 use crate::status::Status;
 
-/// Looks at the sessions' rings for one at the device, while nothing happens: a look at the device
-/// is a system call.
-const LOOKS: u32 = 8;
-/// Time between two looks at the sockets, while awake.
+/// Looks at the sessions' rings for one at the device, while nothing happens and others can put
+/// something in meanwhile: a look at the device is a system call.
+pub(crate) const LOOKS: u32 = 8;
+/// Time between two looks at the sockets, while awake: it is a system call too, for which a round
+/// without work is a good moment.
 const SOCKETS_NS: u64 = 5_000;
+/// The longest time that this waits for such a round.
+const SOCKETS_NS_MAX: u64 = 20_000;
 /// Time between two rounds of tidying.
 const TIDY_NS: u64 = 200_000;
 /// After so long without work it is a good moment to make something ready for processes to come.
@@ -135,23 +138,28 @@ impl Engine {
         self.events.pop_front()
     }
 
-    /// One round; whether anything happened.
+    /// One round, with so many looks at the sessions' rings while there is nothing; whether
+    /// anything happened.
     #[inline]
-    pub(crate) fn poll(&mut self) -> bool {
+    pub(crate) fn poll(&mut self, looks: u32) -> bool {
         let now = now();
         let mut busy = self.core.poll(now);
         busy |= self.tell(now);
         // What came in is answered before the device is asked again.
-        let looks = if busy { 1 } else { LOOKS };
-        for _ in 0..looks {
+        let mut looks = if busy { 1 } else { looks };
+        while looks > 0 && self.sessions.any_active() {
             if self.serve(now) {
                 busy = true;
                 self.tell(now);
                 break;
             }
-            std::hint::spin_loop();
+            looks -= 1;
+            if looks > 0 {
+                std::hint::spin_loop();
+            }
         }
-        if now.ns_since(self.looked_at) >= SOCKETS_NS {
+        let unlooked = now.ns_since(self.looked_at);
+        if unlooked >= if busy { SOCKETS_NS_MAX } else { SOCKETS_NS } {
             busy |= self.look(now);
         }
         while let Some(notice) = self.inlet.next() {
