@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use elver_node::NodeError;
 use elver_node::config::{Config, status_path};
 use elver_portal::Listener;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::net::{SocketAddrUnix, getsockname};
+use rustix::process::umask;
 
 use crate::activation;
 
@@ -52,8 +53,7 @@ impl Door {
         let path = paths.status();
         let refused = |reason| NodeError::Socket { path: path.clone(), reason };
         remove(&path).map_err(refused)?;
-        let status = UnixListener::bind(&path).map_err(refused)?;
-        fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(refused)?;
+        let status = for_those(mode, &path, || UnixListener::bind(&path)).map_err(refused)?;
         Ok(Door { listener, status, paths })
     }
 
@@ -92,7 +92,9 @@ fn bind(socket: PathBuf, mode: u32) -> Result<(Listener, Paths), NodeError> {
     let mut lock_path = socket.clone().into_os_string();
     lock_path.push(".lock");
     let mut options = OpenOptions::new();
-    let lock = options.write(true).create(true).truncate(false).mode(0o600).open(lock_path);
+    let no_link = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(no_link);
+    let lock = options.open(lock_path);
     let lock = lock.map_err(refused)?;
     match flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
@@ -100,9 +102,20 @@ fn bind(socket: PathBuf, mode: u32) -> Result<(Listener, Paths), NodeError> {
         Err(error) => return Err(refused(error.into())),
     }
     remove(&socket).map_err(refused)?;
-    let listener = Listener::bind(&socket).map_err(refused)?;
-    fs::set_permissions(&socket, Permissions::from_mode(mode)).map_err(refused)?;
+    let listener = for_those(mode, &socket, || Listener::bind(&socket)).map_err(refused)?;
     Ok((listener, Paths { socket, lock: Some(lock) }))
+}
+
+/// Makes a socket that those may use whom `mode` says, and at no time others: what connects stays,
+/// whatever the mode is later. No other thread makes files so early.
+fn for_those<T>(mode: u32, path: &Path, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let others = Mode::from_bits_truncate(!mode & 0o777);
+    let before = umask(others);
+    let made = bind();
+    umask(before);
+    let made = made?;
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
+    Ok(made)
 }
 
 /// Makes the directory if it is not there. Others must get through it to the socket, and must not
