@@ -123,7 +123,7 @@ fn said(command: &mut Command) -> Result<String> {
 }
 
 /// The parts of the table: what they are of, and what their sides do.
-const GROUPS: [(&str, &str, &str); 4] = [
+const GROUPS: [(&str, &str, &str); 5] = [
     (
         "wire",
         "Packets without a device",
@@ -140,6 +140,13 @@ const GROUPS: [(&str, &str, &str); 4] = [
         "local",
         "Two QPs of one device",
         "Post, copy from MR to MR, poll. All of it happens on the initiator's side.",
+    ),
+    (
+        "vqp",
+        "VQPs of one node",
+        "The same through VQPs over DC: what the core adds to the lines above, where each WR has a \
+completion,
+while here the last of a batch has.",
     ),
     (
         "control",

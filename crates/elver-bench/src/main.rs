@@ -4,11 +4,13 @@
 //! Nothing here depends on a clock, on randomness or on the machine's load: the time is a number
 //! that the loop moves, and the devices' seeds are fixed.
 
+mod bare;
 mod host;
 mod local;
 mod paths;
 mod remote;
 mod sides;
+mod vqp;
 mod wire;
 
 use anyhow::{Context, Result, bail};

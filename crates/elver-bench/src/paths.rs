@@ -6,7 +6,7 @@ use anyhow::Result;
 use elver_verbs::{QpType, RemoteAddr, SendOp};
 use elver_wire::IpId;
 
-use crate::{local, remote, wire};
+use crate::{local, remote, vqp, wire};
 
 /// One iteration of a path.
 pub(crate) type Step = Box<dyn FnMut()>;
@@ -31,6 +31,8 @@ enum Group {
     Remote,
     /// Two QPs of one device.
     Local,
+    /// VQPs.
+    Vqp,
     /// Control.
     Control,
 }
@@ -59,6 +61,7 @@ impl fmt::Display for Path {
             Group::Wire => ("wire", "initiator,target"),
             Group::Remote => ("remote", "initiator,target"),
             Group::Local => ("local", "initiator"),
+            Group::Vqp => ("vqp", "initiator"),
             Group::Control => ("control", "initiator"),
         };
         let Path { name, iterations, operations, title, .. } = self;
@@ -71,7 +74,7 @@ const OFTEN: u32 = 512;
 const LONG: u32 = 1 << 20;
 const LONG_PACKETS: u32 = LONG / 4096;
 
-use Group::{Control, Local, Remote, Wire};
+use Group::{Control, Local, Remote, Vqp, Wire};
 use Operation::{Read, Send, Write};
 use QpType::{Dci, Rc, Ud};
 
@@ -126,5 +129,12 @@ paths! {
         local::exchange(Rc, Write, 8, 32);
     Local "local-dc-write-8-x32" 64, 32, "DC WRITE 8 B, batches of 32":
         local::exchange(Dci, Write, 8, 32);
+    Vqp "vqp-read-8" OFTEN, 1, "READ 8 B": vqp::exchange(Read, 8, 1);
+    Vqp "vqp-write-8" OFTEN, 1, "WRITE 8 B": vqp::exchange(Write, 8, 1);
+    Vqp "vqp-read-8-x32" 64, 32, "READ 8 B, batches of 32": vqp::exchange(Read, 8, 32);
+    Vqp "vqp-write-8-x32" 64, 32, "WRITE 8 B, batches of 32": vqp::exchange(Write, 8, 32);
+    Vqp "vqp-connect" OFTEN, 1, "creating and connecting a VQP, metadata at hand": vqp::connect();
+    Vqp "vqp-connect-looked-up" OFTEN, 1, "creating and connecting a VQP, metadata looked up":
+        vqp::connect_looked_up();
     Control "connect-rc" 64, 1, "creating and connecting an RC QP pair": remote::connect();
 }

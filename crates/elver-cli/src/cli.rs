@@ -6,10 +6,18 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use elver_soft::UDP_PORT;
 
+use crate::bench::args::{ConnectArgs, DataArgs, MeshArgs, QosArgs, StormArgs};
+use crate::demo::DemoArgs;
 use crate::link::LinkArgs;
+use crate::status::StatusArgs;
+use crate::worker::WorkerArgs;
 
 const EXAMPLES: &str = "\
 Examples:
+  elver demo
+      a cluster on this machine: connects, traffic, a killed process, in half a minute
+  elver status --watch
+      what a running node does, live
   elver perf pair read --transport dc --size 8 --mode sync --duration 2
       latency of 8-byte DC READs between two QPs of this process
   elver perf pair write --placement loopback --size 65536 --mode async
@@ -25,7 +33,7 @@ Examples:
   elver devinfo -v
       what the software device can do";
 
-/// RDMA verbs on any machine: a software RNIC, its tools and its benchmarks.
+/// RDMA connections in a microsecond, on any machine: a node's tools, demonstration and benchmarks.
 #[derive(Debug, Parser)]
 #[command(name = "elver", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -35,6 +43,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Starts a cluster on this machine, and shows what it can do in half a minute.
+    Demo(DemoArgs),
+    /// Shows a running node: sessions, VQPs, peers and counters.
+    Status(StatusArgs),
     /// Measures latency and rate of verbs operations, as perftest does.
     Perf(PerfCommand),
     /// Plays ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong against the original.
@@ -51,6 +63,9 @@ pub(crate) enum Command {
     /// Measures what docs/performance.md shows, each figure with its baseline beside it.
     #[command(subcommand)]
     Bench(Bench),
+    /// Does what another elver command tells it.
+    #[command(hide = true)]
+    Worker(WorkerArgs),
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
@@ -489,6 +504,16 @@ pub(crate) struct SeedArgs {
 pub(crate) enum Bench {
     /// The RNIC against bare UDP, sendto and TCP in the same run.
     Rnic(BenchRnicArgs),
+    /// Connecting: VQPs, their rivals and TCP, beside one 8-byte READ.
+    Connect(ConnectArgs),
+    /// READ, WRITE and SEND through VQPs, beside plain QPs on the same kind of device.
+    Data(DataArgs),
+    /// All connections among many workers, through VQPs and their rivals.
+    Mesh(MeshArgs),
+    /// Many connects at once to one node.
+    Storm(StormArgs),
+    /// The high class of VQPs beside a flood of the low class.
+    Qos(QosArgs),
 }
 
 #[derive(Debug, Args)]

@@ -3,15 +3,20 @@
 mod bench;
 mod capture;
 mod cli;
+mod cluster;
+mod demo;
 mod devinfo;
 mod exit;
 mod link;
+mod netns;
 mod pair;
 mod peers;
 mod perf;
 mod perftest;
 mod pingpong;
 mod sim;
+mod status;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -37,6 +42,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Capture(args) => capture::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Worker(args) => worker::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "elver", &mut std::io::stdout());
             Ok(())

@@ -6,20 +6,20 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::thread::{CpuSet, UnshareFlags};
+use rustix::thread::CpuSet;
 use rustix::time::Timespec;
 
 use crate::cli::Placement;
 use crate::exit::Failure;
+use crate::netns::{VETH_MTU, ip, set_up, unshare};
 
 /// The two ends' addresses on loopback.
 const LOOPBACK: [IpAddr; 2] =
@@ -27,8 +27,9 @@ const LOOPBACK: [IpAddr; 2] =
 /// The two ends' addresses on the veth.
 const VETH: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2))];
-/// MTU of the veth: a path MTU of 4,096 fits.
-const VETH_MTU: &str = "9000";
+/// Addresses that the server's end has beside its own, for a second node there.
+const BESIDE: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3)), IpAddr::V4(Ipv4Addr::new(10, 9, 0, 3))];
 /// How long one end waits for the other to be ready.
 const READY_WAIT: Duration = Duration::from_secs(10);
 
@@ -40,6 +41,8 @@ const ACCEPT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 pub(crate) struct End {
     pub(crate) own: IpAddr,
     pub(crate) peer: IpAddr,
+    /// A second address of the server's end.
+    pub(crate) beside: IpAddr,
 }
 
 /// The client, as the server sees it.
@@ -102,9 +105,10 @@ pub(crate) fn run<S: Send, C: Send>(
         ));
     }
     let addresses = if netns { VETH } else { LOOPBACK };
+    let beside = BESIDE[usize::from(netns)];
     let (here, there) = (
-        End { own: addresses[0], peer: addresses[1] },
-        End { own: addresses[1], peer: addresses[0] },
+        End { own: addresses[0], peer: addresses[1], beside },
+        End { own: addresses[1], peer: addresses[0], beside },
     );
     let (joined, join) = sync_channel(1);
     let (ready, begin) = sync_channel(1);
@@ -161,12 +165,6 @@ pub(crate) fn pin(core: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
-fn unshare() -> Result<()> {
-    // SAFETY: only the calling thread changes its network namespace, and it holds no sockets yet.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
-        .context("cannot make a network namespace")
-}
-
 /// The server's side: makes its namespace, names its thread to the client and sets up the end of
 /// the veth that the client puts there.
 fn enter_and_offer(joined: &SyncSender<Offer>) -> Result<()> {
@@ -176,7 +174,8 @@ fn enter_and_offer(joined: &SyncSender<Offer>) -> Result<()> {
         .send(Offer { thread: rustix::thread::gettid().as_raw_nonzero().get(), placed })
         .map_err(|_| anyhow!("the client's thread is gone"))?;
     place.recv_timeout(READY_WAIT).map_err(|_| anyhow!("the client made no veth"))?;
-    set_up("elver1", VETH[1])
+    set_up("elver1", VETH[1])?;
+    ip(&["address", "add", &format!("{}/24", BESIDE[1]), "dev", "elver1"], &[])
 }
 
 struct Offer {
@@ -196,27 +195,4 @@ fn enter_and_join(join: &Receiver<Offer>) -> Result<()> {
     )?;
     set_up("elver0", VETH[0])?;
     offer.placed.send(()).map_err(|_| anyhow!("the server's thread is gone"))
-}
-
-fn set_up(interface: &str, address: IpAddr) -> Result<()> {
-    ip(&["link", "set", "lo", "up"], &[])?;
-    ip(&["address", "add", &format!("{address}/24"), "dev", interface], &[])?;
-    ip(&["link", "set", interface, "up"], &[])
-}
-
-/// Runs iproute2 in the calling thread's namespace.
-fn ip(arguments: &[&str], more: &[&str]) -> Result<()> {
-    let output = Command::new("ip")
-        .args(arguments)
-        .args(more)
-        .output()
-        .context("cannot run `ip`; install iproute2")?;
-    ensure!(
-        output.status.success(),
-        "`ip {} {}` failed: {}",
-        arguments.join(" "),
-        more.join(" "),
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(())
 }

@@ -1,10 +1,11 @@
 //! Completions: from physical WRs to those of VQPs, in order.
 
-use elver_verbs::{Device, SendFlags, SendOp, Time, Wc, WcStatus};
+use elver_verbs::{Device, Memory, SendFlags, SendOp, Time, Wc, WcStatus};
 
+use crate::pool::Pool;
 use crate::recovery::Verdict;
 use crate::ring::{NONE, SqEntry};
-use crate::vqp::Wait;
+use crate::vqp::{Vqp, Wait};
 use crate::wr_id::SEQ_MASK;
 use crate::{Completion, Core, VqpId, VqpState};
 
@@ -18,11 +19,12 @@ impl<D: Device> Core<D> {
         status: WcStatus,
         now: Time,
     ) {
-        let Some(vqp) = self.vqps.get_mut(id) else {
+        let Core { vqps, pool, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else {
             self.stats.completions_unknown += 1;
             return;
         };
-        let lane = vqp.lane;
+        let (lane, watched) = (vqp.lane, vqp.watch);
         let behind = seq.wrapping_sub(vqp.sq.done) & SEQ_MASK;
         if status != WcStatus::Success {
             return self.complete_failed(id, behind, second, status, now);
@@ -31,29 +33,12 @@ impl<D: Device> Core<D> {
             self.stats.completions_unknown += 1;
             return;
         }
-        let count = self.execute(id, behind + 1);
+        let count = vqp.execute(pool, behind + 1);
         self.account(lane, count);
         self.retire(id, now);
-        self.drained(id, now);
-    }
-
-    /// The first `entries` WRs of a VQP that are on its lane have been executed. Returns how many
-    /// physical WRs these were.
-    #[inline]
-    fn execute(&mut self, id: u32, entries: u32) -> u32 {
-        let Some(vqp) = self.vqps.get_mut(id) else { return 0 };
-        let mut count = 0;
-        for _ in 0..entries {
-            let entry = vqp.sq.entry_mut(vqp.sq.done);
-            count += entry.cost();
-            if entry.slot != NONE {
-                self.pool.sends.give(entry.slot);
-                entry.slot = NONE;
-            }
-            vqp.sq.done = vqp.sq.done.wrapping_add(1);
+        if watched {
+            self.drained(id, now);
         }
-        vqp.inflight = vqp.inflight.saturating_sub(count);
-        count
     }
 
     /// A physical WR of a VQP failed, or was flushed. `behind` counts from the VQP's first WR that
@@ -64,15 +49,15 @@ impl<D: Device> Core<D> {
         let (lane, peer) = (vqp.lane, vqp.peer);
         let verdict = self.lane_failed(lane, status, peer);
         let mut count = 1;
-        let Some(vqp) = self.vqps.get(id) else { return };
+        let Core { vqps, pool, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return };
         // Otherwise it is the second half of a WR that has ended with its first.
         let on_lane = behind < vqp.sq.posted.wrapping_sub(vqp.sq.done);
         if on_lane {
             // What stood before it on the lane was executed, signalled or not. That goes for flushed
             // ones too: an RC QP also fails for what its peer asks, amid a burst of ours.
-            count += self.execute(id, behind);
+            count += vqp.execute(pool, behind);
         }
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
         if on_lane && second && !vqp.rewound {
             let entry = vqp.sq.entry_mut(vqp.sq.done);
             if !core::mem::replace(&mut entry.first_done, true) {
@@ -146,8 +131,8 @@ impl<D: Device> Core<D> {
             if entry.mr != NONE {
                 freed |= mrs.remove_user(entry.mr);
             }
-            let (num_sge, shared) = (entry.num_sge, entry.shared);
-            if num_sge > 1 || shared {
+            if entry.num_sge > 1 || entry.shared {
+                let shared = entry.shared;
                 for (at, sge) in
                     vqp.sq.sges(seq).iter().enumerate().filter(|(_, sge)| sge.length > 0)
                 {
@@ -259,6 +244,26 @@ impl<D: Device> Core<D> {
             }
         }
         vqp.rq.next = vqp.rq.tail;
+    }
+}
+
+impl Vqp {
+    /// The first `entries` WRs that are on the lane have been executed. Returns how many physical
+    /// WRs these were.
+    #[inline]
+    fn execute<M: Memory>(&mut self, pool: &mut Pool<M>, entries: u32) -> u32 {
+        let mut count = 0;
+        for _ in 0..entries {
+            let entry = self.sq.entry_mut(self.sq.done);
+            count += entry.cost();
+            if entry.slot != NONE {
+                pool.sends.give(entry.slot);
+                entry.slot = NONE;
+            }
+            self.sq.done = self.sq.done.wrapping_add(1);
+        }
+        self.inflight = self.inflight.saturating_sub(count);
+        count
     }
 }
 

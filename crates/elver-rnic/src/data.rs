@@ -138,6 +138,7 @@ impl QueuePair {
         }
         let slot = self.pool.push(wr, length, self.core.init.sq_sig_all);
         self.lanes[lane].queue.push_back(slot);
+        self.filled.insert(lane);
         Ok(lane)
     }
 

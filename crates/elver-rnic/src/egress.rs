@@ -101,10 +101,25 @@ impl<M: Memory> Rnic<M> {
         if let Some(sent) = queue_pair.answer(&mut self.hw, now, buf) {
             return Some(sent);
         }
-        let lanes = queue_pair.lanes.len();
-        for _ in 0..lanes {
+        // Once around, beginning where the last packet came from.
+        let first = queue_pair.next_lane;
+        let mut passed_end = false;
+        let mut at = first;
+        loop {
             let queue_pair = self.qps.get_mut(qpn)?;
-            let lane = queue_pair.next_lane % lanes;
+            let found = queue_pair.filled.next_from(at).filter(|&lane| !passed_end || lane < first);
+            let Some(lane) = found else {
+                if passed_end || first == 0 {
+                    return None;
+                }
+                (passed_end, at) = (true, 0);
+                continue;
+            };
+            at = lane + 1;
+            if queue_pair.lanes[lane].queue.is_empty() {
+                queue_pair.filled.remove(lane);
+                continue;
+            }
             if queue_pair.lanes[lane].may_copy() {
                 self.run_local(now, qpn, lane);
             }
@@ -113,11 +128,10 @@ impl<M: Memory> Rnic<M> {
                 .with_lane(lane, &mut self.hw, now, |lane, env| lane.transmit(env, buf))
                 .flatten();
             if sent.is_some() {
+                queue_pair.next_lane = lane;
                 return sent;
             }
-            queue_pair.next_lane = (lane + 1) % lanes;
         }
-        None
     }
 
     fn notify(&mut self, notification: &Notification, buf: &mut [u8]) -> Option<Transmit> {

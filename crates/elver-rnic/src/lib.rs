@@ -34,6 +34,7 @@ mod grh;
 mod hw;
 mod ingress;
 mod lane;
+mod lane_set;
 mod local;
 mod qp;
 mod recv_queue;

@@ -12,6 +12,7 @@ use crate::Time;
 use crate::dct::Dct;
 use crate::hw::Hw;
 use crate::lane::{Env, Lane};
+use crate::lane_set::LaneSet;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::responder::Responder;
 use crate::route::Route;
@@ -41,6 +42,8 @@ pub(crate) struct QueuePair {
     pub(crate) core: QpCore,
     pub(crate) pool: SendPool,
     pub(crate) lanes: Vec<Lane>,
+    /// Lanes that hold WRs, and perhaps some that no longer do.
+    pub(crate) filled: LaneSet,
     /// Of RC.
     pub(crate) responder: Responder,
     /// Of UC.
@@ -127,6 +130,7 @@ impl QueuePair {
             },
             pool: SendPool::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
             lanes: (0..streams).map(Lane::new).collect(),
+            filled: LaneSet::new(usize::from(streams)),
             responder: Responder::new(Psn::from_wrapping(0), 0),
             assembly: Assembly::default(),
             dct: None,
@@ -303,6 +307,6 @@ impl QueuePair {
     pub(crate) fn wants_to_send(&self) -> bool {
         self.responder.has_answers()
             || self.dct.as_ref().is_some_and(|dct| dct.has_answers())
-            || self.lanes.iter().any(|lane| !lane.queue.is_empty())
+            || !self.pool.is_empty()
     }
 }

@@ -74,6 +74,12 @@ impl SendPool {
         self.capacity
     }
 
+    /// Whether no WR is outstanding.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.len() == self.wqes.len()
+    }
+
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty() && self.wqes.len() as u32 >= self.capacity

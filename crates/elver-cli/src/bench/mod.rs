@@ -1,9 +1,23 @@
 //! `elver bench`: what the documentation claims, measured in one run beside what it is compared
 //! with. It informs and never fails for a figure.
 
+pub(crate) mod args;
 mod baseline;
+mod connect;
+mod contract;
+mod data;
+mod host;
+mod machine;
+mod meet;
+mod mesh;
+mod node;
+mod qos;
 mod rnic;
 mod rows;
+pub(crate) mod sample;
+mod storm;
+pub(crate) mod tcp;
+mod vqp_load;
 
 use crate::cli::Bench;
 use crate::exit::Failure;
@@ -12,5 +26,10 @@ use crate::exit::Failure;
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     match bench {
         Bench::Rnic(args) => rnic::run(args),
+        Bench::Connect(args) => connect::run(args),
+        Bench::Data(args) => data::run(args),
+        Bench::Mesh(args) => mesh::run(args),
+        Bench::Storm(args) => storm::run(args),
+        Bench::Qos(args) => qos::run(args),
     }
 }

@@ -1,14 +1,13 @@
 //! `elver bench rnic`: the claims of docs/performance.md.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use elver_soft::{SoftConfig, SoftDevice, UDP_PORT};
 use serde_json::json;
 
 use crate::bench::baseline;
+use crate::bench::machine::{line_round_trip_ns, siblings};
 use crate::bench::rows::{Figure, Row, Target};
 use crate::cli::{BenchRnicArgs, DeviceArgs, IdleMode, Mode, Op, Placement, Transport};
 use crate::exit::Failure;
@@ -23,11 +22,6 @@ const WRITE_PACKET_BYTES: usize = 12 + 16 + 64 + 4;
 const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
 /// Message sizes of that table.
 const LOSS_SIZES: [u32; 3] = [4096, 65_536, 1 << 20];
-/// Round trips of a cache line below this are those of two threads of one core.
-const SIBLINGS_NS: f64 = 75.0;
-/// Cache line round trips that a probe takes.
-const LINE_TRIPS: u64 = 200_000;
-
 /// Measures and prints.
 pub(crate) fn run(args: &BenchRnicArgs) -> Result<(), Failure> {
     let root = rustix::process::geteuid().is_root();
@@ -38,7 +32,7 @@ pub(crate) fn run(args: &BenchRnicArgs) -> Result<(), Failure> {
     rows.push(set_up(args)?);
     let goodput = goodput(args, placement)?;
     let after = line_round_trip_ns();
-    let siblings = before.min(after) < SIBLINGS_NS;
+    let siblings = siblings(before, after);
     if args.json {
         println!(
             "{}",
@@ -217,32 +211,4 @@ fn goodput(args: &BenchRnicArgs, placement: Placement) -> Result<Vec<(f64, u32, 
         }
     }
     Ok(table)
-}
-
-/// Nanoseconds that a cache line takes to the other core and back.
-fn line_round_trip_ns() -> f64 {
-    let line = AtomicU64::new(0);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            pin(1);
-            for trip in 0..LINE_TRIPS {
-                while line.load(Ordering::Acquire) != 2 * trip + 1 {
-                    std::hint::spin_loop();
-                }
-                line.store(2 * trip + 2, Ordering::Release);
-            }
-        });
-        let timed = scope.spawn(|| {
-            pin(0);
-            let start = Instant::now();
-            for trip in 0..LINE_TRIPS {
-                line.store(2 * trip + 1, Ordering::Release);
-                while line.load(Ordering::Acquire) != 2 * trip + 2 {
-                    std::hint::spin_loop();
-                }
-            }
-            start.elapsed().as_nanos() as f64 / LINE_TRIPS as f64
-        });
-        timed.join().unwrap_or(f64::NAN)
-    })
 }

@@ -28,6 +28,11 @@ impl Figure {
         self.0.last().copied().unwrap_or(f64::NAN)
     }
 
+    /// Median and spread, for people.
+    pub(crate) fn text(&self) -> String {
+        format!("{:.3} [{:.3} … {:.3}]", self.median(), self.min(), self.max())
+    }
+
     fn as_json(&self) -> Value {
         json!({"median": self.median(), "min": self.min(), "max": self.max()})
     }
@@ -93,12 +98,9 @@ impl Row {
     }
 
     pub(crate) fn print(&self) {
-        let spread = |figure: &Figure| {
-            format!("{:.3} [{:.3} … {:.3}]", figure.median(), figure.min(), figure.max())
-        };
         let (baseline, ratio) = match &self.baseline {
             Some((name, figure)) => {
-                (format!("{} {name}", spread(figure)), format!("{:.2}", self.judged()))
+                (format!("{} {name}", figure.text()), format!("{:.2}", self.judged()))
             }
             None => (String::new(), String::new()),
         };
@@ -110,7 +112,7 @@ impl Row {
         println!(
             "{:<44} {:>30} {:<6} {:<46} {:>6} {:>8} {met}",
             self.name,
-            spread(&self.ours),
+            self.ours.text(),
             self.unit,
             baseline,
             ratio,

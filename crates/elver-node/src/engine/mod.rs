@@ -41,11 +41,14 @@ use crate::clock::now;
 use crate::config::Config;
 use crate::status::Status;
 
-/// Looks at the sessions' rings for one at the device, while nothing happens: a look at the device
-/// is a system call.
+/// Looks of a thread at the sessions' rings for one at the device, while nothing happens: a look at
+/// the device is a system call.
 const LOOKS: u32 = 8;
-/// Time between two looks at the sockets, while awake.
+/// Time between two looks at the sockets, while awake: it is a system call too, for which a round
+/// without work is a good moment.
 const SOCKETS_NS: u64 = 5_000;
+/// The longest time that this waits for such a round.
+const SOCKETS_NS_MAX: u64 = 20_000;
 /// Time between two rounds of tidying.
 const TIDY_NS: u64 = 200_000;
 /// After so long without work it is a good moment to make something ready for processes to come.
@@ -61,6 +64,15 @@ const EVENTS_KEPT_MAX: usize = 4_096;
 /// The longest sleep while something must be looked at that nobody tells of: a session that takes
 /// its completions, the end of a lease.
 const SLEEP_NS_WATCHFUL: u64 = 1_000_000;
+
+/// Who drives an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// A thread that does nothing else.
+    Thread,
+    /// The owner of the node, which as a rule is also the one whose requests there are.
+    Client,
+}
 
 pub(crate) struct Engine {
     core: Core<SoftDevice>,
@@ -132,21 +144,32 @@ impl Engine {
 
     /// One round; whether anything happened.
     #[inline]
-    pub(crate) fn poll(&mut self) -> bool {
+    pub(crate) fn poll(&mut self, driver: Driver) -> bool {
         let now = now();
-        let mut busy = self.core.poll(now);
+        // What the driver itself asks for stands there already, and may be done at once; nothing
+        // more can come while it waits.
+        let mut busy = driver == Driver::Client && self.serve(now);
+        busy |= self.core.poll(now);
         busy |= self.tell(now);
-        // What came in is answered before the device is asked again.
-        let looks = if busy { 1 } else { LOOKS };
-        for _ in 0..looks {
+        let mut looks = match driver {
+            Driver::Client => 0,
+            // What came in is answered before the device is asked again.
+            Driver::Thread if busy => 1,
+            Driver::Thread => LOOKS,
+        };
+        while looks > 0 && self.sessions.any_active() {
             if self.serve(now) {
                 busy = true;
                 self.tell(now);
                 break;
             }
-            std::hint::spin_loop();
+            looks -= 1;
+            if looks > 0 {
+                std::hint::spin_loop();
+            }
         }
-        if now.ns_since(self.looked_at) >= SOCKETS_NS {
+        let unlooked = now.ns_since(self.looked_at);
+        if unlooked >= if busy { SOCKETS_NS_MAX } else { SOCKETS_NS } {
             busy |= self.look(now);
         }
         while let Some(notice) = self.inlet.next() {

@@ -147,6 +147,12 @@ impl Sessions {
         self.active.get(index).copied()
     }
 
+    /// Whether there are active sessions.
+    #[inline]
+    pub(super) fn any_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
     /// Looks at a session from now on.
     #[inline]
     pub(super) fn activate(&mut self, slot: u32, now: Time) {

@@ -1,0 +1,277 @@
+//! `elver bench data`: what a VQP costs beside a plain QP of the same transport (KRCORE, figures 10,
+//! 11, 13).
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use elver_core::Via;
+use elver_node::config::Config;
+use elver_soft::UDP_PORT;
+use elver_verbs::SendOp;
+use serde_json::json;
+
+use crate::bench::args::{DataArgs, DataOp, Stage};
+use crate::bench::contract::{self, Figures};
+use crate::bench::host::{self, Host};
+use crate::bench::machine::line_round_trip_ns;
+use crate::bench::rows::{Figure, Row, Target};
+use crate::bench::sample::Sample;
+use crate::bench::vqp_load::{self, VqpLoad};
+use crate::cli::{DeviceArgs, IdleMode, Mode, Op, Transport};
+use crate::exit::Failure;
+use crate::perf::{self, Load};
+use crate::worker::OFFERED;
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    name: &'static str,
+    op: DataOp,
+    mode: Mode,
+    size: u32,
+}
+
+/// What backs the QP that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backing {
+    Rc,
+    Dc,
+}
+
+impl Backing {
+    const ALL: [Backing; 2] = [Backing::Rc, Backing::Dc];
+
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Backing::Rc => ("raw-rc", "vqp-rc"),
+            Backing::Dc => ("raw-dc", "vqp-dc"),
+        }
+    }
+
+    fn transport(self) -> Transport {
+        match self {
+            Backing::Rc => Transport::Rc,
+            Backing::Dc => Transport::Dc,
+        }
+    }
+
+    /// A node whose VQPs are backed by this alone.
+    fn config(self) -> Config {
+        let mut config = Config::default();
+        if self == Backing::Dc {
+            config.transfer.rc_qps_max = 0;
+        }
+        config
+    }
+
+    fn backs(self, via: Via) -> bool {
+        match self {
+            Backing::Rc => via == Via::Rc,
+            Backing::Dc => matches!(via, Via::DcCached | Via::DcLookup),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Table(Vec<(Key, Figures)>);
+
+impl Table {
+    fn push(&mut self, key: Key, sample: &Sample) {
+        match self.0.iter_mut().find(|row| row.0 == key) {
+            Some(row) => row.1.push(sample),
+            None => {
+                let mut figures = Figures::default();
+                figures.push(sample);
+                self.0.push((key, figures));
+            }
+        }
+    }
+
+    fn find(&self, key: Key) -> Option<&Figures> {
+        self.0.iter().find(|row| row.0 == key).map(|row| &row.1)
+    }
+}
+
+/// Measures and prints.
+pub(crate) fn run(args: &DataArgs) -> Result<(), Failure> {
+    let stage = Stage::chosen(args.placement);
+    let before = line_round_trip_ns();
+    let mut table = Table::default();
+    for _ in 0..args.round.rounds {
+        round(stage, args, &mut table)?;
+    }
+    let after = line_round_trip_ns();
+    // On one host plain QPs are of two devices, and stand there for what a daemon saves.
+    let mut claims = if stage == Stage::Host { Vec::new() } else { claims(&table) };
+    let on_host = Key { name: "vqp-dc", op: DataOp::Read, mode: Mode::Sync, size: 8 };
+    if let Some(figures) = table.find(on_host).filter(|_| stage == Stage::Host) {
+        claims.push(Row {
+            name: "8 B READ between processes".into(),
+            unit: "µs",
+            ours: figures.p50_us.clone(),
+            baseline: None,
+            target: Target::AtMost(1.5),
+        });
+    }
+    if args.round.json {
+        let rows = table.0.iter().map(|(key, figures)| {
+            json!({
+                "name": key.name,
+                "op": key.op,
+                "mode": key.mode,
+                "size": key.size,
+                "p50_us": contract::us(figures.p50_us.median()),
+                "p99_us": contract::us(figures.p99_us.median()),
+                "ops_per_s": figures.per_s.median().round(),
+            })
+        });
+        println!(
+            "{}",
+            json!({
+                "bench": "data",
+                "placement": stage.name(),
+                "rows": rows.collect::<Vec<_>>(),
+                "rounds": args.round.rounds,
+                "line_round_trip_ns": contract::machine_as_json(before, after),
+                "claims": contract::claims_as_json(&claims),
+            })
+        );
+        return Ok(());
+    }
+    contract::print_machine(args.round.rounds, stage, before, after);
+    println!(
+        "\n{:<10} {:<6} {:<6} {:>9} {:>34} {:>12} {:>14}",
+        "", "op", "mode", "bytes", "p50 µs [min … max]", "p99 µs", "operations/s"
+    );
+    for (key, figures) in &table.0 {
+        println!(
+            "{:<10} {:<6} {:<6} {:>9} {:>34} {:>12.3} {:>14.0}",
+            key.name,
+            format!("{:?}", key.op).to_lowercase(),
+            format!("{:?}", key.mode).to_lowercase(),
+            key.size,
+            figures.p50_us.text(),
+            figures.p99_us.median(),
+            figures.per_s.median()
+        );
+    }
+    contract::print_claims(&claims);
+    Ok(())
+}
+
+/// Every row once, a plain QP and a VQP of a transport in turn.
+fn round(stage: Stage, args: &DataArgs, table: &mut Table) -> Result<(), Failure> {
+    for &op in &args.ops {
+        for &mode in &args.modes {
+            for &size in &args.sizes {
+                for backing in Backing::ALL {
+                    let (raw, vqp) = backing.names();
+                    let key = |name| Key { name, op, mode, size };
+                    let duration = args.round.duration;
+                    if args.wants(raw) {
+                        table.push(key(raw), &measure_raw(stage, backing, key(raw), duration)?);
+                    }
+                    // A node has no RC QP to itself, and nobody there takes a flood of messages.
+                    let there =
+                        stage != Stage::Host || backing == Backing::Dc && op != DataOp::Send;
+                    if there && args.wants(vqp) {
+                        table.push(key(vqp), &measure_vqp(stage, backing, key(vqp), duration)?);
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Operations outstanding, and those of one call.
+fn depth_and_batch(mode: Mode, size: u32) -> (u32, u32) {
+    match (mode, size) {
+        (Mode::Sync, _) => (1, 1),
+        (Mode::Async, 0..=4096) => (512, 64),
+        (Mode::Async, _) => (16, 1),
+    }
+}
+
+/// A QP that a process has for itself, as a program with verbs makes it.
+fn measure_raw(stage: Stage, backing: Backing, key: Key, seconds: f64) -> Result<Sample, Failure> {
+    let (depth, batch) = depth_and_batch(key.mode, key.size);
+    let op = match key.op {
+        DataOp::Read => Op::Read,
+        DataOp::Write => Op::Write,
+        DataOp::Send => Op::Send,
+    };
+    let load = Load {
+        op,
+        transport: backing.transport(),
+        size: key.size,
+        mode: key.mode,
+        depth,
+        batch,
+        duration: seconds,
+        mtu: None,
+    };
+    let device =
+        DeviceArgs { idle: IdleMode::Spin, no_offload: false, loss: 0.0, udp_port: UDP_PORT };
+    Ok(Sample::from(perf::measure_pair(&load, stage.pair(), &device, None)?))
+}
+
+/// Through a daemon, memory of another process of the host; the node reaches itself over DC.
+fn measure_host(key: Key, seconds: f64) -> Result<Sample, Failure> {
+    let (depth, batch) = depth_and_batch(key.mode, key.size);
+    let duration = Duration::from_secs_f64(seconds);
+    let host = Host::start(true)?;
+    Ok(host.client.run(|session, known| {
+        let (vqp, near, via) = host::ready(session, &known.to, key.size, depth)?;
+        let via = host::core_via(via);
+        ensure!(Backing::Dc.backs(via), "{} is backed by {via:?}", key.name);
+        let op = match key.op {
+            DataOp::Read => SendOp::Read(known.to.remote(0)),
+            _ => SendOp::Write(known.to.remote(OFFERED / 2)),
+        };
+        host::post_and_poll(&vqp, &near, op, key.size, (depth, batch), duration)
+    })?)
+}
+
+fn measure_vqp(stage: Stage, backing: Backing, key: Key, seconds: f64) -> Result<Sample, Failure> {
+    if stage == Stage::Host {
+        return measure_host(key, seconds);
+    }
+    let (depth, batch) = depth_and_batch(key.mode, key.size);
+    let duration = Duration::from_secs_f64(seconds);
+    let load = VqpLoad { op: key.op, size: key.size, depth, batch, duration };
+    let check = |via| {
+        ensure!(backing.backs(via), "{} is backed by {via:?}", key.name);
+        Ok(())
+    };
+    vqp_load::measure(stage.pair(), &backing.config(), &load, backing == Backing::Rc, check)
+}
+
+/// What the ratios should be: of the latency in sync mode, of the rate in async mode.
+fn claims(table: &Table) -> Vec<Row> {
+    let mut claims = Vec::new();
+    for (key, ours) in table.0.iter().filter(|(key, _)| key.name.starts_with("vqp")) {
+        let backing = if key.name == "vqp-rc" { Backing::Rc } else { Backing::Dc };
+        let (raw, _) = backing.names();
+        let Some(baseline) = table.find(Key { name: raw, ..*key }) else { continue };
+        // What is promised is promised for 8-byte READs; the rest is for reference.
+        let promised = key.op == DataOp::Read && key.size == 8;
+        let (unit, ours, baseline, target) = match key.mode {
+            Mode::Sync => ("µs", &ours.p50_us, &baseline.p50_us, Target::AtMost(1.10)),
+            Mode::Async => {
+                let least = if backing == Backing::Rc { 0.98 } else { 0.90 };
+                ("/s", &ours.per_s, &baseline.per_s, Target::AtLeast(least))
+            }
+        };
+        let figure = |figure: &Figure| figure.clone();
+        claims.push(Row {
+            name: format!("{} {:?} {} B, {:?}", key.name, key.op, key.size, key.mode)
+                .to_lowercase(),
+            unit,
+            ours: figure(ours),
+            baseline: Some((raw, figure(baseline))),
+            target: if promised { target } else { Target::None },
+        });
+    }
+    claims
+}

@@ -1,0 +1,106 @@
+//! What one repetition of a benchmark saw.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use hdrhistogram::Histogram;
+
+use crate::perf::Measured;
+
+/// Longest latency that is told apart: a minute.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// The share of the duration that is run before the measurement.
+const WARM_UP: f64 = 0.1;
+
+/// Latencies, and how many in which time.
+pub(crate) struct Sample {
+    latency: Histogram<u64>,
+    seconds: f64,
+    /// Operations that one latency stands for.
+    weight: u64,
+}
+
+impl Sample {
+    pub(crate) fn new() -> Result<Sample> {
+        let latency = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?;
+        Ok(Sample { latency, seconds: 0.0, weight: 1 })
+    }
+
+    /// Whose latencies are each a batch's of so many operations.
+    pub(crate) fn of_batches(batch: usize) -> Result<Sample> {
+        Ok(Sample { weight: batch as u64, ..Sample::new()? })
+    }
+
+    pub(crate) fn record(&mut self, latency: Duration) {
+        self.latency.saturating_record(latency.as_nanos() as u64);
+    }
+
+    /// Records one that stands alone: the times of all together are the time of the measurement.
+    pub(crate) fn add(&mut self, latency: Duration) {
+        self.record(latency);
+        self.seconds += latency.as_secs_f64();
+    }
+
+    /// A percentile in microseconds; not a number if nothing was recorded.
+    pub(crate) fn us(&self, percentile: f64) -> f64 {
+        if self.latency.is_empty() {
+            return f64::NAN;
+        }
+        self.latency.value_at_percentile(percentile) as f64 / 1e3
+    }
+
+    pub(crate) fn per_s(&self) -> f64 {
+        if self.seconds > 0.0 {
+            (self.latency.len() * self.weight) as f64 / self.seconds
+        } else {
+            0.0
+        }
+    }
+}
+
+impl From<Measured> for Sample {
+    fn from(measured: Measured) -> Sample {
+        let (latency, seconds) = (measured.latency, measured.seconds);
+        let weight = measured.ops.checked_div(latency.len()).unwrap_or(1);
+        Sample { latency, seconds, weight }
+    }
+}
+
+/// The time of a measurement, its warm-up in front.
+pub(crate) struct Clock {
+    start: Instant,
+    end: Instant,
+    duration: Duration,
+    warming: bool,
+}
+
+impl Clock {
+    pub(crate) fn new(duration: Duration) -> Clock {
+        let start = Instant::now();
+        Clock { start, end: start + duration.mul_f64(WARM_UP), duration, warming: true }
+    }
+
+    /// Whether there is more to measure; what was recorded in the warm-up is forgotten at its end.
+    #[inline]
+    pub(crate) fn goes_on(&mut self, sample: &mut Sample) -> bool {
+        let now = Instant::now();
+        if now < self.end {
+            return true;
+        }
+        if !self.warming {
+            // A figure needs one at least.
+            return sample.latency.is_empty();
+        }
+        self.warming = false;
+        sample.latency.reset();
+        self.start = Instant::now();
+        self.end = self.start + self.duration;
+        true
+    }
+
+    /// The measurement has ended.
+    pub(crate) fn finish(&self, sample: &mut Sample) {
+        sample.seconds = self.start.elapsed().as_secs_f64();
+    }
+}

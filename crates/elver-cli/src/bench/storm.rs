@@ -1,0 +1,157 @@
+//! `elver bench storm`: many connects at once to one node. All must finish, and in the order in
+//! which they began; the benchmark fails otherwise.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use elver_core::{ConnectOptions, Policy, VqpId, VqpInit};
+use elver_node::config::Config;
+use serde_json::json;
+
+use crate::bench::args::{Stage, StormArgs};
+use crate::bench::contract;
+use crate::bench::host::Host;
+use crate::bench::machine::line_round_trip_ns;
+use crate::bench::node::{self, Far, Node};
+use crate::bench::rows::Figure;
+use crate::bench::sample::Sample;
+use crate::exit::Failure;
+
+const PORT: u16 = 7;
+/// A storm that takes longer has failed.
+const STALL: Duration = Duration::from_secs(20);
+/// Depth of a VQP in a storm: many QPs of the rivals stand at once.
+const DEPTH: u32 = 16;
+
+/// What storms, and how.
+const WAYS: [(&str, ConnectOptions); 3] = [
+    ("verbs", ConnectOptions { policy: Policy::Leased, uncached: false }),
+    ("lite", ConnectOptions { policy: Policy::Lite, uncached: true }),
+    ("vqp-uncached", ConnectOptions { policy: Policy::Shared, uncached: true }),
+];
+
+/// Figures of a row, over the rounds.
+struct Row {
+    name: &'static str,
+    p50_us: Figure,
+    p99_us: Figure,
+    total_us: Figure,
+}
+
+impl Row {
+    fn new(name: &'static str) -> Row {
+        let [p50_us, p99_us, total_us] = Default::default();
+        Row { name, p50_us, p99_us, total_us }
+    }
+
+    fn push(&mut self, (sample, total): &(Sample, Duration)) {
+        self.p50_us.push(sample.us(50.0));
+        self.p99_us.push(sample.us(99.0));
+        self.total_us.push(total.as_secs_f64() * 1e6);
+    }
+}
+
+/// Measures and prints.
+pub(crate) fn run(args: &StormArgs) -> Result<(), Failure> {
+    let stage = Stage::chosen(args.placement);
+    let before = line_round_trip_ns();
+    let mut rows: Vec<Row> = Vec::new();
+    if stage != Stage::Host {
+        rows.extend(WAYS.map(|(name, _)| Row::new(name)));
+    }
+    let mut processes = Row::new("first-connect");
+    for _ in 0..args.rounds {
+        for (row, (_, options)) in rows.iter_mut().zip(WAYS) {
+            row.push(&node::run(
+                stage.pair(),
+                &Config::default(),
+                |_| Ok(()),
+                |_, ()| Ok(()),
+                |node, far| connects(node, far, options, args.clients),
+            )?);
+        }
+        let daemon = Host::start(false)?;
+        processes.push(&daemon.firsts_at_once(args.clients)?);
+    }
+    rows.push(processes);
+    let after = line_round_trip_ns();
+    if args.json {
+        let rows = rows.iter().map(|row| {
+            json!({
+                "name": row.name,
+                "p50_us": contract::us(row.p50_us.median()),
+                "p99_us": contract::us(row.p99_us.median()),
+                "total_us": contract::us(row.total_us.median()),
+                "clients": args.clients,
+            })
+        });
+        println!(
+            "{}",
+            json!({
+                "bench": "storm",
+                "placement": stage.name(),
+                "rows": rows.collect::<Vec<_>>(),
+                "rounds": args.rounds,
+                "line_round_trip_ns": contract::machine_as_json(before, after),
+            })
+        );
+        return Ok(());
+    }
+    contract::print_machine(args.rounds, stage, before, after);
+    println!(
+        "\n{:<16} {:>14} {:>14} {:>38}",
+        format!("{} at once", args.clients),
+        "p50 µs",
+        "p99 µs",
+        "until the last, µs [min … max]"
+    );
+    for row in &rows {
+        println!(
+            "{:<16} {:>14.1} {:>14.1} {:>38}",
+            row.name,
+            row.p50_us.median(),
+            row.p99_us.median(),
+            row.total_us.text()
+        );
+    }
+    println!("\nAll of them finished, the connects of a node in the order in which they began.");
+    Ok(())
+}
+
+/// All connects begin in one go.
+fn connects(
+    node: &mut Node,
+    far: &Far,
+    options: ConnectOptions,
+    clients: u32,
+) -> Result<(Sample, Duration)> {
+    let init = VqpInit { max_send_wr: DEPTH, ..VqpInit::default() };
+    let vqps: Vec<VqpId> = (0..clients).map(|_| node.vqp(init)).collect::<Result<_>>()?;
+    let mut sample = Sample::new()?;
+    let gid = if options.policy == Policy::Shared { far.idle } else { far.meta };
+    let start = Instant::now();
+    for &vqp in &vqps {
+        let begun = node.begin_connect(vqp, gid, PORT, options)?;
+        ensure!(begun.is_none(), "a connect that should have asked did not");
+    }
+    let mut ended = Vec::with_capacity(vqps.len());
+    while ended.len() < vqps.len() {
+        node.poll();
+        while let Some((vqp, result)) = node.next_connected() {
+            result?;
+            sample.record(start.elapsed());
+            ended.push(vqp);
+        }
+        let left = vqps.len() - ended.len();
+        ensure!(start.elapsed() < STALL, "{left} connects did not end within {STALL:?}");
+    }
+    let total = start.elapsed();
+    // Handshakes under way side by side may overtake each other by what is under way at once.
+    let together = node.handshakes_at_once();
+    let late = ended.iter().enumerate().all(|(at, vqp)| {
+        let began = vqps.iter().position(|other| other == vqp).unwrap_or(0);
+        began < at + together
+    });
+    ensure!(late, "connects ended in another order than they began");
+    Ok((sample, total))
+}

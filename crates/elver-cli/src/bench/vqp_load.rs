@@ -1,0 +1,168 @@
+//! Operations through a VQP between two embedded nodes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use elver_core::{ConnectOptions, Via, VqpId, VqpInit};
+use elver_node::config::Config;
+use elver_verbs::{Payload, RecvWr, SendFlags, SendOp, SendWr};
+
+use crate::bench::args::DataOp;
+use crate::bench::node::{self, Far, Node, Region};
+use crate::bench::sample::{Clock, Sample};
+use crate::cli::Placement;
+use crate::exit::Failure;
+
+/// The port that takes messages.
+const PORT: u16 = 9;
+/// Receives that the far end has posted, and those that it posts again at a time.
+const RECEIVES: u32 = 1024;
+const REPOST: usize = 32;
+/// An operation that takes longer has failed.
+const STALL: Duration = Duration::from_secs(10);
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VqpLoad {
+    pub(crate) op: DataOp,
+    pub(crate) size: u32,
+    pub(crate) depth: u32,
+    pub(crate) batch: u32,
+    pub(crate) duration: Duration,
+}
+
+/// The end that takes messages.
+struct Sink {
+    vqp: VqpId,
+    region: Region,
+    owed: usize,
+}
+
+/// Measures through a VQP to the meta server. Where `wait_rc`, an RC QP is waited for first; `check`
+/// then says whether what backs it will do.
+pub(crate) fn measure(
+    placement: Placement,
+    config: &Config,
+    load: &VqpLoad,
+    wait_rc: bool,
+    check: impl Fn(Via) -> Result<()> + Send,
+) -> Result<Sample, Failure> {
+    node::run(
+        placement,
+        config,
+        |node| Sink::open(node, load.op == DataOp::Send),
+        Sink::serve,
+        |node, far| {
+            let vqp = connect(node, far, load, wait_rc, check)?;
+            post_and_poll(node, vqp, far, load)
+        },
+    )
+}
+
+fn connect(
+    node: &mut Node,
+    far: &Far,
+    load: &VqpLoad,
+    wait_rc: bool,
+    check: impl Fn(Via) -> Result<()>,
+) -> Result<VqpId> {
+    let init = VqpInit { max_send_wr: load.depth.max(16), ..VqpInit::default() };
+    let start = Instant::now();
+    loop {
+        let vqp = node.vqp(init)?;
+        let via = node.connect(vqp, far.meta, PORT, ConnectOptions::default())?;
+        // The RC QP to a meta server is made in the background.
+        if !wait_rc || via == Via::Rc || start.elapsed() > STALL {
+            check(via)?;
+            return Ok(vqp);
+        }
+        node.destroy(vqp)?;
+        node.poll();
+    }
+}
+
+fn post_and_poll(node: &mut Node, vqp: VqpId, far: &Far, load: &VqpLoad) -> Result<Sample> {
+    let region = node.region(u64::from(load.size.max(8)))?;
+    let sges = [region.sge(load.size)];
+    let op = match load.op {
+        DataOp::Read => SendOp::Read(far.remote),
+        DataOp::Write => SendOp::Write(far.remote),
+        DataOp::Send => SendOp::Send,
+    };
+    let batch = load.batch as usize;
+    let wr = |signaled| SendWr {
+        wr_id: 0,
+        op,
+        flags: if signaled { SendFlags::SIGNALED } else { SendFlags::empty() },
+        payload: Payload::Sges(&sges),
+        dest: None,
+    };
+    let wrs: Vec<SendWr<'_>> = (0..batch).map(|index| wr(index + 1 == batch)).collect();
+    let window = (load.depth as usize / batch).max(1);
+    let mut sample = Sample::of_batches(batch)?;
+    let mut posted_at = vec![Instant::now(); window];
+    let (mut posted, mut completed) = (0usize, 0usize);
+    let mut completions = node::blank::<32>();
+    let mut clock = Clock::new(load.duration);
+    let mut last = Instant::now();
+    while clock.goes_on(&mut sample) {
+        while posted - completed < window {
+            posted_at[posted % window] = last;
+            node.post(vqp, &wrs)?;
+            posted += 1;
+        }
+        let found = loop {
+            match node.take(&mut completions) {
+                0 => ensure!(last.elapsed() < STALL, "nothing completed for {STALL:?}"),
+                found => break found,
+            }
+        };
+        last = Instant::now();
+        for completion in &completions[..found] {
+            node::succeeded(completion)?;
+            sample.record(last - posted_at[completed % window]);
+            completed += 1;
+        }
+    }
+    clock.finish(&mut sample);
+    Ok(sample)
+}
+
+impl Sink {
+    fn open(node: &mut Node, takes_messages: bool) -> Result<Option<Sink>> {
+        if !takes_messages {
+            return Ok(None);
+        }
+        let vqp = node.vqp(VqpInit { max_recv_wr: RECEIVES, ..VqpInit::default() })?;
+        node.bind(vqp, PORT)?;
+        let region = node.region(node::REGION)?;
+        let mut sink = Sink { vqp, region, owed: RECEIVES as usize };
+        sink.post(node)?;
+        Ok(Some(sink))
+    }
+
+    fn serve(node: &mut Node, sink: &mut Option<Sink>) -> Result<()> {
+        let Some(sink) = sink else { return Ok(()) };
+        let mut completions = node::blank::<REPOST>();
+        loop {
+            let found = node.taken(&mut completions);
+            completions[..found].iter().try_for_each(node::succeeded)?;
+            sink.owed += found;
+            sink.post(node)?;
+            // A round of the node may bring more than this takes at once.
+            if found < REPOST {
+                return Ok(());
+            }
+        }
+    }
+
+    fn post(&mut self, node: &mut Node) -> Result<()> {
+        let sges = [self.region.sge(node::REGION as u32)];
+        let wrs = [RecvWr { wr_id: 0, sges: &sges }; REPOST];
+        while self.owed >= REPOST {
+            node.post_recv(self.vqp, &wrs)?;
+            self.owed -= REPOST;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! The parts of the demonstration. Each checks what it claims.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use elver_node::Status;
+use serde_json::{Value, json};
+
+use crate::bench::tcp;
+use crate::cluster::Cluster;
+use crate::demo::say::Say;
+use crate::demo::{A, B, millis};
+use crate::pair::pin;
+use crate::status;
+use crate::worker::client::{ConnectTime, Held, Moved, Steady, Switched};
+use crate::worker::{Known, Place, STEP, Task, Worker};
+
+type Step = fn(&Cluster, &mut Say) -> Result<Value>;
+
+/// In order, with their keys in the JSON.
+pub(super) const ALL: [(&str, Step); 4] =
+    [("connect", connect), ("traffic", traffic), ("switch", switch), ("killed", killed)];
+
+/// Repetitions of each way to connect.
+const REPEATS: u32 = 200;
+/// TCP is measured for so long.
+const TCP: Duration = Duration::from_millis(100);
+/// What a killed process had must be back within this.
+const RECLAIM_MAX: Duration = Duration::from_secs(5);
+/// Time between two looks at the status.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long the victim and the bystander run side by side before the kill.
+const SIDE_BY_SIDE: Duration = Duration::from_millis(200);
+
+/// How long it takes to have a connection.
+fn connect(cluster: &Cluster, say: &mut Say) -> Result<Value> {
+    say.doing("connecting");
+    let tcp = tcp_us(cluster)?;
+    let (_target, to) = target(cluster, B)?;
+    let task = Task::Connects { at: place(cluster, A), to, repeats: REPEATS };
+    let mut table: Vec<ConnectTime> = Worker::start(cluster, A, &task)?.hear(STEP)?;
+    table.push(ConnectTime { name: "tcp".into(), p50_us: tcp });
+    say.title("Connecting, from a process on node a to node b (µs, median)");
+    for row in &table {
+        let what = match row.name.as_str() {
+            "first-connect" => "a new process, to its first READ",
+            "verbs" => "an RC QP of its own, as with verbs",
+            "vqp-uncached" => "a VQP, asking the meta server",
+            "vqp-dccache" => "a VQP, the peer known",
+            _ => "TCP, to its first echo",
+        };
+        say.row(what, &format!("{:>9.1}", row.p50_us));
+    }
+    Ok(serde_json::to_value(table)?)
+}
+
+/// TCP beside: connect to the first echo.
+fn tcp_us(cluster: &Cluster) -> Result<f64> {
+    let at = (cluster.address(B), tcp::PORT).into();
+    let listener = cluster.on(B, move || tcp::listen(at))??;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            pin(1);
+            tcp::serve_until(&listener, &stop)
+        });
+        // On a thread of its own, since it is pinned, which the host's must not be.
+        let asking = move || {
+            pin(0);
+            tcp::ask(at, 1, TCP)
+        };
+        let sample = cluster.on(A, move || std::thread::spawn(asking).join());
+        stop.store(true, Ordering::Relaxed);
+        serving.join().map_err(|_| anyhow!("the server's thread panicked"))??;
+        let sample = sample?.map_err(|_| anyhow!("the client's thread panicked"))??;
+        Ok((sample.us(50.0) * 1e3).round() / 1e3)
+    })
+}
+
+/// Bytes in all ways, between processes that never met.
+fn traffic(cluster: &Cluster, say: &mut Say) -> Result<Value> {
+    say.doing("moving data");
+    let (_target, to) = target(cluster, B)?;
+    // Two on the one node, one on the target's own.
+    let clients = [(A, 2), (A, 3), (B, 5)].map(|(node, seed)| {
+        Worker::start(cluster, node, &Task::Traffic { at: place(cluster, node), to, seed })
+    });
+    let (mut read, mut written, mut echoed, mut echoes) = (0, 0, 0, 0);
+    for client in clients {
+        let moved: Moved = client?.hear(STEP)?;
+        read += moved.read_bytes;
+        written += moved.written_bytes;
+        echoed += moved.echoed_bytes;
+        echoes += moved.echoes;
+    }
+    say.title("Three processes and a fourth that never met, every byte compared");
+    say.holds(&format!("{read} bytes READ, {written} bytes WRITTEN"));
+    say.holds(&format!("{echoes} messages of 8 bytes to 200 KB answered, {echoed} bytes"));
+    Ok(json!({
+        "clients": 3,
+        "read_bytes": read,
+        "written_bytes": written,
+        "echoes": echoes,
+        "echoed_bytes": echoed,
+        "verified": true,
+    }))
+}
+
+/// A process dies in the middle of what it does.
+fn killed(cluster: &Cluster, say: &mut Say) -> Result<Value> {
+    say.doing("killing a process");
+    let (_target, to) = target(cluster, B)?;
+    let mut bystander = Worker::start(cluster, A, &Task::Steady { at: place(cluster, A), to })?;
+    let _: Steady = bystander.hear(STEP)?;
+    let socket = cluster.socket(A);
+    let before = status::fetch(&socket)?;
+    let mut victim = Worker::start(cluster, A, &Task::Victim { at: place(cluster, A), to })?;
+    let held: Held = victim.hear(STEP)?;
+    std::thread::sleep(SIDE_BY_SIDE);
+    let during = status::fetch(&socket)?;
+    let pid = victim.pid();
+    let session = during.sessions.iter().find(|one| one.pid == pid as i32);
+    let session = session.context("the node does not know of the process to kill")?;
+    let in_flight = outstanding(&during, session.client);
+    ensure!(session.vqps == held.vqps && session.mrs >= held.mrs, "the node shows other holdings");
+    let (vqps, mrs, bytes) = (session.vqps, session.mrs, session.bytes);
+
+    let since = Instant::now();
+    victim.kill()?;
+    loop {
+        let now = status::fetch(&socket)?;
+        let gone = now.sessions.iter().all(|one| one.pid != pid as i32);
+        // Less than before is possible: what earlier processes had may still have been going.
+        let holds = holdings(&now).iter().zip(holdings(&before)).any(|(now, before)| *now > before);
+        if gone && !holds {
+            break;
+        }
+        if since.elapsed() > RECLAIM_MAX {
+            bail!("the node still holds something of the killed process: {:?}", holdings(&now));
+        }
+        std::thread::sleep(LOOK);
+    }
+    let reclaimed_ms = millis(since.elapsed());
+    bystander.end();
+    let steady: Steady = bystander.hear(STEP)?;
+    ensure!(steady.reads > 0, "the other process did nothing");
+    say.title("A process killed with work under way (kill -9)");
+    say.row(
+        "it had",
+        &format!(
+            "{vqps} VQPs, {mrs} memory regions of {} MB, {in_flight} operations under way",
+            bytes >> 20
+        ),
+    );
+    say.holds(&format!("the node had taken everything back after {reclaimed_ms:.1} ms, the leases of its memory run out"));
+    say.holds(&format!(
+        "another process READ on meanwhile: {} words, all of them right",
+        steady.reads
+    ));
+    Ok(json!({
+        "pid": pid,
+        "vqps": vqps,
+        "mrs": mrs,
+        "bytes": bytes,
+        "in_flight": in_flight,
+        "reclaimed_ms": reclaimed_ms,
+        "bystander_reads": steady.reads,
+        "reclaimed": true,
+    }))
+}
+
+/// What all processes of a node have: sessions, clients, VQPs and regions.
+fn holdings(status: &Status) -> [u64; 4] {
+    let core = |name| status.core.get(name).copied().unwrap_or(0);
+    [status.sessions.len() as u64, core("clients"), core("vqps"), core("mrs")]
+}
+
+/// Operations of a client that have not completed.
+fn outstanding(status: &Status, client: u32) -> u32 {
+    status.vqps.iter().filter(|vqp| vqp.client == client).map(|vqp| vqp.outstanding).sum()
+}
+
+/// A connection moves from DC to RC while it is used.
+fn switch(cluster: &Cluster, say: &mut Say) -> Result<Value> {
+    say.doing("waiting for a connection to move");
+    let (_target, to) = target(cluster, B)?;
+    let task = Task::Hot { at: place(cluster, A), to, repeats: REPEATS };
+    let switched: Switched = Worker::start(cluster, A, &task)?.hear(2 * STEP)?;
+    ensure!(
+        switched.from == "dc" && switched.to == "rc",
+        "it went from {} to {}",
+        switched.from,
+        switched.to
+    );
+    ensure!(switched.transfers > 0, "the node counted no transfer");
+    let status = status::fetch(&cluster.socket(A))?;
+    let peer = status.peers.iter().find(|peer| peer.address == cluster.address(B));
+    ensure!(peer.is_some_and(|peer| peer.rc_qps > 0), "node a shows no RC QP to node b");
+    say.title("A busy connection moved from DC to RC while it was used");
+    say.holds(&format!(
+        "after {} READs and {:.0} ms; no READ was lost or wrong, and the status shows it",
+        switched.reads, switched.ms
+    ));
+    say.row("the next VQPs connect in", &format!("{:>9.1} µs", switched.connect_us));
+    Ok(serde_json::to_value(switched)?)
+}
+
+fn place(cluster: &Cluster, node: usize) -> Place {
+    Place { socket: cluster.socket(node), core: None }
+}
+
+/// A process on a node that offers memory and answers messages.
+fn target(cluster: &Cluster, node: usize) -> Result<(Worker, Known)> {
+    let mut worker = Worker::start(cluster, node, &Task::Target { at: place(cluster, node) })?;
+    let known = worker.hear(STEP)?;
+    Ok((worker, known))
+}

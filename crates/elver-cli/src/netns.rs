@@ -1,0 +1,43 @@
+//! Network namespaces without names: each lives as long as its threads and processes, so that
+//! nothing is left behind however they end.
+
+use std::net::IpAddr;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use rustix::thread::UnshareFlags;
+
+/// MTU of a veth: a path MTU of 4,096 fits.
+pub(crate) const VETH_MTU: &str = "9000";
+
+/// Moves the calling thread, which must hold no sockets yet, into a namespace of its own.
+pub(crate) fn unshare() -> Result<()> {
+    // SAFETY: only the calling thread changes its network namespace, and it holds no sockets yet.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
+        .context("cannot make a network namespace")
+}
+
+/// Gives an interface of the calling thread's namespace its address, and brings it up with the
+/// loopback.
+pub(crate) fn set_up(interface: &str, address: IpAddr) -> Result<()> {
+    ip(&["link", "set", "lo", "up"], &[])?;
+    ip(&["address", "add", &format!("{address}/24"), "dev", interface], &[])?;
+    ip(&["link", "set", interface, "up"], &[])
+}
+
+/// Runs iproute2 in the calling thread's namespace.
+pub(crate) fn ip(arguments: &[&str], more: &[&str]) -> Result<()> {
+    let output = Command::new("ip")
+        .args(arguments)
+        .args(more)
+        .output()
+        .context("cannot run `ip`; install iproute2")?;
+    ensure!(
+        output.status.success(),
+        "`ip {} {}` failed: {}",
+        arguments.join(" "),
+        more.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}

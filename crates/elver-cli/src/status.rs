@@ -1,0 +1,232 @@
+//! `elver status`: how a running node is.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Args, value_parser};
+use elver_node::Status;
+use elver_node::config::{SOCKET_VARIABLE, default_socket, status_path};
+
+use crate::exit::Failure;
+
+/// How long a node may take to tell.
+const WAIT: Duration = Duration::from_secs(5);
+/// Rows of a table that are shown without --all.
+const ROWS: usize = 20;
+/// Clears a terminal.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+const EXAMPLES: &str = "\
+Examples:
+  elver status
+      sessions, VQPs, peers and counters of this host's node
+  elver status --watch
+      the same, live, with rates
+  elver status --json | jq '.vqps[] | select(.via == \"rc\")'
+      VQPs that are backed by an RC QP now
+  elver status --socket /run/user/1000/elver/elverd.sock
+      another node's";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct StatusArgs {
+    /// The node's socket; by default ELVER_SOCKET, else where elverd puts it.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Show it again and again, every so many seconds.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    watch: Option<f64>,
+    /// With --watch: end after so many times.
+    #[arg(long, requires = "watch", value_parser = value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Show every row of every table.
+    #[arg(long)]
+    all: bool,
+    /// Print JSON, an object a time.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows it.
+pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
+    let interval = match args.watch {
+        None => Duration::ZERO,
+        Some(seconds) if seconds > 0.0 && seconds <= 3_600.0 => Duration::from_secs_f64(seconds),
+        Some(seconds) => {
+            return Err(Failure::unusable(format!("--watch {seconds} is not up to an hour")));
+        }
+    };
+    let socket = args.socket.clone().unwrap_or_else(usual_socket);
+    let times = if args.watch.is_some() { args.count.unwrap_or(u64::MAX) } else { 1 };
+    let clears = args.watch.is_some() && std::io::stdout().is_terminal();
+    let mut before: Option<(Instant, Status)> = None;
+    for time in 0..times {
+        if time > 0 {
+            std::thread::sleep(interval);
+        }
+        let status = fetch(&socket)?;
+        let text = if args.json {
+            serde_json::to_string(&status)? + "\n"
+        } else {
+            let since = before.as_ref().map(|(at, status)| (at.elapsed(), status));
+            let rows = if args.all { usize::MAX } else { ROWS };
+            format!("{}{}", if clears { CLEAR } else { "" }, table(&status, since, rows))
+        };
+        let mut out = std::io::stdout().lock();
+        // Who reads may have enough.
+        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+            return Ok(());
+        }
+        before = Some((Instant::now(), status));
+    }
+    Ok(())
+}
+
+/// Asks the node at a socket how it is.
+pub(crate) fn fetch(socket: &Path) -> Result<Status> {
+    let path = status_path(socket);
+    let mut stream = UnixStream::connect(&path).with_context(|| {
+        format!(
+            "no node tells its status at {}; start `elverd`, or name its socket with --socket or \
+             in {SOCKET_VARIABLE}",
+            path.display()
+        )
+    })?;
+    stream.set_read_timeout(Some(WAIT))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).context("the node did not tell its status")?;
+    serde_json::from_str(&text).context("the node's status is not understood")
+}
+
+/// Where processes find the node.
+fn usual_socket() -> PathBuf {
+    let system = PathBuf::from("/run/elver/elverd.sock");
+    match std::env::var_os(SOCKET_VARIABLE) {
+        Some(path) if !path.is_empty() => path.into(),
+        _ if status_path(&system).exists() => system,
+        _ => default_socket(),
+    }
+}
+
+/// The status for people. Where there is an earlier one, what happened since by second.
+fn table(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> String {
+    let mut text = Table { text: String::new(), rows };
+    let dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    let metas: Vec<String> = status.meta_servers.iter().map(ToString::to_string).collect();
+    text.line(&format!(
+        "node {}  elverd {} pid {}  meta servers {} (registered at {})",
+        dash(status.address.map(|address| address.to_string())),
+        status.version,
+        status.pid,
+        if metas.is_empty() { "-".into() } else { metas.join(", ") },
+        status.registered
+    ));
+    text.line(&format!(
+        "connections {} KB  sessions {}  VQPs {}  peers {}",
+        status.connection_bytes / 1024,
+        status.sessions.len(),
+        status.vqps_total,
+        status.peers_total
+    ));
+    let sessions = status.sessions.iter().map(|one| {
+        vec![
+            one.pid.to_string(),
+            one.uid.to_string(),
+            one.vqps.to_string(),
+            one.mrs.to_string(),
+            (one.bytes / 1024).to_string(),
+            if one.active { "active" } else { "asleep" }.to_string(),
+        ]
+    });
+    text.table(&["SESSION PID", "UID", "VQPS", "MRS", "KB", ""], sessions);
+    let vqps = status.vqps.iter().map(|one| {
+        let peer = one.peer.map(|peer| match one.port {
+            Some(port) if port != 0 => format!("{peer} port {port}"),
+            _ => peer.to_string(),
+        });
+        vec![
+            format!("{:#x}", one.vqp),
+            one.state.clone(),
+            dash(one.bound.map(|port| port.to_string())),
+            dash(peer),
+            dash(one.via.clone()),
+            one.class.clone(),
+            one.outstanding.to_string(),
+            one.transfers.to_string(),
+        ]
+    });
+    let heads = ["VQP", "STATE", "BOUND", "PEER", "VIA", "CLASS", "OUTSTANDING", "TRANSFERS"];
+    text.table(&heads, vqps);
+    let peers = status.peers.iter().map(|one| {
+        let old = before.and_then(|(past, status)| {
+            let old = status.peers.iter().find(|old| old.address == one.address)?;
+            Some(one.ops.saturating_sub(old.ops) as f64 / past.as_secs_f64())
+        });
+        vec![
+            one.address.to_string(),
+            one.vqps.to_string(),
+            one.rc_qps.to_string(),
+            one.ops.to_string(),
+            one.bytes.to_string(),
+            dash(old.map(|rate| format!("{rate:.0}"))),
+        ]
+    });
+    text.table(&["PEER", "VQPS", "RC QPS", "OPERATIONS", "BYTES", "A SECOND"], peers);
+    for (name, pick) in COUNTERS {
+        let now = pick(status);
+        let counters = now.iter().filter(|(_, value)| **value > 0).map(|(name, value)| {
+            let rate = before.map(|(past, status)| {
+                let old = pick(status).get(name).copied().unwrap_or(0);
+                value.saturating_sub(old) as f64 / past.as_secs_f64()
+            });
+            vec![name.clone(), value.to_string(), dash(rate.map(|rate| format!("{rate:.0}")))]
+        });
+        text.table(&[name, "VALUE", "A SECOND"], counters);
+    }
+    text.text
+}
+
+type Counters = (&'static str, fn(&Status) -> &BTreeMap<String, u64>);
+const COUNTERS: [Counters; 3] =
+    [("CORE", |status| &status.core), ("ENGINE", |s| &s.engine), ("DEVICE", |s| &s.device)];
+
+/// Columns as wide as what stands in them.
+struct Table {
+    text: String,
+    rows: usize,
+}
+
+impl Table {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    fn table(&mut self, heads: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+        let rows: Vec<Vec<String>> = rows.collect();
+        if rows.is_empty() {
+            return;
+        }
+        let width = |column: usize| {
+            let cells = rows.iter().take(self.rows).map(|row| row[column].chars().count());
+            cells.chain([heads[column].len()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            let cells = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            cells.collect::<Vec<_>>().join("  ")
+        };
+        self.line("");
+        self.line(&line(&mut heads.iter().copied()));
+        for row in rows.iter().take(self.rows) {
+            self.line(&line(&mut row.iter().map(String::as_str)));
+        }
+        if rows.len() > self.rows {
+            self.line(&format!("… and {} more: --all", rows.len() - self.rows));
+        }
+    }
+}

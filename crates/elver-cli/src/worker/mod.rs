@@ -1,0 +1,137 @@
+//! Processes that `elver demo` and the benchmarks start: this program again, with a task. What they
+//! have to say goes out as lines of JSON; the end of their standard input ends them.
+
+pub(crate) mod client;
+mod process;
+mod target;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use elver::{AccessFlags, Gid, RemoteAddr, Session, SessionOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Failure;
+
+pub(crate) use process::Worker;
+
+/// The longest that one step of a worker may take.
+pub(crate) const STEP: Duration = Duration::from_secs(10);
+/// Bytes that a target offers: the first half to be read, the other one to be written.
+pub(crate) const OFFERED: u64 = 2 << 20;
+/// Seed of the bytes in the first half.
+pub(crate) const SEED: u64 = 1;
+
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// The task, in JSON.
+    task: String,
+}
+
+/// What a worker does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Task {
+    /// Offers memory and answers messages.
+    Target { at: Place },
+    /// Times the ways to connect; each is repeated.
+    Connects { at: Place, to: Known, repeats: u32 },
+    /// Moves bytes to and fro and compares them.
+    Traffic { at: Place, to: Known, seed: u64 },
+    /// READs and compares until it is told to end.
+    Steady { at: Place, to: Known },
+    /// READs without end, with many VQPs and regions: it is there to be killed.
+    Victim { at: Place, to: Known },
+    /// READs until its VQP has moved to an RC QP.
+    Hot { at: Place, to: Known, repeats: u32 },
+    /// From the first call into the library to the first READ.
+    First { at: Place, to: Known },
+    /// As first, but begins when it is told.
+    Storm { at: Place, to: Known },
+}
+
+/// Where a worker finds its node, and where it runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) socket: PathBuf,
+    pub(crate) core: Option<usize>,
+}
+
+/// What must be known of a target.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Known {
+    pub(crate) gid: [u8; 16],
+    pub(crate) port: u16,
+    pub(crate) addr: u64,
+    pub(crate) rkey: u32,
+}
+
+impl Known {
+    pub(crate) fn gid(&self) -> Gid {
+        Gid(self.gid)
+    }
+
+    pub(crate) fn remote(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.addr + offset, rkey: self.rkey }
+    }
+}
+
+impl Place {
+    fn attach(&self) -> Result<Session> {
+        Ok(Session::connect_with(Some(&self.socket), SessionOptions::default())?)
+    }
+}
+
+/// Runs a worker.
+pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
+    let task: Task = serde_json::from_str(&args.task)
+        .map_err(|error| Failure::unusable(format!("this is no task: {error}")))?;
+    match task {
+        Task::Target { at } => target::run(&at)?,
+        Task::Connects { at, to, repeats } => client::connects(&at, &to, repeats)?,
+        Task::Traffic { at, to, seed } => client::traffic(&at, &to, seed)?,
+        Task::Steady { at, to } => client::steady(&at, &to)?,
+        Task::Victim { at, to } => client::victim(&at, &to)?,
+        Task::Hot { at, to, repeats } => client::hot(&at, &to, repeats)?,
+        Task::First { at, to } => client::first(&at, &to)?,
+        Task::Storm { at, to } => client::storm(&at, &to)?,
+    }
+    Ok(())
+}
+
+/// Tells the parent something.
+fn tell(what: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string(what)?);
+    Ok(())
+}
+
+/// A byte that says where it belongs.
+pub(crate) fn pattern(seed: u64, at: u64) -> u8 {
+    (at.wrapping_mul(31) ^ (at >> 8) ^ seed.wrapping_mul(151)) as u8
+}
+
+/// The bytes from `at` on.
+fn patterned(seed: u64, at: u64, len: usize) -> Vec<u8> {
+    (at..at + len as u64).map(|at| pattern(seed, at)).collect()
+}
+
+/// Access for everybody.
+const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_ATOMIC);
+
+/// Ends this process when its parent closes its standard input or dies.
+fn end_with_parent() -> Result<()> {
+    std::thread::Builder::new()
+        .name("parent".into())
+        .spawn(|| {
+            // Whatever comes first: its end, or an error, which is an end too.
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            std::process::exit(0);
+        })
+        .context("cannot start a thread")?;
+    Ok(())
+}

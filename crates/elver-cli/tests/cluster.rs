@@ -1,0 +1,370 @@
+//! The demonstration, the status and the benchmarks of connections, through the built programs.
+//!
+//! The benchmarks run for moments: what is tested is what they print, never a figure. One test
+//! function for all that spins: side by side they would only slow each other.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The longest that anything here may take.
+const WAIT: Duration = Duration::from_secs(60);
+
+fn elver() -> Command {
+    daemon();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_elver"));
+    command.env_remove("ELVER_SOCKET");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    elver().args(arguments).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {error}", output.status);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// `elverd` beside `elver`, built if this package's tests are built alone.
+fn daemon() -> PathBuf {
+    static BUILT: std::sync::Once = std::sync::Once::new();
+    let program = Path::new(env!("CARGO_BIN_EXE_elver")).with_file_name("elverd");
+    BUILT.call_once(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "elver-node", "--bin", "elverd"]);
+        if program.parent().is_some_and(|directory| directory.ends_with("release")) {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "elverd cannot be built");
+    });
+    program
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Processes whose command line names this directory.
+fn leftovers(of: u32) -> Vec<String> {
+    let name = format!("elver-{of}-");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(&name) {
+            found.push(line);
+        }
+    }
+    for entry in std::fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        if file.starts_with(&name) {
+            found.push(file);
+        }
+    }
+    found
+}
+
+#[test]
+fn what_spins() {
+    the_demonstration_holds("loopback");
+    if is_root() {
+        the_demonstration_holds("netns");
+    }
+    a_demonstration_that_is_ended_leaves_nothing();
+    the_status_is_shown();
+    connects_have_their_rows();
+    data_has_its_rows();
+    a_mesh_has_its_rows();
+    a_storm_has_its_rows();
+    priorities_have_their_rows();
+}
+
+fn the_demonstration_holds(placement: &str) {
+    let object = json(&run(&["demo", "--json", "--placement", placement]));
+    assert_eq!(object["demo"], "elver");
+    assert_eq!(object["placement"], placement);
+    assert!(object["seconds"].as_f64().unwrap() < 30.0, "{object}");
+    let names: Vec<_> =
+        object["connect"].as_array().unwrap().iter().map(|row| &row["name"]).collect();
+    assert_eq!(names, ["first-connect", "verbs", "vqp-uncached", "vqp-dccache", "tcp"]);
+    assert_eq!(object["traffic"]["verified"], true);
+    assert!(object["traffic"]["echoes"].as_u64().unwrap() > 0);
+    assert_eq!(object["killed"]["reclaimed"], true);
+    assert!(object["killed"]["vqps"].as_u64().unwrap() > 0);
+    assert!(object["killed"]["bystander_reads"].as_u64().unwrap() > 0);
+    assert_eq!((&object["switch"]["from"], &object["switch"]["to"]), (&"dc".into(), &"rc".into()));
+}
+
+fn a_demonstration_that_is_ended_leaves_nothing() {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+        let mut demo = elver()
+            .args(["demo", "--placement", "loopback"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The first title comes when all daemons run.
+        let mut out = std::io::BufReader::new(demo.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("up in") {
+            line.clear();
+            assert!(std::io::BufRead::read_line(&mut out, &mut line).unwrap() > 0, "it ended");
+        }
+        let pid = rustix::process::Pid::from_child(&demo);
+        rustix::process::kill_process(pid, signal).unwrap();
+        assert!(!demo.wait().unwrap().success());
+        let end = Instant::now() + WAIT;
+        loop {
+            let mut left = leftovers(demo.id());
+            if signal == rustix::process::Signal::KILL {
+                // Nobody was there to remove the directory.
+                left.retain(|line| line.contains(' '));
+            }
+            if left.is_empty() {
+                break;
+            }
+            assert!(Instant::now() < end, "{left:?}");
+            std::thread::yield_now();
+        }
+        if signal == rustix::process::Signal::KILL {
+            for name in leftovers(demo.id()) {
+                std::fs::remove_dir_all(std::env::temp_dir().join(name)).unwrap();
+            }
+        }
+    }
+}
+
+/// A daemon, ended with its test.
+struct Daemon {
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Daemon {
+    fn start(address: &str) -> Daemon {
+        let directory = std::env::temp_dir().join(format!("elver-status-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let file = directory.join("elverd.toml");
+        let socket = directory.join("elverd.sock");
+        let text = format!(
+            "node.address = \"{address}\"\nsocket.path = {socket:?}\nmeta.serve = true\n\
+             metrics.listen = \"\"\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut child = Command::new(daemon())
+            .arg("--config")
+            .arg(&file)
+            .env_remove("ELVER_SOCKET")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+        assert!(line.starts_with("elverd ready"), "{line}");
+        Daemon { child, directory }
+    }
+
+    fn socket(&self) -> String {
+        self.directory.join("elverd.sock").display().to_string()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        std::fs::remove_dir_all(&self.directory).unwrap();
+    }
+}
+
+fn the_status_is_shown() {
+    let none = run(&["status", "--socket", "/nowhere/elverd.sock"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("start `elverd`"));
+
+    let daemon = Daemon::start("127.0.0.71");
+    let object = json(&run(&["status", "--json", "--socket", &daemon.socket()]));
+    assert_eq!(object["pid"], daemon.child.id());
+    assert_eq!(object["address"], "127.0.0.71");
+    for key in ["sessions", "vqps", "peers", "core", "engine", "device", "connection_bytes"] {
+        assert!(!object[key].is_null(), "{key}: {object}");
+    }
+    let watched = elver()
+        .args(["status", "--watch", "0.05", "--count", "3"])
+        .env("ELVER_SOCKET", daemon.socket())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&watched.stdout);
+    assert_eq!(text.matches("node 127.0.0.71").count(), 3, "{text}");
+    assert!(!text.contains('\x1b'), "a pipe is no terminal");
+    assert_eq!(run(&["status", "--watch", "0"]).status.code(), Some(2));
+}
+
+/// Rows have these keys and no others.
+fn check_rows(object: &Value, names: &[&str], keys: &[&str]) {
+    let rows = object["rows"].as_array().unwrap_or_else(|| panic!("{object}"));
+    let mut found: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    found.dedup();
+    assert_eq!(found, names);
+    for row in rows {
+        let mut has: Vec<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut keys = keys.to_vec();
+        has.sort_unstable();
+        keys.sort_unstable();
+        assert_eq!(has, keys, "{row}");
+        for (key, value) in row.as_object().unwrap() {
+            let text = ["name", "op", "mode"].contains(&key.as_str());
+            assert!(if text { value.is_string() } else { value.is_number() }, "{key}: {row}");
+        }
+    }
+}
+
+fn connects_have_their_rows() {
+    let names = [
+        "tcp",
+        "verbs",
+        "lite",
+        "rpc-meta",
+        "vqp-uncached",
+        "vqp-dccache",
+        "vqp-rc",
+        "first-connect",
+        "first-connect-asleep",
+    ];
+    let keys = ["name", "p50_us", "p99_us", "per_s", "clients"];
+    let mut placements = vec!["loopback", "host"];
+    if is_root() {
+        placements.push("netns");
+    }
+    for placement in placements {
+        let object = json(&run(&[
+            "bench",
+            "connect",
+            "--json",
+            "--rounds",
+            "1",
+            "--duration",
+            "0.1",
+            "--placement",
+            placement,
+        ]));
+        assert_eq!(object["bench"], "connect");
+        assert_eq!(object["placement"], placement);
+        assert!(object["read_8b_us"]["p50"].as_f64().unwrap() > 0.0);
+        check_rows(&object, &names, &keys);
+    }
+    let object = json(&run(&[
+        "bench",
+        "connect",
+        "--json",
+        "--rounds",
+        "1",
+        "--duration",
+        "0.05",
+        "--placement",
+        "loopback",
+        "--only",
+        "vqp-uncached",
+        "--clients",
+        "1,16",
+    ]));
+    let rows = object["rows"].as_array().unwrap();
+    assert_eq!((&rows[0]["clients"], &rows[1]["clients"]), (&1.into(), &16.into()));
+}
+
+fn data_has_its_rows() {
+    let keys = ["name", "op", "mode", "size", "p50_us", "p99_us", "ops_per_s"];
+    let short = ["bench", "data", "--json", "--rounds", "1", "--duration", "0.03"];
+    let object = json(&run(&[&short[..], &["--placement", "loopback"]].concat()));
+    assert_eq!((&object["bench"], &object["placement"]), (&"data".into(), &"loopback".into()));
+    let four = ["raw-rc", "vqp-rc", "raw-dc", "vqp-dc"];
+    check_rows(&object, &four.repeat(6), &keys);
+    let object = json(&run(&[
+        &short[..],
+        &["--placement", "host", "--ops", "read,write", "--modes", "sync"],
+    ]
+    .concat()));
+    check_rows(&object, &["raw-rc", "raw-dc", "vqp-dc"].repeat(2), &keys);
+}
+
+fn a_mesh_has_its_rows() {
+    let object = json(&run(&[
+        "bench",
+        "mesh",
+        "--json",
+        "--rounds",
+        "1",
+        "--workers",
+        "8",
+        "--placement",
+        "loopback",
+    ]));
+    assert_eq!((&object["bench"], &object["workers"]), (&"mesh".into(), &8.into()));
+    let names = ["tcp", "verbs", "lite", "rpc-meta", "vqp", "vqp-uncached"];
+    check_rows(&object, &names, &["name", "total_us"]);
+}
+
+fn a_storm_has_its_rows() {
+    let object = json(&run(&[
+        "bench",
+        "storm",
+        "--json",
+        "--rounds",
+        "1",
+        "--clients",
+        "40",
+        "--placement",
+        "loopback",
+    ]));
+    let names = ["verbs", "lite", "vqp-uncached", "first-connect"];
+    check_rows(&object, &names, &["name", "p50_us", "p99_us", "total_us", "clients"]);
+}
+
+fn priorities_have_their_rows() {
+    let object = json(&run(&[
+        "bench",
+        "qos",
+        "--json",
+        "--rounds",
+        "1",
+        "--duration",
+        "0.1",
+        "--placement",
+        "loopback",
+    ]));
+    let keys = ["name", "p50_us", "p99_us", "ops_per_s", "flood_mb_per_s"];
+    check_rows(&object, &["alone", "qos-on", "qos-off"], &keys);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_2() {
+    for arguments in [
+        &["bench", "connect", "--clients", "0"][..],
+        &["bench", "connect", "--only", "unicorn"],
+        &["bench", "data", "--sizes", "0"],
+        &["bench", "mesh", "--workers", "1"],
+        &["bench", "qos", "--placement", "host"],
+        &["bench", "connect", "--duration", "0"],
+        &["demo", "--placement", "moon"],
+        &["worker", "{}"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?} says why");
+    }
+}
+
+#[test]
+fn every_command_teaches() {
+    for command in ["demo", "status", "bench connect", "bench data", "bench mesh"] {
+        let mut arguments: Vec<&str> = command.split(' ').collect();
+        arguments.push("--help");
+        let text = run(&arguments);
+        assert!(String::from_utf8_lossy(&text.stdout).contains("Examples:"), "{command}");
+    }
+}
