@@ -152,7 +152,7 @@ impl<D: Device> Core<D> {
         let peer = self.sender_of(header, now).ok_or(Refusal::Overrun)?;
         let class = self.vqps.get(bound).map_or(Class::Low, |vqp| vqp.class);
         let init = VqpInit { class, ..VqpInit::default() };
-        let source = self.vqp_create(ClientId(client), init).map_err(|_| Refusal::Overrun)?.0;
+        let source = self.create_accepted(ClientId(client), init).ok_or(Refusal::Overrun)?;
         // Without DC the RC QP that the message came over may be usable in a moment only.
         let via = self.at_hand(peer, class, Policy::Shared).unwrap_or(Via::Rc);
         let attached: Result<(), CoreError> = self.attach(source, peer, via, None);
@@ -160,6 +160,9 @@ impl<D: Device> Core<D> {
         if let Some(vqp) = self.vqps.get_mut(source) {
             vqp.peer_vqp = header.src_vqp;
             vqp.accepted = Some(key);
+        }
+        if let Some(client) = self.clients.get_mut(client) {
+            client.accepted_now += 1;
         }
         if attached.is_err() {
             self.bury(source, Time::ZERO);

@@ -10,7 +10,7 @@ use elver_soft::{SoftConfig, SoftDevice};
 
 use crate::clock::now;
 use crate::config::Config;
-use crate::engine::{Engine, LOOKS, Notice, Outlet, channel};
+use crate::engine::{Driver, Engine, Notice, Outlet, channel};
 use crate::observer::Observer;
 use crate::slow::{MetaRole, Slow, Worker};
 use crate::status::Status;
@@ -77,8 +77,7 @@ impl Node {
     /// One round of the engine; whether anything happened.
     #[inline]
     pub fn poll(&mut self) -> bool {
-        // Who drives the node is as a rule the one whose requests it would wait for.
-        self.engine.poll(1)
+        self.engine.poll(Driver::Client)
     }
 
     /// Sleeps until there is something to do, at most so long.
@@ -135,7 +134,7 @@ impl Node {
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), NodeError> {
         let mut idle_since = None;
         while !stop.load(Ordering::Relaxed) {
-            if self.engine.poll(LOOKS) {
+            if self.engine.poll(Driver::Thread) {
                 idle_since = None;
                 continue;
             }

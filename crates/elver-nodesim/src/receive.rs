@@ -258,7 +258,7 @@ impl World {
     }
 
     /// Whether a VQP has failed, as its completions or its node say.
-    fn is_down(&mut self, vqp: VqpIx) -> bool {
+    pub(crate) fn is_down(&mut self, vqp: VqpIx) -> bool {
         let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
         let (node, owner) = self.at(client);
         let info = self.core(node).map(|core| core.vqp_info(owner, id));

@@ -232,7 +232,7 @@ impl World {
             let before = self.model.vqps[vqp].recvs.len();
             if before < 2 {
                 self.supply(vqp, 2)?;
-                if self.model.vqps[vqp].recvs.is_empty() {
+                if self.model.vqps[vqp].recvs.is_empty() && !self.is_down(vqp) {
                     self.add_arena(client)?;
                 }
             }

@@ -43,9 +43,9 @@ use crate::clock::now;
 use crate::config::Config;
 use crate::status::Status;
 
-/// Looks at the sessions' rings for one at the device, while nothing happens and others can put
-/// something in meanwhile: a look at the device is a system call.
-pub(crate) const LOOKS: u32 = 8;
+/// Looks of a thread at the sessions' rings for one at the device, while nothing happens: a look at
+/// the device is a system call.
+const LOOKS: u32 = 8;
 /// Time between two looks at the sockets, while awake: it is a system call too, for which a round
 /// without work is a good moment.
 const SOCKETS_NS: u64 = 5_000;
@@ -66,6 +66,15 @@ const EVENTS_KEPT_MAX: usize = 4_096;
 /// The longest sleep while something must be looked at that nobody tells of: a session that takes
 /// its completions, the end of a lease.
 const SLEEP_NS_WATCHFUL: u64 = 1_000_000;
+
+/// Who drives an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// A thread that does nothing else.
+    Thread,
+    /// The owner of the node, which as a rule is also the one whose requests there are.
+    Client,
+}
 
 pub(crate) struct Engine {
     core: Core<SoftDevice>,
@@ -138,15 +147,21 @@ impl Engine {
         self.events.pop_front()
     }
 
-    /// One round, with so many looks at the sessions' rings while there is nothing; whether
-    /// anything happened.
+    /// One round; whether anything happened.
     #[inline]
-    pub(crate) fn poll(&mut self, looks: u32) -> bool {
+    pub(crate) fn poll(&mut self, driver: Driver) -> bool {
         let now = now();
-        let mut busy = self.core.poll(now);
+        // What the driver itself asks for stands there already, and may be done at once; nothing
+        // more can come while it waits.
+        let mut busy = driver == Driver::Client && self.serve(now);
+        busy |= self.core.poll(now);
         busy |= self.tell(now);
-        // What came in is answered before the device is asked again.
-        let mut looks = if busy { 1 } else { looks };
+        let mut looks = match driver {
+            Driver::Client => 0,
+            // What came in is answered before the device is asked again.
+            Driver::Thread if busy => 1,
+            Driver::Thread => LOOKS,
+        };
         while looks > 0 && self.sessions.any_active() {
             if self.serve(now) {
                 busy = true;
