@@ -449,25 +449,43 @@ pub(crate) struct CaptureArgs {
 pub(crate) enum Sim {
     /// Networks of RNICs: loss, duplication, reordering, corruption, partitions, crashes.
     Rnic(SimRnicArgs),
+    /// Whole nodes: clients that connect, move data and die, a registry, meta servers, crashes.
+    Node(SimNodeArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SimRnicArgs {
+    /// Plant a bug; the command succeeds only if the model catches it.
+    #[arg(long)]
+    pub(crate) canary: Option<elver_sim::Canary>,
+    /// Use these transports alone: rc, uc, ud, dc.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) transport: Vec<elver_sim::Transport>,
+    #[command(flatten)]
+    pub(crate) seeds: SeedArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimNodeArgs {
+    /// Plant a bug; the command succeeds only if the model catches it.
+    #[arg(long)]
+    pub(crate) canary: Option<elver_nodesim::Canary>,
+    #[command(flatten)]
+    pub(crate) seeds: SeedArgs,
+}
+
+/// Which seeds a simulation runs, and what it tells of them.
+#[derive(Debug, Args)]
+pub(crate) struct SeedArgs {
     /// First seed.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// How many seeds to run, counting up.
     #[arg(long, default_value_t = 100)]
     pub(crate) seeds: u64,
-    /// Plant a bug; the command succeeds only if the model catches it.
-    #[arg(long)]
-    pub(crate) canary: Option<elver_sim::Canary>,
     /// Print the names of the bugs that can be planted.
     #[arg(long)]
     pub(crate) list_canaries: bool,
-    /// Use these transports alone: rc, uc, ud, dc.
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) transport: Vec<elver_sim::Transport>,
     /// Seeds that run side by side; by default one a core.
     #[arg(long)]
     pub(crate) jobs: Option<usize>,

@@ -9,6 +9,10 @@ pub(crate) struct Client {
     pub(crate) limits: ClientLimits,
     /// Its VQPs, in no order.
     pub(crate) vqps: Vec<u32>,
+    /// Of these, the ones that messages made and that may have been unused so far, the oldest first,
+    /// and how many messages made at all. Ids of the gone mean nothing.
+    pub(crate) accepted: VecDeque<u32>,
+    pub(crate) accepted_now: u32,
     /// VQPs that it destroyed and of which something is in flight.
     pub(crate) zombies: u32,
     /// Its regions, those being deregistered included.
@@ -28,6 +32,8 @@ impl Client {
         Client {
             limits,
             vqps: Vec::new(),
+            accepted: VecDeque::new(),
+            accepted_now: 0,
             zombies: 0,
             mrs: 0,
             completions: VecDeque::new(),

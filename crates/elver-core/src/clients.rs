@@ -13,6 +13,8 @@ use crate::{
     ClientId, ClientLimits, ConnectError, Core, CoreError, Event, Policy, VqpId, VqpInit, VqpState,
 };
 
+/// Accepted VQPs that are looked at for one to give way.
+const EVICTIONS_LOOKED_AT: usize = 64;
 /// The ports that `qbind` takes from when it is asked for any.
 const FREE_PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
 
@@ -43,8 +45,58 @@ impl<D: Device> Core<D> {
         self.clients.get(client.0).is_none()
     }
 
-    /// Creates a VQP (Algorithm 1, `vqp_create`).
+    /// Creates a VQP (Algorithm 1, `vqp_create`). If the client has as many as it may, one that a
+    /// message made and that it never used gives way.
     pub fn vqp_create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
+        let entry = self.open_client(client)?;
+        if entry.vqps.len() as u32 >= entry.limits.vqps {
+            self.evict_accepted(client);
+        }
+        self.create(client, init)
+    }
+
+    /// Creates a VQP for a sender of messages. Others may make a client hold no more of these than
+    /// half of what it may have.
+    pub(crate) fn create_accepted(&mut self, client: ClientId, init: VqpInit) -> Option<u32> {
+        let entry = self.open_client(client).ok()?;
+        let most = (entry.limits.vqps / 2).max(1);
+        let full = entry.vqps.len() as u32 >= entry.limits.vqps;
+        if (full || entry.accepted_now >= most) && !self.evict_accepted(client) {
+            return None;
+        }
+        let id = self.create(client, init).ok()?.0;
+        let entry = self.open_client(client).ok()?;
+        entry.accepted.push_back(id);
+        Some(id)
+    }
+
+    /// Has an accepted VQP of a client's give way that failed or that its client has not used, the
+    /// oldest first; whether there was one.
+    fn evict_accepted(&mut self, client: ClientId) -> bool {
+        let looked_at = self.clients.get(client.0).map_or(0, |entry| entry.accepted.len());
+        for _ in 0..looked_at.min(EVICTIONS_LOOKED_AT) {
+            let Some(entry) = self.clients.get_mut(client.0) else { return false };
+            let Some(id) = entry.accepted.pop_front() else { return false };
+            let Some(vqp) = self.vqps.get(id) else { continue };
+            if vqp.zombie || vqp.accepted.is_none() {
+                continue;
+            }
+            let unused = vqp.sq.tail == 0 && vqp.rq.tail == 0 && vqp.backlog.is_none();
+            let failed = vqp.state == VqpState::Error;
+            if vqp.bound == 0 && vqp.sq.len() == 0 && vqp.reads == 0 && (unused || failed) {
+                self.stats.accepted_evicted += 1;
+                // It has nothing outstanding, and goes at once.
+                self.bury(id, self.heard);
+                return true;
+            }
+            if let Some(entry) = self.clients.get_mut(client.0) {
+                entry.accepted.push_back(id);
+            }
+        }
+        false
+    }
+
+    fn create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
         let max = u64::from(self.config.max_vqp_wr);
         let sizes = [("max_send_wr", init.max_send_wr), ("max_recv_wr", init.max_recv_wr)];
         for (name, value) in sizes {
@@ -93,6 +145,8 @@ impl<D: Device> Core<D> {
                 fault: None,
                 deficit: 0,
                 attempt: 0,
+                nonce: 0,
+                read_until: None,
                 token: 0,
                 transfers: 0,
                 backlog: None,
@@ -172,8 +226,8 @@ impl<D: Device> Core<D> {
         self.settle(id, now);
     }
 
-    /// To be called for a VQP in its error state whenever nothing of its may be left on a lane: what
-    /// it still holds is flushed, and a zombie goes.
+    /// To be called for a VQP in its error state whenever nothing of its may be left on a lane, or with
+    /// a receiver: what it still holds is flushed, and a zombie goes.
     pub(crate) fn settle(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.inflight > 0 || vqp.reads > 0 {
@@ -182,12 +236,16 @@ impl<D: Device> Core<D> {
         }
         vqp.watch = false;
         self.flush(id, now);
+        self.drop_backlog(id, now);
         let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.sq.len() > 0 {
+            // Its client gets its messages back when no receiver reads them any longer.
+            return self.revoke(id, now);
+        }
         if !vqp.zombie {
             return;
         }
         let client = vqp.client;
-        self.drop_backlog(id, now);
         self.detach(id);
         self.vqps.remove(id);
         if let Some(client) = self.clients.get_mut(client) {
@@ -212,22 +270,23 @@ impl<D: Device> Core<D> {
 
     /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
     pub(crate) fn detach(&mut self, id: u32) {
+        self.leave_lane(id);
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        let (peer, lane) = (vqp.peer, vqp.lane);
+        let peer = vqp.peer;
         vqp.moving = false;
         if vqp.lease != 0 {
             self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
         }
-        if let Some(key) = vqp.accepted.take()
-            && self.accepted.get(&key) == Some(&id)
-        {
-            self.accepted.remove(&key);
+        if let Some(key) = vqp.accepted.take() {
+            if self.accepted.get(&key) == Some(&id) {
+                self.accepted.remove(&key);
+            }
+            if let Some(client) = self.clients.get_mut(vqp.client) {
+                client.accepted_now = client.accepted_now.saturating_sub(1);
+            }
         }
         (vqp.peer, vqp.lane, vqp.dest, vqp.via) = (NONE, NONE, None, None);
         (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);
-        if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
-            lane.vqps = lane.vqps.saturating_sub(1);
-        }
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.vqps = entry.vqps.saturating_sub(1);
             self.peers.rest(peer);

@@ -122,11 +122,8 @@ impl<D: Device> Core<D> {
             let seq = vqp.sq.head;
             let entry = vqp.sq.entry_mut(seq);
             if entry.await_fin {
-                if vqp.state != VqpState::Error {
-                    break;
-                }
-                // Nobody knows whether it will be read.
-                entry.status = WcStatus::WrFlushErr;
+                // Its receiver may read it, also when its VQP has failed.
+                break;
             }
             if entry.slot != NONE {
                 pool.sends.give(entry.slot);
@@ -148,7 +145,7 @@ impl<D: Device> Core<D> {
                 }
             }
             let entry = vqp.sq.entry_mut(seq);
-            if vqp.failed {
+            if vqp.failed && entry.status == WcStatus::Success {
                 // It may have been executed: a flushed WR tells nothing about that.
                 entry.status = WcStatus::WrFlushErr;
             }
@@ -200,7 +197,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn fail_next(&mut self, id: u32, status: WcStatus, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.state != VqpState::Error {
-            vqp.fault = Some(status);
+            vqp.fault = Some((vqp.sq.posted, status));
         }
         self.fail(id, now);
     }
@@ -208,9 +205,10 @@ impl<D: Device> Core<D> {
     /// Ends all that a VQP in its error state holds. Nothing of its is on a lane.
     pub(crate) fn flush(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        let mut fault = vqp.fault.take();
+        let fault = vqp.fault.take();
         while vqp.sq.done != vqp.sq.tail {
-            let status = fault.take().unwrap_or(WcStatus::WrFlushErr);
+            let own = fault.filter(|(seq, _)| *seq == vqp.sq.done);
+            let status = own.map_or(WcStatus::WrFlushErr, |(_, status)| status);
             vqp.sq.entry_mut(vqp.sq.done).status = status;
             vqp.sq.done = vqp.sq.done.wrapping_add(1);
         }

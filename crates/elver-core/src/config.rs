@@ -87,7 +87,8 @@ pub struct QosConfig {
 /// What one client may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// VQPs, accepted ones included.
+    /// VQPs, accepted ones included. Of these at most half are accepted ones, and accepted ones that
+    /// were never used, or failed, give way: the oldest to a new one of either kind.
     pub vqps: u32,
     /// Memory regions.
     pub mrs: u32,

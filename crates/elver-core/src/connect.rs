@@ -131,7 +131,7 @@ impl<D: Device> Core<D> {
         let entry = self.own_vqp(client, vqp)?;
         let busy = entry.inflight > 0
             || entry.reads > 0
-            || (entry.state == VqpState::Connected && entry.sq.len() > 0);
+            || (matches!(entry.state, VqpState::Connected | VqpState::Error) && entry.sq.len() > 0);
         if busy {
             let state = "busy: WRs are outstanding";
             return Err(CoreError::State { state, call: "qconnect" });
@@ -141,7 +141,7 @@ impl<D: Device> Core<D> {
         let entry = self.own_vqp(client, vqp)?;
         entry.state = VqpState::Idle;
         entry.attempt = entry.attempt.wrapping_add(1);
-        (entry.fault, entry.failed) = (None, false);
+        (entry.fault, entry.failed, entry.read_until) = (None, false, None);
         Ok(())
     }
 
@@ -264,6 +264,7 @@ impl<D: Device> Core<D> {
         (vqp.lane, vqp.peer, vqp.via) = (lane, peer, Some(via));
         vqp.state = VqpState::Connected;
         vqp.remote = crate::vqp::Vqp::NO_REMOTE;
+        vqp.nonce = self.rng.next_u32();
         entry.vqps += 1;
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
             lane.vqps += 1;
@@ -275,7 +276,7 @@ impl<D: Device> Core<D> {
     /// gone. Returns whether that was possible.
     pub(crate) fn move_to_dc(&mut self, id: u32) -> bool {
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
-        let (peer, old, class) = (vqp.peer, vqp.lane, vqp.class);
+        let (peer, class) = (vqp.peer, vqp.class);
         if vqp.inflight > 0 || self.address_of(peer).is_err() {
             return false;
         }
@@ -284,9 +285,7 @@ impl<D: Device> Core<D> {
         let Some(lane) = lane.filter(|_| entry.record.is_some()) else { return false };
         let LaneKind::Dc { stream } = self.lanes.lanes[lane as usize].kind else { return false };
         let dest = entry.dc_dest(stream);
-        if let Some(old) = self.lanes.lanes.get_mut(old as usize) {
-            old.vqps = old.vqps.saturating_sub(1);
-        }
+        self.leave_lane(id);
         self.lanes.lanes[lane as usize].vqps += 1;
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
         (vqp.lane, vqp.dest, vqp.via) = (lane, dest, Some(Via::DcCached));

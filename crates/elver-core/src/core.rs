@@ -17,7 +17,7 @@ use crate::message::Header;
 use crate::meta::ServedTable;
 use crate::mr::LocalMrs;
 use crate::mr_store::{MR_VALUE_BYTES, MrStore};
-use crate::ops::Op;
+use crate::ops::{Note, Op};
 use crate::peer::Peers;
 use crate::pool::{self, Lanes, Pool};
 use crate::qos::Qos;
@@ -57,8 +57,14 @@ pub struct Core<D: Device> {
     pub(crate) held_bytes: u64,
     /// A header with what all of this node's have.
     pub(crate) blank: Header,
-    /// Messages that their receivers have not read, by when they are looked after.
+    /// Long messages that their receivers have not read, by when they are looked after.
     pub(crate) unread: VecDeque<(Time, u32, u32)>,
+    /// VQPs that wait for the answers of senders, by when these are asked again.
+    pub(crate) asking: VecDeque<(Time, u32)>,
+    /// What waits for send slots to be told to peers.
+    pub(crate) untold: VecDeque<(u32, Note)>,
+    /// All that had arrived by then was taken from the device.
+    pub(crate) heard: Time,
     /// Regions that no message is read from any longer, by when their second registration goes.
     pub(crate) unshared: VecDeque<(Time, u32)>,
     /// VQPs that wait for send slots.
@@ -89,7 +95,7 @@ pub struct Core<D: Device> {
 
 impl<D: Device> Core<D> {
     /// A core on a device that is its own. `seed` gives all its randomness: keys, ids.
-    pub fn new(mut device: D, config: Config, seed: u64, _now: Time) -> Result<Core<D>, CoreError> {
+    pub fn new(mut device: D, config: Config, seed: u64, now: Time) -> Result<Core<D>, CoreError> {
         pool::check_config(&config)?;
         let mut rng = Rng::new(seed);
         let gid = device.query_gid(0)?;
@@ -114,6 +120,9 @@ impl<D: Device> Core<D> {
             held_bytes: 0,
             blank: Header::blank(gid, record.encode()),
             unread: VecDeque::new(),
+            asking: VecDeque::new(),
+            untold: VecDeque::new(),
+            heard: now,
             unshared: VecDeque::new(),
             slot_waiters: VecDeque::new(),
             ports: HashMap::default(),
@@ -213,6 +222,7 @@ impl<D: Device> Core<D> {
             self.serve_dirty(now);
             self.serve_slot_waiters(now);
             if count < BATCH {
+                self.heard = now;
                 break;
             }
         }

@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Memory, Time, Wc, WcFlags, WcOpcode, WcStatus};
 
 use crate::message::{HEADER_BYTES, Header, Kind, Refusal};
-use crate::ops::{OpKind, Work};
+use crate::ops::Note;
 use crate::recv_ring::RecvOutcome;
 use crate::rendezvous::PIECE_BYTES;
 use crate::{
-    Class, ClientId, Completion, ConnectError, Core, CoreError, Event, NodeRecord, Policy, Via,
-    VqpId, VqpInit, VqpState,
+    Class, ClientId, Completion, ConnectError, Core, CoreError, NodeRecord, Policy, Via, VqpId,
+    VqpInit, VqpState,
 };
 
 /// All held messages of a node may take so many times what one VQP's may.
@@ -30,13 +30,19 @@ pub(crate) struct Incoming {
     pub(crate) source: u32,
     /// The sender's node, and its VQP.
     pub(crate) from: (u32, u32),
+    /// What its sender's node was then: one that has started anew has not sent it.
+    pub(crate) dc_key: u64,
+    /// Until when it may be read, if it is a long one.
+    pub(crate) until: Time,
+    /// When its sender is next asked whether it may be read after that.
+    pub(crate) ask_at: Time,
 }
 
 /// Messages that wait for receives.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    messages: VecDeque<(Incoming, Vec<u8>)>,
-    bytes: u64,
+    pub(crate) messages: VecDeque<(Incoming, Vec<u8>)>,
+    pub(crate) bytes: u64,
 }
 
 /// Where a message's bytes are.
@@ -67,7 +73,7 @@ impl<D: Device> Core<D> {
         let fits = match header.kind {
             Kind::Eager => body == header.length,
             Kind::Rendezvous => u64::from(body) == u64::from(header.detail) * PIECE_BYTES as u64,
-            Kind::WriteImm | Kind::Fin | Kind::Nack => body == 0,
+            _ => body == 0,
         };
         if !fits {
             self.stats.messages_malformed += 1;
@@ -76,7 +82,11 @@ impl<D: Device> Core<D> {
         match header.kind {
             Kind::Fin => self.message_read(&header, now),
             Kind::Nack => self.refused(&header, now),
-            _ => {
+            Kind::Query => self.queried(&header, now),
+            Kind::Revoke => self.revoked(&header, now),
+            Kind::Unknown => self.not_known(&header, now),
+            Kind::Ask => self.asked(&header, now),
+            Kind::Eager | Kind::Rendezvous | Kind::WriteImm => {
                 let body = Body::Buffer(start + HEADER_BYTES as u64, body);
                 if let Err(refusal) = self.deliver(&header, body, now) {
                     self.refuse_header(&header, refusal, now);
@@ -110,13 +120,23 @@ impl<D: Device> Core<D> {
             cookie: header.cookie,
             source,
             from: (peer, header.src_vqp),
+            dc_key: if header.kind == Kind::Rendezvous { header.dc_key() } else { 0 },
+            until: self.may_read_until(),
+            ask_at: Time::ZERO,
         };
-        let vqp = self.vqps.get(target).ok_or(Refusal::Gone)?;
-        if vqp.rq.has_next() && vqp.backlog.is_none() {
+        // In the error state it takes no receives.
+        let vqp = self.vqps.get(target).filter(|vqp| vqp.state != VqpState::Error);
+        let vqp = vqp.ok_or(Refusal::Gone)?;
+        let late = incoming.is_late(now);
+        if vqp.rq.has_next() && vqp.backlog.is_none() && !late {
             self.receive(target, incoming, body, now);
             return Ok(());
         }
-        self.hold(target, incoming, body)
+        self.hold(target, incoming, body)?;
+        if late {
+            self.serve_backlog(target, now);
+        }
+        Ok(())
     }
 
     /// The VQP that is connected to the sender of a message to a port. The first message makes it:
@@ -132,7 +152,7 @@ impl<D: Device> Core<D> {
         let peer = self.sender_of(header, now).ok_or(Refusal::Overrun)?;
         let class = self.vqps.get(bound).map_or(Class::Low, |vqp| vqp.class);
         let init = VqpInit { class, ..VqpInit::default() };
-        let source = self.vqp_create(ClientId(client), init).map_err(|_| Refusal::Overrun)?.0;
+        let source = self.create_accepted(ClientId(client), init).ok_or(Refusal::Overrun)?;
         // Without DC the RC QP that the message came over may be usable in a moment only.
         let via = self.at_hand(peer, class, Policy::Shared).unwrap_or(Via::Rc);
         let attached: Result<(), CoreError> = self.attach(source, peer, via, None);
@@ -140,6 +160,9 @@ impl<D: Device> Core<D> {
         if let Some(vqp) = self.vqps.get_mut(source) {
             vqp.peer_vqp = header.src_vqp;
             vqp.accepted = Some(key);
+        }
+        if let Some(client) = self.clients.get_mut(client) {
+            client.accepted_now += 1;
         }
         if attached.is_err() {
             self.bury(source, Time::ZERO);
@@ -151,11 +174,17 @@ impl<D: Device> Core<D> {
     }
 
     /// The node that sent a message, with the record that the message carries.
-    fn sender_of(&mut self, header: &Header, now: Time) -> Option<u32> {
+    pub(crate) fn sender_of(&mut self, header: &Header, now: Time) -> Option<u32> {
         let record = NodeRecord::decode(&header.record).ok()?;
         let peer = self.peer_of(header.src_gid)?;
-        if !self.is_meta_server(peer) {
-            self.learn(peer, record, now);
+        // Anybody may claim to be anybody: what a meta server said counts more. If that is old, the
+        // meta server knows better.
+        match self.peers.get(peer).and_then(|entry| entry.record) {
+            None => self.learn(peer, record, now),
+            Some(known) if known != record && !self.is_meta_server(peer) => {
+                self.refresh_node(peer, now);
+            }
+            Some(_) => {}
         }
         Some(peer)
     }
@@ -192,27 +221,38 @@ impl<D: Device> Core<D> {
         while let Some(vqp) = self.vqps.get_mut(id).filter(|vqp| vqp.rq.has_next())
             && let Some(backlog) = &mut vqp.backlog
         {
-            let Some((incoming, bytes)) = backlog.messages.pop_front() else {
-                vqp.backlog = None;
-                return;
-            };
-            backlog.bytes -= bytes.len() as u64;
-            if backlog.messages.is_empty() {
-                vqp.backlog = None;
+            if let Some((incoming, _)) = backlog.messages.front_mut()
+                && incoming.is_late(now)
+            {
+                return self.ask_leave(id, now);
             }
-            self.held_bytes = self.held_bytes.saturating_sub(bytes.len() as u64);
+            let Some((incoming, bytes)) = self.take_held(id, 0) else { return };
             self.receive(id, incoming, Body::Held(&bytes), now);
         }
     }
 
-    /// Drops the messages that wait at a VQP that is going.
+    /// Takes the message at a place out of those that wait at a VQP.
+    pub(crate) fn take_held(&mut self, id: u32, at: usize) -> Option<(Incoming, Vec<u8>)> {
+        let vqp = self.vqps.get_mut(id)?;
+        let backlog = vqp.backlog.as_mut()?;
+        let taken = backlog.messages.remove(at);
+        let bytes = taken.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
+        backlog.bytes -= bytes;
+        if backlog.messages.is_empty() {
+            vqp.backlog = None;
+        }
+        self.held_bytes = self.held_bytes.saturating_sub(bytes);
+        taken
+    }
+
+    /// Drops the messages that wait at a VQP in its error state.
     pub(crate) fn drop_backlog(&mut self, id: u32, now: Time) {
         let Some(backlog) = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.take()) else {
             return;
         };
         self.held_bytes = self.held_bytes.saturating_sub(backlog.bytes);
         for (incoming, _) in backlog.messages {
-            self.refuse(incoming.from, Refusal::Gone, now);
+            self.refuse(incoming.from, Refusal::Gone, incoming.cookie, now);
         }
     }
 
@@ -255,7 +295,7 @@ impl<D: Device> Core<D> {
             }
         };
         if status != WcStatus::Success {
-            self.refuse(incoming.from, Refusal::Unfit, now);
+            self.refuse(incoming.from, Refusal::Unfit, incoming.cookie, now);
         }
         self.end_receive(id, seq, &incoming, status, opcode);
     }
@@ -308,37 +348,16 @@ impl<D: Device> Core<D> {
     /// Tells the sender of a message that it was refused.
     fn refuse_header(&mut self, header: &Header, refusal: Refusal, now: Time) {
         match self.sender_of(header, now) {
-            Some(peer) => self.refuse((peer, header.src_vqp), refusal, now),
+            Some(peer) => self.refuse((peer, header.src_vqp), refusal, header.cookie, now),
             None => self.stats.messages_refused += 1,
         }
     }
 
     /// Tells the sender of a message that it was refused.
-    pub(crate) fn refuse(&mut self, to: (u32, u32), refusal: Refusal, now: Time) {
+    pub(crate) fn refuse(&mut self, to: (u32, u32), refusal: Refusal, cookie: u64, now: Time) {
         self.stats.messages_refused += 1;
-        self.tell(to, Kind::Nack, refusal as u16, 0, now);
-    }
-
-    /// Sends a message of the core's own to a VQP of a peer's. It is lost if there is no room: then
-    /// the sender of a refused message is not told.
-    pub(crate) fn tell(&mut self, to: (u32, u32), kind: Kind, detail: u16, cookie: u64, now: Time) {
-        let (peer, dst_vqp) = to;
-        let Some(slot) = self.pool.sends.take() else {
-            self.stats.messages_lost += 1;
-            return;
-        };
-        let header = Header { kind, detail, cookie, dst_vqp, ..self.blank };
-        let offset = self.pool.sends.offset(slot);
-        let written = self.pool.memory.write(offset, &header.encode());
-        debug_assert_eq!(written, Ok(()), "a slot has room for a header");
-        let work = Work::Send { slot, length: HEADER_BYTES as u32 };
-        match self.start_op(peer, Class::Low, OpKind::Message, work) {
-            Ok(op) => self.post_op(op, now),
-            Err(_) => {
-                self.pool.sends.give(slot);
-                self.stats.messages_lost += 1;
-            }
-        }
+        let note = Note::to_sender(Kind::Nack, to.1, cookie);
+        self.tell(to.0, Note { detail: refusal as u16, ..note }, now);
     }
 
     /// A peer refused a message of a VQP's: the VQP fails.
@@ -347,22 +366,22 @@ impl<D: Device> Core<D> {
             self.stats.messages_malformed += 1;
             return;
         };
-        let id = header.dst_vqp;
         let gid = header.src_gid;
-        let Some(vqp) = self.vqps.get(id).filter(|vqp| vqp.state == VqpState::Connected) else {
-            return;
-        };
-        if self.peers.get(vqp.peer).is_none_or(|peer| peer.gid != gid) {
-            return;
-        }
+        let Some(vqp) = self.sender_named(header) else { return };
         let cause = match refusal {
             Refusal::Port => ConnectError::NoSuchPort { gid, port: vqp.peer_port },
             Refusal::Gone => ConnectError::PeerGone { gid },
             Refusal::Overrun => ConnectError::Overrun { gid },
             Refusal::Unfit => ConnectError::ReceiveUnfit { gid },
         };
-        let client = ClientId(vqp.client);
-        self.events.push_back(Event::Failed { client, vqp: VqpId(id), cause });
-        self.fail(id, now);
+        vqp.not_read(header.cookie as u32);
+        self.fail_for(header.dst_vqp, cause, now);
+    }
+}
+
+impl Incoming {
+    /// Whether its sender must be asked before it is read.
+    pub(crate) fn is_late(&self, now: Time) -> bool {
+        self.kind == Kind::Rendezvous && self.until <= now
     }
 }

@@ -40,6 +40,7 @@
 //! | `recovery` | failed lanes | 4.4 |
 //! | `inbox`, `message`, `recv_ring` | messages: ports, accepting, backlog, refusals | 4.1, 4.4 |
 //! | `rendezvous` | long messages, read by the receiver | 4.5 |
+//! | `inquiry` | what two cores tell each other of such messages, and whose they are when one fails | |
 //! | `pool`, `lane` | physical queue pairs, buffers | 4.3 |
 //! | `peer` | the DCCache | 4.2 |
 //! | `ops`, `own_ops` | the core's own READs and messages | |
@@ -74,6 +75,7 @@ mod error;
 mod event;
 mod ids;
 mod inbox;
+mod inquiry;
 mod lane;
 mod links;
 mod lookup;

@@ -322,10 +322,10 @@ impl<D: Device> Core<D> {
     /// knows nothing of our links.
     pub(crate) fn learn(&mut self, peer: u32, record: NodeRecord, now: Time) {
         let Some(entry) = self.peers.get_mut(peer) else { return };
-        let known = entry.record;
-        if entry.gid != self.gid && known != Some(record) {
+        let last = entry.last;
+        if entry.gid != self.gid && entry.record != Some(record) {
             entry.set_record(Some(record));
-            if known.is_some() {
+            if last.is_some_and(|last| last != record) {
                 self.leave_links_to(peer, now);
             }
         }

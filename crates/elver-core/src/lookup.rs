@@ -71,6 +71,12 @@ impl<D: Device> Core<D> {
     pub(crate) fn want_node(&mut self, peer: u32, waiter: Waiter, now: Time) {
         let Some(entry) = self.peers.get_mut(peer) else { return };
         entry.waiting.push(waiter);
+        self.refresh_node(peer, now);
+    }
+
+    /// Has a peer looked up, whether or not something is known of it.
+    pub(crate) fn refresh_node(&mut self, peer: u32, now: Time) {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
         if entry.lookup != PeerLookup::None {
             return;
         }
@@ -260,6 +266,11 @@ impl<D: Device> Core<D> {
                     self.connect_found(vqp, attempt, peer, result, now);
                 }
                 Waiter::Warm(warm) => self.warmed(warm, found.is_ok()),
+                Waiter::Region(rkey) if found.is_ok() => {
+                    self.lookups.mr_queue.push_back((peer, rkey));
+                    self.start_mr_lookups(now);
+                }
+                Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now),
             }
         }
         self.peers.rest(peer);
@@ -281,6 +292,12 @@ impl<D: Device> Core<D> {
             let Some(buffer) = self.pool.reads.take() else { return };
             self.lookups.mr_queue.pop_front();
             let record = self.peers.get(peer).and_then(|entry| entry.record);
+            if record.is_none() && self.peers.get(peer).is_some() {
+                // It did not answer over DC once, but it does over an RC QP.
+                self.pool.reads.give(buffer);
+                self.want_node(peer, Waiter::Region(rkey), now);
+                continue;
+            }
             let begun = record.and_then(|record| {
                 let lookup = Lookup::new(&record.mrs, &rkey.to_le_bytes()).ok()?;
                 let read = lookup.read();

@@ -13,7 +13,9 @@
 //!   20  immediate data                                    4
 //!   24  bytes of the user's message                       4
 //!   28  0                                                 4
-//!   32  cookie: names a message of the sender's           8
+//!   32  cookie: names a message, to those two that know   8
+//!       it: its sequence number, a secret of the
+//!       connection's
 //!   40  GID of the sender's node                         16
 //!   56  record of the sender's node                      56
 //! ```
@@ -23,7 +25,7 @@
 
 use elver_verbs::Gid;
 
-use crate::NODE_RECORD_BYTES;
+use crate::{NODE_RECORD_BYTES, NodeRecord};
 
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 56 + NODE_RECORD_BYTES;
@@ -44,8 +46,16 @@ pub(crate) enum Kind {
     WriteImm = 3,
     /// The message that the cookie names was read.
     Fin = 4,
-    /// A message was refused.
+    /// The message that the cookie names was refused.
     Nack = 5,
+    /// The message that the cookie names may be read: what became of it?
+    Query = 6,
+    /// The message that the cookie names may not be read any longer, unless that has begun.
+    Revoke = 7,
+    /// The receiver does not have the message that the cookie names.
+    Unknown = 8,
+    /// May the message that the cookie names still be read?
+    Ask = 9,
 }
 
 /// Why a message was refused.
@@ -108,6 +118,11 @@ impl Header {
         }
     }
 
+    /// The DC key of the sender's node, which is another each time that it starts.
+    pub(crate) fn dc_key(&self) -> u64 {
+        NodeRecord::decode(&self.record).map_or(0, |record| record.dc_key)
+    }
+
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let flags = if self.imm.is_some() { WITH_IMM } else { 0 };
@@ -137,6 +152,10 @@ impl Header {
             3 => Kind::WriteImm,
             4 => Kind::Fin,
             5 => Kind::Nack,
+            6 => Kind::Query,
+            7 => Kind::Revoke,
+            8 => Kind::Unknown,
+            9 => Kind::Ask,
             _ => return Err(NoHeader),
         };
         let flags = half(6);
@@ -173,7 +192,7 @@ mod tests {
         #[test]
         fn what_decodes_encodes_to_the_same(
             noise in proptest::collection::vec(any::<u8>(), HEADER_BYTES),
-            (kind, flags, imm) in (0..8u8, 0..5u16, any::<u32>()),
+            (kind, flags, imm) in (0..12u8, 0..5u16, any::<u32>()),
         ) {
             let mut bytes = [0; HEADER_BYTES];
             bytes.copy_from_slice(&noise);
@@ -185,7 +204,7 @@ mod tests {
             bytes[28..32].fill(0);
             match Header::decode(&bytes) {
                 Ok(header) => prop_assert_eq!(header.encode(), bytes),
-                Err(NoHeader) => prop_assert!(!(1..=5).contains(&kind) || flags > 1),
+                Err(NoHeader) => prop_assert!(!(1..=9).contains(&kind) || flags > 1),
             }
         }
     }

@@ -3,6 +3,7 @@ use alloc::boxed::Box;
 use elver_kv::Lookup;
 use elver_verbs::{Dest, Gid, RemoteAddr, Time};
 
+use crate::message::Kind;
 use crate::rendezvous::Gather;
 
 /// Something that the core itself does on a lane: READs or messages, one signalled WR at a time.
@@ -36,8 +37,6 @@ pub(crate) enum Work {
     },
     /// What the message that is being read says.
     Gather,
-    /// READ of nothing.
-    Probe,
     /// A message of so many bytes in a send slot.
     Send {
         /// The slot.
@@ -68,13 +67,25 @@ pub(crate) enum OpKind {
     },
     /// Reads a message into a receive.
     Gather(Box<Gather>),
-    /// Looks whether the peer is there, to which a message of a VQP's was sent.
-    Probe {
-        /// The VQP.
-        vqp: u32,
-        /// The message.
-        seq: u32,
-    },
     /// Tells a VQP of the peer's something.
-    Message,
+    Message(Note),
+}
+
+/// What one core tells another of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) kind: Kind,
+    /// Cause of a NACK.
+    pub(crate) detail: u16,
+    pub(crate) dst_port: u16,
+    pub(crate) dst_vqp: u32,
+    pub(crate) src_vqp: u32,
+    pub(crate) cookie: u64,
+}
+
+impl Note {
+    /// To a VQP, of a message that it has sent.
+    pub(crate) fn to_sender(kind: Kind, vqp: u32, cookie: u64) -> Note {
+        Note { kind, detail: 0, dst_port: 0, dst_vqp: vqp, src_vqp: 0, cookie }
+    }
 }

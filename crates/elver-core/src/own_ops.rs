@@ -45,20 +45,27 @@ impl<D: Device> Core<D> {
     }
 
     /// Posts an operation's WR, now or when its lane has room.
-    pub(crate) fn post_op(&mut self, id: u32, _now: Time) {
+    pub(crate) fn post_op(&mut self, id: u32, now: Time) {
         let Some(op) = self.ops.get(id) else { return };
         let lane = op.lane;
         let entry = &self.lanes.lanes[lane as usize];
-        if entry.takes_op(&self.lanes.qps[entry.qp as usize]) && self.send_op(id) {
+        if entry.takes_op(&self.lanes.qps[entry.qp as usize]) {
+            if !self.send_op(id, now) {
+                self.conclude_op(id, false, now);
+            }
             return;
         }
         self.lanes.lanes[lane as usize].ops.push_back(id);
         self.lanes.wait(lane);
     }
 
-    /// Puts an operation's WR on its lane; whether the device took it.
-    pub(crate) fn send_op(&mut self, id: u32) -> bool {
+    /// Puts an operation's WR on its lane. Returns whether it may still be done, and the device took
+    /// it.
+    pub(crate) fn send_op(&mut self, id: u32, now: Time) -> bool {
         let Some(op) = self.ops.get(id) else { return true };
+        if matches!(&op.kind, OpKind::Gather(gather) if gather.is_late(now)) {
+            return false;
+        }
         let lane = &mut self.lanes.lanes[op.lane as usize];
         let phys = &mut self.lanes.qps[lane.qp as usize];
         let one;
@@ -75,7 +82,7 @@ impl<D: Device> Core<D> {
                 let (remote, sges) = gather.read();
                 (SendOp::Read(remote), sges)
             }
-            (Work::Gather | Work::Probe, _) => (SendOp::Read(NOWHERE), &[][..]),
+            (Work::Gather, _) => (SendOp::Read(NOWHERE), &[][..]),
         };
         let wr = SendWr {
             wr_id: WrId::Op(id).encode(),
@@ -121,12 +128,11 @@ impl<D: Device> Core<D> {
         match self.ops.get(id).map(|op| &op.kind) {
             Some(OpKind::Node { .. } | OpKind::Mr { .. }) => self.complete_lookup(id, ok, now),
             Some(OpKind::Gather(_)) => self.conclude_gather(id, ok, now),
-            Some(OpKind::Probe { .. }) => self.conclude_probe(id, ok, now),
-            Some(OpKind::Message) => {
-                if !ok {
-                    self.stats.messages_lost += 1;
-                }
-                self.end_op(id);
+            Some(OpKind::Message(_)) => {
+                let Some(Op { peer, kind: OpKind::Message(note), .. }) = self.end_op(id) else {
+                    return;
+                };
+                self.note_ended(peer, note, ok, now);
             }
             None => {}
         }
@@ -138,7 +144,7 @@ impl<D: Device> Core<D> {
         match op.work {
             Work::Read { buffer, .. } => self.pool.reads.give(buffer),
             Work::Send { slot, .. } => self.pool.sends.give(slot),
-            Work::Gather | Work::Probe => {}
+            Work::Gather => {}
         }
         self.unpin(op.peer);
         Some(op)

@@ -38,6 +38,9 @@ pub(crate) struct Peer {
     pub(crate) ah: Option<Ah>,
     /// What must be known to reach it over DC.
     pub(crate) record: Option<NodeRecord>,
+    /// The last record that was known, also when that is forgotten: another one means that the peer
+    /// has started anew.
+    pub(crate) last: Option<NodeRecord>,
     /// VQPs connected to it.
     pub(crate) vqps: u32,
     /// Reasons besides VQPs not to forget it: it is a meta server, is this node, or has an RC QP;
@@ -93,6 +96,8 @@ pub(crate) enum Waiter {
     },
     /// A `warm` call.
     Warm(u32),
+    /// The look-up of a region of the peer's.
+    Region(u32),
 }
 
 impl Peers {
@@ -139,6 +144,7 @@ impl Peers {
             hash,
             ah: None,
             record: None,
+            last: None,
             vqps: 0,
             pins: 0,
             rc: [None; 2],
@@ -201,6 +207,7 @@ impl Peer {
     /// Takes a record over, or forgets it.
     pub(crate) fn set_record(&mut self, record: Option<NodeRecord>) {
         self.control_qpn = record.map(|record| record.control_qpn).or(self.control_qpn);
+        self.last = record.or(self.last);
         self.record = record;
     }
 

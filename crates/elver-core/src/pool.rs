@@ -7,6 +7,7 @@ use elver_verbs::{
 
 use crate::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::message::HEADER_BYTES;
+use crate::post::SLOTS_RESERVED;
 use crate::rc::META_LINKS_MAX;
 use crate::rng::Rng;
 use crate::wr_id::WrId;
@@ -216,9 +217,11 @@ pub(crate) fn create<D: Device>(
     let cq = device.create_cq(CqInit { cqe })?;
     let srq = device.create_srq(SrqInit { pd, max_wr: config.recv_buffers, max_sge: 1 })?;
 
-    let max_inline = config.max_inline.min(attr.max_inline_data);
+    let body = config.recv_buffer_bytes.saturating_sub(HEADER_BYTES as u32);
+    let max_inline = config.max_inline.min(attr.max_inline_data).min(body);
     let slot = HEADER_BYTES as u64 + u64::from(max_inline.max(config.max_sge * 16));
     let slots = (dcis + config.transfer.rc_qps_max).max(1).saturating_mul(config.sq_depth);
+    let slots = slots.saturating_add(SLOTS_RESERVED);
     let recv_bytes = u64::from(config.recv_buffer_bytes).next_multiple_of(64);
     let recvs = Buffers::new(0, recv_bytes, config.recv_buffers);
     let slots = slots.min(SEND_SLOTS_MAX);

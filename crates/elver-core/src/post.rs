@@ -25,7 +25,7 @@ const QUANTUM: i64 = 64 << 10;
 /// What a WR counts as besides its bytes.
 const WR_BYTES: i64 = 256;
 /// Send slots kept for the core's own messages.
-const SLOTS_RESERVED: u32 = 32;
+pub(crate) const SLOTS_RESERVED: u32 = 32;
 /// The most that a VQP may owe; a WR may be as long as 2 GB.
 const DEBT_MAX: i64 = 8 * QUANTUM;
 
@@ -213,7 +213,7 @@ impl<D: Device> Core<D> {
             if phys.posted < phys.depth
                 && let Some(op) = entry.ops.pop_front()
             {
-                if !self.send_op(op) {
+                if !self.send_op(op, now) {
                     self.conclude_op(op, false, now);
                 }
                 continue;
@@ -286,12 +286,13 @@ impl<D: Device> Core<D> {
                         blocked = Check::Apart;
                         break;
                     }
+                    let before = vqp.sq.entry(seq).shared;
                     blocked = vqp.prepare(seq, pool, blank, mrs, device);
+                    if !before && vqp.sq.entry(seq).shared {
+                        self.unread.push_back((Self::query_at(now), id, seq));
+                    }
                     if !matches!(blocked, Check::Ready) {
                         break;
-                    }
-                    if vqp.sq.entry(seq).await_fin {
-                        self.unread.push_back((Self::probe_at(now), id, seq));
                     }
                 }
                 qos.charge(vqp.class, length.into());
@@ -380,6 +381,7 @@ impl<D: Device> Core<D> {
 
     /// Lets VQPs go on that waited for send slots.
     pub(crate) fn serve_slot_waiters(&mut self, now: Time) {
+        self.tell_waiting(now);
         while self.pool.sends.available() > SLOTS_RESERVED
             && let Some(id) = self.slot_waiters.pop_front()
         {
@@ -636,7 +638,8 @@ impl Vqp {
             SendOp::SendWithImm(imm) => (Kind::Eager, Some(imm)),
             _ => (Kind::Eager, None),
         };
-        let long = kind == Kind::Eager && entry.length > pool.eager_max;
+        // Inline bytes stand in no region that could be read, and always fit a buffer.
+        let long = kind == Kind::Eager && !entry.inline && entry.length > pool.eager_max;
         let kind = if long { Kind::Rendezvous } else { kind };
         let body = pool.sends.offset(slot) + HEADER_BYTES as u64;
         let (mut written, mut length) = (Ok(()), HEADER_BYTES);
@@ -658,7 +661,7 @@ impl Vqp {
             dst_vqp: self.peer_vqp,
             src_vqp: self.id,
             length: entry.length,
-            cookie: u64::from(seq),
+            cookie: self.cookie(seq),
             ..*blank
         };
         let written = written.and(pool.memory.write(pool.sends.offset(slot), &header.encode()));

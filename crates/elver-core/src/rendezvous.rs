@@ -21,17 +21,14 @@ use elver_verbs::{
 };
 
 use crate::inbox::{Body, Incoming};
-use crate::message::{Header, Kind, Refusal};
+use crate::message::{Kind, Refusal};
 use crate::mr::{LocalHit, LocalMrs};
-use crate::ops::{OpKind, Work};
+use crate::ops::{Note, OpKind, Work};
 use crate::ring::NONE;
-use crate::{Class, ClientId, ConnectError, Core, Event, VqpId, VqpState};
+use crate::{ClientId, Core};
 
 /// Bytes of a piece in a descriptor: address, rkey, length.
 pub(crate) const PIECE_BYTES: usize = 16;
-/// A message that was not read for this long has its receiver's node looked at, in nanoseconds: the
-/// receiver may take its time, but it must be there.
-const PROBE_NS: u64 = 1_000_000_000;
 
 /// A message that is being read.
 #[derive(Debug)]
@@ -47,6 +44,16 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
+    /// Whether its sender may have taken the message back.
+    pub(crate) fn is_late(&self, now: Time) -> bool {
+        self.incoming.is_late(now)
+    }
+
+    /// Whether it reads this message.
+    pub(crate) fn reads(&self, from: (u32, u32), cookie: u64) -> bool {
+        self.incoming.from == from && self.incoming.cookie == cookie
+    }
+
     /// The READ to do now.
     pub(crate) fn read(&self) -> (RemoteAddr, &[Sge]) {
         match self.reads.front() {
@@ -75,6 +82,11 @@ impl<D: Device> Core<D> {
                 bytes
             }
         };
+        let sender = self.peers.get(incoming.from.0).and_then(|peer| peer.last);
+        if sender.is_some_and(|record| record.dc_key != incoming.dc_key) {
+            // The keys that it names may be others' by now.
+            return Err(WcStatus::RemOpErr);
+        }
         let entry = self.vqps.get_mut(vqp).ok_or(WcStatus::WrFlushErr)?;
         let (client, class) = (ClientId(entry.client), entry.class);
         let (slots, reads) = plan(&self.mrs, client, entry.rq.sges(seq), pieces, incoming.length)?;
@@ -112,9 +124,9 @@ impl<D: Device> Core<D> {
         let status = if ok { WcStatus::Success } else { WcStatus::RemOpErr };
         self.end_receive(gather.vqp, gather.seq, &gather.incoming, status, WcOpcode::Recv);
         if ok {
-            self.tell(to, Kind::Fin, 0, cookie, now);
+            self.tell(to.0, Note::to_sender(Kind::Fin, to.1, cookie), now);
         } else {
-            self.refuse(to, Refusal::Unfit, now);
+            self.refuse(to, Refusal::Unfit, cookie, now);
         }
         self.let_go(&gather, now);
         self.drained(gather.vqp, now);
@@ -132,90 +144,6 @@ impl<D: Device> Core<D> {
         if freed {
             self.release_mrs(now);
         }
-    }
-
-    /// The receiver has read a message of a VQP's.
-    pub(crate) fn message_read(&mut self, header: &Header, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(header.dst_vqp) else { return };
-        let known = self.peers.get(vqp.peer).is_some_and(|peer| peer.gid == header.src_gid);
-        let seq = header.cookie as u32;
-        let outstanding = seq.wrapping_sub(vqp.sq.head) < vqp.sq.posted.wrapping_sub(vqp.sq.head);
-        if !known || !outstanding || vqp.state != VqpState::Connected {
-            return;
-        }
-        vqp.sq.entry_mut(seq).await_fin = false;
-        self.retire(header.dst_vqp, now);
-    }
-
-    /// Looks at the nodes that have not read a message for long, and ends what is due.
-    pub(crate) fn attend_messages(&mut self, now: Time) -> bool {
-        let mut busy = false;
-        while let Some(&(due, id, seq)) = self.unread.front() {
-            if !self.is_unread(id, seq) {
-                self.unread.pop_front();
-                continue;
-            }
-            if due > now {
-                break;
-            }
-            self.unread.pop_front();
-            busy = true;
-            let peer = self.vqps.get(id).map_or(NONE, |vqp| vqp.peer);
-            let kind = OpKind::Probe { vqp: id, seq };
-            match self.start_op(peer, Class::Low, kind, Work::Probe) {
-                Ok(op) => self.post_op(op, now),
-                Err(_) => self.never_read(id, now),
-            }
-        }
-        while self.unshared.front().is_some_and(|(due, _)| *due <= now) {
-            let Some((_, slot)) = self.unshared.pop_front() else { break };
-            if let Some(alias) = self.mrs.take_alias(slot) {
-                // It is the core's own handle.
-                let _ = self.device.dereg_mr(alias.mr);
-            }
-            busy = true;
-        }
-        busy
-    }
-
-    /// When [`Core::attend_messages`] has something to do.
-    pub(crate) fn next_message_due(&self) -> Option<Time> {
-        let unread = self.unread.front().map(|(due, ..)| *due);
-        unread.into_iter().chain(self.unshared.front().map(|(due, _)| *due)).min()
-    }
-
-    /// A node that has not read a message was looked at.
-    pub(crate) fn conclude_probe(&mut self, id: u32, ok: bool, now: Time) {
-        let Some(OpKind::Probe { vqp, seq }) = self.end_op(id).map(|op| op.kind) else { return };
-        if !self.is_unread(vqp, seq) {
-            return;
-        }
-        if ok {
-            self.unread.push_back((now.saturating_add_ns(PROBE_NS), vqp, seq));
-        } else {
-            self.never_read(vqp, now);
-        }
-    }
-
-    fn is_unread(&self, id: u32, seq: u32) -> bool {
-        self.vqps.get(id).is_some_and(|vqp| {
-            let outstanding =
-                seq.wrapping_sub(vqp.sq.head) < vqp.sq.posted.wrapping_sub(vqp.sq.head);
-            outstanding && vqp.state == VqpState::Connected && vqp.sq.entry(seq).await_fin
-        })
-    }
-
-    fn never_read(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get(id) else { return };
-        let gid = self.peers.get(vqp.peer).map(|peer| peer.gid).unwrap_or_default();
-        let (client, cause) = (ClientId(vqp.client), ConnectError::Unreachable { gid });
-        self.events.push_back(Event::Failed { client, vqp: VqpId(id), cause });
-        self.fail(id, now);
-    }
-
-    /// When a message that is posted now is looked after.
-    pub(crate) fn probe_at(now: Time) -> Time {
-        now.saturating_add_ns(PROBE_NS)
     }
 }
 

@@ -113,6 +113,12 @@ impl SendRing {
         self.tail.wrapping_sub(self.posted)
     }
 
+    /// Whether a WR is in the ring.
+    #[inline]
+    pub(crate) fn holds(&self, seq: u32) -> bool {
+        seq.wrapping_sub(self.head) < self.len()
+    }
+
     #[inline]
     fn at(&self, seq: u32) -> usize {
         seq as usize & (self.entries.len() - 1)
@@ -156,7 +162,8 @@ impl SendRing {
     pub(crate) fn inline(&self, seq: u32) -> &[u8] {
         let at = self.at(seq);
         let start = at * self.inline_max as usize;
-        &self.inline[start..start + self.entries[at].length as usize]
+        // A WR of no bytes may stand in a ring that has none yet.
+        self.inline.get(start..start + self.entries[at].length as usize).unwrap_or_default()
     }
 
     /// Appends a WR that was checked, as was that there is room.
@@ -280,5 +287,13 @@ mod tests {
         }
         assert!(ring.is_full());
         assert_eq!((ring.len(), ring.unposted()), (64, 64));
+    }
+
+    #[test]
+    fn a_first_inline_wr_of_no_bytes_has_none() {
+        let mut ring = SendRing::new(8, 1, 16);
+        ring.push(entry(0, 0, 0), &[], &[]);
+        ring.push(entry(1, 0, 0), &[], &[]);
+        assert!(ring.inline(1).is_empty());
     }
 }

@@ -62,6 +62,8 @@ stats! {
     messages_malformed,
     /// VQPs made for senders.
     accepts,
+    /// Of these, the ones that gave way to others before they were used.
+    accepted_evicted,
     /// Completions given to clients.
     completions,
     /// Completions that no WR was known for: 0 unless the core is at fault.

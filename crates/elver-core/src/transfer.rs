@@ -80,20 +80,12 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         vqp.moving = false;
         let (old, peer, class) = (vqp.lane, vqp.peer, vqp.class);
-        if vqp.ready
-            && let Some(lane) = self.lanes.lanes.get_mut(old as usize)
-        {
-            lane.ready.retain(|other| *other != id);
-            vqp.ready = false;
-        }
         let connected = vqp.state == VqpState::Connected;
         let target = if connected { self.shared_lane(peer, class) } else { None };
         if target == Some(old) {
             return self.pump(id, now);
         }
-        if let Some(lane) = self.lanes.lanes.get_mut(old as usize) {
-            lane.vqps = lane.vqps.saturating_sub(1);
-        }
+        self.leave_lane(id);
         let dest = target.and_then(|lane| match self.lanes.lanes[lane as usize].kind {
             LaneKind::Dc { stream } => self.peers.get(peer)?.dc_dest(stream),
             LaneKind::Rc { .. } => None,
@@ -116,6 +108,20 @@ impl<D: Device> Core<D> {
                     self.need_link(peer, class, now);
                 }
             }
+        }
+    }
+
+    /// Takes a VQP of which nothing is on its lane off that lane's lists.
+    pub(crate) fn leave_lane(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(lane) = self.lanes.lanes.get_mut(vqp.lane as usize) else { return };
+        lane.vqps = lane.vqps.saturating_sub(1);
+        if core::mem::take(&mut vqp.ready) {
+            lane.ready.retain(|other| *other != id);
+        }
+        // What came back to it from a lane that fails it posts on the next one.
+        if core::mem::take(&mut vqp.rewound) {
+            lane.rewound.retain(|other| *other != id);
         }
     }
 

@@ -158,14 +158,21 @@ pub(crate) struct Vqp {
     pub(crate) rewound: bool,
     /// A WR of its was told to have failed: all behind it are flushed.
     pub(crate) failed: bool,
-    /// How its first WR that was not posted ends, in the error state; the others are flushed.
-    pub(crate) fault: Option<WcStatus>,
+    /// In the error state: the WR that was not posted for a fault of its own, and how it ends. The
+    /// others are flushed.
+    pub(crate) fault: Option<(u32, WcStatus)>,
     /// Somebody must be told when `inflight` gets to 0: see `Core::drained`.
     pub(crate) watch: bool,
     /// Bytes that it may post ahead of its next turn on a lane that others wait for.
     pub(crate) deficit: i64,
     /// Counts `qconnect`s, so that the answer to an older one is known as such.
     pub(crate) attempt: u32,
+    /// Secret of this connection, which names its messages besides their numbers: only the peer that
+    /// got one can answer to it.
+    pub(crate) nonce: u32,
+    /// In the error state, with nothing on its lane: nobody reads its long messages after this, even
+    /// if the peer does not answer.
+    pub(crate) read_until: Option<Time>,
     /// Token of the pending `qconnect`.
     pub(crate) token: u64,
     pub(crate) transfers: u32,
@@ -190,6 +197,12 @@ impl Vqp {
             until: Time::ZERO,
         },
     );
+
+    /// Names a message of its to its receiver.
+    #[inline]
+    pub(crate) fn cookie(&self, seq: u32) -> u64 {
+        u64::from(self.nonce) << 32 | u64::from(seq)
+    }
 
     /// Whether it may post what waits.
     #[inline]

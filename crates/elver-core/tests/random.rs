@@ -20,6 +20,7 @@ struct Model {
     sends: VecDeque<(u64, bool)>,
     recvs: VecDeque<u64>,
     failed: bool,
+    flushed: bool,
 }
 
 struct World {
@@ -183,7 +184,10 @@ impl World {
                     assert!(!model.failed, "{id} was not flushed before {done:?}");
                 }
                 assert!(!model.failed || wc.status == WcStatus::WrFlushErr, "{done:?}");
-                model.failed = wc.status != WcStatus::Success;
+                assert!(!model.flushed || wc.status != WcStatus::Success, "{done:?}");
+                // A long message that a failed VQP takes back is flushed before the WR that failed.
+                model.flushed |= wc.status != WcStatus::Success;
+                model.failed |= !matches!(wc.status, WcStatus::Success | WcStatus::WrFlushErr);
             }
         }
     }

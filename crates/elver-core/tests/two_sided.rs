@@ -337,3 +337,42 @@ fn a_long_message_to_a_node_that_vanishes_ends() {
     assert_eq!(pair.cluster.take_one(1).wc.status, WcStatus::WrFlushErr);
     pair.cluster.check();
 }
+
+#[test]
+fn senders_do_not_use_up_what_a_client_may_have() {
+    let mut cluster = Cluster::new(150, 2, &config());
+    let limits = ClientLimits { vqps: 8, ..ClientLimits::default() };
+    cluster.nodes[1].client = cluster.nodes[1].core.client_open(limits).unwrap();
+    let server = cluster.bound(1, 7);
+    let region = cluster.region(1, 4096, ALL);
+    let own = cluster.region(0, 4096, ALL);
+    let mut sources = Vec::new();
+    for n in 0..20 {
+        let vqp = cluster.vqp(0);
+        cluster.connect(0, vqp, 1, 7);
+        cluster.recv(1, server, n, &[region.sge(0, 64)]);
+        cluster.post(0, vqp, &[wr(n, SendOp::Send, &[own.sge(0, 8)])]);
+        let done = cluster.take_one(1);
+        assert_eq!(done.wc.status, WcStatus::Success);
+        sources.push(done.source.unwrap());
+        cluster.take_one(0);
+        if n == 0 {
+            // It is used, and stays.
+            let sge = [region.sge(0, 8)];
+            cluster.recv(0, vqp, 100, &[own.sge(64, 64)]);
+            cluster.post(1, sources[0], &[wr(100, SendOp::Send, &sge)]);
+            cluster.take_one(0);
+            cluster.take_one(1);
+        }
+    }
+    let node = &cluster.nodes[1];
+    let lives = |vqp: &&VqpId| node.core.vqp_info(node.client, **vqp).is_ok();
+    assert_eq!(sources.iter().filter(lives).count(), 4, "half of what it may have");
+    assert!(lives(&&sources[0]) && lives(&&sources[19]));
+    for _ in 0..6 {
+        cluster.vqp(1);
+    }
+    let node = &mut cluster.nodes[1];
+    assert!(node.core.vqp_create(node.client, VqpInit::default()).is_err(), "all are its own");
+    cluster.check();
+}

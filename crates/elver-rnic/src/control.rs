@@ -328,6 +328,16 @@ impl<M: Memory> Rnic<M> {
         Ok(core.qpn.get())
     }
 
+    /// All queue pairs, in no order that means anything.
+    pub fn qps(&self) -> impl Iterator<Item = Qp> + '_ {
+        self.qps.ids().map(Qp)
+    }
+
+    /// Streams of a DCI that failed and were not set going again.
+    pub fn errored_streams(&self, qp: Qp) -> Result<u32, VerbsError> {
+        Ok(self.qps.require(qp.0)?.errored_streams)
+    }
+
     /// Initiators that a DCT holds a context for.
     pub fn dct_contexts(&self, qp: Qp) -> Result<usize, VerbsError> {
         Ok(self.qps.require(qp.0)?.dct.as_ref().map_or(0, |dct| dct.len()))

@@ -91,30 +91,40 @@ impl fmt::Display for Fault {
 
 /// Rates of the faults of one direction between two hosts, in parts per million of its packets.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rates {
-    pub(crate) loss: u32,
-    pub(crate) duplicate: u32,
-    pub(crate) reorder: u32,
-    pub(crate) corrupt: u32,
-    pub(crate) truncate: u32,
-    pub(crate) replay: u32,
-    pub(crate) garbage: u32,
-    pub(crate) ecn_mark: u32,
+pub struct Rates {
+    /// Packets lost.
+    pub loss: u32,
+    /// Packets that come twice.
+    pub duplicate: u32,
+    /// Packets held back.
+    pub reorder: u32,
+    /// Packets with bits flipped.
+    pub corrupt: u32,
+    /// Packets cut short.
+    pub truncate: u32,
+    /// Packets after which an old one comes again.
+    pub replay: u32,
+    /// Packets that random bytes accompany.
+    pub garbage: u32,
+    /// Packets marked as having met congestion.
+    pub ecn_mark: u32,
     /// Most that jitter adds to the time on the way, in nanoseconds.
-    pub(crate) jitter_ns: u64,
+    pub jitter_ns: u64,
 }
 
 /// Which faults a run has, and how many.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FaultPlan {
+pub struct FaultPlan {
     /// Upper bounds of the rates; each direction draws its own below them.
-    rates: Rates,
+    pub rates: Rates,
     /// How much a sender's queue holds, in nanoseconds of the line rate.
-    pub(crate) queue_ns: u64,
-    /// How many of the harness's actions in a hundred are partitions, slow engines and crashes.
-    pub(crate) partition_percent: u32,
-    pub(crate) slow_percent: u32,
-    pub(crate) crash_percent: u32,
+    pub queue_ns: u64,
+    /// How many of the harness's actions in a hundred are partitions.
+    pub partition_percent: u32,
+    /// How many of them make an engine slow.
+    pub slow_percent: u32,
+    /// How many of them are crashes of a host.
+    pub crash_percent: u32,
 }
 
 /// A queue that never fills in a run: a second at the line rate.
@@ -135,7 +145,7 @@ impl Default for FaultPlan {
 
 impl FaultPlan {
     /// One run in four has no fault at all: whatever goes wrong there is the device's.
-    pub(crate) fn generate(rng: &mut Rng) -> FaultPlan {
+    pub fn generate(rng: &mut Rng) -> FaultPlan {
         let mut plan = FaultPlan::default();
         if rng.percent(25) {
             return plan;

@@ -16,15 +16,20 @@
 //! assert_eq!(run(42, &Options::default()).unwrap().trace_hash, report.trace_hash);
 //! ```
 //!
+//! [`SimNet`] offers the same devices on the same network for others to run on: a [`SimDevice`] is a
+//! [`elver_verbs::Device`] whose clock and packets are the simulation's.
+//!
 //! A [`Canary`] plants a bug, which the model must catch: [`run`] then fails.
 #![forbid(unsafe_code)]
 
 mod canary;
 mod coverage;
+mod device;
 mod faults;
 mod host;
 mod memory;
 mod model;
+mod net;
 mod network;
 mod options;
 mod overflow;
@@ -39,6 +44,11 @@ mod world;
 
 pub use canary::{Canary, UnknownCanary};
 pub use coverage::Coverage;
-pub use faults::Fault;
+pub use device::SimDevice;
+pub use elver_rnic::{Config, FlowConfig};
+pub use faults::{Fault, FaultPlan, Rates};
+pub use memory::SimMemory;
+pub use net::SimNet;
 pub use options::{Failure, OpCount, Options, Report, Transport, UnknownTransport};
+pub use rng::Rng;
 pub use run::run;

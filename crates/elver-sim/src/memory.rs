@@ -5,19 +5,19 @@ use elver_verbs::{Memory, MemoryError};
 
 /// Memory of a simulated host. A clone is the same memory.
 #[derive(Clone, Debug)]
-pub(crate) struct SimMemory {
+pub struct SimMemory {
     bytes: Rc<RefCell<Vec<u8>>>,
     base: u64,
 }
 
 impl SimMemory {
     /// Memory that holds `bytes` and stands at the virtual address `base`.
-    pub(crate) fn new(bytes: Vec<u8>, base: u64) -> SimMemory {
+    pub fn new(bytes: Vec<u8>, base: u64) -> SimMemory {
         SimMemory { bytes: Rc::new(RefCell::new(bytes)), base }
     }
 
     /// The bytes, to look at.
-    pub(crate) fn view(&self) -> Ref<'_, Vec<u8>> {
+    pub fn view(&self) -> Ref<'_, Vec<u8>> {
         self.bytes.borrow()
     }
 

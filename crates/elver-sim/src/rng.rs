@@ -3,55 +3,57 @@
 /// Every concern of a run draws from a generator of its own, split off by name: a fault more does
 /// not shift what the workload does.
 #[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 /// One in a million, as rates of faults are given.
 pub(crate) const PPM: u32 = 1_000_000;
 
 impl Rng {
-    pub(crate) fn new(seed: u64) -> Rng {
+    /// A generator that gives the same for the same seed.
+    pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
     /// A generator for one concern.
-    pub(crate) fn split(&self, concern: &str) -> Rng {
+    pub fn split(&self, concern: &str) -> Rng {
         let name =
             concern.bytes().fold(self.0, |hash, byte| mix(hash.wrapping_add(u64::from(byte))));
         Rng(mix(name))
     }
 
-    pub(crate) fn next_u64(&mut self) -> u64 {
+    /// The next number, of all 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// A number below `bound`, which is not 0.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
     /// A number from `low` to `high`, both included.
-    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
     /// An index into `len` things.
-    pub(crate) fn index(&mut self, len: usize) -> usize {
+    pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
     /// One of some things, of which there is at least one.
-    pub(crate) fn pick<T: Copy>(&mut self, things: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, things: &[T]) -> T {
         things[self.index(things.len())]
     }
 
     /// True so many times in a million.
-    pub(crate) fn chance(&mut self, ppm: u32) -> bool {
+    pub fn chance(&mut self, ppm: u32) -> bool {
         self.below(u64::from(PPM)) < u64::from(ppm)
     }
 
     /// True so many times in a hundred.
-    pub(crate) fn percent(&mut self, percent: u32) -> bool {
+    pub fn percent(&mut self, percent: u32) -> bool {
         self.chance(percent * (PPM / 100))
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use elver_verbs::{AsyncEvent, SendOpcode, Wc, WcStatus};
+use elver_verbs::{AsyncEvent, SendOpcode, Time, Wc, WcStatus};
 
 use crate::rng::mix;
 
@@ -79,6 +79,11 @@ impl Trace {
 
     pub(crate) fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// The events that are still known, with their times.
+    pub(crate) fn timed_lines(&self) -> Vec<(Time, String)> {
+        self.events.iter().map(|(at, event)| (Time(*at), event.to_string())).collect()
     }
 
     /// The events that are still known, one line each.

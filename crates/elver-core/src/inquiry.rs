@@ -1,0 +1,389 @@
+//! What becomes of a long message when its sender or its receiver fails, or one does not hear the
+//! other.
+//!
+//! The bytes of a long message stand in its sender's memory, which is the user's again as soon as
+//! its WR completes. So the WR completes when the receiver says that it has read the message (FIN)
+//! or will not (NACK), and not before, whatever befalls the VQP:
+//!
+//! ```text
+//!   sender                                        receiver
+//!     not read for a while:  Query ───────────▶     held: it may wait for longer; being read: FIN follows
+//!     its VQP has failed:    Revoke ──────────▶     held: it is dropped; being read: FIN follows
+//!                                  ◀─────────── Unknown, if the receiver does not have it (any longer)
+//!     answers Query or Revoke ◀─────────────── Ask  it has waited too long
+//! ```
+//!
+//! A receiver begins no READ later than [`READ_NS`] after the last time that it can be sure to have
+//! had leave: the message, or a Query, arrived after the receiver had last emptied its completion
+//! queue. So a sender whose peer does not answer a Revoke knows when no READ comes any longer, and
+//! no READ finds a region that is gone, which would stop the shared lane that it is on.
+
+use elver_verbs::{Device, Memory, Time, WcStatus};
+
+use crate::message::{HEADER_BYTES, Header, Kind};
+use crate::ops::{Note, OpKind, Work};
+use crate::ring::NONE;
+use crate::vqp::Vqp;
+use crate::{Class, ClientId, ConnectError, Core, Event, VqpId, VqpState};
+
+/// After so long a message that was not read is asked after again, in nanoseconds: its receiver may
+/// take its time, but it must be there.
+const QUERY_NS: u64 = 250_000_000;
+/// How long leave to read a message lasts, in nanoseconds: far above the time between two queries.
+const READ_NS: u64 = 1_000_000_000;
+/// Most notes that wait for a send slot.
+const UNTOLD_MAX: usize = 1 << 16;
+
+impl<D: Device> Core<D> {
+    /// When a message that is posted now is asked after.
+    pub(crate) fn query_at(now: Time) -> Time {
+        now.saturating_add_ns(QUERY_NS)
+    }
+
+    /// Until when a message that arrives now, or that its sender vouches for now, may be read.
+    pub(crate) fn may_read_until(&self) -> Time {
+        self.heard.saturating_add_ns(READ_NS)
+    }
+
+    /// From when on nobody reads a message that nobody vouches for after `now`: it may have got its
+    /// last leave as late as this, and a READ may have begun at the end of that.
+    fn unread_from(&self, now: Time) -> Time {
+        let flight = self.in_flight_ns_max();
+        now.saturating_add_ns(READ_NS.saturating_add(flight).saturating_add(flight))
+    }
+
+    // The sender's side.
+
+    /// The VQP that has sent the message which a peer names. Only the node that the VQP is connected
+    /// to knows the cookie.
+    pub(crate) fn sender_named(&mut self, header: &Header) -> Option<&mut Vqp> {
+        let vqp = self.vqps.get_mut(header.dst_vqp)?;
+        let peer = self.peers.get(vqp.peer)?;
+        let known = peer.gid == header.src_gid && vqp.nonce == (header.cookie >> 32) as u32;
+        known.then_some(&mut **vqp)
+    }
+
+    /// The receiver has read a message of a VQP's.
+    pub(crate) fn message_read(&mut self, header: &Header, now: Time) {
+        let seq = header.cookie as u32;
+        let Some(vqp) = self.sender_named(header).filter(|vqp| vqp.awaits(seq)) else { return };
+        vqp.sq.entry_mut(seq).await_fin = false;
+        self.answered(header.dst_vqp, now);
+    }
+
+    /// The receiver does not have a message of a VQP's: it was revoked, or is lost.
+    pub(crate) fn not_known(&mut self, header: &Header, now: Time) {
+        let seq = header.cookie as u32;
+        let Some(vqp) = self.sender_named(header).filter(|vqp| vqp.awaits(seq)) else { return };
+        vqp.not_read(seq);
+        self.fail_for(header.dst_vqp, ConnectError::PeerGone { gid: header.src_gid }, now);
+    }
+
+    /// A receiver asks whether it may read a message.
+    pub(crate) fn asked(&mut self, header: &Header, now: Time) {
+        let seq = header.cookie as u32;
+        let vqp = self.sender_named(header);
+        let stands = vqp.is_some_and(|vqp| vqp.awaits(seq) && vqp.state == VqpState::Connected);
+        let Some(peer) = self.sender_of(header, now) else { return };
+        let note = Note {
+            kind: if stands { Kind::Query } else { Kind::Revoke },
+            dst_vqp: header.src_vqp,
+            src_vqp: header.dst_vqp,
+            ..Note::to_sender(Kind::Query, 0, header.cookie)
+        };
+        self.tell(peer, note, now);
+    }
+
+    /// A VQP's message is with the receiver no longer.
+    fn answered(&mut self, id: u32, now: Time) {
+        self.retire(id, now);
+        if self.vqps.get(id).is_some_and(|vqp| vqp.state == VqpState::Error) {
+            self.settle(id, now);
+        }
+    }
+
+    /// A VQP fails for what its peer says, if it has not failed before.
+    pub(crate) fn fail_for(&mut self, id: u32, cause: ConnectError, now: Time) {
+        let Some(vqp) = self.vqps.get(id) else { return };
+        if vqp.state != VqpState::Connected {
+            return self.answered(id, now);
+        }
+        let client = ClientId(vqp.client);
+        self.events.push_back(Event::Failed { client, vqp: VqpId(id), cause });
+        self.fail(id, now);
+    }
+
+    /// Takes back the messages of a VQP in its error state, of which nothing is on a lane.
+    pub(crate) fn revoke(&mut self, id: u32, now: Time) {
+        let until = self.unread_from(now);
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.read_until.is_some() {
+            return;
+        }
+        vqp.read_until = Some(until);
+        let (first, count) = (vqp.sq.head, vqp.sq.len());
+        for seq in (0..count).map(|n| first.wrapping_add(n)) {
+            let Some(vqp) = self.vqps.get(id) else { return };
+            if vqp.awaits(seq) {
+                let (peer, note) = (vqp.peer, vqp.note(Kind::Revoke, seq));
+                self.tell(peer, note, now);
+            }
+        }
+    }
+
+    /// Asks after the messages that were not read for long, asks for those that may not be read, and
+    /// ends what is due.
+    pub(crate) fn attend_messages(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(&(due, id, seq)) = self.unread.front() {
+            let waits = self.vqps.get(id).is_some_and(|vqp| vqp.awaits(seq));
+            if waits && due > now {
+                break;
+            }
+            self.unread.pop_front();
+            if waits {
+                busy = true;
+                self.look_after(id, seq, now);
+            }
+        }
+        while self.asking.front().is_some_and(|(due, _)| *due <= now) {
+            let Some((_, id)) = self.asking.pop_front() else { break };
+            self.serve_backlog(id, now);
+            busy = true;
+        }
+        while self.unshared.front().is_some_and(|(due, _)| *due <= now) {
+            let Some((_, slot)) = self.unshared.pop_front() else { break };
+            if let Some(alias) = self.mrs.take_alias(slot) {
+                // It is the core's own handle.
+                let _ = self.device.dereg_mr(alias.mr);
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// When [`Core::attend_messages`] has something to do.
+    pub(crate) fn next_message_due(&self) -> Option<Time> {
+        let unread = self.unread.front().map(|(due, ..)| *due);
+        let asking = self.asking.front().map(|(due, _)| *due);
+        let unshared = self.unshared.front().map(|(due, _)| *due);
+        unread.into_iter().chain(asking).chain(unshared).min()
+    }
+
+    /// A message was not read for long.
+    fn look_after(&mut self, id: u32, seq: u32, now: Time) {
+        let Some(vqp) = self.vqps.get(id) else { return };
+        let delivered = seq.wrapping_sub(vqp.sq.head) < vqp.sq.done.wrapping_sub(vqp.sq.head);
+        let (peer, until) = (vqp.peer, vqp.read_until);
+        match vqp.state {
+            VqpState::Error if until.is_some_and(|until| until <= now) && !self.vouches(id) => {
+                if let Some(vqp) = self.vqps.get_mut(id) {
+                    vqp.not_read(seq);
+                }
+                return self.answered(id, now);
+            }
+            VqpState::Error if until.is_some() => {
+                let note = vqp.note(Kind::Revoke, seq);
+                self.tell(peer, note, now);
+            }
+            // A query must not come before the message.
+            VqpState::Connected if delivered => {
+                let note = vqp.note(Kind::Query, seq);
+                self.tell(peer, note, now);
+            }
+            _ => {}
+        }
+        self.unread.push_back((Self::query_at(now), id, seq));
+    }
+
+    /// Whether a query of a VQP's is on its way.
+    fn vouches(&self, id: u32) -> bool {
+        let query = |note: &Note| note.kind == Kind::Query && note.src_vqp == id;
+        self.untold.iter().any(|(_, note)| query(note))
+            || self
+                .ops
+                .iter()
+                .any(|(_, op)| matches!(&op.kind, OpKind::Message(note) if query(note)))
+    }
+
+    // The receiver's side.
+
+    /// A sender asks after a message, and vouches for it.
+    pub(crate) fn queried(&mut self, header: &Header, now: Time) {
+        let until = self.may_read_until();
+        let Some((peer, held)) = self.whereabouts(header, now) else { return };
+        match held {
+            Some((id, at)) => {
+                let backlog = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.as_mut());
+                if let Some((incoming, _)) = backlog.and_then(|held| held.messages.get_mut(at)) {
+                    incoming.until = incoming.until.max(until);
+                }
+                self.serve_backlog(id, now);
+            }
+            None => self.deny(peer, header, now),
+        }
+    }
+
+    /// A sender takes a message back.
+    pub(crate) fn revoked(&mut self, header: &Header, now: Time) {
+        let Some((peer, held)) = self.whereabouts(header, now) else { return };
+        self.deny(peer, header, now);
+        if let Some((id, at)) = held {
+            self.take_held(id, at);
+            self.serve_backlog(id, now);
+        }
+    }
+
+    fn deny(&mut self, peer: u32, header: &Header, now: Time) {
+        self.tell(peer, Note::to_sender(Kind::Unknown, header.src_vqp, header.cookie), now);
+    }
+
+    /// The node that has sent a message, and where the message waits. None if its sender hears of it
+    /// anyway: it is being read, or an answer is under way.
+    #[allow(clippy::type_complexity)] // A peer, and a VQP with a place in its backlog.
+    fn whereabouts(&mut self, header: &Header, now: Time) -> Option<(u32, Option<(u32, usize)>)> {
+        let peer = self.sender_of(header, now)?;
+        let (from, cookie) = ((peer, header.src_vqp), header.cookie);
+        let answers = |to: u32, note: &Note| {
+            let answer = matches!(note.kind, Kind::Fin | Kind::Nack | Kind::Unknown);
+            answer && (to, note.dst_vqp) == from && note.cookie == cookie
+        };
+        let busy = self.untold.iter().any(|(to, note)| answers(*to, note))
+            || self.ops.iter().any(|(_, op)| match &op.kind {
+                OpKind::Gather(gather) => gather.reads(from, cookie),
+                OpKind::Message(note) => answers(op.peer, note),
+                _ => false,
+            });
+        if busy {
+            return None;
+        }
+        let target = match header.dst_vqp {
+            0 => self.ports.get(&header.dst_port).copied().unwrap_or(NONE),
+            vqp => vqp,
+        };
+        Some((peer, self.place_of(target, from, cookie).map(|at| (target, at))))
+    }
+
+    fn place_of(&self, id: u32, from: (u32, u32), cookie: u64) -> Option<usize> {
+        let backlog = self.vqps.get(id)?.backlog.as_ref()?;
+        backlog.messages.iter().position(|(held, _)| {
+            held.kind == Kind::Rendezvous && held.from == from && held.cookie == cookie
+        })
+    }
+
+    /// Asks whether the first message that waits at a VQP may still be read.
+    pub(crate) fn ask_leave(&mut self, id: u32, now: Time) {
+        let backlog = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.as_mut());
+        let Some((incoming, _)) = backlog.and_then(|held| held.messages.front_mut()) else {
+            return;
+        };
+        if incoming.ask_at > now {
+            return;
+        }
+        incoming.ask_at = Self::query_at(now);
+        let (peer, vqp) = incoming.from;
+        self.asking.push_back((incoming.ask_at, id));
+        let note = Note { src_vqp: id, ..Note::to_sender(Kind::Ask, vqp, incoming.cookie) };
+        self.tell(peer, note, now);
+    }
+
+    // Both sides.
+
+    /// Sends a message of the core's own to a VQP of a peer's, as soon as there is a send slot.
+    pub(crate) fn tell(&mut self, peer: u32, note: Note, now: Time) {
+        if self.untold.len() >= UNTOLD_MAX {
+            return self.note_ended(peer, note, false, now);
+        }
+        self.untold.push_back((peer, note));
+        self.tell_waiting(now);
+    }
+
+    /// Sends what waits for send slots.
+    #[inline]
+    pub(crate) fn tell_waiting(&mut self, now: Time) {
+        while !self.untold.is_empty()
+            && let Some(slot) = self.pool.sends.take()
+        {
+            let Some((peer, note)) = self.untold.pop_front() else {
+                return self.pool.sends.give(slot);
+            };
+            self.send_note(peer, note, slot, now);
+        }
+    }
+
+    fn send_note(&mut self, peer: u32, note: Note, slot: u32, now: Time) {
+        let Note { kind, detail, dst_port, dst_vqp, src_vqp, cookie } = note;
+        let header = Header { kind, detail, dst_port, dst_vqp, src_vqp, cookie, ..self.blank };
+        let offset = self.pool.sends.offset(slot);
+        let written = self.pool.memory.write(offset, &header.encode());
+        debug_assert_eq!(written, Ok(()), "a slot has room for a header");
+        let work = Work::Send { slot, length: HEADER_BYTES as u32 };
+        match self.start_op(peer, Class::Low, OpKind::Message(note), work) {
+            Ok(op) => self.post_op(op, now),
+            Err(_) => {
+                self.pool.sends.give(slot);
+                self.note_ended(peer, note, false, now);
+            }
+        }
+    }
+
+    /// A note has arrived, or the peer could not be told.
+    pub(crate) fn note_ended(&mut self, peer: u32, note: Note, ok: bool, now: Time) {
+        if !ok {
+            self.stats.messages_lost += 1;
+        }
+        match note.kind {
+            Kind::Query => {
+                let until = self.unread_from(now);
+                let Some(vqp) = self.vqps.get_mut(note.src_vqp) else { return };
+                if let Some(last) = &mut vqp.read_until {
+                    *last = until.max(*last);
+                } else if !ok && vqp.peer == peer && vqp.awaits(note.cookie as u32) {
+                    self.never_read(note.src_vqp, now);
+                }
+            }
+            // There is nobody to read it from.
+            Kind::Ask if !ok => {
+                let from = (peer, note.dst_vqp);
+                if let Some(at) = self.place_of(note.src_vqp, from, note.cookie) {
+                    self.take_held(note.src_vqp, at);
+                    // The next one gets its turn, not on top of this one's stack.
+                    self.asking.push_front((now, note.src_vqp));
+                }
+            }
+            // A revoke is repeated, and who does not get another answer asks again.
+            _ => {}
+        }
+    }
+
+    fn never_read(&mut self, id: u32, now: Time) {
+        let peer = self.vqps.get(id).map_or(NONE, |vqp| vqp.peer);
+        let gid = self.peers.get(peer).map(|peer| peer.gid).unwrap_or_default();
+        self.fail_for(id, ConnectError::Unreachable { gid }, now);
+    }
+}
+
+impl Vqp {
+    /// Whether a message of its may be read by its receiver.
+    pub(crate) fn awaits(&self, seq: u32) -> bool {
+        self.sq.holds(seq) && self.sq.entry(seq).await_fin
+    }
+
+    /// A message will not be read.
+    pub(crate) fn not_read(&mut self, seq: u32) {
+        if self.awaits(seq) {
+            let entry = self.sq.entry_mut(seq);
+            entry.await_fin = false;
+            if entry.status == WcStatus::Success {
+                entry.status = WcStatus::WrFlushErr;
+            }
+        }
+    }
+
+    /// What is to be told of a message to where it was sent.
+    fn note(&self, kind: Kind, seq: u32) -> Note {
+        let dst_port = if self.peer_vqp == 0 { self.peer_port } else { 0 };
+        let (dst_vqp, src_vqp) = (self.peer_vqp, self.id);
+        Note { kind, detail: 0, dst_port, dst_vqp, src_vqp, cookie: self.cookie(seq) }
+    }
+}

@@ -1,0 +1,223 @@
+//! What nodes tell their clients besides completions.
+
+use elver_core::{ClientId, ConnectError, Event, VqpId, VqpState};
+use elver_verbs::Time;
+
+use crate::canary::Canary;
+use crate::model::{Addressee, ClientIx, Hold, Pending, Phase, Violation, VqpIx, broken};
+use crate::world::World;
+
+impl World {
+    fn client_of(&self, node: usize, id: ClientId) -> Option<ClientIx> {
+        let ours = |client: &&ClientIx| self.model.clients[**client].id == id;
+        self.nodes[node].clients.iter().find(ours).copied()
+    }
+
+    /// A node tells something.
+    pub(crate) fn event(&mut self, node: usize, event: Event) -> Result<(), Violation> {
+        self.note(format_args!("node {node}: {event:?}"));
+        let (Event::Connected { client, .. }
+        | Event::Warmed { client, .. }
+        | Event::Deregistered { client, .. }
+        | Event::Failed { client, .. }) = &event;
+        let Some(owner) = self.client_of(node, *client) else {
+            // What a client that has died had pending may end in any way.
+            return Ok(());
+        };
+        match event {
+            Event::Connected { token, vqp, result, .. } => {
+                if self.planter.strikes(Canary::LostConnect) {
+                    return Ok(());
+                }
+                let pending = self.model.pending.remove(&token);
+                let Some(Pending::Connect { client, vqp: ours, epoch, since, node: to, .. }) =
+                    pending
+                else {
+                    broken!("node {node}: the end of connect {token} comes, which is not pending");
+                };
+                let known = &self.model.vqps[ours];
+                if client != owner || known.id != vqp {
+                    broken!("node {node}: the end of connect {token} is told of VQP {:#x}", vqp.0);
+                }
+                if known.phase == Phase::Gone {
+                    return match result {
+                        Err(ConnectError::Cancelled) => Ok(()),
+                        other => broken!("VQP {ours} is gone, but its connect gave {other:?}"),
+                    };
+                }
+                if known.epoch != epoch {
+                    broken!("VQP {ours}: an old connect has ended: {result:?}");
+                }
+                match result {
+                    Ok(_) if to.is_none() => {
+                        broken!("VQP {ours} is connected to a GID of no node")
+                    }
+                    Ok(via) => {
+                        self.count(match via {
+                            elver_core::Via::Rc => "connected by RC",
+                            elver_core::Via::DcCached => "connected by DC, cached",
+                            elver_core::Via::DcLookup => "connected by DC, looked up",
+                            elver_core::Via::Leased => "connected by a leased QP",
+                        });
+                        self.model.vqps[ours].phase = Phase::Up;
+                    }
+                    Err(error) => {
+                        if !self.explains_connect(ours, to, since, &error) {
+                            broken!("VQP {ours}: connect failed without a cause: {error}");
+                        }
+                        self.count("connect failed");
+                        self.model.vqps[ours].fail(error.to_string());
+                    }
+                }
+                Ok(())
+            }
+            Event::Warmed { token, ready, failed, .. } => match self.model.pending.remove(&token) {
+                Some(Pending::Warm { client, peers }) if client == owner => {
+                    if ready + failed != peers {
+                        broken!("node {node}: {peers} peers gave {ready} ready, {failed} failed");
+                    }
+                    Ok(())
+                }
+                other => broken!("node {node}: the end of warm-up {token}, which is {other:?}"),
+            },
+            Event::Deregistered { token, .. } => {
+                let step = self.model.tick();
+                match self.model.pending.remove(&token) {
+                    Some(Pending::DropArena { client, arena }) if client == owner => {
+                        self.model.arenas[arena].watch();
+                    }
+                    Some(Pending::DropRegion { client, region }) if client == owner => {
+                        self.model.regions[region].watch(step);
+                        self.model.clients[client].regions.retain(|other| *other != region);
+                    }
+                    other => broken!("node {node}: deregistration {token}, which is {other:?}"),
+                }
+                Ok(())
+            }
+            Event::Failed { vqp, cause, .. } => self.vqp_failed(node, owner, vqp, &cause),
+        }
+    }
+
+    fn vqp_failed(
+        &mut self,
+        node: usize,
+        owner: ClientIx,
+        id: VqpId,
+        cause: &ConnectError,
+    ) -> Result<(), Violation> {
+        let place = self.nodes[node].place(node);
+        let Some(vqp) = self.model.find(place, id) else {
+            // One that was accepted, but whose first message its client has not taken yet.
+            return Ok(());
+        };
+        if self.model.vqps[vqp].client != owner {
+            broken!("node {node}: the failure of VQP {vqp} is told to client {owner}");
+        }
+        if !self.explains_failure(vqp, cause) {
+            broken!("VQP {vqp} failed without a cause: {cause}");
+        }
+        self.count("VQP failed");
+        self.model.vqps[vqp].fail(cause.to_string());
+        Ok(())
+    }
+
+    /// Whether anything between a node and any other was lost or late.
+    pub(crate) fn disturbed(&self, node: usize) -> bool {
+        (0..self.nodes.len()).any(|other| self.net.disturbed(node, other))
+    }
+
+    /// Whether the nodes knew each other before a moment, and nothing has changed since.
+    fn settled_since(&self, since: Time) -> bool {
+        !self.has_tasks() && self.registry.changed_at < since
+    }
+
+    fn explains_connect(
+        &self,
+        vqp: VqpIx,
+        to: Option<usize>,
+        since: Time,
+        error: &ConnectError,
+    ) -> bool {
+        let (node, _) = self.model.place(vqp);
+        let unsure = self.disturbed(node) || !self.settled_since(since);
+        match error {
+            ConnectError::NoSuchNode { .. } => to.is_none() || unsure,
+            ConnectError::NoMetaServer { .. } => unsure,
+            ConnectError::Unreachable { .. } => {
+                to.is_none_or(|to| self.net.disturbed(node, to)) || unsure
+            }
+            // Handshakes are refused where too many are under way.
+            ConnectError::Busy { .. } | ConnectError::NoRcQp { .. } => true,
+            ConnectError::PeerGone { .. } | ConnectError::NoSuchPort { .. } => {
+                to.is_none_or(|to| self.net.disturbed(node, to))
+            }
+            ConnectError::Overrun { .. }
+            | ConnectError::ReceiveUnfit { .. }
+            | ConnectError::Cancelled => false,
+        }
+    }
+
+    fn explains_failure(&self, vqp: VqpIx, cause: &ConnectError) -> bool {
+        let Some(target) = self.model.vqps[vqp].target else {
+            return self.model.vqps[vqp].accepted_unknown;
+        };
+        let (node, _) = self.model.place(vqp);
+        match cause {
+            ConnectError::Unreachable { .. } | ConnectError::NoSuchNode { .. } => {
+                target.place.0 >= self.nodes.len() || self.net.disturbed(node, target.place.0)
+            }
+            ConnectError::NoSuchPort { .. } | ConnectError::PeerGone { .. } => self.may_refuse(vqp),
+            ConnectError::Overrun { .. } => self.may_overrun(vqp),
+            ConnectError::ReceiveUnfit { .. } => self.may_be_unfit(vqp),
+            _ => false,
+        }
+    }
+
+    /// Whether a VQP's messages may find nobody, or one who lost some of them.
+    pub(crate) fn may_refuse(&self, vqp: VqpIx) -> bool {
+        let Some(target) = self.model.vqps[vqp].target else { return true };
+        let (node, _) = target.place;
+        if self.nodes.get(node).is_none_or(|there| target.place.1 != there.boot) {
+            return true;
+        }
+        let Some(to) = self.addressee(vqp) else { return true };
+        let receiver = &self.model.vqps[to];
+        let sender = &self.model.vqps[vqp];
+        let moved = match target.to {
+            Addressee::Port(_) => receiver.bound_at > sender.connected_at,
+            Addressee::Vqp(_) => receiver.connected_at > sender.connected_at || sender.stale,
+        };
+        let core = self.nodes[node].core.as_ref();
+        let owner = self.model.clients[receiver.client].id;
+        let info = core.and_then(|core| core.vqp_info(owner, receiver.id).ok());
+        let down = info.is_none_or(|info| info.state == VqpState::Error);
+        moved || down || receiver.ever_failed() || self.may_be_unfit(vqp)
+    }
+
+    /// Whether the receiver of a VQP's messages has receives that do not take all of them.
+    pub(crate) fn may_be_unfit(&self, vqp: VqpIx) -> bool {
+        let Some(to) = self.addressee(vqp) else { return true };
+        let (node, _) = self.model.place(to);
+        if self.disturbed(node) {
+            return true;
+        }
+        let receiver = &self.model.vqps[to];
+        let mut arenas = self.model.clients[receiver.client].arenas.iter();
+        receiver.has_short || arenas.any(|arena| self.model.arenas[*arena].hold != Hold::Open)
+    }
+
+    /// Whether the receiver of a VQP's messages may hold as many as it can.
+    pub(crate) fn may_overrun(&self, vqp: VqpIx) -> bool {
+        if self.addressee(vqp).is_none() {
+            return true;
+        }
+        // Also what senders have sent that are gone, or are connected elsewhere, may wait there.
+        let (mut count, mut bytes) = (0, 0);
+        for op in self.model.ops.iter().filter(|op| op.is_message() && !op.delivered) {
+            count += 1;
+            bytes += u64::from(op.len);
+        }
+        let config = &self.plan.config;
+        count >= config.backlog || bytes >= config.backlog_bytes
+    }
+}

@@ -1,0 +1,277 @@
+//! What must be, seen from outside of the cores: clients, their VQPs, memory and WRs.
+
+mod arena;
+mod pattern;
+mod region;
+mod vqp;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use elver_core::{ClientId, VqpId};
+use elver_verbs::{Gid, SendOpcode, Time, WcStatus};
+
+pub(crate) use arena::{Arena, Hold};
+pub(crate) use pattern::{byte, bytes};
+pub(crate) use region::{ATOMIC_BYTES, ATOMIC_WORDS, COUNTERS, Moment, Region};
+pub(crate) use vqp::{Addressee, Phase, Target, Vqp};
+
+/// A rule that was broken.
+#[derive(Debug)]
+pub(crate) struct Violation(pub(crate) String);
+
+impl Violation {
+    pub(crate) fn new(what: impl Into<String>) -> Violation {
+        Violation(what.into())
+    }
+}
+
+/// Ends the function with a violation.
+macro_rules! broken {
+    ($($what:tt)*) => {
+        return Err($crate::model::Violation(format!($($what)*)))
+    };
+}
+pub(crate) use broken;
+
+/// A node, and the how-manieth of its boots.
+pub(crate) type Place = (usize, u32);
+pub(crate) type ClientIx = usize;
+pub(crate) type VqpIx = usize;
+pub(crate) type OpIx = usize;
+pub(crate) type RecvIx = usize;
+pub(crate) type ArenaIx = usize;
+pub(crate) type RegionIx = usize;
+
+/// Everything that the model knows.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) clients: Vec<Client>,
+    pub(crate) vqps: Vec<Vqp>,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) recvs: Vec<Recv>,
+    pub(crate) arenas: Vec<Arena>,
+    pub(crate) regions: Vec<Region>,
+    pub(crate) by_vqp: BTreeMap<(Place, VqpId), VqpIx>,
+    /// VQPs that were destroyed.
+    pub(crate) destroyed: BTreeMap<(Place, VqpId), VqpIx>,
+    /// Ports of each node that were bound at any time, with the VQP that is bound now.
+    pub(crate) ports: BTreeMap<(Place, u16), Option<VqpIx>>,
+    /// Calls that an event will answer, by token.
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    /// Orders what happened: each post and each completion is a step.
+    step: u64,
+    /// Messages received.
+    pub(crate) messages: u64,
+}
+
+/// A client process.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) place: Place,
+    pub(crate) id: ClientId,
+    pub(crate) phase: ClientPhase,
+    pub(crate) vqps: BTreeSet<VqpIx>,
+    pub(crate) arenas: Vec<ArenaIx>,
+    pub(crate) regions: Vec<RegionIx>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientPhase {
+    Open,
+    /// It died, and its node was told so.
+    Closed,
+    /// Nothing of it is left; or its node is gone.
+    Gone,
+}
+
+/// A call that an event will answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pending {
+    Connect { client: ClientIx, vqp: VqpIx, epoch: u32, since: Time, node: Option<usize>, gid: Gid },
+    Warm { client: ClientIx, peers: u32 },
+    DropArena { client: ClientIx, arena: ArenaIx },
+    DropRegion { client: ClientIx, region: RegionIx },
+}
+
+impl Pending {
+    pub(crate) fn client(&self) -> ClientIx {
+        match self {
+            Pending::Connect { client, .. }
+            | Pending::Warm { client, .. }
+            | Pending::DropArena { client, .. }
+            | Pending::DropRegion { client, .. } => *client,
+        }
+    }
+}
+
+/// Why a WR must fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Planted {
+    /// The call must refuse it.
+    Local(&'static str),
+    /// The peer must not let it happen.
+    Remote(&'static str),
+}
+
+/// A send WR.
+#[derive(Clone, Debug)]
+pub(crate) struct Op {
+    pub(crate) vqp: VqpIx,
+    pub(crate) epoch: u32,
+    pub(crate) opcode: SendOpcode,
+    pub(crate) signaled: bool,
+    pub(crate) state: OpState,
+    /// The steps at which it was posted, and at which it was known to have succeeded.
+    pub(crate) posted: u64,
+    pub(crate) ended: Option<u64>,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) len: u32,
+    pub(crate) remote: Option<(RegionIx, u64)>,
+    pub(crate) planted: Option<Planted>,
+    /// Operands of an atomic: what it adds; or what it compares with and swaps in.
+    pub(crate) operands: (u64, u64),
+    pub(crate) delivered: bool,
+    /// The harness must see it succeed.
+    pub(crate) must_succeed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpState {
+    Outstanding,
+    Succeeded,
+    Failed(WcStatus),
+    /// Its VQP, client or node went.
+    Forgotten,
+}
+
+impl Op {
+    pub(crate) fn is_message(&self) -> bool {
+        matches!(self.opcode, SendOpcode::Send | SendOpcode::SendWithImm | SendOpcode::WriteWithImm)
+    }
+
+    /// Whether the local pieces are filled by the device.
+    pub(crate) fn fills(&self) -> bool {
+        matches!(self.opcode, SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd)
+    }
+}
+
+/// A receive WR.
+#[derive(Debug)]
+pub(crate) struct Recv {
+    pub(crate) vqp: VqpIx,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) len: u32,
+}
+
+/// A piece of local memory that a WR uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) arena: ArenaIx,
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+}
+
+impl Model {
+    /// The next step.
+    pub(crate) fn tick(&mut self) -> u64 {
+        self.step += 1;
+        self.step
+    }
+
+    pub(crate) fn place(&self, vqp: VqpIx) -> Place {
+        self.clients[self.vqps[vqp].client].place
+    }
+
+    /// A VQP by the id that its node gave it.
+    pub(crate) fn find(&self, place: Place, id: VqpId) -> Option<VqpIx> {
+        self.by_vqp.get(&(place, id)).copied()
+    }
+
+    /// What stands in the local pieces of a WR.
+    pub(crate) fn gather(&self, pieces: &[Piece], len: u32) -> Vec<u8> {
+        let mut out = Vec::with_capacity(len as usize);
+        for piece in pieces {
+            let at = piece.offset as usize;
+            out.extend(&self.arenas[piece.arena].memory.view()[at..at + piece.len as usize]);
+        }
+        out.truncate(len as usize);
+        out
+    }
+
+    /// The WR is over: its pieces are the client's again, with what stands in them now.
+    pub(crate) fn release(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            self.arenas[piece.arena].release(piece.offset);
+        }
+    }
+
+    /// A VQP is no more: what it had outstanding completes to nobody.
+    pub(crate) fn forget(&mut self, vqp: VqpIx) {
+        let (place, id) = (self.place(vqp), self.vqps[vqp].id);
+        let gone = &mut self.vqps[vqp];
+        gone.phase = Phase::Gone;
+        let bound = gone.bound.take();
+        for op in std::mem::take(&mut gone.sends) {
+            self.ops[op].state = OpState::Forgotten;
+        }
+        gone.recvs.clear();
+        let client = gone.client;
+        self.clients[client].vqps.remove(&vqp);
+        self.by_vqp.remove(&(place, id));
+        self.destroyed.insert((place, id), vqp);
+        if let Some(port) = bound {
+            self.ports.insert((place, port), None);
+        }
+    }
+
+    /// Everything of a client is forgotten but its memory, which its node may still use.
+    pub(crate) fn client_died(&mut self, client: ClientIx) {
+        for vqp in std::mem::take(&mut self.clients[client].vqps) {
+            self.forget(vqp);
+        }
+        self.pending.retain(|_, pending| pending.client() != client);
+        self.clients[client].phase = ClientPhase::Closed;
+        for arena in self.clients[client].arenas.clone() {
+            self.arenas[arena].drop_asked();
+        }
+        for region in self.clients[client].regions.clone() {
+            self.regions[region].drop_asked();
+        }
+    }
+
+    /// Nothing of a client is left at its node: its memory must not change any more.
+    pub(crate) fn client_gone(&mut self, client: ClientIx) {
+        self.clients[client].phase = ClientPhase::Gone;
+        let step = self.tick();
+        for arena in self.clients[client].arenas.clone() {
+            self.arenas[arena].watch();
+        }
+        for region in self.clients[client].regions.clone() {
+            self.regions[region].watch(step);
+        }
+    }
+
+    /// A node is gone, with its memory.
+    pub(crate) fn node_gone(&mut self, place: Place) {
+        for client in 0..self.clients.len() {
+            if self.clients[client].place != place {
+                continue;
+            }
+            if self.clients[client].phase == ClientPhase::Open {
+                self.client_died(client);
+            }
+            self.client_gone(client);
+        }
+    }
+
+    /// Compares all memory that nobody may change with what it must hold.
+    pub(crate) fn check_memory(&self) -> Result<(), Violation> {
+        for (index, arena) in self.arenas.iter().enumerate() {
+            arena.check().map_err(|what| Violation(format!("local memory {index}: {what}")))?;
+        }
+        for (index, region) in self.regions.iter().enumerate() {
+            region.check().map_err(|what| Violation(format!("region {index}: {what}")))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,45 @@
+use std::collections::BTreeSet;
+
+use elver_core::{ClientId, Core};
+use elver_sim::SimDevice;
+use elver_verbs::Time;
+
+use crate::model::{ClientIx, Place};
+
+/// A node: a host with a core, or without one while it is down.
+pub(crate) struct Node {
+    pub(crate) boot: u32,
+    pub(crate) core: Option<Core<SimDevice>>,
+    /// Its clients that are open.
+    pub(crate) clients: Vec<ClientIx>,
+    /// Clients that died, of which something may be left.
+    pub(crate) dying: Vec<ClientIx>,
+    /// Clients that have completions to take, as the core told.
+    pub(crate) ready: BTreeSet<ClientId>,
+    /// It was called since it last ran.
+    pub(crate) called: bool,
+    /// It does not run before this: it has just run, and nothing came of it.
+    pub(crate) rests_until: Time,
+    /// Runs at one moment of which nothing came.
+    pub(crate) idle_runs: u32,
+}
+
+impl Node {
+    pub(crate) fn new() -> Node {
+        Node {
+            boot: 0,
+            core: None,
+            clients: Vec::new(),
+            dying: Vec::new(),
+            ready: BTreeSet::new(),
+            called: false,
+            rests_until: Time::ZERO,
+            idle_runs: 0,
+        }
+    }
+
+    /// Where a client of its stands, if it is up.
+    pub(crate) fn place(&self, number: usize) -> Place {
+        (number, self.boot)
+    }
+}

@@ -1,0 +1,145 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use elver_core::{Config, Policy, QosConfig, StormConfig, TransferConfig};
+use elver_sim::{FaultPlan, Rng};
+use elver_verbs::Mtu;
+
+/// The header of a message is no longer than this, so that so many bytes fewer fit a buffer.
+const HEADER_BYTES_MAX: u32 = 256;
+
+/// What a seed decides about a run before it begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) nodes: usize,
+    /// Meta servers that the registry keeps up.
+    pub(crate) metas: usize,
+    /// Clients that a node has when it boots.
+    pub(crate) clients: usize,
+    pub(crate) faults: FaultPlan,
+    /// Things that the harness does before faults end, and the time between them at most.
+    pub(crate) actions: u64,
+    pub(crate) gap_ns: u64,
+    /// How many in a hundred times that a node has run its clients look at their completions.
+    pub(crate) poll_percent: u32,
+    /// How many WRs in a hundred are wrong on purpose.
+    pub(crate) bad_percent: u32,
+    /// Receives are posted only now and then, so that messages wait for them.
+    pub(crate) late_receives: bool,
+    /// Clients die, and others come.
+    pub(crate) clients_die: bool,
+    /// The registry takes up to this long to tell anything.
+    pub(crate) registry_ns: u64,
+    /// How long the registry waits for a silent node before it gives it up.
+    pub(crate) heartbeat_ns: u64,
+    /// How VQPs connect.
+    pub(crate) policies: &'static [Policy],
+    pub(crate) config: Config,
+    pub(crate) device: elver_sim::Config,
+}
+
+impl Plan {
+    pub(crate) fn generate(rng: &mut Rng) -> Plan {
+        let nodes = rng.pick(&[2, 2, 3, 3, 4, 5]);
+        let faults = FaultPlan::generate(&mut rng.split("faults"));
+        Plan {
+            nodes,
+            metas: rng.pick(&[1, 1, 2]),
+            clients: rng.pick(&[1, 2, 3]),
+            faults,
+            actions: rng.pick(&[40, 80, 160, 250]),
+            gap_ns: rng.pick(&[500, 5_000, 50_000, 400_000]),
+            poll_percent: rng.pick(&[100, 100, 50, 10]),
+            bad_percent: rng.pick(&[0, 0, 4, 12]),
+            late_receives: rng.percent(30),
+            clients_die: rng.percent(50),
+            registry_ns: rng.pick(&[10_000, 200_000, 2_000_000]),
+            heartbeat_ns: rng.pick(&[500_000, 5_000_000]),
+            policies: &[Policy::Shared],
+            config: config(rng),
+            device: device(rng),
+        }
+    }
+
+    /// Nothing that happens to packets or nodes in this run is a fault.
+    pub(crate) fn calm(&self) -> bool {
+        let FaultPlan { partition_percent, slow_percent, crash_percent, .. } = self.faults;
+        partition_percent + slow_percent + crash_percent == 0
+    }
+
+    pub(crate) fn address(node: usize) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8 + 1))
+    }
+
+    /// How long anything that is pending may take once faults are over.
+    pub(crate) fn patience_ns(&self) -> u64 {
+        let timeout = 4_096_u64 << self.config.timeout;
+        let retries = timeout * (u64::from(self.config.retry_cnt) + 2);
+        // A look-up at each meta server, the READ of a region's entry, the WR itself, an answer.
+        let attempts = self.metas as u64 + 3;
+        4 * attempts * retries
+            + 2 * (self.registry_ns + self.heartbeat_ns)
+            + 2 * self.config.mr_lease_ns
+            + SLACK_NS
+    }
+}
+
+/// What back-offs and rate limits may add to what retries and leases take.
+const SLACK_NS: u64 = 2_000_000_000;
+
+fn config(rng: &mut Rng) -> Config {
+    let recv_buffer_bytes = rng.pick(&[1_024, 4_096]);
+    let eager_bytes_max = rng
+        .pick(&[64, 512, recv_buffer_bytes - HEADER_BYTES_MAX])
+        .min(recv_buffer_bytes - HEADER_BYTES_MAX);
+    let dc_qps = rng.pick(&[1, 2, 4, 8]);
+    Config {
+        dc_qps,
+        log_dc_streams: rng.pick(&[0, 1, 3]),
+        sq_depth: rng.pick(&[32, 48, 128]),
+        max_sge: 4,
+        max_inline: rng.pick(&[64, 220]),
+        max_vqps: 512,
+        max_vqp_wr: 128,
+        max_mrs: 256,
+        mr_lease_ns: rng.pick(&[100_000, 5_000_000, 1_000_000_000]),
+        max_cached_mrs: rng.pick(&[2, 8, 1_024]),
+        max_peers: rng.pick(&[8, 64]),
+        recv_buffers: rng.pick(&[16, 64]),
+        recv_buffer_bytes,
+        eager_bytes_max,
+        backlog: rng.pick(&[2, 16, 256]),
+        backlog_bytes: rng.pick(&[4_096, 1 << 20]),
+        timeout: rng.pick(&[6, 8, 10]),
+        retry_cnt: rng.between(2, 7) as u8,
+        rnr_retry: 7,
+        transfer: TransferConfig {
+            rc_qps_max: rng.pick(&[0, 1, 4]),
+            leased_wrs_max: rng.pick(&[64, 1_024]),
+            hot_ops: rng.pick(&[4, 30]),
+            window_ns: rng.pick(&[100_000, 2_000_000]),
+            idle_ns: rng.pick(&[200_000, 5_000_000]),
+        },
+        storm: StormConfig {
+            lookups_max: rng.pick(&[1, 4, 64]),
+            connects_waiting_max: 1_024,
+            handshakes_max: rng.pick(&[1, 4, 32]),
+        },
+        qos: QosConfig {
+            high_dc_qps: rng.below(u64::from(dc_qps)) as u32,
+            high_active_ns: rng.pick(&[10_000, 1_000_000]),
+            low_bytes_per_s: rng.pick(&[100_000_000, 2_000_000_000]),
+        },
+    }
+}
+
+fn device(rng: &mut Rng) -> elver_sim::Config {
+    elver_sim::Config {
+        local_copy: rng.percent(80),
+        active_mtu: rng.pick(&[Mtu::Mtu1024, Mtu::Mtu4096]),
+        max_qp: 1_024,
+        max_mr: 2_048,
+        tail_probe_ns: rng.pick(&[0, 20_000, 500_000]),
+        max_packets_in_flight: rng.pick(&[8, 1_024]),
+        ..elver_sim::Config::default()
+    }
+}

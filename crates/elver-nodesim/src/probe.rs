@@ -1,0 +1,72 @@
+//! After everything: each node must still do for new VQPs what it is there for.
+
+use elver_verbs::SendOpcode;
+
+use crate::model::{Addressee, ClientIx, OpIx, OpState, Phase, Violation, VqpIx, broken};
+use crate::world::World;
+
+/// Operations that a new connection must carry.
+const OPERATIONS: [SendOpcode; 5] = [
+    SendOpcode::Write,
+    SendOpcode::Read,
+    SendOpcode::Send,
+    SendOpcode::FetchAdd,
+    SendOpcode::WriteWithImm,
+];
+
+/// How many of them are messages.
+const MESSAGES: usize = 2;
+
+impl World {
+    /// A client of each node connects to a new port of each other node, and moves data.
+    pub(crate) fn probe(&mut self) -> Result<(), Violation> {
+        let mut newcomers = Vec::new();
+        for node in 0..self.nodes.len() {
+            newcomers.push(self.open_client(node)?);
+        }
+        let mut tries: Vec<VqpIx> = Vec::new();
+        for client in newcomers.clone() {
+            for peer in newcomers.clone() {
+                tries.push(self.probe_connect(client, peer)?);
+            }
+        }
+        self.settle()?;
+        let mut sure: Vec<OpIx> = Vec::new();
+        for vqp in tries {
+            if self.model.vqps[vqp].phase != Phase::Up {
+                let why = self.model.vqps[vqp].failed.clone();
+                broken!("VQP {vqp}: a new connect failed in peace: {why:?}");
+            }
+            for opcode in OPERATIONS {
+                sure.push(self.post_sure(vqp, opcode)?);
+            }
+        }
+        self.settle()?;
+        for op in sure {
+            let known = &self.model.ops[op];
+            if known.state != OpState::Succeeded || known.is_message() && !known.delivered {
+                broken!("WR {op} {:?} is {:?} in peace", known.opcode, known.state);
+            }
+        }
+        Ok(())
+    }
+
+    fn probe_connect(&mut self, client: ClientIx, peer: ClientIx) -> Result<VqpIx, Violation> {
+        let bound = self.model.clients[peer]
+            .vqps
+            .iter()
+            .find_map(|vqp| self.model.vqps[*vqp].bound.map(|port| (*vqp, port)));
+        let Some((to, port)) = bound else { broken!("client {peer} has no port") };
+        self.supply(to, MESSAGES * self.nodes.len())?;
+        let Some(vqp) = self.create_vqp(client)? else {
+            broken!("client {client} gets no VQP");
+        };
+        let (node, _) = self.model.clients[peer].place;
+        self.connect(vqp, Some(node), port)?;
+        debug_assert!(matches!(
+            self.model.vqps[vqp].target.map(|target| target.to),
+            Some(Addressee::Port(_))
+        ));
+        Ok(vqp)
+    }
+}

@@ -1,0 +1,64 @@
+//! Whole runs: they replay, they pass, they do everything, and planted bugs are caught.
+
+use std::collections::BTreeMap;
+
+use elver_nodesim::{Canary, Options, run};
+use elver_sim::Fault;
+
+/// Seeds that every change must pass here; CI runs more by `elver sim node`.
+const SEEDS: u64 = 60;
+/// Seeds within which each canary must have been caught.
+const CANARY_SEEDS: u64 = 40;
+
+#[test]
+fn runs_pass_and_do_everything() {
+    let mut acts = BTreeMap::new();
+    let mut faults = BTreeMap::new();
+    for seed in 0..SEEDS {
+        match run(seed, &Options::default()) {
+            Ok(report) => {
+                for (act, count) in report.acts {
+                    *acts.entry(act).or_insert(0) += count;
+                }
+                for (fault, count) in report.faults {
+                    *faults.entry(fault).or_insert(0) += count;
+                }
+            }
+            Err(failure) => panic!("{failure}\n{}", failure.trace.join("\n")),
+        }
+    }
+    for act in ["node crashed", "meta server lost", "client died", "region dropped", "VQP accepted"]
+    {
+        assert!(acts.get(act).is_some_and(|count| *count > 0), "no {act}: {acts:?}");
+    }
+    for fault in [Fault::Loss, Fault::Reorder, Fault::Partition, Fault::SlowEngine, Fault::Crash] {
+        assert!(faults[&fault] > 0, "{fault} never happened");
+    }
+}
+
+#[test]
+fn a_seed_always_does_the_same() {
+    for seed in 0..10 {
+        let first = run(seed, &Options::default()).unwrap();
+        assert_eq!(run(seed, &Options::default()).unwrap(), first);
+        let other = run(seed + 1_000, &Options::default()).unwrap();
+        assert_ne!(other.trace_hash, first.trace_hash);
+    }
+}
+
+#[test]
+fn keeping_the_whole_trace_changes_nothing() {
+    let whole = Options { trace: true, ..Options::default() };
+    assert_eq!(run(3, &whole).unwrap().acts, run(3, &Options::default()).unwrap().acts);
+}
+
+#[test]
+fn every_canary_is_caught_and_replays() {
+    for canary in Canary::all() {
+        let options = Options { canary: Some(canary), ..Options::default() };
+        let caught = (0..CANARY_SEEDS).find_map(|seed| run(seed, &options).err());
+        let failure = caught.unwrap_or_else(|| panic!("{canary} was never caught"));
+        assert!(failure.canary_strikes > 0, "{canary} was blamed without a strike: {failure}");
+        assert_eq!(run(failure.seed, &options).unwrap_err(), failure);
+    }
+}

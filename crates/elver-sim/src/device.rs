@@ -1,0 +1,293 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use elver_rnic::{Config, Counters, DropReason, MAX_PACKET, Rnic};
+use elver_verbs::{
+    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Device, DeviceAttr, Gid, Mr, MrInfo,
+    Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq,
+    SrqAttr, SrqInit, Time, VerbsError, Wc,
+};
+
+use crate::memory::SimMemory;
+use crate::net::NetState;
+use crate::network::{ENGINE_PACKET_NS, peek};
+use crate::trace::Event;
+
+/// Largest memory that a device gives out.
+const MEMORY_MAX: u64 = 1 << 30;
+
+/// The software RNIC in virtual time, on a [`crate::SimNet`].
+///
+/// [`Device::progress`], and [`Device::poll_cq`] when it finds nothing, take what arrived, do what
+/// is due and send; posts send at once. Nothing of this happens while its engine stands still.
+/// Dropping it is a crash of its host.
+#[derive(Debug)]
+pub struct SimDevice {
+    net: Rc<RefCell<NetState>>,
+    host: usize,
+    /// Which of its host's devices it is.
+    serial: u64,
+    rnic: Rnic<SimMemory>,
+    buffer: Vec<u8>,
+}
+
+impl SimDevice {
+    pub(crate) fn new(
+        net: Rc<RefCell<NetState>>,
+        host: usize,
+        serial: u64,
+        config: Config,
+        seed: u64,
+    ) -> Result<SimDevice, VerbsError> {
+        let rnic = Rnic::new(config, seed)?;
+        Ok(SimDevice { net, host, serial, rnic, buffer: vec![0; MAX_PACKET] })
+    }
+
+    /// Its host.
+    pub fn host(&self) -> usize {
+        self.host
+    }
+
+    /// What it has done and seen.
+    pub fn counters(&self) -> &Counters {
+        self.rnic.counters()
+    }
+
+    /// All its queue pairs.
+    pub fn qps(&self) -> impl Iterator<Item = Qp> + '_ {
+        self.rnic.qps()
+    }
+
+    /// Streams of a DCI that failed and were not set going again.
+    ///
+    /// # Errors
+    /// If there is no such QP.
+    pub fn errored_streams(&self, qp: Qp) -> Result<u32, VerbsError> {
+        self.rnic.errored_streams(qp)
+    }
+
+    /// When [`Device::progress`] must be called next, if no packet arrives before.
+    pub fn wake_at(&self) -> Option<Time> {
+        let net = self.net.borrow();
+        let seat = &net.seats[self.host];
+        if seat.device != self.serial {
+            return None;
+        }
+        let waits = !seat.inbox.is_empty() || self.rnic.wants_to_transmit();
+        let due = if waits { Some(net.now) } else { self.rnic.poll_timeout() };
+        due.map(|due| due.max(Time(seat.busy_until)))
+    }
+
+    fn now(&self) -> Time {
+        self.net.borrow().now
+    }
+
+    fn drive(&mut self) -> bool {
+        let SimDevice { net, host, serial, rnic, buffer } = self;
+        let net = &mut *net.borrow_mut();
+        let (now, number) = (net.now, *host);
+        let seat = &mut net.seats[number];
+        if seat.device != *serial || seat.busy_until > now.0 {
+            return false;
+        }
+        for _ in 0..std::mem::take(&mut seat.dropped) {
+            rnic.count_drop(DropReason::Driver);
+        }
+        let mut packets = 0;
+        while let Some(packet) = seat.inbox.pop_front() {
+            let (opcode, qpn, psn) = peek(&packet.bytes);
+            let len = packet.bytes.len();
+            net.trace.add(now.0, Event::Delivered { to: number, len, opcode, qpn, psn });
+            rnic.handle_datagram(now, &packet.meta, &packet.bytes);
+            packets += 1;
+        }
+        let due = rnic.poll_timeout().is_some_and(|due| due <= now);
+        if due {
+            rnic.handle_timeout(now);
+        }
+        packets += transmit(net, number, rnic, buffer);
+        due || packets > 0
+    }
+
+    /// Sends what was just posted, unless the engine stands still.
+    fn flush(&mut self) {
+        let SimDevice { net, host, serial, rnic, buffer } = self;
+        let net = &mut *net.borrow_mut();
+        let seat = &net.seats[*host];
+        if seat.device == *serial && seat.stalled_until <= net.now.0 {
+            transmit(net, *host, rnic, buffer);
+        }
+    }
+}
+
+/// Sends what a device has to send; returns how many packets.
+fn transmit(net: &mut NetState, host: usize, rnic: &mut Rnic<SimMemory>, buffer: &mut [u8]) -> u64 {
+    let now = net.now;
+    let mut packets = 0;
+    while let Some(transmit) = rnic.poll_transmit(now, buffer) {
+        let bytes = buffer[..transmit.len].to_vec();
+        net.network.send(now.0, host, &transmit, bytes, &mut net.trace);
+        packets += 1;
+    }
+    let seat = &mut net.seats[host];
+    seat.busy_until = seat.busy_until.max(now.0 + packets * ENGINE_PACKET_NS);
+    packets
+}
+
+impl Drop for SimDevice {
+    fn drop(&mut self) {
+        let mut net = self.net.borrow_mut();
+        if net.seats[self.host].device == self.serial {
+            net.clear(self.host);
+        }
+    }
+}
+
+impl Device for SimDevice {
+    type Memory = SimMemory;
+
+    fn alloc_memory(&mut self, len: u64) -> Result<SimMemory, VerbsError> {
+        if len == 0 || len > MEMORY_MAX {
+            let name = "memory of a simulated host, in bytes";
+            return Err(VerbsError::OutOfRange { name, value: len, min: 1, max: MEMORY_MAX });
+        }
+        let base = self.net.borrow_mut().allocate(self.host, len);
+        Ok(SimMemory::new(vec![0; len as usize], base))
+    }
+
+    fn query_device(&self) -> DeviceAttr {
+        self.rnic.query_device()
+    }
+
+    fn query_port(&self) -> PortAttr {
+        self.rnic.query_port()
+    }
+
+    fn query_gid(&self, index: u8) -> Result<Gid, VerbsError> {
+        self.rnic.query_gid(index)
+    }
+
+    fn alloc_pd(&mut self) -> Result<Pd, VerbsError> {
+        self.rnic.alloc_pd()
+    }
+
+    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
+        self.rnic.dealloc_pd(pd)
+    }
+
+    fn reg_mr(
+        &mut self,
+        pd: Pd,
+        memory: SimMemory,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, VerbsError> {
+        self.rnic.reg_mr(pd, memory, iova, access)
+    }
+
+    fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError> {
+        self.rnic.dereg_mr(mr)
+    }
+
+    fn alloc_mw(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
+        self.rnic.alloc_mw(pd)
+    }
+
+    fn dealloc_mw(&mut self, mw: Mw) -> Result<(), VerbsError> {
+        self.rnic.dealloc_mw(mw)
+    }
+
+    fn create_cq(&mut self, init: CqInit) -> Result<Cq, VerbsError> {
+        self.rnic.create_cq(init)
+    }
+
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
+        self.rnic.destroy_cq(cq)
+    }
+
+    fn poll_cq(&mut self, cq: Cq, wcs: &mut [Wc]) -> Result<usize, VerbsError> {
+        let count = self.rnic.poll_cq(cq, wcs)?;
+        if count > 0 || !self.drive() {
+            return Ok(count);
+        }
+        self.rnic.poll_cq(cq, wcs)
+    }
+
+    fn req_notify_cq(&mut self, cq: Cq, solicited_only: bool) -> Result<(), VerbsError> {
+        self.rnic.req_notify_cq(cq, solicited_only)
+    }
+
+    fn poll_cq_event(&mut self) -> Option<Cq> {
+        self.rnic.poll_cq_event()
+    }
+
+    fn create_srq(&mut self, init: SrqInit) -> Result<Srq, VerbsError> {
+        self.rnic.create_srq(init)
+    }
+
+    fn modify_srq(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
+        self.rnic.modify_srq(srq, limit)
+    }
+
+    fn query_srq(&self, srq: Srq) -> Result<SrqAttr, VerbsError> {
+        self.rnic.query_srq(srq)
+    }
+
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError> {
+        self.rnic.destroy_srq(srq)
+    }
+
+    fn post_srq_recv(&mut self, srq: Srq, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
+        self.rnic.post_srq_recv(self.now(), srq, wrs)
+    }
+
+    fn create_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
+        self.rnic.create_ah(pd, av)
+    }
+
+    fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
+        self.rnic.destroy_ah(ah)
+    }
+
+    fn create_qp(&mut self, init: QpInit) -> Result<Qp, VerbsError> {
+        self.rnic.create_qp(init)
+    }
+
+    fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        self.rnic.modify_qp(self.now(), qp, attr, mask)
+    }
+
+    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
+        self.rnic.query_qp(qp)
+    }
+
+    fn qp_num(&self, qp: Qp) -> Result<u32, VerbsError> {
+        self.rnic.qp_num(qp)
+    }
+
+    fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
+        self.rnic.destroy_qp(self.now(), qp)
+    }
+
+    fn reset_dci_stream(&mut self, qp: Qp, stream_id: u16) -> Result<(), VerbsError> {
+        self.rnic.reset_dci_stream(self.now(), qp, stream_id)
+    }
+
+    fn post_send(&mut self, qp: Qp, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
+        let result = self.rnic.post_send(self.now(), qp, wrs);
+        self.flush();
+        result
+    }
+
+    fn post_recv(&mut self, qp: Qp, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
+        self.rnic.post_recv(self.now(), qp, wrs)
+    }
+
+    fn poll_async_event(&mut self) -> Option<AsyncEvent> {
+        self.rnic.poll_async_event()
+    }
+
+    fn progress(&mut self) -> bool {
+        self.drive()
+    }
+}

@@ -1,0 +1,232 @@
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use elver_rnic::Config;
+use elver_verbs::{Gid, Time, VerbsError};
+
+use crate::device::SimDevice;
+use crate::faults::{Fault, FaultPlan};
+use crate::host::INBOX_PACKETS;
+use crate::network::{Network, Packet};
+use crate::rng::Rng;
+use crate::trace::Trace;
+
+/// Virtual addresses of one host's memory begin this far behind those of the one before.
+const HOST_SPAN: u64 = 1 << 40;
+
+/// A clock, and a network of hosts on it that loses, delays and damages packets. A clone is the
+/// same network.
+///
+/// Whoever runs devices on it, in the order that the clock gives, does this until nothing is due:
+/// - find the earliest of [`SimNet::next_arrival`], of each [`SimDevice::wake_at`] and of what the
+///   programs on the devices wait for;
+/// - [`SimNet::advance`] to it;
+/// - drive what is due.
+///
+/// What happens is then a function of the seed and of the calls alone.
+#[derive(Clone, Debug)]
+pub struct SimNet {
+    state: Rc<RefCell<NetState>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct NetState {
+    pub(crate) now: Time,
+    pub(crate) network: Network,
+    pub(crate) seats: Vec<Seat>,
+    pub(crate) trace: Trace,
+    making: Rng,
+}
+
+/// A host's place on the network, where one device after the other may stand.
+#[derive(Debug, Default)]
+pub(crate) struct Seat {
+    pub(crate) inbox: VecDeque<Packet>,
+    /// Its engine works, or stands still, until then.
+    pub(crate) busy_until: u64,
+    /// Its engine stands still until then.
+    pub(crate) stalled_until: u64,
+    /// The device that stands here; 0 for none.
+    pub(crate) device: u64,
+    /// Packets that its inbox had no room for, and that the device did not count yet.
+    pub(crate) dropped: u64,
+    /// Devices so far.
+    devices: u64,
+    /// Bytes of memory that its devices gave out.
+    allocated: u64,
+}
+
+impl SimNet {
+    /// A network of hosts at these addresses, with the faults that `plan` allows. Each direction
+    /// between two hosts has rates of its own.
+    pub fn new(addresses: Vec<IpAddr>, plan: &FaultPlan, seed: u64) -> SimNet {
+        let root = Rng::new(seed);
+        let seats = addresses.iter().map(|_| Seat::default()).collect();
+        let state = NetState {
+            now: Time::ZERO,
+            network: Network::new(addresses, plan, root.split("network")),
+            seats,
+            trace: Trace::new(false),
+            making: root.split("devices"),
+        };
+        SimNet { state: Rc::new(RefCell::new(state)) }
+    }
+
+    /// Keeps the whole trace, not only its end.
+    pub fn keep_whole_trace(&self) {
+        self.state.borrow_mut().trace = Trace::new(true);
+    }
+
+    /// A new device at a host, with the host's address. One that stands there already is cut off,
+    /// as in a crash: it hears nothing any more and nothing that it sends leaves.
+    ///
+    /// # Errors
+    /// What the configuration has that no device can bear.
+    pub fn device(&self, host: usize, config: Config) -> Result<SimDevice, VerbsError> {
+        let (seed, config, serial) = {
+            let mut state = self.state.borrow_mut();
+            let config = Config { addresses: vec![state.network.address(host)], ..config };
+            state.clear(host);
+            let seed = state.making.next_u64();
+            let seat = &mut state.seats[host];
+            seat.devices += 1;
+            seat.device = seat.devices;
+            (seed, config, seat.device)
+        };
+        SimDevice::new(Rc::clone(&self.state), host, serial, config, seed)
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Time {
+        self.state.borrow().now
+    }
+
+    /// Hosts.
+    pub fn hosts(&self) -> usize {
+        self.state.borrow().seats.len()
+    }
+
+    /// The GID of a host.
+    pub fn gid(&self, host: usize) -> Gid {
+        Gid::from(self.state.borrow().network.address(host))
+    }
+
+    /// When the next packet arrives at some host.
+    pub fn next_arrival(&self) -> Option<Time> {
+        self.state.borrow().network.next().map(Time)
+    }
+
+    /// Moves the clock to `to`, and gives the packets that have arrived by then to their hosts. A
+    /// moment that is past changes nothing.
+    pub fn advance(&self, to: Time) {
+        let mut state = self.state.borrow_mut();
+        state.now = state.now.max(to);
+        let now = state.now.0;
+        while let Some(packet) = state.network.pop(now) {
+            state.arrive(packet);
+        }
+    }
+
+    /// Loses everything from one host to another until a moment.
+    pub fn partition(&self, from: usize, to: usize, until: Time) {
+        self.state.borrow_mut().network.partition(from, to, until.0);
+    }
+
+    /// Lets a host's engine stand still until a moment; its packets wait.
+    pub fn stall(&self, host: usize, until: Time) {
+        let mut state = self.state.borrow_mut();
+        state.network.count(Fault::SlowEngine);
+        state.network.disturb(host);
+        let seat = &mut state.seats[host];
+        seat.stalled_until = seat.stalled_until.max(until.0);
+        seat.busy_until = seat.busy_until.max(until.0);
+    }
+
+    /// Until when a host's engine stands still.
+    pub fn stalled_until(&self, host: usize) -> Time {
+        Time(self.state.borrow().seats[host].stalled_until)
+    }
+
+    /// A host loses its device: nobody stands at its address until the next [`SimNet::device`].
+    pub fn crash(&self, host: usize) {
+        let mut state = self.state.borrow_mut();
+        state.network.count(Fault::Crash);
+        state.network.disturb(host);
+        state.clear(host);
+    }
+
+    /// Ends all faults.
+    pub fn heal(&self) {
+        let mut state = self.state.borrow_mut();
+        state.network.heal();
+        let now = state.now.0;
+        for seat in &mut state.seats {
+            seat.stalled_until = now;
+            seat.busy_until = seat.busy_until.min(now);
+        }
+    }
+
+    /// Whether anything between two hosts, in either direction, was ever lost, late or out of order.
+    pub fn disturbed(&self, a: usize, b: usize) -> bool {
+        self.state.borrow().network.disturbed(a, b)
+    }
+
+    /// Faults so far.
+    pub fn faults(&self) -> BTreeMap<Fault, u64> {
+        let state = self.state.borrow();
+        Fault::ALL.into_iter().zip(state.network.faults().iter().copied()).collect()
+    }
+
+    /// Packets that hosts have sent.
+    pub fn packets(&self) -> u64 {
+        self.state.borrow().network.sent()
+    }
+
+    /// Hash of everything that happened on the network: equal for equal runs.
+    pub fn trace_hash(&self) -> u64 {
+        self.state.borrow().trace.hash()
+    }
+
+    /// The last packets and faults, with their times, one line each.
+    pub fn trace(&self) -> Vec<(Time, String)> {
+        self.state.borrow().trace.timed_lines()
+    }
+}
+
+impl NetState {
+    fn arrive(&mut self, packet: Packet) {
+        let seat = &mut self.seats[packet.to];
+        if seat.device == 0 {
+            return;
+        }
+        if seat.inbox.len() < INBOX_PACKETS {
+            seat.inbox.push_back(packet);
+            return;
+        }
+        seat.dropped += 1;
+        self.network.disturb(packet.to);
+        self.network.count(Fault::QueueDrop);
+    }
+
+    /// Takes the device from a host's place, and what waits for it.
+    pub(crate) fn clear(&mut self, host: usize) {
+        let seat = &mut self.seats[host];
+        seat.device = 0;
+        seat.inbox.clear();
+        seat.busy_until = 0;
+        seat.stalled_until = 0;
+        seat.dropped = 0;
+    }
+
+    /// The virtual address of `len` new bytes of a host: never the same one twice.
+    pub(crate) fn allocate(&mut self, host: usize, len: u64) -> u64 {
+        const PAGE: u64 = 4_096;
+        let seat = &mut self.seats[host];
+        let base = (host as u64 + 1) * HOST_SPAN + seat.allocated;
+        // A page stays free behind it, so that what runs over its end hits nothing.
+        seat.allocated += len.next_multiple_of(PAGE) + PAGE;
+        base
+    }
+}
