@@ -271,8 +271,14 @@ impl<D: Device> Core<D> {
         (attr.qp_state, attr.sq_psn) = (QpState::Rts, psn);
         match self.device.advance_qp(qp, &attr) {
             Ok(()) => self.link_ready(id, now),
+            // A bad request of the peer's came right behind.
+            Err(_) if self.is_errored(qp) => self.link_errored(qp, now),
             Err(_) => self.stats.device_refusals += 1,
         }
+    }
+
+    fn is_errored(&self, qp: Qp) -> bool {
+        self.device.query_qp(qp).is_ok_and(|(attr, _)| attr.qp_state == QpState::Err)
     }
 
     /// A link's QP went to its error state, perhaps with nothing of ours on it.
