@@ -71,6 +71,11 @@ impl Words {
         Words { start, len, mapping: self.mapping.clone() }
     }
 
+    /// The first byte.
+    pub fn start(&self) -> std::ptr::NonNull<u8> {
+        self.start.cast()
+    }
+
     /// Gives the pages of the file back to the system: both ends read zeros from then on.
     pub fn discard(&self) {
         let Mapping { start, bytes } = *self.mapping;

@@ -40,6 +40,7 @@
 //!
 //! `unsafe` stands in two modules: `mr`, for memory of the caller's, and `fork`.
 
+mod arena;
 mod error;
 mod fork;
 mod inner;

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// How often the socket is looked at while polling finds nothing.
 const SOCKET_NS: i64 = 50_000_000;
+/// How long a greeting waits without letting other threads run: a node that is awake answers within
+/// it, and what else wants to run here may take long.
+const GREETING: Duration = Duration::from_micros(50);
 /// Looks without letting other threads run: about a microsecond, in which a node on another core
 /// answers. One that shares this core does so the sooner.
 const EAGER_LOOKS: u32 = 64;
@@ -123,10 +127,16 @@ impl Link {
             }
             match host {
                 Host::Apart if waited >= spin => sleep(&socket, SLEEP_MAX)?,
-                Host::Apart => std::thread::yield_now(),
-                Host::Inline(_) => {}
+                Host::Apart if waited >= GREETING => std::thread::yield_now(),
+                Host::Apart | Host::Inline(_) => {}
             }
         }
+    }
+
+    /// The first byte of the session's arena, of [`elver_portal::ARENA_BYTES`], mapped while this
+    /// lives.
+    pub(crate) fn arena(&self) -> NonNull<u8> {
+        self.end.arena()
     }
 
     /// Takes what the node told next. Now and then, when there is nothing, looks whether it lives.

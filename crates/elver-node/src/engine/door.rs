@@ -5,7 +5,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use elver_portal::{Layout, Listener, NodeEnd, Socket, memfd};
+use elver_portal::{ARENA_BYTES, Layout, Listener, NodeEnd, Socket, memfd};
+use elver_soft::SoftMemory;
 use rustix::event::epoll;
 use rustix::time::Timespec;
 
@@ -31,6 +32,7 @@ pub(super) struct Door {
 pub(super) struct Spare {
     pub(super) file: OwnedFd,
     pub(super) end: NodeEnd,
+    pub(super) arena: SoftMemory,
 }
 
 impl Door {
@@ -143,6 +145,7 @@ impl Spare {
     fn make(layout: Layout) -> io::Result<Spare> {
         let file = memfd::create("elver-portal", layout.bytes() as u64, memfd::Pages::Small)?;
         let end = NodeEnd::map(&file, layout)?;
-        Ok(Spare { file, end })
+        let arena = SoftMemory::map_file_from(&file, layout.arena_at() as u64, ARENA_BYTES);
+        Ok(Spare { file, end, arena: arena.map_err(io::Error::other)? })
     }
 }

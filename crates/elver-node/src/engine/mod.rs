@@ -217,14 +217,11 @@ impl Engine {
 
     /// Makes one thing ready for processes to come; false if all is.
     fn prepare(&mut self) -> bool {
-        if self.door.wants_refill() {
+        let wanted = self.door.wants_refill();
+        if wanted {
             self.door.refill();
-        } else if self.maker.wants_refill() {
-            self.maker.refill();
-        } else {
-            return false;
         }
-        true
+        wanted
     }
 
     /// Hands out completions and events.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use elver_core::{ClientLimits, Core, VqpId};
 use elver_portal::{
-    Answer, Command, Layout, Limits, Message, Received, Receives, RecvBatch, RefusalCode, Request,
-    SendBatch, Socket, Violation, Welcome,
+    ARENA_BYTES, Answer, Command, Layout, Limits, Message, Received, Receives, RecvBatch,
+    RefusalCode, Request, SendBatch, Socket, Violation, Welcome,
 };
 use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
@@ -55,6 +55,11 @@ impl Engine {
         let watched = self.sessions.get(slot).map(|one| watch(&self.door, one, token));
         if !matches!(watched, Some(Ok(()))) {
             self.end(slot, End::Rejected, now);
+            return;
+        }
+        // Or it came meanwhile.
+        if self.sessions.open(slot).is_none() {
+            self.attend(token, now);
         }
     }
 
@@ -146,7 +151,8 @@ impl Engine {
             },
         };
         let client = self.core.client_open(limits)?;
-        if let Err(refused) = self.sessions.begin(slot, Open::new(client, spare.end, now)) {
+        let open = Open::new(client, spare.end, spare.arena, now);
+        if let Err(refused) = self.sessions.begin(slot, open) {
             self.core.client_close(client, now);
             return Err(refused);
         }
@@ -369,7 +375,7 @@ fn own_pid() -> i32 {
 struct Desk<'a> {
     core: &'a mut Core<SoftDevice>,
     quotas: &'a mut Quotas,
-    maker: &'a mut Maker,
+    maker: &'a Maker,
     copier: &'a Arc<Copier>,
     socket: &'a Socket,
     open: &'a mut Open,
@@ -409,6 +415,7 @@ impl Desk<'_> {
             }
             Command::Warm { gids } => self.warm(gids, token),
             Command::AllocMr { len, addr, access, huge } => self.alloc(len, addr, access, huge),
+            Command::CarveMr { len, offset, addr, access } => self.carve(len, offset, addr, access),
             Command::RegisterMr { addr, len, access } => self.register(addr, len, access),
             Command::DeregisterMr { lkey } => self.deregister(lkey, token),
             Command::QueryVqp { vqp } => {
@@ -477,6 +484,22 @@ impl Desk<'_> {
             None => self.open.process.insert(self.process()?).clone(),
         };
         let memory = SoftMemory::of_process(process, addr, len)?;
+        self.register_as(memory, addr, access)
+    }
+
+    /// Registers a piece of the arena. Its bytes count with the session.
+    fn carve(&mut self, len: u64, offset: u64, addr: u64, access: AccessFlags) -> Outcome {
+        let memory = self.open.arena.part(offset, len).map_err(|_| {
+            let text = format!(
+                "{len} bytes at offset {offset} do not lie in a session's arena of {ARENA_BYTES}"
+            );
+            Refused::new(RefusalCode::OutOfRange, text)
+        })?;
+        self.register_as(memory, addr, access)
+    }
+
+    /// Registers memory whose bytes count for nobody.
+    fn register_as(&mut self, memory: SoftMemory, addr: u64, access: AccessFlags) -> Outcome {
         let usage = Usage::region(0);
         self.quotas.take(self.uid, usage)?;
         match self.core.reg_mr(self.open.client, memory, Some(addr), access) {
