@@ -48,7 +48,7 @@ impl Raw {
             Received::Nothing => None,
             other => panic!("{other:?}"),
         });
-        let bytes = layout.bytes() as u64;
+        let bytes = layout.ring_bytes() as u64;
         Raw { socket, memory: SoftMemory::map_file(file, bytes).unwrap(), words: bytes / 8 }
     }
 

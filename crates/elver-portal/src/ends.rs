@@ -86,7 +86,7 @@ impl NodeEnd {
     /// [`crate::memfd::create`]. The arena is no part of it.
     #[cfg(not(loom))]
     pub fn map(file: impl AsFd, layout: Layout) -> io::Result<NodeEnd> {
-        Ok(NodeEnd::over(&map(file, layout, layout.ring_bytes())?, layout))
+        Ok(NodeEnd::over(&map(file, layout, layout.ring_bytes(), true)?, layout))
     }
 
     pub(crate) fn over(words: &Words, layout: Layout) -> NodeEnd {
@@ -195,7 +195,9 @@ impl ClientEnd {
     /// The client's end over the file that came with the node's welcome.
     #[cfg(not(loom))]
     pub fn map(file: impl AsFd, layout: Layout) -> io::Result<ClientEnd> {
-        Ok(ClientEnd::over(&map(file, layout, layout.bytes())?, layout))
+        // The first look at a page maps all around it, for a tenth of what it costs to map every
+        // page now.
+        Ok(ClientEnd::over(&map(file, layout, layout.bytes(), false)?, layout))
     }
 
     pub(crate) fn over(words: &Words, layout: Layout) -> ClientEnd {
@@ -340,9 +342,9 @@ impl Rings {
 }
 
 #[cfg(not(loom))]
-fn map(file: impl AsFd, layout: Layout, bytes: usize) -> io::Result<Words> {
+fn map(file: impl AsFd, layout: Layout, bytes: usize, populate: bool) -> io::Result<Words> {
     layout.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    Words::map(file, bytes)
+    Words::map(file, bytes, populate)
 }
 
 #[inline]

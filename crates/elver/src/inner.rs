@@ -67,21 +67,23 @@ pub(crate) struct Entry {
 }
 
 /// The send WRs that are outstanding: a completion also ends the unsignalled ones before it.
-#[derive(Default)]
 struct Sends {
     posted: u64,
     completed: u64,
     signalled: VecDeque<u64>,
 }
 
+/// Entries that queues have room for from the beginning: what makes them longer stands far away in
+/// a program, where a first call costs a new process some microseconds.
+const ROOM: usize = 4;
+
 impl Inner {
     pub(crate) fn new(link: Link) -> Inner {
-        fork::watch();
         Inner {
             link,
             vqps: FxHashMap::default(),
             released: Vec::new(),
-            awaited: Vec::new(),
+            awaited: Vec::with_capacity(ROOM),
             arena: Arena::new(),
             leaving: Vec::new(),
             last_request: 0,
@@ -313,13 +315,13 @@ impl Entry {
     ) -> Entry {
         Entry {
             handle,
-            completions: VecDeque::new(),
+            completions: VecDeque::with_capacity(ROOM),
             messages: VecDeque::new(),
             accepted: VecDeque::new(),
             failure: None,
             state,
             signal_all,
-            sends: Sends::default(),
+            sends: Sends::new(),
             receives: 0,
             max_send_wr,
             max_recv_wr,
@@ -330,7 +332,7 @@ impl Entry {
     pub(crate) fn begin_connect(&mut self) {
         self.state = QpState::Init;
         self.failure = None;
-        self.sends = Sends::default();
+        self.sends.clear();
     }
 
     /// What the node would refuse, told at once: over the ring it could tell only by a completion.
@@ -385,6 +387,16 @@ impl Entry {
 }
 
 impl Sends {
+    fn new() -> Sends {
+        Sends { posted: 0, completed: 0, signalled: VecDeque::with_capacity(ROOM) }
+    }
+
+    /// Nothing is outstanding any more.
+    fn clear(&mut self) {
+        (self.posted, self.completed) = (0, 0);
+        self.signalled.clear();
+    }
+
     #[inline]
     fn post(&mut self, signalled: bool) {
         self.posted += 1;

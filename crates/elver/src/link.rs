@@ -15,10 +15,10 @@ use elver_portal::{
 };
 use elver_verbs::{RecvWr, SendWr};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
-use crate::Error;
+use crate::clock::coarse_ns;
 use crate::path::Paths;
+use crate::{Error, fork};
 
 /// The longest that a node may take to welcome a process, or to make room in a ring.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -71,8 +71,9 @@ impl Link {
         for path in &paths.0 {
             match Socket::connect(path) {
                 Ok(socket) => {
+                    hello(&socket, layout)?;
                     trusted(path, &socket)?;
-                    return Link::greet(Host::Apart, socket, layout, spin);
+                    return Link::welcomed(Host::Apart, socket, spin);
                 }
                 Err(reason) => match Errno::from_io_error(&reason) {
                     Some(Errno::NOENT | Errno::CONNREFUSED) => {}
@@ -90,11 +91,14 @@ impl Link {
         layout: Layout,
         spin: Duration,
     ) -> Result<Link, Error> {
-        match socket.send(&Message::Hello { layout }, None) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(Error::NodeGone),
-            Err(reason) => return Err(Error::System { call: "greeting the node", reason }),
-        }
+        hello(&socket, layout)?;
+        Link::welcomed(host, socket, spin)
+    }
+
+    /// Waits for the node's answer to a hello.
+    fn welcomed(host: Host, socket: Socket, spin: Duration) -> Result<Link, Error> {
+        // While the node is at work.
+        fork::watch();
         let began = Instant::now();
         loop {
             host.drive();
@@ -291,6 +295,15 @@ impl Wait {
     }
 }
 
+/// Asks for a session.
+fn hello(socket: &Socket, layout: Layout) -> Result<(), Error> {
+    match socket.send(&Message::Hello { layout }, None) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error::NodeGone),
+        Err(reason) => Err(Error::System { call: "greeting the node", reason }),
+    }
+}
+
 /// Refuses a socket below `/tmp` that another user made.
 fn trusted(path: &Path, socket: &Socket) -> Result<(), Error> {
     if !path.starts_with("/tmp") {
@@ -311,10 +324,4 @@ fn receive(socket: &Socket) -> Result<Received, Error> {
 
 fn sleep(socket: &Socket, at_most: Duration) -> Result<(), Error> {
     socket.wait(Some(at_most)).map_err(|reason| Error::System { call: "poll", reason })
-}
-
-#[inline]
-fn coarse_ns() -> i64 {
-    let time = clock_gettime(ClockId::MonotonicCoarse);
-    time.tv_sec * 1_000_000_000 + time.tv_nsec
 }

@@ -49,6 +49,8 @@ const LOOKS: u32 = 8;
 /// Time between two looks at the sockets, while awake: it is a system call too, for which a round
 /// without work is a good moment.
 const SOCKETS_NS: u64 = 5_000;
+/// The same while no session does anything: whoever comes is the only one that waits.
+const SOCKETS_NS_ALONE: u64 = 1_000;
 /// The longest time that this waits for such a round.
 const SOCKETS_NS_MAX: u64 = 20_000;
 /// Time between two rounds of tidying.
@@ -59,6 +61,11 @@ const QUIET_NS: u64 = 100_000;
 const PREPARE_NS_MAX: u64 = 5_000_000;
 /// Processes that are let in at a look.
 const ACCEPTS_MAX: usize = 16;
+/// So long after a process connected its hello is looked for in every round, and only then is its
+/// socket watched: most say it at once, and should not wait for that.
+const NEWCOMER_NS: u64 = 20_000;
+/// Processes of which the hello is looked for.
+const NEWCOMERS_MAX: usize = 16;
 /// Completions that are handed to a session at a turn.
 const COMPLETIONS_MAX: usize = 64;
 /// Events for clients that are none of the engine's sessions; older ones give way.
@@ -81,6 +88,8 @@ pub(crate) struct Engine {
     config: Config,
     sessions: Sessions,
     door: Door,
+    /// Processes that connected just now, by their tokens: not watched yet.
+    newcomers: Vec<u64>,
     membership: Membership,
     scratch: Scratch,
     completions: Vec<Completion>,
@@ -123,6 +132,7 @@ impl Engine {
             config,
             sessions,
             door,
+            newcomers: Vec::with_capacity(NEWCOMERS_MAX),
             membership: Membership::default(),
             scratch: Scratch::default(),
             completions: vec![none; COMPLETIONS_MAX],
@@ -173,9 +183,16 @@ impl Engine {
                 std::hint::spin_loop();
             }
         }
-        let unlooked = now.ns_since(self.looked_at);
-        if unlooked >= if busy { SOCKETS_NS_MAX } else { SOCKETS_NS } {
+        let patience = match busy {
+            true => SOCKETS_NS_MAX,
+            false if self.sessions.any_active() => SOCKETS_NS,
+            false => SOCKETS_NS_ALONE,
+        };
+        if now.ns_since(self.looked_at) >= patience {
             busy |= self.look(now);
+        }
+        if !self.newcomers.is_empty() {
+            self.meet(now);
         }
         while let Some(notice) = self.inlet.next() {
             self.heed(notice, now);
@@ -196,6 +213,9 @@ impl Engine {
         let now = now();
         if self.prepare() {
             return Ok(());
+        }
+        while let Some(token) = self.newcomers.pop() {
+            self.watch(token, now);
         }
         if !self.sessions.all_sleep() {
             return Ok(());
@@ -351,7 +371,11 @@ impl Engine {
     fn accept(&mut self, now: Time) {
         for _ in 0..ACCEPTS_MAX {
             match self.door.accept() {
-                Ok(Some(socket)) => self.admit(socket, now),
+                Ok(Some(socket)) => {
+                    self.admit(socket, now);
+                    // Its hello is most often there by now.
+                    self.meet(now);
+                }
                 Ok(None) => return,
                 Err(_) => {
                     // Out of descriptors: who waits is let in when there are some again.

@@ -12,13 +12,13 @@ use elver_portal::{
 use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
 
-use super::Engine;
 use super::door::Door;
 use super::maker::{Made, Maker, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
 use super::sessions::{End, GREETINGS_MAX};
 use super::translate::{self, Refused};
+use super::{Engine, NEWCOMER_NS, NEWCOMERS_MAX};
 
 /// Requests that are taken from a session at a turn.
 const REQUESTS_MAX: usize = 64;
@@ -46,20 +46,40 @@ impl Engine {
             self.counters.sessions_rejected += 1;
             return;
         }
-        let (slot, token) = self.sessions.insert(socket, peer, now);
-        // Its hello is often there already, and waits no longer than it must.
-        self.attend(token, now);
-        if self.sessions.of_token(token).is_none() {
-            return;
+        let (_, token) = self.sessions.insert(socket, peer, now);
+        if self.newcomers.len() < NEWCOMERS_MAX {
+            self.newcomers.push(token);
+        } else {
+            self.watch(token, now);
         }
+    }
+
+    /// Looks whether processes that have just connected have said hello.
+    #[cold]
+    pub(super) fn meet(&mut self, now: Time) {
+        let mut index = 0;
+        while let Some(&token) = self.newcomers.get(index) {
+            self.attend(token, now);
+            let is_settled = self.sessions.of_token(token).is_none_or(|slot| {
+                self.sessions.get(slot).is_none_or(|session| {
+                    session.open.is_some() || now.ns_since(session.since) >= NEWCOMER_NS
+                })
+            });
+            if is_settled {
+                self.newcomers.swap_remove(index);
+                self.watch(token, now);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// Watches a session's socket and its process, from now on.
+    pub(super) fn watch(&mut self, token: u64, now: Time) {
+        let Some(slot) = self.sessions.of_token(token) else { return };
         let watched = self.sessions.get(slot).map(|one| watch(&self.door, one, token));
         if !matches!(watched, Some(Ok(()))) {
             self.end(slot, End::Rejected, now);
-            return;
-        }
-        // Or it came meanwhile.
-        if self.sessions.open(slot).is_none() {
-            self.attend(token, now);
         }
     }
 
