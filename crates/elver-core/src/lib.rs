@@ -107,6 +107,7 @@ mod wr_id;
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
 pub use control::{
     Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, RcEnd, Refusal, Request,
+    Shortage,
 };
 pub use core::Core;
 pub use error::{ConnectError, CoreError};

@@ -10,7 +10,7 @@ use crate::ring::{NONE, SendRing};
 use crate::{ClientId, Via, VqpId};
 
 /// Priority of a VQP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Has QPs reserved and is never slowed for others.
     High,

@@ -361,19 +361,23 @@ fn who_has_no_room_says_so_and_dc_goes_on() {
     let transfer = TransferConfig { rc_qps_max: 1, leased_wrs_max: 150, ..config().transfer };
     let mut cluster = Cluster::new(134, 4, &Config { transfer, ..config() });
     let gid = cluster.nodes[2].core.gid();
-    let none_left = Err(ConnectError::NoRcQp { gid });
     let [a, b] = [1, 3].map(|n| cluster.vqp(n));
     connect_with(&mut cluster, 1, a, 2, Policy::Lite, false);
     assert_eq!(cluster.connected(1, a), Ok(Via::Rc));
     connect_with(&mut cluster, 3, b, 2, Policy::Lite, false);
-    assert_eq!(cluster.connected(3, b), none_left, "the peer has none left");
+    let (of, used, limit) = (Shortage::Pool, 1, 1);
+    let none_there = Err(ConnectError::NoRcQp { gid, here: false, of, used, limit });
+    assert_eq!(cluster.connected(3, b), none_there, "the peer has none left");
     assert_eq!(cluster.connect(3, b, 2, 7), Via::DcCached);
 
     let leases = [1, 1].map(|n| cluster.vqp(n));
     connect_with(&mut cluster, 1, leases[0], 2, Policy::Leased, false);
     assert_eq!(cluster.connected(1, leases[0]), Ok(Via::Leased));
     connect_with(&mut cluster, 1, leases[1], 2, Policy::Leased, false);
-    assert_eq!(cluster.connected(1, leases[1]), none_left, "this node has none left");
+    // A queue pair is as deep as the shared ones at most.
+    let (of, used, limit) = (Shortage::Leased, 128, 150);
+    let none_here = Err(ConnectError::NoRcQp { gid, here: true, of, used, limit });
+    assert_eq!(cluster.connected(1, leases[1]), none_here, "this node has none left");
     cluster.check();
 }
 
