@@ -126,6 +126,7 @@ impl<D: Device> Core<D> {
                 via: None,
                 bound: 0,
                 peer: NONE,
+                beside: [0; 2],
                 peer_port: 0,
                 peer_vqp: 0,
                 lane: NONE,
@@ -271,8 +272,8 @@ impl<D: Device> Core<D> {
     /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
     pub(crate) fn detach(&mut self, id: u32) {
         self.leave_lane(id);
+        self.leave_peer(id);
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        let peer = vqp.peer;
         vqp.moving = false;
         if vqp.lease != 0 {
             self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
@@ -285,12 +286,8 @@ impl<D: Device> Core<D> {
                 client.accepted_now = client.accepted_now.saturating_sub(1);
             }
         }
-        (vqp.peer, vqp.lane, vqp.dest, vqp.via) = (NONE, NONE, None, None);
+        (vqp.lane, vqp.dest, vqp.via) = (NONE, None, None);
         (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);
-        if let Some(entry) = self.peers.get_mut(peer) {
-            entry.vqps = entry.vqps.saturating_sub(1);
-            self.peers.rest(peer);
-        }
     }
 
     /// Lets go of a closed client of which nothing is left.

@@ -261,11 +261,11 @@ impl<D: Device> Core<D> {
             Some(LaneKind::Dc { stream }) => entry.dc_dest(stream),
             Some(LaneKind::Rc { .. }) | None => None,
         };
-        (vqp.lane, vqp.peer, vqp.via) = (lane, peer, Some(via));
+        (vqp.lane, vqp.via) = (lane, Some(via));
         vqp.state = VqpState::Connected;
         vqp.remote = crate::vqp::Vqp::NO_REMOTE;
         vqp.nonce = self.rng.next_u32();
-        entry.vqps += 1;
+        self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
             lane.vqps += 1;
         }

@@ -130,6 +130,8 @@ pub(crate) struct Vqp {
     pub(crate) bound: u16,
     /// The peer that it is connected to; [`NONE`] before. While it is set, the peer counts it.
     pub(crate) peer: u32,
+    /// The VQPs before and behind it in the list of its peer's; 0 at the ends.
+    pub(crate) beside: [u32; 2],
     pub(crate) peer_port: u16,
     /// The VQP there that messages go to; 0 to send to the port.
     pub(crate) peer_vqp: u32,
