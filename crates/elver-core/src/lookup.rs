@@ -256,7 +256,7 @@ impl<D: Device> Core<D> {
         let waiting = core::mem::take(&mut entry.waiting);
         match &found {
             Ok(record) => self.learn(peer, *record, now),
-            Err(ConnectError::NoSuchNode { .. }) => entry.set_record(None),
+            Err(ConnectError::NoSuchNode { .. }) => self.forget_record(peer),
             Err(_) => {}
         }
         for waiter in waiting {

@@ -42,8 +42,9 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A peer did not answer: who connects next asks a meta server anew.
-    fn forget_record(&mut self, peer: u32) {
+    /// A peer did not answer, or no meta server knows it: who connects next asks anew. What this node
+    /// knows of itself, and of meta servers, it does not have from them.
+    pub(crate) fn forget_record(&mut self, peer: u32) {
         if self.is_meta_server(peer) {
             return;
         }
