@@ -271,6 +271,7 @@ impl<D: Device> Core<D> {
                     self.start_mr_lookups(now);
                 }
                 Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now),
+                Waiter::Lane(class) => self.lane_found(peer, class, found.is_ok(), now),
             }
         }
         self.peers.rest(peer);

@@ -450,6 +450,34 @@ fn a_dead_peer_fails_its_vqps_alone() {
 }
 
 #[test]
+fn who_has_lost_its_link_asks_who_the_peer_is_now() {
+    let mut cluster = Cluster::new(171, 3, &config());
+    let [posts, rests] = [1, 1].map(|n| cluster.vqp(n));
+    for vqp in [posts, rests] {
+        connect_with(&mut cluster, 1, vqp, 2, Policy::Lite, false);
+        cluster.until("connected", |cluster| info(cluster, 1, vqp).via == Some(Via::Rc));
+    }
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let gid = cluster.nodes.remove(2).core.gid();
+    cluster.nodes[0].core.meta_remove(gid);
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, None, now);
+    let asked = cluster.nodes[1].core.stats().links_asked;
+    cluster.post(1, posts, &[wr(1, SendOp::Send, &[near.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::RetryExcErr);
+    assert_eq!(cluster.nodes[1].core.stats().links_asked, asked, "nobody is there to be asked");
+
+    cluster.add(171, 3, config());
+    cluster.register(2);
+    let far = cluster.region(2, 64, ALL);
+    far.fill(0, &[5; 64]);
+    cluster.post(1, rests, &[wr(2, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    assert_eq!(info(&cluster, 1, rests).via, Some(Via::DcCached));
+    cluster.check();
+}
+
+#[test]
 fn many_handshakes_at_once_all_end() {
     let storm = StormConfig { handshakes_max: 2, ..config().storm };
     let mut cluster = Cluster::new(128, 4, &Config { storm, ..config() });
