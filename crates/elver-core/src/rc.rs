@@ -1,6 +1,9 @@
 //! The RC QPs of the hybrid pool (KRCORE, sections 4.2 and 4.3): which there are, what they are
 //! for, and which of them may go.
 
+use alloc::format;
+use alloc::string::String;
+
 use elver_verbs::{Qp, Time};
 
 use crate::control::Ticket;
@@ -199,6 +202,30 @@ impl RcPool {
                 && matches!(link.state, LinkState::Leaving(_) | LinkState::Closing)
         };
         self.links.iter().filter(|(_, link)| ends(link)).count()
+    }
+
+    /// Counts them anew, for [`crate::Core::audit`].
+    pub(crate) fn audit(&self) -> Result<(), String> {
+        let of = |which: fn(&RcLink) -> u32| self.links.iter().map(|(_, link)| which(link)).sum();
+        let found: [u32; 4] = [
+            of(|link| u32::from(link.purpose == Purpose::Pool)),
+            of(|link| u32::from(link.purpose == Purpose::Meta)),
+            of(
+                |link| {
+                    if matches!(link.purpose, Purpose::Leased(Some(_))) { link.depth } else { 0 }
+                },
+            ),
+            of(|link| u32::from(link.purpose == Purpose::Leased(None))),
+        ];
+        let counted = [self.pooled, self.meta, self.leased_wrs, self.ends];
+        if found != counted {
+            return Err(format!("RC QPs by purpose: {found:?}, counted as {counted:?}"));
+        }
+        let most = [self.config.rc_qps_max, META_LINKS_MAX, self.config.leased_wrs_max];
+        if found.iter().zip(most).any(|(found, most)| *found > most) {
+            return Err(format!("RC QPs by purpose: {found:?}, at most {most:?}"));
+        }
+        Ok(())
     }
 
     /// Bytes of the pool itself.
