@@ -1,5 +1,6 @@
 //! Requests and answers between cores over UD, which loses, doubles and reorders: see [`Control`].
 
+mod audit;
 mod message;
 #[cfg(test)]
 mod tests;

@@ -8,9 +8,12 @@
 //! Either side may close a link. It first takes its own VQPs off and lets their work end, then asks
 //! the other to do the same; the answer says that nothing of either side is under way any more.
 
+mod audit;
 mod closing;
 mod handshake;
 mod waiting;
+
+pub(crate) use audit::Tally;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -7,10 +7,10 @@ use hashbrown::HashMap;
 use rustc_hash::FxSeededState;
 use siphasher::sip::SipHasher13;
 
-use crate::NodeRecord;
 use crate::rc::Heat;
 use crate::rng::Rng;
 use crate::slots::Slots;
+use crate::{Class, NodeRecord};
 
 /// The nodes that this one knows: the DCCache (section 4.2), with what is on the way to it.
 ///
@@ -99,6 +99,8 @@ pub(crate) enum Waiter {
     Warm(u32),
     /// The look-up of a region of the peer's.
     Region(u32),
+    /// VQPs of a class that have lost their lane to the peer.
+    Lane(Class),
 }
 
 impl Peers {

@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Time, WcStatus};
 
 use crate::lane::LaneKind;
+use crate::peer::Waiter;
 use crate::ring::NONE;
 use crate::vqp::Vqp;
 use crate::{Class, Core, Via, VqpState};
@@ -103,11 +104,35 @@ impl<D: Device> Core<D> {
             }
             None => {
                 (vqp.lane, vqp.dest) = (NONE, None);
-                // It stays connected: its WRs wait in its ring for the next link.
+                // It stays connected: its WRs wait in its ring for the next lane.
                 if connected {
-                    self.need_link(peer, class, now);
+                    self.want_lane(peer, class, now);
                 }
             }
+        }
+    }
+
+    /// VQPs wait for a lane to a peer. One of which nothing is known may be gone, or another by now:
+    /// a meta server tells, and much sooner than a request to a peer that is not there would fail.
+    fn want_lane(&mut self, peer: u32, class: Class, now: Time) {
+        let Some(entry) = self.peers.get(peer) else { return };
+        let waiter = Waiter::Lane(class);
+        if entry.record.is_some() {
+            self.need_link(peer, class, now);
+        } else if !entry.waiting.contains(&waiter) {
+            self.want_node(peer, waiter, now);
+        }
+    }
+
+    /// What is known of a peer was looked up for VQPs that wait for a lane to it.
+    pub(crate) fn lane_found(&mut self, peer: u32, class: Class, found: bool, now: Time) {
+        if !found {
+            return self.fail_laneless(peer, class, now);
+        }
+        let waiting = self.vqps_to(peer).filter(|(_, vqp)| is_laneless(vqp, class));
+        let waiting: Vec<u32> = waiting.map(|(id, _)| id).collect();
+        for id in waiting {
+            self.switch_lane(id, now);
         }
     }
 
@@ -163,7 +188,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The VQPs that are connected to a peer, the latest first.
-    fn vqps_to(&self, peer: u32) -> impl Iterator<Item = (u32, &Vqp)> {
+    pub(crate) fn vqps_to(&self, peer: u32) -> impl Iterator<Item = (u32, &Vqp)> {
         let first = self.peers.get(peer).map_or(0, |entry| entry.last_vqp);
         let mut next = first;
         core::iter::from_fn(move || {

@@ -454,6 +454,61 @@ fn a_dead_peer_fails_its_vqps_alone() {
 }
 
 #[test]
+fn who_has_lost_its_link_asks_who_the_peer_is_now() {
+    let mut cluster = Cluster::new(171, 3, &config());
+    let [posts, rests] = [1, 1].map(|n| cluster.vqp(n));
+    for vqp in [posts, rests] {
+        connect_with(&mut cluster, 1, vqp, 2, Policy::Lite, false);
+        cluster.until("connected", |cluster| info(cluster, 1, vqp).via == Some(Via::Rc));
+    }
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let gid = cluster.nodes.remove(2).core.gid();
+    cluster.nodes[0].core.meta_remove(gid);
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, None, now);
+    let asked = cluster.nodes[1].core.stats().links_asked;
+    cluster.post(1, posts, &[wr(1, SendOp::Send, &[near.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::RetryExcErr);
+    assert_eq!(cluster.nodes[1].core.stats().links_asked, asked, "nobody is there to be asked");
+
+    cluster.add(171, 3, config());
+    cluster.register(2);
+    let far = cluster.region(2, 64, ALL);
+    far.fill(0, &[5; 64]);
+    cluster.post(1, rests, &[wr(2, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    assert_eq!(info(&cluster, 1, rests).via, Some(Via::DcCached));
+    cluster.check();
+}
+
+#[test]
+fn links_to_a_peer_that_went_are_left_also_if_its_record_is_forgotten() {
+    let mut cluster = Cluster::new(172, 3, &config());
+    let high = VqpInit { class: Class::High, ..VqpInit::default() };
+    let client = cluster.nodes[1].client;
+    let [linked, anew] = [0, 0].map(|_| cluster.nodes[1].core.vqp_create(client, high).unwrap());
+    connect_with(&mut cluster, 1, linked, 2, Policy::Lite, false);
+    assert_eq!(cluster.connected(1, linked), Ok(Via::Rc));
+    let over_dc = cluster.vqp(1);
+    assert_eq!(cluster.connect(1, over_dc, 2, 7), Via::DcCached);
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(2, 64, ALL);
+    cluster.post(1, linked, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    drop(cluster.nodes.remove(2));
+    cluster.post(1, over_dc, &[wr(1, SendOp::Send, &[near.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::RetryExcErr);
+
+    cluster.add(172, 3, config());
+    cluster.register(2);
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    assert_eq!(cluster.connect(1, anew, 2, 7), Via::DcLookup, "the old link is not taken");
+    cluster.check();
+}
+
+#[test]
 fn many_handshakes_at_once_all_end() {
     let storm = StormConfig { handshakes_max: 2, ..config().storm };
     let mut cluster = Cluster::new(128, 4, &Config { storm, ..config() });

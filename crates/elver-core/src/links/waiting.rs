@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Time};
 
 use super::SILENCE_NS;
-use crate::control::{Answer, ControlAddr, Refusal, Served, Shortage};
+use crate::control::{Answer, ControlAddr, Refusal, Served, Shortage, Ticket};
 use crate::rc::Purpose;
 use crate::slots::Slots;
 use crate::vqp::Vqp;
@@ -78,10 +78,30 @@ impl Waiting {
         }
     }
 
+    /// Whether a link to a peer is to be made.
+    pub(super) fn wants(&self, peer: u32, class: Class) -> bool {
+        self.is_wanted.contains(&(peer, class))
+    }
+
     fn next_wanted(&mut self) -> Option<(Time, u32, Class)> {
         let next = self.wanted.pop_front()?;
         self.is_wanted.remove(&(next.1, next.2));
         Some(next)
+    }
+}
+
+/// For [`Core::audit`].
+impl Waiting {
+    /// Whether a VQP's `qconnect` waits.
+    pub(super) fn awaits(&self, vqp: u32, attempt: u32) -> bool {
+        let shared = self.connects.values().flatten();
+        let leases = self.leases.iter().map(|(waiter, _)| waiter);
+        shared.chain(leases).any(|waiter| (waiter.vqp, waiter.attempt) == (vqp, attempt))
+    }
+
+    /// The requests of others that wait.
+    pub(super) fn held_tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.held.iter().map(|(_, served)| served.ticket)
     }
 }
 
@@ -103,7 +123,7 @@ impl<D: Device> Core<D> {
     /// A link to a peer is needed: now, or as soon as there is room.
     pub(crate) fn need_link(&mut self, peer: u32, class: Class, now: Time) {
         let asked = self.links.rc.find(peer, class).is_some();
-        if asked || self.links.waiting.is_wanted.contains(&(peer, class)) {
+        if asked || self.links.waiting.wants(peer, class) {
             return;
         }
         match self.ask_link(peer, class, Purpose::Pool, now) {
