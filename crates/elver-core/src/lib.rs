@@ -48,6 +48,7 @@
 //! | `links`, `rc`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
 //! | `qos` | priority classes | arXiv version, 4.7 |
 //! | `slots`, `rng`, `stats` | tables with ids that miss, random numbers, counters | |
+//! | `audit` | every count against what it counts, for tests | |
 //!
 //! # What differs from KRCORE
 //!
@@ -64,6 +65,7 @@
 
 extern crate alloc;
 
+mod audit;
 mod client;
 mod clients;
 mod complete;
@@ -104,9 +106,11 @@ mod ud;
 mod vqp;
 mod wr_id;
 
+pub use audit::Holdings;
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
 pub use control::{
     Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, RcEnd, Refusal, Request,
+    Shortage,
 };
 pub use core::Core;
 pub use error::{ConnectError, CoreError};

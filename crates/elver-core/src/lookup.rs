@@ -1,6 +1,8 @@
 //! Look-ups with one-sided READs: nodes at meta servers, regions at their owners (section 4.2).
 
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use elver_kv::{Descriptor, Lookup, Step};
@@ -63,6 +65,29 @@ impl Lookups {
         let queues = self.queue.capacity() * 4 + self.deadlines.capacity() * 16;
         let mrs = self.mrs.capacity() * (size_of::<((u32, u32), Vec<u32>)>() + 1);
         (queues + mrs + self.mr_queue.capacity() * 8) as u64
+    }
+}
+
+/// For [`Core::audit`].
+impl Lookups {
+    /// Look-ups of nodes and regions, and `warm` calls.
+    pub(crate) fn under_way(&self) -> u32 {
+        let warms = self.warms.iter().flatten().count();
+        self.running + (self.queue.len() + self.mrs.len() + warms) as u32
+    }
+
+    /// Whether the look-up of a region of the peer's brings a VQP back.
+    pub(crate) fn awaits(&self, peer: u32, vqp: u32) -> bool {
+        self.mrs.iter().any(|((at, _), waiting)| *at == peer && waiting.contains(&vqp))
+    }
+
+    /// Whether as many look-ups of nodes run and wait as peers say.
+    pub(crate) fn agree(&self, running: u32, queued: usize) -> Result<(), String> {
+        if (running, queued) != (self.running, self.queue.len()) {
+            let counted = (self.running, self.queue.len());
+            return Err(format!("look-ups: {:?}, counted as {counted:?}", (running, queued)));
+        }
+        Ok(())
     }
 }
 
@@ -256,7 +281,7 @@ impl<D: Device> Core<D> {
         let waiting = core::mem::take(&mut entry.waiting);
         match &found {
             Ok(record) => self.learn(peer, *record, now),
-            Err(ConnectError::NoSuchNode { .. }) => entry.set_record(None),
+            Err(ConnectError::NoSuchNode { .. }) => self.forget_record(peer),
             Err(_) => {}
         }
         for waiter in waiting {
@@ -271,6 +296,7 @@ impl<D: Device> Core<D> {
                     self.start_mr_lookups(now);
                 }
                 Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now),
+                Waiter::Lane(class) => self.lane_found(peer, class, found.is_ok(), now),
             }
         }
         self.peers.rest(peer);

@@ -217,3 +217,26 @@ fn connects_to_nobody_say_so() {
     node.core.qconnect(node.client, vqp, gid, 1, options, token, now).unwrap();
     assert_eq!(cluster.connected(1, vqp), Err(ConnectError::NoMetaServer { tried: 0 }));
 }
+
+#[test]
+fn a_node_that_is_not_registered_reaches_itself() {
+    let mut cluster = Cluster::new(170, 2, &config());
+    let own = cluster.nodes[1].core.gid();
+    assert!(cluster.nodes[0].core.meta_remove(own));
+    let vqp = cluster.vqp(1);
+    let (client, now) = (cluster.nodes[1].client, cluster.now());
+    let uncached = ConnectOptions { uncached: true, ..ConnectOptions::default() };
+    let answer =
+        cluster.nodes[1].core.qconnect(client, vqp, own, 7, uncached, u64::from(vqp.0), now);
+    assert_eq!(answer, Ok(None));
+    assert_eq!(cluster.connected(1, vqp), Err(ConnectError::NoSuchNode { gid: own }));
+    // What the meta server says of the node does not count for the node itself.
+    assert_eq!(cluster.connect(1, vqp, 1, 7), Via::DcCached);
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(1, 64, ALL);
+    far.fill(0, &[5; 64]);
+    cluster.post(1, vqp, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    assert_eq!(near.bytes(0, 64), [5; 64]);
+    cluster.check();
+}

@@ -70,8 +70,9 @@ impl Plan {
         IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8 + 1))
     }
 
-    /// How long anything that is pending may take once faults are over.
-    pub(crate) fn patience_ns(&self) -> u64 {
+    /// How long anything that is pending may take once faults are over. So many `requests` to other
+    /// cores may be pending at one node.
+    pub(crate) fn patience_ns(&self, requests: u32) -> u64 {
         let timeout = 4_096_u64 << self.config.timeout;
         let retries = timeout * (u64::from(self.config.retry_cnt) + 2);
         // A look-up at each meta server, the READ of a region's entry, the WR itself, an answer.
@@ -79,10 +80,17 @@ impl Plan {
         4 * attempts * retries
             + 2 * (self.registry_ns + self.heartbeat_ns)
             + 2 * self.config.mr_lease_ns
+            + u64::from(requests + 2) * REQUEST_NS
+            + SILENCE_NS
             + SLACK_NS
     }
 }
 
+/// A request to a core that is gone is given up after a second without an answer, at the next time
+/// at which it would have been sent again; and with a single one at once all wait for each other.
+const REQUEST_NS: u64 = 1_100_000_000;
+/// The end of an RC QP whose other end was given up is closed after this long.
+const SILENCE_NS: u64 = 4_100_000_000;
 /// What back-offs and rate limits may add to what retries and leases take.
 const SLACK_NS: u64 = 2_000_000_000;
 
