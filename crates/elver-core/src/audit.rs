@@ -14,7 +14,7 @@ use crate::links::Tally;
 use crate::ops::{OpKind, Work};
 use crate::peer::PeerLookup;
 use crate::ring::NONE;
-use crate::vqp::Wait;
+use crate::vqp::{Vqp, Wait};
 use crate::{ClientId, Core, VqpState};
 
 /// Regions of the core's own: its buffers, those of its UD QP, and ValidMR.
@@ -176,7 +176,12 @@ impl<D: Device> Core<D> {
             let zombies = of().filter(|(_, vqp)| vqp.zombie).count() as u32;
             agree!(zombies, client.zombies, "VQPs of client {id:#x} that go");
             let accepted = of().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
-            agree!(accepted, client.accepted_now, "accepted VQPs of client {id:#x}");
+            agree!(accepted, client.accepted.now, "accepted VQPs of client {id:#x}");
+            for (peer, of_peer) in &client.accepted_of {
+                let key = |vqp: &Vqp| vqp.accepted.is_some_and(|(_, from, _)| from == *peer);
+                let accepted = of().filter(|(_, vqp)| key(vqp)).count() as u32;
+                agree!(accepted, of_peer.now, "accepted VQPs of client {id:#x} and peer {peer:#x}");
+            }
             let mrs = self.mrs.iter().filter(|(_, mr)| mr.owner == ClientId(id)).count() as u32;
             agree!(mrs, client.mrs, "regions of client {id:#x}");
             let posted: u32 = of().map(|(_, vqp)| vqp.sq.len() + vqp.rq.len()).sum();
@@ -281,6 +286,8 @@ impl<D: Device> Core<D> {
             let gid = peer.gid;
             let vqps = self.vqps.iter().filter(|(_, vqp)| vqp.peer == id).count() as u32;
             agree!(vqps, peer.vqps, "VQPs connected to {gid}");
+            let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == id).count() as u32;
+            agree!(listed, peer.vqps, "VQPs in the list of {gid}");
             let servers = self.lookups.servers.iter().filter(|(peer, _)| *peer == id).count();
             let ops = self.ops.iter().filter(|(_, op)| op.peer == id).count();
             let links = self.links.rc.iter().filter(|(_, link)| link.peer == id).count();

@@ -154,6 +154,7 @@ impl World {
                 to.is_none_or(|to| self.net.disturbed(node, to))
             }
             ConnectError::Overrun { .. }
+            | ConnectError::Crowded { .. }
             | ConnectError::ReceiveUnfit { .. }
             | ConnectError::Cancelled => false,
         }
@@ -169,7 +170,7 @@ impl World {
                 target.place.0 >= self.nodes.len() || self.net.disturbed(node, target.place.0)
             }
             ConnectError::NoSuchPort { .. } | ConnectError::PeerGone { .. } => self.may_refuse(vqp),
-            ConnectError::Overrun { .. } => self.may_overrun(vqp),
+            ConnectError::Overrun { .. } | ConnectError::Crowded { .. } => self.may_overrun(vqp),
             ConnectError::ReceiveUnfit { .. } => self.may_be_unfit(vqp),
             _ => false,
         }

@@ -36,10 +36,9 @@ impl<D: Device> Core<D> {
                 tickets.push(ticket);
             }
         }
+        tickets.extend(self.links.waiting.held_tickets());
         let requests = self.links.control.audit(self.links.calls.len() as usize, &tickets)?;
-        if self.links.sweep.is_none()
-            && !(self.links.waiters.is_empty() && self.links.wanted.is_empty())
-        {
+        if self.links.sweep.is_none() && !self.links.waiting.is_empty() {
             return Err("links are waited for, and nobody looks after that".into());
         }
         for (id, vqp) in self.vqps.iter() {
@@ -105,9 +104,8 @@ impl<D: Device> Core<D> {
         let leased = self.links.rc.get(vqp.lease).is_some_and(|link| {
             link.purpose == Purpose::Leased(Some(id)) && link.state == LinkState::Asking
         });
-        let mut waiters = self.links.waiters.iter();
         leased
-            || waiters.any(|waiter| waiter.vqp == id && waiter.attempt == vqp.attempt)
+            || self.links.waiting.awaits(id, vqp.attempt)
             || self.peers.slots.iter().any(|(_, peer)| peer.waiting.contains(&waiter))
     }
 
@@ -116,7 +114,7 @@ impl<D: Device> Core<D> {
         let waits = |waiter: &Waiter| *waiter == Waiter::Lane(vqp.class);
         let looked_up = self.peers.get(vqp.peer).is_some_and(|peer| peer.waiting.iter().any(waits));
         looked_up
-            || self.links.wanted.contains(&(vqp.peer, vqp.class))
+            || self.links.waiting.wants(vqp.peer, vqp.class)
             || self.links.rc.find(vqp.peer, vqp.class).is_some()
     }
 }

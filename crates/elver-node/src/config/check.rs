@@ -21,6 +21,11 @@ impl Config {
             ("socket.spare_sessions", u64::from(self.socket.spare_sessions), 0..=64),
             ("engine.spin_us", self.engine.spin_us, 0..=10_000_000),
             ("engine.session_idle_us", self.engine.session_idle_us, 1..=10_000_000),
+            (
+                "quota.session_accepts_per_peer",
+                u64::from(self.quota.session_accepts_per_peer),
+                1..=1 << 20,
+            ),
             ("quota.session_completions", u64::from(self.quota.session_completions), 1..=1 << 24),
             ("pool.dc_qps", u64::from(pool.dc_qps), 1..=1_024),
             ("pool.log_dc_streams", u64::from(pool.log_dc_streams), 0..=10),

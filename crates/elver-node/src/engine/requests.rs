@@ -125,6 +125,7 @@ impl Engine {
         let spare = self.door.memory(layout)?;
         let limits = ClientLimits {
             vqps: quota.session_vqps,
+            accepts_per_peer: quota.session_accepts_per_peer,
             mrs: quota.session_mrs,
             completions: quota.session_completions,
         };

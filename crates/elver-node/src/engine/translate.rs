@@ -50,7 +50,7 @@ impl From<ConnectError> for Refused {
                 RefusalCode::Overrun
             }
             ConnectError::PeerGone { .. } => RefusalCode::PeerGone,
-            ConnectError::NoRcQp { .. } => RefusalCode::Limit,
+            ConnectError::NoRcQp { .. } | ConnectError::Crowded { .. } => RefusalCode::Limit,
             ConnectError::Busy { .. } => RefusalCode::Busy,
             ConnectError::Cancelled => RefusalCode::Cancelled,
         };
