@@ -348,6 +348,8 @@ impl<D: Device> Core<D> {
     /// The look-up of a region has ended: with the region, with its absence, or without an answer.
     fn mr_found(&mut self, peer: u32, rkey: u32, found: Option<Option<RemoteMr>>, now: Time) {
         let Some(waiting) = self.lookups.mrs.remove(&(peer, rkey)) else { return };
+        let more = self.lease_ns_max() - self.config.mr_lease_ns;
+        let last = found.flatten().map_or(now, |mr| mr.until.saturating_add_ns(more));
         match found {
             Some(Some(mr)) => self.store.put(peer, rkey, mr),
             _ => self.store.forget(peer, rkey),
@@ -369,12 +371,14 @@ impl<D: Device> Core<D> {
                 continue;
             }
             match found {
-                Some(Some(mr)) => {
+                Some(Some(mr)) if now < last => {
                     // The region counts for this WR even if its lease is over by now, or a lease
                     // shorter than a READ would let nobody through.
                     vqp.remote = (rkey, RemoteMr { until: mr.until.max(Time(now.0 + 1)), ..mr });
                     self.pump(id, now);
                 }
+                // This engine stood still meanwhile, and the region may be gone: it asks again.
+                Some(Some(_)) => self.pump(id, now),
                 Some(None) => self.fail_next(id, WcStatus::RemAccessErr, now),
                 None => self.fail_next(id, WcStatus::RetryExcErr, now),
             }

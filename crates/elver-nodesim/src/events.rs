@@ -66,6 +66,8 @@ impl World {
                             broken!("VQP {ours}: connect failed without a cause: {error}");
                         }
                         self.count("connect failed");
+                        let none_left = matches!(error, ConnectError::NoRcQp { .. });
+                        self.model.vqps[ours].no_rc_qp = none_left;
                         self.model.vqps[ours].fail(error.to_string());
                     }
                 }

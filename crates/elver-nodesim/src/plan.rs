@@ -7,6 +7,16 @@ use elver_verbs::Mtu;
 /// The header of a message is no longer than this, so that so many bytes fewer fit a buffer.
 const HEADER_BYTES_MAX: u32 = 256;
 
+/// How VQPs connect in a run: mostly in all ways, each VQP in its own.
+const POLICIES: [&[Policy]; 6] = [
+    &[Policy::Shared],
+    &[Policy::Shared, Policy::Lite],
+    &[Policy::Shared, Policy::Leased],
+    &[Policy::Shared, Policy::RpcMeta],
+    &[Policy::Shared, Policy::Lite, Policy::RpcMeta, Policy::Leased],
+    &[Policy::Shared, Policy::Lite, Policy::RpcMeta, Policy::Leased],
+];
+
 /// What a seed decides about a run before it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -54,7 +64,7 @@ impl Plan {
             clients_die: rng.percent(50),
             registry_ns: rng.pick(&[10_000, 200_000, 2_000_000]),
             heartbeat_ns: rng.pick(&[500_000, 5_000_000]),
-            policies: &[Policy::Shared],
+            policies: rng.pick(&POLICIES),
             config: config(rng),
             device: device(rng),
         }
@@ -121,8 +131,8 @@ fn config(rng: &mut Rng) -> Config {
         retry_cnt: rng.between(2, 7) as u8,
         rnr_retry: 7,
         transfer: TransferConfig {
-            rc_qps_max: rng.pick(&[0, 1, 4]),
-            leased_wrs_max: rng.pick(&[64, 1_024]),
+            rc_qps_max: rng.pick(&[0, 1, 4, 32]),
+            leased_wrs_max: rng.pick(&[64, 256, 4_096]),
             hot_ops: rng.pick(&[4, 30]),
             window_ns: rng.pick(&[100_000, 2_000_000]),
             idle_ns: rng.pick(&[200_000, 5_000_000]),
