@@ -63,6 +63,36 @@ impl LocalHit {
         LocalHit { epoch: 0, lkey: 0, slot: NONE, start: 1, end: 0, writable: false };
 }
 
+/// WRs in a row that use the same region, to be counted there in one go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Users {
+    slot: u32,
+    wrs: u32,
+}
+
+impl Default for Users {
+    fn default() -> Users {
+        Users { slot: NONE, wrs: 0 }
+    }
+}
+
+impl Users {
+    /// A single one.
+    pub(crate) fn one(slot: u32) -> Users {
+        Users { slot, wrs: 1 }
+    }
+
+    /// Counts one more of a region; gives what was counted before if that is of another.
+    #[inline]
+    pub(crate) fn next(&mut self, slot: u32) -> Option<Users> {
+        if self.slot == slot {
+            self.wrs += 1;
+            return None;
+        }
+        Some(core::mem::replace(self, Users::one(slot)))
+    }
+}
+
 impl<M: Memory> LocalMrs<M> {
     pub(crate) fn new(limit: u32) -> LocalMrs<M> {
         LocalMrs {
@@ -164,18 +194,19 @@ impl<M: Memory> LocalMrs<M> {
         }
     }
 
+    /// So many WRs more use a region; none do where there is none.
     #[inline]
-    pub(crate) fn add_user(&mut self, slot: u32) {
-        if let Some(mr) = self.get_mut(slot) {
-            mr.refs += 1;
+    pub(crate) fn add_users(&mut self, users: Users) {
+        if let Some(mr) = self.get_mut(users.slot) {
+            mr.refs += users.wrs;
         }
     }
 
-    /// A WR has ended. Returns whether a deregistration may have waited for that.
+    /// WRs have ended. Returns whether a deregistration may have waited for that.
     #[inline]
-    pub(crate) fn remove_user(&mut self, slot: u32) -> bool {
-        let Some(mr) = self.get_mut(slot) else { return false };
-        mr.refs = mr.refs.saturating_sub(1);
+    pub(crate) fn remove_users(&mut self, users: Users) -> bool {
+        let Some(mr) = self.get_mut(users.slot) else { return false };
+        mr.refs = mr.refs.saturating_sub(users.wrs);
         mr.refs == 0 && mr.closing.is_some()
     }
 

@@ -7,7 +7,7 @@ use elver_verbs::{
 
 use crate::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::message::HEADER_BYTES;
-use crate::post::SLOTS_RESERVED;
+use crate::outgoing::SLOTS_RESERVED;
 use crate::rc::META_LINKS_MAX;
 use crate::rng::Rng;
 use crate::wr_id::WrId;
