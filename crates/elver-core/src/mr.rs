@@ -212,21 +212,23 @@ impl<M: Memory> LocalMrs<M> {
 
     /// Copies `len` bytes that arrived into a receive's pieces, in order: `copy` is told the memory,
     /// the offset there, the offset in the message and how many. The regions are looked up now: a
-    /// receive may outlive them.
+    /// receive may outlive them. `hit` is what the VQP used last.
+    #[inline]
     pub(crate) fn scatter(
         &self,
         client: ClientId,
+        hit: &mut LocalHit,
         sges: &[Sge],
         mut len: u64,
         copy: impl Fn(&M, u64, u64, u64) -> Result<(), MemoryError>,
     ) -> Result<(), ScatterError> {
-        let (mut hit, mut done) = (LocalHit::NONE, 0);
+        let mut done = 0;
         for sge in sges {
             let part = len.min(u64::from(sge.length));
             if part == 0 {
                 continue;
             }
-            let slot = self.check(client, &mut hit, sge, true).map_err(|_| ScatterError)?;
+            let slot = self.check(client, hit, sge, true).map_err(|_| ScatterError)?;
             let mr = self.get(slot).ok_or(ScatterError)?;
             copy(&mr.memory, sge.addr - mr.info.addr, done, part)?;
             (done, len) = (done + part, len - part);

@@ -9,7 +9,7 @@ use crate::message::{HEADER_BYTES, Header, Kind};
 use crate::mr::LocalMrs;
 use crate::pool::Pool;
 use crate::rendezvous::{PIECE_BYTES, encode_piece};
-use crate::ring::NONE;
+use crate::ring::{NONE, SqEntry};
 use crate::vqp::Vqp;
 
 /// Send slots kept for the core's own messages.
@@ -26,8 +26,8 @@ impl Vqp {
         mrs: &mut LocalMrs<D::Memory>,
         device: &mut D,
     ) -> Check {
-        let entry = *self.sq.entry(seq);
-        if entry.slot != NONE {
+        let &SqEntry { op, length: bytes, inline, slot, .. } = self.sq.entry(seq);
+        if slot != NONE {
             return Check::Ready;
         }
         if pool.sends.available() <= SLOTS_RESERVED {
@@ -35,13 +35,13 @@ impl Vqp {
         }
         let Some(slot) = pool.sends.take() else { return Check::NoSlot };
         self.sq.entry_mut(seq).slot = slot;
-        let (kind, imm) = match entry.op {
+        let (kind, imm) = match op {
             SendOp::WriteWithImm(_, imm) => (Kind::WriteImm, Some(imm)),
             SendOp::SendWithImm(imm) => (Kind::Eager, Some(imm)),
             _ => (Kind::Eager, None),
         };
         // Inline bytes stand in no region that could be read, and always fit a buffer.
-        let long = kind == Kind::Eager && !entry.inline && entry.length > pool.eager_max;
+        let long = kind == Kind::Eager && !inline && bytes > pool.eager_max;
         let kind = if long { Kind::Rendezvous } else { kind };
         let body = pool.sends.offset(slot) + HEADER_BYTES as u64;
         let (mut written, mut length) = (Ok(()), HEADER_BYTES);
@@ -50,10 +50,9 @@ impl Vqp {
             let Ok(pieces) = shared else { return Check::Failed };
             written = pool.memory.write(body, &pieces);
             length += pieces.len();
-        } else if entry.inline && kind == Kind::Eager {
-            let bytes = self.sq.inline(seq);
-            written = pool.memory.write(body, bytes);
-            length += bytes.len();
+        } else if inline && kind == Kind::Eager {
+            written = pool.memory.write(body, self.sq.inline(seq));
+            length += bytes as usize;
         }
         let header = Header {
             kind,
@@ -62,11 +61,11 @@ impl Vqp {
             dst_port: if self.peer_vqp == 0 { self.peer_port } else { 0 },
             dst_vqp: self.peer_vqp,
             src_vqp: self.id,
-            length: entry.length,
+            length: bytes,
             cookie: self.cookie(seq),
             ..*blank
         };
-        let written = written.and(pool.memory.write(pool.sends.offset(slot), &header.encode()));
+        let written = written.and(pool.write_header(slot, &header));
         debug_assert_eq!(written, Ok(()), "a slot has room for all that may stand in it");
         self.sq.set_header(seq, pool.send_sge(slot, length as u32));
         Check::Ready

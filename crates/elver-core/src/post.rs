@@ -139,9 +139,9 @@ impl Vqp {
             return Err(PostError::Destination { qp_type: QpType::Rc });
         }
         let sig_all = if self.sig_all { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let entry =
-            SqEntry { wr_id: wr.wr_id, op: wr.op, flags: wr.flags | sig_all, ..SqEntry::BLANK };
+        let flags = wr.flags | sig_all;
         let Payload::Sges(&[sge]) = wr.payload else {
+            let entry = SqEntry { wr_id: wr.wr_id, op: wr.op, flags, ..SqEntry::BLANK };
             return self.accept_other(mrs, limits, wr.payload, writes, entry);
         };
         let mr = mrs.check(ClientId(self.client), &mut self.local, &sge, writes)?;
@@ -149,9 +149,17 @@ impl Vqp {
         if let Some(others) = users.next(mr) {
             mrs.add_users(others);
         }
-        let (length, sges) = (sge.length, [Sge::default(), sge]);
-        self.sq.push(SqEntry { length, mr, num_sge: 1, sges, ..entry });
-        Ok(length)
+        self.sq.push(SqEntry {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags,
+            length: sge.length,
+            mr,
+            num_sge: 1,
+            sges: [Sge::default(), sge],
+            ..SqEntry::BLANK
+        });
+        Ok(sge.length)
     }
 
     /// Checks and takes a WR that has another number of SGEs than one, or inline bytes.
