@@ -241,7 +241,7 @@ impl Default for PoolConfig {
         PoolConfig {
             dc_qps: 8,
             log_dc_streams: 6,
-            sq_depth: 512,
+            sq_depth: 1_024,
             max_sge: 4,
             max_inline: 220,
             max_vqps: 65_536,
