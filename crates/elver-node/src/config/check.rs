@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::{Config, ConfigError};
+use crate::registry::Secret;
 
 /// Slots of a ring.
 const SLOTS: RangeInclusive<u64> = 32..=65_536;
@@ -96,6 +97,15 @@ impl Config {
     /// The registries of the meta servers.
     pub fn meta_servers(&self) -> Result<Vec<SocketAddr>, ConfigError> {
         self.meta.servers.iter().map(|text| address("meta.servers", text)).collect()
+    }
+
+    /// The cluster's secret, read from its file, if it has one.
+    pub fn secret(&self) -> Result<Option<Secret>, ConfigError> {
+        let path = &self.registry.secret_file;
+        if path.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Secret::read(path)?))
     }
 
     /// Where metrics are served, if they are.

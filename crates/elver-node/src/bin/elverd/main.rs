@@ -4,6 +4,7 @@ mod activation;
 mod door;
 mod notify;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -77,7 +78,12 @@ fn main() -> ExitCode {
 fn read(path: Option<PathBuf>) -> anyhow::Result<(Config, Option<PathBuf>)> {
     let default = PathBuf::from(CONFIG_FILE);
     match path.or_else(|| default.exists().then_some(default)) {
-        Some(path) => Ok((Config::read(&path)?, Some(path))),
+        Some(path) => {
+            let config = Config::read(&path)?;
+            // What cannot be must be told by --check too.
+            config.secret()?;
+            Ok((config, Some(path)))
+        }
         None => Ok((Config::default(), None)),
     }
 }
@@ -97,6 +103,15 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let mut node = Node::open(config.clone(), Some(listener))?;
     let registry = node.registry_address();
     node.observe(observer.with_status(status, path.status()))?;
+
+    let reports = node.take_reports();
+    // Apart, since who reads them may take as long as they like. It ends with the node.
+    std::thread::Builder::new().name("elver-reports".into()).spawn(move || {
+        for report in reports.into_iter().flatten() {
+            // Whoever started the daemon may have closed it.
+            let _ = writeln!(std::io::stderr(), "elverd: {report}");
+        }
+    })?;
 
     let stop = Arc::new(AtomicBool::new(false));
     let stopper = node.stopper(stop.clone());
