@@ -5,9 +5,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use elver_portal::{Layout, Listener, NodeEnd, Socket, memfd};
+use elver_portal::memfd::Pages;
+use elver_portal::{Layout, Listener, NodeEnd, Socket};
 use rustix::event::epoll;
 use rustix::time::Timespec;
+
+use super::room;
 
 /// What an epoll event is of, if it is not a session.
 pub(super) const LISTENER: u64 = u64::MAX;
@@ -141,7 +144,7 @@ impl AsFd for Door {
 
 impl Spare {
     fn make(layout: Layout) -> io::Result<Spare> {
-        let file = memfd::create("elver-portal", layout.bytes() as u64, memfd::Pages::Small)?;
+        let file = room::memfd("elver-portal", layout.bytes() as u64, Pages::Small)?;
         let end = NodeEnd::map(&file, layout)?;
         Ok(Spare { file, end })
     }

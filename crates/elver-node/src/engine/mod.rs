@@ -15,6 +15,7 @@ mod membership;
 mod notice;
 mod quota;
 mod requests;
+mod room;
 mod session;
 mod sessions;
 mod translate;
