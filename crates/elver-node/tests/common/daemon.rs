@@ -115,6 +115,11 @@ impl Daemon {
         text
     }
 
+    /// Files that its process has open.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
     /// What it writes to its standard error, if that was asked for.
     pub fn stderr(&mut self) -> ChildStderr {
         self.child.stderr.take().unwrap()
