@@ -305,3 +305,46 @@ fn what_is_passed_wrongly_is_told() {
     let daemon = Daemon::run(behind("export LISTEN_PID=1 LISTEN_FDS=1", &config));
     assert_eq!(daemon.socket, directory.0.join("a.sock"));
 }
+
+/// Each option at the ends of what it may be: what the check takes, a node can be made with.
+#[test]
+fn what_is_checked_can_be_started() {
+    let directory = Directory::new();
+    for (number, (options, wrong)) in [
+        ("pool.dc_qps = 1\nqos.high_dc_qps = 0", "pool.dc_qps = 0"),
+        ("pool.dc_qps = 1024\npool.sq_depth = 512", "pool.dc_qps = 1025"),
+        ("pool.sq_depth = 32", "pool.sq_depth = 31"),
+        ("pool.sq_depth = 16384", "pool.sq_depth = 16385"),
+        ("pool.max_peers = 2", "pool.max_peers = 1"),
+        ("pool.max_peers = 1048576", "pool.max_peers = 1048577"),
+        ("pool.max_vqps = 1\npool.max_vqp_wr = 1", "pool.max_vqps = 0"),
+        ("pool.max_vqps = 1048576", "pool.max_vqps = 1048577"),
+        ("memory.max_mrs = 1\nmemory.max_cached_mrs = 0", "memory.max_mrs = 0"),
+        ("messages.recv_buffers = 1\nmessages.backlog = 0", "messages.recv_buffers = 0"),
+        ("transfer.rc_qps_max = 1000", "transfer.rc_qps_max = 100000"),
+        ("transfer.leased_wrs_max = 1000000", "transfer.leased_wrs_max = 4294967295"),
+        ("storm.lookups_max = 65536\nstorm.handshakes_max = 65536", "storm.lookups_max = 0"),
+        ("socket.command_slots = 32\nsocket.spare_sessions = 0", "socket.command_slots = 16"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let socket = directory.0.join(format!("{number}.sock"));
+        let plain = format!(
+            "node.address = \"{}\"\nsocket.path = \"{}\"\nmetrics.listen = \"\"\n",
+            free_address(),
+            socket.display()
+        );
+        let refused = directory.file("wrong.toml", &format!("{plain}{wrong}\n"));
+        let checked = elverd().args(["--check", "--config"]).arg(refused).output().unwrap();
+        assert_eq!(checked.status.code(), Some(2), "{wrong}: {checked:?}");
+        let config = directory.file("right.toml", &format!("{plain}{options}\n"));
+        let checked = elverd().args(["--check", "--config"]).arg(&config).output().unwrap();
+        assert!(checked.status.success(), "{options}: {checked:?}");
+        let mut command = elverd();
+        command.arg("--config").arg(config);
+        let mut daemon = Daemon::run(command);
+        Client::connect(&daemon.socket).unwrap();
+        assert_eq!(daemon.signal(rustix::process::Signal::TERM).code(), Some(0), "{options}");
+    }
+}
