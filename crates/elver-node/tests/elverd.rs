@@ -12,6 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::daemon::{Daemon, Directory, clean, elverd, toml};
+use common::process::copy;
 use common::{Client, PATIENCE, engine_counter, free_address, gid, wait_for};
 use elver_portal::{RefusalCode, Via};
 use elver_verbs::{Memory, RemoteAddr, WcStatus};
@@ -300,7 +301,7 @@ fn a_users_quota_holds_for_all_its_processes() {
     let uid = Some(65_534).filter(|_| rustix::process::geteuid().is_root());
     // Where the tests were built nobody may have no business.
     let program = directory.0.join("client");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy(&std::env::current_exe().unwrap(), &program);
     let mut children = Vec::new();
     let mut spawn = || {
         let mut command = Command::new(&program);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::daemon::{Daemon, Directory, clean, elverd, toml};
-use common::process::{is_root, nobody};
+use common::process::{copy, is_root, nobody};
 use common::{Client, Region, engine_counter, free_address, gid, wait_for};
 use elver_portal::{Layout, Message, RefusalCode, Socket};
 use elver_verbs::{RemoteAddr, WcStatus};
@@ -74,7 +74,7 @@ fn it_says_which_limit_is_too_low() {
     // Of root's own threads none is refused.
     if let Some(uid) = nobody() {
         let program = directory.0.join("elverd");
-        std::fs::copy(env!("CARGO_BIN_EXE_elverd"), &program).unwrap();
+        copy(Path::new(env!("CARGO_BIN_EXE_elverd")), &program);
         let place = directory.0.join("nobody");
         std::fs::create_dir(&place).unwrap();
         std::os::unix::fs::chown(&place, Some(uid), None).unwrap();
@@ -148,7 +148,7 @@ fn it_says_that_it_may_not_write_there() {
     };
     let directory = Directory::new();
     let program = directory.0.join("elverd");
-    std::fs::copy(env!("CARGO_BIN_EXE_elverd"), &program).unwrap();
+    copy(Path::new(env!("CARGO_BIN_EXE_elverd")), &program);
     let place = directory.0.join("roots");
     std::fs::create_dir(&place).unwrap();
     std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o755)).unwrap();

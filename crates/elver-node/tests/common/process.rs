@@ -21,6 +21,12 @@ pub fn nobody() -> Option<u32> {
     is_root().then_some(65_534)
 }
 
+/// Copies a program. Not in this process: one that another thread starts meanwhile would hold the
+/// file open for writing, and then it cannot be run.
+pub fn copy(program: &Path, to: &Path) {
+    assert!(Command::new("cp").arg(program).arg(to).status().unwrap().success());
+}
+
 /// What a client's process was told: its daemon's socket, and what else it knows. None in a test
 /// that nobody started as a client.
 pub fn role() -> Option<(std::path::PathBuf, String)> {
@@ -41,7 +47,7 @@ impl Process {
         // Where the tests were built nobody may have no business.
         let program = directory.0.join("client");
         if !program.exists() {
-            std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+            copy(&std::env::current_exe().unwrap(), &program);
         }
         let mut command = Command::new(program);
         command
