@@ -1,6 +1,6 @@
 use std::ptr::NonNull;
 
-use elver_portal::{Command, memfd::HUGE_PAGE};
+use elver_portal::{Command, RefusalCode, memfd::HUGE_PAGE};
 use elver_soft::{Reservation, SoftMemory};
 use elver_verbs::{AccessFlags, Memory, RemoteAddr, Sge};
 
@@ -103,9 +103,15 @@ impl Mr {
         };
         let addr = start.as_ptr() as u64;
         let command = Command::RegisterMr { addr, len, access };
-        let Outcome::Mr { lkey, rkey, .. } = session.inner.borrow_mut().call(&command)? else {
-            return Err(UNEXPECTED);
+        let mut inner = session.inner.borrow_mut();
+        let outcome = match inner.call(&command) {
+            Err(Error::Refused { code: RefusalCode::Permission, .. }) if inner.link.let_in() => {
+                inner.call(&command)?
+            }
+            outcome => outcome?,
         };
+        drop(inner);
+        let Outcome::Mr { lkey, rkey, .. } = outcome else { return Err(UNEXPECTED) };
         // SAFETY: the caller keeps it mapped until the region is deregistered.
         let memory = unsafe { SoftMemory::from_raw_parts(start, bytes) };
         let session = session.clone();

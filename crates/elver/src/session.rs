@@ -117,6 +117,10 @@ impl Session {
     /// cost about half a microsecond each: prefer [`Session::alloc`] where you can choose. Remote
     /// atomics are not possible on such memory.
     ///
+    /// Where the system lets processes of one user not look into each other (Yama,
+    /// `/proc/sys/kernel/yama/ptrace_scope` is 1), this makes an exception of a node of this
+    /// process's user: `prctl(PR_SET_PTRACER)`, of which a process has one.
+    ///
     /// # Safety
     /// `start .. start + len` must stay mapped, and nothing may hold a reference to it while the
     /// node or a peer may write it, until [`Mr::deregister`] has returned.

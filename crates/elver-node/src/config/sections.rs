@@ -183,6 +183,14 @@ pub struct MetaConfig {
     pub verify_source: bool,
 }
 
+/// Who may be in the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RegistryConfig {
+    /// The file with the cluster's secret; empty for none.
+    pub secret_file: PathBuf,
+}
+
 /// Metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

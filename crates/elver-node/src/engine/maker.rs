@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-use elver_portal::memfd::{self, HUGE_PAGE, Pages};
+use elver_portal::memfd::{HUGE_PAGE, Pages};
 use elver_soft::SoftMemory;
 use elver_verbs::AccessFlags;
 
 use super::notice::{Notice, Outlet};
+use super::room;
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
@@ -121,25 +122,12 @@ impl Piece {
 
     fn of(len: u64, page: u64, pages: Pages) -> io::Result<Piece> {
         let bytes = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
-        if bytes > AT_ONCE_BYTES && available().is_some_and(|available| bytes > available) {
-            // The kernel would take page by page until it has to kill somebody.
-            let what = format!("{bytes} bytes are more than this machine has available");
-            return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
-        }
-        let file = memfd::create("elver-mr", bytes, pages)?;
+        let file = room::memfd("elver-mr", bytes, pages)?;
         // All of the file is mapped, so that all of it can be discarded.
         let all = SoftMemory::map_file(file.as_fd(), bytes).map_err(io::Error::other)?;
         let memory = all.part(0, len.max(1)).map_err(io::Error::other)?;
         Ok(Piece { file, memory, bytes })
     }
-}
-
-/// Bytes of memory that the machine has available, as far as it tells.
-fn available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
 }
 
 fn work(jobs: &Receiver<Job>, outlet: &Outlet) {
@@ -161,9 +149,7 @@ mod tests {
 
     #[test]
     fn more_memory_than_there_is_is_refused() {
-        let available = available().unwrap();
-        assert!(available > 0);
-        for len in [available + (64 << 30), u64::MAX - 1, u64::MAX] {
+        for len in [room::room().unwrap() + (64 << 30), u64::MAX - 1, u64::MAX] {
             assert!(Piece::of(len, PAGE, Pages::Small).is_err());
         }
         let piece = Piece::of(5_000, PAGE, Pages::Small).unwrap();

@@ -15,13 +15,14 @@ mod membership;
 mod notice;
 mod quota;
 mod requests;
+mod room;
 mod session;
 mod sessions;
 mod translate;
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use elver_core::{Completion, Core, Event, VqpId};
@@ -41,6 +42,7 @@ use self::sessions::{End, Sessions};
 use crate::NodeError;
 use crate::clock::now;
 use crate::config::Config;
+use crate::slow::RegistryView;
 use crate::status::Status;
 
 /// Looks of a thread at the sessions' rings for one at the device, while nothing happens: a look at
@@ -105,6 +107,8 @@ pub(crate) struct Engine {
     maker: Maker,
     /// Copies for users who could keep the engine waiting.
     copier: Arc<Copier>,
+    /// What the registry beside this meta server has seen.
+    registry: Option<RegistryView>,
 }
 
 impl Engine {
@@ -145,7 +149,13 @@ impl Engine {
             inlet,
             maker,
             copier: Arc::default(),
+            registry: None,
         })
+    }
+
+    /// The status shows what a registry has seen.
+    pub(crate) fn show_registry(&mut self, registry: Option<RegistryView>) {
+        self.registry = registry;
     }
 
     pub(crate) fn core(&mut self) -> &mut Core<SoftDevice> {
@@ -462,6 +472,13 @@ impl Engine {
         status.meta_servers =
             self.membership.servers.iter().map(|server| server.gid.to_ip()).collect();
         status.registered = self.membership.registered as u32;
+        status.refusals = self.membership.refused_by.clone();
+        status.engine.insert("registrations_refused".to_string(), self.membership.refusals);
+        if let Some(registry) = &self.registry {
+            // Who panicked while it wrote has left it whole.
+            let seen = *registry.lock().unwrap_or_else(PoisonError::into_inner);
+            status.registry = seen.iter().map(by_name).collect();
+        }
         status.sessions = self.sessions.describe();
         status.users = self.sessions.users();
         status
