@@ -14,6 +14,7 @@ mod peers;
 mod perf;
 mod perftest;
 mod pingpong;
+mod progress;
 mod sim;
 mod status;
 mod worker;

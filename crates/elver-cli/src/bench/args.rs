@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum, value_parser};
 use crate::cli::Placement;
 
 /// Rows of `bench connect`, in the table's order.
-const CONNECT_ROWS: [&str; 9] = [
+pub(crate) const CONNECT_ROWS: [&str; 9] = [
     "tcp",
     "verbs",
     "lite",
@@ -28,7 +28,9 @@ Examples:
   elver bench connect --placement host
       processes of one daemon, through its portal
   sudo elver bench connect --clients 1,16,64,240 --rounds 3
-      the same with many connects under way at once (KRCORE, figure 8a)";
+      the same with many connects under way at once (KRCORE, figure 8a)
+  elver bench connect --placement host --clients 240 --rounds 3
+      240 processes of one daemon, each of which connects again and again";
 
 const DATA_EXAMPLES: &str = "\
 Examples:
@@ -37,7 +39,7 @@ Examples:
   sudo elver bench data --ops read --sizes 8,64,1024,65536,1048576 --modes sync
       the slowdown by message size (KRCORE, figure 13)
   elver bench data --placement host
-      a client process, the daemon, and memory of another process";
+      a client process, the daemon, and memory of another process, or one that takes messages";
 
 const MESH_EXAMPLES: &str = "\
 Examples:
@@ -127,7 +129,9 @@ pub(crate) struct ConnectArgs {
     /// Where the two ends are; by default netns for root, else loopback.
     #[arg(long, value_enum)]
     pub(crate) placement: Option<Stage>,
-    /// Connects under way at once; several numbers give several rows.
+    /// Connects under way at once; several numbers give several rows. On a host each is a process
+    /// of its own; between nodes they are VQPs of one client. Rows of first connects are always of
+    /// processes.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = value_parser!(u32).range(1..=1024))]
     pub(crate) clients: Vec<u32>,
     /// Only these rows.

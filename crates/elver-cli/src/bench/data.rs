@@ -17,9 +17,11 @@ use crate::bench::machine::line_round_trip_ns;
 use crate::bench::rows::{Figure, Row, Target};
 use crate::bench::sample::Sample;
 use crate::bench::vqp_load::{self, VqpLoad};
+use crate::bench::window::Window;
 use crate::cli::{DeviceArgs, IdleMode, Mode, Op, Transport};
 use crate::exit::Failure;
 use crate::perf::{self, Load};
+use crate::progress::Progress;
 use crate::worker::OFFERED;
 
 /// A row of the table.
@@ -97,16 +99,21 @@ pub(crate) fn run(args: &DataArgs) -> Result<(), Failure> {
     let stage = Stage::chosen(args.placement);
     let before = line_round_trip_ns();
     let mut table = Table::default();
-    for _ in 0..args.round.rounds {
-        round(stage, args, &mut table)?;
+    let progress = Progress::new();
+    let rounds = args.round.rounds;
+    for number in 1..=rounds {
+        let doing = |what: &str| progress.doing(&format!("round {number} of {rounds}: {what}"));
+        round(stage, args, &mut table, doing)?;
     }
+    drop(progress);
     let after = line_round_trip_ns();
     // On one host plain QPs are of two devices, and stand there for what a daemon saves.
     let mut claims = if stage == Stage::Host { Vec::new() } else { claims(&table) };
-    let on_host = Key { name: "vqp-dc", op: DataOp::Read, mode: Mode::Sync, size: 8 };
-    if let Some(figures) = table.find(on_host).filter(|_| stage == Stage::Host) {
+    for name in ["vqp-rc", "vqp-dc"].into_iter().filter(|_| stage == Stage::Host) {
+        let on_host = Key { name, op: DataOp::Read, mode: Mode::Sync, size: 8 };
+        let Some(figures) = table.find(on_host) else { continue };
         claims.push(Row {
-            name: "8 B READ between processes".into(),
+            name: format!("{name}: 8 B READ between processes"),
             unit: "µs",
             ours: figures.p50_us.clone(),
             baseline: None,
@@ -160,7 +167,12 @@ pub(crate) fn run(args: &DataArgs) -> Result<(), Failure> {
 }
 
 /// Every row once, a plain QP and a VQP of a transport in turn.
-fn round(stage: Stage, args: &DataArgs, table: &mut Table) -> Result<(), Failure> {
+fn round(
+    stage: Stage,
+    args: &DataArgs,
+    table: &mut Table,
+    doing: impl Fn(&str),
+) -> Result<(), Failure> {
     for &op in &args.ops {
         for &mode in &args.modes {
             for &size in &args.sizes {
@@ -169,12 +181,11 @@ fn round(stage: Stage, args: &DataArgs, table: &mut Table) -> Result<(), Failure
                     let key = |name| Key { name, op, mode, size };
                     let duration = args.round.duration;
                     if args.wants(raw) {
+                        doing(&format!("{raw}, {op:?} of {size} B, {mode:?}").to_lowercase());
                         table.push(key(raw), &measure_raw(stage, backing, key(raw), duration)?);
                     }
-                    // A node has no RC QP to itself, and nobody there takes a flood of messages.
-                    let there =
-                        stage != Stage::Host || backing == Backing::Dc && op != DataOp::Send;
-                    if there && args.wants(vqp) {
+                    if args.wants(vqp) {
+                        doing(&format!("{vqp}, {op:?} of {size} B, {mode:?}").to_lowercase());
                         table.push(key(vqp), &measure_vqp(stage, backing, key(vqp), duration)?);
                     }
                 }
@@ -216,30 +227,40 @@ fn measure_raw(stage: Stage, backing: Backing, key: Key, seconds: f64) -> Result
     Ok(Sample::from(perf::measure_pair(&load, stage.pair(), &device, None)?))
 }
 
-/// Through a daemon, memory of another process of the host; the node reaches itself over DC.
-fn measure_host(key: Key, seconds: f64) -> Result<Sample, Failure> {
-    let (depth, batch) = depth_and_batch(key.mode, key.size);
-    let duration = Duration::from_secs_f64(seconds);
+/// Through a daemon to another process of the host. The node reaches itself over DC, or over an RC
+/// QP of the pool, which both of its ends are on.
+fn measure_host(backing: Backing, key: Key, window: Window) -> Result<Sample, Failure> {
     let host = Host::start(true)?;
-    Ok(host.client.run(|session, known| {
-        let (vqp, near, via) = host::ready(session, &known.to, key.size, depth)?;
-        let via = host::core_via(via);
-        ensure!(Backing::Dc.backs(via), "{} is backed by {via:?}", key.name);
+    let (_sink, to) = match key.op {
+        DataOp::Read | DataOp::Write => (None, host.client.to),
+        DataOp::Send => {
+            let (sink, known) = host.sink()?;
+            (Some(sink), known)
+        }
+    };
+    let policy = match backing {
+        Backing::Rc => elver::Policy::Lite,
+        Backing::Dc => elver::Policy::Shared,
+    };
+    Ok(host.client.run(|session, _| {
+        let (vqp, near, via) = host::ready(session, &to, key.size, window.depth, policy)?;
+        ensure!(backing.backs(via), "{} is backed by {via:?}", key.name);
         let op = match key.op {
-            DataOp::Read => SendOp::Read(known.to.remote(0)),
-            _ => SendOp::Write(known.to.remote(OFFERED / 2)),
+            DataOp::Read => SendOp::Read(to.remote(0)),
+            DataOp::Write => SendOp::Write(to.remote(OFFERED / 2)),
+            DataOp::Send => SendOp::Send,
         };
-        host::post_and_poll(&vqp, &near, op, key.size, (depth, batch), duration)
+        host::post_and_poll(&vqp, &near, op, key.size, window)
     })?)
 }
 
 fn measure_vqp(stage: Stage, backing: Backing, key: Key, seconds: f64) -> Result<Sample, Failure> {
-    if stage == Stage::Host {
-        return measure_host(key, seconds);
-    }
     let (depth, batch) = depth_and_batch(key.mode, key.size);
-    let duration = Duration::from_secs_f64(seconds);
-    let load = VqpLoad { op: key.op, size: key.size, depth, batch, duration };
+    let window = Window { depth, batch, duration: Duration::from_secs_f64(seconds) };
+    if stage == Stage::Host {
+        return measure_host(backing, key, window);
+    }
+    let load = VqpLoad { op: key.op, size: key.size, window };
     let check = |via| {
         ensure!(backing.backs(via), "{} is backed by {via:?}", key.name);
         Ok(())

@@ -22,6 +22,7 @@ use crate::bench::machine::line_round_trip_ns;
 use crate::bench::node;
 use crate::bench::sample::{Clock, Sample};
 use crate::bench::vqp_load::{self, VqpLoad};
+use crate::bench::window::Window;
 use crate::cli::{DeviceArgs, IdleMode, Mode, Op, Transport};
 use crate::exit::Failure;
 use crate::pair::pin;
@@ -136,7 +137,8 @@ fn vqp_dc(stage: Stage, seconds: f64) -> Result<Sample, Failure> {
 
 fn vqp(stage: Stage, seconds: f64, config: &Config, rc: bool) -> Result<Sample, Failure> {
     let duration = Duration::from_secs_f64(seconds);
-    let load = VqpLoad { op: DataOp::Read, size: BYTES, depth: 1, batch: 1, duration };
+    let window = Window { depth: 1, batch: 1, duration };
+    let load = VqpLoad { op: DataOp::Read, size: BYTES, window };
     vqp_load::measure(stage.pair(), config, &load, rc, |via| {
         ensure!((via == Via::Rc) == rc, "the VQP is backed by {via:?}");
         Ok(())

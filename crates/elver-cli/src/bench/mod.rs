@@ -5,6 +5,7 @@ pub(crate) mod args;
 mod baseline;
 mod connect;
 mod contract;
+mod crowd;
 mod data;
 mod factors;
 pub(crate) mod figure_args;
@@ -23,6 +24,8 @@ mod storm;
 pub(crate) mod tcp;
 mod virtual_nodes;
 mod vqp_load;
+pub(crate) mod ways;
+mod window;
 mod zero_copy;
 
 use crate::cli::Bench;

@@ -1,6 +1,5 @@
 //! The parts of the demonstration. Each checks what it claims.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -14,7 +13,7 @@ use crate::demo::{A, B, millis};
 use crate::pair::pin;
 use crate::status;
 use crate::worker::client::{ConnectTime, Held, Moved, Steady, Switched};
-use crate::worker::{Known, Place, STEP, Task, Worker};
+use crate::worker::{Known, Place, STEP, Seat, Task, Worker};
 
 type Step = fn(&Cluster, &mut Say) -> Result<Value>;
 
@@ -59,23 +58,16 @@ fn connect(cluster: &Cluster, say: &mut Say) -> Result<Value> {
 fn tcp_us(cluster: &Cluster) -> Result<f64> {
     let at = (cluster.address(B), tcp::PORT).into();
     let listener = cluster.on(B, move || tcp::listen(at))??;
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let serving = scope.spawn(|| {
-            pin(1);
-            tcp::serve_until(&listener, &stop)
-        });
-        // On a thread of its own, since it is pinned, which the host's must not be.
-        let asking = move || {
-            pin(0);
-            tcp::ask(at, 1, TCP)
-        };
-        let sample = cluster.on(A, move || std::thread::spawn(asking).join());
-        stop.store(true, Ordering::Relaxed);
-        serving.join().map_err(|_| anyhow!("the server's thread panicked"))??;
-        let sample = sample?.map_err(|_| anyhow!("the client's thread panicked"))??;
-        Ok((sample.us(50.0) * 1e3).round() / 1e3)
-    })
+    // On a thread of its own, since it is pinned, which the host's must not be.
+    let asking = move || {
+        pin(0);
+        tcp::ask(at, 1, TCP)
+    };
+    let sample = tcp::while_serving(&listener, || {
+        let asked = cluster.on(A, move || std::thread::spawn(asking).join())?;
+        asked.map_err(|_| anyhow!("the client's thread panicked"))?
+    })?;
+    Ok((sample.us(50.0) * 1e3).round() / 1e3)
 }
 
 /// Bytes in all ways, between processes that never met.
@@ -207,7 +199,7 @@ fn switch(cluster: &Cluster, say: &mut Say) -> Result<Value> {
 }
 
 fn place(cluster: &Cluster, node: usize) -> Place {
-    Place { socket: cluster.socket(node), core: None }
+    Place { socket: cluster.socket(node), seat: Seat::Anywhere }
 }
 
 /// A process on a node that offers memory and answers messages.
