@@ -17,6 +17,7 @@ mod pingpong;
 mod progress;
 mod sim;
 mod status;
+mod table;
 mod worker;
 
 use std::process::ExitCode;

@@ -13,8 +13,8 @@ use serde_json::json;
 use crate::bench::args::{CONNECT_ROWS, ConnectArgs, Stage};
 use crate::bench::contract::{self, Figures};
 use crate::bench::crowd::Crowd;
+use crate::bench::frame::Frame;
 use crate::bench::host::{self, Host};
-use crate::bench::machine::line_round_trip_ns;
 use crate::bench::node::{self, Far, Node};
 use crate::bench::rows::{Figure, Row, Target};
 use crate::bench::sample::{Clock, Sample};
@@ -22,7 +22,7 @@ use crate::bench::tcp;
 use crate::bench::ways::{To, Way};
 use crate::bench::window::Window;
 use crate::exit::Failure;
-use crate::progress::Progress;
+use crate::table;
 use crate::worker::member;
 
 /// Any port: no message is sent.
@@ -59,57 +59,34 @@ impl Table {
 
 /// Measures and prints.
 pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
-    let stage = Stage::chosen(args.placement);
-    let before = line_round_trip_ns();
     let mut table = Table { rows: Vec::new(), read: Figure::default() };
-    let progress = Progress::new();
-    let rounds = args.round.rounds;
-    for number in 1..=rounds {
-        let doing = |what: &str| progress.doing(&format!("round {number} of {rounds}: {what}"));
-        round(stage, args, &mut table, doing)?;
-    }
-    drop(progress);
-    let after = line_round_trip_ns();
-    let claims = claims(&table, stage);
-    if args.round.json {
-        let rows = table.rows.iter().map(|(name, clients, figures)| {
-            json!({
-                "name": name,
-                "p50_us": contract::us(figures.p50_us.median()),
-                "p99_us": contract::us(figures.p99_us.median()),
-                "per_s": figures.per_s.median().round(),
-                "clients": clients,
-            })
-        });
-        println!(
-            "{}",
-            json!({
-                "bench": "connect",
-                "placement": stage.name(),
-                "read_8b_us": {"p50": contract::us(table.read.median())},
-                "rows": rows.collect::<Vec<_>>(),
-                "rounds": args.round.rounds,
-                "line_round_trip_ns": contract::machine_as_json(before, after),
-                "claims": contract::claims_as_json(&claims),
-            })
-        );
-        return Ok(());
-    }
-    contract::print_machine(args.round.rounds, stage, before, after);
-    println!("{:<24} {:>30} µs", "8 B READ, meta server", table.read.text());
-    println!(
-        "\n{:<24} {:>8} {:>30} {:>12} {:>12}",
-        "connect", "clients", "p50 µs [min … max]", "p99 µs", "a second"
+    let ended = Frame::begin("connect", &args.run)
+        .run(|stage, doing| round(stage, args, &mut table, doing))?;
+    ended.tell(
+        Some(&claims(&table, ended.stage())),
+        || {
+            let rows = table.rows.iter().map(|(name, clients, figures)| {
+                json!({
+                    "name": name,
+                    "p50_us": contract::us(figures.p50_us.median()),
+                    "p99_us": contract::us(figures.p99_us.median()),
+                    "per_s": figures.per_s.median().round(),
+                    "clients": clients,
+                })
+            });
+            let read = contract::us(table.read.median());
+            json!({"read_8b_us": {"p50": read}, "rows": rows.collect::<Vec<_>>()})
+        },
+        || {
+            println!("8 B READ from the meta server's host: {} µs", table.read.text());
+            let rows = table.rows.iter().map(|(name, clients, figures)| {
+                let [p50, p99, per_s] = figures.texts();
+                [name.to_string(), clients.to_string(), p50, p99, per_s]
+            });
+            let heads = ["connect", "clients", "p50 µs [min … max]", "p99 µs", "connects/s"];
+            table::print(heads, &rows.collect::<Vec<_>>(), 1);
+        },
     );
-    for (name, clients, figures) in &table.rows {
-        println!(
-            "{name:<24} {clients:>8} {:>30} {:>12.3} {:>12.0}",
-            figures.p50_us.text(),
-            figures.p99_us.median(),
-            figures.per_s.median()
-        );
-    }
-    contract::print_claims(&claims);
     Ok(())
 }
 
@@ -118,9 +95,9 @@ fn round(
     stage: Stage,
     args: &ConnectArgs,
     table: &mut Table,
-    doing: impl Fn(&str),
+    doing: &dyn Fn(&str),
 ) -> Result<(), Failure> {
-    let seconds = args.round.duration;
+    let seconds = args.time.duration;
     let duration = Duration::from_secs_f64(seconds);
     doing("8 B READ");
     table.read.push(read(stage, duration)?.us(50.0));

@@ -9,6 +9,7 @@ mod crowd;
 mod data;
 mod factors;
 pub(crate) mod figure_args;
+mod frame;
 mod host;
 mod machine;
 mod meet;
