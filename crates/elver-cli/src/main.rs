@@ -8,6 +8,7 @@ mod demo;
 mod devinfo;
 mod exit;
 mod link;
+mod man;
 mod netns;
 mod pair;
 mod peers;
@@ -24,12 +25,18 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, WORKER, Worker};
 use crate::exit::Failure;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli.command) {
+    // No command of the user's, so that neither help nor completions know it.
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    let done = if arguments.peek().is_some_and(|name| name == WORKER) {
+        worker::run(&Worker::parse_from(arguments).args)
+    } else {
+        run(Cli::parse().command)
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
@@ -46,14 +53,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Status(args) => status::run(&args),
-        Command::Worker(args) => worker::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "elver", &mut std::io::stdout());
             Ok(())
         }
-        Command::Man => {
-            clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout())?;
-            Ok(())
-        }
+        Command::Man(args) => man::run(&args),
     }
 }

@@ -27,6 +27,7 @@ pub(crate) const OFFERED: u64 = 2 << 20;
 /// Seed of the bytes in the first half.
 pub(crate) const SEED: u64 = 1;
 
+/// What a worker is started with.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
     /// The task, in JSON.

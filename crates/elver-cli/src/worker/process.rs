@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::cli::WORKER;
 use crate::cluster::{Cluster, die_with_parent};
 use crate::worker::{Failed, Task};
 
@@ -27,7 +28,7 @@ impl Worker {
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut command = Command::new(program);
         command
-            .arg("worker")
+            .arg(WORKER)
             .arg(serde_json::to_string(task)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
