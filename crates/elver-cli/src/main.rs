@@ -10,6 +10,7 @@ mod exit;
 mod link;
 mod man;
 mod netns;
+mod out;
 mod pair;
 mod peers;
 mod perf;
@@ -54,7 +55,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "elver", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "elver", &mut script);
+            out::write(&script);
             Ok(())
         }
         Command::Man(args) => man::run(&args),

@@ -6,6 +6,7 @@ use clap_mangen::Man;
 
 use crate::cli::{Cli, ManArgs};
 use crate::exit::Failure;
+use crate::out;
 
 /// Prints a page, or writes all of them.
 pub(crate) fn run(args: &ManArgs) -> Result<(), Failure> {
@@ -29,5 +30,8 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Failure> {
             Failure::unusable(format!("there is no command `{name}`; {hint}"))
         })?;
     }
-    Ok(Man::new(command.clone()).render(&mut std::io::stdout())?)
+    let mut page = Vec::new();
+    Man::new(command.clone()).render(&mut page)?;
+    out::write(&page);
+    Ok(())
 }

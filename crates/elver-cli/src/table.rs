@@ -1,5 +1,7 @@
 //! Tables whose columns are as wide as what stands in them.
 
+use crate::out::say;
+
 /// Spaces between two columns.
 const GAP: &str = "  ";
 
@@ -7,7 +9,7 @@ const GAP: &str = "  ";
 /// which are numbers, at their right. Nothing if there are no rows.
 pub(crate) fn print<const N: usize>(heads: [&str; N], rows: &[[String; N]], left: usize) {
     if !rows.is_empty() {
-        println!("\n{}", text(heads, rows, left));
+        say!("\n{}", text(heads, rows, left));
     }
 }
 

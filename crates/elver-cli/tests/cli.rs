@@ -368,6 +368,18 @@ fn help_completions_and_the_manual_are_there() {
     );
 }
 
+/// As with `elver … | head`.
+#[test]
+fn a_reader_may_have_enough() {
+    for arguments in [&["completions", "bash"][..], &["man"], &["devinfo", "-v"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = elver().args(arguments).stdout(writer).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && error.is_empty(), "{arguments:?}: {error}");
+    }
+}
+
 /// A page refers to others only if they are written with it.
 #[test]
 fn every_page_of_the_manual_is_written() {

@@ -22,6 +22,7 @@ use crate::bench::tcp;
 use crate::bench::ways::{To, Way};
 use crate::bench::window::Window;
 use crate::exit::Failure;
+use crate::out::say;
 use crate::table;
 use crate::worker::member;
 
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
             json!({"read_8b_us": {"p50": read}, "rows": rows.collect::<Vec<_>>()})
         },
         || {
-            println!("8 B READ from the meta server's host: {} µs", table.read.text());
+            say!("8 B READ from the meta server's host: {} µs", table.read.text());
             let rows = table.rows.iter().map(|(name, clients, figures)| {
                 let [p50, p99, per_s] = figures.texts();
                 [name.to_string(), clients.to_string(), p50, p99, per_s]

@@ -8,6 +8,7 @@ use crate::bench::contract;
 use crate::bench::machine::{line_round_trip_ns, siblings};
 use crate::bench::rows::{self, Row};
 use crate::exit::Failure;
+use crate::out::say;
 use crate::progress::Progress;
 
 /// A benchmark that runs.
@@ -90,10 +91,10 @@ impl Ended {
             if let Some(claims) = claims {
                 object["claims"] = contract::claims_as_json(claims);
             }
-            println!("{object}");
+            say!("{object}");
             return;
         }
-        println!(
+        say!(
             "rounds: {rounds}; placement: {}; a cache line's round trip {before_ns:.0} ns before, {:.0} \
              ns after{}",
             stage.name(),

@@ -20,6 +20,7 @@ use crate::bench::figure_args::MemoryArgs;
 use crate::bench::node;
 use crate::bench::rows::{Figure, Row, Target};
 use crate::exit::Failure;
+use crate::out::say;
 use crate::progress::Progress;
 use crate::table::{self, number};
 
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &MemoryArgs) -> Result<(), Failure> {
     };
     let result = median(&rounds)?;
     if args.json {
-        println!("{result}");
+        say!("{result}");
     } else {
         print_table(&result);
     }
@@ -310,7 +311,7 @@ fn merge(into: &mut Value, from: &[&Value]) {
 fn print_table(result: &Value) {
     let of = |row: &Value, key: &str| row[key].as_f64().unwrap_or(f64::NAN);
     let rows = |key: &str| result[key].as_array().cloned().unwrap_or_default();
-    println!("rounds: {}, each a process of its own", result["rounds"]);
+    say!("rounds: {}, each a process of its own", result["rounds"]);
     let peers = rows("peers").into_iter().map(|row| {
         let bytes = ["counted_bytes", "rss_bytes", "lite_bytes"];
         let [counted, rss, lite] = bytes.map(|key| number(of(&row, key) / 1e6));
@@ -327,7 +328,7 @@ fn print_table(result: &Value) {
     let heads = ["", "VQPs", "counted B each", "RssAnon B each"];
     table::print(heads, &vqps.collect::<Vec<_>>(), 1);
     let rc = &result["rc_qps"];
-    println!(
+    say!(
         "\nan RC QP of our device with LITE's queues, not used: {:.0} B RssAnon; LITE's: {:.0} B",
         of(rc, "rss_bytes_each"),
         of(rc, "lite_bytes_each")

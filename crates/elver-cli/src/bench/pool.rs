@@ -13,6 +13,7 @@ use crate::bench::node;
 use crate::bench::rows::Figure;
 use crate::bench::virtual_nodes::{Target, VirtualNodes};
 use crate::exit::Failure;
+use crate::out::say;
 use crate::progress::Progress;
 use crate::table::{self, number};
 
@@ -143,7 +144,7 @@ fn print_json(args: &PoolArgs, batches: &Batches, tails: &Tails) {
         row["p999_spread_us"] = json!(tail.last().map(Figure::spread));
         row
     });
-    println!(
+    say!(
         "{}",
         json!({
             "bench": "pool",
@@ -160,7 +161,7 @@ fn print_json(args: &PoolArgs, batches: &Batches, tails: &Tails) {
 }
 
 fn print_table(args: &PoolArgs, batches: &Batches, tails: &Tails) {
-    println!(
+    say!(
         "rounds: {}, in virtual time: the network takes KRCORE's, and code takes none",
         args.rounds
     );

@@ -11,6 +11,7 @@ use crate::bench::machine::{line_round_trip_ns, siblings};
 use crate::bench::rows::{self, Figure, Row, Target};
 use crate::cli::{BenchRnicArgs, DeviceArgs, IdleMode, Mode, Op, Placement, Transport};
 use crate::exit::Failure;
+use crate::out::say;
 use crate::pair::pin;
 use crate::perf::{self, Load, connect_by_hand};
 use crate::progress::Progress;
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &BenchRnicArgs) -> Result<(), Failure> {
     let after = line_round_trip_ns();
     let siblings = siblings(before, after);
     if args.json {
-        println!(
+        say!(
             "{}",
             json!({
                 "bench": "rnic",
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &BenchRnicArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let between = format!("{placement:?}").to_lowercase();
-    println!(
+    say!(
         "rounds: {}, of {} s; between hosts: {between}; a cache line's round trip {before:.0} ns \
          before, {after:.0} ns after{}",
         args.rounds,

@@ -16,6 +16,7 @@ use crate::bench::node::{self, Far, Node};
 use crate::bench::rows::Figure;
 use crate::bench::sample::Sample;
 use crate::exit::Failure;
+use crate::out::say;
 use crate::table::{self, number};
 
 const PORT: u16 = 7;
@@ -98,9 +99,7 @@ pub(crate) fn run(args: &StormArgs) -> Result<(), Failure> {
             });
             let heads = [&title, "p50 µs", "p99 µs", "until the last, µs [min … max]"];
             table::print(heads, &rows.collect::<Vec<_>>(), 1);
-            println!(
-                "\nAll of them ended, the connects of a node in the order in which they began."
-            );
+            say!("\nAll of them ended, the connects of a node in the order in which they began.");
         },
     );
     Ok(())

@@ -16,6 +16,7 @@ use crate::bench::frame::Frame;
 use crate::bench::node::{self, Far, Node, Region};
 use crate::bench::sample::{Clock, Sample};
 use crate::exit::Failure;
+use crate::out::say;
 use crate::table;
 
 const PORT: u16 = 9;
@@ -105,10 +106,10 @@ pub(crate) fn run(args: &ZeroCopyArgs) -> Result<(), Failure> {
             let heads = ["bytes", copy, read, "copy/zero-copy"];
             table::print(heads, &rows.collect::<Vec<_>>(), 0);
             match crossing {
-                Some(bytes) => println!("\nreading is faster from {bytes:.0} bytes on"),
-                None => println!("\nreading is not faster at the largest size"),
+                Some(bytes) => say!("\nreading is faster from {bytes:.0} bytes on"),
+                None => say!("\nreading is not faster at the largest size"),
             }
-            println!(
+            say!(
                 "messages of more than {default} bytes are read by default \
                  (messages.eager_bytes_max)"
             );

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use crate::out::say;
 use crate::progress::Progress;
 
 pub(crate) struct Say {
@@ -47,7 +48,7 @@ impl Say {
     fn line(&mut self, text: &str) {
         self.progress.erase();
         if !self.silent {
-            println!("{text}");
+            say!("{text}");
         }
     }
 }

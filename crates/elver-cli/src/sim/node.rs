@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::seeds::{self, Broken, Outcome};
 use crate::cli::SimNodeArgs;
 use crate::exit::Failure;
+use crate::out::say;
 
 /// From so many seeds on, an operation that never succeeded is a fault of the generator.
 const COVERAGE_SEEDS: u64 = 500;
@@ -62,7 +63,7 @@ impl Sum {
 pub(super) fn run(args: &SimNodeArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
         for canary in Canary::all() {
-            println!("{canary}");
+            say!("{canary}");
         }
         return Ok(());
     }
@@ -75,7 +76,7 @@ pub(super) fn run(args: &SimNodeArgs) -> Result<(), Failure> {
     );
     let verdict = judge(args, &outcome);
     if args.seeds.json {
-        println!("{}", as_json(args, &outcome));
+        say!("{}", as_json(args, &outcome));
     } else {
         print(args, &outcome);
     }
@@ -114,7 +115,7 @@ fn print(args: &SimNodeArgs, outcome: &Outcome<Sum>) {
         return seeds::print_canary(&args.seeds, &canary.to_string(), outcome);
     }
     let sum = &outcome.sum;
-    println!(
+    say!(
         "{} seeds from {}, {} packets, {} messages, {:.1} s of virtual time, in {:.1} s",
         sum.runs,
         args.seeds.seed,
@@ -123,9 +124,9 @@ fn print(args: &SimNodeArgs, outcome: &Outcome<Sum>) {
         sum.virtual_ns as f64 / 1e9,
         outcome.seconds
     );
-    println!("{:<14} {:>9} {:>9} {:>9} {:>9}", "", "posted", "success", "error", "gone");
+    say!("{:<14} {:>9} {:>9} {:>9} {:>9}", "", "posted", "success", "error", "gone");
     for (opcode, count) in &sum.ops {
-        println!(
+        say!(
             "{:<14} {:>9} {:>9} {:>9} {:>9}",
             format!("{opcode:?}"),
             count.posted,
@@ -135,10 +136,10 @@ fn print(args: &SimNodeArgs, outcome: &Outcome<Sum>) {
         );
     }
     let acts: Vec<String> = sum.acts.iter().map(|(act, count)| format!("{count} {act}")).collect();
-    println!("acts: {}", acts.join(", "));
+    say!("acts: {}", acts.join(", "));
     let faults = sum.faults.iter().filter(|(_, count)| **count > 0);
     let faults: Vec<String> = faults.map(|(fault, count)| format!("{count} {fault}")).collect();
-    println!("faults: {}", faults.join(", "));
+    say!("faults: {}", faults.join(", "));
 }
 
 fn as_json(args: &SimNodeArgs, outcome: &Outcome<Sum>) -> Value {

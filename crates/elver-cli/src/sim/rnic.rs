@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::seeds::{self, Broken, Outcome};
 use crate::cli::SimRnicArgs;
 use crate::exit::Failure;
+use crate::out::say;
 
 /// From so many seeds on, an operation that no run posted is a fault of the generator.
 const COVERAGE_SEEDS: u64 = 500;
@@ -22,7 +23,7 @@ struct Sum {
 pub(super) fn run(args: &SimRnicArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
         for canary in Canary::ALL {
-            println!("{canary}");
+            say!("{canary}");
         }
         return Ok(());
     }
@@ -43,7 +44,7 @@ pub(super) fn run(args: &SimRnicArgs) -> Result<(), Failure> {
     );
     let verdict = judge(args, &options, &outcome);
     if args.seeds.json {
-        println!("{}", as_json(args, &outcome));
+        say!("{}", as_json(args, &outcome));
     } else {
         print(args, &outcome);
     }
@@ -79,7 +80,7 @@ fn print(args: &SimRnicArgs, outcome: &Outcome<Sum>) {
     if let Some(canary) = args.canary {
         return seeds::print_canary(&args.seeds, &canary.to_string(), outcome);
     }
-    println!(
+    say!(
         "{} seeds from {}, {} packets, {:.1} s of virtual time, in {:.1} s",
         outcome.sum.coverage.runs(),
         args.seeds.seed,
@@ -87,9 +88,9 @@ fn print(args: &SimRnicArgs, outcome: &Outcome<Sum>) {
         outcome.sum.virtual_ns as f64 / 1e9,
         outcome.seconds
     );
-    println!("{:<4} {:<14} {:>9} {:>9} {:>9} {:>9}", "", "", "posted", "success", "error", "gone");
+    say!("{:<4} {:<14} {:>9} {:>9} {:>9} {:>9}", "", "", "posted", "success", "error", "gone");
     for ((transport, opcode), count) in outcome.sum.coverage.ops() {
-        println!(
+        say!(
             "{:<4} {:<14} {:>9} {:>9} {:>9} {:>9}",
             transport.to_string(),
             format!("{opcode:?}"),
@@ -106,7 +107,7 @@ fn print(args: &SimRnicArgs, outcome: &Outcome<Sum>) {
         .iter()
         .map(|(fault, count)| format!("{count} {fault}"))
         .collect();
-    println!("faults: {}", faults.join(", "));
+    say!("faults: {}", faults.join(", "));
 }
 
 fn as_json(args: &SimRnicArgs, outcome: &Outcome<Sum>) -> Value {

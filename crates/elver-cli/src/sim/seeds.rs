@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::cli::SeedArgs;
 use crate::exit::Failure;
+use crate::out::say;
 
 /// How often progress is told, and how long a run may last without any.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -153,7 +154,7 @@ pub(super) fn judge<S>(
 
 /// Prints how a planted bug fared.
 pub(super) fn print_canary<S>(args: &SeedArgs, canary: &str, outcome: &Outcome<S>) {
-    println!(
+    say!(
         "`{canary}` struck in {} of {} seeds and was caught in {}, in {:.1} s",
         outcome.struck,
         args.seeds,

@@ -7,6 +7,7 @@ mod process;
 mod sink;
 mod target;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -164,8 +165,9 @@ struct Failed {
 
 /// Tells the parent something.
 fn tell(what: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string(what)?);
-    Ok(())
+    let line = serde_json::to_string(what)? + "\n";
+    let mut out = std::io::stdout().lock();
+    Ok(out.write_all(line.as_bytes()).and_then(|()| out.flush())?)
 }
 
 /// A byte that says where it belongs.
