@@ -30,6 +30,8 @@ pub(super) struct Broken {
 #[derive(Default)]
 pub(super) struct Outcome<S> {
     pub(super) sum: S,
+    /// Runs that broke no rule.
+    pub(super) ran: u64,
     /// Runs in which the planted bug struck.
     pub(super) struck: u64,
     pub(super) broken: Vec<Broken>,
@@ -65,6 +67,7 @@ pub(super) fn run<S: Default + Send, R>(
                     match result {
                         Ok((report, strikes)) => {
                             outcome.struck += u64::from(strikes > 0);
+                            outcome.ran += 1;
                             add(&mut outcome.sum, report);
                         }
                         Err(broken) => {
