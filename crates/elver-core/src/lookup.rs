@@ -299,7 +299,7 @@ impl<D: Device> Core<D> {
                 continue;
             }
             let begun = record.and_then(|record| {
-                let lookup = Lookup::new(&record.mrs, &rkey.to_le_bytes()).ok()?;
+                let lookup = Lookup::new(&record.mrs().ok()?, &rkey.to_le_bytes()).ok()?;
                 let read = lookup.read();
                 let work = Work::Read { remote: read.remote, length: read.len, buffer };
                 let kind = OpKind::Mr { rkey, lookup, asked_at: now };

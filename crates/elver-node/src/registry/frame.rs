@@ -18,7 +18,7 @@ const FRAME_BYTES_MAX: usize = 512;
 const REASON_BYTES_MAX: usize = FRAME_BYTES_MAX - 1;
 const LENGTH_BYTES: usize = 2;
 const MAGIC: [u8; 8] = *b"elverreg";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
