@@ -135,7 +135,7 @@ impl<D: Device> Core<D> {
             closing: VecDeque::new(),
             store: MrStore::new(config.max_cached_mrs),
             ops: Slots::new(SLOTS_MAX),
-            lookups: Lookups::default(),
+            lookups: Lookups::new(),
             links: Links::new(&config, ud),
             qos: Qos::new(&config.qos),
             served: None,
