@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0   "ELVM"                                            4
-//!   4   version (1)                                       1
+//!   4   version (2)                                       1
 //!   5   kind                                              1
 //!   6   flags: 1 with immediate data                      2
 //!   8   port that it goes to, 0 if it goes to a VQP       2
@@ -17,23 +17,27 @@
 //!       it: its sequence number, a secret of the
 //!       connection's
 //!   40  GID of the sender's node                         16
-//!   56  record of the sender's node                      56
+//!   56  record of the sender's node                      22
+//!   78  0                                                 2
 //! ```
 //!
 //! Integers are little-endian. The record lets the receiver reach the sender without asking anybody
 //! (section 4.1, `qpop_msgs`).
+
+use core::ops::Range;
 
 use elver_verbs::Gid;
 
 use crate::{NODE_RECORD_BYTES, NodeRecord};
 
 /// Bytes of a header.
-pub(crate) const HEADER_BYTES: usize = 56 + NODE_RECORD_BYTES;
+pub(crate) const HEADER_BYTES: usize = 80;
 /// Bytes of it before what is the same in all headers of a node.
 pub(crate) const FRONT_BYTES: usize = 40;
 
 const MAGIC: [u8; 4] = *b"ELVM";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+const RECORD: Range<usize> = 56..56 + NODE_RECORD_BYTES;
 const WITH_IMM: u16 = 1;
 
 /// What a message is.
@@ -132,7 +136,7 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..FRONT_BYTES].copy_from_slice(&self.encode_front());
         bytes[FRONT_BYTES..56].copy_from_slice(&self.src_gid.0);
-        bytes[56..].copy_from_slice(&self.record);
+        bytes[RECORD].copy_from_slice(&self.record);
         bytes
     }
 
@@ -173,14 +177,14 @@ impl Header {
         };
         let flags = half(6);
         let with_imm = flags & WITH_IMM != 0;
-        let known = flags & !WITH_IMM == 0 && word(28) == 0;
+        let known = flags & !WITH_IMM == 0 && word(28) == 0 && half(RECORD.end) == 0;
         if bytes[..4] != MAGIC || bytes[4] != VERSION || !known || (!with_imm && word(20) != 0) {
             return Err(NoHeader);
         }
         let mut gid = [0; 16];
         gid.copy_from_slice(&bytes[40..56]);
         let mut record = [0; NODE_RECORD_BYTES];
-        record.copy_from_slice(&bytes[56..]);
+        record.copy_from_slice(&bytes[RECORD]);
         Ok(Header {
             kind,
             imm: with_imm.then(|| word(20)),
@@ -215,6 +219,7 @@ mod tests {
             bytes[6..8].copy_from_slice(&flags.to_le_bytes());
             bytes[20..24].copy_from_slice(&(u32::from(flags & 1) * imm).to_le_bytes());
             bytes[28..32].fill(0);
+            bytes[RECORD.end..].fill(0);
             match Header::decode(&bytes) {
                 Ok(header) => prop_assert_eq!(header.encode(), bytes),
                 Err(NoHeader) => prop_assert!(!(1..=9).contains(&kind) || flags > 1),
