@@ -1,7 +1,7 @@
 /// The calls of [`elver_verbs::Device`] that a device hands to its [`crate::Rnic`] as they are, for
 /// its `impl Device`: `$rnic` is the field that has the RNIC, and `$now` a method that tells the
 /// time. What is left to the device is memory, [`elver_verbs::Device::poll_cq`],
-/// [`elver_verbs::Device::post_send`] and [`elver_verbs::Device::progress`], which drive it.
+/// the posting of sends and [`elver_verbs::Device::progress`], which drive it.
 ///
 /// A blanket implementation would say the same, were the trait of this crate.
 #[macro_export]

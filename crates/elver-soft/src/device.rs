@@ -411,6 +411,18 @@ impl Device for SoftDevice {
         result
     }
 
+    #[inline]
+    fn post_sends<'a>(
+        &mut self,
+        qp: Qp,
+        wrs: impl Iterator<Item = SendWr<'a>>,
+    ) -> Result<(), (usize, PostError)> {
+        let now = now();
+        let result = self.rnic.post_sends(now, qp, wrs);
+        self.posted(now);
+        result
+    }
+
     fn progress(&mut self) -> bool {
         self.drive()
     }
