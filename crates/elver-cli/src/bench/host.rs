@@ -61,12 +61,16 @@ impl Host {
         Ok(Host { _target: target, cluster, client })
     }
 
-    /// Fresh processes, one after the other, from their first call to their first READ.
+    /// Fresh processes, one after the other, from their first call to their first READ. Each begins
+    /// at a word, when this process has nothing left to do: it may stand on the same core.
     pub(crate) fn firsts(&self, count: u32) -> Result<Sample> {
         let mut sample = Sample::new()?;
+        let task = Task::Storm { at: self.client.at.clone(), to: self.client.to };
         for _ in 0..count {
-            let task = Task::First { at: self.client.at.clone(), to: self.client.to };
-            let first: First = Worker::start(&self.cluster, NODE, &task)?.hear(STEP)?;
+            let mut worker = Worker::start(&self.cluster, NODE, &task)?;
+            worker.hear::<bool>(STEP)?;
+            worker.go()?;
+            let first: First = worker.hear(STEP)?;
             sample.add(Duration::from_nanos((first.total_us * 1e3) as u64));
         }
         Ok(sample)

@@ -143,8 +143,10 @@ pub(super) fn judge<S>(
     }
     let Some(broken) = outcome.broken.first() else { return Ok(()) };
     let shown = if args.trace { usize::MAX } else { TRACE_LINES };
+    let others: String =
+        outcome.broken[1..].iter().map(|other| format!("\nand {}", other.what)).collect();
     Err(Failure::Failed(anyhow::anyhow!(
-        "{}\n{}\nreplay it with: elver sim {simulation} --seed {} --seeds 1 --trace",
+        "{}\n{}\nreplay it with: elver sim {simulation} --seed {} --seeds 1 --trace{others}",
         broken.what,
         broken.trace[broken.trace.len().saturating_sub(shown)..].join("\n"),
         broken.seed

@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use elver_portal::memfd::Pages;
-use elver_portal::{Layout, Listener, NodeEnd, Socket};
+use elver_portal::{ARENA_BYTES, Layout, Listener, NodeEnd, Socket};
+use elver_soft::SoftMemory;
 use rustix::event::epoll;
 use rustix::time::Timespec;
 
@@ -34,6 +35,7 @@ pub(super) struct Door {
 pub(super) struct Spare {
     pub(super) file: OwnedFd,
     pub(super) end: NodeEnd,
+    pub(super) arena: SoftMemory,
 }
 
 impl Door {
@@ -146,6 +148,7 @@ impl Spare {
     fn make(layout: Layout) -> io::Result<Spare> {
         let file = room::memfd("elver-portal", layout.bytes() as u64, Pages::Small)?;
         let end = NodeEnd::map(&file, layout)?;
-        Ok(Spare { file, end })
+        let arena = SoftMemory::map_file_from(&file, layout.arena_at() as u64, ARENA_BYTES);
+        Ok(Spare { file, end, arena: arena.map_err(io::Error::other)? })
     }
 }

@@ -15,10 +15,6 @@ use super::room;
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
-/// Files that are made ready ahead, for the small regions that most processes begin with, and bytes
-/// of each: to make one costs a good part of what a process needs to connect.
-const READY_FILES: usize = 8;
-const READY_BYTES: u64 = 64 * 1024;
 /// Jobs that may wait.
 const JOBS_MAX: usize = 64;
 const PAGE: u64 = 4_096;
@@ -39,11 +35,7 @@ pub(crate) struct Order {
 impl Order {
     /// The bytes that it takes at most.
     pub(super) fn bytes(&self) -> u64 {
-        let page = match self.huge {
-            true => HUGE_PAGE,
-            false if self.len <= READY_BYTES => READY_BYTES,
-            false => PAGE,
-        };
+        let page = if self.huge { HUGE_PAGE } else { PAGE };
         self.len.max(1).checked_next_multiple_of(page).unwrap_or(u64::MAX)
     }
 }
@@ -67,10 +59,8 @@ enum Job {
     Discard(SoftMemory),
 }
 
-/// Makes memory: small pieces here, large ones on its thread.
+/// Makes memory: small pieces at once, large ones on its thread.
 pub(super) struct Maker {
-    ready: Vec<OwnedFd>,
-    ready_max: usize,
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -81,39 +71,11 @@ impl Maker {
         let thread = std::thread::Builder::new()
             .name("elver-memory".into())
             .spawn(move || work(&receiver, &outlet))?;
-        let mut maker = Maker {
-            ready: Vec::new(),
-            ready_max: READY_FILES,
-            jobs: Some(sender),
-            thread: Some(thread),
-        };
-        while maker.wants_refill() {
-            maker.refill();
-        }
-        Ok(maker)
-    }
-
-    /// Whether [`Maker::refill`] has something to do.
-    pub(super) fn wants_refill(&self) -> bool {
-        self.ready.len() < self.ready_max
-    }
-
-    /// Makes one file ready. Without memory for it there will be fewer from now on.
-    pub(super) fn refill(&mut self) {
-        match room::memfd("elver-mr", READY_BYTES, Pages::Small) {
-            Ok(file) => self.ready.push(file),
-            Err(_) => self.ready_max = self.ready.len(),
-        }
+        Ok(Maker { jobs: Some(sender), thread: Some(thread) })
     }
 
     /// Makes what was ordered, at once or later: then [`Notice::Made`] brings it.
-    pub(super) fn make(&mut self, order: Order) -> io::Result<Option<Piece>> {
-        if (1..=READY_BYTES).contains(&order.len)
-            && !order.huge
-            && let Some(file) = self.ready.pop()
-        {
-            return Piece::map(file, order.len, READY_BYTES).map(Some);
-        }
+    pub(super) fn make(&self, order: Order) -> io::Result<Option<Piece>> {
         if order.len <= AT_ONCE_BYTES && !order.huge {
             return Piece::make(&order).map(Some);
         }
@@ -161,12 +123,9 @@ impl Piece {
     fn of(len: u64, page: u64, pages: Pages) -> io::Result<Piece> {
         let bytes = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
         let file = room::memfd("elver-mr", bytes, pages)?;
-        Piece::map(file, len.max(1), bytes)
-    }
-
-    fn map(file: OwnedFd, len: u64, bytes: u64) -> io::Result<Piece> {
-        let memory = SoftMemory::map_file_for(file.as_fd(), len, bytes);
-        let memory = memory.map_err(io::Error::other)?;
+        // All of the file is mapped, so that all of it can be discarded.
+        let all = SoftMemory::map_file(file.as_fd(), bytes).map_err(io::Error::other)?;
+        let memory = all.part(0, len.max(1)).map_err(io::Error::other)?;
         Ok(Piece { file, memory, bytes })
     }
 }
@@ -200,9 +159,9 @@ mod tests {
     #[test]
     fn memory_that_was_given_back_takes_no_pages_though_its_file_is_open() {
         let (outlet, inlet) = super::super::notice::channel().unwrap();
-        let mut maker = Maker::start(outlet).unwrap();
+        let maker = Maker::start(outlet).unwrap();
         let mut files = Vec::new();
-        for len in [1, 5_000, READY_BYTES + 1, AT_ONCE_BYTES] {
+        for len in [1, 5_000, 65_537, AT_ONCE_BYTES] {
             let order = Order {
                 slot: 0,
                 serial: 0,

@@ -65,7 +65,7 @@ impl From<ConnectError> for Refused {
                 RefusalCode::Overrun
             }
             ConnectError::PeerGone { .. } => RefusalCode::PeerGone,
-            ConnectError::NoRcQp { .. } => RefusalCode::Limit,
+            ConnectError::NoRcQp { .. } | ConnectError::Crowded { .. } => RefusalCode::Limit,
             ConnectError::Busy { .. } => RefusalCode::Busy,
             ConnectError::Cancelled => RefusalCode::Cancelled,
         };
