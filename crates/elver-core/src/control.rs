@@ -307,7 +307,7 @@ impl Control {
             let late = call.first.is_some_and(|first| now.ns_since(first) >= PATIENCE_NS_MAX);
             if unheard || late {
                 if unheard {
-                    self.give_up_waiting(to);
+                    self.give_up_waiting(to, now);
                 }
                 self.finish(id, None, rng, now);
             } else if call.state == CallState::Resting {
@@ -393,11 +393,17 @@ impl Control {
         }
     }
 
-    /// A peer is given up: what has not been sent to it need not be.
-    fn give_up_waiting(&mut self, to: ControlAddr) {
+    /// A peer is given up: what has waited for as long as that takes need not be sent to it. Who came
+    /// later has a try of its own, for the peer may be back.
+    fn give_up_waiting(&mut self, to: ControlAddr, now: Time) {
         let Some(peer) = self.peers.get_mut(&to).filter(|peer| peer.silent) else { return };
-        for id in core::mem::take(&mut peer.waiting) {
-            if self.calls.get(&id).is_some_and(|call| call.state == CallState::Waiting)
+        while let Some(&id) = peer.waiting.front() {
+            let waits = self.calls.get(&id).filter(|call| call.state == CallState::Waiting);
+            if waits.is_some_and(|call| now.ns_since(call.heard) < PATIENCE_NS) {
+                break;
+            }
+            peer.waiting.pop_front();
+            if waits.is_some()
                 && let Some(call) = self.calls.remove(&id)
             {
                 peer.calls -= 1;
