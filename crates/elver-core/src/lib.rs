@@ -35,7 +35,9 @@
 //! | `lookup` | look-ups of nodes and regions by READs: coalesced, admitted, failing over | 4.2 |
 //! | `meta`, `record` | the meta server's role, records of nodes | 4.2 |
 //! | `regions`, `mr`, `mr_store` | local regions, ValidMR, MRStore with its leases | 4.2 |
-//! | `post`, `ring`, `wr_id` | checks, rings, bursts, turns among VQPs | 4.4, algorithm 2 |
+//! | `post`, `ring` | checks, the VQPs' own queues | 4.4, algorithm 2 |
+//! | `burst`, `outgoing`, `wr_id` | what goes to the device, headers of messages | 4.4, algorithm 2 |
+//! | `turns` | turns among VQPs on a lane | 4.4 |
 //! | `complete` | completions in order | 4.4 |
 //! | `recovery` | failed lanes | 4.4 |
 //! | `inbox`, `message`, `recv_ring` | messages: ports, accepting, backlog, refusals | 4.1, 4.4 |
@@ -48,6 +50,7 @@
 //! | `links`, `rc`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
 //! | `qos` | priority classes | arXiv version, 4.7 |
 //! | `slots`, `rng`, `stats` | tables with ids that miss, random numbers, counters | |
+//! | `audit` | every count against what it counts, for tests | |
 //!
 //! # What differs from KRCORE
 //!
@@ -64,6 +67,8 @@
 
 extern crate alloc;
 
+mod audit;
+mod burst;
 mod client;
 mod clients;
 mod complete;
@@ -84,6 +89,7 @@ mod meta;
 mod mr;
 mod mr_store;
 mod ops;
+mod outgoing;
 mod own_ops;
 mod peer;
 mod pool;
@@ -100,13 +106,16 @@ mod rng;
 mod slots;
 mod stats;
 mod transfer;
+mod turns;
 mod ud;
 mod vqp;
 mod wr_id;
 
+pub use audit::Holdings;
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
 pub use control::{
     Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, RcEnd, Refusal, Request,
+    Shortage,
 };
 pub use core::Core;
 pub use error::{ConnectError, CoreError};

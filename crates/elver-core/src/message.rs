@@ -32,6 +32,8 @@ use crate::{NODE_RECORD_BYTES, NodeRecord};
 
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 80;
+/// Bytes of it before what is the same in all headers of a node.
+pub(crate) const FRONT_BYTES: usize = 40;
 
 const MAGIC: [u8; 4] = *b"ELVM";
 const VERSION: u8 = 2;
@@ -74,6 +76,9 @@ pub(crate) enum Refusal {
     Overrun = 3,
     /// The receive is shorter than the message, or its memory is gone.
     Unfit = 4,
+    /// There is no VQP for the sender: the receiver holds as many for senders, or as many for those
+    /// of one node, as it may.
+    Crowded = 5,
 }
 
 /// A header.
@@ -99,7 +104,7 @@ pub(crate) struct NoHeader;
 
 impl Refusal {
     pub(crate) fn from_code(code: u16) -> Option<Refusal> {
-        [Refusal::Port, Refusal::Gone, Refusal::Overrun, Refusal::Unfit]
+        [Refusal::Port, Refusal::Gone, Refusal::Overrun, Refusal::Unfit, Refusal::Crowded]
             .into_iter()
             .find(|refusal| *refusal as u16 == code)
     }
@@ -129,6 +134,16 @@ impl Header {
 
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
+        bytes[..FRONT_BYTES].copy_from_slice(&self.encode_front());
+        bytes[FRONT_BYTES..56].copy_from_slice(&self.src_gid.0);
+        bytes[RECORD].copy_from_slice(&self.record);
+        bytes
+    }
+
+    /// The part of a header in which those of a node differ.
+    #[inline]
+    pub(crate) fn encode_front(&self) -> [u8; FRONT_BYTES] {
+        let mut bytes = [0; FRONT_BYTES];
         let flags = if self.imm.is_some() { WITH_IMM } else { 0 };
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4] = VERSION;
@@ -140,9 +155,7 @@ impl Header {
         bytes[16..20].copy_from_slice(&self.src_vqp.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.imm.unwrap_or(0).to_le_bytes());
         bytes[24..28].copy_from_slice(&self.length.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.cookie.to_le_bytes());
-        bytes[40..56].copy_from_slice(&self.src_gid.0);
-        bytes[RECORD].copy_from_slice(&self.record);
+        bytes[32..].copy_from_slice(&self.cookie.to_le_bytes());
         bytes
     }
 

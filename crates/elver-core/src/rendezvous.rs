@@ -22,7 +22,7 @@ use elver_verbs::{
 
 use crate::inbox::{Body, Incoming};
 use crate::message::{Kind, Refusal};
-use crate::mr::{LocalHit, LocalMrs};
+use crate::mr::{LocalHit, LocalMrs, Users};
 use crate::ops::{Note, OpKind, Work};
 use crate::ring::NONE;
 use crate::{ClientId, Core};
@@ -47,6 +47,16 @@ impl Gather {
     /// Whether its sender may have taken the message back.
     pub(crate) fn is_late(&self, now: Time) -> bool {
         self.incoming.is_late(now)
+    }
+
+    /// Whether it reads into a receive of this VQP.
+    pub(crate) fn is_of(&self, vqp: u32) -> bool {
+        self.vqp == vqp
+    }
+
+    /// How often it counts among the users of a region.
+    pub(crate) fn uses(&self, slot: u32) -> u32 {
+        self.slots.iter().filter(|used| **used == slot).count() as u32
     }
 
     /// Whether it reads this message.
@@ -92,7 +102,7 @@ impl<D: Device> Core<D> {
         let (slots, reads) = plan(&self.mrs, client, entry.rq.sges(seq), pieces, incoming.length)?;
         entry.reads += 1;
         for slot in &slots {
-            self.mrs.add_user(*slot);
+            self.mrs.add_users(Users::one(*slot));
         }
         let gather = Gather { vqp, seq, incoming: *incoming, slots, reads };
         let kind = OpKind::Gather(Box::new(gather));
@@ -136,7 +146,7 @@ impl<D: Device> Core<D> {
     fn let_go(&mut self, gather: &Gather, now: Time) {
         let mut freed = false;
         for slot in &gather.slots {
-            freed |= self.mrs.remove_user(*slot);
+            freed |= self.mrs.remove_users(Users::one(*slot));
         }
         if let Some(vqp) = self.vqps.get_mut(gather.vqp) {
             vqp.reads = vqp.reads.saturating_sub(1);

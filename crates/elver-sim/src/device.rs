@@ -58,6 +58,21 @@ impl SimDevice {
         self.rnic.qps()
     }
 
+    /// How many regions it has.
+    pub fn mr_count(&self) -> u32 {
+        self.rnic.mr_count()
+    }
+
+    /// How many address handles it has.
+    pub fn ah_count(&self) -> u32 {
+        self.rnic.ah_count()
+    }
+
+    /// Receives that its SRQs hold.
+    pub fn shared_receives(&self) -> u32 {
+        self.rnic.shared_receives()
+    }
+
     /// Streams of a DCI that failed and were not set going again.
     ///
     /// # Errors
@@ -275,6 +290,16 @@ impl Device for SimDevice {
 
     fn post_send(&mut self, qp: Qp, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
         let result = self.rnic.post_send(self.now(), qp, wrs);
+        self.flush();
+        result
+    }
+
+    fn post_sends<'a>(
+        &mut self,
+        qp: Qp,
+        wrs: impl Iterator<Item = SendWr<'a>>,
+    ) -> Result<(), (usize, PostError)> {
+        let result = self.rnic.post_sends(self.now(), qp, wrs);
         self.flush();
         result
     }
