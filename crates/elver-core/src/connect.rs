@@ -268,7 +268,6 @@ impl<D: Device> Core<D> {
         (vqp.lane, vqp.via) = (lane, Some(via));
         vqp.state = VqpState::Connected;
         vqp.remote = crate::vqp::Vqp::NO_REMOTE;
-        vqp.nonce = self.rng.next_u32();
         self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
             lane.vqps += 1;
