@@ -12,8 +12,10 @@ use crate::registry::Secret;
 const SLOTS: RangeInclusive<u64> = 32..=65_536;
 /// Completions of all shared queue pairs together.
 const COMPLETIONS_MAX: u64 = 1 << 20;
-/// Of these for queue pairs to meta servers and for control messages.
+/// Of these for queue pairs to meta servers, for what the node itself puts into each queue pair, and
+/// for control messages.
 const QPS_ASIDE: u64 = 8;
+const WRS_ASIDE: u64 = 16;
 const RECEIVES_ASIDE: u64 = 4_096;
 /// A header and the least of a message.
 const RECV_BUFFER_BYTES_MIN: u64 = 512;
@@ -93,7 +95,7 @@ impl Config {
     fn fits_one_queue(&self) -> Result<(), ConfigError> {
         let rc_qps = self.transfer.rc_qps_max;
         let qps = u64::from(self.pool.dc_qps) + u64::from(rc_qps) + QPS_ASIDE;
-        let wrs = qps * u64::from(self.pool.sq_depth)
+        let wrs = qps * (u64::from(self.pool.sq_depth) + WRS_ASIDE)
             + u64::from(self.transfer.leased_wrs_max)
             + u64::from(self.messages.recv_buffers)
             + RECEIVES_ASIDE;
