@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
+use super::sections::{NS_PER_MS, NS_PER_US};
 use super::{Config, ConfigError};
 use crate::registry::Secret;
 
@@ -156,7 +157,7 @@ impl Config {
             max_vqps: self.pool.max_vqps,
             max_vqp_wr: self.pool.max_vqp_wr,
             max_mrs: self.memory.max_mrs,
-            mr_lease_ns: self.memory.lease_ms * 1_000_000,
+            mr_lease_ns: self.memory.lease_ms * NS_PER_MS,
             max_cached_mrs: self.memory.max_cached_mrs,
             max_peers: self.pool.max_peers,
             recv_buffers: self.messages.recv_buffers,
@@ -171,8 +172,8 @@ impl Config {
                 rc_qps_max: self.transfer.rc_qps_max,
                 leased_wrs_max: self.transfer.leased_wrs_max,
                 hot_ops: self.transfer.hot_ops,
-                window_ns: self.transfer.window_ms * 1_000_000,
-                idle_ns: self.transfer.idle_ms.saturating_mul(1_000_000),
+                window_ns: self.transfer.window_ms * NS_PER_MS,
+                idle_ns: self.transfer.idle_ms.saturating_mul(NS_PER_MS),
             },
             storm: elver_core::StormConfig {
                 lookups_max: self.storm.lookups_max,
@@ -181,7 +182,7 @@ impl Config {
             },
             qos: elver_core::QosConfig {
                 high_dc_qps: self.qos.high_dc_qps,
-                high_active_ns: self.qos.high_active_us.saturating_mul(1_000),
+                high_active_ns: self.qos.high_active_us.saturating_mul(NS_PER_US),
                 low_bytes_per_s: self.qos.low_bytes_per_s,
             },
         }
