@@ -123,7 +123,7 @@ fn said(command: &mut Command) -> Result<String> {
 }
 
 /// The parts of the table: what they are of, and what their sides do.
-const GROUPS: [(&str, &str, &str); 5] = [
+const GROUPS: [(&str, &str, &str); 6] = [
     (
         "wire",
         "Packets without a device",
@@ -147,6 +147,13 @@ const GROUPS: [(&str, &str, &str); 5] = [
         "The same through VQPs over DC: what the core adds to the lines above, where each WR has a \
 completion,
 while here the last of a batch has.",
+    ),
+    (
+        "vqp-pair",
+        "VQPs of two nodes",
+        "What the core adds to the lines of two devices: checks at the initiator, and for messages \
+         a header and\ndispatch at the target. The last of a batch has a completion, and a batch's \
+         receives are posted in one call.",
     ),
     (
         "control",

@@ -89,6 +89,15 @@ impl Device for Bare {
         post_recv(qp: Qp, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)>;
     }
 
+    #[inline]
+    fn post_sends<'a>(
+        &mut self,
+        qp: Qp,
+        wrs: impl Iterator<Item = SendWr<'a>>,
+    ) -> Result<(), (usize, PostError)> {
+        self.0.post_sends(NOW, qp, wrs)
+    }
+
     fn progress(&mut self) -> bool {
         false
     }

@@ -8,9 +8,11 @@ mod bare;
 mod host;
 mod local;
 mod paths;
+mod pipe;
 mod remote;
 mod sides;
 mod vqp;
+mod vqp_pair;
 mod wire;
 
 use anyhow::{Context, Result, bail};

@@ -6,7 +6,7 @@ use anyhow::Result;
 use elver_verbs::{QpType, RemoteAddr, SendOp};
 use elver_wire::IpId;
 
-use crate::{local, remote, vqp, wire};
+use crate::{local, remote, vqp, vqp_pair, wire};
 
 /// One iteration of a path.
 pub(crate) type Step = Box<dyn FnMut()>;
@@ -31,8 +31,10 @@ enum Group {
     Remote,
     /// Two QPs of one device.
     Local,
-    /// VQPs.
+    /// VQPs of one node.
     Vqp,
+    /// VQPs of two nodes.
+    Pair,
     /// Control.
     Control,
 }
@@ -62,6 +64,7 @@ impl fmt::Display for Path {
             Group::Remote => ("remote", "initiator,target"),
             Group::Local => ("local", "initiator"),
             Group::Vqp => ("vqp", "initiator"),
+            Group::Pair => ("vqp-pair", "initiator,target"),
             Group::Control => ("control", "initiator"),
         };
         let Path { name, iterations, operations, title, .. } = self;
@@ -74,7 +77,7 @@ const OFTEN: u32 = 512;
 const LONG: u32 = 1 << 20;
 const LONG_PACKETS: u32 = LONG / 4096;
 
-use Group::{Control, Local, Remote, Vqp, Wire};
+use Group::{Control, Local, Pair, Remote, Vqp, Wire};
 use Operation::{Read, Send, Write};
 use QpType::{Dci, Rc, Ud};
 
@@ -136,5 +139,18 @@ paths! {
     Vqp "vqp-connect" OFTEN, 1, "creating and connecting a VQP, metadata at hand": vqp::connect();
     Vqp "vqp-connect-looked-up" OFTEN, 1, "creating and connecting a VQP, metadata looked up":
         vqp::connect_looked_up();
+    Pair "vqp-rc-read" OFTEN, 1, "RC READ 8 B": vqp_pair::exchange(Rc, Read, 8, 1);
+    Pair "vqp-dc-read" OFTEN, 1, "DC READ 8 B": vqp_pair::exchange(Dci, Read, 8, 1);
+    Pair "vqp-rc-write" OFTEN, 1, "RC WRITE 64 B": vqp_pair::exchange(Rc, Write, 64, 1);
+    Pair "vqp-dc-write" OFTEN, 1, "DC WRITE 64 B": vqp_pair::exchange(Dci, Write, 64, 1);
+    Pair "vqp-rc-send" OFTEN, 1, "RC SEND 64 B": vqp_pair::exchange(Rc, Send, 64, 1);
+    Pair "vqp-rc-read-x32" 64, 32, "RC READ 8 B, batches of 32": vqp_pair::exchange(Rc, Read, 8, 32);
+    Pair "vqp-dc-read-x32" 64, 32, "DC READ 8 B, batches of 32": vqp_pair::exchange(Dci, Read, 8, 32);
+    Pair "vqp-rc-write-x32" 64, 32, "RC WRITE 64 B, batches of 32":
+        vqp_pair::exchange(Rc, Write, 64, 32);
+    Pair "vqp-dc-write-x32" 64, 32, "DC WRITE 64 B, batches of 32":
+        vqp_pair::exchange(Dci, Write, 64, 32);
+    Pair "vqp-rc-send-x32" 64, 32, "RC SEND 64 B, batches of 32":
+        vqp_pair::exchange(Rc, Send, 64, 32);
     Control "connect-rc" 64, 1, "creating and connecting an RC QP pair": remote::connect();
 }

@@ -1,17 +1,14 @@
-//! Two devices and a wire that loses nothing. As in a driver, a side takes in all that arrived,
-//! hands out all that it wants to send and seals it.
+//! Two devices, with a wire between them.
 
 use anyhow::Result;
-use elver_rnic::{MAX_PACKET, RxMeta, Time};
+use elver_rnic::Time;
 use elver_verbs::{Payload, Qp, QpType, SendFlags, SendWr};
-use elver_wire::{Flow, IpId, icrc};
 
 use crate::host::{Host, OUTSTANDING_MAX};
 use crate::paths::{Operation, Step};
+use crate::pipe::Pipe;
 use crate::sides::{initiator_side, target_side};
 
-/// Packets on the wire at once: more than a congestion window.
-const WIRE_PACKETS: usize = 512;
 /// Virtual time between two rounds.
 const ROUND_NS: u64 = 10_000;
 
@@ -39,7 +36,7 @@ pub(crate) fn exchange(
     let receives = if operation == Operation::Send { batch } else { 0 };
     // A UD receive begins with 40 bytes for the GRH.
     let receive_bytes = bytes + 40;
-    let (mut to_b, mut to_a) = (Wire::new(), Wire::new());
+    let (mut to_b, mut to_a) = (Pipe::new(), Pipe::new());
     let mut now = Time(1_000_000);
     Ok(Box::new(move || {
         let payload = Payload::Sges(&sges);
@@ -53,16 +50,16 @@ pub(crate) fn exchange(
         while completed < batch || received < receives {
             initiator_side(|| {
                 a.timers(now);
-                to_b.fill(&mut a, now);
+                to_b.fill(&mut a.nic, now);
             });
             received += target_side(|| {
                 b.timers(now);
-                to_b.drain(&mut b, now);
-                to_a.fill(&mut b, now);
+                to_b.drain(&mut b.nic, now);
+                to_a.fill(&mut b.nic, now);
                 b.completions()
             });
             completed += initiator_side(|| {
-                to_a.drain(&mut a, now);
+                to_a.drain(&mut a.nic, now);
                 a.completions()
             });
             now = now.saturating_add_ns(ROUND_NS);
@@ -91,38 +88,6 @@ impl Host {
     fn timers(&mut self, now: Time) {
         if self.nic.poll_timeout().is_some_and(|due| due <= now) {
             self.nic.handle_timeout(now);
-        }
-    }
-}
-
-/// Packets on their way to one side.
-struct Wire {
-    buffers: Vec<u8>,
-    packets: Vec<(Flow, usize)>,
-}
-
-impl Wire {
-    fn new() -> Wire {
-        Wire {
-            buffers: vec![0; WIRE_PACKETS * MAX_PACKET],
-            packets: Vec::with_capacity(WIRE_PACKETS),
-        }
-    }
-
-    fn fill(&mut self, from: &mut Host, now: Time) {
-        for buffer in self.buffers.chunks_exact_mut(MAX_PACKET) {
-            let Some(sent) = from.nic.poll_transmit(now, buffer) else { return };
-            icrc::seal(&sent.flow, 0, &mut buffer[..sent.len]);
-            self.packets.push((sent.flow, sent.len));
-        }
-    }
-
-    fn drain(&mut self, to: &mut Host, now: Time) {
-        let buffers = self.buffers.chunks_exact(MAX_PACKET);
-        for ((flow, len), buffer) in self.packets.drain(..).zip(buffers) {
-            let ip_id = IpId::Likely(0);
-            let meta = RxMeta { flow, traffic_class: 0, hop_limit: 64, ip_id };
-            to.nic.handle_datagram(now, &meta, &buffer[..len]);
         }
     }
 }

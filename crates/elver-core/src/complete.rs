@@ -2,6 +2,7 @@
 
 use elver_verbs::{Device, Memory, SendFlags, SendOp, Time, Wc, WcStatus};
 
+use crate::mr::Users;
 use crate::pool::Pool;
 use crate::recovery::Verdict;
 use crate::ring::{NONE, SqEntry};
@@ -111,61 +112,91 @@ impl<D: Device> Core<D> {
 
     /// Tells the WRs that are done, in order.
     pub(crate) fn retire(&mut self, id: u32, now: Time) {
+        while self.retire_plain(id, now) {
+            self.retire_other(id, now);
+        }
+    }
+
+    /// Tells the WRs that are done up to one that does not end plainly. Returns whether there is
+    /// one, and it may end.
+    fn retire_plain(&mut self, id: u32, now: Time) -> bool {
+        let Core { vqps, clients, mrs, stats, ready_clients, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return false };
+        let Some(client) = clients.get_mut(vqp.client) else { return false };
+        let (mut users, mut untold, mut told) = (Users::default(), 0, 0);
+        let (mut freed, mut other) = (false, false);
+        while vqp.sq.head != vqp.sq.done {
+            let entry = vqp.sq.entry(vqp.sq.head);
+            if vqp.failed || !entry.ends_plainly() {
+                // Its receiver may read it, also when its VQP has failed.
+                other = !entry.await_fin;
+                break;
+            }
+            if let Some(others) = users.next(entry.mr) {
+                freed |= mrs.remove_users(others);
+            }
+            if entry.flags.contains(SendFlags::SIGNALED) && !vqp.zombie {
+                client.completions.push_back(completion_of(entry, vqp.id));
+                told += 1;
+            } else {
+                untold += 1;
+            }
+            vqp.sq.head = vqp.sq.head.wrapping_add(1);
+        }
+        freed |= mrs.remove_users(users);
+        client.pending = client.pending.saturating_sub(untold);
+        stats.completions += told;
+        if told > 0 && !client.ready {
+            client.ready = true;
+            ready_clients.push_back(vqp.client);
+        }
+        if freed {
+            self.release_mrs(now);
+        }
+        other
+    }
+
+    /// Tells the next WR that is done: one of several pieces, one whose bytes the receiver has read,
+    /// one that failed, or one that was flushed.
+    #[inline(never)]
+    fn retire_other(&mut self, id: u32, now: Time) {
         // A READ that the receiver posted before it learned of a failure may still arrive.
         let grace = now.saturating_add_ns(self.in_flight_ns_max());
         let Core { vqps, clients, mrs, pool, stats, ready_clients, unshared, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return };
         let Some(client) = clients.get_mut(vqp.client) else { return };
-        let mut freed = false;
-        let mut told = false;
-        while vqp.sq.head != vqp.sq.done {
-            let seq = vqp.sq.head;
-            let entry = vqp.sq.entry_mut(seq);
-            if entry.await_fin {
-                // Its receiver may read it, also when its VQP has failed.
-                break;
+        let seq = vqp.sq.head;
+        let entry = *vqp.sq.entry(seq);
+        if entry.slot != NONE {
+            pool.sends.give(entry.slot);
+        }
+        let mut freed = mrs.remove_users(Users::one(entry.mr));
+        for (at, sge) in vqp.sq.sges(seq).iter().enumerate().filter(|(_, sge)| sge.length > 0) {
+            let Some(slot) = mrs.slot_of(sge.lkey) else { continue };
+            // The first one's user was counted under `mr`.
+            freed |= at > 0 && mrs.remove_users(Users::one(slot));
+            if entry.shared && mrs.unshare(slot) {
+                unshared.push_back((grace, slot));
             }
-            if entry.slot != NONE {
-                pool.sends.give(entry.slot);
-            }
-            if entry.mr != NONE {
-                freed |= mrs.remove_user(entry.mr);
-            }
-            if entry.num_sge > 1 || entry.shared {
-                let shared = entry.shared;
-                for (at, sge) in
-                    vqp.sq.sges(seq).iter().enumerate().filter(|(_, sge)| sge.length > 0)
-                {
-                    let Some(slot) = mrs.slot_of(sge.lkey) else { continue };
-                    // The first one's user was counted under `mr`.
-                    freed |= at > 0 && mrs.remove_user(slot);
-                    if shared && mrs.unshare(slot) {
-                        unshared.push_back((grace, slot));
-                    }
-                }
-            }
-            let entry = vqp.sq.entry_mut(seq);
-            if vqp.failed && entry.status == WcStatus::Success {
-                // It may have been executed: a flushed WR tells nothing about that.
-                entry.status = WcStatus::WrFlushErr;
-            }
-            vqp.failed |= entry.status != WcStatus::Success;
-            let signaled = entry.flags.contains(SendFlags::SIGNALED);
-            let untold = vqp.zombie || (entry.status == WcStatus::Success && !signaled);
-            let wc = if untold { None } else { Some(wc_of(entry, vqp.id)) };
-            vqp.sq.head = seq.wrapping_add(1);
-            let Some(wc) = wc else {
-                client.pending = client.pending.saturating_sub(1);
-                continue;
-            };
-            client.completions.push_back(Completion { vqp: VqpId(vqp.id), source: None, wc });
+        }
+        let entry = vqp.sq.entry_mut(seq);
+        if vqp.failed && entry.status == WcStatus::Success {
+            // It may have been executed: a flushed WR tells nothing about that.
+            entry.status = WcStatus::WrFlushErr;
+        }
+        vqp.failed |= entry.status != WcStatus::Success;
+        let signaled = entry.flags.contains(SendFlags::SIGNALED);
+        if vqp.zombie || (entry.status == WcStatus::Success && !signaled) {
+            client.pending = client.pending.saturating_sub(1);
+        } else {
+            client.completions.push_back(completion_of(entry, vqp.id));
             stats.completions += 1;
-            told = true;
+            if !client.ready {
+                client.ready = true;
+                ready_clients.push_back(vqp.client);
+            }
         }
-        if told && !client.ready {
-            client.ready = true;
-            ready_clients.push_back(vqp.client);
-        }
+        vqp.sq.head = seq.wrapping_add(1);
         if freed {
             self.release_mrs(now);
         }
@@ -255,13 +286,16 @@ impl Vqp {
         let mut count = 0;
         for _ in 0..entries {
             let entry = self.sq.entry_mut(self.sq.done);
-            count += entry.cost();
-            if entry.slot != NONE {
-                pool.sends.give(entry.slot);
-                entry.slot = NONE;
+            if entry.is_message() {
+                count += entry.cost() - 1;
+                if entry.slot != NONE {
+                    pool.sends.give(entry.slot);
+                    entry.slot = NONE;
+                }
             }
             self.sq.done = self.sq.done.wrapping_add(1);
         }
+        count += entries;
         self.inflight = self.inflight.saturating_sub(count);
         count
     }
@@ -269,15 +303,16 @@ impl Vqp {
 
 /// The completion of a WR, as its user sees it.
 #[inline]
-fn wc_of(entry: &SqEntry, vqp: u32) -> Wc {
+fn completion_of(entry: &SqEntry, vqp: u32) -> Completion {
     let reads =
         matches!(entry.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-    Wc {
+    let wc = Wc {
         wr_id: entry.wr_id,
         status: entry.status,
         opcode: entry.op.opcode().wc_opcode(),
         byte_len: if reads { entry.length } else { 0 },
         qp_num: vqp,
         ..Wc::default()
-    }
+    };
+    Completion { vqp: VqpId(vqp), source: None, wc }
 }

@@ -5,7 +5,8 @@ pub struct Config {
     pub dc_qps: u32,
     /// Streams of each DC QP, as a power of two.
     pub log_dc_streams: u8,
-    /// Depth of each shared QP's send queue.
+    /// WRs of VQPs that each shared QP holds; one lane of a DC QP holds half of that. The send queue is
+    /// longer by what is kept for the core's own operations.
     pub sq_depth: u32,
     /// Most SGEs in a WR.
     pub max_sge: u32,
@@ -124,7 +125,7 @@ impl Default for Config {
         Config {
             dc_qps: 8,
             log_dc_streams: 6,
-            sq_depth: 512,
+            sq_depth: 1_024,
             max_sge: 4,
             max_inline: 220,
             max_vqps: 65_536,

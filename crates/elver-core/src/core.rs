@@ -21,6 +21,7 @@ use crate::ops::{Note, Op};
 use crate::peer::Peers;
 use crate::pool::{self, Lanes, Pool};
 use crate::qos::Qos;
+use crate::ring::NONE;
 use crate::rng::Rng;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::ud::Ud;
@@ -53,6 +54,8 @@ pub struct Core<D: Device> {
     pub(crate) vqps: Slots<Box<Vqp>>,
     /// VQPs that messages to bound ones made.
     pub(crate) accepted: HashMap<AcceptKey, u32, FxBuildHasher>,
+    /// Of these the one that a message came for last: its sender's GID, and the VQP.
+    pub(crate) accepted_last: (Gid, AcceptKey, u32),
     /// Bytes of messages that wait for receives.
     pub(crate) held_bytes: u64,
     /// A header with what all of this node's have.
@@ -117,6 +120,7 @@ impl<D: Device> Core<D> {
             clients: Slots::new(SLOTS_MAX),
             vqps: Slots::new(config.max_vqps),
             accepted: HashMap::default(),
+            accepted_last: (Gid::default(), (NONE, NONE, NONE), NONE),
             held_bytes: 0,
             blank: Header::blank(gid, record.encode()),
             unread: VecDeque::new(),
@@ -181,6 +185,10 @@ impl<D: Device> Core<D> {
         let count = client.completions.len().min(into.len());
         for (slot, completion) in into.iter_mut().zip(client.completions.drain(..count)) {
             *slot = completion;
+        }
+        if client.completions.is_empty() {
+            // From the start again, where what was there last is still in a near cache.
+            client.completions.clear();
         }
         client.pending = client.pending.saturating_sub(count as u32);
         count

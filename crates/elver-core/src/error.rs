@@ -126,14 +126,18 @@ pub enum ConnectError {
     /// There is no VQP for the sender at the receiver.
     #[error(
         "the receiver at node {gid} holds as many VQPs for its senders, or for those of one node, as \
-         it may; destroy some there, or raise `session_vqps` or `session_accepts_per_peer` there"
+         it may; destroy some there, or raise `quota.session_vqps` or \
+         `quota.session_accepts_per_peer` there"
     )]
     Crowded {
         /// Its GID.
         gid: Gid,
     },
     /// Too many connects wait already.
-    #[error("{waiting} connects wait already, of {limit} that may; try again later")]
+    #[error(
+        "{waiting} connects wait already, of {limit} that may; try again later, or raise \
+         `storm.connects_waiting_max`"
+    )]
     Busy {
         /// How many wait.
         waiting: u32,
@@ -150,17 +154,17 @@ fn shortage(of: &Shortage, used: &u32, limit: &u32, here: &bool) -> String {
     match of {
         Shortage::Pool => format!(
             "of those that all VQPs share, {used} of {limit} are in use {place}; raise \
-             `rc_qps_max` {place}"
+             `transfer.rc_qps_max` {place}"
         ),
         Shortage::Leased => format!(
             "those of single VQPs hold {used} of {limit} send WRs {place}; destroy such VQPs, make \
-             them for fewer WRs, or raise `leased_wrs_max` {place}"
+             them for fewer WRs, or raise `transfer.leased_wrs_max` {place}"
         ),
         Shortage::Share => format!(
             "{used} of the {limit} that one node may have made {place} are there; close some"
         ),
         Shortage::Peers => format!(
-            "{used} of {limit} peers that may be remembered {place} are in use; raise `max_peers` \
+            "{used} of {limit} peers that may be remembered {place} are in use; raise `pool.max_peers` \
              {place}"
         ),
         Shortage::Device => format!(
@@ -182,11 +186,13 @@ mod tests {
             ConnectError::NoRcQp { gid, here, of, used: 130_944, limit: 131_072 }.to_string()
         };
         let leased = text(Shortage::Leased, true);
-        for part in ["0a00:0007", "130944 of 131072 send WRs here", "raise `leased_wrs_max` here"] {
+        for part in
+            ["0a00:0007", "130944 of 131072 send WRs here", "raise `transfer.leased_wrs_max` here"]
+        {
             assert!(leased.contains(part), "{leased}");
         }
         let pool = text(Shortage::Pool, false);
-        assert!(pool.contains("raise `rc_qps_max` there"), "{pool}");
+        assert!(pool.contains("raise `transfer.rc_qps_max` there"), "{pool}");
         let busy = ConnectError::Busy { waiting: 12, limit: 12 }.to_string();
         assert!(busy.contains("12 connects wait already, of 12"), "{busy}");
     }

@@ -5,15 +5,15 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Memory, Time, Wc, WcFlags, WcOpcode, WcStatus};
+use elver_verbs::{Device, Memory, Time, WcFlags, WcOpcode, WcStatus};
 
 use crate::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::ops::Note;
 use crate::recv_ring::RecvOutcome;
 use crate::rendezvous::PIECE_BYTES;
+use crate::vqp::Vqp;
 use crate::{
-    Class, ClientId, Completion, ConnectError, Core, CoreError, NodeRecord, Policy, Via, VqpId,
-    VqpInit, VqpState,
+    Class, ClientId, ConnectError, Core, CoreError, NodeRecord, Policy, Via, VqpInit, VqpState,
 };
 
 /// All held messages of a node may take so many times what one VQP's may.
@@ -142,10 +142,21 @@ impl<D: Device> Core<D> {
     /// The VQP that is connected to the sender of a message to a port. The first message makes it:
     /// all that a connection needs stands in the header (`qpop_msgs`, section 4.1).
     fn source_of(&mut self, bound: u32, header: &Header, now: Time) -> Result<u32, Refusal> {
-        if let Some(peer) = self.peers.find(&header.src_gid)
-            && let Some(&source) = self.accepted.get(&(bound, peer, header.src_vqp))
-            && self.vqps.get(source).is_some_and(|vqp| vqp.state == VqpState::Connected)
+        let usable = |vqp: &Vqp, key| vqp.state == VqpState::Connected && vqp.accepted == Some(key);
+        // Messages come in rows. As long as the VQP is there, its peer is the one of that GID.
+        let (gid, key, source) = self.accepted_last;
+        if gid == header.src_gid
+            && (key.0, key.2) == (bound, header.src_vqp)
+            && self.vqps.get(source).is_some_and(|vqp| usable(vqp, key))
         {
+            return Ok(source);
+        }
+        if let Some(peer) = self.peers.find(&header.src_gid)
+            && let key = (bound, peer, header.src_vqp)
+            && let Some(&source) = self.accepted.get(&key)
+            && self.vqps.get(source).is_some_and(|vqp| usable(vqp, key))
+        {
+            self.accepted_last = (header.src_gid, key, source);
             return Ok(source);
         }
         let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
@@ -277,17 +288,17 @@ impl<D: Device> Core<D> {
             },
             _ => {
                 let client = ClientId(vqp.client);
-                let sges = vqp.rq.sges(seq);
+                let (sges, hit) = (vqp.rq.sges(seq), &mut vqp.local);
                 let len = u64::from(incoming.length);
                 let memory = &self.pool.memory;
                 let copied = match body {
                     Body::Buffer(start, _) => {
-                        self.mrs.scatter(client, sges, len, |to, at, from, len| {
+                        self.mrs.scatter(client, hit, sges, len, |to, at, from, len| {
                             to.copy_from(at, memory, start + from, len)
                         })
                     }
                     Body::Held(bytes) => {
-                        self.mrs.scatter(client, sges, len, |to, at, from, len| {
+                        self.mrs.scatter(client, hit, sges, len, |to, at, from, len| {
                             let from = from as usize;
                             to.write(at, &bytes[from..from + len as usize])
                         })
@@ -316,33 +327,32 @@ impl<D: Device> Core<D> {
         let flags = if incoming.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
         let imm = incoming.imm.unwrap_or(0);
         let (byte_len, source) = (incoming.length, incoming.source);
-        let outcome = RecvOutcome { status, opcode, flags, byte_len, imm, source };
-        vqp.rq.entry_mut(seq).outcome = Some(outcome);
+        let mut outcome = RecvOutcome { status, opcode, flags, byte_len, imm, source };
+        if vqp.rq.head != seq {
+            vqp.rq.entry_mut(seq).outcome = Some(outcome);
+            return;
+        }
         let Some(client) = clients.get_mut(vqp.client) else { return };
-        while vqp.rq.head != vqp.rq.next {
-            let entry = *vqp.rq.entry(vqp.rq.head);
-            let Some(outcome) = entry.outcome else { break };
+        loop {
+            let wr_id = vqp.rq.entry(vqp.rq.head).wr_id;
             vqp.rq.head = vqp.rq.head.wrapping_add(1);
             if vqp.zombie {
                 client.pending = client.pending.saturating_sub(1);
-                continue;
+            } else {
+                client.completions.push_back(outcome.completion(vqp.id, wr_id));
+                stats.completions += 1;
+                if !client.ready {
+                    client.ready = true;
+                    ready_clients.push_back(vqp.client);
+                }
             }
-            let wc = Wc {
-                wr_id: entry.wr_id,
-                status: outcome.status,
-                opcode: outcome.opcode,
-                flags: outcome.flags,
-                byte_len: outcome.byte_len,
-                imm_data: outcome.imm,
-                qp_num: vqp.id,
-                ..Wc::default()
-            };
-            let source = (outcome.source != 0).then_some(VqpId(outcome.source));
-            client.completions.push_back(Completion { vqp: VqpId(vqp.id), source, wc });
-            stats.completions += 1;
-            if !client.ready {
-                client.ready = true;
-                ready_clients.push_back(vqp.client);
+            // Those behind it may have ended before.
+            if vqp.rq.head == vqp.rq.next {
+                return;
+            }
+            match vqp.rq.entry(vqp.rq.head).outcome {
+                Some(ended) => outcome = ended,
+                None => return,
             }
         }
     }

@@ -18,7 +18,7 @@
 //! queue. So a sender whose peer does not answer a Revoke knows when no READ comes any longer, and
 //! no READ finds a region that is gone, which would stop the shared lane that it is on.
 
-use elver_verbs::{Device, Memory, Time, WcStatus};
+use elver_verbs::{Device, Time, WcStatus};
 
 use crate::message::{HEADER_BYTES, Header, Kind};
 use crate::ops::{Note, OpKind, Work};
@@ -314,8 +314,7 @@ impl<D: Device> Core<D> {
     fn send_note(&mut self, peer: u32, note: Note, slot: u32, now: Time) {
         let Note { kind, detail, dst_port, dst_vqp, src_vqp, cookie } = note;
         let header = Header { kind, detail, dst_port, dst_vqp, src_vqp, cookie, ..self.blank };
-        let offset = self.pool.sends.offset(slot);
-        let written = self.pool.memory.write(offset, &header.encode());
+        let written = self.pool.write_header(slot, &header);
         debug_assert_eq!(written, Ok(()), "a slot has room for a header");
         let work = Work::Send { slot, length: HEADER_BYTES as u32 };
         match self.start_op(peer, Class::Low, OpKind::Message(note), work) {

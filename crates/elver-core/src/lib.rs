@@ -35,7 +35,9 @@
 //! | `lookup` | look-ups of nodes and regions by READs: coalesced, admitted, failing over | 4.2 |
 //! | `meta`, `record` | the meta server's role, records of nodes | 4.2 |
 //! | `regions`, `mr`, `mr_store` | local regions, ValidMR, MRStore with its leases | 4.2 |
-//! | `post`, `ring`, `wr_id` | checks, rings, bursts, turns among VQPs | 4.4, algorithm 2 |
+//! | `post`, `ring` | checks, the VQPs' own queues | 4.4, algorithm 2 |
+//! | `burst`, `outgoing`, `wr_id` | what goes to the device, headers of messages | 4.4, algorithm 2 |
+//! | `turns` | turns among VQPs on a lane | 4.4 |
 //! | `complete` | completions in order | 4.4 |
 //! | `recovery` | failed lanes | 4.4 |
 //! | `inbox`, `message`, `recv_ring` | messages: ports, accepting, backlog, refusals | 4.1, 4.4 |
@@ -66,6 +68,7 @@
 extern crate alloc;
 
 mod audit;
+mod burst;
 mod client;
 mod clients;
 mod complete;
@@ -86,6 +89,7 @@ mod meta;
 mod mr;
 mod mr_store;
 mod ops;
+mod outgoing;
 mod own_ops;
 mod peer;
 mod pool;
@@ -102,6 +106,7 @@ mod rng;
 mod slots;
 mod stats;
 mod transfer;
+mod turns;
 mod ud;
 mod vqp;
 mod wr_id;

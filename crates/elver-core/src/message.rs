@@ -29,6 +29,8 @@ use crate::{NODE_RECORD_BYTES, NodeRecord};
 
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 56 + NODE_RECORD_BYTES;
+/// Bytes of it before what is the same in all headers of a node.
+pub(crate) const FRONT_BYTES: usize = 40;
 
 const MAGIC: [u8; 4] = *b"ELVM";
 const VERSION: u8 = 1;
@@ -128,6 +130,16 @@ impl Header {
 
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
+        bytes[..FRONT_BYTES].copy_from_slice(&self.encode_front());
+        bytes[FRONT_BYTES..56].copy_from_slice(&self.src_gid.0);
+        bytes[56..].copy_from_slice(&self.record);
+        bytes
+    }
+
+    /// The part of a header in which those of a node differ.
+    #[inline]
+    pub(crate) fn encode_front(&self) -> [u8; FRONT_BYTES] {
+        let mut bytes = [0; FRONT_BYTES];
         let flags = if self.imm.is_some() { WITH_IMM } else { 0 };
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4] = VERSION;
@@ -139,9 +151,7 @@ impl Header {
         bytes[16..20].copy_from_slice(&self.src_vqp.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.imm.unwrap_or(0).to_le_bytes());
         bytes[24..28].copy_from_slice(&self.length.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.cookie.to_le_bytes());
-        bytes[40..56].copy_from_slice(&self.src_gid.0);
-        bytes[56..].copy_from_slice(&self.record);
+        bytes[32..].copy_from_slice(&self.cookie.to_le_bytes());
         bytes
     }
 

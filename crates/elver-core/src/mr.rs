@@ -63,6 +63,36 @@ impl LocalHit {
         LocalHit { epoch: 0, lkey: 0, slot: NONE, start: 1, end: 0, writable: false };
 }
 
+/// WRs in a row that use the same region, to be counted there in one go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Users {
+    slot: u32,
+    wrs: u32,
+}
+
+impl Default for Users {
+    fn default() -> Users {
+        Users { slot: NONE, wrs: 0 }
+    }
+}
+
+impl Users {
+    /// A single one.
+    pub(crate) fn one(slot: u32) -> Users {
+        Users { slot, wrs: 1 }
+    }
+
+    /// Counts one more of a region; gives what was counted before if that is of another.
+    #[inline]
+    pub(crate) fn next(&mut self, slot: u32) -> Option<Users> {
+        if self.slot == slot {
+            self.wrs += 1;
+            return None;
+        }
+        Some(core::mem::replace(self, Users::one(slot)))
+    }
+}
+
 impl<M: Memory> LocalMrs<M> {
     pub(crate) fn new(limit: u32) -> LocalMrs<M> {
         LocalMrs {
@@ -164,38 +194,41 @@ impl<M: Memory> LocalMrs<M> {
         }
     }
 
+    /// So many WRs more use a region; none do where there is none.
     #[inline]
-    pub(crate) fn add_user(&mut self, slot: u32) {
-        if let Some(mr) = self.get_mut(slot) {
-            mr.refs += 1;
+    pub(crate) fn add_users(&mut self, users: Users) {
+        if let Some(mr) = self.get_mut(users.slot) {
+            mr.refs += users.wrs;
         }
     }
 
-    /// A WR has ended. Returns whether a deregistration may have waited for that.
+    /// WRs have ended. Returns whether a deregistration may have waited for that.
     #[inline]
-    pub(crate) fn remove_user(&mut self, slot: u32) -> bool {
-        let Some(mr) = self.get_mut(slot) else { return false };
-        mr.refs = mr.refs.saturating_sub(1);
+    pub(crate) fn remove_users(&mut self, users: Users) -> bool {
+        let Some(mr) = self.get_mut(users.slot) else { return false };
+        mr.refs = mr.refs.saturating_sub(users.wrs);
         mr.refs == 0 && mr.closing.is_some()
     }
 
     /// Copies `len` bytes that arrived into a receive's pieces, in order: `copy` is told the memory,
     /// the offset there, the offset in the message and how many. The regions are looked up now: a
-    /// receive may outlive them.
+    /// receive may outlive them. `hit` is what the VQP used last.
+    #[inline]
     pub(crate) fn scatter(
         &self,
         client: ClientId,
+        hit: &mut LocalHit,
         sges: &[Sge],
         mut len: u64,
         copy: impl Fn(&M, u64, u64, u64) -> Result<(), MemoryError>,
     ) -> Result<(), ScatterError> {
-        let (mut hit, mut done) = (LocalHit::NONE, 0);
+        let mut done = 0;
         for sge in sges {
             let part = len.min(u64::from(sge.length));
             if part == 0 {
                 continue;
             }
-            let slot = self.check(client, &mut hit, sge, true).map_err(|_| ScatterError)?;
+            let slot = self.check(client, hit, sge, true).map_err(|_| ScatterError)?;
             let mr = self.get(slot).ok_or(ScatterError)?;
             copy(&mr.memory, sge.addr - mr.info.addr, done, part)?;
             (done, len) = (done + part, len - part);

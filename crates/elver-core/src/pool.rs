@@ -1,13 +1,13 @@
 use alloc::vec::Vec;
 
 use elver_verbs::{
-    AccessFlags, AddressVector, Cq, CqInit, DciInit, Device, DeviceAttr, Gid, MrInfo, Mtu, Pd, Qp,
-    QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit, VerbsError,
+    AccessFlags, AddressVector, Cq, CqInit, DciInit, Device, DeviceAttr, Gid, MemoryError, MrInfo,
+    Mtu, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit, VerbsError,
 };
 
 use crate::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
-use crate::message::HEADER_BYTES;
-use crate::post::SLOTS_RESERVED;
+use crate::message::{HEADER_BYTES, Header};
+use crate::outgoing::SLOTS_RESERVED;
 use crate::rc::META_LINKS_MAX;
 use crate::rng::Rng;
 use crate::wr_id::WrId;
@@ -21,6 +21,8 @@ pub(crate) const CONTROL_QKEY: u32 = 0x0e1e_4e12;
 pub(crate) const CONTROL_RECVS: u32 = 256;
 /// Sends that the UD QP holds.
 pub(crate) const CONTROL_SENDS: u32 = 128;
+/// Receive buffers that are posted by one call.
+const RECVS_AT_ONCE: usize = 32;
 /// Most send slots for messages.
 const SEND_SLOTS_MAX: u32 = 4096;
 /// What the code of the shortest RNR NAK timer is (IBTA vol. 1, table 45).
@@ -52,11 +54,15 @@ pub(crate) struct Pool<M> {
     pub(crate) max_length: u32,
     /// Most inline bytes of a user's WR.
     pub(crate) max_inline: u32,
+    /// Depth of the send queues that VQPs share.
+    pub(crate) depth: u32,
     /// Buffers of the node's own, in one region: receives, send slots, look-ups.
     pub(crate) memory: M,
     pub(crate) mr: MrInfo,
     pub(crate) recvs: Buffers,
     pub(crate) sends: Buffers,
+    /// The first of the send slots that no header was written to.
+    blank_slot: u32,
     pub(crate) reads: Buffers,
 }
 
@@ -210,7 +216,9 @@ pub(crate) fn create<D: Device>(
     let pd = device.alloc_pd()?;
     let dcis = if attr.transports.dc { config.dc_qps } else { 0 };
     let qps = u64::from(dcis + META_LINKS_MAX) + u64::from(config.transfer.rc_qps_max);
-    let sends = qps * u64::from(config.sq_depth) + u64::from(config.transfer.leased_wrs_max);
+    let depth = (config.sq_depth + RESERVED).min(attr.max_qp_wr);
+    let sends = qps * u64::from(depth);
+    let sends = sends + u64::from(config.transfer.leased_wrs_max);
     let receives = u64::from(config.recv_buffers + CONTROL_RECVS + CONTROL_SENDS);
     let cqe = u32::try_from(sends + receives).unwrap_or(u32::MAX);
 
@@ -222,7 +230,8 @@ pub(crate) fn create<D: Device>(
     let slot = HEADER_BYTES as u64 + u64::from(max_inline.max(config.max_sge * 16));
     let slots = (dcis + config.transfer.rc_qps_max).max(1).saturating_mul(config.sq_depth);
     let slots = slots.saturating_add(SLOTS_RESERVED);
-    let recv_bytes = u64::from(config.recv_buffer_bytes).next_multiple_of(64);
+    // An odd number of cache lines, so that the beginnings of buffers lie in all sets of a cache.
+    let recv_bytes = u64::from(config.recv_buffer_bytes).next_multiple_of(64) | 64;
     let recvs = Buffers::new(0, recv_bytes, config.recv_buffers);
     let slots = slots.min(SEND_SLOTS_MAX);
     let sends = Buffers::new(recvs.end(), slot.next_multiple_of(64), slots);
@@ -244,11 +253,13 @@ pub(crate) fn create<D: Device>(
         eager_max: config.eager_bytes_max.min(recv_bytes as u32 - HEADER_BYTES as u32),
         max_length: port.max_msg_sz,
         max_inline,
+        depth,
         attr,
         memory,
         mr,
         recvs,
         sends,
+        blank_slot: 0,
         reads,
     };
     (pool.ud, pool.ud_qpn) = pool.create_ud(device)?;
@@ -272,6 +283,19 @@ impl<M: elver_verbs::Memory> Pool<M> {
     #[inline]
     pub(crate) fn send_sge(&self, slot: u32, length: u32) -> Sge {
         Sge { addr: self.mr.addr + self.sends.offset(slot), length, lkey: self.mr.lkey }
+    }
+
+    /// Writes a message's header to its slot; what all of this node's have in common stands there
+    /// from the first time on.
+    #[inline]
+    pub(crate) fn write_header(&mut self, slot: u32, header: &Header) -> Result<(), MemoryError> {
+        let offset = self.sends.offset(slot);
+        // Slots are first taken in order.
+        if slot < self.blank_slot {
+            return self.memory.write(offset, &header.encode_front());
+        }
+        self.blank_slot = slot + 1;
+        self.memory.write(offset, &header.encode())
     }
 
     /// The SGE of the first `length` bytes of a look-up's buffer.
@@ -320,10 +344,17 @@ impl<M: elver_verbs::Memory> Pool<M> {
         device: &mut D,
         buffers: &[u32],
     ) -> Result<(), VerbsError> {
-        for &buffer in buffers {
-            let sges = [self.recv_sge(buffer, self.recvs.bytes as u32)];
-            let wr = RecvWr { wr_id: WrId::Recv(buffer).encode(), sges: &sges };
-            device.post_srq_recv(self.srq, &[wr]).map_err(|(_, error)| error)?;
+        for buffers in buffers.chunks(RECVS_AT_ONCE) {
+            let mut sges = [Sge::default(); RECVS_AT_ONCE];
+            for (sge, &buffer) in sges.iter_mut().zip(buffers) {
+                *sge = self.recv_sge(buffer, self.recvs.bytes as u32);
+            }
+            let mut wrs = [RecvWr { wr_id: 0, sges: &[] }; RECVS_AT_ONCE];
+            for ((wr, sge), &buffer) in wrs.iter_mut().zip(sges.chunks(1)).zip(buffers) {
+                *wr = RecvWr { wr_id: WrId::Recv(buffer).encode(), sges: sge };
+            }
+            let posted = device.post_srq_recv(self.srq, &wrs[..buffers.len()]);
+            posted.map_err(|(_, error)| error)?;
         }
         Ok(())
     }
@@ -391,7 +422,7 @@ impl<M: elver_verbs::Memory> Pool<M> {
             Lanes { qps: Vec::new(), lanes: Vec::new(), dcis, high, streams, free: Vec::new() };
         for index in 0..dcis {
             let cap = QpCap {
-                max_send_wr: config.sq_depth,
+                max_send_wr: self.depth,
                 max_recv_wr: 0,
                 max_send_sge: config.max_sge + 1,
                 max_recv_sge: 0,
@@ -406,7 +437,7 @@ impl<M: elver_verbs::Memory> Pool<M> {
             self.start_dci(device, config, qp)?;
             lanes.qps.push(PhysQp {
                 qp,
-                depth: config.sq_depth,
+                depth: self.depth,
                 posted: 0,
                 waiting: Default::default(),
                 dirty: false,

@@ -59,6 +59,15 @@ impl Qos {
         }
     }
 
+    /// Whether WRs of the low class need tokens now: each then asks whether it is ready.
+    #[inline]
+    pub(crate) fn counts_low(&mut self, now: Time) -> bool {
+        if self.high.is_some() && !self.high_is_active(now) {
+            self.high = None;
+        }
+        self.high.is_some()
+    }
+
     /// Counts a WR of `bytes`.
     #[inline]
     pub(crate) fn charge(&mut self, class: Class, bytes: u64) {
@@ -95,7 +104,8 @@ impl Qos {
         self.counted.saturating_add_ns(wait).min(rest).max(now)
     }
 
-    fn note_high(&mut self, now: Time) {
+    /// The high class posts.
+    pub(crate) fn note_high(&mut self, now: Time) {
         if !self.high_is_active(now) {
             self.tokens = self.burst();
             self.counted = now;

@@ -1,6 +1,8 @@
 use alloc::vec::Vec;
 
-use elver_verbs::{RecvWr, Sge, WcFlags, WcOpcode, WcStatus};
+use elver_verbs::{RecvWr, Sge, Wc, WcFlags, WcOpcode, WcStatus};
+
+use crate::{Completion, VqpId};
 
 /// Entries that a ring starts with.
 const CAPACITY_MIN: usize = 4;
@@ -18,6 +20,7 @@ const CAPACITY_MIN: usize = 4;
 #[derive(Debug)]
 pub(crate) struct RecvRing {
     entries: Vec<RqEntry>,
+    /// Of each entry `stride` SGEs; empty until a receive comes that has more than one.
     sges: Vec<Sge>,
     stride: u32,
     max: u32,
@@ -33,7 +36,9 @@ pub(crate) struct RqEntry {
     /// Bytes that its SGEs hold.
     pub(crate) capacity: u64,
     pub(crate) num_sge: u8,
-    /// How it ended, once it has.
+    /// Its SGE, if there is no more than one.
+    pub(crate) sge: Sge,
+    /// How it ended, if that was ahead of its turn.
     pub(crate) outcome: Option<RecvOutcome>,
 }
 
@@ -47,6 +52,25 @@ pub(crate) struct RecvOutcome {
     pub(crate) imm: u32,
     /// Id of the VQP that is connected to the sender; 0 for none.
     pub(crate) source: u32,
+}
+
+impl RecvOutcome {
+    /// The completion of a receive, as its user sees it.
+    #[inline]
+    pub(crate) fn completion(&self, vqp: u32, wr_id: u64) -> Completion {
+        let wc = Wc {
+            wr_id,
+            status: self.status,
+            opcode: self.opcode,
+            flags: self.flags,
+            byte_len: self.byte_len,
+            imm_data: self.imm,
+            qp_num: vqp,
+            ..Wc::default()
+        };
+        let source = (self.source != 0).then_some(VqpId(self.source));
+        Completion { vqp: VqpId(vqp), source, wc }
+    }
 }
 
 impl RecvRing {
@@ -98,22 +122,39 @@ impl RecvRing {
     #[inline]
     pub(crate) fn sges(&self, seq: u32) -> &[Sge] {
         let at = self.at(seq);
+        let entry = &self.entries[at];
+        if entry.num_sge < 2 {
+            return &core::slice::from_ref(&entry.sge)[..usize::from(entry.num_sge)];
+        }
         let start = at * self.stride as usize;
-        &self.sges[start..start + usize::from(self.entries[at].num_sge)]
+        &self.sges[start..start + usize::from(entry.num_sge)]
     }
 
     /// Appends a receive; the caller has checked that it fits.
+    #[inline]
     pub(crate) fn push(&mut self, wr: &RecvWr<'_>) {
         if self.len() as usize >= self.entries.len() {
             self.grow();
         }
         let at = self.at(self.tail);
-        let capacity = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
-        let num_sge = wr.sges.len() as u8;
-        self.entries[at] = RqEntry { wr_id: wr.wr_id, capacity, num_sge, outcome: None };
-        let start = at * self.stride as usize;
-        self.sges[start..start + wr.sges.len()].copy_from_slice(wr.sges);
+        let (wr_id, num_sge) = (wr.wr_id, wr.sges.len() as u8);
+        let (sge, capacity) = match *wr.sges {
+            [sge] => (sge, u64::from(sge.length)),
+            _ => (Sge::default(), self.keep(at, wr.sges)),
+        };
+        self.entries[at] = RqEntry { wr_id, capacity, num_sge, sge, outcome: None };
         self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Keeps the SGEs of a receive that has another number than one; returns their bytes.
+    #[inline(never)]
+    fn keep(&mut self, at: usize, sges: &[Sge]) -> u64 {
+        if !sges.is_empty() {
+            let start = at * self.stride as usize;
+            self.sges.resize(self.entries.len() * self.stride as usize, Sge::default());
+            self.sges[start..start + sges.len()].copy_from_slice(sges);
+        }
+        sges.iter().map(|sge| u64::from(sge.length)).sum()
     }
 
     #[cold]
@@ -121,9 +162,11 @@ impl RecvRing {
         let old = self.entries.len();
         let new = (old * 2).max(CAPACITY_MIN);
         let stride = self.stride as usize;
-        let blank = RqEntry { wr_id: 0, capacity: 0, num_sge: 0, outcome: None };
-        self.entries.resize(new, blank);
-        self.sges.resize(new * stride, Sge::default());
+        let sge = Sge::default();
+        self.entries.resize(new, RqEntry { wr_id: 0, capacity: 0, num_sge: 0, sge, outcome: None });
+        if !self.sges.is_empty() {
+            self.sges.resize(new * stride, Sge::default());
+        }
         if old == 0 {
             return;
         }
@@ -131,7 +174,9 @@ impl RecvRing {
             let (from, to) = (seq as usize & (old - 1), seq as usize & (new - 1));
             if from != to {
                 self.entries[to] = self.entries[from];
-                self.sges.copy_within(from * stride..(from + 1) * stride, to * stride);
+                if !self.sges.is_empty() {
+                    self.sges.copy_within(from * stride..(from + 1) * stride, to * stride);
+                }
             }
         }
     }
@@ -153,11 +198,12 @@ mod tests {
         (ring.head, ring.next, ring.tail) = (start, start, start);
         for n in 0..40 {
             let sges = [Sge { addr: n, length: 5, lkey: 1 }; 2];
-            ring.push(&RecvWr { wr_id: n, sges: &sges });
+            ring.push(&RecvWr { wr_id: n, sges: &sges[..n as usize % 3] });
             for back in 0..=n {
                 let seq = start.wrapping_add(back as u32);
-                assert_eq!((ring.entry(seq).wr_id, ring.entry(seq).capacity), (back, 10));
-                assert_eq!(ring.sges(seq)[1].addr, back);
+                let (entry, sges) = (ring.entry(seq), ring.sges(seq));
+                assert_eq!((entry.wr_id, entry.capacity), (back, back % 3 * 5));
+                assert_eq!(sges, &[Sge { addr: back, length: 5, lkey: 1 }; 2][..back as usize % 3]);
             }
         }
         assert!(ring.is_full() && ring.has_next());

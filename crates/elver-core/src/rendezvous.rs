@@ -22,7 +22,7 @@ use elver_verbs::{
 
 use crate::inbox::{Body, Incoming};
 use crate::message::{Kind, Refusal};
-use crate::mr::{LocalHit, LocalMrs};
+use crate::mr::{LocalHit, LocalMrs, Users};
 use crate::ops::{Note, OpKind, Work};
 use crate::ring::NONE;
 use crate::{ClientId, Core};
@@ -102,7 +102,7 @@ impl<D: Device> Core<D> {
         let (slots, reads) = plan(&self.mrs, client, entry.rq.sges(seq), pieces, incoming.length)?;
         entry.reads += 1;
         for slot in &slots {
-            self.mrs.add_user(*slot);
+            self.mrs.add_users(Users::one(*slot));
         }
         let gather = Gather { vqp, seq, incoming: *incoming, slots, reads };
         let kind = OpKind::Gather(Box::new(gather));
@@ -146,7 +146,7 @@ impl<D: Device> Core<D> {
     fn let_go(&mut self, gather: &Gather, now: Time) {
         let mut freed = false;
         for slot in &gather.slots {
-            freed |= self.mrs.remove_user(*slot);
+            freed |= self.mrs.remove_users(Users::one(*slot));
         }
         if let Some(vqp) = self.vqps.get_mut(gather.vqp) {
             vqp.reads = vqp.reads.saturating_sub(1);

@@ -20,7 +20,8 @@ const CAPACITY_MIN: usize = 4;
 #[derive(Debug)]
 pub(crate) struct SendRing {
     entries: Vec<SqEntry>,
-    /// Of each entry `stride` SGEs. The first is left for a message's header.
+    /// Of each entry `stride` SGEs; empty until a WR comes that has more than one. The first is left
+    /// for a message's header.
     sges: Vec<Sge>,
     /// Of each entry `inline_max` bytes; empty until an inline WR comes.
     inline: Vec<u8>,
@@ -49,6 +50,9 @@ pub(crate) struct SqEntry {
     pub(crate) slot: u32,
     /// SGEs of the user's.
     pub(crate) num_sge: u8,
+    /// The SGE of a message's header, and the user's if there is no more than one: that is how most
+    /// WRs are, and then all that is kept of them lies together.
+    pub(crate) sges: [Sge; 2],
     /// The user's flags; signalled if all of the VQP's are.
     pub(crate) flags: SendFlags,
     /// The bytes were copied into the ring.
@@ -64,6 +68,34 @@ pub(crate) struct SqEntry {
 }
 
 impl SqEntry {
+    /// A WR of no bytes as it is when it comes.
+    pub(crate) const BLANK: SqEntry = SqEntry {
+        wr_id: 0,
+        op: SendOp::Send,
+        length: 0,
+        mr: NONE,
+        slot: NONE,
+        num_sge: 0,
+        sges: [Sge { addr: 0, length: 0, lkey: 0 }; 2],
+        flags: SendFlags::empty(),
+        inline: false,
+        status: WcStatus::Success,
+        await_fin: false,
+        shared: false,
+        first_done: false,
+    };
+
+    /// Whether nothing is left to do for it when it is done but to tell it: it has one piece at most,
+    /// nobody else reads that, and it succeeded.
+    #[inline]
+    pub(crate) fn ends_plainly(&self) -> bool {
+        self.num_sge < 2
+            && !self.shared
+            && !self.await_fin
+            && self.slot == NONE
+            && self.status == WcStatus::Success
+    }
+
     /// Physical WRs that it takes.
     #[inline]
     pub(crate) fn cost(&self) -> u32 {
@@ -102,9 +134,10 @@ impl SendRing {
         self.tail.wrapping_sub(self.head)
     }
 
+    /// WRs that it takes beside those in it.
     #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        self.len() >= self.max
+    pub(crate) fn room(&self) -> u32 {
+        self.max.saturating_sub(self.len())
     }
 
     /// WRs that wait to be posted.
@@ -138,23 +171,29 @@ impl SendRing {
     /// The user's SGEs of a WR.
     #[inline]
     pub(crate) fn sges(&self, seq: u32) -> &[Sge] {
-        let at = self.at(seq);
-        let start = at * self.stride as usize + 1;
-        &self.sges[start..start + usize::from(self.entries[at].num_sge)]
+        &self.message_sges(seq)[1..]
     }
 
     /// The header's SGE, then the user's.
     #[inline]
     pub(crate) fn message_sges(&self, seq: u32) -> &[Sge] {
         let at = self.at(seq);
+        let entry = &self.entries[at];
+        if entry.num_sge < 2 {
+            return &entry.sges[..1 + usize::from(entry.num_sge)];
+        }
         let start = at * self.stride as usize;
-        &self.sges[start..start + 1 + usize::from(self.entries[at].num_sge)]
+        &self.sges[start..start + 1 + usize::from(entry.num_sge)]
     }
 
     /// Sets the header's SGE.
     pub(crate) fn set_header(&mut self, seq: u32, sge: Sge) {
         let at = self.at(seq);
-        self.sges[at * self.stride as usize] = sge;
+        let entry = &mut self.entries[at];
+        entry.sges[0] = sge;
+        if entry.num_sge > 1 {
+            self.sges[at * self.stride as usize] = sge;
+        }
     }
 
     /// The inline bytes of a WR.
@@ -166,28 +205,37 @@ impl SendRing {
         self.inline.get(start..start + self.entries[at].length as usize).unwrap_or_default()
     }
 
-    /// Appends a WR that was checked, as was that there is room.
+    /// Makes room for WRs, of which there may be so many more.
     #[inline]
-    pub(crate) fn push(&mut self, entry: SqEntry, sges: &[Sge], inline: &[u8]) {
-        if self.len() as usize >= self.entries.len() {
+    pub(crate) fn reserve(&mut self, count: u32) {
+        while self.entries.len() < (self.len() + count) as usize {
             self.grow();
         }
+    }
+
+    /// Appends a WR that was checked, for which room was made. Its only SGE stands in the entry.
+    #[inline]
+    pub(crate) fn push(&mut self, entry: SqEntry) {
         let at = self.at(self.tail);
         self.entries[at] = entry;
-        let start = at * self.stride as usize + 1;
-        if let [sge] = sges {
-            self.sges[start] = *sge;
-        } else {
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Appends a WR with other SGEs than one, or with inline bytes.
+    #[cold]
+    pub(crate) fn push_with(&mut self, entry: SqEntry, sges: &[Sge], inline: &[u8]) {
+        let at = self.at(self.tail);
+        if sges.len() > 1 {
+            let start = at * self.stride as usize + 1;
+            self.sges.resize(self.entries.len() * self.stride as usize, Sge::default());
             self.sges[start..start + sges.len()].copy_from_slice(sges);
         }
         if !inline.is_empty() {
-            if self.inline.is_empty() {
-                self.inline.resize(self.entries.len() * self.inline_max as usize, 0);
-            }
             let start = at * self.inline_max as usize;
+            self.inline.resize(self.entries.len() * self.inline_max as usize, 0);
             self.inline[start..start + inline.len()].copy_from_slice(inline);
         }
-        self.tail = self.tail.wrapping_add(1);
+        self.push(entry);
     }
 
     /// Doubles the ring. Every entry keeps its sequence number.
@@ -196,22 +244,10 @@ impl SendRing {
         let old = self.entries.len();
         let new = (old * 2).max(CAPACITY_MIN);
         let (stride, inline_max) = (self.stride as usize, self.inline_max as usize);
-        let blank = SqEntry {
-            wr_id: 0,
-            op: SendOp::Send,
-            length: 0,
-            mr: NONE,
-            slot: NONE,
-            num_sge: 0,
-            flags: SendFlags::empty(),
-            inline: false,
-            status: WcStatus::Success,
-            await_fin: false,
-            shared: false,
-            first_done: false,
-        };
-        self.entries.resize(new, blank);
-        self.sges.resize(new * stride, Sge::default());
+        self.entries.resize(new, SqEntry::BLANK);
+        if !self.sges.is_empty() {
+            self.sges.resize(new * stride, Sge::default());
+        }
         if !self.inline.is_empty() {
             self.inline.resize(new * inline_max, 0);
         }
@@ -225,7 +261,9 @@ impl SendRing {
                 continue;
             }
             self.entries[to] = self.entries[from];
-            self.sges.copy_within(from * stride..(from + 1) * stride, to * stride);
+            if !self.sges.is_empty() {
+                self.sges.copy_within(from * stride..(from + 1) * stride, to * stride);
+            }
             if !self.inline.is_empty() {
                 self.inline
                     .copy_within(from * inline_max..(from + 1) * inline_max, to * inline_max);
@@ -244,20 +282,17 @@ impl SendRing {
 mod tests {
     use super::*;
 
-    fn entry(wr_id: u64, length: u32, num_sge: u8) -> SqEntry {
-        SqEntry {
-            wr_id,
-            op: SendOp::Send,
-            length,
-            mr: NONE,
-            slot: NONE,
-            num_sge,
-            flags: SendFlags::empty(),
-            inline: num_sge == 0,
-            status: WcStatus::Success,
-            await_fin: false,
-            shared: false,
-            first_done: false,
+    fn entry(wr_id: u64, length: u32, sges: &[Sge]) -> SqEntry {
+        let (num_sge, inline) = (sges.len() as u8, sges.is_empty());
+        let first = sges.first().copied().unwrap_or_default();
+        SqEntry { wr_id, length, num_sge, inline, sges: [Sge::default(), first], ..SqEntry::BLANK }
+    }
+
+    fn push(ring: &mut SendRing, entry: SqEntry, sges: &[Sge], inline: &[u8]) {
+        ring.reserve(1);
+        match sges {
+            [_] => ring.push(entry),
+            _ => ring.push_with(entry, sges, inline),
         }
     }
 
@@ -268,32 +303,35 @@ mod tests {
         let start = u32::MAX - 5;
         (ring.head, ring.done, ring.posted, ring.tail) = (start, start, start, start);
         for n in 0..64u64 {
-            let sge = Sge { addr: n, length: 1, lkey: 7 };
+            let sges = [Sge { addr: n, length: 1, lkey: 7 }; 2];
             let bytes = [n as u8; 16];
-            if n % 2 == 0 {
-                ring.push(entry(n, 2, 2), &[sge, sge], &[]);
-            } else {
-                ring.push(entry(n, 16, 0), &[], &bytes);
+            match n % 3 {
+                0 => push(&mut ring, entry(n, 2, &sges), &sges, &[]),
+                1 => push(&mut ring, entry(n, 1, &sges[..1]), &sges[..1], &[]),
+                _ => push(&mut ring, entry(n, 16, &[]), &[], &bytes),
             }
+            let header = Sge { addr: !n, length: 112, lkey: 8 };
+            ring.set_header(start.wrapping_add(n as u32), header);
             for back in 0..=n {
                 let seq = start.wrapping_add(back as u32);
                 assert_eq!(ring.entry(seq).wr_id, back);
-                if back % 2 == 0 {
-                    assert_eq!(ring.sges(seq), [Sge { addr: back, length: 1, lkey: 7 }; 2]);
-                } else {
-                    assert_eq!(ring.inline(seq), [back as u8; 16]);
+                assert_eq!(ring.message_sges(seq)[0].addr, !back);
+                let sges = [Sge { addr: back, length: 1, lkey: 7 }; 2];
+                match back % 3 {
+                    0 => assert_eq!(ring.sges(seq), sges),
+                    1 => assert_eq!(ring.sges(seq), &sges[..1]),
+                    _ => assert_eq!(ring.inline(seq), [back as u8; 16]),
                 }
             }
         }
-        assert!(ring.is_full());
-        assert_eq!((ring.len(), ring.unposted()), (64, 64));
+        assert_eq!((ring.len(), ring.unposted(), ring.room()), (64, 64, 0));
     }
 
     #[test]
     fn a_first_inline_wr_of_no_bytes_has_none() {
         let mut ring = SendRing::new(8, 1, 16);
-        ring.push(entry(0, 0, 0), &[], &[]);
-        ring.push(entry(1, 0, 0), &[], &[]);
+        push(&mut ring, entry(0, 0, &[]), &[], &[]);
+        push(&mut ring, entry(1, 0, &[]), &[], &[]);
         assert!(ring.inline(1).is_empty());
     }
 }

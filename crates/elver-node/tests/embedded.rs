@@ -302,6 +302,36 @@ fn a_vqp_that_was_accepted_counts_for_its_user() {
     wait_for("the quota to be free", || node.status()?.users.is_empty().then_some(()));
 }
 
+/// The share of one node's senders is what the configuration says, and the status tells of it.
+#[test]
+fn senders_of_one_node_have_a_share_of_a_session() {
+    const SENDERS: u64 = 4;
+    let address = free_address();
+    let mut limited = config(&address);
+    limited.quota.session_accepts_per_peer = 1;
+    let node = node(limited);
+    let (mut server, mut sender) = (client(&node), client(&node));
+    let bound = server.create();
+    let port = server.qbind(bound, 0).unwrap();
+    let region = server.alloc(64).unwrap();
+    let sges = [Sge { addr: region.addr, length: 64, lkey: region.lkey }];
+    for wr_id in 0..SENDERS {
+        server.end.receive(bound, &RecvWr { wr_id, sges: &sges }).unwrap();
+        server.wake();
+        let vqp = sender.create();
+        sender.qconnect(vqp, gid(&address), port).unwrap();
+        let (flags, payload) = (SendFlags::empty(), Payload::Inline(b"hello"));
+        let wr = SendWr { wr_id, op: SendOp::Send, flags, payload, dest: None };
+        sender.end.send(vqp, &wr).unwrap();
+        sender.wake();
+        assert_eq!(server.completion().status, WcStatus::Success);
+    }
+    // Nothing was sent back over any of them: each but the last gave way to the next.
+    let core = node.status().unwrap().core;
+    let counted = ["accepts", "accepted_evicted", "accepts_refused"].map(|name| core[name]);
+    assert_eq!(counted, [SENDERS, SENDERS - 1, 0]);
+}
+
 #[test]
 fn an_idle_node_sleeps_and_wakes() {
     let address = free_address();

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use elver_verbs::{SendOpcode, Time};
 
 use crate::model::{ClientIx, OpState, Phase, Target, Violation, Vqp, VqpIx};
-use crate::options::{Failure, OpCount, Options, Report};
+use crate::options::{Options, Report};
 use crate::world::World;
+use crate::{Failure, OpCount};
 
 /// A partition lasts no longer than this.
 const PARTITION_NS: u64 = 20_000_000;

@@ -1,5 +1,7 @@
 //! Posting and polling.
 
+use core::borrow::Borrow;
+
 use elver_verbs::{
     Cq, Dest, Memory, ObjectKind, Payload, PostError, Qp, QpState, QpType, RecvWr, SendOp,
     SendOpcode, SendWr, Srq, VerbsError, Wc, qpn_valid,
@@ -19,13 +21,24 @@ impl<M: Memory> Rnic<M> {
         qp: Qp,
         wrs: &[SendWr<'_>],
     ) -> Result<(), (usize, PostError)> {
+        self.post_sends(now, qp, wrs.iter())
+    }
+
+    /// Posts the send WRs that `wrs` gives, as [`Rnic::post_send`].
+    #[inline]
+    pub fn post_sends<'a>(
+        &mut self,
+        now: Time,
+        qp: Qp,
+        wrs: impl Iterator<Item: Borrow<SendWr<'a>>>,
+    ) -> Result<(), (usize, PostError)> {
         let Some(queue_pair) = self.qps.get_mut(qp.0) else {
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: qp.0 }));
         };
         let mut result = Ok(());
         let mut lanes = (u64::MAX, 0);
-        for (index, wr) in wrs.iter().enumerate() {
-            match queue_pair.post(&mut self.hw, wr) {
+        for (index, wr) in wrs.enumerate() {
+            match queue_pair.post(&mut self.hw, wr.borrow()) {
                 Ok(lane) => lanes = (lanes.0.min(lane as u64), lanes.1.max(lane as u64)),
                 Err(error) => {
                     result = Err((index, error));

@@ -294,6 +294,16 @@ impl Device for SimDevice {
         result
     }
 
+    fn post_sends<'a>(
+        &mut self,
+        qp: Qp,
+        wrs: impl Iterator<Item = SendWr<'a>>,
+    ) -> Result<(), (usize, PostError)> {
+        let result = self.rnic.post_sends(self.now(), qp, wrs);
+        self.flush();
+        result
+    }
+
     fn post_recv(&mut self, qp: Qp, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
         self.rnic.post_recv(self.now(), qp, wrs)
     }

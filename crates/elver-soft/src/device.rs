@@ -507,6 +507,18 @@ impl Device for SoftDevice {
     }
 
     #[inline]
+    fn post_sends<'a>(
+        &mut self,
+        qp: Qp,
+        wrs: impl Iterator<Item = SendWr<'a>>,
+    ) -> Result<(), (usize, PostError)> {
+        let now = now();
+        let result = self.rnic.post_sends(now, qp, wrs);
+        self.posted(now);
+        result
+    }
+
+    #[inline]
     fn post_recv(&mut self, qp: Qp, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
         self.rnic.post_recv(now(), qp, wrs)
     }

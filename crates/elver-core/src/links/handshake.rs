@@ -64,10 +64,10 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<u32, (Shortage, u32, u32)> {
         let depth = match purpose {
-            Purpose::Pool | Purpose::Meta => self.config.sq_depth,
+            Purpose::Pool | Purpose::Meta => self.pool.depth,
             Purpose::Leased(Some(vqp)) => {
                 let wrs = self.vqps.get(vqp).map_or(0, |vqp| vqp.sq.max());
-                (wrs + RESERVED).min(self.config.sq_depth)
+                (wrs + RESERVED).min(self.pool.depth)
             }
             // Nothing is sent on it.
             Purpose::Leased(None) => 1,

@@ -183,6 +183,14 @@ pub struct MetaConfig {
     pub verify_source: bool,
 }
 
+/// Who may be in the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RegistryConfig {
+    /// The file with the cluster's secret; empty for none.
+    pub secret_file: PathBuf,
+}
+
 /// Metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -241,7 +249,7 @@ impl Default for PoolConfig {
         PoolConfig {
             dc_qps: 8,
             log_dc_streams: 6,
-            sq_depth: 512,
+            sq_depth: 1_024,
             max_sge: 4,
             max_inline: 220,
             max_vqps: 65_536,

@@ -1,0 +1,165 @@
+//! VQPs of two nodes, with a wire between them.
+
+use std::net::IpAddr;
+
+use anyhow::{Result, ensure};
+use elver_core::{
+    ClientId, ClientLimits, Completion, Config, ConnectOptions, Core, Event, MetaServer, Via,
+    VqpId, VqpInit,
+};
+use elver_rnic::Rnic;
+use elver_soft::SoftMemory;
+use elver_verbs::{
+    AccessFlags, Device, MrInfo, Payload, QpType, RecvWr, RemoteAddr, SendFlags, SendWr, Sge, Wc,
+    WcStatus,
+};
+
+use crate::bare::{Bare, NOW};
+use crate::host::OUTSTANDING_MAX;
+use crate::paths::{Operation, Step};
+use crate::pipe::Pipe;
+use crate::sides::{initiator_side, target_side};
+
+const PORT: u16 = 1;
+/// Nodes that the meta server's table holds.
+const NODES_MAX: u32 = 1_000;
+const MEMORY_BYTES: u64 = 1 << 12;
+/// Rounds after which what did not happen will not.
+const ROUNDS_MAX: u32 = 1_000;
+const ACCESS: AccessFlags =
+    AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_READ).union(AccessFlags::REMOTE_WRITE);
+
+/// WRs of `bytes` bytes through a VQP that is backed by RC or DC, `batch` at a time, the last of them
+/// with a completion. A SEND's receive is posted anew by the target, a batch in one call.
+pub(crate) fn exchange(
+    backing: QpType,
+    operation: Operation,
+    bytes: u32,
+    batch: u32,
+) -> Result<Step> {
+    let mut config = Config::default();
+    if backing == QpType::Dci {
+        config.transfer.rc_qps_max = 0;
+    }
+    let mut b = Node::new(2, config.clone())?;
+    let server = b.core.serve_meta(NODES_MAX)?;
+    let (gid, record) = (b.core.gid(), b.core.record());
+    b.core.meta_put(gid, record)?;
+    let bound = b.core.vqp_create(b.client, VqpInit::default())?;
+    b.core.qbind(b.client, bound, PORT)?;
+    let mut net = Net { a: Node::new(1, config)?, b, to_a: Pipe::new(), to_b: Pipe::new() };
+    let vqp = net.connect(server, backing)?;
+
+    let op = operation.towards(net.b.remote());
+    let sges = [net.a.sge(bytes)];
+    let receives = if operation == Operation::Send { batch } else { 0 };
+    Ok(Box::new(move || {
+        let payload = Payload::Sges(&sges);
+        let wr = SendWr { wr_id: 7, op, flags: SendFlags::empty(), payload, dest: None };
+        let mut wrs = [wr; OUTSTANDING_MAX as usize];
+        let wrs = &mut wrs[..batch as usize];
+        wrs[batch as usize - 1].flags = SendFlags::SIGNALED;
+        let room = [net.b.sge(bytes)];
+        let receive = [RecvWr { wr_id: 0, sges: &room }; OUTSTANDING_MAX as usize];
+        let receive = &receive[..receives as usize];
+        target_side(|| net.b.core.post_recv(net.b.client, bound, receive, NOW))
+            .expect("the receive queue has room");
+        initiator_side(|| net.a.core.post_send(net.a.client, vqp, wrs, NOW))
+            .expect("the send queue has room");
+        let (mut completed, mut received) = (0, 0);
+        while completed == 0 || received < receives {
+            let (sent, taken) = net.round();
+            (completed, received) = (completed + sent, received + taken);
+        }
+    }))
+}
+
+/// A core on a device of its own.
+struct Node {
+    core: Core<Bare>,
+    client: ClientId,
+    mr: MrInfo,
+    /// Kept, so that clearing it is not counted.
+    completions: [Completion; OUTSTANDING_MAX as usize],
+}
+
+struct Net {
+    a: Node,
+    b: Node,
+    to_a: Pipe,
+    to_b: Pipe,
+}
+
+impl Node {
+    fn new(number: u8, config: Config) -> Result<Node> {
+        let rnic = elver_rnic::Config::for_address(IpAddr::from([10, 0, 0, number]));
+        let device = Bare(Rnic::new(rnic, u64::from(number))?);
+        let mut core = Core::new(device, config, u64::from(number), NOW)?;
+        let client = core.client_open(ClientLimits::default())?;
+        let memory = core.device().alloc_memory(MEMORY_BYTES)?;
+        let mr = core.reg_mr(client, memory, None, ACCESS)?;
+        let none = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
+        Ok(Node { core, client, mr, completions: [none; OUTSTANDING_MAX as usize] })
+    }
+
+    fn sge(&self, length: u32) -> Sge {
+        Sge { addr: self.mr.addr, length, lkey: self.mr.lkey }
+    }
+
+    fn remote(&self) -> RemoteAddr {
+        RemoteAddr { addr: self.mr.addr, rkey: self.mr.rkey }
+    }
+
+    fn nic(&mut self) -> &mut Rnic<SoftMemory> {
+        &mut self.core.device().0
+    }
+
+    /// Takes the completions that are there; returns how many.
+    fn completions(&mut self) -> u32 {
+        let count = self.core.poll_completions(self.client, &mut self.completions);
+        for completion in &self.completions[..count] {
+            assert!(completion.wc.status == WcStatus::Success, "{completion:?}");
+        }
+        count as u32
+    }
+}
+
+impl Net {
+    /// Packets go there and back once; returns the completions of either side.
+    fn round(&mut self) -> (u32, u32) {
+        let Net { a, b, to_a, to_b } = self;
+        initiator_side(|| to_b.fill(a.nic(), NOW));
+        let received = target_side(|| {
+            to_b.drain(b.nic(), NOW);
+            b.core.poll(NOW);
+            to_a.fill(b.nic(), NOW);
+            b.completions()
+        });
+        let completed = initiator_side(|| {
+            to_a.drain(a.nic(), NOW);
+            a.core.poll(NOW);
+            a.completions()
+        });
+        (completed, received)
+    }
+
+    /// A VQP of the first node's to the other one, which is the meta server.
+    fn connect(&mut self, server: MetaServer, backing: QpType) -> Result<VqpId> {
+        self.a.core.set_meta_servers(&[server], NOW);
+        let wanted = if backing == QpType::Dci { Via::DcCached } else { Via::Rc };
+        for _ in 0..ROUNDS_MAX {
+            let Node { core, client, .. } = &mut self.a;
+            let vqp = core.vqp_create(*client, VqpInit::default())?;
+            let options = ConnectOptions::default();
+            if core.qconnect(*client, vqp, server.gid, PORT, options, 0, NOW)? == Some(wanted) {
+                return Ok(vqp);
+            }
+            core.vqp_destroy(*client, vqp, NOW)?;
+            self.round();
+            while let Some(event) = self.a.core.poll_event() {
+                ensure!(!matches!(event, Event::Failed { .. }), "{event:?}");
+            }
+        }
+        anyhow::bail!("no VQP came to be backed by {wanted:?}")
+    }
+}
