@@ -64,16 +64,43 @@ pub(crate) enum Command {
     /// Measures what docs/performance.md shows, each figure with its baseline beside it.
     #[command(subcommand)]
     Bench(Bench),
-    /// Does what another elver command tells it.
-    #[command(hide = true)]
-    Worker(WorkerArgs),
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Prints the manual page, in roff.
-    Man,
+    /// Prints a manual page, in roff.
+    Man(ManArgs),
+}
+
+/// Name of the command that other elver commands start, which is none of the user's.
+pub(crate) const WORKER: &str = "worker";
+
+/// Does what another elver command tells it.
+#[derive(Debug, Parser)]
+pub(crate) struct Worker {
+    #[command(flatten)]
+    pub(crate) args: WorkerArgs,
+}
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  elver man | man -l -
+      the page of elver itself
+  elver man bench connect | man -l -
+      the page of a command
+  elver man --dir /usr/local/share/man/man1
+      all pages, as files";
+
+#[derive(Debug, Args)]
+#[command(after_help = MAN_EXAMPLES)]
+pub(crate) struct ManArgs {
+    /// The command whose page is wanted, such as `bench connect`; by default elver's own.
+    #[arg(conflicts_with = "dir")]
+    pub(crate) command: Vec<String>,
+    /// Write the pages of all commands into this directory instead.
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

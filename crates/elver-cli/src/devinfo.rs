@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cli::DevinfoArgs;
 use crate::exit::Failure;
+use crate::out::say;
 
 /// Shows what was asked for.
 pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
@@ -28,15 +29,15 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
     let (attr, port) = (device.query_device(), device.query_port());
     let gid = device.query_gid(0)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&as_json(&attr, &port, &gid.to_string()))?);
+        say!("{}", serde_json::to_string_pretty(&as_json(&attr, &port, &gid.to_string()))?);
         return Ok(());
     }
     print(&attr, &port);
     if args.verbose {
         print_limits(&attr);
-        println!("\t\t\tsegmentation:\t\t{}", if device.segments() { "kernel" } else { "none" });
+        say!("\t\t\tsegmentation:\t\t{}", if device.segments() { "kernel" } else { "none" });
         for (index, ip) in device.config().addresses.iter().enumerate() {
-            println!("\t\t\tGID[{index:3}]:\t\t{}, RoCE v2", Gid::from(*ip));
+            say!("\t\t\tGID[{index:3}]:\t\t{}, RoCE v2", Gid::from(*ip));
         }
     }
     Ok(())
@@ -69,16 +70,16 @@ fn show_counters(json: bool) {
                 })
             })
             .collect();
-        println!("{}", Value::Array(all));
+        say!("{}", Value::Array(all));
         return;
     }
     if devices.is_empty() {
-        println!("no device is open in a process of this user");
+        say!("no device is open in a process of this user");
     }
     for device in devices {
-        println!("{} on {} in process {}", device.name, device.address, device.pid);
+        say!("{} on {} in process {}", device.name, device.address, device.pid);
         for (name, value) in device.counters {
-            println!("\t{name:<24}{value:>16}");
+            say!("\t{name:<24}{value:>16}");
         }
     }
 }
@@ -108,24 +109,24 @@ fn transports(attr: &DeviceAttr) -> String {
 }
 
 fn print(attr: &DeviceAttr, port: &PortAttr) {
-    println!("hca_id:\t{}", attr.name);
-    println!("\ttransport:\t\t\tInfiniBand (0)");
-    println!("\tfw_ver:\t\t\t\t{}", attr.fw_ver);
-    println!("\tnode_guid:\t\t\t{}", guid(attr.node_guid));
-    println!("\tsys_image_guid:\t\t\t{}", guid(attr.node_guid));
-    println!("\tvendor_id:\t\t\t0x0000");
-    println!("\tvendor_part_id:\t\t\t0");
-    println!("\thw_ver:\t\t\t\t0x0");
-    println!("\tqp_types:\t\t\t{}", transports(attr));
-    println!("\tphys_port_cnt:\t\t\t{}", attr.phys_port_cnt);
-    println!("\t\tport:\t1");
-    println!("\t\t\tstate:\t\t\t{}", state(port.state));
-    println!("\t\t\tmax_mtu:\t\t{}", mtu(port.max_mtu));
-    println!("\t\t\tactive_mtu:\t\t{}", mtu(port.active_mtu));
-    println!("\t\t\tsm_lid:\t\t\t0");
-    println!("\t\t\tport_lid:\t\t0");
-    println!("\t\t\tport_lmc:\t\t0x00");
-    println!("\t\t\tlink_layer:\t\tEthernet");
+    say!("hca_id:\t{}", attr.name);
+    say!("\ttransport:\t\t\tInfiniBand (0)");
+    say!("\tfw_ver:\t\t\t\t{}", attr.fw_ver);
+    say!("\tnode_guid:\t\t\t{}", guid(attr.node_guid));
+    say!("\tsys_image_guid:\t\t\t{}", guid(attr.node_guid));
+    say!("\tvendor_id:\t\t\t0x0000");
+    say!("\tvendor_part_id:\t\t\t0");
+    say!("\thw_ver:\t\t\t\t0x0");
+    say!("\tqp_types:\t\t\t{}", transports(attr));
+    say!("\tphys_port_cnt:\t\t\t{}", attr.phys_port_cnt);
+    say!("\t\tport:\t1");
+    say!("\t\t\tstate:\t\t\t{}", state(port.state));
+    say!("\t\t\tmax_mtu:\t\t{}", mtu(port.max_mtu));
+    say!("\t\t\tactive_mtu:\t\t{}", mtu(port.active_mtu));
+    say!("\t\t\tsm_lid:\t\t\t0");
+    say!("\t\t\tport_lid:\t\t0");
+    say!("\t\t\tport_lmc:\t\t0x00");
+    say!("\t\t\tlink_layer:\t\tEthernet");
 }
 
 fn limits(attr: &DeviceAttr) -> [(&'static str, u64); 22] {
@@ -164,9 +165,9 @@ fn atomics(cap: AtomicCap) -> &'static str {
 }
 
 fn print_limits(attr: &DeviceAttr) {
-    println!("\tatomic_cap:\t\t\t{}", atomics(attr.atomic_cap));
+    say!("\tatomic_cap:\t\t\t{}", atomics(attr.atomic_cap));
     for (name, value) in limits(attr) {
-        println!("\t{:<31} {value}", format!("{name}:"));
+        say!("\t{:<31} {value}", format!("{name}:"));
     }
 }
 

@@ -8,26 +8,36 @@ mod demo;
 mod devinfo;
 mod exit;
 mod link;
+mod man;
 mod netns;
+mod out;
 mod pair;
 mod peers;
 mod perf;
 mod perftest;
 mod pingpong;
+mod progress;
 mod sim;
 mod status;
+mod table;
 mod worker;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, WORKER, Worker};
 use crate::exit::Failure;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli.command) {
+    // No command of the user's, so that neither help nor completions know it.
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    let done = if arguments.peek().is_some_and(|name| name == WORKER) {
+        worker::run(&Worker::parse_from(arguments).args)
+    } else {
+        run(Cli::parse().command)
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
@@ -44,14 +54,12 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Status(args) => status::run(&args),
-        Command::Worker(args) => worker::run(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "elver", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "elver", &mut script);
+            out::write(&script);
             Ok(())
         }
-        Command::Man => {
-            clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout())?;
-            Ok(())
-        }
+        Command::Man(args) => man::run(&args),
     }
 }

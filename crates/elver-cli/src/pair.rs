@@ -165,6 +165,15 @@ pub(crate) fn pin(core: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
+/// Lets the calling thread run on all cores but one; on all, where there is no such core.
+pub(crate) fn pin_off(core: usize) {
+    let mut set = CpuSet::new();
+    // The kernel leaves out those that there are not.
+    (0..CpuSet::MAX_CPU).filter(|other| *other != core).for_each(|other| set.set(other));
+    // There may be that core alone.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
 /// The server's side: makes its namespace, names its thread to the client and sets up the end of
 /// the veth that the client puts there.
 fn enter_and_offer(joined: &SyncSender<Offer>) -> Result<()> {

@@ -125,6 +125,9 @@ fn table(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> S
         if metas.is_empty() { "-".into() } else { metas.join(", ") },
         status.registered
     ));
+    for refusal in &status.refusals {
+        text.line(&format!("cannot register at {}: {}", refusal.registry, refusal.reason));
+    }
     text.line(&format!(
         "connections {} KB  sessions {}  VQPs {}  peers {}",
         status.connection_bytes / 1024,
@@ -191,8 +194,12 @@ fn table(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> S
 }
 
 type Counters = (&'static str, fn(&Status) -> &BTreeMap<String, u64>);
-const COUNTERS: [Counters; 3] =
-    [("CORE", |status| &status.core), ("ENGINE", |s| &s.engine), ("DEVICE", |s| &s.device)];
+const COUNTERS: [Counters; 4] = [
+    ("CORE", |status| &status.core),
+    ("ENGINE", |s| &s.engine),
+    ("DEVICE", |s| &s.device),
+    ("REGISTRY", |s| &s.registry),
+];
 
 /// Columns as wide as what stands in them.
 struct Table {

@@ -343,9 +343,61 @@ fn seeds_pass_and_a_planted_bug_is_caught() {
 
 #[test]
 fn help_completions_and_the_manual_are_there() {
-    for arguments in [&["--help"][..], &["completions", "bash"], &["man"], &["perf", "--help"]] {
+    for arguments in [
+        &["--help"][..],
+        &["completions", "bash"],
+        &["completions", "zsh"],
+        &["completions", "fish"],
+        &["man"],
+        &["man", "bench", "connect"],
+        &["perf", "--help"],
+    ] {
         let output = run(arguments);
         assert!(output.status.success(), "{arguments:?}");
-        assert!(String::from_utf8_lossy(&output.stdout).contains("elver"), "{arguments:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("elver"), "{arguments:?}");
+        // What elver starts for itself is nobody else's.
+        let mut words = text.split(|letter: char| !letter.is_alphanumeric());
+        assert!(!words.any(|word| word == "worker"), "{arguments:?}");
     }
+    let unknown = run(&["man", "bench", "sing"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&unknown.stderr).contains("connect"),
+        "it says which there are"
+    );
+}
+
+/// As with `elver … | head`.
+#[test]
+fn a_reader_may_have_enough() {
+    for arguments in [&["completions", "bash"][..], &["man"], &["devinfo", "-v"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = elver().args(arguments).stdout(writer).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && error.is_empty(), "{arguments:?}: {error}");
+    }
+}
+
+/// A page refers to others only if they are written with it.
+#[test]
+fn every_page_of_the_manual_is_written() {
+    let dir = scratch("man");
+    let output = run(&["man", "--dir", dir.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let pages: Vec<String> = std::fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(pages.iter().any(|page| page == "elver-bench-connect.1"), "{pages:?}");
+    for page in &pages {
+        let text = std::fs::read_to_string(dir.join(page)).unwrap().replace("\\-", "-");
+        for line in text.lines().filter(|line| line.starts_with("elver-") && line.ends_with("(1)"))
+        {
+            let name = line.replace("(1)", ".1");
+            assert!(pages.contains(&name), "{page} refers to {name}");
+        }
+    }
+    std::fs::remove_dir_all(dir).unwrap();
 }

@@ -224,119 +224,104 @@ fn check_rows(object: &Value, names: &[&str], keys: &[&str]) {
     }
 }
 
+/// Rows of `bench connect`, in their order.
+const CONNECT_ROWS: [&str; 9] = [
+    "tcp",
+    "verbs",
+    "lite",
+    "rpc-meta",
+    "first-connect",
+    "first-connect-asleep",
+    "vqp-uncached",
+    "vqp-dccache",
+    "vqp-rc",
+];
+const CONNECT_KEYS: [&str; 5] = ["name", "p50_us", "p99_us", "per_s", "clients"];
+
+/// Runs a benchmark for a moment.
+fn bench(name: &str, placement: &str, arguments: &[&str]) -> Value {
+    let object =
+        json(&run(&[&["bench", name, "--json", "--placement", placement], arguments].concat()));
+    assert_eq!((&object["bench"], &object["placement"]), (&name.into(), &placement.into()));
+    object
+}
+
 fn connects_have_their_rows() {
-    let names = [
-        "tcp",
-        "verbs",
-        "lite",
-        "rpc-meta",
-        "vqp-uncached",
-        "vqp-dccache",
-        "vqp-rc",
-        "first-connect",
-        "first-connect-asleep",
-    ];
-    let keys = ["name", "p50_us", "p99_us", "per_s", "clients"];
+    let short = ["--rounds", "1", "--duration", "0.05"];
     let mut placements = vec!["loopback", "host"];
     if is_root() {
         placements.push("netns");
     }
     for placement in placements {
-        let object = json(&run(&[
-            "bench",
-            "connect",
-            "--json",
-            "--rounds",
-            "1",
-            "--duration",
-            "0.1",
-            "--placement",
-            placement,
-        ]));
-        assert_eq!(object["bench"], "connect");
-        assert_eq!(object["placement"], placement);
+        let object = bench("connect", placement, &short);
         assert!(object["read_8b_us"]["p50"].as_f64().unwrap() > 0.0);
-        check_rows(&object, &names, &keys);
+        check_rows(&object, &CONNECT_ROWS, &CONNECT_KEYS);
+        for row in object["rows"].as_array().unwrap() {
+            assert_eq!(row["clients"], 1);
+            assert!(row["per_s"].as_f64().unwrap() > 0.0, "{row}");
+        }
     }
-    let object = json(&run(&[
-        "bench",
-        "connect",
-        "--json",
-        "--rounds",
-        "1",
-        "--duration",
-        "0.05",
-        "--placement",
-        "loopback",
-        "--only",
-        "vqp-uncached",
-        "--clients",
-        "1,16",
-    ]));
-    let rows = object["rows"].as_array().unwrap();
-    assert_eq!((&rows[0]["clients"], &rows[1]["clients"]), (&1.into(), &16.into()));
+    // Many at once: between two nodes, and of as many processes.
+    for placement in ["loopback", "host"] {
+        let only = ["--only", "tcp,first-connect,vqp-uncached", "--clients", "2,24"];
+        let object = bench("connect", placement, &[&short[..], &only].concat());
+        check_rows(&object, &["tcp", "first-connect", "vqp-uncached"], &CONNECT_KEYS);
+        let rows = object["rows"].as_array().unwrap();
+        let clients: Vec<_> = rows.iter().map(|row| row["clients"].as_u64().unwrap()).collect();
+        assert_eq!(clients, [2, 24, 2, 24, 2, 24]);
+        for row in rows {
+            assert!(row["p50_us"].as_f64() <= row["p99_us"].as_f64(), "{row}");
+            assert!(row["per_s"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
 }
 
 fn data_has_its_rows() {
     let keys = ["name", "op", "mode", "size", "p50_us", "p99_us", "ops_per_s"];
-    let short = ["bench", "data", "--json", "--rounds", "1", "--duration", "0.03"];
-    let object = json(&run(&[&short[..], &["--placement", "loopback"]].concat()));
-    assert_eq!((&object["bench"], &object["placement"]), (&"data".into(), &"loopback".into()));
+    let short = ["--rounds", "1", "--duration", "0.03"];
     let four = ["raw-rc", "vqp-rc", "raw-dc", "vqp-dc"];
-    check_rows(&object, &four.repeat(6), &keys);
-    let object = json(&run(&[
-        &short[..],
-        &["--placement", "host", "--ops", "read,write", "--modes", "sync"],
-    ]
-    .concat()));
-    check_rows(&object, &["raw-rc", "raw-dc", "vqp-dc"].repeat(2), &keys);
+    let mut placements = vec!["loopback", "host"];
+    if is_root() {
+        placements.push("netns");
+    }
+    for placement in placements {
+        let object = bench("data", placement, &short);
+        check_rows(&object, &four.repeat(6), &keys);
+        let kinds: Vec<_> = object["rows"].as_array().unwrap().iter().step_by(4).collect();
+        let kinds: Vec<_> = kinds
+            .iter()
+            .map(|row| [&row["op"], &row["mode"]].map(|v| v.as_str().unwrap()))
+            .collect();
+        let both = |op| [[op, "sync"], [op, "async"]];
+        assert_eq!(kinds, [both("read"), both("write"), both("send")].concat());
+    }
+    // A message that the receiver reads from where it lies.
+    let long = ["--ops", "send", "--modes", "sync", "--sizes", "200000", "--only", "vqp-rc,vqp-dc"];
+    let object = bench("data", "host", &[&short[..], &long].concat());
+    check_rows(&object, &["vqp-rc", "vqp-dc"], &keys);
 }
 
 fn a_mesh_has_its_rows() {
-    let object = json(&run(&[
-        "bench",
-        "mesh",
-        "--json",
-        "--rounds",
-        "1",
-        "--workers",
-        "8",
-        "--placement",
-        "loopback",
-    ]));
-    assert_eq!((&object["bench"], &object["workers"]), (&"mesh".into(), &8.into()));
-    let names = ["tcp", "verbs", "lite", "rpc-meta", "vqp", "vqp-uncached"];
-    check_rows(&object, &names, &["name", "total_us"]);
+    let mut placements = vec!["loopback"];
+    if is_root() {
+        placements.push("netns");
+    }
+    for placement in placements {
+        let object = bench("mesh", placement, &["--rounds", "1", "--workers", "8"]);
+        assert_eq!(object["workers"], 8);
+        let names = ["tcp", "verbs", "lite", "rpc-meta", "vqp", "vqp-uncached"];
+        check_rows(&object, &names, &["name", "total_us"]);
+    }
 }
 
 fn a_storm_has_its_rows() {
-    let object = json(&run(&[
-        "bench",
-        "storm",
-        "--json",
-        "--rounds",
-        "1",
-        "--clients",
-        "40",
-        "--placement",
-        "loopback",
-    ]));
+    let object = bench("storm", "loopback", &["--rounds", "1", "--clients", "40"]);
     let names = ["verbs", "lite", "vqp-uncached", "first-connect"];
     check_rows(&object, &names, &["name", "p50_us", "p99_us", "total_us", "clients"]);
 }
 
 fn priorities_have_their_rows() {
-    let object = json(&run(&[
-        "bench",
-        "qos",
-        "--json",
-        "--rounds",
-        "1",
-        "--duration",
-        "0.1",
-        "--placement",
-        "loopback",
-    ]));
+    let object = bench("qos", "loopback", &["--rounds", "1", "--duration", "0.1"]);
     let keys = ["name", "p50_us", "p99_us", "ops_per_s", "flood_mb_per_s"];
     check_rows(&object, &["alone", "qos-on", "qos-off"], &keys);
 }

@@ -50,33 +50,48 @@ impl<D: Device> Core<D> {
     pub fn vqp_create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
         let entry = self.open_client(client)?;
         if entry.vqps.len() as u32 >= entry.limits.vqps {
-            self.evict_accepted(client);
+            self.evict_accepted(client, None);
         }
         self.create(client, init)
     }
 
-    /// Creates a VQP for a sender of messages. Others may make a client hold no more of these than
-    /// half of what it may have.
-    pub(crate) fn create_accepted(&mut self, client: ClientId, init: VqpInit) -> Option<u32> {
+    /// Creates a VQP for a sender of messages, at a peer. Others may make a client hold no more of
+    /// these than half of what it may have, and no peer more than its share.
+    pub(crate) fn create_accepted(
+        &mut self,
+        client: ClientId,
+        peer: u32,
+        init: VqpInit,
+    ) -> Option<u32> {
         let entry = self.open_client(client).ok()?;
-        let most = (entry.limits.vqps / 2).max(1);
-        let full = entry.vqps.len() as u32 >= entry.limits.vqps;
-        if (full || entry.accepted_now >= most) && !self.evict_accepted(client) {
+        let limits = entry.limits;
+        let full = entry.vqps.len() as u32 >= limits.vqps || entry.accepted.now >= limits.accepts();
+        let share = entry.accepts_of(peer) >= limits.accepts_of_peer();
+        // One of its own that gives way makes room for both.
+        let room = match (share, full) {
+            (true, _) => self.evict_accepted(client, Some(peer)),
+            (false, true) => self.evict_accepted(client, None),
+            (false, false) => true,
+        };
+        let id = if room { self.create(client, init).ok() } else { None };
+        let Some(VqpId(id)) = id else {
+            self.stats.accepts_refused += 1;
             return None;
-        }
-        let id = self.create(client, init).ok()?.0;
-        let entry = self.open_client(client).ok()?;
-        entry.accepted.push_back(id);
+        };
         Some(id)
     }
 
-    /// Has an accepted VQP of a client's give way that failed or that its client has not used, the
-    /// oldest first; whether there was one.
-    fn evict_accepted(&mut self, client: ClientId) -> bool {
-        let looked_at = self.clients.get(client.0).map_or(0, |entry| entry.accepted.len());
+    /// Has an accepted VQP of a client's, and of a peer's, give way that failed or that its client has
+    /// not used, the oldest first; whether there was one.
+    fn evict_accepted(&mut self, client: ClientId, peer: Option<u32>) -> bool {
+        let accepted = |entry: &mut Client| entry.accepted_mut(peer).map_or(0, |of| of.order.len());
+        let looked_at = self.clients.get_mut(client.0).map_or(0, accepted);
         for _ in 0..looked_at.min(EVICTIONS_LOOKED_AT) {
-            let Some(entry) = self.clients.get_mut(client.0) else { return false };
-            let Some(id) = entry.accepted.pop_front() else { return false };
+            let entry = self.clients.get_mut(client.0);
+            let Some(accepted) = entry.and_then(|entry| entry.accepted_mut(peer)) else {
+                return false;
+            };
+            let Some(id) = accepted.order.pop_front() else { return false };
             let Some(vqp) = self.vqps.get(id) else { continue };
             if vqp.zombie || vqp.accepted.is_none() {
                 continue;
@@ -89,9 +104,7 @@ impl<D: Device> Core<D> {
                 self.bury(id, self.heard);
                 return true;
             }
-            if let Some(entry) = self.clients.get_mut(client.0) {
-                entry.accepted.push_back(id);
-            }
+            accepted.order.push_back(id);
         }
         false
     }
@@ -126,6 +139,7 @@ impl<D: Device> Core<D> {
                 via: None,
                 bound: 0,
                 peer: NONE,
+                beside: [0; 2],
                 peer_port: 0,
                 peer_vqp: 0,
                 lane: NONE,
@@ -271,8 +285,8 @@ impl<D: Device> Core<D> {
     /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
     pub(crate) fn detach(&mut self, id: u32) {
         self.leave_lane(id);
+        self.leave_peer(id);
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        let peer = vqp.peer;
         vqp.moving = false;
         if vqp.lease != 0 {
             self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
@@ -282,15 +296,11 @@ impl<D: Device> Core<D> {
                 self.accepted.remove(&key);
             }
             if let Some(client) = self.clients.get_mut(vqp.client) {
-                client.accepted_now = client.accepted_now.saturating_sub(1);
+                client.unaccept(key.1);
             }
         }
-        (vqp.peer, vqp.lane, vqp.dest, vqp.via) = (NONE, NONE, None, None);
+        (vqp.lane, vqp.dest, vqp.via) = (NONE, None, None);
         (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);
-        if let Some(entry) = self.peers.get_mut(peer) {
-            entry.vqps = entry.vqps.saturating_sub(1);
-            self.peers.rest(peer);
-        }
     }
 
     /// Lets go of a closed client of which nothing is left.

@@ -97,10 +97,27 @@ pub struct ClientLimits {
     /// VQPs, accepted ones included. Of these at most half are accepted ones, and accepted ones that
     /// were never used, or failed, give way: the oldest to a new one of either kind.
     pub vqps: u32,
+    /// Accepted VQPs that one peer may make the client hold, all its processes together, and never
+    /// more than three quarters of those that may be accepted at all: so that no peer uses up what
+    /// another needs. One that was never used, or failed, gives way to a new one of its peer.
+    pub accepts_per_peer: u32,
     /// Memory regions.
     pub mrs: u32,
     /// Completions that were not taken; WRs are refused beyond.
     pub completions: u32,
+}
+
+impl ClientLimits {
+    /// Accepted VQPs that the client may hold.
+    pub(crate) fn accepts(&self) -> u32 {
+        (self.vqps / 2).max(1)
+    }
+
+    /// Of these, the ones of one peer.
+    pub(crate) fn accepts_of_peer(&self) -> u32 {
+        let most = self.accepts();
+        self.accepts_per_peer.min((most - most / 4).max(1))
+    }
 }
 
 impl Default for Config {
@@ -148,6 +165,6 @@ impl Default for Config {
 
 impl Default for ClientLimits {
     fn default() -> ClientLimits {
-        ClientLimits { vqps: 4_096, mrs: 1_024, completions: 65_536 }
+        ClientLimits { vqps: 4_096, accepts_per_peer: 1_024, mrs: 1_024, completions: 65_536 }
     }
 }

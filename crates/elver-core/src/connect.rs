@@ -47,8 +47,8 @@ impl<D: Device> Core<D> {
         }
         if self.lookups.waiting >= self.config.storm.connects_waiting_max {
             self.stats.connects_busy += 1;
-            let waiting = self.lookups.waiting;
-            let result = Err(ConnectError::Busy { waiting });
+            let limit = self.config.storm.connects_waiting_max;
+            let result = Err(ConnectError::Busy { waiting: self.lookups.waiting, limit });
             self.events.push_back(Event::Connected { client, token, vqp, result });
             return Ok(None);
         }
@@ -83,7 +83,7 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get(id) else { return };
         let (class, policy) = (vqp.class, vqp.policy);
         if policy == Policy::Leased {
-            return self.lease_link(id, peer, now);
+            return self.lease_link(id, attempt, peer, now);
         }
         match self.peers.get(peer).and_then(|entry| entry.rc[class as usize]) {
             Some(_) => self.link_found(id, attempt, peer, Ok(()), now),
@@ -261,11 +261,11 @@ impl<D: Device> Core<D> {
             Some(LaneKind::Dc { stream }) => entry.dc_dest(stream),
             Some(LaneKind::Rc { .. }) | None => None,
         };
-        (vqp.lane, vqp.peer, vqp.via) = (lane, peer, Some(via));
+        (vqp.lane, vqp.via) = (lane, Some(via));
         vqp.state = VqpState::Connected;
         vqp.remote = crate::vqp::Vqp::NO_REMOTE;
         vqp.nonce = self.rng.next_u32();
-        entry.vqps += 1;
+        self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
             lane.vqps += 1;
         }

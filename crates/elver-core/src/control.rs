@@ -1,5 +1,6 @@
 //! Requests and answers between cores over UD, which loses, doubles and reorders: see [`Control`].
 
+mod audit;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -12,12 +13,13 @@ use rustc_hash::FxBuildHasher;
 
 pub use message::{
     Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, RcEnd, Refusal, Request,
+    Shortage,
 };
 
 use crate::rng::Rng;
 
 /// Where a core takes control messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ControlAddr {
     pub(crate) gid: Gid,
     pub(crate) qpn: u32,
@@ -30,9 +32,9 @@ pub(crate) struct ControlConfig {
     pub(crate) calls_max: usize,
     /// Most requests that wait, for their turn or because the peer is busy.
     pub(crate) waiting_max: usize,
-    /// Most requests of others that are worked on at once.
+    /// Most connects of others that are worked on at once.
     pub(crate) serving_max: usize,
-    /// Most answers kept for requests that come again.
+    /// Most answers kept for requests that come again; the oldest give way.
     pub(crate) replies_max: usize,
 }
 
@@ -57,11 +59,16 @@ const OUTGOING_MAX: usize = 1_024;
 
 /// The control protocol as a state machine without IO.
 ///
-/// Requests go out at most [`ControlConfig::calls_max`] at once, the others in their order, and
-/// again at doubling distances with jitter until an answer comes. The answering side does each
-/// request once: one that comes again gets the answer it got, or [`Answer::Working`] while there is
-/// none; answers are kept until their request can come no more, and where that is too many, or too
-/// many are worked on, newcomers get [`Answer::Busy`] and rest.
+/// Requests go out at most [`ControlConfig::calls_max`] at once, peers in turn and those to one peer
+/// in their order, and again at doubling distances with jitter until an answer comes. A peer that
+/// does not answer keeps nobody else waiting: what is under way to it does not count, nothing more
+/// goes there until it is heard, and when it is given up, so is all that waits for it.
+///
+/// The answering side does a request that comes again only once: it gets the answer it got, or
+/// [`Answer::Working`] while there is none. Answers are kept until their request can come no more,
+/// or until [`ControlConfig::replies_max`] newer ones are: so many connects a second that this
+/// matters are no reason to turn any away. A request that comes again after that is done again,
+/// which is why none may do harm then: what a second connect makes is never used, and closed.
 ///
 /// After each call: take [`Control::poll_transmit`] and [`Control::poll_done`] until they give
 /// nothing, and call [`Control::handle_timeout`] at [`Control::poll_timeout`].
@@ -69,11 +76,16 @@ const OUTGOING_MAX: usize = 1_024;
 pub(crate) struct Control {
     config: ControlConfig,
     calls: HashMap<u64, Call, FxBuildHasher>,
-    /// Requests that have their turn next.
-    waiting: VecDeque<u64>,
+    /// Peers that there are calls to.
+    peers: HashMap<ControlAddr, Peer, FxBuildHasher>,
+    /// Peers with calls that wait, the one that has its turn next first.
+    turns: VecDeque<ControlAddr>,
+    /// Calls under way to peers that are not silent.
     flying: usize,
     timers: BTreeSet<(Time, u64)>,
     serving: BTreeSet<RequestKey>,
+    /// Of these, connects.
+    connects: usize,
     replies: BTreeMap<RequestKey, Answer>,
     /// The keys of `replies`, oldest first.
     reply_order: VecDeque<(Time, RequestKey)>,
@@ -116,6 +128,27 @@ pub(crate) struct Served {
 pub(crate) struct Ticket {
     pub(crate) from: ControlAddr,
     id: u64,
+    /// It counts among the connects that are worked on.
+    connect: bool,
+}
+
+/// Calls to one peer.
+#[derive(Debug, Default)]
+struct Peer {
+    /// All of them.
+    calls: usize,
+    /// Those that have not had their turn, in order. An id whose call does not wait means nothing.
+    waiting: VecDeque<u64>,
+    /// Those that it turned away for now, in order. An id whose call does not rest means nothing.
+    resting: VecDeque<u64>,
+    /// Those under way.
+    flying: usize,
+    /// When it was last heard.
+    heard: Time,
+    /// It let a call come to its timer and was not heard meanwhile.
+    silent: bool,
+    /// It stands among the turns.
+    enlisted: bool,
 }
 
 /// The sender's GID and QPN, and the request's id: what no two requests share.
@@ -135,6 +168,8 @@ struct Call {
     first: Option<Time>,
     /// When the peer was last heard; when it was first sent, if never.
     heard: Time,
+    /// When it was last sent.
+    sent: Time,
     timer: Time,
 }
 
@@ -150,10 +185,12 @@ impl Control {
         Control {
             config,
             calls: HashMap::default(),
-            waiting: VecDeque::new(),
+            peers: HashMap::default(),
+            turns: VecDeque::new(),
             flying: 0,
             timers: BTreeSet::new(),
             serving: BTreeSet::new(),
+            connects: 0,
             replies: BTreeMap::new(),
             reply_order: VecDeque::new(),
             outgoing: VecDeque::new(),
@@ -172,7 +209,9 @@ impl Control {
         rng: &mut Rng,
         now: Time,
     ) -> Option<u64> {
-        if self.calls.len() >= self.config.calls_max + self.config.waiting_max {
+        // Closes are as many as there are RC QPs, and each ends one.
+        let close = matches!(request, Request::RcClose { .. });
+        if !close && self.calls.len() >= self.config.calls_max + self.config.waiting_max {
             return None;
         }
         let mut id = rng.next_u64();
@@ -188,10 +227,14 @@ impl Control {
             rests: 0,
             first: None,
             heard: now,
+            sent: now,
             timer: now,
         };
         self.calls.insert(id, call);
-        self.waiting.push_back(id);
+        let peer = self.peers.entry(to).or_default();
+        peer.calls += 1;
+        peer.waiting.push_back(id);
+        self.enlist(to);
         self.launch(rng, now);
         Some(id)
     }
@@ -216,7 +259,8 @@ impl Control {
                 None
             }
             ControlBody::Request(request) => {
-                self.handle_request(Ticket { from, id: message.id }, request, now)
+                let connect = matches!(request, Request::RcConnect { .. });
+                self.handle_request(Ticket { from, id: message.id, connect }, request)
             }
         }
     }
@@ -225,6 +269,8 @@ impl Control {
     pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer, now: Time) {
         let key = ticket.key();
         if self.serving.remove(&key) {
+            self.connects -= usize::from(ticket.connect);
+            self.forget_replies(now);
             self.replies.insert(key, answer);
             self.reply_order.push_back((now, key));
         }
@@ -254,21 +300,33 @@ impl Control {
             }
             self.timers.pop_first();
             let call = self.calls.get_mut(&id).expect("a timer is of a call");
-            let given_up = call.first.is_some_and(|first| now.ns_since(first) >= PATIENCE_NS_MAX)
-                || call.state == CallState::Flying
-                    && call.tries >= TRIES_MIN
-                    && now.ns_since(call.heard) >= PATIENCE_NS;
-            if given_up {
+            let (to, sent) = (call.to, call.sent);
+            let unheard = call.state == CallState::Flying
+                && call.tries >= TRIES_MIN
+                && now.ns_since(call.heard) >= PATIENCE_NS;
+            let late = call.first.is_some_and(|first| now.ns_since(first) >= PATIENCE_NS_MAX);
+            if unheard || late {
+                if unheard {
+                    self.give_up_waiting(to);
+                }
                 self.finish(id, None, rng, now);
             } else if call.state == CallState::Resting {
                 call.state = CallState::Waiting;
-                self.waiting.push_back(id);
+                self.peers.entry(to).or_default().waiting.push_back(id);
+                self.enlist(to);
                 self.launch(rng, now);
             } else {
                 self.stats.retransmitted += 1;
                 self.transmit(id, rng, now);
+                self.suspect(to, sent, rng, now);
             }
         }
+    }
+
+    /// Requests of ours that have not ended, and how many there may be.
+    pub(crate) fn load(&self) -> (u32, u32) {
+        let limit = self.config.calls_max + self.config.waiting_max;
+        (self.calls.len() as u32, u32::try_from(limit).unwrap_or(u32::MAX))
     }
 
     /// Requests of ours that have not ended.
@@ -281,17 +339,83 @@ impl Control {
         &self.stats
     }
 
+    /// Has a peer take turns, if calls to it wait and it is not silent.
+    fn enlist(&mut self, to: ControlAddr) {
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        if !peer.waiting.is_empty() && !peer.silent && !peer.enlisted {
+            peer.enlisted = true;
+            self.turns.push_back(to);
+        }
+    }
+
     /// Sends what has its turn.
     fn launch(&mut self, rng: &mut Rng, now: Time) {
         while self.flying < self.config.calls_max {
-            let Some(id) = self.waiting.pop_front() else { return };
-            let call = self.calls.get_mut(&id).expect("who waits is a call");
-            call.state = CallState::Flying;
-            call.first.get_or_insert(now);
-            call.heard = now;
-            call.tries = 0;
-            self.flying += 1;
-            self.transmit(id, rng, now);
+            let Some(to) = self.turns.pop_front() else { return };
+            let Some(peer) = self.peers.get_mut(&to) else { continue };
+            peer.enlisted = false;
+            if peer.silent {
+                continue;
+            }
+            let id = peer.waiting.pop_front();
+            let call = id.and_then(|id| Some((id, self.calls.get_mut(&id)?)));
+            if let Some((id, call)) = call.filter(|(_, call)| call.state == CallState::Waiting) {
+                call.state = CallState::Flying;
+                call.first.get_or_insert(now);
+                call.heard = now;
+                call.tries = 0;
+                peer.flying += 1;
+                self.flying += 1;
+                self.transmit(id, rng, now);
+            }
+            self.enlist(to);
+        }
+    }
+
+    /// A peer let a call that was sent then come to its timer. If it was not heard since, others go
+    /// first.
+    fn suspect(&mut self, to: ControlAddr, sent: Time, rng: &mut Rng, now: Time) {
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        if !peer.silent && peer.heard < sent {
+            peer.silent = true;
+            self.flying -= peer.flying;
+            self.launch(rng, now);
+        }
+    }
+
+    /// A peer has answered something.
+    fn heard(&mut self, from: ControlAddr, now: Time) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.heard = now;
+        if core::mem::take(&mut peer.silent) {
+            self.flying += peer.flying;
+            self.enlist(from);
+        }
+    }
+
+    /// A peer is given up: what has not been sent to it need not be.
+    fn give_up_waiting(&mut self, to: ControlAddr) {
+        let Some(peer) = self.peers.get_mut(&to).filter(|peer| peer.silent) else { return };
+        for id in core::mem::take(&mut peer.waiting) {
+            if self.calls.get(&id).is_some_and(|call| call.state == CallState::Waiting)
+                && let Some(call) = self.calls.remove(&id)
+            {
+                peer.calls -= 1;
+                self.done.push_back(Done { token: call.token, answer: None });
+            }
+        }
+    }
+
+    /// A call to a peer is not under way any longer.
+    fn landed(&mut self, to: ControlAddr) {
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        peer.flying -= 1;
+        if !peer.silent {
+            self.flying -= 1;
+        } else if peer.flying == 0 {
+            // Nothing would tell that it is back.
+            peer.silent = false;
+            self.enlist(to);
         }
     }
 
@@ -300,6 +424,7 @@ impl Control {
         let call = self.calls.get_mut(&id).expect("who is sent is a call");
         let rto = jittered((RTO_NS << call.tries.min(16)).min(RTO_NS_MAX), rng);
         call.tries += 1;
+        call.sent = now;
         call.timer = now.saturating_add_ns(rto);
         self.timers.insert((call.timer, id));
         let (to, body) = (call.to, ControlBody::Request(call.request));
@@ -310,14 +435,16 @@ impl Control {
         let call = self.calls.remove(&id).expect("who ends is a call");
         self.timers.remove(&(call.timer, id));
         self.done.push_back(Done { token: call.token, answer });
-        match call.state {
-            CallState::Flying => {
-                self.flying -= 1;
-                self.launch(rng, now);
-            }
-            CallState::Resting => {}
-            CallState::Waiting => self.waiting.retain(|other| *other != id),
+        if call.state == CallState::Flying {
+            self.landed(call.to);
         }
+        if let Some(peer) = self.peers.get_mut(&call.to) {
+            peer.calls -= 1;
+            if peer.calls == 0 {
+                self.peers.remove(&call.to);
+            }
+        }
+        self.launch(rng, now);
     }
 
     /// An answer counts if it is to a call and comes from where the call went.
@@ -346,14 +473,36 @@ impl Control {
                 self.timers.remove(&(call.timer, id));
                 call.timer = now.saturating_add_ns(jittered(rest.min(REST_NS_MAX), rng));
                 self.timers.insert((call.timer, id));
-                self.flying -= 1;
-                self.launch(rng, now);
+                if let Some(peer) = self.peers.get_mut(&from) {
+                    peer.resting.push_back(id);
+                }
+                self.landed(from);
             }
-            answer => self.finish(id, Some(answer), rng, now),
+            answer => {
+                self.wake_one(from);
+                self.finish(id, Some(answer), rng, now);
+            }
+        }
+        self.heard(from, now);
+        self.launch(rng, now);
+    }
+
+    /// A peer has done something for us, so that it has room for what it turned away longest ago:
+    /// how long a crowd takes is then up to the work that it makes, and not to timers.
+    fn wake_one(&mut self, from: ControlAddr) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        while let Some(id) = peer.resting.pop_front() {
+            let call = self.calls.get_mut(&id);
+            if let Some(call) = call.filter(|call| call.state == CallState::Resting) {
+                self.timers.remove(&(call.timer, id));
+                call.state = CallState::Waiting;
+                peer.waiting.push_front(id);
+                return self.enlist(from);
+            }
         }
     }
 
-    fn handle_request(&mut self, ticket: Ticket, request: Request, now: Time) -> Option<Served> {
+    fn handle_request(&mut self, ticket: Ticket, request: Request) -> Option<Served> {
         if request == Request::Meta {
             return Some(Served { ticket, request });
         }
@@ -367,22 +516,23 @@ impl Control {
             self.send(ticket.from, ticket.id, ControlBody::Answer(Answer::Working));
             return None;
         }
-        self.forget_replies(now);
-        let kept = self.replies.len() + self.serving.len();
-        if self.serving.len() >= self.config.serving_max || kept >= self.config.replies_max {
+        // There is at most one close for each RC QP, and it makes room.
+        if ticket.connect && self.connects >= self.config.serving_max {
             self.stats.busy += 1;
             let busy = Answer::Busy { retry_after_us: RETRY_AFTER_US };
             self.send(ticket.from, ticket.id, ControlBody::Answer(busy));
             return None;
         }
+        self.connects += usize::from(ticket.connect);
         self.serving.insert(key);
         Some(Served { ticket, request })
     }
 
-    /// Drops answers whose requests can come no more.
+    /// Drops answers whose requests can come no more, and makes room for one.
     fn forget_replies(&mut self, now: Time) {
         while let Some(&(time, key)) = self.reply_order.front() {
-            if now.ns_since(time) < REPLY_NS {
+            let full = self.reply_order.len() >= self.config.replies_max;
+            if !full && now.ns_since(time) < REPLY_NS {
                 break;
             }
             self.reply_order.pop_front();

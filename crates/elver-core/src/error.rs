@@ -1,7 +1,10 @@
+use alloc::format;
+use alloc::string::String;
+
 use elver_verbs::{Gid, VerbsError};
 use thiserror::Error;
 
-use crate::{ClientId, VqpId};
+use crate::{ClientId, Shortage, VqpId};
 
 /// Why a call was refused. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -106,22 +109,85 @@ pub enum ConnectError {
         /// Its GID.
         gid: Gid,
     },
-    /// The connection needs an RC QP, and this node or the peer has as many as it may.
-    #[error(
-        "no RC QP is left for a connection to node {gid}; raise `rc_qps_max` or `leased_wrs_max`, \
-         here or there"
-    )]
+    /// The connection needs an RC QP, and this node or the peer cannot have another one.
+    #[error("no RC QP is left for a connection to node {gid}: {}", shortage(.of, .used, .limit, .here))]
     NoRcQp {
         /// The peer's GID.
         gid: Gid,
+        /// Whether it is this node that cannot.
+        here: bool,
+        /// What there is too little of.
+        of: Shortage,
+        /// How much of it is in use.
+        used: u32,
+        /// How much may be.
+        limit: u32,
+    },
+    /// There is no VQP for the sender at the receiver.
+    #[error(
+        "the receiver at node {gid} holds as many VQPs for its senders, or for those of one node, as \
+         it may; destroy some there, or raise `session_vqps` or `session_accepts_per_peer` there"
+    )]
+    Crowded {
+        /// Its GID.
+        gid: Gid,
     },
     /// Too many connects wait already.
-    #[error("{waiting} connects wait already; try again later")]
+    #[error("{waiting} connects wait already, of {limit} that may; try again later")]
     Busy {
         /// How many wait.
         waiting: u32,
+        /// How many may.
+        limit: u32,
     },
     /// The VQP was destroyed, or connected anew, meanwhile.
     #[error("the VQP was destroyed or connected anew meanwhile")]
     Cancelled,
+}
+
+fn shortage(of: &Shortage, used: &u32, limit: &u32, here: &bool) -> String {
+    let place = if *here { "here" } else { "there" };
+    match of {
+        Shortage::Pool => format!(
+            "of those that all VQPs share, {used} of {limit} are in use {place}; raise \
+             `rc_qps_max` {place}"
+        ),
+        Shortage::Leased => format!(
+            "those of single VQPs hold {used} of {limit} send WRs {place}; destroy such VQPs, make \
+             them for fewer WRs, or raise `leased_wrs_max` {place}"
+        ),
+        Shortage::Share => format!(
+            "{used} of the {limit} that one node may have made {place} are there; close some"
+        ),
+        Shortage::Peers => format!(
+            "{used} of {limit} peers that may be remembered {place} are in use; raise `max_peers` \
+             {place}"
+        ),
+        Shortage::Device => format!(
+            "the device {place} makes no more queue pairs; RC QPs are {used}, and it may have \
+             {limit} of any kind"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn a_shortage_says_of_what_where_and_what_to_do() {
+        let gid = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 7));
+        let text = |of, here| {
+            ConnectError::NoRcQp { gid, here, of, used: 130_944, limit: 131_072 }.to_string()
+        };
+        let leased = text(Shortage::Leased, true);
+        for part in ["0a00:0007", "130944 of 131072 send WRs here", "raise `leased_wrs_max` here"] {
+            assert!(leased.contains(part), "{leased}");
+        }
+        let pool = text(Shortage::Pool, false);
+        assert!(pool.contains("raise `rc_qps_max` there"), "{pool}");
+        let busy = ConnectError::Busy { waiting: 12, limit: 12 }.to_string();
+        assert!(busy.contains("12 connects wait already, of 12"), "{busy}");
+    }
 }

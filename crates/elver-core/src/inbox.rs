@@ -160,10 +160,10 @@ impl<D: Device> Core<D> {
             return Ok(source);
         }
         let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
-        let peer = self.sender_of(header, now).ok_or(Refusal::Overrun)?;
+        let peer = self.sender_of(header, now).ok_or(Refusal::Crowded)?;
         let class = self.vqps.get(bound).map_or(Class::Low, |vqp| vqp.class);
         let init = VqpInit { class, ..VqpInit::default() };
-        let source = self.create_accepted(ClientId(client), init).ok_or(Refusal::Overrun)?;
+        let source = self.create_accepted(ClientId(client), peer, init).ok_or(Refusal::Crowded)?;
         // Without DC the RC QP that the message came over may be usable in a moment only.
         let via = self.at_hand(peer, class, Policy::Shared).unwrap_or(Via::Rc);
         let attached: Result<(), CoreError> = self.attach(source, peer, via, None);
@@ -172,12 +172,14 @@ impl<D: Device> Core<D> {
             vqp.peer_vqp = header.src_vqp;
             vqp.accepted = Some(key);
         }
+        let vqps = &self.vqps;
+        let is_there = |id| vqps.get(id).is_some_and(|vqp| vqp.accepted.is_some());
         if let Some(client) = self.clients.get_mut(client) {
-            client.accepted_now += 1;
+            client.accept(source, peer, is_there);
         }
         if attached.is_err() {
             self.bury(source, Time::ZERO);
-            return Err(Refusal::Overrun);
+            return Err(Refusal::Crowded);
         }
         self.accepted.insert(key, source);
         self.stats.accepts += 1;
@@ -382,6 +384,7 @@ impl<D: Device> Core<D> {
             Refusal::Port => ConnectError::NoSuchPort { gid, port: vqp.peer_port },
             Refusal::Gone => ConnectError::PeerGone { gid },
             Refusal::Overrun => ConnectError::Overrun { gid },
+            Refusal::Crowded => ConnectError::Crowded { gid },
             Refusal::Unfit => ConnectError::ReceiveUnfit { gid },
         };
         vqp.not_read(header.cookie as u32);

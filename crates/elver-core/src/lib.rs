@@ -50,6 +50,7 @@
 //! | `links`, `rc`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
 //! | `qos` | priority classes | arXiv version, 4.7 |
 //! | `slots`, `rng`, `stats` | tables with ids that miss, random numbers, counters | |
+//! | `audit` | every count against what it counts, for tests | |
 //!
 //! # What differs from KRCORE
 //!
@@ -66,6 +67,7 @@
 
 extern crate alloc;
 
+mod audit;
 mod burst;
 mod client;
 mod clients;
@@ -109,9 +111,11 @@ mod ud;
 mod vqp;
 mod wr_id;
 
+pub use audit::Holdings;
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
 pub use control::{
     Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, RcEnd, Refusal, Request,
+    Shortage,
 };
 pub use core::Core;
 pub use error::{ConnectError, CoreError};

@@ -8,8 +8,12 @@
 //! Either side may close a link. It first takes its own VQPs off and lets their work end, then asks
 //! the other to do the same; the answer says that nothing of either side is under way any more.
 
+mod audit;
 mod closing;
 mod handshake;
+mod waiting;
+
+pub(crate) use audit::Tally;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -23,6 +27,7 @@ use crate::ring::NONE;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::ud::Ud;
 use crate::{Class, Config, ConnectError, Core, NodeRecord, Via, VqpState};
+use waiting::Waiting;
 
 /// How often what has no moment of its own is looked after, in nanoseconds.
 const SWEEP_NS: u64 = 50_000_000;
@@ -41,10 +46,7 @@ pub(crate) struct Links<M> {
     pub(crate) ud: Ud<M>,
     pub(crate) rc: RcPool,
     calls: Slots<CallFor>,
-    /// Connects that wait for a link.
-    waiters: Vec<LinkWaiter>,
-    /// Peers to which a link must be made as soon as there is room.
-    wanted: VecDeque<(u32, Class)>,
+    waiting: Waiting,
     /// Peers that became hot.
     pub(crate) hot: VecDeque<(u32, Class)>,
     /// Links whose VQPs leave.
@@ -64,16 +66,6 @@ enum CallFor {
     Meta { peer: u32 },
 }
 
-/// A VQP whose `qconnect` waits for a link.
-#[derive(Clone, Copy, Debug)]
-struct LinkWaiter {
-    vqp: u32,
-    attempt: u32,
-    peer: u32,
-    class: Class,
-    until: Time,
-}
-
 impl<M: elver_verbs::Memory> Links<M> {
     pub(crate) fn new(config: &Config, ud: Ud<M>) -> Links<M> {
         let handshakes = config.storm.handshakes_max as usize;
@@ -88,8 +80,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             ud,
             rc: RcPool::new(config.transfer.clone()),
             calls: Slots::new(SLOTS_MAX),
-            waiters: Vec::new(),
-            wanted: VecDeque::new(),
+            waiting: Waiting::default(),
             hot: VecDeque::new(),
             leaving: Vec::new(),
             ended_leases: Vec::new(),
@@ -100,7 +91,8 @@ impl<M: elver_verbs::Memory> Links<M> {
 
     /// When something is due next.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        let pending = !self.ended_leases.is_empty() || !self.hot.is_empty();
+        let stirred = self.waiting.stirred && !self.waiting.is_empty();
+        let pending = !self.ended_leases.is_empty() || !self.hot.is_empty() || stirred;
         let now = pending.then_some(Time::ZERO);
         self.sweep.into_iter().chain(self.control.poll_timeout()).chain(now).min()
     }
@@ -144,6 +136,10 @@ impl<D: Device> Core<D> {
         if !self.links.leaving.is_empty() {
             self.close_left(now);
         }
+        if self.links.waiting.stirred && !self.links.waiting.is_empty() {
+            self.serve_waiting(now);
+            busy = true;
+        }
         if self.links.sweep.is_some_and(|due| due <= now) {
             self.sweep_links(now);
         }
@@ -184,7 +180,7 @@ impl<D: Device> Core<D> {
                 && matches!(link.state, LinkState::Asking | LinkState::Listening)
         };
         self.pool.dct.is_none()
-            && self.links.rc.matching(asks).next().is_some()
+            && self.links.rc.shared().any(|(_, link)| asks(link))
             && self
                 .lookups
                 .servers
@@ -200,47 +196,10 @@ impl<D: Device> Core<D> {
             return;
         }
         if self.links.rc.has_room(Purpose::Pool, self.config.sq_depth) {
-            self.ask_link(peer, class, Purpose::Pool, now);
+            // If it is not asked for, the VQPs stay where they are.
+            let _ = self.ask_link(peer, class, Purpose::Pool, now);
         } else {
             self.make_room(now);
-        }
-    }
-
-    /// A connect goes on when there is a link to its peer.
-    pub(crate) fn await_link(&mut self, vqp: u32, attempt: u32, peer: u32, now: Time) {
-        let class = self.vqps.get(vqp).map_or(Class::Low, |vqp| vqp.class);
-        let until = now.saturating_add_ns(SILENCE_NS);
-        self.links.waiters.push(LinkWaiter { vqp, attempt, peer, class, until });
-        self.need_link(peer, class, now);
-        self.sweep_soon(now);
-    }
-
-    /// A link to a peer is needed: now, or as soon as there is room.
-    pub(crate) fn need_link(&mut self, peer: u32, class: Class, now: Time) {
-        if self.links.rc.find(peer, class).is_some() || self.links.wanted.contains(&(peer, class)) {
-            return;
-        }
-        if self.control_addr(peer).is_none() {
-            let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
-            return self.waiters_fail(peer, class, &ConnectError::Unreachable { gid }, now);
-        }
-        if self.ask_link(peer, class, Purpose::Pool, now).is_none() {
-            self.links.wanted.push_back((peer, class));
-            self.make_room(now);
-            self.sweep_soon(now);
-        }
-    }
-
-    /// A connect goes on with an RC QP of its own.
-    pub(crate) fn lease_link(&mut self, id: u32, peer: u32, now: Time) {
-        let class = self.vqps.get(id).map_or(Class::Low, |vqp| vqp.class);
-        let link = self.ask_link(peer, class, Purpose::Leased(Some(id)), now);
-        match (link, self.vqps.get_mut(id)) {
-            (Some(link), Some(vqp)) => vqp.lease = link,
-            _ => {
-                let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
-                self.connect_ended(id, peer, Err(ConnectError::NoRcQp { gid }), now);
-            }
         }
     }
 
@@ -272,6 +231,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn ask_meta(&mut self, peer: u32, waiter: Waiter, now: Time) {
         let to = self.control_addr(peer);
         let Some(entry) = self.peers.get_mut(peer) else { return };
+        let gid = entry.gid;
         entry.waiting.push(waiter);
         if entry.lookup != PeerLookup::None {
             return;
@@ -279,15 +239,9 @@ impl<D: Device> Core<D> {
         entry.lookup = PeerLookup::Asked;
         let asked = to.is_some_and(|to| self.call(to, Request::Meta, CallFor::Meta { peer }, now));
         if !asked {
-            self.node_found(peer, Err(ConnectError::Busy { waiting: self.lookups.waiting }), now);
+            let error = if to.is_some() { self.busy() } else { ConnectError::Unreachable { gid } };
+            self.node_found(peer, Err(error), now);
         }
-    }
-
-    /// Where a peer takes control messages, if that is known.
-    pub(crate) fn control_addr(&self, peer: u32) -> Option<ControlAddr> {
-        let entry = self.peers.get(peer)?;
-        let qpn = entry.record.map(|record| record.control_qpn).or(entry.control_qpn)?;
-        Some(ControlAddr { gid: entry.gid, qpn })
     }
 
     /// A request of ours has ended.
@@ -309,10 +263,9 @@ impl<D: Device> Core<D> {
 
     /// A peer went away, or is another now: nobody takes the links to it any longer.
     pub(crate) fn leave_links_to(&mut self, peer: u32, now: Time) {
-        let to = |link: &RcLink| {
-            link.peer == peer && matches!(link.state, LinkState::Ready | LinkState::Listening)
-        };
-        let links: Vec<u32> = self.links.rc.matching(to).collect();
+        let taken = |link: &RcLink| matches!(link.state, LinkState::Ready | LinkState::Listening);
+        let links = self.links.rc.to_peer(peer).filter(|(_, link)| taken(link));
+        let links: Vec<u32> = links.map(|(id, _)| id).collect();
         for id in links {
             self.leave(id, None, now);
         }
@@ -340,23 +293,12 @@ impl<D: Device> Core<D> {
                 && link.state == LinkState::Ready
                 && !servers.iter().any(|(peer, _)| *peer == link.peer)
         };
-        let old: Vec<u32> = self.links.rc.matching(old).collect();
+        let old = self.links.rc.shared().filter(|(_, link)| old(link));
+        let old: Vec<u32> = old.map(|(id, _)| id).collect();
         for id in old {
             self.leave(id, None, now);
         }
         self.sweep_links(now);
-    }
-
-    /// No link to a peer comes: who waits for one fails.
-    fn waiters_fail(&mut self, peer: u32, class: Class, error: &ConnectError, now: Time) {
-        let (failed, rest) = core::mem::take(&mut self.links.waiters)
-            .into_iter()
-            .partition(|waiter: &LinkWaiter| (waiter.peer, waiter.class) == (peer, class));
-        self.links.waiters = rest;
-        for waiter in failed as Vec<LinkWaiter> {
-            self.link_found(waiter.vqp, waiter.attempt, peer, Err(error.clone()), now);
-        }
-        self.fail_laneless(peer, class, now);
     }
 
     fn sweep_soon(&mut self, now: Time) {
@@ -367,20 +309,15 @@ impl<D: Device> Core<D> {
     /// that nobody uses, and connects that wait for too long.
     fn sweep_links(&mut self, now: Time) {
         self.links.sweep = None;
-        for _ in 0..self.links.wanted.len() {
-            let Some((peer, class)) = self.links.wanted.pop_front() else { break };
-            let waits = |waiter: &LinkWaiter| (waiter.peer, waiter.class) == (peer, class);
-            if self.links.waiters.iter().any(waits) || self.is_laneless(peer, class) {
-                self.need_link(peer, class, now);
-            }
-        }
+        self.sweep_waiting(now);
         let dc = self.pool.dct.is_some();
         let mut missing = false;
         for index in 0..self.lookups.servers.len() {
             let (peer, _) = self.lookups.servers[index];
             let own = self.peers.get(peer).is_none_or(|entry| entry.gid == self.gid);
             if !(own && dc) && self.links.rc.find(peer, Class::Low).is_none() {
-                self.ask_link(peer, Class::Low, Purpose::Meta, now);
+                // If it cannot be asked for now, the next sweep tries again.
+                let _ = self.ask_link(peer, Class::Low, Purpose::Meta, now);
                 missing = true;
             }
         }
@@ -391,17 +328,9 @@ impl<D: Device> Core<D> {
         for id in silent {
             self.leave(id, None, now);
         }
-        let (late, rest) = core::mem::take(&mut self.links.waiters)
-            .into_iter()
-            .partition(|waiter: &LinkWaiter| waiter.until <= now);
-        self.links.waiters = rest;
-        for LinkWaiter { vqp, attempt, peer, .. } in late as Vec<LinkWaiter> {
-            let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
-            self.link_found(vqp, attempt, peer, Err(ConnectError::Unreachable { gid }), now);
-        }
         let listening = |link: &RcLink| link.state == LinkState::Listening;
         let listening = self.links.rc.matching(listening).next().is_some();
-        let waiting = !self.links.waiters.is_empty() || !self.links.wanted.is_empty();
+        let waiting = !self.links.waiting.is_empty();
         if missing || listening || waiting {
             self.sweep_soon(now);
         }

@@ -1,6 +1,8 @@
 //! Look-ups with one-sided READs: nodes at meta servers, regions at their owners (section 4.2).
 
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use elver_kv::{Descriptor, Lookup, Step};
@@ -63,6 +65,29 @@ impl Lookups {
         let queues = self.queue.capacity() * 4 + self.deadlines.capacity() * 16;
         let mrs = self.mrs.capacity() * (size_of::<((u32, u32), Vec<u32>)>() + 1);
         (queues + mrs + self.mr_queue.capacity() * 8) as u64
+    }
+}
+
+/// For [`Core::audit`].
+impl Lookups {
+    /// Look-ups of nodes and regions, and `warm` calls.
+    pub(crate) fn under_way(&self) -> u32 {
+        let warms = self.warms.iter().flatten().count();
+        self.running + (self.queue.len() + self.mrs.len() + warms) as u32
+    }
+
+    /// Whether the look-up of a region of the peer's brings a VQP back.
+    pub(crate) fn awaits(&self, peer: u32, vqp: u32) -> bool {
+        self.mrs.iter().any(|((at, _), waiting)| *at == peer && waiting.contains(&vqp))
+    }
+
+    /// Whether as many look-ups of nodes run and wait as peers say.
+    pub(crate) fn agree(&self, running: u32, queued: usize) -> Result<(), String> {
+        if (running, queued) != (self.running, self.queue.len()) {
+            let counted = (self.running, self.queue.len());
+            return Err(format!("look-ups: {:?}, counted as {counted:?}", (running, queued)));
+        }
+        Ok(())
     }
 }
 
@@ -256,7 +281,7 @@ impl<D: Device> Core<D> {
         let waiting = core::mem::take(&mut entry.waiting);
         match &found {
             Ok(record) => self.learn(peer, *record, now),
-            Err(ConnectError::NoSuchNode { .. }) => entry.set_record(None),
+            Err(ConnectError::NoSuchNode { .. }) => self.forget_record(peer),
             Err(_) => {}
         }
         for waiter in waiting {
@@ -271,6 +296,7 @@ impl<D: Device> Core<D> {
                     self.start_mr_lookups(now);
                 }
                 Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now),
+                Waiter::Lane(class) => self.lane_found(peer, class, found.is_ok(), now),
             }
         }
         self.peers.rest(peer);
@@ -322,6 +348,8 @@ impl<D: Device> Core<D> {
     /// The look-up of a region has ended: with the region, with its absence, or without an answer.
     fn mr_found(&mut self, peer: u32, rkey: u32, found: Option<Option<RemoteMr>>, now: Time) {
         let Some(waiting) = self.lookups.mrs.remove(&(peer, rkey)) else { return };
+        let more = self.lease_ns_max() - self.config.mr_lease_ns;
+        let last = found.flatten().map_or(now, |mr| mr.until.saturating_add_ns(more));
         match found {
             Some(Some(mr)) => self.store.put(peer, rkey, mr),
             _ => self.store.forget(peer, rkey),
@@ -343,12 +371,14 @@ impl<D: Device> Core<D> {
                 continue;
             }
             match found {
-                Some(Some(mr)) => {
+                Some(Some(mr)) if now < last => {
                     // The region counts for this WR even if its lease is over by now, or a lease
                     // shorter than a READ would let nobody through.
                     vqp.remote = (rkey, RemoteMr { until: mr.until.max(Time(now.0 + 1)), ..mr });
                     self.pump(id, now);
                 }
+                // This engine stood still meanwhile, and the region may be gone: it asks again.
+                Some(Some(_)) => self.pump(id, now),
                 Some(None) => self.fail_next(id, WcStatus::RemAccessErr, now),
                 None => self.fail_next(id, WcStatus::RetryExcErr, now),
             }

@@ -72,6 +72,9 @@ pub(crate) enum Refusal {
     Overrun = 3,
     /// The receive is shorter than the message, or its memory is gone.
     Unfit = 4,
+    /// There is no VQP for the sender: the receiver holds as many for senders, or as many for those
+    /// of one node, as it may.
+    Crowded = 5,
 }
 
 /// A header.
@@ -97,7 +100,7 @@ pub(crate) struct NoHeader;
 
 impl Refusal {
     pub(crate) fn from_code(code: u16) -> Option<Refusal> {
-        [Refusal::Port, Refusal::Gone, Refusal::Overrun, Refusal::Unfit]
+        [Refusal::Port, Refusal::Gone, Refusal::Overrun, Refusal::Unfit, Refusal::Crowded]
             .into_iter()
             .find(|refusal| *refusal as u16 == code)
     }

@@ -40,8 +40,12 @@ impl<D: Device> Core<D> {
             return;
         }
         let Some(entry) = self.peers.get_mut(peer) else { return };
+        let last = entry.last;
         if entry.record.is_some() && entry.record != record {
             entry.set_record(record);
+        }
+        // Also where the record was forgotten there may be links to what the peer was.
+        if record.is_none() || last != record {
             self.leave_links_to(peer, now);
         }
     }

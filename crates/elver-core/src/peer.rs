@@ -7,10 +7,10 @@ use hashbrown::HashMap;
 use rustc_hash::FxSeededState;
 use siphasher::sip::SipHasher13;
 
-use crate::NodeRecord;
 use crate::rc::Heat;
 use crate::rng::Rng;
 use crate::slots::Slots;
+use crate::{Class, NodeRecord};
 
 /// The nodes that this one knows: the DCCache (section 4.2), with what is on the way to it.
 ///
@@ -41,8 +41,9 @@ pub(crate) struct Peer {
     /// The last record that was known, also when that is forgotten: another one means that the peer
     /// has started anew.
     pub(crate) last: Option<NodeRecord>,
-    /// VQPs connected to it.
+    /// VQPs connected to it, and the one that was connected last: the head of their list.
     pub(crate) vqps: u32,
+    pub(crate) last_vqp: u32,
     /// Reasons besides VQPs not to forget it: it is a meta server, is this node, or has an RC QP;
     /// operations of the core's own are under way to it.
     pub(crate) pins: u32,
@@ -98,6 +99,8 @@ pub(crate) enum Waiter {
     Warm(u32),
     /// The look-up of a region of the peer's.
     Region(u32),
+    /// VQPs of a class that have lost their lane to the peer.
+    Lane(Class),
 }
 
 impl Peers {
@@ -146,6 +149,7 @@ impl Peers {
             record: None,
             last: None,
             vqps: 0,
+            last_vqp: 0,
             pins: 0,
             rc: [None; 2],
             heat: [Heat::default(); 2],

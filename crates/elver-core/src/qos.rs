@@ -82,6 +82,11 @@ impl Qos {
         self.due = self.next_low(now);
     }
 
+    /// Whether a VQP waits for tokens.
+    pub(crate) fn holds(&self, vqp: u32) -> bool {
+        self.held.contains(&vqp)
+    }
+
     /// When VQPs that wait may go on.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         (!self.held.is_empty()).then_some(self.due)

@@ -1,9 +1,16 @@
 //! The RC QPs of the hybrid pool (KRCORE, sections 4.2 and 4.3): which there are, what they are
 //! for, and which of them may go.
 
-use elver_verbs::{Qp, Time};
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use core::ops::RangeInclusive;
 
-use crate::control::Ticket;
+use elver_verbs::{Qp, Time};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::control::{Shortage, Ticket};
 use crate::ring::NONE;
 use crate::rng::Rng;
 use crate::slots::{SLOTS_MAX, Slots};
@@ -12,8 +19,12 @@ use crate::{Class, TransferConfig};
 /// Most RC QPs to meta servers, which come on top of the pool's.
 pub(crate) const META_LINKS_MAX: u32 = 8;
 
-/// What a leased RC QP counts as at the peer, in WRs.
+/// What a leased RC QP counts as at the peer, in WRs, and at least at who asked for it.
 const LEASE_WRS_MIN: u32 = 32;
+
+/// Most shared RC QPs to one peer: for each class and each side that may ask for it, one that works
+/// and one that goes. Of the ends of leased ones, a peer may have three quarters.
+const PEER_LINKS_MAX: u32 = 8;
 
 /// An RC QP, from its creation to its end.
 #[derive(Debug)]
@@ -68,38 +79,117 @@ pub(crate) enum LinkState {
 }
 
 /// All RC QPs of a node.
+///
+/// Each is found by what it is asked for: nothing that is done for one link, but for choosing a
+/// victim of the pool, grows with the number of links.
 #[derive(Debug)]
 pub(crate) struct RcPool {
     links: Slots<RcLink>,
+    by_qpn: HashMap<u32, u32, FxBuildHasher>,
+    by_qp: HashMap<Qp, u32, FxBuildHasher>,
+    by_lane: HashMap<u32, u32, FxBuildHasher>,
+    /// Links by peer, what they are for, and id.
+    by_peer: BTreeSet<PeerKey>,
+    /// Links of the pool and to meta servers.
+    shared: BTreeSet<u32>,
     /// Links of the pool.
     pooled: u32,
     /// Links to meta servers.
     meta: u32,
-    /// Depth of all leased ones.
+    /// Leased ones.
+    leases: u32,
+    /// WRs that these may have outstanding.
     leased_wrs: u32,
-    /// Ends of leased ones of others.
+    /// Leased ones on the way out.
+    leases_ending: u32,
+    /// Ends of leased ones of others, and by peer.
     ends: u32,
+    ends_of: HashMap<u32, u32, FxBuildHasher>,
     config: TransferConfig,
 }
 
+/// The peer, [`kind`], and the link's id.
+type PeerKey = (u32, u8, u32);
+
+/// What ranks a link among those of its peer: shared ones by their class, then leased ones.
+fn kind(purpose: Purpose, class: Class) -> u8 {
+    match purpose {
+        Purpose::Pool | Purpose::Meta => class as u8,
+        Purpose::Leased(_) => LEASED,
+    }
+}
+
+/// The [`kind`] of leased links.
+const LEASED: u8 = 2;
+
 impl RcPool {
     pub(crate) fn new(config: TransferConfig) -> RcPool {
-        RcPool { links: Slots::new(SLOTS_MAX), pooled: 0, meta: 0, leased_wrs: 0, ends: 0, config }
+        RcPool {
+            links: Slots::new(SLOTS_MAX),
+            by_qpn: HashMap::default(),
+            by_qp: HashMap::default(),
+            by_lane: HashMap::default(),
+            by_peer: BTreeSet::new(),
+            shared: BTreeSet::new(),
+            pooled: 0,
+            meta: 0,
+            leases: 0,
+            leased_wrs: 0,
+            leases_ending: 0,
+            ends: 0,
+            ends_of: HashMap::default(),
+            config,
+        }
     }
 
     /// Whether one more of this purpose and depth has room: also in the node's completion queue,
     /// which was made for so many.
     pub(crate) fn has_room(&self, purpose: Purpose, depth: u32) -> bool {
-        !self.links.is_full()
-            && match purpose {
-                Purpose::Pool => self.pooled < self.config.rc_qps_max,
-                Purpose::Meta => self.meta < META_LINKS_MAX,
-                Purpose::Leased(Some(_)) => {
-                    self.leased_wrs.saturating_add(depth) <= self.config.leased_wrs_max
-                }
-                // Nothing is sent on it.
-                Purpose::Leased(None) => self.ends < self.config.leased_wrs_max / LEASE_WRS_MIN,
+        self.shortage(purpose, depth).is_none()
+    }
+
+    /// Of what there is too little for one more of this purpose and depth: how much is in use, and
+    /// how much may be.
+    pub(crate) fn shortage(&self, purpose: Purpose, depth: u32) -> Option<(Shortage, u32, u32)> {
+        let TransferConfig { rc_qps_max, leased_wrs_max, .. } = self.config;
+        let ends_max = (leased_wrs_max / LEASE_WRS_MIN).max(1);
+        let (of, used, limit, room) = match purpose {
+            Purpose::Pool => (Shortage::Pool, self.pooled, rc_qps_max, self.pooled < rc_qps_max),
+            Purpose::Meta => {
+                (Shortage::Pool, self.meta, META_LINKS_MAX, self.meta < META_LINKS_MAX)
             }
+            Purpose::Leased(Some(_)) => {
+                let fits = self.leased_wrs.saturating_add(depth) <= leased_wrs_max;
+                (Shortage::Leased, self.leased_wrs, leased_wrs_max, fits && self.leases < ends_max)
+            }
+            // Nothing is sent on it.
+            Purpose::Leased(None) => {
+                let used = self.ends.saturating_mul(LEASE_WRS_MIN);
+                (Shortage::Leased, used, leased_wrs_max, self.ends < ends_max)
+            }
+        };
+        let full = !room || self.links.is_full();
+        full.then_some((of, used, limit))
+    }
+
+    /// What a peer has had made here of this purpose, and how much it may, if that is as much.
+    pub(crate) fn share_used(&self, peer: u32, purpose: Purpose) -> Option<(u32, u32)> {
+        let (used, limit) = match purpose {
+            Purpose::Leased(_) => {
+                let ends_max = (self.config.leased_wrs_max / LEASE_WRS_MIN).max(1);
+                (self.ends_of.get(&peer).copied().unwrap_or(0), ends_max - ends_max / 4)
+            }
+            Purpose::Pool | Purpose::Meta => {
+                let shared = self.of_peer(peer, 0, LEASED - 1);
+                (shared.take(PEER_LINKS_MAX as usize).count() as u32, PEER_LINKS_MAX)
+            }
+        };
+        (used >= limit).then_some((used, limit))
+    }
+
+    /// Links of the pool.
+    pub(crate) fn pooled(&self) -> u32 {
+        self.pooled
     }
 
     /// Takes a link in, if there is room.
@@ -108,12 +198,26 @@ impl RcPool {
         if !self.has_room(purpose, depth) {
             return None;
         }
+        let (qp, qpn) = (link.qp, link.qpn);
+        let (peer, kind) = (link.peer, kind(purpose, link.class));
         let id = self.links.insert(rng, |_| link)?;
+        self.by_qp.insert(qp, id);
+        self.by_qpn.insert(qpn, id);
+        self.by_peer.insert((peer, kind, id));
+        if kind < LEASED {
+            self.shared.insert(id);
+        }
         match purpose {
             Purpose::Pool => self.pooled += 1,
             Purpose::Meta => self.meta += 1,
-            Purpose::Leased(Some(_)) => self.leased_wrs += depth,
-            Purpose::Leased(None) => self.ends += 1,
+            Purpose::Leased(Some(_)) => {
+                self.leases += 1;
+                self.leased_wrs += depth;
+            }
+            Purpose::Leased(None) => {
+                self.ends += 1;
+                *self.ends_of.entry(peer).or_default() += 1;
+            }
         }
         Some(id)
     }
@@ -126,38 +230,96 @@ impl RcPool {
         self.links.get_mut(id)
     }
 
+    /// A link has its lane.
+    pub(crate) fn set_lane(&mut self, id: u32, lane: u32) {
+        if let Some(link) = self.links.get_mut(id) {
+            link.lane = lane;
+            self.by_lane.insert(lane, id);
+        }
+    }
+
+    /// A link is on the way out: a leased one makes room for others soon.
+    pub(crate) fn set_leaving(&mut self, id: u32, ticket: Option<Ticket>) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        if let (Purpose::Leased(Some(_)), false) = (link.purpose, link.is_ending()) {
+            self.leases_ending += 1;
+        }
+        link.state = LinkState::Leaving(ticket);
+    }
+
+    /// Nothing of ours is on a link any longer, and the peer is asked to leave it: the WRs that it
+    /// may have had outstanding are free for others.
+    pub(crate) fn set_closing(&mut self, id: u32) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        if let Purpose::Leased(Some(_)) = link.purpose {
+            self.leases_ending += u32::from(!link.is_ending());
+            self.leased_wrs -= core::mem::take(&mut link.depth);
+        }
+        link.state = LinkState::Closing;
+    }
+
     pub(crate) fn remove(&mut self, id: u32) -> Option<RcLink> {
         let link = self.links.remove(id)?;
+        self.by_qp.remove(&link.qp);
+        self.by_qpn.remove(&link.qpn);
+        self.by_peer.remove(&(link.peer, kind(link.purpose, link.class), id));
+        self.shared.remove(&id);
+        if link.lane != NONE {
+            self.by_lane.remove(&link.lane);
+        }
         match link.purpose {
             Purpose::Pool => self.pooled -= 1,
             Purpose::Meta => self.meta -= 1,
-            Purpose::Leased(Some(_)) => self.leased_wrs -= link.depth,
-            Purpose::Leased(None) => self.ends -= 1,
+            Purpose::Leased(Some(_)) => {
+                self.leases -= 1;
+                self.leased_wrs -= link.depth;
+                self.leases_ending -= u32::from(link.is_ending());
+            }
+            Purpose::Leased(None) => {
+                self.ends -= 1;
+                if let Some(of) = self.ends_of.get_mut(&link.peer) {
+                    *of -= 1;
+                    if *of == 0 {
+                        self.ends_of.remove(&link.peer);
+                    }
+                }
+            }
         }
         Some(link)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &RcLink)> {
-        self.links.iter()
     }
 
     /// The link to a peer for a class, in whatever state: a node has one of each at most, but for
     /// its own second end and for those that leave.
     pub(crate) fn find(&self, peer: u32, class: Class) -> Option<(u32, &RcLink)> {
-        let fits = |link: &RcLink| {
-            let lasting = !matches!(link.state, LinkState::Leaving(_) | LinkState::Closing);
-            let pooled = !matches!(link.purpose, Purpose::Leased(_));
-            link.peer == peer && link.class == class && lasting && pooled
-        };
-        let found = self.links.iter().filter(|(_, link)| fits(link));
-        found.max_by_key(|(id, link)| (link.state == LinkState::Ready, *id))
+        let found = self.of_peer(peer, class as u8, class as u8);
+        let lasting = found.filter(|(_, link)| !link.is_ending());
+        lasting.max_by_key(|(id, link)| (link.state == LinkState::Ready, *id))
     }
 
     /// A lane to a peer that is not shared.
     pub(crate) fn any_lane(&self, peer: u32) -> Option<u32> {
-        let ready = |link: &RcLink| link.peer == peer && link.state == LinkState::Ready;
-        let mut lanes = self.links.iter().filter(|(_, link)| ready(link) && link.lane != NONE);
+        let ready = |link: &RcLink| link.state == LinkState::Ready && link.lane != NONE;
+        let mut lanes = self.of_peer(peer, 0, LEASED).filter(|(_, link)| ready(link));
         lanes.next().map(|(_, link)| link.lane)
+    }
+
+    /// All links to a peer.
+    pub(crate) fn to_peer(&self, peer: u32) -> impl Iterator<Item = (u32, &RcLink)> {
+        self.of_peer(peer, 0, LEASED)
+    }
+
+    fn of_peer(&self, peer: u32, first: u8, last: u8) -> impl Iterator<Item = (u32, &RcLink)> {
+        let keys = self.by_peer.range(range(peer, first, last));
+        keys.filter_map(|(_, _, id)| Some((*id, self.links.get(*id)?)))
+    }
+
+    /// Links of the pool and to meta servers.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = (u32, &RcLink)> {
+        self.shared.iter().filter_map(|id| Some((*id, self.links.get(*id)?)))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &RcLink)> {
+        self.links.iter()
     }
 
     /// Links in whatever state.
@@ -167,12 +329,18 @@ impl RcPool {
 
     /// The link of this number.
     pub(crate) fn by_qpn(&self, qpn: u32) -> Option<u32> {
-        self.matching(|link| link.qpn == qpn).next()
+        self.by_qpn.get(&qpn).copied()
     }
 
     /// The link of this QP.
     pub(crate) fn by_qp(&self, qp: Qp) -> Option<(u32, &RcLink)> {
-        self.links.iter().find(|(_, link)| link.qp == qp)
+        let id = *self.by_qp.get(&qp)?;
+        Some((id, self.links.get(id)?))
+    }
+
+    /// The link of this lane.
+    pub(crate) fn by_lane(&self, lane: u32) -> Option<u32> {
+        self.by_lane.get(&lane).copied()
     }
 
     /// The links of which `which` says so.
@@ -184,7 +352,7 @@ impl RcPool {
     /// tells when a link was used, if it may be reclaimed at all. A link that is being made is not:
     /// the peer may learn any moment that it can use it.
     pub(crate) fn victim(&self, now: Time, used: impl Fn(&RcLink) -> Option<Time>) -> Option<u32> {
-        let candidates = self.links.iter().filter_map(|(id, link)| {
+        let candidates = self.shared().filter_map(|(id, link)| {
             let ready = link.state == LinkState::Ready;
             let used = used(link).filter(|_| link.purpose == Purpose::Pool && ready)?;
             (now.ns_since(used) >= self.config.idle_ns).then_some((used, id))
@@ -192,19 +360,88 @@ impl RcPool {
         candidates.min().map(|(_, id)| id)
     }
 
-    /// Links on the way out, so that room comes without another being reclaimed.
+    /// Links of the pool on the way out, so that room comes without another being reclaimed.
     pub(crate) fn ending(&self) -> usize {
-        let ends = |link: &RcLink| {
-            link.purpose == Purpose::Pool
-                && matches!(link.state, LinkState::Leaving(_) | LinkState::Closing)
+        let ends = |link: &RcLink| link.purpose == Purpose::Pool && link.is_ending();
+        self.shared().filter(|(_, link)| ends(link)).count()
+    }
+
+    /// Leased links on the way out, so that room for others comes.
+    pub(crate) fn leases_ending(&self) -> u32 {
+        self.leases_ending
+    }
+
+    /// Counts them anew, for [`crate::Core::audit`].
+    pub(crate) fn audit(&self) -> Result<(), String> {
+        let of = |which: &dyn Fn(&RcLink) -> u32| -> u32 {
+            self.links.iter().map(|(_, link)| which(link)).sum()
         };
-        self.links.iter().filter(|(_, link)| ends(link)).count()
+        let leased = |link: &RcLink| matches!(link.purpose, Purpose::Leased(Some(_)));
+        let found = [
+            of(&|link| u32::from(link.purpose == Purpose::Pool)),
+            of(&|link| u32::from(link.purpose == Purpose::Meta)),
+            of(&|link| if leased(link) { link.depth } else { 0 }),
+            of(&|link| u32::from(link.purpose == Purpose::Leased(None))),
+            of(&|link| u32::from(leased(link))),
+            of(&|link| u32::from(leased(link) && link.is_ending())),
+        ];
+        let RcPool { pooled, meta, leased_wrs, ends, leases, leases_ending, .. } = *self;
+        let counted = [pooled, meta, leased_wrs, ends, leases, leases_ending];
+        if found != counted {
+            return Err(format!("RC QPs by purpose: {found:?}, counted as {counted:?}"));
+        }
+        let most = [self.config.rc_qps_max, META_LINKS_MAX, self.config.leased_wrs_max];
+        if found.iter().zip(most).any(|(found, most)| *found > most) {
+            return Err(format!("RC QPs by purpose: {found:?}, at most {most:?}"));
+        }
+        for (id, link) in self.links.iter() {
+            let key = (link.peer, kind(link.purpose, link.class), id);
+            let right = self.by_qpn(link.qpn) == Some(id)
+                && self.by_qp.get(&link.qp) == Some(&id)
+                && (link.lane == NONE || self.by_lane(link.lane) == Some(id))
+                && self.shared.contains(&id) == (key.1 < LEASED)
+                && self.by_peer.contains(&key);
+            if !right {
+                return Err(format!("RC QP {:#x} is not found by what it is", link.qpn));
+            }
+        }
+        let lanes = of(&|link| u32::from(link.lane != NONE)) as usize;
+        let of_peers: u32 = self.ends_of.values().sum();
+        let all = self.links.len() as usize;
+        let found = [all, all, all, lanes, (pooled + meta) as usize, ends as usize];
+        let listed = [
+            self.by_qpn.len(),
+            self.by_qp.len(),
+            self.by_peer.len(),
+            self.by_lane.len(),
+            self.shared.len(),
+            of_peers as usize,
+        ];
+        if found != listed {
+            return Err(format!("RC QPs: {found:?}, listed as {listed:?}"));
+        }
+        Ok(())
     }
 
     /// Bytes of the pool itself.
     pub(crate) fn bytes(&self) -> u64 {
-        self.links.bytes()
+        let entry = size_of::<(u32, u32)>() + 1;
+        let maps = self.by_qpn.capacity() + self.by_qp.capacity() + self.by_lane.capacity();
+        let sets = self.by_peer.len() * size_of::<PeerKey>() + self.shared.len() * 4;
+        self.links.bytes() + (maps * entry + sets) as u64
     }
+}
+
+impl RcLink {
+    /// Whether it is on the way out.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.state, LinkState::Leaving(_) | LinkState::Closing)
+    }
+}
+
+/// The keys of a peer's links of these kinds.
+fn range(peer: u32, first: u8, last: u8) -> RangeInclusive<PeerKey> {
+    (peer, first, 0)..=(peer, last, u32::MAX)
 }
 
 /// How much a peer is talked to: operations within a window.

@@ -42,8 +42,9 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A peer did not answer: who connects next asks a meta server anew.
-    fn forget_record(&mut self, peer: u32) {
+    /// A peer did not answer, or no meta server knows it: who connects next asks anew. What this node
+    /// knows of itself, and of meta servers, it does not have from them.
+    pub(crate) fn forget_record(&mut self, peer: u32) {
         if self.is_meta_server(peer) {
             return;
         }
@@ -105,17 +106,22 @@ impl<D: Device> Core<D> {
         let entry = &mut self.lanes.lanes[lane as usize];
         let dead = entry.dead.take();
         let mut waiting = core::mem::take(&mut entry.rewound);
+        let mut turns = core::mem::take(&mut entry.ready);
+        let running = entry.state == LaneState::Running;
         for id in &waiting {
             if let Some(vqp) = self.vqps.get_mut(*id) {
-                vqp.rewound = false;
+                (vqp.rewound, vqp.ready) = (false, false);
             }
         }
-        // Who was on the lane comes before who waited for it.
-        waiting.extend(self.lanes.lanes[lane as usize].ready.drain(..));
-        let running = self.lanes.lanes[lane as usize].state == LaneState::Running;
+        // Who was on the lane comes before who waited for it; some did both.
+        for id in turns.drain(..) {
+            if self.vqps.get_mut(id).is_some_and(|vqp| core::mem::take(&mut vqp.ready)) {
+                waiting.push(id);
+            }
+        }
+        self.lanes.lanes[lane as usize].ready = turns;
         for id in waiting {
-            let Some(vqp) = self.vqps.get_mut(id) else { continue };
-            vqp.ready = false;
+            let Some(vqp) = self.vqps.get(id) else { continue };
             if vqp.lane != lane || vqp.state != VqpState::Connected {
                 continue;
             }

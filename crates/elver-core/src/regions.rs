@@ -85,7 +85,7 @@ impl<D: Device> Core<D> {
     }
 
     fn close_mr(&mut self, slot: u32, token: Option<u64>, now: Time) {
-        let wait = self.config.mr_lease_ns.saturating_add(self.in_flight_ns_max());
+        let wait = self.lease_ns_max().saturating_add(self.in_flight_ns_max());
         let Some(mr) = self.mrs.get_mut(slot) else { return };
         let due = if mr.open || mr.alias.is_some() { now.saturating_add_ns(wait) } else { now };
         mr.closing = Some(Closing { token, due });
@@ -122,6 +122,12 @@ impl<D: Device> Core<D> {
             self.events.push_back(Event::Deregistered { client: owner, token });
         }
         self.forget_client(owner.0);
+    }
+
+    /// How long after it asked for a region a peer may post to it: a lease, or as long as the answer
+    /// can take for the WR that waits for it.
+    pub(crate) fn lease_ns_max(&self) -> u64 {
+        self.config.mr_lease_ns.max(self.in_flight_ns_max())
     }
 
     /// How long after its post a WR of a peer's may still arrive: all of its retries.

@@ -49,6 +49,16 @@ impl Gather {
         self.incoming.is_late(now)
     }
 
+    /// Whether it reads into a receive of this VQP.
+    pub(crate) fn is_of(&self, vqp: u32) -> bool {
+        self.vqp == vqp
+    }
+
+    /// How often it counts among the users of a region.
+    pub(crate) fn uses(&self, slot: u32) -> u32 {
+        self.slots.iter().filter(|used| **used == slot).count() as u32
+    }
+
     /// Whether it reads this message.
     pub(crate) fn reads(&self, from: (u32, u32), cookie: u64) -> bool {
         self.incoming.from == from && self.incoming.cookie == cookie

@@ -64,6 +64,8 @@ stats! {
     accepts,
     /// Of these, the ones that gave way to others before they were used.
     accepted_evicted,
+    /// Times that none was made: the receiver, or its share for the sender's node, was full.
+    accepts_refused,
     /// Completions given to clients.
     completions,
     /// Completions that no WR was known for: 0 unless the core is at fault.

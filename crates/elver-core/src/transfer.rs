@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Time, WcStatus};
 
 use crate::lane::LaneKind;
+use crate::peer::Waiter;
 use crate::ring::NONE;
 use crate::vqp::Vqp;
 use crate::{Class, Core, Via, VqpState};
@@ -24,22 +25,22 @@ impl<D: Device> Core<D> {
             return;
         };
         let fits = |vqp: &Vqp| {
-            vqp.peer == peer
-                && vqp.class == class
+            vqp.class == class
                 && vqp.lane != target
                 && vqp.via != Some(Via::Leased)
                 && vqp.state == VqpState::Connected
         };
-        let found = self.vqps.iter().filter(|(_, vqp)| fits(vqp));
+        let found = self.vqps_to(peer).filter(|(_, vqp)| fits(vqp));
         let found: Vec<u32> = found.map(|(id, _)| id).collect();
         for id in found {
             self.transfer(id, now);
         }
     }
 
-    /// Moves all VQPs off a lane.
+    /// Moves all VQPs off the lane of an RC QP.
     pub(crate) fn move_off(&mut self, lane: u32, now: Time) {
-        let found = self.vqps.iter().filter(|(_, vqp)| vqp.lane == lane);
+        let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind else { return };
+        let found = self.vqps_to(peer).filter(|(_, vqp)| vqp.lane == lane);
         let found: Vec<u32> = found.map(|(id, _)| id).collect();
         for id in found {
             self.transfer(id, now);
@@ -103,11 +104,35 @@ impl<D: Device> Core<D> {
             }
             None => {
                 (vqp.lane, vqp.dest) = (NONE, None);
-                // It stays connected: its WRs wait in its ring for the next link.
+                // It stays connected: its WRs wait in its ring for the next lane.
                 if connected {
-                    self.need_link(peer, class, now);
+                    self.want_lane(peer, class, now);
                 }
             }
+        }
+    }
+
+    /// VQPs wait for a lane to a peer. One of which nothing is known may be gone, or another by now:
+    /// a meta server tells, and much sooner than a request to a peer that is not there would fail.
+    fn want_lane(&mut self, peer: u32, class: Class, now: Time) {
+        let Some(entry) = self.peers.get(peer) else { return };
+        let waiter = Waiter::Lane(class);
+        if entry.record.is_some() {
+            self.need_link(peer, class, now);
+        } else if !entry.waiting.contains(&waiter) {
+            self.want_node(peer, waiter, now);
+        }
+    }
+
+    /// What is known of a peer was looked up for VQPs that wait for a lane to it.
+    pub(crate) fn lane_found(&mut self, peer: u32, class: Class, found: bool, now: Time) {
+        if !found {
+            return self.fail_laneless(peer, class, now);
+        }
+        let waiting = self.vqps_to(peer).filter(|(_, vqp)| is_laneless(vqp, class));
+        let waiting: Vec<u32> = waiting.map(|(id, _)| id).collect();
+        for id in waiting {
+            self.switch_lane(id, now);
         }
     }
 
@@ -133,8 +158,8 @@ impl<D: Device> Core<D> {
 
     /// No lane to the peer comes: the VQPs that have something to post fail.
     pub(crate) fn fail_laneless(&mut self, peer: u32, class: Class, now: Time) {
-        let waits = |vqp: &Vqp| is_laneless(vqp, peer, class) && vqp.sq.unposted() > 0;
-        let found = self.vqps.iter().filter(|(_, vqp)| waits(vqp));
+        let waits = |vqp: &Vqp| is_laneless(vqp, class) && vqp.sq.unposted() > 0;
+        let found = self.vqps_to(peer).filter(|(_, vqp)| waits(vqp));
         let found: Vec<u32> = found.map(|(id, _)| id).collect();
         for id in found {
             self.fail_next(id, WcStatus::RetryExcErr, now);
@@ -159,10 +184,55 @@ impl<D: Device> Core<D> {
 
     /// Whether a VQP to the peer waits for a lane.
     pub(crate) fn is_laneless(&self, peer: u32, class: Class) -> bool {
-        self.vqps.iter().any(|(_, vqp)| is_laneless(vqp, peer, class))
+        self.vqps_to(peer).any(|(_, vqp)| is_laneless(vqp, class))
+    }
+
+    /// The VQPs that are connected to a peer, the latest first.
+    pub(crate) fn vqps_to(&self, peer: u32) -> impl Iterator<Item = (u32, &Vqp)> {
+        let first = self.peers.get(peer).map_or(0, |entry| entry.last_vqp);
+        let mut next = first;
+        core::iter::from_fn(move || {
+            let vqp = self.vqps.get(next)?;
+            next = vqp.beside[1];
+            Some((vqp.id, &**vqp))
+        })
+    }
+
+    /// Puts a VQP, which is in no peer's list, into a peer's.
+    #[inline]
+    pub(crate) fn join_peer(&mut self, id: u32, peer: u32) {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        entry.vqps += 1;
+        let behind = core::mem::replace(&mut entry.last_vqp, id);
+        if let Some(vqp) = self.vqps.get_mut(behind) {
+            vqp.beside[0] = id;
+        }
+        if let Some(vqp) = self.vqps.get_mut(id) {
+            (vqp.peer, vqp.beside) = (peer, [0, behind]);
+        }
+    }
+
+    /// Takes a VQP off its peer's list, if it is in one.
+    #[inline]
+    pub(crate) fn leave_peer(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let peer = core::mem::replace(&mut vqp.peer, NONE);
+        let [before, behind] = core::mem::take(&mut vqp.beside);
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        entry.vqps = entry.vqps.saturating_sub(1);
+        if entry.last_vqp == id {
+            entry.last_vqp = behind;
+        }
+        if let Some(vqp) = self.vqps.get_mut(before) {
+            vqp.beside[1] = behind;
+        }
+        if let Some(vqp) = self.vqps.get_mut(behind) {
+            vqp.beside[0] = before;
+        }
+        self.peers.rest(peer);
     }
 }
 
-fn is_laneless(vqp: &Vqp, peer: u32, class: Class) -> bool {
-    (vqp.peer, vqp.class) == (peer, class) && vqp.lane == NONE && vqp.state == VqpState::Connected
+fn is_laneless(vqp: &Vqp, class: Class) -> bool {
+    vqp.class == class && vqp.lane == NONE && vqp.state == VqpState::Connected
 }

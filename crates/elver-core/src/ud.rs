@@ -72,6 +72,11 @@ impl<M: Memory> Ud<M> {
         !self.free.is_empty()
     }
 
+    /// Addresses that it keeps.
+    pub(crate) fn addresses(&self) -> u32 {
+        self.addresses.len() as u32
+    }
+
     /// Sends a message. One that the device refuses is lost, as UD may lose it.
     pub(crate) fn send<D: Device<Memory = M>>(
         &mut self,

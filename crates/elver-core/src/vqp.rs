@@ -10,7 +10,7 @@ use crate::ring::{NONE, SendRing};
 use crate::{ClientId, Via, VqpId};
 
 /// Priority of a VQP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Has QPs reserved and is never slowed for others.
     High,
@@ -130,6 +130,8 @@ pub(crate) struct Vqp {
     pub(crate) bound: u16,
     /// The peer that it is connected to; [`NONE`] before. While it is set, the peer counts it.
     pub(crate) peer: u32,
+    /// The VQPs before and behind it in the list of its peer's; 0 at the ends.
+    pub(crate) beside: [u32; 2],
     pub(crate) peer_port: u16,
     /// The VQP there that messages go to; 0 to send to the port.
     pub(crate) peer_vqp: u32,

@@ -361,19 +361,23 @@ fn who_has_no_room_says_so_and_dc_goes_on() {
     let transfer = TransferConfig { rc_qps_max: 1, leased_wrs_max: 150, ..config().transfer };
     let mut cluster = Cluster::new(134, 4, &Config { transfer, ..config() });
     let gid = cluster.nodes[2].core.gid();
-    let none_left = Err(ConnectError::NoRcQp { gid });
     let [a, b] = [1, 3].map(|n| cluster.vqp(n));
     connect_with(&mut cluster, 1, a, 2, Policy::Lite, false);
     assert_eq!(cluster.connected(1, a), Ok(Via::Rc));
     connect_with(&mut cluster, 3, b, 2, Policy::Lite, false);
-    assert_eq!(cluster.connected(3, b), none_left, "the peer has none left");
+    let (of, used, limit) = (Shortage::Pool, 1, 1);
+    let none_there = Err(ConnectError::NoRcQp { gid, here: false, of, used, limit });
+    assert_eq!(cluster.connected(3, b), none_there, "the peer has none left");
     assert_eq!(cluster.connect(3, b, 2, 7), Via::DcCached);
 
     let leases = [1, 1].map(|n| cluster.vqp(n));
     connect_with(&mut cluster, 1, leases[0], 2, Policy::Leased, false);
     assert_eq!(cluster.connected(1, leases[0]), Ok(Via::Leased));
     connect_with(&mut cluster, 1, leases[1], 2, Policy::Leased, false);
-    assert_eq!(cluster.connected(1, leases[1]), none_left, "this node has none left");
+    // A queue pair is as deep as the shared ones at most.
+    let (of, used, limit) = (Shortage::Leased, 128, 150);
+    let none_here = Err(ConnectError::NoRcQp { gid, here: true, of, used, limit });
+    assert_eq!(cluster.connected(1, leases[1]), none_here, "this node has none left");
     cluster.check();
 }
 
@@ -450,6 +454,61 @@ fn a_dead_peer_fails_its_vqps_alone() {
 }
 
 #[test]
+fn who_has_lost_its_link_asks_who_the_peer_is_now() {
+    let mut cluster = Cluster::new(171, 3, &config());
+    let [posts, rests] = [1, 1].map(|n| cluster.vqp(n));
+    for vqp in [posts, rests] {
+        connect_with(&mut cluster, 1, vqp, 2, Policy::Lite, false);
+        cluster.until("connected", |cluster| info(cluster, 1, vqp).via == Some(Via::Rc));
+    }
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let gid = cluster.nodes.remove(2).core.gid();
+    cluster.nodes[0].core.meta_remove(gid);
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, None, now);
+    let asked = cluster.nodes[1].core.stats().links_asked;
+    cluster.post(1, posts, &[wr(1, SendOp::Send, &[near.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::RetryExcErr);
+    assert_eq!(cluster.nodes[1].core.stats().links_asked, asked, "nobody is there to be asked");
+
+    cluster.add(171, 3, config());
+    cluster.register(2);
+    let far = cluster.region(2, 64, ALL);
+    far.fill(0, &[5; 64]);
+    cluster.post(1, rests, &[wr(2, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    assert_eq!(info(&cluster, 1, rests).via, Some(Via::DcCached));
+    cluster.check();
+}
+
+#[test]
+fn links_to_a_peer_that_went_are_left_also_if_its_record_is_forgotten() {
+    let mut cluster = Cluster::new(172, 3, &config());
+    let high = VqpInit { class: Class::High, ..VqpInit::default() };
+    let client = cluster.nodes[1].client;
+    let [linked, anew] = [0, 0].map(|_| cluster.nodes[1].core.vqp_create(client, high).unwrap());
+    connect_with(&mut cluster, 1, linked, 2, Policy::Lite, false);
+    assert_eq!(cluster.connected(1, linked), Ok(Via::Rc));
+    let over_dc = cluster.vqp(1);
+    assert_eq!(cluster.connect(1, over_dc, 2, 7), Via::DcCached);
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(2, 64, ALL);
+    cluster.post(1, linked, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    drop(cluster.nodes.remove(2));
+    cluster.post(1, over_dc, &[wr(1, SendOp::Send, &[near.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::RetryExcErr);
+
+    cluster.add(172, 3, config());
+    cluster.register(2);
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    assert_eq!(cluster.connect(1, anew, 2, 7), Via::DcLookup, "the old link is not taken");
+    cluster.check();
+}
+
+#[test]
 fn many_handshakes_at_once_all_end() {
     let storm = StormConfig { handshakes_max: 2, ..config().storm };
     let mut cluster = Cluster::new(128, 4, &Config { storm, ..config() });
@@ -512,5 +571,45 @@ fn the_low_class_keeps_to_its_rate_while_the_high_one_is_loaded() {
         low_done += std::mem::take(&mut cluster.nodes[1].completions).len() as u64;
         low_done == 100
     });
+    cluster.check();
+}
+
+/// VQPs to one peer move when its link comes and goes; those to others do not, and whoever leaves the
+/// peer's list in whatever order takes nobody along.
+#[test]
+fn a_link_moves_the_vqps_of_its_peer_alone() {
+    let mut cluster = Cluster::new(152, 4, &eager(1));
+    let vqps = [2, 3].map(|to| {
+        let all: Vec<VqpId> = (0..50).map(|_| cluster.vqp(1)).collect();
+        for vqp in &all {
+            cluster.connect(1, *vqp, to, 7);
+        }
+        all
+    });
+    let vqps_to = |cluster: &Cluster, to: usize| {
+        let gid = cluster.nodes[to].core.gid();
+        cluster.nodes[1].core.peers().find(|peer| peer.gid == gid).map_or(0, |peer| peer.vqps)
+    };
+    // From the middle, the ends, and one that goes over to the other peer.
+    let (client, now) = (cluster.nodes[1].client, cluster.now());
+    for at in [25, 0, 49, 24, 26, 1] {
+        cluster.nodes[1].core.vqp_destroy(client, vqps[0][at], now).unwrap();
+    }
+    cluster.connect(1, vqps[0][10], 3, 7);
+    assert_eq!((vqps_to(&cluster, 2), vqps_to(&cluster, 3)), (43, 51));
+    let on_rc = |cluster: &Cluster, to: usize| {
+        let (client, gid) = (cluster.nodes[1].client, cluster.nodes[to].core.gid());
+        let of = |info: &VqpInfo| info.client == client && info.via == Some(Via::Rc);
+        let all = cluster.nodes[1].core.vqps().filter(of);
+        all.filter(|info| info.peer.is_some_and(|(peer, _)| peer == gid)).count()
+    };
+    for (to, other, all) in [(2, 3, 44), (3, 2, 52), (2, 3, 45)] {
+        // One more, which makes the link that all of them move to; the last one is closed for it.
+        let lite = cluster.vqp(1);
+        connect_with(&mut cluster, 1, lite, to, Policy::Lite, false);
+        assert_eq!(cluster.connected(1, lite), Ok(Via::Rc));
+        assert_eq!((on_rc(&cluster, to), on_rc(&cluster, other)), (all, 0));
+        assert_eq!(vqps_to(&cluster, to) as usize, all);
+    }
     cluster.check();
 }

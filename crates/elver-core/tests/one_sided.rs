@@ -202,6 +202,36 @@ fn a_deregistration_waits_for_leases_and_then_nothing_gets_in() {
 }
 
 #[test]
+fn an_answer_that_is_too_old_is_asked_for_again() {
+    let mut cluster = Cluster::new(173, 3, &config());
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(2, 64, ALL);
+    let vqp = cluster.vqp(1);
+    cluster.connect(1, vqp, 2, 0);
+    cluster.post(1, vqp, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 8)])]);
+    // The owner answers, and takes the region back, while the asker stands still.
+    let received = |cluster: &mut Cluster| cluster.nodes[2].core.device().counters().rx_packets;
+    let before = received(&mut cluster);
+    cluster.until("asked", |cluster| {
+        let now = cluster.now();
+        cluster.nodes[2].core.poll(now);
+        received(cluster) > before
+    });
+    let (now, node) = (cluster.now(), &mut cluster.nodes[2]);
+    node.core.dereg_mr(node.client, far.info.lkey, 5, now).unwrap();
+    cluster.ahead += 2_000_000_000;
+    let now = cluster.now();
+    cluster.nodes[2].core.poll(now);
+    let gone = Event::Deregistered { client: cluster.nodes[2].client, token: 5 };
+    assert_eq!(cluster.nodes[2].core.poll_event(), Some(gone));
+
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::RemAccessErr);
+    let stats = cluster.nodes[1].core.stats();
+    assert_eq!((stats.lanes_reset, stats.mr_lookups), (0, 2), "no QP has seen it");
+    cluster.check();
+}
+
+#[test]
 fn connects_to_nobody_say_so() {
     let mut cluster = Cluster::new(108, 2, &config());
     let vqp = cluster.vqp(1);
@@ -216,4 +246,27 @@ fn connects_to_nobody_say_so() {
     node.core.set_meta_servers(&[], now);
     node.core.qconnect(node.client, vqp, gid, 1, options, token, now).unwrap();
     assert_eq!(cluster.connected(1, vqp), Err(ConnectError::NoMetaServer { tried: 0 }));
+}
+
+#[test]
+fn a_node_that_is_not_registered_reaches_itself() {
+    let mut cluster = Cluster::new(170, 2, &config());
+    let own = cluster.nodes[1].core.gid();
+    assert!(cluster.nodes[0].core.meta_remove(own));
+    let vqp = cluster.vqp(1);
+    let (client, now) = (cluster.nodes[1].client, cluster.now());
+    let uncached = ConnectOptions { uncached: true, ..ConnectOptions::default() };
+    let answer =
+        cluster.nodes[1].core.qconnect(client, vqp, own, 7, uncached, u64::from(vqp.0), now);
+    assert_eq!(answer, Ok(None));
+    assert_eq!(cluster.connected(1, vqp), Err(ConnectError::NoSuchNode { gid: own }));
+    // What the meta server says of the node does not count for the node itself.
+    assert_eq!(cluster.connect(1, vqp, 1, 7), Via::DcCached);
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(1, 64, ALL);
+    far.fill(0, &[5; 64]);
+    cluster.post(1, vqp, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    assert_eq!(near.bytes(0, 64), [5; 64]);
+    cluster.check();
 }

@@ -340,22 +340,24 @@ fn a_long_message_to_a_node_that_vanishes_ends() {
 
 #[test]
 fn senders_do_not_use_up_what_a_client_may_have() {
-    let mut cluster = Cluster::new(150, 2, &config());
+    let mut cluster = Cluster::new(150, 3, &config());
     let limits = ClientLimits { vqps: 8, ..ClientLimits::default() };
     cluster.nodes[1].client = cluster.nodes[1].core.client_open(limits).unwrap();
     let server = cluster.bound(1, 7);
     let region = cluster.region(1, 4096, ALL);
-    let own = cluster.region(0, 4096, ALL);
+    // Two nodes in turn: no one alone may have as many made.
+    let own = [0, 2].map(|from| (from, cluster.region(from, 4096, ALL)));
     let mut sources = Vec::new();
     for n in 0..20 {
-        let vqp = cluster.vqp(0);
-        cluster.connect(0, vqp, 1, 7);
+        let (from, own) = &own[n as usize % 2];
+        let vqp = cluster.vqp(*from);
+        cluster.connect(*from, vqp, 1, 7);
         cluster.recv(1, server, n, &[region.sge(0, 64)]);
-        cluster.post(0, vqp, &[wr(n, SendOp::Send, &[own.sge(0, 8)])]);
+        cluster.post(*from, vqp, &[wr(n, SendOp::Send, &[own.sge(0, 8)])]);
         let done = cluster.take_one(1);
         assert_eq!(done.wc.status, WcStatus::Success);
         sources.push(done.source.unwrap());
-        cluster.take_one(0);
+        cluster.take_one(*from);
         if n == 0 {
             // It is used, and stays.
             let sge = [region.sge(0, 8)];
@@ -374,5 +376,56 @@ fn senders_do_not_use_up_what_a_client_may_have() {
     }
     let node = &mut cluster.nodes[1];
     assert!(node.core.vqp_create(node.client, VqpInit::default()).is_err(), "all are its own");
+    cluster.check();
+}
+
+#[test]
+fn one_node_does_not_use_up_what_another_needs() {
+    let mut cluster = Cluster::new(151, 3, &config());
+    let limits = ClientLimits { vqps: 16, accepts_per_peer: 3, ..ClientLimits::default() };
+    cluster.nodes[1].client = cluster.nodes[1].core.client_open(limits).unwrap();
+    let server = cluster.bound(1, 7);
+    let there = cluster.region(1, 4096, ALL);
+    let own = [0, 2].map(|from| (from, cluster.region(from, 4096, ALL)));
+    // Returns the VQP that the message makes at the server, which answers over it, so that it is
+    // used and does not give way; none if the message is refused.
+    let send = |cluster: &mut Cluster, at: usize, n: u64| {
+        let (from, own) = &own[at];
+        let vqp = cluster.vqp(*from);
+        cluster.connect(*from, vqp, 1, 7);
+        cluster.recv(*from, vqp, 50, &[own.sge(64, 64)]);
+        cluster.recv(1, server, n, &[there.sge(0, 64)]);
+        cluster.post(*from, vqp, &[wr(n, SendOp::Send, &[own.sge(0, 8)])]);
+        let failed = |cluster: &Cluster| {
+            let events = cluster.nodes[*from].events.iter();
+            events.filter(|event| matches!(event, Event::Failed { .. })).count()
+        };
+        let before = failed(cluster);
+        cluster.until("it arrives, or is refused", |cluster| {
+            !cluster.nodes[1].completions.is_empty() || failed(cluster) > before
+        });
+        let source = cluster.nodes[1].completions.pop().map(|done| done.source.unwrap());
+        if let Some(source) = source {
+            cluster.post(1, source, &[wr(51, SendOp::Send, &[there.sge(0, 8)])]);
+            cluster.take(*from, 2);
+            cluster.take_one(1);
+        } else {
+            cluster.nodes[*from].completions.clear();
+        }
+        source
+    };
+    let greedy: Vec<Option<VqpId>> = (0..5).map(|n| send(&mut cluster, 0, n)).collect();
+    assert_eq!(greedy.iter().flatten().count(), 3, "its share");
+    let gid = cluster.nodes[1].core.gid();
+    let crowded = |event: &&Event| matches!(event, Event::Failed { cause, .. } if *cause == ConnectError::Crowded { gid });
+    assert_eq!(cluster.nodes[0].events.iter().filter(crowded).count(), 2);
+    assert_eq!(cluster.nodes[1].core.stats().accepts_refused, 2);
+    for n in 10..13 {
+        assert!(send(&mut cluster, 1, n).is_some(), "the other node has its own share");
+    }
+    // One that goes makes room.
+    let (client, now) = (cluster.nodes[1].client, cluster.now());
+    cluster.nodes[1].core.vqp_destroy(client, greedy[0].unwrap(), now).unwrap();
+    assert!(send(&mut cluster, 0, 20).is_some() && send(&mut cluster, 0, 21).is_none());
     cluster.check();
 }

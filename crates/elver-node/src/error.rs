@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use elver_core::CoreError;
 use elver_soft::SoftError;
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::config::ConfigError;
@@ -21,7 +22,7 @@ pub enum NodeError {
     #[error(transparent)]
     Core(#[from] CoreError),
     /// A TCP port is not to be had.
-    #[error("cannot listen at {address} for {what}: {reason}; set `{option}`")]
+    #[error("cannot listen at {address} for {what}: {}", advised(.reason, Some(.option)))]
     Listen {
         /// Where.
         address: SocketAddr,
@@ -33,7 +34,7 @@ pub enum NodeError {
         reason: io::Error,
     },
     /// The socket for processes is not to be had.
-    #[error("cannot listen at {path}: {reason}")]
+    #[error("cannot listen at {path}: {}", advised(.reason, Some("socket.path")))]
     Socket {
         /// Where.
         path: PathBuf,
@@ -47,11 +48,54 @@ pub enum NodeError {
         path: PathBuf,
     },
     /// A call to the system failed.
-    #[error("{call}: {reason}")]
+    #[error("{call}: {}", advised(.reason, None))]
     System {
         /// What was tried.
         call: &'static str,
         /// What the system said.
         reason: io::Error,
     },
+}
+
+/// What the system said, and what helps: a limit that is reached is none of an option's.
+fn advised(reason: &io::Error, option: Option<&str>) -> String {
+    let limit = match Errno::from_io_error(reason) {
+        Some(Errno::MFILE) => "allow this process more descriptors (LimitNOFILE=, ulimit -n)",
+        Some(Errno::NFILE) => "the machine has no descriptor left (sysctl fs.file-max)",
+        Some(Errno::AGAIN) => {
+            "allow more threads (TasksMax=, ulimit -u) or more address space (ulimit -v)"
+        }
+        Some(Errno::NOMEM) => "allow this process more memory (MemoryMax=, ulimit -v)",
+        Some(Errno::FBIG) => "allow larger files (LimitFSIZE=, ulimit -f)",
+        _ => {
+            return option.map_or(reason.to_string(), |option| format!("{reason}; set `{option}`"));
+        }
+    };
+    format!("{reason}; {limit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_not_blamed_on_an_option() {
+        let error = |errno: Errno| {
+            let reason = errno.into();
+            let address = SocketAddr::from(([127, 0, 0, 1], 4_792));
+            let option = "metrics.listen";
+            NodeError::Listen { address, what: "metrics", option, reason }.to_string()
+        };
+        assert!(error(Errno::ADDRINUSE).ends_with("set `metrics.listen`"));
+        for (errno, word) in [
+            (Errno::MFILE, "ulimit -n"),
+            (Errno::NFILE, "fs.file-max"),
+            (Errno::AGAIN, "ulimit -u"),
+            (Errno::NOMEM, "ulimit -v"),
+            (Errno::FBIG, "ulimit -f"),
+        ] {
+            let text = error(errno);
+            assert!(text.contains(word) && !text.contains("metrics.listen"), "{text}");
+        }
+    }
 }

@@ -20,4 +20,4 @@ pub use clock::now;
 pub use error::NodeError;
 pub use node::{Node, NodeThread, Stopper};
 pub use observer::Observer;
-pub use status::{PeerStatus, SessionStatus, Status, UserStatus, VqpStatus};
+pub use status::{PeerStatus, RefusalStatus, SessionStatus, Status, UserStatus, VqpStatus};

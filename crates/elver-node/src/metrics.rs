@@ -58,7 +58,8 @@ impl Collector for Metrics {
         }
         counters(&mut encoder, "core", &status.core, &CORE_GAUGES)?;
         counters(&mut encoder, "engine", &status.engine, &[])?;
-        counters(&mut encoder, "device", &status.device, &[])
+        counters(&mut encoder, "device", &status.device, &[])?;
+        counters(&mut encoder, "registry", &status.registry, &[])
     }
 }
 

@@ -1,6 +1,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::clock::now;
 use crate::config::Config;
 use crate::engine::{Driver, Engine, Notice, Outlet, channel};
 use crate::observer::Observer;
+use crate::registry::Secret;
 use crate::slow::{MetaRole, Slow, Worker};
 use crate::status::Status;
 use crate::{NodeError, registry};
@@ -67,10 +69,12 @@ impl Node {
         let mut core = Core::new(device, config.core(), seed()?, now())?;
         let (outlet, inlet) =
             channel().map_err(|reason| NodeError::System { call: "eventfd", reason })?;
-        let role = meta_role(&mut core, &config)?;
-        let slow = Slow::start(&config, core.gid(), core.record(), role, &outlet)?;
+        let secret = config.secret()?;
+        let role = meta_role(&mut core, &config, secret.clone())?;
+        let slow = Slow::start(&config, core.gid(), core.record(), secret, role, &outlet)?;
         let idle = IdlePolicy::of(&config);
-        let engine = Engine::new(core, config, listener, inlet, outlet.clone())?;
+        let mut engine = Engine::new(core, config, listener, inlet, outlet.clone())?;
+        engine.show_registry(slow.registry_view());
         Ok(Node { observer: None, slow, engine, outlet, idle })
     }
 
@@ -109,6 +113,12 @@ impl Node {
     /// Where its registry listens, if it is a meta server.
     pub fn registry_address(&self) -> Option<SocketAddr> {
         self.slow.registry_address()
+    }
+
+    /// What the operator of the node should hear of, such as that a registry refuses it and why. It is
+    /// given once, and ends with the node. Without anybody who reads it, it is forgotten.
+    pub fn take_reports(&mut self) -> Option<Receiver<String>> {
+        self.slow.take_reports()
     }
 
     /// Serves status and metrics to others. The node must be driven for them to be answered.
@@ -240,7 +250,11 @@ fn connect(outlet: &Outlet) -> Result<Socket, NodeError> {
 }
 
 /// Takes the meta server's role, if the configuration gives it.
-fn meta_role(core: &mut Core<SoftDevice>, config: &Config) -> Result<Option<MetaRole>, NodeError> {
+fn meta_role(
+    core: &mut Core<SoftDevice>,
+    config: &Config,
+    secret: Option<Secret>,
+) -> Result<Option<MetaRole>, NodeError> {
     if !config.meta.serve {
         return Ok(None);
     }
@@ -259,6 +273,7 @@ fn meta_role(core: &mut Core<SoftDevice>, config: &Config) -> Result<Option<Meta
         ttl_ns: config.meta.ttl_ms * 1_000_000,
         nodes_max: config.meta.nodes_max,
         verify_source: config.meta.verify_source,
+        secret,
         ..registry::RegistryConfig::default()
     };
     Ok(Some(MetaRole { listener, server, registry }))

@@ -4,8 +4,9 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,11 +19,17 @@ use crate::clock::now;
 use crate::config::Config;
 use crate::engine::{Notice, Outlet};
 use crate::registry::{
-    NodeTable, Registry, RegistryClient, RegistryClientConfig, RegistryConfig, RegistryServer,
+    News, NodeTable, Registry, RegistryClient, RegistryClientConfig, RegistryConfig,
+    RegistryCounters, RegistryServer, Secret,
 };
 
 /// The longest wait of a slow thread.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Reports that may wait to be read; those beyond are lost.
+const REPORTS_MAX: usize = 64;
+
+/// What a registry has seen, as its thread last wrote it.
+pub(crate) type RegistryView = Arc<Mutex<RegistryCounters>>;
 
 /// What a meta server's registry is made with.
 pub(crate) struct MetaRole {
@@ -36,6 +43,8 @@ pub(crate) struct Slow {
     client: Option<Worker>,
     server: Option<Worker>,
     registry_address: Option<SocketAddr>,
+    view: Option<RegistryView>,
+    reports: Option<Receiver<String>>,
 }
 
 /// A thread that ends when it is dropped.
@@ -50,12 +59,13 @@ impl Slow {
         config: &Config,
         gid: Gid,
         record: NodeRecord,
+        secret: Option<Secret>,
         role: Option<MetaRole>,
         outlet: &Outlet,
     ) -> Result<Slow, NodeError> {
         let system = |reason| NodeError::System { call: "starting the registry", reason };
         let mut servers = config.meta_servers()?;
-        let mut registry_address = None;
+        let (mut registry_address, mut view) = (None, None);
         let mut server = None;
         if let Some(role) = role {
             let address = role.listener.local_addr().map_err(system)?;
@@ -63,19 +73,35 @@ impl Slow {
             if servers.is_empty() {
                 servers.push(address);
             }
-            server = Some(serve(role, outlet.clone()).map_err(system)?);
+            let seen = view.insert(RegistryView::default()).clone();
+            server = Some(serve(role, outlet.clone(), seen).map_err(system)?);
         }
-        let mut client = None;
+        let (mut client, mut reports) = (None, None);
         if !servers.is_empty() {
             let mut settings = RegistryClientConfig::for_servers(servers);
             settings.source = Some(config.node.address);
+            settings.secret = secret;
             settings.seed = gid
                 .0
                 .iter()
                 .fold(record.dc_key, |seed, byte| seed.rotate_left(8) ^ u64::from(*byte));
-            client = Some(register(settings, gid, record, outlet.clone()).map_err(system)?);
+            let (sender, receiver) = sync_channel(REPORTS_MAX);
+            reports = Some(receiver);
+            let mut member = RegistryClient::new(settings, now());
+            member.register(gid, record);
+            client = Some(keep(member, outlet.clone(), sender).map_err(system)?);
         }
-        Ok(Slow { client, server, registry_address })
+        Ok(Slow { client, server, registry_address, view, reports })
+    }
+
+    /// What its registry has seen, if it is a meta server.
+    pub(crate) fn registry_view(&self) -> Option<RegistryView> {
+        self.view.clone()
+    }
+
+    /// What the operator should hear, once.
+    pub(crate) fn take_reports(&mut self) -> Option<Receiver<String>> {
+        self.reports.take()
     }
 
     pub(crate) fn registry_address(&self) -> Option<SocketAddr> {
@@ -118,28 +144,27 @@ impl Drop for Worker {
 }
 
 /// The thread that keeps the registry.
-fn serve(role: MetaRole, outlet: Outlet) -> io::Result<Worker> {
+fn serve(role: MetaRole, outlet: Outlet, seen: RegistryView) -> io::Result<Worker> {
     Worker::start("elver-registry", move |stop, wake| {
         let table = EngineTable { server: role.server, outlet };
         let made = RegistryServer::new(role.listener, role.registry, table, wake.as_fd(), now());
         let Ok(mut server) = made else { return };
         while !stop.load(Ordering::Relaxed) && server.wait(now(), WAIT_MAX).is_ok() {
             server.poll(now());
+            // Who panicked while it looked has left it whole.
+            *seen.lock().unwrap_or_else(PoisonError::into_inner) = *server.counters();
         }
     })
 }
 
 /// The thread that keeps this node registered.
-fn register(
-    config: RegistryClientConfig,
-    gid: Gid,
-    record: NodeRecord,
+fn keep(
+    mut client: RegistryClient,
     outlet: Outlet,
+    reports: SyncSender<String>,
 ) -> io::Result<Worker> {
-    let mut client = RegistryClient::new(config, now());
-    client.register(gid, record);
     Worker::start("elver-member", move |stop, wake| {
-        keep_registered(&mut client, stop, wake, &outlet);
+        keep_registered(&mut client, stop, wake, &outlet, &reports);
         client.leave();
     })
 }
@@ -149,10 +174,20 @@ fn keep_registered(
     stop: &AtomicBool,
     wake: &OwnedFd,
     outlet: &Outlet,
+    reports: &SyncSender<String>,
 ) {
+    let mut known = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         registry.poll(now());
         while let Some(news) = registry.poll_news() {
+            if let News::Refused { servers, .. } = &news {
+                for one in servers.iter().filter(|one| !known.contains(*one)) {
+                    let (address, reason) = one;
+                    // Nobody may want to hear.
+                    let _ = reports.try_send(format!("cannot register at {address}: {reason}"));
+                }
+                known.clone_from(servers);
+            }
             if outlet.send(Notice::News(news)).is_err() {
                 return;
             }

@@ -1,7 +1,7 @@
 //! How a node is: what `elver status` shows and the metrics are made of.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use elver_core::{Class, Core, Via, VqpInfo, VqpState};
 use elver_verbs::Device;
@@ -26,6 +26,8 @@ pub struct Status {
     pub meta_servers: Vec<IpAddr>,
     /// Meta servers that have this node in their table.
     pub registered: u32,
+    /// Registries that do not take this node.
+    pub refusals: Vec<RefusalStatus>,
     /// Bytes that connections take: pool, peers, caches.
     pub connection_bytes: u64,
     /// VQPs in all, those that are going included.
@@ -46,6 +48,17 @@ pub struct Status {
     pub engine: BTreeMap<String, u64>,
     /// Counters of the device.
     pub device: BTreeMap<String, u64>,
+    /// Counters of its registry, if it is a meta server.
+    pub registry: BTreeMap<String, u64>,
+}
+
+/// A registry that does not take a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalStatus {
+    /// Where it is.
+    pub registry: SocketAddr,
+    /// Why, and what to do.
+    pub reason: String,
 }
 
 /// A session.

@@ -12,8 +12,9 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::daemon::{Daemon, Directory, clean, elverd, toml};
+use common::process::copy;
 use common::{Client, PATIENCE, engine_counter, free_address, gid, wait_for};
-use elver_portal::RefusalCode;
+use elver_portal::{RefusalCode, Via};
 use elver_verbs::{Memory, RemoteAddr, WcStatus};
 use rustix::process::Signal;
 
@@ -223,6 +224,50 @@ fn daemons_find_each_other_and_notice_a_death() {
     here.qconnect(other, gid(&first.address), 0).unwrap();
 }
 
+/// A node comes back with other metadata: who has the old in its cache notices, and reads what is
+/// there now.
+#[test]
+fn a_node_that_comes_back_is_reached_anew() {
+    let directory = Directory::new();
+    let meta = Daemon::start(&directory, "a", "serve = true");
+    let servers = format!("servers = [\"{}\"]", meta.registry.unwrap());
+    let (address, socket) = (free_address(), directory.0.join("b.sock"));
+    let config = directory.file("b.toml", &toml(&address, &socket, &servers));
+    let start = || {
+        let mut command = elverd();
+        command.arg("--config").arg(&config);
+        let daemon = Daemon::run(command);
+        daemon.registered(1);
+        daemon
+    };
+    let third = Daemon::start(&directory, "c", &servers);
+    third.registered(1);
+    let mut here = Client::connect(&third.socket).unwrap();
+    let region = here.alloc(64).unwrap();
+    for (life, signal) in [Signal::KILL, Signal::TERM, Signal::KILL].into_iter().enumerate() {
+        let mut second = start();
+        let mut there = Client::connect(&second.socket).unwrap();
+        let target = there.alloc(64).unwrap();
+        target.memory.write_u64(0, life as u64 + 1).unwrap();
+        // The news of the change, or its absence, may come before or after.
+        let vqp = wait_for("a connection that works", || {
+            let vqp = here.create();
+            here.qconnect(vqp, gid(&address), 0).ok()?;
+            here.read(vqp, &region, 0, 8, RemoteAddr { addr: target.addr, rkey: target.rkey });
+            let works = here.completion().status == WcStatus::Success;
+            works.then_some(vqp)
+        });
+        assert_eq!(region.memory.read_u64(0), Ok(life as u64 + 1));
+        // From the cache now.
+        let other = here.create();
+        assert_eq!(here.qconnect(other, gid(&address), 0), Ok(Via::DcCached));
+        second.signal(signal);
+        // What was in flight ends, and nothing is left to wait for.
+        here.read(vqp, &region, 0, 8, RemoteAddr { addr: target.addr, rkey: target.rkey });
+        assert_ne!(here.completion().status, WcStatus::Success);
+    }
+}
+
 #[test]
 fn nodes_find_each_other_while_one_of_two_meta_servers_lives() {
     let directory = Directory::new();
@@ -256,7 +301,7 @@ fn a_users_quota_holds_for_all_its_processes() {
     let uid = Some(65_534).filter(|_| rustix::process::geteuid().is_root());
     // Where the tests were built nobody may have no business.
     let program = directory.0.join("client");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy(&std::env::current_exe().unwrap(), &program);
     let mut children = Vec::new();
     let mut spawn = || {
         let mut command = Command::new(&program);

@@ -282,14 +282,20 @@ impl World {
         node: Option<usize>,
         port: u16,
     ) -> Result<(), Violation> {
+        let policy = self.making.pick(self.plan.policies);
+        self.connect_by(policy, vqp, node, port)
+    }
+
+    pub(crate) fn connect_by(
+        &mut self,
+        policy: Policy,
+        vqp: VqpIx,
+        node: Option<usize>,
+        port: u16,
+    ) -> Result<(), Violation> {
         let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
         let (home, owner) = self.at(client);
         let gid = node.map_or(NOWHERE, |node| self.gids[node]);
-        let policy = if self.making.percent(70) {
-            Policy::Shared
-        } else {
-            self.making.pick(self.plan.policies)
-        };
         let options = ConnectOptions { policy, uncached: self.making.percent(10) };
         let (token, now) = (self.serial(), self.now);
         let place = node.map_or((usize::MAX, 0), |node| self.nodes[node].place(node));

@@ -1,5 +1,8 @@
 //! What must hold at any moment, and at the end.
 
+use std::collections::BTreeMap;
+
+use elver_core::{Config, Holdings};
 use elver_verbs::{Device, QpState, QpType};
 
 use crate::model::{ClientIx, OpState, Phase, Violation, broken};
@@ -15,16 +18,27 @@ impl World {
         self.model.check_memory()
     }
 
-    /// The shared QPs of a node: as many as there shall be, and none in error because of a client.
+    /// The pool of a node: as many of everything as its configuration and its core say, and no shared
+    /// QP in error because of a client.
     fn check_pool(&mut self, number: usize) -> Result<(), Violation> {
         let disturbed = self.disturbed(number);
         let quiet = self.quiet;
-        let config = &self.plan.config;
         let Some(core) = &mut self.nodes[number].core else { return Ok(()) };
-        let leased = core.vqps().filter(|vqp| vqp.via == Some(elver_core::Via::Leased)).count();
-        let bytes = core.connection_bytes();
+        let held = core.audit().map_err(|what| Violation(format!("node {number}: {what}")))?;
+        let stats = core.stats();
+        let faults = [stats.completions_unknown, stats.device_refusals, stats.device_faults];
+        if faults != [0; 3] {
+            broken!(
+                "node {number}: {faults:?} completions of nothing, refusals by the device and \
+                 failed queues"
+            );
+        }
+        let (bytes, most) = (core.connection_bytes(), connection_bytes_max(core.config(), &held));
+        if bytes > most {
+            broken!("node {number}: connections take {bytes} bytes, at most {most}");
+        }
         let device = core.device();
-        let (mut dcis, mut rcs, mut others) = (0, 0, 0);
+        let (mut dcis, mut rc_qps, mut other_qps) = (0, 0, 0);
         for qp in device.qps() {
             let Ok((attr, init)) = device.query_qp(qp) else { continue };
             let errored = match init.qp_type {
@@ -36,27 +50,73 @@ impl World {
             }
             match init.qp_type {
                 QpType::Dci => dcis += 1,
-                QpType::Rc => rcs += 1,
-                _ => others += 1,
+                QpType::Rc => rc_qps += 1,
+                _ => other_qps += 1,
             }
         }
-        if dcis > config.dc_qps as usize || others > 2 {
-            broken!("node {number}: {dcis} DC QPs and {others} others, of {}", config.dc_qps);
-        }
-        // Each side of a handshake may hold one that is being made, or that goes.
-        let handshakes = 2 * config.storm.handshakes_max as usize;
-        let most = config.transfer.rc_qps_max as usize + leased + handshakes + self.plan.metas;
-        let _ = most;
-        if rcs > RC_QPS_MAX {
-            broken!("node {number}: {rcs} RC QPs");
-        }
+        let (mrs, ahs) = (device.mr_count(), device.ah_count());
         if device.counters().nak_fatal_sent > 0 {
             broken!(
                 "node {number}: a request that its region does not allow has come to the device"
             );
         }
-        if bytes > CONNECTION_BYTES_MAX {
-            broken!("node {number}: connections take {bytes} bytes");
+        let found = Holdings { dcis, rc_qps, other_qps, mrs, ahs, ..held };
+        if found != held || dcis != self.plan.config.dc_qps {
+            broken!("node {number}: its device has {found:?}, its core {held:?}");
+        }
+        Ok(())
+    }
+
+    /// How long anything that is pending may take.
+    pub(crate) fn patience_ns(&self) -> u64 {
+        let cores = self.nodes.iter().filter_map(|node| node.core.as_ref());
+        let requests = cores.filter_map(|core| Some(core.audit().ok()?.requests)).max();
+        self.plan.patience_ns(requests.unwrap_or(0))
+    }
+
+    /// What a node is in the middle of.
+    fn unrest(&self, number: usize) -> Option<String> {
+        let core = self.nodes[number].core.as_ref()?;
+        let held = core.audit().ok()?;
+        let busy = held.requests + held.rc_qps_changing > 0;
+        busy.then(|| format!("node {number} makes or closes RC QPs: {held:?}"))
+    }
+
+    /// What is left at a node that has no clients, and should not be.
+    pub(crate) fn remains(&mut self, number: usize) -> Option<String> {
+        let core = self.nodes[number].core.as_mut()?;
+        let held = core.audit().ok()?;
+        let none = Holdings {
+            // The node's own, which stay.
+            dcis: held.dcis,
+            other_qps: held.other_qps,
+            rc_qps: held.rc_qps,
+            ahs: held.ahs,
+            mrs: held.mrs - core.stats().mrs as u32,
+            receives: core.device().shared_receives(),
+            ..Holdings::default()
+        };
+        (held != none).then(|| format!("node {number} without clients has {held:?}, not {none:?}"))
+    }
+
+    /// Each RC QP must have its other end.
+    pub(crate) fn check_ends(&mut self) -> Result<(), Violation> {
+        let mut ends = BTreeMap::new();
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            let Some(core) = &mut node.core else { continue };
+            let device = core.device();
+            for qp in device.qps() {
+                let Ok((attr, init)) = device.query_qp(qp) else { continue };
+                if init.qp_type == QpType::Rc {
+                    let own = (self.gids[number], device.qp_num(qp).unwrap_or(0));
+                    ends.insert(own, (attr.ah_attr.dgid, attr.dest_qp_num));
+                }
+            }
+        }
+        for (own, other) in &ends {
+            if ends.get(other) != Some(own) {
+                broken!("RC QP {:#x} of {} has no other end at {}", own.1, own.0, other.0);
+            }
         }
         Ok(())
     }
@@ -88,11 +148,17 @@ impl World {
             let waits = |op: &&usize| self.model.ops[**op].signaled;
             if let Some(op) = known.sends.iter().find(waits) {
                 let opcode = self.model.ops[*op].opcode;
-                return Some(format!("VQP {vqp}: WR {op} {opcode:?} has no completion"));
+                let client = &self.model.clients[known.client];
+                let core = self.nodes[client.place.0].core.as_ref();
+                let info = core.map(|core| core.vqp_info(client.id, known.id));
+                return Some(format!("VQP {vqp}: WR {op} {opcode:?} has no completion, {info:?}"));
             }
         }
         let dying = self.nodes.iter().flat_map(|node| &node.dying).next();
-        dying.map(|client| format!("client {client} is dead, but something of it is left"))
+        if let Some(client) = dying {
+            return Some(format!("client {client} is dead, but something of it is left"));
+        }
+        (0..self.nodes.len()).find_map(|node| self.unrest(node))
     }
 
     /// When nothing is in flight any more: all memory, and all messages.
@@ -138,7 +204,31 @@ impl World {
     }
 }
 
-/// RC QPs that a node never has more of.
-const RC_QPS_MAX: usize = 64;
-/// What the connections of a node of the simulation's size never take more of.
-const CONNECTION_BYTES_MAX: u64 = 6_300_000;
+/// What connections may take: the send queues and tables that the configuration asks for, and what
+/// is under way now.
+fn connection_bytes_max(config: &Config, held: &Holdings) -> u64 {
+    let wqe = 64 + 16 * u64::from(config.max_sge);
+    let rc_wrs = config.transfer.rc_qps_max * config.sq_depth + config.transfer.leased_wrs_max;
+    let meta_wrs = META_LINKS_MAX * config.sq_depth;
+    let queues = u64::from(config.dc_qps * config.sq_depth + rc_wrs + meta_wrs) * wqe;
+    let lanes = (config.dc_qps << config.log_dc_streams) + held.rc_qps;
+    // A list of those who wait for a turn on a lane has had all VQPs on it at most.
+    let lane = LANE_BYTES + 2 * 4 * u64::from(config.max_vqps);
+    let entries = [
+        (u64::from(lanes), lane),
+        (u64::from(config.max_peers), PEER_BYTES),
+        (u64::from(config.max_cached_mrs), CACHED_MR_BYTES),
+        (u64::from(config.max_vqps), OP_BYTES),
+    ];
+    // Tables grow by doubling.
+    queues + entries.into_iter().map(|(count, bytes)| 2 * count * bytes).sum::<u64>()
+}
+
+/// RC QPs to meta servers, which come on top of those of the configuration.
+const META_LINKS_MAX: u32 = 8;
+/// Bytes of a lane and of its QP, of a peer, of a cached region, and of an operation of the core's
+/// own.
+const LANE_BYTES: u64 = 512;
+const PEER_BYTES: u64 = 1_024;
+const CACHED_MR_BYTES: u64 = 128;
+const OP_BYTES: u64 = 1_024;

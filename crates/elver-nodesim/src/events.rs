@@ -66,6 +66,8 @@ impl World {
                             broken!("VQP {ours}: connect failed without a cause: {error}");
                         }
                         self.count("connect failed");
+                        let none_left = matches!(error, ConnectError::NoRcQp { .. });
+                        self.model.vqps[ours].no_rc_qp = none_left;
                         self.model.vqps[ours].fail(error.to_string());
                     }
                 }
@@ -152,6 +154,7 @@ impl World {
                 to.is_none_or(|to| self.net.disturbed(node, to))
             }
             ConnectError::Overrun { .. }
+            | ConnectError::Crowded { .. }
             | ConnectError::ReceiveUnfit { .. }
             | ConnectError::Cancelled => false,
         }
@@ -167,7 +170,7 @@ impl World {
                 target.place.0 >= self.nodes.len() || self.net.disturbed(node, target.place.0)
             }
             ConnectError::NoSuchPort { .. } | ConnectError::PeerGone { .. } => self.may_refuse(vqp),
-            ConnectError::Overrun { .. } => self.may_overrun(vqp),
+            ConnectError::Overrun { .. } | ConnectError::Crowded { .. } => self.may_overrun(vqp),
             ConnectError::ReceiveUnfit { .. } => self.may_be_unfit(vqp),
             _ => false,
         }

@@ -39,5 +39,6 @@ mod trace;
 mod world;
 
 pub use canary::{Canary, UnknownCanary};
-pub use options::{Acts, Failure, OpCount, Options, Report};
+pub use elver_sim::{Failure, OpCount};
+pub use options::{Acts, Options, Report};
 pub use run::run;

@@ -1,8 +1,7 @@
 use std::collections::BTreeMap;
 
-use elver_sim::Fault;
+use elver_sim::{Fault, OpCount};
 use elver_verbs::SendOpcode;
-use thiserror::Error;
 
 use crate::canary::Canary;
 
@@ -13,19 +12,6 @@ pub struct Options {
     pub canary: Option<Canary>,
     /// Keep the whole trace for a failure, packets included, and not only its end.
     pub trace: bool,
-}
-
-/// How the WRs of one operation went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpCount {
-    /// WRs posted.
-    pub posted: u64,
-    /// Those that succeeded.
-    pub succeeded: u64,
-    /// Those that failed or were flushed.
-    pub failed: u64,
-    /// Those whose VQP, client or node went before they completed.
-    pub forgotten: u64,
 }
 
 /// What happened in a run, or in many, by name: acts of clients, of operators and of fate.
@@ -56,20 +42,4 @@ pub struct Report {
     pub canary_strikes: u64,
     /// Hash of everything that happened: equal for equal runs.
     pub trace_hash: u64,
-}
-
-/// A run that broke a rule. Its `Display` is one line; [`Failure::trace`] tells how it came to it.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("seed {seed}, at {:.3} us: {violation}", *.virtual_ns as f64 / 1_000.0)]
-pub struct Failure {
-    /// The seed that reproduces it, with the same options.
-    pub seed: u64,
-    /// Virtual time, in nanoseconds.
-    pub virtual_ns: u64,
-    /// What was violated.
-    pub violation: String,
-    /// The events before it, oldest first, a line each.
-    pub trace: Vec<String>,
-    /// How often the canary's bug had struck.
-    pub canary_strikes: u64,
 }

@@ -7,6 +7,16 @@ use elver_verbs::Mtu;
 /// The header of a message is no longer than this, so that so many bytes fewer fit a buffer.
 const HEADER_BYTES_MAX: u32 = 256;
 
+/// How VQPs connect in a run: mostly in all ways, each VQP in its own.
+const POLICIES: [&[Policy]; 6] = [
+    &[Policy::Shared],
+    &[Policy::Shared, Policy::Lite],
+    &[Policy::Shared, Policy::Leased],
+    &[Policy::Shared, Policy::RpcMeta],
+    &[Policy::Shared, Policy::Lite, Policy::RpcMeta, Policy::Leased],
+    &[Policy::Shared, Policy::Lite, Policy::RpcMeta, Policy::Leased],
+];
+
 /// What a seed decides about a run before it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -54,7 +64,7 @@ impl Plan {
             clients_die: rng.percent(50),
             registry_ns: rng.pick(&[10_000, 200_000, 2_000_000]),
             heartbeat_ns: rng.pick(&[500_000, 5_000_000]),
-            policies: &[Policy::Shared],
+            policies: rng.pick(&POLICIES),
             config: config(rng),
             device: device(rng),
         }
@@ -70,8 +80,9 @@ impl Plan {
         IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8 + 1))
     }
 
-    /// How long anything that is pending may take once faults are over.
-    pub(crate) fn patience_ns(&self) -> u64 {
+    /// How long anything that is pending may take once faults are over. So many `requests` to other
+    /// cores may be pending at one node.
+    pub(crate) fn patience_ns(&self, requests: u32) -> u64 {
         let timeout = 4_096_u64 << self.config.timeout;
         let retries = timeout * (u64::from(self.config.retry_cnt) + 2);
         // A look-up at each meta server, the READ of a region's entry, the WR itself, an answer.
@@ -79,10 +90,17 @@ impl Plan {
         4 * attempts * retries
             + 2 * (self.registry_ns + self.heartbeat_ns)
             + 2 * self.config.mr_lease_ns
+            + u64::from(requests + 2) * REQUEST_NS
+            + SILENCE_NS
             + SLACK_NS
     }
 }
 
+/// A request to a core that is gone is given up after a second without an answer, at the next time
+/// at which it would have been sent again; and with a single one at once all wait for each other.
+const REQUEST_NS: u64 = 1_100_000_000;
+/// The end of an RC QP whose other end was given up is closed after this long.
+const SILENCE_NS: u64 = 4_100_000_000;
 /// What back-offs and rate limits may add to what retries and leases take.
 const SLACK_NS: u64 = 2_000_000_000;
 
@@ -113,8 +131,8 @@ fn config(rng: &mut Rng) -> Config {
         retry_cnt: rng.between(2, 7) as u8,
         rnr_retry: 7,
         transfer: TransferConfig {
-            rc_qps_max: rng.pick(&[0, 1, 4]),
-            leased_wrs_max: rng.pick(&[64, 1_024]),
+            rc_qps_max: rng.pick(&[0, 1, 4, 32]),
+            leased_wrs_max: rng.pick(&[64, 256, 4_096]),
             hot_ops: rng.pick(&[4, 30]),
             window_ns: rng.pick(&[100_000, 2_000_000]),
             idle_ns: rng.pick(&[200_000, 5_000_000]),

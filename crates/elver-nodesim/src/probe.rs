@@ -1,5 +1,6 @@
 //! After everything: each node must still do for new VQPs what it is there for.
 
+use elver_core::Policy;
 use elver_verbs::SendOpcode;
 
 use crate::model::{Addressee, ClientIx, OpIx, OpState, Phase, Violation, VqpIx, broken};
@@ -24,17 +25,26 @@ impl World {
         for node in 0..self.nodes.len() {
             newcomers.push(self.open_client(node)?);
         }
-        let mut tries: Vec<VqpIx> = Vec::new();
+        let mut tries: Vec<(VqpIx, Policy)> = Vec::new();
         for client in newcomers.clone() {
             for peer in newcomers.clone() {
-                tries.push(self.probe_connect(client, peer)?);
+                let other = self.making.pick(self.plan.policies);
+                for policy in [Policy::Shared, other] {
+                    tries.push((self.probe_connect(policy, client, peer)?, policy));
+                }
             }
         }
         self.settle()?;
         let mut sure: Vec<OpIx> = Vec::new();
-        for vqp in tries {
+        for (vqp, policy) in tries {
             if self.model.vqps[vqp].phase != Phase::Up {
                 let why = self.model.vqps[vqp].failed.clone();
+                // There may be no RC QP left for it.
+                if matches!(policy, Policy::Lite | Policy::Leased) && self.model.vqps[vqp].no_rc_qp
+                {
+                    self.count("no RC QP left");
+                    continue;
+                }
                 broken!("VQP {vqp}: a new connect failed in peace: {why:?}");
             }
             for opcode in OPERATIONS {
@@ -51,18 +61,23 @@ impl World {
         Ok(())
     }
 
-    fn probe_connect(&mut self, client: ClientIx, peer: ClientIx) -> Result<VqpIx, Violation> {
+    fn probe_connect(
+        &mut self,
+        policy: Policy,
+        client: ClientIx,
+        peer: ClientIx,
+    ) -> Result<VqpIx, Violation> {
         let bound = self.model.clients[peer]
             .vqps
             .iter()
             .find_map(|vqp| self.model.vqps[*vqp].bound.map(|port| (*vqp, port)));
         let Some((to, port)) = bound else { broken!("client {peer} has no port") };
-        self.supply(to, MESSAGES * self.nodes.len())?;
+        self.supply(to, 2 * MESSAGES)?;
         let Some(vqp) = self.create_vqp(client)? else {
             broken!("client {client} gets no VQP");
         };
         let (node, _) = self.model.clients[peer].place;
-        self.connect(vqp, Some(node), port)?;
+        self.connect_by(policy, vqp, Some(node), port)?;
         debug_assert!(matches!(
             self.model.vqps[vqp].target.map(|target| target.to),
             Some(Addressee::Port(_))

@@ -90,6 +90,11 @@ impl World {
         if !known.is_empty() {
             self.tell(node, Notice::Metas(known));
         }
+        // What it has missed while it was not registered: who is there, and who is not.
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            let record = self.registry.records.get(&other).map(|(_, record)| *record);
+            self.tell(node, Notice::Changed(other, record));
+        }
         self.choose_metas();
     }
 

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use elver_verbs::{SendOpcode, Time};
 
-use crate::model::{ClientIx, OpState, Phase, Violation, VqpIx};
-use crate::options::{Failure, OpCount, Options, Report};
+use crate::model::{ClientIx, OpState, Phase, Target, Violation, Vqp, VqpIx};
+use crate::options::{Options, Report};
 use crate::world::World;
+use crate::{Failure, OpCount};
 
 /// A partition lasts no longer than this.
 const PARTITION_NS: u64 = 20_000_000;
@@ -72,7 +73,26 @@ impl World {
         self.run_until(self.now.saturating_add_ns(QUIET_NS))?;
         self.quiet = true;
         self.check_rest()?;
+        self.note(format_args!("---- farewell"));
+        self.part()?;
         Ok(recovery_ns)
+    }
+
+    /// All clients go, and nothing of them may be left.
+    fn part(&mut self) -> Result<(), Violation> {
+        for client in self.clients() {
+            self.kill_client(client);
+        }
+        self.settle()?;
+        let deadline = self.now.saturating_add_ns(self.patience_ns());
+        while let Some(remains) = (0..self.nodes.len()).find_map(|node| self.remains(node)) {
+            if self.now >= deadline {
+                return Err(Violation(remains));
+            }
+            self.run_until(self.now.saturating_add_ns(STEP_NS))?;
+            self.check_all()?;
+        }
+        self.check_ends()
     }
 
     /// Does one thing that a client, an operator or fate does.
@@ -219,8 +239,23 @@ impl World {
     fn supply_all(&mut self) -> Result<(), Violation> {
         let senders = 0..self.model.vqps.len();
         let waits = |vqp: &VqpIx| !self.model.vqps[*vqp].stream.is_empty();
-        let targets: BTreeSet<VqpIx> =
-            senders.filter(waits).filter_map(|vqp| self.addressee(vqp)).collect();
+        let mut targets = BTreeSet::new();
+        for vqp in senders.filter(waits) {
+            match self.addressee(vqp) {
+                Some(to) => drop(targets.insert(to)),
+                // Whose message made it its client does not know: any VQP's that is connected here.
+                None if self.model.vqps[vqp].accepted_unknown => {
+                    let (node, _) = self.model.place(vqp);
+                    let here = |target: &Target| target.place.0 == node;
+                    let up = |known: &Vqp| {
+                        known.phase == Phase::Up && known.target.is_some_and(|target| here(&target))
+                    };
+                    let all = self.model.vqps.iter().enumerate();
+                    targets.extend(all.filter(|(_, known)| up(known)).map(|(sender, _)| sender));
+                }
+                None => {}
+            }
+        }
         for vqp in targets {
             let client = self.model.vqps[vqp].client;
             let (node, _) = self.model.clients[client].place;
@@ -242,7 +277,7 @@ impl World {
 
     /// Waits until all that is pending has ended.
     pub(crate) fn settle(&mut self) -> Result<(), Violation> {
-        let patience = self.plan.patience_ns();
+        let patience = self.patience_ns();
         let deadline = self.now.saturating_add_ns(patience);
         loop {
             self.check_all()?;

@@ -53,6 +53,18 @@ pub enum Command<'a> {
         /// Take huge pages if there are enough.
         huge: bool,
     },
+    /// Register a piece of the session's arena ([`crate::ARENA_BYTES`]): [`crate::Answer::Mr`]. Which
+    /// pieces are in use is the client's affair.
+    CarveMr {
+        /// Bytes.
+        len: u64,
+        /// Where the piece begins in the arena.
+        offset: u64,
+        /// Where the client has it mapped.
+        addr: u64,
+        /// What the region permits.
+        access: AccessFlags,
+    },
     /// Register memory of the client's process: [`crate::Answer::Mr`].
     RegisterMr {
         /// Address of the first byte.
@@ -156,6 +168,7 @@ const REGISTER_MR: u8 = 7;
 const DEREGISTER_MR: u8 = 8;
 const QUERY_VQP: u8 = 9;
 const GOODBYE: u8 = 10;
+const CARVE_MR: u8 = 11;
 
 impl Command<'_> {
     /// Writes the command; false if there is no room.
@@ -194,6 +207,14 @@ impl Command<'_> {
                     writer.put(len);
                     writer.put(addr);
                     writer.put(join(access.bits(), u32::from(huge)));
+                })
+            }
+            Command::CarveMr { len, offset, addr, access } => {
+                to.push(CARVE_MR, request, 4, |writer| {
+                    writer.put(len);
+                    writer.put(offset);
+                    writer.put(addr);
+                    writer.put(u64::from(access.bits()));
                 })
             }
             Command::RegisterMr { addr, len, access } => {
@@ -258,6 +279,10 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
             let (bits, huge) = halves(fields.word()?);
             let huge = flag(u8::try_from(huge).unwrap_or(u8::MAX), "huge")?;
             Command::AllocMr { len, addr, access: access(bits)?, huge }
+        }
+        CARVE_MR => {
+            let (len, offset, addr) = (fields.word()?, fields.word()?, fields.word()?);
+            Command::CarveMr { len, offset, addr, access: access(fields.word()? as u32)? }
         }
         REGISTER_MR => {
             let (len, addr) = (fields.word()?, fields.word()?);

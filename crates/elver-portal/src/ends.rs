@@ -1,5 +1,5 @@
 #[cfg(not(loom))]
-use std::{io, os::fd::AsFd};
+use std::{io, os::fd::AsFd, ptr::NonNull};
 
 use elver_verbs::{Gid, PostError, RecvWr, SendWr};
 
@@ -27,6 +27,8 @@ pub struct ClientEnd {
     receives: Producer,
     completions: Consumer,
     sleep: Sleep,
+    #[cfg(not(loom))]
+    arena: Words,
 }
 
 /// Space to decode into, which an engine has once for all its sessions.
@@ -81,10 +83,10 @@ pub enum PushError {
 
 impl NodeEnd {
     /// The node's end over a fresh file of [`Layout::bytes`], which it made with
-    /// [`crate::memfd::create`].
+    /// [`crate::memfd::create`]. The arena is no part of it.
     #[cfg(not(loom))]
     pub fn map(file: impl AsFd, layout: Layout) -> io::Result<NodeEnd> {
-        Ok(NodeEnd::over(&map(file, layout)?, layout))
+        Ok(NodeEnd::over(&map(file, layout, layout.ring_bytes(), true)?, layout))
     }
 
     pub(crate) fn over(words: &Words, layout: Layout) -> NodeEnd {
@@ -99,8 +101,8 @@ impl NodeEnd {
         }
     }
 
-    /// Gives the memory back to the system, though the client may still map it. To be called when
-    /// the session has ended: the rings are empty from then on.
+    /// Gives the rings' memory back to the system, though the client may still map it. To be called
+    /// when the session has ended: the rings are empty from then on.
     #[cfg(not(loom))]
     pub fn discard(&self) {
         self.all.discard();
@@ -193,7 +195,9 @@ impl ClientEnd {
     /// The client's end over the file that came with the node's welcome.
     #[cfg(not(loom))]
     pub fn map(file: impl AsFd, layout: Layout) -> io::Result<ClientEnd> {
-        Ok(ClientEnd::over(&map(file, layout)?, layout))
+        // The first look at a page maps all around it, for a tenth of what it costs to map every
+        // page now.
+        Ok(ClientEnd::over(&map(file, layout, layout.bytes(), false)?, layout))
     }
 
     pub(crate) fn over(words: &Words, layout: Layout) -> ClientEnd {
@@ -203,7 +207,16 @@ impl ClientEnd {
             receives: Producer::new(rings.receives.0, rings.receives.1),
             completions: Consumer::new(rings.completions.0, rings.completions.1),
             sleep: Sleep { own: rings.client_sleeps, others: rings.node_sleeps },
+            #[cfg(not(loom))]
+            arena: words.part(layout.arena_at() / 8, crate::layout::ARENA_BYTES as usize / 8),
         }
+    }
+
+    /// The first byte of the arena, which is mapped as long as this lives. The node, and peers that
+    /// it lets, may write any of it at any time.
+    #[cfg(not(loom))]
+    pub fn arena(&self) -> NonNull<u8> {
+        self.arena.start()
     }
 
     /// Asks something of the node; `request` comes back with the answer. False if there is no
@@ -329,10 +342,9 @@ impl Rings {
 }
 
 #[cfg(not(loom))]
-fn map(file: impl AsFd, layout: Layout) -> io::Result<Words> {
-    let layout =
-        layout.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    Words::map(file, layout.bytes())
+fn map(file: impl AsFd, layout: Layout, bytes: usize, populate: bool) -> io::Result<Words> {
+    layout.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    Words::map(file, bytes, populate)
 }
 
 #[inline]

@@ -1,7 +1,7 @@
 use thiserror::Error;
 
 /// Version of the layout and of all entries and messages. Both ends must speak the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Words of 8 bytes in a slot of a ring.
 pub const SLOT_WORDS: usize = 8;
@@ -12,6 +12,11 @@ pub const PAYLOAD_WORDS: usize = SLOT_WORDS - 1;
 pub const ENTRY_SLOTS_MAX: usize = 16;
 /// Most words that an entry carries.
 pub const ENTRY_WORDS_MAX: usize = ENTRY_SLOTS_MAX * PAYLOAD_WORDS;
+
+/// Bytes of a session's arena: memory for the small regions that most processes begin with. Both
+/// ends map it with the rings, so that such a region costs neither a file nor a mapping of its own.
+pub const ARENA_BYTES: u64 = 64 << 10;
+const PAGE: usize = 4096;
 
 /// Words between two that different ends write: two cache lines, since processors fetch them in
 /// pairs.
@@ -30,6 +35,7 @@ const SLOTS_MAX: u32 = 1 << 16;
 ///   word 48   head of the receive ring       written by the node
 ///   word 64   head of the completion ring    written by the client
 ///   word 80   slots of the command ring, then of the receive ring, then of the completion ring
+///   from the next page on: the arena, of [`ARENA_BYTES`]
 /// ```
 ///
 /// A slot is a cache line: a word with a tag, and seven that carry an entry.
@@ -84,9 +90,19 @@ impl Layout {
         }
     }
 
+    /// Bytes of the rings and of what stands before them.
+    pub fn ring_bytes(&self) -> usize {
+        (self.completions_at() + self.completion_slots as usize * SLOT_WORDS) * 8
+    }
+
+    /// Where the arena begins, in bytes: at a page.
+    pub fn arena_at(&self) -> usize {
+        self.ring_bytes().next_multiple_of(PAGE)
+    }
+
     /// Bytes of the shared memory.
     pub fn bytes(&self) -> usize {
-        (self.completions_at() + self.completion_slots as usize * SLOT_WORDS) * 8
+        self.arena_at() + ARENA_BYTES as usize
     }
 
     pub(crate) const NODE_SLEEPS: usize = 0;

@@ -10,6 +10,8 @@
 //!            completions, answers, events              node -> client
 //! ```
 //!
+//! and behind them an arena ([`ARENA_BYTES`]), of which the client has small regions registered.
+//!
 //! [`ClientEnd`] and [`NodeEnd`] are the two ends. After the welcome nothing of the data path makes
 //! a system call, except to wake an end that sleeps: it announces that in shared memory, and whoever
 //! puts something in then sends a byte over the socket. The end of the socket is the end of the
@@ -41,7 +43,7 @@ mod wqe;
 
 pub use command::{Class, Command, ConnectOptions, Policy, VqpOptions, WARM_GIDS_MAX};
 pub use ends::{ClientEnd, NodeEnd, PushError, Receives, Request, Scratch};
-pub use layout::{ENTRY_SLOTS_MAX, Layout, LayoutError, SLOT_WORDS, VERSION};
+pub use layout::{ARENA_BYTES, ENTRY_SLOTS_MAX, Layout, LayoutError, SLOT_WORDS, VERSION};
 pub use message::{Limits, MESSAGE_BYTES_MAX, Message, MessageError, Welcome};
 pub use peer::Peer;
 pub use reply::{

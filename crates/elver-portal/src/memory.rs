@@ -45,13 +45,15 @@ unsafe impl Sync for Mapping {}
 #[cfg(not(loom))]
 impl Words {
     /// Maps the first `bytes` bytes, a multiple of 8, of a file that [`crate::memfd::create`]
-    /// made, and its pages at once. Refuses a file that is shorter or that may become so.
-    pub fn map(fd: impl std::os::fd::AsFd, bytes: usize) -> std::io::Result<Words> {
+    /// made; its pages at once, or when they are first touched. Refuses a file that is shorter or
+    /// that may become so.
+    pub fn map(fd: impl std::os::fd::AsFd, bytes: usize, populate: bool) -> std::io::Result<Words> {
         use rustix::mm::{MapFlags, ProtFlags};
 
         crate::memfd::check(fd.as_fd(), bytes as u64)?;
-        let (protection, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let mut flags = MapFlags::SHARED;
+        flags.set(MapFlags::POPULATE, populate);
         // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
         let start =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) }?;
@@ -69,6 +71,11 @@ impl Words {
         // The words of an empty part are never looked at.
         let start = std::ptr::NonNull::from(first).cast();
         Words { start, len, mapping: self.mapping.clone() }
+    }
+
+    /// The first byte.
+    pub fn start(&self) -> std::ptr::NonNull<u8> {
+        self.start.cast()
     }
 
     /// Gives the pages of the file back to the system: both ends read zeros from then on.

@@ -103,6 +103,9 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
         ),
         (any::<(u64, u64, bool)>(), access())
             .prop_map(|((len, addr, huge), access)| Command::AllocMr { len, addr, access, huge }),
+        (any::<(u64, u64, u64)>(), access()).prop_map(|((len, offset, addr), access)| {
+            Command::CarveMr { len, offset, addr, access }
+        }),
         (any::<(u64, u64)>(), access()).prop_map(|((len, addr), access)| Command::RegisterMr {
             addr,
             len,

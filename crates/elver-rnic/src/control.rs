@@ -333,6 +333,22 @@ impl<M: Memory> Rnic<M> {
         self.qps.ids().map(Qp)
     }
 
+    /// How many regions there are, windows included.
+    pub fn mr_count(&self) -> u32 {
+        self.hw.regions.len()
+    }
+
+    /// How many address handles there are.
+    pub fn ah_count(&self) -> u32 {
+        self.hw.ahs.len()
+    }
+
+    /// Receives that all SRQs hold.
+    pub fn shared_receives(&self) -> u32 {
+        let queues = self.hw.srqs.ids().filter_map(|id| self.hw.srqs.get(id));
+        queues.map(|shared| shared.queue.len()).sum()
+    }
+
     /// Streams of a DCI that failed and were not set going again.
     pub fn errored_streams(&self, qp: Qp) -> Result<u32, VerbsError> {
         Ok(self.qps.require(qp.0)?.errored_streams)

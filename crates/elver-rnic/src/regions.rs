@@ -71,6 +71,10 @@ impl<M: Memory> Regions<M> {
         Regions { keys: Table::new(ObjectKind::Mr, limit, "max_mr"), max_mr_size }
     }
 
+    pub(crate) fn len(&self) -> u32 {
+        self.keys.len()
+    }
+
     pub(crate) fn reg_mr(
         &mut self,
         rng: &mut Rng,

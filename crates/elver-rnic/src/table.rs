@@ -102,6 +102,10 @@ impl<T> Table<T> {
         Some(value)
     }
 
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
     /// Ids of all objects, in the order of their slots.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.slots.iter().flatten().map(|(id, _)| *id)

@@ -22,11 +22,7 @@ impl Coverage {
             *self.faults.entry(*fault).or_default() += count;
         }
         for (&(transport, opcode), count) in &report.ops {
-            let sum = self.ops.entry((transport, opcode)).or_default();
-            sum.posted += count.posted;
-            sum.succeeded += count.succeeded;
-            sum.failed += count.failed;
-            sum.forgotten += count.forgotten;
+            self.ops.entry((transport, opcode)).or_default().add(count);
             let seen = report.faults.iter().filter(|(_, count)| **count > 0);
             self.under.extend(seen.map(|(fault, _)| (transport, opcode, *fault)));
         }
@@ -36,11 +32,7 @@ impl Coverage {
     pub fn merge(&mut self, other: &Coverage) {
         self.runs += other.runs;
         for (key, count) in &other.ops {
-            let sum = self.ops.entry(*key).or_default();
-            sum.posted += count.posted;
-            sum.succeeded += count.succeeded;
-            sum.failed += count.failed;
-            sum.forgotten += count.forgotten;
+            self.ops.entry(*key).or_default().add(count);
         }
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;

@@ -58,6 +58,21 @@ impl SimDevice {
         self.rnic.qps()
     }
 
+    /// How many regions it has.
+    pub fn mr_count(&self) -> u32 {
+        self.rnic.mr_count()
+    }
+
+    /// How many address handles it has.
+    pub fn ah_count(&self) -> u32 {
+        self.rnic.ah_count()
+    }
+
+    /// Receives that its SRQs hold.
+    pub fn shared_receives(&self) -> u32 {
+        self.rnic.shared_receives()
+    }
+
     /// Streams of a DCI that failed and were not set going again.
     ///
     /// # Errors

@@ -90,7 +90,7 @@ impl Default for Options {
     }
 }
 
-/// How the WRs of one operation on one transport went.
+/// How the WRs of one operation went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpCount {
     /// WRs posted.
@@ -99,8 +99,18 @@ pub struct OpCount {
     pub succeeded: u64,
     /// Those that failed or were flushed.
     pub failed: u64,
-    /// Those whose QP was reset, or whose host crashed, before they completed.
+    /// Those whose QP or VQP went or was reset, or whose client or host did, before they completed.
     pub forgotten: u64,
+}
+
+impl OpCount {
+    /// Adds others.
+    pub fn add(&mut self, other: &OpCount) {
+        self.posted += other.posted;
+        self.succeeded += other.succeeded;
+        self.failed += other.failed;
+        self.forgotten += other.forgotten;
+    }
 }
 
 /// What happened in a run that broke no rule.
@@ -133,12 +143,9 @@ pub struct Report {
 impl Report {
     /// WRs of all kinds.
     pub fn total(&self) -> OpCount {
-        self.ops.values().fold(OpCount::default(), |sum, count| OpCount {
-            posted: sum.posted + count.posted,
-            succeeded: sum.succeeded + count.succeeded,
-            failed: sum.failed + count.failed,
-            forgotten: sum.forgotten + count.forgotten,
-        })
+        let mut sum = OpCount::default();
+        self.ops.values().for_each(|count| sum.add(count));
+        sum
     }
 }
 

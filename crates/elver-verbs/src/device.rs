@@ -1,7 +1,6 @@
 use crate::{
-    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, DeviceAttr, Gid, Memory, Mr, Mw, Payload, Pd,
-    PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendFlags, SendOp, SendWr, Srq,
-    VerbsError, Wc, qp_state,
+    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, DeviceAttr, Gid, Memory, Mr, Mw, Pd, PortAttr,
+    PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq, VerbsError, Wc, qp_state,
 };
 
 /// Something that offers verbs: the software RNIC in real or virtual time, or hardware.

@@ -10,6 +10,7 @@ use elver_verbs::{
 };
 use rustc_hash::FxHashMap;
 
+use crate::arena::{Arena, Piece};
 use crate::link::{Link, Wait};
 use crate::vqp::Handle;
 use crate::{Error, fork};
@@ -21,6 +22,9 @@ pub(crate) struct Inner {
     pub(crate) released: Vec<Rc<Handle>>,
     /// Requests that somebody waits for.
     awaited: Vec<Awaited>,
+    pub(crate) arena: Arena,
+    /// Pieces of the arena that are free when the request is answered: the regions' deregistration.
+    leaving: Vec<(u32, Piece)>,
     last_request: u32,
     generation: u32,
 }
@@ -63,21 +67,25 @@ pub(crate) struct Entry {
 }
 
 /// The send WRs that are outstanding: a completion also ends the unsignalled ones before it.
-#[derive(Default)]
 struct Sends {
     posted: u64,
     completed: u64,
     signalled: VecDeque<u64>,
 }
 
+/// Entries that queues have room for from the beginning: what makes them longer stands far away in
+/// a program, where a first call costs a new process some microseconds.
+const ROOM: usize = 4;
+
 impl Inner {
     pub(crate) fn new(link: Link) -> Inner {
-        fork::watch();
         Inner {
             link,
             vqps: FxHashMap::default(),
             released: Vec::new(),
-            awaited: Vec::new(),
+            awaited: Vec::with_capacity(ROOM),
+            arena: Arena::new(),
+            leaving: Vec::new(),
             last_request: 0,
             generation: fork::generation(),
         }
@@ -105,6 +113,9 @@ impl Inner {
                 Reply::Completion(completion) => complete(&mut self.vqps, &completion),
                 Reply::Answer { request, answer } => {
                     answered(&mut self.awaited, &mut self.vqps, request, &answer);
+                    if !self.leaving.is_empty() {
+                        left(&mut self.leaving, &mut self.arena, request, &answer);
+                    }
                 }
                 Reply::VqpFailed { vqp, cause } => {
                     if let Some(entry) = self.vqps.get_mut(&vqp) {
@@ -152,6 +163,26 @@ impl Inner {
     pub(crate) fn tell_only(&mut self, command: &Command<'_>) -> Result<(), Error> {
         let request = self.next_request();
         self.tell(request, command)
+    }
+
+    /// Deregisters a region, of which a piece of the arena may become free. Returns the request; its
+    /// answer will be asked for if `awaited`.
+    pub(crate) fn deregister(
+        &mut self,
+        lkey: u32,
+        piece: Option<Piece>,
+        awaited: bool,
+    ) -> Result<u32, Error> {
+        let request = self.next_request();
+        if awaited {
+            self.awaited.push(Awaited { request, connects: None, outcome: None });
+        }
+        let told = self.tell(request, &Command::DeregisterMr { lkey });
+        match told {
+            Ok(()) => self.leaving.extend(piece.map(|piece| (request, piece))),
+            Err(_) => self.forget(request),
+        }
+        told.map(|()| request)
     }
 
     /// Gives a command and waits for the answer.
@@ -284,13 +315,13 @@ impl Entry {
     ) -> Entry {
         Entry {
             handle,
-            completions: VecDeque::new(),
+            completions: VecDeque::with_capacity(ROOM),
             messages: VecDeque::new(),
             accepted: VecDeque::new(),
             failure: None,
             state,
             signal_all,
-            sends: Sends::default(),
+            sends: Sends::new(),
             receives: 0,
             max_send_wr,
             max_recv_wr,
@@ -301,7 +332,7 @@ impl Entry {
     pub(crate) fn begin_connect(&mut self) {
         self.state = QpState::Init;
         self.failure = None;
-        self.sends = Sends::default();
+        self.sends.clear();
     }
 
     /// What the node would refuse, told at once: over the ring it could tell only by a completion.
@@ -356,6 +387,16 @@ impl Entry {
 }
 
 impl Sends {
+    fn new() -> Sends {
+        Sends { posted: 0, completed: 0, signalled: VecDeque::with_capacity(ROOM) }
+    }
+
+    /// Nothing is outstanding any more.
+    fn clear(&mut self) {
+        (self.posted, self.completed) = (0, 0);
+        self.signalled.clear();
+    }
+
     #[inline]
     fn post(&mut self, signalled: bool) {
         self.posted += 1;
@@ -387,6 +428,17 @@ fn complete(vqps: &mut FxHashMap<u32, Entry>, completion: &Completion) {
     match completion.source {
         None => entry.completions.push_back(completion.wc),
         Some(source) => entry.messages.push_back((completion.wc, source)),
+    }
+}
+
+/// Frees the piece of a region that nobody can touch any more. One whose deregistration is refused
+/// stays in use.
+#[cold]
+fn left(leaving: &mut Vec<(u32, Piece)>, arena: &mut Arena, request: u32, answer: &Answer<'_>) {
+    let Some(at) = leaving.iter().position(|(of, _)| *of == request) else { return };
+    let (_, piece) = leaving.swap_remove(at);
+    if matches!(answer, Answer::Done) {
+        arena.give_back(piece);
     }
 }
 

@@ -38,8 +38,10 @@
 //! threads run meanwhile, and then sleeps until the node wakes it. When the node is gone, all calls
 //! fail with [`Error::NodeGone`]: at once while they sleep, and within a tenth of a second of polling.
 //!
-//! `unsafe` stands in two modules: `mr`, for memory of the caller's, and `fork`.
+//! `unsafe` stands in three modules: `mr`, for memory of the caller's, `fork` and `clock`.
 
+mod arena;
+mod clock;
 mod error;
 mod fork;
 mod inner;

@@ -5,19 +5,21 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use elver_node::Node;
 use elver_portal::{
-    ClientEnd, Command, Layout, Message, PushError, Received, Reply, Scratch, Socket, Welcome,
+    ClientEnd, Command, Layout, Message, Peer, PushError, Received, Reply, Scratch, Socket, Welcome,
 };
 use elver_verbs::{RecvWr, SendWr};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::process::{PTracer, Pid, set_ptracer};
 
-use crate::Error;
+use crate::clock::coarse_ns;
 use crate::path::Paths;
+use crate::{Error, fork};
 
 /// The longest that a node may take to welcome a process, or to make room in a ring.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// How often the socket is looked at while polling finds nothing.
 const SOCKET_NS: i64 = 50_000_000;
+/// How long a greeting waits without letting other threads run: a node that is awake answers within
+/// it, and what else wants to run here may take long.
+const GREETING: Duration = Duration::from_micros(50);
 /// Looks without letting other threads run: about a microsecond, in which a node on another core
 /// answers. One that shares this core does so the sooner.
 const EAGER_LOOKS: u32 = 64;
@@ -67,8 +72,9 @@ impl Link {
         for path in &paths.0 {
             match Socket::connect(path) {
                 Ok(socket) => {
+                    hello(&socket, layout)?;
                     trusted(path, &socket)?;
-                    return Link::greet(Host::Apart, socket, layout, spin);
+                    return Link::welcomed(Host::Apart, socket, spin);
                 }
                 Err(reason) => match Errno::from_io_error(&reason) {
                     Some(Errno::NOENT | Errno::CONNREFUSED) => {}
@@ -86,11 +92,14 @@ impl Link {
         layout: Layout,
         spin: Duration,
     ) -> Result<Link, Error> {
-        match socket.send(&Message::Hello { layout }, None) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(Error::NodeGone),
-            Err(reason) => return Err(Error::System { call: "greeting the node", reason }),
-        }
+        hello(&socket, layout)?;
+        Link::welcomed(host, socket, spin)
+    }
+
+    /// Waits for the node's answer to a hello.
+    fn welcomed(host: Host, socket: Socket, spin: Duration) -> Result<Link, Error> {
+        // While the node is at work.
+        fork::watch();
         let began = Instant::now();
         loop {
             host.drive();
@@ -123,10 +132,16 @@ impl Link {
             }
             match host {
                 Host::Apart if waited >= spin => sleep(&socket, SLEEP_MAX)?,
-                Host::Apart => std::thread::yield_now(),
-                Host::Inline(_) => {}
+                Host::Apart if waited >= GREETING => std::thread::yield_now(),
+                Host::Apart | Host::Inline(_) => {}
             }
         }
+    }
+
+    /// The first byte of the session's arena, of [`elver_portal::ARENA_BYTES`], mapped while this
+    /// lives.
+    pub(crate) fn arena(&self) -> NonNull<u8> {
+        self.end.arena()
     }
 
     /// Takes what the node told next. Now and then, when there is nothing, looks whether it lives.
@@ -281,6 +296,28 @@ impl Wait {
     }
 }
 
+/// Asks for a session.
+fn hello(socket: &Socket, layout: Layout) -> Result<(), Error> {
+    match socket.send(&Message::Hello { layout }, None) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error::NodeGone),
+        Err(reason) => Err(Error::System { call: "greeting the node", reason }),
+    }
+}
+
+impl Link {
+    /// Lets a node of this process's user look into its memory, where the system forbids that by
+    /// default (Yama). False if that is not what forbids it.
+    #[cold]
+    pub(crate) fn let_in(&self) -> bool {
+        let Ok(Peer { pid, uid, .. }) = self.socket.peer() else { return false };
+        // Its number is that of the process that made the socket; its children may as well.
+        let Some(pid) = Pid::from_raw(pid) else { return false };
+        // Without Yama the system does not know the call.
+        uid == rustix::process::geteuid().as_raw() && set_ptracer(PTracer::ProcessID(pid)).is_ok()
+    }
+}
+
 /// Refuses a socket below `/tmp` that another user made.
 fn trusted(path: &Path, socket: &Socket) -> Result<(), Error> {
     if !path.starts_with("/tmp") {
@@ -301,10 +338,4 @@ fn receive(socket: &Socket) -> Result<Received, Error> {
 
 fn sleep(socket: &Socket, at_most: Duration) -> Result<(), Error> {
     socket.wait(Some(at_most)).map_err(|reason| Error::System { call: "poll", reason })
-}
-
-#[inline]
-fn coarse_ns() -> i64 {
-    let time = clock_gettime(ClockId::MonotonicCoarse);
-    time.tv_sec * 1_000_000_000 + time.tv_nsec
 }

@@ -1,9 +1,10 @@
 use std::ptr::NonNull;
 
-use elver_portal::{Command, memfd::HUGE_PAGE};
+use elver_portal::{Command, RefusalCode, memfd::HUGE_PAGE};
 use elver_soft::{Reservation, SoftMemory};
 use elver_verbs::{AccessFlags, Memory, RemoteAddr, Sge};
 
+use crate::arena::Piece;
 use crate::inner::Outcome;
 use crate::session::UNEXPECTED;
 use crate::{Error, Session};
@@ -19,10 +20,44 @@ pub struct Mr {
     len: u64,
     lkey: u32,
     rkey: u32,
+    /// Where it stands in the session's arena, if it does.
+    piece: Option<Piece>,
     registered: bool,
 }
 
 impl Mr {
+    /// A region of the session's arena, if it has room.
+    pub(crate) fn carve(
+        session: &Session,
+        len: u64,
+        access: AccessFlags,
+    ) -> Result<Option<Mr>, Error> {
+        let mut inner = session.inner.borrow_mut();
+        inner.check_own()?;
+        let Some(piece) = inner.arena.take(len) else { return Ok(None) };
+        let arena = inner.link.arena();
+        // SAFETY: the piece lies in the arena, which is mapped while the session lives; the region
+        // keeps the session, and no other region has the piece until this one is deregistered.
+        // Nothing holds references into the arena.
+        let memory =
+            unsafe { SoftMemory::from_raw_parts(arena.add(piece.offset as usize), len as usize) };
+        zero(&memory, piece.used.min(len));
+        let (offset, addr) = (piece.offset, memory.base_addr());
+        let outcome = inner.call(&Command::CarveMr { len, offset, addr, access });
+        match outcome {
+            Ok(Outcome::Mr { lkey, rkey, .. }) => {
+                drop(inner);
+                let session = session.clone();
+                let piece = Some(piece);
+                Ok(Some(Mr { session, memory, len, lkey, rkey, piece, registered: true }))
+            }
+            Ok(_) => Err(UNEXPECTED),
+            Err(error) => {
+                inner.arena.give_back(piece);
+                Err(error)
+            }
+        }
+    }
     pub(crate) fn alloc(
         session: &Session,
         len: u64,
@@ -45,12 +80,13 @@ impl Mr {
         let memory = match mapped {
             Ok(memory) => memory,
             Err(error) => {
-                inner.tell_only(&Command::DeregisterMr { lkey })?;
+                inner.deregister(lkey, None, false)?;
                 return Err(error);
             }
         };
         drop(inner);
-        Ok(Mr { session: session.clone(), memory, len, lkey, rkey, registered: true })
+        let session = session.clone();
+        Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true })
     }
 
     /// # Safety
@@ -67,12 +103,19 @@ impl Mr {
         };
         let addr = start.as_ptr() as u64;
         let command = Command::RegisterMr { addr, len, access };
-        let Outcome::Mr { lkey, rkey, .. } = session.inner.borrow_mut().call(&command)? else {
-            return Err(UNEXPECTED);
+        let mut inner = session.inner.borrow_mut();
+        let outcome = match inner.call(&command) {
+            Err(Error::Refused { code: RefusalCode::Permission, .. }) if inner.link.let_in() => {
+                inner.call(&command)?
+            }
+            outcome => outcome?,
         };
+        drop(inner);
+        let Outcome::Mr { lkey, rkey, .. } = outcome else { return Err(UNEXPECTED) };
         // SAFETY: the caller keeps it mapped until the region is deregistered.
         let memory = unsafe { SoftMemory::from_raw_parts(start, bytes) };
-        Ok(Mr { session: session.clone(), memory, len, lkey, rkey, registered: true })
+        let session = session.clone();
+        Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true })
     }
 
     /// Address of the first byte.
@@ -140,19 +183,32 @@ impl Mr {
     /// in flight nor a peer that remembers it (KRCORE, section 4.2).
     pub fn deregister(mut self) -> Result<(), Error> {
         self.registered = false;
-        let command = Command::DeregisterMr { lkey: self.lkey };
-        self.session.inner.borrow_mut().call(&command).map(drop)
+        let mut inner = self.session.inner.borrow_mut();
+        let request = inner.deregister(self.lkey, self.piece.take(), true)?;
+        inner.outcome(request, crate::link::Wait::new(None)).map(drop)
     }
 }
 
 const OUTSIDE: Error = Error::Invalid { what: "the bytes do not lie in the memory region" };
+
+/// Zeroes the first bytes of a memory, which has as many.
+fn zero(memory: &SoftMemory, bytes: u64) {
+    const ZEROS: [u8; 512] = [0; 512];
+    let mut offset = 0;
+    while offset < bytes {
+        let some = (bytes - offset).min(512);
+        // The range lies inside.
+        let _ = memory.write(offset, &ZEROS[..some as usize]);
+        offset += some;
+    }
+}
 
 impl Drop for Mr {
     fn drop(&mut self) {
         let mut inner = self.session.inner.borrow_mut();
         if self.registered && inner.is_own() {
             // If the node is gone, so is the region.
-            let _ = inner.tell_only(&Command::DeregisterMr { lkey: self.lkey });
+            let _ = inner.deregister(self.lkey, self.piece.take(), false);
         }
     }
 }

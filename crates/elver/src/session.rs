@@ -94,9 +94,16 @@ impl Session {
     }
 
     /// Allocates `len` bytes at the node and registers them: the node works on them without a copy
-    /// or a system call. They are zeroed.
+    /// or a system call. They are zeroed, and begin at a cache line; from 4096 bytes on at a page.
+    ///
+    /// The first small regions stand in an arena of [`elver_portal::ARENA_BYTES`] that the session
+    /// has from its beginning, and cost a microsecond or two; others get a file in memory each, for
+    /// some tens of microseconds.
     pub fn alloc(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
-        Mr::alloc(self, len, access, false)
+        match Mr::carve(self, len, access)? {
+            Some(mr) => Ok(mr),
+            None => Mr::alloc(self, len, access, false),
+        }
     }
 
     /// As [`Session::alloc`], from huge pages if the system has enough of them set aside. A daemon
@@ -109,6 +116,10 @@ impl Session {
     /// Registers memory of this process's. The node copies to and from it by system calls, which
     /// cost about half a microsecond each: prefer [`Session::alloc`] where you can choose. Remote
     /// atomics are not possible on such memory.
+    ///
+    /// Where the system lets processes of one user not look into each other (Yama,
+    /// `/proc/sys/kernel/yama/ptrace_scope` is 1), this makes an exception of a node of this
+    /// process's user: `prctl(PR_SET_PTRACER)`, of which a process has one.
     ///
     /// # Safety
     /// `start .. start + len` must stay mapped, and nothing may hold a reference to it while the

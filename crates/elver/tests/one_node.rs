@@ -183,6 +183,43 @@ fn a_region_is_closed_to_peers_once_it_is_deregistered() {
 }
 
 #[test]
+fn small_regions_share_an_arena_and_it_is_used_again() {
+    let node = TestNode::start(config(174, 1));
+    let (session, other) = (node.session(), node.session());
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(node.gid, 0).unwrap();
+    let near = session.alloc(4096, ALL).unwrap();
+    let mut first = Vec::new();
+    // More than the arena holds: the last ones have files of their own.
+    let mut regions: Vec<_> = (0..200).map(|_| other.alloc(500, ALL).unwrap()).collect();
+    for (index, region) in regions.iter().enumerate() {
+        let mut bytes = [1; 500];
+        region.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 500]);
+        assert_eq!(region.addr() % 64, 0);
+        region.write(0, &[index as u8; 500]).unwrap();
+        first.push(region.addr());
+    }
+    for (index, region) in regions.iter().enumerate() {
+        succeeds(&vqp, wr(1, SendOp::Read(region.remote(0)), &[near.sge(0, 500)]));
+        let mut bytes = [0; 500];
+        near.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [index as u8; 500]);
+    }
+    // Nobody else's bytes are in reach, though they stand beside these.
+    let beyond = run(&vqp, wr(2, SendOp::Read(regions[0].remote(0)), &[near.sge(0, 501)]));
+    assert_eq!(beyond.status, WcStatus::RemAccessErr);
+
+    // A place is free again once nobody can reach it any more, and what was there is gone.
+    regions.remove(0).deregister().unwrap();
+    let again = other.alloc(500, ALL).unwrap();
+    assert_eq!(again.addr(), first[0]);
+    let mut bytes = [1; 500];
+    again.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 500]);
+}
+
+#[test]
 fn refusals_say_why() {
     let node = TestNode::start(config(156, 1));
     let session = node.session();

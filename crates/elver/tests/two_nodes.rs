@@ -2,34 +2,15 @@
 
 mod common;
 
-use std::time::Instant;
-
 use elver::{
     ConnectOptions, Error, Gid, RecvWr, RefusalCode, SendOp, VqpOptions, WcOpcode, WcStatus,
 };
 
-use common::{ALL, TestNode, WAIT, completion, config, succeeds, wr};
-
-/// A meta server and another node, which has found it.
-fn cluster(group: u8) -> (TestNode, TestNode) {
-    let mut meta = config(group, 1);
-    meta.meta.serve = true;
-    meta.meta.listen = format!("127.0.{group}.1:{}", 22_000 + u16::from(group));
-    let servers = vec![meta.meta.listen.clone()];
-    let mut other = config(group, 2);
-    other.meta.servers.clone_from(&servers);
-    let nodes = (TestNode::start(meta), TestNode::start(other));
-    let begun = Instant::now();
-    while nodes.1.thread.status().unwrap().registered == 0 {
-        assert!(begun.elapsed().as_secs() < 30, "the node does not find its meta server");
-        std::thread::yield_now();
-    }
-    nodes
-}
+use common::{ALL, WAIT, cluster, completion, succeeds, wr};
 
 #[test]
 fn a_peer_is_looked_up_once_and_read() {
-    let (meta, node) = cluster(160);
+    let (meta, node) = cluster(160, |_| {});
     let (here, there) = (node.session(), meta.session());
     let (local, remote) = (here.alloc(4096, ALL).unwrap(), there.alloc(4096, ALL).unwrap());
     remote.write(0, b"other node").unwrap();
@@ -49,7 +30,7 @@ fn a_peer_is_looked_up_once_and_read() {
 
 #[test]
 fn messages_come_with_a_way_back() {
-    let (meta, node) = cluster(161);
+    let (meta, node) = cluster(161, |_| {});
     let (client, server) = (node.session(), meta.session());
     let (out, into) = (client.alloc(1 << 20, ALL).unwrap(), server.alloc(1 << 20, ALL).unwrap());
     let bound = server.create_vqp(VqpOptions::default()).unwrap();

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum, value_parser};
 use crate::cli::Placement;
 
 /// Rows of `bench connect`, in the table's order.
-const CONNECT_ROWS: [&str; 9] = [
+pub(crate) const CONNECT_ROWS: [&str; 9] = [
     "tcp",
     "verbs",
     "lite",
@@ -28,7 +28,9 @@ Examples:
   elver bench connect --placement host
       processes of one daemon, through its portal
   sudo elver bench connect --clients 1,16,64,240 --rounds 3
-      the same with many connects under way at once (KRCORE, figure 8a)";
+      the same with many connects under way at once (KRCORE, figure 8a)
+  elver bench connect --placement host --clients 240 --rounds 3
+      240 processes of one daemon, each of which connects again and again";
 
 const DATA_EXAMPLES: &str = "\
 Examples:
@@ -37,7 +39,7 @@ Examples:
   sudo elver bench data --ops read --sizes 8,64,1024,65536,1048576 --modes sync
       the slowdown by message size (KRCORE, figure 13)
   elver bench data --placement host
-      a client process, the daemon, and memory of another process";
+      a client process, the daemon, and memory of another process, or one that takes messages";
 
 const MESH_EXAMPLES: &str = "\
 Examples:
@@ -107,42 +109,48 @@ fn wants(only: &[String], row: &str) -> bool {
     only.is_empty() || only.iter().any(|name| name == row)
 }
 
-/// How often, and how it is told.
+/// Where, how often, and how it is told.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct RoundArgs {
+pub(crate) struct RunArgs {
+    /// Where the two ends are; by default netns for root, else loopback.
+    #[arg(long, value_enum)]
+    pub(crate) placement: Option<Stage>,
     /// Repetitions of each measurement, in turn; figures are their medians.
     #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
-    /// Seconds of each measurement.
-    #[arg(long, default_value_t = 0.2, value_parser = seconds)]
-    pub(crate) duration: f64,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
+/// How long.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TimeArgs {
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 0.2, value_parser = seconds)]
+    pub(crate) duration: f64,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = CONNECT_EXAMPLES)]
 pub(crate) struct ConnectArgs {
-    /// Where the two ends are; by default netns for root, else loopback.
-    #[arg(long, value_enum)]
-    pub(crate) placement: Option<Stage>,
-    /// Connects under way at once; several numbers give several rows.
+    /// Connects under way at once; several numbers give several rows. On a host each is a process
+    /// of its own; between nodes they are VQPs of one client. Rows of first connects are always of
+    /// processes.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = value_parser!(u32).range(1..=1024))]
     pub(crate) clients: Vec<u32>,
     /// Only these rows.
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(CONNECT_ROWS))]
     pub(crate) only: Vec<String>,
     #[command(flatten)]
-    pub(crate) round: RoundArgs,
+    pub(crate) time: TimeArgs,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = DATA_EXAMPLES)]
 pub(crate) struct DataArgs {
-    /// Where the two ends are; by default netns for root, else loopback.
-    #[arg(long, value_enum)]
-    pub(crate) placement: Option<Stage>,
     /// Operations.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "read,write,send")]
     pub(crate) ops: Vec<DataOp>,
@@ -156,7 +164,9 @@ pub(crate) struct DataArgs {
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(DATA_ROWS))]
     pub(crate) only: Vec<String>,
     #[command(flatten)]
-    pub(crate) round: RoundArgs,
+    pub(crate) time: TimeArgs,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
 }
 
 #[derive(Debug, Args)]
@@ -165,15 +175,8 @@ pub(crate) struct MeshArgs {
     /// Workers, half of them at each end.
     #[arg(long, default_value_t = 64, value_parser = value_parser!(u32).range(2..=256))]
     pub(crate) workers: u32,
-    /// Where the two ends are; by default netns for root, else loopback.
-    #[arg(long, value_enum)]
-    pub(crate) placement: Option<Stage>,
-    /// Repetitions; figures are their medians.
-    #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
-    pub(crate) rounds: u32,
-    /// Print one JSON object instead of a table.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
 }
 
 #[derive(Debug, Args)]
@@ -182,25 +185,17 @@ pub(crate) struct StormArgs {
     /// Connects at once.
     #[arg(long, default_value_t = 240, value_parser = value_parser!(u32).range(1..=1024))]
     pub(crate) clients: u32,
-    /// Where the two ends are; by default netns for root, else loopback.
-    #[arg(long, value_enum)]
-    pub(crate) placement: Option<Stage>,
-    /// Repetitions; figures are their medians.
-    #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
-    pub(crate) rounds: u32,
-    /// Print one JSON object instead of a table.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = QOS_EXAMPLES)]
 pub(crate) struct QosArgs {
-    /// Where the two ends are; by default netns for root, else loopback.
-    #[arg(long, value_enum)]
-    pub(crate) placement: Option<Stage>,
     #[command(flatten)]
-    pub(crate) round: RoundArgs,
+    pub(crate) time: TimeArgs,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]

@@ -1,24 +1,30 @@
 //! `elver bench connect`: the ways to have a connection (KRCORE, figures 8a and 9a).
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use elver::{Session, VqpOptions};
-use elver_core::{ConnectOptions, Policy, Via, VqpId, VqpInit};
+use elver_core::{ConnectOptions, Via, VqpId, VqpInit};
 use elver_node::config::Config;
 use elver_verbs::{Gid, Payload, SendFlags, SendOp, SendWr};
 use serde_json::json;
 
-use crate::bench::args::{ConnectArgs, Stage};
+use crate::bench::args::{CONNECT_ROWS, ConnectArgs, Stage};
 use crate::bench::contract::{self, Figures};
-use crate::bench::host::{self, Client, Host};
-use crate::bench::machine::line_round_trip_ns;
+use crate::bench::crowd::Crowd;
+use crate::bench::frame::Frame;
+use crate::bench::host::{self, Host};
 use crate::bench::node::{self, Far, Node};
 use crate::bench::rows::{Figure, Row, Target};
 use crate::bench::sample::{Clock, Sample};
 use crate::bench::tcp;
+use crate::bench::ways::{To, Way};
+use crate::bench::window::Window;
 use crate::exit::Failure;
+use crate::out::say;
+use crate::table;
+use crate::worker::member;
 
 /// Any port: no message is sent.
 const PORT: u16 = 7;
@@ -26,87 +32,6 @@ const PORT: u16 = 7;
 const FIRSTS: u32 = 20;
 /// A connect, or a READ, that takes longer has failed.
 const STALL: Duration = Duration::from_secs(10);
-
-/// A way to connect through a node.
-struct Way {
-    name: &'static str,
-    options: ConnectOptions,
-    to: To,
-    /// By what it must be connected.
-    via: &'static [Via],
-}
-
-/// Whom it connects to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum To {
-    /// The meta server, which answers and has an RC QP to it.
-    Meta,
-    /// A node whose metadata is all that is needed of it.
-    Idle,
-}
-
-impl Way {
-    /// Whether it supposes that the node knows the peer.
-    fn is_cached(&self) -> bool {
-        !self.options.uncached && self.options.policy == Policy::Shared
-    }
-
-    /// Whether it was connected by what it should be.
-    fn check(&self, via: Via) -> Result<()> {
-        ensure!(self.via.contains(&via), "{} connected by {via:?}", self.name);
-        Ok(())
-    }
-
-    /// The options as the client library has them.
-    fn options_of_a_process(&self) -> elver::ConnectOptions {
-        let policy = match self.options.policy {
-            Policy::Shared => elver::Policy::Shared,
-            Policy::Lite => elver::Policy::Lite,
-            Policy::RpcMeta => elver::Policy::RpcMeta,
-            Policy::Leased => elver::Policy::Leased,
-        };
-        elver::ConnectOptions { policy, uncached: self.options.uncached }
-    }
-}
-
-const fn options(policy: Policy, uncached: bool) -> ConnectOptions {
-    ConnectOptions { policy, uncached }
-}
-
-/// In the order of the table.
-const WAYS: [Way; 6] = [
-    Way {
-        name: "verbs",
-        options: options(Policy::Leased, false),
-        to: To::Meta,
-        via: &[Via::Leased],
-    },
-    Way {
-        name: "lite",
-        options: options(Policy::Lite, true),
-        to: To::Meta,
-        via: &[Via::Rc, Via::Leased],
-    },
-    Way {
-        name: "rpc-meta",
-        options: options(Policy::RpcMeta, true),
-        to: To::Meta,
-        via: &[Via::DcLookup, Via::DcCached],
-    },
-    Way {
-        name: "vqp-uncached",
-        options: options(Policy::Shared, true),
-        to: To::Idle,
-        via: &[Via::DcLookup],
-    },
-    Way {
-        name: "vqp-dccache",
-        options: options(Policy::Shared, false),
-        to: To::Idle,
-        via: &[Via::DcCached],
-    },
-    Way { name: "vqp-rc", options: options(Policy::Shared, false), to: To::Meta, via: &[Via::Rc] },
-];
 
 /// What the rounds gave: a row for each name and number of clients.
 struct Table {
@@ -135,96 +60,68 @@ impl Table {
 
 /// Measures and prints.
 pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
-    let stage = Stage::chosen(args.placement);
-    let before = line_round_trip_ns();
     let mut table = Table { rows: Vec::new(), read: Figure::default() };
-    for _ in 0..args.round.rounds {
-        round(stage, args, &mut table)?;
-    }
-    let after = line_round_trip_ns();
-    let claims = claims(&table, stage);
-    if args.round.json {
-        let rows = table.rows.iter().map(|(name, clients, figures)| {
-            json!({
-                "name": name,
-                "p50_us": contract::us(figures.p50_us.median()),
-                "p99_us": contract::us(figures.p99_us.median()),
-                "per_s": figures.per_s.median().round(),
-                "clients": clients,
-            })
-        });
-        println!(
-            "{}",
-            json!({
-                "bench": "connect",
-                "placement": stage.name(),
-                "read_8b_us": {"p50": contract::us(table.read.median())},
-                "rows": rows.collect::<Vec<_>>(),
-                "rounds": args.round.rounds,
-                "line_round_trip_ns": contract::machine_as_json(before, after),
-                "claims": contract::claims_as_json(&claims),
-            })
-        );
-        return Ok(());
-    }
-    contract::print_machine(args.round.rounds, stage, before, after);
-    println!("{:<24} {:>30} µs", "8 B READ, meta server", table.read.text());
-    println!(
-        "\n{:<24} {:>8} {:>30} {:>12} {:>12}",
-        "connect", "clients", "p50 µs [min … max]", "p99 µs", "a second"
+    let ended = Frame::begin("connect", &args.run)
+        .run(|stage, doing| round(stage, args, &mut table, doing))?;
+    ended.tell(
+        Some(&claims(&table, ended.stage())),
+        || {
+            let rows = table.rows.iter().map(|(name, clients, figures)| {
+                json!({
+                    "name": name,
+                    "p50_us": contract::us(figures.p50_us.median()),
+                    "p99_us": contract::us(figures.p99_us.median()),
+                    "per_s": figures.per_s.median().round(),
+                    "clients": clients,
+                })
+            });
+            let read = contract::us(table.read.median());
+            json!({"read_8b_us": {"p50": read}, "rows": rows.collect::<Vec<_>>()})
+        },
+        || {
+            say!("8 B READ from the meta server's host: {} µs", table.read.text());
+            let rows = table.rows.iter().map(|(name, clients, figures)| {
+                let [p50, p99, per_s] = figures.texts();
+                [name.to_string(), clients.to_string(), p50, p99, per_s]
+            });
+            let heads = ["connect", "clients", "p50 µs [min … max]", "p99 µs", "connects/s"];
+            table::print(heads, &rows.collect::<Vec<_>>(), 1);
+        },
     );
-    for (name, clients, figures) in &table.rows {
-        println!(
-            "{name:<24} {clients:>8} {:>30} {:>12.3} {:>12.0}",
-            figures.p50_us.text(),
-            figures.p99_us.median(),
-            figures.per_s.median()
-        );
-    }
-    contract::print_claims(&claims);
     Ok(())
 }
 
 /// Every row once.
-fn round(stage: Stage, args: &ConnectArgs, table: &mut Table) -> Result<(), Failure> {
-    let duration = Duration::from_secs_f64(args.round.duration);
-    for &clients in args.clients.iter().filter(|_| args.wants("tcp")) {
-        table.push("tcp", clients, &tcp::connects(stage.pair(), clients, duration)?);
-    }
-    match stage {
-        Stage::Host => {
-            let host = Host::start(true)?;
-            let (read, samples) = host
-                .client
-                .run(|session, known| through_a_daemon(session, known, args, duration))?;
-            table.read.push(read.us(50.0));
-            for (name, clients, sample) in samples {
-                table.push(name, clients, &sample);
-            }
-        }
-        Stage::Netns | Stage::Loopback => {
-            let read = between_nodes(stage, |node, far| read_8b(node, far, duration))?;
-            table.read.push(read.us(50.0));
-            // Nodes of its own for each: QPs that one way leaves behind do not slow another.
-            for way in WAYS.iter().filter(|way| args.wants(way.name)) {
-                for &clients in &args.clients {
-                    let measure =
-                        |node: &mut Node, far: &Far| connects(node, far, way, clients, duration);
-                    table.push(way.name, clients, &between_nodes(stage, measure)?);
+fn round(
+    stage: Stage,
+    args: &ConnectArgs,
+    table: &mut Table,
+    doing: &dyn Fn(&str),
+) -> Result<(), Failure> {
+    let seconds = args.time.duration;
+    let duration = Duration::from_secs_f64(seconds);
+    doing("8 B READ");
+    table.read.push(read(stage, duration)?.us(50.0));
+    for name in CONNECT_ROWS.into_iter().filter(|name| args.wants(name)) {
+        for &clients in &args.clients {
+            doing(&format!("{name}, {clients} at once"));
+            let sample = match (name, Way::named(name)) {
+                // Processes have a daemon, wherever else the ends stand.
+                ("first-connect", _) => firsts(true, clients)?,
+                ("first-connect-asleep", _) => firsts(false, clients)?,
+                (_, None) if stage == Stage::Host => tcp_of_processes(clients, seconds)?,
+                (_, Some(way)) if stage == Stage::Host => of_processes(way, clients, seconds)?,
+                (_, None) => tcp::connects(stage.pair(), clients, duration)?,
+                // Nodes of its own for each: QPs that one way leaves behind do not slow another.
+                (_, Some(way)) => {
+                    between_nodes(stage, |node, far| connects(node, far, way, clients, duration))?
                 }
-            }
-        }
-    }
-    // Processes have a daemon, wherever else the ends stand.
-    for (name, spins) in [("first-connect", true), ("first-connect-asleep", false)] {
-        if args.wants(name) {
-            table.push(name, 1, &Host::start(spins)?.firsts(FIRSTS)?);
+            };
+            table.push(name, clients, &sample);
         }
     }
     Ok(())
 }
-
-type Samples = (Sample, Vec<(&'static str, u32, Sample)>);
 
 fn between_nodes(
     stage: Stage,
@@ -233,36 +130,50 @@ fn between_nodes(
     node::run(stage.pair(), &Config::default(), |_| Ok(()), |_, ()| Ok(()), measure)
 }
 
-/// The same by a process of one daemon: what needs an answer is asked of the daemon's own node.
-fn through_a_daemon(
-    session: &Session,
-    known: &Client,
-    args: &ConnectArgs,
-    duration: Duration,
-) -> Result<Samples> {
-    let (vqp, near, _) = host::ready(session, &known.to, 8, 1)?;
-    let op = SendOp::Read(known.to.remote(0));
-    let read = host::post_and_poll(&vqp, &near, op, 8, (1, 1), duration)?;
-    let mut samples = Vec::new();
-    for way in WAYS.iter().filter(|way| args.wants(way.name)) {
-        // The idle node, as every node, has an RC QP to the meta server, which is this one: what
-        // wants one finds it there, and its own node is known without one.
-        let gid = match way.name {
-            "vqp-uncached" | "vqp-rc" => known.idle,
-            _ => known.to.gid(),
-        };
-        let options = way.options_of_a_process();
-        let check = |via| way.check(via);
-        if way.is_cached() {
-            session.create_vqp(VqpOptions::default())?.qconnect(gid, PORT)?;
-        }
-        for &clients in &args.clients {
-            let sample = host::connects(session, gid, PORT, options, clients, duration, check)
-                .with_context(|| way.name)?;
-            samples.push((way.name, clients, sample));
-        }
+/// READs of 8 bytes through a VQP, which the claims are compared with.
+fn read(stage: Stage, duration: Duration) -> Result<Sample, Failure> {
+    if stage != Stage::Host {
+        return between_nodes(stage, |node, far| read_8b(node, far, duration));
     }
-    Ok((read, samples))
+    let host = Host::start(true)?;
+    Ok(host.client.run(|session, client| {
+        let (vqp, near, _) = host::ready(session, &client.to, 8, 1, elver::Policy::Shared)?;
+        let window = Window { depth: 1, batch: 1, duration };
+        host::post_and_poll(&vqp, &near, SendOp::Read(client.to.remote(0)), 8, window)
+    })?)
+}
+
+/// New processes: one after the other, or all at once.
+fn firsts(spins: bool, clients: u32) -> Result<Sample, Failure> {
+    let host = Host::start(spins)?;
+    Ok(match clients {
+        1 => host.firsts(FIRSTS)?,
+        _ => host.firsts_at_once(clients)?.0,
+    })
+}
+
+/// Connects of processes of one daemon: what needs an answer is asked of the daemon's own node.
+fn of_processes(way: &Way, clients: u32, seconds: f64) -> Result<Sample, Failure> {
+    let host = Host::start(true)?;
+    // The idle node, as every node, has an RC QP to the meta server, which is this one: what wants
+    // one finds it there, and its own node is known without one.
+    let gid = match way.name {
+        "vqp-uncached" | "vqp-rc" => host.client.idle,
+        _ => host.client.to.gid(),
+    };
+    let to = member::To::Node { way: way.name.into(), gid: gid.0 };
+    let crowd = Crowd::start(&host, clients)?;
+    Ok(crowd.connect(&member::Order { to, seconds }).context(way.name)?)
+}
+
+/// The same over TCP. The daemon sleeps, and the server has its core.
+fn tcp_of_processes(clients: u32, seconds: f64) -> Result<Sample, Failure> {
+    let host = Host::start(false)?;
+    let crowd = Crowd::start(&host, clients)?;
+    let server = (Ipv4Addr::LOCALHOST, tcp::PORT).into();
+    let listener = tcp::listen(server)?;
+    let order = member::Order { to: member::To::Tcp(server), seconds };
+    Ok(tcp::while_serving(&listener, || crowd.connect(&order).context("tcp"))?)
 }
 
 /// READs of 8 bytes through a VQP to the meta server, one at a time.

@@ -1,11 +1,10 @@
 //! Rows as the JSON has them. Their names and keys are a contract with programs.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::bench::args::Stage;
-use crate::bench::machine::siblings;
 use crate::bench::rows::{Figure, Row};
 use crate::bench::sample::Sample;
+use crate::table::number;
 
 /// What the rounds of one measurement gave.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +20,11 @@ impl Figures {
         self.p99_us.push(sample.us(99.0));
         self.per_s.push(sample.per_s());
     }
+
+    /// The median with its spread, the 99th percentile and the rate, for people.
+    pub(crate) fn texts(&self) -> [String; 3] {
+        [self.p50_us.text(), number(self.p99_us.median()), number(self.per_s.median())]
+    }
 }
 
 /// Numbers as the JSON has them: nanoseconds are enough.
@@ -31,34 +35,4 @@ pub(crate) fn us(value: f64) -> f64 {
 /// The claims of a benchmark: each with its target, and whether it is met.
 pub(crate) fn claims_as_json(claims: &[Row]) -> Value {
     claims.iter().map(Row::as_json).collect::<Vec<_>>().into()
-}
-
-/// Prints the claims as a table; nothing if there are none.
-pub(crate) fn print_claims(claims: &[Row]) {
-    if claims.is_empty() {
-        return;
-    }
-    println!("\nclaims");
-    for claim in claims {
-        claim.print();
-    }
-}
-
-/// What the machine was like.
-pub(crate) fn machine_as_json(before_ns: f64, after_ns: f64) -> Value {
-    json!({"before": us(before_ns), "after": us(after_ns), "siblings": siblings(before_ns, after_ns)})
-}
-
-/// The same for people, with what was asked for.
-pub(crate) fn print_machine(rounds: u32, stage: Stage, before_ns: f64, after_ns: f64) {
-    let warning = if siblings(before_ns, after_ns) {
-        ": the cores are threads of one core, expect better figures"
-    } else {
-        ""
-    };
-    println!(
-        "{rounds} rounds; placement {}; a cache line's round trip {before_ns:.0} ns before, \
-         {after_ns:.0} ns after{warning}",
-        stage.name()
-    );
 }

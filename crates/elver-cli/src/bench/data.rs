@@ -12,14 +12,16 @@ use serde_json::json;
 
 use crate::bench::args::{DataArgs, DataOp, Stage};
 use crate::bench::contract::{self, Figures};
+use crate::bench::frame::Frame;
 use crate::bench::host::{self, Host};
-use crate::bench::machine::line_round_trip_ns;
 use crate::bench::rows::{Figure, Row, Target};
 use crate::bench::sample::Sample;
 use crate::bench::vqp_load::{self, VqpLoad};
+use crate::bench::window::Window;
 use crate::cli::{DeviceArgs, IdleMode, Mode, Op, Transport};
 use crate::exit::Failure;
 use crate::perf::{self, Load};
+use crate::table;
 use crate::worker::OFFERED;
 
 /// A row of the table.
@@ -29,6 +31,17 @@ struct Key {
     op: DataOp,
     mode: Mode,
     size: u32,
+}
+
+impl Key {
+    fn words(&self) -> [String; 2] {
+        [format!("{:?}", self.op), format!("{:?}", self.mode)].map(|word| word.to_lowercase())
+    }
+
+    fn text(&self) -> String {
+        let [op, mode] = self.words();
+        format!("{} {op} {} B, {mode}", self.name, self.size)
+    }
 }
 
 /// What backs the QP that is measured.
@@ -94,87 +107,78 @@ impl Table {
 
 /// Measures and prints.
 pub(crate) fn run(args: &DataArgs) -> Result<(), Failure> {
-    let stage = Stage::chosen(args.placement);
-    let before = line_round_trip_ns();
     let mut table = Table::default();
-    for _ in 0..args.round.rounds {
-        round(stage, args, &mut table)?;
-    }
-    let after = line_round_trip_ns();
-    // On one host plain QPs are of two devices, and stand there for what a daemon saves.
-    let mut claims = if stage == Stage::Host { Vec::new() } else { claims(&table) };
-    let on_host = Key { name: "vqp-dc", op: DataOp::Read, mode: Mode::Sync, size: 8 };
-    if let Some(figures) = table.find(on_host).filter(|_| stage == Stage::Host) {
-        claims.push(Row {
-            name: "8 B READ between processes".into(),
+    let ended = Frame::begin("data", &args.run)
+        .run(|stage, doing| round(stage, args, &mut table, doing))?;
+    let claims = match ended.stage() {
+        // On one host plain QPs are of two devices, and stand there for what a daemon saves.
+        Stage::Host => claims_on_host(&table),
+        Stage::Netns | Stage::Loopback => claims(&table),
+    };
+    ended.tell(
+        Some(&claims),
+        || {
+            let rows = table.0.iter().map(|(key, figures)| {
+                json!({
+                    "name": key.name,
+                    "op": key.op,
+                    "mode": key.mode,
+                    "size": key.size,
+                    "p50_us": contract::us(figures.p50_us.median()),
+                    "p99_us": contract::us(figures.p99_us.median()),
+                    "ops_per_s": figures.per_s.median().round(),
+                })
+            });
+            json!({"rows": rows.collect::<Vec<_>>()})
+        },
+        || {
+            let rows = table.0.iter().map(|(key, figures)| {
+                let [p50, p99, per_s] = figures.texts();
+                let [op, mode] = key.words();
+                [key.name.to_string(), op, mode, key.size.to_string(), p50, p99, per_s]
+            });
+            let heads =
+                ["QP", "op", "mode", "bytes", "p50 µs [min … max]", "p99 µs", "operations/s"];
+            table::print(heads, &rows.collect::<Vec<_>>(), 3);
+        },
+    );
+    Ok(())
+}
+
+fn claims_on_host(table: &Table) -> Vec<Row> {
+    let claim = |name| {
+        let figures = table.find(Key { name, op: DataOp::Read, mode: Mode::Sync, size: 8 })?;
+        Some(Row {
+            name: format!("{name}: 8 B READ between processes"),
             unit: "µs",
             ours: figures.p50_us.clone(),
             baseline: None,
             target: Target::AtMost(1.5),
-        });
-    }
-    if args.round.json {
-        let rows = table.0.iter().map(|(key, figures)| {
-            json!({
-                "name": key.name,
-                "op": key.op,
-                "mode": key.mode,
-                "size": key.size,
-                "p50_us": contract::us(figures.p50_us.median()),
-                "p99_us": contract::us(figures.p99_us.median()),
-                "ops_per_s": figures.per_s.median().round(),
-            })
-        });
-        println!(
-            "{}",
-            json!({
-                "bench": "data",
-                "placement": stage.name(),
-                "rows": rows.collect::<Vec<_>>(),
-                "rounds": args.round.rounds,
-                "line_round_trip_ns": contract::machine_as_json(before, after),
-                "claims": contract::claims_as_json(&claims),
-            })
-        );
-        return Ok(());
-    }
-    contract::print_machine(args.round.rounds, stage, before, after);
-    println!(
-        "\n{:<10} {:<6} {:<6} {:>9} {:>34} {:>12} {:>14}",
-        "", "op", "mode", "bytes", "p50 µs [min … max]", "p99 µs", "operations/s"
-    );
-    for (key, figures) in &table.0 {
-        println!(
-            "{:<10} {:<6} {:<6} {:>9} {:>34} {:>12.3} {:>14.0}",
-            key.name,
-            format!("{:?}", key.op).to_lowercase(),
-            format!("{:?}", key.mode).to_lowercase(),
-            key.size,
-            figures.p50_us.text(),
-            figures.p99_us.median(),
-            figures.per_s.median()
-        );
-    }
-    contract::print_claims(&claims);
-    Ok(())
+        })
+    };
+    ["vqp-rc", "vqp-dc"].into_iter().filter_map(claim).collect()
 }
 
 /// Every row once, a plain QP and a VQP of a transport in turn.
-fn round(stage: Stage, args: &DataArgs, table: &mut Table) -> Result<(), Failure> {
+fn round(
+    stage: Stage,
+    args: &DataArgs,
+    table: &mut Table,
+    doing: &dyn Fn(&str),
+) -> Result<(), Failure> {
     for &op in &args.ops {
         for &mode in &args.modes {
             for &size in &args.sizes {
                 for backing in Backing::ALL {
                     let (raw, vqp) = backing.names();
                     let key = |name| Key { name, op, mode, size };
-                    let duration = args.round.duration;
+                    let duration = args.time.duration;
                     if args.wants(raw) {
+                        doing(&key(raw).text());
                         table.push(key(raw), &measure_raw(stage, backing, key(raw), duration)?);
                     }
-                    // A node has no RC QP to itself, and nobody there takes a flood of messages.
-                    let there =
-                        stage != Stage::Host || backing == Backing::Dc && op != DataOp::Send;
-                    if there && args.wants(vqp) {
+                    if args.wants(vqp) {
+                        doing(&key(vqp).text());
                         table.push(key(vqp), &measure_vqp(stage, backing, key(vqp), duration)?);
                     }
                 }
@@ -216,30 +220,40 @@ fn measure_raw(stage: Stage, backing: Backing, key: Key, seconds: f64) -> Result
     Ok(Sample::from(perf::measure_pair(&load, stage.pair(), &device, None)?))
 }
 
-/// Through a daemon, memory of another process of the host; the node reaches itself over DC.
-fn measure_host(key: Key, seconds: f64) -> Result<Sample, Failure> {
-    let (depth, batch) = depth_and_batch(key.mode, key.size);
-    let duration = Duration::from_secs_f64(seconds);
+/// Through a daemon to another process of the host. The node reaches itself over DC, or over an RC
+/// QP of the pool, which both of its ends are on.
+fn measure_host(backing: Backing, key: Key, window: Window) -> Result<Sample, Failure> {
     let host = Host::start(true)?;
-    Ok(host.client.run(|session, known| {
-        let (vqp, near, via) = host::ready(session, &known.to, key.size, depth)?;
-        let via = host::core_via(via);
-        ensure!(Backing::Dc.backs(via), "{} is backed by {via:?}", key.name);
+    let (_sink, to) = match key.op {
+        DataOp::Read | DataOp::Write => (None, host.client.to),
+        DataOp::Send => {
+            let (sink, known) = host.sink()?;
+            (Some(sink), known)
+        }
+    };
+    let policy = match backing {
+        Backing::Rc => elver::Policy::Lite,
+        Backing::Dc => elver::Policy::Shared,
+    };
+    Ok(host.client.run(|session, _| {
+        let (vqp, near, via) = host::ready(session, &to, key.size, window.depth, policy)?;
+        ensure!(backing.backs(via), "{} is backed by {via:?}", key.name);
         let op = match key.op {
-            DataOp::Read => SendOp::Read(known.to.remote(0)),
-            _ => SendOp::Write(known.to.remote(OFFERED / 2)),
+            DataOp::Read => SendOp::Read(to.remote(0)),
+            DataOp::Write => SendOp::Write(to.remote(OFFERED / 2)),
+            DataOp::Send => SendOp::Send,
         };
-        host::post_and_poll(&vqp, &near, op, key.size, (depth, batch), duration)
+        host::post_and_poll(&vqp, &near, op, key.size, window)
     })?)
 }
 
 fn measure_vqp(stage: Stage, backing: Backing, key: Key, seconds: f64) -> Result<Sample, Failure> {
-    if stage == Stage::Host {
-        return measure_host(key, seconds);
-    }
     let (depth, batch) = depth_and_batch(key.mode, key.size);
-    let duration = Duration::from_secs_f64(seconds);
-    let load = VqpLoad { op: key.op, size: key.size, depth, batch, duration };
+    let window = Window { depth, batch, duration: Duration::from_secs_f64(seconds) };
+    if stage == Stage::Host {
+        return measure_host(backing, key, window);
+    }
+    let load = VqpLoad { op: key.op, size: key.size, window };
     let check = |via| {
         ensure!(backing.backs(via), "{} is backed by {via:?}", key.name);
         Ok(())
@@ -265,8 +279,7 @@ fn claims(table: &Table) -> Vec<Row> {
         };
         let figure = |figure: &Figure| figure.clone();
         claims.push(Row {
-            name: format!("{} {:?} {} B, {:?}", key.name, key.op, key.size, key.mode)
-                .to_lowercase(),
+            name: key.text(),
             unit,
             ours: figure(ours),
             baseline: Some((raw, figure(baseline))),

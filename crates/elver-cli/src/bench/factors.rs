@@ -18,14 +18,16 @@ use serde_json::json;
 use crate::bench::args::{DataOp, Stage};
 use crate::bench::contract::{self, Figures};
 use crate::bench::figure_args::FactorsArgs;
-use crate::bench::machine::line_round_trip_ns;
+use crate::bench::frame::Frame;
 use crate::bench::node;
 use crate::bench::sample::{Clock, Sample};
 use crate::bench::vqp_load::{self, VqpLoad};
+use crate::bench::window::Window;
 use crate::cli::{DeviceArgs, IdleMode, Mode, Op, Transport};
 use crate::exit::Failure;
 use crate::pair::pin;
 use crate::perf::{self, Load};
+use crate::table;
 
 const BYTES: u32 = 8;
 const PORT: u16 = 9;
@@ -56,57 +58,46 @@ const FACTORS: [Factor; 7] = [
 
 /// Measures and prints.
 pub(crate) fn run(args: &FactorsArgs) -> Result<(), Failure> {
-    let stage = Stage::chosen(args.placement);
-    if stage == Stage::Host {
-        return Err(Failure::unusable("bench factors needs two nodes: netns or loopback"));
-    }
-    let before = line_round_trip_ns();
     let mut rows = FACTORS.map(|_| Figures::default());
-    for _ in 0..args.round.rounds {
+    let ended = Frame::begin_between_nodes("factors", &args.run)?.run(|stage, doing| {
         for (factor, row) in FACTORS.iter().zip(&mut rows) {
-            row.push(&(factor.measure)(stage, args.round.duration)?);
+            doing(factor.name);
+            row.push(&(factor.measure)(stage, args.time.duration)?);
         }
-    }
-    let after = line_round_trip_ns();
+        Ok(())
+    })?;
     // What a row has beyond the one that it is compared with.
     let adds = |factor: &Factor, row: &Figures| {
         let beside = FACTORS.iter().position(|other| Some(other.name) == factor.beside)?;
         Some(row.p50_us.median() - rows[beside].p50_us.median())
     };
     let table = FACTORS.iter().zip(&rows).map(|(factor, row)| (factor, row, adds(factor, row)));
-    if args.round.json {
-        let rows = table.map(|(factor, row, adds)| {
-            json!({
-                "name": factor.name,
-                "p50_us": contract::us(row.p50_us.median()),
-                "p99_us": contract::us(row.p99_us.median()),
-                "spread_us": row.p50_us.spread(),
-                "beside": factor.beside,
-                "adds_us": adds.map(contract::us),
-            })
-        });
-        println!(
-            "{}",
-            json!({
-                "bench": "factors",
-                "placement": stage.name(),
-                "rows": rows.collect::<Vec<_>>(),
-                "rounds": args.round.rounds,
-                "line_round_trip_ns": contract::machine_as_json(before, after),
-            })
-        );
-        return Ok(());
-    }
-    contract::print_machine(args.round.rounds, stage, before, after);
-    println!("\n{:<16} {:>34} {:>10}   adds", "READ of 8 B", "p50 µs [min … max]", "p99 µs");
-    for (factor, row, adds) in table {
-        let adds = match (adds, factor.beside) {
-            (Some(adds), Some(beside)) => format!("{adds:+.3} µs to {beside}"),
-            _ => String::new(),
-        };
-        let (text, p99) = (row.p50_us.text(), row.p99_us.median());
-        println!("{:<16} {text:>34} {p99:>10.3}   {adds}", factor.name);
-    }
+    ended.tell(
+        None,
+        || {
+            let rows = table.clone().map(|(factor, row, adds)| {
+                json!({
+                    "name": factor.name,
+                    "p50_us": contract::us(row.p50_us.median()),
+                    "p99_us": contract::us(row.p99_us.median()),
+                    "spread_us": row.p50_us.spread(),
+                    "beside": factor.beside,
+                    "adds_us": adds.map(contract::us),
+                })
+            });
+            json!({"rows": rows.collect::<Vec<_>>()})
+        },
+        || {
+            let rows = table.clone().map(|(factor, row, adds)| {
+                let [p50, p99, _] = row.texts();
+                let adds = adds.map_or(String::new(), |adds| format!("{adds:+.3}"));
+                let beside = factor.beside.map_or(String::new(), String::from);
+                [factor.name.to_string(), beside, p50, p99, adds]
+            });
+            let heads = ["READ of 8 B", "beside", "p50 µs [min … max]", "p99 µs", "adds µs"];
+            table::print(heads, &rows.collect::<Vec<_>>(), 2);
+        },
+    );
     Ok(())
 }
 
@@ -136,7 +127,8 @@ fn vqp_dc(stage: Stage, seconds: f64) -> Result<Sample, Failure> {
 
 fn vqp(stage: Stage, seconds: f64, config: &Config, rc: bool) -> Result<Sample, Failure> {
     let duration = Duration::from_secs_f64(seconds);
-    let load = VqpLoad { op: DataOp::Read, size: BYTES, depth: 1, batch: 1, duration };
+    let window = Window { depth: 1, batch: 1, duration };
+    let load = VqpLoad { op: DataOp::Read, size: BYTES, window };
     vqp_load::measure(stage.pair(), config, &load, rc, |via| {
         ensure!((via == Via::Rc) == rc, "the VQP is backed by {via:?}");
         Ok(())

@@ -2,7 +2,7 @@
 
 use clap::{Args, value_parser};
 
-use crate::bench::args::{RoundArgs, Stage};
+use crate::bench::args::{RunArgs, TimeArgs};
 
 const ZERO_COPY_EXAMPLES: &str = "\
 Examples:
@@ -57,24 +57,22 @@ const SIZES: &str = "8,64,512,1024,4096,8192,16384,32768,65536,131072,262144,524
 #[derive(Debug, Args)]
 #[command(after_help = ZERO_COPY_EXAMPLES)]
 pub(crate) struct ZeroCopyArgs {
-    /// Where the two ends are; by default netns for root, else loopback.
-    #[arg(long, value_enum)]
-    pub(crate) placement: Option<Stage>,
     /// Bytes of a message.
     #[arg(long, value_delimiter = ',', default_value = SIZES, value_parser = value_parser!(u32).range(1..=1 << 20))]
     pub(crate) sizes: Vec<u32>,
     #[command(flatten)]
-    pub(crate) round: RoundArgs,
+    pub(crate) time: TimeArgs,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = FACTORS_EXAMPLES)]
 pub(crate) struct FactorsArgs {
-    /// Where the two nodes are; by default netns for root, else loopback.
-    #[arg(long, value_enum)]
-    pub(crate) placement: Option<Stage>,
     #[command(flatten)]
-    pub(crate) round: RoundArgs,
+    pub(crate) time: TimeArgs,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
 }
 
 #[derive(Debug, Args)]

@@ -20,6 +20,9 @@ use crate::bench::figure_args::MemoryArgs;
 use crate::bench::node;
 use crate::bench::rows::{Figure, Row, Target};
 use crate::exit::Failure;
+use crate::out::say;
+use crate::progress::Progress;
+use crate::table::{self, number};
 
 /// Bytes that LITE takes for a connection (KRCORE, section 2.3.2), with the depths of its queues.
 const LITE_BYTES: u64 = 159 << 10;
@@ -38,11 +41,16 @@ pub(crate) fn run(args: &MemoryArgs) -> Result<(), Failure> {
     let rounds = if args.rounds == 1 {
         vec![round(args)?]
     } else {
-        (0..args.rounds).map(|_| round_apart(args)).collect::<Result<_>>()?
+        let progress = Progress::new();
+        let apart = |number| {
+            progress.doing(&format!("round {number} of {}", args.rounds));
+            round_apart(args)
+        };
+        (1..=args.rounds).map(apart).collect::<Result<_>>()?
     };
     let result = median(&rounds)?;
     if args.json {
-        println!("{result}");
+        say!("{result}");
     } else {
         print_table(&result);
     }
@@ -301,44 +309,35 @@ fn merge(into: &mut Value, from: &[&Value]) {
 }
 
 fn print_table(result: &Value) {
-    let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+    let of = |row: &Value, key: &str| row[key].as_f64().unwrap_or(f64::NAN);
     let rows = |key: &str| result[key].as_array().cloned().unwrap_or_default();
-    println!("{} rounds, each a process of its own", result["rounds"]);
-    println!("\n{:>8} {:>14} {:>14} {:>14}", "peers", "counted MB", "RssAnon MB", "LITE MB");
-    for row in rows("peers") {
-        println!(
-            "{:>8} {:>14.3} {:>14.3} {:>14.1}",
-            number(&row["peers"]),
-            number(&row["counted_bytes"]) / 1e6,
-            number(&row["rss_bytes"]) / 1e6,
-            number(&row["lite_bytes"]) / 1e6
-        );
-    }
-    println!("\n{:>8} {:>14} {:>14}", "VQPs", "counted B", "RssAnon B");
-    for row in rows("vqps") {
-        println!(
-            "{:>8} {:>14.0} {:>14.0} each, {}",
-            number(&row["vqps"]),
-            number(&row["counted_bytes_each"]),
-            number(&row["rss_bytes_each"]),
-            if row["used"] == true { "used once" } else { "connected" }
-        );
-    }
+    say!("rounds: {}, each a process of its own", result["rounds"]);
+    let peers = rows("peers").into_iter().map(|row| {
+        let bytes = ["counted_bytes", "rss_bytes", "lite_bytes"];
+        let [counted, rss, lite] = bytes.map(|key| number(of(&row, key) / 1e6));
+        [format!("{:.0}", of(&row, "peers")), counted, rss, lite]
+    });
+    let heads = ["peers", "counted MB", "RssAnon MB", "LITE MB"];
+    table::print(heads, &peers.collect::<Vec<_>>(), 0);
+    let vqps = rows("vqps").into_iter().map(|row| {
+        let used = if row["used"] == true { "used once" } else { "connected" };
+        let keys = ["vqps", "counted_bytes_each", "rss_bytes_each"];
+        let [vqps, counted, rss] = keys.map(|key| format!("{:.0}", of(&row, key)));
+        [used.into(), vqps, counted, rss]
+    });
+    let heads = ["", "VQPs", "counted B each", "RssAnon B each"];
+    table::print(heads, &vqps.collect::<Vec<_>>(), 1);
     let rc = &result["rc_qps"];
-    println!(
+    say!(
         "\nan RC QP of our device with LITE's queues, not used: {:.0} B RssAnon; LITE's: {:.0} B",
-        number(&rc["rss_bytes_each"]),
-        number(&rc["lite_bytes_each"])
+        of(rc, "rss_bytes_each"),
+        of(rc, "lite_bytes_each")
     );
-    println!("\nclaims");
-    for claim in result["claims"].as_array().into_iter().flatten() {
-        println!(
-            "{:<44} {:>10.3} {} {} {}",
-            claim["name"].as_str().unwrap_or(""),
-            number(&claim["ours"]["median"]),
-            claim["unit"].as_str().unwrap_or(""),
-            claim["target"].as_str().unwrap_or(""),
-            if claim["met"] == true { "met" } else { "MISSED" }
-        );
-    }
+    let claims = rows("claims").into_iter().map(|claim| {
+        let word = |key: &str| claim[key].as_str().unwrap_or("").to_string();
+        let met = if claim["met"] == true { "met" } else { "MISSED" };
+        let ours = number(of(&claim["ours"], "median"));
+        [word("name"), word("unit"), ours, word("target"), met.into()]
+    });
+    table::print(["claim", "", "median", "target", ""], &claims.collect::<Vec<_>>(), 2);
 }

@@ -12,16 +12,16 @@ use elver_core::{ConnectOptions, Policy, VqpId, VqpInit};
 use elver_node::config::Config;
 use serde_json::json;
 
-use crate::bench::args::{MeshArgs, Stage};
+use crate::bench::args::MeshArgs;
 use crate::bench::contract;
-use crate::bench::machine::line_round_trip_ns;
+use crate::bench::frame::Frame;
 use crate::bench::meet::{self, Meet, Target};
 use crate::bench::node::{self, Node};
 use crate::bench::rows::{Figure, Row};
 use crate::bench::{rows, tcp};
 use crate::cli::Placement;
 use crate::exit::Failure;
-use crate::pair;
+use crate::{pair, table};
 
 const PORT: u16 = 7;
 /// A mesh that takes longer has failed.
@@ -51,42 +51,31 @@ const WAYS: [Way; 5] = [
 
 /// Measures and prints.
 pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
-    let stage = Stage::chosen(args.placement);
-    let before = line_round_trip_ns();
     let mut rows: Vec<(&'static str, Figure)> = vec![("tcp", Figure::default())];
     rows.extend(WAYS.iter().map(|way| (way.name, Figure::default())));
-    for _ in 0..args.rounds {
+    let ended = Frame::begin_between_nodes("mesh", &args.run)?.run(|stage, doing| {
+        doing("tcp");
         rows[0].1.push(mesh_of_tcp(stage.pair(), args.workers)?);
         for (row, way) in rows[1..].iter_mut().zip(&WAYS) {
+            doing(way.name);
             row.1.push(mesh_of_vqps(stage.pair(), args.workers, way)?);
         }
-    }
-    let after = line_round_trip_ns();
-    let claims = claims(&rows);
-    if args.json {
-        let rows = rows
-            .iter()
-            .map(|(name, total)| json!({"name": name, "total_us": contract::us(total.median())}));
-        println!(
-            "{}",
-            json!({
-                "bench": "mesh",
-                "workers": args.workers,
-                "rows": rows.collect::<Vec<_>>(),
-                "placement": stage.name(),
-                "rounds": args.rounds,
-                "line_round_trip_ns": contract::machine_as_json(before, after),
-                "claims": contract::claims_as_json(&claims),
-            })
-        );
-        return Ok(());
-    }
-    contract::print_machine(args.rounds, stage, before, after);
-    println!("\n{:<16} {:>44}", format!("{} workers", args.workers), "total µs [min … max]");
-    for (name, total) in &rows {
-        println!("{name:<16} {:>44}", total.text());
-    }
-    contract::print_claims(&claims);
+        Ok(())
+    })?;
+    ended.tell(
+        Some(&claims(&rows)),
+        || {
+            let rows = rows.iter().map(
+                |(name, total)| json!({"name": name, "total_us": contract::us(total.median())}),
+            );
+            json!({"workers": args.workers, "rows": rows.collect::<Vec<_>>()})
+        },
+        || {
+            let title = format!("{} workers", args.workers);
+            let rows = rows.iter().map(|(name, total)| [name.to_string(), total.text()]);
+            table::print([&title, "total µs [min … max]"], &rows.collect::<Vec<_>>(), 1);
+        },
+    );
     Ok(())
 }
 

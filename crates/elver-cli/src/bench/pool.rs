@@ -13,6 +13,9 @@ use crate::bench::node;
 use crate::bench::rows::Figure;
 use crate::bench::virtual_nodes::{Target, VirtualNodes};
 use crate::exit::Failure;
+use crate::out::say;
+use crate::progress::Progress;
+use crate::table::{self, number};
 
 /// READs of a batch, and the nodes that they go to, as in figure 14a.
 const BATCH: usize = 64;
@@ -91,7 +94,9 @@ fn backings(dc_qps: &[u32]) -> Vec<Backing> {
 pub(crate) fn run(args: &PoolArgs) -> Result<(), Failure> {
     let mut batches = Vec::new();
     let mut tails = Vec::new();
+    let progress = Progress::new();
     for backing in backings(&args.dc_qps) {
+        progress.doing(&backing.text());
         let mut took = Figure::default();
         let mut tail = [(); PERCENTILES.len()].map(|()| Figure::default());
         for round in 0..args.rounds {
@@ -104,6 +109,7 @@ pub(crate) fn run(args: &PoolArgs) -> Result<(), Failure> {
         batches.push((backing, took));
         tails.push((backing, tail));
     }
+    drop(progress);
     if args.json {
         print_json(args, &batches, &tails);
     } else {
@@ -138,7 +144,7 @@ fn print_json(args: &PoolArgs, batches: &Batches, tails: &Tails) {
         row["p999_spread_us"] = json!(tail.last().map(Figure::spread));
         row
     });
-    println!(
+    say!(
         "{}",
         json!({
             "bench": "pool",
@@ -155,33 +161,20 @@ fn print_json(args: &PoolArgs, batches: &Batches, tails: &Tails) {
 }
 
 fn print_table(args: &PoolArgs, batches: &Batches, tails: &Tails) {
-    println!(
-        "{} rounds in virtual time: the network takes KRCORE's, and code takes none",
+    say!(
+        "rounds: {}, in virtual time: the network takes KRCORE's, and code takes none",
         args.rounds
     );
-    println!(
-        "\n{:<28} {:>34}",
-        format!("{BATCH} READs to {BATCH_SERVERS} nodes"),
-        "µs [min … max]"
-    );
-    for (backing, took) in batches {
-        println!("{:<28} {:>34}", backing.text(), took.text());
-    }
+    let title = format!("{BATCH} READs to {BATCH_SERVERS} nodes");
+    let rows = batches.iter().map(|(backing, took)| [backing.text(), took.text()]);
+    table::print([&title, "µs [min … max]"], &rows.collect::<Vec<_>>(), 1);
     let title = format!("{CLIENTS} clients, {TAIL_SERVERS} nodes");
-    println!(
-        "\n{title:<28} {:>9} {:>9} {:>9} {:>34}",
-        "p50 µs", "p90 µs", "p99 µs", "p99.9 µs [min … max]"
-    );
-    for (backing, [p50, p90, p99, p999]) in tails {
-        println!(
-            "{:<28} {:>9.2} {:>9.2} {:>9.2} {:>34}",
-            backing.text(),
-            p50.median(),
-            p90.median(),
-            p99.median(),
-            p999.text()
-        );
-    }
+    let rows = tails.iter().map(|(backing, [p50, p90, p99, p999])| {
+        let [p50, p90, p99] = [p50, p90, p99].map(|figure| number(figure.median()));
+        [backing.text(), p50, p90, p99, p999.text()]
+    });
+    let heads = [&title, "p50 µs", "p90 µs", "p99 µs", "p99.9 µs [min … max]"];
+    table::print(heads, &rows.collect::<Vec<_>>(), 1);
 }
 
 /// Microseconds of a batch of READs, each through a VQP of its own to a node that is drawn.

@@ -9,13 +9,14 @@ use elver_node::config::Config;
 use elver_verbs::{Payload, SendFlags, SendOp, SendWr};
 use serde_json::json;
 
-use crate::bench::args::{QosArgs, Stage};
+use crate::bench::args::QosArgs;
 use crate::bench::contract::{self, Figures};
-use crate::bench::machine::line_round_trip_ns;
+use crate::bench::frame::Frame;
 use crate::bench::node::{self, Far, Node};
 use crate::bench::rows::{Figure, Row, Target};
 use crate::bench::sample::{Clock, Sample};
 use crate::exit::Failure;
+use crate::table::{self, number};
 
 const PORT: u16 = 7;
 /// VQPs of the flood, WRITEs outstanding on each, and their bytes.
@@ -38,15 +39,11 @@ const CASES: [(&str, Case); 3] =
 
 /// Measures and prints.
 pub(crate) fn run(args: &QosArgs) -> Result<(), Failure> {
-    let stage = Stage::chosen(args.placement);
-    if stage == Stage::Host {
-        return Err(Failure::unusable("bench qos needs two nodes: netns or loopback"));
-    }
-    let before = line_round_trip_ns();
     let mut rows = CASES.map(|(name, case)| (name, case, Figures::default(), Figure::default()));
-    let duration = Duration::from_secs_f64(args.round.duration);
-    for _ in 0..args.round.rounds {
-        for (_, case, figures, flood) in &mut rows {
+    let duration = Duration::from_secs_f64(args.time.duration);
+    let ended = Frame::begin_between_nodes("qos", &args.run)?.run(|stage, doing| {
+        for (name, case, figures, flood) in &mut rows {
+            doing(name);
             let case = *case;
             let (sample, bytes_per_s) = node::run(
                 stage.pair(),
@@ -58,46 +55,31 @@ pub(crate) fn run(args: &QosArgs) -> Result<(), Failure> {
             figures.push(&sample);
             flood.push(bytes_per_s / 1e6);
         }
-    }
-    let after = line_round_trip_ns();
-    let claims = claims(&rows.each_ref().map(|row| &row.2));
-    if args.round.json {
-        let rows = rows.iter().map(|(name, _, figures, flood)| {
-            json!({
-                "name": name,
-                "p50_us": contract::us(figures.p50_us.median()),
-                "p99_us": contract::us(figures.p99_us.median()),
-                "ops_per_s": figures.per_s.median().round(),
-                "flood_mb_per_s": contract::us(flood.median()),
-            })
-        });
-        println!(
-            "{}",
-            json!({
-                "bench": "qos",
-                "placement": stage.name(),
-                "rows": rows.collect::<Vec<_>>(),
-                "rounds": args.round.rounds,
-                "line_round_trip_ns": contract::machine_as_json(before, after),
-                "claims": contract::claims_as_json(&claims),
-            })
-        );
-        return Ok(());
-    }
-    contract::print_machine(args.round.rounds, stage, before, after);
-    println!(
-        "\n{:<10} {:>34} {:>34} {:>14}",
-        "8 B READ", "p50 µs [min … max]", "p99 µs [min … max]", "flood MB/s"
+        Ok(())
+    })?;
+    ended.tell(
+        Some(&claims(&rows.each_ref().map(|row| &row.2))),
+        || {
+            let rows = rows.iter().map(|(name, _, figures, flood)| {
+                json!({
+                    "name": name,
+                    "p50_us": contract::us(figures.p50_us.median()),
+                    "p99_us": contract::us(figures.p99_us.median()),
+                    "ops_per_s": figures.per_s.median().round(),
+                    "flood_mb_per_s": contract::us(flood.median()),
+                })
+            });
+            json!({"rows": rows.collect::<Vec<_>>()})
+        },
+        || {
+            let rows = rows.each_ref().map(|(name, _, figures, flood)| {
+                let (p50, p99) = (figures.p50_us.text(), figures.p99_us.text());
+                [name.to_string(), p50, p99, number(flood.median())]
+            });
+            let heads = ["8 B READ", "p50 µs [min … max]", "p99 µs [min … max]", "flood MB/s"];
+            table::print(heads, &rows, 1);
+        },
     );
-    for (name, _, figures, flood) in &rows {
-        println!(
-            "{name:<10} {:>34} {:>34} {:>14.0}",
-            figures.p50_us.text(),
-            figures.p99_us.text(),
-            flood.median()
-        );
-    }
-    contract::print_claims(&claims);
     Ok(())
 }
 

@@ -8,11 +8,14 @@ use serde_json::json;
 
 use crate::bench::baseline;
 use crate::bench::machine::{line_round_trip_ns, siblings};
-use crate::bench::rows::{Figure, Row, Target};
+use crate::bench::rows::{self, Figure, Row, Target};
 use crate::cli::{BenchRnicArgs, DeviceArgs, IdleMode, Mode, Op, Placement, Transport};
 use crate::exit::Failure;
+use crate::out::say;
 use crate::pair::pin;
 use crate::perf::{self, Load, connect_by_hand};
+use crate::progress::Progress;
+use crate::table::{self, number};
 
 /// Bytes of an 8-byte READ's request, from the BTH to the ICRC: what the ping-pong sends.
 const READ_REQUEST_BYTES: usize = 12 + 16 + 4;
@@ -27,14 +30,18 @@ pub(crate) fn run(args: &BenchRnicArgs) -> Result<(), Failure> {
     let root = rustix::process::geteuid().is_root();
     let placement = if root { Placement::Netns } else { Placement::Loopback };
     let before = line_round_trip_ns();
+    let progress = Progress::new();
+    progress.doing("one process");
     let mut rows = in_process(args)?;
-    rows.extend(between_hosts(args, placement)?);
+    rows.extend(between_hosts(args, placement, &progress)?);
     rows.push(set_up(args)?);
+    progress.doing("goodput under loss");
     let goodput = goodput(args, placement)?;
+    drop(progress);
     let after = line_round_trip_ns();
     let siblings = siblings(before, after);
     if args.json {
-        println!(
+        say!(
             "{}",
             json!({
                 "bench": "rnic",
@@ -49,29 +56,25 @@ pub(crate) fn run(args: &BenchRnicArgs) -> Result<(), Failure> {
         );
         return Ok(());
     }
-    println!(
-        "{} rounds of {} s; between hosts: {placement:?}; a cache line's round trip {before:.0} ns \
+    let between = format!("{placement:?}").to_lowercase();
+    say!(
+        "rounds: {}, of {} s; between hosts: {between}; a cache line's round trip {before:.0} ns \
          before, {after:.0} ns after{}",
         args.rounds,
         args.duration,
         if siblings { ": the cores are threads of one core, expect better figures" } else { "" }
     );
-    for row in &rows {
-        row.print();
-    }
-    println!("\ngoodput of WRITEs in Gbit/s by share of packets lost");
-    print!("{:>10}", "bytes");
-    for loss in LOSSES {
-        print!("{:>10}", format!("{loss} %"));
-    }
-    println!();
-    for size in LOSS_SIZES {
-        print!("{size:>10}");
-        for (_, _, gbps) in goodput.iter().filter(|(_, at, _)| *at == size) {
-            print!("{gbps:>10.2}");
-        }
-        println!();
-    }
+    rows::print("claim", &rows);
+    let [none, little, some, much] = LOSSES.map(|loss| format!("{loss} %"));
+    let row = |size: u32| {
+        let of = |loss: f64| goodput.iter().find(|row| (row.0, row.1) == (loss, size));
+        let [none, little, some, much] =
+            LOSSES.map(|loss| of(loss).map_or(String::new(), |row| number(row.2)));
+        [format!("{size} B"), none, little, some, much]
+    };
+    let title = "goodput of WRITEs in Gbit/s, packets lost:";
+    let heads = [title, none.as_str(), little.as_str(), some.as_str(), much.as_str()];
+    table::print(heads, &LOSS_SIZES.map(row), 1);
     Ok(())
 }
 
@@ -136,10 +139,15 @@ fn in_process(args: &BenchRnicArgs) -> Result<Vec<Row>, Failure> {
 }
 
 /// Two namespaces, or two loopback addresses without root.
-fn between_hosts(args: &BenchRnicArgs, placement: Placement) -> Result<Vec<Row>, Failure> {
+fn between_hosts(
+    args: &BenchRnicArgs,
+    placement: Placement,
+    progress: &Progress,
+) -> Result<Vec<Row>, Failure> {
     let duration = Duration::from_secs_f64(args.duration);
     let mut figures: [Figure; 9] = Default::default();
-    for _ in 0..args.rounds {
+    for number in 1..=args.rounds {
+        progress.doing(&format!("between hosts, round {number} of {}", args.rounds));
         let [read, dc_read, ping, writes, singles, sendto, large, tcp, send] = &mut figures;
         let sync = load(Op::Read, Transport::Rc, 8, Mode::Sync, args);
         read.push(measure(&sync, placement, 0.0)?.latency_us(50.0));

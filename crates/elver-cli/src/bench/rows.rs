@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::table::{self, number};
+
 /// What several repetitions gave.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figure(Vec<f64>);
@@ -30,7 +32,8 @@ impl Figure {
 
     /// Median and spread, for people.
     pub(crate) fn text(&self) -> String {
-        format!("{:.3} [{:.3} … {:.3}]", self.median(), self.min(), self.max())
+        let [median, min, max] = [self.median(), self.min(), self.max()].map(number);
+        if self.0.len() < 2 { median } else { format!("{median} [{min} … {max}]") }
     }
 
     /// The least and the most.
@@ -102,10 +105,10 @@ impl Row {
         })
     }
 
-    pub(crate) fn print(&self) {
-        let (baseline, ratio) = match &self.baseline {
+    fn cells(&self) -> [String; 7] {
+        let (beside, ratio) = match &self.baseline {
             Some((name, figure)) => {
-                (format!("{} {name}", figure.text()), format!("{:.2}", self.judged()))
+                (format!("{name} {}", figure.text()), format!("{:.2}", self.judged()))
             }
             None => (String::new(), String::new()),
         };
@@ -114,14 +117,13 @@ impl Row {
             Some(false) => "MISSED",
             None => "",
         };
-        println!(
-            "{:<44} {:>30} {:<6} {:<46} {:>6} {:>8} {met}",
-            self.name,
-            self.ours.text(),
-            self.unit,
-            baseline,
-            ratio,
-            self.target.text()
-        );
+        let (name, unit) = (self.name.clone(), self.unit.to_string());
+        [name, unit, beside, self.ours.text(), ratio, self.target.text(), met.into()]
     }
+}
+
+/// Prints rows as a table; nothing if there are none.
+pub(crate) fn print(title: &str, rows: &[Row]) {
+    let heads = [title, "", "beside", "median [min … max]", "ratio", "target", ""];
+    table::print(heads, &rows.iter().map(Row::cells).collect::<Vec<_>>(), 3);
 }

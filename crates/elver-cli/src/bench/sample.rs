@@ -11,7 +11,7 @@ use crate::perf::Measured;
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// The share of the duration that is run before the measurement.
-const WARM_UP: f64 = 0.1;
+pub(crate) const WARM_UP: f64 = 0.1;
 
 /// Latencies, and how many in which time.
 pub(crate) struct Sample {
@@ -40,6 +40,24 @@ impl Sample {
     pub(crate) fn add(&mut self, latency: Duration) {
         self.record(latency);
         self.seconds += latency.as_secs_f64();
+    }
+
+    /// Latencies in nanoseconds, with how often each was recorded.
+    pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
+        let recorded = self.latency.iter_recorded();
+        recorded.map(|bar| (bar.value_iterated_to(), bar.count_at_value())).collect()
+    }
+
+    /// Records what another one has counted.
+    pub(crate) fn add_counts(&mut self, counts: &[(u64, u64)]) {
+        for (latency_ns, count) in counts {
+            self.latency.saturating_record_n(*latency_ns, *count);
+        }
+    }
+
+    /// All of it was in this time.
+    pub(crate) fn took(&mut self, time: Duration) {
+        self.seconds = time.as_secs_f64();
     }
 
     /// A percentile in microseconds; not a number if nothing was recorded.

@@ -10,12 +10,14 @@ use serde_json::json;
 
 use crate::bench::args::{Stage, StormArgs};
 use crate::bench::contract;
+use crate::bench::frame::Frame;
 use crate::bench::host::Host;
-use crate::bench::machine::line_round_trip_ns;
 use crate::bench::node::{self, Far, Node};
 use crate::bench::rows::Figure;
 use crate::bench::sample::Sample;
 use crate::exit::Failure;
+use crate::out::say;
+use crate::table::{self, number};
 
 const PORT: u16 = 7;
 /// A storm that takes longer has failed.
@@ -53,15 +55,15 @@ impl Row {
 
 /// Measures and prints.
 pub(crate) fn run(args: &StormArgs) -> Result<(), Failure> {
-    let stage = Stage::chosen(args.placement);
-    let before = line_round_trip_ns();
+    let frame = Frame::begin("storm", &args.run);
     let mut rows: Vec<Row> = Vec::new();
-    if stage != Stage::Host {
+    if frame.stage != Stage::Host {
         rows.extend(WAYS.map(|(name, _)| Row::new(name)));
     }
     let mut processes = Row::new("first-connect");
-    for _ in 0..args.rounds {
-        for (row, (_, options)) in rows.iter_mut().zip(WAYS) {
+    let ended = frame.run(|stage, doing| {
+        for (row, (name, options)) in rows.iter_mut().zip(WAYS) {
+            doing(name);
             row.push(&node::run(
                 stage.pair(),
                 &Config::default(),
@@ -70,51 +72,36 @@ pub(crate) fn run(args: &StormArgs) -> Result<(), Failure> {
                 |node, far| connects(node, far, options, args.clients),
             )?);
         }
-        let daemon = Host::start(false)?;
-        processes.push(&daemon.firsts_at_once(args.clients)?);
-    }
+        doing(processes.name);
+        processes.push(&Host::start(false)?.firsts_at_once(args.clients)?);
+        Ok(())
+    })?;
     rows.push(processes);
-    let after = line_round_trip_ns();
-    if args.json {
-        let rows = rows.iter().map(|row| {
-            json!({
-                "name": row.name,
-                "p50_us": contract::us(row.p50_us.median()),
-                "p99_us": contract::us(row.p99_us.median()),
-                "total_us": contract::us(row.total_us.median()),
-                "clients": args.clients,
-            })
-        });
-        println!(
-            "{}",
-            json!({
-                "bench": "storm",
-                "placement": stage.name(),
-                "rows": rows.collect::<Vec<_>>(),
-                "rounds": args.rounds,
-                "line_round_trip_ns": contract::machine_as_json(before, after),
-            })
-        );
-        return Ok(());
-    }
-    contract::print_machine(args.rounds, stage, before, after);
-    println!(
-        "\n{:<16} {:>14} {:>14} {:>38}",
-        format!("{} at once", args.clients),
-        "p50 µs",
-        "p99 µs",
-        "until the last, µs [min … max]"
+    ended.tell(
+        None,
+        || {
+            let rows = rows.iter().map(|row| {
+                json!({
+                    "name": row.name,
+                    "p50_us": contract::us(row.p50_us.median()),
+                    "p99_us": contract::us(row.p99_us.median()),
+                    "total_us": contract::us(row.total_us.median()),
+                    "clients": args.clients,
+                })
+            });
+            json!({"rows": rows.collect::<Vec<_>>()})
+        },
+        || {
+            let title = format!("{} at once", args.clients);
+            let rows = rows.iter().map(|row| {
+                let [p50, p99] = [&row.p50_us, &row.p99_us].map(|figure| number(figure.median()));
+                [row.name.to_string(), p50, p99, row.total_us.text()]
+            });
+            let heads = [&title, "p50 µs", "p99 µs", "until the last, µs [min … max]"];
+            table::print(heads, &rows.collect::<Vec<_>>(), 1);
+            say!("\nAll of them ended, the connects of a node in the order in which they began.");
+        },
     );
-    for row in &rows {
-        println!(
-            "{:<16} {:>14.1} {:>14.1} {:>38}",
-            row.name,
-            row.p50_us.median(),
-            row.p99_us.median(),
-            row.total_us.text()
-        );
-    }
-    println!("\nAll of them finished, the connects of a node in the order in which they began.");
     Ok(())
 }
 

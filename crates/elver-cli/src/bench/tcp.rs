@@ -6,24 +6,30 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, accept_with, connect, recv, send,
     socket_with, sockopt,
 };
+use rustix::time::Timespec;
 
 use crate::bench::meet::{Meet, Target};
 use crate::bench::sample::{Clock, Sample};
 use crate::cli::Placement;
 use crate::exit::Failure;
-use crate::pair::{self, End};
+use crate::pair::{self, End, pin};
 
 pub(crate) const PORT: u16 = 18_518;
 /// Bytes of the echo.
 const ECHO: usize = 8;
 /// How long one end waits for the other.
 const STALL: Duration = Duration::from_secs(10);
+/// How long one of many clients looks before it sleeps: as long as the client library does.
+const SPIN: Duration = Duration::from_micros(200);
+/// Core of a server that has a thread of its own.
+const SERVER_CORE: usize = 1;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 4_096;
 /// Connections that the server looks at in one round: those that came first have sent first.
@@ -70,13 +76,39 @@ pub(crate) fn ask(server: SocketAddr, clients: u32, duration: Duration) -> Resul
     Ok(sample)
 }
 
-/// Answers on a socket that listens on another host, until `stop`.
-pub(crate) fn serve_until(listener: &TcpListener, stop: &AtomicBool) -> Result<()> {
-    let mut waiting = VecDeque::new();
-    while !stop.load(Ordering::Relaxed) {
-        serve(listener, &mut waiting, &mut drop)?;
+/// From connect to echo, once. Who is not alone on its core lets others have it, and sleeps in the
+/// end.
+pub(crate) fn connect_once(server: SocketAddr, alone: bool) -> Result<Duration> {
+    let mut flight = Flight::begin(server)?;
+    while !flight.progress()? {
+        if !alone {
+            flight.wait()?;
+        }
     }
-    Ok(())
+    Ok(flight.since.elapsed())
+}
+
+/// Answers on a socket that listens, on a thread and a core of its own, while `job` runs.
+pub(crate) fn while_serving<T>(
+    listener: &TcpListener,
+    job: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            pin(SERVER_CORE);
+            let mut waiting = VecDeque::new();
+            while !stop.load(Ordering::Relaxed) {
+                serve(listener, &mut waiting, &mut drop)?;
+            }
+            Ok(())
+        });
+        let done = job();
+        stop.store(true, Ordering::Relaxed);
+        let served = serving.join().map_err(|_| anyhow!("the server's thread panicked"))?;
+        // What the server says explains why the clients failed.
+        served.and(done)
+    })
 }
 
 /// One end's part of a full mesh: opens `targets`, each to the own end or to the peer's, and serves
@@ -177,6 +209,20 @@ impl Flight {
         match connect(&stream, &server) {
             Ok(()) | Err(Errno::INPROGRESS) => Ok(Flight { stream, since, sent: false }),
             Err(error) => Err(error).with_context(|| format!("connect to TCP {server}")),
+        }
+    }
+
+    /// Lets others run until there may be more to do.
+    fn wait(&self) -> Result<()> {
+        if self.since.elapsed() < SPIN {
+            std::thread::yield_now();
+            return Ok(());
+        }
+        let flags = if self.sent { PollFlags::IN } else { PollFlags::OUT };
+        let timeout = Timespec::try_from(STALL)?;
+        match poll(&mut [PollFd::new(&self.stream, flags)], Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use elver_core::{ConnectOptions, Via, VqpId, VqpInit};
 use elver_node::config::Config;
-use elver_verbs::{Payload, RecvWr, SendFlags, SendOp, SendWr};
+use elver_verbs::{RecvWr, SendOp};
 
 use crate::bench::args::DataOp;
 use crate::bench::node::{self, Far, Node, Region};
-use crate::bench::sample::{Clock, Sample};
+use crate::bench::sample::Sample;
+use crate::bench::window::{Step, Window};
 use crate::cli::Placement;
 use crate::exit::Failure;
 
@@ -26,9 +27,7 @@ const STALL: Duration = Duration::from_secs(10);
 pub(crate) struct VqpLoad {
     pub(crate) op: DataOp,
     pub(crate) size: u32,
-    pub(crate) depth: u32,
-    pub(crate) batch: u32,
-    pub(crate) duration: Duration,
+    pub(crate) window: Window,
 }
 
 /// The end that takes messages.
@@ -66,7 +65,7 @@ fn connect(
     wait_rc: bool,
     check: impl Fn(Via) -> Result<()>,
 ) -> Result<VqpId> {
-    let init = VqpInit { max_send_wr: load.depth.max(16), ..VqpInit::default() };
+    let init = VqpInit { max_send_wr: load.window.depth.max(16), ..VqpInit::default() };
     let start = Instant::now();
     loop {
         let vqp = node.vqp(init)?;
@@ -89,43 +88,19 @@ fn post_and_poll(node: &mut Node, vqp: VqpId, far: &Far, load: &VqpLoad) -> Resu
         DataOp::Write => SendOp::Write(far.remote),
         DataOp::Send => SendOp::Send,
     };
-    let batch = load.batch as usize;
-    let wr = |signaled| SendWr {
-        wr_id: 0,
-        op,
-        flags: if signaled { SendFlags::SIGNALED } else { SendFlags::empty() },
-        payload: Payload::Sges(&sges),
-        dest: None,
-    };
-    let wrs: Vec<SendWr<'_>> = (0..batch).map(|index| wr(index + 1 == batch)).collect();
-    let window = (load.depth as usize / batch).max(1);
-    let mut sample = Sample::of_batches(batch)?;
-    let mut posted_at = vec![Instant::now(); window];
-    let (mut posted, mut completed) = (0usize, 0usize);
+    let wrs = load.window.batch(op, &sges);
     let mut completions = node::blank::<32>();
-    let mut clock = Clock::new(load.duration);
-    let mut last = Instant::now();
-    while clock.goes_on(&mut sample) {
-        while posted - completed < window {
-            posted_at[posted % window] = last;
+    load.window.run(|step| match step {
+        Step::Post => {
             node.post(vqp, &wrs)?;
-            posted += 1;
+            Ok(0)
         }
-        let found = loop {
-            match node.take(&mut completions) {
-                0 => ensure!(last.elapsed() < STALL, "nothing completed for {STALL:?}"),
-                found => break found,
-            }
-        };
-        last = Instant::now();
-        for completion in &completions[..found] {
-            node::succeeded(completion)?;
-            sample.record(last - posted_at[completed % window]);
-            completed += 1;
+        Step::Take => {
+            let found = node.take(&mut completions);
+            completions[..found].iter().try_for_each(node::succeeded)?;
+            Ok(found)
         }
-    }
-    clock.finish(&mut sample);
-    Ok(sample)
+    })
 }
 
 impl Sink {

@@ -12,10 +12,12 @@ use serde_json::json;
 use crate::bench::args::Stage;
 use crate::bench::contract::{self, Figures};
 use crate::bench::figure_args::ZeroCopyArgs;
-use crate::bench::machine::line_round_trip_ns;
+use crate::bench::frame::Frame;
 use crate::bench::node::{self, Far, Node, Region};
 use crate::bench::sample::{Clock, Sample};
 use crate::exit::Failure;
+use crate::out::say;
+use crate::table;
 
 const PORT: u16 = 9;
 /// Receives of each end, and receive buffers of the node's: one message is on its way at a time.
@@ -62,64 +64,56 @@ impl Way {
 
 /// Measures and prints.
 pub(crate) fn run(args: &ZeroCopyArgs) -> Result<(), Failure> {
-    let stage = Stage::chosen(args.placement);
-    if stage == Stage::Host {
-        return Err(Failure::unusable("bench zero-copy needs two nodes: netns or loopback"));
-    }
-    let before = line_round_trip_ns();
     let mut rows = [0, 1].map(|_| vec![Figures::default(); args.sizes.len()]);
-    for _ in 0..args.round.rounds {
+    let ended = Frame::begin_between_nodes("zero-copy", &args.run)?.run(|stage, doing| {
         for (way, figures) in WAYS.into_iter().zip(&mut rows) {
-            let samples = measure(stage, way, &args.sizes, args.round.duration)?;
+            doing(way.name());
+            let samples = measure(stage, way, &args.sizes, args.time.duration)?;
             figures.iter_mut().zip(&samples).for_each(|(row, sample)| row.push(sample));
         }
-    }
-    let after = line_round_trip_ns();
+        Ok(())
+    })?;
     let medians = |rows: &[Figures]| rows.iter().map(|row| row.p50_us.median()).collect::<Vec<_>>();
     let crossing = crossing(&args.sizes, &medians(&rows[0]), &medians(&rows[1]));
     let default = Config::default().messages.eager_bytes_max;
-    if args.round.json {
-        let rows = WAYS.into_iter().zip(&rows).flat_map(|(way, figures)| {
-            args.sizes.iter().zip(figures).map(move |(size, figures)| {
-                json!({
-                    "name": way.name(),
-                    "size": size,
-                    "p50_us": contract::us(figures.p50_us.median()),
-                    "p99_us": contract::us(figures.p99_us.median()),
-                    "spread_us": figures.p50_us.spread(),
+    ended.tell(
+        None,
+        || {
+            let rows = WAYS.into_iter().zip(&rows).flat_map(|(way, figures)| {
+                args.sizes.iter().zip(figures).map(move |(size, figures)| {
+                    json!({
+                        "name": way.name(),
+                        "size": size,
+                        "p50_us": contract::us(figures.p50_us.median()),
+                        "p99_us": contract::us(figures.p99_us.median()),
+                        "spread_us": figures.p50_us.spread(),
+                    })
                 })
-            })
-        });
-        println!(
-            "{}",
+            });
             json!({
-                "bench": "zero-copy",
-                "placement": stage.name(),
                 "rows": rows.collect::<Vec<_>>(),
                 "crossing_bytes": crossing.map(f64::round),
                 "eager_bytes_max": default,
-                "rounds": args.round.rounds,
-                "line_round_trip_ns": contract::machine_as_json(before, after),
             })
-        );
-        return Ok(());
-    }
-    contract::print_machine(args.round.rounds, stage, before, after);
-    println!(
-        "\n{:>9} {:>34} {:>34} {:>16}",
-        "bytes", "copy, p50 µs [min … max]", "zero-copy, p50 µs [min … max]", "copy/zero-copy"
-    );
-    for (index, size) in args.sizes.iter().enumerate() {
-        let (copy, read) = (&rows[0][index].p50_us, &rows[1][index].p50_us);
-        let ratio = copy.median() / read.median();
-        println!("{size:>9} {:>34} {:>34} {ratio:>16.2}", copy.text(), read.text());
-    }
-    match crossing {
-        Some(bytes) => println!("\nreading is faster from {bytes:.0} bytes on"),
-        None => println!("\nreading is not faster at the largest size"),
-    }
-    println!(
-        "messages of more than {default} bytes are read by default (messages.eager_bytes_max)"
+        },
+        || {
+            let rows = args.sizes.iter().enumerate().map(|(index, size)| {
+                let [copy, read] = [&rows[0], &rows[1]].map(|row| &row[index].p50_us);
+                let ratio = copy.median() / read.median();
+                [size.to_string(), copy.text(), read.text(), format!("{ratio:.2}")]
+            });
+            let (copy, read) = ("copy, p50 µs [min … max]", "zero-copy, p50 µs [min … max]");
+            let heads = ["bytes", copy, read, "copy/zero-copy"];
+            table::print(heads, &rows.collect::<Vec<_>>(), 0);
+            match crossing {
+                Some(bytes) => say!("\nreading is faster from {bytes:.0} bytes on"),
+                None => say!("\nreading is not faster at the largest size"),
+            }
+            say!(
+                "messages of more than {default} bytes are read by default \
+                 (messages.eager_bytes_max)"
+            );
+        },
     );
     Ok(())
 }

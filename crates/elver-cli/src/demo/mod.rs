@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::cluster::{Cluster, Ground, NodeSpec};
 use crate::demo::say::Say;
 use crate::exit::Failure;
+use crate::out::say;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,7 +86,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     told.insert("seconds".into(), json!((seconds * 1e3).round() / 1e3));
     say.title(&format!("All of it held, in {seconds:.1} s; nothing is left behind"));
     if args.json {
-        println!("{}", Value::Object(told));
+        say!("{}", Value::Object(told));
     }
     Ok(())
 }

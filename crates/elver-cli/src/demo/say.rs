@@ -1,14 +1,14 @@
 //! What the demonstration says: text for people, with colour and progress on a terminal alone.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
-/// Erases the line that shows progress.
-const ERASE: &str = "\r\x1b[2K";
+use crate::out::say;
+use crate::progress::Progress;
 
 pub(crate) struct Say {
     silent: bool,
     colour: bool,
-    progress: bool,
+    progress: Progress,
 }
 
 impl Say {
@@ -19,16 +19,13 @@ impl Say {
         Say {
             silent: for_programs,
             colour: std::io::stdout().is_terminal() && !plain && !dumb,
-            progress: std::io::stderr().is_terminal() && !dumb,
+            progress: Progress::new(),
         }
     }
 
     /// What is being done.
     pub(crate) fn doing(&mut self, what: &str) {
-        if self.progress {
-            // A terminal that is gone needs no progress.
-            let _ = write!(std::io::stderr(), "{ERASE}… {what}");
-        }
+        self.progress.doing(what);
     }
 
     /// The begin of a part.
@@ -49,19 +46,9 @@ impl Say {
     }
 
     fn line(&mut self, text: &str) {
-        if self.progress {
-            let _ = write!(std::io::stderr(), "{ERASE}");
-        }
+        self.progress.erase();
         if !self.silent {
-            println!("{text}");
-        }
-    }
-}
-
-impl Drop for Say {
-    fn drop(&mut self) {
-        if self.progress {
-            let _ = write!(std::io::stderr(), "{ERASE}");
+            say!("{text}");
         }
     }
 }

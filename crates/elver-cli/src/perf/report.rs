@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::cli::Placement;
 use crate::exit::Failure;
+use crate::out::say;
 use crate::perf::client::{Load, Measured};
 
 impl Measured {
@@ -57,30 +58,39 @@ pub(crate) fn print(
         if let Some(delivered) = measured.delivered {
             object["delivered"] = json!(delivered);
         }
-        println!("{object}");
+        say!("{object}");
     } else {
-        println!(
+        say!(
             "{:?} {:?} of {} bytes, {:?}, {:?}",
-            load.transport, load.op, load.size, load.mode, placement
+            load.transport,
+            load.op,
+            load.size,
+            load.mode,
+            placement
         );
-        println!(
+        say!(
             "  rate        {:>14.0} ops/s   {:.3} Gbit/s",
             measured.ops_per_s(),
             measured.gbps(load.size)
         );
-        println!(
+        say!(
             "  latency µs  {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
-            "min", "p50", "p99", "p99.9", "max", "mean"
+            "min",
+            "p50",
+            "p99",
+            "p99.9",
+            "max",
+            "mean"
         );
-        println!(
+        say!(
             "              {min:>10.3} {:>10.3} {:>10.3} {:>10.3} {max:>10.3} {mean:>10.3}",
             percentile(50.0),
             percentile(99.0),
             percentile(99.9)
         );
-        println!("  retransmits {:>14}   errors {}", measured.retransmits, measured.errors);
+        say!("  retransmits {:>14}   errors {}", measured.retransmits, measured.errors);
         if let Some(delivered) = measured.delivered {
-            println!("  delivered   {delivered:>14}");
+            say!("  delivered   {delivered:>14}");
         }
     }
     if measured.errors > 0 {

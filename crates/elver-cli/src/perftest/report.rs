@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::cli::PerftestArgs;
 use crate::exit::Failure;
+use crate::out::say;
 use crate::peers::{Role, Session};
 use crate::perftest::load::Load;
 use crate::perftest::message::{Keys, RateReport};
@@ -21,40 +22,44 @@ pub(crate) fn print(
     outcome: &Outcome,
 ) -> Result<(), Failure> {
     if args.json {
-        println!("{}", as_json(args, load, session, setting, outcome));
+        say!("{}", as_json(args, load, session, setting, outcome));
         return Ok(());
     }
-    println!("{RULE}");
-    println!(" Test            : {:?}, {:?}", load.test, session.role);
-    println!(" Connection type : {}", format!("{:?}", args.connection).to_uppercase());
-    println!(" Mtu             : {}[B]", setting.mtu.bytes());
-    println!(" Peer            : perftest {}", setting.peer_version);
-    println!(" local address: {}", shown(&setting.own));
-    println!(" remote address: {}", shown(&setting.theirs));
-    println!("{RULE}");
+    say!("{RULE}");
+    say!(" Test            : {:?}, {:?}", load.test, session.role);
+    say!(" Connection type : {}", format!("{:?}", args.connection).to_uppercase());
+    say!(" Mtu             : {}[B]", setting.mtu.bytes());
+    say!(" Peer            : perftest {}", setting.peer_version);
+    say!(" local address: {}", shown(&setting.own));
+    say!(" remote address: {}", shown(&setting.theirs));
+    say!("{RULE}");
     match outcome {
         Outcome::Rate(report) => print_rate(report),
         Outcome::Latency(times) => print_latency(load.size, &Latency::of(times)),
-        Outcome::Served => println!(" The client measured; its own report is there."),
+        Outcome::Served => say!(" The client measured; its own report is there."),
     }
-    println!("{RULE}");
+    say!("{RULE}");
     Ok(())
 }
 
 fn print_rate(report: &RateReport) {
-    println!(" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]");
-    println!(
+    say!(" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]");
+    say!(
         " {:<7}    {:<10}       {:<7.2}            {:<7.2}              {:<7.6}",
-        report.size, report.iters, report.peak, report.average, report.messages
+        report.size,
+        report.iters,
+        report.peak,
+        report.average,
+        report.messages
     );
 }
 
 fn print_latency(size: u32, latency: &Latency) {
-    println!(
+    say!(
         " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
          t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]"
     );
-    println!(
+    say!(
         " {size:<7} {:<10}     {:<7.2}        {:<7.2}      {:<7.2}            {:<7.2}        \
          {:<7.2}         {:<7.2}                {:<7.2}",
         latency.count,

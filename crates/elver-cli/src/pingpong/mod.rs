@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::cli::{IdleMode, PeerTransport, PingpongArgs};
 use crate::exit::Failure;
+use crate::out::say;
 use crate::peers::{
     Connection, PeerQp, Plan, Remote, Role, SEND, Session, peer_address, random_psn,
 };
@@ -61,12 +62,12 @@ pub(crate) fn run(args: &PingpongArgs, capture: Option<&Path>) -> Result<(), Fai
     qp.outbox.memory.write(0, &pattern(size as usize, args.chk))?;
     let own = Remote { qpn: qp.qpn, psn: random_psn()?, gid: session.device.query_gid(0)?.0 };
     if !args.json {
-        println!("  local address:  {}", shown(&own));
+        say!("  local address:  {}", shown(&own));
     }
     let connection = Connection { mtu, psn: own.psn, rd_atomic: 1 };
     let remote = exchange(&mut session, &mut qp, &own, &connection)?;
     if !args.json {
-        println!("  remote address: {}", shown(&remote));
+        say!("  remote address: {}", shown(&remote));
     }
     let seconds = bounce(&mut session, &mut qp, args, &inspector)?;
     if transport.is_reliable() {
@@ -91,12 +92,12 @@ pub(crate) fn run(args: &PingpongArgs, capture: Option<&Path>) -> Result<(), Fai
             "checked": checked,
             "retransmits": retransmits,
         });
-        println!("{object}");
+        say!("{object}");
     } else {
-        println!("{bytes} bytes in {seconds:.2} seconds = {mbit:.2} Mbit/sec");
-        println!("{iters} iters in {seconds:.2} seconds = {usec:.2} usec/iter");
+        say!("{bytes} bytes in {seconds:.2} seconds = {mbit:.2} Mbit/sec");
+        say!("{iters} iters in {seconds:.2} seconds = {usec:.2} usec/iter");
         if args.chk {
-            println!("{checked} messages checked, every byte");
+            say!("{checked} messages checked, every byte");
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 mod node;
 mod rnic;
 mod seeds;
+mod simulation;
 
 use crate::cli::Sim;
 use crate::exit::Failure;

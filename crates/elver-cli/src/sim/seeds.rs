@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::cli::SeedArgs;
 use crate::exit::Failure;
+use crate::out::say;
 
 /// How often progress is told, and how long a run may last without any.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -29,6 +30,8 @@ pub(super) struct Broken {
 #[derive(Default)]
 pub(super) struct Outcome<S> {
     pub(super) sum: S,
+    /// Runs that broke no rule.
+    pub(super) ran: u64,
     /// Runs in which the planted bug struck.
     pub(super) struck: u64,
     pub(super) broken: Vec<Broken>,
@@ -64,6 +67,7 @@ pub(super) fn run<S: Default + Send, R>(
                     match result {
                         Ok((report, strikes)) => {
                             outcome.struck += u64::from(strikes > 0);
+                            outcome.ran += 1;
                             add(&mut outcome.sum, report);
                         }
                         Err(broken) => {
@@ -143,8 +147,10 @@ pub(super) fn judge<S>(
     }
     let Some(broken) = outcome.broken.first() else { return Ok(()) };
     let shown = if args.trace { usize::MAX } else { TRACE_LINES };
+    let others: String =
+        outcome.broken[1..].iter().map(|other| format!("\nand {}", other.what)).collect();
     Err(Failure::Failed(anyhow::anyhow!(
-        "{}\n{}\nreplay it with: elver sim {simulation} --seed {} --seeds 1 --trace",
+        "{}\n{}\nreplay it with: elver sim {simulation} --seed {} --seeds 1 --trace{others}",
         broken.what,
         broken.trace[broken.trace.len().saturating_sub(shown)..].join("\n"),
         broken.seed
@@ -153,7 +159,7 @@ pub(super) fn judge<S>(
 
 /// Prints how a planted bug fared.
 pub(super) fn print_canary<S>(args: &SeedArgs, canary: &str, outcome: &Outcome<S>) {
-    println!(
+    say!(
         "`{canary}` struck in {} of {} seeds and was caught in {}, in {:.1} s",
         outcome.struck,
         args.seeds,

@@ -2,9 +2,12 @@
 //! have to say goes out as lines of JSON; the end of their standard input ends them.
 
 pub(crate) mod client;
+pub(crate) mod member;
 mod process;
+mod sink;
 mod target;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +17,7 @@ use elver::{AccessFlags, Gid, RemoteAddr, Session, SessionOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
+use crate::pair::{pin, pin_off};
 
 pub(crate) use process::Worker;
 
@@ -24,6 +28,7 @@ pub(crate) const OFFERED: u64 = 2 << 20;
 /// Seed of the bytes in the first half.
 pub(crate) const SEED: u64 = 1;
 
+/// What a worker is started with.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
     /// The task, in JSON.
@@ -50,13 +55,55 @@ pub(crate) enum Task {
     First { at: Place, to: Known },
     /// As first, but begins when it is told.
     Storm { at: Place, to: Known },
+    /// Takes messages, and does nothing with them.
+    Sink { at: Place },
+    /// One of a crowd: connects again and again as it is asked. One that is alone never sleeps.
+    Member { at: Place, alone: bool },
+}
+
+impl Task {
+    fn place(&self) -> &Place {
+        match self {
+            Task::Target { at }
+            | Task::Connects { at, .. }
+            | Task::Traffic { at, .. }
+            | Task::Steady { at, .. }
+            | Task::Victim { at, .. }
+            | Task::Hot { at, .. }
+            | Task::First { at, .. }
+            | Task::Storm { at, .. }
+            | Task::Sink { at }
+            | Task::Member { at, .. } => at,
+        }
+    }
 }
 
 /// Where a worker finds its node, and where it runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) socket: PathBuf,
-    pub(crate) core: Option<usize>,
+    pub(crate) seat: Seat,
+}
+
+/// The cores that a worker runs on. Its parent's may be others.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Seat {
+    Anywhere,
+    On(usize),
+    /// On all others.
+    Off(usize),
+}
+
+impl Seat {
+    /// Gives it to the calling thread, and to those that it starts.
+    fn take(self) {
+        match self {
+            Seat::Anywhere => pin_off(usize::MAX),
+            Seat::On(core) => pin(core),
+            Seat::Off(core) => pin_off(core),
+        }
+    }
 }
 
 /// What must be known of a target.
@@ -80,7 +127,11 @@ impl Known {
 
 impl Place {
     fn attach(&self) -> Result<Session> {
-        Ok(Session::connect_with(Some(&self.socket), SessionOptions::default())?)
+        self.attach_with(SessionOptions::default())
+    }
+
+    fn attach_with(&self, options: SessionOptions) -> Result<Session> {
+        Ok(Session::connect_with(Some(&self.socket), options)?)
     }
 }
 
@@ -88,23 +139,35 @@ impl Place {
 pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let task: Task = serde_json::from_str(&args.task)
         .map_err(|error| Failure::unusable(format!("this is no task: {error}")))?;
-    match task {
-        Task::Target { at } => target::run(&at)?,
-        Task::Connects { at, to, repeats } => client::connects(&at, &to, repeats)?,
-        Task::Traffic { at, to, seed } => client::traffic(&at, &to, seed)?,
-        Task::Steady { at, to } => client::steady(&at, &to)?,
-        Task::Victim { at, to } => client::victim(&at, &to)?,
-        Task::Hot { at, to, repeats } => client::hot(&at, &to, repeats)?,
-        Task::First { at, to } => client::first(&at, &to)?,
-        Task::Storm { at, to } => client::storm(&at, &to)?,
-    }
-    Ok(())
+    task.place().seat.take();
+    let done = match &task {
+        // Nobody hears them any more when they have begun: what goes wrong they say to people.
+        Task::Target { at } => return Ok(target::run(at)?),
+        Task::Sink { at } => return Ok(sink::run(at)?),
+        Task::Connects { at, to, repeats } => client::connects(at, to, *repeats),
+        Task::Traffic { at, to, seed } => client::traffic(at, to, *seed),
+        Task::Steady { at, to } => client::steady(at, to),
+        Task::Victim { at, to } => client::victim(at, to),
+        Task::Hot { at, to, repeats } => client::hot(at, to, *repeats),
+        Task::First { at, to } => client::first(at, to),
+        Task::Storm { at, to } => client::storm(at, to),
+        Task::Member { at, alone } => member::run(at, *alone),
+    };
+    done.or_else(|error| tell(&Failed { failed: format!("{error:#}") })).map_err(Failure::Failed)
+}
+
+/// The last thing that a worker tells which failed.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Failed {
+    failed: String,
 }
 
 /// Tells the parent something.
 fn tell(what: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string(what)?);
-    Ok(())
+    let line = serde_json::to_string(what)? + "\n";
+    let mut out = std::io::stdout().lock();
+    Ok(out.write_all(line.as_bytes()).and_then(|()| out.flush())?)
 }
 
 /// A byte that says where it belongs.

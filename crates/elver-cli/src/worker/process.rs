@@ -6,12 +6,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::io::Errno;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::cli::WORKER;
 use crate::cluster::{Cluster, die_with_parent};
-use crate::pair::pin;
-use crate::worker::{Place, Task};
+use crate::worker::{Failed, Task};
 
 /// A running worker; dropping it kills it.
 pub(crate) struct Worker {
@@ -26,19 +28,19 @@ impl Worker {
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut command = Command::new(program);
         command
-            .arg("worker")
+            .arg(WORKER)
             .arg(serde_json::to_string(task)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         die_with_parent(&mut command);
-        let core = task.place().core;
-        let child = cluster.on(node, move || {
-            if let Some(core) = core {
-                pin(core);
-            }
-            command.spawn()
+        let child = cluster.on(node, move || command.spawn())?;
+        let mut child = child.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::AGAIN | Errno::MFILE) => anyhow!(
+                "cannot start another process: {error}; allow more of them (`ulimit -u`, \
+                 `ulimit -n`), or ask for fewer clients"
+            ),
+            _ => anyhow::Error::new(error).context("cannot start a process"),
         })?;
-        let mut child = child.context("cannot start a worker")?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().context("a worker without output")?;
         let (tx, lines) = channel();
@@ -59,8 +61,11 @@ impl Worker {
     /// The next thing that it tells.
     pub(crate) fn hear<T: DeserializeOwned>(&mut self, at_most: Duration) -> Result<T> {
         match self.lines.recv_timeout(at_most) {
-            Ok(line) => serde_json::from_str(&line)
-                .with_context(|| format!("a worker said what was not expected: {line}")),
+            Ok(line) => match serde_json::from_str::<Failed>(&line) {
+                Ok(Failed { failed }) => bail!("a process failed: {failed}"),
+                Err(_) => serde_json::from_str(&line)
+                    .with_context(|| format!("a worker said what was not expected: {line}")),
+            },
             Err(RecvTimeoutError::Timeout) => {
                 bail!("a worker said nothing for {} s", at_most.as_secs())
             }
@@ -72,8 +77,14 @@ impl Worker {
 
     /// Tells it to go on.
     pub(crate) fn go(&mut self) -> Result<()> {
+        self.ask(&"go")
+    }
+
+    /// Tells it something.
+    pub(crate) fn ask(&mut self, what: &impl Serialize) -> Result<()> {
         let stdin = self.stdin.as_mut().context("the worker was told to end")?;
-        stdin.write_all(b"go\n").context("the worker is gone")
+        let line = serde_json::to_string(what)? + "\n";
+        stdin.write_all(line.as_bytes()).context("a process is gone")
     }
 
     /// Tells it to end.
@@ -93,20 +104,5 @@ impl Drop for Worker {
     fn drop(&mut self) {
         // It may have ended.
         let _ = self.kill();
-    }
-}
-
-impl Task {
-    fn place(&self) -> &Place {
-        match self {
-            Task::Target { at }
-            | Task::Connects { at, .. }
-            | Task::Traffic { at, .. }
-            | Task::Steady { at, .. }
-            | Task::Victim { at, .. }
-            | Task::Hot { at, .. }
-            | Task::First { at, .. }
-            | Task::Storm { at, .. } => at,
-        }
     }
 }

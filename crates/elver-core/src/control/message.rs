@@ -10,6 +10,8 @@ const MAGIC: [u8; 4] = *b"ElvC";
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 16;
 const CONNECT_BYTES: usize = 12 + NODE_RECORD_BYTES;
+/// What stands for [`Refusal::Crossed`] where the others have their [`Shortage`].
+const CROSSED: u8 = 0xff;
 
 /// A message between two cores over their UD QPs.
 ///
@@ -96,14 +98,41 @@ pub enum Answer {
 
 /// Why a core refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Refusal {
-    /// All RC QPs are in use.
-    NoRoom = 1,
+    /// It has as much of something as it may.
+    Short {
+        /// Of what.
+        of: Shortage,
+        /// How much is in use.
+        used: u32,
+        /// How much may be.
+        limit: u32,
+    },
     /// It asks the same of the asker, and its own request goes first.
-    Crossed = 2,
-    /// Its device failed.
-    Device = 3,
+    Crossed,
+}
+
+/// What there is too little of for another RC QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Shortage {
+    /// RC QPs of the pool.
+    Pool = 1,
+    /// Send WRs of RC QPs of single VQPs.
+    Leased = 2,
+    /// RC QPs that one peer may have made.
+    Share = 3,
+    /// Peers that are remembered.
+    Peers = 4,
+    /// Queue pairs of the device.
+    Device = 5,
+}
+
+impl Shortage {
+    fn from_code(code: u8) -> Option<Shortage> {
+        use Shortage::{Device, Leased, Peers, Pool, Share};
+        [Pool, Leased, Share, Peers, Device].into_iter().find(|of| *of as u8 == code)
+    }
 }
 
 /// Bytes that are no control message.
@@ -171,7 +200,12 @@ impl ControlMessage {
             ControlBody::Answer(Answer::Busy { retry_after_us }) => {
                 put_word(body, 0, retry_after_us);
             }
-            ControlBody::Answer(Answer::Refused(refusal)) => put_word(body, 0, refusal as u32),
+            ControlBody::Answer(Answer::Refused(Refusal::Crossed)) => body[0] = CROSSED,
+            ControlBody::Answer(Answer::Refused(Refusal::Short { of, used, limit })) => {
+                body[0] = of as u8;
+                put_word(body, 4, used);
+                put_word(body, 8, limit);
+            }
             ControlBody::Request(Request::Meta)
             | ControlBody::Answer(Answer::Closed | Answer::Working) => {}
         }
@@ -222,9 +256,9 @@ fn body_bytes(kind: u8) -> Option<usize> {
         1 => CONNECT_BYTES,
         2 => 8,
         3 | 0x82 | 0x86 => 0,
-        0x81 => 12,
+        0x81 | 0x85 => 12,
         0x83 => NODE_RECORD_BYTES,
-        0x84 | 0x85 => 4,
+        0x84 => 4,
         _ => return None,
     })
 }
@@ -261,12 +295,7 @@ fn decode_body(kind: u8, body: &[u8]) -> Result<ControlBody, ControlError> {
         0x82 => ControlBody::Answer(Answer::Closed),
         0x83 => ControlBody::Answer(Answer::Record(NodeRecord::decode(body)?)),
         0x84 => ControlBody::Answer(Answer::Busy { retry_after_us: word(body, 0) }),
-        0x85 => ControlBody::Answer(Answer::Refused(match word(body, 0) {
-            1 => Refusal::NoRoom,
-            2 => Refusal::Crossed,
-            3 => Refusal::Device,
-            given => return Err(ControlError::Field { name: "refusal", given }),
-        })),
+        0x85 => ControlBody::Answer(Answer::Refused(get_refusal(body)?)),
         0x86 => ControlBody::Answer(Answer::Working),
         given => return Err(ControlError::Kind { given }),
     })
@@ -282,6 +311,18 @@ fn get_end(body: &[u8]) -> Result<RcEnd, ControlError> {
     let mtu = Mtu::from_code(body[8])
         .ok_or(ControlError::Field { name: "mtu", given: body[8].into() })?;
     Ok(RcEnd { qpn: number(body, 0, "qpn")?, psn: number(body, 4, "psn")?, mtu })
+}
+
+fn get_refusal(body: &[u8]) -> Result<Refusal, ControlError> {
+    let (used, limit) = (word(body, 4), word(body, 8));
+    zero("reserved", u32::from(body[1]) | u32::from(body[2]) << 8 | u32::from(body[3]) << 16)?;
+    if body[0] == CROSSED {
+        zero("reserved", used | limit)?;
+        return Ok(Refusal::Crossed);
+    }
+    let of = Shortage::from_code(body[0]);
+    let of = of.ok_or(ControlError::Field { name: "refusal", given: body[0].into() })?;
+    Ok(Refusal::Short { of, used, limit })
 }
 
 fn class_code(class: Class) -> u8 {
@@ -330,9 +371,12 @@ mod tests {
             Answer::Closed,
             Answer::Record(record(2)),
             Answer::Busy { retry_after_us: u32::MAX },
-            Answer::Refused(Refusal::NoRoom),
             Answer::Refused(Refusal::Crossed),
-            Answer::Refused(Refusal::Device),
+            Answer::Refused(Refusal::Short { of: Shortage::Pool, used: 32, limit: 33 }),
+            Answer::Refused(Refusal::Short { of: Shortage::Leased, used: 0, limit: u32::MAX }),
+            Answer::Refused(Refusal::Short { of: Shortage::Share, used: 8, limit: 8 }),
+            Answer::Refused(Refusal::Short { of: Shortage::Peers, used: 9, limit: 9 }),
+            Answer::Refused(Refusal::Short { of: Shortage::Device, used: 1, limit: 2 }),
             Answer::Working,
         ]
         .map(ControlBody::Answer)
@@ -375,7 +419,9 @@ mod tests {
 
     #[test]
     fn fields_that_never_hold_it_are_named() {
-        let connect = encoded(bodies()[8]);
+        let kind = |body: &ControlBody| ControlMessage { id: 0, body: *body }.kind();
+        let find = |wanted| bodies().into_iter().find(|body| kind(body) == wanted).unwrap();
+        let connect = encoded(find(1));
         let field = |at: usize, value: u8| {
             let mut bytes = connect.clone();
             bytes[at] = value;
@@ -391,6 +437,15 @@ mod tests {
         assert_eq!(field(26, 2), ControlError::Field { name: "leased", given: 2 });
         assert_eq!(field(27, 9), ControlError::Field { name: "reserved", given: 9 });
         assert!(matches!(field(31, 9), ControlError::Record(_)));
+        let refused = encoded(ControlBody::Answer(Answer::Refused(Refusal::Crossed)));
+        let field = |at: usize, value: u8| {
+            let mut bytes = refused.clone();
+            bytes[at] = value;
+            ControlMessage::decode(&bytes).unwrap_err()
+        };
+        assert_eq!(field(16, 0), ControlError::Field { name: "refusal", given: 0 });
+        assert_eq!(field(17, 1), ControlError::Field { name: "reserved", given: 1 });
+        assert_eq!(field(20, 3), ControlError::Field { name: "reserved", given: 3 });
     }
 
     proptest! {

@@ -147,7 +147,7 @@ fn numbers_are_bounded_on_both_sides() {
 }
 
 #[test]
-fn kept_answers_are_bounded_without_doing_a_request_twice() {
+fn kept_answers_are_bounded_and_turn_nobody_away() {
     let (mut b, mut rng) = (control(), Rng::new(5));
     let ask = |b: &mut Control, rng: &mut Rng, id: u64, now| {
         let body = ControlBody::Request(connect(id as u32));
@@ -155,15 +155,100 @@ fn kept_answers_are_bounded_without_doing_a_request_twice() {
         let len = ControlMessage { id, body }.encode(&mut bytes);
         b.handle_datagram(A.gid, A.qpn, &bytes[..len], rng, now)
     };
-    for id in 0..CONFIG.replies_max as u64 {
-        let served = ask(&mut b, &mut rng, id, Time(0)).unwrap();
+    let most = CONFIG.replies_max as u64;
+    // All at one time: far more than are kept for as long as their requests may come again.
+    for id in 0..10 * most {
+        let served = ask(&mut b, &mut rng, id, Time(0)).expect("nobody is turned away");
         b.answer(served.ticket, Answer::Closed, Time(0));
     }
-    assert_eq!(ask(&mut b, &mut rng, 1_000, Time(1)), None);
-    assert_eq!(b.stats().busy, 1);
-    assert_eq!(ask(&mut b, &mut rng, 0, Time(1)), None, "seen before");
-    assert!(ask(&mut b, &mut rng, 1_000, Time(REPLY_NS)).is_some());
-    assert_eq!(b.replies.len(), b.reply_order.len());
+    assert_eq!((b.stats().busy, b.replies.len(), b.reply_order.len()), (0, 64, 64));
+    for id in 9 * most..10 * most {
+        assert_eq!(ask(&mut b, &mut rng, id, Time(1)), None, "{id} was seen before");
+    }
+    // Those that can come no more are forgotten.
+    let served = ask(&mut b, &mut rng, 10 * most, Time(REPLY_NS)).unwrap();
+    b.answer(served.ticket, Answer::Closed, Time(REPLY_NS));
+    assert_eq!((b.replies.len(), b.reply_order.len()), (1, 1));
+}
+
+#[test]
+fn a_close_makes_room_and_is_never_turned_away() {
+    let (mut b, mut rng) = (control(), Rng::new(7));
+    let ask = |b: &mut Control, rng: &mut Rng, id: u64, request| {
+        let mut bytes = [0; CONTROL_BYTES_MAX];
+        let len = ControlMessage { id, body: ControlBody::Request(request) }.encode(&mut bytes);
+        b.handle_datagram(A.gid, A.qpn, &bytes[..len], rng, Time(0))
+    };
+    let connects: Vec<_> = (0..CONFIG.serving_max as u64)
+        .map(|id| ask(&mut b, &mut rng, id, connect(5)).unwrap())
+        .collect();
+    assert_eq!(ask(&mut b, &mut rng, 100, connect(5)), None);
+    for id in 200..220 {
+        let close = Request::RcClose { qpn: id, peer_qpn: id };
+        assert!(ask(&mut b, &mut rng, id.into(), close).is_some());
+    }
+    assert_eq!(ask(&mut b, &mut rng, 101, connect(5)), None, "closes take nobody's place");
+    assert_eq!(b.stats().busy, 2);
+    b.answer(connects[0].ticket, Answer::Closed, Time(0));
+    assert!(ask(&mut b, &mut rng, 100, connect(5)).is_some());
+}
+
+/// The peer's first answer wakes one of those that it turned away: no timer is waited for.
+#[test]
+fn who_was_turned_away_goes_on_with_the_first_answer() {
+    let (mut a, mut b, mut rng) = (control(), control(), Rng::new(8));
+    for token in 0..CONFIG.calls_max as u64 {
+        a.call(B, connect(5), token, &mut rng, Time(0)).unwrap();
+    }
+    let sent: Vec<_> = core::iter::from_fn(|| datagram(&mut a)).collect();
+    let served: Vec<_> = sent
+        .iter()
+        .filter_map(|(_, bytes)| b.handle_datagram(A.gid, A.qpn, bytes, &mut rng, Time(0)))
+        .collect();
+    reply(&mut b, &mut a, &mut rng, Time(0));
+    assert_eq!(datagram(&mut a), None, "the last one rests");
+    b.answer(served[0].ticket, Answer::Accepted(end(9)), Time(1));
+    reply(&mut b, &mut a, &mut rng, Time(1));
+    let (_, again) = datagram(&mut a).expect("it goes at once");
+    assert_eq!(again, sent[CONFIG.calls_max - 1].1);
+}
+
+#[test]
+fn a_dead_peer_keeps_nobody_else_waiting() {
+    const DEAD: ControlAddr = ControlAddr { gid: Gid([9; 16]), qpn: 99 };
+    let (mut a, mut b, mut rng) = (control(), control(), Rng::new(9));
+    for token in 0..50 {
+        a.call(DEAD, connect(5), token, &mut rng, Time(1)).unwrap();
+    }
+    for token in 100..140 {
+        a.call(B, connect(5), token, &mut rng, Time(1)).unwrap();
+    }
+    let (mut now, mut ended) = (Time(1), Vec::new());
+    while ended.len() < 90 {
+        while let Some((to, bytes)) = datagram(&mut a) {
+            if to == B
+                && let Some(served) = b.handle_datagram(A.gid, A.qpn, &bytes, &mut rng, now)
+            {
+                b.answer(served.ticket, Answer::Closed, now);
+                reply(&mut b, &mut a, &mut rng, now);
+            }
+        }
+        ended.extend(core::iter::from_fn(|| a.poll_done()).map(|done| (done, now)));
+        if let Some(due) = a.poll_timeout() {
+            now = due;
+            a.handle_timeout(&mut rng, now);
+        }
+    }
+    let (answered, lost) = ended.split_at(40);
+    for (n, (done, at)) in answered.iter().enumerate() {
+        assert_eq!((done.token, done.answer), (100 + n as u64, Some(Answer::Closed)), "in order");
+        assert!(at.0 < 2 * RTO_NS, "{done:?} at {at:?} waited for the dead peer");
+    }
+    for (done, at) in lost {
+        assert!(done.token < 50 && done.answer.is_none());
+        assert!(at.0 < PATIENCE_NS + 2 * RTO_NS_MAX, "{done:?} at {at:?} was tried in vain");
+    }
+    assert_eq!((a.calls(), a.flying, a.peers.len(), a.timers.len()), (0, 0, 0, 0));
 }
 
 #[test]
@@ -273,7 +358,7 @@ fn run(
         assert!(b.serving.len() <= CONFIG.serving_max && a.flying <= CONFIG.calls_max);
         assert!(b.replies.len() <= CONFIG.replies_max);
     }
-    assert_eq!((a.calls(), a.flying, a.timers.len(), a.waiting.len()), (0, 0, 0, 0));
+    assert_eq!((a.calls(), a.flying, a.timers.len(), a.peers.len()), (0, 0, 0, 0));
     assert!(ended.values().all(|answered| *answered), "a request failed");
     now
 }

@@ -4,7 +4,7 @@ use elver_verbs::{Device, Time};
 
 use super::CallFor;
 use crate::Core;
-use crate::control::{Answer, Refusal, Request, Ticket};
+use crate::control::{Answer, Request, Ticket};
 use crate::rc::{LinkState, Purpose, RcLink};
 use crate::ring::NONE;
 
@@ -23,13 +23,11 @@ impl<D: Device> Core<D> {
                 self.leave(id, Some(ticket), now);
             }
             (Some(id), Some(LinkState::Leaving(None))) => {
-                if let Some(link) = self.links.rc.get_mut(id) {
-                    link.state = LinkState::Leaving(Some(ticket));
-                }
+                self.links.rc.set_leaving(id, Some(ticket));
             }
             // The peer gave up the end that it made; its answer, which is under way, means nothing.
             (Some(id), Some(LinkState::Asking)) => {
-                self.link_failed(id, Some(Refusal::NoRoom), now);
+                self.link_failed(id, None, now);
                 self.links.control.answer(ticket, Answer::Closed, now);
             }
             // Nothing of ours is on it, and the answer to our own request ends it.
@@ -60,45 +58,54 @@ impl<D: Device> Core<D> {
 
     /// Takes the VQPs off a link and closes it when they and their work are gone.
     pub(super) fn leave(&mut self, id: u32, ticket: Option<Ticket>, now: Time) {
-        let Some(link) = self.links.rc.get_mut(id) else { return };
-        link.state = LinkState::Leaving(ticket);
+        self.links.rc.set_leaving(id, ticket);
+        let Some(link) = self.links.rc.get(id) else { return };
         let (peer, class, lane) = (link.peer, link.class, link.lane);
         if let Some(entry) = self.peers.get_mut(peer)
             && entry.rc[class as usize] == Some(lane)
         {
             entry.rc[class as usize] = None;
         }
-        self.links.leaving.push(id);
         if lane != NONE {
             self.move_off(lane, now);
         }
-        self.close_left(now);
+        if !self.close_if_left(id, now) {
+            self.links.leaving.push(id);
+        }
     }
 
     /// Closes the links that everything has left.
     pub(super) fn close_left(&mut self, now: Time) {
-        let leaving = core::mem::take(&mut self.links.leaving);
-        for id in leaving {
-            let Some(link) = self.links.rc.get(id) else { continue };
-            let lane = self.lanes.lanes.get(link.lane as usize);
-            if lane.is_some_and(|lane| !lane.is_left()) {
+        for id in core::mem::take(&mut self.links.leaving) {
+            if !self.close_if_left(id, now) {
                 self.links.leaving.push(id);
-                continue;
-            }
-            match link.state {
-                LinkState::Leaving(Some(ticket)) => {
-                    self.drop_link(id, now);
-                    self.links.control.answer(ticket, Answer::Closed, now);
-                }
-                _ => self.ask_close(id, now),
             }
         }
     }
 
+    /// Closes a link on the way out, if everything has left it; returns false if not.
+    fn close_if_left(&mut self, id: u32, now: Time) -> bool {
+        let Some(link) = self.links.rc.get(id) else { return true };
+        let lane = self.lanes.lanes.get(link.lane as usize);
+        if lane.is_some_and(|lane| !lane.is_left()) {
+            return false;
+        }
+        match link.state {
+            LinkState::Leaving(Some(ticket)) => {
+                self.drop_link(id, now);
+                self.links.control.answer(ticket, Answer::Closed, now);
+            }
+            LinkState::Leaving(None) => self.ask_close(id, now),
+            _ => {}
+        }
+        true
+    }
+
     /// Asks the peer to leave a link that nothing of ours is on.
     pub(super) fn ask_close(&mut self, id: u32, now: Time) {
-        let Some(link) = self.links.rc.get_mut(id) else { return };
-        link.state = LinkState::Closing;
+        self.links.rc.set_closing(id);
+        self.links.waiting.stirred = true;
+        let Some(link) = self.links.rc.get(id) else { return };
         let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
         let peer = link.peer;
         let to = self.control_addr(peer);
@@ -118,9 +125,8 @@ impl<D: Device> Core<D> {
             self.lanes.remove_rc(link.lane);
         }
         self.unpin(link.peer);
-        if !self.links.wanted.is_empty() {
-            self.links.sweep = Some(now);
-        } else if link.purpose == Purpose::Meta {
+        self.links.waiting.stirred = true;
+        if link.purpose == Purpose::Meta {
             self.sweep_soon(now);
         }
     }
@@ -128,8 +134,7 @@ impl<D: Device> Core<D> {
     /// An RC QP went to its error state, and all that was on it has come back: it goes, and the peer
     /// is told.
     pub(crate) fn link_broken(&mut self, lane: u32, now: Time) {
-        let found = self.links.rc.iter().find(|(_, link)| link.lane == lane);
-        let Some(id) = found.map(|(id, _)| id) else { return };
+        let Some(id) = self.links.rc.by_lane(lane) else { return };
         let waits = matches!(
             self.links.rc.get(id).map(|link| link.state),
             Some(LinkState::Leaving(_) | LinkState::Closing)

@@ -1,14 +1,13 @@
 //! The handshake: from a request, ours or the peer's, to a link that takes WRs.
 
-use alloc::vec::Vec;
-
 use elver_verbs::{
     Device, Payload, Qp, QpCap, QpInit, QpState, QpType, RemoteAddr, SendFlags, SendOp, SendWr,
     Time, VerbsError, WcStatus,
 };
 
-use super::{CallFor, GREETING, LinkWaiter};
-use crate::control::{Answer, ControlAddr, RcEnd, Refusal, Request, Served, Ticket};
+use super::waiting::Unasked;
+use super::{CallFor, GREETING};
+use crate::control::{Answer, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket};
 use crate::lane::{LaneKind, RESERVED};
 use crate::rc::{LinkState, Purpose, RcLink};
 use crate::ring::NONE;
@@ -33,26 +32,26 @@ impl<D: Device> Core<D> {
         made.is_some()
     }
 
-    /// Makes our end of a link and asks the peer for the other. None if there is no room, or nobody
-    /// to ask.
+    /// Makes our end of a link and asks the peer for the other.
     pub(super) fn ask_link(
         &mut self,
         peer: u32,
         class: Class,
         purpose: Purpose,
         now: Time,
-    ) -> Option<u32> {
-        let to = self.control_addr(peer)?;
-        let link = self.make_link(peer, class, purpose, LinkState::Asking, now).ok()?;
-        let end = self.link_end(link)?;
+    ) -> Result<u32, Unasked> {
+        let to = self.control_addr(peer).ok_or(Unasked::NoAddress)?;
+        let short = |(of, used, limit)| Unasked::Short(of, used, limit);
+        let link = self.make_link(peer, class, purpose, LinkState::Asking, now).map_err(short)?;
+        let end = self.link_end(link).ok_or(Unasked::NoAddress)?;
         let leased = matches!(purpose, Purpose::Leased(_));
         let request = Request::RcConnect { end, class, leased, record: self.record };
         if !self.call(to, request, CallFor::Connect { link, qpn: end.qpn, to }, now) {
             self.drop_link(link, now);
-            return None;
+            return Err(Unasked::Busy);
         }
         self.stats.links_asked += 1;
-        Some(link)
+        Ok(link)
     }
 
     /// Makes an RC QP, in INIT.
@@ -63,7 +62,7 @@ impl<D: Device> Core<D> {
         purpose: Purpose,
         state: LinkState,
         now: Time,
-    ) -> Result<u32, VerbsError> {
+    ) -> Result<u32, (Shortage, u32, u32)> {
         let depth = match purpose {
             Purpose::Pool | Purpose::Meta => self.pool.depth,
             Purpose::Leased(Some(vqp)) => {
@@ -73,10 +72,10 @@ impl<D: Device> Core<D> {
             // Nothing is sent on it.
             Purpose::Leased(None) => 1,
         };
-        let no_room = VerbsError::InvalidArgument { what: "no room for an RC QP" };
-        if !self.links.rc.has_room(purpose, depth) {
-            return Err(no_room);
+        if let Some(short) = self.links.rc.shortage(purpose, depth) {
+            return Err(short);
         }
+        let of_device = (Shortage::Device, self.links.rc.len(), self.pool.attr.max_qp);
         let cap = QpCap {
             max_send_wr: depth,
             max_recv_wr: 0,
@@ -89,15 +88,15 @@ impl<D: Device> Core<D> {
             srq: Some(self.pool.srq),
             ..QpInit::new(QpType::Rc, self.pool.pd, self.pool.cq)
         };
-        let qp = self.device.create_qp(init)?;
+        let qp = self.device.create_qp(init).map_err(|_| of_device)?;
         let mut attr = self.pool.qp_attr(&self.config, Default::default());
         attr.qp_state = QpState::Init;
         let made = self.device.advance_qp(qp, &attr).and_then(|()| self.device.qp_num(qp));
         let qpn = match made {
             Ok(qpn) => qpn,
-            Err(error) => {
-                self.device.destroy_qp(qp)?;
-                return Err(error);
+            Err(_) => {
+                self.stats.device_refusals += u64::from(self.device.destroy_qp(qp).is_err());
+                return Err(of_device);
             }
         };
         let link = RcLink {
@@ -113,8 +112,7 @@ impl<D: Device> Core<D> {
             depth,
             since: now,
         };
-        let id = self.links.rc.insert(link, &mut self.rng);
-        let id = id.ok_or(no_room)?;
+        let id = self.links.rc.insert(link, &mut self.rng).ok_or(of_device)?;
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.pins += 1;
         }
@@ -186,8 +184,10 @@ impl<D: Device> Core<D> {
         let error = match refusal {
             // The peer's own request brings the link.
             Some(Refusal::Crossed) => return self.drop_link(id, now),
-            Some(Refusal::NoRoom) => ConnectError::NoRcQp { gid },
-            Some(Refusal::Device) | None => ConnectError::Unreachable { gid },
+            Some(Refusal::Short { of, used, limit }) => {
+                ConnectError::NoRcQp { gid, here: false, of, used, limit }
+            }
+            None => ConnectError::Unreachable { gid },
         };
         match purpose {
             Purpose::Leased(Some(vqp)) => self.lease_ended(vqp, id, Err(error), now),
@@ -209,8 +209,7 @@ impl<D: Device> Core<D> {
             return;
         }
         let lane = self.lanes.add_rc(qp, depth, peer);
-        let Some(link) = self.links.rc.get_mut(id) else { return };
-        link.lane = lane;
+        self.links.rc.set_lane(id, lane);
         self.stats.links_made += 1;
         if let Purpose::Leased(Some(vqp)) = purpose {
             self.greet(id);
@@ -220,13 +219,7 @@ impl<D: Device> Core<D> {
             entry.rc[class as usize] = Some(lane);
         }
         self.greet(id);
-        let (ready, rest) = core::mem::take(&mut self.links.waiters)
-            .into_iter()
-            .partition(|waiter: &LinkWaiter| (waiter.peer, waiter.class) == (peer, class));
-        self.links.waiters = rest;
-        for waiter in ready as Vec<LinkWaiter> {
-            self.link_found(waiter.vqp, waiter.attempt, peer, Ok(()), now);
-        }
+        self.waiters_go_on(peer, class, now);
         self.move_onto_link(peer, class, now);
         self.start_lookups(now);
     }
@@ -301,6 +294,11 @@ impl<D: Device> Core<D> {
             Request::RcConnect { end, class, leased, record } => {
                 let answer = match self.serve_connect(ticket, end, class, leased, record, now) {
                     Ok(end) => Answer::Accepted(end),
+                    Err(Refusal::Short { of: Shortage::Pool, .. })
+                        if self.hold_request(served, now) =>
+                    {
+                        return;
+                    }
                     Err(refusal) => Answer::Refused(refusal),
                 };
                 self.links.control.answer(ticket, answer, now);
@@ -319,25 +317,30 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<RcEnd, Refusal> {
         let purpose = if leased { Purpose::Leased(None) } else { Purpose::Pool };
-        let peer = self.peer_of(ticket.from.gid).ok_or(Refusal::NoRoom)?;
+        let short = |(of, used, limit)| Refusal::Short { of, used, limit };
+        let peers = (Shortage::Peers, self.peers.slots.len(), self.config.max_peers);
+        let peer = self.peer_of(ticket.from.gid).ok_or(short(peers))?;
         // Of two requests that cross, the one of the lower GID goes first.
         let asking = self.links.rc.find(peer, class);
         let crossed = asking.is_some_and(|(_, link)| link.state == LinkState::Asking);
         if !leased && crossed && self.gid < ticket.from.gid {
             return Err(Refusal::Crossed);
         }
-        if !self.links.rc.has_room(purpose, 0) {
-            self.make_room(now);
-            return Err(Refusal::NoRoom);
+        if let Some((used, limit)) = self.links.rc.share_used(peer, purpose) {
+            return Err(Refusal::Short { of: Shortage::Share, used, limit });
+        }
+        if let Some(shortage) = self.links.rc.shortage(purpose, 0) {
+            return Err(short(shortage));
         }
         self.learn(peer, record, now);
         let made = self.make_link(peer, class, purpose, LinkState::Listening, now);
-        let link = made.map_err(|_| Refusal::Device)?;
-        if self.connect_link(link, end, QpState::Rtr).is_err() {
+        let link = made.map_err(short)?;
+        let connected = self.connect_link(link, end, QpState::Rtr).is_ok();
+        let Some(own) = self.link_end(link).filter(|_| connected) else {
             self.drop_link(link, now);
-            return Err(Refusal::Device);
-        }
+            return Err(short((Shortage::Device, self.links.rc.len(), self.pool.attr.max_qp)));
+        };
         self.sweep_soon(now);
-        self.link_end(link).ok_or(Refusal::Device)
+        Ok(own)
     }
 }

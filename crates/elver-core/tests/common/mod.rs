@@ -145,6 +145,7 @@ impl Cluster {
                 }
             }
             node.events.extend(std::iter::from_fn(|| node.core.poll_event()));
+            node.core.audit().unwrap();
         }
     }
 

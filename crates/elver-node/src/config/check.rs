@@ -5,9 +5,15 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::{Config, ConfigError};
+use crate::registry::Secret;
 
 /// Slots of a ring.
 const SLOTS: RangeInclusive<u64> = 32..=65_536;
+/// Completions of all shared queue pairs together.
+const COMPLETIONS_MAX: u64 = 1 << 20;
+/// Of these for queue pairs to meta servers and for control messages.
+const QPS_ASIDE: u64 = 8;
+const RECEIVES_ASIDE: u64 = 4_096;
 /// A header and the least of a message.
 const RECV_BUFFER_BYTES_MIN: u64 = 512;
 /// Bytes of a message's header in a receive buffer, and a little more.
@@ -21,15 +27,20 @@ impl Config {
             ("socket.spare_sessions", u64::from(self.socket.spare_sessions), 0..=64),
             ("engine.spin_us", self.engine.spin_us, 0..=10_000_000),
             ("engine.session_idle_us", self.engine.session_idle_us, 1..=10_000_000),
+            (
+                "quota.session_accepts_per_peer",
+                u64::from(self.quota.session_accepts_per_peer),
+                1..=1 << 20,
+            ),
             ("quota.session_completions", u64::from(self.quota.session_completions), 1..=1 << 24),
             ("pool.dc_qps", u64::from(pool.dc_qps), 1..=1_024),
             ("pool.log_dc_streams", u64::from(pool.log_dc_streams), 0..=10),
-            ("pool.sq_depth", u64::from(pool.sq_depth), 8..=16_384),
+            ("pool.sq_depth", u64::from(pool.sq_depth), 32..=16_384),
             ("pool.max_sge", u64::from(pool.max_sge), 1..=16),
             ("pool.max_inline", u64::from(pool.max_inline), 0..=512),
             ("pool.max_vqps", u64::from(pool.max_vqps), 1..=1 << 20),
             ("pool.max_vqp_wr", u64::from(pool.max_vqp_wr), 1..=16_384),
-            ("pool.max_peers", u64::from(pool.max_peers), 1..=1 << 24),
+            ("pool.max_peers", u64::from(pool.max_peers), 2..=1 << 20),
             ("pool.timeout", u64::from(pool.timeout), 1..=31),
             ("pool.retry_cnt", u64::from(pool.retry_cnt), 0..=7),
             ("pool.rnr_retry", u64::from(pool.rnr_retry), 0..=7),
@@ -69,11 +80,30 @@ impl Config {
                 return Err(value(option, slots, "it must be a power of two"));
             }
         }
+        self.fits_one_queue()?;
         self.socket_mode()?;
         self.meta_listen()?;
         self.meta_servers()?;
         self.metrics_listen()?;
         Ok(())
+    }
+
+    /// Whether all shared queue pairs together fit the one queue of completions.
+    fn fits_one_queue(&self) -> Result<(), ConfigError> {
+        let rc_qps = self.transfer.rc_qps_max;
+        let qps = u64::from(self.pool.dc_qps) + u64::from(rc_qps) + QPS_ASIDE;
+        let wrs = qps * u64::from(self.pool.sq_depth)
+            + u64::from(self.transfer.leased_wrs_max)
+            + u64::from(self.messages.recv_buffers)
+            + RECEIVES_ASIDE;
+        if wrs <= COMPLETIONS_MAX {
+            return Ok(());
+        }
+        let why = format!(
+            "it and `pool.dc_qps`, times `pool.sq_depth`, with `transfer.leased_wrs_max` and \
+             `messages.recv_buffers` come to {wrs} WRs, and {COMPLETIONS_MAX} can be"
+        );
+        Err(value("transfer.rc_qps_max", rc_qps, why))
     }
 
     /// Permissions of the socket.
@@ -96,6 +126,15 @@ impl Config {
     /// The registries of the meta servers.
     pub fn meta_servers(&self) -> Result<Vec<SocketAddr>, ConfigError> {
         self.meta.servers.iter().map(|text| address("meta.servers", text)).collect()
+    }
+
+    /// The cluster's secret, read from its file, if it has one.
+    pub fn secret(&self) -> Result<Option<Secret>, ConfigError> {
+        let path = &self.registry.secret_file;
+        if path.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Secret::read(path)?))
     }
 
     /// Where metrics are served, if they are.

@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::registry::SecretError;
+
 pub use paths::{SOCKET_VARIABLE, default_socket, status_path};
 pub use sections::{
     EngineConfig, MemoryConfig, MessagesConfig, MetaConfig, MetricsConfig, NodeConfig, PoolConfig,
-    QosConfig, QuotaConfig, SocketConfig, StormConfig, TransferConfig,
+    QosConfig, QuotaConfig, RegistryConfig, SocketConfig, StormConfig, TransferConfig,
 };
 
 /// The commented file with all options and their defaults.
@@ -49,6 +51,8 @@ pub struct Config {
     pub qos: QosConfig,
     /// Meta servers and their registries.
     pub meta: MetaConfig,
+    /// Who may be in the cluster.
+    pub registry: RegistryConfig,
     /// Metrics.
     pub metrics: MetricsConfig,
 }
@@ -72,6 +76,9 @@ pub enum ConfigError {
         /// Where and why.
         reason: String,
     },
+    /// The file that `registry.secret_file` names is no secret.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// An option's value cannot be.
     #[error("`{option} = {value}` cannot be: {why}")]
     Value {

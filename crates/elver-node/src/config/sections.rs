@@ -59,6 +59,8 @@ pub struct QuotaConfig {
     pub bytes: u64,
     /// VQPs of a session.
     pub session_vqps: u32,
+    /// VQPs that senders of one node make a session hold.
+    pub session_accepts_per_peer: u32,
     /// Memory regions of a session.
     pub session_mrs: u32,
     /// Completions that a session has not taken.
@@ -181,6 +183,14 @@ pub struct MetaConfig {
     pub verify_source: bool,
 }
 
+/// Who may be in the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RegistryConfig {
+    /// The file with the cluster's secret; empty for none.
+    pub secret_file: PathBuf,
+}
+
 /// Metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -226,6 +236,7 @@ impl Default for QuotaConfig {
             mrs: 4_096,
             bytes: 8 << 30,
             session_vqps: 4_096,
+            session_accepts_per_peer: 1_024,
             session_mrs: 1_024,
             session_completions: 65_536,
             sessions_total: 4_096,

@@ -5,9 +5,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use elver_portal::{Layout, Listener, NodeEnd, Socket, memfd};
+use elver_portal::memfd::Pages;
+use elver_portal::{ARENA_BYTES, Layout, Listener, NodeEnd, Socket};
+use elver_soft::SoftMemory;
 use rustix::event::epoll;
 use rustix::time::Timespec;
+
+use super::room;
 
 /// What an epoll event is of, if it is not a session.
 pub(super) const LISTENER: u64 = u64::MAX;
@@ -31,6 +35,7 @@ pub(super) struct Door {
 pub(super) struct Spare {
     pub(super) file: OwnedFd,
     pub(super) end: NodeEnd,
+    pub(super) arena: SoftMemory,
 }
 
 impl Door {
@@ -141,8 +146,9 @@ impl AsFd for Door {
 
 impl Spare {
     fn make(layout: Layout) -> io::Result<Spare> {
-        let file = memfd::create("elver-portal", layout.bytes() as u64, memfd::Pages::Small)?;
+        let file = room::memfd("elver-portal", layout.bytes() as u64, Pages::Small)?;
         let end = NodeEnd::map(&file, layout)?;
-        Ok(Spare { file, end })
+        let arena = SoftMemory::map_file_from(&file, layout.arena_at() as u64, ARENA_BYTES);
+        Ok(Spare { file, end, arena: arena.map_err(io::Error::other)? })
     }
 }

@@ -6,18 +6,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-use elver_portal::memfd::{self, HUGE_PAGE, Pages};
+use elver_portal::memfd::{HUGE_PAGE, Pages};
 use elver_soft::SoftMemory;
 use elver_verbs::AccessFlags;
 
 use super::notice::{Notice, Outlet};
+use super::room;
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
-/// Files that are made ready ahead, for the small regions that most processes begin with, and bytes
-/// of each: to make one costs a good part of what a process needs to connect.
-const READY_FILES: usize = 8;
-const READY_BYTES: u64 = 64 * 1024;
 /// Jobs that may wait.
 const JOBS_MAX: usize = 64;
 const PAGE: u64 = 4_096;
@@ -38,11 +35,7 @@ pub(crate) struct Order {
 impl Order {
     /// The bytes that it takes at most.
     pub(super) fn bytes(&self) -> u64 {
-        let page = match self.huge {
-            true => HUGE_PAGE,
-            false if self.len <= READY_BYTES => READY_BYTES,
-            false => PAGE,
-        };
+        let page = if self.huge { HUGE_PAGE } else { PAGE };
         self.len.max(1).checked_next_multiple_of(page).unwrap_or(u64::MAX)
     }
 }
@@ -66,10 +59,8 @@ enum Job {
     Discard(SoftMemory),
 }
 
-/// Makes memory: small pieces here, large ones on its thread.
+/// Makes memory: small pieces at once, large ones on its thread.
 pub(super) struct Maker {
-    ready: Vec<OwnedFd>,
-    ready_max: usize,
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -80,39 +71,11 @@ impl Maker {
         let thread = std::thread::Builder::new()
             .name("elver-memory".into())
             .spawn(move || work(&receiver, &outlet))?;
-        let mut maker = Maker {
-            ready: Vec::new(),
-            ready_max: READY_FILES,
-            jobs: Some(sender),
-            thread: Some(thread),
-        };
-        while maker.wants_refill() {
-            maker.refill();
-        }
-        Ok(maker)
-    }
-
-    /// Whether [`Maker::refill`] has something to do.
-    pub(super) fn wants_refill(&self) -> bool {
-        self.ready.len() < self.ready_max
-    }
-
-    /// Makes one file ready. Without memory for it there will be fewer from now on.
-    pub(super) fn refill(&mut self) {
-        match memfd::create("elver-mr", READY_BYTES, Pages::Small) {
-            Ok(file) => self.ready.push(file),
-            Err(_) => self.ready_max = self.ready.len(),
-        }
+        Ok(Maker { jobs: Some(sender), thread: Some(thread) })
     }
 
     /// Makes what was ordered, at once or later: then [`Notice::Made`] brings it.
-    pub(super) fn make(&mut self, order: Order) -> io::Result<Option<Piece>> {
-        if (1..=READY_BYTES).contains(&order.len)
-            && !order.huge
-            && let Some(file) = self.ready.pop()
-        {
-            return Piece::map(file, order.len, READY_BYTES).map(Some);
-        }
+    pub(super) fn make(&self, order: Order) -> io::Result<Option<Piece>> {
         if order.len <= AT_ONCE_BYTES && !order.huge {
             return Piece::make(&order).map(Some);
         }
@@ -159,28 +122,12 @@ impl Piece {
 
     fn of(len: u64, page: u64, pages: Pages) -> io::Result<Piece> {
         let bytes = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
-        if bytes > AT_ONCE_BYTES && available().is_some_and(|available| bytes > available) {
-            // The kernel would take page by page until it has to kill somebody.
-            let what = format!("{bytes} bytes are more than this machine has available");
-            return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
-        }
-        let file = memfd::create("elver-mr", bytes, pages)?;
-        Piece::map(file, len.max(1), bytes)
-    }
-
-    fn map(file: OwnedFd, len: u64, bytes: u64) -> io::Result<Piece> {
-        let memory = SoftMemory::map_file_for(file.as_fd(), len, bytes);
-        let memory = memory.map_err(io::Error::other)?;
+        let file = room::memfd("elver-mr", bytes, pages)?;
+        // All of the file is mapped, so that all of it can be discarded.
+        let all = SoftMemory::map_file(file.as_fd(), bytes).map_err(io::Error::other)?;
+        let memory = all.part(0, len.max(1)).map_err(io::Error::other)?;
         Ok(Piece { file, memory, bytes })
     }
-}
-
-/// Bytes of memory that the machine has available, as far as it tells.
-fn available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
 }
 
 fn work(jobs: &Receiver<Job>, outlet: &Outlet) {
@@ -202,9 +149,7 @@ mod tests {
 
     #[test]
     fn more_memory_than_there_is_is_refused() {
-        let available = available().unwrap();
-        assert!(available > 0);
-        for len in [available + (64 << 30), u64::MAX - 1, u64::MAX] {
+        for len in [room::room().unwrap() + (64 << 30), u64::MAX - 1, u64::MAX] {
             assert!(Piece::of(len, PAGE, Pages::Small).is_err());
         }
         let piece = Piece::of(5_000, PAGE, Pages::Small).unwrap();
@@ -214,9 +159,9 @@ mod tests {
     #[test]
     fn memory_that_was_given_back_takes_no_pages_though_its_file_is_open() {
         let (outlet, inlet) = super::super::notice::channel().unwrap();
-        let mut maker = Maker::start(outlet).unwrap();
+        let maker = Maker::start(outlet).unwrap();
         let mut files = Vec::new();
-        for len in [1, 5_000, READY_BYTES + 1, AT_ONCE_BYTES] {
+        for len in [1, 5_000, 65_537, AT_ONCE_BYTES] {
             let order = Order {
                 slot: 0,
                 serial: 0,

@@ -3,6 +3,7 @@ use elver_verbs::{Device, Gid, Time};
 use rustc_hash::FxHashSet;
 
 use crate::registry::News;
+use crate::status::RefusalStatus;
 
 /// Carries the registry's news into the core.
 #[derive(Debug, Default)]
@@ -12,6 +13,10 @@ pub(super) struct Membership {
     pub(super) servers: Vec<MetaServer>,
     /// Meta servers that have this node in their table.
     pub(super) registered: usize,
+    /// Times that a registry refused this node.
+    pub(super) refusals: u64,
+    /// Those that do, and why.
+    pub(super) refused_by: Vec<RefusalStatus>,
 }
 
 impl Membership {
@@ -22,6 +27,11 @@ impl Membership {
                 self.servers = servers;
             }
             News::Registered { servers } => self.registered = servers,
+            News::Refused { refusals, servers } => {
+                self.refusals = refusals;
+                let refusal = |(registry, reason)| RefusalStatus { registry, reason };
+                self.refused_by = servers.into_iter().map(refusal).collect();
+            }
             News::Node { gid, record } => self.node(gid, record, core, now),
             News::ListBegin => self.unnamed = core.peers().map(|peer| peer.gid).collect(),
             News::ListEnd { complete } => {

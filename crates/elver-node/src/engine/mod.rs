@@ -15,13 +15,14 @@ mod membership;
 mod notice;
 mod quota;
 mod requests;
+mod room;
 mod session;
 mod sessions;
 mod translate;
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use elver_core::{Completion, Core, Event, VqpId};
@@ -41,6 +42,7 @@ use self::sessions::{End, Sessions};
 use crate::NodeError;
 use crate::clock::now;
 use crate::config::Config;
+use crate::slow::RegistryView;
 use crate::status::Status;
 
 /// Looks of a thread at the sessions' rings for one at the device, while nothing happens: a look at
@@ -49,6 +51,8 @@ const LOOKS: u32 = 8;
 /// Time between two looks at the sockets, while awake: it is a system call too, for which a round
 /// without work is a good moment.
 const SOCKETS_NS: u64 = 5_000;
+/// The same while no session does anything: whoever comes is the only one that waits.
+const SOCKETS_NS_ALONE: u64 = 1_000;
 /// The longest time that this waits for such a round.
 const SOCKETS_NS_MAX: u64 = 20_000;
 /// Time between two rounds of tidying.
@@ -59,6 +63,11 @@ const QUIET_NS: u64 = 100_000;
 const PREPARE_NS_MAX: u64 = 5_000_000;
 /// Processes that are let in at a look.
 const ACCEPTS_MAX: usize = 16;
+/// So long after a process connected its hello is looked for in every round, and only then is its
+/// socket watched: most say it at once, and should not wait for that.
+const NEWCOMER_NS: u64 = 20_000;
+/// Processes of which the hello is looked for.
+const NEWCOMERS_MAX: usize = 16;
 /// Completions that are handed to a session at a turn.
 const COMPLETIONS_MAX: usize = 64;
 /// Events for clients that are none of the engine's sessions; older ones give way.
@@ -81,6 +90,8 @@ pub(crate) struct Engine {
     config: Config,
     sessions: Sessions,
     door: Door,
+    /// Processes that connected just now, by their tokens: not watched yet.
+    newcomers: Vec<u64>,
     membership: Membership,
     scratch: Scratch,
     completions: Vec<Completion>,
@@ -96,6 +107,8 @@ pub(crate) struct Engine {
     maker: Maker,
     /// Copies for users who could keep the engine waiting.
     copier: Arc<Copier>,
+    /// What the registry beside this meta server has seen.
+    registry: Option<RegistryView>,
 }
 
 impl Engine {
@@ -123,6 +136,7 @@ impl Engine {
             config,
             sessions,
             door,
+            newcomers: Vec::with_capacity(NEWCOMERS_MAX),
             membership: Membership::default(),
             scratch: Scratch::default(),
             completions: vec![none; COMPLETIONS_MAX],
@@ -135,7 +149,13 @@ impl Engine {
             inlet,
             maker,
             copier: Arc::default(),
+            registry: None,
         })
+    }
+
+    /// The status shows what a registry has seen.
+    pub(crate) fn show_registry(&mut self, registry: Option<RegistryView>) {
+        self.registry = registry;
     }
 
     pub(crate) fn core(&mut self) -> &mut Core<SoftDevice> {
@@ -173,9 +193,16 @@ impl Engine {
                 std::hint::spin_loop();
             }
         }
-        let unlooked = now.ns_since(self.looked_at);
-        if unlooked >= if busy { SOCKETS_NS_MAX } else { SOCKETS_NS } {
+        let patience = match busy {
+            true => SOCKETS_NS_MAX,
+            false if self.sessions.any_active() => SOCKETS_NS,
+            false => SOCKETS_NS_ALONE,
+        };
+        if now.ns_since(self.looked_at) >= patience {
             busy |= self.look(now);
+        }
+        if !self.newcomers.is_empty() {
+            self.meet(now);
         }
         while let Some(notice) = self.inlet.next() {
             self.heed(notice, now);
@@ -197,6 +224,9 @@ impl Engine {
         if self.prepare() {
             return Ok(());
         }
+        while let Some(token) = self.newcomers.pop() {
+            self.watch(token, now);
+        }
         if !self.sessions.all_sleep() {
             return Ok(());
         }
@@ -217,14 +247,11 @@ impl Engine {
 
     /// Makes one thing ready for processes to come; false if all is.
     fn prepare(&mut self) -> bool {
-        if self.door.wants_refill() {
+        let wanted = self.door.wants_refill();
+        if wanted {
             self.door.refill();
-        } else if self.maker.wants_refill() {
-            self.maker.refill();
-        } else {
-            return false;
         }
-        true
+        wanted
     }
 
     /// Hands out completions and events.
@@ -354,7 +381,11 @@ impl Engine {
     fn accept(&mut self, now: Time) {
         for _ in 0..ACCEPTS_MAX {
             match self.door.accept() {
-                Ok(Some(socket)) => self.admit(socket, now),
+                Ok(Some(socket)) => {
+                    self.admit(socket, now);
+                    // Its hello is most often there by now.
+                    self.meet(now);
+                }
                 Ok(None) => return,
                 Err(_) => {
                     // Out of descriptors: who waits is let in when there are some again.
@@ -441,6 +472,13 @@ impl Engine {
         status.meta_servers =
             self.membership.servers.iter().map(|server| server.gid.to_ip()).collect();
         status.registered = self.membership.registered as u32;
+        status.refusals = self.membership.refused_by.clone();
+        status.engine.insert("registrations_refused".to_string(), self.membership.refusals);
+        if let Some(registry) = &self.registry {
+            // Who panicked while it wrote has left it whole.
+            let seen = *registry.lock().unwrap_or_else(PoisonError::into_inner);
+            status.registry = seen.iter().map(by_name).collect();
+        }
         status.sessions = self.sessions.describe();
         status.users = self.sessions.users();
         status

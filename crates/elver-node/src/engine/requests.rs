@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use elver_core::{ClientLimits, Core, VqpId};
 use elver_portal::{
-    Answer, Command, Layout, Limits, Message, Received, Receives, RecvBatch, RefusalCode, Request,
-    SendBatch, Socket, Violation, Welcome,
+    ARENA_BYTES, Answer, Command, Layout, Limits, Message, Received, Receives, RecvBatch,
+    RefusalCode, Request, SendBatch, Socket, Violation, Welcome,
 };
 use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
 
-use super::Engine;
 use super::door::Door;
 use super::maker::{Made, Maker, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
 use super::sessions::{End, GREETINGS_MAX};
 use super::translate::{self, Refused};
+use super::{Engine, NEWCOMER_NS, NEWCOMERS_MAX};
 
 /// Requests that are taken from a session at a turn.
 const REQUESTS_MAX: usize = 64;
@@ -46,12 +46,37 @@ impl Engine {
             self.counters.sessions_rejected += 1;
             return;
         }
-        let (slot, token) = self.sessions.insert(socket, peer, now);
-        // Its hello is often there already, and waits no longer than it must.
-        self.attend(token, now);
-        if self.sessions.of_token(token).is_none() {
-            return;
+        let (_, token) = self.sessions.insert(socket, peer, now);
+        if self.newcomers.len() < NEWCOMERS_MAX {
+            self.newcomers.push(token);
+        } else {
+            self.watch(token, now);
         }
+    }
+
+    /// Looks whether processes that have just connected have said hello.
+    #[cold]
+    pub(super) fn meet(&mut self, now: Time) {
+        let mut index = 0;
+        while let Some(&token) = self.newcomers.get(index) {
+            self.attend(token, now);
+            let is_settled = self.sessions.of_token(token).is_none_or(|slot| {
+                self.sessions.get(slot).is_none_or(|session| {
+                    session.open.is_some() || now.ns_since(session.since) >= NEWCOMER_NS
+                })
+            });
+            if is_settled {
+                self.newcomers.swap_remove(index);
+                self.watch(token, now);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// Watches a session's socket and its process, from now on.
+    pub(super) fn watch(&mut self, token: u64, now: Time) {
+        let Some(slot) = self.sessions.of_token(token) else { return };
         let watched = self.sessions.get(slot).map(|one| watch(&self.door, one, token));
         if !matches!(watched, Some(Ok(()))) {
             self.end(slot, End::Rejected, now);
@@ -125,6 +150,7 @@ impl Engine {
         let spare = self.door.memory(layout)?;
         let limits = ClientLimits {
             vqps: quota.session_vqps,
+            accepts_per_peer: quota.session_accepts_per_peer,
             mrs: quota.session_mrs,
             completions: quota.session_completions,
         };
@@ -146,7 +172,8 @@ impl Engine {
             },
         };
         let client = self.core.client_open(limits)?;
-        if let Err(refused) = self.sessions.begin(slot, Open::new(client, spare.end, now)) {
+        let open = Open::new(client, spare.end, spare.arena, now);
+        if let Err(refused) = self.sessions.begin(slot, open) {
             self.core.client_close(client, now);
             return Err(refused);
         }
@@ -369,7 +396,7 @@ fn own_pid() -> i32 {
 struct Desk<'a> {
     core: &'a mut Core<SoftDevice>,
     quotas: &'a mut Quotas,
-    maker: &'a mut Maker,
+    maker: &'a Maker,
     copier: &'a Arc<Copier>,
     socket: &'a Socket,
     open: &'a mut Open,
@@ -409,6 +436,7 @@ impl Desk<'_> {
             }
             Command::Warm { gids } => self.warm(gids, token),
             Command::AllocMr { len, addr, access, huge } => self.alloc(len, addr, access, huge),
+            Command::CarveMr { len, offset, addr, access } => self.carve(len, offset, addr, access),
             Command::RegisterMr { addr, len, access } => self.register(addr, len, access),
             Command::DeregisterMr { lkey } => self.deregister(lkey, token),
             Command::QueryVqp { vqp } => {
@@ -477,6 +505,22 @@ impl Desk<'_> {
             None => self.open.process.insert(self.process()?).clone(),
         };
         let memory = SoftMemory::of_process(process, addr, len)?;
+        self.register_as(memory, addr, access)
+    }
+
+    /// Registers a piece of the arena. Its bytes count with the session.
+    fn carve(&mut self, len: u64, offset: u64, addr: u64, access: AccessFlags) -> Outcome {
+        let memory = self.open.arena.part(offset, len).map_err(|_| {
+            let text = format!(
+                "{len} bytes at offset {offset} do not lie in a session's arena of {ARENA_BYTES}"
+            );
+            Refused::new(RefusalCode::OutOfRange, text)
+        })?;
+        self.register_as(memory, addr, access)
+    }
+
+    /// Registers memory whose bytes count for nobody.
+    fn register_as(&mut self, memory: SoftMemory, addr: u64, access: AccessFlags) -> Outcome {
         let usage = Usage::region(0);
         self.quotas.take(self.uid, usage)?;
         match self.core.reg_mr(self.open.client, memory, Some(addr), access) {

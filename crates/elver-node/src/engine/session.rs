@@ -29,6 +29,8 @@ pub(super) struct Session {
 pub(super) struct Open {
     pub(super) client: ClientId,
     pub(super) end: NodeEnd,
+    /// Memory that both ends map, of which the client has small regions registered.
+    pub(super) arena: SoftMemory,
     /// Replies that found no room. While there are any, nothing is taken from the session.
     owed: VecDeque<Owed>,
     /// Something was put into its ring since it was last woken.
@@ -67,10 +69,11 @@ pub(super) enum Owed {
 }
 
 impl Open {
-    pub(super) fn new(client: ClientId, end: NodeEnd, now: Time) -> Open {
+    pub(super) fn new(client: ClientId, end: NodeEnd, arena: SoftMemory, now: Time) -> Open {
         Open {
             client,
             end,
+            arena,
             owed: VecDeque::new(),
             touched: false,
             stalled: false,

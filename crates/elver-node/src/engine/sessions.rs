@@ -1,5 +1,5 @@
 use elver_core::ClientId;
-use elver_portal::{Answer, Layout, Peer, Socket, Violation};
+use elver_portal::{ARENA_BYTES, Answer, Layout, Peer, Socket, Violation};
 use elver_soft::SoftMemory;
 use elver_verbs::Time;
 use rustc_hash::FxHashMap;
@@ -294,6 +294,7 @@ impl Sessions {
         let regions = open.regions.into_values().chain(open.leaving.into_values());
         let memory = regions
             .filter_map(|region| region.memory.map(|memory| (memory, region.usage.bytes)))
+            .chain([(open.arena, ARENA_BYTES)])
             .collect();
         self.ghosts.insert(open.client, Ghost { uid, usage, memory });
         if open.goodbye.is_some() {

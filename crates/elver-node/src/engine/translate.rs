@@ -25,7 +25,10 @@ impl Refused {
 }
 
 impl From<CoreError> for Refused {
-    fn from(error: CoreError) -> Refused {
+    fn from(mut error: CoreError) -> Refused {
+        if let CoreError::Limit { setting, .. } = &mut error {
+            *setting = option(setting);
+        }
         let code = match &error {
             CoreError::NoSuchClient(_) | CoreError::State { .. } => RefusalCode::State,
             CoreError::NoSuchVqp(_) => RefusalCode::NoSuchVqp,
@@ -36,6 +39,18 @@ impl From<CoreError> for Refused {
             CoreError::Device(_) => RefusalCode::Device,
         };
         Refused::new(code, error.to_string())
+    }
+}
+
+/// What the configuration calls a setting of the core.
+fn option(setting: &'static str) -> &'static str {
+    match setting {
+        "vqps" => "quota.session_vqps",
+        "mrs" => "quota.session_mrs",
+        "max_vqps" => "pool.max_vqps",
+        "max_mrs" => "memory.max_mrs",
+        "max_peers" => "pool.max_peers",
+        setting => setting,
     }
 }
 
@@ -50,7 +65,7 @@ impl From<ConnectError> for Refused {
                 RefusalCode::Overrun
             }
             ConnectError::PeerGone { .. } => RefusalCode::PeerGone,
-            ConnectError::NoRcQp { .. } => RefusalCode::Limit,
+            ConnectError::NoRcQp { .. } | ConnectError::Crowded { .. } => RefusalCode::Limit,
             ConnectError::Busy { .. } => RefusalCode::Busy,
             ConnectError::Cancelled => RefusalCode::Cancelled,
         };

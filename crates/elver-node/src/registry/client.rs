@@ -11,7 +11,10 @@ use rustix::time::Timespec;
 
 use super::backoff::Backoff;
 use super::frame::Frame;
+use super::frame::FrameError;
 use super::pipe::{Ended, Pipe};
+use super::secret::Secret;
+use super::server::nonce;
 use super::session::{Session, Step};
 use super::{News, Registry};
 
@@ -33,6 +36,8 @@ pub struct RegistryClientConfig {
     pub retry_ns_max: u64,
     /// Seed of the jitter.
     pub seed: u64,
+    /// What servers must prove to know, and this node to them, if anything.
+    pub secret: Option<Secret>,
 }
 
 impl RegistryClientConfig {
@@ -45,6 +50,7 @@ impl RegistryClientConfig {
             retry_ns_first: 20_000_000,
             retry_ns_max: 2_000_000_000,
             seed: 1,
+            secret: None,
         }
     }
 }
@@ -60,6 +66,8 @@ pub struct RegistryClient {
     /// What [`News::MetaServers`] last said.
     told: Vec<MetaServer>,
     told_registered: usize,
+    /// What [`News::Refused`] last said in all.
+    told_refusals: u64,
     news: VecDeque<News>,
 }
 
@@ -78,7 +86,7 @@ impl RegistryClient {
         let server = |(index, address): (usize, &SocketAddr)| {
             let seed = config.seed.wrapping_add(index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let backoff = Backoff::new(config.retry_ns_first, config.retry_ns_max, seed);
-            let session = Session::new(backoff, config.answer_ns_max, now);
+            let session = Session::new(backoff, config.answer_ns_max, config.secret.clone(), now);
             Server { address: *address, session, pipe: None, connecting: false }
         };
         RegistryClient {
@@ -88,13 +96,9 @@ impl RegistryClient {
             watched: None,
             told: Vec::new(),
             told_registered: 0,
+            told_refusals: 0,
             news: VecDeque::new(),
         }
-    }
-
-    /// Why servers refused this node, where they did.
-    pub fn refusals(&self) -> impl Iterator<Item = (SocketAddr, &str)> {
-        self.servers.iter().filter_map(|one| Some((one.address, one.session.refusal.as_deref()?)))
     }
 
     /// When [`Registry::poll`] has something to do.
@@ -128,9 +132,17 @@ impl RegistryClient {
             self.news.push_back(News::MetaServers(servers));
         }
         let registered = self.servers.iter().filter(|one| one.session.registered).count();
-        if registered != self.told_registered {
+        let changed = registered != self.told_registered;
+        if changed {
             self.told_registered = registered;
             self.news.push_back(News::Registered { servers: registered });
+        }
+        let refusals = self.servers.iter().map(|one| one.session.refusals).sum();
+        if refusals != self.told_refusals || changed {
+            self.told_refusals = refusals;
+            let refused = |one: &Server| Some((one.address, one.session.refusal.clone()?));
+            let servers = self.servers.iter().filter_map(refused).collect();
+            self.news.push_back(News::Refused { refusals, servers });
         }
     }
 }
@@ -212,6 +224,7 @@ impl Server {
                 let pipe = Pipe::connect(self.address, source, OUTBOX_BYTES_MAX);
                 self.pipe = Some(pipe.map_err(|_| Ended::Gone)?);
                 self.connecting = true;
+                self.session.greet(nonce().map_err(|_| Ended::Gone)?);
             }
             Some(Step::Disconnect) => return Err(Ended::Gone),
             None => {}
@@ -228,9 +241,22 @@ impl Server {
             self.connecting = false;
         }
         pipe.receive()?;
-        while let Some(frame) = pipe.next()? {
+        loop {
+            let frame = match pipe.next() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Ok(()),
+                Err(Ended::Nonsense(error)) => {
+                    self.session.refuse(unheard(&error));
+                    return Err(Ended::Nonsense(error));
+                }
+                Err(ended) => return Err(ended),
+            };
             let was_up = self.session.is_up();
             let told = self.session.handle(frame, now).map_err(|()| Ended::Gone)?;
+            if let Some(seals) = self.session.take_seals() {
+                // What was said before has left: the server answered it.
+                pipe.seal(seals);
+            }
             if !was_up
                 && self.session.is_up()
                 && let Some((gid, record)) = member
@@ -241,7 +267,6 @@ impl Server {
                 news.extend(News::from_frame(frame));
             }
         }
-        Ok(())
     }
 
     fn put_out(&mut self) -> Result<(), Ended> {
@@ -253,6 +278,17 @@ impl Server {
             pipe.send(&frame)?;
         }
         pipe.flush()
+    }
+}
+
+/// Why what a server said ends its connection.
+fn unheard(error: &FrameError) -> String {
+    match error {
+        FrameError::Seal => "what the registry says proves no knowledge of the cluster's secret: \
+                             `registry.secret_file` must have the same content at all nodes, \
+                             unless it is an impostor"
+            .to_string(),
+        error => format!("what answers there is no registry: {error}"),
     }
 }
 

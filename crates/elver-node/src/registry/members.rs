@@ -6,6 +6,8 @@ use elver_core::{MetaServer, NodeRecord};
 use elver_verbs::{Gid, Time};
 
 use super::frame::Frame;
+use super::seal::{Nonce, Seals};
+use super::secret::Secret;
 
 /// A registry is taken to have heard from all nodes when it is this many times to live old.
 const TTLS_TO_COMPLETE: u64 = 3;
@@ -21,8 +23,12 @@ pub struct RegistryConfig {
     pub connections_max: u32,
     /// Most connections from one address.
     pub connections_per_address: u32,
+    /// Most connections that have not said who they are, so that strangers leave places to nodes.
+    pub strangers_max: u32,
     /// Whether a node may register only from the address that its GID stands for.
     pub verify_source: bool,
+    /// What a node must prove to know, if anything.
+    pub secret: Option<Secret>,
 }
 
 impl Default for RegistryConfig {
@@ -32,7 +38,9 @@ impl Default for RegistryConfig {
             nodes_max: 8_192,
             connections_max: 8_192,
             connections_per_address: 64,
+            strangers_max: 1_024,
             verify_source: true,
+            secret: None,
         }
     }
 }
@@ -61,12 +69,31 @@ pub struct RegistryCounters {
     pub expired: u64,
     /// Registrations that were refused.
     pub refused: u64,
+    /// Connections that did not prove to know the secret: they have another, or none.
+    pub unproven: u64,
     /// Connections that were turned away, for there were too many.
     pub turned_away: u64,
     /// Connections that ended for what they sent.
     pub violations: u64,
     /// Connections that ended because they did not take what they asked for.
     pub overflowed: u64,
+}
+
+impl RegistryCounters {
+    /// Every counter by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("registered", self.registered),
+            ("left", self.left),
+            ("expired", self.expired),
+            ("refused", self.refused),
+            ("unproven", self.unproven),
+            ("turned_away", self.turned_away),
+            ("violations", self.violations),
+            ("overflowed", self.overflowed),
+        ]
+        .into_iter()
+    }
 }
 
 /// A connection, by a number that is never used again.
@@ -89,6 +116,8 @@ pub(super) struct Members<T> {
     started: Time,
     nodes: BTreeMap<Gid, Node>,
     connections: BTreeMap<ConnectionId, Connection>,
+    /// Connections that are not welcome so far.
+    strangers: u32,
     by_address: BTreeMap<IpAddr, u32>,
     /// At most one entry for each node and each connection, never too late; it may be too early.
     due: BinaryHeap<Reverse<(Time, Due)>>,
@@ -107,7 +136,11 @@ struct Node {
 #[derive(Debug)]
 struct Connection {
     address: IpAddr,
-    greeted: bool,
+    stage: Stage,
+    /// Ours, which was never said before.
+    nonce: Nonce,
+    /// For its frames from now on.
+    seals: Option<Seals>,
     registered: Option<Gid>,
     /// Its node has left, and does not come back over it: nobody makes all others hear of a node
     /// without end.
@@ -116,6 +149,15 @@ struct Connection {
     /// It is to be told of all nodes.
     wants_list: bool,
     expires: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It has said nothing.
+    Silent,
+    /// It is to prove that it knows the secret.
+    Challenged,
+    Welcome,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,6 +174,7 @@ impl<T: NodeTable> Members<T> {
             started: now,
             nodes: BTreeMap::new(),
             connections: BTreeMap::new(),
+            strangers: 0,
             by_address: BTreeMap::new(),
             due: BinaryHeap::new(),
             outputs: VecDeque::new(),
@@ -139,21 +182,31 @@ impl<T: NodeTable> Members<T> {
         }
     }
 
-    /// A connection came; whether it may stay.
-    pub(super) fn open(&mut self, id: ConnectionId, address: IpAddr, now: Time) -> bool {
+    /// A connection came; whether it may stay. The nonce is for it alone.
+    pub(super) fn open(
+        &mut self,
+        id: ConnectionId,
+        address: IpAddr,
+        nonce: Nonce,
+        now: Time,
+    ) -> bool {
         let address = address.to_canonical();
         let from_there = self.by_address.get(&address).copied().unwrap_or(0);
         if self.connections.len() >= self.config.connections_max as usize
             || from_there >= self.config.connections_per_address
+            || self.strangers >= self.config.strangers_max
         {
             self.counters.turned_away += 1;
             return false;
         }
         self.by_address.insert(address, from_there + 1);
+        self.strangers += 1;
         let expires = now.saturating_add_ns(self.config.ttl_ns);
         let connection = Connection {
             address,
-            greeted: false,
+            stage: Stage::Silent,
+            nonce,
+            seals: None,
             registered: None,
             left: false,
             watches: false,
@@ -168,6 +221,9 @@ impl<T: NodeTable> Members<T> {
     /// A connection ended. Its node may come back with another until its time to live runs out.
     pub(super) fn closed(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.remove(&id) else { return };
+        if connection.stage != Stage::Welcome {
+            self.strangers -= 1;
+        }
         if let Some(gid) = connection.registered {
             self.inherit(id, gid);
         }
@@ -183,24 +239,34 @@ impl<T: NodeTable> Members<T> {
     pub(super) fn handle(&mut self, id: ConnectionId, frame: Frame, now: Time) {
         let expires = now.saturating_add_ns(self.config.ttl_ns);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        connection.expires = expires;
+        if connection.stage == Stage::Welcome {
+            // Strangers have no longer for saying more.
+            connection.expires = expires;
+        }
         if let Some(node) = connection.registered.and_then(|gid| self.nodes.get_mut(&gid)) {
             node.expires = expires;
         }
-        match (connection.greeted, frame) {
-            (false, Frame::Hello) => {
-                connection.greeted = true;
-                let ttl_ms = u32::try_from(self.config.ttl_ns / 1_000_000).unwrap_or(u32::MAX);
-                let server = Box::new(self.table.server());
-                self.send(id, Frame::Welcome { ttl_ms, server });
+        match (connection.stage, frame) {
+            (Stage::Silent, Frame::Hello { nonce: theirs }) => match &self.config.secret {
+                None => self.welcome(id, expires),
+                Some(secret) => {
+                    let nonce = connection.nonce;
+                    connection.stage = Stage::Challenged;
+                    connection.seals = Some(Seals::of_server(secret, &theirs, &nonce));
+                    self.send(id, Frame::Challenge { nonce });
+                }
+            },
+            // Its seal was right, or it would not be here.
+            (Stage::Challenged, Frame::Proof) => self.welcome(id, expires),
+            (Stage::Welcome, Frame::Register { gid, record }) => {
+                self.register(id, gid, record, expires)
             }
-            (true, Frame::Register { gid, record }) => self.register(id, gid, record, expires),
-            (true, Frame::Heartbeat) => self.send(id, Frame::Heartbeat),
-            (true, Frame::Watch { on }) => {
+            (Stage::Welcome, Frame::Heartbeat) => self.send(id, Frame::Heartbeat),
+            (Stage::Welcome, Frame::Watch { on }) => {
                 connection.watches = on;
                 connection.wants_list = on;
             }
-            (true, Frame::Leave) => {
+            (Stage::Welcome, Frame::Leave) => {
                 if let Some(gid) = connection.registered.take() {
                     connection.left = true;
                     self.leave(id, gid);
@@ -208,6 +274,26 @@ impl<T: NodeTable> Members<T> {
             }
             _ => self.violates(id),
         }
+    }
+
+    /// Takes the seals of a connection, once, when it has been challenged and the challenge is on its
+    /// way: from then on all of it is sealed.
+    pub(super) fn take_seals(&mut self, id: ConnectionId) -> Option<Seals> {
+        self.connections.get_mut(&id)?.seals.take()
+    }
+
+    /// A frame had not the right seal: it ends.
+    pub(super) fn unproven(&mut self, id: ConnectionId) {
+        self.counters.unproven += 1;
+        let reason = match self.config.secret {
+            Some(_) => {
+                "the node's secret is not the registry's: `registry.secret_file` must have the same \
+                 content at all nodes"
+            }
+            None => "the registry has no secret: set `registry.secret_file` at its node",
+        };
+        self.send(id, Frame::Refused { reason: reason.to_string() });
+        self.outputs.push_back(Output::Close(id));
     }
 
     /// A connection sent what has no meaning: it ends.
@@ -263,6 +349,17 @@ impl<T: NodeTable> Members<T> {
     /// Takes what is to be done, oldest first.
     pub(super) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
+    }
+
+    fn welcome(&mut self, id: ConnectionId, expires: Time) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.stage = Stage::Welcome;
+            connection.expires = expires;
+            self.strangers -= 1;
+        }
+        let ttl_ms = u32::try_from(self.config.ttl_ns / 1_000_000).unwrap_or(u32::MAX);
+        let server = Box::new(self.table.server());
+        self.send(id, Frame::Welcome { ttl_ms, server });
     }
 
     fn register(&mut self, id: ConnectionId, gid: Gid, record: NodeRecord, expires: Time) {
@@ -381,233 +478,4 @@ impl<T: NodeTable> Members<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::samples::{gid, meta_server, record};
-    use super::*;
-
-    const TTL_NS: u64 = 1_000;
-
-    struct Table(BTreeMap<Gid, NodeRecord>);
-
-    impl NodeTable for Table {
-        fn server(&self) -> MetaServer {
-            meta_server(1)
-        }
-
-        fn put(&mut self, gid: Gid, record: NodeRecord) -> Result<(), String> {
-            self.0.insert(gid, record);
-            Ok(())
-        }
-
-        fn remove(&mut self, gid: Gid) {
-            self.0.remove(&gid);
-        }
-    }
-
-    fn members() -> Members<Table> {
-        let config = RegistryConfig {
-            ttl_ns: TTL_NS,
-            nodes_max: 3,
-            connections_max: 4,
-            connections_per_address: 2,
-            verify_source: true,
-        };
-        Members::new(config, Table(BTreeMap::new()), Time(0))
-    }
-
-    fn address(number: u8) -> IpAddr {
-        gid(number).to_ip()
-    }
-
-    fn greet(members: &mut Members<Table>, id: u64, number: u8, now: u64) -> ConnectionId {
-        let id = ConnectionId(id);
-        assert!(members.open(id, address(number), Time(now)));
-        members.handle(id, Frame::Hello, Time(now));
-        assert!(matches!(members.poll_output(), Some(Output::Send(_, Frame::Welcome { .. }))));
-        id
-    }
-
-    fn register(members: &mut Members<Table>, id: ConnectionId, number: u8, tag: u32, now: u64) {
-        let frame = Frame::Register { gid: gid(number), record: record(tag) };
-        members.handle(id, frame, Time(now));
-        assert_eq!(members.poll_output(), Some(Output::Send(id, Frame::Registered)));
-    }
-
-    fn outputs(members: &mut Members<Table>) -> Vec<Output> {
-        std::iter::from_fn(|| members.poll_output()).collect()
-    }
-
-    #[test]
-    fn a_silent_node_is_removed_and_others_hear_of_it() {
-        let mut members = members();
-        let watcher = greet(&mut members, 1, 1, 0);
-        // However often it asks, it is told once.
-        for _ in 0..100 {
-            members.handle(watcher, Frame::Watch { on: true }, Time(0));
-        }
-        members.list(Time(0));
-        let list = [Frame::ListBegin, Frame::ListEnd { complete: false }];
-        assert_eq!(outputs(&mut members), list.map(|frame| Output::Send(watcher, frame)));
-        let id = greet(&mut members, 2, 2, 10);
-        register(&mut members, id, 2, 5, 10);
-        let came = Frame::Node { gid: gid(2), record: Some(record(5)) };
-        assert_eq!(outputs(&mut members), [Output::Send(watcher, came)]);
-
-        // Its heartbeats keep it, also when the connection it owns is looked at late.
-        members.handle(id, Frame::Heartbeat, Time(900));
-        members.handle(watcher, Frame::Heartbeat, Time(900));
-        outputs(&mut members);
-        members.handle_timeout(Time(1_800));
-        assert_eq!(outputs(&mut members), []);
-        assert_eq!(members.table.0.len(), 1);
-
-        // Its connection ends: that is no death yet.
-        members.closed(id);
-        members.handle(watcher, Frame::Heartbeat, Time(1_850));
-        members.handle_timeout(Time(1_899));
-        assert_eq!(members.table.0.len(), 1);
-        outputs(&mut members);
-        assert_eq!(members.poll_timeout(), Some(Time(1_900)));
-        members.handle_timeout(Time(1_900));
-        let went = Frame::Node { gid: gid(2), record: None };
-        assert_eq!(outputs(&mut members), [Output::Send(watcher, went)]);
-        assert_eq!(members.table.0.len(), 0);
-        assert_eq!(members.counters.expired, 1);
-    }
-
-    #[test]
-    fn a_node_that_comes_back_takes_its_place() {
-        let mut members = members();
-        let old = greet(&mut members, 1, 2, 0);
-        register(&mut members, old, 2, 5, 0);
-        members.closed(old);
-        let new = greet(&mut members, 2, 2, 100);
-        register(&mut members, new, 2, 6, 100);
-        assert_eq!(members.table.0[&gid(2)], record(6));
-        members.handle_timeout(Time(1_099));
-        assert_eq!(members.table.0.len(), 1);
-        members.handle_timeout(Time(1_100));
-        assert_eq!(members.table.0.len(), 0);
-    }
-
-    #[test]
-    fn another_of_its_host_neither_replaces_nor_removes_a_node_that_lives() {
-        let mut members = members();
-        let owner = greet(&mut members, 1, 2, 0);
-        register(&mut members, owner, 2, 5, 0);
-        let other = greet(&mut members, 2, 2, 100);
-        members.handle(other, Frame::Register { gid: gid(2), record: record(6) }, Time(100));
-        assert!(matches!(members.poll_output(), Some(Output::Send(_, Frame::Refused { .. }))));
-        assert_eq!(members.poll_output(), Some(Output::Close(other)));
-        members.closed(other);
-        // With the right record neither.
-        let other = greet(&mut members, 3, 2, 100);
-        register(&mut members, other, 2, 5, 100);
-        members.handle(other, Frame::Leave, Time(100));
-        assert_eq!(members.table.0[&gid(2)], record(5));
-        // It has left, and does not come and go without end.
-        members.handle(other, Frame::Register { gid: gid(2), record: record(5) }, Time(100));
-        assert!(matches!(members.poll_output(), Some(Output::Send(_, Frame::Refused { .. }))));
-    }
-
-    #[test]
-    fn a_node_with_two_connections_lives_while_one_does() {
-        let mut members = members();
-        let old = greet(&mut members, 1, 2, 0);
-        register(&mut members, old, 2, 5, 0);
-        let new = greet(&mut members, 2, 2, 500);
-        register(&mut members, new, 2, 5, 500);
-        members.handle(new, Frame::Heartbeat, Time(1_400));
-        members.handle_timeout(Time(1_500));
-        members.closed(old);
-        members.handle_timeout(Time(2_399));
-        assert_eq!(members.table.0.len(), 1);
-        members.handle(new, Frame::Leave, Time(2_399));
-        assert_eq!(members.table.0.len(), 0);
-    }
-
-    #[test]
-    fn the_same_record_again_is_no_news() {
-        let mut members = members();
-        let watcher = greet(&mut members, 1, 1, 0);
-        let id = greet(&mut members, 2, 2, 0);
-        register(&mut members, id, 2, 5, 0);
-        members.handle(watcher, Frame::Watch { on: true }, Time(0));
-        let again = greet(&mut members, 3, 2, 1);
-        register(&mut members, again, 2, 5, 1);
-        assert_eq!(outputs(&mut members), []);
-    }
-
-    #[test]
-    fn a_node_may_not_flap() {
-        let mut members = members();
-        let id = greet(&mut members, 1, 2, 0);
-        register(&mut members, id, 2, 5, 0);
-        register(&mut members, id, 2, 5, 0);
-        members.handle(id, Frame::Register { gid: gid(2), record: record(6) }, Time(0));
-        assert!(matches!(members.poll_output(), Some(Output::Send(_, Frame::Refused { .. }))));
-        assert_eq!(members.table.0[&gid(2)], record(5));
-    }
-
-    #[test]
-    fn strangers_and_too_many_are_refused() {
-        let mut members = members();
-        let id = greet(&mut members, 1, 1, 0);
-        members.handle(id, Frame::Register { gid: gid(2), record: record(1) }, Time(0));
-        let outs = outputs(&mut members);
-        assert!(matches!(&outs[..], [Output::Send(_, Frame::Refused { .. }), Output::Close(_)]));
-        assert!(members.open(ConnectionId(2), address(1), Time(0)));
-        assert!(!members.open(ConnectionId(3), address(1), Time(0)), "two from one address");
-        assert!(members.open(ConnectionId(4), address(2), Time(0)));
-        assert!(members.open(ConnectionId(5), address(3), Time(0)));
-        assert!(!members.open(ConnectionId(6), address(4), Time(0)), "four in all");
-        members.closed(ConnectionId(2));
-        assert!(members.open(ConnectionId(7), address(1), Time(0)));
-        assert_eq!(members.counters.turned_away, 2);
-        assert!(members.table.0.is_empty());
-    }
-
-    #[test]
-    fn a_full_registry_refuses_new_nodes_only() {
-        let mut members = members();
-        members.config.connections_max = 100;
-        for number in 1..=3 {
-            let id = greet(&mut members, u64::from(number), number, 0);
-            register(&mut members, id, number, 1, 0);
-        }
-        members.closed(ConnectionId(3));
-        let id = greet(&mut members, 4, 4, 0);
-        members.handle(id, Frame::Register { gid: gid(4), record: record(1) }, Time(0));
-        let outs = outputs(&mut members);
-        assert!(matches!(&outs[0], Output::Send(_, Frame::Refused { .. })));
-        let id = greet(&mut members, 5, 3, 0);
-        register(&mut members, id, 3, 2, 0);
-    }
-
-    #[test]
-    fn a_connection_that_says_nothing_or_nonsense_ends() {
-        let mut members = members();
-        let id = ConnectionId(1);
-        assert!(members.open(id, address(1), Time(0)));
-        members.handle(id, Frame::Heartbeat, Time(0));
-        assert_eq!(outputs(&mut members), [Output::Close(id)]);
-        assert_eq!(members.counters.violations, 1);
-        let silent = ConnectionId(2);
-        assert!(members.open(silent, address(2), Time(0)));
-        members.handle_timeout(Time(TTL_NS));
-        assert_eq!(outputs(&mut members), [Output::Close(id), Output::Close(silent)]);
-    }
-
-    #[test]
-    fn a_list_is_complete_when_all_had_time_to_register() {
-        let mut members = members();
-        let id = greet(&mut members, 1, 1, 0);
-        register(&mut members, id, 1, 1, 0);
-        members.handle(id, Frame::Watch { on: true }, Time(3 * TTL_NS));
-        members.list(Time(3 * TTL_NS));
-        let outs = outputs(&mut members);
-        let node = Frame::Node { gid: gid(1), record: Some(record(1)) };
-        let list = [Frame::ListBegin, node, Frame::ListEnd { complete: true }];
-        assert_eq!(outs, list.map(|frame| Output::Send(id, frame)));
-    }
-}
+mod tests;

@@ -7,6 +7,9 @@
 //! preference that answers. Each server alone decides who lives, by heartbeats; a node must be dead
 //! to all of them before nobody finds it.
 //!
+//! Where a cluster has a [`Secret`], node and registry prove to each other that they know it before
+//! they say anything else, and seal what they say from then on.
+//!
 //! It is off the data path: connects never wait for it, since they read the meta server's table.
 
 mod backoff;
@@ -16,12 +19,15 @@ mod members;
 mod pipe;
 #[cfg(test)]
 mod samples;
+mod seal;
+mod secret;
 mod server;
 mod session;
 #[cfg(test)]
 mod tests;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -30,6 +36,7 @@ use elver_verbs::{Gid, Time};
 
 pub use client::{RegistryClient, RegistryClientConfig};
 pub use members::{NodeTable, RegistryConfig, RegistryCounters};
+pub use secret::{Secret, SecretError};
 pub use server::RegistryServer;
 
 /// What a node needs of the service that knows the cluster.
@@ -62,6 +69,13 @@ pub enum News {
     Registered {
         /// How many.
         servers: usize,
+    },
+    /// A server refused this node, or no longer does.
+    Refused {
+        /// Times that any did.
+        refusals: u64,
+        /// Those that do, and why.
+        servers: Vec<(SocketAddr, String)>,
     },
     /// A node came, changed its record (`Some`), or is gone (`None`).
     Node {

@@ -7,6 +7,7 @@ use rustix::net::sockopt::{set_tcp_nodelay, socket_error};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 use super::frame::{Frame, FrameError, Inbox};
+use super::seal::Seals;
 
 /// Bytes that are read at a turn, so that no connection keeps the others waiting.
 const READ_BYTES: usize = 16 * 1024;
@@ -18,6 +19,8 @@ pub(super) struct Pipe {
     inbox: Inbox,
     outbox: Vec<u8>,
     outbox_bytes_max: usize,
+    /// Once both ends have said their nonces, where there is a secret.
+    seals: Option<Seals>,
 }
 
 /// Why a connection carries no more.
@@ -36,7 +39,13 @@ impl Pipe {
     pub(super) fn new(stream: TcpStream, outbox_bytes_max: usize) -> std::io::Result<Pipe> {
         stream.set_nonblocking(true)?;
         set_tcp_nodelay(&stream, true)?;
-        Ok(Pipe { stream, inbox: Inbox::default(), outbox: Vec::new(), outbox_bytes_max })
+        let (inbox, outbox) = (Inbox::default(), Vec::new());
+        Ok(Pipe { stream, inbox, outbox, outbox_bytes_max, seals: None })
+    }
+
+    /// Seals what is sent and checks what is received from now on.
+    pub(super) fn seal(&mut self, seals: Seals) {
+        self.seals = Some(seals);
     }
 
     /// Begins to connect, from an address of this host. [`Pipe::connected`] tells how it went, once
@@ -82,7 +91,7 @@ impl Pipe {
 
     /// Takes out a received frame.
     pub(super) fn next(&mut self) -> Result<Option<Frame>, Ended> {
-        self.inbox.next().map_err(Ended::Nonsense)
+        self.inbox.next(self.seals.as_mut()).map_err(Ended::Nonsense)
     }
 
     /// Puts a frame where [`Pipe::flush`] takes it.
@@ -90,7 +99,7 @@ impl Pipe {
         if self.outbox.len() >= self.outbox_bytes_max {
             return Err(Ended::Overflow);
         }
-        frame.encode(&mut self.outbox);
+        frame.encode(&mut self.outbox, self.seals.as_mut());
         Ok(())
     }
 

@@ -9,8 +9,10 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::time::Timespec;
 
+use super::frame::FrameError;
 use super::members::{ConnectionId, Members, NodeTable, Output, RegistryConfig, RegistryCounters};
 use super::pipe::{Ended, Pipe};
+use super::seal::Nonce;
 
 /// Events that are taken at a turn.
 const EVENTS_MAX: usize = 256;
@@ -131,11 +133,12 @@ impl<T: NodeTable> RegistryServer<T> {
             let id = ConnectionId(self.next_id);
             self.next_id += 1;
             let Ok(pipe) = Pipe::new(stream, self.outbox_bytes_max) else { continue };
+            let Ok(nonce) = nonce() else { continue };
             let data = epoll::EventData::new_u64(id.0);
             if epoll::add(&self.epoll, &pipe, data, epoll::EventFlags::IN).is_err() {
                 continue;
             }
-            if self.members.open(id, from.ip(), now) {
+            if self.members.open(id, from.ip(), nonce, now) {
                 self.pipes.insert(id, pipe);
             }
         }
@@ -164,7 +167,13 @@ impl<T: NodeTable> RegistryServer<T> {
         let mut result = pipe.receive();
         while result.is_ok() {
             match pipe.next() {
-                Ok(Some(frame)) => self.members.handle(id, frame, now),
+                Ok(Some(frame)) => {
+                    self.members.handle(id, frame, now);
+                    if let Some(seals) = self.members.take_seals(id) {
+                        // Also what has come already must be sealed.
+                        pipe.seal(seals);
+                    }
+                }
                 Ok(None) => break,
                 Err(ended) => result = Err(ended),
             }
@@ -172,6 +181,7 @@ impl<T: NodeTable> RegistryServer<T> {
         let result = result.and_then(|()| pipe.flush());
         match result {
             Ok(()) => self.look(id),
+            Err(Ended::Nonsense(FrameError::Seal)) => self.members.unproven(id),
             Err(Ended::Nonsense(_)) => self.members.violates(id),
             Err(Ended::Gone | Ended::Overflow) => self.close(id),
         }
@@ -228,4 +238,15 @@ impl<T: NodeTable> RegistryServer<T> {
             self.listen();
         }
     }
+}
+
+/// A number that nobody can foresee, from the operating system's generator.
+pub(super) fn nonce() -> io::Result<Nonce> {
+    let mut nonce = Nonce::default();
+    let given = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
+    if given < nonce.len() {
+        // A signal came in between.
+        return Err(io::ErrorKind::Interrupted.into());
+    }
+    Ok(nonce)
 }

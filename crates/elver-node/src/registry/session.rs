@@ -5,6 +5,8 @@ use elver_verbs::{Gid, Time};
 
 use super::backoff::Backoff;
 use super::frame::Frame;
+use super::seal::{Nonce, Seals};
+use super::secret::Secret;
 
 /// Heartbeats in a time to live: two may be lost.
 const BEATS_PER_TTL: u64 = 3;
@@ -13,11 +15,22 @@ const TTL_NS_MIN: u64 = 10_000_000;
 /// The longest.
 const TTL_NS_MAX: u64 = 3_600_000_000_000;
 
+const SECRET_WANTED: &str = "the registry wants to know the cluster's secret, and this node has none: set `registry.secret_file`";
+const SECRET_UNPROVEN: &str = "the registry does not prove that it knows the cluster's secret: set \
+                               `registry.secret_file` there, unless it is an impostor";
+
 /// One meta server as its client sees it: connecting, registering, keeping alive, and trying again.
 /// It does no IO.
 #[derive(Debug)]
 pub(super) struct Session {
     state: State,
+    secret: Option<Secret>,
+    /// Of the connection.
+    nonce: Nonce,
+    /// The server asked for a proof; what it says from then on is sealed.
+    challenged: bool,
+    /// For its frames from now on.
+    seals: Option<Seals>,
     backoff: Backoff,
     answer_ns_max: u64,
     ttl_ns: u64,
@@ -29,6 +42,8 @@ pub(super) struct Session {
     watching: bool,
     /// Why it last ended, in words for the user.
     pub(super) refusal: Option<String>,
+    /// Times that it was refused.
+    pub(super) refusals: u64,
     outputs: VecDeque<Frame>,
 }
 
@@ -51,9 +66,18 @@ pub(super) enum Step {
 
 impl Session {
     /// A session that connects at once. The server must answer within so many nanoseconds.
-    pub(super) fn new(backoff: Backoff, answer_ns_max: u64, now: Time) -> Session {
+    pub(super) fn new(
+        backoff: Backoff,
+        answer_ns_max: u64,
+        secret: Option<Secret>,
+        now: Time,
+    ) -> Session {
         Session {
             state: State::Resting { until: now },
+            secret,
+            nonce: Nonce::default(),
+            challenged: false,
+            seals: None,
             backoff,
             answer_ns_max,
             ttl_ns: TTL_NS_MAX,
@@ -63,6 +87,7 @@ impl Session {
             registered: false,
             watching: false,
             refusal: None,
+            refusals: 0,
             outputs: VecDeque::new(),
         }
     }
@@ -76,7 +101,6 @@ impl Session {
         match self.state {
             State::Resting { until } if until <= now => {
                 self.state = State::Greeting { until: now.saturating_add_ns(self.answer_ns_max) };
-                self.outputs.push_back(Frame::Hello);
                 Some(Step::Connect)
             }
             State::Greeting { until } if until <= now => Some(Step::Disconnect),
@@ -98,9 +122,29 @@ impl Session {
         }
     }
 
+    /// Says hello, with a nonce that was never said before.
+    pub(super) fn greet(&mut self, nonce: Nonce) {
+        self.nonce = nonce;
+        self.outputs.push_back(Frame::Hello { nonce });
+    }
+
+    /// Takes the seals of the connection, once: from then on all that is sent is sealed with them, and
+    /// all that is received must be.
+    pub(super) fn take_seals(&mut self) -> Option<Seals> {
+        self.seals.take()
+    }
+
+    /// The connection ends for a reason that the user should know.
+    pub(super) fn refuse(&mut self, reason: impl Into<String>) {
+        self.refusal = Some(reason.into());
+        self.refusals += 1;
+    }
+
     /// The connection ended, or there never was one.
     pub(super) fn disconnected(&mut self, now: Time) {
         self.state = State::Resting { until: self.backoff.next(now) };
+        self.challenged = false;
+        self.seals = None;
         self.registered = false;
         self.watching = false;
         self.outputs.clear();
@@ -110,21 +154,38 @@ impl Session {
     pub(super) fn handle(&mut self, frame: Frame, now: Time) -> Result<Option<Frame>, ()> {
         self.heard_at = now;
         match (self.state, frame) {
+            (State::Greeting { .. }, Frame::Challenge { nonce }) if !self.challenged => {
+                let Some(secret) = &self.secret else {
+                    self.refuse(SECRET_WANTED);
+                    return Err(());
+                };
+                self.seals = Some(Seals::of_node(secret, &self.nonce, &nonce));
+                self.challenged = true;
+                self.outputs.push_back(Frame::Proof);
+                Ok(None)
+            }
+            (State::Greeting { .. }, Frame::Welcome { .. })
+                if self.secret.is_some() && !self.challenged =>
+            {
+                self.refuse(SECRET_UNPROVEN);
+                Err(())
+            }
             (State::Greeting { .. }, Frame::Welcome { ttl_ms, server }) => {
                 self.state = State::Up;
                 self.ttl_ns = (u64::from(ttl_ms) * 1_000_000).clamp(TTL_NS_MIN, TTL_NS_MAX);
                 self.server = Some(*server);
-                self.refusal = None;
                 self.beat(now);
                 Ok(None)
             }
             (_, Frame::Refused { reason }) => {
-                self.refusal = Some(reason);
+                // It is shown on terminals.
+                self.refuse(reason.replace(char::is_control, " "));
                 Err(())
             }
             (State::Up, Frame::Registered) => {
                 // Only now, so that a server that refuses is not asked without end.
                 self.backoff.reset();
+                self.refusal = None;
                 self.registered = true;
                 Ok(None)
             }
@@ -173,7 +234,11 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn session() -> Session {
-        Session::new(Backoff::new(100 * MS, 1_000 * MS, 1), 1_000 * MS, Time(0))
+        session_with(None)
+    }
+
+    fn session_with(secret: Option<Secret>) -> Session {
+        Session::new(Backoff::new(100 * MS, 1_000 * MS, 1), 1_000 * MS, secret, Time(0))
     }
 
     fn welcome() -> Frame {
@@ -184,7 +249,8 @@ mod tests {
     fn it_greets_keeps_alive_and_notices_silence() {
         let mut session = session();
         assert_eq!(session.poll(Time(0)), Some(Step::Connect));
-        assert_eq!(session.poll_output(), Some(Frame::Hello));
+        session.greet([5; 32]);
+        assert_eq!(session.poll_output(), Some(Frame::Hello { nonce: [5; 32] }));
         assert_eq!(session.handle(welcome(), Time(0)), Ok(None));
         assert!(session.is_up());
         assert_eq!(session.poll_timeout(), Time(100 * MS));
@@ -207,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_server_that_breaks_the_rules_is_left() {
-        for frame in [Frame::Registered, Frame::Hello, Frame::ListBegin] {
+        for frame in [Frame::Registered, Frame::Proof, Frame::ListBegin] {
             let mut session = session();
             session.poll(Time(0));
             assert_eq!(session.handle(frame, Time(0)), Err(()));
@@ -219,5 +285,39 @@ mod tests {
         let refused = Frame::Refused { reason: "full".to_string() };
         assert_eq!(session.handle(refused, Time(0)), Err(()));
         assert_eq!(session.refusal.as_deref(), Some("full"));
+    }
+
+    #[test]
+    fn it_proves_itself_once_and_wants_the_same() {
+        let secret = Some(Secret::new(b"of the cluster"));
+        let mut session = session_with(secret);
+        session.poll(Time(0));
+        assert_eq!(session.handle(welcome(), Time(0)), Err(()));
+        assert_eq!(session.refusal.as_deref(), Some(SECRET_UNPROVEN));
+        session.disconnected(Time(0));
+        session.poll(Time(130 * MS));
+        let challenge = || Frame::Challenge { nonce: [6; 32] };
+        assert_eq!(session.handle(challenge(), Time(130 * MS)), Ok(None));
+        assert!(session.take_seals().is_some() && session.take_seals().is_none());
+        assert_eq!(session.poll_output(), Some(Frame::Proof));
+        assert_eq!(session.handle(challenge(), Time(130 * MS)), Err(()));
+        assert_eq!(session.handle(welcome(), Time(130 * MS)), Ok(None));
+        assert!(session.is_up());
+        // What refused it before is of interest until it is registered.
+        assert!(session.refusal.is_some());
+        session.handle(Frame::Registered, Time(130 * MS)).unwrap();
+        assert_eq!((session.refusal, session.refusals), (None, 1));
+    }
+
+    #[test]
+    fn without_a_secret_it_says_what_is_missing() {
+        let mut session = session();
+        session.poll(Time(0));
+        let challenge = Frame::Challenge { nonce: [6; 32] };
+        assert_eq!(session.handle(challenge, Time(0)), Err(()));
+        assert_eq!(session.refusal.as_deref(), Some(SECRET_WANTED));
+        let sly = Frame::Refused { reason: "\x1b[2Jno\n".to_string() };
+        assert_eq!(session.handle(sly, Time(0)), Err(()));
+        assert_eq!(session.refusal.as_deref(), Some(" [2Jno "));
     }
 }

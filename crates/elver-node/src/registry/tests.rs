@@ -237,14 +237,14 @@ fn a_server_bears_anything() {
     let mut greedy = TcpStream::connect(server.address).unwrap();
     greedy.set_write_timeout(Some(PATIENCE)).unwrap();
     let mut asks = Vec::new();
-    super::frame::Frame::Hello.encode(&mut asks);
+    super::frame::Frame::Hello { nonce: [0; 32] }.encode(&mut asks, None);
     for _ in 0..5_000 {
-        super::frame::Frame::Watch { on: true }.encode(&mut asks);
-        super::frame::Frame::Heartbeat.encode(&mut asks);
+        super::frame::Frame::Watch { on: true }.encode(&mut asks, None);
+        super::frame::Frame::Heartbeat.encode(&mut asks, None);
     }
     let mut heartbeats = Vec::new();
     for _ in 0..20_000 {
-        super::frame::Frame::Heartbeat.encode(&mut heartbeats);
+        super::frame::Frame::Heartbeat.encode(&mut heartbeats, None);
     }
     while greedy.write_all(&asks).is_ok() {
         asks.clone_from(&heartbeats);

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use elver_node::Status;
@@ -113,6 +113,16 @@ impl Daemon {
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text
+    }
+
+    /// Files that its process has open.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// What it writes to its standard error, if that was asked for.
+    pub fn stderr(&mut self) -> ChildStderr {
+        self.child.stderr.take().unwrap()
     }
 
     pub fn signal(&mut self, signal: Signal) -> ExitStatus {

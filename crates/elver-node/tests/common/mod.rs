@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod daemon;
+pub mod process;
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -180,10 +181,15 @@ impl Client {
     }
 
     pub fn alloc(&mut self, len: u64) -> Result<Region, Refused> {
+        self.alloc_file(len, false).map(|(region, ..)| region)
+    }
+
+    /// As [`Client::alloc`], with huge pages if that is asked for; also the file, and its bytes.
+    pub fn alloc_file(&mut self, len: u64, huge: bool) -> Result<(Region, OwnedFd, u64), Refused> {
         let access =
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
         let addr = 0x10_0000_0000;
-        let command = Command::AllocMr { len, addr, access, huge: false };
+        let command = Command::AllocMr { len, addr, access, huge };
         let request = self.begin(&command);
         let (lkey, rkey, file_bytes) = self.answer(request, |answer| match answer {
             Answer::Mr { lkey, rkey, file_bytes } => Some((lkey, rkey, file_bytes)),
@@ -192,9 +198,9 @@ impl Client {
         loop {
             if let Some(at) = self.files.iter().position(|(of, _)| *of == request) {
                 let (_, file) = self.files.swap_remove(at);
-                let memory = SoftMemory::map_file(file, len).unwrap();
+                let memory = SoftMemory::map_file(file.try_clone().unwrap(), len).unwrap();
                 assert!(file_bytes >= len);
-                return Ok(Region { memory, addr, lkey, rkey });
+                return Ok((Region { memory, addr, lkey, rkey }, file, file_bytes));
             }
             match self.socket.receive(true).unwrap() {
                 Received::Message(Message::Memory { request }, Some(file)) => {

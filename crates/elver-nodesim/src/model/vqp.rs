@@ -17,6 +17,8 @@ pub(crate) struct Vqp {
     pub(crate) epoch: u32,
     /// The epoch in which it failed last, and why.
     pub(crate) failed: Option<(u32, String)>,
+    /// Its last connect found no RC QP left for it.
+    pub(crate) no_rc_qp: bool,
     pub(crate) bound: Option<u16>,
     /// The steps at which it was bound, and connected last.
     pub(crate) bound_at: u64,
@@ -79,6 +81,7 @@ impl Vqp {
             target: None,
             epoch: 0,
             failed: None,
+            no_rc_qp: false,
             bound: None,
             bound_at: 0,
             connected_at: 0,

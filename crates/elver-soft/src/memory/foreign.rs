@@ -146,7 +146,11 @@ fn advice(reason: &io::Error) -> String {
     }
     let yama = std::fs::read_to_string(YAMA);
     let scope = match yama.as_deref().map(str::trim) {
-        Ok(scope @ ("1" | "2" | "3")) => format!("{YAMA} is {scope}, which forbids it; "),
+        Ok("1") => format!(
+            "{YAMA} is 1, which forbids it unless the process permits it by \
+             prctl(PR_SET_PTRACER); "
+        ),
+        Ok(scope @ ("2" | "3")) => format!("{YAMA} is {scope}, which forbids it; "),
         _ => String::new(),
     };
     format!(

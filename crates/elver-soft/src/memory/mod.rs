@@ -79,26 +79,31 @@ impl SoftMemory {
     /// once. The file must be sealed against becoming shorter (`F_SEAL_SHRINK`), since a page that
     /// goes away would kill whoever touches it; one without the seal is refused.
     pub fn map_file(file: impl AsFd, len: u64) -> Result<SoftMemory, SoftError> {
-        let bytes = sealed(&file, len)?;
+        SoftMemory::map_file_from(file, 0, len)
+    }
+
+    /// As [`SoftMemory::map_file`], `len` bytes from `offset` on, a multiple of a page.
+    pub fn map_file_from(file: impl AsFd, offset: u64, len: u64) -> Result<SoftMemory, SoftError> {
+        let bytes = sealed(&file, offset, len)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, shared());
         // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
         let start =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, flags, &file, 0) }
+            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, flags, &file, offset) }
                 .map_err(|error| unmappable(len, error))?;
         let start = NonNull::new(start.cast()).ok_or_else(|| unmappable(len, Errno::NOMEM))?;
         Ok(SoftMemory::mapped(Mapping { start, len: bytes }, bytes))
     }
 
-    /// As [`SoftMemory::map_file`] of a file of `file_len` bytes, of which the first `len` are the
-    /// memory and the others are only mapped, so that [`SoftMemory::discard`] reaches them.
-    pub fn map_file_for(file: impl AsFd, len: u64, file_len: u64) -> Result<SoftMemory, SoftError> {
-        let memory = SoftMemory::map_file(file, file_len)?;
-        let len = len.min(memory.len as u64) as usize;
-        Ok(SoftMemory { len, ..memory })
+    /// A part of this memory, which it keeps mapped. Not of another process's.
+    pub fn part(&self, offset: u64, len: u64) -> Result<SoftMemory, MemoryError> {
+        self.at(offset, len)?;
+        // SAFETY: the range was just checked to lie inside the memory.
+        let start = unsafe { self.start.add(offset as usize) };
+        Ok(SoftMemory { start, len: len as usize, owner: self.owner.clone() })
     }
 
-    /// Gives the pages of a mapped file back to the system, for all who map it: they read zeros from
-    /// then on. Who maps the file cannot hold on to memory that is not its own any more. No device
+    /// Gives the pages of a mapped file back to the system, all that were mapped with it and for all
+    /// who map them: they read zeros from then on. Who maps the file cannot hold on to memory that is not its own any more. No device
     /// may have the memory registered. Does nothing to memory of other kinds.
     pub fn discard(&self) {
         if let Some(Owner::Mapping(mapping)) = self.owner.as_deref() {
@@ -299,7 +304,7 @@ impl Reservation {
     /// Maps a file there, as [`SoftMemory::map_file`]. It must not be longer than the
     /// reservation.
     pub fn map_file(self, file: impl AsFd, len: u64) -> Result<SoftMemory, SoftError> {
-        let bytes = sealed(&file, len)?;
+        let bytes = sealed(&file, 0, len)?;
         if bytes > self.0.len {
             return Err(unmappable(len, Errno::NOSPC));
         }
@@ -320,13 +325,16 @@ fn unmappable(len: u64, error: Errno) -> SoftError {
     SoftError::Map { len, reason: error.into() }
 }
 
-/// Checks that a file has `len` bytes and keeps them.
-fn sealed(file: impl AsFd, len: u64) -> Result<usize, SoftError> {
+/// Checks that a file has `len` bytes from `offset` on and keeps them.
+fn sealed(file: impl AsFd, offset: u64, len: u64) -> Result<usize, SoftError> {
     let refused = |error| unmappable(len, error);
     let seals = rustix::fs::fcntl_get_seals(&file).map_err(refused)?;
     let size = rustix::fs::fstat(&file).map_err(refused)?.st_size;
-    let bytes = usize::try_from(len).ok().filter(|bytes| *bytes > 0 && *bytes <= size as usize);
-    match bytes {
+    let fits = |len: &u64| {
+        let end = offset.checked_add(*len);
+        *len > 0 && end.is_some_and(|end| end <= size as u64)
+    };
+    match Some(len).filter(fits).and_then(|len| usize::try_from(len).ok()) {
         Some(bytes) if seals.contains(rustix::fs::SealFlags::SHRINK) => Ok(bytes),
         _ => Err(refused(Errno::INVAL)),
     }

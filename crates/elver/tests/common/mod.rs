@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elver::{
     AccessFlags, Gid, Payload, SendFlags, SendOp, SendWr, Session, Sge, Vqp, Wc, WcStatus,
@@ -60,6 +60,23 @@ impl Drop for TestNode {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// A meta server and another node, which has found it, of configurations that `edit` has been at.
+pub fn cluster(group: u8, edit: impl Fn(&mut Config)) -> (TestNode, TestNode) {
+    let (mut meta, mut other) = (config(group, 1), config(group, 2));
+    meta.meta.serve = true;
+    meta.meta.listen = format!("127.0.{group}.1:{}", 22_000 + u16::from(group));
+    other.meta.servers = vec![meta.meta.listen.clone()];
+    edit(&mut meta);
+    edit(&mut other);
+    let nodes = (TestNode::start(meta), TestNode::start(other));
+    let begun = Instant::now();
+    while nodes.1.thread.status().unwrap().registered == 0 {
+        assert!(begun.elapsed().as_secs() < 30, "the node does not find its meta server");
+        std::thread::yield_now();
+    }
+    nodes
 }
 
 pub fn session(path: &Path) -> Session {

@@ -22,10 +22,13 @@ pub(crate) fn take() -> anyhow::Result<Option<OwnedFd>> {
         Ok(1) => {}
         _ => bail!("LISTEN_FDS is {count}, but elverd takes one socket"),
     }
-    // SAFETY: whoever started this process passed the descriptor and says so; nobody in it has
-    // taken it, since it is taken here alone and once.
+    if std::fs::symlink_metadata(format!("/proc/self/fd/{FIRST}")).is_err() {
+        bail!("LISTEN_FDS is 1, but descriptor {FIRST} is not open");
+    }
+    // SAFETY: whoever started this process passed the descriptor and says so, and it is open; nobody
+    // in it has taken it, since it is taken here alone and once.
     let fd = unsafe { OwnedFd::from_raw_fd(FIRST) };
     rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
-        .context("LISTEN_FDS is 1, but descriptor 3 is not open")?;
+        .context("cannot take the socket that was passed")?;
     Ok(Some(fd))
 }

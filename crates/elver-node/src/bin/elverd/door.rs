@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
@@ -15,8 +15,6 @@ use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::net::{SocketAddrUnix, getsockname};
 use rustix::process::umask;
 
-use crate::activation;
-
 /// The daemon's sockets.
 pub(crate) struct Door {
     listener: Listener,
@@ -24,18 +22,20 @@ pub(crate) struct Door {
     paths: Paths,
 }
 
-/// Where they are. Dropping it removes the socket that this daemon made.
+/// Where they are. Dropping it removes the sockets that this daemon made.
 pub(crate) struct Paths {
     socket: PathBuf,
     /// Held as long as the daemon lives, by a daemon that made its socket itself.
     lock: Option<File>,
+    /// The status socket was made.
+    has_status: bool,
 }
 
 impl Door {
     /// Takes the socket that was passed, or makes one.
-    pub(crate) fn open(config: &Config) -> anyhow::Result<Door> {
+    pub(crate) fn open(config: &Config, passed: Option<OwnedFd>) -> anyhow::Result<Door> {
         let mode = config.socket_mode()?;
-        let (listener, paths) = match activation::take()? {
+        let (listener, mut paths) = match passed {
             Some(fd) => {
                 let name =
                     getsockname(&fd).ok().and_then(|name| SocketAddrUnix::try_from(name).ok());
@@ -46,7 +46,7 @@ impl Door {
                 let socket = path.unwrap_or_else(|| config.socket_path());
                 let refused = |reason| NodeError::Socket { path: socket.clone(), reason };
                 let listener = Listener::from_fd(fd).map_err(refused)?;
-                (listener, Paths { socket, lock: None })
+                (listener, Paths { socket, lock: None, has_status: false })
             }
             None => bind(config.socket_path(), mode)?,
         };
@@ -54,6 +54,7 @@ impl Door {
         let refused = |reason| NodeError::Socket { path: path.clone(), reason };
         remove(&path).map_err(refused)?;
         let status = for_those(mode, &path, || UnixListener::bind(&path)).map_err(refused)?;
+        paths.has_status = true;
         Ok(Door { listener, status, paths })
     }
 
@@ -74,10 +75,13 @@ impl Paths {
 
 impl Drop for Paths {
     fn drop(&mut self) {
+        // Somebody may have tidied up already. The lock's file stays: to remove it would let two
+        // daemons hold two files of its name.
         if self.lock.is_some() {
-            // Somebody may have tidied up already. The lock's file stays: to remove it would let
-            // two daemons hold two files of its name.
             let _ = fs::remove_file(&self.socket);
+        }
+        if self.has_status {
+            let _ = fs::remove_file(self.status());
         }
     }
 }
@@ -103,7 +107,7 @@ fn bind(socket: PathBuf, mode: u32) -> Result<(Listener, Paths), NodeError> {
     }
     remove(&socket).map_err(refused)?;
     let listener = for_those(mode, &socket, || Listener::bind(&socket)).map_err(refused)?;
-    Ok((listener, Paths { socket, lock: Some(lock) }))
+    Ok((listener, Paths { socket, lock: Some(lock), has_status: false }))
 }
 
 /// Makes a socket that those may use whom `mode` says, and at no time others: what connects stays,

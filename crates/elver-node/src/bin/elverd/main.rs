@@ -4,21 +4,24 @@ mod activation;
 mod door;
 mod notify;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Parser;
 use elver_node::config::{Config, DEFAULT_FILE};
 use elver_node::{Node, Observer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::door::Door;
 
+/// Descriptors of a node and a few sessions.
+const DESCRIPTORS_MIN: u64 = 64;
 /// Read if no other is named and it is there.
 const CONFIG_FILE: &str = "/etc/elver/elverd.toml";
 
@@ -77,17 +80,27 @@ fn main() -> ExitCode {
 fn read(path: Option<PathBuf>) -> anyhow::Result<(Config, Option<PathBuf>)> {
     let default = PathBuf::from(CONFIG_FILE);
     match path.or_else(|| default.exists().then_some(default)) {
-        Some(path) => Ok((Config::read(&path)?, Some(path))),
+        Some(path) => {
+            let config = Config::read(&path)?;
+            // What cannot be must be told by --check too.
+            config.secret()?;
+            Ok((config, Some(path)))
+        }
         None => Ok((Config::default(), None)),
     }
 }
 
 fn serve(config: Config) -> anyhow::Result<()> {
+    // First, while no descriptor can be another's.
+    let passed = activation::take()?;
     // From here on a signal ends the daemon as it should end.
+    raise_descriptors()?;
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot take signals")?;
     let handle = signals.handle();
-    raise_descriptors();
-    let door = Door::open(&config)?;
+    // A file in memory that is larger than files may be is an error, and not the end.
+    let too_large = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGXFSZ, too_large).context("cannot take signals")?;
+    let door = Door::open(&config, passed)?;
     let mut observer = Observer::new();
     if let Some(address) = config.metrics_listen()? {
         observer = observer.with_metrics(address)?;
@@ -97,6 +110,15 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let mut node = Node::open(config.clone(), Some(listener))?;
     let registry = node.registry_address();
     node.observe(observer.with_status(status, path.status()))?;
+
+    let reports = node.take_reports();
+    // Apart, since who reads them may take as long as they like. It ends with the node.
+    std::thread::Builder::new().name("elver-reports".into()).spawn(move || {
+        for report in reports.into_iter().flatten() {
+            // Whoever started the daemon may have closed it.
+            let _ = writeln!(std::io::stderr(), "elverd: {report}");
+        }
+    })?;
 
     let stop = Arc::new(AtomicBool::new(false));
     let stopper = node.stopper(stop.clone());
@@ -123,10 +145,16 @@ fn serve(config: Config) -> anyhow::Result<()> {
     Ok(result?)
 }
 
-/// A session takes a descriptor, and so does a region until it is sent: as many as the system
-/// permits.
-fn raise_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
+/// A session takes two descriptors, and a region one until it is sent: as many as the system permits.
+fn raise_descriptors() -> anyhow::Result<()> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Some(most) = maximum.filter(|most| *most < DESCRIPTORS_MIN) {
+        bail!(
+            "this process may open {most} files, and a node needs {DESCRIPTORS_MIN} at least, and \
+             two for each session beyond: allow more (LimitNOFILE=, ulimit -Hn)"
+        );
+    }
     // If it is refused, fewer processes find place.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    Ok(())
 }

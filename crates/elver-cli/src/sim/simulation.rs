@@ -1,0 +1,156 @@
+//! What all simulations have in common: from their seeds to what is told of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use elver_sim::{Fault, OpCount};
+use serde_json::{Value, json};
+
+use super::seeds::{self, Broken, Outcome};
+use crate::cli::SeedArgs;
+use crate::exit::Failure;
+use crate::out::say;
+use crate::table;
+
+/// From so many seeds on, an operation that no run did is a fault of the generator.
+const COVERAGE_SEEDS: u64 = 500;
+
+/// A kind of simulation.
+pub(super) trait Simulation: Sync {
+    type Report;
+    /// What all seeds together showed.
+    type Sum: Default + Send;
+    /// Its name on the command line.
+    const NAME: &'static str;
+
+    fn run(&self, seed: u64) -> Result<Self::Report, Box<elver_sim::Failure>>;
+
+    /// How often the planted bug struck.
+    fn strikes(report: &Self::Report) -> u64;
+
+    fn add(sum: &mut Self::Sum, report: &Self::Report);
+
+    /// Operations that should have been done and were not.
+    fn missing(&self, sum: &Self::Sum) -> Vec<String>;
+
+    /// Packets, and virtual time in nanoseconds.
+    fn packets_and_time(sum: &Self::Sum) -> (u64, u64);
+
+    /// Each operation by its transport, where there are several, and its name.
+    fn ops(sum: &Self::Sum) -> Vec<(Option<String>, String, OpCount)>;
+
+    fn faults(sum: &Self::Sum) -> &BTreeMap<Fault, u64>;
+
+    /// What else was counted.
+    fn more(sum: &Self::Sum) -> BTreeMap<&'static str, Value>;
+
+    /// The same for people, a line each.
+    fn lines(sum: &Self::Sum) -> Vec<String>;
+}
+
+/// Prints the names of bugs that can be planted.
+pub(super) fn list(canaries: impl IntoIterator<Item = impl Display>) {
+    for canary in canaries {
+        say!("{canary}");
+    }
+}
+
+/// Runs all seeds, and tells what they showed.
+pub(super) fn run<S: Simulation>(
+    simulation: &S,
+    args: &SeedArgs,
+    canary: Option<String>,
+) -> Result<(), Failure> {
+    let run_seed = |seed| match simulation.run(seed) {
+        Ok(report) => {
+            let strikes = S::strikes(&report);
+            Ok((report, strikes))
+        }
+        Err(failure) => Err(Broken {
+            seed,
+            what: failure.to_string(),
+            trace: failure.trace,
+            strikes: failure.canary_strikes,
+        }),
+    };
+    let add = |sum: &mut S::Sum, report| S::add(sum, &report);
+    let outcome = seeds::run(args, canary.is_some(), run_seed, add);
+    if args.json {
+        say!("{}", as_json::<S>(args, canary.as_deref(), &outcome));
+    } else if let Some(canary) = &canary {
+        seeds::print_canary(args, canary, &outcome);
+    } else {
+        print::<S>(args, &outcome);
+    }
+    let planted = canary.is_some();
+    seeds::judge(args, S::NAME, canary, &outcome)?;
+    let missing = simulation.missing(&outcome.sum);
+    if !planted && args.seeds >= COVERAGE_SEEDS && !missing.is_empty() {
+        return Err(Failure::Failed(anyhow::anyhow!("no run did {}", missing.join(", "))));
+    }
+    Ok(())
+}
+
+fn print<S: Simulation>(args: &SeedArgs, outcome: &Outcome<S::Sum>) {
+    let (packets, virtual_ns) = S::packets_and_time(&outcome.sum);
+    say!(
+        "{} seeds from {}: {packets} packets in {:.1} s of virtual time, run in {:.1} s",
+        outcome.ran,
+        args.seed,
+        virtual_ns as f64 / 1e9,
+        outcome.seconds
+    );
+    let rows = S::ops(&outcome.sum).into_iter().map(|(transport, op, count)| {
+        let OpCount { posted, succeeded, failed, forgotten } = count;
+        let [posted, succeeded, failed, forgotten] =
+            [posted, succeeded, failed, forgotten].map(|count| count.to_string());
+        [transport.unwrap_or_default(), op, posted, succeeded, failed, forgotten]
+    });
+    let heads = ["", "operation", "posted", "success", "error", "gone"];
+    table::print(heads, &rows.collect::<Vec<_>>(), 2);
+    say!("");
+    S::lines(&outcome.sum).iter().for_each(|line| say!("{line}"));
+    let faults = S::faults(&outcome.sum).iter().filter(|(_, count)| **count > 0);
+    let faults: Vec<String> = faults.map(|(fault, count)| format!("{count} {fault}")).collect();
+    say!("faults: {}", faults.join(", "));
+}
+
+fn as_json<S: Simulation>(
+    args: &SeedArgs,
+    canary: Option<&str>,
+    outcome: &Outcome<S::Sum>,
+) -> Value {
+    let ops = S::ops(&outcome.sum).into_iter().map(|(transport, op, count)| {
+        let mut row = json!({
+            "op": op,
+            "posted": count.posted,
+            "succeeded": count.succeeded,
+            "failed": count.failed,
+            "forgotten": count.forgotten,
+        });
+        if let Some(transport) = transport {
+            row["transport"] = transport.into();
+        }
+        row
+    });
+    let faults: BTreeMap<String, u64> =
+        S::faults(&outcome.sum).iter().map(|(fault, count)| (fault.to_string(), *count)).collect();
+    let (packets, virtual_ns) = S::packets_and_time(&outcome.sum);
+    let mut object = json!({
+        "sim": S::NAME,
+        "seed": args.seed,
+        "seeds": args.seeds,
+        "canary": canary,
+        "canary_struck": outcome.struck,
+        "failed_seeds": outcome.broken.iter().map(|broken| broken.seed).collect::<Vec<_>>(),
+        "packets": packets,
+        "virtual_s": virtual_ns as f64 / 1e9,
+        "seconds": outcome.seconds,
+        "ops": ops.collect::<Vec<_>>(),
+        "faults": faults,
+    });
+    for (key, value) in S::more(&outcome.sum) {
+        object[key] = value;
+    }
+    object
+}

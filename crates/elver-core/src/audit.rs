@@ -1,0 +1,340 @@
+//! What a core counts, against what it counts: for those who test it.
+//!
+//! Nothing of this is on any path of a running node. A count that went wrong shows here at the next
+//! look, and not when a pool that leaked has run dry.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use elver_verbs::Device;
+
+use crate::lane::{LaneKind, LaneState};
+use crate::links::Tally;
+use crate::ops::{OpKind, Work};
+use crate::peer::PeerLookup;
+use crate::ring::NONE;
+use crate::vqp::{Vqp, Wait};
+use crate::{ClientId, Core, VqpState};
+
+/// Regions of the core's own: its buffers, those of its UD QP, and ValidMR.
+const OWN_MRS: u32 = 3;
+
+/// What a core has at its device, and what it has under way. See [`Core::audit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// DC initiators.
+    pub dcis: u32,
+    /// RC QPs.
+    pub rc_qps: u32,
+    /// Of these, the ones that are being made, left or closed.
+    pub rc_qps_changing: u32,
+    /// Of these, the ones of single VQPs, and the other ends of peers' ones.
+    pub rc_qps_leased: u32,
+    /// Other QPs: for control, and the DC target.
+    pub other_qps: u32,
+    /// Regions: those of clients, second ones for long messages, and the core's own.
+    pub mrs: u32,
+    /// Of these, second ones for long messages.
+    pub mrs_shared: u32,
+    /// Address handles.
+    pub ahs: u32,
+    /// Receive buffers that stand, or will stand after the next poll, in the shared receive queue.
+    pub receives: u32,
+    /// Messages and READs of the core's own that are under way.
+    pub ops: u32,
+    /// Messages of the core's own that wait for a send slot.
+    pub untold: u32,
+    /// Send slots that hold a message.
+    pub send_slots: u32,
+    /// WRs on the pool's QPs.
+    pub posted: u32,
+    /// Requests of ours to other cores that have no answer, or of others that we have not answered.
+    pub requests: u32,
+    /// VQPs, those going included.
+    pub vqps: u32,
+    /// Look-ups and connects that wait.
+    pub waiting: u32,
+}
+
+/// Ends the function unless two counts agree.
+macro_rules! agree {
+    ($found:expr, $counted:expr, $($what:tt)*) => {
+        let (found, counted) = ($found, $counted);
+        if found != counted {
+            let what = format!($($what)*);
+            return Err(format!("{what}: {found:?}, counted as {counted:?}"));
+        }
+    };
+}
+
+impl<D: Device> Core<D> {
+    /// Counts everything anew that the core keeps count of, and looks for what waits for nothing.
+    /// Takes time with all that there is.
+    ///
+    /// # Errors
+    /// What does not agree: a fault of the core.
+    pub fn audit(&self) -> Result<Holdings, String> {
+        self.audit_vqps()?;
+        self.audit_waits()?;
+        self.audit_clients()?;
+        self.audit_regions()?;
+        self.audit_lanes()?;
+        self.audit_peers()?;
+        self.audit_lookups()?;
+        let Tally { changing, leased, requests } = self.audit_links()?;
+        let slots = self.audit_buffers()?;
+        let aliases = self.mrs.iter().filter(|(_, mr)| mr.alias.is_some()).count() as u32;
+        let addresses = self.peers.slots.iter().filter(|(_, peer)| peer.ah.is_some()).count();
+        let rc_qps = self.links.rc.len();
+        Ok(Holdings {
+            dcis: self.lanes.dcis,
+            rc_qps,
+            rc_qps_changing: changing,
+            rc_qps_leased: leased,
+            other_qps: 1 + u32::from(self.pool.dct.is_some()),
+            mrs: OWN_MRS
+                + u32::from(self.served.is_some())
+                + self.mrs.iter().count() as u32
+                + aliases,
+            mrs_shared: aliases,
+            ahs: addresses as u32 + self.links.ud.addresses(),
+            receives: self.pool.recvs.count,
+            ops: self.ops.len(),
+            untold: self.untold.len() as u32,
+            send_slots: slots,
+            posted: self.lanes.qps.iter().map(|qp| qp.posted).sum(),
+            requests,
+            vqps: self.vqps.len(),
+            waiting: self.lookups.waiting + self.lookups.under_way(),
+        })
+    }
+
+    fn audit_vqps(&self) -> Result<(), String> {
+        for (id, vqp) in self.vqps.iter() {
+            let physical: u32 = (0..vqp.sq.posted.wrapping_sub(vqp.sq.done))
+                .map(|n| vqp.sq.entry(vqp.sq.done.wrapping_add(n)).cost())
+                .sum();
+            if !vqp.rewound && vqp.state == VqpState::Connected {
+                agree!(physical, vqp.inflight, "WRs of VQP {id:#x} on its lane");
+            }
+            if vqp.inflight > 0 && self.lanes.lanes.get(vqp.lane as usize).is_none() {
+                return Err(format!("VQP {id:#x} has WRs on no lane"));
+            }
+            let reads = |kind: &OpKind| matches!(kind, OpKind::Gather(gather) if gather.is_of(id));
+            let reads = self.ops.iter().filter(|(_, op)| reads(&op.kind)).count() as u32;
+            agree!(reads, vqp.reads, "messages being read into receives of VQP {id:#x}");
+            let bound = (vqp.bound != 0 && !vqp.zombie).then_some(id);
+            if bound.is_some() {
+                agree!(self.ports.get(&vqp.bound).copied(), bound, "port {}", vqp.bound);
+            }
+        }
+        let bound = self.vqps.iter().filter(|(_, vqp)| vqp.bound != 0 && !vqp.zombie).count();
+        agree!(bound, self.ports.len(), "ports");
+        for (key, id) in &self.accepted {
+            let vqp = self.vqps.get(*id).and_then(|vqp| vqp.accepted);
+            agree!(vqp, Some(*key), "accepted VQP {id:#x}");
+        }
+        let backlogs = self.vqps.iter().filter_map(|(_, vqp)| vqp.backlog.as_ref());
+        let held = |(_, bytes): &(_, Vec<u8>)| bytes.len() as u64;
+        let held: u64 = backlogs.flat_map(|backlog| backlog.messages.iter().map(held)).sum();
+        agree!(held, self.held_bytes, "bytes of messages that wait for receives");
+        Ok(())
+    }
+
+    /// Whatever stops a VQP must be what brings it back.
+    fn audit_waits(&self) -> Result<(), String> {
+        for (id, vqp) in self.vqps.iter() {
+            let comes = match vqp.wait {
+                Wait::Nothing => true,
+                Wait::Mr => self.lookups.awaits(vqp.peer, id),
+                Wait::Slot => self.slot_waiters.contains(&id),
+                Wait::Tokens => self.qos.holds(id),
+            };
+            if !comes {
+                return Err(format!("VQP {id:#x} waits for {:?}, and nothing brings it", vqp.wait));
+            }
+            if vqp.moving && !self.links.moving.contains(&id) {
+                return Err(format!("VQP {id:#x} moves, and nobody moves it"));
+            }
+            if vqp.state == VqpState::Error && vqp.inflight > 0 && !vqp.watch {
+                return Err(format!("VQP {id:#x} has failed, and nobody looks for its end"));
+            }
+            let idle = vqp.may_post() && vqp.sq.unposted() > 0 && !vqp.ready && !vqp.rewound;
+            if idle {
+                return Err(format!("VQP {id:#x} may post, and nobody gives it a turn"));
+            }
+        }
+        Ok(())
+    }
+
+    fn audit_clients(&self) -> Result<(), String> {
+        for (id, client) in self.clients.iter() {
+            let of = || self.vqps.iter().filter(|(_, vqp)| vqp.client == id);
+            let own = of().filter(|(_, vqp)| !vqp.zombie).count();
+            agree!(own, client.vqps.len(), "VQPs of client {id:#x}");
+            let zombies = of().filter(|(_, vqp)| vqp.zombie).count() as u32;
+            agree!(zombies, client.zombies, "VQPs of client {id:#x} that go");
+            let accepted = of().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
+            agree!(accepted, client.accepted.now, "accepted VQPs of client {id:#x}");
+            for (peer, of_peer) in &client.accepted_of {
+                let key = |vqp: &Vqp| vqp.accepted.is_some_and(|(_, from, _)| from == *peer);
+                let accepted = of().filter(|(_, vqp)| key(vqp)).count() as u32;
+                agree!(accepted, of_peer.now, "accepted VQPs of client {id:#x} and peer {peer:#x}");
+            }
+            let mrs = self.mrs.iter().filter(|(_, mr)| mr.owner == ClientId(id)).count() as u32;
+            agree!(mrs, client.mrs, "regions of client {id:#x}");
+            let posted: u32 = of().map(|(_, vqp)| vqp.sq.len() + vqp.rq.len()).sum();
+            if !client.closed {
+                let pending = posted + client.completions.len() as u32;
+                agree!(pending, client.pending, "WRs and completions of client {id:#x}");
+            }
+        }
+        Ok(())
+    }
+
+    fn audit_regions(&self) -> Result<(), String> {
+        for (slot, mr) in self.mrs.iter() {
+            let (mut refs, mut readers) = (0, 0);
+            for (_, vqp) in self.vqps.iter() {
+                for seq in (0..vqp.sq.len()).map(|n| vqp.sq.head.wrapping_add(n)) {
+                    let entry = vqp.sq.entry(seq);
+                    refs += u32::from(entry.mr == slot);
+                    let sges = vqp.sq.sges(seq).iter().enumerate();
+                    for (at, sge) in sges.filter(|(_, sge)| sge.length > 0) {
+                        let uses = self.mrs.slot_of(sge.lkey) == Some(slot);
+                        refs += u32::from(uses && at > 0);
+                        readers += u32::from(uses && entry.shared);
+                    }
+                }
+            }
+            for (_, op) in self.ops.iter() {
+                if let OpKind::Gather(gather) = &op.kind {
+                    refs += gather.uses(slot);
+                }
+            }
+            agree!(refs, mr.refs, "WRs that use region {:#x}", mr.info.lkey);
+            agree!(readers, mr.readers, "messages that are read from region {:#x}", mr.info.lkey);
+            if mr.alias.is_some() && readers == 0 {
+                let goes = self.unshared.iter().any(|(_, unshared)| *unshared == slot);
+                if !goes && mr.closing.is_none() {
+                    return Err(format!("region {:#x} stays shared", mr.info.lkey));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn audit_lanes(&self) -> Result<(), String> {
+        for (at, lane) in self.lanes.lanes.iter().enumerate() {
+            let number = at as u32;
+            let on = || self.vqps.iter().filter(|(_, vqp)| vqp.lane == number);
+            agree!(on().count() as u32, lane.vqps, "VQPs on lane {at}");
+            let posted: u32 = on().map(|(_, vqp)| vqp.inflight).sum();
+            let ops = self.ops.iter().filter(|(_, op)| op.lane == number).count();
+            let ops = (ops - lane.ops.len()) as u32;
+            // The first packet over an RC QP is nobody's.
+            let greetings = match lane.kind {
+                LaneKind::Dc { .. } => 0,
+                LaneKind::Rc { .. } => 1,
+            };
+            let least = posted + ops;
+            if !(least..=least + greetings).contains(&lane.uncompleted) {
+                let counted = lane.uncompleted;
+                return Err(format!("WRs on lane {at}: {least}, counted as {counted}"));
+            }
+            for id in &lane.ready {
+                let stands = self.vqps.get(*id).is_some_and(|vqp| vqp.ready && vqp.lane == number);
+                if !stands {
+                    return Err(format!("VQP {id:#x} has a turn on lane {at}, and should not"));
+                }
+            }
+            let ready = on().filter(|(_, vqp)| vqp.ready).count();
+            agree!(ready, lane.ready.len(), "VQPs with a turn on lane {at}");
+            let rewound = on().filter(|(_, vqp)| vqp.rewound).count();
+            agree!(rewound, lane.rewound.len(), "VQPs that post again on lane {at}");
+            if lane.state != LaneState::Failing && !lane.rewound.is_empty() {
+                return Err(format!("lane {at} runs, and VQPs wait for it to be set going"));
+            }
+            if lane.state == LaneState::Failing && lane.uncompleted == 0 {
+                let qp = &self.lanes.qps[lane.qp as usize];
+                if !qp.broken || qp.posted == 0 {
+                    return Err(format!("lane {at} has failed, and nobody sets it going"));
+                }
+            }
+            let waits = !lane.ready.is_empty() || !lane.ops.is_empty();
+            if waits && lane.state == LaneState::Running && !lane.waiting {
+                return Err(format!("lane {at} has something to post, and gets no turn"));
+            }
+        }
+        for (at, qp) in self.lanes.qps.iter().enumerate() {
+            let lanes = self.lanes.lanes.iter().filter(|lane| lane.qp as usize == at);
+            let posted: u32 = lanes.map(|lane| lane.uncompleted).sum();
+            agree!(posted, qp.posted, "WRs on QP {at} of the pool");
+            if posted > qp.depth {
+                return Err(format!(
+                    "{posted} WRs on QP {at} of the pool, which holds {}",
+                    qp.depth
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn audit_peers(&self) -> Result<(), String> {
+        for (id, peer) in self.peers.slots.iter() {
+            let gid = peer.gid;
+            let vqps = self.vqps.iter().filter(|(_, vqp)| vqp.peer == id).count() as u32;
+            agree!(vqps, peer.vqps, "VQPs connected to {gid}");
+            let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == id).count() as u32;
+            agree!(listed, peer.vqps, "VQPs in the list of {gid}");
+            let servers = self.lookups.servers.iter().filter(|(peer, _)| *peer == id).count();
+            let ops = self.ops.iter().filter(|(_, op)| op.peer == id).count();
+            let links = self.links.rc.iter().filter(|(_, link)| link.peer == id).count();
+            let pins = servers + ops + links + usize::from(gid == self.gid);
+            agree!(pins as u32, peer.pins, "reasons to remember {gid}");
+            for lane in peer.rc.into_iter().flatten() {
+                if !self.links.rc.iter().any(|(_, link)| link.lane == lane && link.peer == id) {
+                    return Err(format!("lane {lane} to {gid} is of no RC QP"));
+                }
+            }
+            if peer.lookup == PeerLookup::None && !peer.waiting.is_empty() {
+                return Err(format!("{:?} wait for {gid}, which nobody looks up", peer.waiting));
+            }
+        }
+        Ok(())
+    }
+
+    fn audit_lookups(&self) -> Result<(), String> {
+        let connecting = self.vqps.iter().filter(|(_, vqp)| vqp.state == VqpState::Connecting);
+        agree!(connecting.count() as u32, self.lookups.waiting, "connects that wait");
+        let peers = || self.peers.slots.iter().map(|(_, peer)| peer.lookup);
+        let running = peers().filter(|lookup| matches!(lookup, PeerLookup::Running { .. }));
+        let queued = peers().filter(|lookup| *lookup == PeerLookup::Queued).count();
+        self.lookups.agree(running.count() as u32, queued)
+    }
+
+    /// The send slots that are taken.
+    fn audit_buffers(&self) -> Result<u32, String> {
+        let entries = self.vqps.iter().flat_map(|(_, vqp)| {
+            (0..vqp.sq.len()).map(|n| vqp.sq.entry(vqp.sq.head.wrapping_add(n)).slot)
+        });
+        let of_vqps = entries.filter(|slot| *slot != NONE).count() as u32;
+        let ops = |which: fn(&Work) -> bool| {
+            self.ops.iter().filter(|(_, op)| which(&op.work)).count() as u32
+        };
+        let of_ops = ops(|work| matches!(work, Work::Send { .. }));
+        let sends = &self.pool.sends;
+        agree!(of_vqps + of_ops, sends.count - sends.available(), "send slots");
+        let reads = &self.pool.reads;
+        let taken = ops(|work| matches!(work, Work::Read { .. }));
+        agree!(taken, reads.count - reads.available(), "buffers of look-ups");
+        if !self.untold.is_empty() && sends.available() > 0 {
+            return Err(format!(
+                "{} messages wait for send slots that are free",
+                self.untold.len()
+            ));
+        }
+        Ok(of_vqps + of_ops)
+    }
+}

@@ -1,0 +1,60 @@
+//! Part of [`crate::Core::audit`].
+
+use alloc::format;
+use alloc::string::String;
+
+use super::{CallState, Control, ControlAddr, Ticket};
+
+impl Control {
+    /// Counts its calls anew; `tickets` are those of requests that are being worked on. Returns how
+    /// many of both there are.
+    pub(crate) fn audit(&self, calls: usize, tickets: &[Ticket]) -> Result<u32, String> {
+        let of = |to: Option<ControlAddr>, state| {
+            let calls = self.calls.values().filter(|call| to.is_none_or(|to| call.to == to));
+            calls.filter(|call| call.state == state).count()
+        };
+        let (mut flying, mut waiting, mut all) = (0, 0, 0);
+        for (to, peer) in &self.peers {
+            let state = |state| of(Some(*to), state);
+            let found = [state(CallState::Waiting), state(CallState::Flying)];
+            let waits = |id: &&u64| {
+                self.calls.get(*id).is_some_and(|call| call.state == CallState::Waiting)
+            };
+            let counted = [peer.waiting.iter().filter(waits).count(), peer.flying];
+            if found != counted {
+                return Err(format!("calls to {to:?}: {found:?}, counted as {counted:?}"));
+            }
+            all += peer.calls;
+            if !peer.silent {
+                flying += peer.flying;
+                waiting += found[0];
+            } else if peer.flying == 0 {
+                return Err(format!("{to:?} is silent, and is not asked"));
+            }
+        }
+        let timers = of(None, CallState::Flying) + of(None, CallState::Resting);
+        let found = (calls, calls, flying, timers);
+        let counted = (self.calls.len(), all, self.flying, self.timers.len());
+        if found != counted {
+            return Err(format!("calls to peers: {found:?}, counted as {counted:?}"));
+        }
+        if waiting > 0 && flying < self.config.calls_max {
+            return Err(format!("{waiting} calls wait for room that is there"));
+        }
+        let connects = tickets.iter().filter(|ticket| ticket.connect).count();
+        if connects != self.connects {
+            let counted = self.connects;
+            return Err(format!("connects of peers: {connects}, counted as {counted}"));
+        }
+        let worked_on = tickets.iter().filter(|ticket| self.serving.contains(&ticket.key()));
+        if worked_on.count() != self.serving.len() || tickets.len() != self.serving.len() {
+            let (found, counted) = (tickets.len(), self.serving.len());
+            return Err(format!("requests of peers: {found}, counted as {counted}"));
+        }
+        let (kept, ordered) = (self.replies.len(), self.reply_order.len());
+        if kept != ordered {
+            return Err(format!("answers kept: {kept}, counted as {ordered}"));
+        }
+        Ok((self.calls.len() + tickets.len()) as u32)
+    }
+}

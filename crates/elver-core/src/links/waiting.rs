@@ -1,0 +1,343 @@
+//! Who waits for an RC QP: connects and VQPs for a shared one, connects for one of their own, and
+//! peers that have asked for one while there was no room.
+//!
+//! Room comes when a link ends, which takes a round trip to its peer. Who waits goes on at that
+//! moment, in order; the timers here only end what cannot come.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use elver_verbs::{Device, Time};
+
+use super::SILENCE_NS;
+use crate::control::{Answer, ControlAddr, Refusal, Served, Shortage, Ticket};
+use crate::rc::Purpose;
+use crate::slots::Slots;
+use crate::vqp::Vqp;
+use crate::{Class, ConnectError, Core, VqpState};
+
+/// Those whose VQP waits no longer stay in the lists until they are as many as those that do, and
+/// so many more.
+const STALE_MAX: usize = 64;
+
+/// Who waits for a link.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// Connects that wait for a shared link, by its peer and class, each in order.
+    connects: BTreeMap<(u32, Class), VecDeque<Waiter>>,
+    /// Peers to which a link must be made as soon as there is room, in order, by when it must be
+    /// there.
+    wanted: VecDeque<(Time, u32, Class)>,
+    /// The same ones.
+    is_wanted: BTreeSet<(u32, Class)>,
+    /// Connects that wait for room for a link of their own, in order, with its peer.
+    leases: VecDeque<(Waiter, u32)>,
+    /// Requests of others that wait for room, in order, by when they are refused.
+    held: VecDeque<(Time, Served)>,
+    /// Room was made, or what was to make it did not.
+    pub(super) stirred: bool,
+}
+
+/// A VQP whose `qconnect` waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    vqp: u32,
+    attempt: u32,
+    until: Time,
+}
+
+/// Why a link was not asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unasked {
+    /// It is not known where the peer takes requests.
+    NoAddress,
+    /// As many requests wait as may.
+    Busy,
+    /// There is too little of something: used, limit.
+    Short(Shortage, u32, u32),
+}
+
+impl Waiter {
+    /// Whether its VQP still waits.
+    fn waits(&self, vqps: &Slots<Box<Vqp>>) -> bool {
+        let vqp = vqps.get(self.vqp).filter(|vqp| vqp.attempt == self.attempt);
+        vqp.is_some_and(|vqp| vqp.state == VqpState::Connecting)
+    }
+}
+
+impl Waiting {
+    pub(super) fn is_empty(&self) -> bool {
+        let Waiting { connects, wanted, leases, held, .. } = self;
+        connects.is_empty() && wanted.is_empty() && leases.is_empty() && held.is_empty()
+    }
+
+    fn want(&mut self, peer: u32, class: Class, until: Time) {
+        if self.is_wanted.insert((peer, class)) {
+            self.wanted.push_back((until, peer, class));
+        }
+    }
+
+    /// Whether a link to a peer is to be made.
+    pub(super) fn wants(&self, peer: u32, class: Class) -> bool {
+        self.is_wanted.contains(&(peer, class))
+    }
+
+    fn next_wanted(&mut self) -> Option<(Time, u32, Class)> {
+        let next = self.wanted.pop_front()?;
+        self.is_wanted.remove(&(next.1, next.2));
+        Some(next)
+    }
+}
+
+/// For [`Core::audit`].
+impl Waiting {
+    /// Whether a VQP's `qconnect` waits.
+    pub(super) fn awaits(&self, vqp: u32, attempt: u32) -> bool {
+        let shared = self.connects.values().flatten();
+        let leases = self.leases.iter().map(|(waiter, _)| waiter);
+        shared.chain(leases).any(|waiter| (waiter.vqp, waiter.attempt) == (vqp, attempt))
+    }
+
+    /// The requests of others that wait.
+    pub(super) fn held_tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.held.iter().map(|(_, served)| served.ticket)
+    }
+}
+
+impl<D: Device> Core<D> {
+    /// A connect goes on when there is a link to its peer.
+    pub(crate) fn await_link(&mut self, vqp: u32, attempt: u32, peer: u32, now: Time) {
+        let class = self.vqps.get(vqp).map_or(Class::Low, |vqp| vqp.class);
+        let until = now.saturating_add_ns(SILENCE_NS);
+        let waiting = self.links.waiting.connects.entry((peer, class)).or_default();
+        waiting.push_back(Waiter { vqp, attempt, until });
+        if waiting.len() > 2 * self.lookups.waiting as usize + STALE_MAX {
+            let vqps = &self.vqps;
+            waiting.retain(|waiter| waiter.waits(vqps));
+        }
+        self.need_link(peer, class, now);
+        self.sweep_soon(now);
+    }
+
+    /// A link to a peer is needed: now, or as soon as there is room.
+    pub(crate) fn need_link(&mut self, peer: u32, class: Class, now: Time) {
+        let asked = self.links.rc.find(peer, class).is_some();
+        if asked || self.links.waiting.wants(peer, class) {
+            return;
+        }
+        match self.ask_link(peer, class, Purpose::Pool, now) {
+            Ok(_) => {}
+            Err(Unasked::NoAddress) => {
+                let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+                self.waiters_fail(peer, class, &ConnectError::Unreachable { gid }, now);
+            }
+            Err(Unasked::Busy | Unasked::Short(..)) => {
+                self.links.waiting.want(peer, class, now.saturating_add_ns(SILENCE_NS));
+                self.make_room(now);
+                self.sweep_soon(now);
+            }
+        }
+    }
+
+    /// A connect goes on with an RC QP of its own, as soon as there is room.
+    pub(crate) fn lease_link(&mut self, vqp: u32, attempt: u32, peer: u32, now: Time) {
+        let waiter = Waiter { vqp, attempt, until: now.saturating_add_ns(SILENCE_NS) };
+        let waiting = &mut self.links.waiting.leases;
+        if waiting.is_empty() {
+            self.lease_or_wait(waiter, peer, now);
+            return;
+        }
+        waiting.push_back((waiter, peer));
+        if waiting.len() > 2 * self.lookups.waiting as usize + STALE_MAX {
+            let vqps = &self.vqps;
+            waiting.retain(|(waiter, _)| waiter.waits(vqps));
+        }
+    }
+
+    /// Returns whether a connect need not wait any longer; else it does, before all others.
+    fn lease_or_wait(&mut self, waiter: Waiter, peer: u32, now: Time) -> bool {
+        let Waiter { vqp: id, until, .. } = waiter;
+        if !waiter.waits(&self.vqps) {
+            return true;
+        }
+        let class = self.vqps.get(id).map_or(Class::Low, |vqp| vqp.class);
+        match self.ask_link(peer, class, Purpose::Leased(Some(id)), now) {
+            Ok(link) => {
+                if let Some(vqp) = self.vqps.get_mut(id) {
+                    vqp.lease = link;
+                }
+                true
+            }
+            Err(Unasked::Short(..)) if until > now && self.lease_room_comes() => {
+                self.links.waiting.leases.push_front((waiter, peer));
+                self.sweep_soon(now);
+                false
+            }
+            Err(why) => {
+                let error = self.unasked(why, peer);
+                self.connect_ended(id, peer, Err(error), now);
+                true
+            }
+        }
+    }
+
+    /// Whether leased links are on the way out.
+    fn lease_room_comes(&self) -> bool {
+        self.links.rc.leases_ending() > 0 || !self.links.ended_leases.is_empty()
+    }
+
+    /// What a connect is told that no link was asked for.
+    fn unasked(&self, why: Unasked, peer: u32) -> ConnectError {
+        let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+        match why {
+            Unasked::NoAddress => ConnectError::Unreachable { gid },
+            Unasked::Busy => self.busy(),
+            Unasked::Short(of, used, limit) => {
+                ConnectError::NoRcQp { gid, here: true, of, used, limit }
+            }
+        }
+    }
+
+    /// As many requests wait as may.
+    pub(super) fn busy(&self) -> ConnectError {
+        let (waiting, limit) = self.links.control.load();
+        ConnectError::Busy { waiting, limit }
+    }
+
+    /// A shared link works: who waits for it goes on.
+    pub(super) fn waiters_go_on(&mut self, peer: u32, class: Class, now: Time) {
+        for waiter in self.links.waiting.connects.remove(&(peer, class)).unwrap_or_default() {
+            self.link_found(waiter.vqp, waiter.attempt, peer, Ok(()), now);
+        }
+    }
+
+    /// No link to a peer comes: who waits for one fails.
+    pub(super) fn waiters_fail(
+        &mut self,
+        peer: u32,
+        class: Class,
+        error: &ConnectError,
+        now: Time,
+    ) {
+        for waiter in self.links.waiting.connects.remove(&(peer, class)).unwrap_or_default() {
+            self.link_found(waiter.vqp, waiter.attempt, peer, Err(error.clone()), now);
+        }
+        self.fail_laneless(peer, class, now);
+    }
+
+    /// A peer's request that there is no room for is answered when room comes. Returns whether it
+    /// does: something is on the way out.
+    pub(super) fn hold_request(&mut self, served: Served, now: Time) -> bool {
+        self.make_room(now);
+        if self.links.rc.ending() == 0 {
+            return false;
+        }
+        let until = now.saturating_add_ns(SILENCE_NS);
+        self.links.waiting.held.push_back((until, served));
+        self.sweep_soon(now);
+        true
+    }
+
+    /// A link has ended, or failed to: who waits for room goes on, others' requests and our own in
+    /// turn.
+    pub(super) fn serve_waiting(&mut self, now: Time) {
+        self.links.waiting.stirred = false;
+        while let Some((waiter, peer)) = self.links.waiting.leases.pop_front() {
+            if !self.lease_or_wait(waiter, peer, now) {
+                break;
+            }
+        }
+        let depth = self.config.sq_depth;
+        let mut served = true;
+        while served && self.links.rc.has_room(Purpose::Pool, depth) {
+            served = false;
+            if let Some((_, request)) = self.links.waiting.held.pop_front() {
+                self.serve(request, now);
+                served = true;
+            }
+            if self.links.rc.has_room(Purpose::Pool, depth)
+                && let Some((until, peer, class)) = self.links.waiting.next_wanted()
+            {
+                served = self.ask_wanted(until, peer, class, now) || served;
+            }
+        }
+        // Nothing else makes room: they need not wait.
+        if self.links.rc.ending() == 0 {
+            for (_, request) in core::mem::take(&mut self.links.waiting.held) {
+                self.refuse_held(request, now);
+            }
+        }
+    }
+
+    /// Asks for a link that was wanted, if it still is. Returns whether others may go on.
+    fn ask_wanted(&mut self, until: Time, peer: u32, class: Class, now: Time) -> bool {
+        let connects = self.links.waiting.connects.contains_key(&(peer, class));
+        let needed = connects || self.is_laneless(peer, class);
+        if !needed || self.links.rc.find(peer, class).is_some() {
+            return true;
+        }
+        match self.ask_link(peer, class, Purpose::Pool, now) {
+            Ok(_) => true,
+            Err(Unasked::NoAddress) => {
+                let error = self.unasked(Unasked::NoAddress, peer);
+                self.waiters_fail(peer, class, &error, now);
+                true
+            }
+            Err(_) => {
+                self.links.waiting.want(peer, class, until);
+                false
+            }
+        }
+    }
+
+    fn refuse_held(&mut self, request: Served, now: Time) {
+        let limit = self.config.transfer.rc_qps_max;
+        let used = self.links.rc.pooled();
+        let refusal = Refusal::Short { of: Shortage::Pool, used, limit };
+        self.links.control.answer(request.ticket, Answer::Refused(refusal), now);
+    }
+
+    /// Ends what has waited for too long, and gives another try to what is wanted.
+    pub(super) fn sweep_waiting(&mut self, now: Time) {
+        self.serve_waiting(now);
+        while let Some(&(until, request)) = self.links.waiting.held.front()
+            && until <= now
+        {
+            self.links.waiting.held.pop_front();
+            self.refuse_held(request, now);
+        }
+        while let Some(&(until, peer, class)) = self.links.waiting.wanted.front()
+            && until <= now
+        {
+            self.links.waiting.next_wanted();
+            let error = match self.links.rc.shortage(Purpose::Pool, self.config.sq_depth) {
+                Some((of, used, limit)) => self.unasked(Unasked::Short(of, used, limit), peer),
+                None => self.unasked(Unasked::NoAddress, peer),
+            };
+            self.waiters_fail(peer, class, &error, now);
+        }
+        if !self.links.waiting.wanted.is_empty() {
+            self.make_room(now);
+        }
+        let mut late = Vec::new();
+        self.links.waiting.connects.retain(|&(peer, _), waiting| {
+            while let Some(waiter) = waiting.front().filter(|waiter| waiter.until <= now) {
+                late.push((*waiter, peer));
+                waiting.pop_front();
+            }
+            !waiting.is_empty()
+        });
+        for (Waiter { vqp, attempt, .. }, peer) in late {
+            let error = self.unasked(Unasked::NoAddress, peer);
+            self.link_found(vqp, attempt, peer, Err(error), now);
+        }
+    }
+
+    /// Where a peer takes control messages, if that is known.
+    pub(crate) fn control_addr(&self, peer: u32) -> Option<ControlAddr> {
+        let entry = self.peers.get(peer)?;
+        let qpn = entry.record.map(|record| record.control_qpn).or(entry.control_qpn)?;
+        Some(ControlAddr { gid: entry.gid, qpn })
+    }
+}

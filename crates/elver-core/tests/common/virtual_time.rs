@@ -1,0 +1,139 @@
+//! Nodes in the simulator's virtual time, in which code takes none: how long something takes is then
+//! what waits for packets and for timers, and the same in every run.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use elver_core::*;
+use elver_sim::{FaultPlan, SimDevice, SimNet};
+use elver_verbs::*;
+
+/// Nothing here takes longer, in virtual time.
+const STALL_NS: u64 = 60_000_000_000;
+/// Turns of one node at one moment: more means that it never rests.
+const TURNS_MAX: u32 = 10_000;
+
+/// A node with one client.
+pub struct Node {
+    pub core: Core<SimDevice>,
+    pub client: ClientId,
+    rests_until: Time,
+}
+
+/// Some nodes; the first is the meta server of all.
+pub struct Nodes {
+    pub net: SimNet,
+    pub nodes: Vec<Node>,
+    /// Nothing happens until somebody calls a node.
+    rest: bool,
+}
+
+impl Nodes {
+    pub fn new(count: u8, config: &Config, limits: ClientLimits) -> Nodes {
+        let addresses = (1..=count).map(|n| IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))).collect();
+        let net = SimNet::new(addresses, &FaultPlan::default(), 1);
+        let mut nodes = Vec::new();
+        for host in 0..usize::from(count) {
+            let device = net.device(host, elver_sim::Config::default()).unwrap();
+            let mut core = Core::new(device, config.clone(), 7 + host as u64, net.now()).unwrap();
+            let client = core.client_open(limits).unwrap();
+            nodes.push(Node { core, client, rests_until: Time::ZERO });
+        }
+        let meta = nodes[0].core.serve_meta(u32::from(count)).unwrap();
+        for host in 0..usize::from(count) {
+            let (gid, record) = (nodes[host].core.gid(), nodes[host].core.record());
+            nodes[0].core.meta_put(gid, record).unwrap();
+            nodes[host].core.set_meta_servers(&[meta], net.now());
+        }
+        Nodes { net, nodes, rest: false }
+    }
+
+    pub fn vqp(&mut self, n: usize, init: VqpInit) -> VqpId {
+        let Node { core, client, .. } = &mut self.nodes[n];
+        core.vqp_create(*client, init).unwrap()
+    }
+
+    pub fn destroy(&mut self, n: usize, vqp: VqpId) {
+        let now = self.net.now();
+        let Node { core, client, .. } = &mut self.nodes[n];
+        core.vqp_destroy(*client, vqp, now).unwrap();
+    }
+
+    /// Starts to connect a VQP of node `n` to a node; its token is its id.
+    pub fn begin_connect(
+        &mut self,
+        n: usize,
+        vqp: VqpId,
+        to: usize,
+        policy: Policy,
+        uncached: bool,
+    ) -> Option<Via> {
+        let (gid, now) = (self.net.gid(to), self.net.now());
+        let Node { core, client, .. } = &mut self.nodes[n];
+        let options = ConnectOptions { policy, uncached };
+        core.qconnect(*client, vqp, gid, 7, options, u64::from(vqp.0), now).unwrap()
+    }
+
+    /// Has all nodes do what there is to do now, and then lets time pass until the next thing
+    /// happens.
+    pub fn step(&mut self) {
+        let now = self.net.now();
+        for node in &mut self.nodes {
+            let mut turns = 0;
+            while node.core.poll(now) {
+                turns += 1;
+                assert!(turns < TURNS_MAX, "a node never rests");
+            }
+            // What is due and was not done must not stop the clock.
+            node.rests_until = now.saturating_add_ns(1);
+        }
+        let wakes = self.nodes.iter_mut().filter_map(|node| {
+            let due = [node.core.device().wake_at(), node.core.poll_timeout()];
+            due.into_iter().flatten().min().map(|due| due.max(node.rests_until))
+        });
+        let next = wakes.chain(self.net.next_arrival()).min();
+        let Some(next) = next else {
+            assert!(!core::mem::replace(&mut self.rest, true), "nothing will happen any more");
+            return;
+        };
+        self.rest = false;
+        assert!(next.0 < STALL_NS, "it takes too long");
+        self.net.advance(next);
+    }
+
+    /// Takes an end of a connect of node `n`'s.
+    pub fn connected(&mut self, n: usize) -> Option<(VqpId, Result<Via, ConnectError>)> {
+        loop {
+            match self.nodes[n].core.poll_event()? {
+                Event::Connected { vqp, result, .. } => return Some((vqp, result)),
+                _ => continue,
+            }
+        }
+    }
+
+    /// Connects a VQP.
+    pub fn connect(
+        &mut self,
+        n: usize,
+        vqp: VqpId,
+        to: usize,
+        policy: Policy,
+    ) -> Result<Via, ConnectError> {
+        if let Some(via) = self.begin_connect(n, vqp, to, policy, false) {
+            return Ok(via);
+        }
+        loop {
+            if let Some((ended, result)) = self.connected(n) {
+                assert_eq!(ended, vqp);
+                return result;
+            }
+            self.step();
+        }
+    }
+
+    /// Lets nodes go on until something holds.
+    pub fn until(&mut self, mut done: impl FnMut(&mut Nodes) -> bool) {
+        while !done(self) {
+            self.step();
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Crowds of connects that need RC QPs: all end, in order, as soon as the work that they make is
+//! done. In virtual time, so that a back-off that anybody waits for shows.
+
+#[path = "common/virtual_time.rs"]
+mod virtual_time;
+
+use std::collections::VecDeque;
+
+use elver_core::*;
+use elver_verbs::Time;
+use virtual_time::Nodes;
+
+/// A round trip of the simulated network, with what nodes need for the processing of packets.
+const ROUND_TRIP_NS: u64 = 10_000;
+/// The shortest timer of a handshake: what waited for one took at least so long.
+const TIMER_NS: u64 = 750_000;
+
+fn limits() -> ClientLimits {
+    ClientLimits { vqps: 20_000, ..ClientLimits::default() }
+}
+
+/// Connects of node 1 to node 2, with `at_once` of them under way at any time, each VQP destroyed
+/// when it is connected, as `elver bench connect` has it. Returns how long the slowest took, and
+/// all.
+fn churn(nodes: &mut Nodes, at_once: usize, count: usize, policy: Policy) -> (u64, u64) {
+    let known = nodes.vqp(1, VqpInit::default());
+    nodes.connect(1, known, 2, Policy::Shared).unwrap();
+    let together = nodes.nodes[1].core.config().storm.handshakes_max as usize;
+    let start = nodes.net.now();
+    let mut under_way: VecDeque<(VqpId, Time)> = VecDeque::new();
+    let (mut begun, mut ended, mut slowest) = (0, 0, 0);
+    while ended < count {
+        while begun < count && under_way.len() < at_once {
+            let vqp = nodes.vqp(1, VqpInit::default());
+            assert_eq!(nodes.begin_connect(1, vqp, 2, policy, true), None);
+            under_way.push_back((vqp, nodes.net.now()));
+            begun += 1;
+        }
+        nodes.step();
+        while let Some((vqp, result)) = nodes.connected(1) {
+            assert_eq!(result, Ok(Via::Leased), "after {ended} of them");
+            let place = under_way.iter().position(|(other, _)| *other == vqp).unwrap();
+            assert!(place < together, "one that began {place} before it still waits");
+            let (_, since) = under_way.remove(place).unwrap();
+            slowest = slowest.max(nodes.net.now().ns_since(since));
+            nodes.destroy(1, vqp);
+            ended += 1;
+        }
+    }
+    (slowest, nodes.net.now().ns_since(start))
+}
+
+/// More handshakes than answers are kept for, in less time than they are kept.
+#[test]
+fn crowds_of_leases_wait_for_work_and_not_for_timers() {
+    for (at_once, count) in [(1, 6_000), (240, 12_000)] {
+        let mut nodes = Nodes::new(3, &Config::default(), limits());
+        let (slowest, all) = churn(&mut nodes, at_once, count, Policy::Leased);
+        // A connect waits for a slot while those before it connect and close.
+        let handshakes = nodes.nodes[1].core.config().storm.handshakes_max as usize;
+        let turns = 2 * at_once.div_ceil(handshakes) as u64 + 1;
+        assert!(slowest < turns * ROUND_TRIP_NS, "{at_once} at once: one took {slowest} ns");
+        assert!(slowest < TIMER_NS);
+        assert!(all < count.div_ceil(handshakes.min(at_once)) as u64 * 4 * ROUND_TRIP_NS);
+        for node in &nodes.nodes {
+            let stats = node.core.stats();
+            assert_eq!((stats.control_busy, stats.control_resent), (0, 0), "{stats:?}");
+            assert_eq!((stats.connects_failed, stats.device_refusals), (0, 0), "{stats:?}");
+        }
+        nodes.until(|nodes| [1, 2].iter().all(|n| nodes.nodes[*n].core.stats().rc_qps <= 2));
+    }
+}
+
+/// LITE's connects on a miss go with their VQP too.
+#[test]
+fn crowds_of_lite_wait_for_work_and_not_for_timers() {
+    let mut nodes = Nodes::new(3, &Config::default(), limits());
+    let (slowest, _) = churn(&mut nodes, 240, 6_000, Policy::Lite);
+    assert!(slowest < TIMER_NS, "one took {slowest} ns");
+}
+
+/// There is room for four leased QPs alone: connects wait until those that are being closed are
+/// gone, and none fails, however many wait.
+#[test]
+fn leases_wait_for_those_that_are_being_closed() {
+    // What a VQP may have outstanding, and what the node keeps on a queue for itself.
+    let depth = VqpInit::default().max_send_wr + 16;
+    let transfer = TransferConfig { leased_wrs_max: 4 * depth, ..Config::default().transfer };
+    let mut nodes = Nodes::new(3, &Config { transfer, ..Config::default() }, limits());
+    let (slowest, _) = churn(&mut nodes, 4, 1_000, Policy::Leased);
+    assert!(slowest < TIMER_NS, "one took {slowest} ns");
+
+    // All are in use, and then all go: those that ask meanwhile get theirs.
+    let first: Vec<VqpId> = (0..4).map(|_| nodes.vqp(1, VqpInit::default())).collect();
+    for vqp in &first {
+        assert_eq!(nodes.connect(1, *vqp, 2, Policy::Leased), Ok(Via::Leased));
+    }
+    let gid = nodes.net.gid(2);
+    let late = nodes.vqp(1, VqpInit::default());
+    let (of, used, limit) = (Shortage::Leased, 4 * depth, 4 * depth);
+    let none_left = Err(ConnectError::NoRcQp { gid, here: true, of, used, limit });
+    assert_eq!(nodes.connect(1, late, 2, Policy::Leased), none_left, "nothing is on its way out");
+    for vqp in first {
+        nodes.destroy(1, vqp);
+    }
+    let second: Vec<VqpId> = (0..4).map(|_| nodes.vqp(1, VqpInit::default())).collect();
+    for vqp in &second {
+        assert_eq!(nodes.begin_connect(1, *vqp, 2, Policy::Leased, false), None);
+    }
+    let start = nodes.net.now();
+    let mut order = Vec::new();
+    nodes.until(|nodes| {
+        while let Some((vqp, result)) = nodes.connected(1) {
+            assert_eq!(result, Ok(Via::Leased));
+            order.push(vqp);
+        }
+        order.len() == second.len()
+    });
+    assert_eq!(order, second, "in the order in which they asked");
+    assert!(nodes.net.now().ns_since(start) < TIMER_NS);
+}
+
+/// What a peer has no room for waits there while it makes some, and is refused with true numbers
+/// when it makes none.
+#[test]
+fn a_full_peer_makes_room_for_who_asks() {
+    let transfer = TransferConfig { rc_qps_max: 1, idle_ns: 0, ..Config::default().transfer };
+    let mut nodes = Nodes::new(5, &Config { transfer, ..Config::default() }, limits());
+    let [a, b, c] = [1, 3, 4].map(|n| nodes.vqp(n, VqpInit::default()));
+    assert_eq!(nodes.connect(1, a, 2, Policy::Lite), Ok(Via::Rc));
+    assert_eq!(nodes.connect(3, b, 2, Policy::Shared), Ok(Via::DcLookup));
+    let start = nodes.net.now();
+    assert_eq!(nodes.connect(3, b, 2, Policy::Lite), Ok(Via::Rc), "the idle one goes");
+    assert!(nodes.net.now().ns_since(start) < TIMER_NS);
+    assert_eq!(nodes.connect(4, c, 2, Policy::Lite), Ok(Via::Rc), "and the next");
+    assert_eq!(nodes.nodes[2].core.stats().links_reclaimed, 2);
+}
+
+/// A node that is dead takes nobody else's turn, however many connects to it wait.
+#[test]
+fn connects_to_a_dead_node_hold_nobody_up() {
+    let mut nodes = Nodes::new(4, &Config::default(), limits());
+    for (n, to) in [(1, 2), (1, 3)] {
+        let vqp = nodes.vqp(n, VqpInit::default());
+        nodes.connect(n, vqp, to, Policy::Shared).unwrap();
+    }
+    let far = Time(u64::MAX);
+    nodes.net.partition(1, 3, far);
+    nodes.net.partition(3, 1, far);
+    let dead: Vec<VqpId> = (0..200).map(|_| nodes.vqp(1, VqpInit::default())).collect();
+    for vqp in &dead {
+        assert_eq!(nodes.begin_connect(1, *vqp, 3, Policy::Leased, false), None);
+    }
+    let start = nodes.net.now();
+    let (slowest, _) = churn(&mut nodes, 1, 10, Policy::Leased);
+    assert!(slowest < 4 * TIMER_NS, "one took {slowest} ns");
+    let unreachable = Err(ConnectError::Unreachable { gid: nodes.net.gid(3) });
+    let mut failed = 0;
+    nodes.until(|nodes| {
+        while let Some((vqp, result)) = nodes.connected(1) {
+            assert!(dead.contains(&vqp));
+            assert_eq!(result, unreachable);
+            failed += 1;
+        }
+        failed == dead.len()
+    });
+    assert!(nodes.net.now().ns_since(start) < 1_500_000_000, "all end when it is given up");
+}

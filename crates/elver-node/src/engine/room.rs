@@ -1,0 +1,219 @@
+//! Whether there is memory for what processes ask for. The kernel would not refuse it: it gives page
+//! by page until it has to kill somebody, in a container with a limit most likely this process.
+
+use std::fs::read_to_string;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use elver_portal::memfd::{self, Pages};
+
+/// Bytes that stay for the node itself, and for others of its container.
+const RESERVE_BYTES: u64 = 16 << 20;
+/// Bytes that are given at most between two looks at what there is: a look takes tens of
+/// microseconds, more than a small piece of memory.
+const UNLOOKED_BYTES_MAX: u64 = 32 << 20;
+/// What is given so is at most this part of what there is.
+const UNLOOKED_SHARE: u64 = 8;
+
+/// Bytes that may be given before the next look.
+static UNLOOKED: AtomicU64 = AtomicU64::new(0);
+
+/// Makes a file in memory, if there is room for it. Huge pages are set aside ahead and need none.
+pub(super) fn memfd(name: &str, bytes: u64, pages: Pages) -> io::Result<OwnedFd> {
+    if pages == Pages::Small {
+        take(bytes)?;
+    }
+    memfd::create(name, bytes, pages)
+}
+
+fn take(bytes: u64) -> io::Result<()> {
+    let less = |left: u64| left.checked_sub(bytes);
+    if UNLOOKED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+        return Ok(());
+    }
+    // A system that does not tell has to do without being asked.
+    let Some(room) = room() else { return Ok(()) };
+    let Some(rest) = room.checked_sub(bytes) else {
+        let what = format!("{bytes} bytes, and this machine or container has room for {room}");
+        return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
+    };
+    UNLOOKED.store((rest / UNLOOKED_SHARE).min(UNLOOKED_BYTES_MAX), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Bytes that there is room for, as far as the system tells: on the machine, and in the control
+/// groups that this process is in.
+pub(super) fn room() -> Option<u64> {
+    static GROUPS: OnceLock<Vec<Group>> = OnceLock::new();
+    let groups = GROUPS.get_or_init(|| {
+        let text = |path| read_to_string(path).unwrap_or_default();
+        groups(&text("/proc/self/mountinfo"), &text("/proc/self/cgroup"))
+    });
+    let machine = read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
+    let rooms = groups.iter().filter_map(Group::room);
+    Some(rooms.chain(machine).min()?.saturating_sub(RESERVE_BYTES))
+}
+
+/// What `/proc/meminfo` says.
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// A control group that may limit memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Group {
+    directory: PathBuf,
+    names: &'static Names,
+}
+
+/// What its files are called.
+#[derive(Debug, PartialEq, Eq)]
+struct Names {
+    limit: &'static str,
+    usage: &'static str,
+    /// In `memory.stat`: pages of files that give way.
+    cache: &'static str,
+}
+
+const V1: Names = Names {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    cache: "total_inactive_file",
+};
+const V2: Names = Names { limit: "memory.max", usage: "memory.current", cache: "inactive_file" };
+
+impl Group {
+    /// The bytes that it has left, if it has a limit.
+    fn room(&self) -> Option<u64> {
+        let text = |name| read_to_string(self.directory.join(name)).ok();
+        // Without a limit the second version says `max`.
+        let limit: u64 = text(self.names.limit)?.trim().parse().ok()?;
+        let usage: u64 = text(self.names.usage)?.trim().parse().ok()?;
+        let stat = text("memory.stat").unwrap_or_default();
+        let cache = stat.lines().find_map(|line| {
+            let (name, value) = line.split_once(' ')?;
+            if name == self.names.cache { value.parse().ok() } else { None }
+        });
+        Some(limit.saturating_sub(usage.saturating_sub(cache.unwrap_or(0))))
+    }
+}
+
+/// The control groups of a process that may limit its memory, by what the system says of its mounts
+/// and of it.
+fn groups(mounts: &str, of_process: &str) -> Vec<Group> {
+    let mut groups = Vec::new();
+    for line in of_process.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let is_v2 = controllers.is_empty();
+        if !is_v2 && controllers.split(',').all(|one| one != "memory") {
+            continue;
+        }
+        let Some((root, point)) = mounts.lines().find_map(|line| mount(line, is_v2)) else {
+            continue;
+        };
+        // Seen from another namespace the path begins elsewhere, and the mount is all there is.
+        let inner = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        let inner: PathBuf =
+            inner.components().filter(|one| matches!(one, Component::Normal(_))).collect();
+        let names = if is_v2 { &V2 } else { &V1 };
+        groups.extend(
+            inner.ancestors().map(|inner| Group { directory: Path::new(point).join(inner), names }),
+        );
+    }
+    groups
+}
+
+/// Root and place of a mount of control groups with memory, if a line of `mountinfo` is of one.
+fn mount(line: &str, is_v2: bool) -> Option<(&str, &str)> {
+    let (mount, system) = line.split_once(" - ")?;
+    let mut system = system.split(' ');
+    let (kind, options) = (system.next()?, system.nth(1)?);
+    let fits = match kind {
+        "cgroup2" => is_v2,
+        "cgroup" => !is_v2 && options.split(',').any(|one| one == "memory"),
+        _ => false,
+    };
+    let mut fields = mount.split(' ').skip(3);
+    fits.then_some((fields.next()?, fields.next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_says_what_it_has() {
+        assert_eq!(available("MemFree: 1 kB\nMemAvailable:   24 kB\n"), Some(24 << 10));
+        assert_eq!(available("MemFree: 1 kB\n"), None);
+        assert!(room().unwrap() > 0);
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused() {
+        let most = room().unwrap();
+        for bytes in [most + (64 << 30), u64::MAX] {
+            let error = memfd("test", bytes, Pages::Small).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        }
+        memfd("test", 4_096, Pages::Small).unwrap();
+    }
+
+    #[test]
+    fn groups_are_found_up_to_the_mount() {
+        let mounts = "\
+            30 23 0:27 / /proc rw - proc proc rw\n\
+            35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
+            36 31 0:33 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
+            40 31 0:40 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+        let process = "4:memory:/a/b\n1:cpu:/c\n0::/d\n";
+        let found = groups(mounts, process);
+        let names: Vec<_> = found.iter().map(|one| one.directory.to_str().unwrap()).collect();
+        let (v1, v2) = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified");
+        let expected = [
+            format!("{v1}/a/b"),
+            format!("{v1}/a"),
+            format!("{v1}/"),
+            format!("{v2}/d"),
+            format!("{v2}/"),
+        ];
+        assert_eq!(names, expected);
+        // In a container that sees its own part alone, and in a namespace that sees none of it.
+        let mounts = "35 31 0:32 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
+        let directory = PathBuf::from("/sys/fs/cgroup/");
+        for path in ["/docker/x", "/../../elsewhere", "/"] {
+            let expected = [Group { directory: directory.clone(), names: &V2 }];
+            assert_eq!(groups(mounts, &format!("0::{path}")), expected, "{path}");
+        }
+        assert_eq!(groups("", "0::/\nnonsense\n"), []);
+    }
+
+    #[test]
+    fn a_group_tells_what_it_has_left() {
+        let directory = std::env::temp_dir().join(format!("elver-room-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
+        let v1 = Group { directory: directory.clone(), names: &V1 };
+        let v2 = Group { directory: directory.clone(), names: &V2 };
+        write("memory.max", "max\n");
+        write("memory.current", "600\n");
+        assert_eq!((v1.room(), v2.room()), (None, None));
+        write("memory.max", "1000\n");
+        assert_eq!(v2.room(), Some(400));
+        write("memory.stat", "anon 1\ninactive_file 100\ntotal_inactive_file 200\n");
+        assert_eq!(v2.room(), Some(500));
+        write("memory.limit_in_bytes", "500\n");
+        write("memory.usage_in_bytes", "900\n");
+        assert_eq!(v1.room(), Some(0));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}
