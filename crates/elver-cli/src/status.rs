@@ -58,7 +58,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
         None => Duration::ZERO,
         Some(seconds) if seconds > 0.0 && seconds <= 3_600.0 => Duration::from_secs_f64(seconds),
         Some(seconds) => {
-            return Err(Failure::unusable(format!("--watch {seconds} is not up to an hour")));
+            return Err(Failure::unusable(format!(
+                "--watch {seconds}: it must be above 0 and at most 3600 seconds"
+            )));
         }
     };
     let socket = args.socket.clone().unwrap_or_else(usual_socket);

@@ -57,7 +57,8 @@ impl<D: Device> Core<D> {
         let attempt = entry.attempt;
         self.lookups.waiting += 1;
         let waiter = Waiter::Vqp { vqp: vqp.0, attempt };
-        let address = self.control_addr(peer).is_some();
+        let doubted = self.peers.get(peer).is_some_and(|entry| entry.doubted);
+        let address = !doubted && self.control_addr(peer).is_some();
         match policy {
             Policy::Lite | Policy::Leased if address => {
                 self.connect_by_link(vqp.0, attempt, peer, now);
@@ -268,7 +269,6 @@ impl<D: Device> Core<D> {
         (vqp.lane, vqp.via) = (lane, Some(via));
         vqp.state = VqpState::Connected;
         vqp.remote = crate::vqp::Vqp::NO_REMOTE;
-        vqp.nonce = self.rng.next_u32();
         self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
             lane.vqps += 1;

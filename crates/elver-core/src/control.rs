@@ -178,6 +178,9 @@ enum CallState {
     Waiting,
     Flying,
     Resting,
+    /// A close: it goes at once, and counts for nothing. Its peer may be waiting for it to make room
+    /// for what takes all turns here.
+    Apart,
 }
 
 impl Control {
@@ -222,10 +225,10 @@ impl Control {
             to,
             request,
             token,
-            state: CallState::Waiting,
+            state: if close { CallState::Apart } else { CallState::Waiting },
             tries: 0,
             rests: 0,
-            first: None,
+            first: close.then_some(now),
             heard: now,
             sent: now,
             timer: now,
@@ -233,6 +236,10 @@ impl Control {
         self.calls.insert(id, call);
         let peer = self.peers.entry(to).or_default();
         peer.calls += 1;
+        if close {
+            self.transmit(id, rng, now);
+            return Some(id);
+        }
         peer.waiting.push_back(id);
         self.enlist(to);
         self.launch(rng, now);
@@ -300,8 +307,8 @@ impl Control {
             }
             self.timers.pop_first();
             let call = self.calls.get_mut(&id).expect("a timer is of a call");
-            let (to, sent) = (call.to, call.sent);
-            let unheard = call.state == CallState::Flying
+            let (to, sent, state) = (call.to, call.sent, call.state);
+            let unheard = matches!(state, CallState::Flying | CallState::Apart)
                 && call.tries >= TRIES_MIN
                 && now.ns_since(call.heard) >= PATIENCE_NS;
             let late = call.first.is_some_and(|first| now.ns_since(first) >= PATIENCE_NS_MAX);
@@ -318,7 +325,9 @@ impl Control {
             } else {
                 self.stats.retransmitted += 1;
                 self.transmit(id, rng, now);
-                self.suspect(to, sent, rng, now);
+                if state == CallState::Flying {
+                    self.suspect(to, sent, rng, now);
+                }
             }
         }
     }

@@ -277,7 +277,10 @@ impl<D: Device> Core<D> {
                 let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
                 let found = match answer {
                     Some(Answer::Record(record)) => Ok(record),
-                    _ => Err(ConnectError::Unreachable { gid }),
+                    _ => {
+                        self.doubt(peer);
+                        Err(ConnectError::Unreachable { gid })
+                    }
                 };
                 self.node_found(peer, found, now);
             }

@@ -44,6 +44,7 @@ impl<D: Device> Core<D> {
         if entry.record.is_some() && entry.record != record {
             entry.set_record(record);
         }
+        entry.doubted |= entry.record.is_none();
         // Also where the record was forgotten there may be links to what the peer was.
         if record.is_none() || last != record {
             self.leave_links_to(peer, now);

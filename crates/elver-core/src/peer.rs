@@ -53,6 +53,8 @@ pub(crate) struct Peer {
     pub(crate) heat: [Heat; 2],
     /// Where it takes control messages, also when its record is forgotten.
     pub(crate) control_qpn: Option<u32>,
+    /// It is said to be gone, or has not answered there: who connects asks a meta server first.
+    pub(crate) doubted: bool,
     /// Operations posted to it, and their bytes.
     pub(crate) ops: u64,
     pub(crate) bytes: u64,
@@ -154,6 +156,7 @@ impl Peers {
             rc: [None; 2],
             heat: [Heat::default(); 2],
             control_qpn: None,
+            doubted: false,
             ops: 0,
             bytes: 0,
             lookup: PeerLookup::None,
@@ -212,6 +215,7 @@ impl Peer {
     pub(crate) fn set_record(&mut self, record: Option<NodeRecord>) {
         self.control_qpn = record.map(|record| record.control_qpn).or(self.control_qpn);
         self.last = record.or(self.last);
+        self.doubted &= record.is_none();
         self.record = record;
     }
 

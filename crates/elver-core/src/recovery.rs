@@ -55,6 +55,14 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// A peer has not answered a request: it may take them elsewhere by now.
+    pub(crate) fn doubt(&mut self, peer: u32) {
+        self.forget_record(peer);
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.doubted = entry.gid != self.gid;
+        }
+    }
+
     /// Sets a failing lane going again, once nothing is outstanding on it.
     pub(crate) fn try_restart(&mut self, lane: u32, now: Time) {
         let entry = &self.lanes.lanes[lane as usize];

@@ -374,7 +374,7 @@ fn who_has_no_room_says_so_and_dc_goes_on() {
     connect_with(&mut cluster, 1, leases[0], 2, Policy::Leased, false);
     assert_eq!(cluster.connected(1, leases[0]), Ok(Via::Leased));
     connect_with(&mut cluster, 1, leases[1], 2, Policy::Leased, false);
-    // A queue pair is as deep as the shared ones at most: 128 WRs and 16 of the core's own.
+    // A queue pair is as deep as the shared ones at most: 128 WRs of VQPs, and 16 of the core's.
     let (of, used, limit) = (Shortage::Leased, 144, 150);
     let none_here = Err(ConnectError::NoRcQp { gid, here: true, of, used, limit });
     assert_eq!(cluster.connected(1, leases[1]), none_here, "this node has none left");
@@ -450,6 +450,40 @@ fn a_dead_peer_fails_its_vqps_alone() {
     assert_eq!(via, None);
     assert_eq!(cluster.connected(1, connecting), Err(ConnectError::Unreachable { gid: dead }));
     cluster.until("its link is gone", |cluster| cluster.nodes[1].core.stats().rc_qps == 2);
+    cluster.check();
+}
+
+#[test]
+fn a_peer_that_starts_anew_is_not_asked_where_it_was() {
+    let mut cluster = Cluster::new(174, 3, &config());
+    let [known, anew] = [1, 1].map(|n| cluster.vqp(n));
+    assert_eq!(cluster.connect(1, known, 2, 7), Via::DcLookup);
+    let gid = cluster.nodes.remove(2).core.gid();
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, None, now);
+    cluster.add(174, 3, config());
+    cluster.register(2);
+    let record = cluster.nodes[2].core.record();
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    connect_with(&mut cluster, 1, anew, 2, Policy::Lite, false);
+    assert_eq!(cluster.connected(1, anew), Ok(Via::Rc));
+    assert_eq!(cluster.nodes[1].core.stats().links_failed, 0);
+    cluster.check();
+}
+
+#[test]
+fn one_place_for_a_link_is_enough_for_both_who_ask_at_once() {
+    let transfer = TransferConfig { rc_qps_max: 1, ..config().transfer };
+    let mut cluster = Cluster::new(175, 3, &Config { transfer, ..config() });
+    for (n, to) in [(1, 2), (2, 1)] {
+        let vqp = cluster.vqp(n);
+        cluster.connect(n, vqp, to, 7);
+    }
+    let [a, b] = [1, 2].map(|n| cluster.vqp(n));
+    assert_eq!(connect_with(&mut cluster, 1, a, 2, Policy::Lite, false), None);
+    assert_eq!(connect_with(&mut cluster, 2, b, 1, Policy::Lite, false), None);
+    assert_eq!(cluster.connected(1, a), Ok(Via::Rc));
+    assert_eq!(cluster.connected(2, b), Ok(Via::Rc));
     cluster.check();
 }
 

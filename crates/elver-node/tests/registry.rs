@@ -175,7 +175,7 @@ fn a_secret_that_others_could_know_is_refused() {
 
 /// A record of no node's.
 fn record() -> NodeRecord {
-    NodeRecord { dctn: 1, dc_key: 1, control_qpn: 1, mrs_rkey: 1, mrs_max: 16 }
+    NodeRecord { dctn: 1, dc_key: 1, control_qpn: 1, mrs_rkey: 3, mrs_max: 100 }
 }
 
 /// Somebody who registers `name` from the address `from`.

@@ -32,7 +32,8 @@ impl Control {
                 return Err(format!("{to:?} is silent, and is not asked"));
             }
         }
-        let timers = of(None, CallState::Flying) + of(None, CallState::Resting);
+        let timers = [CallState::Flying, CallState::Resting, CallState::Apart];
+        let timers = timers.into_iter().map(|state| of(None, state)).sum();
         let found = (calls, calls, flying, timers);
         let counted = (self.calls.len(), all, self.flying, self.timers.len());
         if found != counted {

@@ -51,6 +51,34 @@ fn reply(from: &mut Control, to: &mut Control, rng: &mut Rng, now: Time) {
 }
 
 #[test]
+fn a_close_waits_for_no_turn() {
+    let (mut a, mut rng) = (Control::new(ControlConfig { calls_max: 1, ..CONFIG }), Rng::new(1));
+    for token in 0..2 {
+        a.call(B, connect(5), token, &mut rng, Time(0)).unwrap();
+    }
+    let sent = |a: &mut Control| a.poll_transmit().map(|(_, message)| message.body);
+    assert_eq!(sent(&mut a), Some(ControlBody::Request(connect(5))));
+    assert_eq!(sent(&mut a), None, "one at once");
+    // The peer may be waiting for just this before it answers.
+    let close = Request::RcClose { qpn: 7, peer_qpn: 8 };
+    let id = a.call(B, close, 2, &mut rng, Time(0)).unwrap();
+    assert_eq!(sent(&mut a), Some(ControlBody::Request(close)));
+    let answer = ControlMessage { id, body: ControlBody::Answer(Answer::Closed) };
+    let mut bytes = [0; CONTROL_BYTES_MAX];
+    let len = answer.encode(&mut bytes);
+    a.handle_datagram(B.gid, B.qpn, &bytes[..len], &mut rng, Time(5));
+    assert_eq!(a.poll_done(), Some(Done { token: 2, answer: Some(Answer::Closed) }));
+    assert_eq!(sent(&mut a), None, "it has made room for none");
+    // It is given up as others are.
+    a.call(B, close, 3, &mut rng, Time(6)).unwrap();
+    while a.poll_done().is_none() {
+        let due = a.poll_timeout().unwrap();
+        assert!(due < Time(3_000_000_000));
+        a.handle_timeout(&mut rng, due);
+    }
+}
+
+#[test]
 fn a_request_is_done_once_and_answered_each_time() {
     let (mut a, mut b, mut rng) = (control(), control(), Rng::new(1));
     a.call(B, connect(5), 77, &mut rng, Time(0)).unwrap();

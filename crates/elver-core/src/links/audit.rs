@@ -12,7 +12,7 @@ use crate::peer::Waiter;
 use crate::rc::{LinkState, Purpose, RcLink};
 use crate::ring::NONE;
 use crate::vqp::Vqp;
-use crate::{Core, VqpState};
+use crate::{Class, Core, VqpState};
 
 /// How many links there are of some kinds.
 pub(crate) struct Tally {
@@ -40,6 +40,10 @@ impl<D: Device> Core<D> {
         let requests = self.links.control.audit(self.links.calls.len() as usize, &tickets)?;
         if self.links.sweep.is_none() && !self.links.waiting.is_empty() {
             return Err("links are waited for, and nobody looks after that".into());
+        }
+        let mut awaited = self.links.waiting.awaited(&self.vqps);
+        if let Some((peer, class)) = awaited.find(|(peer, class)| !self.link_comes(*peer, *class)) {
+            return Err(format!("{class:?} connects wait for a link to {peer:#x}, and none comes"));
         }
         for (id, vqp) in self.vqps.iter() {
             if vqp.state == VqpState::Connecting && !self.connects(id, vqp) {
@@ -113,8 +117,17 @@ impl<D: Device> Core<D> {
     fn lane_comes(&self, vqp: &Vqp) -> bool {
         let waits = |waiter: &Waiter| *waiter == Waiter::Lane(vqp.class);
         let looked_up = self.peers.get(vqp.peer).is_some_and(|peer| peer.waiting.iter().any(waits));
-        looked_up
-            || self.links.waiting.wants(vqp.peer, vqp.class)
-            || self.links.rc.find(vqp.peer, vqp.class).is_some()
+        looked_up || self.link_comes(vqp.peer, vqp.class)
+    }
+
+    /// Whether a shared link to a peer is there, is made, or will be.
+    fn link_comes(&self, peer: u32, class: Class) -> bool {
+        self.links.waiting.wants(peer, class)
+            || self.links.waiting.has_lost(peer, class)
+            || self
+                .links
+                .rc
+                .find(peer, class)
+                .is_some_and(|(_, link)| link.state != LinkState::Ready)
     }
 }

@@ -60,12 +60,17 @@ impl<D: Device> Core<D> {
     pub(super) fn leave(&mut self, id: u32, ticket: Option<Ticket>, now: Time) {
         self.links.rc.set_leaving(id, ticket);
         let Some(link) = self.links.rc.get(id) else { return };
-        let (peer, class, lane) = (link.peer, link.class, link.lane);
+        let (peer, class, lane, qpn) = (link.peer, link.class, link.lane, link.qpn);
+        // Both sides may have made one; but the second end of one to this node itself goes too.
+        let works = |link: &RcLink| link.state == LinkState::Ready && link.peer_qpn != qpn;
+        let other = self.links.rc.find(peer, class).filter(|(_, link)| works(link));
+        let other = other.map(|(_, link)| link.lane).filter(|lane| *lane != NONE);
         if let Some(entry) = self.peers.get_mut(peer)
             && entry.rc[class as usize] == Some(lane)
         {
-            entry.rc[class as usize] = None;
+            entry.rc[class as usize] = other;
         }
+        self.link_lost(peer, class, now);
         if lane != NONE {
             self.move_off(lane, now);
         }
@@ -157,6 +162,7 @@ impl<D: Device> Core<D> {
         if link.lane != NONE {
             self.lanes.remove_rc(link.lane);
         }
+        self.link_lost(link.peer, link.class, now);
         self.unpin(link.peer);
         self.links.waiting.stirred = true;
         if link.purpose == Purpose::Meta {

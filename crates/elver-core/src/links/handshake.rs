@@ -171,7 +171,12 @@ impl<D: Device> Core<D> {
                 }
             }
             Some(Answer::Refused(refusal)) => self.link_failed(id, Some(refusal), now),
-            _ => self.link_failed(id, None, now),
+            Some(_) => self.link_failed(id, None, now),
+            None => {
+                let peer = link.peer;
+                self.doubt(peer);
+                self.link_failed(id, None, now);
+            }
         }
     }
 
@@ -320,16 +325,24 @@ impl<D: Device> Core<D> {
         let short = |(of, used, limit)| Refusal::Short { of, used, limit };
         let peers = (Shortage::Peers, self.peers.slots.len(), self.config.max_peers);
         let peer = self.peer_of(ticket.from.gid).ok_or(short(peers))?;
-        // Of two requests that cross, the one of the lower GID goes first.
-        let asking = self.links.rc.find(peer, class);
-        let crossed = asking.is_some_and(|(_, link)| link.state == LinkState::Asking);
-        if !leased && crossed && self.gid < ticket.from.gid {
+        // Of two requests that cross, the one of the lower GID goes first; a node's to itself do not.
+        let asking = self.links.rc.find(peer, class).filter(|(_, link)| {
+            link.state == LinkState::Asking && !leased && self.gid != ticket.from.gid
+        });
+        let crossed = asking.map(|(id, link)| (id, link.purpose));
+        if crossed.is_some() && self.gid < ticket.from.gid {
             return Err(Refusal::Crossed);
         }
         if let Some((used, limit)) = self.links.rc.share_used(peer, purpose) {
             return Err(Refusal::Short { of: Shortage::Share, used, limit });
         }
-        if let Some(shortage) = self.links.rc.shortage(purpose, 0) {
+        let mut shortage = self.links.rc.shortage(purpose, 0);
+        if let (Some(_), Some((own, Purpose::Pool))) = (shortage, crossed) {
+            // The peer refuses ours, whose place its takes.
+            self.drop_link(own, now);
+            shortage = self.links.rc.shortage(purpose, 0);
+        }
+        if let Some(shortage) = shortage {
             return Err(short(shortage));
         }
         self.learn(peer, record, now);

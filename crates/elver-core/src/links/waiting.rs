@@ -33,6 +33,8 @@ pub(super) struct Waiting {
     is_wanted: BTreeSet<(u32, Class)>,
     /// Connects that wait for room for a link of their own, in order, with its peer.
     leases: VecDeque<(Waiter, u32)>,
+    /// Links that went while they were waited for; the next sweep asks for others.
+    lost: Vec<(u32, Class)>,
     /// Requests of others that wait for room, in order, by when they are refused.
     held: VecDeque<(Time, Served)>,
     /// Room was made, or what was to make it did not.
@@ -68,8 +70,9 @@ impl Waiter {
 
 impl Waiting {
     pub(super) fn is_empty(&self) -> bool {
-        let Waiting { connects, wanted, leases, held, .. } = self;
-        connects.is_empty() && wanted.is_empty() && leases.is_empty() && held.is_empty()
+        let Waiting { connects, wanted, leases, lost, held, .. } = self;
+        let ours = connects.is_empty() && wanted.is_empty() && leases.is_empty();
+        ours && lost.is_empty() && held.is_empty()
     }
 
     fn want(&mut self, peer: u32, class: Class, until: Time) {
@@ -97,6 +100,17 @@ impl Waiting {
         let shared = self.connects.values().flatten();
         let leases = self.leases.iter().map(|(waiter, _)| waiter);
         shared.chain(leases).any(|waiter| (waiter.vqp, waiter.attempt) == (vqp, attempt))
+    }
+
+    /// The peers and classes whose links connects wait for.
+    pub(super) fn awaited(&self, vqps: &Slots<Box<Vqp>>) -> impl Iterator<Item = (u32, Class)> {
+        let waits = |waiting: &VecDeque<Waiter>| waiting.iter().any(|waiter| waiter.waits(vqps));
+        self.connects.iter().filter(move |(_, waiting)| waits(waiting)).map(|(key, _)| *key)
+    }
+
+    /// Whether a link to a peer was lost and another will be asked for.
+    pub(super) fn has_lost(&self, peer: u32, class: Class) -> bool {
+        self.lost.contains(&(peer, class))
     }
 
     /// The requests of others that wait.
@@ -205,6 +219,16 @@ impl<D: Device> Core<D> {
         ConnectError::Busy { waiting, limit }
     }
 
+    /// A link goes. If it is waited for another comes: at the peer's request, which may be on its
+    /// way, or else at ours.
+    pub(super) fn link_lost(&mut self, peer: u32, class: Class, now: Time) {
+        let lost = &self.links.waiting.lost;
+        if !lost.contains(&(peer, class)) && self.is_link_needed(peer, class) {
+            self.links.waiting.lost.push((peer, class));
+            self.sweep_soon(now);
+        }
+    }
+
     /// A shared link works: who waits for it goes on.
     pub(super) fn waiters_go_on(&mut self, peer: u32, class: Class, now: Time) {
         for waiter in self.links.waiting.connects.remove(&(peer, class)).unwrap_or_default() {
@@ -272,9 +296,7 @@ impl<D: Device> Core<D> {
 
     /// Asks for a link that was wanted, if it still is. Returns whether others may go on.
     fn ask_wanted(&mut self, until: Time, peer: u32, class: Class, now: Time) -> bool {
-        let connects = self.links.waiting.connects.contains_key(&(peer, class));
-        let needed = connects || self.is_laneless(peer, class);
-        if !needed || self.links.rc.find(peer, class).is_some() {
+        if !self.is_link_needed(peer, class) || self.links.rc.find(peer, class).is_some() {
             return true;
         }
         match self.ask_link(peer, class, Purpose::Pool, now) {
@@ -291,6 +313,11 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// Whether connects or VQPs wait for a link.
+    fn is_link_needed(&self, peer: u32, class: Class) -> bool {
+        self.links.waiting.connects.contains_key(&(peer, class)) || self.is_laneless(peer, class)
+    }
+
     fn refuse_held(&mut self, request: Served, now: Time) {
         let limit = self.config.transfer.rc_qps_max;
         let used = self.links.rc.pooled();
@@ -300,6 +327,15 @@ impl<D: Device> Core<D> {
 
     /// Ends what has waited for too long, and gives another try to what is wanted.
     pub(super) fn sweep_waiting(&mut self, now: Time) {
+        for (peer, class) in core::mem::take(&mut self.links.waiting.lost) {
+            let works =
+                self.peers.get(peer).is_some_and(|entry| entry.rc[class as usize].is_some());
+            if works {
+                self.waiters_go_on(peer, class, now);
+            } else if self.is_link_needed(peer, class) {
+                self.need_link(peer, class, now);
+            }
+        }
         self.serve_waiting(now);
         while let Some(&(until, request)) = self.links.waiting.held.front()
             && until <= now

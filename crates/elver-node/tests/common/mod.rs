@@ -154,6 +154,25 @@ impl Client {
         }
     }
 
+    /// The next so many answers, in whatever order they come: whether each was refused.
+    pub fn outcomes(&mut self, count: usize) -> Vec<(u32, Result<(), Refused>)> {
+        let limit = Instant::now() + PATIENCE;
+        let mut outcomes = Vec::new();
+        while outcomes.len() < count {
+            assert!(Instant::now() < limit, "{} of {count} answers", outcomes.len());
+            match self.end.next_reply(&mut self.scratch).unwrap() {
+                Some(Reply::Answer { request, answer: Answer::Refused(refusal) }) => {
+                    outcomes.push((request, Err((refusal.code, refusal.text.to_string()))));
+                }
+                Some(Reply::Answer { request, .. }) => outcomes.push((request, Ok(()))),
+                Some(Reply::Completion(completion)) => self.completions.push(completion),
+                Some(Reply::VqpFailed { vqp, cause }) => self.failed.push((vqp, cause.code)),
+                None => std::thread::yield_now(),
+            }
+        }
+        outcomes
+    }
+
     pub fn create(&mut self) -> u32 {
         self.try_create().unwrap()
     }
