@@ -6,13 +6,13 @@
 use std::cell::RefCell;
 use std::net::IpAddr;
 
-use elver_core::{ClientId, ClientLimits, Config, Core, NODE_RECORD_BYTES, VqpId, VqpInit};
+use elver_core::{CONTROL_BYTES_MAX, ClientId, ClientLimits, Config, Core, NODE_RECORD_BYTES, VqpId, VqpInit};
 use elver_soft::{SoftConfig, SoftDevice, SoftMemory};
 use elver_verbs::*;
 use libfuzzer_sys::fuzz_target;
 
 /// Bytes of a message's header.
-const HEADER_BYTES: usize = 56 + NODE_RECORD_BYTES;
+const HEADER_BYTES: usize = 80;
 /// Q_Key of the UD QPs of all nodes.
 const CONTROL_QKEY: u32 = 0x0e1e_4e12;
 const PORT: u16 = 7;
@@ -140,7 +140,7 @@ impl Attacker {
         let over_dc = kind & 1 != 0;
         if kind & 2 != 0 && over_dc {
             bytes.resize(bytes.len().max(HEADER_BYTES), 0);
-            bytes[..5].copy_from_slice(b"ELVM\x01");
+            bytes[..5].copy_from_slice(b"ELVM\x02");
             bytes[5] = bytes[5] % 5 + 1;
             bytes[6] &= 1;
             bytes[7] = 0;
@@ -158,13 +158,14 @@ impl Attacker {
                 bytes[40..56].copy_from_slice(&gid.0);
             }
             // A record that can be: the victim's own.
-            bytes[56..HEADER_BYTES].copy_from_slice(&record.encode());
+            bytes[56..][..NODE_RECORD_BYTES].copy_from_slice(&record.encode());
+            bytes[56 + NODE_RECORD_BYTES..HEADER_BYTES].fill(0);
         } else if kind & 2 != 0 && bytes.len() >= 8 {
-            bytes[..5].copy_from_slice(b"ElvC\x01");
+            bytes[..5].copy_from_slice(b"ElvC\x02");
             if kind & 4 != 0 {
-                bytes.resize(84, 0);
+                bytes.resize(CONTROL_BYTES_MAX, 0);
                 bytes[5..8].copy_from_slice(&[1, 0, 0]);
-                bytes[84 - NODE_RECORD_BYTES..].copy_from_slice(&record.encode());
+                bytes[CONTROL_BYTES_MAX - NODE_RECORD_BYTES..].copy_from_slice(&record.encode());
             }
         }
         bytes.truncate(2048);

@@ -387,7 +387,12 @@ pub(crate) struct PerftestArgs {
     #[arg(short, long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) tx_depth: u32,
     /// Receives posted ahead in send-lat.
-    #[arg(short, long, default_value_t = crate::perf::PERFTEST_RX_DEPTH, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    #[arg(
+        short,
+        long,
+        default_value_t = crate::perf::PERFTEST_RX_DEPTH,
+        value_parser = value_parser!(u32).range(1..=8192)
+    )]
     pub(crate) rx_depth: u32,
     /// Taken as perftest takes it, and without effect: our device has one GID, its address.
     #[arg(short = 'x', long)]

@@ -12,6 +12,7 @@ use elver_node::Status;
 use elver_node::config::{SOCKET_VARIABLE, default_socket, status_path};
 
 use crate::exit::Failure;
+use crate::table;
 
 /// How long a node may take to tell.
 const WAIT: Duration = Duration::from_secs(5);
@@ -57,7 +58,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
         None => Duration::ZERO,
         Some(seconds) if seconds > 0.0 && seconds <= 3_600.0 => Duration::from_secs_f64(seconds),
         Some(seconds) => {
-            return Err(Failure::unusable(format!("--watch {seconds} is not up to an hour")));
+            return Err(Failure::unusable(format!(
+                "--watch {seconds}: it must be above 0 and at most 3600 seconds"
+            )));
         }
     };
     let socket = args.socket.clone().unwrap_or_else(usual_socket);
@@ -74,7 +77,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
         } else {
             let since = before.as_ref().map(|(at, status)| (at.elapsed(), status));
             let rows = if args.all { usize::MAX } else { ROWS };
-            format!("{}{}", if clears { CLEAR } else { "" }, table(&status, since, rows))
+            format!("{}{}", if clears { CLEAR } else { "" }, page(&status, since, rows))
         };
         let mut out = std::io::stdout().lock();
         // Who reads may have enough.
@@ -113,63 +116,61 @@ fn usual_socket() -> PathBuf {
 }
 
 /// The status for people. Where there is an earlier one, what happened since by second.
-fn table(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> String {
-    let mut text = Table { text: String::new(), rows };
+fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> String {
+    let mut text = Page { text: String::new(), rows };
     let dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
     let metas: Vec<String> = status.meta_servers.iter().map(ToString::to_string).collect();
     text.line(&format!(
-        "node {}  elverd {} pid {}  meta servers {} (registered at {})",
+        "node {}  elverd {} pid {}  meta servers {} (registered at {} of {})",
         dash(status.address.map(|address| address.to_string())),
         status.version,
         status.pid,
         if metas.is_empty() { "-".into() } else { metas.join(", ") },
-        status.registered
+        status.registered,
+        metas.len()
     ));
     for refusal in &status.refusals {
         text.line(&format!("cannot register at {}: {}", refusal.registry, refusal.reason));
     }
     text.line(&format!(
-        "connections {} KB  sessions {}  VQPs {}  peers {}",
+        "memory of connections {} KB  sessions {}  VQPs {}  peers {}",
         status.connection_bytes / 1024,
         status.sessions.len(),
         status.vqps_total,
         status.peers_total
     ));
     let sessions = status.sessions.iter().map(|one| {
-        vec![
-            one.pid.to_string(),
-            one.uid.to_string(),
-            one.vqps.to_string(),
-            one.mrs.to_string(),
-            (one.bytes / 1024).to_string(),
-            if one.active { "active" } else { "asleep" }.to_string(),
-        ]
+        let state = if one.active { "active" } else { "asleep" };
+        let kilobytes = one.bytes / 1024;
+        let numbers = [u64::from(one.uid), one.vqps.into(), one.mrs.into(), kilobytes];
+        let [uid, vqps, mrs, kilobytes] = numbers.map(|number| number.to_string());
+        [one.pid.to_string(), state.into(), uid, vqps, mrs, kilobytes]
     });
-    text.table(&["SESSION PID", "UID", "VQPS", "MRS", "KB", ""], sessions);
+    text.table(["SESSION PID", "STATE", "UID", "VQPS", "MRS", "MEMORY KB"], sessions, 2);
     let vqps = status.vqps.iter().map(|one| {
         let peer = one.peer.map(|peer| match one.port {
             Some(port) if port != 0 => format!("{peer} port {port}"),
             _ => peer.to_string(),
         });
-        vec![
+        [
             format!("{:#x}", one.vqp),
             one.state.clone(),
-            dash(one.bound.map(|port| port.to_string())),
             dash(peer),
             dash(one.via.clone()),
             one.class.clone(),
+            dash(one.bound.map(|port| port.to_string())),
             one.outstanding.to_string(),
             one.transfers.to_string(),
         ]
     });
-    let heads = ["VQP", "STATE", "BOUND", "PEER", "VIA", "CLASS", "OUTSTANDING", "TRANSFERS"];
-    text.table(&heads, vqps);
+    let heads = ["VQP", "STATE", "PEER", "VIA", "CLASS", "BOUND", "OUTSTANDING", "TRANSFERS"];
+    text.table(heads, vqps, 5);
     let peers = status.peers.iter().map(|one| {
         let old = before.and_then(|(past, status)| {
             let old = status.peers.iter().find(|old| old.address == one.address)?;
             Some(one.ops.saturating_sub(old.ops) as f64 / past.as_secs_f64())
         });
-        vec![
+        [
             one.address.to_string(),
             one.vqps.to_string(),
             one.rc_qps.to_string(),
@@ -178,7 +179,7 @@ fn table(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> S
             dash(old.map(|rate| format!("{rate:.0}"))),
         ]
     });
-    text.table(&["PEER", "VQPS", "RC QPS", "OPERATIONS", "BYTES", "A SECOND"], peers);
+    text.table(["PEER", "VQPS", "RC QPS", "OPERATIONS", "BYTES", "OPERATIONS/S"], peers, 1);
     for (name, pick) in COUNTERS {
         let now = pick(status);
         let counters = now.iter().filter(|(_, value)| **value > 0).map(|(name, value)| {
@@ -186,9 +187,9 @@ fn table(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> S
                 let old = pick(status).get(name).copied().unwrap_or(0);
                 value.saturating_sub(old) as f64 / past.as_secs_f64()
             });
-            vec![name.clone(), value.to_string(), dash(rate.map(|rate| format!("{rate:.0}")))]
+            [name.clone(), value.to_string(), dash(rate.map(|rate| format!("{rate:.0}")))]
         });
-        text.table(&[name, "VALUE", "A SECOND"], counters);
+        text.table([name, "VALUE", "A SECOND"], counters, 1);
     }
     text.text
 }
@@ -201,39 +202,33 @@ const COUNTERS: [Counters; 4] = [
     ("REGISTRY", |s| &s.registry),
 ];
 
-/// Columns as wide as what stands in them.
-struct Table {
+/// Lines and tables.
+struct Page {
     text: String,
     rows: usize,
 }
 
-impl Table {
+impl Page {
     fn line(&mut self, line: &str) {
         self.text.push_str(line.trim_end());
         self.text.push('\n');
     }
 
-    fn table(&mut self, heads: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-        let rows: Vec<Vec<String>> = rows.collect();
+    /// A table of as many rows as may be shown; nothing if there are none.
+    fn table<const N: usize>(
+        &mut self,
+        heads: [&str; N],
+        rows: impl Iterator<Item = [String; N]>,
+        left: usize,
+    ) {
+        let rows: Vec<[String; N]> = rows.collect();
         if rows.is_empty() {
             return;
         }
-        let width = |column: usize| {
-            let cells = rows.iter().take(self.rows).map(|row| row[column].chars().count());
-            cells.chain([heads[column].len()]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-        let line = |cells: &mut dyn Iterator<Item = &str>| {
-            let cells = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-            cells.collect::<Vec<_>>().join("  ")
-        };
-        self.line("");
-        self.line(&line(&mut heads.iter().copied()));
-        for row in rows.iter().take(self.rows) {
-            self.line(&line(&mut row.iter().map(String::as_str)));
-        }
-        if rows.len() > self.rows {
-            self.line(&format!("… and {} more: --all", rows.len() - self.rows));
+        let shown = &rows[..rows.len().min(self.rows)];
+        self.line(&format!("\n{}", table::text(heads, shown, left)));
+        if rows.len() > shown.len() {
+            self.line(&format!("… and {} more: --all", rows.len() - shown.len()));
         }
     }
 }

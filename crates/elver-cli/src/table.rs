@@ -13,7 +13,8 @@ pub(crate) fn print<const N: usize>(heads: [&str; N], rows: &[[String; N]], left
     }
 }
 
-fn text<const N: usize>(heads: [&str; N], rows: &[[String; N]], left: usize) -> String {
+/// The same as text, its lines without an end.
+pub(crate) fn text<const N: usize>(heads: [&str; N], rows: &[[String; N]], left: usize) -> String {
     let rows = std::iter::once(heads.map(String::from)).chain(rows.iter().cloned());
     let rows: Vec<[String; N]> = rows.collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();

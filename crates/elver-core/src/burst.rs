@@ -225,18 +225,22 @@ fn send<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, first: u32, count: u32) ->
 fn physical(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
     let entry = vqp.sq.entry(seq);
     let signaled = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-    let (op, payload) = match entry.op {
-        SendOp::Send | SendOp::SendWithImm(_) => {
-            let sges = vqp.sq.message_sges(seq);
-            // Of a message that is read later only the header goes.
-            (SendOp::Send, Payload::Sges(if entry.shared { &sges[..1] } else { sges }))
-        }
-        op if entry.inline => (op, Payload::Inline(vqp.sq.inline(seq))),
-        op => (op, Payload::Sges(vqp.sq.sges(seq))),
+    let payload = match entry.op {
+        // Of a message that is read later only the header goes.
+        SendOp::Send | SendOp::SendWithImm(_) if entry.shared => Payload::Sges(&entry.sges[..1]),
+        SendOp::Send | SendOp::SendWithImm(_) => Payload::Sges(vqp.sq.message_sges(seq)),
+        _ if entry.inline => Payload::Inline(vqp.sq.inline(seq)),
+        _ => Payload::Sges(vqp.sq.sges(seq)),
+    };
+    // Referred to and not built, since what was just written to the stack is slow to copy from there.
+    let op = match &entry.op {
+        // The data travels in the header.
+        SendOp::SendWithImm(_) => &SendOp::Send,
+        op => op,
     };
     SendWr {
         wr_id: WrId::User { vqp: vqp.id, seq, second: false }.encode(),
-        op,
+        op: *op,
         flags: entry.flags | signaled,
         payload,
         dest: vqp.dest,

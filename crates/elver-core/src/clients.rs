@@ -127,6 +127,7 @@ impl<D: Device> Core<D> {
         }
         let client_at = entry.vqps.len() as u32;
         let (max_sge, max_inline) = (self.config.max_sge, self.pool.max_inline);
+        let nonce = self.rng.next_u32();
         let made = self.vqps.insert(&mut self.rng, |id| {
             Box::new(Vqp {
                 id,
@@ -159,7 +160,7 @@ impl<D: Device> Core<D> {
                 fault: None,
                 deficit: 0,
                 attempt: 0,
-                nonce: 0,
+                nonce,
                 read_until: None,
                 token: 0,
                 transfers: 0,

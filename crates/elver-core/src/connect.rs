@@ -137,9 +137,13 @@ impl<D: Device> Core<D> {
             let state = "busy: WRs are outstanding";
             return Err(CoreError::State { state, call: "qconnect" });
         }
+        let used = entry.via.is_some();
         self.cancel_connect(vqp.0);
         self.detach(vqp.0);
+        // Not when it is connected: nothing should stand between an answer and that.
+        let nonce = used.then(|| self.rng.next_u32());
         let entry = self.own_vqp(client, vqp)?;
+        entry.nonce = nonce.unwrap_or(entry.nonce);
         entry.state = VqpState::Idle;
         entry.attempt = entry.attempt.wrapping_add(1);
         (entry.fault, entry.failed, entry.read_until) = (None, false, None);
@@ -265,7 +269,6 @@ impl<D: Device> Core<D> {
         (vqp.lane, vqp.via) = (lane, Some(via));
         vqp.state = VqpState::Connected;
         vqp.remote = crate::vqp::Vqp::NO_REMOTE;
-        vqp.nonce = self.rng.next_u32();
         self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
             lane.vqps += 1;

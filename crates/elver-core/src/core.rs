@@ -16,11 +16,12 @@ use crate::lookup::Lookups;
 use crate::message::Header;
 use crate::meta::ServedTable;
 use crate::mr::LocalMrs;
-use crate::mr_store::{MR_VALUE_BYTES, MrStore};
+use crate::mr_store::MrStore;
 use crate::ops::{Note, Op};
 use crate::peer::Peers;
 use crate::pool::{self, Lanes, Pool};
 use crate::qos::Qos;
+use crate::record::{MRS_ADDR, mrs_id, mrs_layout};
 use crate::ring::NONE;
 use crate::rng::Rng;
 use crate::slots::{SLOTS_MAX, Slots};
@@ -103,12 +104,15 @@ impl<D: Device> Core<D> {
         let mut rng = Rng::new(seed);
         let gid = device.query_gid(0)?;
         let (pool, lanes) = pool::create(&mut device, &config, &mut rng)?;
-        let layout = layout(Layout::for_capacity(config.max_mrs, 4, MR_VALUE_BYTES))?;
-        let (valid_mrs, mr) = create_table(&mut device, pool.pd, layout, &mut rng)?;
-        let descriptor = valid_mrs.descriptor(mr.addr, mr.rkey);
-        let mrs = descriptor.map_err(|_| CoreError::Device(no_table()))?;
-        let record =
-            NodeRecord { dctn: pool.dctn, dc_key: pool.dc_key, control_qpn: pool.ud_qpn, mrs };
+        let (layout, id) = (layout(mrs_layout(config.max_mrs))?, mrs_id(pool.dc_key));
+        let (valid_mrs, mr) = create_table(&mut device, pool.pd, layout, id, Some(MRS_ADDR))?;
+        let record = NodeRecord {
+            dctn: pool.dctn,
+            dc_key: pool.dc_key,
+            control_qpn: pool.ud_qpn,
+            mrs_rkey: mr.rkey,
+            mrs_max: config.max_mrs,
+        };
         let ud = Ud::new(&mut device, pool.pd, pool.ud)?;
         let peers = Peers::new(config.max_peers, &mut rng);
         let mut core = Core {
@@ -135,7 +139,7 @@ impl<D: Device> Core<D> {
             closing: VecDeque::new(),
             store: MrStore::new(config.max_cached_mrs),
             ops: Slots::new(SLOTS_MAX),
-            lookups: Lookups::default(),
+            lookups: Lookups::new(),
             links: Links::new(&config, ud),
             qos: Qos::new(&config.qos),
             served: None,
@@ -398,17 +402,17 @@ impl<D: Device> Core<D> {
     }
 }
 
-/// A table in registered memory that peers may read.
+/// A table in registered memory that peers may read, at this address if there is one.
 pub(crate) fn create_table<D: Device>(
     device: &mut D,
     pd: elver_verbs::Pd,
     layout: Layout,
-    rng: &mut Rng,
+    id: TableId,
+    addr: Option<u64>,
 ) -> Result<(Table<D::Memory>, MrInfo), CoreError> {
     let memory = device.alloc_memory(layout.table_bytes())?;
-    let id = TableId { seed: rng.next_u64(), incarnation: rng.next_u32() };
     let table = Table::create(memory.clone(), layout, id).map_err(|_| no_table())?;
-    let mr = device.reg_mr(pd, memory, None, AccessFlags::REMOTE_READ)?;
+    let mr = device.reg_mr(pd, memory, addr, AccessFlags::REMOTE_READ)?;
     Ok((table, mr))
 }
 

@@ -34,6 +34,13 @@ const SWEEP_NS: u64 = 50_000_000;
 /// A link that a peer asked for and never used is closed after this long, and a connect that waits
 /// for a link is given up.
 const SILENCE_NS: u64 = 4_000_000_000;
+/// A peer that does not answer when it is asked to leave a link is asked again after this long,
+const REMIND_NS: u64 = 1_000_000_000;
+/// and until this long has passed: it may have been cut off without anybody being told that it is
+/// gone, and keeps its end until it is told.
+const REMIND_NS_MAX: u64 = 60_000_000_000;
+/// Most links that peers are reminded of.
+const UNCLOSED_MAX: usize = 4_096;
 /// Marks the completion of a greeting among those of the UD QP; the rest is the lane.
 const GREETING: u32 = 1 << 31;
 /// Answers kept for requests that come again.
@@ -51,6 +58,8 @@ pub(crate) struct Links<M> {
     pub(crate) hot: VecDeque<(u32, Class)>,
     /// Links whose VQPs leave.
     leaving: Vec<u32>,
+    /// Links whose peers have not said that they left them.
+    unclosed: VecDeque<Unclosed>,
     /// Links of single VQPs that are not needed any longer.
     pub(crate) ended_leases: Vec<u32>,
     /// VQPs that move, in no order; see [`Core::transfer`].
@@ -63,7 +72,18 @@ pub(crate) struct Links<M> {
 enum CallFor {
     Connect { link: u32, qpn: u32, to: ControlAddr },
     Close { link: u32 },
+    Remind(Unclosed),
     Meta { peer: u32 },
+}
+
+/// A link that is gone here, and whose peer did not answer when it was asked to leave it.
+#[derive(Clone, Copy, Debug)]
+struct Unclosed {
+    to: ControlAddr,
+    request: Request,
+    /// It is asked again then, and not after that.
+    due: Time,
+    until: Time,
 }
 
 impl<M: elver_verbs::Memory> Links<M> {
@@ -83,6 +103,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             waiting: Waiting::default(),
             hot: VecDeque::new(),
             leaving: Vec::new(),
+            unclosed: VecDeque::new(),
             ended_leases: Vec::new(),
             moving: Vec::new(),
             sweep: None,
@@ -249,7 +270,9 @@ impl<D: Device> Core<D> {
         let Some(what) = self.links.calls.remove(token as u32) else { return };
         match what {
             CallFor::Connect { link, qpn, to } => self.link_answered(link, qpn, to, answer, now),
-            CallFor::Close { link } => self.drop_link(link, now),
+            CallFor::Close { link } => self.close_ended(link, answer, now),
+            CallFor::Remind(unclosed) if answer.is_none() => self.remind_later(unclosed, now),
+            CallFor::Remind(_) => {}
             CallFor::Meta { peer } => {
                 let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
                 let found = match answer {
@@ -266,6 +289,9 @@ impl<D: Device> Core<D> {
 
     /// A peer went away, or is another now: nobody takes the links to it any longer.
     pub(crate) fn leave_links_to(&mut self, peer: u32, now: Time) {
+        if let Some(entry) = self.peers.get(peer) {
+            self.links.unclosed.retain(|unclosed| unclosed.to.gid != entry.gid);
+        }
         let taken = |link: &RcLink| matches!(link.state, LinkState::Ready | LinkState::Listening);
         let links = self.links.rc.to_peer(peer).filter(|(_, link)| taken(link));
         let links: Vec<u32> = links.map(|(id, _)| id).collect();
@@ -331,9 +357,10 @@ impl<D: Device> Core<D> {
         for id in silent {
             self.leave(id, None, now);
         }
+        self.remind(now);
         let listening = |link: &RcLink| link.state == LinkState::Listening;
         let listening = self.links.rc.matching(listening).next().is_some();
-        let waiting = !self.links.waiting.is_empty();
+        let waiting = !self.links.waiting.is_empty() || !self.links.unclosed.is_empty();
         if missing || listening || waiting {
             self.sweep_soon(now);
         }

@@ -13,6 +13,7 @@ use rustc_hash::FxBuildHasher;
 use crate::mr_store::{RemoteMr, remote_of};
 use crate::ops::{Op, OpKind, Work};
 use crate::peer::{PeerLookup, Waiter};
+use crate::pool::READ_BUFFER_BYTES;
 use crate::vqp::Wait;
 use crate::{Class, ClientId, ConnectError, Core, Event, NodeRecord};
 
@@ -44,6 +45,10 @@ pub(crate) struct Lookups {
     mr_queue: VecDeque<(u32, u32)>,
     /// `warm` calls.
     warms: Vec<Option<Warm>>,
+    /// An empty list of waiters, whose memory the next look-up takes.
+    no_waiters: Vec<Waiter>,
+    /// The cluster that was read last, out of the reach of whoever may write a buffer.
+    cluster: Vec<u8>,
 }
 
 /// A `warm` call.
@@ -57,6 +62,10 @@ pub(crate) struct Warm {
 }
 
 impl Lookups {
+    pub(crate) fn new() -> Lookups {
+        Lookups { cluster: alloc::vec![0; READ_BUFFER_BYTES as usize], ..Lookups::default() }
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.deadlines.front().map(|(due, _)| *due)
     }
@@ -95,6 +104,9 @@ impl<D: Device> Core<D> {
     /// Has a peer looked up, once for all who wait, and at once if as few are under way as may be.
     pub(crate) fn want_node(&mut self, peer: u32, waiter: Waiter, now: Time) {
         let Some(entry) = self.peers.get_mut(peer) else { return };
+        if entry.waiting.capacity() == 0 {
+            entry.waiting = core::mem::take(&mut self.lookups.no_waiters);
+        }
         entry.waiting.push(waiter);
         self.refresh_node(peer, now);
     }
@@ -141,7 +153,8 @@ impl<D: Device> Core<D> {
         let begun = Lookup::new(&nodes, &gid.0).ok().and_then(|lookup| {
             let read = lookup.read();
             let work = Work::Read { remote: read.remote, length: read.len, buffer };
-            self.start_op(via, Class::High, OpKind::Node { gid, lookup }, work).ok()
+            let kind = OpKind::Node { node: peer, lookup };
+            self.start_op(via, Class::High, kind, work).ok()
         });
         let Some(op) = begun else {
             self.pool.reads.give(buffer);
@@ -210,16 +223,15 @@ impl<D: Device> Core<D> {
     /// A READ of a look-up has ended.
     pub(crate) fn complete_lookup(&mut self, id: u32, ok: bool, now: Time) {
         let Some(op) = self.ops.get_mut(id) else { return };
-        let Op { kind, work, abandoned, .. } = op;
+        let Op { peer: asked, kind, work, abandoned, .. } = op;
         let Work::Read { remote, length, buffer } = work else { return };
         let (OpKind::Node { lookup, .. } | OpKind::Mr { lookup, .. }) = kind else { return };
-        let mut bytes = [0; crate::pool::READ_BUFFER_BYTES as usize];
-        let bytes = &mut bytes[..(*length as usize).min(crate::pool::READ_BUFFER_BYTES as usize)];
-        let offset = self.pool.reads.offset(*buffer);
-        let step = if !ok || *abandoned || self.pool.memory.read(offset, bytes).is_err() {
-            None
-        } else {
-            lookup.feed(bytes).ok()
+        let step = match self.lookups.cluster.get_mut(..*length as usize) {
+            Some(bytes) if ok && !*abandoned => {
+                let read = self.pool.memory.read(self.pool.reads.offset(*buffer), bytes);
+                read.ok().and_then(|()| lookup.feed(bytes).ok())
+            }
+            _ => None,
         };
         if let Some(Step::Read(read)) = step {
             (*remote, *length) = (read.remote, read.len);
@@ -237,17 +249,19 @@ impl<D: Device> Core<D> {
             Some(Step::Done(value)) => Some(value),
             _ => None,
         };
-        let Some(op) = self.end_op(id) else { return };
-        match op.kind {
-            OpKind::Node { gid, .. } if !op.abandoned => {
-                let Some(peer) = self.peers.find(&gid) else { return };
-                let Some(PeerLookup::Running { tried, server, .. }) =
-                    self.peers.get(peer).map(|entry| entry.lookup)
-                else {
-                    return;
-                };
+        let (asked, buffer, abandoned) = (*asked, *buffer, *abandoned);
+        let (node, region) = match *kind {
+            OpKind::Node { node, .. } => (Some(node), None),
+            OpKind::Mr { rkey, asked_at, .. } => (None, Some((rkey, asked_at))),
+            _ => (None, None),
+        };
+        self.discard_read(id, asked, buffer);
+        match (node, region) {
+            (Some(peer), _) if !abandoned => {
+                let Some(entry) = self.peers.get(peer) else { return };
+                let PeerLookup::Running { tried, server, .. } = entry.lookup else { return };
                 let found = match value {
-                    Some(None) => Err(ConnectError::NoSuchNode { gid }),
+                    Some(None) => Err(ConnectError::NoSuchNode { gid: entry.gid }),
                     Some(Some(value)) => match NodeRecord::decode(&value) {
                         Ok(record) => Ok(record),
                         Err(_) => return self.ask_next(peer, server, tried, now),
@@ -257,11 +271,11 @@ impl<D: Device> Core<D> {
                 self.lookups.running = self.lookups.running.saturating_sub(1);
                 self.node_found(peer, found, now);
             }
-            OpKind::Mr { rkey, asked_at, .. } => {
+            (_, Some((rkey, asked_at))) => {
                 let until = asked_at.saturating_add_ns(self.config.mr_lease_ns);
                 let found =
                     value.map(|value| value.and_then(|value| RemoteMr::decode(&value, until)));
-                self.mr_found(op.peer, rkey, found, now);
+                self.mr_found(asked, rkey, found, now);
             }
             _ => {}
         }
@@ -278,13 +292,13 @@ impl<D: Device> Core<D> {
     ) {
         let Some(entry) = self.peers.get_mut(peer) else { return };
         entry.lookup = PeerLookup::None;
-        let waiting = core::mem::take(&mut entry.waiting);
+        let mut waiting = core::mem::take(&mut entry.waiting);
         match &found {
             Ok(record) => self.learn(peer, *record, now),
             Err(ConnectError::NoSuchNode { .. }) => self.forget_record(peer),
             Err(_) => {}
         }
-        for waiter in waiting {
+        for waiter in waiting.drain(..) {
             match waiter {
                 Waiter::Vqp { vqp, attempt } => {
                     let result = found.as_ref().map(|_| ()).map_err(ConnectError::clone);
@@ -299,6 +313,7 @@ impl<D: Device> Core<D> {
                 Waiter::Lane(class) => self.lane_found(peer, class, found.is_ok(), now),
             }
         }
+        self.lookups.no_waiters = waiting;
         self.peers.rest(peer);
     }
 
@@ -325,7 +340,7 @@ impl<D: Device> Core<D> {
                 continue;
             }
             let begun = record.and_then(|record| {
-                let lookup = Lookup::new(&record.mrs, &rkey.to_le_bytes()).ok()?;
+                let lookup = Lookup::new(&record.mrs().ok()?, &rkey.to_le_bytes()).ok()?;
                 let read = lookup.read();
                 let work = Work::Read { remote: read.remote, length: read.len, buffer };
                 let kind = OpKind::Mr { rkey, lookup, asked_at: now };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0   "ELVM"                                            4
-//!   4   version (1)                                       1
+//!   4   version (2)                                       1
 //!   5   kind                                              1
 //!   6   flags: 1 with immediate data                      2
 //!   8   port that it goes to, 0 if it goes to a VQP       2
@@ -17,23 +17,27 @@
 //!       it: its sequence number, a secret of the
 //!       connection's
 //!   40  GID of the sender's node                         16
-//!   56  record of the sender's node                      56
+//!   56  record of the sender's node                      22
+//!   78  0                                                 2
 //! ```
 //!
 //! Integers are little-endian. The record lets the receiver reach the sender without asking anybody
 //! (section 4.1, `qpop_msgs`).
+
+use core::ops::Range;
 
 use elver_verbs::Gid;
 
 use crate::{NODE_RECORD_BYTES, NodeRecord};
 
 /// Bytes of a header.
-pub(crate) const HEADER_BYTES: usize = 56 + NODE_RECORD_BYTES;
-/// Bytes of it before what is the same in all headers of a node.
-pub(crate) const FRONT_BYTES: usize = 40;
+pub(crate) const HEADER_BYTES: usize = 80;
+/// Words of 8 bytes before what is the same in all headers of a node.
+const FRONT_WORDS: usize = 5;
 
 const MAGIC: [u8; 4] = *b"ELVM";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+const RECORD: Range<usize> = 56..56 + NODE_RECORD_BYTES;
 const WITH_IMM: u16 = 1;
 
 /// What a message is.
@@ -130,29 +134,28 @@ impl Header {
 
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[..FRONT_BYTES].copy_from_slice(&self.encode_front());
-        bytes[FRONT_BYTES..56].copy_from_slice(&self.src_gid.0);
-        bytes[56..].copy_from_slice(&self.record);
+        for (word, into) in self.front().iter().zip(bytes.chunks_exact_mut(8)) {
+            into.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[8 * FRONT_WORDS..56].copy_from_slice(&self.src_gid.0);
+        bytes[RECORD].copy_from_slice(&self.record);
         bytes
     }
 
-    /// The part of a header in which those of a node differ.
-    #[inline]
-    pub(crate) fn encode_front(&self) -> [u8; FRONT_BYTES] {
-        let mut bytes = [0; FRONT_BYTES];
+    /// The words in which the headers of a node differ. They are put together in registers: bytes
+    /// that were just written one by one are slow to read as wider ones.
+    #[inline(always)]
+    pub(crate) fn front(&self) -> [u64; FRONT_WORDS] {
         let flags = if self.imm.is_some() { WITH_IMM } else { 0 };
-        bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4] = VERSION;
-        bytes[5] = self.kind as u8;
-        bytes[6..8].copy_from_slice(&flags.to_le_bytes());
-        bytes[8..10].copy_from_slice(&self.dst_port.to_le_bytes());
-        bytes[10..12].copy_from_slice(&self.detail.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.dst_vqp.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.src_vqp.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.imm.unwrap_or(0).to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.length.to_le_bytes());
-        bytes[32..].copy_from_slice(&self.cookie.to_le_bytes());
-        bytes
+        let magic = u64::from(u32::from_le_bytes(MAGIC)) | u64::from(VERSION) << 32;
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        [
+            magic | (self.kind as u64) << 40 | u64::from(flags) << 48,
+            pair(u32::from(self.dst_port) | u32::from(self.detail) << 16, self.dst_vqp),
+            pair(self.src_vqp, self.imm.unwrap_or(0)),
+            u64::from(self.length),
+            self.cookie,
+        ]
     }
 
     /// The header that a message begins with.
@@ -173,14 +176,14 @@ impl Header {
         };
         let flags = half(6);
         let with_imm = flags & WITH_IMM != 0;
-        let known = flags & !WITH_IMM == 0 && word(28) == 0;
+        let known = flags & !WITH_IMM == 0 && word(28) == 0 && half(RECORD.end) == 0;
         if bytes[..4] != MAGIC || bytes[4] != VERSION || !known || (!with_imm && word(20) != 0) {
             return Err(NoHeader);
         }
         let mut gid = [0; 16];
         gid.copy_from_slice(&bytes[40..56]);
         let mut record = [0; NODE_RECORD_BYTES];
-        record.copy_from_slice(&bytes[56..]);
+        record.copy_from_slice(&bytes[RECORD]);
         Ok(Header {
             kind,
             imm: with_imm.then(|| word(20)),
@@ -215,6 +218,7 @@ mod tests {
             bytes[6..8].copy_from_slice(&flags.to_le_bytes());
             bytes[20..24].copy_from_slice(&(u32::from(flags & 1) * imm).to_le_bytes());
             bytes[28..32].fill(0);
+            bytes[RECORD.end..].fill(0);
             match Header::decode(&bytes) {
                 Ok(header) => prop_assert_eq!(header.encode(), bytes),
                 Err(NoHeader) => prop_assert!(!(1..=9).contains(&kind) || flags > 1),

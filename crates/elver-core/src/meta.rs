@@ -1,6 +1,6 @@
 //! The role of a meta server, and what members of the cluster are told (section 4.2).
 
-use elver_kv::{Layout, Table};
+use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{Device, Gid, MrInfo, Time};
 
 use crate::core::{create_table, layout, no_table};
@@ -55,7 +55,8 @@ impl<D: Device> Core<D> {
     pub fn serve_meta(&mut self, capacity: u32) -> Result<MetaServer, CoreError> {
         if self.served.is_none() {
             let layout = layout(Layout::for_capacity(capacity, 16, NODE_RECORD_BYTES))?;
-            let (table, mr) = create_table(&mut self.device, self.pool.pd, layout, &mut self.rng)?;
+            let id = TableId { seed: self.rng.next_u64(), incarnation: self.rng.next_u32() };
+            let (table, mr) = create_table(&mut self.device, self.pool.pd, layout, id, None)?;
             self.served = Some(ServedTable { table, mr });
             let (gid, record) = (self.gid, self.record);
             self.meta_put(gid, record)?;

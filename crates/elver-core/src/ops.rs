@@ -1,7 +1,7 @@
 use alloc::boxed::Box;
 
 use elver_kv::Lookup;
-use elver_verbs::{Dest, Gid, RemoteAddr, Time};
+use elver_verbs::{Dest, RemoteAddr, Time};
 
 use crate::message::Kind;
 use crate::rendezvous::Gather;
@@ -51,8 +51,8 @@ pub(crate) enum Work {
 pub(crate) enum OpKind {
     /// Reads a node's record at a meta server.
     Node {
-        /// The node's GID.
-        gid: Gid,
+        /// The node.
+        node: u32,
         /// The look-up.
         lookup: Lookup,
     },

@@ -26,7 +26,7 @@ impl<D: Device> Core<D> {
             return Err(kind);
         }
         let op = Op { lane, dest, peer, kind, work, abandoned: false };
-        let id = self.ops.insert(&mut self.rng, |_| op);
+        let id = self.ops.insert_in_turn(op);
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.pins += 1;
         }
@@ -148,6 +148,13 @@ impl<D: Device> Core<D> {
         }
         self.unpin(op.peer);
         Some(op)
+    }
+
+    /// The same for a READ of which nothing is needed any longer: it goes where it stands.
+    pub(crate) fn discard_read(&mut self, id: u32, peer: u32, buffer: u32) {
+        self.pool.reads.give(buffer);
+        self.ops.discard(id);
+        self.unpin(peer);
     }
 
     /// So many physical WRs of a lane have completed.

@@ -287,15 +287,18 @@ impl<M: elver_verbs::Memory> Pool<M> {
 
     /// Writes a message's header to its slot; what all of this node's have in common stands there
     /// from the first time on.
-    #[inline]
+    #[inline(always)] // So that the header exists in registers alone.
     pub(crate) fn write_header(&mut self, slot: u32, header: &Header) -> Result<(), MemoryError> {
         let offset = self.sends.offset(slot);
         // Slots are first taken in order.
-        if slot < self.blank_slot {
-            return self.memory.write(offset, &header.encode_front());
+        if slot >= self.blank_slot {
+            self.blank_slot = slot + 1;
+            return self.memory.write(offset, &header.encode());
         }
-        self.blank_slot = slot + 1;
-        self.memory.write(offset, &header.encode())
+        for (at, word) in header.front().iter().enumerate() {
+            self.memory.write(offset + 8 * at as u64, &word.to_le_bytes())?;
+        }
+        Ok(())
     }
 
     /// The SGE of the first `length` bytes of a look-up's buffer.

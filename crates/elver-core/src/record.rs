@@ -1,20 +1,29 @@
-use elver_kv::{DESCRIPTOR_BYTES, Descriptor};
+use elver_kv::{DESCRIPTOR_BYTES, Descriptor, Layout, LayoutError, TableId};
 use elver_verbs::Gid;
 use thiserror::Error;
 
+use crate::mr_store::MR_VALUE_BYTES;
+
 /// Bytes of an encoded [`NodeRecord`].
-pub const NODE_RECORD_BYTES: usize = 16 + DESCRIPTOR_BYTES;
+pub const NODE_RECORD_BYTES: usize = 22;
 /// Bytes of an encoded [`MetaServer`].
 pub const META_SERVER_BYTES: usize = 16 + NODE_RECORD_BYTES + DESCRIPTOR_BYTES;
+/// Address of a ValidMR table's first byte at its node.
+pub(crate) const MRS_ADDR: u64 = 0;
 
 /// What others must know of a node to reach it: the value that meta servers keep under its GID.
 ///
 /// ```text
-///   0  DCT number                              4
-///   4  DC access key                           8   these 12 bytes are KRCORE's DCT metadata
-///   12 QPN of the UD QP for control            4
-///   16 descriptor of the node's ValidMR table  40
+///   0  DCT number                          3
+///   3  QPN of the UD QP for control        3
+///   6  DC access key                       8
+///   14 rkey of the node's ValidMR table    4
+///   18 entries that ValidMR is made for    4
 /// ```
+///
+/// All of it is in the one READ of a look-up, and few bytes are what makes that one fast: KRCORE's
+/// DCT metadata has 12. So what else there is to know of ValidMR follows from these, see
+/// [`NodeRecord::mrs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeRecord {
     /// DCT number.
@@ -23,8 +32,10 @@ pub struct NodeRecord {
     pub dc_key: u64,
     /// QPN of the UD QP that takes control messages.
     pub control_qpn: u32,
-    /// The node's table of valid MRs.
-    pub mrs: Descriptor,
+    /// What opens the node's table of valid MRs.
+    pub mrs_rkey: u32,
+    /// Entries that this table is made for.
+    pub mrs_max: u32,
 }
 
 /// A meta server as its readers know it.
@@ -49,12 +60,9 @@ pub enum RecordError {
         /// Bytes of a record.
         expected: usize,
     },
-    /// A number wider than its 24 bits.
-    #[error("QPN {given:#x} is wider than 24 bits")]
-    Qpn {
-        /// The number as given.
-        given: u32,
-    },
+    /// ValidMR cannot be made for so many entries.
+    #[error("of ValidMR: {0}")]
+    Layout(#[from] LayoutError),
     /// A table's descriptor is none.
     #[error(transparent)]
     Descriptor(#[from] elver_kv::DescriptorError),
@@ -64,26 +72,38 @@ impl NodeRecord {
     /// The record as bytes.
     pub fn encode(&self) -> [u8; NODE_RECORD_BYTES] {
         let mut bytes = [0; NODE_RECORD_BYTES];
-        bytes[..4].copy_from_slice(&self.dctn.to_le_bytes());
-        bytes[4..12].copy_from_slice(&self.dc_key.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.control_qpn.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.mrs.encode());
+        bytes[..3].copy_from_slice(&self.dctn.to_le_bytes()[..3]);
+        bytes[3..6].copy_from_slice(&self.control_qpn.to_le_bytes()[..3]);
+        bytes[6..14].copy_from_slice(&self.dc_key.to_le_bytes());
+        bytes[14..18].copy_from_slice(&self.mrs_rkey.to_le_bytes());
+        bytes[18..].copy_from_slice(&self.mrs_max.to_le_bytes());
         bytes
     }
 
     /// The record that `bytes` encode, checked.
     pub fn decode(bytes: &[u8]) -> Result<NodeRecord, RecordError> {
-        let (head, mrs) = split(bytes, NODE_RECORD_BYTES, 16)?;
-        let word =
-            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let (dctn, control_qpn) = (word(0), word(12));
-        if let Some(given) =
-            [dctn, control_qpn].into_iter().find(|qpn| !elver_verbs::qpn_valid(*qpn))
-        {
-            return Err(RecordError::Qpn { given });
-        }
-        let dc_key = u64::from(word(4)) | u64::from(word(8)) << 32;
-        Ok(NodeRecord { dctn, dc_key, control_qpn, mrs: Descriptor::decode(mrs)? })
+        let (given, expected) = (bytes.len(), NODE_RECORD_BYTES);
+        let length = RecordError::Length { given, expected };
+        let bytes: &[u8; NODE_RECORD_BYTES] = bytes.try_into().map_err(|_| length)?;
+        let qpn = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], 0]);
+        let word = |at: usize| qpn(at) | u32::from(bytes[at + 3]) << 24;
+        let record = NodeRecord {
+            dctn: qpn(0),
+            dc_key: u64::from(word(6)) | u64::from(word(10)) << 32,
+            control_qpn: qpn(3),
+            mrs_rkey: word(14),
+            mrs_max: word(18),
+        };
+        mrs_layout(record.mrs_max)?;
+        Ok(record)
+    }
+
+    /// The node's table of valid MRs. Its first byte has address 0, and what tells it from others
+    /// comes from the DC access key, which is as random and also another each time that the node
+    /// starts.
+    pub fn mrs(&self) -> Result<Descriptor, RecordError> {
+        let (layout, id) = (mrs_layout(self.mrs_max)?, mrs_id(self.dc_key));
+        Ok(Descriptor::new(MRS_ADDR, self.mrs_rkey, layout, id)?)
     }
 }
 
@@ -111,6 +131,16 @@ impl MetaServer {
     }
 }
 
+/// The geometry of a ValidMR table made for `max` entries.
+pub(crate) fn mrs_layout(max: u32) -> Result<Layout, LayoutError> {
+    Layout::for_capacity(max, 4, MR_VALUE_BYTES)
+}
+
+/// What tells the ValidMR table of the node with this DC access key from others.
+pub(crate) fn mrs_id(dc_key: u64) -> TableId {
+    TableId { seed: dc_key, incarnation: (dc_key ^ dc_key >> 32) as u32 }
+}
+
 fn split(bytes: &[u8], expected: usize, at: usize) -> Result<(&[u8], &[u8]), RecordError> {
     if bytes.len() != expected {
         return Err(RecordError::Length { given: bytes.len(), expected });
@@ -121,30 +151,43 @@ fn split(bytes: &[u8], expected: usize, at: usize) -> Result<(&[u8], &[u8]), Rec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elver_kv::{Layout, TableId};
 
     fn record() -> NodeRecord {
-        let layout = Layout::for_capacity(100, 4, 20).unwrap();
-        let id = TableId { seed: 0x1122_3344_5566_7788, incarnation: 9 };
-        let mrs = Descriptor::new(0x7000_0000, 0xabcd, layout, id).unwrap();
-        NodeRecord { dctn: 0x12_3456, dc_key: 0xfedc_ba98_7654_3210, control_qpn: 17, mrs }
+        NodeRecord {
+            dctn: 0x12_3456,
+            dc_key: 0xfedc_ba98_7654_3210,
+            control_qpn: 0xab_cdef,
+            mrs_rkey: 0x8123_4567,
+            mrs_max: 100,
+        }
+    }
+
+    fn nodes() -> Descriptor {
+        record().mrs().unwrap()
     }
 
     #[test]
     fn records_survive_the_round_trip() {
-        let server = MetaServer { gid: Gid([7; 16]), record: record(), nodes: record().mrs };
+        let server = MetaServer { gid: Gid([7; 16]), record: record(), nodes: nodes() };
         assert_eq!(MetaServer::decode(&server.encode()), Ok(server));
         let short = NodeRecord::decode(&record().encode()[1..]);
-        assert_eq!(short, Err(RecordError::Length { given: 55, expected: 56 }));
+        assert_eq!(short, Err(RecordError::Length { given: 21, expected: 22 }));
     }
 
     #[test]
     fn nonsense_is_refused() {
-        let mut bytes = record().encode();
-        bytes[3] = 1;
-        assert_eq!(NodeRecord::decode(&bytes), Err(RecordError::Qpn { given: 0x0112_3456 }));
-        let mut bytes = record().encode();
-        bytes[20] ^= 1;
-        assert!(matches!(NodeRecord::decode(&bytes), Err(RecordError::Descriptor(_))));
+        let none = NodeRecord { mrs_max: 0, ..record() };
+        assert!(matches!(NodeRecord::decode(&none.encode()), Err(RecordError::Layout(_))));
+        let server = MetaServer { gid: Gid([7; 16]), record: record(), nodes: nodes() };
+        let mut bytes = server.encode();
+        bytes[50] ^= 1;
+        assert!(matches!(MetaServer::decode(&bytes), Err(RecordError::Descriptor(_))));
+    }
+
+    #[test]
+    fn a_node_that_starts_anew_has_another_table() {
+        let [one, other] = [1, 2].map(|n| NodeRecord { dc_key: record().dc_key + n, ..record() });
+        let [one, other] = [one, other].map(|record| *record.mrs().unwrap().id());
+        assert!(one.seed != other.seed && one.incarnation != other.incarnation);
     }
 }

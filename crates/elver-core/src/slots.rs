@@ -45,16 +45,7 @@ impl<T> Slots<T> {
 
     /// Puts in what `make` gives for its id; none when the table is full.
     pub(crate) fn insert(&mut self, rng: &mut Rng, make: impl FnOnce(u32) -> T) -> Option<u32> {
-        if self.is_full() {
-            return None;
-        }
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => {
-                self.slots.push(Slot { id: 0, value: None });
-                self.slots.len() as u32 - 1
-            }
-        };
+        let index = self.vacancy()?;
         let slot = &mut self.slots[index as usize];
         let last_salt = slot.id >> SLOT_BITS;
         let mut salt = rng.next_u32() >> SLOT_BITS;
@@ -63,8 +54,31 @@ impl<T> Slots<T> {
         }
         let id = salt << SLOT_BITS | index;
         *slot = Slot { id, value: Some(make(id)) };
-        self.len += 1;
         Some(id)
+    }
+
+    /// The same where nobody else is told the ids, so that they may be foreseen: a slot's salts come
+    /// in turn.
+    #[inline]
+    pub(crate) fn insert_in_turn(&mut self, value: T) -> Option<u32> {
+        let index = self.vacancy()?;
+        let slot = &mut self.slots[index as usize];
+        let salt = ((slot.id >> SLOT_BITS) + 1) & (u32::MAX >> SLOT_BITS);
+        slot.id = salt.max(1) << SLOT_BITS | index;
+        slot.value = Some(value);
+        Some(slot.id)
+    }
+
+    /// Takes a slot for a new entry.
+    fn vacancy(&mut self) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        self.len += 1;
+        Some(self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { id: 0, value: None });
+            self.slots.len() as u32 - 1
+        }))
     }
 
     #[inline]
@@ -86,9 +100,24 @@ impl<T> Slots<T> {
             return None;
         }
         let value = slot.value.take()?;
+        self.vacated(index);
+        Some(value)
+    }
+
+    /// Drops an entry where it stands: a large one is not moved out of it.
+    #[inline]
+    pub(crate) fn discard(&mut self, id: u32) {
+        let index = id & SLOT_MASK;
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        if slot.id == id && slot.value.is_some() {
+            slot.value = None;
+            self.vacated(index);
+        }
+    }
+
+    fn vacated(&mut self, index: u32) {
         self.free.push(index);
         self.len -= 1;
-        Some(value)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
@@ -122,5 +151,21 @@ mod tests {
         assert_eq!((slots.get(a), slots.get(c), slots.len()), (None, Some(&c), 2));
         assert_eq!(slots.iter().count(), 2);
         assert_eq!(slots.get(u32::MAX), None);
+    }
+
+    #[test]
+    fn ids_in_turn_miss_too_until_a_slot_has_had_all_its_salts() {
+        let mut slots = Slots::new(1);
+        let first = slots.insert_in_turn(0).unwrap();
+        assert_eq!(slots.insert_in_turn(0), None);
+        let salts = (1 << (u32::BITS - SLOT_BITS)) - 1;
+        for n in 1..salts {
+            slots.discard(first);
+            slots.discard(slots.slots[0].id);
+            let id = slots.insert_in_turn(n).unwrap();
+            assert_eq!((slots.get(id), slots.get(first), slots.len()), (Some(&n), None, 1));
+        }
+        assert_eq!(slots.remove(slots.slots[0].id), Some(salts - 1));
+        assert_eq!(slots.insert_in_turn(0), Some(first));
     }
 }

@@ -166,3 +166,20 @@ fn connects_to_a_dead_node_hold_nobody_up() {
     });
     assert!(nodes.net.now().ns_since(start) < 1_500_000_000, "all end when it is given up");
 }
+
+/// A peer that was cut off when a link to it was closed does not keep its end for good.
+#[test]
+fn an_end_goes_also_if_its_peer_was_cut_off() {
+    let mut nodes = Nodes::new(3, &Config::default(), limits());
+    let leased = nodes.vqp(1, VqpInit::default());
+    assert_eq!(nodes.connect(1, leased, 2, Policy::Leased), Ok(Via::Leased));
+    nodes.until(|nodes| nodes.nodes[2].core.stats().rc_qps == 2);
+    let back = Time(nodes.net.now().0 + 5_000_000_000);
+    nodes.net.partition(1, 2, back);
+    nodes.net.partition(2, 1, back);
+    nodes.destroy(1, leased);
+    nodes.until(|nodes| nodes.net.now() >= back);
+    // What is left leads to the meta server.
+    nodes.until(|nodes| [1, 2].iter().all(|n| nodes.nodes[*n].core.stats().rc_qps == 1));
+    assert!(nodes.net.now().ns_since(back) < 2_500_000_000);
+}

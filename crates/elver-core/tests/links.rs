@@ -374,8 +374,8 @@ fn who_has_no_room_says_so_and_dc_goes_on() {
     connect_with(&mut cluster, 1, leases[0], 2, Policy::Leased, false);
     assert_eq!(cluster.connected(1, leases[0]), Ok(Via::Leased));
     connect_with(&mut cluster, 1, leases[1], 2, Policy::Leased, false);
-    // A queue pair is as deep as the shared ones at most.
-    let (of, used, limit) = (Shortage::Leased, 128, 150);
+    // A queue pair is as deep as the shared ones at most: 128 WRs of VQPs, and 16 of the core's.
+    let (of, used, limit) = (Shortage::Leased, 144, 150);
     let none_here = Err(ConnectError::NoRcQp { gid, here: true, of, used, limit });
     assert_eq!(cluster.connected(1, leases[1]), none_here, "this node has none left");
     cluster.check();

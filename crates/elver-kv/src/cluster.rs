@@ -10,6 +10,10 @@ const NEXT: usize = 16;
 const NEXT_GENERATION: usize = 20;
 const LENGTHS: usize = 24;
 
+/// 1 in each byte of a word, and the top bit of each.
+const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
+const TOP_BITS: u64 = 0x80 * EACH_BYTE;
+
 /// The way from one cluster of a chain to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
@@ -56,8 +60,11 @@ impl<'a> View<'a> {
         if sum != id.checksum(index, body).to_le_bytes() {
             return Err(Fault::Torn);
         }
-        let lengths_fit =
-            (0..SLOTS).all(|slot| view.length_mark(slot) <= layout.value_len_max() + 1);
+        // The marks of all entries at once: what is added brings those that are too large to 128 at
+        // least, and none to 256.
+        let marks = u64::from(view.word(LENGTHS)) | u64::from(view.word(LENGTHS + 4)) << 32;
+        let room = 0x7f - (layout.value_len_max() as u64 + 1);
+        let lengths_fit = (marks | ((marks & !TOP_BITS) + room * EACH_BYTE)) & TOP_BITS == 0;
         let indirect = layout.buckets()..layout.clusters();
         let next_fits = view.next().is_none_or(|next| indirect.contains(&next.index));
         if lengths_fit && next_fits { Ok(view) } else { Err(Fault::Malformed) }

@@ -6,7 +6,7 @@ use crate::{Layout, LayoutError, SLOTS, TableId};
 /// Bytes of an encoded [`Descriptor`].
 pub const DESCRIPTOR_BYTES: usize = 40;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Bytes in front of the check.
 const CHECKED_BYTES: usize = DESCRIPTOR_BYTES - 4;
 /// Keys the check: it finds accidents, it does not authenticate.
@@ -15,7 +15,7 @@ const CHECK_KEY: (u64, u64) = (0x656c_7665_722d_6b76, VERSION as u64);
 /// All that a peer must know to read a table. It gets it out of band.
 ///
 /// ```text
-///   0  version (1), key length, longest value, entries a cluster (8)   4 × 1
+///   0  version (2), key length, longest value, entries a cluster (8)   4 × 1
 ///   4  rkey                                                             4
 ///   8  address of the table's first byte                                8
 ///   16 buckets                                                          4
@@ -205,7 +205,7 @@ mod tests {
         #[test]
         fn what_decodes_encodes_to_the_same(bytes in any::<[u8; DESCRIPTOR_BYTES]>()) {
             let mut bytes = bytes;
-            (bytes[0], bytes[1], bytes[2], bytes[3]) = (1, bytes[1] % 34, bytes[2] % 66, 8);
+            (bytes[0], bytes[1], bytes[2], bytes[3]) = (VERSION, bytes[1] % 34, bytes[2] % 66, 8);
             bytes[19] &= 0x7f;
             bytes[23] &= 0x7f;
             let bytes = resealed(bytes);

@@ -36,16 +36,24 @@
 //! ```
 //!
 //! Integers are little-endian. All keys of a table have one length; values have a common upper
-//! bound. With a GID as the key (16 bytes) and a DCT's number and access key as the value (12 bytes)
-//! a cluster is 256 bytes; no layout needs more than 800, so that a READ's answer is one packet at a
+//! bound. Short values make fast READs: with a GID as the key (16 bytes) and a DCT's number and
+//! access key as the value (12 bytes) a cluster is 256 bytes, and with a core's record of a node (22
+//! bytes) 336. No layout needs more than 800, so that a READ's answer is one packet at a
 //! path MTU of 1024.
 //!
 //! # Reading while the writer writes
 //!
 //! A READ is no snapshot: it may meet any byte before or after any step of the writer, and a
 //! retransmitted one may mix bytes that are milliseconds apart. So a reader trusts no order, only
-//! the checksum, 64 bits of SipHash-1-3 over the whole cluster. A mixture passes with a probability
-//! of 2^-64, whatever its granularity; a reader that gets one reads the cluster again.
+//! the checksum: 64 bits over the whole cluster, of rapidhash (V3 micro, in its protected form),
+//! keyed by the table's seed, its incarnation and the cluster's index. A mixture passes by chance
+//! alone, with a probability of 2^-64 whatever its granularity; a reader that gets one reads the
+//! cluster again.
+//!
+//! That is a guard against accidents. Who knows the seed can find bytes with a wanted checksum, as
+//! with any hash that peers are told the key of: but it is the writer that seals clusters, and
+//! whoever else could write them could seal them too. A cryptographic hash would take five times as
+//! long, which is a good part of a look-up.
 //!
 //! A cluster that passes was as it is read at the moment at which the checksum's word was read: the
 //! writer changes that word last. Three rules make whole chains consistent, so that a miss is a miss:

@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::daemon::{Daemon, Directory, clean, elverd, toml};
-use common::process::copy;
+use common::process::{copy, nobody};
 use common::{Client, PATIENCE, engine_counter, free_address, gid, wait_for};
 use elver_portal::{RefusalCode, Via};
 use elver_verbs::{Memory, RemoteAddr, WcStatus};
@@ -145,6 +145,33 @@ fn the_environment_names_the_socket() {
     let daemon = Daemon::run(command);
     assert_eq!(daemon.socket, named);
     Client::connect(&named).unwrap();
+}
+
+/// Without a path, an ordinary user's daemon serves below that user's runtime directory.
+#[test]
+fn a_users_daemon_is_in_its_runtime_directory() {
+    let directory = Directory::new();
+    let runtime = directory.0.join("runtime");
+    std::fs::create_dir(&runtime).unwrap();
+    let text = toml(&free_address(), Path::new(""), "");
+    let config = directory.file("a.toml", &text);
+    let program = directory.0.join("elverd");
+    copy(Path::new(env!("CARGO_BIN_EXE_elverd")), &program);
+    let mut command = match nobody() {
+        Some(uid) => {
+            std::os::unix::fs::chown(&runtime, Some(uid), None).unwrap();
+            let mut command = Command::new("setpriv");
+            command.args([&format!("--reuid={uid}"), "--clear-groups"]).arg(&program);
+            clean(command)
+        }
+        None => clean(Command::new(&program)),
+    };
+    command.arg("--config").arg(config).env("XDG_RUNTIME_DIR", &runtime).current_dir("/");
+    let mut daemon = Daemon::run(command);
+    assert_eq!(daemon.socket, runtime.join("elver/elverd.sock"));
+    Client::connect(&daemon.socket).unwrap().create();
+    assert_eq!(daemon.signal(Signal::TERM).code(), Some(0));
+    assert!(!daemon.socket.exists());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::Command as Program;
 use common::daemon::{Daemon, Directory, clean, toml};
 use common::process::{Process, is_root, nobody, role, stay};
 use common::{Client, Region, engine_counter, free_address, gid, wait_for};
-use elver_portal::{Answer, Command, Layout, Message, Received, RefusalCode, Socket};
+use elver_portal::{Answer, Command, Layout, Message, Received, RefusalCode, Socket, VqpOptions};
 use elver_verbs::{AccessFlags, Memory, RemoteAddr, WcStatus};
 use rustix::fs::FallocateFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -79,6 +79,76 @@ fn client_that_says_no_hello() {
     });
     eprintln!("at most {stay_on} of {} stay", sockets.len());
     stay();
+}
+
+#[test]
+fn a_client_of_another_version_is_told() {
+    let directory = Directory::new();
+    let daemon = Daemon::start(&directory, "a", "");
+    let mut bytes = Message::Hello { layout: Layout::default() }.encode();
+    // Behind the kind and a magic number.
+    bytes[5] ^= 0x40;
+    let socket = Socket::connect(&daemon.socket).unwrap();
+    rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL).unwrap();
+    let text = wait_for("the answer", || match socket.receive(true).unwrap() {
+        Received::Message(Message::Rejected { text }, None) => Some(text),
+        Received::Nothing => None,
+        other => panic!("{other:?}"),
+    });
+    assert!(text.contains("version"), "{text}");
+    assert_eq!(counter(&daemon, "violations_message"), 1);
+    Witness::new(&daemon).works();
+}
+
+#[test]
+fn who_takes_no_completions_is_refused_more_and_harms_nobody() {
+    const POSTED: u64 = 2_000;
+    let directory = Directory::new();
+    let daemon = Daemon::start(&directory, "a", "[quota]\nsession_completions = 64");
+    let mut witness = Witness::new(&daemon);
+    let mut lazy = Client::connect(&daemon.socket).unwrap();
+    let region = lazy.alloc(64).unwrap();
+    let options = VqpOptions { max_send_wr: 4_096, ..VqpOptions::default() };
+    let vqp = |answer: Answer<'_>| match answer {
+        Answer::Vqp(vqp) => Some(vqp),
+        _ => None,
+    };
+    let vqp = lazy.ask(&Command::CreateVqp(options), vqp).unwrap();
+    lazy.qconnect(vqp, gid(&daemon.address), 0).unwrap();
+    let remote = RemoteAddr { addr: region.addr, rkey: region.rkey };
+    let (mut posted, mut full) = (0, 0);
+    // Until the node takes no more.
+    while full < 1_000 {
+        match lazy.try_read(vqp, &region, 8, 8, remote) {
+            true => (posted, full) = (posted + 1, 0),
+            false => {
+                full += 1;
+                witness.works();
+            }
+        }
+        assert!(posted < 100 * POSTED, "it was never stopped");
+    }
+    let mut refused = 0;
+    let mut taken = 0;
+    while taken < posted || posted < POSTED {
+        if posted < POSTED && lazy.try_read(vqp, &region, 8, 8, remote) {
+            posted += 1;
+        }
+        if taken < posted {
+            match lazy.completion().status {
+                WcStatus::Success => {}
+                WcStatus::LocQpOpErr => refused += 1,
+                other => panic!("{other:?}"),
+            }
+            taken += 1;
+        }
+    }
+    assert!(refused > 0 && refused < posted, "{refused} of {posted}");
+    assert_eq!(counter(&daemon, "posts_refused"), refused);
+    // It takes what it is told now, and is as good as others.
+    lazy.read(vqp, &region, 8, 8, remote);
+    assert_eq!(lazy.completion().status, WcStatus::Success);
+    witness.works();
 }
 
 /// Sends a message with as many files as a message can have.

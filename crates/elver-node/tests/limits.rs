@@ -321,8 +321,8 @@ fn what_is_checked_can_be_started() {
         ("pool.max_vqps = 1048576", "pool.max_vqps = 1048577"),
         ("memory.max_mrs = 1\nmemory.max_cached_mrs = 0", "memory.max_mrs = 0"),
         ("messages.recv_buffers = 1\nmessages.backlog = 0", "messages.recv_buffers = 0"),
-        ("transfer.rc_qps_max = 1000", "transfer.rc_qps_max = 100000"),
-        ("transfer.leased_wrs_max = 1000000", "transfer.leased_wrs_max = 4294967295"),
+        ("transfer.rc_qps_max = 800", "transfer.rc_qps_max = 100000"),
+        ("transfer.leased_wrs_max = 990000", "transfer.leased_wrs_max = 4294967295"),
         ("storm.lookups_max = 65536\nstorm.handshakes_max = 65536", "storm.lookups_max = 0"),
         ("socket.command_slots = 32\nsocket.spare_sessions = 0", "socket.command_slots = 16"),
     ]

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use common::daemon::{Daemon, Directory, elverd, toml};
 use common::{Client, PATIENCE, free_address, gid, wait_for};
 use elver_core::NodeRecord;
-use elver_kv::{Descriptor, Layout, TableId};
 use elver_node::now;
 use elver_node::registry::{News, Registry, RegistryClient, RegistryClientConfig, Secret};
 use elver_portal::RefusalCode;
@@ -176,10 +175,7 @@ fn a_secret_that_others_could_know_is_refused() {
 
 /// A record of no node's.
 fn record() -> NodeRecord {
-    let layout = Layout::for_capacity(16, 4, 20).unwrap();
-    let id = TableId { seed: 1, incarnation: 1 };
-    let mrs = Descriptor::new(0x1000, 1, layout, id).unwrap();
-    NodeRecord { dctn: 1, dc_key: 1, control_qpn: 1, mrs }
+    NodeRecord { dctn: 1, dc_key: 1, control_qpn: 1, mrs_rkey: 3, mrs_max: 100 }
 }
 
 /// Somebody who registers `name` from the address `from`.

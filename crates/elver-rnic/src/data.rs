@@ -133,7 +133,7 @@ fn push_receives(queue: &mut RecvQueue, wrs: &[RecvWr<'_>]) -> Result<(), (usize
 
 impl QueuePair {
     /// Checks a send WR and queues it; returns its lane.
-    #[inline]
+    #[inline(always)] // Else a WR that is made on the way here is written down to be copied.
     fn post<M: Memory>(&mut self, hw: &mut Hw<M>, wr: &SendWr<'_>) -> Result<usize, PostError> {
         let qp_type = self.core.qp_type;
         let opcode = wr.op.opcode();

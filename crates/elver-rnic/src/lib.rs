@@ -30,6 +30,7 @@ mod data;
 mod dct;
 mod egress;
 mod flow;
+mod forward;
 mod grh;
 mod hw;
 mod ingress;
@@ -50,6 +51,9 @@ mod unreliable;
 pub use config::{Config, FlowConfig};
 pub use counters::{Counters, DropReason};
 pub use egress::Transmit;
+/// For [`calls_of_rnic`].
+#[doc(hidden)]
+pub use elver_verbs as verbs;
 pub use elver_verbs::Time;
 pub use ingress::RxMeta;
 pub use rnic::Rnic;

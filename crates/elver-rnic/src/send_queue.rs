@@ -86,7 +86,7 @@ impl SendPool {
     }
 
     /// Takes a WR that was checked against the pool's sizes; returns its slot.
-    #[inline]
+    #[inline(always)] // For the same reason as where it is checked.
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, length: u32, signal_all: bool) -> u32 {
         let mut flags = wr.flags;
         if signal_all {

@@ -3,9 +3,7 @@ use std::rc::Rc;
 
 use elver_rnic::{Config, Counters, DropReason, MAX_PACKET, Rnic};
 use elver_verbs::{
-    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Device, DeviceAttr, Gid, Mr, MrInfo,
-    Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq,
-    SrqAttr, SrqInit, Time, VerbsError, Wc,
+    AccessFlags, Cq, Device, MrInfo, Pd, PostError, Qp, SendWr, Time, VerbsError, Wc,
 };
 
 use crate::memory::SimMemory;
@@ -161,6 +159,8 @@ impl Drop for SimDevice {
 impl Device for SimDevice {
     type Memory = SimMemory;
 
+    elver_rnic::calls_of_rnic!(rnic, now);
+
     fn alloc_memory(&mut self, len: u64) -> Result<SimMemory, VerbsError> {
         if len == 0 || len > MEMORY_MAX {
             let name = "memory of a simulated host, in bytes";
@@ -168,26 +168,6 @@ impl Device for SimDevice {
         }
         let base = self.net.borrow_mut().allocate(self.host, len);
         Ok(SimMemory::new(vec![0; len as usize], base))
-    }
-
-    fn query_device(&self) -> DeviceAttr {
-        self.rnic.query_device()
-    }
-
-    fn query_port(&self) -> PortAttr {
-        self.rnic.query_port()
-    }
-
-    fn query_gid(&self, index: u8) -> Result<Gid, VerbsError> {
-        self.rnic.query_gid(index)
-    }
-
-    fn alloc_pd(&mut self) -> Result<Pd, VerbsError> {
-        self.rnic.alloc_pd()
-    }
-
-    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
-        self.rnic.dealloc_pd(pd)
     }
 
     fn reg_mr(
@@ -200,92 +180,12 @@ impl Device for SimDevice {
         self.rnic.reg_mr(pd, memory, iova, access)
     }
 
-    fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError> {
-        self.rnic.dereg_mr(mr)
-    }
-
-    fn alloc_mw(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
-        self.rnic.alloc_mw(pd)
-    }
-
-    fn dealloc_mw(&mut self, mw: Mw) -> Result<(), VerbsError> {
-        self.rnic.dealloc_mw(mw)
-    }
-
-    fn create_cq(&mut self, init: CqInit) -> Result<Cq, VerbsError> {
-        self.rnic.create_cq(init)
-    }
-
-    fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
-        self.rnic.destroy_cq(cq)
-    }
-
     fn poll_cq(&mut self, cq: Cq, wcs: &mut [Wc]) -> Result<usize, VerbsError> {
         let count = self.rnic.poll_cq(cq, wcs)?;
         if count > 0 || !self.drive() {
             return Ok(count);
         }
         self.rnic.poll_cq(cq, wcs)
-    }
-
-    fn req_notify_cq(&mut self, cq: Cq, solicited_only: bool) -> Result<(), VerbsError> {
-        self.rnic.req_notify_cq(cq, solicited_only)
-    }
-
-    fn poll_cq_event(&mut self) -> Option<Cq> {
-        self.rnic.poll_cq_event()
-    }
-
-    fn create_srq(&mut self, init: SrqInit) -> Result<Srq, VerbsError> {
-        self.rnic.create_srq(init)
-    }
-
-    fn modify_srq(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
-        self.rnic.modify_srq(srq, limit)
-    }
-
-    fn query_srq(&self, srq: Srq) -> Result<SrqAttr, VerbsError> {
-        self.rnic.query_srq(srq)
-    }
-
-    fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError> {
-        self.rnic.destroy_srq(srq)
-    }
-
-    fn post_srq_recv(&mut self, srq: Srq, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
-        self.rnic.post_srq_recv(self.now(), srq, wrs)
-    }
-
-    fn create_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
-        self.rnic.create_ah(pd, av)
-    }
-
-    fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
-        self.rnic.destroy_ah(ah)
-    }
-
-    fn create_qp(&mut self, init: QpInit) -> Result<Qp, VerbsError> {
-        self.rnic.create_qp(init)
-    }
-
-    fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
-        self.rnic.modify_qp(self.now(), qp, attr, mask)
-    }
-
-    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
-        self.rnic.query_qp(qp)
-    }
-
-    fn qp_num(&self, qp: Qp) -> Result<u32, VerbsError> {
-        self.rnic.qp_num(qp)
-    }
-
-    fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
-        self.rnic.destroy_qp(self.now(), qp)
-    }
-
-    fn reset_dci_stream(&mut self, qp: Qp, stream_id: u16) -> Result<(), VerbsError> {
-        self.rnic.reset_dci_stream(self.now(), qp, stream_id)
     }
 
     fn post_send(&mut self, qp: Qp, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
@@ -302,14 +202,6 @@ impl Device for SimDevice {
         let result = self.rnic.post_sends(self.now(), qp, wrs);
         self.flush();
         result
-    }
-
-    fn post_recv(&mut self, qp: Qp, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
-        self.rnic.post_recv(self.now(), qp, wrs)
-    }
-
-    fn poll_async_event(&mut self) -> Option<AsyncEvent> {
-        self.rnic.poll_async_event()
     }
 
     fn progress(&mut self) -> bool {

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use elver_rnic::{Config, Counters, Rnic, Time};
 use elver_verbs::{
-    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Device, DeviceAttr, Gid, Mr, MrInfo,
-    Mtu, Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq,
-    SrqAttr, SrqInit, VerbsError, Wc,
+    AccessFlags, Cq, Device, MrInfo, Mtu, Pd, PostError, Qp, SendWr, VerbsError, Wc,
 };
 use elver_wire::{HEADERS_MAX, ICRC_LEN};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -221,6 +219,11 @@ impl SoftDevice {
         }
     }
 
+    #[inline]
+    fn now(&self) -> Time {
+        now()
+    }
+
     /// Gives what arrived to the RNIC.
     fn take(&mut self, now: Time, count: usize) {
         let SoftDevice { rnic, port, capture, loss, .. } = self;
@@ -358,6 +361,8 @@ fn seed() -> Result<u64, SoftError> {
 impl Device for SoftDevice {
     type Memory = SoftMemory;
 
+    elver_rnic::calls_of_rnic!(rnic, now);
+
     fn alloc_memory(&mut self, len: u64) -> Result<SoftMemory, VerbsError> {
         SoftMemory::alloc(len).map_err(|_| VerbsError::OutOfRange {
             name: "memory that can be mapped, in bytes",
@@ -365,26 +370,6 @@ impl Device for SoftDevice {
             min: 0,
             max: self.rnic.config().max_mr_size,
         })
-    }
-
-    fn query_device(&self) -> DeviceAttr {
-        self.rnic.query_device()
-    }
-
-    fn query_port(&self) -> PortAttr {
-        self.rnic.query_port()
-    }
-
-    fn query_gid(&self, index: u8) -> Result<Gid, VerbsError> {
-        self.rnic.query_gid(index)
-    }
-
-    fn alloc_pd(&mut self) -> Result<Pd, VerbsError> {
-        self.rnic.alloc_pd()
-    }
-
-    fn dealloc_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
-        self.rnic.dealloc_pd(pd)
     }
 
     fn reg_mr(
@@ -402,26 +387,6 @@ impl Device for SoftDevice {
         self.rnic.reg_mr(pd, memory, iova, access)
     }
 
-    fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError> {
-        self.rnic.dereg_mr(mr)
-    }
-
-    fn alloc_mw(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
-        self.rnic.alloc_mw(pd)
-    }
-
-    fn dealloc_mw(&mut self, mw: Mw) -> Result<(), VerbsError> {
-        self.rnic.dealloc_mw(mw)
-    }
-
-    fn create_cq(&mut self, init: CqInit) -> Result<Cq, VerbsError> {
-        self.rnic.create_cq(init)
-    }
-
-    fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
-        self.rnic.destroy_cq(cq)
-    }
-
     #[inline]
     fn poll_cq(&mut self, cq: Cq, wcs: &mut [Wc]) -> Result<usize, VerbsError> {
         let count = self.rnic.poll_cq(cq, wcs)?;
@@ -436,66 +401,6 @@ impl Device for SoftDevice {
             return Ok(0);
         }
         self.rnic.poll_cq(cq, wcs)
-    }
-
-    fn req_notify_cq(&mut self, cq: Cq, solicited_only: bool) -> Result<(), VerbsError> {
-        self.rnic.req_notify_cq(cq, solicited_only)
-    }
-
-    fn poll_cq_event(&mut self) -> Option<Cq> {
-        self.rnic.poll_cq_event()
-    }
-
-    fn create_srq(&mut self, init: SrqInit) -> Result<Srq, VerbsError> {
-        self.rnic.create_srq(init)
-    }
-
-    fn modify_srq(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
-        self.rnic.modify_srq(srq, limit)
-    }
-
-    fn query_srq(&self, srq: Srq) -> Result<SrqAttr, VerbsError> {
-        self.rnic.query_srq(srq)
-    }
-
-    fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError> {
-        self.rnic.destroy_srq(srq)
-    }
-
-    fn post_srq_recv(&mut self, srq: Srq, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
-        self.rnic.post_srq_recv(now(), srq, wrs)
-    }
-
-    fn create_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
-        self.rnic.create_ah(pd, av)
-    }
-
-    fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
-        self.rnic.destroy_ah(ah)
-    }
-
-    fn create_qp(&mut self, init: QpInit) -> Result<Qp, VerbsError> {
-        self.rnic.create_qp(init)
-    }
-
-    fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
-        self.rnic.modify_qp(now(), qp, attr, mask)
-    }
-
-    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
-        self.rnic.query_qp(qp)
-    }
-
-    fn qp_num(&self, qp: Qp) -> Result<u32, VerbsError> {
-        self.rnic.qp_num(qp)
-    }
-
-    fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError> {
-        self.rnic.destroy_qp(now(), qp)
-    }
-
-    fn reset_dci_stream(&mut self, qp: Qp, stream_id: u16) -> Result<(), VerbsError> {
-        self.rnic.reset_dci_stream(now(), qp, stream_id)
     }
 
     #[inline]
@@ -516,15 +421,6 @@ impl Device for SoftDevice {
         let result = self.rnic.post_sends(now, qp, wrs);
         self.posted(now);
         result
-    }
-
-    #[inline]
-    fn post_recv(&mut self, qp: Qp, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
-        self.rnic.post_recv(now(), qp, wrs)
-    }
-
-    fn poll_async_event(&mut self) -> Option<AsyncEvent> {
-        self.rnic.poll_async_event()
     }
 
     fn progress(&mut self) -> bool {

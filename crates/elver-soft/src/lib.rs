@@ -9,9 +9,10 @@
 //! this host. Over frames ([`FrameLink`]) it is a station of an Ethernet link, such as a virtual
 //! machine's, and needs nothing of the host's network.
 //!
-//! `unsafe` stands in five modules: `memory` (registered memory, that of other processes too), `udp` (system calls on many
-//! messages), `interface` (questions to the kernel about an interface), `publish` (memory shared
-//! with other processes) and `frames::adopt` (descriptors that the process was started with).
+//! `unsafe` stands in five modules: `memory` (registered memory, that of other processes too),
+//! `udp` (system calls on many messages), `interface` (questions to the kernel about an interface),
+//! `publish` (memory shared with other processes) and `frames::adopt` (descriptors that the process
+//! was started with).
 
 mod capture;
 mod device;

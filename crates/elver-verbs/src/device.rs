@@ -1,7 +1,6 @@
 use crate::{
-    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, DeviceAttr, Gid, Memory, Mr, Mw, Payload, Pd,
-    PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendFlags, SendOp, SendWr, Srq,
-    VerbsError, Wc, qp_state,
+    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, DeviceAttr, Gid, Memory, Mr, Mw, Pd, PortAttr,
+    PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq, VerbsError, Wc, qp_state,
 };
 
 /// Something that offers verbs: the software RNIC in real or virtual time, or hardware.
@@ -123,31 +122,8 @@ pub trait Device {
     fn post_sends<'a>(
         &mut self,
         qp: Qp,
-        mut wrs: impl Iterator<Item = SendWr<'a>>,
-    ) -> Result<(), (usize, PostError)> {
-        const BLANK: SendWr<'static> = SendWr {
-            wr_id: 0,
-            op: SendOp::Send,
-            flags: SendFlags::empty(),
-            payload: Payload::Inline(&[]),
-            dest: None,
-        };
-        let mut posted = 0;
-        loop {
-            let mut batch: [SendWr<'a>; 16] = [BLANK; 16];
-            let mut count = 0;
-            for (slot, wr) in batch.iter_mut().zip(&mut wrs) {
-                *slot = wr;
-                count += 1;
-            }
-            let result = self.post_send(qp, &batch[..count]);
-            result.map_err(|(index, error)| (posted + index, error))?;
-            if count < batch.len() {
-                return Ok(());
-            }
-            posted += count;
-        }
-    }
+        wrs: impl Iterator<Item = SendWr<'a>>,
+    ) -> Result<(), (usize, PostError)>;
 
     /// Posts receive WRs, as [`Device::post_send`].
     fn post_recv(&mut self, qp: Qp, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)>;

@@ -1,9 +1,9 @@
 //! Elastic verbs: RDMA queue pairs that a process creates and connects in about a microsecond.
 //!
 //! A [`Session`] attaches the process to the node of its host: the daemon `elverd`, which owns the
-//! RDMA device; or to a node in the process itself ([`Session::embedded`]). Memory is registered as [`Mr`]; a [`Vqp`] is a virtual queue pair (KRCORE, USENIX
-//! ATC 2022): it has an RC QP's meaning and shares the node's few physical ones, so that
-//! connecting it needs no handshake.
+//! RDMA device; or to a node in the process itself ([`Session::embedded`]). Memory is registered as
+//! [`Mr`]; a [`Vqp`] is a virtual queue pair (KRCORE, USENIX ATC 2022): it has an RC QP's meaning
+//! and shares the node's few physical ones, so that connecting it needs no handshake.
 //!
 //! ```no_run
 //! use elver::{AccessFlags, Payload, SendFlags, SendOp, SendWr, Session, VqpOptions, Wc};

@@ -296,15 +296,6 @@ impl Wait {
     }
 }
 
-/// Asks for a session.
-fn hello(socket: &Socket, layout: Layout) -> Result<(), Error> {
-    match socket.send(&Message::Hello { layout }, None) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error::NodeGone),
-        Err(reason) => Err(Error::System { call: "greeting the node", reason }),
-    }
-}
-
 impl Link {
     /// Lets a node of this process's user look into its memory, where the system forbids that by
     /// default (Yama). False if that is not what forbids it.
@@ -315,6 +306,15 @@ impl Link {
         let Some(pid) = Pid::from_raw(pid) else { return false };
         // Without Yama the system does not know the call.
         uid == rustix::process::geteuid().as_raw() && set_ptracer(PTracer::ProcessID(pid)).is_ok()
+    }
+}
+
+/// Asks for a session.
+fn hello(socket: &Socket, layout: Layout) -> Result<(), Error> {
+    match socket.send(&Message::Hello { layout }, None) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error::NodeGone),
+        Err(reason) => Err(Error::System { call: "greeting the node", reason }),
     }
 }
 

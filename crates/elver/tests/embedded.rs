@@ -38,6 +38,54 @@ fn a_wait_that_nothing_ends_times_out() {
     assert!(matches!(waited, Err(Error::TimedOut)), "{waited:?}");
 }
 
+/// What a round of the node costs does not grow with VQPs, nor with sessions that do nothing.
+#[test]
+fn idle_vqps_and_sessions_cost_a_round_nothing() {
+    let mut config = config(177, 1);
+    config.engine.session_idle_us = 1;
+    let node = EmbeddedNode::new(Node::embedded(config).unwrap());
+    let session = node.session(SessionOptions::default()).unwrap();
+    let mr = session.alloc(64, ALL).unwrap();
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(session.gid(), 0).unwrap();
+    // The best of some: whatever else the machine does makes it only longer.
+    let cost = || {
+        let round = || {
+            let begun = std::time::Instant::now();
+            for id in 0..500 {
+                succeeds(&vqp, wr(id, SendOp::Read(mr.remote(0)), &[mr.sge(8, 8)]));
+            }
+            begun.elapsed()
+        };
+        (0..20).map(|_| round()).min().unwrap()
+    };
+    let alone = cost();
+    let mut crowd = Vec::new();
+    for _ in 0..100 {
+        let session = node.session(SessionOptions::default()).unwrap();
+        let vqps: Vec<_> = (0..40)
+            .map(|_| {
+                let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+                vqp.qconnect(session.gid(), 0).unwrap();
+                vqp
+            })
+            .collect();
+        crowd.push((session, vqps));
+    }
+    let active = || {
+        let sessions = node.with(|node| node.status().sessions);
+        sessions.iter().filter(|session| session.active).count()
+    };
+    let begun = std::time::Instant::now();
+    while active() > 1 {
+        node.poll();
+        assert!(begun.elapsed().as_secs() < 30, "{} sessions do not rest", active());
+    }
+    // A thousandfold of VQPs, a hundredfold of sessions.
+    let among = cost();
+    assert!(among < 8 * alone, "{alone:?} alone, and {among:?} among 4,000 VQPs");
+}
+
 #[test]
 fn a_node_on_a_thread_serves_its_process() {
     let thread = Node::embedded(config(172, 1)).unwrap().spawn().unwrap();

@@ -1,5 +1,5 @@
-//! The directory that a guest sees as /job: the scenario's files, programs with their libraries, and `out`, for what the
-//! guest leaves behind.
+//! The directory that a guest sees as /job: the scenario's files, programs with their libraries, and
+//! `out`, for what the guest leaves behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -208,5 +208,9 @@ pub(crate) enum DataOp {
 
 fn seconds(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "it must be a number of seconds".to_string())?;
-    if value > 0.0 && value <= 3_600.0 { Ok(value) } else { Err("it is not up to an hour".into()) }
+    if value > 0.0 && value <= 3_600.0 {
+        Ok(value)
+    } else {
+        Err("it must be above 0 and at most 3600 seconds".into())
+    }
 }

@@ -32,6 +32,8 @@ const PORT: u16 = 7;
 const FIRSTS: u32 = 20;
 /// A connect, or a READ, that takes longer has failed.
 const STALL: Duration = Duration::from_secs(10);
+/// Polls between two looks at whether connects have stalled.
+const POLLS_PER_LOOK: u32 = 1024;
 
 /// What the rounds gave: a row for each name and number of clients.
 struct Table {
@@ -220,6 +222,7 @@ fn connects(
     let mut under_way: HashMap<VqpId, Instant> = HashMap::new();
     let mut clock = Clock::new(duration);
     let mut last = Instant::now();
+    let mut polls = 0u32;
     while clock.goes_on(&mut sample) {
         while under_way.len() < clients as usize {
             let vqp = node.vqp(VqpInit::default())?;
@@ -238,12 +241,16 @@ fn connects(
             node.poll();
         }
         while let Some((vqp, result)) = node.next_connected() {
+            // First of all, as a READ's end is: the book-keeping is the benchmark's.
+            let ended = Instant::now();
             let Some(since) = under_way.remove(&vqp) else { continue };
-            last = Instant::now();
-            sample.record(last - since);
+            last = ended;
+            sample.record(ended - since);
             finish(node, way, vqp, result?)?;
         }
-        if last.elapsed() > STALL {
+        // Not each time: the clock is a good part of a poll that finds nothing.
+        polls = polls.wrapping_add(1);
+        if polls.is_multiple_of(POLLS_PER_LOOK) && last.elapsed() > STALL {
             bail!("{}: no connect ended within {} s", way.name, STALL.as_secs());
         }
     }
@@ -315,10 +322,12 @@ fn claims(table: &Table, stage: Stage) -> Vec<Row> {
         claim("vqp-dccache", read(), Target::AtMost(0.1));
         claim("vqp-rc", read(), Target::AtMost(0.1));
     }
+    // What is promised is promised between hosts: on one, rivals have no network to cross either.
+    let between = |target| if stage == Stage::Host { Target::None } else { target };
     for rival in ["verbs", "lite"] {
-        claim(rival, ("vqp-dccache", table.p50("vqp-dccache")), Target::AtLeast(20.0));
-        claim(rival, ("vqp-rc", table.p50("vqp-rc")), Target::AtLeast(20.0));
-        claim(rival, ("vqp-uncached", table.p50("vqp-uncached")), Target::AtLeast(2.0));
+        for (ours, least) in [("vqp-dccache", 20.0), ("vqp-rc", 20.0), ("vqp-uncached", 2.0)] {
+            claim(rival, (ours, table.p50(ours)), between(Target::AtLeast(least)));
+        }
     }
     claim("rpc-meta", ("vqp-uncached", table.p50("vqp-uncached")), Target::None);
     claim("tcp", ("vqp-uncached", table.p50("vqp-uncached")), Target::None);

@@ -96,10 +96,20 @@ pub(crate) struct PoolArgs {
 #[command(after_help = MEMORY_EXAMPLES)]
 pub(crate) struct MemoryArgs {
     /// Nodes that this one is connected to, or was.
-    #[arg(long, value_delimiter = ',', default_value = "0,1000,5000,10000", value_parser = value_parser!(u32).range(0..=16_000))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0,1000,5000,10000",
+        value_parser = value_parser!(u32).range(0..=16_000)
+    )]
     pub(crate) peers: Vec<u32>,
     /// VQPs.
-    #[arg(long, value_delimiter = ',', default_value = "1000,10000,50000", value_parser = value_parser!(u32).range(1..=60_000))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1000,10000,50000",
+        value_parser = value_parser!(u32).range(1..=60_000)
+    )]
     pub(crate) vqps: Vec<u32>,
     /// RC QPs that are made for comparison.
     #[arg(long, default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=16_000))]

@@ -7,7 +7,7 @@ use crate::{Class, NODE_RECORD_BYTES, NodeRecord, RecordError};
 pub const CONTROL_BYTES_MAX: usize = HEADER_BYTES + CONNECT_BYTES;
 
 const MAGIC: [u8; 4] = *b"ElvC";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEADER_BYTES: usize = 16;
 const CONNECT_BYTES: usize = 12 + NODE_RECORD_BYTES;
 /// What stands for [`Refusal::Crossed`] where the others have their [`Shortage`].
@@ -17,7 +17,7 @@ const CROSSED: u8 = 0xff;
 ///
 /// ```text
 ///   0  magic "ElvC"                           4
-///   4  version (1), kind, zero                1, 1, 2
+///   4  version (2), kind, zero                1, 1, 2
 ///   8  id of the request                      8
 ///   16 body, of the length that the kind has
 /// ```
@@ -428,7 +428,7 @@ mod tests {
             ControlMessage::decode(&bytes).unwrap_err()
         };
         assert_eq!(field(0, 0), ControlError::Magic);
-        assert_eq!(field(4, 2), ControlError::Version { given: 2 });
+        assert_eq!(field(4, 1), ControlError::Version { given: 1 });
         assert_eq!(field(5, 4), ControlError::Kind { given: 4 });
         assert_eq!(field(6, 1), ControlError::Field { name: "reserved", given: 1 });
         assert_eq!(field(19, 1), ControlError::Field { name: "qpn", given: 0x0100_0007 });
@@ -436,7 +436,7 @@ mod tests {
         assert_eq!(field(25, 2), ControlError::Field { name: "class", given: 2 });
         assert_eq!(field(26, 2), ControlError::Field { name: "leased", given: 2 });
         assert_eq!(field(27, 9), ControlError::Field { name: "reserved", given: 9 });
-        assert!(matches!(field(31, 9), ControlError::Record(_)));
+        assert!(matches!(field(46, 0), ControlError::Record(_)));
         let refused = encoded(ControlBody::Answer(Answer::Refused(Refusal::Crossed)));
         let field = |at: usize, value: u8| {
             let mut bytes = refused.clone();

@@ -1,6 +1,5 @@
 use alloc::vec::Vec;
 
-use elver_kv::{Descriptor, Layout, TableId};
 use elver_verbs::Mtu;
 use proptest::prelude::{ProptestConfig, proptest};
 
@@ -12,10 +11,7 @@ pub(super) fn end(qpn: u32) -> RcEnd {
 }
 
 pub(super) fn record(n: u32) -> NodeRecord {
-    let layout = Layout::for_capacity(100, 4, 20).unwrap();
-    let id = TableId { seed: u64::from(n), incarnation: n };
-    let mrs = Descriptor::new(0x7000_0000, n, layout, id).unwrap();
-    NodeRecord { dctn: n, dc_key: u64::from(n), control_qpn: n, mrs }
+    NodeRecord { dctn: n, dc_key: u64::from(n), control_qpn: n, mrs_rkey: n, mrs_max: 100 }
 }
 
 const A: ControlAddr = ControlAddr { gid: Gid([1; 16]), qpn: 11 };

@@ -2,7 +2,7 @@
 
 use elver_verbs::{Device, Time};
 
-use super::CallFor;
+use super::{CallFor, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
 use crate::Core;
 use crate::control::{Answer, Request, Ticket};
 use crate::rc::{LinkState, Purpose, RcLink};
@@ -117,6 +117,39 @@ impl<D: Device> Core<D> {
         let asked = to.is_some_and(|to| self.call(to, request, CallFor::Close { link: id }, now));
         if !asked {
             self.drop_link(id, now);
+        }
+    }
+
+    /// A peer has left a link, or did not answer when it was asked to: then it is asked again, but the
+    /// link need not wait for that.
+    pub(super) fn close_ended(&mut self, id: u32, answer: Option<Answer>, now: Time) {
+        if answer.is_none()
+            && let Some(link) = self.links.rc.get(id)
+            && let Some(to) = self.control_addr(link.peer)
+        {
+            let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
+            let until = now.saturating_add_ns(REMIND_NS_MAX);
+            self.remind_later(Unclosed { to, request, due: now, until }, now);
+        }
+        self.drop_link(id, now);
+    }
+
+    /// A peer is asked again to leave a link, unless it was for long enough.
+    pub(super) fn remind_later(&mut self, unclosed: Unclosed, now: Time) {
+        let due = now.saturating_add_ns(REMIND_NS);
+        if due < unclosed.until && self.links.unclosed.len() < UNCLOSED_MAX {
+            self.links.unclosed.push_back(Unclosed { due, ..unclosed });
+            self.sweep_soon(now);
+        }
+    }
+
+    /// Asks peers again to leave links.
+    pub(super) fn remind(&mut self, now: Time) {
+        while let Some(&unclosed) = self.links.unclosed.front()
+            && unclosed.due <= now
+        {
+            self.links.unclosed.pop_front();
+            self.call(unclosed.to, unclosed.request, CallFor::Remind(unclosed), now);
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
+use super::sections::{NS_PER_MS, NS_PER_US};
 use super::{Config, ConfigError};
 use crate::registry::Secret;
 
@@ -11,8 +12,10 @@ use crate::registry::Secret;
 const SLOTS: RangeInclusive<u64> = 32..=65_536;
 /// Completions of all shared queue pairs together.
 const COMPLETIONS_MAX: u64 = 1 << 20;
-/// Of these for queue pairs to meta servers and for control messages.
+/// Of these for queue pairs to meta servers, for what the node itself puts into each queue pair, and
+/// for control messages.
 const QPS_ASIDE: u64 = 8;
+const WRS_ASIDE: u64 = 16;
 const RECEIVES_ASIDE: u64 = 4_096;
 /// A header and the least of a message.
 const RECV_BUFFER_BYTES_MIN: u64 = 512;
@@ -92,7 +95,7 @@ impl Config {
     fn fits_one_queue(&self) -> Result<(), ConfigError> {
         let rc_qps = self.transfer.rc_qps_max;
         let qps = u64::from(self.pool.dc_qps) + u64::from(rc_qps) + QPS_ASIDE;
-        let wrs = qps * u64::from(self.pool.sq_depth)
+        let wrs = qps * (u64::from(self.pool.sq_depth) + WRS_ASIDE)
             + u64::from(self.transfer.leased_wrs_max)
             + u64::from(self.messages.recv_buffers)
             + RECEIVES_ASIDE;
@@ -154,7 +157,7 @@ impl Config {
             max_vqps: self.pool.max_vqps,
             max_vqp_wr: self.pool.max_vqp_wr,
             max_mrs: self.memory.max_mrs,
-            mr_lease_ns: self.memory.lease_ms * 1_000_000,
+            mr_lease_ns: self.memory.lease_ms * NS_PER_MS,
             max_cached_mrs: self.memory.max_cached_mrs,
             max_peers: self.pool.max_peers,
             recv_buffers: self.messages.recv_buffers,
@@ -169,8 +172,8 @@ impl Config {
                 rc_qps_max: self.transfer.rc_qps_max,
                 leased_wrs_max: self.transfer.leased_wrs_max,
                 hot_ops: self.transfer.hot_ops,
-                window_ns: self.transfer.window_ms * 1_000_000,
-                idle_ns: self.transfer.idle_ms.saturating_mul(1_000_000),
+                window_ns: self.transfer.window_ms * NS_PER_MS,
+                idle_ns: self.transfer.idle_ms.saturating_mul(NS_PER_MS),
             },
             storm: elver_core::StormConfig {
                 lookups_max: self.storm.lookups_max,
@@ -179,7 +182,7 @@ impl Config {
             },
             qos: elver_core::QosConfig {
                 high_dc_qps: self.qos.high_dc_qps,
-                high_active_ns: self.qos.high_active_us.saturating_mul(1_000),
+                high_active_ns: self.qos.high_active_us.saturating_mul(NS_PER_US),
                 low_bytes_per_s: self.qos.low_bytes_per_s,
             },
         }

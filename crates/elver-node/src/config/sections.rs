@@ -3,6 +3,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+/// Units of the core's times in the file's.
+pub(super) const NS_PER_MS: u64 = 1_000_000;
+pub(super) const NS_PER_US: u64 = 1_000;
+
 /// The node and its device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -244,63 +248,80 @@ impl Default for QuotaConfig {
     }
 }
 
+// What the core is made with has its defaults there; here they have the file's sections and units.
+
 impl Default for PoolConfig {
     fn default() -> PoolConfig {
+        let core = elver_core::Config::default();
         PoolConfig {
-            dc_qps: 8,
-            log_dc_streams: 6,
-            sq_depth: 1_024,
-            max_sge: 4,
-            max_inline: 220,
-            max_vqps: 65_536,
-            max_vqp_wr: 4_096,
-            max_peers: 16_384,
-            timeout: 14,
-            retry_cnt: 5,
-            rnr_retry: 7,
+            dc_qps: core.dc_qps,
+            log_dc_streams: core.log_dc_streams,
+            sq_depth: core.sq_depth,
+            max_sge: core.max_sge,
+            max_inline: core.max_inline,
+            max_vqps: core.max_vqps,
+            max_vqp_wr: core.max_vqp_wr,
+            max_peers: core.max_peers,
+            timeout: core.timeout,
+            retry_cnt: core.retry_cnt,
+            rnr_retry: core.rnr_retry,
         }
     }
 }
 
 impl Default for MemoryConfig {
     fn default() -> MemoryConfig {
-        MemoryConfig { max_mrs: 4_096, lease_ms: 1_000, max_cached_mrs: 65_536 }
+        let core = elver_core::Config::default();
+        MemoryConfig {
+            max_mrs: core.max_mrs,
+            lease_ms: core.mr_lease_ns / NS_PER_MS,
+            max_cached_mrs: core.max_cached_mrs,
+        }
     }
 }
 
 impl Default for MessagesConfig {
     fn default() -> MessagesConfig {
+        let core = elver_core::Config::default();
         MessagesConfig {
-            recv_buffers: 512,
-            recv_buffer_bytes: 16_640,
-            eager_bytes_max: 16_384,
-            backlog: 1_024,
-            backlog_bytes: 1 << 20,
+            recv_buffers: core.recv_buffers,
+            recv_buffer_bytes: core.recv_buffer_bytes,
+            eager_bytes_max: core.eager_bytes_max,
+            backlog: core.backlog,
+            backlog_bytes: core.backlog_bytes,
         }
     }
 }
 
 impl Default for TransferConfig {
     fn default() -> TransferConfig {
+        let core = elver_core::Config::default().transfer;
         TransferConfig {
-            rc_qps_max: 32,
-            leased_wrs_max: 1 << 17,
-            hot_ops: 10_000,
-            window_ms: 100,
-            idle_ms: 1_000,
+            rc_qps_max: core.rc_qps_max,
+            leased_wrs_max: core.leased_wrs_max,
+            hot_ops: core.hot_ops,
+            window_ms: core.window_ns / NS_PER_MS,
+            idle_ms: core.idle_ns / NS_PER_MS,
         }
     }
 }
 
 impl Default for StormConfig {
     fn default() -> StormConfig {
-        StormConfig { lookups_max: 64, connects_waiting_max: 65_536, handshakes_max: 32 }
+        let elver_core::StormConfig { lookups_max, connects_waiting_max, handshakes_max } =
+            elver_core::Config::default().storm;
+        StormConfig { lookups_max, connects_waiting_max, handshakes_max }
     }
 }
 
 impl Default for QosConfig {
     fn default() -> QosConfig {
-        QosConfig { high_dc_qps: 2, high_active_us: 1_000, low_bytes_per_s: 500_000_000 }
+        let core = elver_core::Config::default().qos;
+        QosConfig {
+            high_dc_qps: core.high_dc_qps,
+            high_active_us: core.high_active_ns / NS_PER_US,
+            low_bytes_per_s: core.low_bytes_per_s,
+        }
     }
 }
 

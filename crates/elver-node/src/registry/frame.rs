@@ -30,7 +30,7 @@ const FRAME_BYTES_MAX: usize = 512;
 const REASON_BYTES_MAX: usize = FRAME_BYTES_MAX - 1 - SEAL_BYTES;
 const LENGTH_BYTES: usize = 2;
 const MAGIC: [u8; 8] = *b"elverreg";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// In a frame's kind: it is sealed.
 const SEALED: u8 = 0x80;
 

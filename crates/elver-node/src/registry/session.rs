@@ -15,7 +15,8 @@ const TTL_NS_MIN: u64 = 10_000_000;
 /// The longest.
 const TTL_NS_MAX: u64 = 3_600_000_000_000;
 
-const SECRET_WANTED: &str = "the registry wants to know the cluster's secret, and this node has none: set `registry.secret_file`";
+const SECRET_WANTED: &str = "the registry wants to know the cluster's secret, and this node has \
+                             none: set `registry.secret_file`";
 const SECRET_UNPROVEN: &str = "the registry does not prove that it knows the cluster's secret: set \
                                `registry.secret_file` there, unless it is an impostor";
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use elver_node::Status;
 use elver_node::config::Config;
 use elver_portal::{
-    Answer, ClientEnd, Command, Completion, ConnectOptions, Layout, Message, Received, RefusalCode,
-    Reply, Scratch, Socket, Via, VqpOptions, Welcome,
+    Answer, ClientEnd, Command, Completion, ConnectOptions, Layout, Message, PushError, Received,
+    RefusalCode, Reply, Scratch, Socket, Via, VqpOptions, Welcome,
 };
 use elver_soft::SoftMemory;
 use elver_verbs::{AccessFlags, Gid, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Wc};
@@ -154,6 +154,25 @@ impl Client {
         }
     }
 
+    /// The next so many answers, in whatever order they come: whether each was refused.
+    pub fn outcomes(&mut self, count: usize) -> Vec<(u32, Result<(), Refused>)> {
+        let limit = Instant::now() + PATIENCE;
+        let mut outcomes = Vec::new();
+        while outcomes.len() < count {
+            assert!(Instant::now() < limit, "{} of {count} answers", outcomes.len());
+            match self.end.next_reply(&mut self.scratch).unwrap() {
+                Some(Reply::Answer { request, answer: Answer::Refused(refusal) }) => {
+                    outcomes.push((request, Err((refusal.code, refusal.text.to_string()))));
+                }
+                Some(Reply::Answer { request, .. }) => outcomes.push((request, Ok(()))),
+                Some(Reply::Completion(completion)) => self.completions.push(completion),
+                Some(Reply::VqpFailed { vqp, cause }) => self.failed.push((vqp, cause.code)),
+                None => std::thread::yield_now(),
+            }
+        }
+        outcomes
+    }
+
     pub fn create(&mut self) -> u32 {
         self.try_create().unwrap()
     }
@@ -219,6 +238,18 @@ impl Client {
 
     /// Posts a signalled READ.
     pub fn read(&mut self, vqp: u32, region: &Region, to: u64, len: u32, remote: RemoteAddr) {
+        assert!(self.try_read(vqp, region, to, len, remote));
+    }
+
+    /// As [`Client::read`]; false if the ring has no room.
+    pub fn try_read(
+        &mut self,
+        vqp: u32,
+        region: &Region,
+        to: u64,
+        len: u32,
+        remote: RemoteAddr,
+    ) -> bool {
         let sges = [Sge { addr: region.addr + to, length: len, lkey: region.lkey }];
         let wr = SendWr {
             wr_id: 77,
@@ -227,8 +258,13 @@ impl Client {
             payload: Payload::Sges(&sges),
             dest: None,
         };
-        self.end.send(vqp, &wr).unwrap();
+        let posted = match self.end.send(vqp, &wr) {
+            Ok(()) => true,
+            Err(PushError::Full) => false,
+            Err(error) => panic!("{error}"),
+        };
         self.wake();
+        posted
     }
 
     /// The next completion.

@@ -1,6 +1,6 @@
 //! Clients that are processes of their own, and where tests may do so, another user's.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
@@ -74,6 +74,11 @@ impl Process {
         line.trim().to_string()
     }
 
+    /// Lets one that waits go on.
+    pub fn goes(&mut self) {
+        writeln!(self.stdin.as_mut().unwrap()).unwrap();
+    }
+
     /// Lets one that waits for the end of its standard input go on to its end.
     pub fn ends(mut self) {
         self.stdin = None;
@@ -89,7 +94,7 @@ impl Drop for Process {
     }
 }
 
-/// Waits for the end of the standard input: until then this process keeps what it has.
+/// Waits for a line, or for the end, of the standard input: until then this process keeps what it has.
 pub fn stay() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }

@@ -103,8 +103,9 @@ impl SoftMemory {
     }
 
     /// Gives the pages of a mapped file back to the system, all that were mapped with it and for all
-    /// who map them: they read zeros from then on. Who maps the file cannot hold on to memory that is not its own any more. No device
-    /// may have the memory registered. Does nothing to memory of other kinds.
+    /// who map them: they read zeros from then on. Who maps the file cannot hold on to memory that
+    /// is not its own any more. No device may have the memory registered. Does nothing to memory of
+    /// other kinds.
     pub fn discard(&self) {
         if let Some(Owner::Mapping(mapping)) = self.owner.as_deref() {
             let remove = rustix::mm::Advice::LinuxRemove;
