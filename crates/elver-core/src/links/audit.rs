@@ -120,14 +120,16 @@ impl<D: Device> Core<D> {
         looked_up || self.link_comes(vqp.peer, vqp.class)
     }
 
-    /// Whether a shared link to a peer is there, is made, or will be.
+    /// Whether a shared link to a peer is made, or will be: one that works keeps nobody waiting, unless
+    /// it is the second end of one to this node itself that goes.
     fn link_comes(&self, peer: u32, class: Class) -> bool {
+        let goes = |link: &RcLink| {
+            let mut others = self.links.rc.to_peer(peer);
+            others.any(|(_, other)| other.qpn == link.peer_qpn && other.is_ending())
+        };
+        let found = self.links.rc.find(peer, class);
         self.links.waiting.wants(peer, class)
             || self.links.waiting.has_lost(peer, class)
-            || self
-                .links
-                .rc
-                .find(peer, class)
-                .is_some_and(|(_, link)| link.state != LinkState::Ready)
+            || found.is_some_and(|(_, link)| link.state != LinkState::Ready || goes(link))
     }
 }
