@@ -80,6 +80,11 @@ impl Door {
         Spare::make(layout)
     }
 
+    /// Whether processes may come through a socket that listens.
+    pub(super) fn is_open(&self) -> bool {
+        self.listener.is_some()
+    }
+
     /// Takes a process that waits.
     pub(super) fn accept(&self) -> io::Result<Option<Socket>> {
         self.listener.as_ref().map_or(Ok(None), Listener::accept)

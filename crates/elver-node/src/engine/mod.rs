@@ -51,8 +51,11 @@ const LOOKS: u32 = 8;
 /// Time between two looks at the sockets, while awake: it is a system call too, for which a round
 /// without work is a good moment.
 const SOCKETS_NS: u64 = 5_000;
-/// The same while no session does anything: whoever comes is the only one that waits.
+/// The same for a thread of which no session wants anything: whoever comes is the only one that
+/// waits.
 const SOCKETS_NS_ALONE: u64 = 1_000;
+/// The same where nobody can come.
+const SOCKETS_NS_CLOSED: u64 = 200_000;
 /// The longest time that this waits for such a round.
 const SOCKETS_NS_MAX: u64 = 20_000;
 /// Time between two rounds of tidying.
@@ -193,10 +196,11 @@ impl Engine {
                 std::hint::spin_loop();
             }
         }
-        let patience = match busy {
-            true => SOCKETS_NS_MAX,
-            false if self.sessions.any_active() => SOCKETS_NS,
-            false => SOCKETS_NS_ALONE,
+        let patience = match driver {
+            _ if self.sessions.len() == 0 && !self.door.is_open() => SOCKETS_NS_CLOSED,
+            _ if busy => SOCKETS_NS_MAX,
+            Driver::Thread if !self.sessions.any_active() => SOCKETS_NS_ALONE,
+            _ => SOCKETS_NS,
         };
         if now.ns_since(self.looked_at) >= patience {
             busy |= self.look(now);
