@@ -137,13 +137,17 @@ impl<D: Device> Core<D> {
             let state = "busy: WRs are outstanding";
             return Err(CoreError::State { state, call: "qconnect" });
         }
-        let used = entry.via.is_some();
-        self.cancel_connect(vqp.0);
-        self.detach(vqp.0);
-        // Not when it is connected: nothing should stand between an answer and that.
-        let nonce = used.then(|| self.rng.next_u32());
+        if !entry.is_fresh() {
+            let used = entry.via.is_some();
+            self.cancel_connect(vqp.0);
+            self.detach(vqp.0);
+            if used {
+                // Not when it is connected: nothing should stand between an answer and that.
+                let nonce = self.rng.next_u32();
+                self.own_vqp(client, vqp)?.nonce = nonce;
+            }
+        }
         let entry = self.own_vqp(client, vqp)?;
-        entry.nonce = nonce.unwrap_or(entry.nonce);
         entry.state = VqpState::Idle;
         entry.attempt = entry.attempt.wrapping_add(1);
         (entry.fault, entry.failed, entry.read_until) = (None, false, None);

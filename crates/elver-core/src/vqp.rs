@@ -189,6 +189,18 @@ pub(crate) struct Vqp {
 }
 
 impl Vqp {
+    /// Whether it is tied to nothing that a new connection would have to let go.
+    #[inline]
+    pub(crate) fn is_fresh(&self) -> bool {
+        let fresh = self.state != VqpState::Connecting
+            && self.via.is_none()
+            && self.peer == NONE
+            && self.lane == NONE
+            && self.lease == 0;
+        debug_assert!(!fresh || self.accepted.is_none() && !self.moving && self.dest.is_none());
+        fresh
+    }
+
     /// Remembers no remote region.
     pub(crate) const NO_REMOTE: (u32, RemoteMr) = (
         0,
