@@ -83,16 +83,12 @@ impl Host {
         Ok((sink, known))
     }
 
-    /// Fresh processes, one after the other, from their first call to their first READ. Each begins
-    /// at a word, when this process has nothing left to do: it may stand on the same core.
+    /// Fresh processes, one after the other, from their first call to their first READ.
     pub(crate) fn firsts(&self, count: u32) -> Result<Sample> {
         let mut sample = Sample::new()?;
-        let task = Task::Storm { at: self.client.place(true), to: self.client.to };
+        let task = Task::First { at: self.client.place(true), to: self.client.to };
         for _ in 0..count {
-            let mut worker = Worker::start(&self.cluster, NODE, &task)?;
-            worker.hear::<bool>(STEP)?;
-            worker.go()?;
-            let first: First = worker.hear(STEP)?;
+            let first: First = Worker::start(&self.cluster, NODE, &task)?.hear(STEP)?;
             sample.add(Duration::from_nanos((first.total_us * 1e3) as u64));
         }
         Ok(sample)
