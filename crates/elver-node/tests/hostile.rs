@@ -7,38 +7,13 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Command as Program;
 
-use common::daemon::{Daemon, Directory, clean, toml};
+use common::daemon::{Daemon, Directory, Witness, clean, toml};
 use common::process::{Process, is_root, nobody, role, stay};
 use common::{Client, Region, engine_counter, free_address, gid, wait_for};
 use elver_portal::{Answer, Command, Layout, Message, Received, RefusalCode, Socket, VqpOptions};
 use elver_verbs::{AccessFlags, Memory, RemoteAddr, WcStatus};
 use rustix::fs::FallocateFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-
-/// A client that behaves, and must notice nothing.
-struct Witness {
-    client: Client,
-    region: Region,
-    vqp: u32,
-}
-
-impl Witness {
-    fn new(daemon: &Daemon) -> Witness {
-        let mut client = Client::connect(&daemon.socket).unwrap();
-        let (region, vqp) = (client.alloc(64).unwrap(), client.create());
-        client.qconnect(vqp, gid(&daemon.address), 0).unwrap();
-        Witness { client, region, vqp }
-    }
-
-    fn remote(&self) -> RemoteAddr {
-        RemoteAddr { addr: self.region.addr, rkey: self.region.rkey }
-    }
-
-    fn works(&mut self) {
-        self.client.read(self.vqp, &self.region, 8, 8, self.remote());
-        assert_eq!(self.client.completion().status, WcStatus::Success);
-    }
-}
 
 fn counter(daemon: &Daemon, name: &str) -> u64 {
     engine_counter(&daemon.status(), name)

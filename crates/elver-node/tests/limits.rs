@@ -8,11 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::daemon::{Daemon, Directory, clean, elverd, toml};
+use common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
 use common::process::{copy, is_root, nobody};
-use common::{Client, Region, engine_counter, free_address, gid, wait_for};
+use common::{Client, engine_counter, free_address, wait_for};
 use elver_portal::{Layout, Message, RefusalCode, Socket};
-use elver_verbs::{RemoteAddr, WcStatus};
 
 /// The daemon behind a command of the shell's, which may limit it.
 fn behind(shell: &str, config: &Path) -> Command {
@@ -34,28 +33,6 @@ fn failure(output: Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.starts_with("elverd: ") && text.lines().count() == 1, "{text}");
     text
-}
-
-/// A client that works.
-struct Witness {
-    client: Client,
-    region: Region,
-    vqp: u32,
-}
-
-impl Witness {
-    fn new(daemon: &Daemon) -> Witness {
-        let mut client = Client::connect(&daemon.socket).unwrap();
-        let (region, vqp) = (client.alloc(64).unwrap(), client.create());
-        client.qconnect(vqp, gid(&daemon.address), 0).unwrap();
-        Witness { client, region, vqp }
-    }
-
-    fn works(&mut self) {
-        let remote = RemoteAddr { addr: self.region.addr, rkey: self.region.rkey };
-        self.client.read(self.vqp, &self.region, 8, 8, remote);
-        assert_eq!(self.client.completion().status, WcStatus::Success);
-    }
 }
 
 #[test]

@@ -8,9 +8,10 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use elver_node::Status;
+use elver_verbs::{RemoteAddr, WcStatus};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{free_address, wait_for};
+use super::{Client, Region, free_address, gid, wait_for};
 
 /// A directory of a test's own; it goes with the value.
 pub struct Directory(pub PathBuf);
@@ -141,5 +142,30 @@ impl Drop for Daemon {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A client of a daemon that works, to show that others do it no harm.
+pub struct Witness {
+    pub client: Client,
+    pub region: Region,
+    pub vqp: u32,
+}
+
+impl Witness {
+    pub fn new(daemon: &Daemon) -> Witness {
+        let mut client = Client::connect(&daemon.socket).unwrap();
+        let (region, vqp) = (client.alloc(64).unwrap(), client.create());
+        client.qconnect(vqp, gid(&daemon.address), 0).unwrap();
+        Witness { client, region, vqp }
+    }
+
+    pub fn remote(&self) -> RemoteAddr {
+        RemoteAddr { addr: self.region.addr, rkey: self.region.rkey }
+    }
+
+    pub fn works(&mut self) {
+        self.client.read(self.vqp, &self.region, 8, 8, self.remote());
+        assert_eq!(self.client.completion().status, WcStatus::Success);
     }
 }
