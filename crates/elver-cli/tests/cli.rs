@@ -1,10 +1,12 @@
 //! The built command, end to end. One test function for all that spins: on two cores spinning
 //! programs side by side would only slow each other.
 
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde_json::Value;
@@ -96,25 +98,26 @@ impl Drop for Server {
     }
 }
 
-/// A server on 127.0.0.N, once its exchange answers.
-fn server(address: &str) -> Server {
-    let child = elver()
-        .args(["perf", "server", "--bind", address, "--idle", "sleep"])
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+/// `elver perf server` with `arguments`, once it says that it serves.
+fn server<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Server {
+    let mut child =
+        elver().args(["perf", "server"]).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
     let server = Server(child);
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    // Binding fails once the server has the port: that neither connects nor disturbs it.
-    while TcpListener::bind((address, 18_515)).is_ok() {
-        assert!(std::time::Instant::now() < end, "the server never listened");
-        std::thread::yield_now();
-    }
+    let (said, says) = mpsc::channel();
+    // Read to the end, for the server goes on to speak of its clients.
+    std::thread::spawn(move || {
+        for line in stderr.lines().map_while(Result::ok) {
+            let _ = said.send(line);
+        }
+    });
+    let first = says.recv_timeout(Duration::from_secs(20)).expect("the server said nothing");
+    assert!(first.starts_with("serving "), "{first}");
     server
 }
 
 fn a_server_serves_client_after_client() {
-    let _server = server("127.0.0.31");
+    let _server = server(["--bind", "127.0.0.31", "--idle", "sleep"]);
     for (op, transport) in [("read", "rc"), ("send", "dc"), ("send", "ud")] {
         let output = run(&[
             "perf",
@@ -196,7 +199,7 @@ fn a_capture_is_dissected() {
 }
 
 fn counters_of_a_running_device_are_shown() {
-    let server = server("127.0.0.33");
+    let server = server(["--bind", "127.0.0.33", "--idle", "sleep"]);
     let all = json(&run(&["devinfo", "--counters", "--json"]));
     let ours = all.as_array().unwrap().iter().find(|device| device["address"] == "127.0.0.33");
     let ours = ours.unwrap_or_else(|| panic!("{all}"));
@@ -221,18 +224,8 @@ fn frame_links_carry_it(kind: &str) {
     };
     let exchange = "127.0.0.34:18516";
     let address = "10.9.4.1/24";
-    let server = elver()
-        .args(["perf", "server", "--link", &links[0], "--local", address, "--exchange", exchange])
-        .args(["--idle", "yield"])
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let _server = Server(server);
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while TcpListener::bind(exchange).is_ok() {
-        assert!(std::time::Instant::now() < end, "the server never listened");
-        std::thread::yield_now();
-    }
+    let station = ["--link", &links[0], "--local", address, "--exchange", exchange];
+    let _server = server(station.into_iter().chain(["--idle", "yield"]));
     let file = scratch("link.pcapng");
     let name = file.to_str().unwrap();
     for (op, transport) in [("read", "rc"), ("send", "ud")] {
