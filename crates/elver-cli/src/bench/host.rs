@@ -185,7 +185,7 @@ pub(crate) fn post_and_poll(
     let mut wcs = [Wc::default(); 32];
     window.run(|step| match step {
         Step::Post => {
-            vqp.post_send(&wrs).map_err(|(_, error)| error)?;
+            vqp.post_send(&wrs).map_err(|(_, error)| broken(vqp, error))?;
             Ok(0)
         }
         Step::Take => {
@@ -196,4 +196,16 @@ pub(crate) fn post_and_poll(
             Ok(found)
         }
     })
+}
+
+/// Why a VQP takes no WR: an earlier one that failed, if there is one.
+fn broken(vqp: &Vqp, error: elver::Error) -> anyhow::Error {
+    let mut wcs = [Wc::default(); 32];
+    let failed = |wc: &&Wc| wc.status != WcStatus::Success;
+    while let Ok(found @ 1..) = vqp.poll_cq(&mut wcs) {
+        if let Some(wc) = wcs[..found].iter().find(failed) {
+            return anyhow!("a WR through a VQP failed: {}", wc.status);
+        }
+    }
+    vqp.take_failure().unwrap_or(error).into()
 }
