@@ -88,7 +88,7 @@ impl<D: Device> Core<D> {
         let addresses = self.peers.slots.iter().filter(|(_, peer)| peer.ah.is_some()).count();
         let rc_qps = self.links.rc.len();
         Ok(Holdings {
-            dcis: self.lanes.dcis,
+            dcis: self.lanes.dcis - self.outages.iter().filter(|one| one.destroyed).count() as u32,
             rc_qps,
             rc_qps_changing: changing,
             rc_qps_leased: leased,
@@ -258,7 +258,7 @@ impl<D: Device> Core<D> {
             }
             if lane.state == LaneState::Failing && lane.uncompleted == 0 {
                 let qp = &self.lanes.qps[lane.qp as usize];
-                if !qp.broken || qp.posted == 0 {
+                if (!qp.broken || qp.posted == 0) && !self.is_down(number) {
                     return Err(format!("lane {at} has failed, and nobody sets it going"));
                 }
             }

@@ -18,6 +18,7 @@ use crate::meta::ServedTable;
 use crate::mr::LocalMrs;
 use crate::mr_store::MrStore;
 use crate::ops::{Note, Op};
+use crate::outage::Outage;
 use crate::peer::Peers;
 use crate::pool::{self, Lanes, Pool};
 use crate::qos::Qos;
@@ -84,6 +85,8 @@ pub struct Core<D: Device> {
     pub(crate) ops: Slots<Op>,
     pub(crate) lookups: Lookups,
     pub(crate) links: Links<D::Memory>,
+    /// DCIs that the device did not set going again.
+    pub(crate) outages: Vec<Outage>,
     pub(crate) qos: Qos,
     pub(crate) served: Option<ServedTable<D::Memory>>,
     pub(crate) events: VecDeque<Event>,
@@ -141,6 +144,7 @@ impl<D: Device> Core<D> {
             ops: Slots::new(SLOTS_MAX),
             lookups: Lookups::new(),
             links: Links::new(&config, ud),
+            outages: Vec::new(),
             qos: Qos::new(&config.qos),
             served: None,
             events: VecDeque::new(),
@@ -247,7 +251,8 @@ impl<D: Device> Core<D> {
         let closing = self.closing.front().map(|(due, _)| *due);
         let lookup = self.lookups.next_deadline();
         let links = self.links.poll_timeout();
-        let others = [self.qos.poll_timeout(), self.next_message_due()].into_iter().flatten();
+        let others = [self.qos.poll_timeout(), self.next_message_due(), self.next_restart()];
+        let others = others.into_iter().flatten();
         closing.into_iter().chain(lookup).chain(links).chain(others).min()
     }
 
@@ -257,6 +262,7 @@ impl<D: Device> Core<D> {
         let mut busy = self.expire_lookups(now) | self.attend_messages(now);
         busy |= self.attend_links(now);
         busy |= self.release_held(now);
+        busy |= self.retry_dcis(now);
         while self.closing.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, slot)) = self.closing.pop_front() else { break };
             self.try_release_mr(slot, now);
@@ -324,6 +330,7 @@ impl<D: Device> Core<D> {
             mrs: self.mrs.iter().count() as u64,
             peers: u64::from(self.peers.slots.len()),
             rc_qps: u64::from(self.links.rc.len()),
+            dcis_down: self.outages.len() as u64,
             control_resent: self.links.control.stats().retransmitted
                 + self.links.control.stats().answered_again,
             control_busy: self.links.control.stats().busy,

@@ -39,7 +39,7 @@
 //! | `burst`, `outgoing`, `wr_id` | what goes to the device, headers of messages | 4.4, algorithm 2 |
 //! | `turns` | turns among VQPs on a lane | 4.4 |
 //! | `complete` | completions in order | 4.4 |
-//! | `recovery` | failed lanes | 4.4 |
+//! | `recovery`, `outage` | failed lanes; DCIs that the device does not set going again | 4.4 |
 //! | `inbox`, `message`, `recv_ring` | messages: ports, accepting, backlog, refusals | 4.1, 4.4 |
 //! | `rendezvous` | long messages, read by the receiver | 4.5 |
 //! | `inquiry` | what two cores tell each other of such messages, and whose they are when one fails | |
@@ -89,6 +89,7 @@ mod meta;
 mod mr;
 mod mr_store;
 mod ops;
+mod outage;
 mod outgoing;
 mod own_ops;
 mod peer;

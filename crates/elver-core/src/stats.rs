@@ -1,17 +1,28 @@
 use elver_verbs::Gid;
 
 macro_rules! stats {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    (
+        $($(#[$doc:meta])* $name:ident,)*
+        ; gauges: $($(#[$gauge_doc:meta])* $gauge:ident,)*
+    ) => {
         /// Counters of a core, by name. Each only grows, but for the gauges, which say so.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
+            $($(#[$gauge_doc])* pub $gauge: u64,)*
         }
 
         impl Stats {
+            /// The names of the gauges.
+            pub const GAUGES: &[&str] = &[$(stringify!($gauge),)*];
+
             /// Every counter with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name),)*].into_iter()
+                [
+                    $((stringify!($name), self.$name),)*
+                    $((stringify!($gauge), self.$gauge),)*
+                ]
+                .into_iter()
             }
         }
     };
@@ -96,8 +107,14 @@ stats! {
     low_held,
     /// Lanes that failed and were set going again.
     lanes_reset,
+    /// Times that the device neither set a failed DCI going again nor made another: 0 unless the
+    /// device is at fault.
+    dci_restarts_refused,
+    /// DCIs that were made anew, since the device did not set the old ones going again.
+    dcis_remade,
     /// WRs of others on such a lane that were posted again.
     wrs_reposted,
+    ; gauges:
     /// Clients now: a gauge.
     clients,
     /// VQPs now, those going included: a gauge.
@@ -108,6 +125,9 @@ stats! {
     peers,
     /// RC QPs now, those being made or closed included: a gauge.
     rc_qps,
+    /// DCIs now that the device does not set going again: a gauge, and 0 unless the device is at
+    /// fault.
+    dcis_down,
 }
 
 /// A peer node as this one knows it.
@@ -134,6 +154,7 @@ mod tests {
         let stats = Stats { lookups: 3, peers: 9, ..Stats::default() };
         let found: Vec<_> = stats.iter().filter(|(_, value)| *value > 0).collect();
         assert_eq!(found, [("lookups", 3), ("peers", 9)]);
+        assert!(Stats::GAUGES.contains(&"peers") && !Stats::GAUGES.contains(&"lookups"));
     }
     use alloc::vec::Vec;
 }
