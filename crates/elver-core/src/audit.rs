@@ -154,8 +154,12 @@ impl<D: Device> Core<D> {
             if !comes {
                 return Err(format!("VQP {id:#x} waits for {:?}, and nothing brings it", vqp.wait));
             }
-            if vqp.moving && !self.links.moving.contains(&id) {
+            let moved = self.links.moved.contains(&id);
+            if vqp.moving && !(if vqp.inflight > 0 { vqp.watch } else { moved }) {
                 return Err(format!("VQP {id:#x} moves, and nobody moves it"));
+            }
+            if moved && vqp.inflight > 0 {
+                return Err(format!("VQP {id:#x} cannot move yet, and each poll looks at it"));
             }
             if vqp.state == VqpState::Error && vqp.inflight > 0 && !vqp.watch {
                 return Err(format!("VQP {id:#x} has failed, and nobody looks for its end"));

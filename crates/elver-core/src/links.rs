@@ -62,8 +62,9 @@ pub(crate) struct Links<M> {
     unclosed: VecDeque<Unclosed>,
     /// Links of single VQPs that are not needed any longer.
     pub(crate) ended_leases: Vec<u32>,
-    /// VQPs that move, in no order; see [`Core::transfer`].
-    pub(crate) moving: Vec<u32>,
+    /// VQPs that move and of which nothing is under way any longer, in no order; see
+    /// [`Core::transfer`].
+    pub(crate) moved: Vec<u32>,
     sweep: Option<Time>,
 }
 
@@ -105,7 +106,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             leaving: Vec::new(),
             unclosed: VecDeque::new(),
             ended_leases: Vec::new(),
-            moving: Vec::new(),
+            moved: Vec::new(),
             sweep: None,
         }
     }
@@ -151,8 +152,9 @@ impl<D: Device> Core<D> {
         for link in core::mem::take(&mut self.links.ended_leases) {
             self.end_lease(link, now);
         }
-        if !self.links.moving.is_empty() {
-            busy |= self.switch_moving(now);
+        if !self.links.moved.is_empty() {
+            self.switch_moved(now);
+            busy = true;
         }
         if !self.links.leaving.is_empty() {
             self.close_left(now);

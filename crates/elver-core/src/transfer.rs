@@ -53,27 +53,17 @@ impl<D: Device> Core<D> {
         if vqp.inflight == 0 {
             return self.switch_lane(id, now);
         }
-        if !core::mem::replace(&mut vqp.moving, true) {
-            self.links.moving.push(id);
-        }
+        // Its last completion tells.
+        (vqp.moving, vqp.watch) = (true, true);
     }
 
     /// Switches the VQPs that move and of which nothing is under way any longer.
-    pub(crate) fn switch_moving(&mut self, now: Time) -> bool {
-        let moving = core::mem::take(&mut self.links.moving);
-        let mut switched = false;
-        for id in moving {
-            match self.vqps.get(id) {
-                Some(vqp) if !vqp.moving => {}
-                None => {}
-                Some(vqp) if vqp.inflight > 0 => self.links.moving.push(id),
-                Some(_) => {
-                    self.switch_lane(id, now);
-                    switched = true;
-                }
+    pub(crate) fn switch_moved(&mut self, now: Time) {
+        while let Some(id) = self.links.moved.pop() {
+            if self.vqps.get(id).is_some_and(|vqp| vqp.moving) {
+                self.switch_lane(id, now);
             }
         }
-        switched
     }
 
     /// Puts a VQP of which nothing is on a lane onto the lane that it should be on now.
