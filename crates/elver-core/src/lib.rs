@@ -47,7 +47,7 @@
 //! | `peer` | the DCCache | 4.2 |
 //! | `ops`, `own_ops` | the core's own READs and messages | |
 //! | `control`, `ud` | requests between cores over UD | 4.2 |
-//! | `links`, `rc`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
+//! | `links`, `rc`, `reluctance`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
 //! | `qos` | priority classes | arXiv version, 4.7 |
 //! | `slots`, `rng`, `stats` | tables with ids that miss, random numbers, counters | |
 //! | `audit` | every count against what it counts, for tests | |
@@ -101,6 +101,7 @@ mod record;
 mod recovery;
 mod recv_ring;
 mod regions;
+mod reluctance;
 mod rendezvous;
 mod ring;
 mod rng;

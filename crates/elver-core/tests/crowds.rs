@@ -136,6 +136,33 @@ fn a_full_peer_makes_room_for_who_asks() {
     assert_eq!(nodes.nodes[2].core.stats().links_reclaimed, 2);
 }
 
+/// Links to a meta server that has room for one of them are not made again and again, each at the
+/// expense of the other.
+#[test]
+fn nodes_that_want_the_same_place_do_not_fight_for_it() {
+    let transfer = TransferConfig { rc_qps_max: 1, idle_ns: 0, ..Config::default().transfer };
+    let mut nodes = Nodes::new(3, &Config { transfer, ..Config::default() }, limits());
+    let made = |nodes: &Nodes| nodes.nodes[0].core.stats().links_made;
+    let end = Time(50_000_000_000);
+    let mut late = None;
+    nodes.until(|nodes| {
+        if nodes.net.now() >= Time(end.0 / 2) {
+            late.get_or_insert(made(nodes));
+        }
+        nodes.net.now() >= end
+    });
+    // Twice a node from 50 ms to 8 s, and then both in turn at most once in 8 s.
+    let (late, all) = (late.unwrap(), made(&nodes));
+    assert!(all <= 2 * 9 + 2 * 6, "{all} links in 50 s");
+    assert!((1..=2 * 4).contains(&(all - late)), "{late} of {all} in the first half");
+    // Meanwhile the other one asks the meta server over DC.
+    for n in [1, 2] {
+        let vqp = nodes.vqp(n, VqpInit::default());
+        let via = nodes.connect(n, vqp, 3 - n, Policy::Shared);
+        assert!(matches!(via, Ok(Via::DcLookup | Via::DcCached)), "{via:?}");
+    }
+}
+
 /// A node that is dead takes nobody else's turn, however many connects to it wait.
 #[test]
 fn connects_to_a_dead_node_hold_nobody_up() {
