@@ -299,8 +299,8 @@ impl<D: Device> Core<D> {
         self.leave_lane(id);
         self.lanes.lanes[lane as usize].vqps += 1;
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
-        (vqp.lane, vqp.dest, vqp.via) = (lane, dest, Some(Via::DcCached));
-        vqp.transfers += 1;
+        (vqp.lane, vqp.dest) = (lane, dest);
+        vqp.count_move(Via::DcCached, &mut self.stats);
         true
     }
 

@@ -95,8 +95,10 @@ stats! {
     links_failed,
     /// RC QPs that were closed to make room for others.
     links_reclaimed,
-    /// VQPs that moved between DC and RC.
-    transfers,
+    /// VQPs that moved to an RC QP, from DC or from another one.
+    transfers_to_rc,
+    /// VQPs that moved from an RC QP to DC.
+    transfers_to_dc,
     /// Control requests and answers sent again.
     control_resent,
     /// Control requests of others that were turned away for now.

@@ -16,7 +16,7 @@ use crate::lane::LaneKind;
 use crate::peer::Waiter;
 use crate::ring::NONE;
 use crate::vqp::Vqp;
-use crate::{Class, Core, Via, VqpState};
+use crate::{Class, Core, Stats, Via, VqpState};
 
 impl<D: Device> Core<D> {
     /// Moves the VQPs of a class that are connected to a peer to its RC QP.
@@ -86,10 +86,8 @@ impl<D: Device> Core<D> {
             Some(lane) => {
                 let rc = dest.is_none();
                 (vqp.lane, vqp.dest) = (lane, dest);
-                vqp.via = Some(if rc { Via::Rc } else { Via::DcCached });
-                vqp.transfers += 1;
+                vqp.count_move(if rc { Via::Rc } else { Via::DcCached }, &mut self.stats);
                 self.lanes.lanes[lane as usize].vqps += 1;
-                self.stats.transfers += 1;
                 self.pump(id, now);
             }
             None => {
@@ -220,6 +218,20 @@ impl<D: Device> Core<D> {
             vqp.beside[0] = before;
         }
         self.peers.rest(peer);
+    }
+}
+
+impl Vqp {
+    /// What backs it is another QP now; from one DCI to another is no transfer.
+    pub(crate) fn count_move(&mut self, via: Via, stats: &mut Stats) {
+        let was_rc = matches!(self.via, Some(Via::Rc | Via::Leased));
+        let is_rc = matches!(via, Via::Rc | Via::Leased);
+        self.via = Some(via);
+        if was_rc || is_rc {
+            self.transfers += 1;
+            let count = if is_rc { &mut stats.transfers_to_rc } else { &mut stats.transfers_to_dc };
+            *count += 1;
+        }
     }
 }
 
