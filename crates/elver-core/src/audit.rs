@@ -129,6 +129,11 @@ impl<D: Device> Core<D> {
                 agree!(self.ports.get(&vqp.bound).copied(), bound, "port {}", vqp.bound);
             }
         }
+        let accepted = self.vqps.iter().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
+        agree!(accepted, self.accepts.now, "accepted VQPs");
+        if accepted > self.config.accepts() {
+            return Err(format!("{accepted} accepted VQPs"));
+        }
         let bound = self.vqps.iter().filter(|(_, vqp)| vqp.bound != 0 && !vqp.zombie).count();
         agree!(bound, self.ports.len(), "ports");
         for (key, id) in &self.accepted {
@@ -290,6 +295,9 @@ impl<D: Device> Core<D> {
             let gid = peer.gid;
             let vqps = self.vqps.iter().filter(|(_, vqp)| vqp.peer == id).count() as u32;
             agree!(vqps, peer.vqps, "VQPs connected to {gid}");
+            let of_peer = |vqp: &Vqp| vqp.accepted.is_some_and(|(_, from, _)| from == id);
+            let accepted = self.vqps.iter().filter(|(_, vqp)| of_peer(vqp)).count() as u32;
+            agree!(accepted, peer.accepted, "accepted VQPs of {gid}");
             let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == id).count() as u32;
             agree!(listed, peer.vqps, "VQPs in the list of {gid}");
             let servers = self.lookups.servers.iter().filter(|(peer, _)| *peer == id).count();

@@ -9,7 +9,7 @@ use elver_verbs::{
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::client::Client;
+use crate::client::{Accepted, Client};
 use crate::inbox::AcceptKey;
 use crate::links::Links;
 use crate::lookup::Lookups;
@@ -56,6 +56,8 @@ pub struct Core<D: Device> {
     pub(crate) vqps: Slots<Box<Vqp>>,
     /// VQPs that messages to bound ones made.
     pub(crate) accepted: HashMap<AcceptKey, u32, FxBuildHasher>,
+    /// The same of all clients, in order.
+    pub(crate) accepts: Accepted,
     /// Of these the one that a message came for last: its sender's GID, and the VQP.
     pub(crate) accepted_last: (Gid, AcceptKey, u32),
     /// Bytes of messages that wait for receives.
@@ -127,6 +129,7 @@ impl<D: Device> Core<D> {
             clients: Slots::new(SLOTS_MAX),
             vqps: Slots::new(config.max_vqps),
             accepted: HashMap::default(),
+            accepts: Accepted::default(),
             accepted_last: (Gid::default(), (NONE, NONE, NONE), NONE),
             held_bytes: 0,
             blank: Header::blank(gid, record.encode()),
@@ -331,6 +334,7 @@ impl<D: Device> Core<D> {
             peers: u64::from(self.peers.slots.len()),
             rc_qps: u64::from(self.links.rc.len()),
             dcis_down: self.outages.len() as u64,
+            accepted: self.accepts.now.into(),
             control_resent: self.links.control.stats().retransmitted
                 + self.links.control.stats().answered_again,
             control_busy: self.links.control.stats().busy,

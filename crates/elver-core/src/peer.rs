@@ -45,6 +45,8 @@ pub(crate) struct Peer {
     /// VQPs connected to it, and the one that was connected last: the head of their list.
     pub(crate) vqps: u32,
     pub(crate) last_vqp: u32,
+    /// Of these VQPs, the ones that its messages made.
+    pub(crate) accepted: u32,
     /// Reasons besides VQPs not to forget it: it is a meta server, is this node, or has an RC QP;
     /// operations of the core's own are under way to it.
     pub(crate) pins: u32,
@@ -159,6 +161,7 @@ impl Peers {
             rc: [None; 2],
             heat: [Heat::default(); 2],
             reluctance: Reluctance::default(),
+            accepted: 0,
             control_qpn: None,
             doubted: false,
             ops: 0,

@@ -475,11 +475,12 @@ impl<M: elver_verbs::Memory> Pool<M> {
 /// Checks what no configuration may lack.
 pub(crate) fn check_config(config: &Config) -> Result<(), crate::CoreError> {
     let slots = u64::from(crate::slots::SLOTS_MAX);
-    let ranges: [(&'static str, u64, u64, u64); 10] = [
+    let ranges: [(&'static str, u64, u64, u64); 11] = [
         ("dc_qps", u64::from(config.dc_qps), 0, 1 << 12),
         ("sq_depth", u64::from(config.sq_depth), u64::from(2 * RESERVED), 1 << 15),
         ("max_sge", u64::from(config.max_sge), 1, 32),
         ("max_vqps", u64::from(config.max_vqps), 1, slots),
+        ("max_accepted", u64::from(config.max_accepted), 1, slots),
         ("max_vqp_wr", u64::from(config.max_vqp_wr), 1, 1 << 20),
         ("max_mrs", u64::from(config.max_mrs), 1, 1 << 20),
         ("max_peers", u64::from(config.max_peers), 2, slots),

@@ -75,7 +75,8 @@ stats! {
     accepts,
     /// Of these, the ones that gave way to others before they were used.
     accepted_evicted,
-    /// Times that none was made: the receiver, or its share for the sender's node, was full.
+    /// Times that none was made: the receiver or the node, or its share for the sender's node, was
+    /// full.
     accepts_refused,
     /// Completions given to clients.
     completions,
@@ -121,6 +122,8 @@ stats! {
     clients,
     /// VQPs now, those going included: a gauge.
     vqps,
+    /// Of these, the ones that messages made: a gauge.
+    accepted,
     /// Regions now: a gauge.
     mrs,
     /// Peers remembered now: a gauge.
