@@ -291,8 +291,10 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A peer went away, or is another now: nobody takes the links to it any longer.
-    pub(crate) fn leave_links_to(&mut self, peer: u32, now: Time) {
+    /// A peer went away, or is another now: nobody takes the links to it any longer, and what it
+    /// asked for before means nothing.
+    pub(crate) fn leave_links_to(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
+        self.refuse_past(peer, is, now);
         if let Some(entry) = self.peers.get(peer) {
             self.links.unclosed.retain(|unclosed| unclosed.to.gid != entry.gid);
         }
@@ -313,7 +315,7 @@ impl<D: Device> Core<D> {
             entry.set_record(Some(record));
             entry.reluctance = Reluctance::default();
             if last.is_some_and(|last| last != record) {
-                self.leave_links_to(peer, now);
+                self.leave_links_to(peer, Some(record), now);
             }
         }
     }

@@ -163,6 +163,34 @@ fn nodes_that_want_the_same_place_do_not_fight_for_it() {
     }
 }
 
+/// A request that waits for room while its node starts anew is not taken up afterwards: it carries
+/// what the node was.
+#[test]
+fn what_a_node_asked_before_it_started_anew_is_forgotten() {
+    let transfer = TransferConfig { rc_qps_max: 1, idle_ns: 0, ..Config::default().transfer };
+    let mut nodes = Nodes::new(4, &Config { transfer, ..Config::default() }, limits());
+    let [a, b, c] = [1, 3, 2].map(|n| nodes.vqp(n, VqpInit::default()));
+    assert_eq!(nodes.connect(1, a, 2, Policy::Lite), Ok(Via::Rc));
+    assert_eq!(nodes.connect(3, b, 2, Policy::Shared), Ok(Via::DcLookup));
+    // The one place is taken, and who has it does not hear that it is to leave.
+    let far = Time(u64::MAX);
+    nodes.net.partition(1, 2, far);
+    nodes.net.partition(2, 1, far);
+    assert_eq!(nodes.begin_connect(3, b, 2, Policy::Lite, false), None);
+    nodes.until(|nodes| nodes.nodes[2].core.stats().links_reclaimed == 1);
+    let record = NodeRecord { control_qpn: 77, ..nodes.nodes[3].core.record() };
+    let (gid, now) = (nodes.net.gid(3), nodes.net.now());
+    nodes.nodes[2].core.node_changed(gid, Some(record), now);
+    let mut ended = None;
+    nodes.until(|nodes| {
+        ended = nodes.connected(3);
+        ended.is_some()
+    });
+    assert!(matches!(ended, Some((vqp, Err(_))) if vqp == b), "{ended:?}");
+    let via = nodes.connect(2, c, 3, Policy::Shared);
+    assert_eq!(via, Ok(Via::DcLookup), "it asks who the node is now");
+}
+
 /// A node that is dead takes nobody else's turn, however many connects to it wait.
 #[test]
 fn connects_to_a_dead_node_hold_nobody_up() {
