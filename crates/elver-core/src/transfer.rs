@@ -170,9 +170,10 @@ impl<D: Device> Core<D> {
         Some(lane)
     }
 
-    /// Whether a VQP to the peer waits for a lane.
+    /// Whether a VQP to the peer waits for a lane. One that has nothing to post finds its lane when
+    /// it has: it may be connected to what is long gone.
     pub(crate) fn is_laneless(&self, peer: u32, class: Class) -> bool {
-        self.vqps_to(peer).any(|(_, vqp)| is_laneless(vqp, class))
+        self.vqps_to(peer).any(|(_, vqp)| is_laneless(vqp, class) && vqp.sq.unposted() > 0)
     }
 
     /// The VQPs that are connected to a peer, the latest first.

@@ -191,6 +191,24 @@ fn what_a_node_asked_before_it_started_anew_is_forgotten() {
     assert_eq!(via, Ok(Via::DcLookup), "it asks who the node is now");
 }
 
+/// VQPs that were connected to a node which is gone, and that nobody uses, have no links asked for.
+#[test]
+fn who_rests_asks_nobody_for_a_link() {
+    let mut nodes = Nodes::new(4, &Config::default(), limits());
+    let vqp = nodes.vqp(1, VqpInit::default());
+    assert_eq!(nodes.connect(1, vqp, 3, Policy::Lite), Ok(Via::Rc));
+    let (gone, far) = (nodes.net.gid(3), Time(u64::MAX));
+    nodes.net.partition(1, 3, far);
+    nodes.net.partition(3, 1, far);
+    nodes.nodes[0].core.meta_remove(gone);
+    let now = nodes.net.now();
+    nodes.nodes[1].core.node_changed(gone, None, now);
+    let asked = nodes.nodes[1].core.stats().links_asked;
+    // Those to whom the link is closed do not answer, and are reminded for a minute.
+    nodes.until(|nodes| nodes.net.now().ns_since(now) >= 20_000_000_000);
+    assert_eq!(nodes.nodes[1].core.stats().links_asked, asked);
+}
+
 /// A node that is dead takes nobody else's turn, however many connects to it wait.
 #[test]
 fn connects_to_a_dead_node_hold_nobody_up() {
