@@ -29,7 +29,10 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
     let (attr, port) = (device.query_device(), device.query_port());
     let gid = device.query_gid(0)?;
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&as_json(&attr, &port, &gid.to_string()))?);
+        say!(
+            "{}",
+            serde_json::to_string_pretty(&as_json(&attr, &port, &gid.in_groups().to_string()))?
+        );
         return Ok(());
     }
     print(&attr, &port);
@@ -37,7 +40,7 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {
         print_limits(&attr);
         say!("\t\t\tsegmentation:\t\t{}", if device.segments() { "kernel" } else { "none" });
         for (index, ip) in device.config().addresses.iter().enumerate() {
-            say!("\t\t\tGID[{index:3}]:\t\t{}, RoCE v2", Gid::from(*ip));
+            say!("\t\t\tGID[{index:3}]:\t\t{}, RoCE v2", Gid::from(*ip).in_groups());
         }
     }
     Ok(())

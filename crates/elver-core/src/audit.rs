@@ -88,7 +88,7 @@ impl<D: Device> Core<D> {
         let addresses = self.peers.slots.iter().filter(|(_, peer)| peer.ah.is_some()).count();
         let rc_qps = self.links.rc.len();
         Ok(Holdings {
-            dcis: self.lanes.dcis,
+            dcis: self.lanes.dcis - self.outages.iter().filter(|one| one.destroyed).count() as u32,
             rc_qps,
             rc_qps_changing: changing,
             rc_qps_leased: leased,
@@ -129,6 +129,11 @@ impl<D: Device> Core<D> {
                 agree!(self.ports.get(&vqp.bound).copied(), bound, "port {}", vqp.bound);
             }
         }
+        let accepted = self.vqps.iter().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
+        agree!(accepted, self.accepts.now, "accepted VQPs");
+        if accepted > self.config.accepts() {
+            return Err(format!("{accepted} accepted VQPs"));
+        }
         let bound = self.vqps.iter().filter(|(_, vqp)| vqp.bound != 0 && !vqp.zombie).count();
         agree!(bound, self.ports.len(), "ports");
         for (key, id) in &self.accepted {
@@ -155,7 +160,8 @@ impl<D: Device> Core<D> {
             if !comes {
                 return Err(format!("VQP {id:#x} waits for {:?}, and nothing brings it", vqp.wait));
             }
-            if vqp.moving && !self.links.moving.contains(&id) {
+            let moved = self.links.moved.contains(&id);
+            if vqp.moving && !(if vqp.inflight > 0 { vqp.watch } else { moved }) {
                 return Err(format!("VQP {id:#x} moves, and nobody moves it"));
             }
             let listed = self.knocking.iter().filter(|(_, other)| *other == id).count();
@@ -169,6 +175,9 @@ impl<D: Device> Core<D> {
             }
             if vqp.backlog.as_ref().is_some_and(|held| held.messages.is_empty()) {
                 return Err(format!("VQP {id:#x} holds no message, and has room for them"));
+            }
+            if moved && vqp.inflight > 0 {
+                return Err(format!("VQP {id:#x} cannot move yet, and each poll looks at it"));
             }
             if vqp.state == VqpState::Error && vqp.inflight > 0 && !vqp.watch {
                 return Err(format!("VQP {id:#x} has failed, and nobody looks for its end"));
@@ -271,7 +280,7 @@ impl<D: Device> Core<D> {
             }
             if lane.state == LaneState::Failing && lane.uncompleted == 0 {
                 let qp = &self.lanes.qps[lane.qp as usize];
-                if !qp.broken || qp.posted == 0 {
+                if (!qp.broken || qp.posted == 0) && !self.is_down(number) {
                     return Err(format!("lane {at} has failed, and nobody sets it going"));
                 }
             }
@@ -299,6 +308,9 @@ impl<D: Device> Core<D> {
             let gid = peer.gid;
             let vqps = self.vqps.iter().filter(|(_, vqp)| vqp.peer == id).count() as u32;
             agree!(vqps, peer.vqps, "VQPs connected to {gid}");
+            let of_peer = |vqp: &Vqp| vqp.accepted.is_some_and(|(_, from, _)| from == id);
+            let accepted = self.vqps.iter().filter(|(_, vqp)| of_peer(vqp)).count() as u32;
+            agree!(accepted, peer.accepted, "accepted VQPs of {gid}");
             let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == id).count() as u32;
             agree!(listed, peer.vqps, "VQPs in the list of {gid}");
             let servers = self.lookups.servers.iter().filter(|(peer, _)| *peer == id).count();

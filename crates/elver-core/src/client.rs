@@ -45,7 +45,7 @@ const GONE_MAX: usize = 64;
 
 impl Accepted {
     /// Takes one in. `is_there` tells which ids are not of the gone.
-    fn push(&mut self, id: u32, is_there: impl Fn(u32) -> bool) {
+    pub(crate) fn push(&mut self, id: u32, is_there: impl Fn(u32) -> bool) {
         self.now += 1;
         self.order.push_back(id);
         if self.order.len() > 2 * self.now as usize + GONE_MAX {

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use elver_verbs::{Device, Time};
 
 use crate::backpressure::Credit;
-use crate::client::Client;
+use crate::client::{Accepted, Client};
 use crate::mr::LocalHit;
 use crate::recv_ring::RecvRing;
 use crate::ring::{NONE, SendRing};
@@ -18,6 +18,15 @@ use crate::{
 const EVICTIONS_LOOKED_AT: usize = 64;
 /// The ports that `qbind` takes from when it is asked for any.
 const FREE_PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
+
+/// Whose accepted VQPs one is to give way among.
+#[derive(Clone, Copy, Debug)]
+enum Scope {
+    /// A client's, perhaps only those of a peer.
+    Client(ClientId, Option<u32>),
+    /// All.
+    Node,
+}
 
 impl<D: Device> Core<D> {
     /// Admits a client.
@@ -51,13 +60,16 @@ impl<D: Device> Core<D> {
     pub fn vqp_create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
         let entry = self.open_client(client)?;
         if entry.vqps.len() as u32 >= entry.limits.vqps {
-            self.evict_accepted(client, None);
+            self.evict_accepted(Scope::Client(client, None));
+        } else if self.vqps.is_full() {
+            self.evict_accepted(Scope::Node);
         }
         self.create(client, init)
     }
 
     /// Creates a VQP for a sender of messages, at a peer. Others may make a client hold no more of
-    /// these than half of what it may have, and no peer more than its share.
+    /// these than half of what it may have, and the node no more than [`crate::Config::accepts`]; and
+    /// no peer makes either hold more than its share.
     pub(crate) fn create_accepted(
         &mut self,
         client: ClientId,
@@ -68,11 +80,16 @@ impl<D: Device> Core<D> {
         let limits = entry.limits;
         let full = entry.vqps.len() as u32 >= limits.vqps || entry.accepted.now >= limits.accepts();
         let share = entry.accepts_of(peer) >= limits.accepts_of_peer();
-        // One of its own that gives way makes room for both.
-        let room = match (share, full) {
-            (true, _) => self.evict_accepted(client, Some(peer)),
-            (false, true) => self.evict_accepted(client, None),
-            (false, false) => true,
+        let of_node = self.peers.get(peer).map_or(0, |entry| entry.accepted);
+        let share = share || of_node >= self.config.accepts_of_peer();
+        let node_full = self.accepts.now >= self.config.accepts() || self.vqps.is_full();
+        // One of its own that gives way makes room for all.
+        let room = if share {
+            self.evict_accepted(Scope::Client(client, Some(peer)))
+        } else if full {
+            self.evict_accepted(Scope::Client(client, None))
+        } else {
+            !node_full || self.evict_accepted(Scope::Node)
         };
         let id = if room { self.create(client, init).ok() } else { None };
         let Some(VqpId(id)) = id else {
@@ -82,16 +99,20 @@ impl<D: Device> Core<D> {
         Some(id)
     }
 
-    /// Has an accepted VQP of a client's, and of a peer's, give way that failed or that its client has
-    /// not used, the oldest first; whether there was one.
-    fn evict_accepted(&mut self, client: ClientId, peer: Option<u32>) -> bool {
-        let accepted = |entry: &mut Client| entry.accepted_mut(peer).map_or(0, |of| of.order.len());
-        let looked_at = self.clients.get_mut(client.0).map_or(0, accepted);
+    /// The accepted VQPs of a scope.
+    fn accepted_in(&mut self, scope: Scope) -> Option<&mut Accepted> {
+        match scope {
+            Scope::Client(client, peer) => self.clients.get_mut(client.0)?.accepted_mut(peer),
+            Scope::Node => Some(&mut self.accepts),
+        }
+    }
+
+    /// Has an accepted VQP give way that failed or that its client has not used, the oldest first;
+    /// whether there was one.
+    fn evict_accepted(&mut self, scope: Scope) -> bool {
+        let looked_at = self.accepted_in(scope).map_or(0, |accepted| accepted.order.len());
         for _ in 0..looked_at.min(EVICTIONS_LOOKED_AT) {
-            let entry = self.clients.get_mut(client.0);
-            let Some(accepted) = entry.and_then(|entry| entry.accepted_mut(peer)) else {
-                return false;
-            };
+            let Some(accepted) = self.accepted_in(scope) else { return false };
             let Some(id) = accepted.order.pop_front() else { return false };
             let Some(vqp) = self.vqps.get(id) else { continue };
             if vqp.zombie || vqp.accepted.is_none() {
@@ -105,7 +126,9 @@ impl<D: Device> Core<D> {
                 self.bury(id, self.heard);
                 return true;
             }
-            accepted.order.push_back(id);
+            if let Some(accepted) = self.accepted_in(scope) {
+                accepted.order.push_back(id);
+            }
         }
         false
     }
@@ -298,6 +321,10 @@ impl<D: Device> Core<D> {
         if let Some(key) = vqp.accepted.take() {
             if self.accepted.get(&key) == Some(&id) {
                 self.accepted.remove(&key);
+            }
+            self.accepts.now = self.accepts.now.saturating_sub(1);
+            if let Some(entry) = self.peers.get_mut(key.1) {
+                entry.accepted = entry.accepted.saturating_sub(1);
             }
             if let Some(client) = self.clients.get_mut(vqp.client) {
                 client.unaccept(key.1);

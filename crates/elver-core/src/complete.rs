@@ -104,9 +104,19 @@ impl<D: Device> Core<D> {
     /// Somebody may wait for a VQP to have nothing on its lane.
     #[inline]
     pub(crate) fn drained(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get(id) else { return };
-        if vqp.watch && vqp.inflight == 0 {
-            self.settle(id, now);
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.inflight > 0 {
+            return;
+        }
+        if vqp.moving {
+            self.links.moved.push(id);
+        }
+        if vqp.state == VqpState::Error || vqp.zombie {
+            if vqp.watch {
+                self.settle(id, now);
+            }
+        } else {
+            vqp.watch = false;
         }
     }
 

@@ -14,6 +14,8 @@ pub struct Config {
     pub max_inline: u32,
     /// Most VQPs.
     pub max_vqps: u32,
+    /// Most VQPs that messages make all clients hold, together; see [`Config::accepts`].
+    pub max_accepted: u32,
     /// Most WRs outstanding on a VQP, in each direction.
     pub max_vqp_wr: u32,
     /// Most memory regions of all clients.
@@ -107,6 +109,28 @@ pub struct ClientLimits {
     pub completions: u32,
 }
 
+impl Config {
+    /// Accepted VQPs that the node may hold: what peers can make it hold, by sending messages, and
+    /// whoever they claim to be. Never more than three quarters of all VQPs, so that clients always
+    /// have some of their own. Each may be of another peer: as long as there are fewer of them than
+    /// [`Config::max_peers`], nobody fills that table from outside either.
+    ///
+    /// When there are as many, one that was never used, or failed, gives way: the oldest.
+    pub fn accepts(&self) -> u32 {
+        self.max_accepted.min(most_of(self.max_vqps))
+    }
+
+    /// Of these, the ones of one peer.
+    pub(crate) fn accepts_of_peer(&self) -> u32 {
+        most_of(self.accepts())
+    }
+}
+
+/// What others, or one of them, may have of so many: the rest is left for who else needs some.
+fn most_of(all: u32) -> u32 {
+    (all - all / 4).max(1)
+}
+
 impl ClientLimits {
     /// Accepted VQPs that the client may hold.
     pub(crate) fn accepts(&self) -> u32 {
@@ -115,8 +139,7 @@ impl ClientLimits {
 
     /// Of these, the ones of one peer.
     pub(crate) fn accepts_of_peer(&self) -> u32 {
-        let most = self.accepts();
-        self.accepts_per_peer.min((most - most / 4).max(1))
+        self.accepts_per_peer.min(most_of(self.accepts()))
     }
 }
 
@@ -129,6 +152,7 @@ impl Default for Config {
             max_sge: 4,
             max_inline: 220,
             max_vqps: 65_536,
+            max_accepted: 12_288,
             max_vqp_wr: 4_096,
             max_mrs: 4_096,
             mr_lease_ns: 1_000_000_000,

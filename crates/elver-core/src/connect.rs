@@ -281,24 +281,27 @@ impl<D: Device> Core<D> {
         Ok(())
     }
 
-    /// Moves a connected VQP of which nothing is in flight to a DC lane: the RC QP that it was on is
-    /// gone. Returns whether that was possible.
+    /// Moves a connected VQP of which nothing is in flight to a DC lane: the QP that it was on is
+    /// gone, or down. Returns whether it is on one.
     pub(crate) fn move_to_dc(&mut self, id: u32) -> bool {
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
-        let (peer, class) = (vqp.peer, vqp.class);
+        let (peer, class, old) = (vqp.peer, vqp.class, vqp.lane);
         if vqp.inflight > 0 || self.address_of(peer).is_err() {
             return false;
         }
         let Some(entry) = self.peers.get(peer) else { return false };
         let lane = self.lanes.dc_lane(entry.hash, class);
         let Some(lane) = lane.filter(|_| entry.record.is_some()) else { return false };
+        if lane == old {
+            return true;
+        }
         let LaneKind::Dc { stream } = self.lanes.lanes[lane as usize].kind else { return false };
         let dest = entry.dc_dest(stream);
         self.leave_lane(id);
         self.lanes.lanes[lane as usize].vqps += 1;
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
-        (vqp.lane, vqp.dest, vqp.via) = (lane, dest, Some(Via::DcCached));
-        vqp.transfers += 1;
+        (vqp.lane, vqp.dest) = (lane, dest);
+        vqp.count_move(Via::DcCached, &mut self.stats);
         true
     }
 

@@ -9,7 +9,7 @@ use elver_verbs::{
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::client::Client;
+use crate::client::{Accepted, Client};
 use crate::inbox::AcceptKey;
 use crate::links::Links;
 use crate::lookup::Lookups;
@@ -18,6 +18,7 @@ use crate::meta::ServedTable;
 use crate::mr::LocalMrs;
 use crate::mr_store::MrStore;
 use crate::ops::{Note, Op};
+use crate::outage::Outage;
 use crate::peer::Peers;
 use crate::pool::{self, Lanes, Pool};
 use crate::qos::Qos;
@@ -55,6 +56,8 @@ pub struct Core<D: Device> {
     pub(crate) vqps: Slots<Box<Vqp>>,
     /// VQPs that messages to bound ones made.
     pub(crate) accepted: HashMap<AcceptKey, u32, FxBuildHasher>,
+    /// The same of all clients, in order.
+    pub(crate) accepts: Accepted,
     /// Of these the one that a message came for last: its sender's GID, and the VQP.
     pub(crate) accepted_last: (Gid, AcceptKey, u32),
     /// Bytes of messages that wait for receives.
@@ -86,6 +89,8 @@ pub struct Core<D: Device> {
     pub(crate) ops: Slots<Op>,
     pub(crate) lookups: Lookups,
     pub(crate) links: Links<D::Memory>,
+    /// DCIs that the device did not set going again.
+    pub(crate) outages: Vec<Outage>,
     pub(crate) qos: Qos,
     pub(crate) served: Option<ServedTable<D::Memory>>,
     pub(crate) events: VecDeque<Event>,
@@ -126,6 +131,7 @@ impl<D: Device> Core<D> {
             clients: Slots::new(SLOTS_MAX),
             vqps: Slots::new(config.max_vqps),
             accepted: HashMap::default(),
+            accepts: Accepted::default(),
             accepted_last: (Gid::default(), (NONE, NONE, NONE), NONE),
             held_bytes: 0,
             blank: Header::blank(gid, record.encode()),
@@ -144,6 +150,7 @@ impl<D: Device> Core<D> {
             ops: Slots::new(SLOTS_MAX),
             lookups: Lookups::new(),
             links: Links::new(&config, ud),
+            outages: Vec::new(),
             qos: Qos::new(&config.qos),
             served: None,
             events: VecDeque::new(),
@@ -251,7 +258,8 @@ impl<D: Device> Core<D> {
         let lookup = self.lookups.next_deadline();
         let links = self.links.poll_timeout();
         let knock = self.knocking.front().map(|(due, _)| *due);
-        let others = [self.qos.poll_timeout(), self.next_message_due(), knock];
+        let restart = self.next_restart();
+        let others = [self.qos.poll_timeout(), self.next_message_due(), restart, knock];
         let others = others.into_iter().flatten();
         closing.into_iter().chain(lookup).chain(links).chain(others).min()
     }
@@ -261,7 +269,7 @@ impl<D: Device> Core<D> {
         self.store.flush(now);
         let mut busy = self.expire_lookups(now) | self.attend_messages(now);
         busy |= self.attend_links(now);
-        busy |= self.release_held(now) | self.knock_again(now);
+        busy |= self.release_held(now) | self.retry_dcis(now) | self.knock_again(now);
         while self.closing.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, slot)) = self.closing.pop_front() else { break };
             self.try_release_mr(slot, now);
@@ -329,6 +337,8 @@ impl<D: Device> Core<D> {
             mrs: self.mrs.iter().count() as u64,
             peers: u64::from(self.peers.slots.len()),
             rc_qps: u64::from(self.links.rc.len()),
+            dcis_down: self.outages.len() as u64,
+            accepted: self.accepts.now.into(),
             control_resent: self.links.control.stats().retransmitted
                 + self.links.control.stats().answered_again,
             control_busy: self.links.control.stats().busy,

@@ -186,9 +186,11 @@ mod tests {
             ConnectError::NoRcQp { gid, here, of, used: 130_944, limit: 131_072 }.to_string()
         };
         let leased = text(Shortage::Leased, true);
-        for part in
-            ["0a00:0007", "130944 of 131072 send WRs here", "raise `transfer.leased_wrs_max` here"]
-        {
+        for part in [
+            "to node 10.0.0.7:",
+            "130944 of 131072 send WRs here",
+            "raise `transfer.leased_wrs_max` here",
+        ] {
             assert!(leased.contains(part), "{leased}");
         }
         let pool = text(Shortage::Pool, false);

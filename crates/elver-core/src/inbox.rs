@@ -181,8 +181,12 @@ impl<D: Device> Core<D> {
         }
         let vqps = &self.vqps;
         let is_there = |id| vqps.get(id).is_some_and(|vqp| vqp.accepted.is_some());
+        self.accepts.push(source, is_there);
         if let Some(client) = self.clients.get_mut(client) {
             client.accept(source, peer, is_there);
+        }
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.accepted += 1;
         }
         if attached.is_err() {
             self.bury(source, Time::ZERO);

@@ -26,6 +26,13 @@ pub(crate) struct PhysQp {
     pub(crate) broken: bool,
 }
 
+impl PhysQp {
+    pub(crate) fn new(qp: Qp, depth: u32, lanes: (u32, u32)) -> PhysQp {
+        let waiting = VecDeque::new();
+        PhysQp { qp, depth, posted: 0, waiting, dirty: false, lanes, broken: false }
+    }
+}
+
 /// Kind of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LaneKind {

@@ -39,7 +39,7 @@
 //! | `burst`, `outgoing`, `wr_id` | what goes to the device, headers of messages | 4.4, algorithm 2 |
 //! | `turns` | turns among VQPs on a lane | 4.4 |
 //! | `complete` | completions in order | 4.4 |
-//! | `recovery` | failed lanes | 4.4 |
+//! | `recovery`, `outage` | failed lanes; DCIs that the device does not set going again | 4.4 |
 //! | `inbox`, `message`, `recv_ring` | messages: ports, accepting, backlog, refusals | 4.1, 4.4 |
 //! | `backpressure` | senders that wait for their receivers | |
 //! | `rendezvous` | long messages, read by the receiver | 4.5 |
@@ -48,7 +48,7 @@
 //! | `peer` | the DCCache | 4.2 |
 //! | `ops`, `own_ops` | the core's own READs and messages | |
 //! | `control`, `ud` | requests between cores over UD | 4.2 |
-//! | `links`, `rc`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
+//! | `links`, `rc`, `reluctance`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
 //! | `qos` | priority classes | arXiv version, 4.7 |
 //! | `slots`, `rng`, `stats` | tables with ids that miss, random numbers, counters | |
 //! | `audit` | every count against what it counts, for tests | |
@@ -91,6 +91,7 @@ mod meta;
 mod mr;
 mod mr_store;
 mod ops;
+mod outage;
 mod outgoing;
 mod own_ops;
 mod peer;
@@ -102,6 +103,7 @@ mod record;
 mod recovery;
 mod recv_ring;
 mod regions;
+mod reluctance;
 mod rendezvous;
 mod ring;
 mod rng;

@@ -23,6 +23,7 @@ use elver_verbs::{AsyncEvent, Device, Time, Wc};
 use crate::control::{Answer, Control, ControlAddr, ControlConfig, Request};
 use crate::peer::{PeerLookup, Waiter};
 use crate::rc::{LinkState, Purpose, RcLink, RcPool};
+use crate::reluctance::Reluctance;
 use crate::ring::NONE;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::ud::Ud;
@@ -30,7 +31,7 @@ use crate::{Class, Config, ConnectError, Core, NodeRecord, Via, VqpState};
 use waiting::Waiting;
 
 /// How often what has no moment of its own is looked after, in nanoseconds.
-const SWEEP_NS: u64 = 50_000_000;
+const SWEEP_NS: u64 = Reluctance::WAIT_NS;
 /// A link that a peer asked for and never used is closed after this long, and a connect that waits
 /// for a link is given up.
 const SILENCE_NS: u64 = 4_000_000_000;
@@ -62,8 +63,9 @@ pub(crate) struct Links<M> {
     unclosed: VecDeque<Unclosed>,
     /// Links of single VQPs that are not needed any longer.
     pub(crate) ended_leases: Vec<u32>,
-    /// VQPs that move, in no order; see [`Core::transfer`].
-    pub(crate) moving: Vec<u32>,
+    /// VQPs that move and of which nothing is under way any longer, in no order; see
+    /// [`Core::transfer`].
+    pub(crate) moved: Vec<u32>,
     sweep: Option<Time>,
 }
 
@@ -105,7 +107,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             leaving: Vec::new(),
             unclosed: VecDeque::new(),
             ended_leases: Vec::new(),
-            moving: Vec::new(),
+            moved: Vec::new(),
             sweep: None,
         }
     }
@@ -151,8 +153,9 @@ impl<D: Device> Core<D> {
         for link in core::mem::take(&mut self.links.ended_leases) {
             self.end_lease(link, now);
         }
-        if !self.links.moving.is_empty() {
-            busy |= self.switch_moving(now);
+        if !self.links.moved.is_empty() {
+            self.switch_moved(now);
+            busy = true;
         }
         if !self.links.leaving.is_empty() {
             self.close_left(now);
@@ -213,7 +216,8 @@ impl<D: Device> Core<D> {
     /// there is none the link that was used longest ago makes it, for the next time.
     fn warm_link(&mut self, peer: u32, class: Class, now: Time) {
         let own = self.peers.get(peer).is_none_or(|entry| entry.gid == self.gid);
-        if own || self.links.rc.find(peer, class).is_some() {
+        let held = self.peers.get(peer).is_some_and(|entry| entry.reluctance.holds(now).is_some());
+        if own || held || self.links.rc.find(peer, class).is_some() {
             return;
         }
         if self.links.rc.has_room(Purpose::Pool, self.config.sq_depth) {
@@ -287,8 +291,10 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A peer went away, or is another now: nobody takes the links to it any longer.
-    pub(crate) fn leave_links_to(&mut self, peer: u32, now: Time) {
+    /// A peer went away, or is another now: nobody takes the links to it any longer, and what it
+    /// asked for before means nothing.
+    pub(crate) fn leave_links_to(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
+        self.refuse_past(peer, is, now);
         if let Some(entry) = self.peers.get(peer) {
             self.links.unclosed.retain(|unclosed| unclosed.to.gid != entry.gid);
         }
@@ -307,8 +313,9 @@ impl<D: Device> Core<D> {
         let last = entry.last;
         if entry.gid != self.gid && entry.record != Some(record) {
             entry.set_record(Some(record));
+            entry.reluctance = Reluctance::default();
             if last.is_some_and(|last| last != record) {
-                self.leave_links_to(peer, now);
+                self.leave_links_to(peer, Some(record), now);
             }
         }
     }
@@ -327,11 +334,21 @@ impl<D: Device> Core<D> {
         for id in old {
             self.leave(id, None, now);
         }
+        for (peer, _) in &self.lookups.servers {
+            if let Some(entry) = self.peers.get_mut(*peer) {
+                entry.reluctance = Reluctance::default();
+            }
+        }
         self.sweep_links(now);
     }
 
     fn sweep_soon(&mut self, now: Time) {
-        self.links.sweep.get_or_insert(now.saturating_add_ns(SWEEP_NS));
+        self.sweep_at(now.saturating_add_ns(SWEEP_NS));
+    }
+
+    fn sweep_at(&mut self, due: Time) {
+        let sweep = self.links.sweep.get_or_insert(due);
+        *sweep = due.min(*sweep);
     }
 
     /// Looks after what has no moment of its own: links that are wanted, that meta servers lack, or
@@ -340,14 +357,19 @@ impl<D: Device> Core<D> {
         self.links.sweep = None;
         self.sweep_waiting(now);
         let dc = self.pool.dct.is_some();
-        let mut missing = false;
         for index in 0..self.lookups.servers.len() {
             let (peer, _) = self.lookups.servers[index];
             let own = self.peers.get(peer).is_none_or(|entry| entry.gid == self.gid);
             if !(own && dc) && self.links.rc.find(peer, Class::Low).is_none() {
-                // If it cannot be asked for now, the next sweep tries again.
-                let _ = self.ask_link(peer, Class::Low, Purpose::Meta, now);
-                missing = true;
+                // Over DC it can be asked as well. If it cannot be asked for a link now, the next
+                // sweep tries again.
+                let held = self.peers.get(peer).and_then(|entry| entry.reluctance.holds(now));
+                if let Some(until) = held.filter(|_| !self.lacks_dc(peer)) {
+                    self.sweep_at(until);
+                } else {
+                    let _ = self.ask_link(peer, Class::Low, Purpose::Meta, now);
+                    self.sweep_soon(now);
+                }
             }
         }
         let silent = |link: &RcLink| {
@@ -361,7 +383,7 @@ impl<D: Device> Core<D> {
         let listening = |link: &RcLink| link.state == LinkState::Listening;
         let listening = self.links.rc.matching(listening).next().is_some();
         let waiting = !self.links.waiting.is_empty() || !self.links.unclosed.is_empty();
-        if missing || listening || waiting {
+        if listening || waiting {
             self.sweep_soon(now);
         }
     }

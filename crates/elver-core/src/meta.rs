@@ -47,7 +47,7 @@ impl<D: Device> Core<D> {
         entry.doubted |= entry.record.is_none();
         // Also where the record was forgotten there may be links to what the peer was.
         if record.is_none() || last != record {
-            self.leave_links_to(peer, now);
+            self.leave_links_to(peer, record, now);
         }
     }
 

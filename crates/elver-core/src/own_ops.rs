@@ -34,7 +34,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The lane of an operation to a peer, and its destination there.
-    fn way_of_op(&mut self, peer: u32, class: Class) -> Option<(u32, Option<Dest>)> {
+    pub(crate) fn way_of_op(&mut self, peer: u32, class: Class) -> Option<(u32, Option<Dest>)> {
         let lane = self.op_lane(peer, class)?;
         self.address_of(peer).ok()?;
         let entry = self.peers.get(peer)?;

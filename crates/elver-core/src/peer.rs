@@ -8,6 +8,7 @@ use rustc_hash::FxSeededState;
 use siphasher::sip::SipHasher13;
 
 use crate::rc::Heat;
+use crate::reluctance::Reluctance;
 use crate::rng::Rng;
 use crate::slots::Slots;
 use crate::{Class, NodeRecord};
@@ -44,6 +45,8 @@ pub(crate) struct Peer {
     /// VQPs connected to it, and the one that was connected last: the head of their list.
     pub(crate) vqps: u32,
     pub(crate) last_vqp: u32,
+    /// Of these VQPs, the ones that its messages made.
+    pub(crate) accepted: u32,
     /// Reasons besides VQPs not to forget it: it is a meta server, is this node, or has an RC QP;
     /// operations of the core's own are under way to it.
     pub(crate) pins: u32,
@@ -51,6 +54,8 @@ pub(crate) struct Peer {
     pub(crate) rc: [Option<u32>; 2],
     /// How much the VQPs of each class talk to it.
     pub(crate) heat: [Heat; 2],
+    /// When it may be asked for a link that nobody waits for.
+    pub(crate) reluctance: Reluctance,
     /// Where it takes control messages, also when its record is forgotten.
     pub(crate) control_qpn: Option<u32>,
     /// It is said to be gone, or has not answered there: who connects asks a meta server first.
@@ -155,6 +160,8 @@ impl Peers {
             pins: 0,
             rc: [None; 2],
             heat: [Heat::default(); 2],
+            reluctance: Reluctance::default(),
+            accepted: 0,
             control_qpn: None,
             doubted: false,
             ops: 0,

@@ -118,7 +118,8 @@ pub(crate) struct Lanes {
     pub(crate) dcis: u32,
     /// Of these, the last ones, for the high class alone.
     high: u32,
-    streams: u32,
+    /// Streams of each.
+    pub(crate) streams: u32,
     /// QPs and lanes of RC QPs that are gone.
     free: Vec<(u32, u32)>,
 }
@@ -128,15 +129,7 @@ impl Lanes {
     pub(crate) fn add_rc(&mut self, qp: Qp, depth: u32, peer: u32) -> u32 {
         let (at, lane) =
             self.free.pop().unwrap_or((self.qps.len() as u32, self.lanes.len() as u32));
-        let phys = PhysQp {
-            qp,
-            depth,
-            posted: 0,
-            waiting: Default::default(),
-            dirty: false,
-            lanes: (lane, 1),
-            broken: false,
-        };
+        let phys = PhysQp::new(qp, depth, (lane, 1));
         let entry = Lane::new(at, LaneKind::Rc { peer });
         if at as usize == self.qps.len() {
             self.qps.push(phys);
@@ -174,7 +167,25 @@ impl Lanes {
         }
         let lanes = u64::from(count * self.streams);
         let at = ((u128::from(hash) * u128::from(lanes)) >> 64) as u32;
+        let (dci, stream) = (at / self.streams, at % self.streams);
+        if self.qps[(first + dci) as usize].broken {
+            return Some(self.lane_beside(first, count, dci, stream));
+        }
         Some(first * self.streams + at)
+    }
+
+    /// The lane of a stream of the next DCI that is not broken, among `count` from `first` on; of
+    /// this one if all are.
+    #[cold]
+    fn lane_beside(&self, first: u32, count: u32, dci: u32, stream: u32) -> u32 {
+        let others = (0..count).map(|step| first + (dci + step) % count);
+        let mut working = others.filter(|dci| !self.qps[*dci as usize].broken);
+        working.next().unwrap_or(first + dci) * self.streams + stream
+    }
+
+    /// The class that a DCI is for.
+    pub(crate) fn class_of(&self, dci: u32) -> Class {
+        if dci + self.high >= self.dcis { Class::High } else { Class::Low }
     }
 
     /// Tells that there may be room on a QP. The list of these is worked off once a poll.
@@ -341,6 +352,35 @@ impl<M: elver_verbs::Memory> Pool<M> {
         Ok(())
     }
 
+    /// Creates a DCI of so many streams, in RTS.
+    pub(crate) fn create_dci<D: Device<Memory = M>>(
+        &self,
+        device: &mut D,
+        config: &Config,
+        streams: u32,
+    ) -> Result<Qp, VerbsError> {
+        let log_streams = streams.ilog2() as u8;
+        let cap = QpCap {
+            max_send_wr: self.depth,
+            max_recv_wr: 0,
+            max_send_sge: config.max_sge + 1,
+            max_recv_sge: 0,
+            max_inline_data: self.max_inline,
+        };
+        let init = QpInit {
+            cap,
+            dci: DciInit { log_num_concurrent: log_streams, log_num_errored: log_streams },
+            ..QpInit::new(QpType::Dci, self.pd, self.cq)
+        };
+        let qp = device.create_qp(init)?;
+        if let Err(error) = self.start_dci(device, config, qp) {
+            // One that does not start is of no use; why it does not is what counts.
+            let _ = device.destroy_qp(qp);
+            return Err(error);
+        }
+        Ok(qp)
+    }
+
     /// Posts receive buffers that were read.
     pub(crate) fn post_receives<D: Device<Memory = M>>(
         &self,
@@ -419,34 +459,12 @@ impl<M: elver_verbs::Memory> Pool<M> {
     ) -> Result<Lanes, VerbsError> {
         let streams_max = self.attr.max_dci_streams.max(1);
         let streams = (1u32 << config.log_dc_streams.min(16)).min(1 << streams_max.ilog2());
-        let log_streams = streams.ilog2() as u8;
         let high = if dcis > 1 { config.qos.high_dc_qps.min(dcis - 1) } else { 0 };
         let mut lanes =
             Lanes { qps: Vec::new(), lanes: Vec::new(), dcis, high, streams, free: Vec::new() };
         for index in 0..dcis {
-            let cap = QpCap {
-                max_send_wr: self.depth,
-                max_recv_wr: 0,
-                max_send_sge: config.max_sge + 1,
-                max_recv_sge: 0,
-                max_inline_data: self.max_inline,
-            };
-            let init = QpInit {
-                cap,
-                dci: DciInit { log_num_concurrent: log_streams, log_num_errored: log_streams },
-                ..QpInit::new(QpType::Dci, self.pd, self.cq)
-            };
-            let qp = device.create_qp(init)?;
-            self.start_dci(device, config, qp)?;
-            lanes.qps.push(PhysQp {
-                qp,
-                depth: self.depth,
-                posted: 0,
-                waiting: Default::default(),
-                dirty: false,
-                lanes: (index * streams, streams),
-                broken: false,
-            });
+            let qp = self.create_dci(device, config, streams)?;
+            lanes.qps.push(PhysQp::new(qp, self.depth, (index * streams, streams)));
             let kinds = (0..streams).map(|stream| LaneKind::Dc { stream: stream as u16 });
             lanes.lanes.extend(kinds.map(|kind| Lane::new(index, kind)));
         }
@@ -457,11 +475,12 @@ impl<M: elver_verbs::Memory> Pool<M> {
 /// Checks what no configuration may lack.
 pub(crate) fn check_config(config: &Config) -> Result<(), crate::CoreError> {
     let slots = u64::from(crate::slots::SLOTS_MAX);
-    let ranges: [(&'static str, u64, u64, u64); 10] = [
+    let ranges: [(&'static str, u64, u64, u64); 11] = [
         ("dc_qps", u64::from(config.dc_qps), 0, 1 << 12),
         ("sq_depth", u64::from(config.sq_depth), u64::from(2 * RESERVED), 1 << 15),
         ("max_sge", u64::from(config.max_sge), 1, 32),
         ("max_vqps", u64::from(config.max_vqps), 1, slots),
+        ("max_accepted", u64::from(config.max_accepted), 1, slots),
         ("max_vqp_wr", u64::from(config.max_vqp_wr), 1, 1 << 20),
         ("max_mrs", u64::from(config.max_mrs), 1, 1 << 20),
         ("max_peers", u64::from(config.max_peers), 2, slots),
@@ -484,7 +503,8 @@ mod tests {
     #[test]
     fn the_high_class_has_dcis_for_itself() {
         let free = Vec::new();
-        let (qps, lanes) = (Vec::new(), Vec::new());
+        let (qps, lanes) =
+            ((0..8).map(|n| PhysQp::new(Qp(n), 16, (4 * n, 4))).collect(), Vec::new());
         let mut lanes = Lanes { qps, lanes, dcis: 8, high: 2, streams: 4, free };
         let mut reached = [[false; 8]; 2];
         for n in 0..1_000u64 {
@@ -496,7 +516,13 @@ mod tests {
         }
         assert_eq!(reached[Class::High as usize], [0, 0, 0, 0, 0, 0, 1, 1].map(|n| n == 1));
         assert_eq!(reached[Class::Low as usize], [1, 1, 1, 1, 1, 1, 0, 0].map(|n| n == 1));
-        (lanes.dcis, lanes.high) = (1, 0);
+        let (high, low) = (lanes.dc_lane(7, Class::High), lanes.dc_lane(7, Class::Low));
+        (lanes.qps[0].broken, lanes.qps[1].broken, lanes.qps[6].broken) = (true, true, true);
+        assert_eq!(lanes.dc_lane(7, Class::Low), low.map(|lane| lane + 8), "the next that works");
+        assert_eq!(lanes.dc_lane(7, Class::High), high.map(|lane| lane + 4));
+        lanes.qps[7].broken = true;
+        assert_eq!(lanes.dc_lane(7, Class::High), high, "none of the class works");
+        (lanes.dcis, lanes.high, lanes.qps[0].broken) = (1, 0, false);
         assert_eq!(lanes.dc_lane(7, Class::High), lanes.dc_lane(7, Class::Low), "one for all");
         (lanes.dcis, lanes.high) = (0, 0);
         assert_eq!(lanes.dc_lane(7, Class::High), None, "no DC");

@@ -4,9 +4,11 @@
 //! its error state; if its peer does not answer at all, so do the other VQPs with something on the
 //! lane to this peer, each of which would wait as long for nothing. The WRs of all others were not
 //! executed: they go back to their rings. Once nothing is outstanding, the lane is set going again,
-//! and they are posted anew, in order.
+//! and they are posted anew, in order. [`crate::outage`] is about what is not set going.
 
-use elver_verbs::{Device, QpAttr, QpState, Time, WcStatus};
+use alloc::vec::Vec;
+
+use elver_verbs::{Device, Time, WcStatus};
 
 use crate::lane::{LaneKind, LaneState};
 use crate::{Core, VqpState};
@@ -88,34 +90,13 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Sets a DCI up anew, all streams of which failed at once, when nothing is outstanding on any.
-    fn try_restart_dci(&mut self, qp: u32, now: Time) {
-        let phys = &mut self.lanes.qps[qp as usize];
-        if phys.posted > 0 {
-            return;
-        }
-        let (handle, (first, count)) = (phys.qp, phys.lanes);
-        let reset = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
-        let restarted = self.device.advance_qp(handle, &reset).is_ok()
-            && self.pool.start_dci(&mut self.device, &self.config, handle).is_ok();
-        if !restarted {
-            self.stats.device_refusals += 1;
-            return;
-        }
-        self.lanes.qps[qp as usize].broken = false;
-        for lane in first..first + count {
-            self.lanes.lanes[lane as usize].state = LaneState::Running;
-            self.resume(lane, now);
-        }
-    }
-
-    /// Lets go on what waits on a lane that has failed.
-    fn resume(&mut self, lane: u32, now: Time) {
+    /// Takes what waits on a lane that has failed off its lists: VQPs, in order, and the peer that
+    /// does not answer.
+    pub(crate) fn take_waiting(&mut self, lane: u32) -> (Option<u32>, Vec<u32>) {
         let entry = &mut self.lanes.lanes[lane as usize];
         let dead = entry.dead.take();
         let mut waiting = core::mem::take(&mut entry.rewound);
         let mut turns = core::mem::take(&mut entry.ready);
-        let running = entry.state == LaneState::Running;
         for id in &waiting {
             if let Some(vqp) = self.vqps.get_mut(*id) {
                 (vqp.rewound, vqp.ready) = (false, false);
@@ -128,12 +109,22 @@ impl<D: Device> Core<D> {
             }
         }
         self.lanes.lanes[lane as usize].ready = turns;
+        (dead, waiting)
+    }
+
+    /// The peer of a VQP that waits on a lane, unless it has left it meanwhile, or failed.
+    pub(crate) fn peer_waited_for(&self, id: u32, lane: u32) -> Option<u32> {
+        let vqp = self.vqps.get(id)?;
+        (vqp.lane == lane && vqp.state == VqpState::Connected).then_some(vqp.peer)
+    }
+
+    /// Lets go on what waits on a lane that has failed.
+    pub(crate) fn resume(&mut self, lane: u32, now: Time) {
+        let (dead, waiting) = self.take_waiting(lane);
+        let running = self.lanes.lanes[lane as usize].state == LaneState::Running;
         for id in waiting {
-            let Some(vqp) = self.vqps.get(id) else { continue };
-            if vqp.lane != lane || vqp.state != VqpState::Connected {
-                continue;
-            }
-            if dead == Some(vqp.peer) {
+            let Some(peer) = self.peer_waited_for(id, lane) else { continue };
+            if dead == Some(peer) {
                 self.fail_next(id, WcStatus::RetryExcErr, now);
             } else if running {
                 self.enlist(id);

@@ -1,17 +1,28 @@
 use elver_verbs::Gid;
 
 macro_rules! stats {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    (
+        $($(#[$doc:meta])* $name:ident,)*
+        ; gauges: $($(#[$gauge_doc:meta])* $gauge:ident,)*
+    ) => {
         /// Counters of a core, by name. Each only grows, but for the gauges, which say so.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
+            $($(#[$gauge_doc])* pub $gauge: u64,)*
         }
 
         impl Stats {
+            /// The names of the gauges.
+            pub const GAUGES: &[&str] = &[$(stringify!($gauge),)*];
+
             /// Every counter with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name),)*].into_iter()
+                [
+                    $((stringify!($name), self.$name),)*
+                    $((stringify!($gauge), self.$gauge),)*
+                ]
+                .into_iter()
             }
         }
     };
@@ -68,7 +79,8 @@ stats! {
     accepts,
     /// Of these, the ones that gave way to others before they were used.
     accepted_evicted,
-    /// Times that none was made: the receiver, or its share for the sender's node, was full.
+    /// Times that none was made: the receiver or the node, or its share for the sender's node, was
+    /// full.
     accepts_refused,
     /// Completions given to clients.
     completions,
@@ -88,8 +100,10 @@ stats! {
     links_failed,
     /// RC QPs that were closed to make room for others.
     links_reclaimed,
-    /// VQPs that moved between DC and RC.
-    transfers,
+    /// VQPs that moved to an RC QP, from DC or from another one.
+    transfers_to_rc,
+    /// VQPs that moved from an RC QP to DC.
+    transfers_to_dc,
     /// Control requests and answers sent again.
     control_resent,
     /// Control requests of others that were turned away for now.
@@ -100,18 +114,29 @@ stats! {
     low_held,
     /// Lanes that failed and were set going again.
     lanes_reset,
+    /// Times that the device neither set a failed DCI going again nor made another: 0 unless the
+    /// device is at fault.
+    dci_restarts_refused,
+    /// DCIs that were made anew, since the device did not set the old ones going again.
+    dcis_remade,
     /// WRs of others on such a lane that were posted again.
     wrs_reposted,
+    ; gauges:
     /// Clients now: a gauge.
     clients,
     /// VQPs now, those going included: a gauge.
     vqps,
+    /// Of these, the ones that messages made: a gauge.
+    accepted,
     /// Regions now: a gauge.
     mrs,
     /// Peers remembered now: a gauge.
     peers,
     /// RC QPs now, those being made or closed included: a gauge.
     rc_qps,
+    /// DCIs now that the device does not set going again: a gauge, and 0 unless the device is at
+    /// fault.
+    dcis_down,
 }
 
 /// A peer node as this one knows it.
@@ -138,6 +163,7 @@ mod tests {
         let stats = Stats { lookups: 3, peers: 9, ..Stats::default() };
         let found: Vec<_> = stats.iter().filter(|(_, value)| *value > 0).collect();
         assert_eq!(found, [("lookups", 3), ("peers", 9)]);
+        assert!(Stats::GAUGES.contains(&"peers") && !Stats::GAUGES.contains(&"lookups"));
     }
     use alloc::vec::Vec;
 }

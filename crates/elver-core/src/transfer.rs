@@ -16,7 +16,7 @@ use crate::lane::LaneKind;
 use crate::peer::Waiter;
 use crate::ring::NONE;
 use crate::vqp::Vqp;
-use crate::{Class, Core, Via, VqpState};
+use crate::{Class, Core, Stats, Via, VqpState};
 
 impl<D: Device> Core<D> {
     /// Moves the VQPs of a class that are connected to a peer to its RC QP.
@@ -53,27 +53,17 @@ impl<D: Device> Core<D> {
         if vqp.inflight == 0 {
             return self.switch_lane(id, now);
         }
-        if !core::mem::replace(&mut vqp.moving, true) {
-            self.links.moving.push(id);
-        }
+        // Its last completion tells.
+        (vqp.moving, vqp.watch) = (true, true);
     }
 
     /// Switches the VQPs that move and of which nothing is under way any longer.
-    pub(crate) fn switch_moving(&mut self, now: Time) -> bool {
-        let moving = core::mem::take(&mut self.links.moving);
-        let mut switched = false;
-        for id in moving {
-            match self.vqps.get(id) {
-                Some(vqp) if !vqp.moving => {}
-                None => {}
-                Some(vqp) if vqp.inflight > 0 => self.links.moving.push(id),
-                Some(_) => {
-                    self.switch_lane(id, now);
-                    switched = true;
-                }
+    pub(crate) fn switch_moved(&mut self, now: Time) {
+        while let Some(id) = self.links.moved.pop() {
+            if self.vqps.get(id).is_some_and(|vqp| vqp.moving) {
+                self.switch_lane(id, now);
             }
         }
-        switched
     }
 
     /// Puts a VQP of which nothing is on a lane onto the lane that it should be on now.
@@ -96,10 +86,8 @@ impl<D: Device> Core<D> {
             Some(lane) => {
                 let rc = dest.is_none();
                 (vqp.lane, vqp.dest) = (lane, dest);
-                vqp.via = Some(if rc { Via::Rc } else { Via::DcCached });
-                vqp.transfers += 1;
+                vqp.count_move(if rc { Via::Rc } else { Via::DcCached }, &mut self.stats);
                 self.lanes.lanes[lane as usize].vqps += 1;
-                self.stats.transfers += 1;
                 self.pump(id, now);
             }
             None => {
@@ -182,9 +170,10 @@ impl<D: Device> Core<D> {
         Some(lane)
     }
 
-    /// Whether a VQP to the peer waits for a lane.
+    /// Whether a VQP to the peer waits for a lane. One that has nothing to post finds its lane when
+    /// it has: it may be connected to what is long gone.
     pub(crate) fn is_laneless(&self, peer: u32, class: Class) -> bool {
-        self.vqps_to(peer).any(|(_, vqp)| is_laneless(vqp, class))
+        self.vqps_to(peer).any(|(_, vqp)| is_laneless(vqp, class) && vqp.sq.unposted() > 0)
     }
 
     /// The VQPs that are connected to a peer, the latest first.
@@ -230,6 +219,20 @@ impl<D: Device> Core<D> {
             vqp.beside[0] = before;
         }
         self.peers.rest(peer);
+    }
+}
+
+impl Vqp {
+    /// What backs it is another QP now; from one DCI to another is no transfer.
+    pub(crate) fn count_move(&mut self, via: Via, stats: &mut Stats) {
+        let was_rc = matches!(self.via, Some(Via::Rc | Via::Leased));
+        let is_rc = matches!(via, Via::Rc | Via::Leased);
+        self.via = Some(via);
+        if was_rc || is_rc {
+            self.transfers += 1;
+            let count = if is_rc { &mut stats.transfers_to_rc } else { &mut stats.transfers_to_dc };
+            *count += 1;
+        }
     }
 }
 

@@ -97,7 +97,7 @@ pub struct VqpInfo {
     pub class: Class,
     /// WRs posted and not completed.
     pub outstanding: u32,
-    /// Times that it moved between DC and RC.
+    /// Times that it moved between DC and RC, or to another RC QP.
     pub transfers: u32,
 }
 

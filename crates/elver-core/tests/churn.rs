@@ -171,7 +171,8 @@ impl Churn {
             let stats = node.core.stats();
             assert_eq!(stats.lanes_reset, 0, "{stats:?}");
         }
-        let moved: u64 = self.cluster.nodes.iter().map(|node| node.core.stats().transfers).sum();
+        let stats = self.cluster.nodes.iter().map(|node| node.core.stats());
+        let moved: u64 = stats.map(|stats| stats.transfers_to_rc + stats.transfers_to_dc).sum();
         assert!(moved > 0, "no VQP moved");
     }
 

@@ -136,6 +136,79 @@ fn a_full_peer_makes_room_for_who_asks() {
     assert_eq!(nodes.nodes[2].core.stats().links_reclaimed, 2);
 }
 
+/// Links to a meta server that has room for one of them are not made again and again, each at the
+/// expense of the other.
+#[test]
+fn nodes_that_want_the_same_place_do_not_fight_for_it() {
+    let transfer = TransferConfig { rc_qps_max: 1, idle_ns: 0, ..Config::default().transfer };
+    let mut nodes = Nodes::new(3, &Config { transfer, ..Config::default() }, limits());
+    let made = |nodes: &Nodes| nodes.nodes[0].core.stats().links_made;
+    let end = Time(50_000_000_000);
+    let mut late = None;
+    nodes.until(|nodes| {
+        if nodes.net.now() >= Time(end.0 / 2) {
+            late.get_or_insert(made(nodes));
+        }
+        nodes.net.now() >= end
+    });
+    // Twice a node from 50 ms to 8 s, and then both in turn at most once in 8 s.
+    let (late, all) = (late.unwrap(), made(&nodes));
+    assert!(all <= 2 * 9 + 2 * 6, "{all} links in 50 s");
+    assert!((1..=2 * 4).contains(&(all - late)), "{late} of {all} in the first half");
+    // Meanwhile the other one asks the meta server over DC.
+    for n in [1, 2] {
+        let vqp = nodes.vqp(n, VqpInit::default());
+        let via = nodes.connect(n, vqp, 3 - n, Policy::Shared);
+        assert!(matches!(via, Ok(Via::DcLookup | Via::DcCached)), "{via:?}");
+    }
+}
+
+/// A request that waits for room while its node starts anew is not taken up afterwards: it carries
+/// what the node was.
+#[test]
+fn what_a_node_asked_before_it_started_anew_is_forgotten() {
+    let transfer = TransferConfig { rc_qps_max: 1, idle_ns: 0, ..Config::default().transfer };
+    let mut nodes = Nodes::new(4, &Config { transfer, ..Config::default() }, limits());
+    let [a, b, c] = [1, 3, 2].map(|n| nodes.vqp(n, VqpInit::default()));
+    assert_eq!(nodes.connect(1, a, 2, Policy::Lite), Ok(Via::Rc));
+    assert_eq!(nodes.connect(3, b, 2, Policy::Shared), Ok(Via::DcLookup));
+    // The one place is taken, and who has it does not hear that it is to leave.
+    let far = Time(u64::MAX);
+    nodes.net.partition(1, 2, far);
+    nodes.net.partition(2, 1, far);
+    assert_eq!(nodes.begin_connect(3, b, 2, Policy::Lite, false), None);
+    nodes.until(|nodes| nodes.nodes[2].core.stats().links_reclaimed == 1);
+    let record = NodeRecord { control_qpn: 77, ..nodes.nodes[3].core.record() };
+    let (gid, now) = (nodes.net.gid(3), nodes.net.now());
+    nodes.nodes[2].core.node_changed(gid, Some(record), now);
+    let mut ended = None;
+    nodes.until(|nodes| {
+        ended = nodes.connected(3);
+        ended.is_some()
+    });
+    assert!(matches!(ended, Some((vqp, Err(_))) if vqp == b), "{ended:?}");
+    let via = nodes.connect(2, c, 3, Policy::Shared);
+    assert_eq!(via, Ok(Via::DcLookup), "it asks who the node is now");
+}
+
+/// VQPs that were connected to a node which is gone, and that nobody uses, have no links asked for.
+#[test]
+fn who_rests_asks_nobody_for_a_link() {
+    let mut nodes = Nodes::new(4, &Config::default(), limits());
+    let vqp = nodes.vqp(1, VqpInit::default());
+    assert_eq!(nodes.connect(1, vqp, 3, Policy::Lite), Ok(Via::Rc));
+    let (gone, far) = (nodes.net.gid(3), Time(u64::MAX));
+    nodes.net.partition(1, 3, far);
+    nodes.net.partition(3, 1, far);
+    nodes.nodes[0].core.meta_remove(gone);
+    let now = nodes.net.now();
+    nodes.nodes[1].core.node_changed(gone, None, now);
+    let asked = nodes.nodes[1].core.stats().links_asked;
+    // Those to whom the link is closed do not answer, and are reminded for a minute.
+    nodes.until(|nodes| nodes.net.now().ns_since(now) >= 20_000_000_000);
+    assert_eq!(nodes.nodes[1].core.stats().links_asked, asked);
+}
+
 /// A node that is dead takes nobody else's turn, however many connects to it wait.
 #[test]
 fn connects_to_a_dead_node_hold_nobody_up() {

@@ -145,7 +145,11 @@ fn a_loaded_vqp_moves_to_rc_and_back_with_its_order_kept() {
     b.finish(&mut cluster);
     let stats = cluster.nodes[1].core.stats();
     assert_eq!((stats.vqp_errors, stats.lanes_reset, stats.wrs_reposted), (0, 0, 0));
-    assert!(stats.links_reclaimed >= 3 && stats.transfers >= 12, "{stats:?}");
+    let moved = [a.vqp, b.vqp].map(|vqp| info(&cluster, 1, vqp).transfers);
+    let told = stats.transfers_to_rc + stats.transfers_to_dc;
+    assert_eq!(told, moved.into_iter().map(u64::from).sum::<u64>());
+    assert!(stats.transfers_to_dc >= 6 && stats.transfers_to_rc >= 6, "{stats:?}");
+    assert!(stats.links_reclaimed >= 3, "{stats:?}");
     cluster.check();
 }
 
@@ -187,6 +191,37 @@ fn lite_shares_an_rc_qp_that_the_first_connect_makes() {
     cluster.post(2, back, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
     assert_eq!(cluster.take_one(2).wc.status, WcStatus::Success);
     assert_eq!(near.bytes(0, 64), [5; 64]);
+    cluster.check();
+}
+
+/// The RC QP is gone with the guilty one; the others, whose WRs stood behind, go on over DC.
+#[test]
+fn who_leaves_a_broken_link_is_counted() {
+    let mut cluster = Cluster::new(176, 3, &config());
+    let vqps = [1, 1, 1].map(|n| cluster.vqp(n));
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let [far, gone] = [2, 2].map(|n| cluster.region(n, 64, ALL));
+    let read = |region: &Region| SendOp::Read(region.remote(0));
+    for vqp in vqps {
+        connect_with(&mut cluster, 1, vqp, 2, Policy::Lite, false);
+        cluster.until("connected", |cluster| info(cluster, 1, vqp).via == Some(Via::Rc));
+        for region in [&far, &gone] {
+            cluster.post(1, vqp, &[wr(0, read(region), &[near.sge(0, 8)])]);
+            assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+        }
+    }
+    cluster.nodes[2].core.device().dereg_mr(gone.info.mr).unwrap();
+    for (vqp, region) in vqps.into_iter().zip([&gone, &far, &far]) {
+        cluster.post(1, vqp, &[wr(1, read(region), &[near.sge(0, 8)])]);
+    }
+    let mut told: Vec<_> =
+        cluster.take(1, 3).iter().map(|done| (done.vqp, done.wc.status)).collect();
+    told.sort_by_key(|(vqp, _)| vqps.iter().position(|other| other == vqp));
+    let statuses = [WcStatus::RemAccessErr, WcStatus::Success, WcStatus::Success];
+    assert_eq!(told, vqps.into_iter().zip(statuses).collect::<Vec<_>>());
+    let moved = vqps.map(|vqp| info(&cluster, 1, vqp).transfers);
+    let stats = cluster.nodes[1].core.stats();
+    assert_eq!((moved, stats.transfers_to_dc, stats.transfers_to_rc), ([0, 1, 1], 2, 0));
     cluster.check();
 }
 

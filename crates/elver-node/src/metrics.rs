@@ -15,9 +15,6 @@ use crate::Status;
 /// What HTTP calls the text form.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Counters of the core that go down too.
-const CORE_GAUGES: [&str; 4] = ["clients", "vqps", "mrs", "peers"];
-
 /// The metrics as text.
 pub(crate) fn encode(status: &Status) -> String {
     let mut registry = Registry::default();
@@ -56,7 +53,7 @@ impl Collector for Metrics {
         ] {
             gauge(&mut encoder, name, help, value)?;
         }
-        counters(&mut encoder, "core", &status.core, &CORE_GAUGES)?;
+        counters(&mut encoder, "core", &status.core, elver_core::Stats::GAUGES)?;
         counters(&mut encoder, "engine", &status.engine, &[])?;
         counters(&mut encoder, "device", &status.device, &[])?;
         counters(&mut encoder, "registry", &status.registry, &[])
@@ -106,10 +103,12 @@ mod tests {
         let mut status = Status { connection_bytes: 77, ..Status::default() };
         status.core.insert("lookups".to_string(), 3);
         status.core.insert("vqps".to_string(), 4);
+        status.core.insert("dcis_down".to_string(), 1);
         let text = encode(&status);
         assert!(text.contains("# TYPE elver_core_lookups counter"), "{text}");
         assert!(text.contains("elver_core_lookups_total 3"), "{text}");
         assert!(text.contains("# TYPE elver_core_vqps gauge"), "{text}");
+        assert!(text.contains("elver_core_dcis_down 1\n"), "no counter either: {text}");
         assert!(text.contains("elver_connection_bytes 77"), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
     }

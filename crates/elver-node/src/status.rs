@@ -116,7 +116,7 @@ pub struct VqpStatus {
     pub class: String,
     /// WRs posted and not completed.
     pub outstanding: u32,
-    /// Times that it moved between DC and RC.
+    /// Times that it moved between DC and RC, or to another RC QP.
     pub transfers: u32,
 }
 

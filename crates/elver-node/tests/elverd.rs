@@ -41,6 +41,34 @@ fn it_explains_itself() {
 }
 
 #[test]
+fn it_prints_its_manual_and_completions() {
+    let page = output(&["man"]);
+    assert!(page.status.success(), "{page:?}");
+    let page = text(&page.stdout).replace("\\-", "-");
+    for part in
+        [".TH elverd 8", "--print-config", "ELVER_SOCKET", "completions", "max_accepted = 12288"]
+    {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+    assert!(!page.contains("elverd-"), "there is one page alone: {page}");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = output(&["completions", shell]);
+        assert!(script.status.success() && text(&script.stdout).contains("print-config"));
+    }
+    // No shell, and nothing that a daemon does at once.
+    for wrong in [&["completions", "cmd"][..], &["--check", "man"], &["women"]] {
+        assert_eq!(output(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    // A reader may have enough, as with `elverd man | head`.
+    for arguments in [&["man"][..], &["completions", "bash"], &["--print-config"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = elverd().args(arguments).stdout(writer).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
 fn it_checks_configurations() {
     let directory = Directory::new();
     let check = |name: &str, content: &str| {

@@ -117,6 +117,7 @@ fn config(rng: &mut Rng) -> Config {
         max_sge: 4,
         max_inline: rng.pick(&[64, 220]),
         max_vqps: 512,
+        max_accepted: 256,
         max_vqp_wr: 128,
         max_mrs: 256,
         mr_lease_ns: rng.pick(&[100_000, 5_000_000, 1_000_000_000]),

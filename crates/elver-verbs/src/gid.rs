@@ -3,6 +3,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A global identifier: in RoCEv2 an IPv6 address, or an IPv4 address mapped into one
 /// (IBTA vol. 1, annex A17.4.5.2).
+///
+/// It prints as that address, which is what users know a node by; see [`Gid::in_groups`] for the
+/// form of the verbs' own tools.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gid(pub [u8; 16]);
 
@@ -14,6 +17,11 @@ impl Gid {
             Some(v4) => IpAddr::V4(v4),
             None => IpAddr::V6(v6),
         }
+    }
+
+    /// Prints as `ibv_devinfo` and sysfs show a GID: eight groups of four digits, none left out.
+    pub fn in_groups(self) -> InGroups {
+        InGroups(self)
     }
 
     /// Whether the GID is an IPv4-mapped address.
@@ -39,7 +47,17 @@ impl From<Ipv4Addr> for Gid {
 
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, pair) in self.0.chunks_exact(2).enumerate() {
+        self.to_ip().fmt(f)
+    }
+}
+
+/// See [`Gid::in_groups`].
+#[derive(Clone, Copy, Debug)]
+pub struct InGroups(Gid);
+
+impl fmt::Display for InGroups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, pair) in self.0.0.chunks_exact(2).enumerate() {
             if index > 0 {
                 f.write_str(":")?;
             }
@@ -64,7 +82,8 @@ mod tests {
     fn ipv4_is_mapped_and_returns() {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
         let gid = Gid::from(ip);
-        assert_eq!(gid.to_string(), "0000:0000:0000:0000:0000:ffff:0a09:0001");
+        assert_eq!(gid.to_string(), "10.9.0.1", "what users type");
+        assert_eq!(gid.in_groups().to_string(), "0000:0000:0000:0000:0000:ffff:0a09:0001");
         assert!(gid.is_ipv4());
         assert_eq!(gid.to_ip(), ip);
     }
@@ -73,6 +92,7 @@ mod tests {
     fn ipv6_stays_ipv6() {
         let ip: IpAddr = "fe80::1".parse().unwrap();
         assert_eq!(Gid::from(ip).to_ip(), ip);
+        assert_eq!(Gid::from(ip).to_string(), "fe80::1");
         assert!(!Gid::from(ip).is_ipv4());
     }
 }

@@ -388,9 +388,10 @@ fn a_message_that_cannot_be_taken_ends_its_sender_and_no_other() {
     // An address that is no node's.
     let nowhere = Gid::from(std::net::IpAddr::from([127, 9, 9, 9]));
     let refused = talk.vqp.qconnect(nowhere, 0);
+    let named = |text: &str| text.contains("no node 127.9.9.9 is registered");
     assert!(
-        matches!(refused, Err(Error::Refused { code: RefusalCode::NoSuchNode, .. })),
-        "{refused:?}"
+        matches!(&refused, Err(Error::Refused { code: RefusalCode::NoSuchNode, text }) if named(text)),
+        "as users type it: {refused:?}"
     );
     other.carries(10, false);
 }

@@ -125,7 +125,8 @@ fn a_vqp_moves_to_rc_and_back_under_load_and_the_status_shows_it() {
     );
     let status = node.thread.status().unwrap();
     let shown: u32 = status.vqps.iter().map(|vqp| vqp.transfers).sum();
-    assert!(shown >= 3 && status.core["transfers"] > 0, "{status:?}");
+    let counted = ["transfers_to_rc", "transfers_to_dc"].map(|name| status.core[name]);
+    assert!(shown >= 3 && counted.iter().all(|count| *count > 0), "{status:?}");
 }
 
 /// A VQP that fetches and adds without end, each WR from what the one before left.

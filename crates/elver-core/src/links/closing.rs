@@ -163,6 +163,10 @@ impl<D: Device> Core<D> {
             self.lanes.remove_rc(link.lane);
         }
         self.link_lost(link.peer, link.class, now);
+        let leased = matches!(link.purpose, Purpose::Leased(_));
+        if let Some(entry) = self.peers.get_mut(link.peer).filter(|_| !leased) {
+            entry.reluctance.link_ended(link.since, now);
+        }
         self.unpin(link.peer);
         self.links.waiting.stirred = true;
         if link.purpose == Purpose::Meta {

@@ -15,7 +15,7 @@ use crate::control::{Answer, ControlAddr, Refusal, Served, Shortage, Ticket};
 use crate::rc::Purpose;
 use crate::slots::Slots;
 use crate::vqp::Vqp;
-use crate::{Class, ConnectError, Core, VqpState};
+use crate::{Class, ConnectError, Core, NodeRecord, VqpState};
 
 /// Those whose VQP waits no longer stay in the lists until they are as many as those that do, and
 /// so many more.
@@ -316,6 +316,24 @@ impl<D: Device> Core<D> {
     /// Whether connects or VQPs wait for a link.
     fn is_link_needed(&self, peer: u32, class: Class) -> bool {
         self.links.waiting.connects.contains_key(&(peer, class)) || self.is_laneless(peer, class)
+    }
+
+    /// Refuses the requests that wait and that a peer did not make as what it is now: to take up one
+    /// of them would be to believe again what it was.
+    pub(super) fn refuse_past(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
+        let Some(gid) = self.peers.get(peer).map(|entry| entry.gid) else { return };
+        let past = |served: &Served| {
+            let from = served.ticket.from;
+            from.gid == gid && is.is_none_or(|record| record.control_qpn != from.qpn)
+        };
+        let held = core::mem::take(&mut self.links.waiting.held);
+        for (until, request) in held {
+            if past(&request) {
+                self.refuse_held(request, now);
+            } else {
+                self.links.waiting.held.push_back((until, request));
+            }
+        }
     }
 
     fn refuse_held(&mut self, request: Served, now: Time) {

@@ -1,11 +1,17 @@
 //! Nodes in the simulator's virtual time, in which code takes none: how long something takes is then
 //! what waits for packets and for timers, and the same in every run.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+#[path = "stubborn.rs"]
+pub mod stubborn;
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use elver_core::*;
-use elver_sim::{FaultPlan, SimDevice, SimNet};
+use elver_sim::{FaultPlan, SimNet};
 use elver_verbs::*;
+
+use stubborn::Stubborn;
 
 /// Nothing here takes longer, in virtual time.
 const STALL_NS: u64 = 60_000_000_000;
@@ -14,7 +20,7 @@ const TURNS_MAX: u32 = 10_000;
 
 /// A node with one client.
 pub struct Node {
-    pub core: Core<SimDevice>,
+    pub core: Core<Stubborn>,
     pub client: ClientId,
     rests_until: Time,
 }
@@ -34,6 +40,7 @@ impl Nodes {
         let mut nodes = Vec::new();
         for host in 0..usize::from(count) {
             let device = net.device(host, elver_sim::Config::default()).unwrap();
+            let device = Stubborn::new(device);
             let mut core = Core::new(device, config.clone(), 7 + host as u64, net.now()).unwrap();
             let client = core.client_open(limits).unwrap();
             nodes.push(Node { core, client, rests_until: Time::ZERO });
@@ -87,7 +94,7 @@ impl Nodes {
             node.rests_until = now.saturating_add_ns(1);
         }
         let wakes = self.nodes.iter_mut().filter_map(|node| {
-            let due = [node.core.device().wake_at(), node.core.poll_timeout()];
+            let due = [node.core.device().inner.wake_at(), node.core.poll_timeout()];
             due.into_iter().flatten().min().map(|due| due.max(node.rests_until))
         });
         let next = wakes.chain(self.net.next_arrival()).min();

@@ -89,6 +89,8 @@ pub struct PoolConfig {
     pub max_inline: u32,
     /// Most VQPs.
     pub max_vqps: u32,
+    /// Most VQPs that messages make all sessions hold.
+    pub max_accepted: u32,
     /// Most WRs outstanding on a VQP, in each direction.
     pub max_vqp_wr: u32,
     /// Most peers remembered.
@@ -260,6 +262,7 @@ impl Default for PoolConfig {
             max_sge: core.max_sge,
             max_inline: core.max_inline,
             max_vqps: core.max_vqps,
+            max_accepted: core.max_accepted,
             max_vqp_wr: core.max_vqp_wr,
             max_peers: core.max_peers,
             timeout: core.timeout,

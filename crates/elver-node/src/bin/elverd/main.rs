@@ -2,6 +2,7 @@
 
 mod activation;
 mod door;
+mod manual;
 mod notify;
 
 use std::io::Write;
@@ -19,6 +20,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::door::Door;
+use crate::manual::{Print, print};
 
 /// Descriptors of a node and a few sessions.
 const DESCRIPTORS_MIN: u64 = 64;
@@ -34,7 +36,7 @@ const CONFIG_FILE: &str = "/etc/elver/elverd.toml";
 /// Ends at SIGTERM and SIGINT, with exit code 0; 1 means that it failed, 2 that its arguments or
 /// its configuration cannot be.
 #[derive(Debug, Parser)]
-#[command(name = "elverd", version)]
+#[command(name = "elverd", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
     /// Configuration; by default /etc/elver/elverd.toml if that is there.
     #[arg(long, value_name = "FILE")]
@@ -45,13 +47,23 @@ struct Arguments {
     /// Print a commented configuration with all defaults and end.
     #[arg(long, conflicts_with_all = ["config", "check"])]
     print_config: bool,
+    #[command(subcommand)]
+    print: Option<Print>,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if arguments.print_config {
-        print!("{DEFAULT_FILE}");
-        return ExitCode::SUCCESS;
+    let printed = match &arguments.print {
+        Some(what) => Some(what.run()),
+        None => arguments.print_config.then(|| print(DEFAULT_FILE.as_bytes())),
+    };
+    match printed {
+        None => {}
+        Some(Ok(())) => return ExitCode::SUCCESS,
+        Some(Err(error)) => {
+            eprintln!("elverd: cannot write the output: {error}");
+            return ExitCode::from(1);
+        }
     }
     let config = match read(arguments.config) {
         Ok((config, from)) if arguments.check => {

@@ -1,0 +1,141 @@
+//! What peers can make a whole node hold by sending messages to its clients.
+
+mod common;
+
+use common::*;
+use elver_core::*;
+use elver_verbs::*;
+
+const ACCEPTED_MAX: u32 = 8;
+/// Three quarters of these.
+const OF_PEER: usize = 6;
+
+/// Two clients of node 1, each with a bound VQP; messages come from nodes 0 and 2.
+struct Scene {
+    cluster: Cluster,
+    /// Client and port.
+    doors: [(ClientId, VqpId, u16); 2],
+    there: [MrInfo; 2],
+    own: [Region; 2],
+}
+
+impl Scene {
+    fn new(group: u8, config: &Config) -> Scene {
+        let mut cluster = Cluster::new(group, 3, config);
+        let own = [0, 2].map(|from| cluster.region(from, 64, ALL));
+        let core = &mut cluster.nodes[1].core;
+        let made = [7, 8].map(|port| {
+            let client = core.client_open(ClientLimits::default()).unwrap();
+            let vqp = core.vqp_create(client, VqpInit::default()).unwrap();
+            core.qbind(client, vqp, port).unwrap();
+            let memory = core.device().alloc_memory(64).unwrap();
+            ((client, vqp, port), core.reg_mr(client, memory, None, ALL).unwrap())
+        });
+        let (doors, there) = (made.map(|(door, _)| door), made.map(|(_, region)| region));
+        Scene { cluster, doors, there, own }
+    }
+
+    /// A message from a new VQP of a node's (0 or 2) to a client. Returns the VQP that it makes
+    /// there, which has answered if it is to be `used`; none if the message is refused.
+    fn send(&mut self, from: usize, to: usize, used: bool) -> Option<VqpId> {
+        let cluster = &mut self.cluster;
+        let (client, server, port) = self.doors[to];
+        let (own, there) = (&self.own[from / 2], self.there[to]);
+        let sges = [Sge { addr: there.addr, length: 64, lkey: there.lkey }];
+        let vqp = cluster.vqp(from);
+        cluster.connect(from, vqp, 1, port);
+        cluster.recv(from, vqp, 2, &[own.sge(0, 64)]);
+        let now = cluster.now();
+        let core = &mut cluster.nodes[1].core;
+        core.post_recv(client, server, &[RecvWr { wr_id: 1, sges: &sges }], now).unwrap();
+        cluster.post(from, vqp, &[wr(1, SendOp::Send, &[own.sge(0, 8)])]);
+        let mut into = [Completion { vqp, source: None, wc: Wc::default() }];
+        let mut source = None;
+        cluster.until("it arrives, or is refused", |cluster| {
+            let got = cluster.nodes[1].core.poll_completions(client, &mut into) == 1;
+            source = into[0].source.filter(|_| got);
+            let failed = |event: &Event| {
+                let crowded = ConnectError::Crowded { gid: cluster.nodes[1].core.gid() };
+                matches!(event, Event::Failed { vqp: failed, cause, .. }
+                    if *failed == vqp && *cause == crowded)
+            };
+            got || cluster.nodes[from].events.iter().any(failed)
+        });
+        if let Some(source) = source.filter(|_| used) {
+            let now = cluster.now();
+            let core = &mut cluster.nodes[1].core;
+            core.post_send(client, source, &[wr(1, SendOp::Send, &sges)], now).unwrap();
+            cluster.until("the answer", |cluster| {
+                let core = &mut cluster.nodes[1].core;
+                core.poll_completions(client, &mut into) == 1
+                    && cluster.nodes[from].completions.iter().any(|done| done.wc.wr_id == 2)
+            });
+        }
+        cluster.nodes[from].completions.clear();
+        assert!(self.stats().accepted <= u64::from(ACCEPTED_MAX));
+        source
+    }
+
+    fn stats(&self) -> Stats {
+        self.cluster.nodes[1].core.stats()
+    }
+}
+
+fn small() -> Config {
+    Config { max_accepted: ACCEPTED_MAX, ..config() }
+}
+
+#[test]
+fn peers_make_a_node_hold_so_many_vqps_whoever_they_are_for() {
+    let mut scene = Scene::new(177, &small());
+    // In use, they do not give way: the greedy node gets its share of both clients together.
+    let greedy: Vec<Option<VqpId>> = (0..10).map(|n| scene.send(0, n % 2, true)).collect();
+    assert!(greedy[..OF_PEER].iter().all(Option::is_some), "{greedy:?}");
+    assert_eq!(greedy.iter().flatten().count(), OF_PEER, "{greedy:?}");
+    assert_eq!(scene.stats().accepts_refused, 10 - OF_PEER as u64);
+    let other: Vec<Option<VqpId>> = (0..4).map(|n| scene.send(2, n % 2, true)).collect();
+    assert_eq!(other.iter().flatten().count(), ACCEPTED_MAX as usize - OF_PEER, "what is left");
+    // One that goes makes room for whoever comes.
+    let now = scene.cluster.now();
+    let core = &mut scene.cluster.nodes[1].core;
+    core.vqp_destroy(scene.doors[0].0, greedy[0].unwrap(), now).unwrap();
+    assert!(scene.send(2, 1, true).is_some() && scene.send(2, 1, true).is_none());
+    assert_eq!(scene.stats().accepted, u64::from(ACCEPTED_MAX));
+    scene.cluster.check();
+}
+
+#[test]
+fn what_no_client_used_gives_way_in_the_whole_node() {
+    let mut scene = Scene::new(178, &small());
+    for n in 0..OF_PEER {
+        assert!(scene.send(0, 0, false).is_some(), "{n}");
+    }
+    // The other client has none that could give way.
+    for n in 0..OF_PEER {
+        assert!(scene.send(2, 1, true).is_some(), "{n}");
+    }
+    let stats = scene.stats();
+    let evicted = 2 * OF_PEER as u64 - u64::from(ACCEPTED_MAX);
+    assert_eq!((stats.accepted_evicted, stats.accepts_refused), (evicted, 0), "{stats:?}");
+    scene.cluster.check();
+}
+
+#[test]
+fn clients_have_vqps_of_their_own_whatever_peers_send() {
+    let mut scene = Scene::new(179, &Config { max_vqps: 10, ..config() });
+    assert_eq!(scene.cluster.nodes[1].core.config().accepts(), 8, "three quarters");
+    for n in 0..20 {
+        assert!(scene.send(2 * (n % 2), 0, false).is_some(), "{n}");
+    }
+    // Two are bound: with eight accepted ones there are as many as there may be.
+    assert_eq!(scene.stats().vqps, 10);
+    let client = scene.doors[1].0;
+    for n in 0..8 {
+        let made = scene.cluster.nodes[1].core.vqp_create(client, VqpInit::default());
+        assert!(made.is_ok(), "{n}: {made:?}");
+    }
+    assert_eq!(scene.stats().accepted, 0);
+    let full = scene.cluster.nodes[1].core.vqp_create(client, VqpInit::default());
+    assert!(matches!(full, Err(CoreError::Limit { setting: "max_vqps", .. })), "{full:?}");
+    scene.cluster.check();
+}

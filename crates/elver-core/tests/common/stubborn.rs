@@ -1,0 +1,103 @@
+//! A simulated device that refuses calls for queue pairs when it is told to.
+
+use elver_sim::SimDevice;
+use elver_verbs::*;
+
+/// See the module. Everything else goes to the device within.
+pub struct Stubborn {
+    pub inner: SimDevice,
+    /// It refuses to change any queue pair,
+    pub no_modify: bool,
+    /// or one of these.
+    pub no_modify_of: Vec<Qp>,
+    /// It refuses to make queue pairs.
+    pub no_create: bool,
+}
+
+impl Stubborn {
+    pub fn new(inner: SimDevice) -> Stubborn {
+        Stubborn { inner, no_modify: false, no_create: false, no_modify_of: Vec::new() }
+    }
+
+    /// The queue pairs of a type.
+    pub fn qps_of(&self, qp_type: QpType) -> Vec<Qp> {
+        let of = |qp: &Qp| self.inner.query_qp(*qp).unwrap().1.qp_type == qp_type;
+        self.inner.qps().filter(of).collect()
+    }
+}
+
+/// Calls that go to the device within as they are.
+macro_rules! passed_on {
+    ($(&mut $name:ident($($arg:ident: $of:ty),*) $(-> $result:ty)?;)*) => {
+        $(fn $name(&mut self, $($arg: $of),*) $(-> $result)? {
+            self.inner.$name($($arg),*)
+        })*
+    };
+    ($(&$name:ident($($arg:ident: $of:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($arg: $of),*) -> $result {
+            self.inner.$name($($arg),*)
+        })*
+    };
+}
+
+type Made<T> = Result<T, VerbsError>;
+type Posted = Result<(), (usize, PostError)>;
+
+impl Device for Stubborn {
+    type Memory = <SimDevice as Device>::Memory;
+
+    fn create_qp(&mut self, init: QpInit) -> Made<Qp> {
+        if self.no_create {
+            return Err(VerbsError::Unsupported { what: "queue pairs, for now" });
+        }
+        self.inner.create_qp(init)
+    }
+
+    fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Made<()> {
+        if self.no_modify || self.no_modify_of.contains(&qp) {
+            return Err(VerbsError::Unsupported { what: "changes of queue pairs, for now" });
+        }
+        self.inner.modify_qp(qp, attr, mask)
+    }
+
+    fn post_sends<'a>(&mut self, qp: Qp, wrs: impl Iterator<Item = SendWr<'a>>) -> Posted {
+        self.inner.post_sends(qp, wrs)
+    }
+
+    passed_on! {
+        &query_device() -> DeviceAttr;
+        &query_port() -> PortAttr;
+        &query_gid(index: u8) -> Made<Gid>;
+        &query_srq(srq: Srq) -> Made<SrqAttr>;
+        &query_qp(qp: Qp) -> Made<(QpAttr, QpInit)>;
+        &qp_num(qp: Qp) -> Made<u32>;
+    }
+
+    passed_on! {
+        &mut alloc_memory(len: u64) -> Made<Self::Memory>;
+        &mut alloc_pd() -> Made<Pd>;
+        &mut dealloc_pd(pd: Pd) -> Made<()>;
+        &mut reg_mr(pd: Pd, memory: Self::Memory, iova: Option<u64>, access: AccessFlags)
+            -> Made<MrInfo>;
+        &mut dereg_mr(mr: Mr) -> Made<()>;
+        &mut alloc_mw(pd: Pd) -> Made<MwInfo>;
+        &mut dealloc_mw(mw: Mw) -> Made<()>;
+        &mut create_cq(init: CqInit) -> Made<Cq>;
+        &mut destroy_cq(cq: Cq) -> Made<()>;
+        &mut poll_cq(cq: Cq, wcs: &mut [Wc]) -> Made<usize>;
+        &mut req_notify_cq(cq: Cq, solicited_only: bool) -> Made<()>;
+        &mut poll_cq_event() -> Option<Cq>;
+        &mut create_srq(init: SrqInit) -> Made<Srq>;
+        &mut modify_srq(srq: Srq, limit: u32) -> Made<()>;
+        &mut destroy_srq(srq: Srq) -> Made<()>;
+        &mut post_srq_recv(srq: Srq, wrs: &[RecvWr<'_>]) -> Posted;
+        &mut create_ah(pd: Pd, av: AddressVector) -> Made<Ah>;
+        &mut destroy_ah(ah: Ah) -> Made<()>;
+        &mut destroy_qp(qp: Qp) -> Made<()>;
+        &mut reset_dci_stream(qp: Qp, stream_id: u16) -> Made<()>;
+        &mut post_send(qp: Qp, wrs: &[SendWr<'_>]) -> Posted;
+        &mut post_recv(qp: Qp, wrs: &[RecvWr<'_>]) -> Posted;
+        &mut poll_async_event() -> Option<AsyncEvent>;
+        &mut progress() -> bool;
+    }
+}
