@@ -308,6 +308,7 @@ impl<D: Device> Core<D> {
         if entry.gid != self.gid && entry.record != Some(record) {
             entry.set_record(Some(record));
             if last.is_some_and(|last| last != record) {
+                self.forget_regions(peer);
                 self.leave_links_to(peer, now);
             }
         }

@@ -45,6 +45,9 @@ impl<D: Device> Core<D> {
             entry.set_record(record);
         }
         entry.doubted |= entry.record.is_none();
+        if entry.record.is_some() && last != record {
+            self.forget_regions(peer);
+        }
         // Also where the record was forgotten there may be links to what the peer was.
         if record.is_none() || last != record {
             self.leave_links_to(peer, now);
