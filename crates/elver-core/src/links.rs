@@ -308,7 +308,9 @@ impl<D: Device> Core<D> {
         if entry.gid != self.gid && entry.record != Some(record) {
             entry.set_record(Some(record));
             if last.is_some_and(|last| last != record) {
+                let gid = entry.gid;
                 self.forget_regions(peer);
+                self.refuse_held_before(gid, record, now);
                 self.leave_links_to(peer, now);
             }
         }

@@ -48,6 +48,9 @@ impl<D: Device> Core<D> {
         if entry.record.is_some() && last != record {
             self.forget_regions(peer);
         }
+        if let Some(record) = record {
+            self.refuse_held_before(gid, record, now);
+        }
         // Also where the record was forgotten there may be links to what the peer was.
         if record.is_none() || last != record {
             self.leave_links_to(peer, now);

@@ -8,14 +8,14 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Gid, Time};
 
 use super::SILENCE_NS;
 use crate::control::{Answer, ControlAddr, Refusal, Served, Shortage, Ticket};
 use crate::rc::Purpose;
 use crate::slots::Slots;
 use crate::vqp::Vqp;
-use crate::{Class, ConnectError, Core, VqpState};
+use crate::{Class, ConnectError, Core, NodeRecord, VqpState};
 
 /// Those whose VQP waits no longer stay in the lists until they are as many as those that do, and
 /// so many more.
@@ -316,6 +316,19 @@ impl<D: Device> Core<D> {
     /// Whether connects or VQPs wait for a link.
     fn is_link_needed(&self, peer: u32, class: Class) -> bool {
         self.links.waiting.connects.contains_key(&(peer, class)) || self.is_laneless(peer, class)
+    }
+
+    /// A peer has started anew: what it asked for before comes from nobody any longer.
+    pub(crate) fn refuse_held_before(&mut self, gid: Gid, record: NodeRecord, now: Time) {
+        let from_before =
+            |ticket: Ticket| ticket.from.gid == gid && ticket.from.qpn != record.control_qpn;
+        for (until, request) in core::mem::take(&mut self.links.waiting.held) {
+            if from_before(request.ticket) {
+                self.refuse_held(request, now);
+            } else {
+                self.links.waiting.held.push_back((until, request));
+            }
+        }
     }
 
     fn refuse_held(&mut self, request: Served, now: Time) {
