@@ -34,6 +34,8 @@ pub(crate) struct Vqp {
     pub(crate) accepted: BTreeMap<VqpIx, VqpIx>,
     /// It was accepted, but no message has told yet from whom.
     pub(crate) accepted_unknown: bool,
+    /// The node that it was accepted from, as its own node says.
+    pub(crate) accepted_from: Option<usize>,
     /// An epoch in which a WR failed: all behind it are flushed.
     pub(crate) flushing: Option<u32>,
     /// An epoch in which WRs were flushed, and nothing has told why yet.
@@ -91,12 +93,18 @@ impl Vqp {
             stream: VecDeque::new(),
             accepted: BTreeMap::new(),
             accepted_unknown: false,
+            accepted_from: None,
             flushing: None,
             unexplained: None,
             stale: false,
             has_short: false,
             hole: None,
         }
+    }
+
+    /// The number of the node that it sends to.
+    pub(crate) fn peer(&self) -> Option<usize> {
+        self.target.map(|target| target.place.0).or(self.accepted_from)
     }
 
     /// Whether it failed in an epoch.
