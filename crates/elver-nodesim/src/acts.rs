@@ -150,6 +150,12 @@ impl World {
         self.note(format_args!("client {client}: drops region {region}"));
         self.count("region dropped");
         self.model.regions[region].drop_asked();
+        if self.planter.strikes(Canary::LeakedRegion) {
+            let step = self.model.tick();
+            self.model.regions[region].watch(step);
+            self.model.clients[client].regions.retain(|other| *other != region);
+            return Ok(());
+        }
         let pending = Pending::DropRegion { client, region };
         self.deregister(client, lkey, pending)?;
         if self.planter.strikes(Canary::EarlyDeregistration) {
@@ -321,9 +327,11 @@ impl World {
         known.epoch += 1;
         known.connected_at = step;
         known.target = Some(Target { place, to: Addressee::Port(port) });
+        known.options = options;
         let epoch = known.epoch;
         match answer {
             Ok(Some(via)) => {
+                let via = self.check_via(vqp, via, true)?;
                 if node.is_none() {
                     broken!("node {home}: VQP {vqp} is connected to a GID of no node");
                 }

@@ -53,6 +53,7 @@ impl World {
                         broken!("VQP {ours} is connected to a GID of no node")
                     }
                     Ok(via) => {
+                        let via = self.check_via(ours, via, false)?;
                         self.count(match via {
                             elver_core::Via::Rc => "connected by RC",
                             elver_core::Via::DcCached => "connected by DC, cached",

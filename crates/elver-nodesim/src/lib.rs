@@ -30,6 +30,7 @@ mod model;
 mod node;
 mod options;
 mod plan;
+mod pool;
 mod post;
 mod probe;
 mod receive;

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
-use elver_core::{VqpId, VqpInit};
+use elver_core::{ConnectOptions, VqpId, VqpInit};
 
 use crate::model::{ClientIx, OpIx, Place, RecvIx, VqpIx};
 
@@ -13,6 +13,8 @@ pub(crate) struct Vqp {
     pub(crate) phase: Phase,
     /// Where it sends.
     pub(crate) target: Option<Target>,
+    /// How it was connected last.
+    pub(crate) options: ConnectOptions,
     /// Grows with each connect.
     pub(crate) epoch: u32,
     /// The epoch in which it failed last, and why.
@@ -81,6 +83,7 @@ impl Vqp {
             init,
             phase: Phase::Idle,
             target: None,
+            options: ConnectOptions::default(),
             epoch: 0,
             failed: None,
             no_rc_qp: false,
