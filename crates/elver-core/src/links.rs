@@ -196,17 +196,29 @@ impl<D: Device> Core<D> {
 
     /// Whether no meta server can be asked yet, but one can as soon as the link to it is there.
     pub(crate) fn awaits_meta_link(&self) -> bool {
-        let asks = |link: &RcLink| {
-            link.purpose == Purpose::Meta
+        // Also one that the meta server asked for: it refuses ours then.
+        let comes = |link: &RcLink| {
+            link.class == Class::Low
                 && matches!(link.state, LinkState::Asking | LinkState::Listening)
+                && self.is_meta_server(link.peer)
         };
         self.pool.dct.is_none()
-            && self.links.rc.shared().any(|(_, link)| asks(link))
+            && self.links.rc.shared().any(|(_, link)| comes(link))
             && self
                 .lookups
                 .servers
                 .iter()
                 .all(|(peer, _)| self.op_lane(*peer, Class::Low).is_none())
+    }
+
+    /// A node is to be looked up. If no meta server can be asked, since the link to it was refused or
+    /// not answered, the next one is asked for now and not at the next sweep.
+    pub(crate) fn seek_meta_link(&mut self, now: Time) {
+        let servers = &self.lookups.servers;
+        let reached = servers.iter().any(|(peer, _)| self.op_lane(*peer, Class::Low).is_some());
+        if self.pool.dct.is_none() && !reached && !self.awaits_meta_link() {
+            self.sweep_links(now);
+        }
     }
 
     /// A peer became hot: it gets a link in the background, if it has none and there is room. If

@@ -119,6 +119,7 @@ impl<D: Device> Core<D> {
         }
         entry.lookup = PeerLookup::Queued;
         self.lookups.queue.push_back(peer);
+        self.seek_meta_link(now);
         self.start_lookups(now);
     }
 
