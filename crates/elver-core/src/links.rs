@@ -316,10 +316,11 @@ impl<D: Device> Core<D> {
     /// knows nothing of our links.
     pub(crate) fn learn(&mut self, peer: u32, record: NodeRecord, now: Time) {
         let Some(entry) = self.peers.get_mut(peer) else { return };
-        let last = entry.last;
+        let record = entry.news(record);
         if entry.gid != self.gid && entry.record != Some(record) {
+            let anew = entry.hear(record);
             entry.set_record(Some(record));
-            if last.is_some_and(|last| last != record) {
+            if anew {
                 let gid = entry.gid;
                 self.forget_regions(peer);
                 self.refuse_held_before(gid, record, now);

@@ -78,3 +78,55 @@ fn what_a_peer_asked_for_before_it_started_anew_is_not_served() {
     assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
     cluster.check();
 }
+
+/// Three nodes of which the last has started anew, and its record before; the second one was
+/// connected to it.
+fn with_an_heir(group: u8) -> (Cluster, NodeRecord) {
+    let mut cluster = Cluster::new(group, 3, &config());
+    let vqp = cluster.vqp(1);
+    cluster.connect(1, vqp, 2, 7);
+    let before = cluster.nodes.remove(2).core.record();
+    cluster.add(group, 3, config());
+    (cluster, before)
+}
+
+/// Node 1 reads from node 2 over a new connection.
+fn reach(cluster: &mut Cluster) {
+    let vqp = cluster.vqp(1);
+    cluster.connect(1, vqp, 2, 7);
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(2, 64, ALL);
+    cluster.post(1, vqp, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    cluster.check();
+}
+
+#[test]
+fn a_meta_server_that_does_not_know_yet_that_a_node_started_anew_is_not_believed() {
+    // The heir is not registered: the meta server's table still has the record before.
+    let (mut cluster, _) = with_an_heir(178);
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, None, now);
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    reach(&mut cluster);
+}
+
+#[test]
+fn late_news_does_not_end_the_links_to_a_node_that_started_anew() {
+    let (mut cluster, before) = with_an_heir(179);
+    let vqp = cluster.vqp(2);
+    let server = cluster.nodes[0].core.serve_meta(100).unwrap();
+    let now = cluster.now();
+    cluster.nodes[2].core.set_meta_servers(&[server], now);
+    assert_eq!(cluster.connect(2, vqp, 1, 7), Via::DcLookup);
+    let lite = cluster.vqp(2);
+    connect_lite(&mut cluster, 2, lite, 1);
+    assert_eq!(cluster.connected(2, lite), Ok(Via::Rc));
+    let changing = |cluster: &Cluster| cluster.nodes[1].core.audit().unwrap().rc_qps_changing;
+    cluster.until("both ends work", |cluster| changing(cluster) == 0);
+    let (gid, now) = (cluster.nodes[2].core.gid(), cluster.now());
+    cluster.nodes[1].core.node_changed(gid, Some(before), now);
+    assert_eq!(changing(&cluster), 0, "the link is left");
+    reach(&mut cluster);
+}
