@@ -65,6 +65,9 @@ pub(crate) struct Links<M> {
     /// VQPs that move, in no order; see [`Core::transfer`].
     pub(crate) moving: Vec<u32>,
     sweep: Option<Time>,
+    /// A meta server asks for a link itself, and has refused ours for that. Its request is on its way,
+    /// or the next sweep asks again.
+    crossed: bool,
 }
 
 /// What a request of ours is for.
@@ -107,6 +110,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             ended_leases: Vec::new(),
             moving: Vec::new(),
             sweep: None,
+            crossed: false,
         }
     }
 
@@ -203,7 +207,7 @@ impl<D: Device> Core<D> {
                 && self.is_meta_server(link.peer)
         };
         self.pool.dct.is_none()
-            && self.links.rc.shared().any(|(_, link)| comes(link))
+            && (self.links.crossed || self.links.rc.shared().any(|(_, link)| comes(link)))
             && self
                 .lookups
                 .servers
@@ -354,6 +358,7 @@ impl<D: Device> Core<D> {
     /// that nobody uses, and connects that wait for too long.
     fn sweep_links(&mut self, now: Time) {
         self.links.sweep = None;
+        let crossed = core::mem::take(&mut self.links.crossed);
         self.sweep_waiting(now);
         let dc = self.pool.dct.is_some();
         let mut missing = false;
@@ -379,6 +384,9 @@ impl<D: Device> Core<D> {
         let waiting = !self.links.waiting.is_empty() || !self.links.unclosed.is_empty();
         if missing || listening || waiting {
             self.sweep_soon(now);
+        }
+        if crossed {
+            self.start_lookups(now);
         }
     }
 }

@@ -188,7 +188,10 @@ impl<D: Device> Core<D> {
         let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
         let error = match refusal {
             // The peer's own request brings the link.
-            Some(Refusal::Crossed) => return self.drop_link(id, now),
+            Some(Refusal::Crossed) => {
+                self.links.crossed |= purpose == Purpose::Meta;
+                return self.drop_link(id, now);
+            }
             Some(Refusal::Short { of, used, limit }) => {
                 ConnectError::NoRcQp { gid, here: false, of, used, limit }
             }
