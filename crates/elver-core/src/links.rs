@@ -206,21 +206,19 @@ impl<D: Device> Core<D> {
                 && matches!(link.state, LinkState::Asking | LinkState::Listening)
                 && self.is_meta_server(link.peer)
         };
-        self.pool.dct.is_none()
+        !self.reaches_meta_server()
             && (self.links.crossed || self.links.rc.shared().any(|(_, link)| comes(link)))
-            && self
-                .lookups
-                .servers
-                .iter()
-                .all(|(peer, _)| self.op_lane(*peer, Class::Low).is_none())
+    }
+
+    fn reaches_meta_server(&self) -> bool {
+        let servers = &self.lookups.servers;
+        servers.iter().any(|(peer, _)| self.op_lane(*peer, Class::Low).is_some())
     }
 
     /// A node is to be looked up. If no meta server can be asked, since the link to it was refused or
     /// not answered, the next one is asked for now and not at the next sweep.
     pub(crate) fn seek_meta_link(&mut self, now: Time) {
-        let servers = &self.lookups.servers;
-        let reached = servers.iter().any(|(peer, _)| self.op_lane(*peer, Class::Low).is_some());
-        if self.pool.dct.is_none() && !reached && !self.awaits_meta_link() {
+        if !self.reaches_meta_server() && !self.awaits_meta_link() {
             self.sweep_links(now);
         }
     }
@@ -284,6 +282,8 @@ impl<D: Device> Core<D> {
     /// A request of ours has ended.
     fn call_ended(&mut self, token: u64, answer: Option<Answer>, now: Time) {
         let Some(what) = self.links.calls.remove(token as u32) else { return };
+        // There is room for another call.
+        self.links.waiting.stirred = true;
         match what {
             CallFor::Connect { link, qpn, to } => self.link_answered(link, qpn, to, answer, now),
             CallFor::Close { link } => self.close_ended(link, answer, now),

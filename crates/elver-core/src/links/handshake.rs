@@ -47,7 +47,10 @@ impl<D: Device> Core<D> {
         let leased = matches!(purpose, Purpose::Leased(_));
         let request = Request::RcConnect { end, class, leased, record: self.record };
         if !self.call(to, request, CallFor::Connect { link, qpn: end.qpn, to }, now) {
+            let stirred = self.links.waiting.stirred;
             self.drop_link(link, now);
+            // That made no room: who waits would ask in vain, again and again.
+            self.links.waiting.stirred = stirred;
             return Err(Unasked::Busy);
         }
         self.stats.links_asked += 1;
