@@ -16,6 +16,7 @@ use anyhow::{Result, anyhow};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::CpuSet;
 use rustix::time::Timespec;
+use serde::{Deserialize, Serialize};
 
 use crate::cli::Placement;
 use crate::exit::Failure;
@@ -165,8 +166,30 @@ pub(crate) fn pin(core: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
+/// The cores that a thread or a process runs on.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Seat {
+    #[default]
+    Anywhere,
+    On(usize),
+    /// On all others.
+    Off(usize),
+}
+
+impl Seat {
+    /// Gives it to the calling thread, and to what it starts.
+    pub(crate) fn take(self) {
+        match self {
+            Seat::Anywhere => pin_off(usize::MAX),
+            Seat::On(core) => pin(core),
+            Seat::Off(core) => pin_off(core),
+        }
+    }
+}
+
 /// Lets the calling thread run on all cores but one; on all, where there is no such core.
-pub(crate) fn pin_off(core: usize) {
+fn pin_off(core: usize) {
     let mut set = CpuSet::new();
     // The kernel leaves out those that there are not.
     (0..CpuSet::MAX_CPU).filter(|other| *other != core).for_each(|other| set.set(other));

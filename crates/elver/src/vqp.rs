@@ -99,20 +99,17 @@ impl Vqp {
     /// Posts send WRs. On an error the WRs before the refused one are posted: the pair tells how
     /// many. What only the node or the peer can refuse, the memory above all, is told by a
     /// completion.
-    #[inline]
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
         self.inner().post_send(self.0.id, wrs)
     }
 
     /// Posts receives, as [`Vqp::post_send`].
-    #[inline]
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
         self.inner().post_recv(self.0.id, wrs)
     }
 
     /// Takes completions, oldest first; returns how many. Those of messages at a bound VQP come by
     /// [`Vqp::qpop_msgs`].
-    #[inline]
     pub fn poll_cq(&self, wcs: &mut [Wc]) -> Result<usize, Error> {
         let mut inner = self.inner();
         match take(&mut inner, self.0.id, wcs) {
@@ -125,7 +122,6 @@ impl Vqp {
     }
 
     /// As [`Vqp::poll_cq`], but waits until there is one, at most so long.
-    #[inline]
     pub fn wait_cq(&self, wcs: &mut [Wc], at_most: Option<Duration>) -> Result<usize, Error> {
         let id = self.0.id;
         self.inner().wait(Wait::new(at_most), |inner| match take(inner, id, wcs) {

@@ -15,9 +15,9 @@ use crate::bench::ways::core_via;
 use crate::bench::window::{Step, Window};
 use crate::cluster::{Cluster, Ground, NodeSpec};
 use crate::exit::Failure;
-use crate::pair::pin;
+use crate::pair::{Seat, pin};
 use crate::worker::client::First;
-use crate::worker::{Known, Place, STEP, Seat, Task, Worker};
+use crate::worker::{Known, Place, STEP, Task, Worker};
 
 /// Numbers of the nodes: the one whose clients are measured, a meta server; and one that is known
 /// and sleeps.
@@ -55,13 +55,16 @@ impl Host {
     pub(crate) fn start(spins: bool) -> Result<Host, Failure> {
         let options = SPINS.iter().filter(|_| spins).chain([&QUOTA]);
         let options = options.map(ToString::to_string).collect();
+        // A daemon that spins has its core for itself.
+        let (own, seat) = match spins {
+            true => (Seat::On(DAEMON_CORE), Seat::Off(DAEMON_CORE)),
+            false => (Seat::Anywhere, Seat::Anywhere),
+        };
         let specs = [
-            NodeSpec { name: "the node", core: spins.then_some(DAEMON_CORE), options },
-            NodeSpec { name: "the idle node", core: None, options: Vec::new() },
+            NodeSpec { name: "the node", seat: own, options },
+            NodeSpec { name: "the idle node", seat, options: Vec::new() },
         ];
         let cluster = Cluster::start(Ground::Loopback, &specs)?;
-        // Whoever is not the client stays off the daemon's core.
-        let seat = if spins { Seat::Off(DAEMON_CORE) } else { Seat::Anywhere };
         let at = Place { socket: cluster.socket(NODE), seat };
         let mut target = Worker::start(&cluster, NODE, &Task::Target { at: at.clone() })?;
         let client = Client { at, to: target.hear(STEP)?, idle: cluster.address(IDLE).into() };
@@ -87,11 +90,14 @@ impl Host {
     pub(crate) fn firsts(&self, count: u32) -> Result<Sample> {
         let mut sample = Sample::new()?;
         let task = Task::First { at: self.client.place(true), to: self.client.to };
-        for _ in 0..count {
-            let first: First = Worker::start(&self.cluster, NODE, &task)?.hear(STEP)?;
-            sample.add(Duration::from_nanos((first.total_us * 1e3) as u64));
-        }
-        Ok(sample)
+        let cluster = &self.cluster;
+        self.client.beside(|| {
+            for _ in 0..count {
+                let first: First = Worker::start(cluster, NODE, &task)?.hear(STEP)?;
+                sample.add(Duration::from_nanos((first.total_us * 1e3) as u64));
+            }
+            Ok(sample)
+        })
     }
 
     /// Processes that begin at one word, and the time until the last of them has read.
@@ -131,13 +137,20 @@ impl Client {
         &self,
         job: impl FnOnce(&Session, &Client) -> Result<T> + Send,
     ) -> Result<T> {
+        self.beside(|| {
+            let options = SessionOptions { spin: STEP, ..SessionOptions::default() };
+            job(&Session::connect_with(Some(&self.at.socket), options)?, self)
+        })
+    }
+
+    /// Runs `job` on a thread that leaves a daemon that spins its core.
+    fn beside<T: Send>(&self, job: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let ran = std::thread::scope(|scope| {
             let running = scope.spawn(|| {
                 if self.spins() {
                     pin(CLIENT_CORE);
                 }
-                let options = SessionOptions { spin: STEP, ..SessionOptions::default() };
-                job(&Session::connect_with(Some(&self.at.socket), options)?, self)
+                job()
             });
             running.join()
         });
@@ -172,7 +185,7 @@ pub(crate) fn post_and_poll(
     let mut wcs = [Wc::default(); 32];
     window.run(|step| match step {
         Step::Post => {
-            vqp.post_send(&wrs).map_err(|(_, error)| error)?;
+            vqp.post_send(&wrs).map_err(|(_, error)| broken(vqp, error))?;
             Ok(0)
         }
         Step::Take => {
@@ -183,4 +196,16 @@ pub(crate) fn post_and_poll(
             Ok(found)
         }
     })
+}
+
+/// Why a VQP takes no WR: an earlier one that failed, if there is one.
+fn broken(vqp: &Vqp, error: elver::Error) -> anyhow::Error {
+    let mut wcs = [Wc::default(); 32];
+    let failed = |wc: &&Wc| wc.status != WcStatus::Success;
+    while let Ok(found @ 1..) = vqp.poll_cq(&mut wcs) {
+        if let Some(wc) = wcs[..found].iter().find(failed) {
+            return anyhow!("a WR through a VQP failed: {}", wc.status);
+        }
+    }
+    vqp.take_failure().unwrap_or(error).into()
 }

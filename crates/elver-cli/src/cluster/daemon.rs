@@ -17,7 +17,6 @@ use crate::cluster::NodeSpec;
 use crate::cluster::host::Host;
 use crate::cluster::scratch::Scratch;
 use crate::exit::Failure;
-use crate::pair::pin;
 
 /// How long a daemon has to end by itself.
 const STOP_WAIT: Duration = Duration::from_secs(2);
@@ -78,13 +77,11 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(words.try_clone()?)
             .stderr(words);
-        let core = spec.core;
+        let seat = spec.seat;
         die_with_parent(&mut command);
         let child = host.run(move || {
-            // The child inherits the core, and the host's thread does nothing but wait.
-            if let Some(core) = core {
-                pin(core);
-            }
+            // The child inherits it, and the host's thread does nothing but wait.
+            seat.take();
             command.spawn()
         })?;
         let child = child.with_context(|| format!("cannot start {}", elverd.display()))?;

@@ -21,6 +21,7 @@ use crate::cluster::daemon::{Daemon, find_elverd};
 use crate::cluster::host::{Host, Hub};
 use crate::cluster::scratch::Scratch;
 use crate::exit::Failure;
+use crate::pair::Seat;
 use crate::status;
 
 /// Port of the meta server's registry.
@@ -58,8 +59,8 @@ impl Ground {
 pub(crate) struct NodeSpec {
     /// Its name in messages.
     pub(crate) name: &'static str,
-    /// The core that it is pinned to.
-    pub(crate) core: Option<usize>,
+    /// Where it runs.
+    pub(crate) seat: Seat,
     /// Options of its configuration, such as `engine.spin_us = 100`.
     pub(crate) options: Vec<String>,
 }

@@ -13,6 +13,7 @@ use crate::cluster::{Cluster, Ground, NodeSpec};
 use crate::demo::say::Say;
 use crate::exit::Failure;
 use crate::out::say;
+use crate::pair::Seat;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,7 +96,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
 fn specs() -> Vec<NodeSpec> {
     let options = vec!["transfer.hot_ops = 2000".to_string()];
     ["the meta server", "node a", "node b"]
-        .map(|name| NodeSpec { name, core: None, options: options.clone() })
+        .map(|name| NodeSpec { name, seat: Seat::Anywhere, options: options.clone() })
         .to_vec()
 }
 

@@ -11,10 +11,10 @@ use crate::bench::tcp;
 use crate::cluster::Cluster;
 use crate::demo::say::Say;
 use crate::demo::{A, B, millis};
-use crate::pair::pin;
+use crate::pair::{Seat, pin};
 use crate::status;
 use crate::worker::client::{ConnectTime, First, Held, Moved, Steady, Switched};
-use crate::worker::{Known, Place, STEP, Seat, Task, Worker};
+use crate::worker::{Known, Place, STEP, Task, Worker};
 
 type Step = fn(&Cluster, &mut Say) -> Result<Value>;
 

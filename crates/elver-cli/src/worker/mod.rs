@@ -17,7 +17,7 @@ use elver::{AccessFlags, Gid, RemoteAddr, Session, SessionOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
-use crate::pair::{pin, pin_off};
+use crate::pair::Seat;
 
 pub(crate) use process::Worker;
 
@@ -85,27 +85,6 @@ pub(crate) struct Place {
     pub(crate) seat: Seat,
 }
 
-/// The cores that a worker runs on. Its parent's may be others.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Seat {
-    Anywhere,
-    On(usize),
-    /// On all others.
-    Off(usize),
-}
-
-impl Seat {
-    /// Gives it to the calling thread, and to those that it starts.
-    fn take(self) {
-        match self {
-            Seat::Anywhere => pin_off(usize::MAX),
-            Seat::On(core) => pin(core),
-            Seat::Off(core) => pin_off(core),
-        }
-    }
-}
-
 /// What must be known of a target.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Known {
@@ -139,7 +118,6 @@ impl Place {
 pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let task: Task = serde_json::from_str(&args.task)
         .map_err(|error| Failure::unusable(format!("this is no task: {error}")))?;
-    task.place().seat.take();
     let done = match &task {
         // Nobody hears them any more when they have begun: what goes wrong they say to people.
         Task::Target { at } => return Ok(target::run(at)?),

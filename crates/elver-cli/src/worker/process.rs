@@ -33,7 +33,12 @@ impl Worker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         die_with_parent(&mut command);
-        let child = cluster.on(node, move || command.spawn())?;
+        let seat = task.place().seat;
+        let child = cluster.on(node, move || {
+            // It begins there: on the core of a daemon that spins it would disturb that one.
+            seat.take();
+            command.spawn()
+        })?;
         let mut child = child.map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::AGAIN | Errno::MFILE) => anyhow!(
                 "cannot start another process: {error}; allow more of them (`ulimit -u`, \
