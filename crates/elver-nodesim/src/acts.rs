@@ -288,7 +288,7 @@ impl World {
         node: Option<usize>,
         port: u16,
     ) -> Result<(), Violation> {
-        let policy = self.making.pick(self.plan.policies);
+        let policy = self.making.pick(self.plan.policies());
         self.connect_by(policy, vqp, node, port)
     }
 
@@ -302,7 +302,8 @@ impl World {
         let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
         let (home, owner) = self.at(client);
         let gid = node.map_or(NOWHERE, |node| self.gids[node]);
-        let options = ConnectOptions { policy, uncached: self.making.percent(10) };
+        let uncached = self.making.percent(10) && self.plan.may_connect_uncached(policy);
+        let options = ConnectOptions { policy, uncached };
         let (token, now) = (self.serial(), self.now);
         let place = node.map_or((usize::MAX, 0), |node| self.nodes[node].place(node));
         self.note(format_args!(

@@ -91,8 +91,8 @@ impl Canary {
     /// Strikes in a hundred chances: often enough for a short run, seldom enough to look like a bug.
     fn percent(self) -> u32 {
         match self {
-            // A run has few chances for these.
-            Canary::SkippedCheck | Canary::EarlyDeregistration => 50,
+            // A run has few chances for these, or needs many strikes.
+            Canary::SkippedCheck | Canary::EarlyDeregistration | Canary::GrowingPool => 50,
             _ => 10,
         }
     }

@@ -149,8 +149,9 @@ impl World {
             ConnectError::Unreachable { .. } => {
                 to.is_none_or(|to| self.net.disturbed(node, to)) || unsure
             }
-            // Handshakes are refused where too many are under way.
-            ConnectError::Busy { .. } | ConnectError::NoRcQp { .. } => true,
+            ConnectError::Busy { waiting, limit } => waiting >= limit,
+            // Another node may have taken the last one.
+            ConnectError::NoRcQp { .. } => true,
             ConnectError::PeerGone { .. } | ConnectError::NoSuchPort { .. } => {
                 to.is_none_or(|to| self.net.disturbed(node, to))
             }

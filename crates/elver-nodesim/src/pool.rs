@@ -114,7 +114,7 @@ impl World {
             );
         }
         let found = Holdings { dcis, rc_qps, other_qps, mrs, ahs, ..held };
-        if found != held || dcis != self.plan.config.dc_qps {
+        if found != held || dcis != core.config().dc_qps {
             broken!("node {number}: its device has {found:?}, its core {held:?}");
         }
         Ok(())
@@ -151,10 +151,12 @@ impl World {
         if self.planter.strikes(Canary::ExcludedVia) {
             via = if leases(&options) { Via::Rc } else { Via::Leased };
         }
-        if !permits(&options, via, at_once) {
+        let (number, _) = self.model.place(vqp);
+        let peer = self.model.vqps[vqp].peer().unwrap_or(number);
+        let dc = self.plan.has_dc(number) && self.plan.has_dc(peer);
+        if !permits(&options, via, at_once, dc) {
             broken!("VQP {vqp}: it is connected by {via:?}, at once: {at_once}, for {options:?}");
         }
-        let (number, _) = self.model.place(vqp);
         if self.planter.strikes(Canary::GrowingPool) {
             let config = &self.plan.config;
             self.nodes[number].kept_bytes += u64::from(config.sq_depth) * wqe_bytes(config);
@@ -165,7 +167,7 @@ impl World {
     /// Plants what a node would do that lets a client's bad WR through: a shared QP is in error, and
     /// its core knows nothing of it.
     pub(crate) fn plant_stuck_queue(&mut self, number: usize) -> Result<(), Violation> {
-        if !self.planter.strikes(Canary::StuckQueue) {
+        if !self.plan.has_dc(number) || !self.planter.strikes(Canary::StuckQueue) {
             return Ok(());
         }
         let Some(core) = self.core(number) else { return Ok(()) };
@@ -219,14 +221,18 @@ impl World {
     }
 }
 
-/// Whether a policy lets a VQP be connected like this: `at_once`, or after it has waited.
-pub(crate) fn permits(options: &ConnectOptions, via: Via, at_once: bool) -> bool {
+/// Whether a policy lets a VQP be connected like this: `at_once`, or after it has waited; over `dc`,
+/// or where there is none.
+fn permits(options: &ConnectOptions, via: Via, at_once: bool, dc: bool) -> bool {
     let cached = at_once && !options.uncached;
     match (options.policy, via) {
         (Policy::Leased, via) => via == Via::Leased && !at_once,
         (Policy::Lite, via) if options.uncached => via == Via::Leased && !at_once,
         (Policy::Lite, via) => via == Via::Rc,
-        // There is DC everywhere, so that who waits waits for a look-up.
+        (Policy::Shared | Policy::RpcMeta, via) if !dc => {
+            via == Via::Rc && !(at_once && options.uncached)
+        }
+        // Who waits waits for a look-up.
         (Policy::Shared | Policy::RpcMeta, Via::DcLookup) => !at_once,
         (Policy::Shared | Policy::RpcMeta, Via::Rc | Via::DcCached) => cached,
         (Policy::Shared | Policy::RpcMeta, Via::Leased) => false,
@@ -234,8 +240,8 @@ pub(crate) fn permits(options: &ConnectOptions, via: Via, at_once: bool) -> bool
 }
 
 /// Whether a VQP has an RC QP of its own.
-pub(crate) fn leases(options: &ConnectOptions) -> bool {
-    permits(options, Via::Leased, false)
+fn leases(options: &ConnectOptions) -> bool {
+    permits(options, Via::Leased, false, true)
 }
 
 /// Send WRs that the queues of the shared and the leased QPs of a node hold, at most.
@@ -272,8 +278,9 @@ const META_LINKS_MAX: u32 = 8;
 const RESERVED: u32 = 16;
 /// Regions of others that a node may have come to know of in a short run.
 const REGIONS: u64 = 64;
-/// Operations of the core's own that come and go between two looks.
-const UNDER_WAY_UNSEEN: u64 = 48;
+/// Operations of the core's own that come and go between two looks: a burst of messages that are read
+/// or refused makes one each.
+const UNDER_WAY_UNSEEN: u64 = 160;
 /// Bytes of a peer (docs/krcore.md, figure 15a).
 const PEER_BYTES: u64 = 600;
 /// Bytes of a lane with its lists and of its QP's entry, of a link, of a VQP's turn on a lane, of an

@@ -134,7 +134,7 @@ impl World {
         let seed = self.making.next_u64();
         let device = self.net.device(node, self.plan.device.clone());
         let device = device.map_err(|error| Violation::new(format!("no device: {error}")))?;
-        let core = match Core::new(device, self.plan.config.clone(), seed, self.now) {
+        let core = match Core::new(device, self.plan.config_of(node), seed, self.now) {
             Ok(core) => core,
             Err(error) => broken!("a core was refused: {error}"),
         };

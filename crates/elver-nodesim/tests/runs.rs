@@ -14,12 +14,16 @@ const CANARY_SEEDS: u64 = 100;
 #[test]
 fn runs_pass_and_do_everything() {
     let mut acts = BTreeMap::new();
+    let mut counters = BTreeMap::new();
     let mut faults = BTreeMap::new();
     for seed in 0..SEEDS {
         match run(seed, &Options::default()) {
             Ok(report) => {
                 for (act, count) in report.acts {
                     *acts.entry(act).or_insert(0) += count;
+                }
+                for (counter, count) in report.counters {
+                    *counters.entry(counter).or_insert(0) += count;
                 }
                 for (fault, count) in report.faults {
                     *faults.entry(fault).or_insert(0) += count;
@@ -31,6 +35,19 @@ fn runs_pass_and_do_everything() {
     for act in ["node crashed", "meta server lost", "client died", "region dropped", "VQP accepted"]
     {
         assert!(acts.get(act).is_some_and(|count| *count > 0), "no {act}: {acts:?}");
+    }
+    // What the cores have for bad times was needed.
+    let needed = [
+        "connects_busy",
+        "lanes_reset",
+        "links_reclaimed",
+        "low_held",
+        "messages_held",
+        "mr_refusals",
+        "transfers",
+    ];
+    for counter in needed {
+        assert!(counters[counter] > 0, "{counter} never counted: {counters:?}");
     }
     for fault in [Fault::Loss, Fault::Reorder, Fault::Partition, Fault::SlowEngine, Fault::Crash] {
         assert!(faults[&fault] > 0, "{fault} never happened");
