@@ -150,12 +150,25 @@ impl<D: Device> Core<D> {
                 Wait::Mr => self.lookups.awaits(vqp.peer, id),
                 Wait::Slot => self.slot_waiters.contains(&id),
                 Wait::Tokens => self.qos.holds(id),
+                Wait::Credit => vqp.asks_for_credit(),
             };
             if !comes {
                 return Err(format!("VQP {id:#x} waits for {:?}, and nothing brings it", vqp.wait));
             }
             if vqp.moving && !self.links.moving.contains(&id) {
                 return Err(format!("VQP {id:#x} moves, and nobody moves it"));
+            }
+            let listed = self.knocking.iter().filter(|(_, other)| *other == id).count();
+            agree!(
+                listed,
+                usize::from(vqp.credit.listed),
+                "places of VQP {id:#x} among those that ask"
+            );
+            if vqp.asks_for_credit() && listed == 0 {
+                return Err(format!("VQP {id:#x} asks for credit, and not again"));
+            }
+            if vqp.backlog.as_ref().is_some_and(|held| held.messages.is_empty()) {
+                return Err(format!("VQP {id:#x} holds no message, and has room for them"));
             }
             if vqp.state == VqpState::Error && vqp.inflight > 0 && !vqp.watch {
                 return Err(format!("VQP {id:#x} has failed, and nobody looks for its end"));

@@ -37,6 +37,8 @@ pub(crate) enum Check {
     Refused,
     /// The VQP's class has no tokens.
     Held,
+    /// The receiver wants no message now.
+    NoCredit,
     /// Its region cannot be shared with the receiver.
     Failed,
     /// There is no send slot for its header.
@@ -55,6 +57,8 @@ struct Burst {
     pair: bool,
     /// What stopped the WR behind them, if one did.
     stopped: Check,
+    /// The receiver's leave to send messages runs out.
+    asks: bool,
 }
 
 impl<D: Device> Core<D> {
@@ -78,6 +82,9 @@ impl<D: Device> Core<D> {
                 self.fail_next(id, WcStatus::LocQpOpErr, now);
                 return Stop::Waits;
             }
+            if burst.asks && !self.ask_for_credit(id, now) {
+                return Stop::Waits;
+            }
             match burst.stopped {
                 Check::Ready => {}
                 Check::Apart if burst.count > 0 => {}
@@ -95,7 +102,8 @@ impl<D: Device> Core<D> {
     fn next_burst(&mut self, id: u32, most: u32, room: u32, in_turn: bool, now: Time) -> Burst {
         let query_at = Self::query_at(now);
         let Core { vqps, store, device, pool, blank, mrs, qos, unread, .. } = self;
-        let mut burst = Burst { count: 0, bytes: 0, pair: false, stopped: Check::Ready };
+        let mut burst =
+            Burst { count: 0, bytes: 0, pair: false, stopped: Check::Ready, asks: false };
         let Some(vqp) = vqps.get_mut(id) else { return burst };
         let limit = most.min(room);
         let counted = vqp.class == Class::Low && qos.counts_low(now);
@@ -117,6 +125,10 @@ impl<D: Device> Core<D> {
                 break;
             }
             if is_message {
+                if vqp.credit.is_used_up() {
+                    burst.stopped = Check::NoCredit;
+                    break;
+                }
                 burst.pair = matches!(entry.op, SendOp::WriteWithImm(..));
                 if burst.pair && (burst.count > 0 || room < 2) {
                     (burst.pair, burst.stopped) = (false, Check::Apart);
@@ -130,6 +142,7 @@ impl<D: Device> Core<D> {
                 if burst.stopped != Check::Ready {
                     break;
                 }
+                vqp.credit.use_one();
             }
             if counted {
                 qos.charge(vqp.class, length.into());
@@ -142,6 +155,7 @@ impl<D: Device> Core<D> {
             }
         }
         vqp.deficit = deficit;
+        burst.asks = vqp.credit.runs_out();
         if vqp.class == Class::High && burst.count > 0 {
             qos.note_high(now);
         }
@@ -194,6 +208,7 @@ impl<D: Device> Core<D> {
                 self.qos.hold(id, now);
                 self.stats.low_held += 1;
             }
+            Check::NoCredit => vqp.wait = Wait::Credit,
             Check::NoSlot => {
                 vqp.wait = Wait::Slot;
                 self.slot_waiters.push_back(id);

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use elver_verbs::{Device, Time};
 
+use crate::backpressure::Credit;
 use crate::client::Client;
 use crate::mr::LocalHit;
 use crate::recv_ring::RecvRing;
@@ -151,6 +152,7 @@ impl<D: Device> Core<D> {
                 inflight: 0,
                 wait: Wait::Nothing,
                 moving: false,
+                credit: Credit::NEW,
                 policy: Policy::Shared,
                 lease: 0,
                 ready: false,
@@ -225,6 +227,7 @@ impl<D: Device> Core<D> {
             return;
         }
         vqp.state = VqpState::Error;
+        vqp.wait = Wait::Nothing;
         if vqp.bound != 0 {
             self.ports.remove(&vqp.bound);
         }

@@ -36,7 +36,7 @@ pub struct Config {
     /// are faster, reads from 16 KB on. The default is that: more would need larger receive
     /// buffers, whose bytes a hardware device has pinned from the start.
     pub eager_bytes_max: u32,
-    /// Most messages that a VQP without posted receives holds.
+    /// Most messages that a VQP without posted receives holds. Senders wait from an eighth of that on.
     pub backlog: u32,
     /// Most bytes of these.
     pub backlog_bytes: u64,
@@ -137,8 +137,8 @@ impl Default for Config {
             recv_buffers: 512,
             recv_buffer_bytes: 16_640,
             eager_bytes_max: 16_384,
-            backlog: 1_024,
-            backlog_bytes: 1 << 20,
+            backlog: 4_096,
+            backlog_bytes: 4 << 20,
             timeout: 14,
             retry_cnt: 5,
             rnr_retry: 7,

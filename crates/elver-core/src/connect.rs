@@ -272,6 +272,7 @@ impl<D: Device> Core<D> {
         };
         (vqp.lane, vqp.via) = (lane, Some(via));
         vqp.state = VqpState::Connected;
+        vqp.credit.reset();
         vqp.remote = crate::vqp::Vqp::NO_REMOTE;
         self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {

@@ -63,6 +63,8 @@ pub struct Core<D: Device> {
     pub(crate) blank: Header,
     /// Long messages that their receivers have not read, by when they are looked after.
     pub(crate) unread: VecDeque<(Time, u32, u32)>,
+    /// VQPs that ask their receivers for credit, and when each does so again.
+    pub(crate) knocking: VecDeque<(Time, u32)>,
     /// VQPs that wait for the answers of senders, by when these are asked again.
     pub(crate) asking: VecDeque<(Time, u32)>,
     /// What waits for send slots to be told to peers.
@@ -128,6 +130,7 @@ impl<D: Device> Core<D> {
             held_bytes: 0,
             blank: Header::blank(gid, record.encode()),
             unread: VecDeque::new(),
+            knocking: VecDeque::new(),
             asking: VecDeque::new(),
             untold: VecDeque::new(),
             heard: now,
@@ -247,7 +250,9 @@ impl<D: Device> Core<D> {
         let closing = self.closing.front().map(|(due, _)| *due);
         let lookup = self.lookups.next_deadline();
         let links = self.links.poll_timeout();
-        let others = [self.qos.poll_timeout(), self.next_message_due()].into_iter().flatten();
+        let knock = self.knocking.front().map(|(due, _)| *due);
+        let others = [self.qos.poll_timeout(), self.next_message_due(), knock];
+        let others = others.into_iter().flatten();
         closing.into_iter().chain(lookup).chain(links).chain(others).min()
     }
 
@@ -256,7 +261,7 @@ impl<D: Device> Core<D> {
         self.store.flush(now);
         let mut busy = self.expire_lookups(now) | self.attend_messages(now);
         busy |= self.attend_links(now);
-        busy |= self.release_held(now);
+        busy |= self.release_held(now) | self.knock_again(now);
         while self.closing.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, slot)) = self.closing.pop_front() else { break };
             self.try_release_mr(slot, now);

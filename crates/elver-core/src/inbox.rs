@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Device, Memory, Time, WcFlags, WcOpcode, WcStatus};
 
+use crate::backpressure::Halted;
 use crate::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::ops::Note;
 use crate::recv_ring::RecvOutcome;
@@ -17,7 +18,7 @@ use crate::{
 };
 
 /// All held messages of a node may take so many times what one VQP's may.
-const HELD_VQPS: u64 = 64;
+const HELD_VQPS: u64 = 16;
 
 /// What of a message's header its receive needs.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,8 @@ pub(crate) struct Incoming {
 pub(crate) struct Backlog {
     pub(crate) messages: VecDeque<(Incoming, Vec<u8>)>,
     pub(crate) bytes: u64,
+    /// Senders that wait until there are fewer.
+    pub(crate) halted: Halted,
 }
 
 /// Where a message's bytes are.
@@ -86,6 +89,9 @@ impl<D: Device> Core<D> {
             Kind::Revoke => self.revoked(&header, now),
             Kind::Unknown => self.not_known(&header, now),
             Kind::Ask => self.asked(&header, now),
+            Kind::Halt => self.halted(&header),
+            Kind::Grant => self.granted(&header, now),
+            Kind::Knock => self.knocked(&header, now),
             Kind::Eager | Kind::Rendezvous | Kind::WriteImm => {
                 let body = Body::Buffer(start + HEADER_BYTES as u64, body);
                 if let Err(refusal) = self.deliver(&header, body, now) {
@@ -133,6 +139,7 @@ impl<D: Device> Core<D> {
             return Ok(());
         }
         self.hold(target, incoming, body)?;
+        self.halt_sender(target, incoming.from, incoming.cookie, now);
         if late {
             self.serve_backlog(target, now);
         }
@@ -239,22 +246,31 @@ impl<D: Device> Core<D> {
             {
                 return self.ask_leave(id, now);
             }
-            let Some((incoming, bytes)) = self.take_held(id, 0) else { return };
+            let Some((incoming, bytes)) = self.take_held(id, 0, now) else { return };
             self.receive(id, incoming, Body::Held(&bytes), now);
         }
     }
 
     /// Takes the message at a place out of those that wait at a VQP.
-    pub(crate) fn take_held(&mut self, id: u32, at: usize) -> Option<(Incoming, Vec<u8>)> {
-        let vqp = self.vqps.get_mut(id)?;
+    pub(crate) fn take_held(
+        &mut self,
+        id: u32,
+        at: usize,
+        now: Time,
+    ) -> Option<(Incoming, Vec<u8>)> {
+        let Core { vqps, config, .. } = self;
+        let vqp = vqps.get_mut(id)?;
         let backlog = vqp.backlog.as_mut()?;
         let taken = backlog.messages.remove(at);
         let bytes = taken.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
         backlog.bytes -= bytes;
+        let low = backlog.is_low(config);
+        let resumed = if low { core::mem::take(&mut backlog.halted) } else { Halted::new() };
         if backlog.messages.is_empty() {
             vqp.backlog = None;
         }
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
+        self.resume_senders(id, resumed, now);
         taken
     }
 
@@ -267,6 +283,8 @@ impl<D: Device> Core<D> {
         for (incoming, _) in backlog.messages {
             self.refuse(incoming.from, Refusal::Gone, incoming.cookie, now);
         }
+        // The next one that each sends is refused.
+        self.resume_senders(id, backlog.halted, now);
     }
 
     /// Puts a message into the next receive of a VQP, which has one.

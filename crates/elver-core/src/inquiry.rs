@@ -229,7 +229,7 @@ impl<D: Device> Core<D> {
         let Some((peer, held)) = self.whereabouts(header, now) else { return };
         self.deny(peer, header, now);
         if let Some((id, at)) = held {
-            self.take_held(id, at);
+            self.take_held(id, at, now);
             self.serve_backlog(id, now);
         }
     }
@@ -257,11 +257,16 @@ impl<D: Device> Core<D> {
         if busy {
             return None;
         }
-        let target = match header.dst_vqp {
+        let target = self.target_of(header);
+        Some((peer, self.place_of(target, from, cookie).map(|at| (target, at))))
+    }
+
+    /// The VQP that a message goes to; [`NONE`] if there is none.
+    pub(crate) fn target_of(&self, header: &Header) -> u32 {
+        match header.dst_vqp {
             0 => self.ports.get(&header.dst_port).copied().unwrap_or(NONE),
             vqp => vqp,
-        };
-        Some((peer, self.place_of(target, from, cookie).map(|at| (target, at))))
+        }
     }
 
     fn place_of(&self, id: u32, from: (u32, u32), cookie: u64) -> Option<usize> {
@@ -292,7 +297,7 @@ impl<D: Device> Core<D> {
     /// Sends a message of the core's own to a VQP of a peer's, as soon as there is a send slot.
     pub(crate) fn tell(&mut self, peer: u32, note: Note, now: Time) {
         if self.untold.len() >= UNTOLD_MAX {
-            return self.note_ended(peer, note, false, now);
+            return self.note_dropped(peer, note, now);
         }
         self.untold.push_back((peer, note));
         self.tell_waiting(now);
@@ -321,8 +326,19 @@ impl<D: Device> Core<D> {
             Ok(op) => self.post_op(op, now),
             Err(_) => {
                 self.pool.sends.give(slot);
-                self.note_ended(peer, note, false, now);
+                self.note_dropped(peer, note, now);
             }
+        }
+    }
+
+    /// A note could not be sent.
+    fn note_dropped(&mut self, peer: u32, note: Note, now: Time) {
+        let crowded = self.untold.len() >= UNTOLD_MAX || self.ops.is_full();
+        if note.kind == Kind::Knock && crowded {
+            // That says nothing of the peer, and who knocks does so again.
+            self.stats.messages_lost += 1;
+        } else {
+            self.note_ended(peer, note, false, now);
         }
     }
 
@@ -338,14 +354,20 @@ impl<D: Device> Core<D> {
                 if let Some(last) = &mut vqp.read_until {
                     *last = until.max(*last);
                 } else if !ok && vqp.peer == peer && vqp.awaits(note.cookie as u32) {
-                    self.never_read(note.src_vqp, now);
+                    self.unreachable(note.src_vqp, now);
+                }
+            }
+            Kind::Knock if !ok => {
+                let vqp = self.vqps.get(note.src_vqp);
+                if vqp.is_some_and(|vqp| vqp.asks_for_credit() && vqp.peer == peer) {
+                    self.unreachable(note.src_vqp, now);
                 }
             }
             // There is nobody to read it from.
             Kind::Ask if !ok => {
                 let from = (peer, note.dst_vqp);
                 if let Some(at) = self.place_of(note.src_vqp, from, note.cookie) {
-                    self.take_held(note.src_vqp, at);
+                    self.take_held(note.src_vqp, at, now);
                     // The next one gets its turn, not on top of this one's stack.
                     self.asking.push_front((now, note.src_vqp));
                 }
@@ -355,7 +377,8 @@ impl<D: Device> Core<D> {
         }
     }
 
-    fn never_read(&mut self, id: u32, now: Time) {
+    /// The peer of a VQP does not hear what it must be told.
+    fn unreachable(&mut self, id: u32, now: Time) {
         let peer = self.vqps.get(id).map_or(NONE, |vqp| vqp.peer);
         let gid = self.peers.get(peer).map(|peer| peer.gid).unwrap_or_default();
         self.fail_for(id, ConnectError::Unreachable { gid }, now);
@@ -380,7 +403,7 @@ impl Vqp {
     }
 
     /// What is to be told of a message to where it was sent.
-    fn note(&self, kind: Kind, seq: u32) -> Note {
+    pub(crate) fn note(&self, kind: Kind, seq: u32) -> Note {
         let dst_port = if self.peer_vqp == 0 { self.peer_port } else { 0 };
         let (dst_vqp, src_vqp) = (self.peer_vqp, self.id);
         Note { kind, detail: 0, dst_port, dst_vqp, src_vqp, cookie: self.cookie(seq) }

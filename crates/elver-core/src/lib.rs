@@ -41,6 +41,7 @@
 //! | `complete` | completions in order | 4.4 |
 //! | `recovery` | failed lanes | 4.4 |
 //! | `inbox`, `message`, `recv_ring` | messages: ports, accepting, backlog, refusals | 4.1, 4.4 |
+//! | `backpressure` | senders that wait for their receivers | |
 //! | `rendezvous` | long messages, read by the receiver | 4.5 |
 //! | `inquiry` | what two cores tell each other of such messages, and whose they are when one fails | |
 //! | `pool`, `lane` | physical queue pairs, buffers | 4.3 |
@@ -68,6 +69,7 @@
 extern crate alloc;
 
 mod audit;
+mod backpressure;
 mod burst;
 mod client;
 mod clients;

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   0   "ELVM"                                            4
-//!   4   version (2)                                       1
+//!   4   version (3)                                       1
 //!   5   kind                                              1
 //!   6   flags: 1 with immediate data                      2
 //!   8   port that it goes to, 0 if it goes to a VQP       2
-//!   10  pieces of a message to be read, or cause of a     2
-//!       refusal
+//!   10  pieces of a message to be read, cause of a        2
+//!       refusal, or messages that are granted
 //!   12  VQP that it goes to, 0 if it goes to a port       4
 //!   16  VQP that it comes from                            4
 //!   20  immediate data                                    4
@@ -36,7 +36,7 @@ pub(crate) const HEADER_BYTES: usize = 80;
 const FRONT_WORDS: usize = 5;
 
 const MAGIC: [u8; 4] = *b"ELVM";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const RECORD: Range<usize> = 56..56 + NODE_RECORD_BYTES;
 const WITH_IMM: u16 = 1;
 
@@ -62,6 +62,12 @@ pub(crate) enum Kind {
     Unknown = 8,
     /// May the message that the cookie names still be read?
     Ask = 9,
+    /// The receiver holds much: no messages for now.
+    Halt = 10,
+    /// The receiver wants so many messages.
+    Grant = 11,
+    /// How many messages does the receiver want?
+    Knock = 12,
 }
 
 /// Why a message was refused.
@@ -87,7 +93,7 @@ pub(crate) struct Header {
     pub(crate) kind: Kind,
     pub(crate) imm: Option<u32>,
     pub(crate) dst_port: u16,
-    /// Pieces of a rendezvous, or the cause of a NACK.
+    /// Pieces of a rendezvous, the cause of a NACK, or the messages of a grant.
     pub(crate) detail: u16,
     pub(crate) dst_vqp: u32,
     pub(crate) src_vqp: u32,
@@ -172,6 +178,9 @@ impl Header {
             7 => Kind::Revoke,
             8 => Kind::Unknown,
             9 => Kind::Ask,
+            10 => Kind::Halt,
+            11 => Kind::Grant,
+            12 => Kind::Knock,
             _ => return Err(NoHeader),
         };
         let flags = half(6);
@@ -208,7 +217,7 @@ mod tests {
         #[test]
         fn what_decodes_encodes_to_the_same(
             noise in proptest::collection::vec(any::<u8>(), HEADER_BYTES),
-            (kind, flags, imm) in (0..12u8, 0..5u16, any::<u32>()),
+            (kind, flags, imm) in (0..15u8, 0..5u16, any::<u32>()),
         ) {
             let mut bytes = [0; HEADER_BYTES];
             bytes.copy_from_slice(&noise);
@@ -221,7 +230,7 @@ mod tests {
             bytes[RECORD.end..].fill(0);
             match Header::decode(&bytes) {
                 Ok(header) => prop_assert_eq!(header.encode(), bytes),
-                Err(NoHeader) => prop_assert!(!(1..=9).contains(&kind) || flags > 1),
+                Err(NoHeader) => prop_assert!(!(1..=12).contains(&kind) || flags > 1),
             }
         }
     }

@@ -75,7 +75,7 @@ pub(crate) enum OpKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) kind: Kind,
-    /// Cause of a NACK.
+    /// Cause of a NACK, or messages of a grant.
     pub(crate) detail: u16,
     pub(crate) dst_port: u16,
     pub(crate) dst_vqp: u32,

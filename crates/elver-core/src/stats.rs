@@ -56,6 +56,10 @@ stats! {
     messages_held,
     /// Messages that were refused.
     messages_refused,
+    /// Times that a sender was told to wait, since a VQP here held much.
+    senders_halted,
+    /// VQPs here that were told to wait for their receivers.
+    halts,
     /// Messages of the core's own that did not get to the peer.
     messages_lost,
     /// Messages that were none.

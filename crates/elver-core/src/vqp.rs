@@ -2,6 +2,7 @@ use alloc::boxed::Box;
 
 use elver_verbs::{Dest, Gid, Time, WcStatus};
 
+use crate::backpressure::Credit;
 use crate::inbox::{AcceptKey, Backlog};
 use crate::mr::LocalHit;
 use crate::mr_store::RemoteMr;
@@ -111,6 +112,8 @@ pub(crate) enum Wait {
     Slot,
     /// Tokens of its class.
     Tokens,
+    /// A receiver that wants more messages.
+    Credit,
 }
 
 /// A virtual QP.
@@ -150,6 +153,8 @@ pub(crate) struct Vqp {
     /// It goes to another lane once nothing of its is on this one, and posts nothing before
     /// (section 4.6).
     pub(crate) moving: bool,
+    /// The messages that its receiver wants.
+    pub(crate) credit: Credit,
     /// How it was connected.
     pub(crate) policy: Policy,
     /// Its own RC QP, made or being made; 0 for none.

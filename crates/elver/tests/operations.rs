@@ -366,10 +366,7 @@ fn messages_of_all_sizes_around_every_threshold() {
 
 #[test]
 fn a_message_that_cannot_be_taken_ends_its_sender_and_no_other() {
-    let (meta, node) = cluster(167, |config| {
-        config.messages.backlog = 8;
-        config.messages.backlog_bytes = 4_096;
-    });
+    let (meta, node) = cluster(167, |_| {});
     let (here, there) = (node.session(), meta.session());
     let talk = Talk::new(&here, &there, meta.gid, Policy::Shared);
     let other = Talk::new(&here, &there, meta.gid, Policy::Shared);
@@ -382,36 +379,6 @@ fn a_message_that_cannot_be_taken_ends_its_sender_and_no_other() {
         assert_eq!(talk.fails(), RefusalCode::Overrun);
         other.carries(len, true);
         talk.recovers();
-    }
-    // More messages than are kept, and more bytes.
-    for (count, len) in [(20, 8), (8, 1_000)] {
-        for id in 0..count {
-            match talk.vqp.post_send(&[wr(id, SendOp::Send, &[talk.out.sge(0, len)])]) {
-                Ok(()) => {}
-                // It may have heard of it meanwhile.
-                Err((0, Error::Post(PostError::State { .. }))) => break,
-                Err((_, error)) => panic!("{error}"),
-            }
-        }
-        assert_eq!(talk.fails(), RefusalCode::Overrun);
-        other.carries(len, true);
-        // What was kept is still to be had.
-        talk.receive(3, len);
-        assert_eq!(talk.bound.wait_msgs(WAIT).unwrap()[0].wc.byte_len, len);
-        for _ in 0..count {
-            talk.receive(4, len);
-        }
-        talk.vqp.qconnect(talk.gid, talk.port).unwrap();
-        // Until what was kept has been taken, and all receives have.
-        let mut taken = 1;
-        while taken <= count {
-            let id = 100 + taken;
-            talk.vqp
-                .post_send(&[wr(id, SendOp::Send, &[talk.out.sge(0, len)])])
-                .map_err(|(_, error)| error)
-                .unwrap();
-            taken += talk.bound.wait_msgs(WAIT).unwrap().len() as u64;
-        }
     }
     // A port that nobody has.
     let unbound = talk.port ^ 0x3fff;
@@ -426,6 +393,49 @@ fn a_message_that_cannot_be_taken_ends_its_sender_and_no_other() {
         "{refused:?}"
     );
     other.carries(10, false);
+}
+
+#[test]
+fn a_sender_waits_for_a_receiver_that_is_slower_and_for_no_other() {
+    let (meta, node) = cluster(181, |config| config.messages.backlog = 64);
+    let (here, there) = (node.session(), meta.session());
+    let talk = Talk::new(&here, &there, meta.gid, Policy::Shared);
+    let other = Talk::new(&here, &there, meta.gid, Policy::Shared);
+    let waits = || node.thread.status().unwrap().core["halts"] == 1;
+    let (mut sent, mut completed) = (0, 0);
+    // One message at a time, with no receive for any of them.
+    while sent == completed || !waits() {
+        if sent == completed {
+            talk.out.write(8 * sent, &sent.to_le_bytes()).unwrap();
+            let sges = [talk.out.sge(8 * sent, 8)];
+            talk.vqp.post_send(&[wr(sent, SendOp::Send, &sges)]).unwrap();
+            sent += 1;
+        }
+        completed += talk.vqp.poll_cq(&mut [Wc::default()]).unwrap() as u64;
+        assert!(sent < 64, "nobody told it to wait");
+    }
+    other.carries(8, true);
+    for n in 0..sent {
+        let sges = [talk.into.sge(8 * n, 8)];
+        talk.bound.post_recv(&[RecvWr { wr_id: n, sges: &sges }]).unwrap();
+    }
+    let mut taken = 0;
+    while taken < sent {
+        for message in talk.bound.wait_msgs(WAIT).unwrap() {
+            assert_eq!((message.wc.status, message.wc.wr_id), (WcStatus::Success, taken));
+            let mut word = [0; 8];
+            talk.into.read(8 * taken, &mut word).unwrap();
+            assert_eq!(u64::from_le_bytes(word), taken);
+            taken += 1;
+        }
+    }
+    while completed < sent {
+        assert_eq!(completion(&talk.vqp).status, WcStatus::Success);
+        completed += 1;
+    }
+    // And it goes on.
+    talk.carries(100, true);
+    other.carries(100, false);
 }
 
 #[test]

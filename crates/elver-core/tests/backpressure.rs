@@ -1,0 +1,153 @@
+//! Senders that are faster than their receivers.
+
+mod common;
+
+use common::*;
+use elver_core::*;
+use elver_verbs::*;
+
+const PORT: u16 = 700;
+/// Messages that each sender sends.
+const EACH: u64 = 100;
+
+/// A receiver at node 2 that holds 64 messages, and senders at node 1 that are connected to it.
+struct Crowd {
+    cluster: Cluster,
+    senders: Vec<VqpId>,
+    receiver: VqpId,
+    near: Region,
+    far: Region,
+}
+
+impl Crowd {
+    fn new(group: u8, senders: usize) -> Crowd {
+        let mut cluster = Cluster::new(group, 3, &Config { backlog: 64, ..config() });
+        let (near, far) = (cluster.region(1, 1 << 16, ALL), cluster.region(2, 1 << 16, ALL));
+        let receiver = cluster.bound(2, PORT);
+        let crowd = Crowd { cluster, senders: Vec::new(), receiver, near, far };
+        crowd.connected(senders)
+    }
+
+    /// With so many new senders instead of those that it had.
+    fn connected(mut self, senders: usize) -> Crowd {
+        let init = VqpInit { max_send_wr: EACH as u32, ..VqpInit::default() };
+        self.senders.clear();
+        for _ in 0..senders {
+            let node = &mut self.cluster.nodes[1];
+            let sender = node.core.vqp_create(node.client, init).unwrap();
+            self.cluster.connect(1, sender, 2, PORT);
+            self.senders.push(sender);
+        }
+        self
+    }
+
+    /// Every sender posts its message of this number.
+    fn send(&mut self, n: u64) {
+        for (at, &sender) in self.senders.iter().enumerate() {
+            let place = 8 * (EACH * at as u64 + n);
+            self.near.fill(place, &(at as u64 * 1_000 + n).to_le_bytes());
+            self.cluster.post(1, sender, &[wr(n, SendOp::Send, &[self.near.sge(place, 8)])]);
+        }
+    }
+
+    /// Sends one message after the other until all senders wait; how many each has sent.
+    fn until_halted(&mut self) -> u64 {
+        let count = self.senders.len() as u64;
+        for n in 0..EACH {
+            self.send(n);
+            self.cluster.round();
+            if self.cluster.nodes[1].core.stats().halts == count {
+                return n + 1;
+            }
+        }
+        panic!("nobody waits: {:?}", self.cluster.nodes[1].core.stats());
+    }
+
+    fn failures(&mut self, count: usize) -> Vec<ConnectError> {
+        let (mut causes, senders) = (Vec::new(), self.senders.clone());
+        self.cluster.until("failures", |cluster| {
+            causes.extend(cluster.nodes[1].events.drain(..).map(|event| match event {
+                Event::Failed { vqp, cause, .. } if senders.contains(&vqp) => cause,
+                other => panic!("{other:?}"),
+            }));
+            causes.len() >= count
+        });
+        causes
+    }
+}
+
+#[test]
+fn senders_wait_for_their_receiver_and_lose_nothing() {
+    for (group, senders) in [(171, 1), (172, 3)] {
+        let mut crowd = Crowd::new(group, senders);
+        for n in crowd.until_halted()..EACH {
+            crowd.send(n);
+            crowd.cluster.round();
+        }
+        let held = crowd.cluster.nodes[2].core.stats().messages_held;
+        assert!(held <= 64, "{held} are held");
+        // One receive after the other, in the order of each sender's messages.
+        let total = EACH * senders as u64;
+        let mut next = vec![0; senders];
+        for n in 0..total {
+            crowd.cluster.recv(2, crowd.receiver, n, &[crowd.far.sge(8 * n, 8)]);
+            let done = crowd.cluster.take_one(2);
+            assert_eq!((done.wc.wr_id, done.wc.status), (n, WcStatus::Success));
+            let value = crowd.far.memory.read_u64(8 * n).unwrap();
+            let sender = (value / 1_000) as usize;
+            assert_eq!(value % 1_000, next[sender], "of sender {sender}");
+            next[sender] += 1;
+        }
+        assert_eq!(next, vec![EACH; senders]);
+        let sent = crowd.cluster.take(1, total as usize);
+        assert!(sent.iter().all(|done| done.wc.status == WcStatus::Success));
+        assert_eq!(crowd.cluster.nodes[2].core.stats().messages_refused, 0);
+        assert_eq!(crowd.cluster.nodes[1].events, []);
+        crowd.cluster.check();
+    }
+}
+
+#[test]
+fn what_is_on_its_way_to_a_full_receiver_is_refused() {
+    let mut crowd = Crowd::new(173, 1);
+    let sges = [crowd.near.sge(0, 8)];
+    let wrs = [wr(1, SendOp::Send, &sges); EACH as usize];
+    crowd.cluster.post(1, crowd.senders[0], &wrs);
+    let gid = crowd.cluster.nodes[2].core.gid();
+    assert_eq!(crowd.failures(1), [ConnectError::Overrun { gid }]);
+    // Another one waits, and goes on when there is room again.
+    let mut crowd = crowd.connected(1);
+    crowd.send(0);
+    crowd.cluster.take(1, EACH as usize);
+    crowd.send(1);
+    for n in 0..66 {
+        crowd.cluster.recv(2, crowd.receiver, n, &[crowd.far.sge(8 * n, 8)]);
+    }
+    crowd.cluster.until("all taken", |cluster| cluster.nodes[2].completions.len() == 65);
+}
+
+#[test]
+fn a_sender_that_waits_hears_that_its_receiver_is_gone() {
+    let mut crowd = Crowd::new(174, 2);
+    let sent = crowd.until_halted();
+    crowd.send(sent);
+    let now = crowd.cluster.now();
+    let node = &mut crowd.cluster.nodes[2];
+    node.core.vqp_destroy(node.client, crowd.receiver, now).unwrap();
+    let gid = node.core.gid();
+    for cause in crowd.failures(2) {
+        let gone = ConnectError::PeerGone { gid };
+        assert!([gone, ConnectError::NoSuchPort { gid, port: PORT }].contains(&cause), "{cause}");
+    }
+    crowd.cluster.check();
+}
+
+#[test]
+fn a_sender_that_waits_hears_that_its_receivers_node_is_gone() {
+    let mut crowd = Crowd::new(175, 1);
+    let sent = crowd.until_halted();
+    crowd.send(sent);
+    let gid = crowd.cluster.nodes.remove(2).core.gid();
+    // Nothing of its is on the way: it is the question whether it must still wait that finds out.
+    assert_eq!(crowd.failures(1), [ConnectError::Unreachable { gid }]);
+}
