@@ -67,6 +67,9 @@ pub(crate) struct Links<M> {
     /// [`Core::transfer`].
     pub(crate) moved: Vec<u32>,
     sweep: Option<Time>,
+    /// A meta server asks for a link itself, and has refused ours for that. Its request is on its way,
+    /// or the next sweep asks again.
+    crossed: bool,
 }
 
 /// What a request of ours is for.
@@ -109,6 +112,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             ended_leases: Vec::new(),
             moved: Vec::new(),
             sweep: None,
+            crossed: false,
         }
     }
 
@@ -199,17 +203,27 @@ impl<D: Device> Core<D> {
 
     /// Whether no meta server can be asked yet, but one can as soon as the link to it is there.
     pub(crate) fn awaits_meta_link(&self) -> bool {
-        let asks = |link: &RcLink| {
-            link.purpose == Purpose::Meta
+        // Also one that the meta server asked for: it refuses ours then.
+        let comes = |link: &RcLink| {
+            link.class == Class::Low
                 && matches!(link.state, LinkState::Asking | LinkState::Listening)
+                && self.is_meta_server(link.peer)
         };
-        self.pool.dct.is_none()
-            && self.links.rc.shared().any(|(_, link)| asks(link))
-            && self
-                .lookups
-                .servers
-                .iter()
-                .all(|(peer, _)| self.op_lane(*peer, Class::Low).is_none())
+        !self.reaches_meta_server()
+            && (self.links.crossed || self.links.rc.shared().any(|(_, link)| comes(link)))
+    }
+
+    fn reaches_meta_server(&self) -> bool {
+        let servers = &self.lookups.servers;
+        servers.iter().any(|(peer, _)| self.op_lane(*peer, Class::Low).is_some())
+    }
+
+    /// A node is to be looked up. If no meta server can be asked, since the link to it was refused or
+    /// not answered, the next one is asked for now and not at the next sweep.
+    pub(crate) fn seek_meta_link(&mut self, now: Time) {
+        if !self.reaches_meta_server() && !self.awaits_meta_link() {
+            self.sweep_links(now);
+        }
     }
 
     /// A peer became hot: it gets a link in the background, if it has none and there is room. If
@@ -272,6 +286,8 @@ impl<D: Device> Core<D> {
     /// A request of ours has ended.
     fn call_ended(&mut self, token: u64, answer: Option<Answer>, now: Time) {
         let Some(what) = self.links.calls.remove(token as u32) else { return };
+        // There is room for another call.
+        self.links.waiting.stirred = true;
         match what {
             CallFor::Connect { link, qpn, to } => self.link_answered(link, qpn, to, answer, now),
             CallFor::Close { link } => self.close_ended(link, answer, now),
@@ -310,11 +326,13 @@ impl<D: Device> Core<D> {
     /// knows nothing of our links.
     pub(crate) fn learn(&mut self, peer: u32, record: NodeRecord, now: Time) {
         let Some(entry) = self.peers.get_mut(peer) else { return };
-        let last = entry.last;
+        let record = entry.news(record);
         if entry.gid != self.gid && entry.record != Some(record) {
+            let anew = entry.hear(record);
             entry.set_record(Some(record));
             entry.reluctance = Reluctance::default();
-            if last.is_some_and(|last| last != record) {
+            if anew {
+                self.forget_regions(peer);
                 self.leave_links_to(peer, Some(record), now);
             }
         }
@@ -355,6 +373,7 @@ impl<D: Device> Core<D> {
     /// that nobody uses, and connects that wait for too long.
     fn sweep_links(&mut self, now: Time) {
         self.links.sweep = None;
+        let crossed = core::mem::take(&mut self.links.crossed);
         self.sweep_waiting(now);
         let dc = self.pool.dct.is_some();
         for index in 0..self.lookups.servers.len() {
@@ -385,6 +404,9 @@ impl<D: Device> Core<D> {
         let waiting = !self.links.waiting.is_empty() || !self.links.unclosed.is_empty();
         if listening || waiting {
             self.sweep_soon(now);
+        }
+        if crossed {
+            self.start_lookups(now);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::mr_store::{RemoteMr, remote_of};
 use crate::ops::{Op, OpKind, Work};
 use crate::peer::{PeerLookup, Waiter};
 use crate::pool::READ_BUFFER_BYTES;
-use crate::vqp::Wait;
+use crate::vqp::{Vqp, Wait};
 use crate::{Class, ClientId, ConnectError, Core, Event, NodeRecord};
 
 /// How long one meta server may take before the next one is asked, in nanoseconds. Far above what a
@@ -119,6 +119,7 @@ impl<D: Device> Core<D> {
         }
         entry.lookup = PeerLookup::Queued;
         self.lookups.queue.push_back(peer);
+        self.seek_meta_link(now);
         self.start_lookups(now);
     }
 
@@ -396,6 +397,26 @@ impl<D: Device> Core<D> {
                 Some(Some(_)) => self.pump(id, now),
                 Some(None) => self.fail_next(id, WcStatus::RemAccessErr, now),
                 None => self.fail_next(id, WcStatus::RetryExcErr, now),
+            }
+        }
+    }
+
+    /// A peer has started anew: none of the regions that it had is there any longer, and what is
+    /// being asked about them is not answered by who has them now.
+    pub(crate) fn forget_regions(&mut self, peer: u32) {
+        self.store.forget_peer(peer);
+        let vqps: Vec<u32> = self.vqps_to(peer).map(|(id, _)| id).collect();
+        for id in vqps {
+            if let Some(vqp) = self.vqps.get_mut(id) {
+                vqp.remote = Vqp::NO_REMOTE;
+            }
+        }
+        let asks = |op: &Op| op.peer == peer && matches!(op.kind, OpKind::Mr { .. });
+        let asked: Vec<u32> =
+            self.ops.iter().filter(|(_, op)| asks(op)).map(|(id, _)| id).collect();
+        for id in asked {
+            if let Some(op) = self.ops.get_mut(id) {
+                op.abandoned = true;
             }
         }
     }

@@ -40,13 +40,23 @@ impl<D: Device> Core<D> {
             return;
         }
         let Some(entry) = self.peers.get_mut(peer) else { return };
-        let last = entry.last;
+        if record.is_some_and(|record| entry.news(record) != record) {
+            return;
+        }
+        let first = entry.last.is_none();
+        let anew = record.is_some_and(|record| entry.hear(record));
         if entry.record.is_some() && entry.record != record {
             entry.set_record(record);
         }
         entry.doubted |= entry.record.is_none();
+        if anew {
+            self.forget_regions(peer);
+        }
+        if record.is_some() {
+            self.refuse_past(peer, record, now);
+        }
         // Also where the record was forgotten there may be links to what the peer was.
-        if record.is_none() || last != record {
+        if record.is_none() || anew || first {
             self.leave_links_to(peer, record, now);
         }
     }

@@ -106,6 +106,11 @@ impl MrStore {
         self.regions.remove(&(peer, rkey));
     }
 
+    /// Forgets all regions of a peer.
+    pub(crate) fn forget_peer(&mut self, peer: u32) {
+        self.regions.retain(|(of, _), _| *of != peer);
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         let region = size_of::<((u32, u32), RemoteMr)>() + 1;
         let order = size_of::<((u32, u32), Time)>();

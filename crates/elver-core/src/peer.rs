@@ -42,6 +42,8 @@ pub(crate) struct Peer {
     /// The last record that was known, also when that is forgotten: another one means that the peer
     /// has started anew.
     pub(crate) last: Option<NodeRecord>,
+    /// The record before that one. The peer has started anew since: who still tells it is late.
+    pub(crate) before: Option<NodeRecord>,
     /// VQPs connected to it, and the one that was connected last: the head of their list.
     pub(crate) vqps: u32,
     pub(crate) last_vqp: u32,
@@ -155,6 +157,7 @@ impl Peers {
             ah: None,
             record: None,
             last: None,
+            before: None,
             vqps: 0,
             last_vqp: 0,
             pins: 0,
@@ -216,6 +219,21 @@ impl Peers {
 impl Peer {
     fn is_idle(&self) -> bool {
         self.vqps == 0 && self.pins == 0 && self.lookup == PeerLookup::None
+    }
+
+    /// What the peer's record is, if somebody says that it is this one: nobody is again what he was.
+    pub(crate) fn news(&self, record: NodeRecord) -> NodeRecord {
+        self.last.filter(|_| self.before == Some(record)).unwrap_or(record)
+    }
+
+    /// Takes note of a record that is the peer's now. Returns whether it has started anew.
+    pub(crate) fn hear(&mut self, record: NodeRecord) -> bool {
+        let anew = self.last.is_some_and(|last| last != record);
+        if anew {
+            self.before = self.last;
+        }
+        self.last = Some(record);
+        anew
     }
 
     /// Takes a record over, or forgets it.

@@ -53,6 +53,10 @@ impl<D: Device> Core<D> {
         if let Some(entry) = self.peers.get_mut(peer)
             && entry.gid != self.gid
         {
+            // It does not answer as this one: perhaps the other news was the late one.
+            if entry.record.is_some() {
+                entry.before = None;
+            }
             entry.set_record(None);
         }
     }

@@ -256,3 +256,14 @@ fn an_end_goes_also_if_its_peer_was_cut_off() {
     nodes.until(|nodes| [1, 2].iter().all(|n| nodes.nodes[*n].core.stats().rc_qps == 1));
     assert!(nodes.net.now().ns_since(back) < 2_500_000_000);
 }
+
+#[test]
+fn a_look_up_without_dc_asks_for_the_link_that_it_needs() {
+    let config = Config { dc_qps: 0, ..Config::default() };
+    let mut nodes = Nodes::new(3, &config, ClientLimits::default());
+    nodes.net.partition(1, 0, Time(u64::MAX));
+    nodes.until(|nodes| nodes.nodes[1].core.stats().links_failed > 0);
+    nodes.net.heal();
+    let vqp = nodes.vqp(1, VqpInit::default());
+    assert_eq!(nodes.connect(1, vqp, 2, Policy::Shared), Ok(Via::Rc));
+}

@@ -150,6 +150,12 @@ impl World {
         self.note(format_args!("client {client}: drops region {region}"));
         self.count("region dropped");
         self.model.regions[region].drop_asked();
+        if self.planter.strikes(Canary::LeakedRegion) {
+            let step = self.model.tick();
+            self.model.regions[region].watch(step);
+            self.model.clients[client].regions.retain(|other| *other != region);
+            return Ok(());
+        }
         let pending = Pending::DropRegion { client, region };
         self.deregister(client, lkey, pending)?;
         if self.planter.strikes(Canary::EarlyDeregistration) {
@@ -282,7 +288,7 @@ impl World {
         node: Option<usize>,
         port: u16,
     ) -> Result<(), Violation> {
-        let policy = self.making.pick(self.plan.policies);
+        let policy = self.making.pick(self.plan.policies());
         self.connect_by(policy, vqp, node, port)
     }
 
@@ -296,7 +302,8 @@ impl World {
         let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
         let (home, owner) = self.at(client);
         let gid = node.map_or(NOWHERE, |node| self.gids[node]);
-        let options = ConnectOptions { policy, uncached: self.making.percent(10) };
+        let uncached = self.making.percent(10) && self.plan.may_connect_uncached(policy);
+        let options = ConnectOptions { policy, uncached };
         let (token, now) = (self.serial(), self.now);
         let place = node.map_or((usize::MAX, 0), |node| self.nodes[node].place(node));
         self.note(format_args!(
@@ -321,9 +328,11 @@ impl World {
         known.epoch += 1;
         known.connected_at = step;
         known.target = Some(Target { place, to: Addressee::Port(port) });
+        known.options = options;
         let epoch = known.epoch;
         match answer {
             Ok(Some(via)) => {
+                let via = self.check_via(vqp, via, true)?;
                 if node.is_none() {
                     broken!("node {home}: VQP {vqp} is connected to a GID of no node");
                 }

@@ -32,9 +32,17 @@ pub enum Canary {
     EarlyDeregistration,
     /// What a client held that died is kept.
     ZombieClient,
+    /// A region is kept that was told to be deregistered.
+    LeakedRegion,
+    /// A VQP is connected in a way that its policy excludes.
+    ExcludedVia,
+    /// A client's bad WR leaves a shared QP in its error state.
+    StuckQueue,
+    /// Connections take memory of the pool each.
+    GrowingPool,
 }
 
-const NAMES: [(Canary, &str); 10] = [
+const NAMES: [(Canary, &str); 14] = [
     (Canary::RepeatedCompletion, "repeated-completion"),
     (Canary::StrayCompletion, "stray-completion"),
     (Canary::ReorderedCompletion, "reordered-completion"),
@@ -45,6 +53,10 @@ const NAMES: [(Canary, &str); 10] = [
     (Canary::SkippedCheck, "skipped-check"),
     (Canary::EarlyDeregistration, "early-deregistration"),
     (Canary::ZombieClient, "zombie-client"),
+    (Canary::LeakedRegion, "leaked-region"),
+    (Canary::ExcludedVia, "excluded-via"),
+    (Canary::StuckQueue, "stuck-queue"),
+    (Canary::GrowingPool, "growing-pool"),
 ];
 
 impl Canary {
@@ -75,8 +87,16 @@ impl FromStr for Canary {
     }
 }
 
-/// Strikes in a hundred chances: often enough for a short run, seldom enough to look like a bug.
-const STRIKE_PERCENT: u32 = 10;
+impl Canary {
+    /// Strikes in a hundred chances: often enough for a short run, seldom enough to look like a bug.
+    fn percent(self) -> u32 {
+        match self {
+            // A run has few chances for these, or needs many strikes.
+            Canary::SkippedCheck | Canary::EarlyDeregistration | Canary::GrowingPool => 50,
+            _ => 10,
+        }
+    }
+}
 
 /// Plants a run's bug.
 #[derive(Debug)]
@@ -93,7 +113,7 @@ impl Planter {
 
     /// Whether the run's bug is this one, and strikes now.
     pub(crate) fn strikes(&mut self, canary: Canary) -> bool {
-        let struck = self.canary == Some(canary) && self.rng.percent(STRIKE_PERCENT);
+        let struck = self.canary == Some(canary) && self.rng.percent(canary.percent());
         self.strikes += u64::from(struck);
         struck
     }

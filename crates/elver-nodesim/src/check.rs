@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use elver_core::{Config, Holdings};
-use elver_verbs::{Device, QpState, QpType};
+use elver_core::Holdings;
+use elver_verbs::{Device, QpType};
 
 use crate::model::{ClientIx, OpState, Phase, Violation, broken};
 use crate::world::World;
@@ -13,58 +13,11 @@ impl World {
     pub(crate) fn check_all(&mut self) -> Result<(), Violation> {
         for node in 0..self.nodes.len() {
             self.check_pool(node)?;
+            self.check_regions(node)?;
+            self.check_vias(node)?;
             self.reclaim(node);
         }
         self.model.check_memory()
-    }
-
-    /// The pool of a node: as many of everything as its configuration and its core say, and no shared
-    /// QP in error because of a client.
-    fn check_pool(&mut self, number: usize) -> Result<(), Violation> {
-        let disturbed = self.disturbed(number);
-        let quiet = self.quiet;
-        let Some(core) = &mut self.nodes[number].core else { return Ok(()) };
-        let held = core.audit().map_err(|what| Violation(format!("node {number}: {what}")))?;
-        let stats = core.stats();
-        let faults = [stats.completions_unknown, stats.device_refusals, stats.device_faults];
-        if faults != [0; 3] {
-            broken!(
-                "node {number}: {faults:?} completions of nothing, refusals by the device and \
-                 failed queues"
-            );
-        }
-        let (bytes, most) = (core.connection_bytes(), connection_bytes_max(core.config(), &held));
-        if bytes > most {
-            broken!("node {number}: connections take {bytes} bytes, at most {most}");
-        }
-        let device = core.device();
-        let (mut dcis, mut rc_qps, mut other_qps) = (0, 0, 0);
-        for qp in device.qps() {
-            let Ok((attr, init)) = device.query_qp(qp) else { continue };
-            let errored = match init.qp_type {
-                QpType::Dci => device.errored_streams(qp).unwrap_or(0) > 0,
-                _ => false,
-            };
-            if (attr.qp_state == QpState::Err || errored) && (!disturbed || quiet) {
-                broken!("node {number}: {} QP {:#x} is in error", init.qp_type, qp.0);
-            }
-            match init.qp_type {
-                QpType::Dci => dcis += 1,
-                QpType::Rc => rc_qps += 1,
-                _ => other_qps += 1,
-            }
-        }
-        let (mrs, ahs) = (device.mr_count(), device.ah_count());
-        if device.counters().nak_fatal_sent > 0 {
-            broken!(
-                "node {number}: a request that its region does not allow has come to the device"
-            );
-        }
-        let found = Holdings { dcis, rc_qps, other_qps, mrs, ahs, ..held };
-        if found != held || dcis != self.plan.config.dc_qps {
-            broken!("node {number}: its device has {found:?}, its core {held:?}");
-        }
-        Ok(())
     }
 
     /// How long anything that is pending may take.
@@ -203,32 +156,3 @@ impl World {
         Ok(())
     }
 }
-
-/// What connections may take: the send queues and tables that the configuration asks for, and what
-/// is under way now.
-fn connection_bytes_max(config: &Config, held: &Holdings) -> u64 {
-    let wqe = 64 + 16 * u64::from(config.max_sge);
-    let rc_wrs = config.transfer.rc_qps_max * config.sq_depth + config.transfer.leased_wrs_max;
-    let meta_wrs = META_LINKS_MAX * config.sq_depth;
-    let queues = u64::from(config.dc_qps * config.sq_depth + rc_wrs + meta_wrs) * wqe;
-    let lanes = (config.dc_qps << config.log_dc_streams) + held.rc_qps;
-    // A list of those who wait for a turn on a lane has had all VQPs on it at most.
-    let lane = LANE_BYTES + 2 * 4 * u64::from(config.max_vqps);
-    let entries = [
-        (u64::from(lanes), lane),
-        (u64::from(config.max_peers), PEER_BYTES),
-        (u64::from(config.max_cached_mrs), CACHED_MR_BYTES),
-        (u64::from(config.max_vqps), OP_BYTES),
-    ];
-    // Tables grow by doubling.
-    queues + entries.into_iter().map(|(count, bytes)| 2 * count * bytes).sum::<u64>()
-}
-
-/// RC QPs to meta servers, which come on top of those of the configuration.
-const META_LINKS_MAX: u32 = 8;
-/// Bytes of a lane and of its QP, of a peer, of a cached region, and of an operation of the core's
-/// own.
-const LANE_BYTES: u64 = 512;
-const PEER_BYTES: u64 = 1_024;
-const CACHED_MR_BYTES: u64 = 128;
-const OP_BYTES: u64 = 1_024;

@@ -195,10 +195,10 @@ impl World {
         if status == WcStatus::WrFlushErr {
             return known.failed_in(op.epoch) || op.epoch < known.epoch;
         }
-        let Some(target) = known.target else { return false };
+        let Some(peer) = known.peer() else { return false };
         let (node, _) = self.model.place(vqp);
-        let Some(there) = self.nodes.get(target.place.0) else { return true };
-        let disturbed = self.net.disturbed(node, target.place.0);
+        let Some(there) = self.nodes.get(peer) else { return true };
+        let disturbed = self.net.disturbed(node, peer);
         match status {
             WcStatus::RemAccessErr | WcStatus::RemInvReqErr | WcStatus::RemOpErr => {
                 let bad = matches!(op.planted, Some(Planted::Remote(_)));

@@ -53,6 +53,7 @@ impl World {
                         broken!("VQP {ours} is connected to a GID of no node")
                     }
                     Ok(via) => {
+                        let via = self.check_via(ours, via, false)?;
                         self.count(match via {
                             elver_core::Via::Rc => "connected by RC",
                             elver_core::Via::DcCached => "connected by DC, cached",
@@ -148,8 +149,9 @@ impl World {
             ConnectError::Unreachable { .. } => {
                 to.is_none_or(|to| self.net.disturbed(node, to)) || unsure
             }
-            // Handshakes are refused where too many are under way.
-            ConnectError::Busy { .. } | ConnectError::NoRcQp { .. } => true,
+            ConnectError::Busy { waiting, limit } => waiting >= limit,
+            // Another node may have taken the last one.
+            ConnectError::NoRcQp { .. } => true,
             ConnectError::PeerGone { .. } | ConnectError::NoSuchPort { .. } => {
                 to.is_none_or(|to| self.net.disturbed(node, to))
             }

@@ -5,11 +5,11 @@
 //! [`run`] is a pure function of its seed. Clients connect VQPs under all policies, bind them, post
 //! WRs of all operations, good ones and bad ones, register and drop memory that others are using,
 //! and die; nodes crash and come back with other metadata, meta servers among them; the network
-//! loses, delays and damages packets and is cut; engines stand still; the registry is late. That is
-//! the safety phase: nothing wrong may happen. Then all faults end, and in the liveness phase
-//! everything that is pending must end within a time that follows from the configuration; after it
-//! every client must be able to connect anew and move data. The code that is run is the code that
-//! ships.
+//! loses, delays and damages packets and is cut; engines stand still; the registry is late; some
+//! nodes have no DC. That is the safety phase: nothing wrong may happen. Then all faults end, and in
+//! the liveness phase everything that is pending must end within a time that follows from the
+//! configuration; after it every client must be able to connect anew and move data. The code that is
+//! run is the code that ships.
 //!
 //! ```
 //! use elver_nodesim::{Options, run};
@@ -30,6 +30,7 @@ mod model;
 mod node;
 mod options;
 mod plan;
+mod pool;
 mod post;
 mod probe;
 mod receive;

@@ -5,6 +5,7 @@ use elver_sim::SimDevice;
 use elver_verbs::Time;
 
 use crate::model::{ClientIx, Place};
+use crate::pool::Most;
 
 /// A node: a host with a core, or without one while it is down.
 pub(crate) struct Node {
@@ -22,6 +23,10 @@ pub(crate) struct Node {
     pub(crate) rests_until: Time,
     /// Runs at one moment of which nothing came.
     pub(crate) idle_runs: u32,
+    /// What it had most of.
+    pub(crate) most: Most,
+    /// Bytes that a planted bug keeps.
+    pub(crate) kept_bytes: u64,
 }
 
 impl Node {
@@ -35,6 +40,8 @@ impl Node {
             called: false,
             rests_until: Time::ZERO,
             idle_runs: 0,
+            most: Most::default(),
+            kept_bytes: 0,
         }
     }
 

@@ -30,6 +30,8 @@ pub struct Report {
     pub messages: u64,
     /// Everything else that was done and that happened.
     pub acts: Acts,
+    /// What the cores counted ([`elver_core::Stats`]), all of them together and gauges left out.
+    pub counters: Acts,
     /// Faults injected.
     pub faults: BTreeMap<Fault, u64>,
     /// Packets that nodes sent.

@@ -7,6 +7,12 @@ use elver_verbs::Mtu;
 /// The header of a message is no longer than this, so that so many bytes fewer fit a buffer.
 const HEADER_BYTES_MAX: u32 = 256;
 
+/// How they do where some nodes have no DC.
+const POLICIES_WITHOUT_DC: [Policy; 3] = [Policy::Shared, Policy::Lite, Policy::RpcMeta];
+
+/// RC QPs of a node that others reach over nothing else.
+const RC_QPS_ENOUGH: u32 = 64;
+
 /// How VQPs connect in a run: mostly in all ways, each VQP in its own.
 const POLICIES: [&[Policy]; 6] = [
     &[Policy::Shared],
@@ -16,6 +22,14 @@ const POLICIES: [&[Policy]; 6] = [
     &[Policy::Shared, Policy::Lite, Policy::RpcMeta, Policy::Leased],
     &[Policy::Shared, Policy::Lite, Policy::RpcMeta, Policy::Leased],
 ];
+
+/// Which nodes have no DC, and share RC QPs alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WithoutDc {
+    None,
+    Odd,
+    All,
+}
 
 /// What a seed decides about a run before it begins.
 #[derive(Clone, Debug)]
@@ -41,9 +55,11 @@ pub(crate) struct Plan {
     pub(crate) registry_ns: u64,
     /// How long the registry waits for a silent node before it gives it up.
     pub(crate) heartbeat_ns: u64,
-    /// How VQPs connect.
-    pub(crate) policies: &'static [Policy],
+    /// How VQPs connect, where all have DC.
+    policies: &'static [Policy],
     pub(crate) config: Config,
+    /// Which nodes have no DC.
+    without_dc: WithoutDc,
     pub(crate) device: elver_sim::Config,
 }
 
@@ -51,6 +67,16 @@ impl Plan {
     pub(crate) fn generate(rng: &mut Rng) -> Plan {
         let nodes = rng.pick(&[2, 2, 3, 3, 4, 5]);
         let faults = FaultPlan::generate(&mut rng.split("faults"));
+        let without_dc = match rng.below(100) {
+            0..80 => WithoutDc::None,
+            80..90 => WithoutDc::Odd,
+            _ => WithoutDc::All,
+        };
+        let mut config = config(rng);
+        if without_dc != WithoutDc::None {
+            // What reaches nobody over DC needs room for a link to everybody, for each class.
+            config.transfer.rc_qps_max = RC_QPS_ENOUGH;
+        }
         Plan {
             nodes,
             metas: rng.pick(&[1, 1, 2]),
@@ -65,7 +91,8 @@ impl Plan {
             registry_ns: rng.pick(&[10_000, 200_000, 2_000_000]),
             heartbeat_ns: rng.pick(&[500_000, 5_000_000]),
             policies: rng.pick(&POLICIES),
-            config: config(rng),
+            config,
+            without_dc,
             device: device(rng),
         }
     }
@@ -74,6 +101,41 @@ impl Plan {
     pub(crate) fn calm(&self) -> bool {
         let FaultPlan { partition_percent, slow_percent, crash_percent, .. } = self.faults;
         partition_percent + slow_percent + crash_percent == 0
+    }
+
+    /// What a node is made with.
+    pub(crate) fn config_of(&self, node: usize) -> Config {
+        let dc_qps = if self.has_dc(node) { self.config.dc_qps } else { 0 };
+        Config { dc_qps, ..self.config.clone() }
+    }
+
+    /// Whether the connects of one client may be too many to wait at once.
+    pub(crate) fn few_may_wait(&self) -> bool {
+        self.config.storm.connects_waiting_max < 2 * self.nodes as u32 * self.nodes as u32
+    }
+
+    /// How VQPs connect.
+    pub(crate) fn policies(&self) -> &'static [Policy] {
+        match self.without_dc {
+            WithoutDc::None => self.policies,
+            // The other end of a leased QP sends nothing, and without DC and a shared RC QP who has it
+            // can neither read a long message nor tell that it did.
+            WithoutDc::Odd | WithoutDc::All => &POLICIES_WITHOUT_DC,
+        }
+    }
+
+    /// Whether VQPs may connect as if nothing was known: where LITE's does, it leases its RC QP.
+    pub(crate) fn may_connect_uncached(&self, policy: Policy) -> bool {
+        self.without_dc == WithoutDc::None || policy != Policy::Lite
+    }
+
+    /// Whether a node has DC; a node that does not exist might.
+    pub(crate) fn has_dc(&self, node: usize) -> bool {
+        match self.without_dc {
+            WithoutDc::None => true,
+            WithoutDc::Odd => node.is_multiple_of(2),
+            WithoutDc::All => false,
+        }
     }
 
     pub(crate) fn address(node: usize) -> IpAddr {
@@ -140,13 +202,13 @@ fn config(rng: &mut Rng) -> Config {
         },
         storm: StormConfig {
             lookups_max: rng.pick(&[1, 4, 64]),
-            connects_waiting_max: 1_024,
+            connects_waiting_max: rng.pick(&[2, 1_024, 1_024, 1_024]),
             handshakes_max: rng.pick(&[1, 4, 32]),
         },
         qos: QosConfig {
             high_dc_qps: rng.below(u64::from(dc_qps)) as u32,
             high_active_ns: rng.pick(&[10_000, 1_000_000]),
-            low_bytes_per_s: rng.pick(&[100_000_000, 2_000_000_000]),
+            low_bytes_per_s: rng.pick(&[1_000_000, 100_000_000, 2_000_000_000]),
         },
     }
 }

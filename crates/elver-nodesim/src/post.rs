@@ -15,6 +15,8 @@ use crate::world::World;
 const BATCH_MAX: u64 = 8;
 /// Messages are no longer than this.
 pub(crate) const MESSAGE_MAX: u64 = 12_000;
+/// Of a hundred WRs, those that go to regions that are being taken back, if there are any.
+const LATE_PERCENT: u32 = 20;
 /// Longest payload that carries no id, so that immediate data must.
 const ANONYMOUS: u32 = 7;
 
@@ -210,11 +212,19 @@ impl World {
     fn choose_region(&mut self, vqp: VqpIx, opcode: SendOpcode) -> Option<RegionIx> {
         let (node, _) = self.model.vqps[vqp].target?.place;
         let place = (node, self.nodes.get(node)?.boot);
-        let fits = |index: &RegionIx| {
-            let region = &self.model.regions[*index];
-            region.place == place && region.hold == Hold::Open && region.allows(opcode)
+        let find = |hold: Hold| -> Vec<RegionIx> {
+            let fits = |index: &RegionIx| {
+                let region = &self.model.regions[*index];
+                region.place == place && region.hold == hold && region.allows(opcode)
+            };
+            (0..self.model.regions.len()).filter(fits).collect()
         };
-        let regions: Vec<RegionIx> = (0..self.model.regions.len()).filter(fits).collect();
+        // Now and then one that its client wants back: it may work or not, until it is back.
+        let late = !self.healed && self.posting.percent(LATE_PERCENT);
+        let mut regions = if late { find(Hold::Dropping) } else { Vec::new() };
+        if regions.is_empty() {
+            regions = find(Hold::Open);
+        }
         (!regions.is_empty()).then(|| self.posting.pick(&regions))
     }
 
@@ -252,7 +262,7 @@ impl World {
     fn spoil(&mut self, draft: &mut Draft, client: ClientIx) {
         let nowhere = RemoteAddr { addr: 0, rkey: 0x1234_5678 };
         let mut planted = None;
-        match self.posting.below(9) {
+        match self.posting.below(12) {
             0 => {
                 draft.op = self.posting.pick(&[
                     SendOp::SendWithInv(1),
@@ -295,7 +305,7 @@ impl World {
                     planted = Some(Planted::Local("a word that is not aligned"));
                 }
             }
-            6 => {
+            6 | 7 => {
                 if let Some(remote) = remote_of(&mut draft.op)
                     && draft.model.len > 0
                 {
@@ -303,7 +313,7 @@ impl World {
                     planted = Some(Planted::Remote("an rkey of no region"));
                 }
             }
-            7 => {
+            8 | 9 => {
                 let end = draft.model.remote.map(|(region, _)| {
                     let region = &self.model.regions[region];
                     region.addr + region.data_len() + 8 * ATOMIC_WORDS
@@ -413,6 +423,9 @@ impl World {
                         );
                     }
                     self.count(if local.is_some() { "bad WR refused" } else { "WR refused" });
+                    if local.is_some() {
+                        self.plant_stuck_queue(node)?;
+                    }
                 }
             }
             self.model.ops.push(op);

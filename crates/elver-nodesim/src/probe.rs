@@ -28,9 +28,12 @@ impl World {
         let mut tries: Vec<(VqpIx, Policy)> = Vec::new();
         for client in newcomers.clone() {
             for peer in newcomers.clone() {
-                let other = self.making.pick(self.plan.policies);
+                let other = self.making.pick(self.plan.policies());
                 for policy in [Policy::Shared, other] {
                     tries.push((self.probe_connect(policy, client, peer)?, policy));
+                    if self.plan.few_may_wait() {
+                        self.settle()?;
+                    }
                 }
             }
         }

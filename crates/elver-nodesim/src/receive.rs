@@ -305,6 +305,9 @@ impl World {
         self.count("VQP accepted");
         self.model.vqps[accepted].phase = Phase::Up;
         self.model.vqps[accepted].accepted_unknown = true;
+        let peer = info.peer.map(|(gid, _)| gid);
+        self.model.vqps[accepted].accepted_from =
+            self.gids.iter().position(|gid| Some(*gid) == peer);
         if let Some(sender) = sender {
             self.settle_accepted(vqp, accepted, sender);
         }

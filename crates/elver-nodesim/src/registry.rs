@@ -48,10 +48,11 @@ impl World {
         self.now.max(self.registry.down_until).saturating_add_ns(delay)
     }
 
-    /// Tells a node something, after what it was told before.
+    /// Tells a node something, after what it was told before. Who has registered hears of it: a node
+    /// that has started anew does not before it has registered again.
     fn tell(&mut self, node: usize, notice: Notice) {
+        let Some(&(boot, _)) = self.registry.records.get(&node) else { return };
         let at = self.registry_time();
-        let boot = self.nodes[node].boot;
         let last = self.registry.told_until.entry(node).or_default();
         let at = at.max(last.saturating_add_ns(1));
         *last = at;

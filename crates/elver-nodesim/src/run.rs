@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use elver_core::Core;
 use elver_verbs::{SendOpcode, Time};
 
 use crate::model::{ClientIx, OpState, Phase, Target, Violation, Vqp, VqpIx};
@@ -292,7 +293,11 @@ impl World {
         }
     }
 
-    fn report(&self, seed: u64, recovery_ns: u64) -> Report {
+    fn report(&mut self, seed: u64, recovery_ns: u64) -> Report {
+        let cores = self.nodes.iter().filter_map(|node| node.core.as_ref());
+        for stats in cores.map(Core::stats).collect::<Vec<_>>() {
+            self.add_counters(&stats);
+        }
         let mut ops: BTreeMap<SendOpcode, OpCount> = BTreeMap::new();
         for op in &self.model.ops {
             let count = ops.entry(op.opcode).or_default();
@@ -309,6 +314,7 @@ impl World {
             ops,
             messages: self.model.messages,
             acts: self.acts.clone(),
+            counters: self.counters.clone(),
             faults: self.net.faults(),
             packets: self.net.packets(),
             virtual_ns: self.now.ns_since(Time::ZERO),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use elver_core::{Core, NodeRecord};
+use elver_core::{Core, NodeRecord, Stats};
 use elver_sim::{Rng, SimNet};
 use elver_verbs::{Gid, Time};
 
@@ -29,6 +29,8 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     pub(crate) planter: Planter,
     pub(crate) acts: Acts,
+    /// What the cores counted that are gone.
+    pub(crate) counters: Acts,
     /// What will happen at some time besides packets and timers.
     tasks: BTreeMap<(Time, u64), Task>,
     serial: u64,
@@ -70,6 +72,7 @@ impl World {
             trace: Trace::new(options.trace),
             planter: Planter::new(options.canary, root.split("canary")),
             acts: Acts::new(),
+            counters: Acts::new(),
             tasks: BTreeMap::new(),
             serial: 0,
             making: root.split("making"),
@@ -93,6 +96,14 @@ impl World {
 
     pub(crate) fn count(&mut self, act: &'static str) {
         *self.acts.entry(act).or_default() += 1;
+    }
+
+    /// Takes over what a core has counted.
+    pub(crate) fn add_counters(&mut self, stats: &Stats) {
+        let gauges = ["clients", "vqps", "mrs", "peers", "rc_qps"];
+        for (name, count) in stats.iter().filter(|(name, _)| !gauges.contains(name)) {
+            *self.counters.entry(name).or_default() += count;
+        }
     }
 
     /// A number that comes once in a run.
@@ -123,7 +134,7 @@ impl World {
         let seed = self.making.next_u64();
         let device = self.net.device(node, self.plan.device.clone());
         let device = device.map_err(|error| Violation::new(format!("no device: {error}")))?;
-        let core = match Core::new(device, self.plan.config.clone(), seed, self.now) {
+        let core = match Core::new(device, self.plan.config_of(node), seed, self.now) {
             Ok(core) => core,
             Err(error) => broken!("a core was refused: {error}"),
         };
@@ -133,6 +144,7 @@ impl World {
         booted.core = Some(core);
         booted.called = true;
         booted.ready.clear();
+        (booted.most, booted.kept_bytes) = Default::default();
         let place = booted.place(node);
         self.note(format_args!("node {node} boots, its DCT is {:#x}", record.dctn));
         self.count("node booted");
@@ -149,6 +161,7 @@ impl World {
         self.note(format_args!("node {node} crashes"));
         self.count("node crashed");
         self.net.crash(node);
+        self.add_counters(&core.stats());
         drop(core);
         let place = self.nodes[node].place(node);
         self.model.node_gone(place);
@@ -242,6 +255,7 @@ impl World {
         if node.idle_runs > RUNS_MAX {
             broken!("node {number} asks to run again and again, and does nothing");
         }
+        self.check_step(number)?;
         self.take_events(number)?;
         if self.healed || self.polling.percent(self.plan.poll_percent) {
             self.take_completions(number)?;

@@ -22,11 +22,29 @@ const OFFERED: [SendOpcode; 7] = [
     SendOpcode::FetchAdd,
 ];
 
+/// What cores count ([`elver_core::Stats`]) of what must have happened in many runs.
+const NEEDED: [&str; 12] = [
+    "accepts",
+    "connects_busy",
+    "control_resent",
+    "lanes_reset",
+    "links_reclaimed",
+    "lookups_failed_over",
+    "low_held",
+    "messages_held",
+    "messages_refused",
+    "mr_refusals",
+    "transfers_to_dc",
+    "transfers_to_rc",
+    "wrs_reposted",
+];
+
 /// What all seeds together showed.
 #[derive(Default)]
 struct Sum {
     ops: BTreeMap<SendOpcode, OpCount>,
     acts: Acts,
+    counters: Acts,
     faults: BTreeMap<Fault, u64>,
     messages: u64,
     packets: u64,
@@ -68,6 +86,9 @@ impl Simulation for Nodes {
         for (act, count) in &report.acts {
             *sum.acts.entry(act).or_default() += count;
         }
+        for (counter, count) in &report.counters {
+            *sum.counters.entry(counter).or_default() += count;
+        }
         for (fault, count) in &report.faults {
             *sum.faults.entry(*fault).or_default() += count;
         }
@@ -77,7 +98,9 @@ impl Simulation for Nodes {
         let done =
             |opcode: &SendOpcode| sum.ops.get(opcode).is_some_and(|count| count.succeeded > 0);
         let missing = OFFERED.into_iter().filter(|opcode| !done(opcode));
-        missing.map(|opcode| format!("{opcode:?}")).collect()
+        let idle = |counter: &&str| sum.counters.get(*counter).is_none_or(|count| *count == 0);
+        let idle = NEEDED.iter().filter(|counter| idle(counter));
+        missing.map(|opcode| format!("{opcode:?}")).chain(idle.map(ToString::to_string)).collect()
     }
 
     fn packets_and_time(sum: &Sum) -> (u64, u64) {
@@ -93,7 +116,8 @@ impl Simulation for Nodes {
     }
 
     fn more(sum: &Sum) -> BTreeMap<&'static str, Value> {
-        [("messages", json!(sum.messages)), ("acts", json!(sum.acts))].into()
+        let [acts, counters] = [&sum.acts, &sum.counters].map(|counts| json!(counts));
+        [("messages", json!(sum.messages)), ("acts", acts), ("counters", counters)].into()
     }
 
     fn lines(sum: &Sum) -> Vec<String> {

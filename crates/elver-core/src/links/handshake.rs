@@ -47,7 +47,10 @@ impl<D: Device> Core<D> {
         let leased = matches!(purpose, Purpose::Leased(_));
         let request = Request::RcConnect { end, class, leased, record: self.record };
         if !self.call(to, request, CallFor::Connect { link, qpn: end.qpn, to }, now) {
+            let stirred = self.links.waiting.stirred;
             self.drop_link(link, now);
+            // That made no room: who waits would ask in vain, again and again.
+            self.links.waiting.stirred = stirred;
             return Err(Unasked::Busy);
         }
         self.stats.links_asked += 1;
@@ -188,7 +191,10 @@ impl<D: Device> Core<D> {
         let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
         let error = match refusal {
             // The peer's own request brings the link.
-            Some(Refusal::Crossed) => return self.drop_link(id, now),
+            Some(Refusal::Crossed) => {
+                self.links.crossed |= purpose == Purpose::Meta;
+                return self.drop_link(id, now);
+            }
             Some(Refusal::Short { of, used, limit }) => {
                 ConnectError::NoRcQp { gid, here: false, of, used, limit }
             }

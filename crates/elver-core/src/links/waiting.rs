@@ -320,7 +320,7 @@ impl<D: Device> Core<D> {
 
     /// Refuses the requests that wait and that a peer did not make as what it is now: to take up one
     /// of them would be to believe again what it was.
-    pub(super) fn refuse_past(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
+    pub(crate) fn refuse_past(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
         let Some(gid) = self.peers.get(peer).map(|entry| entry.gid) else { return };
         let past = |served: &Served| {
             let from = served.ticket.from;

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
-use elver_core::{VqpId, VqpInit};
+use elver_core::{ConnectOptions, VqpId, VqpInit};
 
 use crate::model::{ClientIx, OpIx, Place, RecvIx, VqpIx};
 
@@ -13,6 +13,8 @@ pub(crate) struct Vqp {
     pub(crate) phase: Phase,
     /// Where it sends.
     pub(crate) target: Option<Target>,
+    /// How it was connected last.
+    pub(crate) options: ConnectOptions,
     /// Grows with each connect.
     pub(crate) epoch: u32,
     /// The epoch in which it failed last, and why.
@@ -34,6 +36,8 @@ pub(crate) struct Vqp {
     pub(crate) accepted: BTreeMap<VqpIx, VqpIx>,
     /// It was accepted, but no message has told yet from whom.
     pub(crate) accepted_unknown: bool,
+    /// The node that it was accepted from, as its own node says.
+    pub(crate) accepted_from: Option<usize>,
     /// An epoch in which a WR failed: all behind it are flushed.
     pub(crate) flushing: Option<u32>,
     /// An epoch in which WRs were flushed, and nothing has told why yet.
@@ -79,6 +83,7 @@ impl Vqp {
             init,
             phase: Phase::Idle,
             target: None,
+            options: ConnectOptions::default(),
             epoch: 0,
             failed: None,
             no_rc_qp: false,
@@ -91,12 +96,18 @@ impl Vqp {
             stream: VecDeque::new(),
             accepted: BTreeMap::new(),
             accepted_unknown: false,
+            accepted_from: None,
             flushing: None,
             unexplained: None,
             stale: false,
             has_short: false,
             hole: None,
         }
+    }
+
+    /// The number of the node that it sends to.
+    pub(crate) fn peer(&self) -> Option<usize> {
+        self.target.map(|target| target.place.0).or(self.accepted_from)
     }
 
     /// Whether it failed in an epoch.

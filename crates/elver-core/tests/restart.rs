@@ -1,0 +1,132 @@
+//! A node that starts anew: nothing that others know of the one before is taken for its.
+
+mod common;
+
+use common::*;
+use elver_core::*;
+use elver_verbs::*;
+
+/// Room for one RC QP, which may be reclaimed at once.
+fn one_link() -> Config {
+    let transfer = TransferConfig { rc_qps_max: 1, idle_ns: 0, ..config().transfer };
+    Config { transfer, ..config() }
+}
+
+fn connect_lite(cluster: &mut Cluster, n: usize, vqp: VqpId, to: usize) {
+    let (gid, now) = (cluster.nodes[to].core.gid(), cluster.now());
+    let node = &mut cluster.nodes[n];
+    let options = ConnectOptions { policy: Policy::Lite, uncached: false };
+    let via = node.core.qconnect(node.client, vqp, gid, 7, options, u64::from(vqp.0), now);
+    assert_eq!(via, Ok(None), "no RC QP is there yet");
+}
+
+#[test]
+fn regions_of_a_peer_that_starts_anew_are_not_taken_for_valid() {
+    let config = Config { mr_lease_ns: 60_000_000_000, ..config() };
+    let mut cluster = Cluster::new(176, 3, &config);
+    let [old, anew] = [1, 1].map(|n| cluster.vqp(n));
+    cluster.connect(1, old, 2, 7);
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(2, 64, ALL);
+    let read = [near.sge(0, 64)];
+    cluster.post(1, old, &[wr(1, SendOp::Read(far.remote(0)), &read)]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    drop(cluster.nodes.remove(2));
+    cluster.add(176, 3, config);
+    cluster.register(2);
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    cluster.connect(1, anew, 2, 7);
+    cluster.post(1, anew, &[wr(2, SendOp::Read(far.remote(0)), &read)]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::RemAccessErr);
+    let refused = cluster.nodes[2].core.device().counters().nak_fatal_sent;
+    assert_eq!(refused, 0, "the lease was the old node's, and the WR went out");
+    cluster.check();
+}
+
+#[test]
+fn what_a_peer_asked_for_before_it_started_anew_is_not_served() {
+    let mut cluster = Cluster::new(177, 4, &one_link());
+    let [linked, anew] = [1, 1].map(|n| cluster.vqp(n));
+    connect_lite(&mut cluster, 1, linked, 2);
+    assert_eq!(cluster.connected(1, linked), Ok(Via::Rc));
+    // Node 1 makes room for what node 3 asks, but node 2 does not let go of its end.
+    let asking = cluster.vqp(3);
+    connect_lite(&mut cluster, 3, asking, 1);
+    let end = std::time::Instant::now() + WAIT;
+    while cluster.nodes[1].core.audit().unwrap().requests < 2 {
+        assert!(std::time::Instant::now() < end, "the request was not held");
+        let now = cluster.now();
+        for n in [0, 1, 3] {
+            cluster.nodes[n].core.poll(now);
+        }
+    }
+    drop(cluster.nodes.remove(3));
+    cluster.add(177, 4, one_link());
+    cluster.register(3);
+    let (gid, record) = (cluster.nodes[3].core.gid(), cluster.nodes[3].core.record());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    cluster.until("there is room", |cluster| {
+        cluster.nodes[1].core.audit().unwrap().rc_qps_changing == 0
+    });
+    cluster.connect(1, anew, 3, 7);
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(3, 64, ALL);
+    cluster.post(1, anew, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    cluster.check();
+}
+
+/// Three nodes of which the last has started anew, and its record before; the second one was
+/// connected to it.
+fn with_an_heir(group: u8) -> (Cluster, NodeRecord) {
+    let mut cluster = Cluster::new(group, 3, &config());
+    let vqp = cluster.vqp(1);
+    cluster.connect(1, vqp, 2, 7);
+    let before = cluster.nodes.remove(2).core.record();
+    cluster.add(group, 3, config());
+    (cluster, before)
+}
+
+/// Node 1 reads from node 2 over a new connection.
+fn reach(cluster: &mut Cluster) {
+    let vqp = cluster.vqp(1);
+    cluster.connect(1, vqp, 2, 7);
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(2, 64, ALL);
+    cluster.post(1, vqp, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    cluster.check();
+}
+
+#[test]
+fn a_meta_server_that_does_not_know_yet_that_a_node_started_anew_is_not_believed() {
+    // The heir is not registered: the meta server's table still has the record before.
+    let (mut cluster, _) = with_an_heir(178);
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, None, now);
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    reach(&mut cluster);
+}
+
+#[test]
+fn late_news_does_not_end_the_links_to_a_node_that_started_anew() {
+    let (mut cluster, before) = with_an_heir(179);
+    let vqp = cluster.vqp(2);
+    let server = cluster.nodes[0].core.serve_meta(100).unwrap();
+    let now = cluster.now();
+    cluster.nodes[2].core.set_meta_servers(&[server], now);
+    assert_eq!(cluster.connect(2, vqp, 1, 7), Via::DcLookup);
+    let lite = cluster.vqp(2);
+    connect_lite(&mut cluster, 2, lite, 1);
+    assert_eq!(cluster.connected(2, lite), Ok(Via::Rc));
+    let changing = |cluster: &Cluster| cluster.nodes[1].core.audit().unwrap().rc_qps_changing;
+    cluster.until("both ends work", |cluster| changing(cluster) == 0);
+    let (gid, now) = (cluster.nodes[2].core.gid(), cluster.now());
+    cluster.nodes[1].core.node_changed(gid, Some(before), now);
+    assert_eq!(changing(&cluster), 0, "the link is left");
+    reach(&mut cluster);
+}
