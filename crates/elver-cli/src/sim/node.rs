@@ -23,7 +23,7 @@ const OFFERED: [SendOpcode; 7] = [
 ];
 
 /// What cores count ([`elver_core::Stats`]) of what must have happened in many runs.
-const NEEDED: [&str; 12] = [
+const NEEDED: [&str; 13] = [
     "accepts",
     "connects_busy",
     "control_resent",
