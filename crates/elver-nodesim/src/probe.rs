@@ -4,6 +4,7 @@ use elver_core::Policy;
 use elver_verbs::SendOpcode;
 
 use crate::model::{Addressee, ClientIx, OpIx, OpState, Phase, Violation, VqpIx, broken};
+use crate::run::STEP_NS;
 use crate::world::World;
 
 /// Operations that a new connection must carry.
@@ -38,8 +39,17 @@ impl World {
             }
         }
         self.settle()?;
+        // One client after the other: no more messages than a receiver has room for in any case.
+        for tries in tries.chunks(2 * newcomers.len()) {
+            self.try_all(tries)?;
+        }
+        Ok(())
+    }
+
+    /// Moves data over new connections.
+    fn try_all(&mut self, tries: &[(VqpIx, Policy)]) -> Result<(), Violation> {
         let mut sure: Vec<OpIx> = Vec::new();
-        for (vqp, policy) in tries {
+        for &(vqp, policy) in tries {
             if self.model.vqps[vqp].phase != Phase::Up {
                 let why = self.model.vqps[vqp].failed.clone();
                 // There may be no RC QP left for it.
@@ -55,6 +65,18 @@ impl World {
             }
         }
         self.settle()?;
+        // What has completed may still wait for a receive, which comes when the one before is taken.
+        let held = |world: &World| {
+            let held =
+                |op: &OpIx| world.model.ops[*op].is_message() && !world.model.ops[*op].delivered;
+            sure.iter().any(held)
+        };
+        for _ in 0..sure.len() {
+            if held(self) {
+                self.run_until(self.now.saturating_add_ns(STEP_NS))?;
+                self.settle()?;
+            }
+        }
         for op in sure {
             let known = &self.model.ops[op];
             if known.state != OpState::Succeeded || known.is_message() && !known.delivered {

@@ -24,7 +24,7 @@ const NOBODYS_PORT: u16 = 9;
 /// Actions between two looks at everything.
 const CHECK_EVERY: u64 = 8;
 /// How often the harness looks after clients while it waits for the end.
-const STEP_NS: u64 = 1_000_000;
+pub(crate) const STEP_NS: u64 = 1_000_000;
 /// Nothing more comes after this.
 const QUIET_NS: u64 = 2_000_000_000;
 
