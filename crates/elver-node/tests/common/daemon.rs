@@ -55,8 +55,8 @@ pub fn clean(mut command: Command) -> Command {
 pub fn toml(address: &str, socket: &Path, meta: &str) -> String {
     format!(
         "node.address = \"{address}\"\nsocket.path = \"{}\"\nengine.spin_us = 20\n\
-         memory.lease_ms = 50\nmetrics.listen = \"127.0.0.1:0\"\npool.timeout = 10\n\
-         pool.retry_cnt = 2\n[meta]\nlisten = \"0.0.0.0:0\"\n{meta}\n",
+         memory.lease_ms = 50\nmetrics.listen = \"127.0.0.1:0\"\npool.timeout = 13\n\
+         pool.retry_cnt = 7\n[meta]\nlisten = \"0.0.0.0:0\"\n{meta}\n",
         socket.display()
     )
 }

@@ -34,8 +34,9 @@ pub fn config(group: u8, host: u8) -> Config {
     config.node.udp_port = 21_000 + u16::from(group);
     config.node.device = format!("test{group}-{host}");
     config.memory.lease_ms = 20;
-    config.pool.timeout = 9;
-    config.pool.retry_cnt = 3;
+    // A quarter of a second: a thread may get no core for some hundredths.
+    config.pool.timeout = 13;
+    config.pool.retry_cnt = 7;
     config.engine.spin_us = 50;
     config
 }
