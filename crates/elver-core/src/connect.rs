@@ -137,10 +137,14 @@ impl<D: Device> Core<D> {
             let state = "busy: WRs are outstanding";
             return Err(CoreError::State { state, call: "qconnect" });
         }
-        if !entry.is_fresh() {
+        // A new one has nothing to forget, and is not touched where it is not needed.
+        if !entry.is_fresh() || entry.state != VqpState::Idle {
             let used = entry.via.is_some();
             self.cancel_connect(vqp.0);
             self.detach(vqp.0);
+            let entry = self.own_vqp(client, vqp)?;
+            entry.credit.reset();
+            (entry.fault, entry.failed, entry.read_until) = (None, false, None);
             if used {
                 // Not when it is connected: nothing should stand between an answer and that.
                 let nonce = self.rng.next_u32();
@@ -150,7 +154,6 @@ impl<D: Device> Core<D> {
         let entry = self.own_vqp(client, vqp)?;
         entry.state = VqpState::Idle;
         entry.attempt = entry.attempt.wrapping_add(1);
-        (entry.fault, entry.failed, entry.read_until) = (None, false, None);
         Ok(())
     }
 
@@ -272,8 +275,6 @@ impl<D: Device> Core<D> {
         };
         (vqp.lane, vqp.via) = (lane, Some(via));
         vqp.state = VqpState::Connected;
-        vqp.credit.reset();
-        vqp.remote = crate::vqp::Vqp::NO_REMOTE;
         self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
             lane.vqps += 1;
