@@ -343,10 +343,12 @@ impl<M: Memory> Rnic<M> {
         self.hw.ahs.len()
     }
 
-    /// Receives that all SRQs hold.
+    /// Receives that all SRQs hold, and those that unfinished messages to DCTs have of them.
     pub fn shared_receives(&self) -> u32 {
         let queues = self.hw.srqs.ids().filter_map(|id| self.hw.srqs.get(id));
-        queues.map(|shared| shared.queue.len()).sum()
+        let posted: u32 = queues.map(|shared| shared.queue.len()).sum();
+        let dcts = self.qps.ids().filter_map(|id| self.qps.get(id)?.dct.as_ref());
+        posted + dcts.map(|dct| dct.receives_held()).sum::<u32>()
     }
 
     /// Streams of a DCI that failed and were not set going again.

@@ -2,8 +2,9 @@
 //!
 //! A connect rides on the packets of a session until the first of them is acknowledged. A context
 //! is made when such a packet arrives with the right access key, and given up when room is needed
-//! and its initiator was silent for `dc_context_idle_ns`, the longest silent first. See
-//! `docs/wire.md` for the rules that keep this exactly-once.
+//! and its initiator was silent for `dc_context_idle_ns`, the longest silent first; or if the room
+//! is a receive, which a message holds that does not go on. See `docs/wire.md` for the rules that
+//! keep this exactly-once.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -27,6 +28,8 @@ const REFUSALS_MAX: usize = 64;
 /// How long an initiator is told to wait when there is no room for its context, in nanoseconds:
 /// room comes by silence, which takes seconds.
 const NO_ROOM_WAIT_NS: u64 = 20_000_000;
+/// Unfinished messages that are looked at when an initiator comes.
+const UNFINISHED_LOOKED_AT: usize = 4;
 /// Marks the end of the list of contexts.
 const NONE: u32 = u32::MAX;
 
@@ -38,6 +41,8 @@ pub(crate) struct Dct {
     /// Most and least recently heard of.
     newest: u32,
     oldest: u32,
+    /// Contexts of which a message had a receive and did not end at once; each stands here once.
+    unfinished: VecDeque<u32>,
     /// Contexts that have answers to send.
     ready: VecDeque<u32>,
     refusals: VecDeque<Refusal>,
@@ -61,6 +66,8 @@ struct Context {
     responder: Responder,
     heard: Time,
     ready: bool,
+    /// It stands among the unfinished; so does whatever takes its place.
+    listed: bool,
     newer: u32,
     older: u32,
 }
@@ -91,6 +98,7 @@ impl Dct {
             free: Vec::new(),
             newest: NONE,
             oldest: NONE,
+            unfinished: VecDeque::new(),
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
         }
@@ -150,6 +158,10 @@ impl Dct {
         {
             core.return_receive(hw, recv);
         }
+        if !context.listed && context.responder.holds_receive() {
+            context.listed = true;
+            self.unfinished.push_back(id);
+        }
         if context.responder.has_answers() && !context.ready {
             context.ready = true;
             self.ready.push_back(id);
@@ -200,6 +212,7 @@ impl Dct {
         connect: Option<DcConnect>,
     ) -> Result<u32, Option<Syndrome>> {
         let mtu = check_connect(core, hw, connect)?;
+        self.return_receives(core, hw, now);
         let in_use = self.contexts.len() - self.free.len();
         if in_use as u32 >= hw.config.max_dc_contexts && !self.reclaim(core, hw, now) {
             hw.counters.dc_refused_room += 1;
@@ -207,6 +220,7 @@ impl Dct {
             return Err(Some(Syndrome::RnrNak(RnrTimer::at_least_ns(NO_ROOM_WAIT_NS))));
         }
         hw.counters.dc_accepts += 1;
+        let free = self.free.pop();
         let context = Context {
             initiator,
             session: eth.session,
@@ -215,10 +229,11 @@ impl Dct {
             responder: Responder::new(first_psn(eth.session), mtu.bytes()),
             heard: now,
             ready: false,
+            listed: free.is_some_and(|id| self.contexts[id as usize].listed),
             newer: NONE,
             older: self.newest,
         };
-        let id = match self.free.pop() {
+        let id = match free {
             Some(id) => {
                 self.contexts[id as usize] = context;
                 id
@@ -239,7 +254,31 @@ impl Dct {
 
     /// Gives up the context that was silent longest, if that is long enough.
     fn reclaim<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>, now: Time) -> bool {
-        let id = self.oldest;
+        self.give_up(self.oldest, core, hw, now)
+    }
+
+    /// Gives up contexts whose initiators fell silent within a message: its receive is another's
+    /// who comes.
+    fn return_receives<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>, now: Time) {
+        for _ in 0..self.unfinished.len().min(UNFINISHED_LOOKED_AT) {
+            let Some(id) = self.unfinished.pop_front() else { return };
+            let holds = |dct: &Dct| dct.contexts[id as usize].responder.holds_receive();
+            if holds(self) && !self.give_up(id, core, hw, now) {
+                self.unfinished.push_back(id);
+            } else {
+                self.contexts[id as usize].listed = false;
+            }
+        }
+    }
+
+    /// Gives up a context if its initiator was silent for long enough.
+    fn give_up<M: Memory>(
+        &mut self,
+        id: u32,
+        core: &mut QpCore,
+        hw: &mut Hw<M>,
+        now: Time,
+    ) -> bool {
         let Some(context) = self.contexts.get_mut(id as usize) else {
             return false;
         };
@@ -346,6 +385,11 @@ impl Dct {
         let (headers, payload) = answer?;
         let (flow, traffic_class) = (context.flow, context.traffic_class);
         Some(Answered { headers, payload, flow, traffic_class })
+    }
+
+    /// Receives that unfinished messages hold.
+    pub(crate) fn receives_held(&self) -> u32 {
+        self.contexts.iter().filter(|context| context.responder.holds_receive()).count() as u32
     }
 
     /// Contexts held.

@@ -291,7 +291,13 @@ fn contexts_are_bounded_and_those_of_the_silent_are_reclaimed() {
 
 #[test]
 fn an_initiator_that_crashed_mid_message_leaves_no_receive_behind() {
-    let mut net = Net::with_config(2, |config| config.max_dc_contexts = 1);
+    // There is room for another, and there is none.
+    crash_mid_message(16);
+    crash_mid_message(1);
+}
+
+fn crash_mid_message(contexts: u32) {
+    let mut net = Net::with_config(2, |config| config.max_dc_contexts = contexts);
     let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
     let ah = handle(&mut net.hosts[0], 1);
     let to = dest(ah, &target, KEY, 0);
@@ -303,6 +309,7 @@ fn an_initiator_that_crashed_mid_message_leaves_no_receive_behind() {
     let first = net.wire.pop_front().unwrap();
     net.wire.clear();
     net.deliver(&first);
+    assert_eq!(net.hosts[1].nic.shared_receives(), 1);
     let now = net.now;
     net.hosts[0].nic.destroy_qp(now, crashed).unwrap();
     net.transmit();
