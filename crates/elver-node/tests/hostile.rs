@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Command as Program;
 
-use common::daemon::{Daemon, Directory, Witness, clean, toml};
+use common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
 use common::process::{Process, is_root, nobody, role, stay};
 use common::{Client, Region, engine_counter, free_address, gid, wait_for};
 use elver_portal::{Answer, Command, Layout, Message, Received, RefusalCode, Socket, VqpOptions};
@@ -145,7 +145,12 @@ fn send_files(
 #[test]
 fn files_that_are_sent_go_nowhere() {
     let directory = Directory::new();
-    let daemon = Daemon::start(&directory, "a", "");
+    // Nothing is made ready for sessions to come, which would have descriptors.
+    let text = toml(&free_address(), &directory.0.join("a.sock"), "")
+        .replace("engine.", "socket.spare_sessions = 0\nengine.");
+    let mut command = elverd();
+    command.arg("--config").arg(directory.file("a.toml", &text));
+    let daemon = Daemon::run(command);
     let mut witness = Witness::new(&daemon);
     let before = daemon.descriptors();
     let (mut reader, writer) = std::io::pipe().unwrap();
