@@ -10,7 +10,8 @@ use anyhow::{Context, Result, ensure};
 use crate::{list, metadata, text};
 
 /// The crates that a kernel could host.
-const CRATES: [&str; 5] = ["elver-wire", "elver-verbs", "elver-rnic", "elver-kv", "elver-core"];
+const CRATES: [&str; 6] =
+    ["elver-random", "elver-wire", "elver-verbs", "elver-rnic", "elver-kv", "elver-core"];
 
 /// Checks them; says what it found.
 pub(crate) fn check() -> Result<String> {

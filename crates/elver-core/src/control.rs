@@ -16,7 +16,7 @@ pub use message::{
     Shortage,
 };
 
-use crate::rng::Rng;
+use elver_random::Rng;
 
 /// Where a core takes control messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

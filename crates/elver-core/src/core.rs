@@ -24,7 +24,6 @@ use crate::pool::{self, Lanes, Pool};
 use crate::qos::Qos;
 use crate::record::{MRS_ADDR, mrs_id, mrs_layout};
 use crate::ring::NONE;
-use crate::rng::Rng;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::ud::Ud;
 use crate::vqp::Vqp;
@@ -32,6 +31,7 @@ use crate::wr_id::WrId;
 use crate::{
     ClientId, Completion, Config, CoreError, Event, NodeRecord, PeerInfo, Stats, VqpId, VqpInfo,
 };
+use elver_random::{Rng, Seed};
 
 /// Completions taken from the device at once.
 const BATCH: usize = 32;
@@ -105,8 +105,14 @@ pub struct Core<D: Device> {
 }
 
 impl<D: Device> Core<D> {
-    /// A core on a device that is its own. `seed` gives all its randomness: keys, ids.
-    pub fn new(mut device: D, config: Config, seed: u64, now: Time) -> Result<Core<D>, CoreError> {
+    /// A core on a device that is its own. `seed` gives all its randomness: keys, ids. It is
+    /// 32 bytes of the operating system's generator, unless a run must replay.
+    pub fn new(
+        mut device: D,
+        config: Config,
+        seed: impl Into<Seed>,
+        now: Time,
+    ) -> Result<Core<D>, CoreError> {
         pool::check_config(&config)?;
         let mut rng = Rng::new(seed);
         let gid = device.query_gid(0)?;

@@ -50,7 +50,7 @@
 //! | `control`, `ud` | requests between cores over UD | 4.2 |
 //! | `links`, `rc`, `reluctance`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
 //! | `qos` | priority classes | arXiv version, 4.7 |
-//! | `slots`, `rng`, `stats` | tables with ids that miss, random numbers, counters | |
+//! | `slots`, `stats` | tables with ids that miss, counters | |
 //! | `audit` | every count against what it counts, for tests | |
 //!
 //! # What differs from KRCORE
@@ -106,7 +106,6 @@ mod regions;
 mod reluctance;
 mod rendezvous;
 mod ring;
-mod rng;
 mod slots;
 mod stats;
 mod transfer;
@@ -122,6 +121,7 @@ pub use control::{
     Shortage,
 };
 pub use core::Core;
+pub use elver_random::Seed;
 pub use error::{ConnectError, CoreError};
 pub use event::{Completion, Event, Via};
 pub use ids::{ClientId, VqpId};

@@ -9,9 +9,9 @@ use siphasher::sip::SipHasher13;
 
 use crate::rc::Heat;
 use crate::reluctance::Reluctance;
-use crate::rng::Rng;
 use crate::slots::Slots;
 use crate::{Class, NodeRecord};
+use elver_random::Rng;
 
 /// The nodes that this one knows: the DCCache (section 4.2), with what is on the way to it.
 ///

@@ -9,9 +9,9 @@ use crate::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::message::{HEADER_BYTES, Header};
 use crate::outgoing::SLOTS_RESERVED;
 use crate::rc::META_LINKS_MAX;
-use crate::rng::Rng;
 use crate::wr_id::WrId;
 use crate::{Class, Config};
+use elver_random::Rng;
 
 /// Bytes of a buffer that look-ups read into: no cluster of a table is longer.
 pub(crate) const READ_BUFFER_BYTES: u64 = 1024;

@@ -12,9 +12,9 @@ use rustc_hash::FxBuildHasher;
 
 use crate::control::{Shortage, Ticket};
 use crate::ring::NONE;
-use crate::rng::Rng;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::{Class, TransferConfig};
+use elver_random::Rng;
 
 /// Most RC QPs to meta servers, which come on top of the pool's.
 pub(crate) const META_LINKS_MAX: u32 = 8;
@@ -503,7 +503,7 @@ mod tests {
 
     #[test]
     fn each_purpose_has_room_of_its_own() {
-        let mut rng = crate::rng::Rng::new(1);
+        let mut rng = elver_random::Rng::new(1);
         let mut pool = RcPool::new(CONFIG);
         let mut insert = |pool: &mut RcPool, purpose| pool.insert(link(9, purpose, 0), &mut rng);
         for _ in 0..4 {
@@ -525,7 +525,7 @@ mod tests {
 
     #[test]
     fn a_ready_link_is_found_before_one_that_is_not() {
-        let mut rng = crate::rng::Rng::new(1);
+        let mut rng = elver_random::Rng::new(1);
         let mut pool = RcPool::new(CONFIG);
         let ready = pool.insert(link(1, Purpose::Pool, 0), &mut rng).unwrap();
         let asking = pool.insert(link(1, Purpose::Pool, 0), &mut rng).unwrap();
@@ -555,7 +555,7 @@ mod tests {
         fn the_least_recently_used_goes_first(
             uses in prop::collection::vec((0..4u32, 1..40u64), 1..60),
         ) {
-            let mut rng = crate::rng::Rng::new(1);
+            let mut rng = elver_random::Rng::new(1);
             let mut pool = RcPool::new(CONFIG);
             let ids: Vec<u32> = (0..4)
                 .map(|peer| pool.insert(link(peer, Purpose::Pool, u64::from(peer)), &mut rng))

@@ -1,6 +1,6 @@
 use alloc::vec::Vec;
 
-use crate::rng::Rng;
+use elver_random::Rng;
 
 /// Bits of an id that name the slot; those above are the salt.
 const SLOT_BITS: u32 = 20;

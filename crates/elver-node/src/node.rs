@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use elver_core::{Core, Event, MetaServer};
+use elver_core::{Core, Event, MetaServer, Seed};
 use elver_portal::{Listener, Socket};
 use elver_soft::{SoftConfig, SoftDevice};
 
@@ -280,9 +280,9 @@ fn meta_role(
 }
 
 /// From the operating system's generator.
-fn seed() -> Result<u64, NodeError> {
-    let mut bytes = [0; 8];
+fn seed() -> Result<Seed, NodeError> {
+    let mut bytes = [0; 32];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| NodeError::System { call: "getrandom", reason: error.into() })?;
-    Ok(u64::from_ne_bytes(bytes))
+    Ok(bytes.into())
 }

@@ -11,9 +11,9 @@ use crate::cq::{CompletionQueue, Pushed};
 use crate::flow::Paths;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::regions::{Regions, Segment};
-use crate::rng::Rng;
 use crate::route::Route;
 use crate::table::Table;
+use elver_random::Rng;
 
 /// Everything of a device but its queue pairs: what a queue pair works on while it handles a
 /// packet or a WR.
@@ -73,8 +73,7 @@ pub(crate) struct AddressHandle {
 }
 
 impl<M: Memory> Hw<M> {
-    pub(crate) fn new(config: Config, seed: u64) -> Hw<M> {
-        let mut rng = Rng::new(seed);
+    pub(crate) fn new(config: Config, mut rng: Rng) -> Hw<M> {
         Hw {
             dc_session: rng.next_u32(),
             rng,

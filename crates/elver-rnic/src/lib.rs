@@ -41,7 +41,6 @@ mod qp;
 mod recv_queue;
 mod regions;
 mod responder;
-mod rng;
 mod rnic;
 mod route;
 mod send_queue;
@@ -51,6 +50,7 @@ mod unreliable;
 pub use config::{Config, FlowConfig};
 pub use counters::{Counters, DropReason};
 pub use egress::Transmit;
+pub use elver_random::Seed;
 /// For [`calls_of_rnic`].
 #[doc(hidden)]
 pub use elver_verbs as verbs;

@@ -4,8 +4,8 @@ use elver_verbs::{
     AccessFlags, BindMw, Memory, Mr, MrInfo, Mw, MwInfo, ObjectKind, Sge, VerbsError, WcStatus,
 };
 
-use crate::rng::Rng;
 use crate::table::Table;
+use elver_random::Rng;
 
 /// Every region and window of a device, under one space of keys: the upper 24 bits of an lkey or
 /// rkey are the object's id, the low 8 bits a tag.

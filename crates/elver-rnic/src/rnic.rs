@@ -1,5 +1,6 @@
 use alloc::collections::VecDeque;
 
+use elver_random::{Rng, Seed};
 use elver_verbs::{
     AsyncEvent, Cq, DeviceAttr, Gid, Memory, ObjectKind, PortAttr, PortState, VerbsError,
 };
@@ -29,16 +30,16 @@ pub struct Rnic<M> {
 }
 
 impl<M: Memory> Rnic<M> {
-    /// A device without objects. `seed` is where its QPNs, keys and session numbers come from: take
-    /// it from the operating system's generator unless a run must replay.
-    pub fn new(config: Config, seed: u64) -> Result<Rnic<M>, VerbsError> {
+    /// A device without objects. `seed` is where its QPNs, keys and session numbers come from: 32
+    /// bytes of the operating system's generator, unless a run must replay.
+    pub fn new(config: Config, seed: impl Into<Seed>) -> Result<Rnic<M>, VerbsError> {
         config.validate()?;
         Ok(Rnic {
             qps: Table::new(ObjectKind::Qp, config.max_qp, "max_qp"),
             active: VecDeque::new(),
             turn_left: 0,
             notifications: VecDeque::new(),
-            hw: Hw::new(config, seed),
+            hw: Hw::new(config, Rng::new(seed)),
         })
     }
 

@@ -3,7 +3,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{ObjectKind, VerbsError};
 
-use crate::rng::Rng;
+use elver_random::Rng;
 
 /// Bits of an id.
 const ID_BITS: u32 = 24;

@@ -3,7 +3,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use elver_rnic::{Config, Counters, Rnic, Time};
+use elver_rnic::{Config, Counters, Rnic, Seed, Time};
 use elver_verbs::{
     AccessFlags, Cq, Device, MrInfo, Mtu, Pd, PostError, Qp, SendWr, VerbsError, Wc,
 };
@@ -351,11 +351,11 @@ fn now() -> Time {
 }
 
 /// A seed from the operating system's generator.
-fn seed() -> Result<u64, SoftError> {
-    let mut bytes = [0; 8];
+fn seed() -> Result<Seed, SoftError> {
+    let mut bytes = [0; 32];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| SoftError::System { call: "getrandom", reason: error.into() })?;
-    Ok(u64::from_ne_bytes(bytes))
+    Ok(bytes.into())
 }
 
 impl Device for SoftDevice {
