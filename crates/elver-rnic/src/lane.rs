@@ -66,6 +66,10 @@ pub(crate) struct Lane {
     suspect: bool,
     /// A gap in the responses led to a rewind since progress was last made.
     rewound: bool,
+    /// The peer fell silent: what is unacknowledged is no longer counted as in flight, and until
+    /// something is heard again one packet goes out at a time, outside of the path's window. The
+    /// window is then for those whose peers answer.
+    silent: bool,
     /// It waits for room in its path's window, which others of the path may make, and is to be woken.
     pub(crate) stalled: bool,
     /// A local copy found its peer not ready to answer.
@@ -123,6 +127,7 @@ impl Lane {
             probe_end: None,
             suspect: false,
             rewound: false,
+            silent: false,
             stalled: false,
             unanswered: false,
             fault: false,
@@ -182,6 +187,7 @@ impl Lane {
         self.probes = 0;
         self.probe_end = None;
         self.rewound = false;
+        self.silent = false;
     }
 
     fn uncharge<M: Memory>(&mut self, route: Option<Route>, hw: &mut Hw<M>) {

@@ -274,6 +274,32 @@ fn a_silent_peer_exhausts_the_retries() {
 }
 
 /// Posts a WRITE of 60 packets; its first flight waits on the wire until after the tail probe.
+/// A window of one packet towards the host, and a QP there that never answers: it may wait as long
+/// as it likes, but not with the window in its hands. Each further QP would else begin when the one
+/// before it has used up its retries, and never behind one whose retries have no end.
+#[test]
+fn a_silent_peer_leaves_the_window_to_others() {
+    for (timeout, tail_probe_ns) in [(10, 0), (10, 500_000), (0, 500_000)] {
+        let mut net = Net::with_config(2, |config| {
+            config.tail_probe_ns = tail_probe_ns;
+            config.flow.window_initial = 1;
+            config.flow.window_min = 1;
+        });
+        let (dead, peer) = net.connect(QpType::Rc, |attr| attr.timeout = timeout);
+        let (live, _) = net.connect(QpType::Rc, |_| {});
+        net.hosts[1].nic.destroy_qp(net.now, peer).unwrap();
+        let (remote, sge) = (net.hosts[1].remote(0), [net.hosts[0].sge(0, 10_000)]);
+        for qp in [dead, live, dead, live] {
+            net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, None);
+        }
+        net.run_clean();
+        let live = net.hosts[0].nic.qp_num(live).unwrap();
+        let wcs = net.hosts[0].poll();
+        let ends: Vec<_> = wcs.iter().map(|wc| (wc.qp_num == live, wc.status)).take(2).collect();
+        assert_eq!(ends, [(true, WcStatus::Success); 2], "timeout {timeout}: {wcs:?}");
+    }
+}
+
 fn with_a_late_flight(lost: bool) -> (Net, u64) {
     let mut net = Net::new(2);
     let (a, _) = net.connect(QpType::Rc, |_| {});

@@ -9,6 +9,8 @@ use crate::{Time, Transmit};
 
 /// The time from one tail probe to the next doubles so often.
 const PROBE_DOUBLINGS: u32 = 10;
+/// A peer is silent when so many tail probes in a row were not answered.
+const SILENT_PROBES: u32 = 3;
 
 impl Lane {
     /// Goes back to the oldest unacknowledged packet.
@@ -163,6 +165,9 @@ impl Lane {
             } else {
                 self.probing = true;
             }
+            if self.probes >= SILENT_PROBES {
+                self.fall_silent(env);
+            }
             return;
         }
         env.hw.counters.timeouts += 1;
@@ -174,5 +179,13 @@ impl Lane {
         self.heard(env);
         self.lost_packet(env);
         self.rewind(env);
+        self.fall_silent(env);
+    }
+
+    /// Gives the path's window to others: a dead peer would else hold it until the last retry, and
+    /// for ever where retries have no end.
+    fn fall_silent<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        self.uncharge(env.core.remote, env.hw);
+        self.silent = true;
     }
 }

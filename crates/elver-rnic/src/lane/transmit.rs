@@ -111,7 +111,11 @@ impl Lane {
             if in_flight >= env.hw.config.max_packets_in_flight {
                 return Start::Wait;
             }
-            if !env.hw.paths.has_room(route.path) {
+            if self.silent {
+                if in_flight > 0 {
+                    return Start::Wait;
+                }
+            } else if !env.hw.paths.has_room(route.path) {
                 if !self.stalled {
                     self.stalled = true;
                     env.hw.stalled.push(core.qpn.get());
@@ -239,6 +243,7 @@ impl Lane {
         if reliable {
             headers.ack_req = last
                 || self.probing
+                || self.silent
                 || self.unasked + 1 >= ACK_REQUEST_INTERVAL
                 || env.hw.paths.would_fill(route.path, psns)
                 || self.next_psn.distance(self.una) as u32 + psns
@@ -296,8 +301,10 @@ impl Lane {
             return;
         }
         self.unasked = if headers.ack_req { 0 } else { self.unasked + 1 };
-        env.hw.paths.sent(route.path, psns);
-        self.charged += psns;
+        if !self.silent {
+            env.hw.paths.sent(route.path, psns);
+            self.charged += psns;
+        }
         if psn.is_before(self.sent_end) {
             env.hw.counters.retransmits += 1;
         } else if psn == self.una {
