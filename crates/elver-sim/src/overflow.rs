@@ -12,6 +12,10 @@ impl World {
     pub(crate) fn overflowed(&mut self, number: usize, cq: Cq) -> Result<bool, Violation> {
         self.poll(number)?;
         self.network.count(Fault::CqOverflow);
+        // At once, and not when the CQ is replaced: a run may end before that.
+        for queue in &mut self.model.queues {
+            queue.overflown |= queue.host == number && !queue.gone;
+        }
         let host = &mut self.hosts[number];
         let again = std::mem::replace(&mut host.cq_failed, true);
         Ok(cq == host.cq && !again && host.polled_most == host.cq_entries)
@@ -67,7 +71,6 @@ impl World {
         }
         for queue in 0..self.model.queues.len() {
             if self.model.queues[queue].host == number && !self.model.queues[queue].gone {
-                self.model.queues[queue].overflown = true;
                 self.abandon_queue(queue)?;
             }
         }
