@@ -35,6 +35,8 @@ pub(crate) struct RcLink {
     pub(crate) psn: u32,
     /// QPN of the other end, once it is known.
     pub(crate) peer_qpn: u32,
+    /// READs and atomics that the other end serves at once, once it is known.
+    pub(crate) peer_rd_atomic: u8,
     /// The peer.
     pub(crate) peer: u32,
     /// Whose traffic it carries.
@@ -491,6 +493,7 @@ mod tests {
             qpn: 1_000 + peer,
             psn: 0,
             peer_qpn: 0,
+            peer_rd_atomic: 16,
             peer,
             class: Class::Low,
             purpose,

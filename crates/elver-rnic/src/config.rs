@@ -5,6 +5,10 @@ use core::net::{IpAddr, Ipv4Addr};
 
 use elver_verbs::{Mtu, VerbsError};
 
+/// READs and atomics that a DCT serves at once for each initiator, whatever the device's own limit
+/// is: nobody tells an initiator of a target's limit, so it is a constant of DC on the wire.
+pub const DC_RD_ATOMIC: u8 = 128;
+
 /// What a software RNIC is made with. Every limit is here, with a default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -45,12 +49,13 @@ pub struct Config {
     pub max_srq: u32,
     /// Most WRs on an SRQ, up to 2^20.
     pub max_srq_wr: u32,
-    /// Most READs and atomics outstanding on a QP, in each role, up to 128.
+    /// Most READs and atomics outstanding on a QP, in each role, up to 128. As a responder an RC QP
+    /// keeps 24 bytes for each that was agreed, and 56 for each that waits for its answer.
     pub max_rd_atomic: u8,
     /// Most streams of a DCI, as a power of two, up to 10.
     pub log_max_dci_streams: u8,
-    /// Most initiators that a DCT serves at once. Each costs about 300 bytes and a few tens per
-    /// outstanding READ.
+    /// Most initiators that a DCT serves at once. Each costs about 300 bytes, and up to
+    /// [`DC_RD_ATOMIC`] times 80 if it READs in long trains.
     pub max_dc_contexts: u32,
     /// How long an initiator must have been silent before a DCT may forget it to make room for
     /// another, in nanoseconds. Initiators rely on it: see `docs/wire.md`. All nodes of a network
@@ -127,7 +132,7 @@ impl Default for Config {
             max_ah: 65_536,
             max_srq: 4_096,
             max_srq_wr: 65_536,
-            max_rd_atomic: 16,
+            max_rd_atomic: DC_RD_ATOMIC,
             log_max_dci_streams: 6,
             max_dc_contexts: 16_384,
             dc_context_idle_ns: 4_000_000_000,
@@ -165,7 +170,7 @@ impl Config {
             ("max_ah", u64::from(self.max_ah), 1, table),
             ("max_srq", u64::from(self.max_srq), 1, table),
             ("max_srq_wr", u64::from(self.max_srq_wr), 1, 1 << 20),
-            ("max_rd_atomic", u64::from(self.max_rd_atomic), 1, 128),
+            ("max_rd_atomic", u64::from(self.max_rd_atomic), 1, DC_RD_ATOMIC.into()),
             ("log_max_dci_streams", u64::from(self.log_max_dci_streams), 0, 10),
             ("max_packets_in_flight", u64::from(self.max_packets_in_flight), 1, 1 << 22),
             ("max_paths", u64::from(self.max_paths), 1, table),

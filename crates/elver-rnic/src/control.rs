@@ -477,7 +477,7 @@ impl QueuePair {
                     QpType::Uc => self.assembly.expect(psn),
                     QpType::Ud => core.attr.path_mtu = hw.config.active_mtu,
                     QpType::Dct => {
-                        core.attr.max_dest_rd_atomic = hw.config.max_rd_atomic;
+                        core.attr.max_dest_rd_atomic = crate::DC_RD_ATOMIC;
                         self.dct = Some(Box::new(Dct::new()));
                     }
                     QpType::Dci => {}

@@ -47,7 +47,7 @@ mod send_queue;
 mod table;
 mod unreliable;
 
-pub use config::{Config, FlowConfig};
+pub use config::{Config, DC_RD_ATOMIC, FlowConfig};
 pub use counters::{Counters, DropReason};
 pub use egress::Transmit;
 pub use elver_random::Seed;

@@ -73,6 +73,9 @@ enum Answer {
     Atomic { psn: Psn, original: u64, msn: Msn, replay: bool },
 }
 
+// What a stranger can make a responder hold is bounded by these and by the agreed READs.
+const _: () = assert!(size_of::<Executed>() <= 24 && size_of::<Answer>() <= 56);
+
 /// What a request led to, for the QP or the DCT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handled {

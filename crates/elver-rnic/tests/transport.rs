@@ -562,3 +562,53 @@ fn an_overflown_cq_stops_its_running_qps() {
         [QpState::Err, QpState::Err, QpState::Reset, QpState::Rts]
     );
 }
+
+/// Of READs and atomics no more are ever outstanding than the peer agreed to, also while requests
+/// and responses are lost. It is counted on the wire: one more than agreed, and this fails.
+#[test]
+fn a_peer_that_allows_sixteen_reads_never_sees_seventeen() {
+    const ALLOWED: usize = 16;
+    const POSTED: u64 = 120;
+    for lossy in [false, true] {
+        let mut net = Net::new(2);
+        let (a, _) = net.connect(QpType::Rc, |attr| {
+            (attr.max_rd_atomic, attr.max_dest_rd_atomic) = (ALLOWED as u8, ALLOWED as u8);
+        });
+        let now = net.now;
+        for at in 0..POSTED {
+            let remote = net.hosts[1].remote(at * 8);
+            let op = match at % 7 {
+                0 => SendOp::FetchAdd { remote, add: 1 },
+                1 => SendOp::Write(remote),
+                _ => SendOp::Read(remote),
+            };
+            let sge = net.hosts[0].sge(at * 8, 8);
+            net.hosts[0].post(now, a, op, &[sge], None);
+        }
+        let (mut outstanding, mut most, mut count) = (std::collections::BTreeSet::new(), 0, 0);
+        net.run(|packet| {
+            let psn = u32::from_be_bytes(packet.bytes[8..12].try_into().unwrap()) & 0xff_ffff;
+            // IBTA vol. 1, table 38: RC READ_REQUEST and atomics, and what answers them.
+            match packet.bytes[0] {
+                0x0c | 0x13 | 0x14 => {
+                    outstanding.insert(psn);
+                    most = most.max(outstanding.len());
+                }
+                0x10 | 0x12 => {
+                    count += 1;
+                    if lossy && count % 11 == 0 {
+                        return 0;
+                    }
+                    outstanding.remove(&psn);
+                }
+                _ => {}
+            }
+            1
+        });
+        let wcs = net.hosts[0].poll();
+        assert_eq!(wcs.len(), POSTED as usize);
+        assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
+        assert_eq!(most, ALLOWED, "all that was agreed is used, and no more; loss: {lossy}");
+        assert_eq!(net.hosts[1].nic.counters().nak_fatal_sent, 0);
+    }
+}

@@ -7,9 +7,11 @@ use crate::{Class, NODE_RECORD_BYTES, NodeRecord, RecordError};
 pub const CONTROL_BYTES_MAX: usize = HEADER_BYTES + CONNECT_BYTES;
 
 const MAGIC: [u8; 4] = *b"ElvC";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const HEADER_BYTES: usize = 16;
 const CONNECT_BYTES: usize = 12 + NODE_RECORD_BYTES;
+/// The most READs and atomics that a QP of any device serves at once.
+const RD_ATOMIC_MAX: u8 = 128;
 /// What stands for [`Refusal::Crossed`] where the others have their [`Shortage`].
 const CROSSED: u8 = 0xff;
 
@@ -17,7 +19,7 @@ const CROSSED: u8 = 0xff;
 ///
 /// ```text
 ///   0  magic "ElvC"                           4
-///   4  version (2), kind, zero                1, 1, 2
+///   4  version (3), kind, zero                1, 1, 2
 ///   8  id of the request                      8
 ///   16 body, of the length that the kind has
 /// ```
@@ -74,6 +76,9 @@ pub struct RcEnd {
     pub psn: u32,
     /// The largest path MTU that it carries.
     pub mtu: Mtu,
+    /// READs and atomics that it serves at once (IBTA vol. 1, 9.4.4): the other end has never more
+    /// outstanding.
+    pub rd_atomic: u8,
 }
 
 /// What a core answers.
@@ -187,8 +192,8 @@ impl ControlMessage {
         match self.body {
             ControlBody::Request(Request::RcConnect { end, class, leased, record }) => {
                 put_end(body, end);
-                body[9] = class_code(class);
-                body[10] = u8::from(leased);
+                body[10] = class_code(class);
+                body[11] = u8::from(leased);
                 body[12..].copy_from_slice(&record.encode());
             }
             ControlBody::Request(Request::RcClose { qpn, peer_qpn }) => {
@@ -268,16 +273,15 @@ fn decode_body(kind: u8, body: &[u8]) -> Result<ControlBody, ControlError> {
     Ok(match kind {
         1 => {
             let end = get_end(body)?;
-            let class = match body[9] {
+            let class = match body[10] {
                 0 => Class::Low,
                 1 => Class::High,
                 given => return Err(ControlError::Field { name: "class", given: given.into() }),
             };
-            let leased = match body[10] {
+            let leased = match body[11] {
                 flag @ (0 | 1) => flag == 1,
                 given => return Err(ControlError::Field { name: "leased", given: given.into() }),
             };
-            zero("reserved", body[11].into())?;
             let record = NodeRecord::decode(&body[12..])?;
             ControlBody::Request(Request::RcConnect { end, class, leased, record })
         }
@@ -288,8 +292,7 @@ fn decode_body(kind: u8, body: &[u8]) -> Result<ControlBody, ControlError> {
         3 => ControlBody::Request(Request::Meta),
         0x81 => {
             let end = get_end(body)?;
-            let rest = u32::from(body[9]) | u32::from(body[10]) << 8 | u32::from(body[11]) << 16;
-            zero("reserved", rest)?;
+            zero("reserved", u32::from(body[10]) | u32::from(body[11]) << 8)?;
             ControlBody::Answer(Answer::Accepted(end))
         }
         0x82 => ControlBody::Answer(Answer::Closed),
@@ -305,12 +308,17 @@ fn put_end(body: &mut [u8], end: RcEnd) {
     put_word(body, 0, end.qpn);
     put_word(body, 4, end.psn);
     body[8] = end.mtu.code();
+    body[9] = end.rd_atomic;
 }
 
 fn get_end(body: &[u8]) -> Result<RcEnd, ControlError> {
     let mtu = Mtu::from_code(body[8])
         .ok_or(ControlError::Field { name: "mtu", given: body[8].into() })?;
-    Ok(RcEnd { qpn: number(body, 0, "qpn")?, psn: number(body, 4, "psn")?, mtu })
+    let rd_atomic = match body[9] {
+        count @ 1..=RD_ATOMIC_MAX => count,
+        given => return Err(ControlError::Field { name: "rd_atomic", given: given.into() }),
+    };
+    Ok(RcEnd { qpn: number(body, 0, "qpn")?, psn: number(body, 4, "psn")?, mtu, rd_atomic })
 }
 
 fn get_refusal(body: &[u8]) -> Result<Refusal, ControlError> {
@@ -433,9 +441,10 @@ mod tests {
         assert_eq!(field(6, 1), ControlError::Field { name: "reserved", given: 1 });
         assert_eq!(field(19, 1), ControlError::Field { name: "qpn", given: 0x0100_0007 });
         assert_eq!(field(24, 6), ControlError::Field { name: "mtu", given: 6 });
-        assert_eq!(field(25, 2), ControlError::Field { name: "class", given: 2 });
-        assert_eq!(field(26, 2), ControlError::Field { name: "leased", given: 2 });
-        assert_eq!(field(27, 9), ControlError::Field { name: "reserved", given: 9 });
+        assert_eq!(field(25, 0), ControlError::Field { name: "rd_atomic", given: 0 });
+        assert_eq!(field(25, 129), ControlError::Field { name: "rd_atomic", given: 129 });
+        assert_eq!(field(26, 2), ControlError::Field { name: "class", given: 2 });
+        assert_eq!(field(27, 2), ControlError::Field { name: "leased", given: 2 });
         assert!(matches!(field(46, 0), ControlError::Record(_)));
         let refused = encoded(ControlBody::Answer(Answer::Refused(Refusal::Crossed)));
         let field = |at: usize, value: u8| {

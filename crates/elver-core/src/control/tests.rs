@@ -7,7 +7,7 @@ use super::*;
 use crate::{Class, NodeRecord};
 
 pub(super) fn end(qpn: u32) -> RcEnd {
-    RcEnd { qpn, psn: 0xab_cdef, mtu: Mtu::Mtu4096 }
+    RcEnd { qpn, psn: 0xab_cdef, mtu: Mtu::Mtu4096, rd_atomic: 16 }
 }
 
 pub(super) fn record(n: u32) -> NodeRecord {

@@ -107,6 +107,7 @@ impl<D: Device> Core<D> {
             qpn,
             psn: self.rng.next_u32() >> 8,
             peer_qpn: 0,
+            peer_rd_atomic: 0,
             peer,
             class,
             purpose,
@@ -125,18 +126,20 @@ impl<D: Device> Core<D> {
     /// Our end of a link, as the peer must know it.
     fn link_end(&self, link: u32) -> Option<RcEnd> {
         let link = self.links.rc.get(link)?;
-        Some(RcEnd { qpn: link.qpn, psn: link.psn, mtu: self.pool.mtu })
+        let rd_atomic = self.pool.attr.max_qp_rd_atom;
+        Some(RcEnd { qpn: link.qpn, psn: link.psn, mtu: self.pool.mtu, rd_atomic })
     }
 
     /// Takes a link's QP to `state`, with what the peer said of its end.
     fn connect_link(&mut self, link: u32, end: RcEnd, until: QpState) -> Result<(), VerbsError> {
         let gone = VerbsError::InvalidArgument { what: "the RC QP is gone" };
         let entry = self.links.rc.get_mut(link).ok_or(gone.clone())?;
-        entry.peer_qpn = end.qpn;
+        (entry.peer_qpn, entry.peer_rd_atomic) = (end.qpn, end.rd_atomic);
         let (qp, psn) = (entry.qp, entry.psn);
         let gid = self.peers.get(entry.peer).ok_or(gone)?.gid;
         let mut attr = self.pool.qp_attr(&self.config, gid);
         attr.path_mtu = self.pool.mtu.min(end.mtu);
+        attr.max_rd_atomic = attr.max_rd_atomic.min(end.rd_atomic);
         (attr.dest_qp_num, attr.rq_psn, attr.sq_psn) = (end.qpn, end.psn, psn);
         for state in [QpState::Rtr, QpState::Rts] {
             attr.qp_state = state;
@@ -270,9 +273,10 @@ impl<D: Device> Core<D> {
         let Some((id, link)) = found.filter(|(_, link)| link.state == LinkState::Listening) else {
             return;
         };
-        let psn = link.psn;
+        let (psn, served) = (link.psn, link.peer_rd_atomic);
         let mut attr = self.pool.qp_attr(&self.config, Default::default());
         (attr.qp_state, attr.sq_psn) = (QpState::Rts, psn);
+        attr.max_rd_atomic = attr.max_rd_atomic.min(served);
         match self.device.advance_qp(qp, &attr) {
             Ok(()) => self.link_ready(id, now),
             // A bad request of the peer's came right behind.
