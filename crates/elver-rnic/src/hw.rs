@@ -1,8 +1,10 @@
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::net::IpAddr;
 
 use elver_verbs::{AddressVector, AsyncEvent, Cq, Memory, ObjectKind, VerbsError, Wc, WcStatus};
+use elver_wire::Qpn;
 
 use crate::Time;
 use crate::config::Config;
@@ -13,7 +15,7 @@ use crate::recv_queue::{Recv, RecvQueue};
 use crate::regions::{Regions, Segment};
 use crate::route::Route;
 use crate::table::Table;
-use elver_random::Rng;
+use elver_random::{KeyedHash, Rng};
 
 /// Everything of a device but its queue pairs: what a queue pair works on while it handles a
 /// packet or a WR.
@@ -21,7 +23,10 @@ use elver_random::Rng;
 pub(crate) struct Hw<M> {
     pub(crate) config: Config,
     pub(crate) rng: Rng,
-    dc_session: u32,
+    /// Where the numbers of the sessions towards a target begin.
+    dc_starts: KeyedHash,
+    /// DC sessions opened, modulo 2^32.
+    dc_opened: u32,
     pub(crate) counters: Counters,
     pub(crate) regions: Regions<M>,
     pub(crate) pds: Table<ProtectionDomain>,
@@ -75,7 +80,8 @@ pub(crate) struct AddressHandle {
 impl<M: Memory> Hw<M> {
     pub(crate) fn new(config: Config, mut rng: Rng) -> Hw<M> {
         Hw {
-            dc_session: rng.next_u32(),
+            dc_starts: rng.keyed_hash(),
+            dc_opened: 0,
             rng,
             counters: Counters::default(),
             regions: Regions::new(config.max_mr, config.max_mr_size),
@@ -143,11 +149,13 @@ impl<M: Memory> Hw<M> {
         taken
     }
 
-    /// Numbers of DC sessions grow over the device's life, so that a target can tell a late packet
-    /// of an earlier session.
-    pub(crate) fn next_dc_session(&mut self) -> u32 {
-        self.dc_session = self.dc_session.wrapping_add(1);
-        self.dc_session
+    /// The number of a new session towards a target. They grow over the device's life, so that the
+    /// target can tell a late packet of an earlier session, from a start that is each target's own:
+    /// who knows his own numbers knows nobody else's.
+    pub(crate) fn next_dc_session(&mut self, target: IpAddr, dctn: Qpn) -> u32 {
+        self.dc_opened = self.dc_opened.wrapping_add(1);
+        let start = self.dc_starts.of(target, [u64::from(dctn.get())]) as u32;
+        start.wrapping_add(self.dc_opened)
     }
 
     pub(crate) fn use_pd(&mut self, pd: u32) -> Result<(), VerbsError> {

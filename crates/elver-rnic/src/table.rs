@@ -1,23 +1,31 @@
-use alloc::collections::VecDeque;
+use alloc::vec;
 use alloc::vec::Vec;
 
-use elver_verbs::{ObjectKind, VerbsError};
-
 use elver_random::Rng;
+use elver_verbs::{ObjectKind, VerbsError};
 
 /// Bits of an id.
 const ID_BITS: u32 = 24;
+/// Cells of a table that holds nothing yet.
+const CELLS_MIN: usize = 64;
+/// A cell without an object.
+const EMPTY: u32 = u32::MAX;
 
-/// Objects named by 24-bit ids: the low bits are a slot, the high bits a salt that is drawn anew
-/// each time the slot is taken. A look-up costs one index and one comparison; an id of a removed
-/// object misses, and the id of a new one cannot be told from those before it.
+/// Objects named by 24-bit ids, each drawn anew: QPNs, and the upper bits of keys. Peers are told
+/// some of them, and learn nothing of the rest.
+///
+/// The low bits of an id are its cell, and no two ids share one: an id whose cell is taken is drawn
+/// again, and a table that doubles only parts ids, so that it never grows into a clash. A look-up
+/// costs two loads and one comparison, whatever the id; that of a removed object misses.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
+    /// Where in `slots` the object of a cell is. Half of them are empty at least, and their number is
+    /// a power of two.
+    cells: Vec<u32>,
     slots: Vec<Option<(u32, T)>>,
-    free: VecDeque<u32>,
+    free: Vec<u32>,
     len: u32,
     limit: u32,
-    slot_bits: u32,
     kind: ObjectKind,
     setting: &'static str,
 }
@@ -26,8 +34,8 @@ impl<T> Table<T> {
     /// A table of at most `limit` objects, which is at most 2^20; `setting` names the
     /// configuration field that gave the limit.
     pub(crate) fn new(kind: ObjectKind, limit: u32, setting: &'static str) -> Table<T> {
-        let slot_bits = limit.max(2).next_power_of_two().trailing_zeros();
-        Table { slots: Vec::new(), free: VecDeque::new(), len: 0, limit, slot_bits, kind, setting }
+        let cells = vec![EMPTY; CELLS_MIN];
+        Table { cells, slots: Vec::new(), free: Vec::new(), len: 0, limit, kind, setting }
     }
 
     /// Puts an object in and returns its id, which is never 0, 1 or all ones: those QPNs are
@@ -44,24 +52,51 @@ impl<T> Table<T> {
                 setting: self.setting,
             });
         }
-        let slot = match self.free.pop_front() {
-            Some(slot) => slot,
-            None => {
-                self.slots.push(None);
-                (self.slots.len() - 1) as u32
-            }
-        };
-        let salts = (1u32 << (ID_BITS - self.slot_bits)) - 2;
-        let salt = 1 + rng.next_u32() % salts;
-        let id = salt << self.slot_bits | slot;
+        if 2 * self.slots.len() >= self.cells.len() && self.free.is_empty() {
+            self.grow();
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            (self.slots.len() - 1) as u32
+        });
+        let id = self.draw(rng);
+        let cell = self.cell(id);
+        self.cells[cell] = slot;
         self.slots[slot as usize] = Some((id, value(id)));
         self.len += 1;
         Ok(id)
     }
 
+    /// An id whose cell is empty. At least every second one is.
+    fn draw(&self, rng: &mut Rng) -> u32 {
+        loop {
+            let id = rng.next_u32() >> (u32::BITS - ID_BITS);
+            let reserved = id <= 1 || id == (1 << ID_BITS) - 1;
+            if !reserved && self.cells[self.cell(id)] == EMPTY {
+                return id;
+            }
+        }
+    }
+
+    /// Doubles the cells.
+    fn grow(&mut self) {
+        self.cells = vec![EMPTY; 2 * self.cells.len()];
+        for (slot, held) in self.slots.iter().enumerate() {
+            if let Some((id, _)) = held {
+                let cell = self.cell(*id);
+                self.cells[cell] = slot as u32;
+            }
+        }
+    }
+
+    #[inline]
+    fn cell(&self, id: u32) -> usize {
+        id as usize & (self.cells.len() - 1)
+    }
+
     #[inline]
     fn slot(&self, id: u32) -> usize {
-        (id & ((1 << self.slot_bits) - 1)) as usize
+        self.cells.get(self.cell(id)).map_or(usize::MAX, |slot| *slot as usize)
     }
 
     #[inline]
@@ -97,7 +132,9 @@ impl<T> Table<T> {
         self.get(id)?;
         let slot = self.slot(id);
         let (_, value) = self.slots[slot].take()?;
-        self.free.push_back(slot as u32);
+        let cell = self.cell(id);
+        self.cells[cell] = EMPTY;
+        self.free.push(slot as u32);
         self.len -= 1;
         Some(value)
     }
@@ -131,6 +168,40 @@ mod tests {
         assert_eq!(table.get(first), None);
         assert_eq!(table.remove(first), None);
         assert_eq!(table.get(second), Some(&second));
+    }
+
+    /// Slots that are given in turn, under a salt, left 8 bits of a key's 24 to be guessed.
+    #[test]
+    fn no_bit_of_an_id_can_be_foreseen() {
+        let mut rng = Rng::new(3);
+        let mut table = Table::new(ObjectKind::Mr, 1 << 16, "max_mr");
+        let ids: Vec<u32> = (0..1_000).map(|_| table.insert(&mut rng, |_| ()).unwrap()).collect();
+        for bit in 0..ID_BITS {
+            let set = ids.iter().filter(|id| **id >> bit & 1 == 1).count();
+            assert!((400..600).contains(&set), "bit {bit} is set in {set} of 1000");
+            let follows = |pair: &&[u32]| (pair[0] ^ pair[1]) >> bit & 1 == 1;
+            let changes = ids.windows(2).filter(follows).count();
+            assert!((400..600).contains(&changes), "bit {bit} changes {changes} times in 999");
+        }
+    }
+
+    #[test]
+    fn ids_live_through_growth_and_misses_miss() {
+        let mut rng = Rng::new(5);
+        let mut table = Table::new(ObjectKind::Mr, 1 << 16, "max_mr");
+        let mut held = Vec::new();
+        for round in 0..20_000u32 {
+            if round % 3 == 2 {
+                let id = held.swap_remove(rng.next_u32() as usize % held.len());
+                assert_eq!((table.remove(id), table.get(id)), (Some(id), None));
+            } else {
+                held.push(table.insert(&mut rng, |id| id).unwrap());
+            }
+        }
+        assert_eq!(table.len() as usize, held.len());
+        assert!(held.iter().all(|id| table.get(*id) == Some(id)));
+        let found = (0..1 << ID_BITS).filter(|id| table.get(*id).is_some()).count();
+        assert_eq!(found, held.len());
     }
 
     #[test]

@@ -165,7 +165,8 @@ impl Lane {
 
     /// Begins a new DC session; its first PSN is the low 24 bits of its number.
     pub(super) fn open_session<M: Memory>(&mut self, env: &mut Env<'_, M>) {
-        self.session = env.hw.next_dc_session();
+        let Some(target) = self.target else { return };
+        self.session = env.hw.next_dc_session(target.route.flow.dst.ip(), target.dctn);
         self.connected = false;
         let psn = Psn::from_wrapping(self.session);
         self.next_psn = psn;

@@ -1,5 +1,8 @@
 //! Two or more devices on a wire that a test controls, packet by packet.
 
+#[allow(dead_code, reason = "each test file uses a part of it")]
+pub mod dc;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
