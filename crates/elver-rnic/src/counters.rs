@@ -98,6 +98,8 @@ counters! {
     drop_state,
     /// Dropped: not from the peer that the QP is connected to.
     drop_source,
+    /// Dropped: a DC packet, or a datagram to a QP that minds, from another UDP port than ours.
+    drop_source_port,
     /// Dropped: UC or UD message without a receive posted.
     drop_no_receive,
     /// Dropped: payload does not fit the message, the path MTU or the receive.

@@ -106,6 +106,15 @@ impl<M: Memory> Rnic<M> {
             self.hw.counters.drop_source += 1;
             return;
         }
+        let minds_port = match headers.route() {
+            Route::Dc { .. } => true,
+            Route::Ud(_) => queue_pair.core.init.same_source_port,
+            Route::Rc | Route::Uc => false,
+        };
+        if minds_port && meta.flow.src.port() != self.hw.config.udp_port {
+            self.hw.counters.drop_source_port += 1;
+            return;
+        }
         if meta.traffic_class & ECN_CE == ECN_CE {
             self.notify_congestion(now, meta, headers);
         }

@@ -4,9 +4,10 @@
 mod common;
 
 use common::dc::{KEY, dci, dct, dest, handle, statuses};
-use common::{ALL_ACCESS, Net, address};
+use common::{ALL_ACCESS, Net, Packet, address};
+use elver_rnic::Time;
 use elver_verbs::*;
-use elver_wire::{PacketView, Route};
+use elver_wire::{PacketView, Route, icrc};
 
 /// A device that counts one number for all its sessions tells each target what it tells the others.
 #[test]
@@ -37,4 +38,86 @@ fn a_target_cannot_tell_the_numbers_of_sessions_with_others() {
     assert!(to_one.len() == 20 && to_one.windows(2).all(grows), "{to_one:?}");
     let apart = to_one[0].abs_diff(to_other[0]);
     assert!(apart > 1 << 16, "{to_one:?} and {to_other:?} begin {apart} from each other");
+}
+
+/// What another process of the peer's host can send: everything is right but the port, which the
+/// device on that host holds.
+fn from_another_port(packet: &Packet) -> Packet {
+    let mut forged = packet.clone();
+    forged.flow.src.set_port(50_000);
+    icrc::seal(&forged.flow, 0, &mut forged.bytes);
+    forged
+}
+
+#[test]
+fn dc_takes_no_packet_from_another_port() {
+    let mut net = Net::new(2);
+    let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    let qp = dci(&mut net.hosts[0], 0, 0);
+    let ah = handle(&mut net.hosts[0], 1);
+    let (remote, sge) = (net.hosts[1].remote(0), [net.hosts[0].sge(0, 64)]);
+    net.hosts[0].memory.fill(0, &[7; 64]);
+    net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, dest(ah, &target, KEY, 0));
+    net.transmit();
+    let request = net.wire.pop_front().unwrap();
+    net.deliver(&from_another_port(&request));
+    assert!(!net.transmit(), "it was answered");
+    assert_eq!(net.hosts[1].nic.counters().drop_source_port, 1);
+    assert_eq!(net.hosts[1].memory.get(0, 64), [0; 64]);
+
+    net.deliver(&request);
+    assert!(net.transmit());
+    let answer = net.wire.pop_front().unwrap();
+    net.deliver(&from_another_port(&answer));
+    assert_eq!(net.hosts[0].nic.counters().drop_source_port, 1);
+    assert_eq!(statuses(&mut net.hosts[0]), []);
+    net.deliver(&answer);
+    assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success]);
+}
+
+#[test]
+fn a_ud_qp_may_mind_the_port() {
+    for minds in [false, true] {
+        let mut net = Net::new(2);
+        let (pd, cq) = (net.hosts[1].pd, net.hosts[1].cq);
+        let init = QpInit { same_source_port: minds, ..QpInit::new(QpType::Ud, pd, cq) };
+        let taker = net.hosts[1].nic.create_qp(init).unwrap();
+        net.hosts[1].connect(taker, QpType::Ud, address(0), 0, |_| {});
+        let sges = [net.hosts[1].sge(0, 4096)];
+        let receives = [RecvWr { wr_id: 1, sges: &sges }; 2];
+        net.hosts[1].nic.post_recv(Time(1), taker, &receives).unwrap();
+        let qp = net.hosts[0].create_qp(QpType::Ud);
+        net.hosts[0].connect(qp, QpType::Ud, address(1), 0, |_| {});
+        let ah = handle(&mut net.hosts[0], 1);
+        let to = Dest::Ud { ah, remote_qpn: taker.0, remote_qkey: 0x1111 };
+        let sge = [net.hosts[0].sge(0, 64)];
+        net.hosts[0].post(net.now, qp, SendOp::Send, &sge, Some(to));
+        net.transmit();
+        let datagram = net.wire.pop_front().unwrap();
+        net.deliver(&from_another_port(&datagram));
+        assert_eq!(net.hosts[1].poll().len(), usize::from(!minds));
+        assert_eq!(net.hosts[1].nic.counters().drop_source_port, u64::from(minds));
+        net.deliver(&datagram);
+        assert_eq!(net.hosts[1].poll().len(), 1);
+    }
+}
+
+/// A connected QP believes its peer's address alone, on requests and on answers.
+#[test]
+fn a_connected_qp_takes_no_packet_from_another_address() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let mut net = Net::new(2);
+        let (qp, _) = net.connect(qp_type, |_| {});
+        let (remote, sge) = (net.hosts[1].remote(0), [net.hosts[0].sge(0, 64)]);
+        net.hosts[0].memory.fill(0, &[7; 64]);
+        net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, None);
+        net.transmit();
+        let mut forged = net.wire.pop_front().unwrap();
+        forged.flow.src.set_ip(address(2));
+        icrc::seal(&forged.flow, 0, &mut forged.bytes);
+        net.deliver(&forged);
+        assert!(!net.transmit(), "it was answered");
+        assert_eq!(net.hosts[1].nic.counters().drop_source, 1);
+        assert_eq!(net.hosts[1].memory.get(0, 64), [0; 64]);
+    }
 }

@@ -222,6 +222,10 @@ pub struct QpInit {
     pub dc_access_key: u64,
     /// Streams of a DCI.
     pub dci: DciInit,
+    /// A UD QP drops datagrams that were not sent from the device's own UDP port. RoCEv2 lets a
+    /// sender choose (IBTA vol. 1, A17.3.3); a device of ours does not, and nobody else on its host
+    /// can send from that port while it has it.
+    pub same_source_port: bool,
 }
 
 impl QpInit {
@@ -237,6 +241,7 @@ impl QpInit {
             sq_sig_all: false,
             dc_access_key: 0,
             dci: DciInit::default(),
+            same_source_port: false,
         }
     }
 }
