@@ -63,7 +63,8 @@ pub struct Config {
     pub dc_context_idle_ns: u64,
     /// Most packets in flight on a QP, up to 2^22.
     pub max_packets_in_flight: u32,
-    /// Most remote addresses that the device keeps a congestion window for.
+    /// Most remote addresses that the device keeps a congestion window for. One that no address
+    /// handle, QP or DC stream uses gives way to a new one.
     pub max_paths: u32,
     /// Most asynchronous events that wait to be taken; older ones give way, and are counted.
     pub max_async_events: u32,

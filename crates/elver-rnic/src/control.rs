@@ -15,7 +15,6 @@ use crate::hw::{AddressHandle, ProtectionDomain, SharedReceiveQueue};
 use crate::qp::QueuePair;
 use crate::recv_queue::RecvQueue;
 use crate::responder::Responder;
-use crate::route::Route;
 use crate::{Rnic, Time};
 
 /// Widest value of a field of so many bits.
@@ -147,10 +146,17 @@ impl<M: Memory> Rnic<M> {
     pub fn create_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.require(pd.0)?;
-        let route = Route::resolve(&hw.config, &mut hw.paths, &av)?;
-        let id = hw.ahs.insert(&mut hw.rng, |_| AddressHandle { pd: pd.0, av, route })?;
-        hw.use_pd(pd.0)?;
-        Ok(Ah(id))
+        let route = hw.resolve(&av)?;
+        match hw.ahs.insert(&mut hw.rng, |_| AddressHandle { pd: pd.0, av, route }) {
+            Ok(id) => {
+                hw.use_pd(pd.0)?;
+                Ok(Ah(id))
+            }
+            Err(error) => {
+                hw.paths.close(route.path);
+                Err(error)
+            }
+        }
     }
 
     /// The address vector that an address handle was created with.
@@ -160,9 +166,10 @@ impl<M: Memory> Rnic<M> {
 
     /// Destroys an address handle.
     pub fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
-        let pd = self.hw.ahs.require(ah.0)?.pd;
+        let AddressHandle { pd, route, .. } = *self.hw.ahs.require(ah.0)?;
         self.hw.ahs.remove(ah.0);
         self.hw.release_pd(pd);
+        self.hw.paths.close(route.path);
         Ok(())
     }
 
@@ -227,12 +234,6 @@ impl<M: Memory> Rnic<M> {
         let to = if mask.contains(QpAttrMask::STATE) { attr.qp_state } else { from };
         qp_state::check(core.qp_type, from, to, mask)?;
         self.check_attributes(attr, mask)?;
-        let remote = if mask.contains(QpAttrMask::AV) && core.qp_type.is_connected() {
-            Some(Route::resolve(&self.hw.config, &mut self.hw.paths, &attr.ah_attr)?)
-        } else {
-            None
-        };
-
         let hw = &mut self.hw;
         let queue_pair = self.qps.require_mut(qp.0)?;
         match to {
@@ -247,10 +248,13 @@ impl<M: Memory> Rnic<M> {
             }
             _ => {}
         }
-        assign(&mut queue_pair.core.attr, attr, mask);
-        if remote.is_some() {
-            queue_pair.core.remote = remote;
+        if mask.contains(QpAttrMask::AV) && queue_pair.core.qp_type.is_connected() {
+            let remote = hw.resolve(&attr.ah_attr)?;
+            if let Some(before) = queue_pair.core.remote.replace(remote) {
+                hw.paths.close(before.path);
+            }
         }
+        assign(&mut queue_pair.core.attr, attr, mask);
         queue_pair.enter(hw, from, to);
         if to == QpState::Rts {
             self.schedule(qp.0);
@@ -341,6 +345,12 @@ impl<M: Memory> Rnic<M> {
     /// How many address handles there are.
     pub fn ah_count(&self) -> u32 {
         self.hw.ahs.len()
+    }
+
+    /// What address handles, connected QPs and streams of DCIs hold of paths: each one. A path is
+    /// what the device knows of an address; one that nothing holds gives way when room is needed.
+    pub fn paths_held(&self) -> u32 {
+        self.hw.paths.users()
     }
 
     /// Receives that all SRQs hold, and those that unfinished messages to DCTs have of them.

@@ -58,6 +58,8 @@ counters! {
     cnp_received,
     /// Congestion windows cut.
     window_cuts,
+    /// What was known of an address gave way to another.
+    paths_evicted,
     /// Connections that DCIs opened.
     dc_connects,
     /// Connections that DCTs accepted.

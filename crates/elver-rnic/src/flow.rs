@@ -7,6 +7,7 @@
 //! time restores. This is the sender's half of RoCEv2 congestion management (IBTA vol. 1, annex
 //! A17.9.3) with windows in place of rates.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
@@ -26,6 +27,10 @@ pub(crate) struct Paths {
     by_address: HashMap<IpAddr, u32, FxBuildHasher>,
     paths: Vec<Path>,
     limit: u32,
+    /// Paths that nothing uses, longest first; each stands here once. Who was looked up again
+    /// meanwhile is passed over.
+    unused: VecDeque<u32>,
+    evicted: u64,
     config: FlowConfig,
     /// Room came back in some window since it was last asked.
     freed: bool,
@@ -33,6 +38,11 @@ pub(crate) struct Paths {
 
 #[derive(Debug)]
 struct Path {
+    address: IpAddr,
+    /// Address handles, QPs and streams of DCIs that go this way.
+    users: u32,
+    /// It stands among the unused.
+    listed: bool,
     window: u32,
     in_flight: u32,
     acked: u32,
@@ -46,23 +56,86 @@ struct Path {
 
 impl Paths {
     pub(crate) fn new(limit: u32, config: FlowConfig) -> Paths {
-        Paths { by_address: HashMap::default(), paths: Vec::new(), limit, config, freed: false }
+        Paths {
+            by_address: HashMap::default(),
+            paths: Vec::new(),
+            limit,
+            unused: VecDeque::new(),
+            evicted: 0,
+            config,
+            freed: false,
+        }
     }
 
-    /// The path to an address, made if there is none.
+    /// The path to an address, made if there is none, for one user more. What is known of a path
+    /// outlives its users, until its room is needed.
     pub(crate) fn open(&mut self, address: IpAddr) -> Result<PathId, VerbsError> {
-        if let Some(id) = self.by_address.get(&address) {
-            return Ok(PathId(*id));
+        if let Some(&id) = self.by_address.get(&address) {
+            self.hold(PathId(id));
+            return Ok(PathId(id));
         }
-        if self.paths.len() as u32 >= self.limit {
-            return Err(VerbsError::Limit {
-                kind: ObjectKind::Ah,
-                limit: u64::from(self.limit),
-                setting: "max_paths",
-            });
+        let id = match self.paths.len() as u32 {
+            count if count < self.limit => {
+                let path = self.fresh(address);
+                self.paths.push(path);
+                count
+            }
+            _ => self.evict(address)?,
+        };
+        self.by_address.insert(address, id);
+        Ok(PathId(id))
+    }
+
+    /// One user more of a path.
+    pub(crate) fn hold(&mut self, id: PathId) {
+        self.paths[id.0 as usize].users += 1;
+    }
+
+    /// One user less of a path.
+    pub(crate) fn close(&mut self, id: PathId) {
+        let path = &mut self.paths[id.0 as usize];
+        path.users -= 1;
+        if path.users == 0 && !path.listed {
+            path.listed = true;
+            self.unused.push_back(id.0);
         }
-        let id = self.paths.len() as u32;
-        self.paths.push(Path {
+    }
+
+    /// Users of all paths.
+    pub(crate) fn users(&self) -> u32 {
+        self.paths.iter().map(|path| path.users).sum()
+    }
+
+    /// Paths that gave way to others.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Gives the place of the path that was unused longest to another address.
+    fn evict(&mut self, address: IpAddr) -> Result<u32, VerbsError> {
+        while let Some(id) = self.unused.pop_front() {
+            let path = &mut self.paths[id as usize];
+            path.listed = false;
+            if path.users > 0 {
+                continue;
+            }
+            self.by_address.remove(&path.address);
+            self.paths[id as usize] = self.fresh(address);
+            self.evicted += 1;
+            return Ok(id);
+        }
+        Err(VerbsError::Limit {
+            kind: ObjectKind::Ah,
+            limit: u64::from(self.limit),
+            setting: "max_paths",
+        })
+    }
+
+    fn fresh(&self, address: IpAddr) -> Path {
+        Path {
+            address,
+            users: 1,
+            listed: false,
             window: self
                 .config
                 .window_initial
@@ -75,9 +148,7 @@ impl Paths {
             tokens: self.config.unacked_burst_bytes,
             rate: self.config.unacked_bytes_per_s,
             refilled_at: Time::ZERO,
-        });
-        self.by_address.insert(address, id);
-        Ok(PathId(id))
+        }
     }
 
     pub(crate) fn find(&self, address: IpAddr) -> Option<PathId> {
@@ -251,8 +322,28 @@ mod tests {
     #[test]
     fn paths_are_bounded() {
         let mut paths = Paths::new(1, FlowConfig::default());
-        paths.open("10.0.0.1".parse().unwrap()).unwrap();
+        let first = paths.open("10.0.0.1".parse().unwrap()).unwrap();
         assert!(paths.open("10.0.0.1".parse().unwrap()).is_ok());
         assert!(paths.open("10.0.0.2".parse().unwrap()).is_err());
+        paths.close(first);
+        assert!(paths.open("10.0.0.2".parse().unwrap()).is_err(), "it has a user still");
+        paths.close(first);
+        assert!(paths.open("10.0.0.2".parse().unwrap()).is_ok());
+        assert!(paths.find("10.0.0.1".parse().unwrap()).is_none());
+    }
+
+    #[test]
+    fn the_path_unused_longest_gives_way() {
+        let mut paths = Paths::new(3, FlowConfig::default());
+        let address = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let [a, b, c] = [1, 2, 3].map(|last| paths.open(address(last)).unwrap());
+        for id in [c, a, b] {
+            paths.close(id);
+        }
+        assert_eq!(paths.open(address(3)), Ok(c), "it is remembered");
+        paths.open(address(4)).unwrap();
+        let known = [1, 2, 3, 4].map(|last| paths.find(address(last)).is_some());
+        assert_eq!(known, [false, true, true, true]);
+        assert_eq!((paths.users(), paths.evicted()), (2, 1));
     }
 }

@@ -70,7 +70,7 @@ pub(crate) struct SharedReceiveQueue {
     pub(crate) users: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct AddressHandle {
     pub(crate) pd: u32,
     pub(crate) av: AddressVector,
@@ -156,6 +156,13 @@ impl<M: Memory> Hw<M> {
         self.dc_opened = self.dc_opened.wrapping_add(1);
         let start = self.dc_starts.of(target, [u64::from(dctn.get())]) as u32;
         start.wrapping_add(self.dc_opened)
+    }
+
+    /// The way of an address vector, with a path that is held once more.
+    pub(crate) fn resolve(&mut self, av: &AddressVector) -> Result<Route, VerbsError> {
+        let route = Route::resolve(&self.config, &mut self.paths, av);
+        self.counters.paths_evicted = self.paths.evicted();
+        route
     }
 
     pub(crate) fn use_pd(&mut self, pd: u32) -> Result<(), VerbsError> {

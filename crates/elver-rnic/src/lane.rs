@@ -175,6 +175,9 @@ impl Lane {
     /// Drops all outstanding state; the WQEs are the caller's to release.
     pub(crate) fn reset<M: Memory>(&mut self, route: Option<Route>, hw: &mut Hw<M>) {
         self.uncharge(route, hw);
+        if let Some(target) = self.target {
+            hw.paths.close(target.route.path);
+        }
         let (timer_at, stalled) = (self.timer_at, self.stalled);
         *self = Lane::new(self.index);
         self.timer_at = timer_at;

@@ -270,7 +270,9 @@ impl QueuePair {
             dct.release(&mut self.core, hw);
         }
         self.core.rq.clear();
-        self.core.remote = None;
+        if let Some(remote) = self.core.remote.take() {
+            hw.paths.close(remote.path);
+        }
         self.core.state = QpState::Reset;
         self.core.established = false;
         self.core.attr = QpAttr { cap: self.core.attr.cap, ..QpAttr::default() };

@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod common;
 
+use std::net::IpAddr;
+
 use common::dc::{KEY, dci, dct, dest, handle, statuses};
 use common::{ALL_ACCESS, Net, Packet, address};
 use elver_rnic::Time;
@@ -120,4 +122,77 @@ fn a_connected_qp_takes_no_packet_from_another_address() {
         assert_eq!(net.hosts[1].nic.counters().drop_source, 1);
         assert_eq!(net.hosts[1].memory.get(0, 64), [0; 64]);
     }
+}
+
+/// A device that never gave a path back answered nobody new after as many addresses as it has room
+/// for, until it was made anew.
+#[test]
+fn strangers_use_up_no_paths() {
+    const STRANGERS: u32 = 70_000;
+    let mut net = Net::new(2);
+    let taker = net.hosts[1].create_qp(QpType::Ud);
+    net.hosts[1].connect(taker, QpType::Ud, address(0), 0, |_| {});
+    let asker = net.hosts[0].create_qp(QpType::Ud);
+    net.hosts[0].connect(asker, QpType::Ud, address(1), 0, |_| {});
+    let ah = handle(&mut net.hosts[0], 1);
+    let to = Dest::Ud { ah, remote_qpn: taker.0, remote_qkey: 0x1111 };
+    let sge = [net.hosts[0].sge(0, 64)];
+    net.hosts[0].post(net.now, asker, SendOp::Send, &sge, Some(to));
+    net.transmit();
+    let honest = net.wire.pop_front().unwrap();
+    assert_eq!(net.hosts[0].poll().len(), 1);
+
+    // Receives a datagram from an address, and answers to where it came from.
+    let answer = |net: &mut Net, source: IpAddr| {
+        let mut datagram = honest.clone();
+        datagram.flow.src.set_ip(source);
+        icrc::seal(&datagram.flow, 0, &mut datagram.bytes);
+        let host = &mut net.hosts[1];
+        let sges = [host.sge(0, 4096)];
+        host.nic.post_recv(Time(1), taker, &[RecvWr { wr_id: 1, sges: &sges }]).unwrap();
+        net.deliver(&datagram);
+        let host = &mut net.hosts[1];
+        assert_eq!(statuses(host), [WcStatus::Success]);
+        let av = AddressVector { dgid: Gid::from(source), ..AddressVector::default() };
+        let ah = host.nic.create_ah(host.pd, av).unwrap();
+        let to = Dest::Ud { ah, remote_qpn: asker.0, remote_qkey: 0x1111 };
+        let sge = [host.sge(0, 64)];
+        host.post(net.now, taker, SendOp::Send, &sge, Some(to));
+        assert!(net.transmit());
+        let sent = net.wire.pop_front().unwrap();
+        assert_eq!(sent.flow.dst.ip(), source);
+        assert_eq!(statuses(&mut net.hosts[1]), [WcStatus::Success]);
+        net.hosts[1].nic.destroy_ah(ah).unwrap();
+        net.now = net.now.saturating_add_ns(1_000);
+    };
+    for stranger in 0..STRANGERS {
+        answer(&mut net, IpAddr::from((0x7f01_0000 + stranger).to_be_bytes()));
+    }
+    answer(&mut net, address(0));
+    assert_eq!(net.hosts[1].nic.paths_held(), 0);
+    assert!(net.hosts[1].nic.counters().paths_evicted > 4_000);
+}
+
+/// Whatever held a path gives it back: address handles, connected QPs, streams of DCIs.
+#[test]
+fn paths_are_given_back() {
+    let mut net = Net::new(3);
+    let targets = [1, 2].map(|host| dct(&mut net.hosts[host], KEY, ALL_ACCESS));
+    let (rc, _) = net.connect(QpType::Rc, |_| {});
+    let dci = dci(&mut net.hosts[0], 2, 1);
+    for round in 0..12 {
+        let which = round % 2;
+        let ah = handle(&mut net.hosts[0], 1 + which);
+        let to = dest(ah, &targets[which], KEY, (round % 4) as u16);
+        let (remote, sge) = (net.hosts[1 + which].remote(0), [net.hosts[0].sge(0, 64)]);
+        net.hosts[0].post(net.now, dci, SendOp::Write(remote), &sge, to);
+        net.run_clean();
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success]);
+        net.hosts[0].nic.destroy_ah(ah).unwrap();
+    }
+    // The RC QP's, and one for each of the four streams.
+    assert_eq!(net.hosts[0].nic.paths_held(), 1 + 4);
+    net.hosts[0].nic.destroy_qp(net.now, dci).unwrap();
+    net.hosts[0].nic.destroy_qp(net.now, rc).unwrap();
+    assert_eq!(net.hosts[0].nic.paths_held(), 0);
 }

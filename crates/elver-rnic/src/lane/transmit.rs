@@ -153,12 +153,12 @@ impl Lane {
             return false;
         };
         self.uncharge(None, env.hw);
-        self.target = Some(Target {
-            dest,
-            dctn: Qpn::from_wrapping(remote_dctn),
-            access_key: dc_access_key,
-            route,
-        });
+        env.hw.paths.hold(route.path);
+        let dctn = Qpn::from_wrapping(remote_dctn);
+        let target = Target { dest, dctn, access_key: dc_access_key, route };
+        if let Some(before) = self.target.replace(target) {
+            env.hw.paths.close(before.route.path);
+        }
         self.open_session(env);
         true
     }
