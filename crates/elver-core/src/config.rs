@@ -157,7 +157,7 @@ impl Default for Config {
             max_mrs: 4_096,
             mr_lease_ns: 1_000_000_000,
             max_cached_mrs: 65_536,
-            max_peers: 16_384,
+            max_peers: 131_072,
             recv_buffers: 512,
             recv_buffer_bytes: 16_640,
             eager_bytes_max: 16_384,

@@ -432,7 +432,8 @@ pub(crate) fn create_table<D: Device>(
     addr: Option<u64>,
 ) -> Result<(Table<D::Memory>, MrInfo), CoreError> {
     let memory = device.alloc_memory(layout.table_bytes())?;
-    let table = Table::create(memory.clone(), layout, id).map_err(|_| no_table())?;
+    // What a device allocates is zeroed.
+    let table = Table::create_in_zeros(memory.clone(), layout, id).map_err(|_| no_table())?;
     let mr = device.reg_mr(pd, memory, addr, AccessFlags::REMOTE_READ)?;
     Ok((table, mr))
 }

@@ -1,8 +1,8 @@
 use crate::layout::{CLUSTER_BYTES_MAX, HEAD_BYTES};
 use crate::{Layout, SLOTS, TableId};
 
-/// Marks a cluster that is the last of its chain.
-const NO_CLUSTER: u32 = u32::MAX;
+/// Marks a cluster that is the last of its chain: no chain leads to the first bucket.
+const NO_CLUSTER: u32 = 0;
 
 const INCARNATION: usize = 8;
 const GENERATION: usize = 12;
@@ -52,13 +52,13 @@ impl<'a> View<'a> {
         if bytes.len() != layout.cluster_bytes() {
             return Err(Fault::Malformed);
         }
-        // A table never changes it, so that a mixture cannot show another.
-        if view.word(INCARNATION) != id.incarnation {
-            return Err(Fault::Incarnation(view.word(INCARNATION)));
+        let incarnation = view.word(INCARNATION);
+        if !may_become(incarnation, id.incarnation) {
+            return Err(Fault::Incarnation(incarnation));
         }
         let (sum, body) = bytes.split_at(INCARNATION);
-        if sum != id.checksum(index, body).to_le_bytes() {
-            return Err(Fault::Torn);
+        if incarnation != id.incarnation || sum != id.checksum(index, body).to_le_bytes() {
+            return if view.is_unwritten() { Ok(view) } else { Err(Fault::Torn) };
         }
         // The marks of all entries at once: what is added brings those that are too large to 128 at
         // least, and none to 256.
@@ -68,6 +68,12 @@ impl<'a> View<'a> {
         let indirect = layout.buckets()..layout.clusters();
         let next_fits = view.next().is_none_or(|next| indirect.contains(&next.index));
         if lengths_fit && next_fits { Ok(view) } else { Err(Fault::Malformed) }
+    }
+
+    /// Whether nothing was ever stored there: all of it is 0, which reads as a cluster without
+    /// entries, of generation 0 and at the end of its chain.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.bytes.iter().all(|byte| *byte == 0)
     }
 
     pub(crate) fn generation(&self) -> u32 {
@@ -113,6 +119,13 @@ impl<'a> View<'a> {
         let bytes = self.bytes;
         u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
     }
+}
+
+/// Whether an incarnation that was read is a table's, or a mixture of that with what stood there
+/// before: 0. The table never changes it otherwise, so that a mixture cannot show another.
+fn may_become(read: u32, incarnation: u32) -> bool {
+    let mut bytes = read.to_le_bytes().into_iter().zip(incarnation.to_le_bytes());
+    read == incarnation || bytes.all(|(read, byte)| read == 0 || read == byte)
 }
 
 /// A cluster that its writer works on; what it holds passed [`View::open`] or was made here.
@@ -219,6 +232,30 @@ mod tests {
     }
 
     #[test]
+    fn where_nothing_was_stored_is_nothing() {
+        let zeros = [0; CLUSTER_BYTES_MAX];
+        let (zeros, layout) = (&zeros[..layout().cluster_bytes()], layout());
+        for id in [ID, TableId { incarnation: 0, ..ID }] {
+            let view = View::open(zeros, &layout, &id, 1).unwrap();
+            assert!(view.is_unwritten() && view.is_empty());
+            assert_eq!((view.find(&[0; 3]), view.room()), (None, Some(0)));
+            assert_eq!((view.generation(), view.next()), (0, None));
+        }
+        // The first store of the first change, whichever it is.
+        for word in 0..zeros.len() / 8 {
+            let mut begun = zeros.to_vec();
+            begun[8 * word] = 1;
+            let fault = open(&begun, 1).unwrap_err();
+            assert!(fault == Fault::Torn || (word == 1 && fault == Fault::Incarnation(1)));
+        }
+        for (begun, fault) in [([6, 0], Fault::Torn), ([6, 1], Fault::Incarnation(0x106))] {
+            let mut mixed = zeros.to_vec();
+            mixed[8..10].copy_from_slice(&begun);
+            assert_eq!(open(&mixed, 1), Err(fault));
+        }
+    }
+
+    #[test]
     fn every_flipped_bit_is_found() {
         let mut cluster = Cluster::blank(layout(), &ID, 0);
         cluster.set(2, b"key", b"value");
@@ -237,7 +274,7 @@ mod tests {
         let mut long = Cluster::blank(layout(), &ID, 0);
         long.bytes[LENGTHS + 3] = 7;
         assert_eq!(open(long.seal(&ID, 1), 1), Err(Fault::Malformed));
-        for index in [0, 3, 6, u32::MAX - 1] {
+        for index in [3, 6, u32::MAX] {
             let mut astray = Cluster::blank(layout(), &ID, 0);
             astray.set_next(Some(Link { index, generation: 0 }));
             assert_eq!(open(astray.seal(&ID, 1), 1), Err(Fault::Malformed), "{index}");

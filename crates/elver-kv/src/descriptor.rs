@@ -6,7 +6,7 @@ use crate::{Layout, LayoutError, SLOTS, TableId};
 /// Bytes of an encoded [`Descriptor`].
 pub const DESCRIPTOR_BYTES: usize = 40;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Bytes in front of the check.
 const CHECKED_BYTES: usize = DESCRIPTOR_BYTES - 4;
 /// Keys the check: it finds accidents, it does not authenticate.
@@ -15,7 +15,7 @@ const CHECK_KEY: (u64, u64) = (0x656c_7665_722d_6b76, VERSION as u64);
 /// All that a peer must know to read a table. It gets it out of band.
 ///
 /// ```text
-///   0  version (2), key length, longest value, entries a cluster (8)   4 × 1
+///   0  version (3), key length, longest value, entries a cluster (8)   4 × 1
 ///   4  rkey                                                             4
 ///   8  address of the table's first byte                                8
 ///   16 buckets                                                          4

@@ -27,13 +27,16 @@
 //!            8  ├────────────────────────────────────────┤
 //!               │ incarnation of the table             4 │
 //!            12 │ generation: how often it was linked  4 │
-//!            16 │ next: index of the next cluster      4 │  2^32 - 1 for none
+//!            16 │ next: index of the next cluster      4 │  0 for none
 //!            20 │ generation of the next cluster       4 │
 //!            24 │ lengths, one an entry                8 │  0 for an empty entry, else 1 + length
 //!            32 ├────────────────────────────────────────┤
 //!               │ 8 entries: key (K), value (up to V)    │  8 (K + V)
 //!               └────────────────────────────────────────┘  and zeros up to a multiple of 8
 //! ```
+//!
+//! Where all is 0 nothing was ever stored: it reads as a cluster without entries at the end of its
+//! chain, so that what a table does not use yet takes no memory ([`Table::create_in_zeros`]).
 //!
 //! Integers are little-endian. All keys of a table have one length; values have a common upper
 //! bound. Short values make fast READs: with a GID as the key (16 bytes) and a DCT's number and
@@ -48,7 +51,9 @@
 //! the checksum: 64 bits over the whole cluster, of rapidhash (V3 micro, in its protected form),
 //! keyed by the table's seed, its incarnation and the cluster's index. A mixture passes by chance
 //! alone, with a probability of 2^-64 whatever its granularity; a reader that gets one reads the
-//! cluster again.
+//! cluster again. All zeros pass too: the first change of a cluster leaves none of the words that it
+//! writes 0, so that each of them was read before it was written, and the READ began before the
+//! change was complete.
 //!
 //! That is a guard against accidents. Who knows the seed can find bytes with a wanted checksum, as
 //! with any hash that peers are told the key of: but it is the writer that seals clusters, and
@@ -88,7 +93,7 @@
 //! let layout = Layout::for_capacity(1000, 16, 12)?;
 //! let memory = SoftMemory::alloc(layout.table_bytes())?;
 //! let id = TableId { seed: 0x1234, incarnation: 1 }; // from the OS's random generator
-//! let mut table = Table::create(memory.clone(), layout, id)?;
+//! let mut table = Table::create_in_zeros(memory.clone(), layout, id)?;
 //! table.insert(&[1; 16], &[2; 12])?;
 //! let (addr, rkey) = (memory.base_addr(), 7); // of the registered region
 //! let out_of_band = table.descriptor(addr, rkey)?.encode();

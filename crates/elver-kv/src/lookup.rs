@@ -271,8 +271,8 @@ mod tests {
         let expected = descriptor().layout().cluster_bytes();
         let short = lookup().feed(&[0; 3]);
         assert_eq!(short, Err(LookupError::AnswerLength { given: 3, expected }));
-        let gone = lookup().feed(&alloc::vec![0; expected]);
-        assert_eq!(gone, Err(LookupError::Replaced { expected: 2, found: 0 }));
+        let gone = lookup().feed(&alloc::vec![7; expected]);
+        assert_eq!(gone, Err(LookupError::Replaced { expected: 2, found: 0x0707_0707 }));
     }
 
     /// What a hostile or broken owner answers a READ with.

@@ -37,17 +37,24 @@ impl<M: Memory> Table<M> {
     /// Creates an empty table at the start of `memory`, whatever that holds. Readers of a table that
     /// was there before learn that it is gone, if `id` has another incarnation.
     pub fn create(memory: M, layout: Layout, id: TableId) -> Result<Table<M>, TableError> {
+        let mut table = Table::create_in_zeros(memory, layout, id)?;
+        for index in 0..layout.clusters() {
+            table.store(index, &mut Cluster::blank(layout, &id, 0))?;
+        }
+        Ok(table)
+    }
+
+    /// Creates an empty table in memory that is all zeros, and touches none of it: a page takes
+    /// memory once an entry stands there, so that a table may be made for many more entries than it
+    /// has.
+    pub fn create_in_zeros(memory: M, layout: Layout, id: TableId) -> Result<Table<M>, TableError> {
         let (needed, given) = (layout.table_bytes(), memory.size());
         if given < needed {
             return Err(TableError::MemoryTooSmall { needed, given });
         }
         // The last is taken first.
         let free = (layout.buckets()..layout.clusters()).rev().collect();
-        let mut table = Table { memory, layout, id, free, len: 0 };
-        for index in 0..layout.clusters() {
-            table.store(index, &mut Cluster::blank(layout, &id, 0))?;
-        }
-        Ok(table)
+        Ok(Table { memory, layout, id, free, len: 0 })
     }
 
     /// The descriptor for peers that reach the memory's first byte as `addr` with `rkey`.
@@ -210,7 +217,9 @@ impl<M: Memory> Table<M> {
         let bytes = &mut buffer[..self.layout.cluster_bytes()];
         self.memory.read(self.layout.offset(index), bytes)?;
         let view = View::open(bytes, &self.layout, &self.id, index);
-        view.map(|view| Cluster::copy_of(&view)).map_err(|_| TableError::Corrupt { cluster: index })
+        let view = view.map_err(|_| TableError::Corrupt { cluster: index })?;
+        let blank = || Cluster::blank(self.layout, &self.id, 0);
+        Ok(if view.is_unwritten() { blank() } else { Cluster::copy_of(&view) })
     }
 
     /// Writes what differs, in words, and the checksum after all else: the moment at which the new

@@ -34,8 +34,9 @@ struct History {
 }
 
 impl History {
+    /// Of a table in memory that was never written, where each cluster has its first change.
     fn of(layout: Layout, prepare: &[Change], changes: &[Change]) -> History {
-        let (mut table, memory) = TestMemory::table(layout);
+        let (mut table, memory) = TestMemory::table_in_zeros(layout);
         let mut model = Model::new();
         for change in prepare {
             apply(&mut table, &mut model, change);
@@ -125,6 +126,11 @@ fn changes(max: usize) -> impl Strategy<Value = Vec<Change>> {
     proptest::collection::vec(change, 1..max)
 }
 
+/// Many changes before the first look-up, or none: then look-ups meet the first of each cluster.
+fn preparations() -> impl Strategy<Value = Vec<Change>> {
+    prop_oneof![3 => changes(60), 1 => Just(Vec::new())]
+}
+
 /// A number below `n` from a sequence that the case fixes.
 fn below(state: &mut u64, n: usize) -> usize {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -137,7 +143,7 @@ fn sample(grain: usize, cases: u32) -> u64 {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let met = std::cell::Cell::new(0);
-    let strategy = (changes(60), changes(20), any::<u64>());
+    let strategy = (preparations(), changes(20), any::<u64>());
     let mut runner = TestRunner::new_with_rng(config, rng);
     let result = runner.run(&strategy, |(prepare, changes, seed)| {
         let history = History::of(layout(), &prepare, &changes);
@@ -232,6 +238,9 @@ fn of_all_mixtures_of_one_change_only_the_two_ends_pass() {
     every_interleaving(&prepare, Change::Put(2, vec![]), 2);
     every_interleaving(&prepare, put(4, 4), 4);
     every_interleaving(&prepare, Change::Remove(1), 1);
+    // The first change of a cluster.
+    every_interleaving(&[], put(4, 4), 4);
+    every_interleaving(&[], put(4, 4), 5);
     // Neighbours of what changes.
     every_interleaving(&prepare, put(2, 9), 3);
     every_interleaving(&prepare, Change::Remove(1), 2);

@@ -269,12 +269,15 @@ fn meta_role(
     // Its own record is at hand: whoever reads the table finds it from the first moment on.
     let (gid, record) = (core.gid(), core.record());
     core.meta_put(gid, record)?;
+    let usual = registry::RegistryConfig::default();
     let registry = registry::RegistryConfig {
         ttl_ns: config.meta.ttl_ms * 1_000_000,
         nodes_max: config.meta.nodes_max,
+        // One for each node, and for those who have not said who they are.
+        connections_max: config.meta.nodes_max.saturating_add(usual.strangers_max),
         verify_source: config.meta.verify_source,
         secret,
-        ..registry::RegistryConfig::default()
+        ..usual
     };
     Ok(Some(MetaRole { listener, server, registry }))
 }

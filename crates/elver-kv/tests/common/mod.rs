@@ -27,7 +27,11 @@ struct State {
 
 impl TestMemory {
     pub fn new(len: u64) -> TestMemory {
-        let bytes = vec![0xa5; len as usize];
+        TestMemory::filled(len, 0xa5)
+    }
+
+    fn filled(len: u64, byte: u8) -> TestMemory {
+        let bytes = vec![byte; len as usize];
         TestMemory(Rc::new(RefCell::new(State { bytes, stores: None, before: Vec::new() })))
     }
 
@@ -35,6 +39,12 @@ impl TestMemory {
     pub fn table(layout: Layout) -> (Table<TestMemory>, TestMemory) {
         let memory = TestMemory::new(layout.table_bytes());
         (Table::create(memory.clone(), layout, ID).unwrap(), memory)
+    }
+
+    /// The same in memory that was never written.
+    pub fn table_in_zeros(layout: Layout) -> (Table<TestMemory>, TestMemory) {
+        let memory = TestMemory::filled(layout.table_bytes(), 0);
+        (Table::create_in_zeros(memory.clone(), layout, ID).unwrap(), memory)
     }
 
     /// Forgets the stores so far and remembers those that follow.

@@ -183,7 +183,8 @@ pub struct MetaConfig {
     pub servers: Vec<String>,
     /// Time to live of a silent node, in milliseconds.
     pub ttl_ms: u64,
-    /// Most nodes.
+    /// Most nodes of the cluster, and with those that have not said who they are most connections of
+    /// the registry. Memory is taken by those that there are.
     pub nodes_max: u32,
     /// Whether a node may register only from its own address.
     pub verify_source: bool,
@@ -335,7 +336,7 @@ impl Default for MetaConfig {
             listen: "0.0.0.0:4790".to_string(),
             servers: Vec::new(),
             ttl_ms: 3_000,
-            nodes_max: 8_192,
+            nodes_max: 65_536,
             verify_source: true,
         }
     }

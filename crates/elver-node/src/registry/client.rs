@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elver_core::{MetaServer, NodeRecord};
 use elver_verbs::{Gid, Time};
@@ -20,6 +20,8 @@ use super::{News, Registry};
 
 /// A client says little; a server that does not take it is none.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024;
+/// For how long a node that leaves waits until its registries have heard it.
+const FAREWELL: Duration = Duration::from_millis(200);
 
 /// How a node speaks to the registries of the meta servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,6 +207,12 @@ impl Registry for RegistryClient {
             server.session.leave();
             // If it does not arrive, the time to live does it.
             let _ = server.put_out();
+        }
+        let until = Instant::now() + FAREWELL;
+        for server in self.servers.iter_mut().filter(|server| !server.connecting) {
+            if let Some(pipe) = server.pipe.take() {
+                pipe.finish(until);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use elver_core::{MetaServer, NodeRecord};
 use elver_verbs::{Gid, Time};
@@ -11,6 +12,8 @@ use super::secret::Secret;
 
 /// A registry is taken to have heard from all nodes when it is this many times to live old.
 const TTLS_TO_COMPLETE: u64 = 3;
+/// Nodes of a list that are told at a turn.
+const LISTED_AT_ONCE: usize = 256;
 
 /// What a registry's server is made with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +38,8 @@ impl Default for RegistryConfig {
     fn default() -> RegistryConfig {
         RegistryConfig {
             ttl_ns: 3_000_000_000,
-            nodes_max: 8_192,
-            connections_max: 8_192,
+            nodes_max: 65_536,
+            connections_max: 65_536 + 1_024,
             connections_per_address: 64,
             strangers_max: 1_024,
             verify_source: true,
@@ -119,6 +122,12 @@ pub(super) struct Members<T> {
     /// Connections that are not welcome so far.
     strangers: u32,
     by_address: BTreeMap<IpAddr, u32>,
+    /// Who registered which node.
+    speakers: BTreeSet<(Gid, ConnectionId)>,
+    /// Who is told of changes.
+    watchers: BTreeSet<ConnectionId>,
+    /// Who is to be told of all nodes, and of which it was told last.
+    lists: BTreeMap<ConnectionId, Option<Gid>>,
     /// At most one entry for each node and each connection, never too late; it may be too early.
     due: BinaryHeap<Reverse<(Time, Due)>>,
     outputs: VecDeque<Output>,
@@ -145,9 +154,6 @@ struct Connection {
     /// Its node has left, and does not come back over it: nobody makes all others hear of a node
     /// without end.
     left: bool,
-    watches: bool,
-    /// It is to be told of all nodes.
-    wants_list: bool,
     expires: Time,
 }
 
@@ -176,6 +182,9 @@ impl<T: NodeTable> Members<T> {
             connections: BTreeMap::new(),
             strangers: 0,
             by_address: BTreeMap::new(),
+            speakers: BTreeSet::new(),
+            watchers: BTreeSet::new(),
+            lists: BTreeMap::new(),
             due: BinaryHeap::new(),
             outputs: VecDeque::new(),
             counters: RegistryCounters::default(),
@@ -209,8 +218,6 @@ impl<T: NodeTable> Members<T> {
             seals: None,
             registered: None,
             left: false,
-            watches: false,
-            wants_list: false,
             expires,
         };
         self.connections.insert(id, connection);
@@ -224,7 +231,10 @@ impl<T: NodeTable> Members<T> {
         if connection.stage != Stage::Welcome {
             self.strangers -= 1;
         }
+        self.watchers.remove(&id);
+        self.lists.remove(&id);
         if let Some(gid) = connection.registered {
+            self.speakers.remove(&(gid, id));
             self.inherit(id, gid);
         }
         if let Some(count) = self.by_address.get_mut(&connection.address) {
@@ -263,12 +273,17 @@ impl<T: NodeTable> Members<T> {
             }
             (Stage::Welcome, Frame::Heartbeat) => self.send(id, Frame::Heartbeat),
             (Stage::Welcome, Frame::Watch { on }) => {
-                connection.watches = on;
-                connection.wants_list = on;
+                self.watchers.remove(&id);
+                self.lists.remove(&id);
+                if on {
+                    self.watchers.insert(id);
+                    self.lists.insert(id, None);
+                }
             }
             (Stage::Welcome, Frame::Leave) => {
                 if let Some(gid) = connection.registered.take() {
                     connection.left = true;
+                    self.speakers.remove(&(gid, id));
                     self.leave(id, gid);
                 }
             }
@@ -329,21 +344,35 @@ impl<T: NodeTable> Members<T> {
         }
     }
 
-    /// Tells those of all nodes who asked since the last call: once, however often they asked.
-    pub(super) fn list(&mut self, now: Time) {
+    /// Tells those who asked of some nodes more, as far as each takes it: whether there was anybody.
+    /// News come in between, so that a list is what there was when it ended.
+    pub(super) fn list(&mut self, now: Time, takes: impl Fn(ConnectionId) -> bool) -> bool {
         let age_ns = now.ns_since(self.started);
         let complete = age_ns >= self.config.ttl_ns.saturating_mul(TTLS_TO_COMPLETE);
-        for (&id, connection) in &mut self.connections {
-            if !std::mem::take(&mut connection.wants_list) {
-                continue;
+        let mut told = false;
+        let Members { lists, nodes, outputs, .. } = self;
+        lists.retain(|&id, last| {
+            if !takes(id) {
+                return true;
             }
-            self.outputs.push_back(Output::Send(id, Frame::ListBegin));
-            for (&gid, node) in &self.nodes {
+            told = true;
+            if last.is_none() {
+                outputs.push_back(Output::Send(id, Frame::ListBegin));
+            }
+            let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+            let mut rest = nodes.range((from, Bound::Unbounded));
+            for (&gid, node) in rest.by_ref().take(LISTED_AT_ONCE) {
                 let frame = Frame::Node { gid, record: Some(node.record) };
-                self.outputs.push_back(Output::Send(id, frame));
+                outputs.push_back(Output::Send(id, frame));
+                *last = Some(gid);
             }
-            self.outputs.push_back(Output::Send(id, Frame::ListEnd { complete }));
-        }
+            let more = rest.next().is_some();
+            if !more {
+                outputs.push_back(Output::Send(id, Frame::ListEnd { complete }));
+            }
+            more
+        });
+        told
     }
 
     /// Takes what is to be done, oldest first.
@@ -380,16 +409,26 @@ impl<T: NodeTable> Members<T> {
         }
         self.send(id, Frame::Registered);
         if is_news {
-            for other in self.connections.values_mut().filter(|one| one.registered == Some(gid)) {
-                // Its heartbeats are of the record that was.
-                other.registered = None;
+            // Their heartbeats are of the record that was.
+            while let Some(other) = self.speaker_for(gid) {
+                self.speakers.remove(&(gid, other));
+                if let Some(other) = self.connections.get_mut(&other) {
+                    other.registered = None;
+                }
             }
             self.counters.registered += 1;
             self.tell(gid, Some(record));
         }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.registered = Some(gid);
+            self.speakers.insert((gid, id));
         }
+    }
+
+    /// One of the connections that a node registered over.
+    fn speaker_for(&self, gid: Gid) -> Option<ConnectionId> {
+        let all = (gid, ConnectionId(0))..=(gid, ConnectionId(u64::MAX));
+        self.speakers.range(all).next().map(|(_, id)| *id)
     }
 
     /// Whether a connection lives that a node registered over.
@@ -399,10 +438,9 @@ impl<T: NodeTable> Members<T> {
 
     /// A node's connection ended: another that it registered over speaks for it now.
     fn inherit(&mut self, id: ConnectionId, gid: Gid) {
-        let Some(node) = self.nodes.get_mut(&gid).filter(|node| node.owner == id) else { return };
-        let heir = self.connections.iter().find(|(_, one)| one.registered == Some(gid));
-        if let Some((heir, _)) = heir {
-            node.owner = *heir;
+        let heir = self.speaker_for(gid);
+        if let Some(node) = self.nodes.get_mut(&gid).filter(|node| node.owner == id) {
+            node.owner = heir.unwrap_or(id);
         }
     }
 
@@ -441,7 +479,9 @@ impl<T: NodeTable> Members<T> {
         }
         let limit = self.config.nodes_max;
         if known.is_none() && self.nodes.len() >= limit as usize {
-            return Err(format!("the registry is full: {limit} nodes; raise `nodes_max` there"));
+            return Err(format!(
+                "the registry is full: {limit} nodes; raise `meta.nodes_max` there"
+            ));
         }
         if known.is_none_or(|known| known.record != record) {
             self.table.put(gid, record)?;
@@ -465,10 +505,8 @@ impl<T: NodeTable> Members<T> {
 
     /// Tells all who watch.
     fn tell(&mut self, gid: Gid, record: Option<NodeRecord>) {
-        for (&id, connection) in &self.connections {
-            if connection.watches {
-                self.outputs.push_back(Output::Send(id, Frame::Node { gid, record }));
-            }
+        for &id in &self.watchers {
+            self.outputs.push_back(Output::Send(id, Frame::Node { gid, record }));
         }
     }
 

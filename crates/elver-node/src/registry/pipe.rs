@@ -1,10 +1,13 @@
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_tcp_nodelay, socket_error};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use rustix::time::Timespec;
 
 use super::frame::{Frame, FrameError, Inbox};
 use super::seal::Seals;
@@ -118,9 +121,29 @@ impl Pipe {
         }
     }
 
+    /// Ends the connection when the other end has read all that was sent, or at that time. If it was
+    /// closed while something that was received is unread, the system would reset it, and the other
+    /// end's system throw away what it has not read.
+    pub(super) fn finish(mut self, until: Instant) {
+        let mut bytes = [0; READ_BYTES];
+        let mut open = self.stream.shutdown(Shutdown::Write).is_ok();
+        while open {
+            let wait = until.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(wait).unwrap_or_default();
+            let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
+            open = poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
+                && self.stream.read(&mut bytes).is_ok_and(|count| count > 0);
+        }
+    }
+
     /// Whether something waits for room in the socket.
     pub(super) fn wants_to_write(&self) -> bool {
         !self.outbox.is_empty()
+    }
+
+    /// Bytes that do.
+    pub(super) fn outbox_bytes(&self) -> usize {
+        self.outbox.len()
     }
 }
 

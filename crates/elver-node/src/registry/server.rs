@@ -18,10 +18,10 @@ use super::seal::Nonce;
 const EVENTS_MAX: usize = 256;
 /// Connections that are accepted at a turn.
 const ACCEPTS_MAX: usize = 64;
-/// Bytes that may wait for a client to take them, beside a list of all nodes.
-const OUTBOX_BYTES: usize = 256 * 1024;
-/// Bytes of a node in a list, at most.
-const NODE_BYTES: usize = 80;
+/// Bytes that may wait for a client to take them.
+const OUTBOX_BYTES_MAX: usize = 256 * 1024;
+/// A list goes on while fewer wait.
+const LIST_BYTES: usize = 32 * 1024;
 /// Time for which the listener is not looked at when there was no descriptor for a connection: it is
 /// others that hold them, and nobody tells when they have done.
 const DEAF_NS: u64 = 100_000_000;
@@ -43,7 +43,6 @@ pub struct RegistryServer<T> {
     members: Members<T>,
     pipes: BTreeMap<ConnectionId, Pipe>,
     next_id: u64,
-    outbox_bytes_max: usize,
     /// When the listener is looked at again, since the process had no descriptor left.
     deaf_until: Option<Time>,
 }
@@ -62,7 +61,6 @@ impl<T: NodeTable> RegistryServer<T> {
         let input = epoll::EventFlags::IN;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), input)?;
         epoll::add(&epoll, wake, epoll::EventData::new_u64(WAKE), input)?;
-        let outbox_bytes_max = OUTBOX_BYTES + config.nodes_max as usize * NODE_BYTES;
         Ok(RegistryServer {
             listener,
             epoll,
@@ -70,7 +68,6 @@ impl<T: NodeTable> RegistryServer<T> {
             members: Members::new(config, table, now),
             pipes: BTreeMap::new(),
             next_id: CONNECTIONS,
-            outbox_bytes_max,
             deaf_until: None,
         })
     }
@@ -116,8 +113,14 @@ impl<T: NodeTable> RegistryServer<T> {
         }
         // What came counts before what did not.
         self.members.handle_timeout(now);
-        self.members.list(now);
         self.put_out();
+        // What a client does not take now, it is told when its socket has room.
+        let takes = |pipes: &BTreeMap<ConnectionId, Pipe>, id| {
+            pipes.get(&id).is_some_and(|pipe| pipe.outbox_bytes() < LIST_BYTES)
+        };
+        while self.members.list(now, |id| takes(&self.pipes, id)) {
+            self.put_out();
+        }
     }
 
     fn accept(&mut self, now: Time) {
@@ -132,7 +135,7 @@ impl<T: NodeTable> RegistryServer<T> {
             };
             let id = ConnectionId(self.next_id);
             self.next_id += 1;
-            let Ok(pipe) = Pipe::new(stream, self.outbox_bytes_max) else { continue };
+            let Ok(pipe) = Pipe::new(stream, OUTBOX_BYTES_MAX) else { continue };
             let Ok(nonce) = nonce() else { continue };
             let data = epoll::EventData::new_u64(id.0);
             if epoll::add(&self.epoll, &pipe, data, epoll::EventFlags::IN).is_err() {

@@ -57,6 +57,11 @@ fn outputs(members: &mut Members<Table>) -> Vec<Output> {
     std::iter::from_fn(|| members.poll_output()).collect()
 }
 
+/// Everybody takes whatever comes.
+fn list_all(members: &mut Members<Table>, now: u64) {
+    while members.list(Time(now), |_| true) {}
+}
+
 #[test]
 fn a_silent_node_is_removed_and_others_hear_of_it() {
     let mut members = members();
@@ -65,7 +70,7 @@ fn a_silent_node_is_removed_and_others_hear_of_it() {
     for _ in 0..100 {
         members.handle(watcher, Frame::Watch { on: true }, Time(0));
     }
-    members.list(Time(0));
+    list_all(&mut members, 0);
     let list = [Frame::ListBegin, Frame::ListEnd { complete: false }];
     assert_eq!(outputs(&mut members), list.map(|frame| Output::Send(watcher, frame)));
     let id = greet(&mut members, 2, 2, 10);
@@ -153,6 +158,8 @@ fn the_same_record_again_is_no_news() {
     let id = greet(&mut members, 2, 2, 0);
     register(&mut members, id, 2, 5, 0);
     members.handle(watcher, Frame::Watch { on: true }, Time(0));
+    list_all(&mut members, 0);
+    outputs(&mut members);
     let again = greet(&mut members, 3, 2, 1);
     register(&mut members, again, 2, 5, 1);
     assert_eq!(outputs(&mut members), []);
@@ -199,9 +206,87 @@ fn a_full_registry_refuses_new_nodes_only() {
     let id = greet(&mut members, 4, 4, 0);
     members.handle(id, Frame::Register { gid: gid(4), record: record(1) }, Time(0));
     let outs = outputs(&mut members);
-    assert!(matches!(&outs[0], Output::Send(_, Frame::Refused { .. })));
+    let Output::Send(_, Frame::Refused { reason }) = &outs[0] else { panic!("{outs:?}") };
+    assert!(reason.contains("3 nodes") && reason.contains("`meta.nodes_max`"), "{reason}");
+    assert_eq!(members.counters.refused, 1);
     let id = greet(&mut members, 5, 3, 0);
     register(&mut members, id, 3, 2, 0);
+}
+
+/// A list of all nodes does not lie whole in front of each who asks: with 10,000 of either that is
+/// gigabytes. It goes on when its client has taken some, and news come in between.
+#[test]
+fn a_list_is_told_as_fast_as_it_is_taken() {
+    let mut members = members();
+    let config = &mut members.config;
+    (config.nodes_max, config.connections_max, config.verify_source) = (2_000, 10, false);
+    config.connections_per_address = 10;
+    let name = |n: u32| Gid::from(std::net::Ipv4Addr::from(0x0a00_0000 + n));
+    let owner = greet(&mut members, 1, 1, 0);
+    for n in 0..1_000 {
+        members.nodes.insert(name(n), Node { record: record(n), owner, expires: Time(TTL_NS) });
+    }
+    let [slow, quick] = [2, 3].map(|id| greet(&mut members, id, 1, 0));
+    for id in [slow, quick] {
+        members.handle(id, Frame::Watch { on: true }, Time(0));
+    }
+    assert!(members.list(Time(0), |_| true));
+    let first = outputs(&mut members);
+    assert_eq!(first.len(), 2 * (1 + LISTED_AT_ONCE));
+    while members.list(Time(0), |id| id == quick) {}
+    let rest = outputs(&mut members);
+    assert_eq!(rest.len(), 1_000 - LISTED_AT_ONCE + 1, "the quick one alone");
+    // One that was told goes, one that was not goes, one comes among those that were told.
+    for gone in [name(0), name(999)] {
+        members.remove(gone);
+    }
+    let came = Gid::from(std::net::Ipv4Addr::from(0x0900_0000));
+    members.nodes.insert(came, Node { record: record(7), owner, expires: Time(TTL_NS) });
+    members.tell(came, Some(record(7)));
+    list_all(&mut members, 0);
+    let mut known = BTreeMap::new();
+    let heard = first.into_iter().chain(outputs(&mut members));
+    let mut ended = false;
+    for output in heard {
+        match output {
+            Output::Send(id, Frame::Node { gid, record }) if id == slow => {
+                assert!(!ended);
+                known.insert(gid, record.is_some());
+            }
+            Output::Send(id, Frame::ListEnd { .. }) if id == slow => ended = true,
+            _ => {}
+        }
+    }
+    let there = known.iter().filter(|(_, there)| **there).map(|(gid, _)| gid);
+    assert!(ended && there.eq(members.nodes.keys()));
+}
+
+/// As many nodes as the default allows, each over a connection of its own; the next one hears why
+/// not, and those that are there may still change.
+#[test]
+fn a_registry_holds_65536_nodes_and_says_so_to_the_next() {
+    const NODES: u32 = 65_536;
+    let config = RegistryConfig { ttl_ns: TTL_NS, ..RegistryConfig::default() };
+    assert_eq!(config.nodes_max, NODES);
+    let mut members = Members::new(config, Table(BTreeMap::new()), Time(0));
+    let name = |n: u32| Gid::from(std::net::Ipv4Addr::from(0x0a00_0000 + n));
+    let register = |members: &mut Members<Table>, n: u32, tag: u32| {
+        let id = ConnectionId(u64::from(n) + u64::from(tag) * 100_000);
+        assert!(members.open(id, name(n).to_ip(), OURS, Time(0)));
+        members.handle(id, Frame::Hello { nonce: THEIRS }, Time(0));
+        members.handle(id, Frame::Register { gid: name(n), record: record(tag) }, Time(0));
+        outputs(members).pop()
+    };
+    for n in 0..NODES {
+        let said = register(&mut members, n, 1);
+        assert!(matches!(said, Some(Output::Send(_, Frame::Registered))), "{n}: {said:?}");
+    }
+    assert!(matches!(register(&mut members, NODES, 1), Some(Output::Close(_))));
+    assert_eq!((members.counters.refused, members.table.0.len()), (1, NODES as usize));
+    members.closed(ConnectionId(100_000 + 5));
+    let said = register(&mut members, 5, 2);
+    assert!(matches!(said, Some(Output::Send(_, Frame::Registered))), "{said:?}");
+    assert_eq!(members.table.0[&name(5)], record(2));
 }
 
 #[test]
@@ -224,7 +309,7 @@ fn a_list_is_complete_when_all_had_time_to_register() {
     let id = greet(&mut members, 1, 1, 0);
     register(&mut members, id, 1, 1, 0);
     members.handle(id, Frame::Watch { on: true }, Time(3 * TTL_NS));
-    members.list(Time(3 * TTL_NS));
+    list_all(&mut members, 3 * TTL_NS);
     let outs = outputs(&mut members);
     let node = Frame::Node { gid: gid(1), record: Some(record(1)) };
     let list = [Frame::ListBegin, node, Frame::ListEnd { complete: true }];
