@@ -147,6 +147,15 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
         [one.pid.to_string(), state.into(), uid, vqps, mrs, kilobytes]
     });
     text.table(["SESSION PID", "STATE", "UID", "VQPS", "MRS", "MEMORY KB"], sessions, 2);
+    let accounts = status.users.iter().map(|one| {
+        let space = (one.space > 0).then(|| one.space.to_string());
+        let numbers = [one.sessions.into(), one.vqps.into(), one.ports.into(), one.mrs.into()];
+        let [sessions, vqps, ports, mrs] = numbers.map(|number: u64| number.to_string());
+        let (kilobytes, wrs) = ((one.bytes / 1024).to_string(), one.wrs.to_string());
+        [one.uid.to_string(), dash(space), sessions, vqps, ports, mrs, kilobytes, wrs]
+    });
+    let heads = ["ACCOUNT", "NAMESPACE", "SESSIONS", "VQPS", "PORTS", "MRS", "MEMORY KB", "WRS"];
+    text.table(heads, accounts, 1);
     let vqps = status.vqps.iter().map(|one| {
         let peer = one.peer.map(|peer| match one.port {
             Some(port) if port != 0 => format!("{peer} port {port}"),

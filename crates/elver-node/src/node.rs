@@ -13,6 +13,7 @@ use crate::clock::now;
 use crate::config::Config;
 use crate::engine::{Driver, Engine, Notice, Outlet, channel};
 use crate::observer::Observer;
+use crate::pulse::{Proof, Pulse, Watchdog};
 use crate::registry::Secret;
 use crate::slow::{MetaRole, Slow, Worker};
 use crate::status::Status;
@@ -31,9 +32,11 @@ const SLEEP_MAX: Duration = Duration::from_millis(500);
 pub struct Node {
     // First, so that what serves others is gone before the engine is.
     observer: Option<Worker>,
+    watchdog: Option<Worker>,
     slow: Slow,
     engine: Engine,
     outlet: Outlet,
+    pulse: Arc<Pulse>,
     idle: IdlePolicy,
 }
 
@@ -71,11 +74,13 @@ impl Node {
             channel().map_err(|reason| NodeError::System { call: "eventfd", reason })?;
         let secret = config.secret()?;
         let role = meta_role(&mut core, &config, secret.clone())?;
-        let slow = Slow::start(&config, core.gid(), core.record(), secret, role, &outlet)?;
+        let pulse = Arc::<Pulse>::default();
+        let proof = Proof { pulse: pulse.clone(), outlet: outlet.clone() };
+        let slow = Slow::start(&config, core.gid(), core.record(), secret, role, proof)?;
         let idle = IdlePolicy::of(&config);
-        let mut engine = Engine::new(core, config, listener, inlet, outlet.clone())?;
+        let mut engine = Engine::new(core, config, listener, inlet, outlet.clone(), pulse.clone())?;
         engine.show_registry(slow.registry_view());
-        Ok(Node { observer: None, slow, engine, outlet, idle })
+        Ok(Node { observer: None, watchdog: None, slow, engine, outlet, pulse, idle })
     }
 
     /// One round of the engine; whether anything happened.
@@ -127,6 +132,14 @@ impl Node {
         Ok(())
     }
 
+    /// Has a thread watch that the engine turns while [`Node::run`] or [`Node::spawn`] drives it: a
+    /// system call that does not return, or a loop without an end, is seen by nobody else.
+    pub fn watch(&mut self, watchdog: Watchdog) -> Result<(), NodeError> {
+        let proof = Proof { pulse: self.pulse.clone(), outlet: self.outlet.clone() };
+        self.watchdog = Some(watchdog.start(proof)?);
+        Ok(())
+    }
+
     /// Gives the node to a thread of its own.
     pub fn spawn(self) -> Result<NodeThread, NodeError> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -142,6 +155,8 @@ impl Node {
     /// Drives the node on this thread until `stop` is set. Who sets it makes the node look around
     /// by [`Stopper::stop`], or waits half a second.
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), NodeError> {
+        let pulse = self.pulse.clone();
+        let _driven = pulse.drive();
         let mut idle_since = None;
         while !stop.load(Ordering::Relaxed) {
             if self.engine.poll(Driver::Thread) {

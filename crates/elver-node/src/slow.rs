@@ -18,6 +18,7 @@ use crate::NodeError;
 use crate::clock::now;
 use crate::config::Config;
 use crate::engine::{Notice, Outlet};
+use crate::pulse::Proof;
 use crate::registry::{
     News, NodeTable, Registry, RegistryClient, RegistryClientConfig, RegistryConfig,
     RegistryCounters, RegistryServer, Secret,
@@ -61,10 +62,11 @@ impl Slow {
         record: NodeRecord,
         secret: Option<Secret>,
         role: Option<MetaRole>,
-        outlet: &Outlet,
+        proof: Proof,
     ) -> Result<Slow, NodeError> {
         let system = |reason| NodeError::System { call: "starting the registry", reason };
         let mut servers = config.meta_servers()?;
+        let outlet = proof.outlet.clone();
         let (mut registry_address, mut view) = (None, None);
         let mut server = None;
         if let Some(role) = role {
@@ -89,7 +91,8 @@ impl Slow {
             reports = Some(receiver);
             let mut member = RegistryClient::new(settings, now());
             member.register(gid, record);
-            client = Some(keep(member, outlet.clone(), sender).map_err(system)?);
+            member.prove_by(proof);
+            client = Some(keep(member, outlet, sender).map_err(system)?);
         }
         Ok(Slow { client, server, registry_address, view, reports })
     }

@@ -80,19 +80,31 @@ pub struct SessionStatus {
     pub active: bool,
 }
 
-/// A user.
+/// An account: a user, or a container that root keeps apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserStatus {
-    /// The user.
+    /// The user; for a container the one who made it.
     pub uid: u32,
+    /// The namespace whose processes have an account of their own; 0 for none.
+    #[serde(default)]
+    pub space: u64,
+    /// Whether it is the host's root.
+    #[serde(default)]
+    pub trusted: bool,
     /// Sessions.
     pub sessions: u32,
     /// VQPs that they created.
     pub vqps: u32,
+    /// Ports that these are bound to.
+    #[serde(default)]
+    pub ports: u32,
     /// Memory regions.
     pub mrs: u32,
     /// Bytes of these that the node allocated.
     pub bytes: u64,
+    /// WRs that were taken from its sessions.
+    #[serde(default)]
+    pub wrs: u64,
 }
 
 /// A VQP.

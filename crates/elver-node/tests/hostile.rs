@@ -518,3 +518,231 @@ fn client_that_registers_its_memory() {
     eprintln!("copied");
     stay();
 }
+
+/// Not a test of its own: a process that says whether it got a session, VQPs and regions.
+#[test]
+fn client_that_says_what_it_gets() {
+    let Some((socket, knows)) = role() else { return };
+    match Client::connect(&socket) {
+        Err(refused) => eprintln!("{refused}"),
+        Ok(mut client) => {
+            let most: usize = knows.parse().unwrap();
+            let vqps: Vec<u32> =
+                std::iter::from_fn(|| client.try_create().ok()).take(most).collect();
+            let mrs = std::iter::from_fn(|| client.alloc(64).ok()).take(most).count();
+            let ports = vqps.iter().filter(|vqp| client.qbind(**vqp, 0).is_ok()).count();
+            eprintln!("{} VQPs, {mrs} regions, {ports} ports", vqps.len());
+            stay();
+        }
+    }
+}
+
+/// A process that keeps a namespace open until it is dropped.
+struct Holder(std::process::Child);
+
+impl Holder {
+    /// Runs a command until that has a namespace of its own.
+    fn new(command: &[&str]) -> Holder {
+        let mut child = Program::new(command[0])
+            .args(&command[1..])
+            .args(["sh", "-c", "echo; read line"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).expect("a namespace");
+        Holder(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A user owns many numbers, by a user namespace (newuidmap). Each had a quota of its own.
+#[test]
+fn a_users_other_numbers_give_it_no_more() {
+    if !is_root() {
+        return println!("skipped: only root gives numbers to others");
+    }
+    let directory = Directory::new();
+    let daemon = Daemon::start(&directory, "a", "[quota]\nsessions = 3");
+    let mut witness = Witness::new(&daemon);
+    let nobody = ["setpriv", "--reuid=65534", "--clear-groups", "unshare", "--user"];
+    let space = Holder::new(&nobody);
+    let pid = space.0.id().to_string();
+    for map in ["uid_map", "gid_map"] {
+        std::fs::write(format!("/proc/{pid}/{map}"), "0 100000 1000").unwrap();
+    }
+    let as_number = |number: &str| {
+        let by = ["nsenter", "--user", "--target", &pid, "--setuid", number, "--setgid", "0"];
+        let test = "client_that_says_what_it_gets";
+        let mut process = Process::start_by(&by, &directory, &daemon.socket, test, "1");
+        (process.says(), process)
+    };
+    let sessions: Vec<_> = ["0", "7", "8"].map(as_number).into_iter().collect();
+    assert!(sessions.iter().all(|(says, _)| says == "1 VQPs, 1 regions, 1 ports"));
+    let status = daemon.status();
+    let its = status.users.iter().find(|user| user.uid == 65_534).expect("one account");
+    assert_eq!((its.sessions, status.users.len()), (3, 2), "{:?}", status.users);
+    let (refused, _) = as_number("9");
+    assert!(refused.contains("user 65534") && refused.contains("quota.sessions"), "{refused}");
+    // Nor has the user itself any left.
+    let test = "client_that_says_what_it_gets";
+    let refused = Process::start(&directory, &daemon.socket, test, "1").says();
+    assert!(refused.contains("quota.sessions"), "{refused}");
+    // Another user is not concerned.
+    let by = ["setpriv", "--reuid=7777", "--clear-groups"];
+    let mut other = Process::start_by(&by, &directory, &daemon.socket, test, "1");
+    assert_eq!(other.says(), "1 VQPs, 1 regions, 1 ports");
+    witness.works();
+}
+
+/// Root of a container has the number of the host's. It had no quota, and huge pages.
+#[test]
+fn root_of_a_container_is_not_the_hosts() {
+    if !is_root() {
+        return println!("skipped: only root makes containers");
+    }
+    let directory = Directory::new();
+    let daemon = Daemon::start(&directory, "a", "[quota]\nvqps = 3");
+    let mut witness = Witness::new(&daemon);
+    let run = |by: &[&str]| {
+        let test = "client_that_says_what_it_gets";
+        let mut process = Process::start_by(by, &directory, &daemon.socket, test, "5");
+        (process.says(), process)
+    };
+    let (hosts, _root) = run(&["env"]);
+    assert_eq!(hosts, "5 VQPs, 5 regions, 5 ports");
+    let pids = ["unshare", "--pid", "--fork", "--kill-child"];
+    for by in [
+        // As a container is by default, but for its files: fewer capabilities, or other PIDs.
+        &["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-all"][..],
+        &pids,
+        &["unshare", "--user", "--map-root-user"],
+    ] {
+        let (contained, _process) = run(by);
+        assert_eq!(contained, "3 VQPs, 5 regions, 3 ports", "{by:?}");
+    }
+    // Whoever is root there can be any user, and is the same to the node.
+    let space = Holder::new(&pids);
+    let children = format!("/proc/{0}/task/{0}/children", space.0.id());
+    let first = std::fs::read_to_string(children).unwrap().trim().to_string();
+    let inside = ["nsenter", "--pid", "--target", &first, "setpriv", "--clear-groups"];
+    let (one, _one) = run(&[&inside[..], &["--reuid=7001"]].concat());
+    let (two, _two) = run(&[&inside[..], &["--reuid=7002"]].concat());
+    assert_eq!((&*one, &*two), ("3 VQPs, 5 regions, 3 ports", "0 VQPs, 5 regions, 0 ports"));
+    witness.works();
+}
+
+/// The quota of regions is as large as what there is of them: the first who came had them all.
+#[test]
+fn whoever_takes_all_it_gets_leaves_some_to_others() {
+    if !is_root() {
+        return println!("skipped: only root can be other users");
+    }
+    let directory = Directory::new();
+    let limits = "[quota]\nvqps = 100000\n[memory]\nmax_mrs = 128\n[pool]\nmax_vqps = 256";
+    let config = toml(&free_address(), &directory.0.join("a.sock"), limits);
+    let config = directory.file(
+        "a.toml",
+        &config
+            .replace("memory.lease_ms = 50\n", "")
+            .replace("pool.timeout = 13\npool.retry_cnt = 7\n", ""),
+    );
+    let mut command = elverd();
+    command.arg("--config").arg(config);
+    let daemon = Daemon::run(command);
+    let run = |uid: u32| {
+        let (by, test) = (format!("--reuid={uid}"), "client_that_says_what_it_gets");
+        let by = ["setpriv", &by, "--clear-groups"];
+        let mut process = Process::start_by(&by, &directory, &daemon.socket, test, "1000");
+        (process.says(), process)
+    };
+    let (first, _first) = run(7_001);
+    assert_eq!(first, "128 VQPs, 64 regions, 128 ports");
+    let mut before = (128, 64);
+    let mut stay = Vec::new();
+    for uid in 7_002..7_005 {
+        let (says, process) = run(uid);
+        let mut numbers = says.split(' ').filter_map(|word| word.parse::<u32>().ok());
+        let has = (numbers.next().unwrap(), numbers.next().unwrap());
+        assert!(has.0 > 0 && has.1 > 0 && has < before, "{says} after {before:?}");
+        before = has;
+        stay.push(process);
+    }
+    Witness::new(&daemon).works();
+}
+
+/// A page that never comes held the engine up for a quarter of a second, whenever it was asked for.
+#[test]
+fn a_page_that_never_comes_is_waited_for_once() {
+    let directory = Directory::new();
+    let daemon = Daemon::start(&directory, "a", "");
+    let mut witness = Witness::new(&daemon);
+    let test = "client_with_a_page_that_never_comes";
+    // Of one who is trusted too: it may know of it as little as anybody.
+    let by: &[&str] = if is_root() { &["unshare", "--mount"] } else { &["env"] };
+    let place = directory.file("slow", "");
+    let knows = format!("{} {}", daemon.address, place.display());
+    let mut other = Process::start_by(by, &directory, &daemon.socket, test, &knows);
+    let says = other.says();
+    if says == "none" {
+        return println!("skipped: nobody here may mount a file system");
+    }
+    assert_eq!(says, "registered");
+    other.goes();
+    witness.works();
+    assert_eq!(other.says(), "refused 20 times");
+    witness.works();
+    let status = daemon.status();
+    let counted = ["copies_given_up", "copies_banned"].map(|name| engine_counter(&status, name));
+    assert_eq!(counted, [1, 1]);
+    // What is there, of this process too, and what others have, is as it was.
+    assert_eq!(other.says(), "read");
+    witness.works();
+    other.ends();
+}
+
+/// Not a test of its own: a process that has memory registered of which a page never comes.
+#[test]
+fn client_with_a_page_that_never_comes() {
+    const PAGE: u64 = 4_096;
+    let Some((socket, knows)) = role() else { return };
+    let (node, place) = knows.split_once(' ').unwrap();
+    let Some(own) = common::stall::map(std::path::Path::new(place)) else {
+        return eprintln!("none");
+    };
+    let mut client = Client::connect(&socket).unwrap();
+    let command =
+        Command::RegisterMr { addr: own.start, len: 3 * PAGE, access: AccessFlags::REMOTE_READ };
+    let take = |answer: Answer<'_>| match answer {
+        Answer::Mr { rkey, .. } => Some(rkey),
+        _ => None,
+    };
+    let rkey = client.ask(&command, take).unwrap();
+    let region = client.alloc(64).unwrap();
+    eprintln!("registered");
+    stay();
+    let mut read = |page: u64| {
+        let vqp = client.create();
+        client.qconnect(vqp, gid(node), 0).unwrap();
+        let remote = RemoteAddr { addr: own.start + page * PAGE, rkey };
+        client.read(vqp, &region, 0, 4, remote);
+        let status = client.completion().status;
+        client.done(&Command::DestroyVqp { vqp }).unwrap();
+        status
+    };
+    assert_eq!(read(0), WcStatus::Success);
+    assert_ne!(read(1), WcStatus::Success);
+    // From now on it does not come at once. While somebody waits for it this process may have to.
+    own.fail();
+    let refused = (0..20).filter(|_| read(1) != WcStatus::Success).count();
+    eprintln!("refused {refused} times");
+    assert_eq!((read(0), read(2)), (WcStatus::Success, WcStatus::Success));
+    eprintln!("read");
+    stay();
+}

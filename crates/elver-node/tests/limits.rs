@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
+use common::group::Group;
 use common::process::{copy, is_root, nobody};
 use common::{Client, engine_counter, free_address, wait_for};
 use elver_portal::{Layout, Message, RefusalCode, Socket};
@@ -164,38 +165,6 @@ fn without_descriptors_it_serves_whom_it_has_and_then_others() {
     let refused = |name| engine_counter(&status, name);
     assert!(refused("accepts_failed") + refused("sessions_rejected") > 0, "{status:?}");
     witness.works();
-}
-
-/// A control group that limits memory; it goes with the value.
-struct Group(PathBuf);
-
-impl Group {
-    /// One of so many bytes, where tests may make one.
-    fn new(bytes: u64) -> Option<Group> {
-        let number = std::process::id();
-        for (parent, limit) in
-            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
-        {
-            let path = Path::new(parent).join(format!("elver-test-{number}"));
-            if !Path::new(parent).join("cgroup.procs").exists()
-                || std::fs::create_dir(&path).is_err()
-            {
-                continue;
-            }
-            let group = Group(path);
-            if std::fs::write(group.0.join(limit), bytes.to_string()).is_ok() {
-                return Some(group);
-            }
-        }
-        None
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // The system takes a moment to forget who was in it.
-        wait_for("the group to go", || std::fs::remove_dir(&self.0).ok());
-    }
 }
 
 #[test]

@@ -101,6 +101,12 @@ impl NodeEnd {
         }
     }
 
+    /// Whether a page of the rings could not be had, so that the client shares them no more.
+    #[cfg(not(loom))]
+    pub fn is_lost(&self) -> bool {
+        self.all.is_lost()
+    }
+
     /// Gives the rings' memory back to the system, though the client may still map it. To be called
     /// when the session has ended: the rings are empty from then on.
     #[cfg(not(loom))]

@@ -20,7 +20,8 @@
 //! The node trusts nothing in shared memory. It copies an entry out, whole, before it looks at it;
 //! what makes no sense is a [`Violation`], which ends that session alone.
 //!
-//! `unsafe` stands in two modules: `memory`, and `peer` for a socket option.
+//! `unsafe` stands in three modules: `memory`, `peer` for a socket option, `standing` for what the
+//! system tells of a process's namespaces and capabilities.
 
 // A model has no files to map, and takes rings without the ends around them.
 #![cfg_attr(loom, allow(dead_code))]
@@ -38,6 +39,7 @@ mod peer;
 mod reply;
 mod ring;
 mod socket;
+mod standing;
 mod sync;
 mod wqe;
 
@@ -52,4 +54,5 @@ pub use reply::{
 };
 pub use ring::Violation;
 pub use socket::{Listener, Received, Socket};
+pub use standing::{Space, Standing};
 pub use wqe::{BATCH_MAX, INLINE_MAX, RecvBatch, SGES_MAX, SendBatch};

@@ -26,6 +26,8 @@ pub struct Words {
 struct Mapping {
     start: std::ptr::NonNull<AtomicU64>,
     bytes: usize,
+    /// That both ends share it.
+    shared: Option<elver_soft::fault::Shared>,
 }
 
 #[cfg(not(loom))]
@@ -58,7 +60,10 @@ impl Words {
         let start =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) }?;
         let start = std::ptr::NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        let mapping = Arc::new(Mapping { start, bytes });
+        // SAFETY: the mapping is whole and stays until it is dropped, which drops this first; its words
+        // may change at any time.
+        let shared = unsafe { elver_soft::fault::Shared::new(start.as_ptr() as usize, bytes) };
+        let mapping = Arc::new(Mapping { start, bytes, shared });
         Ok(Words { start, len: bytes / 8, mapping })
     }
 
@@ -73,6 +78,11 @@ impl Words {
         Words { start, len, mapping: self.mapping.clone() }
     }
 
+    /// Whether a page of it could not be had, so that the other end shares it no more.
+    pub fn is_lost(&self) -> bool {
+        self.mapping.shared.as_ref().is_some_and(elver_soft::fault::Shared::is_lost)
+    }
+
     /// The first byte.
     pub fn start(&self) -> std::ptr::NonNull<u8> {
         self.start.cast()
@@ -80,7 +90,7 @@ impl Words {
 
     /// Gives the pages of the file back to the system: both ends read zeros from then on.
     pub fn discard(&self) {
-        let Mapping { start, bytes } = *self.mapping;
+        let Mapping { start, bytes, .. } = *self.mapping;
         let remove = rustix::mm::Advice::LinuxRemove;
         // SAFETY: the mapping is ours while `self` lives, and its words may change at any time.
         let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, remove) };
@@ -103,6 +113,8 @@ impl Deref for Words {
 #[cfg(not(loom))]
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Nobody mends it from now on.
+        self.shared = None;
         // SAFETY: the mapping is ours, of this length, and the last owner is going. An error would
         // mean that it was unmapped behind our back, and leaves nothing to do.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };

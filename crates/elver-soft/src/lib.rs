@@ -34,5 +34,5 @@ pub use error::SoftError;
 pub use frames::{FrameCounters, FrameLink, FrameSocket, LocalAddress, Mac};
 pub use link::Link;
 pub use loss::Loss;
-pub use memory::{Copier, ProcessMemory, Reservation, SoftMemory};
+pub use memory::{Copier, CopierCounters, ProcessMemory, Reservation, SoftMemory, fault};
 pub use publish::{PublishedDevice, published};

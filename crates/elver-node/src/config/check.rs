@@ -30,6 +30,7 @@ impl Config {
             ("socket.spare_sessions", u64::from(self.socket.spare_sessions), 0..=64),
             ("engine.spin_us", self.engine.spin_us, 0..=10_000_000),
             ("engine.session_idle_us", self.engine.session_idle_us, 1..=10_000_000),
+            ("engine.hang_ms", self.engine.hang_ms, 0..=3_600_000),
             (
                 "quota.session_accepts_per_peer",
                 u64::from(self.quota.session_accepts_per_peer),

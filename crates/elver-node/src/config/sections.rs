@@ -47,6 +47,10 @@ pub struct EngineConfig {
     pub yield_cores: u32,
     /// Time of silence before a session is not looked at, in microseconds.
     pub session_idle_us: u64,
+    /// Time without a round after which it hangs, in milliseconds; 0 for never.
+    pub hang_ms: u64,
+    /// Whether the daemon ends then.
+    pub hang_aborts: bool,
 }
 
 /// What users and processes may have.
@@ -57,6 +61,8 @@ pub struct QuotaConfig {
     pub sessions: u32,
     /// VQPs of a user.
     pub vqps: u32,
+    /// Ports of a user.
+    pub ports: u32,
     /// Memory regions of a user.
     pub mrs: u32,
     /// Bytes that the node allocates for a user.
@@ -71,6 +77,10 @@ pub struct QuotaConfig {
     pub session_completions: u32,
     /// Sessions of all users.
     pub sessions_total: u32,
+    /// What runs in a namespace counts to whoever made that.
+    pub by_namespace: bool,
+    /// The host's root has no quota.
+    pub exempt_root: bool,
 }
 
 /// The shared queue pairs.
@@ -231,7 +241,13 @@ impl Default for SocketConfig {
 
 impl Default for EngineConfig {
     fn default() -> EngineConfig {
-        EngineConfig { spin_us: 200, yield_cores: 2, session_idle_us: 1_000 }
+        EngineConfig {
+            spin_us: 200,
+            yield_cores: 2,
+            session_idle_us: 1_000,
+            hang_ms: 10_000,
+            hang_aborts: true,
+        }
     }
 }
 
@@ -240,6 +256,7 @@ impl Default for QuotaConfig {
         QuotaConfig {
             sessions: 1_024,
             vqps: 16_384,
+            ports: 4_096,
             mrs: 4_096,
             bytes: 8 << 30,
             session_vqps: 4_096,
@@ -247,6 +264,8 @@ impl Default for QuotaConfig {
             session_mrs: 1_024,
             session_completions: 65_536,
             sessions_total: 4_096,
+            by_namespace: true,
+            exempt_root: true,
         }
     }
 }

@@ -30,6 +30,9 @@ counters! {
     greetings_missed,
     /// Connections that could not be accepted, for want of descriptors.
     accepts_failed,
+    /// Sessions that ended because memory that they share with the node could not be had any more:
+    /// they had given it back.
+    sessions_lost_memory,
     /// Commands.
     commands,
     /// Commands that were refused.

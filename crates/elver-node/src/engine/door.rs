@@ -11,7 +11,7 @@ use elver_soft::SoftMemory;
 use rustix::event::epoll;
 use rustix::time::Timespec;
 
-use super::room;
+use super::room::{self, Backing};
 
 /// What an epoll event is of, if it is not a session.
 pub(super) const LISTENER: u64 = u64::MAX;
@@ -33,7 +33,7 @@ pub(super) struct Door {
 
 /// Shared memory for a session that has none yet.
 pub(super) struct Spare {
-    pub(super) file: OwnedFd,
+    pub(super) file: Backing,
     pub(super) end: NodeEnd,
     pub(super) arena: SoftMemory,
 }
@@ -151,7 +151,7 @@ impl AsFd for Door {
 
 impl Spare {
     fn make(layout: Layout) -> io::Result<Spare> {
-        let file = room::memfd("elver-portal", layout.bytes() as u64, Pages::Small)?;
+        let file = room::memfd("elver-portal", layout.bytes() as u64, Pages::Small, None)?;
         let end = NodeEnd::map(&file, layout)?;
         let arena = SoftMemory::map_file_from(&file, layout.arena_at() as u64, ARENA_BYTES);
         Ok(Spare { file, end, arena: arena.map_err(io::Error::other)? })

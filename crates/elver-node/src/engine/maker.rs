@@ -2,7 +2,7 @@
 //! so that a thread of its own makes it and gives it back, and no other client notices.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -11,7 +11,7 @@ use elver_soft::SoftMemory;
 use elver_verbs::AccessFlags;
 
 use super::notice::{Notice, Outlet};
-use super::room;
+use super::room::{self, Backing};
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
@@ -30,6 +30,8 @@ pub(crate) struct Order {
     pub(super) addr: u64,
     pub(super) access: AccessFlags,
     pub(super) huge: bool,
+    /// Bytes that its account has already, if it must leave some to others.
+    pub(super) held: Option<u64>,
 }
 
 impl Order {
@@ -48,7 +50,7 @@ pub(crate) struct Made {
 
 /// Memory that both ends map.
 pub(super) struct Piece {
-    pub(super) file: OwnedFd,
+    pub(super) file: Backing,
     pub(super) memory: SoftMemory,
     /// Bytes of the file.
     pub(super) bytes: u64,
@@ -113,16 +115,16 @@ impl Drop for Maker {
 impl Piece {
     fn make(order: &Order) -> io::Result<Piece> {
         if order.huge
-            && let Ok(piece) = Piece::of(order.len, HUGE_PAGE, Pages::Huge)
+            && let Ok(piece) = Piece::of(order.len, HUGE_PAGE, Pages::Huge, order.held)
         {
             return Ok(piece);
         }
-        Piece::of(order.len, PAGE, Pages::Small)
+        Piece::of(order.len, PAGE, Pages::Small, order.held)
     }
 
-    fn of(len: u64, page: u64, pages: Pages) -> io::Result<Piece> {
+    fn of(len: u64, page: u64, pages: Pages, held: Option<u64>) -> io::Result<Piece> {
         let bytes = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
-        let file = room::memfd("elver-mr", bytes, pages)?;
+        let file = room::memfd("elver-mr", bytes, pages, held)?;
         // All of the file is mapped, so that all of it can be discarded.
         let all = SoftMemory::map_file(file.as_fd(), bytes).map_err(io::Error::other)?;
         let memory = all.part(0, len.max(1)).map_err(io::Error::other)?;
@@ -150,9 +152,9 @@ mod tests {
     #[test]
     fn more_memory_than_there_is_is_refused() {
         for len in [room::room().unwrap() + (64 << 30), u64::MAX - 1, u64::MAX] {
-            assert!(Piece::of(len, PAGE, Pages::Small).is_err());
+            assert!(Piece::of(len, PAGE, Pages::Small, None).is_err());
         }
-        let piece = Piece::of(5_000, PAGE, Pages::Small).unwrap();
+        let piece = Piece::of(5_000, PAGE, Pages::Small, None).unwrap();
         assert_eq!((piece.bytes, elver_verbs::Memory::size(&piece.memory)), (8_192, 5_000));
     }
 
@@ -170,13 +172,14 @@ mod tests {
                 addr: 0,
                 access: AccessFlags::empty(),
                 huge: false,
+                held: None,
             };
             let Piece { file, memory, bytes } = maker.make(order).unwrap().unwrap();
             assert!(bytes <= order.bytes() && elver_verbs::Memory::size(&memory) == len);
             maker.give_back(memory, bytes);
             files.push(file);
         }
-        let Piece { file, memory, bytes } = Piece::of(1 << 20, PAGE, Pages::Small).unwrap();
+        let Piece { file, memory, bytes } = Piece::of(1 << 20, PAGE, Pages::Small, None).unwrap();
         maker.give_back(memory, bytes);
         files.push(file);
         drop(inlet);

@@ -8,6 +8,7 @@
 //! While there is nothing to do the engine spins, or yields, for a time and then sleeps
 //! ([`Engine::rest`]); a packet, a session's message, a new process or a [`Notice`] wakes it.
 
+mod account;
 mod counters;
 mod door;
 mod maker;
@@ -18,7 +19,10 @@ mod requests;
 mod room;
 mod session;
 mod sessions;
+#[cfg(test)]
+mod tests;
 mod translate;
+mod turns;
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -33,15 +37,18 @@ use elver_verbs::{Time, Wc};
 pub(crate) use counters::EngineCounters;
 pub(crate) use notice::{Inlet, Notice, Outlet, channel};
 
+use self::account::Host;
 use self::door::{Door, EVENTS_MAX, INLET, LISTENER, PROCESS};
 use self::maker::Maker;
 use self::membership::Membership;
 use self::quota::Usage;
 use self::session::Owed;
 use self::sessions::{End, Sessions};
+use self::turns::Round;
 use crate::NodeError;
 use crate::clock::now;
 use crate::config::Config;
+use crate::pulse::Pulse;
 use crate::slow::RegistryView;
 use crate::status::Status;
 
@@ -79,6 +86,9 @@ const EVENTS_KEPT_MAX: usize = 4_096;
 /// its completions, the end of a lease.
 const SLEEP_NS_WATCHFUL: u64 = 1_000_000;
 
+/// Ports that the core gives to those who ask for any.
+const FREE_PORTS: u32 = 16_384;
+
 /// Who drives an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
@@ -95,6 +105,7 @@ pub(crate) struct Engine {
     door: Door,
     /// Processes that connected just now, by their tokens: not watched yet.
     newcomers: Vec<u64>,
+    host: Host,
     membership: Membership,
     scratch: Scratch,
     completions: Vec<Completion>,
@@ -112,6 +123,11 @@ pub(crate) struct Engine {
     copier: Arc<Copier>,
     /// What the registry beside this meta server has seen.
     registry: Option<RegistryView>,
+    /// Says to other threads that the engine turns, and its rounds so far.
+    pulse: Arc<Pulse>,
+    turns: u64,
+    /// Mappings that this process had lost when that was last looked at.
+    faults: u64,
 }
 
 impl Engine {
@@ -121,6 +137,7 @@ impl Engine {
         listener: Option<Listener>,
         inlet: Inlet,
         outlet: Outlet,
+        pulse: Arc<Pulse>,
     ) -> Result<Engine, NodeError> {
         let system = |call| move |reason| NodeError::System { call, reason };
         let spares = config.socket.spare_sessions as usize;
@@ -132,7 +149,14 @@ impl Engine {
             receive_slots: config.socket.receive_slots,
             completion_slots: config.socket.completion_slots,
         };
-        let sessions = Sessions::new(config.quota.clone(), most);
+        let total = Usage {
+            sessions: config.quota.sessions_total,
+            vqps: config.pool.max_vqps,
+            ports: FREE_PORTS,
+            mrs: config.memory.max_mrs,
+            bytes: u64::MAX,
+        };
+        let sessions = Sessions::new(config.quota.clone(), total, most);
         let none = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
         Ok(Engine {
             core,
@@ -140,6 +164,7 @@ impl Engine {
             sessions,
             door,
             newcomers: Vec::with_capacity(NEWCOMERS_MAX),
+            host: Host::own(),
             membership: Membership::default(),
             scratch: Scratch::default(),
             completions: vec![none; COMPLETIONS_MAX],
@@ -153,6 +178,9 @@ impl Engine {
             maker,
             copier: Arc::default(),
             registry: None,
+            pulse,
+            turns: 0,
+            faults: elver_soft::fault::faults(),
         })
     }
 
@@ -174,6 +202,8 @@ impl Engine {
     #[inline]
     pub(crate) fn poll(&mut self, driver: Driver) -> bool {
         let now = now();
+        self.turns += 1;
+        self.pulse.turned(self.turns);
         // What the driver itself asks for stands there already, and may be done at once; nothing
         // more can come while it waits.
         let mut busy = driver == Driver::Client && self.serve(now);
@@ -278,7 +308,7 @@ impl Engine {
     /// Hands a session's completions out, as many as there is room for.
     fn hand_out(&mut self, slot: u32, now: Time) {
         let Some((session, quotas)) = self.sessions.get_with_quotas(slot) else { return };
-        let uid = session.peer.uid;
+        let account = session.account();
         let Some(open) = &mut session.open else { return };
         let result = loop {
             let room = match open.completions_room() {
@@ -298,7 +328,7 @@ impl Engine {
                     && self.core.vqp_info(open.client, VqpId(accepted)).is_ok()
                 {
                     open.vqps.insert(accepted);
-                    quotas.count(uid, Usage::VQP);
+                    quotas.count(account, Usage::VQP);
                 }
                 let owed = Owed::Completion(translate::completion(completion));
                 result = result.and(open.reply(owed));
@@ -353,14 +383,15 @@ impl Engine {
     #[inline]
     fn serve(&mut self, now: Time) -> bool {
         let mut busy = false;
-        let mut index = 0;
-        while let Some(slot) = self.sessions.active(index) {
-            index += 1;
+        let mut round = Round::default();
+        while let Some((slot, most)) = self.sessions.turns.next(&mut round) {
             let Some(open) = self.sessions.open(slot) else { continue };
             if !open.owes() && !open.stalled && open.end.is_idle() {
                 continue;
             }
-            busy |= self.serve_one(slot, now);
+            let (something, wrs) = self.serve_one(slot, most, now);
+            busy |= something;
+            self.sessions.turns.took(&round, wrs);
         }
         busy
     }
@@ -425,6 +456,9 @@ impl Engine {
     fn tidy(&mut self, now: Time) {
         self.tidied_at = now;
         self.door.resume();
+        if elver_soft::fault::faults() != self.faults {
+            self.mourn(now);
+        }
         // Not while a process is about to begin; but then, under load without an end, all the same.
         let (quiet, late) = (now.ns_since(self.busy_at), now.ns_since(self.prepared_at));
         if quiet >= QUIET_NS || late >= PREPARE_NS_MAX {
@@ -445,6 +479,17 @@ impl Engine {
             self.end(slot, End::Rejected, now);
         }
         self.wake_clients();
+    }
+
+    /// Ends the sessions that share memory with the node no more.
+    #[cold]
+    fn mourn(&mut self, now: Time) {
+        // First: what is lost meanwhile is found the next time.
+        self.faults = elver_soft::fault::faults();
+        for slot in self.sessions.bereft() {
+            self.counters.sessions_lost_memory += 1;
+            self.end(slot, End::Violation, now);
+        }
     }
 
     /// Ends a session that broke a rule.
@@ -478,6 +523,16 @@ impl Engine {
         status.registered = self.membership.registered as u32;
         status.refusals = self.membership.refused_by.clone();
         status.engine.insert("registrations_refused".to_string(), self.membership.refusals);
+        let elver_soft::CopierCounters { waited, given_up, bans, refused } = self.copier.counters();
+        for (name, value) in [
+            ("copies_waited", waited),
+            ("copies_given_up", given_up),
+            ("copies_banned", bans),
+            ("copies_refused", refused),
+        ] {
+            status.engine.insert(name.to_string(), value);
+        }
+        status.engine.insert("hangs".to_string(), self.pulse.hangs());
         if let Some(registry) = &self.registry {
             // Who panicked while it wrote has left it whole.
             let seen = *registry.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,37 +1,60 @@
 use elver_portal::RefusalCode;
 use rustc_hash::FxHashMap;
 
+use super::account::Account;
 use super::translate::Refused;
 use crate::config::QuotaConfig;
 
-/// What the processes of each user have, against what they may have.
+/// Of what there is an account may have so many times the third power of the part that it leaves to
+/// others. So the first has half at most, and the more is taken the less one gets: there is something
+/// left for hundreds that come after the greediest, and whoever has none gets one while there is any.
+const SHARE: u128 = 4;
+/// What there is less of than this is not shared.
+const SHARED_MIN: u64 = 64;
+
+/// What each account has, against what it may have.
 #[derive(Debug)]
 pub(super) struct Quotas {
     config: QuotaConfig,
-    users: FxHashMap<u32, Usage>,
+    /// What there is of all for all accounts; bytes are looked at where they are made.
+    total: Usage,
+    all: Usage,
+    accounts: FxHashMap<Account, Holding>,
 }
 
-/// What a user, or a part of a user's, has.
+/// What an account has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Holding {
+    pub(super) usage: Usage,
+    /// WRs that were taken from its sessions that have ended.
+    pub(super) wrs: u64,
+}
+
+/// What an account, or a part of one, has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) sessions: u32,
     pub(super) vqps: u32,
+    pub(super) ports: u32,
     pub(super) mrs: u32,
     pub(super) bytes: u64,
 }
 
 impl Usage {
-    pub(super) const SESSION: Usage = Usage { sessions: 1, vqps: 0, mrs: 0, bytes: 0 };
-    pub(super) const VQP: Usage = Usage { sessions: 0, vqps: 1, mrs: 0, bytes: 0 };
+    const NONE: Usage = Usage { sessions: 0, vqps: 0, ports: 0, mrs: 0, bytes: 0 };
+    pub(super) const SESSION: Usage = Usage { sessions: 1, ..Usage::NONE };
+    pub(super) const VQP: Usage = Usage { vqps: 1, ..Usage::NONE };
+    pub(super) const PORT: Usage = Usage { ports: 1, ..Usage::NONE };
 
     pub(super) fn region(bytes: u64) -> Usage {
-        Usage { mrs: 1, bytes, ..Usage::default() }
+        Usage { mrs: 1, bytes, ..Usage::NONE }
     }
 
     fn plus(self, other: Usage) -> Usage {
         Usage {
             sessions: self.sessions.saturating_add(other.sessions),
             vqps: self.vqps.saturating_add(other.vqps),
+            ports: self.ports.saturating_add(other.ports),
             mrs: self.mrs.saturating_add(other.mrs),
             bytes: self.bytes.saturating_add(other.bytes),
         }
@@ -41,124 +64,205 @@ impl Usage {
         Usage {
             sessions: self.sessions.saturating_sub(other.sessions),
             vqps: self.vqps.saturating_sub(other.vqps),
+            ports: self.ports.saturating_sub(other.ports),
             mrs: self.mrs.saturating_sub(other.mrs),
             bytes: self.bytes.saturating_sub(other.bytes),
         }
     }
+
+    /// Its parts as users know them, with the options that bound them.
+    fn parts(self) -> [(&'static str, &'static str, u64); 5] {
+        [
+            ("sessions", "sessions", self.sessions.into()),
+            ("VQPs", "vqps", self.vqps.into()),
+            ("ports", "ports", self.ports.into()),
+            ("memory regions", "mrs", self.mrs.into()),
+            ("bytes of memory", "bytes", self.bytes),
+        ]
+    }
 }
 
 impl Quotas {
-    pub(super) fn new(config: QuotaConfig) -> Quotas {
-        Quotas { config, users: FxHashMap::default() }
+    /// With what there is of all for all accounts.
+    pub(super) fn new(config: QuotaConfig, total: Usage) -> Quotas {
+        Quotas { config, total, all: Usage::NONE, accounts: FxHashMap::default() }
     }
 
-    /// Takes some of a user's quota, or says what there is too much of.
-    pub(super) fn take(&mut self, uid: u32, more: Usage) -> Result<(), Refused> {
-        let has = self.users.get(&uid).copied().unwrap_or_default();
+    /// Takes some of an account's quota, or says what there is too much of.
+    pub(super) fn take(&mut self, account: Account, more: Usage) -> Result<(), Refused> {
+        let has = self.of(account);
         let will = has.plus(more);
-        // Root could raise its own.
-        if uid != 0 {
-            let config = &self.config;
-            for (what, setting, has, will, limit) in [
-                (
-                    "sessions",
-                    "sessions",
-                    has.sessions.into(),
-                    will.sessions.into(),
-                    config.sessions.into(),
-                ),
-                ("VQPs", "vqps", has.vqps.into(), will.vqps.into(), config.vqps.into()),
-                ("memory regions", "mrs", has.mrs.into(), will.mrs.into(), config.mrs.into()),
-                ("bytes of memory", "bytes", has.bytes, will.bytes, config.bytes),
-            ] {
-                // Of what others gave it a user may have too much already.
-                if will > has && will > limit {
-                    return Err(Refused::new(
-                        RefusalCode::Limit,
-                        format!(
-                            "user {uid} would have {will} {what}, and {limit} are allowed; release \
-                             some or raise `quota.{setting}` of elverd"
-                        ),
-                    ));
-                }
-            }
+        if !self.is_exempt(account) {
+            self.check(account, has, will, self.all.plus(more))?;
         }
-        self.users.insert(uid, will);
+        self.count(account, more);
         Ok(())
     }
 
-    /// Counts what others gave a user: VQPs that its processes accepted.
-    pub(super) fn count(&mut self, uid: u32, more: Usage) {
-        let has = self.users.entry(uid).or_default();
-        *has = has.plus(more);
+    fn check(&self, account: Account, has: Usage, will: Usage, all: Usage) -> Result<(), Refused> {
+        let QuotaConfig { sessions, vqps, ports, mrs, bytes, .. } = self.config;
+        let limits = Usage { sessions, vqps, ports, mrs, bytes };
+        let held = has.parts().into_iter().zip(will.parts());
+        let bounds = limits.parts().into_iter().zip(self.total.parts()).zip(all.parts());
+        for (((_, _, has), (what, setting, will)), bounds) in held.zip(bounds) {
+            let (((.., limit), (.., total)), (.., all)) = bounds;
+            // Of what others gave it an account may have too much already.
+            if will <= has {
+                continue;
+            }
+            let uid = account.uid;
+            if will > limit {
+                let text = format!(
+                    "user {uid} would have {will} {what}, and {limit} are allowed; release some or \
+                     raise `quota.{setting}` of elverd"
+                );
+                return Err(Refused::new(RefusalCode::Limit, text));
+            }
+            if !is_modest(will, all, total) {
+                let text = format!(
+                    "user {uid} would have {will} {what} of the node's {total}, of which it leaves \
+                     some to others; release some, or let the node have more"
+                );
+                return Err(Refused::new(RefusalCode::Limit, text));
+            }
+        }
+        Ok(())
     }
 
-    /// Sessions that a user has.
-    pub(super) fn sessions(&self, uid: u32) -> u32 {
-        self.users.get(&uid).map_or(0, |usage| usage.sessions)
+    /// Whether an account has no quota: root could raise its own.
+    pub(super) fn is_exempt(&self, account: Account) -> bool {
+        account.is_root && self.config.exempt_root
     }
 
-    /// Gives back what was taken.
-    pub(super) fn give_back(&mut self, uid: u32, less: Usage) {
-        let Some(has) = self.users.get_mut(&uid) else { return };
-        *has = has.minus(less);
-        if *has == Usage::default() {
-            self.users.remove(&uid);
+    /// Counts what others gave an account: VQPs that its processes accepted.
+    pub(super) fn count(&mut self, account: Account, more: Usage) {
+        let holding = self.accounts.entry(account).or_default();
+        holding.usage = holding.usage.plus(more);
+        self.all = self.all.plus(more);
+    }
+
+    /// Counts WRs that were taken from a session of an account's.
+    pub(super) fn count_wrs(&mut self, account: Account, wrs: u64) {
+        if let Some(holding) = self.accounts.get_mut(&account) {
+            holding.wrs += wrs;
         }
     }
 
-    /// What each user has.
-    pub(super) fn users(&self) -> impl Iterator<Item = (u32, &Usage)> {
-        self.users.iter().map(|(uid, usage)| (*uid, usage))
+    /// What an account has.
+    pub(super) fn of(&self, account: Account) -> Usage {
+        self.accounts.get(&account).map_or(Usage::NONE, |holding| holding.usage)
     }
+
+    /// Gives back what was taken.
+    pub(super) fn give_back(&mut self, account: Account, less: Usage) {
+        let Some(has) = self.accounts.get_mut(&account) else { return };
+        has.usage = has.usage.minus(less);
+        self.all = self.all.minus(less);
+        if has.usage == Usage::NONE {
+            self.accounts.remove(&account);
+        }
+    }
+
+    /// What each account has.
+    pub(super) fn accounts(&self) -> impl Iterator<Item = (Account, &Holding)> {
+        self.accounts.iter().map(|(account, holding)| (*account, holding))
+    }
+}
+
+/// Whether one who has so many leaves enough to others, where all have so many of so many in total.
+pub(super) fn is_modest(has: u64, all: u64, total: u64) -> bool {
+    // What is counted is far below this; bytes, which have no total here, are not.
+    if !(SHARED_MIN..=u64::from(u32::MAX)).contains(&total) || has == 1 && all <= total {
+        return true;
+    }
+    let (left, total) = (u128::from(total.saturating_sub(all)), u128::from(total));
+    u128::from(has) * total * total <= SHARE * left * left * left
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const TOTAL: Usage =
+        Usage { sessions: 1_000, vqps: 1_000, ports: 1_000, mrs: 1_000, bytes: u64::MAX };
+    const ROOT: Account = Account { uid: 0, space: 0, is_root: true };
+
+    fn user(uid: u32) -> Account {
+        Account { uid, space: 0, is_root: false }
+    }
+
     #[test]
     fn each_user_has_a_quota_of_its_own_and_root_none() {
         let config = QuotaConfig { vqps: 2, bytes: 100, ..QuotaConfig::default() };
-        let mut quotas = Quotas::new(config);
-        for uid in [1000, 1001] {
-            quotas.take(uid, Usage::VQP).unwrap();
-            quotas.take(uid, Usage::VQP).unwrap();
-            let refused = quotas.take(uid, Usage::VQP).unwrap_err();
+        let mut quotas = Quotas::new(config, TOTAL);
+        // A container's root among them.
+        for account in [user(1000), user(1001), user(0), Account { space: 9, ..user(0) }] {
+            quotas.take(account, Usage::VQP).unwrap();
+            quotas.take(account, Usage::VQP).unwrap();
+            let refused = quotas.take(account, Usage::VQP).unwrap_err();
             assert!(refused.text.contains("quota.vqps"), "{}", refused.text);
         }
-        assert!(quotas.take(1000, Usage::region(101)).is_err());
-        quotas.take(1000, Usage::region(100)).unwrap();
-        assert!(quotas.take(1000, Usage::region(1)).is_err());
-        quotas.give_back(1000, Usage::region(100));
-        quotas.take(1000, Usage::region(1)).unwrap();
+        assert!(quotas.take(user(1000), Usage::region(101)).is_err());
+        quotas.take(user(1000), Usage::region(100)).unwrap();
+        assert!(quotas.take(user(1000), Usage::region(1)).is_err());
+        quotas.give_back(user(1000), Usage::region(100));
+        quotas.take(user(1000), Usage::region(1)).unwrap();
         for _ in 0..5 {
-            quotas.take(0, Usage::VQP).unwrap();
+            quotas.take(ROOT, Usage::VQP).unwrap();
         }
+        let config = QuotaConfig { vqps: 2, exempt_root: false, ..QuotaConfig::default() };
+        let mut quotas = Quotas::new(config, TOTAL);
+        assert!((0..3).any(|_| quotas.take(ROOT, Usage::VQP).is_err()));
     }
 
     #[test]
     fn accepted_vqps_count_and_keep_nothing_else_from_a_user() {
         let config = QuotaConfig { vqps: 2, ..QuotaConfig::default() };
-        let mut quotas = Quotas::new(config);
-        quotas.take(7, Usage::VQP).unwrap();
+        let mut quotas = Quotas::new(config, TOTAL);
+        quotas.take(user(7), Usage::VQP).unwrap();
         for _ in 0..2 {
-            quotas.count(7, Usage::VQP);
+            quotas.count(user(7), Usage::VQP);
         }
-        assert!(quotas.take(7, Usage::VQP).is_err());
-        quotas.take(7, Usage::SESSION).unwrap();
+        assert!(quotas.take(user(7), Usage::VQP).is_err());
+        quotas.take(user(7), Usage::SESSION).unwrap();
         for _ in 0..2 {
-            quotas.give_back(7, Usage::VQP);
+            quotas.give_back(user(7), Usage::VQP);
         }
-        quotas.take(7, Usage::VQP).unwrap();
+        quotas.take(user(7), Usage::VQP).unwrap();
     }
 
     #[test]
     fn a_user_with_nothing_is_forgotten() {
-        let mut quotas = Quotas::new(QuotaConfig::default());
-        quotas.take(7, Usage::SESSION).unwrap();
-        assert_eq!(quotas.users().count(), 1);
-        quotas.give_back(7, Usage::SESSION);
-        assert_eq!(quotas.users().count(), 0);
+        let mut quotas = Quotas::new(QuotaConfig::default(), TOTAL);
+        quotas.take(user(7), Usage::SESSION).unwrap();
+        assert_eq!(quotas.accounts().count(), 1);
+        quotas.give_back(user(7), Usage::SESSION);
+        assert_eq!(quotas.accounts().count(), 0);
+        assert_eq!(quotas.all, Usage::NONE);
+    }
+
+    /// With a quota as large as all that there is, as that of regions was, the first took all.
+    #[test]
+    fn whoever_takes_all_it_gets_leaves_some_to_one_more() {
+        let quota = u32::MAX;
+        let config = QuotaConfig { ports: quota, mrs: quota, ..QuotaConfig::default() };
+        for greedy in [1, 2, 10, 100] {
+            let mut quotas = Quotas::new(config.clone(), TOTAL);
+            for one in [Usage::PORT, Usage::region(1)] {
+                for uid in 1..=greedy {
+                    while quotas.take(user(uid), one).is_ok() {}
+                }
+                // Nor do they get more by coming back.
+                for uid in (1..=greedy).cycle().take(3 * greedy as usize) {
+                    quotas.take(user(uid), one).ok();
+                }
+                let refused = quotas.take(user(1), one).unwrap_err();
+                assert!(refused.text.contains("leaves some to others"), "{}", refused.text);
+                quotas.take(user(7_777), one).unwrap_or_else(|_| panic!("{greedy} greedy ones"));
+                quotas.give_back(user(7_777), one);
+            }
+            let first = quotas.of(user(1));
+            assert_eq!((first.ports, first.mrs), (500, 500));
+        }
     }
 }

@@ -12,6 +12,7 @@ use elver_portal::{
 use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
 
+use super::account::{Account, Customer};
 use super::door::Door;
 use super::maker::{Made, Maker, Order, Piece};
 use super::quota::{Quotas, Usage};
@@ -27,6 +28,9 @@ const PENDING_MAX: u32 = 65_536;
 /// Bytes of the largest region that the node allocates: no machine has as many, and sums of them
 /// stay in range.
 const ALLOC_BYTES_MAX: u64 = 1 << 46;
+/// What a command counts for among WRs, and one that makes or looks at memory.
+const WRS_PER_COMMAND: u32 = 8;
+const WRS_PER_SLOW: u32 = 64;
 /// Messages that are read from a session's socket at a look.
 const MESSAGES_MAX: usize = 4;
 
@@ -42,11 +46,12 @@ impl Engine {
         };
         // Who is too much is told so when it has said hello: before, it would not hear.
         let most = self.config.quota.sessions_total as usize + GREETINGS_MAX as usize;
-        if self.sessions.len() >= most || self.sessions.is_crowded(peer.uid) {
+        let customer = Customer::over(&socket, &peer, &self.config.quota, self.host);
+        if self.sessions.len() >= most || self.sessions.is_crowded(customer.account) {
             self.counters.sessions_rejected += 1;
             return;
         }
-        let (_, token) = self.sessions.insert(socket, peer, now);
+        let (_, token) = self.sessions.insert(socket, peer, customer, now);
         if self.newcomers.len() < NEWCOMERS_MAX {
             self.newcomers.push(token);
         } else {
@@ -172,27 +177,36 @@ impl Engine {
             },
         };
         let client = self.core.client_open(limits)?;
-        let open = Open::new(client, spare.end, spare.arena, now);
+        let open = Open::new(client, spare, now);
         if let Err(refused) = self.sessions.begin(slot, open) {
             self.core.client_close(client, now);
             return Err(refused);
         }
         let Some(session) = self.sessions.get(slot) else { return Ok(()) };
-        session.socket.send(&Message::Welcome(welcome), Some(spare.file.as_fd()))?;
+        let Some(open) = &session.open else { return Ok(()) };
+        session.socket.send(&Message::Welcome(welcome), Some(open.backing.as_fd()))?;
         Ok(())
     }
 
-    /// Takes what a session has put in, up to a bound; whether there was anything.
+    /// Takes what a session has put in, up to a bound and about `most` WRs; whether there was anything,
+    /// and how many WRs.
     #[inline]
-    pub(super) fn serve_one(&mut self, slot: u32, now: Time) -> bool {
-        let result = self.serve_rings(slot, now);
+    pub(super) fn serve_one(&mut self, slot: u32, most: u32, now: Time) -> (bool, u32) {
+        let mut wrs = 0;
+        let result = self.serve_rings(slot, most, &mut wrs, now);
         let busy = !matches!(result, Ok(false));
         self.settle(slot, result.map(|_| ()), now);
-        busy
+        (busy, wrs)
     }
 
     #[inline]
-    fn serve_rings(&mut self, slot: u32, now: Time) -> Result<bool, Violation> {
+    fn serve_rings(
+        &mut self,
+        slot: u32,
+        most: u32,
+        taken: &mut u32,
+        now: Time,
+    ) -> Result<bool, Violation> {
         let Some(open) = self.sessions.open(slot) else { return Ok(false) };
         open.repay()?;
         if open.owes() {
@@ -206,7 +220,8 @@ impl Engine {
         }
         let Engine { core, sessions, scratch, counters, maker, copier, .. } = self;
         let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return Ok(true) };
-        let Session { socket, peer, process, serial, open: Some(open), .. } = session else {
+        let Session { socket, peer, customer, process, serial, open: Some(open), .. } = session
+        else {
             return Ok(true);
         };
         if open.goodbye.is_some() {
@@ -215,17 +230,18 @@ impl Engine {
         open.last = now;
         let mut busy = false;
         for _ in 0..REQUESTS_MAX {
-            if open.owes() {
+            if open.owes() || *taken >= most {
                 break;
             }
             let Some(Receives { vqp, wrs }) = open.end.next_receives(scratch)? else { break };
             busy = true;
             counters.receives += wrs.len() as u64;
+            *taken += wrs.len() as u32;
             counters.posts_refused += open.post_receives(core, vqp, wrs, now)?;
         }
         let mut goodbye = None;
         for _ in 0..REQUESTS_MAX {
-            if open.owes() {
+            if open.owes() || *taken >= most {
                 break;
             }
             let Some(request) = open.end.next_request(scratch)? else { break };
@@ -233,6 +249,7 @@ impl Engine {
             match request {
                 Request::Sends { vqp, wrs } => {
                     counters.sends += wrs.len() as u64;
+                    *taken += wrs.len() as u32;
                     counters.posts_refused += open.post_sends(core, vqp, wrs, now)?;
                 }
                 Request::Command { request, command: Command::Goodbye } => {
@@ -243,6 +260,8 @@ impl Engine {
                     counters.commands += 1;
                     let is_slow =
                         matches!(command, Command::AllocMr { .. } | Command::RegisterMr { .. });
+                    *taken += if is_slow { WRS_PER_SLOW } else { WRS_PER_COMMAND };
+                    let Customer { account, is_trusted } = *customer;
                     let mut desk = Desk {
                         core,
                         quotas,
@@ -253,6 +272,8 @@ impl Engine {
                         process: process.as_ref(),
                         pid: peer.pid,
                         uid: peer.uid,
+                        account,
+                        is_trusted,
                         slot,
                         serial: *serial,
                         request,
@@ -274,6 +295,7 @@ impl Engine {
                 }
             }
         }
+        open.wrs += u64::from(*taken);
         if let Some((client, request)) = goodbye {
             core.client_close(client, now);
             sessions.leave(slot, request);
@@ -294,8 +316,9 @@ impl Engine {
         };
         let Engine { core, sessions, counters, .. } = self;
         let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return };
-        let Session { socket, peer, open: Some(open), .. } = session else { return };
-        let (request, uid) = (order.request, peer.uid);
+        let account = session.account();
+        let Session { socket, open: Some(open), .. } = session else { return };
+        let request = order.request;
         let reserved = open.leaving.remove(&request).map_or(Usage::default(), |one| one.usage);
         let outcome = result
             .map_err(NotHanded::from)
@@ -303,7 +326,7 @@ impl Engine {
             .map_err(|NotHanded { refused, kept }| {
                 counters.commands_refused += 1;
                 if !kept {
-                    quotas.give_back(uid, reserved);
+                    quotas.give_back(account, reserved);
                 }
                 refused
             });
@@ -403,6 +426,8 @@ struct Desk<'a> {
     process: Option<&'a OwnedFd>,
     pid: i32,
     uid: u32,
+    account: Account,
+    is_trusted: bool,
     slot: u32,
     serial: u32,
     request: u32,
@@ -422,13 +447,14 @@ impl Desk<'_> {
             Command::DestroyVqp { vqp } => {
                 self.core.vqp_destroy(client, VqpId(vqp), now)?;
                 if self.open.vqps.remove(&vqp) {
-                    self.quotas.give_back(self.uid, Usage::VQP);
+                    self.quotas.give_back(self.account, Usage::VQP);
+                }
+                if self.open.bound.remove(&vqp) {
+                    self.quotas.give_back(self.account, Usage::PORT);
                 }
                 Ok(Some(Answer::Done))
             }
-            Command::Bind { vqp, port } => {
-                Ok(Some(Answer::Port(self.core.qbind(client, VqpId(vqp), port)?)))
-            }
+            Command::Bind { vqp, port } => self.bind(vqp, port),
             Command::Connect { vqp, gid, port, options } => {
                 let options = translate::connect_options(options);
                 let via = self.core.qconnect(client, VqpId(vqp), gid, port, options, token, now)?;
@@ -450,14 +476,28 @@ impl Desk<'_> {
     }
 
     fn create_vqp(&mut self, options: elver_portal::VqpOptions) -> Outcome {
-        self.quotas.take(self.uid, Usage::VQP)?;
+        self.quotas.take(self.account, Usage::VQP)?;
         match self.core.vqp_create(self.open.client, translate::vqp_init(options)) {
             Ok(VqpId(vqp)) => {
                 self.open.vqps.insert(vqp);
                 Ok(Some(Answer::Vqp(vqp)))
             }
             Err(error) => {
-                self.quotas.give_back(self.uid, Usage::VQP);
+                self.quotas.give_back(self.account, Usage::VQP);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn bind(&mut self, vqp: u32, port: u16) -> Outcome {
+        self.quotas.take(self.account, Usage::PORT)?;
+        match self.core.qbind(self.open.client, VqpId(vqp), port) {
+            Ok(port) => {
+                self.open.bound.insert(vqp);
+                Ok(Some(Answer::Port(port)))
+            }
+            Err(error) => {
+                self.quotas.give_back(self.account, Usage::PORT);
                 Err(error.into())
             }
         }
@@ -477,23 +517,25 @@ impl Desk<'_> {
         let (slot, serial, request) = (self.slot, self.serial, self.request);
         // Who maps a huge page can give it back, and where no other is free the node's next access
         // would kill it.
-        let huge = huge && self.is_trusted();
-        let order = Order { slot, serial, request, len, addr, access, huge };
+        let huge = huge && self.is_trusted;
+        let held =
+            (!self.quotas.is_exempt(self.account)).then(|| self.quotas.of(self.account).bytes);
+        let order = Order { slot, serial, request, len, addr, access, huge, held };
         let usage = Usage::region(order.bytes());
-        self.quotas.take(self.uid, usage)?;
+        self.quotas.take(self.account, usage)?;
         let made = self.maker.make(order).map_err(NotHanded::from).and_then(|made| match made {
             Some(piece) => {
                 hand_over(self.core, self.socket, self.open, &order, piece, usage).map(Some)
             }
             None => {
                 // Among what is leaving, so that it counts if the process dies now.
-                self.open.leaving.insert(request, Region { usage, memory: None });
+                self.open.leaving.insert(request, Region { usage, memory: None, backing: None });
                 Ok(None)
             }
         });
         made.map_err(|NotHanded { refused, kept }| {
             if !kept {
-                self.quotas.give_back(self.uid, usage);
+                self.quotas.give_back(self.account, usage);
             }
             refused
         })
@@ -522,14 +564,15 @@ impl Desk<'_> {
     /// Registers memory whose bytes count for nobody.
     fn register_as(&mut self, memory: SoftMemory, addr: u64, access: AccessFlags) -> Outcome {
         let usage = Usage::region(0);
-        self.quotas.take(self.uid, usage)?;
+        self.quotas.take(self.account, usage)?;
         match self.core.reg_mr(self.open.client, memory, Some(addr), access) {
             Ok(info) => {
-                self.open.regions.insert(info.lkey, Region { usage, memory: None });
+                let region = Region { usage, memory: None, backing: None };
+                self.open.regions.insert(info.lkey, region);
                 Ok(Some(Answer::Mr { lkey: info.lkey, rkey: info.rkey, file_bytes: 0 }))
             }
             Err(error) => {
-                self.quotas.give_back(self.uid, usage);
+                self.quotas.give_back(self.account, usage);
                 Err(error.into())
             }
         }
@@ -552,20 +595,22 @@ impl Desk<'_> {
             }
             None => return Err(unseen()),
         };
-        if self.is_trusted() {
+        // Whoever drives its own node waits for its own pages.
+        if self.pid == own_pid() {
             return Ok(Arc::new(memory));
         }
-        if self.copier.refuses(self.uid) {
-            let text = "memory of a process of this user's took too long to read; try again in a \
-                        minute, or allocate it at the node instead (Mr::alloc)";
+        let payer = self.account.number();
+        if self.copier.refuses(payer) {
+            let text = "memory of a process of this user's took too long to read; try again later, or \
+                        allocate it at the node instead (Mr::alloc)";
             return Err(Refused::new(RefusalCode::Busy, text));
         }
-        Ok(Arc::new(memory.guarded(self.copier.clone(), self.uid)))
-    }
-
-    /// Whether the process could end the node anyway, or stop it: root's and this user's can.
-    fn is_trusted(&self) -> bool {
-        self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
+        let copier = self.copier.clone();
+        Ok(Arc::new(if self.is_trusted {
+            memory.guarded_where_absent(copier, payer)
+        } else {
+            memory.guarded(copier, payer)
+        }))
     }
 
     fn deregister(&mut self, lkey: u32, token: u64) -> Outcome {
@@ -601,7 +646,8 @@ fn hand_over(
     let info = core
         .reg_mr(open.client, memory, Some(order.addr), order.access)
         .map_err(|error| NotHanded { refused: error.into(), kept: false })?;
-    open.regions.insert(info.lkey, Region { usage, memory: Some(piece.memory) });
+    let (memory, backing) = (Some(piece.memory), Some(piece.file.clone()));
+    open.regions.insert(info.lkey, Region { usage, memory, backing });
     let message = Message::Memory { request: order.request };
     // A client that does not read its socket keeps the region, unusable, until it ends.
     socket

@@ -1,12 +1,15 @@
 //! Whether there is memory for what processes ask for. The kernel would not refuse it: it gives page
 //! by page until it has to kill somebody, in a container with a limit most likely this process.
+//!
+//! What was given stays given: pages that a process gives back (`MADV_REMOVE`) come again when somebody
+//! touches them, so that they are room for nobody else as long as the memory is the process's.
 
 use std::fs::read_to_string;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use elver_portal::memfd::{self, Pages};
 
@@ -18,28 +21,83 @@ const UNLOOKED_BYTES_MAX: u64 = 32 << 20;
 /// What is given so is at most this part of what there is.
 const UNLOOKED_SHARE: u64 = 8;
 
+/// One user has at most so many times what is left for others.
+const HOLDINGS_PER_REST: u64 = 3;
+
 /// Bytes that may be given before the next look.
 static UNLOOKED: AtomicU64 = AtomicU64::new(0);
 
-/// Makes a file in memory, if there is room for it. Huge pages are set aside ahead and need none.
-pub(super) fn memfd(name: &str, bytes: u64, pages: Pages) -> io::Result<OwnedFd> {
-    if pages == Pages::Small {
-        take(bytes)?;
+/// Files that were made, and their bytes.
+static MADE: Mutex<Vec<(Weak<OwnedFd>, u64)>> = Mutex::new(Vec::new());
+/// Those that are gone are looked for when there are so many, and then when there are twice as many.
+static MADE_TIDY: AtomicU64 = AtomicU64::new(64);
+
+/// A file in memory that counts in full as long as somebody has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Backing(Arc<OwnedFd>);
+
+impl AsFd for Backing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
-    memfd::create(name, bytes, pages)
 }
 
-fn take(bytes: u64) -> io::Result<()> {
+/// Makes a file in memory, if there is room for it; one who has `held` bytes already must leave some to
+/// others. Huge pages are set aside ahead and need no room.
+pub(super) fn memfd(
+    name: &str,
+    bytes: u64,
+    pages: Pages,
+    held: Option<u64>,
+) -> io::Result<Backing> {
+    if pages == Pages::Small {
+        take(bytes, held)?;
+    }
+    let file = Arc::new(memfd::create(name, bytes, pages)?);
+    if pages == Pages::Small {
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.len() as u64 >= MADE_TIDY.load(Ordering::Relaxed) {
+            made.retain(|(file, _)| file.strong_count() > 0);
+            MADE_TIDY.store((made.len() as u64 * 2).max(64), Ordering::Relaxed);
+        }
+        made.push((Arc::downgrade(&file), bytes));
+    }
+    Ok(Backing(file))
+}
+
+/// Bytes of files in use that are not there, and must come when somebody touches them.
+fn holes() -> u64 {
+    let made: Vec<_> = {
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        made.retain(|(file, _)| file.strong_count() > 0);
+        made.iter().filter_map(|(file, bytes)| Some((file.upgrade()?, *bytes))).collect()
+    };
+    let missing = |(file, bytes): &(Arc<OwnedFd>, u64)| {
+        // What the system does not tell counts as if nothing were there.
+        let there = rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
+        bytes.saturating_sub(there)
+    };
+    made.iter().map(missing).sum()
+}
+
+fn take(bytes: u64, held: Option<u64>) -> io::Result<()> {
     let less = |left: u64| left.checked_sub(bytes);
     if UNLOOKED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
         return Ok(());
     }
     // A system that does not tell has to do without being asked.
     let Some(room) = room() else { return Ok(()) };
+    let room = room.saturating_sub(holes());
     let Some(rest) = room.checked_sub(bytes) else {
         let what = format!("{bytes} bytes, and this machine or container has room for {room}");
         return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
     };
+    if held.is_some_and(|held| held.saturating_add(bytes) / HOLDINGS_PER_REST > rest) {
+        let what = format!(
+            "{bytes} bytes more for one user, and {room} for it and all others: it must leave some"
+        );
+        return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
+    }
     UNLOOKED.store((rest / UNLOOKED_SHARE).min(UNLOOKED_BYTES_MAX), Ordering::Relaxed);
     Ok(())
 }
@@ -162,10 +220,32 @@ mod tests {
     fn more_than_there_is_is_refused() {
         let most = room().unwrap();
         for bytes in [most + (64 << 30), u64::MAX] {
-            let error = memfd("test", bytes, Pages::Small).unwrap_err();
+            let error = memfd("test", bytes, Pages::Small, None).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
         }
-        memfd("test", 4_096, Pages::Small).unwrap();
+        memfd("test", 4_096, Pages::Small, None).unwrap();
+        // Somebody who has as much as there is must leave the rest to others.
+        UNLOOKED.store(0, Ordering::Relaxed);
+        let error = memfd("test", 4_096, Pages::Small, Some(8 * most)).unwrap_err();
+        assert!(error.to_string().contains("must leave some"), "{error}");
+    }
+
+    /// They seemed to be room for more, again and again.
+    #[test]
+    fn pages_that_were_given_back_are_taken_all_the_same() {
+        use rustix::fs::FallocateFlags;
+        const BYTES: u64 = 8 << 20;
+        let file = memfd("test", BYTES, Pages::Small, None).unwrap();
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, hole, 0, BYTES / 2).unwrap();
+        // Other tests may have some.
+        assert!(holes() >= BYTES / 2);
+        let only = |made: &(Weak<OwnedFd>, u64)| made.0.as_ptr() == Arc::as_ptr(&file.0);
+        assert_eq!(MADE.lock().unwrap().iter().filter(|made| only(made)).count(), 1);
+        let pointer = Arc::downgrade(&file.0);
+        drop(file);
+        holes();
+        assert!(!MADE.lock().unwrap().iter().any(|(made, _)| made.ptr_eq(&pointer)));
     }
 
     #[test]

@@ -8,7 +8,10 @@ use elver_soft::{ProcessMemory, SoftMemory};
 use elver_verbs::Time;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::account::{Account, Customer};
+use super::door::Spare;
 use super::quota::Usage;
+use super::room::Backing;
 use super::translate::Refused;
 
 /// A process that connected.
@@ -17,6 +20,7 @@ pub(super) struct Session {
     pub(super) serial: u32,
     pub(super) socket: Socket,
     pub(super) peer: Peer,
+    pub(super) customer: Customer,
     /// Its process, which its number cannot replace. None for this process, and for one that the
     /// system does not show.
     pub(super) process: Option<OwnedFd>,
@@ -25,12 +29,21 @@ pub(super) struct Session {
     pub(super) open: Option<Open>,
 }
 
+impl Session {
+    /// Who pays for it.
+    pub(super) fn account(&self) -> Account {
+        self.customer.account
+    }
+}
+
 /// The part of a session that has begun.
 pub(super) struct Open {
     pub(super) client: ClientId,
     pub(super) end: NodeEnd,
     /// Memory that both ends map, of which the client has small regions registered.
     pub(super) arena: SoftMemory,
+    /// The file of rings and arena.
+    pub(super) backing: Backing,
     /// Replies that found no room. While there are any, nothing is taken from the session.
     owed: VecDeque<Owed>,
     /// Something was put into its ring since it was last woken.
@@ -40,6 +53,8 @@ pub(super) struct Open {
     /// It is looked at in every round.
     pub(super) active: bool,
     pub(super) last: Time,
+    /// WRs that were taken from it.
+    pub(super) wrs: u64,
     /// Commands whose answer is still to come.
     pub(super) pending: u32,
     /// Its process's memory, once it registered some.
@@ -48,6 +63,8 @@ pub(super) struct Open {
     /// Deregistrations that wait, by request.
     pub(super) leaving: FxHashMap<u32, Region>,
     pub(super) vqps: FxHashSet<u32>,
+    /// Those of its VQPs that are bound to a port.
+    pub(super) bound: FxHashSet<u32>,
     /// The request of its goodbye.
     pub(super) goodbye: Option<u32>,
 }
@@ -58,6 +75,8 @@ pub(super) struct Region {
     pub(super) usage: Usage,
     /// Keeps memory that the node allocated: the last owner takes long to give a large one back.
     pub(super) memory: Option<SoftMemory>,
+    /// Its file, which tells how much of it is there.
+    pub(super) backing: Option<Backing>,
 }
 
 /// A reply, kept until there is room.
@@ -69,21 +88,25 @@ pub(super) enum Owed {
 }
 
 impl Open {
-    pub(super) fn new(client: ClientId, end: NodeEnd, arena: SoftMemory, now: Time) -> Open {
+    pub(super) fn new(client: ClientId, spare: Spare, now: Time) -> Open {
+        let Spare { file: backing, end, arena } = spare;
         Open {
             client,
             end,
             arena,
+            backing,
             owed: VecDeque::new(),
             touched: false,
             stalled: false,
             active: false,
             last: now,
+            wrs: 0,
             pending: 0,
             process: None,
             regions: FxHashMap::default(),
             leaving: FxHashMap::default(),
             vqps: FxHashSet::default(),
+            bound: FxHashSet::default(),
             goodbye: None,
         }
     }
@@ -125,11 +148,24 @@ impl Open {
         Ok(self.end.room()?.saturating_sub(REPLY_SLOTS_MAX) as usize)
     }
 
+    /// Whether a page of memory that it shares with the node could not be had.
+    pub(super) fn has_lost_memory(&self) -> bool {
+        let mut regions = self.regions.values().chain(self.leaving.values());
+        self.end.is_lost()
+            || self.arena.is_lost()
+            || regions.any(|region| region.memory.as_ref().is_some_and(SoftMemory::is_lost))
+    }
+
     /// All that it has of its user's quota.
     pub(super) fn usage(&self) -> Usage {
         let regions = self.regions.values().chain(self.leaving.values());
         regions.fold(
-            Usage { sessions: 1, vqps: self.vqps.len() as u32, ..Usage::default() },
+            Usage {
+                sessions: 1,
+                vqps: self.vqps.len() as u32,
+                ports: self.bound.len() as u32,
+                ..Usage::default()
+            },
             |sum, region| Usage {
                 mrs: sum.mrs + region.usage.mrs,
                 bytes: sum.bytes.saturating_add(region.usage.bytes),

@@ -4,11 +4,14 @@ use elver_soft::SoftMemory;
 use elver_verbs::Time;
 use rustc_hash::FxHashMap;
 
+use super::account::{Account, Customer};
 use super::counters::EngineCounters;
 use super::maker::Maker;
-use super::quota::{Quotas, Usage};
+use super::quota::{Holding, Quotas, Usage, is_modest};
+use super::room::Backing;
 use super::session::{Open, Owed, Region, Session};
 use super::translate::Refused;
+use super::turns::Turns;
 use crate::config::QuotaConfig;
 use crate::status::{SessionStatus, UserStatus};
 
@@ -21,7 +24,8 @@ pub(super) const GREETINGS_MAX: u32 = 64;
 pub(super) struct Sessions {
     slots: Vec<Option<Session>>,
     free: Vec<u32>,
-    active: Vec<u32>,
+    /// Those that are looked at.
+    pub(super) turns: Turns,
     clients: FxHashMap<ClientId, u32>,
     /// Ended sessions of which the core still has something.
     ghosts: FxHashMap<ClientId, Ghost>,
@@ -32,16 +36,18 @@ pub(super) struct Sessions {
     next_serial: u32,
     /// Sessions that have not said hello.
     greeting: u32,
-    /// These by user.
-    greeting_users: FxHashMap<u32, u32>,
+    /// These by account.
+    greeting_accounts: FxHashMap<Account, u32>,
     /// Sessions that have said goodbye.
     leaving: u32,
 }
 
 struct Ghost {
-    uid: u32,
+    account: Account,
     usage: Usage,
     memory: Vec<(SoftMemory, u64)>,
+    /// The files of these.
+    _backings: Vec<Backing>,
 }
 
 /// How a session ends.
@@ -56,19 +62,19 @@ pub(super) enum End {
 }
 
 impl Sessions {
-    pub(super) fn new(limits: QuotaConfig, most: Layout) -> Sessions {
+    pub(super) fn new(limits: QuotaConfig, total: Usage, most: Layout) -> Sessions {
         Sessions {
             slots: Vec::new(),
             free: Vec::new(),
-            active: Vec::new(),
+            turns: Turns::default(),
             clients: FxHashMap::default(),
             ghosts: FxHashMap::default(),
-            quotas: Quotas::new(limits.clone()),
+            quotas: Quotas::new(limits.clone(), total),
             limits,
             most,
             next_serial: 0,
             greeting: 0,
-            greeting_users: FxHashMap::default(),
+            greeting_accounts: FxHashMap::default(),
             leaving: 0,
         }
     }
@@ -79,11 +85,18 @@ impl Sessions {
     }
 
     /// Gives a process a place; its token tells it from all others.
-    pub(super) fn insert(&mut self, socket: Socket, peer: Peer, now: Time) -> (u32, u64) {
+    pub(super) fn insert(
+        &mut self,
+        socket: Socket,
+        peer: Peer,
+        customer: Customer,
+        now: Time,
+    ) -> (u32, u64) {
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
-        *self.greeting_users.entry(peer.uid).or_default() += 1;
-        let session = Session { serial, socket, peer, process: None, since: now, open: None };
+        *self.greeting_accounts.entry(customer.account).or_default() += 1;
+        let session =
+            Session { serial, socket, peer, customer, process: None, since: now, open: None };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = Some(session);
@@ -131,20 +144,25 @@ impl Sessions {
         self.get(slot)?.open.as_mut()
     }
 
-    /// Whether a user has all the sessions that it may have, and many more that have not said hello:
-    /// so that it leaves places to others. Root may have as many as it likes.
-    pub(super) fn is_crowded(&self, uid: u32) -> bool {
-        let greeting = self.greeting_users.get(&uid).copied().unwrap_or(0);
-        let most = self.limits.sessions.saturating_add(GREETINGS_MAX);
-        uid != 0 && self.quotas.sessions(uid).saturating_add(greeting) >= most
+    /// Whether an account has all the sessions that it may have, and many more that have not said
+    /// hello, or more of all than leaves places to others. Root may have as many as it likes.
+    pub(super) fn is_crowded(&self, account: Account) -> bool {
+        if self.quotas.is_exempt(account) {
+            return false;
+        }
+        let greeting = self.greeting_accounts.get(&account).copied().unwrap_or(0);
+        let has = self.quotas.of(account).sessions.saturating_add(greeting);
+        let places = (self.limits.sessions_total as usize + GREETINGS_MAX as usize) as u64;
+        has >= self.limits.sessions.saturating_add(GREETINGS_MAX)
+            || !is_modest(u64::from(has) + 1, self.len() as u64 + 1, places)
     }
 
-    fn greeted(&mut self, uid: u32) {
+    fn greeted(&mut self, account: Account) {
         self.greeting -= 1;
-        if let Some(count) = self.greeting_users.get_mut(&uid) {
+        if let Some(count) = self.greeting_accounts.get_mut(&account) {
             *count -= 1;
             if *count == 0 {
-                self.greeting_users.remove(&uid);
+                self.greeting_accounts.remove(&account);
             }
         }
     }
@@ -158,36 +176,33 @@ impl Sessions {
     pub(super) fn begin(&mut self, slot: u32, open: Open) -> Result<(), Refused> {
         let client = open.client;
         let Some((session, quotas)) = self.get_with_quotas(slot) else { return Ok(()) };
-        quotas.take(session.peer.uid, Usage::SESSION)?;
+        let account = session.account();
+        quotas.take(account, Usage::SESSION)?;
         session.open = Some(open);
-        let uid = session.peer.uid;
-        self.greeted(uid);
+        self.greeted(account);
         self.clients.insert(client, slot);
         Ok(())
-    }
-
-    /// The place of the active session of this number.
-    #[inline]
-    pub(super) fn active(&self, index: usize) -> Option<u32> {
-        self.active.get(index).copied()
     }
 
     /// Whether there are active sessions.
     #[inline]
     pub(super) fn any_active(&self) -> bool {
-        !self.active.is_empty()
+        !self.turns.is_empty()
     }
 
     /// Looks at a session from now on.
     #[inline]
     pub(super) fn activate(&mut self, slot: u32, now: Time) {
-        let Some(open) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        let Some(open) = open.open.as_mut() else { return };
+        let Some(session) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let account = session.account();
+        let Some(open) = session.open.as_mut() else { return };
         open.last = now;
         if !open.active {
             open.active = true;
             open.end.awake();
-            self.active.push(slot);
+            self.turns.insert(account, slot);
         }
     }
 
@@ -201,17 +216,17 @@ impl Sessions {
         self.put_to_rest(|_| true);
         // Those that do not take what they are told stay, and are not waited for.
         let slots = &self.slots;
-        self.active.iter().all(|&slot| opened(slots, slot).is_some_and(is_stuck))
+        self.turns.iter().all(|slot| opened(slots, slot).is_some_and(is_stuck))
     }
 
     /// Whether there are sessions that must be looked at though nobody tells of them.
     pub(super) fn needs_watching(&self) -> bool {
-        !self.active.is_empty() || !self.ghosts.is_empty() || self.leaving + self.greeting > 0
+        !self.turns.is_empty() || !self.ghosts.is_empty() || self.leaving + self.greeting > 0
     }
 
     fn put_to_rest(&mut self, which: impl Fn(&Open) -> bool) {
         let slots = &mut self.slots;
-        self.active.retain(|&slot| {
+        self.turns.retain(|slot| {
             let Some(open) = slots[slot as usize].as_mut().and_then(|one| one.open.as_mut()) else {
                 return false;
             };
@@ -245,8 +260,8 @@ impl Sessions {
     pub(super) fn region_gone(&mut self, slot: u32, request: u32, maker: &Maker) {
         let Some((session, quotas)) = self.get_with_quotas(slot) else { return };
         let region = session.open.as_mut().and_then(|open| open.leaving.remove(&request));
-        if let Some(Region { usage, memory }) = region {
-            quotas.give_back(session.peer.uid, usage);
+        if let Some(Region { usage, memory, .. }) = region {
+            quotas.give_back(session.customer.account, usage);
             if let Some(memory) = memory {
                 maker.give_back(memory, usage.bytes);
             }
@@ -270,19 +285,20 @@ impl Sessions {
     ) -> Option<ClientId> {
         let session = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
-        self.active.retain(|&other| other != slot);
+        self.turns.retain(|other| other != slot);
         counters.sessions_ended += 1;
         match how {
             End::Closed => counters.sessions_closed += 1,
             End::Rejected => counters.sessions_rejected += 1,
             End::Violation => {}
         }
-        let uid = session.peer.uid;
+        let account = session.account();
         let Some(open) = session.open else {
-            self.greeted(uid);
+            self.greeted(account);
             return None;
         };
-        self.quotas.give_back(uid, Usage::SESSION);
+        self.quotas.count_wrs(account, open.wrs);
+        self.quotas.give_back(account, Usage::SESSION);
         self.clients.remove(&open.client);
         // A process that keeps the mapping must not keep memory that counts for nobody.
         open.end.discard();
@@ -291,12 +307,13 @@ impl Sessions {
             process.revoke();
         }
         let usage = Usage { sessions: 0, ..open.usage() };
-        let regions = open.regions.into_values().chain(open.leaving.into_values());
-        let memory = regions
-            .filter_map(|region| region.memory.map(|memory| (memory, region.usage.bytes)))
-            .chain([(open.arena, ARENA_BYTES)])
-            .collect();
-        self.ghosts.insert(open.client, Ghost { uid, usage, memory });
+        let mut memory = vec![(open.arena, ARENA_BYTES)];
+        let mut backings = vec![open.backing];
+        for region in open.regions.into_values().chain(open.leaving.into_values()) {
+            memory.extend(region.memory.map(|memory| (memory, region.usage.bytes)));
+            backings.extend(region.backing);
+        }
+        self.ghosts.insert(open.client, Ghost { account, usage, memory, _backings: backings });
         if open.goodbye.is_some() {
             self.leaving -= 1;
             return None;
@@ -315,7 +332,7 @@ impl Sessions {
             if !is_gone(client) {
                 return true;
             }
-            quotas.give_back(ghost.uid, ghost.usage);
+            quotas.give_back(ghost.account, ghost.usage);
             for (memory, bytes) in ghost.memory.drain(..) {
                 maker.give_back(memory, bytes);
             }
@@ -334,19 +351,29 @@ impl Sessions {
     /// Answers a goodbye.
     pub(super) fn say_goodbye(&mut self, slot: u32, maker: &Maker) -> Result<(), Violation> {
         let Some((session, quotas)) = self.get_with_quotas(slot) else { return Ok(()) };
-        let uid = session.peer.uid;
+        let account = session.account();
         let Some(open) = &mut session.open else { return Ok(()) };
         let Some(request) = open.goodbye.take() else { return Ok(()) };
-        quotas.give_back(uid, Usage { sessions: 0, ..open.usage() });
+        quotas.give_back(account, Usage { sessions: 0, ..open.usage() });
         for (_, region) in open.regions.drain().chain(open.leaving.drain()) {
             if let Some(memory) = region.memory {
                 maker.give_back(memory, region.usage.bytes);
             }
         }
         open.vqps.clear();
+        open.bound.clear();
         let result = open.reply(Owed::Answer { request, answer: Answer::Done });
         self.leaving -= 1;
         result
+    }
+
+    /// Those that share memory with the node that is lost.
+    pub(super) fn bereft(&self) -> Vec<u32> {
+        let bereft = |(slot, session): (usize, &Option<Session>)| {
+            let open = session.as_ref()?.open.as_ref()?;
+            open.has_lost_memory().then_some(slot as u32)
+        };
+        self.slots.iter().enumerate().filter_map(bereft).collect()
     }
 
     /// Those that have connected and not said hello for too long.
@@ -365,7 +392,7 @@ impl Sessions {
     /// Wakes those processes that sleep and were told something; how many.
     pub(super) fn wake(&mut self) -> u64 {
         let mut woken = 0;
-        for &slot in &self.active {
+        for slot in self.turns.iter() {
             let Some(session) = self.slots[slot as usize].as_mut() else { continue };
             let Some(open) = session.open.as_mut() else { continue };
             if std::mem::take(&mut open.touched) && open.end.must_wake() {
@@ -398,15 +425,24 @@ impl Sessions {
 
     /// What each user has.
     pub(super) fn users(&self) -> Vec<UserStatus> {
-        let describe = |(uid, usage): (u32, &Usage)| UserStatus {
-            uid,
-            sessions: usage.sessions,
-            vqps: usage.vqps,
-            mrs: usage.mrs,
-            bytes: usage.bytes,
+        let mut wrs = FxHashMap::<Account, u64>::default();
+        for session in self.slots.iter().flatten() {
+            let taken = session.open.as_ref().map_or(0, |open| open.wrs);
+            *wrs.entry(session.account()).or_default() += taken;
+        }
+        let describe = |(account, holding): (Account, &Holding)| UserStatus {
+            uid: account.uid,
+            space: account.space,
+            trusted: account.is_root,
+            sessions: holding.usage.sessions,
+            vqps: holding.usage.vqps,
+            ports: holding.usage.ports,
+            mrs: holding.usage.mrs,
+            bytes: holding.usage.bytes,
+            wrs: holding.wrs + wrs.get(&account).copied().unwrap_or(0),
         };
-        let mut users: Vec<_> = self.quotas.users().map(describe).collect();
-        users.sort_by_key(|user| user.uid);
+        let mut users: Vec<_> = self.quotas.accounts().map(describe).collect();
+        users.sort_by_key(|user| (user.uid, user.space, !user.trusted));
         users
     }
 }

@@ -17,6 +17,7 @@ use super::secret::Secret;
 use super::server::nonce;
 use super::session::{Session, Step};
 use super::{News, Registry};
+use crate::pulse::Proof;
 
 /// A client says little; a server that does not take it is none.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024;
@@ -71,6 +72,8 @@ pub struct RegistryClient {
     /// What [`News::Refused`] last said in all.
     told_refusals: u64,
     news: VecDeque<News>,
+    /// Without which there are no heartbeats.
+    proof: Option<Proof>,
 }
 
 #[derive(Debug)]
@@ -80,6 +83,8 @@ struct Server {
     pipe: Option<Pipe>,
     /// The TCP connection is not made yet.
     connecting: bool,
+    /// The engine's round of which the last heartbeat told.
+    proven: u64,
 }
 
 impl RegistryClient {
@@ -89,7 +94,7 @@ impl RegistryClient {
             let seed = config.seed.wrapping_add(index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let backoff = Backoff::new(config.retry_ns_first, config.retry_ns_max, seed);
             let session = Session::new(backoff, config.answer_ns_max, config.secret.clone(), now);
-            Server { address: *address, session, pipe: None, connecting: false }
+            Server { address: *address, session, pipe: None, connecting: false, proven: 0 }
         };
         RegistryClient {
             servers: config.servers.iter().enumerate().map(server).collect(),
@@ -100,7 +105,13 @@ impl RegistryClient {
             told_registered: 0,
             told_refusals: 0,
             news: VecDeque::new(),
+            proof: None,
         }
+    }
+
+    /// From now on a heartbeat is sent only if the engine turned since the last one.
+    pub(crate) fn prove_by(&mut self, proof: Proof) {
+        self.proof = Some(proof);
     }
 
     /// When [`Registry::poll`] has something to do.
@@ -183,7 +194,12 @@ impl Registry for RegistryClient {
         for index in 0..self.servers.len() {
             let is_watched = self.watched == Some(index);
             let server = &mut self.servers[index];
-            if server.drive(now, self.source, self.member, &mut self.news, is_watched).is_err() {
+            let proven = &mut server.proven;
+            let turned = || self.proof.as_ref().is_none_or(|proof| proof.turned_since(proven));
+            let step = server.session.poll(now, turned);
+            let driven =
+                server.drive(step, now, self.source, self.member, &mut self.news, is_watched);
+            if driven.is_err() {
                 server.pipe = None;
                 server.session.disconnected(now);
             }
@@ -221,13 +237,14 @@ impl Server {
     /// One round of a server; an error ends its connection.
     fn drive(
         &mut self,
+        step: Option<Step>,
         now: Time,
         source: Option<IpAddr>,
         member: Option<(Gid, NodeRecord)>,
         news: &mut VecDeque<News>,
         is_watched: bool,
     ) -> Result<(), Ended> {
-        match self.session.poll(now) {
+        match step {
             Some(Step::Connect) => {
                 let pipe = Pipe::connect(self.address, source, OUTBOX_BYTES_MAX);
                 self.pipe = Some(pipe.map_err(|_| Ended::Gone)?);

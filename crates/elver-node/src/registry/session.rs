@@ -10,6 +10,8 @@ use super::secret::Secret;
 
 /// Heartbeats in a time to live: two may be lost.
 const BEATS_PER_TTL: u64 = 3;
+/// Looks, in the time between two heartbeats, for the proof that one is owed.
+const PROOFS_PER_BEAT: u64 = 8;
 /// The shortest time to live that is believed.
 const TTL_NS_MIN: u64 = 10_000_000;
 /// The longest.
@@ -97,8 +99,9 @@ impl Session {
         self.state == State::Up
     }
 
-    /// Does what is due by the clock.
-    pub(super) fn poll(&mut self, now: Time) -> Option<Step> {
+    /// Does what is due by the clock. A heartbeat is sent only if the engine turned since the last one
+    /// (`turned`); if not, it is asked for again soon.
+    pub(super) fn poll(&mut self, now: Time, turned: impl FnOnce() -> bool) -> Option<Step> {
         match self.state {
             State::Resting { until } if until <= now => {
                 self.state = State::Greeting { until: now.saturating_add_ns(self.answer_ns_max) };
@@ -107,8 +110,13 @@ impl Session {
             State::Greeting { until } if until <= now => Some(Step::Disconnect),
             State::Up if now.ns_since(self.heard_at) >= self.ttl_ns => Some(Step::Disconnect),
             State::Up if self.beat_at <= now => {
-                self.beat(now);
-                self.outputs.push_back(Frame::Heartbeat);
+                if turned() {
+                    self.beat(now);
+                    self.outputs.push_back(Frame::Heartbeat);
+                } else {
+                    let soon = self.ttl_ns / BEATS_PER_TTL / PROOFS_PER_BEAT;
+                    self.beat_at = now.saturating_add_ns(soon);
+                }
                 None
             }
             _ => None,
@@ -249,38 +257,58 @@ mod tests {
     #[test]
     fn it_greets_keeps_alive_and_notices_silence() {
         let mut session = session();
-        assert_eq!(session.poll(Time(0)), Some(Step::Connect));
+        assert_eq!(session.poll(Time(0), || true), Some(Step::Connect));
         session.greet([5; 32]);
         assert_eq!(session.poll_output(), Some(Frame::Hello { nonce: [5; 32] }));
         assert_eq!(session.handle(welcome(), Time(0)), Ok(None));
         assert!(session.is_up());
         assert_eq!(session.poll_timeout(), Time(100 * MS));
-        assert_eq!(session.poll(Time(100 * MS)), None);
+        assert_eq!(session.poll(Time(100 * MS), || true), None);
         assert_eq!(session.poll_output(), Some(Frame::Heartbeat));
-        assert_eq!(session.poll(Time(299 * MS)), None);
-        assert_eq!(session.poll(Time(300 * MS)), Some(Step::Disconnect));
+        assert_eq!(session.poll(Time(299 * MS), || true), None);
+        assert_eq!(session.poll(Time(300 * MS), || true), Some(Step::Disconnect));
         session.disconnected(Time(300 * MS));
-        assert_eq!(session.poll(Time(301 * MS)), None);
-        assert_eq!(session.poll(Time(430 * MS)), Some(Step::Connect));
+        assert_eq!(session.poll(Time(301 * MS), || true), None);
+        assert_eq!(session.poll(Time(430 * MS), || true), Some(Step::Connect));
+    }
+
+    /// Its thread lives, its engine hangs: nobody must take the node for alive.
+    #[test]
+    fn a_node_whose_engine_does_not_turn_sends_no_heartbeat() {
+        let mut session = session();
+        session.poll(Time(0), || true);
+        session.greet([5; 32]);
+        session.handle(welcome(), Time(0)).unwrap();
+        session.poll_output();
+        for now in (100 * MS..300 * MS).step_by(MS as usize) {
+            session.handle(Frame::Heartbeat, Time(now)).unwrap();
+            assert_eq!(session.poll(Time(now), || false), None);
+            assert_eq!(session.poll_output(), None);
+        }
+        // It goes on: that is told soon, and not after the next interval.
+        let due = session.poll_timeout();
+        assert!(due <= Time(310 * MS), "{due:?}");
+        assert_eq!(session.poll(due, || true), None);
+        assert_eq!(session.poll_output(), Some(Frame::Heartbeat));
     }
 
     #[test]
     fn a_server_that_does_not_answer_is_left() {
         let mut session = session();
-        session.poll(Time(0));
-        assert_eq!(session.poll(Time(999 * MS)), None);
-        assert_eq!(session.poll(Time(1_000 * MS)), Some(Step::Disconnect));
+        session.poll(Time(0), || true);
+        assert_eq!(session.poll(Time(999 * MS), || true), None);
+        assert_eq!(session.poll(Time(1_000 * MS), || true), Some(Step::Disconnect));
     }
 
     #[test]
     fn a_server_that_breaks_the_rules_is_left() {
         for frame in [Frame::Registered, Frame::Proof, Frame::ListBegin] {
             let mut session = session();
-            session.poll(Time(0));
+            session.poll(Time(0), || true);
             assert_eq!(session.handle(frame, Time(0)), Err(()));
         }
         let mut session = session();
-        session.poll(Time(0));
+        session.poll(Time(0), || true);
         session.handle(welcome(), Time(0)).unwrap();
         assert_eq!(session.handle(welcome(), Time(0)), Err(()));
         let refused = Frame::Refused { reason: "full".to_string() };
@@ -292,11 +320,11 @@ mod tests {
     fn it_proves_itself_once_and_wants_the_same() {
         let secret = Some(Secret::new(b"of the cluster"));
         let mut session = session_with(secret);
-        session.poll(Time(0));
+        session.poll(Time(0), || true);
         assert_eq!(session.handle(welcome(), Time(0)), Err(()));
         assert_eq!(session.refusal.as_deref(), Some(SECRET_UNPROVEN));
         session.disconnected(Time(0));
-        session.poll(Time(130 * MS));
+        session.poll(Time(130 * MS), || true);
         let challenge = || Frame::Challenge { nonce: [6; 32] };
         assert_eq!(session.handle(challenge(), Time(130 * MS)), Ok(None));
         assert!(session.take_seals().is_some() && session.take_seals().is_none());
@@ -313,7 +341,7 @@ mod tests {
     #[test]
     fn without_a_secret_it_says_what_is_missing() {
         let mut session = session();
-        session.poll(Time(0));
+        session.poll(Time(0), || true);
         let challenge = Frame::Challenge { nonce: [6; 32] };
         assert_eq!(session.handle(challenge, Time(0)), Err(()));
         assert_eq!(session.refusal.as_deref(), Some(SECRET_WANTED));

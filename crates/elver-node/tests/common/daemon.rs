@@ -45,7 +45,14 @@ pub fn elverd() -> Command {
 }
 
 pub fn clean(mut command: Command) -> Command {
-    for name in ["ELVER_SOCKET", "LISTEN_PID", "LISTEN_FDS", "NOTIFY_SOCKET"] {
+    for name in [
+        "ELVER_SOCKET",
+        "LISTEN_PID",
+        "LISTEN_FDS",
+        "NOTIFY_SOCKET",
+        "WATCHDOG_USEC",
+        "WATCHDOG_PID",
+    ] {
         command.env_remove(name);
     }
     command
@@ -119,6 +126,16 @@ impl Daemon {
     /// Files that its process has open.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// Its process's number, and that of its engine's thread.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Waits until it ends by itself.
+    pub fn ended(&mut self) -> ExitStatus {
+        wait_for("the daemon to end", || self.child.try_wait().unwrap())
     }
 
     /// What it writes to its standard error, if that was asked for.

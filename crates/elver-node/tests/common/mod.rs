@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod daemon;
+pub mod group;
 pub mod process;
+pub mod stall;
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

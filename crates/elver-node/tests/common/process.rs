@@ -44,12 +44,31 @@ pub struct Process {
 impl Process {
     /// Runs a test of this program as nobody's process.
     pub fn start(directory: &Directory, socket: &Path, test: &str, knows: &str) -> Process {
+        Process::start_by(&[], directory, socket, test, knows)
+    }
+
+    /// Runs a test of this program as a process that a command starts: as root's, if that makes it
+    /// no other's. Without a command it is nobody's.
+    pub fn start_by(
+        by: &[&str],
+        directory: &Directory,
+        socket: &Path,
+        test: &str,
+        knows: &str,
+    ) -> Process {
         // Where the tests were built nobody may have no business.
         let program = directory.0.join("client");
         if !program.exists() {
             copy(&std::env::current_exe().unwrap(), &program);
         }
-        let mut command = Command::new(program);
+        let mut command = match by {
+            [] => Command::new(program),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+        };
         command
             .args(["--exact", test, "--nocapture"])
             .current_dir("/")
@@ -58,7 +77,7 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        if let Some(uid) = nobody() {
+        if let Some(uid) = nobody().filter(|_| by.is_empty()) {
             command.uid(uid);
         }
         let mut child = command.spawn().unwrap();

@@ -1,119 +1,326 @@
 //! Copies that may never end, made by a thread that may be left behind.
 //!
 //! What a process maps is its own affair: a page of it may lie in a file system that the process
-//! serves itself (FUSE), and whoever touches the page waits for as long as the process likes. It may
-//! put such a page where there was another at any time, so that no check beforehand helps.
+//! serves itself (FUSE), or be one whose faults it answers (userfaultfd), and whoever touches the page
+//! waits for as long as the process likes. It may put such a page where there was another at any
+//! time, so that no check beforehand helps.
+//!
+//! So nobody's copies are waited for without end, nor for a little again and again: an account has so
+//! much time in which others may wait for its pages, and gets little more a second. Beyond it nothing
+//! is copied for it, for longer each time. Only waiting counts: a thread that runs, or would if it
+//! had a core, is at work.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest that a copy may take: long enough for a machine that swaps or has too much to do.
-const COPY_MAX: Duration = Duration::from_millis(250);
-/// So long nothing is copied for a user of whom a copy took longer: nobody else waits for it more
-/// often than this.
-const BAN: Duration = Duration::from_secs(60);
-/// Threads at once, with those that were left behind.
-const THREADS_MAX: usize = 16;
+/// How long an account's pages may keep others waiting, in all, before nothing is copied for it.
+const BUDGET: Duration = Duration::from_millis(100);
+/// What it gets back of that: a part of the time that passes.
+const BUDGET_PART: u32 = 50;
+/// What is left of it must be as much, or a copy is not begun.
+const BUDGET_MIN: Duration = Duration::from_millis(1);
+/// For so long nothing is copied for an account that used it up, the first time; then for twice as
+/// long each time.
+const BAN_FIRST: Duration = Duration::from_secs(1);
+const BAN_MAX: Duration = Duration::from_secs(600);
+/// After so long in peace it is the first time again.
+const FORGIVEN: Duration = Duration::from_secs(600);
+/// The longest that a copy may take without having to wait for a page, on a machine that has too much
+/// to do.
+const RUN_MAX: Duration = Duration::from_secs(2);
+/// Time between two looks at a copy that takes long.
+const LOOK: Duration = Duration::from_millis(5);
+/// Threads that were left behind, at once; an account has one at most.
+const LEFT_MAX: usize = 256;
+/// A copier's stack.
+const STACK_BYTES: usize = 64 << 10;
+/// Accounts of which something is remembered; those in peace give way.
+const ACCOUNTS_MAX: usize = 4_096;
 
 /// What is copied, by a thread: gives back the bytes if that went well.
 type Job = Box<dyn FnOnce() -> Option<Vec<u8>> + Send>;
 
-/// Copies for users that are not trusted to let a copy end.
+/// Copies for processes that may not let a copy end.
 ///
 /// A copy by it costs two changes of threads, some 10 µs. One that took too long and was given up
-/// may still reach the memory of that user's process.
+/// may still reach the memory of its process.
 pub struct Copier {
-    worker: Mutex<Option<Worker>>,
-    /// Each thread has a clone.
-    threads: Arc<()>,
-    banned: Mutex<BTreeMap<u32, Instant>>,
-    copy_max: Duration,
+    state: Mutex<State>,
+    budget: Duration,
+    /// Copies that had to wait for a page.
+    waited: AtomicU64,
+    /// Copies that were given up.
+    given_up: AtomicU64,
+    /// Times that an account had used up its time.
+    bans: AtomicU64,
+    /// Copies that were not begun for that.
+    refused: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    worker: Option<Worker>,
+    accounts: BTreeMap<u64, Account>,
+    left: Vec<Arc<Thread>>,
+}
+
+/// An account that has kept others waiting.
+struct Account {
+    budget: Duration,
+    seen: Instant,
+    banned_until: Option<Instant>,
+    ban: Duration,
+    /// The thread that it keeps still.
+    held: Option<Arc<Thread>>,
 }
 
 struct Worker {
     jobs: SyncSender<Job>,
-    done: Receiver<Option<Vec<u8>>>,
+    done: Receiver<Done>,
+    thread: Arc<Thread>,
+}
+
+#[derive(Default)]
+struct Thread {
+    id: AtomicI32,
+    ended: AtomicBool,
+}
+
+struct Done {
+    bytes: Option<Vec<u8>>,
+    /// It had to wait.
+    waited: bool,
+}
+
+/// What became of accounts' copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopierCounters {
+    /// Copies that had to wait for a page.
+    pub waited: u64,
+    /// Copies that were given up.
+    pub given_up: u64,
+    /// Times that an account had used up its time.
+    pub bans: u64,
+    /// Copies that were not begun for that.
+    pub refused: u64,
 }
 
 impl Default for Copier {
     fn default() -> Copier {
-        Copier::new(COPY_MAX)
+        Copier::new(BUDGET)
     }
 }
 
 impl Copier {
-    fn new(copy_max: Duration) -> Copier {
+    fn new(budget: Duration) -> Copier {
         Copier {
-            worker: Mutex::default(),
-            threads: Arc::default(),
-            banned: Mutex::default(),
-            copy_max,
+            state: Mutex::default(),
+            budget,
+            waited: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+            bans: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
         }
     }
 
-    /// Whether a copy of this user's took too long not long ago.
-    pub fn refuses(&self, uid: u32) -> bool {
-        let banned = self.banned.lock().unwrap_or_else(PoisonError::into_inner);
-        banned.get(&uid).is_some_and(|until| Instant::now() < *until)
+    /// Whether an account has used up its time, so that nothing is copied for it now.
+    pub fn refuses(&self, account: u64) -> bool {
+        self.state().refuses(account, self.budget, Instant::now())
     }
 
-    /// Does a job of a user's; none if it fails or takes too long.
+    /// What became of all copies.
+    pub fn counters(&self) -> CopierCounters {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CopierCounters {
+            waited: get(&self.waited),
+            given_up: get(&self.given_up),
+            bans: get(&self.bans),
+            refused: get(&self.refused),
+        }
+    }
+
+    /// Does a job for an account; none if it fails or is waited for too long.
     pub(super) fn run(
         &self,
-        uid: u32,
+        account: u64,
         job: impl FnOnce() -> Option<Vec<u8>> + Send + 'static,
     ) -> Option<Vec<u8>> {
-        if self.refuses(uid) {
+        let mut state = self.state();
+        let begun = Instant::now();
+        if state.refuses(account, self.budget, begun) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        let able = match worker.take() {
-            Some(able) => able,
-            None => self.start()?,
+        let worker = match state.worker.take() {
+            Some(worker) => worker,
+            None => state.start()?,
         };
-        able.jobs.send(Box::new(job)).ok()?;
-        if let Ok(done) = able.done.recv_timeout(self.copy_max) {
-            *worker = Some(able);
-            return done;
+        worker.jobs.send(Box::new(job)).ok()?;
+        let most = state.accounts.get(&account).map_or(self.budget, |one| one.budget);
+        match worker.wait(begun, most) {
+            Some(Done { bytes, waited }) => {
+                state.worker = Some(worker);
+                if waited {
+                    self.waited.fetch_add(1, Ordering::Relaxed);
+                    self.charge(&mut state, account, begun, None);
+                }
+                bytes
+            }
+            None => {
+                // Its thread ends with the job, if ever.
+                self.given_up.fetch_add(1, Ordering::Relaxed);
+                state.left.push(worker.thread.clone());
+                self.charge(&mut state, account, begun, Some(worker.thread));
+                None
+            }
         }
-        // Its thread ends with the job, if ever.
-        self.ban(uid);
-        None
     }
 
-    fn start(&self) -> Option<Worker> {
-        if Arc::strong_count(&self.threads) > THREADS_MAX {
+    fn charge(&self, state: &mut State, account: u64, begun: Instant, held: Option<Arc<Thread>>) {
+        let now = Instant::now();
+        if state.charge(account, now - begun, held, self.budget, now) {
+            self.bans.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn refuses(&mut self, account: u64, budget: Duration, now: Instant) -> bool {
+        let Some(one) = self.accounts.get_mut(&account) else { return false };
+        if one.held.as_ref().is_some_and(|thread| !thread.ended.load(Ordering::Acquire)) {
+            return true;
+        }
+        one.held = None;
+        one.recover(budget, now);
+        one.banned_until.is_some_and(|until| now < until)
+    }
+
+    /// Takes from an account what others waited for it; whether it has nothing left.
+    fn charge(
+        &mut self,
+        account: u64,
+        waited: Duration,
+        held: Option<Arc<Thread>>,
+        budget: Duration,
+        now: Instant,
+    ) -> bool {
+        if self.accounts.len() >= ACCOUNTS_MAX {
+            self.accounts.retain(|_, one| !one.is_at_peace(budget, now));
+        }
+        let one = self.accounts.entry(account).or_insert_with(|| Account {
+            budget,
+            seen: now,
+            banned_until: None,
+            ban: BAN_FIRST,
+            held: None,
+        });
+        one.recover(budget, now);
+        one.budget = one.budget.saturating_sub(waited);
+        let is_held = held.is_some();
+        one.held = held;
+        if one.budget >= BUDGET_MIN && !is_held {
+            return false;
+        }
+        one.banned_until = Some(now + one.ban);
+        one.ban = (one.ban * 2).min(BAN_MAX);
+        true
+    }
+
+    fn start(&mut self) -> Option<Worker> {
+        self.left.retain(|thread| !thread.ended.load(Ordering::Acquire));
+        if self.left.len() >= LEFT_MAX {
             return None;
         }
         let (jobs, inbox) = sync_channel::<Job>(1);
         let (outbox, done) = sync_channel(1);
-        let thread = self.threads.clone();
+        let thread = Arc::<Thread>::default();
+        let its = thread.clone();
         let body = move || {
+            its.id.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Release);
             while let Ok(job) = inbox.recv() {
-                if outbox.send(job()).is_err() {
+                let before = waits();
+                let bytes = job();
+                let waited = waits() != before;
+                if outbox.send(Done { bytes, waited }).is_err() {
                     break;
                 }
             }
-            drop(thread);
+            its.ended.store(true, Ordering::Release);
         };
-        std::thread::Builder::new().name("elver-copier".into()).spawn(body).ok()?;
-        Some(Worker { jobs, done })
+        let builder = std::thread::Builder::new().name("elver-copier".into());
+        builder.stack_size(STACK_BYTES).spawn(body).ok()?;
+        Some(Worker { jobs, done, thread })
+    }
+}
+
+impl Account {
+    fn recover(&mut self, budget: Duration, now: Instant) {
+        self.budget = (self.budget + now.duration_since(self.seen) / BUDGET_PART).min(budget);
+        self.seen = now;
+        if self.banned_until.is_some_and(|until| now >= until + FORGIVEN) {
+            (self.banned_until, self.ban) = (None, BAN_FIRST);
+        }
     }
 
-    fn ban(&self, uid: u32) {
-        let now = Instant::now();
-        let mut banned = self.banned.lock().unwrap_or_else(PoisonError::into_inner);
-        banned.retain(|_, until| now < *until);
-        banned.insert(uid, now + BAN);
+    fn is_at_peace(&mut self, budget: Duration, now: Instant) -> bool {
+        self.recover(budget, now);
+        self.held.is_none() && self.banned_until.is_none() && self.budget >= budget
     }
+}
+
+impl Worker {
+    /// Waits for a job: for as long as `most` if it waits for something itself, and longer while it
+    /// would run.
+    fn wait(&self, begun: Instant, most: Duration) -> Option<Done> {
+        let mut patience = most;
+        loop {
+            match self.done.recv_timeout(patience) {
+                Ok(done) => return Some(done),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if begun.elapsed() >= RUN_MAX.max(most) || !self.thread.would_run() {
+                return self.done.try_recv().ok();
+            }
+            patience = LOOK;
+        }
+    }
+}
+
+impl Thread {
+    /// Whether it runs or waits for nothing but a core.
+    fn would_run(&self) -> bool {
+        let id = self.id.load(Ordering::Acquire);
+        if id == 0 {
+            // It has not begun.
+            return true;
+        }
+        let text = std::fs::read_to_string(format!("/proc/self/task/{id}/stat"));
+        // Behind the name, which may have any characters.
+        text.is_ok_and(|text| text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R')))
+    }
+}
+
+/// Times that this thread has waited for something.
+fn waits() -> i64 {
+    // SAFETY: all zeros are a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is ours, and valid for what the kernel writes.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nvcsw
 }
 
 impl fmt::Debug for Copier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Copier").field("copy_max", &self.copy_max).finish_non_exhaustive()
+        f.debug_struct("Copier").field("counters", &self.counters()).finish_non_exhaustive()
     }
 }
 
@@ -123,29 +330,78 @@ mod tests {
 
     #[test]
     fn a_copy_that_does_not_end_holds_nobody_up_but_its_user() {
-        let copier = Copier::new(Duration::from_millis(1));
-        let patient = Copier::new(Duration::from_secs(60));
+        let copier = Copier::new(Duration::from_millis(2));
         let (go_on, stuck) = sync_channel::<()>(0);
         assert_eq!(copier.run(1, move || stuck.recv().ok().map(|()| vec![1])), None);
         assert!(copier.refuses(1) && !copier.refuses(2));
-        assert_eq!(copier.run(1, || unreachable!("it is banned")), None);
+        assert_eq!(copier.run(1, || unreachable!("it has no time left")), None);
         // Another thread serves the others.
         assert_eq!(copier.run(2, || None), None);
-        assert_eq!(patient.run(2, || Some(vec![2])), Some(vec![2]));
+        assert_eq!(copier.run(2, || Some(vec![2])), Some(vec![2]));
+        let expected = CopierCounters { waited: 0, given_up: 1, bans: 1, refused: 1 };
+        assert_eq!(copier.counters(), expected);
         drop(go_on);
     }
 
+    /// Pages that answered in 240 ms were waited for again and again.
     #[test]
-    fn threads_that_are_left_behind_are_not_without_number() {
+    fn copies_that_end_just_in_time_use_up_the_time_all_the_same() {
+        let copier = Copier::new(Duration::from_secs(1_000));
+        for _ in 0..3 {
+            let (answer, page) = sync_channel::<()>(0);
+            std::thread::spawn(move || answer.send(()));
+            let nap = Duration::from_micros(1);
+            let slow = move || page.recv().ok().map(|()| std::thread::sleep(nap)).map(|()| vec![1]);
+            assert_eq!(copier.run(1, slow), Some(vec![1]));
+        }
+        assert_eq!(copier.counters().waited, 3);
+        // One that is at work waits for nothing, and is not charged.
+        copier.run(1, || (0..100_000).max().map(|_| vec![1]));
+        assert_eq!(copier.counters().waited, 3);
+    }
+
+    #[test]
+    fn whoever_goes_on_is_kept_out_for_longer_each_time_and_forgiven_in_the_end() {
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        let mut state = State::default();
+        let charge = |state: &mut State, now| state.charge(1, ms(60), None, BUDGET, now);
+        assert!(!charge(&mut state, start) && !state.refuses(1, BUDGET, start));
+        assert!(charge(&mut state, start) && state.refuses(1, BUDGET, start));
+        assert!(!state.refuses(2, BUDGET, start));
+        let mut now = start;
+        let mut waited = ms(120);
+        for ban in [1, 2, 4, 8, 16, 32].map(Duration::from_secs) {
+            assert!(state.refuses(1, BUDGET, now + ban - ms(1)));
+            now += ban;
+            assert!(!state.refuses(1, BUDGET, now));
+            // All it got back, and a little more.
+            while !charge(&mut state, now) {
+                waited += ms(60);
+            }
+            waited += ms(60);
+        }
+        // Others waited for a small part of the time.
+        assert!(waited < BUDGET * 2 + ms(120) * 6, "{waited:?}");
+        assert!(waited < (now - start) / 40 + BUDGET + ms(600), "{waited:?} of {:?}", now - start);
+        now += Duration::from_secs(64) + FORGIVEN;
+        assert!(!state.refuses(1, BUDGET, now));
+        assert!(state.accounts.get_mut(&1).unwrap().is_at_peace(BUDGET, now));
+        charge(&mut state, now);
+        assert!(charge(&mut state, now) && !state.refuses(1, BUDGET, now + BAN_FIRST));
+    }
+
+    #[test]
+    fn an_account_holds_one_thread_and_all_together_so_many() {
         let copier = Copier::new(Duration::ZERO);
-        let stuck: Vec<_> = (0..THREADS_MAX as u32 + 3)
-            .map(|uid| {
+        let stuck: Vec<_> = (0..LEFT_MAX as u64 + 3)
+            .map(|account| {
                 let (go_on, stuck) = sync_channel::<()>(0);
-                assert_eq!(copier.run(uid, move || stuck.recv().ok().map(|()| vec![1])), None);
+                assert_eq!(copier.run(account, move || stuck.recv().ok().map(|()| vec![1])), None);
+                assert_eq!(copier.run(account, || unreachable!("one thread is held")), None);
                 go_on
             })
             .collect();
-        assert_eq!(Arc::strong_count(&copier.threads), THREADS_MAX + 1);
+        assert_eq!(copier.state().left.len(), LEFT_MAX);
         drop(stuck);
     }
 }

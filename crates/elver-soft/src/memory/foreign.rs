@@ -12,7 +12,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,8 +37,17 @@ pub struct ProcessMemory {
     pid: i32,
     memory: File,
     revoked: AtomicBool,
-    /// Who copies, if a copy may not end, and for which user.
-    guard: Option<(Arc<Copier>, u32)>,
+    /// Who copies, if a copy may not end.
+    guard: Option<Guard>,
+}
+
+/// Who copies what may not end, and for whom.
+#[derive(Clone, Debug)]
+struct Guard {
+    copier: Arc<Copier>,
+    account: u64,
+    /// What is there is copied at once: `/proc/PID/pagemap`, which tells.
+    pages: Option<Arc<File>>,
 }
 
 impl ProcessMemory {
@@ -72,10 +81,19 @@ impl ProcessMemory {
         }
     }
 
-    /// Lets `copier` do all copies, since the process, of user `uid`, is not trusted to let them
-    /// end. One that takes too long fails, and so does every later one.
-    pub fn guarded(self, copier: Arc<Copier>, uid: u32) -> ProcessMemory {
-        ProcessMemory { guard: Some((copier, uid)), ..self }
+    /// Lets `copier` do all copies, for `account`, since the process is not trusted to let them end.
+    /// One that takes too long fails, and so do the account's others for some time.
+    pub fn guarded(self, copier: Arc<Copier>, account: u64) -> ProcessMemory {
+        ProcessMemory { guard: Some(Guard { copier, account, pages: None }), ..self }
+    }
+
+    /// As [`ProcessMemory::guarded`], but pages that are there are copied without a change of threads:
+    /// for a process that means no harm, and may have a file mapped that is slow to come. One that
+    /// takes a page away at the wrong moment is waited for all the same.
+    pub fn guarded_where_absent(self, copier: Arc<Copier>, account: u64) -> ProcessMemory {
+        let pages = File::open(format!("/proc/{}/pagemap", self.pid)).ok();
+        // If the process has ended since, its number may be another's, and `self` is of no use.
+        ProcessMemory { guard: Some(Guard { copier, account, pages: pages.map(Arc::new) }), ..self }
     }
 
     /// Its number.
@@ -128,10 +146,38 @@ impl ProcessMemory {
         self: &Arc<Self>,
         job: impl FnOnce(&ProcessMemory) -> Option<Vec<u8>> + Send + 'static,
     ) -> Option<Vec<u8>> {
-        let (copier, uid) = self.guard.as_ref()?;
+        let Guard { copier, account, .. } = self.guard.as_ref()?;
         let process = self.clone();
-        copier.run(*uid, move || job(&process))
+        copier.run(*account, move || job(&process))
     }
+
+    /// Whether a copy is made at once: nobody has to wait for it.
+    fn is_at_hand(&self, at: i64, len: usize) -> bool {
+        match &self.guard {
+            None => true,
+            Some(Guard { pages: Some(pages), .. }) => are_present(pages, at as u64, len as u64),
+            Some(_) => false,
+        }
+    }
+}
+
+/// Whether all pages of a range are in memory, as `/proc/PID/pagemap` says: a word a page.
+fn are_present(pages: &File, at: u64, len: u64) -> bool {
+    const PAGE: u64 = 4_096;
+    const PRESENT: u64 = 1 << 63;
+    const PAGES_MAX: usize = PIECE / PAGE as usize + 1;
+    let (first, last) = (at / PAGE, (at + len.max(1) - 1) / PAGE);
+    let count = (last - first + 1) as usize;
+    if count > PAGES_MAX {
+        return false;
+    }
+    let mut words = [0; 8 * PAGES_MAX];
+    let words = &mut words[..8 * count];
+    let (words, _) = match pages.read_exact_at(words, first * 8) {
+        Ok(()) => words.as_chunks::<8>(),
+        Err(_) => return false,
+    };
+    words.iter().all(|word| u64::from_ne_bytes(*word) & PRESENT != 0)
 }
 
 /// What to do about a refusal.
@@ -178,7 +224,7 @@ impl Foreign {
         let pid = process.pid();
         let guard = process.guard.clone();
         let refused = |reason: io::Error| {
-            let slow = guard.as_ref().is_some_and(|(copier, uid)| copier.refuses(*uid));
+            let slow = guard.as_ref().is_some_and(|guard| guard.copier.refuses(guard.account));
             let advice = if slow {
                 "reading it took too long; keep it in a file system that answers, or allocate it \
                  at the node instead (Mr::alloc)"
@@ -229,6 +275,12 @@ impl Foreign {
         let mut done = 0;
         while done < len {
             let piece = (len - done).min(PIECE);
+            if self.process.is_at_hand(at, piece) {
+                // SAFETY: `done + piece` is at most `len`, for which the caller vouches.
+                unsafe { self.process.read(at, into.add(done), piece) }.ok_or(gone)?;
+                (done, at) = (done + piece, at + piece as i64);
+                continue;
+            }
             let bytes = self.process.run(move |process| {
                 let mut bytes = vec![0; piece];
                 // SAFETY: the vector has `piece` bytes, and is ours alone.
@@ -261,6 +313,12 @@ impl Foreign {
         let mut done = 0;
         while done < len {
             let piece = (len - done).min(PIECE);
+            if self.process.is_at_hand(at, piece) {
+                // SAFETY: `done + piece` is at most `len`, for which the caller vouches.
+                unsafe { self.process.write(at, from.add(done), piece) }.ok_or(gone)?;
+                (done, at) = (done + piece, at + piece as i64);
+                continue;
+            }
             let mut bytes = vec![0; piece];
             // SAFETY: `done + piece` is at most `len`, for which the caller vouches.
             unsafe { ptr::copy(from.add(done), bytes.as_mut_ptr(), piece) };

@@ -7,6 +7,7 @@
 //! whole to a peer; see [`SoftMemory::of_process`].
 
 mod copier;
+pub mod fault;
 mod foreign;
 
 use std::fmt;
@@ -20,7 +21,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::SoftError;
-pub use copier::Copier;
+pub use copier::{Copier, CopierCounters};
 use foreign::Foreign;
 pub use foreign::ProcessMemory;
 
@@ -42,6 +43,22 @@ enum Owner {
 struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    /// That others share it.
+    shared: Option<fault::Shared>,
+}
+
+impl Mapping {
+    fn of(start: NonNull<u8>, len: usize) -> Mapping {
+        Mapping { start, len, shared: None }
+    }
+
+    /// Of a file that others may take pages from.
+    fn share(mut self) -> Mapping {
+        // SAFETY: the mapping is whole and stays until it is dropped, which drops this first; all
+        // accesses tolerate that its bytes change.
+        self.shared = unsafe { fault::Shared::new(self.start.as_ptr() as usize, self.len) };
+        self
+    }
 }
 
 /// Address space that was set aside, for a file to be mapped into.
@@ -72,7 +89,7 @@ impl SoftMemory {
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, protection, flags) }
                 .map_err(refused)?;
         let start = NonNull::new(start.cast()).ok_or_else(|| refused(rustix::io::Errno::NOMEM))?;
-        Ok(SoftMemory::mapped(Mapping { start, len: bytes }, len as usize))
+        Ok(SoftMemory::mapped(Mapping::of(start, bytes), len as usize))
     }
 
     /// Maps the first `len` bytes of a file that is shared with other processes, and its pages at
@@ -91,7 +108,7 @@ impl SoftMemory {
             unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, flags, &file, offset) }
                 .map_err(|error| unmappable(len, error))?;
         let start = NonNull::new(start.cast()).ok_or_else(|| unmappable(len, Errno::NOMEM))?;
-        Ok(SoftMemory::mapped(Mapping { start, len: bytes }, bytes))
+        Ok(SoftMemory::mapped(Mapping::of(start, bytes).share(), bytes))
     }
 
     /// A part of this memory, which it keeps mapped. Not of another process's.
@@ -113,6 +130,14 @@ impl SoftMemory {
             // bytes change. Private memory, which has no file, is refused.
             let _ =
                 unsafe { rustix::mm::madvise(mapping.start.as_ptr().cast(), mapping.len, remove) };
+        }
+    }
+
+    /// Whether a page of it could not be had, so that nobody shares it any more: see [`fault`].
+    pub fn is_lost(&self) -> bool {
+        match self.owner.as_deref() {
+            Some(Owner::Mapping(Mapping { shared: Some(shared), .. })) => shared.is_lost(),
+            _ => false,
         }
     }
 
@@ -289,12 +314,12 @@ impl Reservation {
         // inside the mapping of `all` bytes.
         let (first, last) = unsafe { (start.add(skip), start.add(skip + bytes)) };
         if skip > 0 {
-            drop(Mapping { start, len: skip });
+            drop(Mapping::of(start, skip));
         }
         if all > skip + bytes {
-            drop(Mapping { start: last, len: all - skip - bytes });
+            drop(Mapping::of(last, all - skip - bytes));
         }
-        Ok(Reservation(Mapping { start: first, len: bytes }))
+        Ok(Reservation(Mapping::of(first, bytes)))
     }
 
     /// Where it begins.
@@ -343,6 +368,8 @@ fn sealed(file: impl AsFd, offset: u64, len: u64) -> Result<usize, SoftError> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Nobody mends it from now on.
+        self.shared = None;
         // SAFETY: the mapping is ours, of this length, and the last owner is going. An error would
         // mean that it was unmapped behind our back, and leaves nothing to do.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };

@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
 use elver_node::config::{Config, DEFAULT_FILE};
-use elver_node::{Node, Observer};
+use elver_node::{Node, Observer, Watchdog};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -24,6 +25,8 @@ use crate::manual::{Print, print};
 
 /// Descriptors of a node and a few sessions.
 const DESCRIPTORS_MIN: u64 = 64;
+/// The longest time that a daemon which ends takes to say why.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
 /// Read if no other is named and it is there.
 const CONFIG_FILE: &str = "/etc/elver/elverd.toml";
 
@@ -112,6 +115,8 @@ fn serve(config: Config) -> anyhow::Result<()> {
     // A file in memory that is larger than files may be is an error, and not the end.
     let too_large = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGXFSZ, too_large).context("cannot take signals")?;
+    // What a process does to memory that it shares with this one ends that process's session.
+    elver_soft::fault::survive_faults().context("cannot take signals")?;
     let door = Door::open(&config, passed)?;
     let mut observer = Observer::new();
     if let Some(address) = config.metrics_listen()? {
@@ -122,6 +127,7 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let mut node = Node::open(config.clone(), Some(listener))?;
     let registry = node.registry_address();
     node.observe(observer.with_status(status, path.status()))?;
+    node.watch(watchdog(&config))?;
 
     let reports = node.take_reports();
     // Apart, since who reads them may take as long as they like. It ends with the node.
@@ -157,13 +163,48 @@ fn serve(config: Config) -> anyhow::Result<()> {
     Ok(result?)
 }
 
-/// A session takes two descriptors, and a region one until it is sent: as many as the system permits.
+/// Tells the supervisor while the engine turns, and ends the daemon when it hangs.
+fn watchdog(config: &Config) -> Watchdog {
+    let (hang_ms, aborts) = (config.engine.hang_ms, config.engine.hang_aborts);
+    let every = notify::watchdog();
+    let turned = move || {
+        if every.is_some() {
+            notify::send("WATCHDOG=1");
+        }
+    };
+    let hung = move |place: &str| {
+        let fate = if aborts { "; ending" } else { "" };
+        let text =
+            format!("the engine has made no round for {hang_ms} ms{fate}. It stands at: {place}");
+        // Whoever started the daemon may have closed it, or may not read it: nobody waits for that.
+        let tell = std::thread::Builder::new()
+            .name("elver-last-words".into())
+            .spawn(move || drop(writeln!(std::io::stderr(), "elverd: {text}")));
+        if aborts {
+            let limit = std::time::Instant::now() + LAST_WORDS_MAX;
+            while tell.as_ref().is_ok_and(|tell| !tell.is_finished())
+                && std::time::Instant::now() < limit
+            {
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
+            std::process::abort();
+        }
+    };
+    Watchdog {
+        hang: Duration::from_millis(hang_ms),
+        every,
+        turned: Box::new(turned),
+        hung: Box::new(hung),
+    }
+}
+
+/// A session takes three descriptors, and a region one: as many as the system permits.
 fn raise_descriptors() -> anyhow::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Some(most) = maximum.filter(|most| *most < DESCRIPTORS_MIN) {
         bail!(
             "this process may open {most} files, and a node needs {DESCRIPTORS_MIN} at least, and \
-             two for each session beyond: allow more (LimitNOFILE=, ulimit -Hn)"
+             three for each session beyond: allow more (LimitNOFILE=, ulimit -Hn)"
         );
     }
     // If it is refused, fewer processes find place.

@@ -1,0 +1,97 @@
+//! The engine, driven by hand, with clients that put in what they like and take nothing.
+
+use elver_portal::{ClientEnd, Layout, Message, PushError, Received};
+use elver_soft::SoftConfig;
+use elver_verbs::{Payload, RecvWr, SendFlags, SendOp, SendWr};
+
+use super::account::Account;
+use super::*;
+
+fn engine(address: [u8; 4]) -> (Engine, Outlet) {
+    let mut config = Config::default();
+    config.node.address = address.into();
+    config.socket.spare_sessions = 0;
+    let mut soft = SoftConfig::for_address(address.into());
+    soft.publish = false;
+    let device = SoftDevice::open(soft).unwrap();
+    let core = Core::new(device, config.core(), 1, now()).unwrap();
+    let (outlet, inlet) = channel().unwrap();
+    let engine = Engine::new(core, config, None, inlet, outlet.clone(), Arc::default()).unwrap();
+    (engine, outlet)
+}
+
+/// A session of an account's, and the client's end of it.
+fn session(engine: &mut Engine, account: Account) -> (elver_portal::Socket, ClientEnd) {
+    let (ours, theirs) = elver_portal::Socket::pair().unwrap();
+    let layout = Layout { command_slots: 512, receive_slots: 512, completion_slots: 8_192 };
+    theirs.send(&Message::Hello { layout }, None).unwrap();
+    engine.admit(ours, now());
+    let token = engine.newcomers[0];
+    let slot = engine.sessions.of_token(token).unwrap();
+    engine.sessions.get(slot).unwrap().customer.account = account;
+    engine.meet(now());
+    let Received::Message(Message::Welcome(welcome), Some(file)) = theirs.receive(true).unwrap()
+    else {
+        panic!("no welcome")
+    };
+    let end = ClientEnd::map(file, welcome.layout).unwrap();
+    (theirs, end)
+}
+
+/// WRs of an account that were taken.
+fn taken(engine: &mut Engine, uid: u32) -> u64 {
+    engine.status().users.iter().find(|user| user.uid == uid).unwrap().wrs
+}
+
+/// Fills a session's rings; how many WRs that are. They name a VQP that there is not, so that each
+/// is refused at once.
+fn fill(end: &mut ClientEnd) -> u64 {
+    let mut count = 0;
+    let payload = Payload::Inline(b"");
+    let wr = SendWr { wr_id: 1, op: SendOp::Send, flags: SendFlags::empty(), payload, dest: None };
+    loop {
+        match end.send(77, &wr) {
+            Ok(()) => count += 1,
+            Err(PushError::Full) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    while end.receive(77, &RecvWr { wr_id: 2, sges: &[] }).is_ok() {
+        count += 1;
+    }
+    count
+}
+
+/// In a round each session had its turn: whoever had more sessions got more done, and one with a
+/// single session beside five hundred waited for all of them.
+#[test]
+fn one_busy_session_gets_as_much_done_as_another_users_five_hundred() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 1]);
+    let account = |uid| Account { uid, space: 0, is_root: false };
+    let mut crowd: Vec<_> = (0..500).map(|_| session(&mut engine, account(1_001))).collect();
+    let (socket, mut single) = session(&mut engine, account(1_002));
+    let crowds: u64 = crowd.iter_mut().map(|(_, end)| fill(end)).sum();
+    let singles = fill(&mut single);
+    assert!(crowds == 500 * singles && singles > 500);
+    for (socket, end) in crowd.iter().map(|(socket, end)| (socket, end)).chain([(&socket, &single)])
+    {
+        if end.must_wake() {
+            socket.wake().unwrap();
+        }
+    }
+    let mut rounds = 0;
+    while taken(&mut engine, 1_002) < singles {
+        engine.poll(Driver::Thread);
+        rounds += 1;
+        assert!(rounds < 10_000, "it never had its turn");
+    }
+    let crowds_share = taken(&mut engine, 1_001);
+    // The sockets are looked at a few at a time, so that the crowd may even have had less.
+    assert!(crowds_share <= 2 * singles, "{crowds_share} beside {singles}");
+    // And it is not kept from its own: alone it gets all of it done.
+    while taken(&mut engine, 1_001) < crowds {
+        engine.poll(Driver::Thread);
+        rounds += 1;
+        assert!(rounds < 1_000_000, "{} of {crowds}", taken(&mut engine, 1_001));
+    }
+}

@@ -1,0 +1,117 @@
+//! A page that does not come: it lies in a file system that answers for all others (FUSE), spoken to by
+//! hand, since it needs four answers alone.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const PAGE: u64 = 4_096;
+/// Of the file.
+const PAGES: u64 = 3;
+/// A request's header.
+const HEADER: usize = 40;
+const GETATTR: u32 = 3;
+const OPEN: u32 = 14;
+const READ: u32 = 15;
+const INIT: u32 = 26;
+const FORGET: u32 = 2;
+const INTERRUPT: u32 = 36;
+
+/// A file of three pages, mapped.
+pub struct Stalling {
+    /// Where it begins.
+    pub start: u64,
+    fails: Arc<AtomicBool>,
+}
+
+impl Stalling {
+    /// Who waits for the second page is told that there is none, and so are others from now on.
+    pub fn fail(&self) {
+        self.fails.store(true, Ordering::Release);
+    }
+}
+
+/// Maps a file of three pages, of which the second never comes, over the file at `path`; where it
+/// begins. To be called in a mount namespace of one's own. None where the system does not let this
+/// process, or has no FUSE. It stays until the process ends.
+pub fn map(path: &Path) -> Option<Stalling> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
+    let options = format!("fd={},rootmode=100644,user_id=0,group_id=0", device.as_raw_fd());
+    let text = |bytes: &[u8]| CString::new(bytes).unwrap();
+    let (place, options) = (text(path.as_os_str().as_bytes()), text(options.as_bytes()));
+    // SAFETY: all are strings that live while the call runs.
+    let mounted = unsafe {
+        libc::mount(c"elver".as_ptr(), place.as_ptr(), c"fuse".as_ptr(), 0, options.as_ptr().cast())
+    };
+    if mounted != 0 {
+        return None;
+    }
+    let fails = Arc::<AtomicBool>::default();
+    let failing = fails.clone();
+    std::thread::spawn(move || answer(device, &failing));
+    let file = File::open(path).unwrap();
+    // Before it is asked how long it is, it has no pages.
+    assert_eq!(file.metadata().unwrap().len(), PAGES * PAGE);
+    let (len, flags) = ((PAGES * PAGE) as usize, libc::MAP_PRIVATE);
+    // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
+    let start =
+        unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ, flags, file.as_raw_fd(), 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    // SAFETY: the range is ours. Nothing is read ahead from then on.
+    assert_eq!(unsafe { libc::madvise(start, len, libc::MADV_RANDOM) }, 0);
+    for page in [0, 2] {
+        // SAFETY: the page is mapped, and comes.
+        let byte = unsafe { start.cast::<u8>().add(page * PAGE as usize).read_volatile() };
+        assert_eq!(byte, b'x');
+    }
+    Some(Stalling { start: start as u64, fails })
+}
+
+/// Answers requests, but for the second page.
+fn answer(mut device: File, fails: &AtomicBool) {
+    let mut request = vec![0; 1 << 17];
+    while let Ok(count) = device.read(&mut request) {
+        let request = &request[..count];
+        let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
+        let long = |at: usize| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap());
+        let (mut error, mut body) = (0_i32, Vec::new());
+        match word(4) {
+            INIT => {
+                body.resize(64, 0);
+                // Version 7.31; nothing is read ahead; a page is written at once.
+                body[..4].copy_from_slice(&7_u32.to_ne_bytes());
+                body[4..8].copy_from_slice(&31_u32.to_ne_bytes());
+                body[20..24].copy_from_slice(&(PAGE as u32).to_ne_bytes());
+            }
+            GETATTR => {
+                body.resize(104, 0);
+                body[..8].copy_from_slice(&3_600_u64.to_ne_bytes());
+                body[16..24].copy_from_slice(&1_u64.to_ne_bytes());
+                body[24..32].copy_from_slice(&(PAGES * PAGE).to_ne_bytes());
+                body[76..80].copy_from_slice(&0o100_644_u32.to_ne_bytes());
+                body[80..84].copy_from_slice(&1_u32.to_ne_bytes());
+            }
+            OPEN => body.resize(16, 0),
+            READ if long(HEADER + 8) == PAGE => {
+                while !fails.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                error = -libc::EIO;
+            }
+            READ => body.resize(word(HEADER + 16) as usize, b'x'),
+            FORGET | INTERRUPT => continue,
+            _ => error = -libc::ENOSYS,
+        }
+        let len = (16 + body.len()) as u32;
+        let head = [&len.to_ne_bytes()[..], &error.to_ne_bytes(), &long(8).to_ne_bytes()].concat();
+        let answer = [head, body].concat();
+        // Whoever asked may have given up.
+        let _ = device.write(&answer);
+    }
+}

@@ -1,0 +1,181 @@
+//! Pages of shared memory that cannot be had, when one is touched (SIGBUS).
+//!
+//! Who maps a file in memory together with this process may give its pages back. They come again when
+//! they are touched, unless there are none: huge pages that another has taken by then, or memory that
+//! the system does not promise any more. The system then ends whoever touches it, which is this
+//! process, for what another did.
+//!
+//! So mappings of such files are known here, and a handler puts private zero pages in the place of one
+//! in which that happens. The access goes on, and the mapping is marked as lost: whoever shares it is
+//! to be dealt with. A fault anywhere else ends the process, as it would have done.
+
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Mappings in a chunk of the table, and chunks.
+const CHUNK: usize = 1_024;
+const CHUNKS_MAX: usize = 1_024;
+
+/// Mappings that others share. It is read by a signal's handler, so that it has no lock; chunks are
+/// never freed.
+static TABLE: [AtomicPtr<[Place; CHUNK]>; CHUNKS_MAX] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS_MAX];
+/// Places that are free, and how many there are in all.
+static FREE: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
+/// Mappings that were lost so far.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// A place of the table.
+struct Place {
+    start: AtomicUsize,
+    /// 0 while nothing is there.
+    end: AtomicUsize,
+    lost: AtomicBool,
+}
+
+/// A mapping that is known. It must be dropped before the mapping goes.
+#[derive(Debug)]
+pub struct Shared {
+    place: u32,
+}
+
+/// Makes SIGBUS in memory that is known an affair of those who share it. To be called once, by a
+/// process that serves others: it takes the signal.
+pub fn survive_faults() -> io::Result<()> {
+    // SAFETY: all zeros are a valid `sigaction`; the handler calls nothing but `mmap` and `sigaction`,
+    // and touches atomics alone.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        if libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Mappings that were lost so far.
+#[inline]
+pub fn faults() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+impl Shared {
+    /// Makes a mapping known. None if there are too many: then it is as if nobody had.
+    ///
+    /// # Safety
+    /// The range must be a whole mapping, which this process may replace by zeros at any time, and
+    /// must stay mapped until the value is dropped.
+    pub unsafe fn new(start: usize, len: usize) -> Option<Shared> {
+        let number = {
+            let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+            if free.0.is_empty() {
+                grow(&mut free)?;
+            }
+            free.0.pop()?
+        };
+        let shared = Shared { place: number };
+        let place = shared.place();
+        place.lost.store(false, Ordering::Relaxed);
+        place.start.store(start, Ordering::Relaxed);
+        place.end.store(start + len, Ordering::Release);
+        Some(shared)
+    }
+
+    /// Whether a page of it could not be had: it has zeros since, and nobody shares them.
+    pub fn is_lost(&self) -> bool {
+        self.place().lost.load(Ordering::Acquire)
+    }
+
+    fn place(&self) -> &'static Place {
+        let (chunk, at) = (self.place as usize / CHUNK, self.place as usize % CHUNK);
+        let chunk = TABLE[chunk].load(Ordering::Acquire);
+        // SAFETY: the place was given out, so that its chunk is there; it is never freed.
+        unsafe { &(&*chunk)[at] }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.place().end.store(0, Ordering::Release);
+        FREE.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.place);
+    }
+}
+
+/// One more chunk of places.
+fn grow((free, count): &mut (Vec<u32>, u32)) -> Option<()> {
+    let chunk = TABLE.get(*count as usize / CHUNK)?;
+    let places = [const {
+        Place { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
+    }; CHUNK];
+    chunk.store(Box::into_raw(Box::new(places)), Ordering::Release);
+    free.extend(*count..*count + CHUNK as u32);
+    *count += CHUNK as u32;
+    Some(())
+}
+
+/// Puts zeros in the place of the known mapping that an address lies in, if it lies in one.
+fn mend(address: usize) -> bool {
+    for chunk in &TABLE {
+        let chunk = chunk.load(Ordering::Acquire);
+        if chunk.is_null() {
+            return false;
+        }
+        // SAFETY: a chunk that is in the table is never freed.
+        for place in unsafe { &*chunk } {
+            let end = place.end.load(Ordering::Acquire);
+            let start = place.start.load(Ordering::Relaxed);
+            if !(start..end).contains(&address) {
+                continue;
+            }
+            let (protection, flags) = (
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            );
+            // SAFETY: the range is a mapping that its owner lets us replace, and that stays while its
+            // place is taken: the thread that we interrupted is using it.
+            let mapped = unsafe {
+                libc::mmap(
+                    ptr::with_exposed_provenance_mut(start),
+                    end - start,
+                    protection,
+                    flags,
+                    -1,
+                    0,
+                )
+            };
+            if mapped == libc::MAP_FAILED {
+                return false;
+            }
+            place.lost.store(true, Ordering::Release);
+            LOST.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+    }
+    false
+}
+
+extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel gives a valid `info` for this signal, whose address stands where its code says
+    // that a fault caused it; the place of `errno` is this thread's own.
+    unsafe {
+        let errno = *libc::__errno_location();
+        // Otherwise somebody sent it.
+        let is_fault = (*info).si_code > 0;
+        if is_fault && mend((*info).si_addr() as usize) {
+            *libc::__errno_location() = errno;
+            return;
+        }
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &raw const action, ptr::null_mut());
+        // A fault comes again when this returns; what was sent does not.
+        if !is_fault {
+            libc::raise(signal);
+        }
+        *libc::__errno_location() = errno;
+    }
+}
