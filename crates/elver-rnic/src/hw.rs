@@ -49,8 +49,6 @@ pub(crate) struct Hw<M> {
 pub(crate) struct Scratch {
     /// The local memory of a WR that is being copied.
     pub(crate) segments: Vec<Segment>,
-    /// The memory of the receive that it is copied to.
-    pub(crate) targets: Vec<Segment>,
     /// The bytes of an inline WR that is being copied.
     pub(crate) inline: Vec<u8>,
     pub(crate) recv: Recv,

@@ -224,7 +224,8 @@ impl<M: Memory> Rnic<M> {
     }
 }
 
-fn takes_packets(state: QpState, response: bool) -> bool {
+/// Whether a QP of this state takes requests, or responses.
+pub(crate) fn takes_packets(state: QpState, response: bool) -> bool {
     match state {
         QpState::Rts | QpState::Sqd => true,
         QpState::Rtr | QpState::Sqe => !response,

@@ -29,6 +29,7 @@ mod cq;
 mod data;
 mod dct;
 mod egress;
+mod execute;
 mod flow;
 mod forward;
 mod grh;

@@ -1,16 +1,16 @@
-//! QPs of one device that talk to each other: a WR is executed in one step, from MR to MR, with
-//! the same checks, the same order and the same completions as over packets.
+//! QPs of one device that talk to each other: a WR is executed in one step, from MR to MR, by the
+//! same [`crate::execute`] as what comes in packets.
 
 use elver_verbs::{
-    AccessFlags, AsyncEvent, Dest, Memory, Qp, QpState, QpType, SendFlags, SendOp, Wc, WcFlags,
-    WcOpcode, WcStatus,
+    AsyncEvent, Dest, Memory, Qp, QpState, QpType, RemoteAddr, SendFlags, SendOp, WcStatus,
 };
-use elver_wire::{IpId, NakCode, RnrTimer};
+use elver_wire::{IpId, NakCode, Reth, RnrTimer, Tail};
 
+use crate::execute::{Atomic, End, Ended, Fault, Inbound, Segments, Source};
 use crate::hw::Hw;
+use crate::ingress::{status_of, takes_packets};
 use crate::qp::{QpCore, QueuePair};
-use crate::recv_queue::Recv;
-use crate::regions::{Place, Refused, Segment};
+use crate::regions::{Place, Refused};
 use crate::route::Route;
 use crate::send_queue::{Local, SendWqe};
 use crate::unreliable::receive_datagram;
@@ -29,7 +29,22 @@ struct Request {
     length: u32,
     solicited: bool,
     inline: bool,
+    /// All of its own memory may take what comes back.
+    placed: bool,
     route: Route,
+}
+
+/// Why a request came to no good end at its target.
+enum Stopped {
+    Fault(Fault),
+    /// It was executed, and the request's own memory does not take what came back.
+    Unplaced,
+}
+
+impl From<Fault> for Stopped {
+    fn from(fault: Fault) -> Stopped {
+        Stopped::Fault(fault)
+    }
 }
 
 /// What became of it.
@@ -95,7 +110,10 @@ impl QueuePair {
         if let Some(status) = core.run_own(hw, &wqe.op) {
             return Some(Err(status));
         }
-        let request = Request {
+        if wqe.expects_data() && core.attr.max_rd_atomic == 0 {
+            return Some(Err(WcStatus::LocQpOpErr));
+        }
+        let mut request = Request {
             op: wqe.op,
             qp_type: core.qp_type,
             source: core.qpn.get(),
@@ -104,6 +122,7 @@ impl QueuePair {
             length: wqe.length,
             solicited: wqe.flags.contains(SendFlags::SOLICITED),
             inline: matches!(pool.local(slot), Local::Inline(_)),
+            placed: true,
             route,
         };
         hw.scratch.segments.clear();
@@ -116,7 +135,11 @@ impl QueuePair {
                 let writes = wqe.expects_data();
                 let segments = &mut hw.scratch.segments;
                 if hw.regions.resolve(core.pd, sges, wqe.length, writes, segments).is_err() {
-                    return Some(Err(WcStatus::LocProtErr));
+                    if !writes {
+                        return Some(Err(WcStatus::LocProtErr));
+                    }
+                    // What comes back is found to have no place when it has come.
+                    request.placed = false;
                 }
             }
         }
@@ -152,7 +175,7 @@ impl QueuePair {
                 true
             }
             Reply::Refused(code) => {
-                lane.fail_front(env, crate::ingress::status_of(code));
+                lane.fail_front(env, status_of(code));
                 false
             }
             Reply::Local(WcStatus::Success) => {
@@ -167,55 +190,58 @@ impl QueuePair {
         acted.unwrap_or(false)
     }
 
-    /// Executes a request that came from a QP of the same device.
+    /// Takes a request that came from a QP of the same device.
     fn serve<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, request: &Request) -> Reply {
         let core = &mut self.core;
-        if !matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+        if !takes_packets(core.state, false) {
             return Reply::NoAnswer;
         }
-        let reply = match (request.qp_type, core.qp_type) {
+        let from = request.route.flow.src.ip();
+        match (request.qp_type, core.qp_type) {
             (QpType::Rc, QpType::Rc) | (QpType::Uc, QpType::Uc)
                 if core.attr.dest_qp_num == request.source
-                    && core.remote.is_some_and(|remote| {
-                        remote.flow.dst.ip() == request.route.flow.src.ip()
-                    }) =>
+                    && core.remote.is_some_and(|remote| remote.flow.dst.ip() == from) =>
             {
                 core.heard(hw);
-                core.execute(hw, request)
             }
+            (QpType::Ud, QpType::Ud) if u64::from(core.attr.qkey) == request.key => {}
             (QpType::Ud, QpType::Ud) => {
-                core.serve_datagram(hw, request);
-                Reply::Done
+                hw.counters.drop_qkey += 1;
+                return Reply::Done;
             }
+            (QpType::Dci, QpType::Dct) if core.init.dc_access_key == request.key => {}
             (QpType::Dci, QpType::Dct) => {
-                if core.init.dc_access_key == request.key {
-                    core.execute(hw, request)
-                } else {
-                    hw.counters.dc_refused_key += 1;
-                    hw.event(AsyncEvent::DctAccessErr(Qp(core.qpn.get())));
-                    return Reply::Refused(NakCode::RemoteAccess);
-                }
+                hw.counters.dc_refused_key += 1;
+                hw.event(AsyncEvent::DctAccessErr(Qp(core.qpn.get())));
+                return Reply::Refused(NakCode::RemoteAccess);
             }
             _ => return Reply::NoAnswer,
-        };
-        match (reply, core.qp_type) {
-            (Reply::Refused(_) | Reply::NotReady(_), QpType::Uc) => {
-                hw.counters.drop_unreliable += 1;
-                Reply::Done
-            }
-            (Reply::Refused(code), qp_type) => {
-                let qp = Qp(core.qpn.get());
-                hw.event(match code {
-                    NakCode::RemoteAccess => AsyncEvent::QpAccessErr(qp),
-                    _ => AsyncEvent::QpReqErr(qp),
-                });
-                if qp_type == QpType::Rc {
-                    self.enter_error(hw, now);
-                }
-                Reply::Refused(code)
-            }
-            (reply, _) => reply,
         }
+        match core.execute(hw, request) {
+            Ok(()) if request.placed => Reply::Done,
+            Ok(()) | Err(Stopped::Unplaced | Stopped::Fault(Fault::Source)) => {
+                Reply::Local(WcStatus::LocProtErr)
+            }
+            Err(Stopped::Fault(fault)) => self.stop(hw, now, fault),
+        }
+    }
+
+    /// A request was not executed: what that means here, and to who asked.
+    fn stop<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, fault: Fault) -> Reply {
+        let core = &self.core;
+        if !core.qp_type.is_reliable() {
+            fault.count_drop(&mut hw.counters);
+            return Reply::Done;
+        }
+        let Some(code) = fault.nak() else {
+            hw.counters.rnr_nak_sent += 1;
+            return Reply::NotReady(core.rnr_timer());
+        };
+        core.tell_refused(hw, code);
+        if core.qp_type == QpType::Rc {
+            self.enter_error(hw, now);
+        }
+        Reply::Refused(code)
     }
 }
 
@@ -256,314 +282,101 @@ impl QpCore {
         }
     }
 
-    fn execute<M: Memory>(&mut self, hw: &mut Hw<M>, request: &Request) -> Reply {
-        match request.op {
-            SendOp::Write(remote) => {
-                match self.grant(hw, remote.addr, remote.rkey, request, AccessFlags::REMOTE_WRITE) {
-                    Ok(place) => put(hw, request, place),
-                    Err(reply) => reply,
-                }
-            }
-            SendOp::WriteWithImm(remote, imm) => {
-                match self.grant(hw, remote.addr, remote.rkey, request, AccessFlags::REMOTE_WRITE) {
-                    Ok(place) => self.write_imm(hw, request, place, imm),
-                    Err(reply) => reply,
-                }
-            }
-            SendOp::Read(remote) => {
-                match self.grant(hw, remote.addr, remote.rkey, request, AccessFlags::REMOTE_READ) {
-                    Ok(Some(place)) => get(hw, place),
-                    Ok(None) => Reply::Done,
-                    Err(reply) => reply,
-                }
+    fn execute<M: Memory>(&mut self, hw: &mut Hw<M>, request: &Request) -> Result<(), Stopped> {
+        let Request { op, length, .. } = *request;
+        let (remote, change) = match op {
+            SendOp::Read(RemoteAddr { addr: va, rkey }) => {
+                let place = self.grant_read(hw, &Reth { va, rkey, len: length }, 0)?;
+                return place.map_or(Ok(()), |place| fetch(hw, place));
             }
             SendOp::CompareSwap { remote, compare, swap } => {
-                self.atomic(hw, request, remote.addr, remote.rkey, |hw, at| {
-                    hw.regions.compare_swap(at, compare, swap)
-                })
+                (remote, Atomic::CompareSwap { compare, swap })
             }
-            SendOp::FetchAdd { remote, add } => {
-                self.atomic(hw, request, remote.addr, remote.rkey, |hw, at| {
-                    hw.regions.fetch_add(at, add)
-                })
-            }
-            SendOp::Send => self.receive(hw, request, WcFlags::empty(), 0),
-            SendOp::SendWithImm(imm) => self.receive(hw, request, WcFlags::WITH_IMM, imm),
-            SendOp::SendWithInv(rkey) => self.receive(hw, request, WcFlags::WITH_INV, rkey),
-            SendOp::BindMw(_) | SendOp::LocalInv(_) => Reply::Local(WcStatus::LocQpOpErr),
-        }
+            SendOp::FetchAdd { remote, add } => (remote, Atomic::FetchAdd { add }),
+            _ => return Ok(self.take_bytes(hw, request)?),
+        };
+        let original = self.atomic(hw, remote.addr, remote.rkey, 0, change)?;
+        give(hw, &original.to_ne_bytes())
     }
 
-    #[inline]
-    fn grant<M: Memory>(
-        &self,
-        hw: &Hw<M>,
-        va: u64,
-        rkey: u32,
-        request: &Request,
-        access: AccessFlags,
-    ) -> Result<Option<Place>, Reply> {
-        if !self.attr.qp_access_flags.contains(access) {
-            return Err(Reply::Refused(NakCode::RemoteAccess));
-        }
-        hw.regions
-            .remote(self.pd, self.qpn.get(), rkey, va, u64::from(request.length), access)
-            .map_err(|_| Reply::Refused(NakCode::RemoteAccess))
+    /// Executes a request that brings bytes.
+    fn take_bytes<M: Memory>(&mut self, hw: &mut Hw<M>, request: &Request) -> Result<(), Fault> {
+        let recv = core::mem::take(&mut hw.scratch.recv);
+        let mut inbound = Inbound::with_buffers(recv);
+        let executed = if request.inline {
+            let bytes = core::mem::take(&mut hw.scratch.inline);
+            let executed = self.run(hw, &mut inbound, request, &bytes[..]);
+            hw.scratch.inline = bytes;
+            executed
+        } else {
+            let segments = core::mem::take(&mut hw.scratch.segments);
+            let bytes = Segments { segments: &segments, length: request.length };
+            let executed = self.run(hw, &mut inbound, request, &bytes);
+            hw.scratch.segments = segments;
+            executed
+        };
+        hw.scratch.recv = inbound.into_buffers();
+        executed
     }
 
-    fn atomic<M: Memory>(
-        &self,
-        hw: &mut Hw<M>,
-        request: &Request,
-        va: u64,
-        rkey: u32,
-        run: impl FnOnce(&mut Hw<M>, Place) -> Result<u64, Refused>,
-    ) -> Reply {
-        if !va.is_multiple_of(8) {
-            return Reply::Refused(NakCode::InvalidRequest);
-        }
-        match self.grant(hw, va, rkey, request, AccessFlags::REMOTE_ATOMIC) {
-            Ok(Some(place)) => match run(hw, place) {
-                Ok(original) => give(hw, &original.to_ne_bytes()),
-                Err(Refused) => Reply::Refused(NakCode::RemoteOperation),
-            },
-            Ok(None) => Reply::Refused(NakCode::InvalidRequest),
-            Err(reply) => reply,
-        }
-    }
-
-    fn not_ready<M>(&self, hw: &mut Hw<M>) -> Reply {
-        hw.counters.rnr_nak_sent += 1;
-        let timer = RnrTimer::new(self.attr.min_rnr_timer);
-        Reply::NotReady(timer.unwrap_or_else(|| RnrTimer::at_least_ns(0)))
-    }
-
-    fn write_imm<M: Memory>(
+    fn run<M: Memory>(
         &mut self,
         hw: &mut Hw<M>,
+        inbound: &mut Inbound,
         request: &Request,
-        place: Option<Place>,
-        imm: u32,
-    ) -> Reply {
-        let mut recv = core::mem::take(&mut hw.scratch.recv);
-        if !self.take_receive(hw, &mut recv) {
-            hw.scratch.recv = recv;
-            return self.not_ready(hw);
-        }
-        let reply = put(hw, request, place);
-        let status = match reply {
-            Reply::Done => WcStatus::Success,
-            _ => WcStatus::LocAccessErr,
-        };
-        let opcode = WcOpcode::RecvRdmaWithImm;
-        self.complete_receive(hw, request, &recv, opcode, status, WcFlags::WITH_IMM, imm);
-        hw.scratch.recv = recv;
-        reply
-    }
-
-    /// Fills a receive with a SEND.
-    fn receive<M: Memory>(
-        &mut self,
-        hw: &mut Hw<M>,
-        request: &Request,
-        flags: WcFlags,
-        imm: u32,
-    ) -> Reply {
-        let mut recv = core::mem::take(&mut hw.scratch.recv);
-        if !self.take_receive(hw, &mut recv) {
-            hw.scratch.recv = recv;
-            return self.not_ready(hw);
-        }
-        let (status, reply) = self.fill(hw, request, &recv, flags, imm);
-        if status != WcStatus::Success && self.qp_type == QpType::Uc {
-            self.return_receive(hw, &recv);
-        } else {
-            self.complete_receive(hw, request, &recv, WcOpcode::Recv, status, flags, imm);
-        }
-        hw.scratch.recv = recv;
-        reply
-    }
-
-    fn fill<M: Memory>(
-        &self,
-        hw: &mut Hw<M>,
-        request: &Request,
-        recv: &Recv,
-        flags: WcFlags,
-        imm: u32,
-    ) -> (WcStatus, Reply) {
-        if u64::from(request.length) > recv.capacity {
-            return (WcStatus::LocLenErr, Reply::Refused(NakCode::InvalidRequest));
-        }
-        hw.scratch.targets.clear();
-        let targets = &mut hw.scratch.targets;
-        let resolved = hw.regions.resolve(self.pd, &recv.sges, request.length, true, targets);
-        if resolved.is_err() {
-            return (WcStatus::LocProtErr, Reply::Refused(NakCode::RemoteOperation));
-        }
-        let moved = if request.inline {
-            spread(hw, &hw.scratch.targets, 0, &hw.scratch.inline)
-        } else {
-            transfer(hw, &hw.scratch.targets, &hw.scratch.segments)
-        };
-        if moved.is_err() {
-            return (WcStatus::LocProtErr, Reply::Refused(NakCode::RemoteOperation));
-        }
-        if flags.contains(WcFlags::WITH_INV)
-            && hw.regions.invalidate(self.pd, self.qpn.get(), imm).is_err()
-        {
-            return (WcStatus::LocAccessErr, Reply::Refused(NakCode::RemoteAccess));
-        }
-        (WcStatus::Success, Reply::Done)
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "the fields of one completion")]
-    fn complete_receive<M: Memory>(
-        &self,
-        hw: &mut Hw<M>,
-        request: &Request,
-        recv: &Recv,
-        opcode: WcOpcode,
-        status: WcStatus,
-        flags: WcFlags,
-        imm_data: u32,
-    ) {
-        let wc = Wc {
-            wr_id: recv.wr_id,
-            status,
-            opcode,
-            flags,
-            byte_len: request.length,
-            imm_data,
-            qp_num: self.qpn.get(),
-            src_qp: request.source,
-            vendor_err: 0,
-        };
-        hw.complete(self.init.recv_cq.0, wc, request.solicited);
-    }
-
-    fn serve_datagram<M: Memory>(&mut self, hw: &mut Hw<M>, request: &Request) {
-        if u64::from(self.attr.qkey) != request.key {
-            hw.counters.drop_qkey += 1;
-            return;
-        }
-        let imm = match request.op {
-            SendOp::SendWithImm(imm) => Some(imm),
-            _ => None,
-        };
-        let meta = RxMeta {
-            flow: request.route.flow,
-            traffic_class: request.route.traffic_class,
-            hop_limit: request.route.hop_limit,
-            ip_id: IpId::Exact(0),
-        };
-        let length = request.length as usize;
-        let header = grh::from_meta(&meta, length);
-        let (source, solicited) = (request.source, request.solicited);
-        receive_datagram(self, hw, &header, source, imm, solicited, length, |core, hw, recv| {
-            let total = grh::LEN as u32 + request.length;
-            hw.scratch.targets.clear();
-            let targets = &mut hw.scratch.targets;
-            if hw.regions.resolve(core.pd, &recv.sges, total, true, targets).is_err() {
-                return false;
+        bytes: &(impl Source + ?Sized),
+    ) -> Result<(), Fault> {
+        let Request { op, length, solicited, source, .. } = *request;
+        let reth = |remote: RemoteAddr| Reth { va: remote.addr, rkey: remote.rkey, len: length };
+        let tail = match op {
+            SendOp::Write(remote) => {
+                let end = Ended { imm: None, solicited, source };
+                return inbound.write_only(self, hw, &reth(remote), bytes, end);
             }
-            skip(&mut hw.scratch.targets, grh::LEN as u32);
-            let moved = if request.inline {
-                spread(hw, &hw.scratch.targets, 0, &hw.scratch.inline)
-            } else {
-                transfer(hw, &hw.scratch.targets, &hw.scratch.segments)
+            SendOp::WriteWithImm(remote, imm) => {
+                let end = Ended { imm: Some(imm), solicited, source };
+                return inbound.write_only(self, hw, &reth(remote), bytes, end);
+            }
+            SendOp::Send => Tail::Plain,
+            SendOp::SendWithImm(imm) => Tail::Imm(imm),
+            SendOp::SendWithInv(rkey) => Tail::Inv(rkey),
+            // What brings nothing is not run here.
+            _ => return Err(Fault::Invalid),
+        };
+        let end = End { tail, solicited, source };
+        if self.qp_type == QpType::Ud {
+            let meta = RxMeta {
+                flow: request.route.flow,
+                traffic_class: request.route.traffic_class,
+                hop_limit: request.route.hop_limit,
+                ip_id: IpId::Exact(0),
             };
-            moved.is_ok()
-        });
+            let header = grh::from_meta(&meta, length as usize);
+            return receive_datagram(self, hw, &header, bytes, end);
+        }
+        inbound.send(self, hw, bytes, Some(end))
     }
 }
 
-/// Moves the request's bytes to one place.
-fn put<M: Memory>(hw: &Hw<M>, request: &Request, place: Option<Place>) -> Reply {
-    let Some(mut at) = place else {
-        return Reply::Done;
-    };
-    if request.inline {
-        return match hw.regions.write(at, &hw.scratch.inline) {
-            Ok(()) => Reply::Done,
-            Err(Refused) => Reply::Refused(NakCode::RemoteOperation),
-        };
-    }
+/// Moves bytes from one place to the memory of the request that reads them.
+fn fetch<M: Memory>(hw: &Hw<M>, mut at: Place) -> Result<(), Stopped> {
     for segment in &hw.scratch.segments {
-        if hw.regions.copy(at, segment.place, u64::from(segment.length)).is_err() {
-            return Reply::Refused(NakCode::RemoteOperation);
-        }
-        at.offset += u64::from(segment.length);
-    }
-    Reply::Done
-}
-
-/// Moves bytes from one place to the request's memory.
-fn get<M: Memory>(hw: &Hw<M>, place: Place) -> Reply {
-    let mut at = place;
-    for segment in &hw.scratch.segments {
-        if hw.regions.copy(segment.place, at, u64::from(segment.length)).is_err() {
-            return Reply::Local(WcStatus::LocProtErr);
-        }
-        at.offset += u64::from(segment.length);
-    }
-    Reply::Done
-}
-
-/// Puts an answer's bytes into the request's memory.
-fn give<M: Memory>(hw: &Hw<M>, bytes: &[u8]) -> Reply {
-    match spread(hw, &hw.scratch.segments, 0, bytes) {
-        Ok(()) => Reply::Done,
-        Err(Refused) => Reply::Local(WcStatus::LocProtErr),
-    }
-}
-
-/// Writes bytes over segments, from the first on.
-fn spread<M: Memory>(
-    hw: &Hw<M>,
-    segments: &[Segment],
-    mut done: usize,
-    bytes: &[u8],
-) -> Result<(), Refused> {
-    for segment in segments {
-        let len = (segment.length as usize).min(bytes.len() - done);
-        hw.regions.write(segment.place, &bytes[done..done + len])?;
-        done += len;
-    }
-    if done == bytes.len() { Ok(()) } else { Err(Refused) }
-}
-
-/// Copies segments to segments; the targets hold at least as much as the sources.
-fn transfer<M: Memory>(
-    hw: &Hw<M>,
-    targets: &[Segment],
-    sources: &[Segment],
-) -> Result<(), Refused> {
-    let mut targets = targets.iter();
-    let mut target = Segment { place: Place { region: 0, offset: 0 }, length: 0 };
-    for source in sources {
-        let mut source = *source;
-        while source.length > 0 {
-            while target.length == 0 {
-                target = *targets.next().ok_or(Refused)?;
-            }
-            let len = source.length.min(target.length);
-            hw.regions.copy(target.place, source.place, u64::from(len))?;
-            for segment in [&mut source, &mut target] {
-                segment.length -= len;
-                segment.place.offset += u64::from(len);
-            }
-        }
+        let length = u64::from(segment.length);
+        hw.regions.copy(segment.place, at, length).map_err(|Refused| {
+            let theirs = !hw.regions.is_readable(at, length);
+            if theirs { Stopped::Fault(Fault::Operation) } else { Stopped::Unplaced }
+        })?;
+        at.offset += length;
     }
     Ok(())
 }
 
-/// Takes the first bytes off a list of segments.
-fn skip(segments: &mut [Segment], mut bytes: u32) {
-    for segment in segments {
-        let len = segment.length.min(bytes);
-        segment.length -= len;
-        segment.place.offset += u64::from(len);
-        bytes -= len;
+/// Puts an answer's bytes into the request's memory.
+fn give<M: Memory>(hw: &Hw<M>, mut bytes: &[u8]) -> Result<(), Stopped> {
+    for segment in &hw.scratch.segments {
+        let (piece, rest) = bytes.split_at((segment.length as usize).min(bytes.len()));
+        hw.regions.write(segment.place, piece).map_err(|Refused| Stopped::Unplaced)?;
+        bytes = rest;
     }
+    Ok(())
 }

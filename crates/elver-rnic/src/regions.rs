@@ -310,6 +310,21 @@ impl<M: Memory> Regions<M> {
             .map_err(|_| Refused)
     }
 
+    /// Whether bytes can be read: when a copy failed, whose memory was at fault.
+    #[cold]
+    pub(crate) fn is_readable(&self, mut at: Place, mut length: u64) -> bool {
+        let mut bytes = [0; 256];
+        while length > 0 {
+            let len = length.min(bytes.len() as u64);
+            if self.read(at, &mut bytes[..len as usize]).is_err() {
+                return false;
+            }
+            at.offset += len;
+            length -= len;
+        }
+        true
+    }
+
     pub(crate) fn compare_swap(&self, at: Place, compare: u64, swap: u64) -> Result<u64, Refused> {
         self.memory(at.region)?.compare_swap(at.offset, compare, swap).map_err(|_| Refused)
     }
@@ -370,15 +385,15 @@ impl<M: Memory> Regions<M> {
     /// Calls `visit` for each checked piece of `length` bytes that begin `skip` bytes into the
     /// message. A message shorter than that is refused.
     #[inline]
-    fn walk(
+    pub(crate) fn walk<E: From<Refused>>(
         &self,
         pd: u32,
         sges: &[Sge],
         mut skip: u32,
         mut length: u32,
         writes: bool,
-        mut visit: impl FnMut(&Self, Place, u32) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+        mut visit: impl FnMut(&Self, Place, u32) -> Result<(), E>,
+    ) -> Result<(), E> {
         for sge in sges {
             if length == 0 {
                 return Ok(());
@@ -393,6 +408,6 @@ impl<M: Memory> Regions<M> {
             length -= piece;
             skip = 0;
         }
-        if length == 0 { Ok(()) } else { Err(Refused) }
+        if length == 0 { Ok(()) } else { Err(Refused.into()) }
     }
 }

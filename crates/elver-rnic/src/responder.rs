@@ -1,20 +1,19 @@
 //! The responder: one ordered stream of requests from one initiator (IBTA vol. 1, 9.7.4 and 9.7.5).
 //!
-//! An RC QP has one; a DCT has one for each initiator that is connected to it. It executes each
-//! request once, acknowledges, answers READs packet by packet as they can be sent, and keeps what
+//! An RC QP has one; a DCT has one for each initiator that is connected to it. It has each request
+//! executed once ([`crate::execute`]), acknowledges, answers READs packet by packet as they can be sent, and keeps what
 //! a duplicate READ or atomic needs. UC, which only consumes, is in [`crate::unreliable`].
 
 use alloc::collections::VecDeque;
 
-use elver_verbs::{AccessFlags, AsyncEvent, Memory, Qp, Wc, WcFlags, WcOpcode, WcStatus};
-use elver_wire::{
-    Aeth, AtomicEth, Credits, Headers, Message, Msn, NakCode, Psn, Reth, RnrTimer, Syndrome, Tail,
-};
+use elver_verbs::{AccessFlags, Memory};
+use elver_wire::{Aeth, AtomicEth, Credits, Headers, Message, Msn, NakCode, Psn, Reth, Syndrome};
 
+use crate::execute::{Atomic, End, Ended, Fault, Inbound};
 use crate::hw::Hw;
 use crate::qp::QpCore;
 use crate::recv_queue::Recv;
-use crate::regions::Place;
+use crate::regions::Refused;
 
 /// The acknowledgement that grants no credits because it counts none (IBTA vol. 1, 9.7.7.2.1).
 const ACK: Syndrome = Syndrome::Ack(Credits::UNCOUNTED);
@@ -27,8 +26,7 @@ pub(crate) struct Responder {
     mtu: u32,
     /// Messages completed.
     msn: Msn,
-    message: Incoming,
-    recv: Recv,
+    inbound: Inbound,
     /// A NAK went out for the expected PSN: what comes beyond it is dropped until it arrives.
     nak_sent: bool,
     /// READs and atomics executed last, for duplicates; bounded by `max_dest_rd_atomic`.
@@ -41,23 +39,6 @@ pub(crate) struct Responder {
     replays: u32,
     /// A request was refused: nothing more is executed.
     dead: bool,
-}
-
-/// The message that is arriving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Incoming {
-    None,
-    /// A SEND; so many bytes are in the receive.
-    Send {
-        received: u32,
-    },
-    /// A WRITE.
-    Write {
-        va: u64,
-        rkey: u32,
-        remaining: u32,
-        length: u32,
-    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,26 +65,13 @@ pub(crate) enum Handled {
     Fatal(NakCode),
 }
 
-/// A request that cannot be executed.
-enum Fault {
-    Nak(NakCode),
-    NotReady,
-}
-
-impl From<NakCode> for Fault {
-    fn from(code: NakCode) -> Fault {
-        Fault::Nak(code)
-    }
-}
-
 impl Responder {
     pub(crate) fn new(epsn: Psn, mtu: u32) -> Responder {
         Responder {
             epsn,
             mtu,
             msn: Msn::default(),
-            message: Incoming::None,
-            recv: Recv::default(),
+            inbound: Inbound::default(),
             nak_sent: false,
             executed: VecDeque::new(),
             out: VecDeque::new(),
@@ -119,16 +87,12 @@ impl Responder {
 
     /// Whether a SEND has begun and not ended; its receive is taken.
     pub(crate) fn holds_receive(&self) -> bool {
-        matches!(self.message, Incoming::Send { .. })
+        self.inbound.holds_receive()
     }
 
     /// Gives back the receive of a SEND that will never end.
     pub(crate) fn take_receive(&mut self) -> Option<&Recv> {
-        if !self.holds_receive() {
-            return None;
-        }
-        self.message = Incoming::None;
-        Some(&self.recv)
+        self.inbound.take_receive()
     }
 
     /// Executes a request.
@@ -163,17 +127,18 @@ impl Responder {
         self.nak_sent = false;
         match self.execute(core, hw, source, headers, payload) {
             Ok(()) => Handled::Fine,
-            Err(Fault::NotReady) => {
-                self.nak_sent = true;
-                hw.counters.rnr_nak_sent += 1;
-                let timer = RnrTimer::new(core.attr.min_rnr_timer);
-                self.say(psn, Syndrome::RnrNak(timer.unwrap_or_else(|| RnrTimer::at_least_ns(0))));
-                Handled::Fine
-            }
-            Err(Fault::Nak(code)) => {
-                self.refuse(core, hw, psn, code);
-                Handled::Fatal(code)
-            }
+            Err(fault) => match fault.nak() {
+                Some(code) => {
+                    self.refuse(core, hw, psn, code);
+                    Handled::Fatal(code)
+                }
+                None => {
+                    self.nak_sent = true;
+                    hw.counters.rnr_nak_sent += 1;
+                    self.say(psn, Syndrome::RnrNak(core.rnr_timer()));
+                    Handled::Fine
+                }
+            },
         }
     }
 
@@ -181,11 +146,7 @@ impl Responder {
         self.dead = true;
         hw.counters.nak_fatal_sent += 1;
         self.say(psn, Syndrome::Nak(code));
-        let qp = Qp(core.qpn.get());
-        hw.event(match code {
-            NakCode::RemoteAccess => AsyncEvent::QpAccessErr(qp),
-            _ => AsyncEvent::QpReqErr(qp),
-        });
+        core.tell_refused(hw, code);
     }
 
     /// Executes the request of the expected PSN.
@@ -205,47 +166,42 @@ impl Responder {
                 | Message::WriteMiddle
                 | Message::WriteLast(_)
         );
-        if begins != (self.message == Incoming::None) {
-            return Err(NakCode::InvalidRequest.into());
+        if begins != self.inbound.is_idle() {
+            return Err(Fault::Invalid);
         }
         check_length(self.mtu, &message, payload.len() as u32)?;
+        let (inbound, solicited) = (&mut self.inbound, headers.solicited);
         let mut psns = 1;
         match message {
-            Message::SendFirst => self.send(core, hw, payload, None)?,
-            Message::SendMiddle => self.send(core, hw, payload, None)?,
+            Message::SendFirst | Message::SendMiddle => inbound.send(core, hw, payload, None)?,
             Message::SendLast(tail) | Message::SendOnly(tail) => {
-                let end = SendEnd { tail, solicited: headers.solicited, source };
-                self.send(core, hw, payload, Some(end))?;
+                inbound.send(core, hw, payload, Some(End { tail, solicited, source }))?;
+                self.msn = self.msn.next();
             }
             Message::WriteFirst(reth) => {
-                self.begin_write(core, hw, &reth)?;
-                self.write(core, hw, payload, false)?;
+                inbound.begin_write(core, hw, &reth)?;
+                inbound.write(core, hw, payload)?;
             }
-            Message::WriteMiddle => self.write(core, hw, payload, false)?,
+            Message::WriteMiddle => inbound.write(core, hw, payload)?,
             Message::WriteOnly(reth, imm) => {
-                self.begin_write(core, hw, &reth)?;
-                let end = imm.map(|imm| (imm, headers.solicited, source));
-                if let Err(fault) = self.end_write(core, hw, payload, end) {
-                    self.message = Incoming::None;
-                    return Err(fault);
-                }
+                let end = Ended { imm, solicited, source };
+                inbound.write_only(core, hw, &reth, payload, end)?;
+                self.msn = self.msn.next();
             }
             Message::WriteLast(imm) => {
-                let end = imm.map(|imm| (imm, headers.solicited, source));
-                self.end_write(core, hw, payload, end)?;
+                inbound.end_write(core, hw, payload, Ended { imm, solicited, source })?;
+                self.msn = self.msn.next();
             }
             Message::ReadRequest(reth) => psns = self.read(core, hw, headers.psn, &reth)?,
             Message::CmpSwp(eth) => {
-                let at = self.atomic(core, hw, &eth)?;
-                let original = hw.regions.compare_swap(at, eth.compare, eth.swap_or_add);
-                self.executed_atomic(core, headers.psn, original)?;
+                let change = Atomic::CompareSwap { compare: eth.compare, swap: eth.swap_or_add };
+                self.atomic(core, hw, headers.psn, &eth, change)?;
             }
             Message::FetchAdd(eth) => {
-                let at = self.atomic(core, hw, &eth)?;
-                let original = hw.regions.fetch_add(at, eth.swap_or_add);
-                self.executed_atomic(core, headers.psn, original)?;
+                let change = Atomic::FetchAdd { add: eth.swap_or_add };
+                self.atomic(core, hw, headers.psn, &eth, change)?;
             }
-            _ => return Err(NakCode::InvalidRequest.into()),
+            _ => return Err(Fault::Invalid),
         }
         self.epsn = self.epsn.wrapping_add(psns);
         let answered =
@@ -266,166 +222,6 @@ impl Responder {
         }
     }
 
-    fn next_message(&mut self) {
-        self.msn = self.msn.next();
-        self.message = Incoming::None;
-    }
-
-    // ---- SEND ----
-
-    fn send<M: Memory>(
-        &mut self,
-        core: &mut QpCore,
-        hw: &mut Hw<M>,
-        payload: &[u8],
-        end: Option<SendEnd>,
-    ) -> Result<(), Fault> {
-        let received = match self.message {
-            Incoming::None => {
-                if !core.take_receive(hw, &mut self.recv) {
-                    return Err(Fault::NotReady);
-                }
-                0
-            }
-            Incoming::Send { received } => received,
-            Incoming::Write { .. } => return Err(NakCode::InvalidRequest.into()),
-        };
-        let total = received + payload.len() as u32;
-        if u64::from(total) > self.recv.capacity {
-            self.fail_receive(core, hw, WcStatus::LocLenErr);
-            return Err(NakCode::InvalidRequest.into());
-        }
-        if hw.regions.scatter(core.pd, &self.recv.sges, received, payload).is_err() {
-            self.fail_receive(core, hw, WcStatus::LocProtErr);
-            return Err(NakCode::RemoteOperation.into());
-        }
-        let Some(end) = end else {
-            self.message = Incoming::Send { received: total };
-            return Ok(());
-        };
-        if let Tail::Inv(rkey) = end.tail
-            && hw.regions.invalidate(core.pd, core.qpn.get(), rkey).is_err()
-        {
-            self.fail_receive(core, hw, WcStatus::LocAccessErr);
-            return Err(NakCode::RemoteAccess.into());
-        }
-        let (flags, imm_data) = match end.tail {
-            Tail::Plain => (WcFlags::empty(), 0),
-            Tail::Imm(imm) => (WcFlags::WITH_IMM, imm),
-            Tail::Inv(rkey) => (WcFlags::WITH_INV, rkey),
-        };
-        let wc = Wc {
-            wr_id: self.recv.wr_id,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Recv,
-            flags,
-            byte_len: total,
-            imm_data,
-            qp_num: core.qpn.get(),
-            src_qp: end.source,
-            vendor_err: 0,
-        };
-        hw.complete(core.init.recv_cq.0, wc, end.solicited);
-        self.next_message();
-        Ok(())
-    }
-
-    fn fail_receive<M: Memory>(&mut self, core: &QpCore, hw: &mut Hw<M>, status: WcStatus) {
-        let (cq, qpn) = (core.init.recv_cq.0, core.qpn.get());
-        hw.complete_failed(cq, qpn, self.recv.wr_id, WcOpcode::Recv, status);
-        self.message = Incoming::None;
-    }
-
-    // ---- WRITE ----
-
-    fn begin_write<M: Memory>(
-        &mut self,
-        core: &QpCore,
-        hw: &Hw<M>,
-        reth: &Reth,
-    ) -> Result<(), Fault> {
-        if !core.attr.qp_access_flags.contains(AccessFlags::REMOTE_WRITE) {
-            return Err(NakCode::RemoteAccess.into());
-        }
-        let (qpn, len) = (core.qpn.get(), u64::from(reth.len));
-        hw.regions
-            .remote(core.pd, qpn, reth.rkey, reth.va, len, AccessFlags::REMOTE_WRITE)
-            .map_err(|_| NakCode::RemoteAccess)?;
-        self.message =
-            Incoming::Write { va: reth.va, rkey: reth.rkey, remaining: reth.len, length: reth.len };
-        Ok(())
-    }
-
-    fn write<M: Memory>(
-        &mut self,
-        core: &QpCore,
-        hw: &Hw<M>,
-        payload: &[u8],
-        last: bool,
-    ) -> Result<(), Fault> {
-        let Incoming::Write { va, rkey, remaining, length } = self.message else {
-            return Err(NakCode::InvalidRequest.into());
-        };
-        let len = payload.len() as u32;
-        if len > remaining || (last != (len == remaining)) {
-            return Err(NakCode::InvalidRequest.into());
-        }
-        let place = hw
-            .regions
-            .remote(core.pd, core.qpn.get(), rkey, va, u64::from(len), AccessFlags::REMOTE_WRITE)
-            .map_err(|_| NakCode::RemoteAccess)?;
-        if let Some(place) = place {
-            hw.regions.write(place, payload).map_err(|_| NakCode::RemoteOperation)?;
-        }
-        if last {
-            self.next_message();
-        } else {
-            let va = va.wrapping_add(u64::from(len));
-            self.message = Incoming::Write { va, rkey, remaining: remaining - len, length };
-        }
-        Ok(())
-    }
-
-    /// Writes the last packet of a message. With immediate data it needs a receive, before anything
-    /// is written.
-    fn end_write<M: Memory>(
-        &mut self,
-        core: &mut QpCore,
-        hw: &mut Hw<M>,
-        payload: &[u8],
-        imm: Option<(u32, bool, u32)>,
-    ) -> Result<(), Fault> {
-        let Incoming::Write { remaining, length, .. } = self.message else {
-            return Err(NakCode::InvalidRequest.into());
-        };
-        if payload.len() as u32 != remaining {
-            return Err(NakCode::InvalidRequest.into());
-        }
-        let Some((imm_data, solicited, source)) = imm else {
-            return self.write(core, hw, payload, true);
-        };
-        if !core.take_receive(hw, &mut self.recv) {
-            return Err(Fault::NotReady);
-        }
-        if let Err(fault) = self.write(core, hw, payload, true) {
-            self.fail_receive(core, hw, WcStatus::LocAccessErr);
-            return Err(fault);
-        }
-        let wc = Wc {
-            wr_id: self.recv.wr_id,
-            status: WcStatus::Success,
-            opcode: WcOpcode::RecvRdmaWithImm,
-            flags: WcFlags::WITH_IMM,
-            byte_len: length,
-            imm_data,
-            qp_num: core.qpn.get(),
-            src_qp: source,
-            vendor_err: 0,
-        };
-        hw.complete(core.init.recv_cq.0, wc, solicited);
-        Ok(())
-    }
-
     // ---- READ and atomics ----
 
     /// Takes a READ; returns how many PSNs its responses take.
@@ -436,19 +232,9 @@ impl Responder {
         psn: Psn,
         reth: &Reth,
     ) -> Result<u32, Fault> {
-        self.check_outstanding(core)?;
-        if !core.attr.qp_access_flags.contains(AccessFlags::REMOTE_READ) {
-            return Err(NakCode::RemoteAccess.into());
-        }
-        if reth.len > core.max_message {
-            return Err(NakCode::InvalidRequest.into());
-        }
-        let (qpn, len) = (core.qpn.get(), u64::from(reth.len));
-        hw.regions
-            .remote(core.pd, qpn, reth.rkey, reth.va, len, AccessFlags::REMOTE_READ)
-            .map_err(|_| NakCode::RemoteAccess)?;
+        core.grant_read(hw, reth, self.fresh)?;
         let packets = reth.len.div_ceil(self.mtu).max(1);
-        self.next_message();
+        self.msn = self.msn.next();
         self.remember(core, Executed::Read { first: psn, packets, va: reth.va, length: reth.len });
         self.fresh += 1;
         self.answer_read(psn, reth, false);
@@ -471,41 +257,15 @@ impl Responder {
         &mut self,
         core: &QpCore,
         hw: &Hw<M>,
-        eth: &AtomicEth,
-    ) -> Result<Place, Fault> {
-        self.check_outstanding(core)?;
-        if !core.attr.qp_access_flags.contains(AccessFlags::REMOTE_ATOMIC) {
-            return Err(NakCode::RemoteAccess.into());
-        }
-        if !eth.va.is_multiple_of(8) {
-            return Err(NakCode::InvalidRequest.into());
-        }
-        let place = hw
-            .regions
-            .remote(core.pd, core.qpn.get(), eth.rkey, eth.va, 8, AccessFlags::REMOTE_ATOMIC)
-            .map_err(|_| NakCode::RemoteAccess)?;
-        place.ok_or(NakCode::RemoteAccess.into())
-    }
-
-    fn executed_atomic(
-        &mut self,
-        core: &QpCore,
         psn: Psn,
-        original: Result<u64, crate::regions::Refused>,
+        eth: &AtomicEth,
+        change: Atomic,
     ) -> Result<(), Fault> {
-        let original = original.map_err(|_| NakCode::RemoteOperation)?;
-        self.next_message();
+        let original = core.atomic(hw, eth.va, eth.rkey, self.fresh, change)?;
+        self.msn = self.msn.next();
         self.remember(core, Executed::Atomic { psn, original });
         self.fresh += 1;
         self.out.push_back(Answer::Atomic { psn, original, msn: self.msn, replay: false });
-        Ok(())
-    }
-
-    /// An initiator that has more READs and atomics outstanding than was agreed is refused.
-    fn check_outstanding(&self, core: &QpCore) -> Result<(), Fault> {
-        if self.fresh >= u32::from(core.attr.max_dest_rd_atomic) {
-            return Err(NakCode::InvalidRequest.into());
-        }
         Ok(())
     }
 
@@ -612,9 +372,7 @@ impl Responder {
                 let len = mtu.min(length - sent);
                 let (first, last) = (sent == 0, sent + len == length);
                 let at = va.wrapping_add(u64::from(sent));
-                let access = AccessFlags::REMOTE_READ;
-                let granted =
-                    hw.regions.remote(core.pd, core.qpn.get(), rkey, at, u64::from(len), access);
+                let granted = core.place(hw, at, rkey, len, AccessFlags::REMOTE_READ);
                 let aeth = Aeth { syndrome: ACK, msn };
                 let message = match (first, last) {
                     (true, true) => Message::ReadResponseOnly(aeth),
@@ -626,16 +384,18 @@ impl Responder {
                 let headers = build(message, packet)?;
                 let header_len = headers.emit(buf, len as usize);
                 let payload = &mut buf[header_len..header_len + len as usize];
-                let filled = match granted {
-                    Ok(Some(place)) => hw.regions.read(place, payload).is_ok(),
-                    Ok(None) => true,
-                    Err(_) => false,
-                };
-                if !filled {
+                let filled = granted.and_then(|place| match place {
+                    Some(place) => {
+                        hw.regions.read(place, payload).map_err(|Refused| Fault::Operation)
+                    }
+                    None => Ok(()),
+                });
+                if let Err(fault) = filled {
                     self.out.clear();
                     self.fresh = 0;
                     self.replays = 0;
-                    self.refuse(core, hw, packet, NakCode::RemoteAccess);
+                    let code = fault.nak().unwrap_or(NakCode::RemoteOperation);
+                    self.refuse(core, hw, packet, code);
                     return self.next_answer(core, hw, buf, build);
                 }
                 if last {
@@ -664,14 +424,8 @@ impl Responder {
     }
 }
 
-struct SendEnd {
-    tail: Tail,
-    solicited: bool,
-    source: u32,
-}
-
 /// Checks a packet's payload against its place in the message (IBTA vol. 1, 9.7.4.1.6).
-pub(crate) fn check_length(mtu: u32, message: &Message, len: u32) -> Result<(), NakCode> {
+pub(crate) fn check_length(mtu: u32, message: &Message, len: u32) -> Result<(), Fault> {
     let fits = match message {
         Message::SendFirst
         | Message::SendMiddle
@@ -682,5 +436,5 @@ pub(crate) fn check_length(mtu: u32, message: &Message, len: u32) -> Result<(), 
         Message::WriteOnly(reth, _) => len <= mtu && len == reth.len,
         _ => len == 0,
     };
-    if fits { Ok(()) } else { Err(NakCode::InvalidRequest) }
+    if fits { Ok(()) } else { Err(Fault::Length) }
 }

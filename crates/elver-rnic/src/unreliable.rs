@@ -1,44 +1,22 @@
 //! Receiving UC and UD: no answers, and what is out of order is dropped (IBTA vol. 1, 9.8).
 
-use elver_verbs::{AccessFlags, Memory, Wc, WcFlags, WcOpcode, WcStatus};
-use elver_wire::{Deth, Headers, Message, Psn, Reth, Tail};
+use elver_verbs::{Memory, Wc, WcFlags, WcOpcode, WcStatus};
+use elver_wire::{Deth, Headers, Message, Psn, Tail};
 
 use crate::RxMeta;
+use crate::execute::{End, Ended, Fault, Inbound, Source};
 use crate::grh;
 use crate::hw::Hw;
 use crate::qp::QpCore;
 use crate::recv_queue::Recv;
+use crate::regions::Refused;
 use crate::responder::check_length;
 
 /// The UC message that is arriving.
 #[derive(Debug, Default)]
 pub(crate) struct Assembly {
     epsn: Option<Psn>,
-    message: Incoming,
-    recv: Recv,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Incoming {
-    #[default]
-    None,
-    Send {
-        received: u32,
-    },
-    Write {
-        va: u64,
-        rkey: u32,
-        remaining: u32,
-        length: u32,
-    },
-}
-
-/// Why a packet and the message that it belongs to are dropped.
-enum Dropped {
-    Sequence,
-    NoReceive,
-    Length,
-    Access,
+    inbound: Inbound,
 }
 
 impl Assembly {
@@ -48,9 +26,7 @@ impl Assembly {
 
     /// Gives back the receive of a message that will never end.
     pub(crate) fn take_receive(&mut self) -> Option<&Recv> {
-        let held = matches!(self.message, Incoming::Send { .. });
-        self.message = Incoming::None;
-        held.then_some(&self.recv)
+        self.inbound.take_receive()
     }
 
     /// Takes a UC packet.
@@ -70,26 +46,21 @@ impl Assembly {
                 | Message::WriteOnly(..)
         );
         let expected = self.epsn == Some(headers.psn);
-        if (begins || !expected) && self.message != Incoming::None {
+        if (begins || !expected) && !self.inbound.is_idle() {
             hw.counters.drop_unreliable += 1;
             self.abandon(core, hw);
         }
         if begins || expected {
             self.epsn = Some(headers.psn.next());
         }
-        let taken = if begins == (self.message == Incoming::None) && (begins || expected) {
+        let taken = if begins == self.inbound.is_idle() && (begins || expected) {
             check_length(core.attr.path_mtu.bytes(), &message, payload.len() as u32)
-                .map_err(|_| Dropped::Length)
                 .and_then(|()| self.take(core, hw, headers, payload))
         } else {
-            Err(Dropped::Sequence)
+            Err(Fault::Invalid)
         };
-        if let Err(reason) = taken {
-            match reason {
-                Dropped::Sequence | Dropped::Access => hw.counters.drop_unreliable += 1,
-                Dropped::NoReceive => hw.counters.drop_no_receive += 1,
-                Dropped::Length => hw.counters.drop_length += 1,
-            }
+        if let Err(fault) = taken {
+            fault.count_drop(&mut hw.counters);
             self.abandon(core, hw);
         }
     }
@@ -107,160 +78,28 @@ impl Assembly {
         hw: &mut Hw<M>,
         headers: &Headers,
         payload: &[u8],
-    ) -> Result<(), Dropped> {
+    ) -> Result<(), Fault> {
+        let inbound = &mut self.inbound;
+        let (solicited, source) = (headers.solicited, core.attr.dest_qp_num);
         match headers.message() {
-            Message::SendFirst | Message::SendMiddle => self.send(core, hw, payload),
+            Message::SendFirst | Message::SendMiddle => inbound.send(core, hw, payload, None),
+            // UC has no SEND that invalidates, so that none was parsed.
             Message::SendLast(tail) | Message::SendOnly(tail) => {
-                self.send(core, hw, payload)?;
-                let Incoming::Send { received } = self.message else {
-                    return Err(Dropped::Sequence);
-                };
-                self.message = Incoming::None;
-                let imm = match tail {
-                    Tail::Imm(imm) => Some(imm),
-                    _ => None,
-                };
-                self.complete(core, hw, WcOpcode::Recv, received, imm, headers.solicited);
-                Ok(())
+                inbound.send(core, hw, payload, Some(End { tail, solicited, source }))
             }
             Message::WriteFirst(reth) => {
-                self.begin_write(core, hw, &reth)?;
-                self.write(core, hw, payload)
+                inbound.begin_write(core, hw, &reth)?;
+                inbound.write(core, hw, payload)
             }
-            Message::WriteMiddle => self.write(core, hw, payload),
+            Message::WriteMiddle => inbound.write(core, hw, payload),
             Message::WriteOnly(reth, imm) => {
-                self.begin_write(core, hw, &reth)?;
-                self.end_write(core, hw, payload, imm, headers.solicited)
+                inbound.write_only(core, hw, &reth, payload, Ended { imm, solicited, source })
             }
-            Message::WriteLast(imm) => self.end_write(core, hw, payload, imm, headers.solicited),
-            _ => Err(Dropped::Sequence),
-        }
-    }
-
-    fn send<M: Memory>(
-        &mut self,
-        core: &mut QpCore,
-        hw: &mut Hw<M>,
-        payload: &[u8],
-    ) -> Result<(), Dropped> {
-        let received = match self.message {
-            Incoming::None => {
-                if !core.take_receive(hw, &mut self.recv) {
-                    return Err(Dropped::NoReceive);
-                }
-                self.message = Incoming::Send { received: 0 };
-                0
+            Message::WriteLast(imm) => {
+                inbound.end_write(core, hw, payload, Ended { imm, solicited, source })
             }
-            Incoming::Send { received } => received,
-            Incoming::Write { .. } => return Err(Dropped::Sequence),
-        };
-        let total = received + payload.len() as u32;
-        if u64::from(total) > self.recv.capacity {
-            return Err(Dropped::Length);
+            _ => Err(Fault::Invalid),
         }
-        hw.regions
-            .scatter(core.pd, &self.recv.sges, received, payload)
-            .map_err(|_| Dropped::Access)?;
-        self.message = Incoming::Send { received: total };
-        Ok(())
-    }
-
-    fn begin_write<M: Memory>(
-        &mut self,
-        core: &QpCore,
-        hw: &Hw<M>,
-        reth: &Reth,
-    ) -> Result<(), Dropped> {
-        let access = AccessFlags::REMOTE_WRITE;
-        if !core.attr.qp_access_flags.contains(access) {
-            return Err(Dropped::Access);
-        }
-        let (qpn, len) = (core.qpn.get(), u64::from(reth.len));
-        hw.regions
-            .remote(core.pd, qpn, reth.rkey, reth.va, len, access)
-            .map_err(|_| Dropped::Access)?;
-        let (va, rkey, length) = (reth.va, reth.rkey, reth.len);
-        self.message = Incoming::Write { va, rkey, remaining: length, length };
-        Ok(())
-    }
-
-    fn write<M: Memory>(
-        &mut self,
-        core: &QpCore,
-        hw: &Hw<M>,
-        payload: &[u8],
-    ) -> Result<(), Dropped> {
-        let Incoming::Write { va, rkey, remaining, length } = self.message else {
-            return Err(Dropped::Sequence);
-        };
-        let len = payload.len() as u32;
-        if len > remaining {
-            return Err(Dropped::Length);
-        }
-        let access = AccessFlags::REMOTE_WRITE;
-        let place = hw
-            .regions
-            .remote(core.pd, core.qpn.get(), rkey, va, u64::from(len), access)
-            .map_err(|_| Dropped::Access)?;
-        if let Some(place) = place {
-            hw.regions.write(place, payload).map_err(|_| Dropped::Access)?;
-        }
-        let va = va.wrapping_add(u64::from(len));
-        self.message = Incoming::Write { va, rkey, remaining: remaining - len, length };
-        Ok(())
-    }
-
-    fn end_write<M: Memory>(
-        &mut self,
-        core: &mut QpCore,
-        hw: &mut Hw<M>,
-        payload: &[u8],
-        imm: Option<u32>,
-        solicited: bool,
-    ) -> Result<(), Dropped> {
-        let Incoming::Write { remaining, length, .. } = self.message else {
-            return Err(Dropped::Sequence);
-        };
-        if payload.len() as u32 != remaining {
-            return Err(Dropped::Length);
-        }
-        if imm.is_some() && !core.take_receive(hw, &mut self.recv) {
-            return Err(Dropped::NoReceive);
-        }
-        if let Err(dropped) = self.write(core, hw, payload) {
-            if imm.is_some() {
-                core.return_receive(hw, &self.recv);
-            }
-            return Err(dropped);
-        }
-        self.message = Incoming::None;
-        if imm.is_some() {
-            self.complete(core, hw, WcOpcode::RecvRdmaWithImm, length, imm, solicited);
-        }
-        Ok(())
-    }
-
-    fn complete<M: Memory>(
-        &self,
-        core: &QpCore,
-        hw: &mut Hw<M>,
-        opcode: WcOpcode,
-        byte_len: u32,
-        imm: Option<u32>,
-        solicited: bool,
-    ) {
-        let wc = Wc {
-            wr_id: self.recv.wr_id,
-            status: WcStatus::Success,
-            opcode,
-            flags: if imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() },
-            byte_len,
-            imm_data: imm.unwrap_or(0),
-            qp_num: core.qpn.get(),
-            src_qp: core.attr.dest_qp_num,
-            vendor_err: 0,
-        };
-        hw.complete(core.init.recv_cq.0, wc, solicited);
     }
 }
 
@@ -282,61 +121,71 @@ pub(crate) fn datagram<M: Memory>(
         hw.counters.drop_opcode += 1;
         return;
     };
-    let imm = match tail {
-        Tail::Imm(imm) => Some(imm),
-        _ => None,
-    };
-    let source = deth.src_qpn.get();
     let grh = grh::from_meta(meta, payload.len());
-    receive_datagram(
-        core,
-        hw,
-        &grh,
-        source,
-        imm,
-        headers.solicited,
-        payload.len(),
-        |core, hw, recv| hw.regions.scatter(core.pd, &recv.sges, grh::LEN as u32, payload).is_ok(),
-    );
+    let end = End { tail, solicited: headers.solicited, source: deth.src_qpn.get() };
+    if let Err(fault) = receive_datagram(core, hw, &grh, payload, end) {
+        fault.count_drop(&mut hw.counters);
+    }
 }
 
-/// Gives a datagram to the oldest receive; `fill` puts its payload behind the GRH. One that finds
-/// no receive, or does not fit it, is dropped: no peer can stop a UD QP.
-#[allow(clippy::too_many_arguments, reason = "one call site each for packets and local copies")]
+/// Gives a datagram to the oldest receive, its payload behind its GRH. One that finds no receive,
+/// or does not fit it, is dropped: no peer can stop a UD QP.
 pub(crate) fn receive_datagram<M: Memory>(
     core: &mut QpCore,
     hw: &mut Hw<M>,
     grh: &[u8; grh::LEN],
-    src_qp: u32,
-    imm: Option<u32>,
-    solicited: bool,
-    payload_len: usize,
-    fill: impl FnOnce(&QpCore, &mut Hw<M>, &Recv) -> bool,
-) {
+    payload: &(impl Source + ?Sized),
+    end: End,
+) -> Result<(), Fault> {
     let mut recv = core::mem::take(&mut hw.scratch.recv);
-    let byte_len = (grh::LEN + payload_len) as u32;
-    if !core.take_receive(hw, &mut recv) {
-        hw.counters.drop_no_receive += 1;
-    } else if u64::from(byte_len) > recv.capacity {
-        hw.counters.drop_length += 1;
-        core.return_receive(hw, &recv);
-    } else {
-        let filled =
-            hw.regions.scatter(core.pd, &recv.sges, 0, grh).is_ok() && fill(core, hw, &recv);
-        let status = if filled { WcStatus::Success } else { WcStatus::LocProtErr };
-        let with_imm = if imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
-        let wc = Wc {
-            wr_id: recv.wr_id,
-            status,
-            opcode: WcOpcode::Recv,
-            flags: WcFlags::GRH | with_imm,
-            byte_len,
-            imm_data: imm.unwrap_or(0),
-            qp_num: core.qpn.get(),
-            src_qp,
-            vendor_err: 0,
-        };
-        hw.complete(core.init.recv_cq.0, wc, solicited);
-    }
+    let taken = fill_datagram(core, hw, &mut recv, grh, payload, end);
     hw.scratch.recv = recv;
+    taken
+}
+
+fn fill_datagram<M: Memory>(
+    core: &mut QpCore,
+    hw: &mut Hw<M>,
+    recv: &mut Recv,
+    grh: &[u8; grh::LEN],
+    payload: &(impl Source + ?Sized),
+    end: End,
+) -> Result<(), Fault> {
+    if !core.take_receive(hw, recv) {
+        return Err(Fault::NotReady);
+    }
+    let byte_len = grh::LEN as u32 + payload.len();
+    if u64::from(byte_len) > recv.capacity {
+        core.return_receive(hw, recv);
+        return Err(Fault::Length);
+    }
+    let header =
+        hw.regions.scatter(core.pd, &recv.sges, 0, grh).map_err(|Refused| Fault::Operation);
+    let filled =
+        header.and_then(|()| payload.scatter(&hw.regions, core.pd, &recv.sges, grh::LEN as u32));
+    let status = match filled {
+        Ok(()) => WcStatus::Success,
+        Err(Fault::Source) => {
+            core.return_receive(hw, recv);
+            return Err(Fault::Source);
+        }
+        Err(_) => WcStatus::LocProtErr,
+    };
+    let (with_imm, imm_data) = match end.tail {
+        Tail::Imm(imm) => (WcFlags::WITH_IMM, imm),
+        _ => (WcFlags::empty(), 0),
+    };
+    let wc = Wc {
+        wr_id: recv.wr_id,
+        status,
+        opcode: WcOpcode::Recv,
+        flags: WcFlags::GRH | with_imm,
+        byte_len,
+        imm_data,
+        qp_num: core.qpn.get(),
+        src_qp: end.source,
+        vendor_err: 0,
+    };
+    hw.complete(core.init.recv_cq.0, wc, end.solicited);
+    Ok(())
 }

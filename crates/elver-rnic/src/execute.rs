@@ -1,0 +1,71 @@
+//! What a request does at its target: its checks, in the order of the IBTA (vol. 1, 9.7.4.1), what
+//! it changes in memory and in the receive queue, and the verdict.
+//!
+//! All three ways that a request can come end here: packets of RC and DC ([`crate::responder`]),
+//! packets of UC and UD ([`crate::unreliable`]), and WRs between QPs of one device
+//! ([`crate::local`]). Each of them only brings bytes ([`Source`]), piece by piece or all at once,
+//! and does what the verdict ([`Fault`]) means on its transport: a NAK, a drop, a completion with
+//! an error. So they cannot differ in what a peer may do.
+//!
+//! The order for one request: a READ or an atomic is within `max_dest_rd_atomic`; the QP grants the
+//! operation; an atomic's address is aligned; key, range and rights of the region. A receive is
+//! taken only when all that is good, so that a refused request uses none, and before the first byte
+//! of the packet that needs it is written.
+
+mod access;
+mod inbound;
+mod source;
+
+use elver_wire::NakCode;
+
+pub(crate) use self::access::Atomic;
+pub(crate) use self::inbound::{End, Ended, Inbound};
+pub(crate) use self::source::{Segments, Source};
+use crate::counters::Counters;
+use crate::regions::Refused;
+
+/// Why a request is not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// No receive is posted.
+    NotReady,
+    /// It does not fit what came before it, or more is asked for than was agreed.
+    Invalid,
+    /// It is longer or shorter than it says, or longer than the receive.
+    Length,
+    /// Key, range or rights.
+    Access,
+    /// The target's own memory does not take or give the bytes.
+    Operation,
+    /// The sender's memory does not give them. Only within a device can this be found so late: what
+    /// comes in packets was read before it was sent. The target has done nothing, and is not told.
+    Source,
+}
+
+impl From<Refused> for Fault {
+    fn from(_: Refused) -> Fault {
+        Fault::Operation
+    }
+}
+
+impl Fault {
+    /// The NAK of a reliable transport (IBTA vol. 1, 9.7.5.2.4); none stands for an RNR NAK.
+    pub(crate) fn nak(self) -> Option<NakCode> {
+        match self {
+            Fault::NotReady => None,
+            Fault::Invalid | Fault::Length => Some(NakCode::InvalidRequest),
+            Fault::Access => Some(NakCode::RemoteAccess),
+            Fault::Operation | Fault::Source => Some(NakCode::RemoteOperation),
+        }
+    }
+
+    /// Counts the message that an unreliable transport drops for it (IBTA vol. 1, 9.8.2.2).
+    pub(crate) fn count_drop(self, counters: &mut Counters) {
+        match self {
+            Fault::NotReady => counters.drop_no_receive += 1,
+            Fault::Length => counters.drop_length += 1,
+            Fault::Invalid | Fault::Access | Fault::Operation => counters.drop_unreliable += 1,
+            Fault::Source => {}
+        }
+    }
+}
