@@ -38,7 +38,8 @@ pub(crate) enum Fault {
     /// The target's own memory does not take or give the bytes.
     Operation,
     /// The sender's memory does not give them. Only within a device can this be found so late: what
-    /// comes in packets was read before it was sent. The target has done nothing, and is not told.
+    /// comes in packets was read before it was sent. The target keeps its receive and its
+    /// state; it may have been told that it was reached.
     Source,
 }
 

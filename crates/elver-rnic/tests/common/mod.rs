@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 pub mod dc;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -17,11 +17,22 @@ use elver_wire::{Flow, IpId, icrc};
 pub struct VecMemory {
     base: u64,
     bytes: Rc<RefCell<Vec<u8>>>,
+    gone: Rc<Cell<bool>>,
 }
 
 impl VecMemory {
     pub fn new(base: u64, len: usize) -> VecMemory {
-        VecMemory { base, bytes: Rc::new(RefCell::new(vec![0; len])) }
+        VecMemory { base, bytes: Rc::new(RefCell::new(vec![0; len])), gone: Rc::default() }
+    }
+
+    /// From now on no device can use it, as if its process had unmapped it.
+    pub fn vanish(&self) {
+        self.gone.set(true);
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), MemoryError> {
+        MemoryError::check_range(offset, len, self.size())?;
+        if self.gone.get() { Err(MemoryError::Gone { offset, len }) } else { Ok(()) }
     }
 
     pub fn fill(&self, at: usize, bytes: &[u8]) {
@@ -33,7 +44,7 @@ impl VecMemory {
     }
 
     fn word(&self, offset: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, MemoryError> {
-        MemoryError::check_range(offset, 8, self.size())?;
+        self.check(offset, 8)?;
         let mut bytes = self.bytes.borrow_mut();
         let at = offset as usize;
         let old = u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -52,13 +63,13 @@ impl Memory for VecMemory {
     }
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
-        MemoryError::check_range(offset, dst.len() as u64, self.size())?;
+        self.check(offset, dst.len() as u64)?;
         dst.copy_from_slice(&self.bytes.borrow()[offset as usize..][..dst.len()]);
         Ok(())
     }
 
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
-        MemoryError::check_range(offset, src.len() as u64, self.size())?;
+        self.check(offset, src.len() as u64)?;
         self.bytes.borrow_mut()[offset as usize..][..src.len()].copy_from_slice(src);
         Ok(())
     }

@@ -1,0 +1,41 @@
+//! What two queue pairs do to each other must not depend on whether they are of one device, which
+//! copies from region to region, or of two, which exchange packets: one drawn plan, both ways, and
+//! completions, events, states, receives and memory compared after each step.
+//!
+//! `ELVER_SAME_SEED=n ELVER_SAME_RUNS=m cargo test -p elver-rnic --test same` runs others.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+#[path = "../common/mod.rs"]
+mod common;
+mod plan;
+mod ways;
+
+use plan::Plan;
+use ways::{Way, run};
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+/// It fails on a device whose local copies check an atomic's alignment before its rights, keep the
+/// receive of a UC WRITE into memory that is gone, do not ask `max_dest_rd_atomic` or
+/// `max_rd_atomic`, stop a READ with bad local memory before its peer has seen it, count a UC
+/// message without a receive as an RNR NAK, or blame the peer for memory of the WR's own.
+#[test]
+fn one_device_does_what_two_do() {
+    let first = from_environment("ELVER_SAME_SEED").unwrap_or(1);
+    let runs = from_environment("ELVER_SAME_RUNS").unwrap_or(1_500);
+    for seed in first..first + runs {
+        let plan = Plan::draw(seed);
+        let [local, packets] = [Way::Local, Way::Packets].map(|way| run(way, &plan));
+        for (at, (one, two)) in local.iter().zip(&packets).enumerate() {
+            assert!(
+                one == two,
+                "seed {seed} differs:\n  within a device {one}\n  over packets    {two}\n\
+                 before it\n  {}\nof {plan:#?}",
+                packets[..at].join("\n  ")
+            );
+        }
+        assert_eq!(local.len(), packets.len(), "seed {seed}: {plan:#?}");
+    }
+}
