@@ -334,6 +334,40 @@ fn seeds_pass_and_a_planted_bug_is_caught() {
     assert_eq!(unknown.status.code(), Some(2));
 }
 
+/// It would have caught a run that ends with its findings in the scrollback alone, and a replay that
+/// takes a run's transports from its own command line.
+#[test]
+fn what_failed_is_replayed_from_a_file() {
+    let file = scratch("found.jsonl");
+    let path = file.to_str().unwrap();
+    // No seed fails, so that the report is empty.
+    let of_some = ["--transport", "rc", "--for", "50ms", "--report", path, "--json"];
+    let object = json(&run(&[&["sim", "rnic", "--seed", "random"][..], &of_some].concat()));
+    assert!(object["seeds"].as_u64().unwrap() > 0, "{object}");
+    assert_eq!(object["report"], Value::Null);
+    assert_eq!(std::fs::read_to_string(path).unwrap(), "");
+
+    let line = r#"{"sim":"rnic","seed":7,"options":{"transport":["rc"]},"version":"0.0.1","commit":"abc","failure":"seed 7: it broke"}"#;
+    std::fs::write(path, format!("{line}\n")).unwrap();
+    let object = json(&run(&["sim", "rnic", "--replay", path, "--json"]));
+    assert_eq!((&object["replayed"], &object["failed_seeds"]), (&1.into(), &Value::Array(vec![])));
+    let text = run(&["sim", "rnic", "--replay", path]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert_eq!(text, "seed 7 passes; 0.0.1 (abc) said: seed 7: it broke\n");
+
+    // Another kind's, and what is no report, are named with their lines.
+    let other = run(&["sim", "node", "--replay", path]);
+    assert!(String::from_utf8_lossy(&other.stderr).contains("line 1: of another kind"));
+    std::fs::write(path, format!("{line}\nnonsense\n")).unwrap();
+    let nonsense = run(&["sim", "rnic", "--replay", path]);
+    assert_eq!(nonsense.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&nonsense.stderr).contains("line 2"));
+    std::fs::remove_file(path).unwrap();
+    for bad in [["--for", "8 parsecs"], ["--for", "60d"], ["--seed", "randon"]] {
+        assert_eq!(run(&[&["sim", "rnic"][..], &bad].concat()).status.code(), Some(2));
+    }
+}
+
 #[test]
 fn help_completions_and_the_manual_are_there() {
     for arguments in [

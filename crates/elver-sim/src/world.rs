@@ -7,7 +7,7 @@ use crate::canary::Planter;
 use crate::faults::Fault;
 use crate::host::{Armed, Host, INBOX_PACKETS, Objects};
 use crate::model::{
-    Arena, EndpointId, Model, Op, Phase, Planted, QueueId, RecvQueue, View, Violation,
+    Arena, Endpoint, EndpointId, Model, Op, Phase, Planted, QueueId, RecvQueue, View, Violation,
 };
 use crate::network::{ENGINE_PACKET_NS, Network, peek};
 use crate::options::Options;
@@ -272,9 +272,11 @@ impl World {
                     Some(id) => self.state(id)? == QpState::Err,
                     None => false,
                 },
-                AsyncEvent::DctAccessErr(_) => {
+                AsyncEvent::DctAccessErr(qp) => {
                     let by_key = Some(Planted::AccessKey);
-                    self.plan.crowded || self.model.ops.iter().any(|op| op.planted == by_key)
+                    self.plan.crowded
+                        || self.model.ops.iter().any(|op| op.planted == by_key)
+                        || self.is_namesake(number, qp.0)
                 }
                 AsyncEvent::SrqLimitReached(srq) => self.limit_reached(number, srq),
                 AsyncEvent::CommEst(qp) => self.established(number, qp.0)?,
@@ -289,6 +291,12 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Whether a QP has by chance the number of one that went: what is sent to that one reaches it.
+    fn is_namesake(&self, host: usize, qpn: u32) -> bool {
+        let named = |endpoint: &&Endpoint| endpoint.host == host && endpoint.qpn == qpn;
+        self.model.endpoints.iter().filter(named).count() > 1
     }
 
     /// An SRQ says that it has few receives left. False if nobody asked.

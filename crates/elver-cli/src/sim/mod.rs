@@ -1,6 +1,8 @@
 //! `elver sim`: what is simulated, in virtual time and under faults.
 
 mod node;
+mod replay;
+mod report;
 mod rnic;
 mod seeds;
 mod simulation;

@@ -68,6 +68,14 @@ impl Simulation for Nodes {
     type Sum = Sum;
     const NAME: &'static str = "node";
 
+    fn options(&self) -> Value {
+        json!({})
+    }
+
+    fn from_options(_: &Value) -> Result<Nodes, Failure> {
+        Ok(Nodes(Options { canary: None, trace: false }))
+    }
+
     fn run(&self, seed: u64) -> Result<Report, Box<elver_sim::Failure>> {
         elver_nodesim::run(seed, &self.0)
     }

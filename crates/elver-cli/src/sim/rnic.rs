@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::anyhow;
 use elver_sim::{Canary, Coverage, Fault, OpCount, Options, Report};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::simulation::{self, Simulation};
 use crate::cli::SimRnicArgs;
@@ -37,6 +38,22 @@ impl Simulation for Rnics {
     type Report = Report;
     type Sum = Sum;
     const NAME: &'static str = "rnic";
+
+    fn options(&self) -> Value {
+        let transports = self.0.transports.iter().map(ToString::to_string);
+        json!({ "transport": transports.collect::<Vec<_>>() })
+    }
+
+    fn from_options(options: &Value) -> Result<Rnics, Failure> {
+        let names = options["transport"].as_array();
+        let names = names.ok_or_else(|| anyhow!("a seed of `sim rnic` names its transports"))?;
+        let transports = names.iter().map(|name| name.as_str().unwrap_or_default().parse());
+        let transports = transports.collect::<Result<Vec<_>, _>>()?;
+        if transports.is_empty() {
+            return Err(anyhow!("a seed of `sim rnic` names its transports").into());
+        }
+        Ok(Rnics(Options { transports, ..Options::default() }))
+    }
 
     fn run(&self, seed: u64) -> Result<Report, Box<elver_sim::Failure>> {
         elver_sim::run(seed, &self.0)

@@ -2,11 +2,12 @@
 
 use std::io::{IsTerminal, Write};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::simulation::Simulation;
 use crate::cli::SeedArgs;
 use crate::exit::Failure;
 use crate::out::say;
@@ -35,30 +36,39 @@ pub(super) struct Outcome<S> {
     /// Runs in which the planted bug struck.
     pub(super) struck: u64,
     pub(super) broken: Vec<Broken>,
+    /// Seeds that ended, of either kind.
+    pub(super) seeds: u64,
     pub(super) seconds: f64,
 }
 
 /// Runs the seeds on as many threads as asked; stops early at the first failure unless a planted
 /// bug is to be caught. `run` gives a run's report and how often the bug struck.
+/// `found` is told of each failure at once.
 pub(super) fn run<S: Default + Send, R>(
     args: &SeedArgs,
     planted: bool,
     run: impl Fn(u64) -> Result<(R, u64), Broken> + Sync,
     add: impl Fn(&mut S, R) + Sync,
+    mut found: impl FnMut(&Broken) + Send,
 ) -> Outcome<S> {
     let start = Instant::now();
+    let limit = Limit::of(args, start);
+    let found = Mutex::new(&mut found);
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let jobs = args.jobs.unwrap_or(cores).max(1);
+    let running = AtomicUsize::new(jobs);
     let next = AtomicU64::new(0);
     let done = AtomicU64::new(0);
+    let failed = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let outcome = Mutex::new(Outcome::default());
     thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
+                let _ended = Ended(&running);
                 while !stop.load(Ordering::Relaxed) {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= args.seeds {
+                    if limit.is_reached(index) {
                         break;
                     }
                     let result = run_seed(args.seed.wrapping_add(index), &run);
@@ -72,7 +82,9 @@ pub(super) fn run<S: Default + Send, R>(
                         }
                         Err(broken) => {
                             outcome.struck += u64::from(broken.strikes > 0);
+                            found.lock().unwrap_or_else(PoisonError::into_inner)(&broken);
                             outcome.broken.push(broken);
+                            failed.fetch_add(1, Ordering::Relaxed);
                             if !planted && !args.keep_going {
                                 stop.store(true, Ordering::Relaxed);
                             }
@@ -81,16 +93,64 @@ pub(super) fn run<S: Default + Send, R>(
                 }
             });
         }
-        scope.spawn(|| tell(args, &done, &stop, start));
+        scope.spawn(|| tell(&limit, &running, &done, &failed, start));
     });
     let mut outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+    outcome.seeds = done.into_inner();
     outcome.broken.sort_by_key(|broken| broken.seed);
     outcome.seconds = start.elapsed().as_secs_f64();
     outcome
 }
 
+/// A thread that counts itself out when it ends, in whatever way.
+struct Ended<'a>(&'a AtomicUsize);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// When to start no more seeds. The first is always run.
+struct Limit {
+    seeds: u64,
+    until: Option<Instant>,
+    run_time: Option<Duration>,
+}
+
+impl Limit {
+    fn of(args: &SeedArgs, start: Instant) -> Limit {
+        let run_time = args.run_time;
+        let seeds = if run_time.is_some() { u64::MAX } else { args.seeds };
+        Limit { seeds, until: run_time.map(|time| start + time), run_time }
+    }
+
+    fn is_reached(&self, index: u64) -> bool {
+        index >= self.seeds || index > 0 && self.until.is_some_and(|end| Instant::now() >= end)
+    }
+}
+
+/// Runs a simulation of a seed; gives its report and how often the planted bug struck.
+pub(super) fn outcome_of<S: Simulation>(
+    simulation: &S,
+    seed: u64,
+) -> Result<(S::Report, u64), Broken> {
+    match simulation.run(seed) {
+        Ok(report) => {
+            let strikes = S::strikes(&report);
+            Ok((report, strikes))
+        }
+        Err(failure) => Err(Broken {
+            seed,
+            what: failure.to_string(),
+            trace: failure.trace,
+            strikes: failure.canary_strikes,
+        }),
+    }
+}
+
 /// Runs a seed; a panic is a failure of the seed like any other.
-fn run_seed<R>(
+pub(super) fn run_seed<R>(
     seed: u64,
     run: impl Fn(u64) -> Result<(R, u64), Broken>,
 ) -> Result<(R, u64), Broken> {
@@ -104,20 +164,32 @@ fn lock<S>(outcome: &Mutex<Outcome<S>>) -> MutexGuard<'_, Outcome<S>> {
     outcome.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells progress until all seeds are done.
-fn tell(args: &SeedArgs, done: &AtomicU64, stop: &AtomicBool, start: Instant) {
+/// Tells progress until no seed runs any longer.
+fn tell(
+    limit: &Limit,
+    running: &AtomicUsize,
+    done: &AtomicU64,
+    failed: &AtomicU64,
+    start: Instant,
+) {
     let terminal = std::io::stderr().is_terminal();
     let mut told = start;
-    loop {
-        let count = done.load(Ordering::Relaxed);
-        if count >= args.seeds || stop.load(Ordering::Relaxed) {
-            break;
-        }
+    while running.load(Ordering::Relaxed) > 0 {
         if told.elapsed() >= PROGRESS_INTERVAL {
             told = Instant::now();
+            let (count, failed) = (done.load(Ordering::Relaxed), failed.load(Ordering::Relaxed));
             let rate = count as f64 / start.elapsed().as_secs_f64();
-            let (before, after) = if terminal { ("\r", "") } else { ("", "\n") };
-            eprint!("{before}{count} of {} seeds, {rate:.0} a second{after}", args.seeds);
+            let of = match limit.run_time {
+                None => format!("of {} seeds", limit.seeds),
+                Some(time) => {
+                    let passed = Duration::from_secs(start.elapsed().as_secs());
+                    let [passed, time] = [passed, time].map(humantime::format_duration);
+                    format!("seeds, {passed} of {time}")
+                }
+            };
+            let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+            let (before, after) = if terminal { ("\r\x1b[K", "") } else { ("", "\n") };
+            eprint!("{before}{count} {of}, {rate:.0} a second{failed}{after}");
             // Progress that cannot be shown is no reason to stop.
             let _ = std::io::stderr().flush();
         }
@@ -141,7 +213,7 @@ pub(super) fn judge<S>(
         }
         return Err(Failure::Failed(anyhow::anyhow!(
             "the planted bug `{canary}` was not caught in {} seeds, in {} of which it struck",
-            args.seeds,
+            outcome.seeds,
             outcome.struck
         )));
     }
@@ -158,11 +230,11 @@ pub(super) fn judge<S>(
 }
 
 /// Prints how a planted bug fared.
-pub(super) fn print_canary<S>(args: &SeedArgs, canary: &str, outcome: &Outcome<S>) {
+pub(super) fn print_canary<S>(canary: &str, outcome: &Outcome<S>) {
     say!(
         "`{canary}` struck in {} of {} seeds and was caught in {}, in {:.1} s",
         outcome.struck,
-        args.seeds,
+        outcome.seeds,
         outcome.broken.len(),
         outcome.seconds
     );

@@ -6,6 +6,8 @@ use std::fmt::Display;
 use elver_sim::{Fault, OpCount};
 use serde_json::{Value, json};
 
+use super::replay;
+use super::report::{Found, Report};
 use super::seeds::{self, Broken, Outcome};
 use crate::cli::SeedArgs;
 use crate::exit::Failure;
@@ -16,12 +18,17 @@ use crate::table;
 const COVERAGE_SEEDS: u64 = 500;
 
 /// A kind of simulation.
-pub(super) trait Simulation: Sync {
+pub(super) trait Simulation: Sync + Sized {
     type Report;
     /// What all seeds together showed.
     type Sum: Default + Send;
     /// Its name on the command line.
     const NAME: &'static str;
+
+    /// What runs are like besides their seeds, and such a simulation.
+    fn options(&self) -> Value;
+
+    fn from_options(options: &Value) -> Result<Self, Failure>;
 
     fn run(&self, seed: u64) -> Result<Self::Report, Box<elver_sim::Failure>>;
 
@@ -61,31 +68,40 @@ pub(super) fn run<S: Simulation>(
     args: &SeedArgs,
     canary: Option<String>,
 ) -> Result<(), Failure> {
-    let run_seed = |seed| match simulation.run(seed) {
-        Ok(report) => {
-            let strikes = S::strikes(&report);
-            Ok((report, strikes))
+    if let Some(path) = &args.replay {
+        if canary.is_some() {
+            return Err(Failure::unusable("a report is replayed without a planted bug"));
         }
-        Err(failure) => Err(Broken {
-            seed,
-            what: failure.to_string(),
-            trace: failure.trace,
-            strikes: failure.canary_strikes,
-        }),
+        return replay::run::<S>(path, args.json);
+    }
+    let mut report = if canary.is_some() { None } else { Report::of(args, S::NAME)? };
+    let mut written = Ok(());
+    let found = |broken: &Broken| {
+        let found = Found::new(S::NAME, broken.seed, simulation.options(), &broken.what);
+        if let (Some(report), Ok(())) = (&mut report, &written) {
+            written = report.add(&found);
+        }
     };
+    let run_seed = |seed| seeds::outcome_of(simulation, seed);
     let add = |sum: &mut S::Sum, report| S::add(sum, &report);
-    let outcome = seeds::run(args, canary.is_some(), run_seed, add);
+    let outcome = seeds::run(args, canary.is_some(), run_seed, add, found);
+    let report = report.filter(|_| !outcome.broken.is_empty());
     if args.json {
-        say!("{}", as_json::<S>(args, canary.as_deref(), &outcome));
+        say!("{}", as_json::<S>(args, canary.as_deref(), &outcome, report.as_ref()));
     } else if let Some(canary) = &canary {
-        seeds::print_canary(args, canary, &outcome);
+        seeds::print_canary(canary, &outcome);
     } else {
         print::<S>(args, &outcome);
+    }
+    written?;
+    if let Some(report) = &report {
+        let path = report.path().display();
+        eprintln!("replay what failed with: elver sim {} --replay {path}", S::NAME);
     }
     let planted = canary.is_some();
     seeds::judge(args, S::NAME, canary, &outcome)?;
     let missing = simulation.missing(&outcome.sum);
-    if !planted && args.seeds >= COVERAGE_SEEDS && !missing.is_empty() {
+    if !planted && outcome.seeds >= COVERAGE_SEEDS && !missing.is_empty() {
         return Err(Failure::Failed(anyhow::anyhow!("no run did {}", missing.join(", "))));
     }
     Ok(())
@@ -119,6 +135,7 @@ fn as_json<S: Simulation>(
     args: &SeedArgs,
     canary: Option<&str>,
     outcome: &Outcome<S::Sum>,
+    report: Option<&Report>,
 ) -> Value {
     let ops = S::ops(&outcome.sum).into_iter().map(|(transport, op, count)| {
         let mut row = json!({
@@ -139,7 +156,8 @@ fn as_json<S: Simulation>(
     let mut object = json!({
         "sim": S::NAME,
         "seed": args.seed,
-        "seeds": args.seeds,
+        "seeds": outcome.seeds,
+        "report": report.map(|report| report.path().display().to_string()),
         "canary": canary,
         "canary_struck": outcome.struck,
         "failed_seeds": outcome.broken.iter().map(|broken| broken.seed).collect::<Vec<_>>(),

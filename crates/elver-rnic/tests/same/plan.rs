@@ -244,8 +244,13 @@ impl Plan {
 
     fn next_send(&self, draw: &mut Draw, sends: &mut u64) -> Send {
         *sends += 1;
-        let send = self.send(draw, *sends);
+        let mut send = self.send(draw, *sends);
         if !self.good {
+            let gone = |action: &Action| matches!(action, Action::Deregister | Action::Vanish);
+            if self.actions.iter().any(gone) {
+                // As with a bad SGE: packets find first what a later one would be too long for.
+                send.len = send.len.min(self.mtu.bytes());
+            }
             return send;
         }
         let inside = if send.va >= 20_000 { CUT_OFF } else { send.va & !7 };
