@@ -129,7 +129,7 @@ fn a_connected_qp_takes_no_packet_from_another_address() {
 #[test]
 fn strangers_use_up_no_paths() {
     const STRANGERS: u32 = 70_000;
-    let mut net = Net::new(2);
+    let mut net = Net::with_config(2, |config| config.max_paths = 1 << 16);
     let taker = net.hosts[1].create_qp(QpType::Ud);
     net.hosts[1].connect(taker, QpType::Ud, address(0), 0, |_| {});
     let asker = net.hosts[0].create_qp(QpType::Ud);
