@@ -59,6 +59,8 @@ struct Burst {
     stopped: Check,
     /// The receiver's leave to send messages runs out.
     asks: bool,
+    /// PSNs that they take beyond one each.
+    psns: u32,
 }
 
 impl<D: Device> Core<D> {
@@ -101,11 +103,12 @@ impl<D: Device> Core<D> {
     /// gone, and messages among them have their headers.
     fn next_burst(&mut self, id: u32, most: u32, room: u32, in_turn: bool, now: Time) -> Burst {
         let query_at = Self::query_at(now);
-        let Core { vqps, store, device, pool, blank, mrs, qos, unread, .. } = self;
+        let Core { vqps, store, device, pool, blank, mrs, qos, unread, lanes, .. } = self;
         let mut burst =
-            Burst { count: 0, bytes: 0, pair: false, stopped: Check::Ready, asks: false };
+            Burst { count: 0, bytes: 0, pair: false, stopped: Check::Ready, asks: false, psns: 0 };
         let Some(vqp) = vqps.get_mut(id) else { return burst };
         let limit = most.min(room);
+        let path = &lanes.lanes[vqp.lane as usize].path;
         let counted = vqp.class == Class::Low && qos.counts_low(now);
         let mut deficit = vqp.deficit;
         while burst.count < limit {
@@ -149,6 +152,9 @@ impl<D: Device> Core<D> {
             }
             deficit = (deficit - i64::from(length) - WR_BYTES).max(-DEBT_MAX);
             burst.bytes += u64::from(length);
+            if length > path.one_packet {
+                burst.psns += path.more_psns(vqp.sq.entry(seq));
+            }
             burst.count += 1;
             if burst.pair {
                 break;
@@ -181,6 +187,12 @@ impl<D: Device> Core<D> {
         vqp.sq.posted = first.wrapping_add(posted);
         vqp.inflight += physical;
         lane.uncompleted += physical;
+        let mut psns = burst.psns;
+        if posted != burst.count {
+            let taken = (0..posted).map(|at| vqp.sq.entry(first.wrapping_add(at)));
+            psns = taken.map(|entry| lane.path.more_psns(entry)).sum();
+        }
+        lane.path.psn = lane.path.psn.wrapping_add(physical + psns);
         phys.posted += physical;
         stats.posts += 1;
         if let Some(peer) = peers.get_mut(vqp.peer) {

@@ -180,6 +180,7 @@ impl<D: Device> Core<D> {
                 lease: 0,
                 ready: false,
                 rewound: false,
+                unsure: false,
                 watch: false,
                 failed: false,
                 fault: None,
@@ -286,8 +287,12 @@ impl<D: Device> Core<D> {
         if !vqp.zombie {
             return;
         }
-        let client = vqp.client;
+        let (client, listed) = (vqp.client, vqp.credit.listed);
         self.detach(id);
+        if listed {
+            // Its id may come again.
+            self.knocking.retain(|(_, other)| *other != id);
+        }
         self.vqps.remove(id);
         if let Some(client) = self.clients.get_mut(client) {
             client.zombies -= 1;

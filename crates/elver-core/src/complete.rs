@@ -48,7 +48,10 @@ impl<D: Device> Core<D> {
     fn complete_failed(&mut self, id: u32, behind: u32, second: bool, status: WcStatus, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         let (lane, peer) = (vqp.lane, vqp.peer);
-        let verdict = self.lane_failed(lane, status, peer);
+        let verdict = self.lane_failed(lane, status, peer, now);
+        if verdict == Verdict::Unsure {
+            return self.user_flushed(id, behind, second, now);
+        }
         let mut count = 1;
         let Core { vqps, pool, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return };
@@ -67,15 +70,13 @@ impl<D: Device> Core<D> {
             }
         }
         vqp.inflight = vqp.inflight.saturating_sub(1);
+        // Once a VQP is rewound, what of its comes stands behind what is posted again.
+        let seq = vqp.sq.done.wrapping_add(if vqp.rewound { behind } else { 0 });
+        let reads = matches!(vqp.sq.entry(seq).op, SendOp::Read(_));
         match verdict {
-            Verdict::Innocent if vqp.state == VqpState::Connected => {
-                if !vqp.rewound {
-                    vqp.rewound = true;
-                    self.stats.wrs_reposted += u64::from(vqp.sq.posted.wrapping_sub(vqp.sq.done));
-                    vqp.sq.posted = vqp.sq.done;
-                    self.lanes.lanes[lane as usize].rewound.push(id);
-                }
-            }
+            Verdict::Innocent if vqp.state == VqpState::Connected => self.rewind(id),
+            Verdict::Repeatable if vqp.state == VqpState::Connected && reads => self.rewind(id),
+            Verdict::Repeatable if vqp.state == VqpState::Connected => self.fail_unsure(id, now),
             verdict => {
                 let status = match verdict {
                     Verdict::Guilty(status) if vqp.state == VqpState::Connected => status,
@@ -87,6 +88,18 @@ impl<D: Device> Core<D> {
         self.account(lane, count);
         self.drained(id, now);
         self.try_restart(lane, now);
+    }
+
+    /// The WRs of a VQP from the first that is not done on were not executed, or may be executed again:
+    /// they are posted again when its lane is set going, or over another one.
+    pub(crate) fn rewind(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if !vqp.rewound {
+            vqp.rewound = true;
+            self.stats.wrs_reposted += u64::from(vqp.sq.posted.wrapping_sub(vqp.sq.done));
+            vqp.sq.posted = vqp.sq.done;
+            self.lanes.lanes[vqp.lane as usize].rewound.push(id);
+        }
     }
 
     /// The first WR of a VQP that is not done ends with an error, if that is the one which failed,
@@ -292,7 +305,7 @@ impl Vqp {
     /// The first `entries` WRs that are on the lane have been executed. Returns how many physical
     /// WRs these were.
     #[inline]
-    fn execute<M: Memory>(&mut self, pool: &mut Pool<M>, entries: u32) -> u32 {
+    pub(crate) fn execute<M: Memory>(&mut self, pool: &mut Pool<M>, entries: u32) -> u32 {
         let mut count = 0;
         for _ in 0..entries {
             let entry = self.sq.entry_mut(self.sq.done);

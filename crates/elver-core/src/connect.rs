@@ -313,7 +313,7 @@ impl<D: Device> Core<D> {
         let runs = |rc: &u32| self.lanes.lanes[*rc as usize].state != LaneState::Gone;
         let rc = own.or(other).filter(runs);
         if rc.is_none() && self.lacks_dc(peer) {
-            return self.links.rc.any_lane(peer);
+            return self.links.rc.lanes_to(peer).find(runs);
         }
         let dc = || self.lanes.dc_lane(entry.hash, class).filter(|_| entry.record.is_some());
         let lane = rc.or_else(dc);

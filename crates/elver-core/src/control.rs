@@ -178,7 +178,7 @@ enum CallState {
     Waiting,
     Flying,
     Resting,
-    /// A close: it goes at once, and counts for nothing. Its peer may be waiting for it to make room
+    /// The end of an RC QP: it goes at once, and counts for nothing. Its peer may be waiting for it to make room
     /// for what takes all turns here.
     Apart,
 }
@@ -212,8 +212,8 @@ impl Control {
         rng: &mut Rng,
         now: Time,
     ) -> Option<u64> {
-        // Closes are as many as there are RC QPs, and each ends one.
-        let close = matches!(request, Request::RcClose { .. });
+        // These are two for each RC QP at most, and end it.
+        let close = matches!(request, Request::RcClose { .. } | Request::RcFate { .. });
         if !close && self.calls.len() >= self.config.calls_max + self.config.waiting_max {
             return None;
         }

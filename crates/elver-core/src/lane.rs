@@ -3,6 +3,8 @@ use alloc::vec::Vec;
 
 use elver_verbs::Qp;
 
+use crate::fate::{Flushed, Path};
+
 /// Of every queue so many places are kept for the core's own operations, so that look-ups and FINs
 /// pass however many WRs wait.
 pub(crate) const RESERVED: u32 = 16;
@@ -84,6 +86,14 @@ pub(crate) struct Lane {
     pub(crate) dead: Option<u32>,
     /// While it fails: VQPs whose WRs are posted again.
     pub(crate) rewound: Vec<u32>,
+    /// While it fails: what was flushed may have been executed, see [`crate::fate`]; of a lane over DC,
+    /// what goes to this peer.
+    pub(crate) unsure: Option<u32>,
+    /// Of an RC QP: how what is posted on it is counted.
+    pub(crate) path: Path,
+    /// Of an RC QP that fails: what was flushed and may have been executed, in order. It counts as
+    /// outstanding until that is known.
+    pub(crate) flushed: Vec<Flushed>,
 }
 
 impl Lane {
@@ -99,6 +109,9 @@ impl Lane {
             vqps: 0,
             dead: None,
             rewound: Vec::new(),
+            unsure: None,
+            path: Path::NONE,
+            flushed: Vec::new(),
         }
     }
 

@@ -40,6 +40,7 @@
 //! | `turns` | turns among VQPs on a lane | 4.4 |
 //! | `complete` | completions in order | 4.4 |
 //! | `recovery`, `outage` | failed lanes; DCIs that the device does not set going again | 4.4 |
+//! | `fate` | whether what an RC QP flushed was executed | |
 //! | `inbox`, `message`, `recv_ring` | messages: ports, accepting, backlog, refusals | 4.1, 4.4 |
 //! | `backpressure` | senders that wait for their receivers | |
 //! | `rendezvous` | long messages, read by the receiver | 4.5 |
@@ -80,6 +81,7 @@ mod control;
 mod core;
 mod error;
 mod event;
+mod fate;
 mod ids;
 mod inbox;
 mod inquiry;

@@ -6,10 +6,13 @@
 //! ```
 //!
 //! Either side may close a link. It first takes its own VQPs off and lets their work end, then asks
-//! the other to do the same; the answer says that nothing of either side is under way any more.
+//! the other to do the same; the answer says that nothing of either side is under way any more. One
+//! that has failed is closed in the same way, after both sides have told each other how far its ends
+//! got: see [`crate::fate`].
 
 mod audit;
 mod closing;
+mod fate;
 mod handshake;
 mod waiting;
 
@@ -46,6 +49,8 @@ const UNCLOSED_MAX: usize = 4_096;
 const GREETING: u32 = 1 << 31;
 /// Answers kept for requests that come again.
 const REPLIES_MAX: usize = 4_096;
+/// Ends that are remembered which went before their peers had agreed.
+const ENDED_MAX: usize = 256;
 
 /// A node's RC QPs, and what it needs to agree on them with others.
 #[derive(Debug)]
@@ -61,6 +66,8 @@ pub(crate) struct Links<M> {
     leaving: Vec<u32>,
     /// Links whose peers have not said that they left them.
     unclosed: VecDeque<Unclosed>,
+    /// Ends that went before their peers had agreed, oldest first.
+    ended: VecDeque<fate::Ended>,
     /// Links of single VQPs that are not needed any longer.
     pub(crate) ended_leases: Vec<u32>,
     /// VQPs that move and of which nothing is under way any longer, in no order; see
@@ -77,6 +84,7 @@ pub(crate) struct Links<M> {
 enum CallFor {
     Connect { link: u32, qpn: u32, to: ControlAddr },
     Close { link: u32 },
+    Fate { link: u32 },
     Remind(Unclosed),
     Meta { peer: u32 },
 }
@@ -109,6 +117,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             hot: VecDeque::new(),
             leaving: Vec::new(),
             unclosed: VecDeque::new(),
+            ended: VecDeque::new(),
             ended_leases: Vec::new(),
             moved: Vec::new(),
             sweep: None,
@@ -291,6 +300,7 @@ impl<D: Device> Core<D> {
         match what {
             CallFor::Connect { link, qpn, to } => self.link_answered(link, qpn, to, answer, now),
             CallFor::Close { link } => self.close_ended(link, answer, now),
+            CallFor::Fate { link } => self.fate_answered(link, answer, now),
             CallFor::Remind(unclosed) if answer.is_none() => self.remind_later(unclosed, now),
             CallFor::Remind(_) => {}
             CallFor::Meta { peer } => {

@@ -4,7 +4,7 @@
 //! of memory, or in the middle of a reset of its own. Such a DCI is down. It is tried again with
 //! back-off, at least every [`RETRY_NS_MAX`]: first as it is, then destroyed and made anew.
 //!
-//! Meanwhile nobody's WR is lost. What was on the DCI was not executed and goes, in order, over
+//! Meanwhile nobody's WR is lost. What was on the DCI and was not executed goes, in order, over
 //! another DCI of its class that works, and so does all that comes; where there is none it waits.
 //! After [`PATIENCE_NS`] without one, what waits ends with an error.
 
@@ -66,7 +66,7 @@ impl<D: Device> Core<D> {
         if self.start_anew(&mut outage) {
             self.lanes.qps[qp as usize].broken = false;
             for lane in first..first + count {
-                self.lanes.lanes[lane as usize].state = LaneState::Running;
+                self.set_running(lane);
                 self.resume(lane, now);
             }
             return;

@@ -97,6 +97,7 @@ impl<D: Device> Core<D> {
         }
         phys.posted += 1;
         lane.uncompleted += 1;
+        lane.path.psn = lane.path.psn.wrapping_add(lane.path.psns_of_op(op));
         true
     }
 
@@ -107,20 +108,37 @@ impl<D: Device> Core<D> {
             return;
         };
         let (lane, peer) = (op.lane, op.peer);
-        self.account(lane, 1);
         let verdict = match status {
             WcStatus::Success => None,
-            status => Some(self.lane_failed(lane, status, peer)),
+            status => Some(self.lane_failed(lane, status, peer, now)),
         };
+        if verdict == Some(Verdict::Unsure) {
+            let path = &self.lanes.lanes[lane as usize].path;
+            let psns = self.ops.get(id).map_or(1, |op| path.psns_of_op(op));
+            return self.hold_flushed(lane, WrId::Op(id), psns, now);
+        }
+        self.account(lane, 1);
         match verdict {
             None => self.conclude_op(id, true, now),
             Some(Verdict::Guilty(_)) => self.conclude_op(id, false, now),
-            Some(Verdict::Innocent) => {
-                self.lanes.lanes[lane as usize].ops.push_back(id);
-                self.lanes.wait(lane);
+            // A message of the core's own that may have arrived does not go again.
+            Some(Verdict::Repeatable) if !self.is_read_op(id) => self.conclude_op(id, false, now),
+            Some(Verdict::Innocent | Verdict::Repeatable | Verdict::Unsure) => {
+                self.op_again(id, lane);
             }
         }
         self.try_restart(lane, now);
+    }
+
+    /// An operation's WR was not executed, or may be executed again: it is posted anew.
+    pub(crate) fn op_again(&mut self, id: u32, lane: u32) {
+        self.lanes.lanes[lane as usize].ops.push_back(id);
+        self.lanes.wait(lane);
+    }
+
+    /// Whether an operation reads, which may be done twice.
+    pub(crate) fn is_read_op(&self, id: u32) -> bool {
+        self.ops.get(id).is_some_and(|op| !matches!(op.work, Work::Send { .. }))
     }
 
     /// The WR of an operation succeeded or did not: the operation goes on, or ends.

@@ -5,6 +5,7 @@ use elver_verbs::{
     Mtu, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit, VerbsError,
 };
 
+use crate::fate::Path;
 use crate::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::message::{HEADER_BYTES, Header};
 use crate::outgoing::SLOTS_RESERVED;
@@ -126,11 +127,11 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// Takes in an RC QP that is connected to a peer; returns its lane.
-    pub(crate) fn add_rc(&mut self, qp: Qp, depth: u32, peer: u32) -> u32 {
+    pub(crate) fn add_rc(&mut self, qp: Qp, depth: u32, peer: u32, path: Path) -> u32 {
         let (at, lane) =
             self.free.pop().unwrap_or((self.qps.len() as u32, self.lanes.len() as u32));
         let phys = PhysQp::new(qp, depth, (lane, 1));
-        let entry = Lane::new(at, LaneKind::Rc { peer });
+        let entry = Lane { path, ..Lane::new(at, LaneKind::Rc { peer }) };
         if at as usize == self.qps.len() {
             self.qps.push(phys);
             self.lanes.push(entry);

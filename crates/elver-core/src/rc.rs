@@ -50,6 +50,26 @@ pub(crate) struct RcLink {
     pub(crate) depth: u32,
     /// When it was made.
     pub(crate) since: Time,
+    /// Path MTU in bytes, once it is connected.
+    pub(crate) mtu: u32,
+    /// How far its other end got, which counts when this one has failed.
+    pub(crate) reached: Reached,
+}
+
+/// How far the other end of an RC QP got with what it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// Nobody has asked: both ends work.
+    Unasked,
+    /// The peer was asked.
+    Asked,
+    /// It has taken its end to ERR, and all before this PSN was executed there.
+    Psn(u32),
+    /// It does not know, or has not answered.
+    Unknown {
+        /// It has answered.
+        answered: bool,
+    },
 }
 
 /// What an RC QP serves.
@@ -298,11 +318,11 @@ impl RcPool {
         lasting.max_by_key(|(id, link)| (link.state == LinkState::Ready, *id))
     }
 
-    /// A lane to a peer that is not shared.
-    pub(crate) fn any_lane(&self, peer: u32) -> Option<u32> {
+    /// The lanes to a peer, also those that are not shared.
+    pub(crate) fn lanes_to(&self, peer: u32) -> impl Iterator<Item = u32> {
         let ready = |link: &RcLink| link.state == LinkState::Ready && link.lane != NONE;
-        let mut lanes = self.of_peer(peer, 0, LEASED).filter(|(_, link)| ready(link));
-        lanes.next().map(|(_, link)| link.lane)
+        let lanes = self.of_peer(peer, 0, LEASED).filter(move |(_, link)| ready(link));
+        lanes.map(|(_, link)| link.lane)
     }
 
     /// All links to a peer.
@@ -501,6 +521,8 @@ mod tests {
             lane: 0,
             depth: 100,
             since: Time(used),
+            mtu: 0,
+            reached: Reached::Unasked,
         }
     }
 

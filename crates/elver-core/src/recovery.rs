@@ -2,39 +2,78 @@
 //!
 //! When a WR on a lane fails, the device flushes what stands behind it. The WR's own VQP goes to
 //! its error state; if its peer does not answer at all, so do the other VQPs with something on the
-//! lane to this peer, each of which would wait as long for nothing. The WRs of all others were not
-//! executed: they go back to their rings. Once nothing is outstanding, the lane is set going again,
-//! and they are posted anew, in order. [`crate::outage`] is about what is not set going.
+//! lane to this peer, each of which would wait as long for nothing. The WRs of others that were not
+//! executed go back to their rings. Once nothing is outstanding, the lane is set going again, and
+//! they are posted anew, in order. [`crate::outage`] is about what is not set going.
+//!
+//! # Why nothing is executed twice
+//!
+//! A flushed WR may have been executed, and its acknowledgement lost with the queue pair. So each
+//! place that posts a WR again has a reason why it was not:
+//!
+//! - The peer has refused a WR that stood before it: a responder that refuses executes nothing after
+//!   that, be it an RC QP or a context of a DCT (IBTA vol. 1, 9.9.3).
+//! - It goes to another peer than the WR of the same DCI stream that failed: the stream turns to
+//!   another target only when all that went to the one before was acknowledged.
+//! - It stood on an RC QP, and the peer has told that it did not get so far: [`crate::fate`].
+//! - It reads, and reads again: the result of the first READ went nowhere.
+//!
+//! What is none of these ends with an error. What is *moved* to another lane was never on this one,
+//! or completed there: see [`crate::transfer`]. A long message is found out about by its own
+//! protocol, see [`crate::inquiry`]; its header goes to the lane like any WR.
 
 use alloc::vec::Vec;
 
 use elver_verbs::{Device, Time, WcStatus};
 
 use crate::lane::{LaneKind, LaneState};
-use crate::{Core, VqpState};
+use crate::{Class, Core, VqpState};
 
 /// What a WR that did not succeed means for who posted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It ends like this.
     Guilty(WcStatus),
-    /// It was flushed for another's fault.
+    /// It was flushed for another's fault, and not executed.
     Innocent,
+    /// It was flushed, and nothing will tell whether it was executed: it is posted again only if that
+    /// does no harm.
+    Repeatable,
+    /// It was flushed, and its fate is found out first: see [`crate::fate`].
+    Unsure,
 }
 
 impl<D: Device> Core<D> {
     /// A WR to `peer` on a lane completed with an error.
-    pub(crate) fn lane_failed(&mut self, lane: u32, status: WcStatus, peer: u32) -> Verdict {
+    pub(crate) fn lane_failed(
+        &mut self,
+        lane: u32,
+        status: WcStatus,
+        peer: u32,
+        now: Time,
+    ) -> Verdict {
         let entry = &mut self.lanes.lanes[lane as usize];
+        let rc = matches!(entry.kind, LaneKind::Rc { .. });
         if entry.state == LaneState::Running {
             entry.state = LaneState::Failing;
+            // What a peer has refused stopped it: it executed nothing behind that. A failure of this
+            // side's, or none at all, says nothing of what was sent.
+            entry.unsure = (!refused_by_peer(status)).then_some(peer);
             self.stats.lanes_reset += 1;
+            if rc {
+                self.lane_broke(lane, now);
+            }
         }
+        let entry = &mut self.lanes.lanes[lane as usize];
         match status {
             WcStatus::WrFlushErr if entry.dead == Some(peer) => {
                 Verdict::Guilty(WcStatus::RetryExcErr)
             }
-            WcStatus::WrFlushErr => Verdict::Innocent,
+            // A DCI turns to another target only when all that it sent was acknowledged: what goes
+            // elsewhere than the WR that failed was not sent.
+            WcStatus::WrFlushErr if entry.unsure != Some(peer) => Verdict::Innocent,
+            WcStatus::WrFlushErr if rc => Verdict::Unsure,
+            WcStatus::WrFlushErr => Verdict::Repeatable,
             WcStatus::RetryExcErr | WcStatus::RnrRetryExcErr => {
                 entry.dead = Some(peer);
                 self.forget_record(peer);
@@ -72,7 +111,8 @@ impl<D: Device> Core<D> {
     /// Sets a failing lane going again, once nothing is outstanding on it.
     pub(crate) fn try_restart(&mut self, lane: u32, now: Time) {
         let entry = &self.lanes.lanes[lane as usize];
-        if entry.state != LaneState::Failing || entry.uncompleted > 0 {
+        // What was flushed and may have been executed counts until its fate is known.
+        if entry.state != LaneState::Failing || entry.uncompleted as usize > entry.flushed.len() {
             return;
         }
         let (kind, qp) = (entry.kind, entry.qp);
@@ -80,18 +120,27 @@ impl<D: Device> Core<D> {
             LaneKind::Dc { stream } => {
                 let phys = &mut self.lanes.qps[qp as usize];
                 if !phys.broken && self.device.reset_dci_stream(phys.qp, stream).is_ok() {
-                    self.lanes.lanes[lane as usize].state = LaneState::Running;
+                    self.set_running(lane);
                     return self.resume(lane, now);
                 }
                 phys.broken = true;
                 self.try_restart_dci(qp, now);
             }
             LaneKind::Rc { .. } => {
+                if !self.settle_flushed(lane, now) {
+                    return;
+                }
                 self.lanes.lanes[lane as usize].state = LaneState::Gone;
                 self.resume(lane, now);
                 self.link_broken(lane, now);
             }
         }
+    }
+
+    /// A lane takes WRs again.
+    pub(crate) fn set_running(&mut self, lane: u32) {
+        let entry = &mut self.lanes.lanes[lane as usize];
+        (entry.state, entry.unsure) = (LaneState::Running, None);
     }
 
     /// Takes what waits on a lane that has failed off its lists: VQPs, in order, and the peer that
@@ -135,20 +184,42 @@ impl<D: Device> Core<D> {
             } else if self.move_to_dc(id) {
                 self.pump(id, now);
             } else {
-                self.fail_next(id, WcStatus::RetryExcErr, now);
+                self.switch_lane(id, now);
             }
         }
         let ops = core::mem::take(&mut self.lanes.lanes[lane as usize].ops);
         for op in ops {
-            let peer = self.ops.get(op).map(|op| op.peer);
-            if !running || (dead.is_some() && peer == dead) {
+            let Some(peer) = self.ops.get(op).map(|op| op.peer) else { continue };
+            if dead == Some(peer) {
                 self.conclude_op(op, false, now);
-            } else {
+            } else if running {
                 self.lanes.lanes[lane as usize].ops.push_back(op);
+            } else {
+                self.send_op_elsewhere(op, lane, now);
             }
         }
         self.lanes.wait(lane);
         let qp = self.lanes.lanes[lane as usize].qp;
         self.lanes.freed(qp, &mut self.dirty_qps);
     }
+
+    /// An operation of the core's own takes another way than a lane that is gone, if there is one.
+    fn send_op_elsewhere(&mut self, id: u32, lane: u32, now: Time) {
+        let Some(peer) = self.ops.get(id).map(|op| op.peer) else { return };
+        let link = self.links.rc.by_lane(lane).and_then(|link| self.links.rc.get(link));
+        let class = link.map_or(Class::Low, |link| link.class);
+        let way = self.way_of_op(peer, class).filter(|(other, _)| *other != lane);
+        match (way, self.ops.get_mut(id)) {
+            (Some(way), Some(op)) => {
+                (op.lane, op.dest) = way;
+                self.post_op(id, now);
+            }
+            _ => self.conclude_op(id, false, now),
+        }
+    }
+}
+
+/// Whether a status says that the peer executed neither the WR nor what stood behind it.
+fn refused_by_peer(status: WcStatus) -> bool {
+    matches!(status, WcStatus::RemInvReqErr | WcStatus::RemAccessErr | WcStatus::RemOpErr)
 }

@@ -119,8 +119,17 @@ stats! {
     dci_restarts_refused,
     /// DCIs that were made anew, since the device did not set the old ones going again.
     dcis_remade,
-    /// WRs of others on such a lane that were posted again.
+    /// WRs of others on such a lane that were posted again: of none of them can it be that it was
+    /// executed before, but for READs.
     wrs_reposted,
+    /// Peers that were asked how far the other end of an RC QP that broke had got.
+    fates_asked,
+    /// Of these, the ones that did not know, or did not answer.
+    fates_unknown,
+    /// WRs that were flushed and not posted again, since the peer had executed them.
+    wrs_executed_unseen,
+    /// WRs that ended with an error since they may have been executed, or their results were lost.
+    wrs_unsure,
     ; gauges:
     /// Clients now: a gauge.
     clients,

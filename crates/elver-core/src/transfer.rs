@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Device, Time, WcStatus};
 
-use crate::lane::LaneKind;
+use crate::lane::{LaneKind, LaneState};
 use crate::peer::Waiter;
 use crate::ring::NONE;
 use crate::vqp::Vqp;
@@ -67,7 +67,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Puts a VQP of which nothing is on a lane onto the lane that it should be on now.
-    fn switch_lane(&mut self, id: u32, now: Time) {
+    pub(crate) fn switch_lane(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         vqp.moving = false;
         let (old, peer, class) = (vqp.lane, vqp.peer, vqp.class);
@@ -158,7 +158,8 @@ impl<D: Device> Core<D> {
     /// is one, else on a lane of DC.
     fn shared_lane(&mut self, peer: u32, class: Class) -> Option<u32> {
         let entry = self.peers.get(peer)?;
-        if let Some(lane) = entry.rc[class as usize] {
+        let works = |lane: &u32| self.lanes.lanes[*lane as usize].state != LaneState::Gone;
+        if let Some(lane) = entry.rc[class as usize].filter(works) {
             return Some(lane);
         }
         entry.record?;

@@ -1,6 +1,6 @@
 //! Turns among the VQPs that share a lane (section 4.4): at once if nobody waits, else by bytes.
 
-use elver_verbs::{Device, Time, WcStatus};
+use elver_verbs::{Device, Time};
 
 use crate::Core;
 use crate::burst::Stop;
@@ -129,7 +129,7 @@ impl<D: Device> Core<D> {
         if self.move_to_dc(id) {
             self.pump(id, now);
         } else {
-            self.fail_next(id, WcStatus::RetryExcErr, now);
+            self.switch_lane(id, now);
         }
     }
 }

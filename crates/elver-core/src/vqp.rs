@@ -163,6 +163,8 @@ pub(crate) struct Vqp {
     pub(crate) ready: bool,
     /// Its lane failed through another's fault: from `sq.posted` on its WRs are posted again.
     pub(crate) rewound: bool,
+    /// WRs of its were flushed, and whether they were executed is being found out.
+    pub(crate) unsure: bool,
     /// A WR of its was told to have failed: all behind it are flushed.
     pub(crate) failed: bool,
     /// In the error state: the WR that was not posted for a fault of its own, and how it ends. The

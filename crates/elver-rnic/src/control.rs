@@ -314,10 +314,15 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// All attributes of a QP, and what it was created with.
+    /// All attributes of a QP, and what it was created with. The `rq_psn` of an RC QP is the PSN that
+    /// its responder expects next: all before it was executed. In ERR it is final.
     pub fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
-        let core = &self.qps.require(qp.0)?.core;
-        let attr = QpAttr { qp_state: core.state, cur_qp_state: core.state, ..core.attr };
+        let qp = self.qps.require(qp.0)?;
+        let core = &qp.core;
+        let mut attr = QpAttr { qp_state: core.state, cur_qp_state: core.state, ..core.attr };
+        if core.qp_type == QpType::Rc {
+            attr.rq_psn = qp.responder.expected_psn().get();
+        }
         Ok((attr, core.init))
     }
 

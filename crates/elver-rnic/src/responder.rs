@@ -81,6 +81,11 @@ impl Responder {
         }
     }
 
+    /// The PSN of the first request that was not executed.
+    pub(crate) fn expected_psn(&self) -> Psn {
+        self.epsn
+    }
+
     pub(crate) fn has_answers(&self) -> bool {
         !self.out.is_empty()
     }

@@ -100,7 +100,9 @@ pub trait Device {
         self.modify_qp(qp, attr, required | QpAttrMask::STATE)
     }
 
-    /// All attributes of a QP, and what it was created with.
+    /// All attributes of a QP, and what it was created with. Of an RC QP `rq_psn` is the PSN that it
+    /// expects next (IBTA vol. 1, 11.2.5.3): its peer's requests before that were executed, and none
+    /// is any more once it is in ERR.
     fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError>;
 
     /// The QP's number on the wire. A DCT has one only from RTR on.

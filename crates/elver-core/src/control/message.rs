@@ -1,6 +1,7 @@
 use elver_verbs::{Mtu, qpn_valid};
 use thiserror::Error;
 
+use crate::fate::PSN_MASK;
 use crate::{Class, NODE_RECORD_BYTES, NodeRecord, RecordError};
 
 /// Longest control message in bytes.
@@ -12,6 +13,8 @@ const HEADER_BYTES: usize = 16;
 const CONNECT_BYTES: usize = 12 + NODE_RECORD_BYTES;
 /// The most READs and atomics that a QP of any device serves at once.
 const RD_ATOMIC_MAX: u8 = 128;
+/// What stands for no PSN.
+const NO_PSN: u32 = u32::MAX;
 /// What stands for [`Refusal::Crossed`] where the others have their [`Shortage`].
 const CROSSED: u8 = 0xff;
 
@@ -63,6 +66,16 @@ pub enum Request {
         /// The asker's end.
         peer_qpn: u32,
     },
+    /// An end of an RC QP has failed: stop the other one, and tell how far it got. The asked node learns
+    /// the same of the asker's.
+    RcFate {
+        /// The asked node's end.
+        qpn: u32,
+        /// The asker's end, which is in ERR.
+        peer_qpn: u32,
+        /// The PSN that the asker's end expects next: all before it was executed there.
+        psn: u32,
+    },
     /// Tell your record (the RPC that KRCORE compares its meta server with).
     Meta,
 }
@@ -88,6 +101,9 @@ pub enum Answer {
     Accepted(RcEnd),
     /// The RC QP is gone, or there was none.
     Closed,
+    /// The end is in ERR, and this is the PSN that it expects next: all before it was executed, and
+    /// nothing more will be. None: there is no such end, and nothing is known of it.
+    Fate(Option<u32>),
     /// The record.
     Record(NodeRecord),
     /// Too much to do: ask again after so many microseconds.
@@ -200,6 +216,12 @@ impl ControlMessage {
                 put_word(body, 0, qpn);
                 put_word(body, 4, peer_qpn);
             }
+            ControlBody::Request(Request::RcFate { qpn, peer_qpn, psn }) => {
+                put_word(body, 0, qpn);
+                put_word(body, 4, peer_qpn);
+                put_word(body, 8, psn);
+            }
+            ControlBody::Answer(Answer::Fate(psn)) => put_word(body, 0, psn.unwrap_or(NO_PSN)),
             ControlBody::Answer(Answer::Accepted(end)) => put_end(body, end),
             ControlBody::Answer(Answer::Record(record)) => body.copy_from_slice(&record.encode()),
             ControlBody::Answer(Answer::Busy { retry_after_us }) => {
@@ -245,12 +267,14 @@ impl ControlMessage {
             ControlBody::Request(Request::RcConnect { .. }) => 1,
             ControlBody::Request(Request::RcClose { .. }) => 2,
             ControlBody::Request(Request::Meta) => 3,
+            ControlBody::Request(Request::RcFate { .. }) => 4,
             ControlBody::Answer(Answer::Accepted(_)) => 0x81,
             ControlBody::Answer(Answer::Closed) => 0x82,
             ControlBody::Answer(Answer::Record(_)) => 0x83,
             ControlBody::Answer(Answer::Busy { .. }) => 0x84,
             ControlBody::Answer(Answer::Refused(_)) => 0x85,
             ControlBody::Answer(Answer::Working) => 0x86,
+            ControlBody::Answer(Answer::Fate(_)) => 0x87,
         }
     }
 }
@@ -261,9 +285,9 @@ fn body_bytes(kind: u8) -> Option<usize> {
         1 => CONNECT_BYTES,
         2 => 8,
         3 | 0x82 | 0x86 => 0,
-        0x81 | 0x85 => 12,
+        4 | 0x81 | 0x85 => 12,
         0x83 => NODE_RECORD_BYTES,
-        0x84 => 4,
+        0x84 | 0x87 => 4,
         _ => return None,
     })
 }
@@ -290,6 +314,13 @@ fn decode_body(kind: u8, body: &[u8]) -> Result<ControlBody, ControlError> {
             peer_qpn: number(body, 4, "peer_qpn")?,
         }),
         3 => ControlBody::Request(Request::Meta),
+        4 => ControlBody::Request(Request::RcFate {
+            qpn: number(body, 0, "qpn")?,
+            peer_qpn: number(body, 4, "peer_qpn")?,
+            psn: psn(body, 8)?,
+        }),
+        0x87 if word(body, 0) == NO_PSN => ControlBody::Answer(Answer::Fate(None)),
+        0x87 => ControlBody::Answer(Answer::Fate(Some(psn(body, 0)?))),
         0x81 => {
             let end = get_end(body)?;
             zero("reserved", u32::from(body[10]) | u32::from(body[11]) << 8)?;
@@ -346,6 +377,12 @@ fn number(bytes: &[u8], at: usize, name: &'static str) -> Result<u32, ControlErr
     if qpn_valid(given) { Ok(given) } else { Err(ControlError::Field { name, given }) }
 }
 
+/// A PSN, of 24 bits in four bytes.
+fn psn(bytes: &[u8], at: usize) -> Result<u32, ControlError> {
+    let given = word(bytes, at);
+    if given <= PSN_MASK { Ok(given) } else { Err(ControlError::Field { name: "psn", given }) }
+}
+
 fn zero(name: &'static str, given: u32) -> Result<(), ControlError> {
     if given == 0 { Ok(()) } else { Err(ControlError::Field { name, given }) }
 }
@@ -377,6 +414,8 @@ mod tests {
         let mut all: Vec<ControlBody> = [
             Answer::Accepted(end(9)),
             Answer::Closed,
+            Answer::Fate(Some(0xff_fffe)),
+            Answer::Fate(None),
             Answer::Record(record(2)),
             Answer::Busy { retry_after_us: u32::MAX },
             Answer::Refused(Refusal::Crossed),
@@ -391,7 +430,8 @@ mod tests {
         .into();
         all.extend([connect(Class::Low, false), connect(Class::High, true)]);
         let close = Request::RcClose { qpn: 0xff_ffff, peer_qpn: 2 };
-        all.extend([close, Request::Meta].map(ControlBody::Request));
+        let fate = Request::RcFate { qpn: 3, peer_qpn: 0xff_ffff, psn: PSN_MASK };
+        all.extend([close, fate, Request::Meta].map(ControlBody::Request));
         all
     }
 
@@ -437,7 +477,7 @@ mod tests {
         };
         assert_eq!(field(0, 0), ControlError::Magic);
         assert_eq!(field(4, 1), ControlError::Version { given: 1 });
-        assert_eq!(field(5, 4), ControlError::Kind { given: 4 });
+        assert_eq!(field(5, 5), ControlError::Kind { given: 5 });
         assert_eq!(field(6, 1), ControlError::Field { name: "reserved", given: 1 });
         assert_eq!(field(19, 1), ControlError::Field { name: "qpn", given: 0x0100_0007 });
         assert_eq!(field(24, 6), ControlError::Field { name: "mtu", given: 6 });

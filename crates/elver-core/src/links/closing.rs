@@ -5,7 +5,7 @@ use elver_verbs::{Device, Time};
 use super::{CallFor, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
 use crate::Core;
 use crate::control::{Answer, Request, Ticket};
-use crate::rc::{LinkState, Purpose, RcLink};
+use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::ring::NONE;
 
 impl<D: Device> Core<D> {
@@ -100,6 +100,10 @@ impl<D: Device> Core<D> {
                 self.drop_link(id, now);
                 self.links.control.answer(ticket, Answer::Closed, now);
             }
+            // It would not answer that either.
+            LinkState::Leaving(None) if link.reached == (Reached::Unknown { answered: false }) => {
+                self.close_ended(id, None, now);
+            }
             LinkState::Leaving(None) => self.ask_close(id, now),
             _ => {}
         }
@@ -130,6 +134,7 @@ impl<D: Device> Core<D> {
             let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
             let until = now.saturating_add_ns(REMIND_NS_MAX);
             self.remind_later(Unclosed { to, request, due: now, until }, now);
+            self.remember_end(id);
         }
         self.drop_link(id, now);
     }

@@ -8,8 +8,10 @@ use elver_verbs::{
 use super::waiting::Unasked;
 use super::{CallFor, GREETING};
 use crate::control::{Answer, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket};
+use crate::fate::Path;
 use crate::lane::{LaneKind, RESERVED};
-use crate::rc::{LinkState, Purpose, RcLink};
+use crate::rc::{LinkState, Purpose, RcLink, Reached};
+use crate::recovery::Verdict;
 use crate::ring::NONE;
 use crate::wr_id::WrId;
 use crate::{Class, ConnectError, Core, NodeRecord};
@@ -115,6 +117,8 @@ impl<D: Device> Core<D> {
             lane: NONE,
             depth,
             since: now,
+            mtu: 0,
+            reached: Reached::Unasked,
         };
         let id = self.links.rc.insert(link, &mut self.rng).ok_or(of_device)?;
         if let Some(entry) = self.peers.get_mut(peer) {
@@ -135,6 +139,7 @@ impl<D: Device> Core<D> {
         let gone = VerbsError::InvalidArgument { what: "the RC QP is gone" };
         let entry = self.links.rc.get_mut(link).ok_or(gone.clone())?;
         (entry.peer_qpn, entry.peer_rd_atomic) = (end.qpn, end.rd_atomic);
+        entry.mtu = self.pool.mtu.min(end.mtu).bytes();
         let (qp, psn) = (entry.qp, entry.psn);
         let gid = self.peers.get(entry.peer).ok_or(gone)?.gid;
         let mut attr = self.pool.qp_attr(&self.config, gid);
@@ -219,10 +224,11 @@ impl<D: Device> Core<D> {
         link.state = LinkState::Ready;
         let (peer, class, purpose) = (link.peer, link.class, link.purpose);
         let (qp, depth) = (link.qp, link.depth);
+        let path = Path::new(link.psn, link.mtu, self.config.max_sge);
         if purpose == Purpose::Leased(None) {
             return;
         }
-        let lane = self.lanes.add_rc(qp, depth, peer);
+        let lane = self.lanes.add_rc(qp, depth, peer, path);
         self.links.rc.set_lane(id, lane);
         self.stats.links_made += 1;
         if let Purpose::Leased(Some(vqp)) = purpose {
@@ -254,16 +260,18 @@ impl<D: Device> Core<D> {
         }
         let lane = &mut self.lanes.lanes[link.lane as usize];
         lane.uncompleted += 1;
+        lane.path.psn = lane.path.psn.wrapping_add(1);
         self.lanes.qps[lane.qp as usize].posted += 1;
     }
 
     pub(super) fn greeted(&mut self, lane: u32, status: WcStatus, now: Time) {
-        self.account(lane, 1);
         if let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind
             && status != WcStatus::Success
+            && self.lane_failed(lane, status, peer, now) == Verdict::Unsure
         {
-            self.lane_failed(lane, status, peer);
+            return self.hold_flushed(lane, WrId::Control(GREETING | lane), 1, now);
         }
+        self.account(lane, 1);
         self.try_restart(lane, now);
     }
 
@@ -291,9 +299,10 @@ impl<D: Device> Core<D> {
 
     /// A link's QP went to its error state, perhaps with nothing of ours on it.
     pub(super) fn link_errored(&mut self, qp: Qp, now: Time) {
-        if let Some((id, link)) = self.links.rc.by_qp(qp)
-            && matches!(link.state, LinkState::Ready | LinkState::Listening)
-        {
+        let Some((id, link)) = self.links.rc.by_qp(qp) else { return };
+        let used = matches!(link.state, LinkState::Ready | LinkState::Listening);
+        self.ask_fate(id, now);
+        if used {
             self.leave(id, None, now);
         }
     }
@@ -319,6 +328,9 @@ impl<D: Device> Core<D> {
                 self.links.control.answer(ticket, answer, now);
             }
             Request::RcClose { qpn, peer_qpn } => self.serve_close(ticket, qpn, peer_qpn, now),
+            Request::RcFate { qpn, peer_qpn, psn } => {
+                self.serve_fate(ticket, (qpn, peer_qpn), psn, now);
+            }
         }
     }
 

@@ -1,0 +1,263 @@
+//! Whether what an RC QP flushed was executed: found out from the peer, never guessed.
+//!
+//! An RC QP also fails for what its *peer* asks, in the middle of our own work. What is flushed then
+//! was executed up to some point that nobody here saw. To post it again would execute it twice, so
+//! it waits, neither done nor failed, until the peer has told how far its end got:
+//!
+//! ```text
+//!   our end fails ──▶ Failing: what is flushed is kept, in order ──▶ all is back ─┐
+//!        │                                                                        ▼
+//!        └─ RcFate, with how far our end got ──▶ peer: its end to ERR        each WR: executed,
+//!           Fate, with how far its end got   ◀── its rq_psn, now final  ──▶  or posted again
+//! ```
+//!
+//! Both ends learn both numbers in one exchange, whoever begins. A number is a PSN (IBTA vol. 1,
+//! 9.7.1): a WR takes as many as it has packets, a READ as many as its response has. So the sum over
+//! all that was posted on a QP gives the PSN behind the last WR, and what was flushed, counted back
+//! from there, the PSNs of each: nothing is kept for a WR while all goes well.
+//!
+//! A WR that was executed completes with success. What was not is posted again, and so is a READ
+//! whose data went nowhere, as a responder reads anew for one that is sent again (9.7.5.1.3), and a
+//! SEND of which only the beginning arrived, which nobody has seen. An atomic whose result is lost
+//! ends with [`WcStatus::RespTimeoutErr`], and so does what stands in the middle of a WRITE: a reader
+//! may have taken back already what its first half has set. If the peer does not know, or does not
+//! answer, all but READs ends so.
+
+use elver_verbs::{Device, SendOp, Time, WcStatus};
+
+use crate::Core;
+use crate::VqpState;
+use crate::message::HEADER_BYTES;
+use crate::ops::{Op, OpKind, Work};
+use crate::rc::Reached;
+use crate::rendezvous::PIECE_BYTES;
+use crate::ring::SqEntry;
+use crate::wr_id::{SEQ_MASK, WrId};
+
+/// PSNs have 24 bits.
+pub(crate) const PSN_MASK: u32 = (1 << 24) - 1;
+
+/// What was flushed from an RC QP and may have been executed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flushed {
+    who: WrId,
+    psns: u32,
+}
+
+/// How what is posted on an RC QP is counted. A lane over DC has [`Path::NONE`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    /// The PSN behind all that was posted, in its low 24 bits.
+    pub(crate) psn: u32,
+    /// Path MTU in bytes.
+    mtu: u32,
+    /// A WR of so many bytes takes one packet, whatever it is.
+    pub(crate) one_packet: u32,
+}
+
+impl Path {
+    /// Of a lane whose PSNs nobody asks for.
+    pub(crate) const NONE: Path = Path { psn: 0, mtu: u32::MAX, one_packet: u32::MAX };
+
+    pub(crate) fn new(psn: u32, mtu: u32, max_sge: u32) -> Path {
+        let head = HEADER_BYTES as u32 + max_sge * PIECE_BYTES as u32;
+        Path { psn, mtu, one_packet: mtu.saturating_sub(head) }
+    }
+
+    fn packets(&self, bytes: u64) -> u32 {
+        bytes.div_ceil(self.mtu.into()).max(1) as u32
+    }
+
+    /// PSNs that one of the physical WRs of an entry takes, which was prepared.
+    fn psns_of(&self, entry: &SqEntry, second: bool) -> u32 {
+        let (head, bytes) = (u64::from(entry.sges[0].length), u64::from(entry.length));
+        self.packets(match entry.op {
+            SendOp::Write(_) | SendOp::Read(_) => bytes,
+            SendOp::WriteWithImm(..) if second => head,
+            SendOp::WriteWithImm(..) => bytes,
+            // What is long is read later, and what is inline stands behind the header.
+            SendOp::Send | SendOp::SendWithImm(_) if entry.shared || entry.inline => head,
+            SendOp::Send | SendOp::SendWithImm(_) => head + bytes,
+            _ => 0,
+        })
+    }
+
+    /// PSNs that an entry takes beyond one for each of its physical WRs.
+    #[cold]
+    pub(crate) fn more_psns(&self, entry: &SqEntry) -> u32 {
+        match entry.op {
+            SendOp::WriteWithImm(..) if entry.first_done => self.psns_of(entry, true) - 1,
+            SendOp::WriteWithImm(..) => self.psns_of(entry, false) + self.psns_of(entry, true) - 2,
+            _ => self.psns_of(entry, false) - 1,
+        }
+    }
+
+    /// PSNs that an operation of the core's own takes.
+    pub(crate) fn psns_of_op(&self, op: &Op) -> u32 {
+        self.packets(match (&op.work, &op.kind) {
+            (Work::Read { length, .. } | Work::Send { length, .. }, _) => u64::from(*length),
+            (Work::Gather, OpKind::Gather(gather)) => {
+                gather.read().1.iter().map(|sge| u64::from(sge.length)).sum()
+            }
+            (Work::Gather, _) => 0,
+        })
+    }
+}
+
+/// What became of a WR that was flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Executed,
+    /// Some of its packets were.
+    Begun,
+    Not,
+    Unknown,
+}
+
+impl<D: Device> Core<D> {
+    /// A WR of a VQP was flushed from an RC QP, and may have been executed. `behind` counts from the
+    /// VQP's first WR that is not done.
+    pub(crate) fn user_flushed(&mut self, id: u32, behind: u32, second: bool, now: Time) {
+        let Core { vqps, pool, lanes, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return };
+        let (lane, seq) = (vqp.lane, vqp.sq.done.wrapping_add(behind));
+        let mut count = 0;
+        // The first one that comes back tells of those before it.
+        if !vqp.unsure && behind < vqp.sq.posted.wrapping_sub(vqp.sq.done) {
+            vqp.unsure = true;
+            count = vqp.execute(pool, behind);
+            let entry = vqp.sq.entry_mut(vqp.sq.done);
+            if second && !core::mem::replace(&mut entry.first_done, true) {
+                vqp.inflight = vqp.inflight.saturating_sub(1);
+                count += 1;
+            }
+        }
+        let psns = lanes.lanes[lane as usize].path.psns_of(vqp.sq.entry(seq), second);
+        self.account(lane, count);
+        if count > 0 {
+            self.retire(id, now);
+        }
+        self.hold_flushed(lane, WrId::User { vqp: id, seq: seq & SEQ_MASK, second }, psns, now);
+    }
+
+    /// Keeps what was flushed until its fate is known.
+    pub(crate) fn hold_flushed(&mut self, lane: u32, who: WrId, psns: u32, now: Time) {
+        self.lanes.lanes[lane as usize].flushed.push(Flushed { who, psns });
+        self.try_restart(lane, now);
+    }
+
+    /// All that was on an RC QP has come back: what was flushed is told or posted again, if its fate
+    /// is known. Returns whether it is.
+    pub(crate) fn settle_flushed(&mut self, lane: u32, now: Time) -> bool {
+        if self.lanes.lanes[lane as usize].flushed.is_empty() {
+            return true;
+        }
+        let link = self.links.rc.by_lane(lane).and_then(|link| self.links.rc.get(link));
+        let reached = link.map(|link| link.reached);
+        if matches!(reached, Some(Reached::Unasked | Reached::Asked)) {
+            return false;
+        }
+        // A device that copies between its own QPs counts no PSNs, and does a WR in one step: what
+        // was flushed there was not begun.
+        let own = |psn: u32| {
+            link.is_some_and(|link| {
+                let gid = self.peers.get(link.peer).map(|peer| peer.gid);
+                gid == Some(self.gid) && psn == link.psn
+            })
+        };
+        let reached = match reached {
+            Some(Reached::Psn(psn)) if own(psn) => Some(None),
+            Some(Reached::Psn(psn)) => Some(Some(psn)),
+            _ => None,
+        };
+        let entry = &mut self.lanes.lanes[lane as usize];
+        let flushed = core::mem::take(&mut entry.flushed);
+        let all: u32 = flushed.iter().map(|one| one.psns).sum();
+        let first = entry.path.psn.wrapping_sub(all);
+        let done = match reached {
+            Some(Some(psn)) => Some(psn.wrapping_sub(first) & PSN_MASK),
+            Some(None) => Some(0),
+            None => None,
+        };
+        // It cannot have got further than what it was sent.
+        let done = done.filter(|done| *done <= all);
+        let mut at = 0;
+        for Flushed { who, psns } in flushed {
+            let fate = match done {
+                None => Fate::Unknown,
+                Some(done) if at + psns <= done => Fate::Executed,
+                Some(done) if at >= done => Fate::Not,
+                Some(_) => Fate::Begun,
+            };
+            at += psns;
+            self.account(lane, 1);
+            match who {
+                WrId::User { vqp, seq, second } => self.settle_user(vqp, seq, second, fate, now),
+                WrId::Op(op) => self.settle_op(op, lane, fate, now),
+                // The first packet over an RC QP is nobody's.
+                WrId::Recv(_) | WrId::Control(_) => {}
+            }
+        }
+        true
+    }
+
+    /// The fate of a VQP's WR is known.
+    fn settle_user(&mut self, id: u32, seq: u32, second: bool, fate: Fate, now: Time) {
+        let Core { vqps, pool, stats, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return };
+        vqp.unsure = false;
+        if vqp.state != VqpState::Connected {
+            vqp.inflight = vqp.inflight.saturating_sub(1);
+            return self.drained(id, now);
+        }
+        let entry = vqp.sq.entry_mut(seq);
+        let sends = second || matches!(entry.op, SendOp::Send | SendOp::SendWithImm(_));
+        let atomic = matches!(entry.op, SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. });
+        let again = match fate {
+            Fate::Not => true,
+            Fate::Begun if sends => true,
+            _ => matches!(entry.op, SendOp::Read(_)),
+        };
+        if again {
+            vqp.inflight = vqp.inflight.saturating_sub(1);
+            self.rewind(id);
+        } else if fate == Fate::Executed && !atomic && !vqp.rewound {
+            stats.wrs_executed_unseen += 1;
+            let pair = matches!(entry.op, SendOp::WriteWithImm(..));
+            if pair && !second {
+                entry.first_done = true;
+                vqp.inflight = vqp.inflight.saturating_sub(1);
+            } else {
+                debug_assert_eq!(seq, vqp.sq.done & SEQ_MASK, "WRs settle in order");
+                vqp.execute(pool, 1);
+                self.retire(id, now);
+            }
+        } else {
+            // Also what was executed behind a READ that must be done again: its turn would come
+            // before the READ's.
+            vqp.inflight = vqp.inflight.saturating_sub(1);
+            self.fail_unsure(id, now);
+        }
+        self.drained(id, now);
+    }
+
+    /// The fate of an operation of the core's own is known.
+    fn settle_op(&mut self, id: u32, lane: u32, fate: Fate, now: Time) {
+        let reads = self.is_read_op(id);
+        match fate {
+            Fate::Executed if !reads => self.conclude_op(id, true, now),
+            Fate::Unknown if !reads => self.conclude_op(id, false, now),
+            _ => self.op_again(id, lane),
+        }
+    }
+
+    /// The first WR of a VQP that is not done may have been executed, or its result is lost: it ends
+    /// with an error, and the VQP with it.
+    pub(crate) fn fail_unsure(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        vqp.sq.posted = vqp.sq.done;
+        vqp.fault = Some((vqp.sq.done, WcStatus::RespTimeoutErr));
+        self.stats.wrs_unsure += 1;
+        self.fail(id, now);
+    }
+}

@@ -1,0 +1,274 @@
+//! An RC QP that breaks through its peer's fault flushes what stands on it, of which some was
+//! executed and not yet acknowledged: nothing is executed twice for that, and nobody is told that
+//! something was done which was not.
+
+#[path = "common/virtual_time.rs"]
+mod virtual_time;
+
+use std::collections::BTreeMap;
+
+use elver_core::*;
+use elver_sim::SimMemory;
+use elver_verbs::*;
+
+use virtual_time::Nodes;
+
+const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_ATOMIC);
+/// The RC QP breaks so often.
+const BREAKS: u64 = 60;
+/// WRs that a VQP keeps outstanding.
+const WINDOW: u64 = 24;
+
+/// A region of a client's.
+struct Region {
+    memory: SimMemory,
+    info: MrInfo,
+}
+
+impl Region {
+    fn new(nodes: &mut Nodes, n: usize, length: u64) -> Region {
+        let node = &mut nodes.nodes[n];
+        let memory = node.core.device().alloc_memory(length).unwrap();
+        let info = node.core.reg_mr(node.client, memory.clone(), None, ALL).unwrap();
+        Region { memory, info }
+    }
+
+    fn sge(&self, at: u64, length: u32) -> Sge {
+        Sge { addr: self.info.addr + at, length, lkey: self.info.lkey }
+    }
+
+    fn remote(&self, at: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.info.addr + at, rkey: self.info.rkey }
+    }
+}
+
+/// Two nodes on one RC QP, beside the meta server.
+struct Pair {
+    nodes: Nodes,
+    /// What completed at each node, by VQP: the WR and how it ended.
+    told: [BTreeMap<u32, Vec<(u64, WcStatus)>>; 3],
+    near: Region,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let transfer = TransferConfig { idle_ns: 0, ..Config::default().transfer };
+        let config = Config {
+            dc_qps: 2,
+            mr_lease_ns: 1_000_000_000,
+            timeout: 9,
+            retry_cnt: 3,
+            recv_buffers: 256,
+            transfer,
+            ..Config::default()
+        };
+        let mut nodes = Nodes::new(3, &config, ClientLimits::default());
+        let near = Region::new(&mut nodes, 1, 1 << 16);
+        Pair { nodes, told: Default::default(), near }
+    }
+
+    fn vqp(&mut self, n: usize, to: usize) -> VqpId {
+        let vqp = self.nodes.vqp(n, VqpInit::default());
+        assert_eq!(self.nodes.connect(n, vqp, to, Policy::Lite), Ok(Via::Rc));
+        vqp
+    }
+
+    fn post(&mut self, n: usize, vqp: VqpId, wr_id: u64, op: SendOp, payload: Payload<'_>) {
+        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, payload, dest: None };
+        let now = self.nodes.net.now();
+        let node = &mut self.nodes.nodes[n];
+        node.core.post_send(node.client, vqp, &[wr], now).unwrap();
+    }
+
+    fn step(&mut self) {
+        self.nodes.step();
+        for (node, told) in self.nodes.nodes.iter_mut().zip(&mut self.told) {
+            let blank = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
+            let mut into = [blank; 64];
+            loop {
+                let count = node.core.poll_completions(node.client, &mut into);
+                for done in &into[..count] {
+                    let of = told.entry(done.vqp.0).or_default();
+                    of.push((done.wc.wr_id, done.wc.status));
+                }
+                if count < into.len() {
+                    break;
+                }
+            }
+            node.core.audit().unwrap();
+        }
+    }
+
+    fn told(&self, n: usize, vqp: VqpId) -> &[(u64, WcStatus)] {
+        self.told[n].get(&vqp.0).map_or(&[], Vec::as_slice)
+    }
+
+    /// The VQP has failed, and all that it had outstanding has ended.
+    fn is_down(&self, n: usize, vqp: VqpId) -> bool {
+        let node = &self.nodes.nodes[n];
+        let info = node.core.vqp_info(node.client, vqp).unwrap();
+        info.state == VqpState::Error && info.outstanding == 0
+    }
+
+    /// A region of node 1's that the device no longer has, though peers hold leases for it: a WRITE
+    /// there breaks the RC QP at node 1's side.
+    fn trap(&mut self, vqp: VqpId, near: &Region) -> Region {
+        let trap = Region::new(&mut self.nodes, 1, 64);
+        self.post(2, vqp, 0, SendOp::Write(trap.remote(0)), Payload::Sges(&[near.sge(0, 8)]));
+        while self.told(2, vqp).is_empty() {
+            self.step();
+        }
+        assert_eq!(self.told[2].remove(&vqp.0), Some(vec![(0, WcStatus::Success)]));
+        self.nodes.nodes[1].core.device().inner.dereg_mr(trap.info.mr).unwrap();
+        trap
+    }
+
+    /// Breaks the RC QP again and again while a VQP of node 1's works, posting by `work` what comes
+    /// next. Returns the VQPs that did, each with what it posted.
+    fn torment(
+        &mut self,
+        mut work: impl FnMut(&mut Pair, VqpId, u64),
+    ) -> Vec<(VqpId, u64, Vec<(u64, WcStatus)>)> {
+        let (mut workers, mut next) = (Vec::new(), 0);
+        let far = Region::new(&mut self.nodes, 2, 64);
+        let mut worker = (self.vqp(1, 2), next);
+        for round in 0..BREAKS {
+            let breaker = self.vqp(2, 1);
+            let trap = self.trap(breaker, &far);
+            let before = self.told(1, worker.0).len();
+            let mut asked = false;
+            // It goes on while the RC QP breaks, and for some time after.
+            while !self.is_down(2, breaker) || self.told(1, worker.0).len() < before + 60 {
+                if self.is_down(1, worker.0) {
+                    // It is not the guilty one, but the result of an atomic may be lost.
+                    workers.push((worker.0, worker.1, self.told(1, worker.0).to_vec()));
+                    worker = (self.vqp(1, 2), next);
+                    break;
+                }
+                let node = &self.nodes.nodes[1];
+                let info = node.core.vqp_info(node.client, worker.0).unwrap();
+                if info.state == VqpState::Connected && u64::from(info.outstanding) < WINDOW {
+                    work(self, worker.0, next);
+                    next += 1;
+                } else {
+                    self.step();
+                }
+                if !asked && self.told(1, worker.0).len() as u64 >= before as u64 + round % 20 {
+                    let payload = [far.sge(0, 8)];
+                    let op = SendOp::Write(trap.remote(0));
+                    self.post(2, breaker, 1, op, Payload::Sges(&payload));
+                    asked = true;
+                }
+            }
+            while asked && !self.is_down(2, breaker) {
+                self.step();
+            }
+            self.told[2].remove(&breaker.0);
+            self.nodes.destroy(2, breaker);
+        }
+        while {
+            let node = &self.nodes.nodes[1];
+            node.core.vqp_info(node.client, worker.0).unwrap().outstanding > 0
+        } {
+            self.step();
+        }
+        workers.push((worker.0, worker.1, self.told(1, worker.0).to_vec()));
+        workers
+    }
+
+    /// Nothing is left undone.
+    fn check(&mut self) {
+        for node in &self.nodes.nodes {
+            let stats = node.core.stats();
+            assert_eq!((stats.completions_unknown, stats.device_refusals), (0, 0), "{stats:?}");
+        }
+    }
+}
+
+/// A FETCH_ADD whose answer was under way when the RC QP broke was posted again over DC, and the
+/// word counted it twice.
+#[test]
+fn an_addition_is_executed_once_though_the_rc_qp_breaks() {
+    let mut pair = Pair::new();
+    let word = Region::new(&mut pair.nodes, 2, 64);
+    let near = pair.near.sge(0, 8);
+    let add = SendOp::FetchAdd { remote: word.remote(0), add: 1 };
+    let workers = pair.torment(|pair, vqp, n| pair.post(1, vqp, n, add, Payload::Sges(&[near])));
+    let all: Vec<(u64, WcStatus)> = workers.into_iter().flat_map(|(.., told)| told).collect();
+    let succeeded = all.iter().filter(|(_, status)| *status == WcStatus::Success).count() as u64;
+    let lost = all.iter().filter(|(_, status)| *status != WcStatus::Success).count() as u64;
+    let mut bytes = [0; 8];
+    word.memory.read(0, &mut bytes).unwrap();
+    let counted = u64::from_ne_bytes(bytes);
+    assert!(
+        (succeeded..=succeeded + lost).contains(&counted),
+        "{succeeded} additions succeeded and {lost} did not, the word counts {counted}"
+    );
+    let stats = pair.nodes.nodes[1].core.stats();
+    assert!(stats.fates_asked > 0 && stats.wrs_unsure > 0, "{stats:?}");
+    pair.check();
+}
+
+/// Messages and WRITEs that had arrived are told to have succeeded, and do not come twice; what had
+/// not arrived is sent again, and nobody but the guilty one fails.
+#[test]
+fn a_message_arrives_once_though_the_rc_qp_breaks() {
+    let mut pair = Pair::new();
+    let inbox = pair.nodes.vqp(2, VqpInit::default());
+    let node = &mut pair.nodes.nodes[2];
+    assert_eq!(node.core.qbind(node.client, inbox, 7), Ok(7));
+    let room = Region::new(&mut pair.nodes, 2, 1 << 16);
+    let mut came = Vec::new();
+    let supply = |pair: &mut Pair, came: &mut Vec<u64>| {
+        let done = pair.told[2].remove(&inbox.0).unwrap_or_default();
+        for (wr_id, status) in done {
+            assert_eq!(status, WcStatus::Success);
+            let mut bytes = [0; 8];
+            room.memory.read(wr_id % 128 * 8, &mut bytes).unwrap();
+            came.push(u64::from_ne_bytes(bytes));
+        }
+        let node = &pair.nodes.nodes[2];
+        let info = node.core.vqp_info(node.client, inbox).unwrap();
+        assert_ne!(info.state, VqpState::Error);
+    };
+    let mut posted = 0;
+    let receive = |pair: &mut Pair, posted: &mut u64| {
+        let now = pair.nodes.net.now();
+        let node = &mut pair.nodes.nodes[2];
+        let sges = [room.sge(*posted % 128 * 8, 8)];
+        node.core
+            .post_recv(node.client, inbox, &[RecvWr { wr_id: *posted, sges: &sges }], now)
+            .unwrap();
+        *posted += 1;
+    };
+    for _ in 0..64 {
+        receive(&mut pair, &mut posted);
+    }
+    let workers = pair.torment(|pair, vqp, n| {
+        let before = came.len();
+        supply(pair, &mut came);
+        for _ in before..came.len() {
+            receive(pair, &mut posted);
+        }
+        let bytes = n.to_ne_bytes();
+        pair.post(1, vqp, n, SendOp::Send, Payload::Inline(&bytes));
+    });
+    assert_eq!(workers.len(), 1, "no VQP of node 1's failed: it did nothing wrong");
+    let told = &workers[0].2;
+    assert!(told.iter().all(|(_, status)| *status == WcStatus::Success));
+    while came.len() < told.len() {
+        pair.step();
+        let before = came.len();
+        supply(&mut pair, &mut came);
+        for _ in before..came.len() {
+            receive(&mut pair, &mut posted);
+        }
+    }
+    assert_eq!(came, (0..told.len() as u64).collect::<Vec<_>>(), "each once, and in order");
+    let stats = pair.nodes.nodes[1].core.stats();
+    assert!(stats.fates_asked > 0 && stats.wrs_executed_unseen > 0, "{stats:?}");
+    pair.check();
+}
