@@ -10,7 +10,7 @@ use elver_verbs::{Qp, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::control::{Shortage, Ticket};
+use crate::control::{ControlAddr, Shortage, Ticket};
 use crate::ring::NONE;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::{Class, TransferConfig};
@@ -39,6 +39,9 @@ pub(crate) struct RcLink {
     pub(crate) peer_rd_atomic: u8,
     /// The peer.
     pub(crate) peer: u32,
+    /// Where the node takes requests that the link was agreed with: what is known of the peer may be
+    /// of an earlier start of its, and then of a later one.
+    pub(crate) control: ControlAddr,
     /// Whose traffic it carries.
     pub(crate) class: Class,
     /// What it serves.
@@ -515,6 +518,7 @@ mod tests {
             peer_qpn: 0,
             peer_rd_atomic: 16,
             peer,
+            control: ControlAddr { gid: elver_verbs::Gid::default(), qpn: 2 },
             class: Class::Low,
             purpose,
             state: LinkState::Ready,

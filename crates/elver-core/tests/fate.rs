@@ -127,36 +127,36 @@ impl Pair {
     }
 
     /// Breaks the RC QP again and again while a VQP of node 1's works, posting by `work` what comes
-    /// next. Returns the VQPs that did, each with what it posted.
+    /// next. Returns what each VQP that did was told.
     fn torment(
         &mut self,
         mut work: impl FnMut(&mut Pair, VqpId, u64),
-    ) -> Vec<(VqpId, u64, Vec<(u64, WcStatus)>)> {
+    ) -> Vec<Vec<(u64, WcStatus)>> {
         let (mut workers, mut next) = (Vec::new(), 0);
         let far = Region::new(&mut self.nodes, 2, 64);
-        let mut worker = (self.vqp(1, 2), next);
+        let mut worker = self.vqp(1, 2);
         for round in 0..BREAKS {
             let breaker = self.vqp(2, 1);
             let trap = self.trap(breaker, &far);
-            let before = self.told(1, worker.0).len();
+            let before = self.told(1, worker).len();
             let mut asked = false;
             // It goes on while the RC QP breaks, and for some time after.
-            while !self.is_down(2, breaker) || self.told(1, worker.0).len() < before + 60 {
-                if self.is_down(1, worker.0) {
+            while !self.is_down(2, breaker) || self.told(1, worker).len() < before + 60 {
+                if self.is_down(1, worker) {
                     // It is not the guilty one, but the result of an atomic may be lost.
-                    workers.push((worker.0, worker.1, self.told(1, worker.0).to_vec()));
-                    worker = (self.vqp(1, 2), next);
+                    workers.push(self.told(1, worker).to_vec());
+                    worker = self.vqp(1, 2);
                     break;
                 }
                 let node = &self.nodes.nodes[1];
-                let info = node.core.vqp_info(node.client, worker.0).unwrap();
+                let info = node.core.vqp_info(node.client, worker).unwrap();
                 if info.state == VqpState::Connected && u64::from(info.outstanding) < WINDOW {
-                    work(self, worker.0, next);
+                    work(self, worker, next);
                     next += 1;
                 } else {
                     self.step();
                 }
-                if !asked && self.told(1, worker.0).len() as u64 >= before as u64 + round % 20 {
+                if !asked && self.told(1, worker).len() as u64 >= before as u64 + round % 20 {
                     let payload = [far.sge(0, 8)];
                     let op = SendOp::Write(trap.remote(0));
                     self.post(2, breaker, 1, op, Payload::Sges(&payload));
@@ -171,11 +171,11 @@ impl Pair {
         }
         while {
             let node = &self.nodes.nodes[1];
-            node.core.vqp_info(node.client, worker.0).unwrap().outstanding > 0
+            node.core.vqp_info(node.client, worker).unwrap().outstanding > 0
         } {
             self.step();
         }
-        workers.push((worker.0, worker.1, self.told(1, worker.0).to_vec()));
+        workers.push(self.told(1, worker).to_vec());
         workers
     }
 
@@ -197,7 +197,7 @@ fn an_addition_is_executed_once_though_the_rc_qp_breaks() {
     let near = pair.near.sge(0, 8);
     let add = SendOp::FetchAdd { remote: word.remote(0), add: 1 };
     let workers = pair.torment(|pair, vqp, n| pair.post(1, vqp, n, add, Payload::Sges(&[near])));
-    let all: Vec<(u64, WcStatus)> = workers.into_iter().flat_map(|(.., told)| told).collect();
+    let all: Vec<(u64, WcStatus)> = workers.into_iter().flatten().collect();
     let succeeded = all.iter().filter(|(_, status)| *status == WcStatus::Success).count() as u64;
     let lost = all.iter().filter(|(_, status)| *status != WcStatus::Success).count() as u64;
     let mut bytes = [0; 8];
@@ -257,7 +257,7 @@ fn a_message_arrives_once_though_the_rc_qp_breaks() {
         pair.post(1, vqp, n, SendOp::Send, Payload::Inline(&bytes));
     });
     assert_eq!(workers.len(), 1, "no VQP of node 1's failed: it did nothing wrong");
-    let told = &workers[0].2;
+    let told = &workers[0];
     assert!(told.iter().all(|(_, status)| *status == WcStatus::Success));
     while came.len() < told.len() {
         pair.step();

@@ -183,6 +183,10 @@ impl World {
             broken!("VQP {vqp}: WR {index} {:?} failed without a cause: {status}", op.opcode);
         }
         let known = &mut self.model.vqps[vqp];
+        // Its client may have connected it anew before it looked at all that had completed.
+        if known.unexplained.is_some_and(|(flushed, _)| flushed == epoch) {
+            known.unexplained = None;
+        }
         if epoch == known.epoch {
             known.fail(status.to_string());
             known.flushing = Some(epoch);

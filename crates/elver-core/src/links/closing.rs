@@ -116,10 +116,7 @@ impl<D: Device> Core<D> {
         self.links.waiting.stirred = true;
         let Some(link) = self.links.rc.get(id) else { return };
         let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
-        let peer = link.peer;
-        let to = self.control_addr(peer);
-        let asked = to.is_some_and(|to| self.call(to, request, CallFor::Close { link: id }, now));
-        if !asked {
+        if !self.call(link.control, request, CallFor::Close { link: id }, now) {
             self.drop_link(id, now);
         }
     }
@@ -129,8 +126,8 @@ impl<D: Device> Core<D> {
     pub(super) fn close_ended(&mut self, id: u32, answer: Option<Answer>, now: Time) {
         if answer.is_none()
             && let Some(link) = self.links.rc.get(id)
-            && let Some(to) = self.control_addr(link.peer)
         {
+            let to = link.control;
             let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
             let until = now.saturating_add_ns(REMIND_NS_MAX);
             self.remind_later(Unclosed { to, request, due: now, until }, now);

@@ -34,15 +34,13 @@ impl<D: Device> Core<D> {
         if link.reached != Reached::Unasked || link.state == LinkState::Asking {
             return;
         }
-        let (qp, peer) = (link.qp, link.peer);
+        let (qp, to) = (link.qp, link.control);
         let (qpn, peer_qpn) = (link.peer_qpn, link.qpn);
         let request = self.stop_end(qp).map(|psn| Request::RcFate { qpn, peer_qpn, psn });
         self.set_reached(id, Reached::Asked);
         self.stats.fates_asked += 1;
-        let to = self.control_addr(peer);
-        let asked = to
-            .zip(request)
-            .is_some_and(|(to, request)| self.call(to, request, CallFor::Fate { link: id }, now));
+        let asked =
+            request.is_some_and(|request| self.call(to, request, CallFor::Fate { link: id }, now));
         if !asked {
             self.fate_told(id, Reached::Unknown { answered: true }, now);
         }

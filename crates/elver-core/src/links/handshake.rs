@@ -44,7 +44,8 @@ impl<D: Device> Core<D> {
     ) -> Result<u32, Unasked> {
         let to = self.control_addr(peer).ok_or(Unasked::NoAddress)?;
         let short = |(of, used, limit)| Unasked::Short(of, used, limit);
-        let link = self.make_link(peer, class, purpose, LinkState::Asking, now).map_err(short)?;
+        let link =
+            self.make_link(peer, to, class, purpose, LinkState::Asking, now).map_err(short)?;
         let end = self.link_end(link).ok_or(Unasked::NoAddress)?;
         let leased = matches!(purpose, Purpose::Leased(_));
         let request = Request::RcConnect { end, class, leased, record: self.record };
@@ -63,6 +64,7 @@ impl<D: Device> Core<D> {
     fn make_link(
         &mut self,
         peer: u32,
+        control: ControlAddr,
         class: Class,
         purpose: Purpose,
         state: LinkState,
@@ -111,6 +113,7 @@ impl<D: Device> Core<D> {
             peer_qpn: 0,
             peer_rd_atomic: 0,
             peer,
+            control,
             class,
             purpose,
             state,
@@ -368,7 +371,7 @@ impl<D: Device> Core<D> {
             return Err(short(shortage));
         }
         self.learn(peer, record, now);
-        let made = self.make_link(peer, class, purpose, LinkState::Listening, now);
+        let made = self.make_link(peer, ticket.from, class, purpose, LinkState::Listening, now);
         let link = made.map_err(short)?;
         let connected = self.connect_link(link, end, QpState::Rtr).is_ok();
         let Some(own) = self.link_end(link).filter(|_| connected) else {
