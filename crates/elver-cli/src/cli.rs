@@ -8,7 +8,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use elver_soft::UDP_PORT;
 
 use crate::bench::args::{ConnectArgs, DataArgs, MeshArgs, QosArgs, StormArgs};
+use crate::bench::calls::CallsArgs;
+use crate::bench::echo::EchoArgs;
 use crate::bench::figure_args::{FactorsArgs, MemoryArgs, PoolArgs, ZeroCopyArgs};
+use crate::bench::lite_data::LiteArgs;
 use crate::demo::DemoArgs;
 use crate::link::LinkArgs;
 use crate::status::StatusArgs;
@@ -576,6 +579,12 @@ pub(crate) enum Bench {
     Connect(ConnectArgs),
     /// READ, WRITE and SEND through VQPs, beside plain QPs on the same kind of device.
     Data(DataArgs),
+    /// A message and its answer, one at a time and many under way.
+    Echo(EchoArgs),
+    /// LITE's data path beside VQPs, by the number of threads.
+    Lite(LiteArgs),
+    /// The calls of the control path that ask nobody.
+    Calls(CallsArgs),
     /// All connections among many workers, through VQPs and their rivals.
     Mesh(MeshArgs),
     /// Messages that are copied, beside those that the receiver reads from where they lie.

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::Placement;
 use crate::exit::Failure;
-use crate::netns::{VETH_MTU, ip, set_up, unshare};
+use crate::netns::{VETH_MTU, ip, reach_hosts, set_up, stand_for_hosts, unshare};
 
 /// The two ends' addresses on loopback.
 const LOOPBACK: [IpAddr; 2] =
@@ -31,6 +31,8 @@ const VETH: [IpAddr; 2] =
 /// Addresses that the server's end has beside its own, for a second node there.
 const BESIDE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3)), IpAddr::V4(Ipv4Addr::new(10, 9, 0, 3))];
+/// First of the addresses that the server's end has for many hosts, a /24 of them.
+const HOSTS: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 4, 1), Ipv4Addr::new(10, 9, 4, 1)];
 /// How long one end waits for the other to be ready.
 const READY_WAIT: Duration = Duration::from_secs(10);
 
@@ -44,6 +46,8 @@ pub(crate) struct End {
     pub(crate) peer: IpAddr,
     /// A second address of the server's end.
     pub(crate) beside: IpAddr,
+    /// And the first of many.
+    pub(crate) hosts: Ipv4Addr,
 }
 
 /// The client, as the server sees it.
@@ -106,10 +110,10 @@ pub(crate) fn run<S: Send, C: Send>(
         ));
     }
     let addresses = if netns { VETH } else { LOOPBACK };
-    let beside = BESIDE[usize::from(netns)];
+    let (beside, hosts) = (BESIDE[usize::from(netns)], HOSTS[usize::from(netns)]);
     let (here, there) = (
-        End { own: addresses[0], peer: addresses[1], beside },
-        End { own: addresses[1], peer: addresses[0], beside },
+        End { own: addresses[0], peer: addresses[1], beside, hosts },
+        End { own: addresses[1], peer: addresses[0], beside, hosts },
     );
     let (joined, join) = sync_channel(1);
     let (ready, begin) = sync_channel(1);
@@ -145,8 +149,12 @@ pub(crate) fn run<S: Send, C: Send>(
         let served = serving.join().map_err(|_| anyhow!("the server's thread panicked"))?;
         match (served, asked) {
             (Ok(served), Ok(asked)) => Ok((served, asked)),
-            (_, Err(error)) => Err(error.context("client").into()),
-            (Err(error), _) => Err(error.context("server").into()),
+            (Ok(_), Err(error)) => Err(error.context("client").into()),
+            (Err(error), Ok(_)) => Err(error.context("server").into()),
+            // A client that got no server to speak with says nothing of why.
+            (Err(server), Err(client)) => {
+                Err(server.context(format!("client: {client:#}; server")).into())
+            }
         }
     })
 }
@@ -197,6 +205,15 @@ fn pin_off(core: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
+/// Gives the server's end the addresses from [`End::hosts`] on.
+pub(crate) fn stand_for(placement: Placement, end: End) -> Result<()> {
+    match placement {
+        Placement::Netns => stand_for_hosts(end.hosts, "elver1"),
+        // All of the loopback is there.
+        _ => Ok(()),
+    }
+}
+
 /// The server's side: makes its namespace, names its thread to the client and sets up the end of
 /// the veth that the client puts there.
 fn enter_and_offer(joined: &SyncSender<Offer>) -> Result<()> {
@@ -226,5 +243,6 @@ fn enter_and_join(join: &Receiver<Offer>) -> Result<()> {
         &["peer", "name", "elver1", "mtu", VETH_MTU, "netns", &thread],
     )?;
     set_up("elver0", VETH[0])?;
+    reach_hosts(HOSTS[1], VETH[1])?;
     offer.placed.send(()).map_err(|_| anyhow!("the server's thread is gone"))
 }

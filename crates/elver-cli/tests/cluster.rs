@@ -91,7 +91,7 @@ fn the_demonstration_holds(placement: &str) {
     assert!(object["seconds"].as_f64().unwrap() < 30.0, "{object}");
     let names: Vec<_> =
         object["connect"].as_array().unwrap().iter().map(|row| &row["name"]).collect();
-    assert_eq!(names, ["first-connect", "verbs", "vqp-uncached", "vqp-dccache", "tcp"]);
+    assert_eq!(names, ["vqp-dccache", "vqp-uncached", "first-connect", "verbs", "tcp"]);
     assert_eq!(object["traffic"]["verified"], true);
     assert!(object["traffic"]["echoes"].as_u64().unwrap() > 0);
     assert_eq!(object["killed"]["reclaimed"], true);
@@ -224,19 +224,28 @@ fn check_rows(object: &Value, names: &[&str], keys: &[&str]) {
     }
 }
 
-/// Rows of `bench connect`, in their order.
-const CONNECT_ROWS: [&str; 9] = [
+/// Rows of `bench connect`, in their order, with one client.
+const CONNECT_ROWS: [&str; 15] = [
     "tcp",
     "verbs",
-    "lite",
+    "verbs-full",
+    "lite-miss",
+    "lite-hit",
     "rpc-meta",
-    "first-connect",
-    "first-connect-asleep",
+    "vqp-cold",
     "vqp-uncached",
     "vqp-dccache",
     "vqp-rc",
+    "first-connect",
+    "first-connect-asleep",
+    "first-connect-host",
+    "exec-to-read",
+    "exec-to-tcp",
 ];
-const CONNECT_KEYS: [&str; 5] = ["name", "p50_us", "p99_us", "per_s", "clients"];
+const CONNECT_KEYS: [&str; 11] = [
+    "name", "p50_us", "p99_us", "per_s", "clients", "peers", "connects", "reads", "rpcs",
+    "rc_made", "packets",
+];
 
 /// Runs a benchmark for a moment.
 fn bench(name: &str, placement: &str, arguments: &[&str]) -> Value {
@@ -246,8 +255,20 @@ fn bench(name: &str, placement: &str, arguments: &[&str]) -> Value {
     object
 }
 
+/// A count of the one row that has this name and so many clients and peers.
+fn count(object: &Value, key: &str, name: &str, clients: u64, peers: u64) -> u64 {
+    let wanted = |row: &&Value| {
+        (&row["name"], &row["clients"], &row["peers"])
+            == (&name.into(), &clients.into(), &peers.into())
+    };
+    let mut rows = object["rows"].as_array().unwrap().iter().filter(wanted);
+    let row = rows.next().unwrap_or_else(|| panic!("{name}, {clients}, {peers}: {object}"));
+    assert!(rows.next().is_none(), "{name} stands there twice: {object}");
+    row[key].as_u64().unwrap()
+}
+
 fn connects_have_their_rows() {
-    let short = ["--rounds", "1", "--duration", "0.05"];
+    let short = ["--rounds", "1", "--duration", "0.05", "--hosts", "6"];
     let mut placements = vec!["loopback", "host"];
     if is_root() {
         placements.push("netns");
@@ -255,25 +276,86 @@ fn connects_have_their_rows() {
     for placement in placements {
         let object = bench("connect", placement, &short);
         assert!(object["read_8b_us"]["p50"].as_f64().unwrap() > 0.0);
-        check_rows(&object, &CONNECT_ROWS, &CONNECT_KEYS);
+        // Processes of one daemon have no fresh one for every stranger that they meet.
+        let strangers = ["lite-miss", "vqp-cold"];
+        let here = |row: &&str| placement != "host" || !strangers.contains(row);
+        let rows: Vec<&str> = CONNECT_ROWS.into_iter().filter(here).collect();
+        check_rows(&object, &rows, &CONNECT_KEYS);
         for row in object["rows"].as_array().unwrap() {
             assert_eq!(row["clients"], 1);
             assert!(row["per_s"].as_f64().unwrap() > 0.0, "{row}");
+            assert!(object["notes"][row["name"].as_str().unwrap()].is_string(), "{row}");
         }
+        honest_rows(&object, placement);
+        the_machine_is_judged(&object);
     }
     // Many at once: between two nodes, and of as many processes.
     for placement in ["loopback", "host"] {
-        let only = ["--only", "tcp,first-connect,vqp-uncached", "--clients", "2,24"];
+        let only = ["--only", "tcp,rpc-meta,vqp-uncached,first-connect", "--clients", "2,24"];
         let object = bench("connect", placement, &[&short[..], &only].concat());
-        check_rows(&object, &["tcp", "first-connect", "vqp-uncached"], &CONNECT_KEYS);
-        let rows = object["rows"].as_array().unwrap();
-        let clients: Vec<_> = rows.iter().map(|row| row["clients"].as_u64().unwrap()).collect();
-        assert_eq!(clients, [2, 24, 2, 24, 2, 24]);
-        for row in rows {
+        check_rows(&object, &["tcp", "rpc-meta", "vqp-uncached", "first-connect"], &CONNECT_KEYS);
+        for row in object["rows"].as_array().unwrap() {
             assert!(row["p50_us"].as_f64() <= row["p99_us"].as_f64(), "{row}");
             assert!(row["per_s"].as_f64().unwrap() > 0.0, "{row}");
         }
+        // To one node, and to many, 24 clients have 6.
+        for (clients, peers) in [(2, 1), (2, 2), (24, 1), (24, 6)] {
+            let of = |key| count(&object, key, "vqp-uncached", clients, peers);
+            assert!(of("connects") > 0 && of("reads") > 0, "{object}");
+            // Those to one node share READs; nobody shares one with who goes elsewhere.
+            if clients == peers {
+                assert!(of("reads") >= of("connects"), "{object}");
+            }
+            assert!(of("packets") > 0, "nothing left the host: {object}");
+            assert!(count(&object, "rpcs", "rpc-meta", clients, peers) > 0, "{object}");
+        }
     }
+    // As many strangers as clients, and each is asked for.
+    let strangers = ["--only", "verbs,lite-miss,vqp-cold", "--clients", "6"];
+    let object = bench("connect", "loopback", &[&short[..], &strangers].concat());
+    assert_eq!(count(&object, "reads", "vqp-cold", 6, 6), 6);
+    assert!(count(&object, "rc_made", "lite-miss", 6, 6) >= 6, "{object}");
+    for peers in [1, 6] {
+        let of = |key| count(&object, key, "verbs", 6, peers);
+        assert!(of("rc_made") >= of("connects"), "{object}");
+    }
+}
+
+/// What makes rows of one client what they say they are.
+fn honest_rows(object: &Value, placement: &str) {
+    let of = |name: &str, key: &str, peers| count(object, key, name, 1, peers);
+    let asked = of("vqp-uncached", "reads", 1) >= of("vqp-uncached", "connects", 1);
+    assert!(asked, "who asks READs: {object}");
+    assert!(of("vqp-uncached", "packets", 1) > 0, "and leaves the host: {object}");
+    assert!(of("rpc-meta", "rpcs", 1) >= of("rpc-meta", "connects", 1), "an RPC asks: {object}");
+    assert!(of("verbs", "rc_made", 1) >= of("verbs", "connects", 1), "verbs make QPs: {object}");
+    for name in ["lite-hit", "vqp-dccache", "vqp-rc"] {
+        assert_eq!((of(name, "reads", 1), of(name, "rpcs", 1)), (0, 0), "{name}: {object}");
+    }
+    for name in ["first-connect", "first-connect-asleep", "exec-to-read"] {
+        assert!(of(name, "reads", 20) >= 20, "{name} meets nobody twice: {object}");
+        assert!(of(name, "packets", 20) > 20, "{name} leaves the host: {object}");
+    }
+    assert!(of("first-connect-host", "reads", 1) == 0, "its node knows itself: {object}");
+    if placement != "host" {
+        assert_eq!((of("vqp-cold", "connects", 6), of("vqp-cold", "reads", 6)), (6, 6), "{object}");
+        assert_eq!(of("lite-miss", "connects", 6), 6, "{object}");
+        assert!(of("lite-miss", "rc_made", 6) >= 6, "{object}");
+    }
+    for part in ["context", "pd_cq", "mr", "qp"] {
+        assert!(object["verbs_parts_us"][part].as_f64().unwrap() > 0.0, "{part}: {object}");
+    }
+}
+
+/// Every benchmark says whether its machine was fit to be measured on.
+fn the_machine_is_judged(object: &Value) {
+    let objections = object["objections"].as_array().unwrap();
+    assert_eq!(object["sound"], objections.is_empty(), "{object}");
+    assert!(object["machine"]["others_cores"].as_f64().unwrap() >= 0.0, "{object}");
+    assert!(object["machine"]["stolen_cores"].as_f64().unwrap() >= 0.0, "{object}");
+    assert!(object["machine"]["runnable"].as_u64().unwrap() >= 1, "{object}");
+    let line = &object["line_round_trip_ns"];
+    assert!(line["siblings"].is_boolean() && line["before"].as_f64().unwrap() > 0.0, "{object}");
 }
 
 fn data_has_its_rows() {
@@ -309,8 +391,22 @@ fn a_mesh_has_its_rows() {
     for placement in placements {
         let object = bench("mesh", placement, &["--rounds", "1", "--workers", "8"]);
         assert_eq!(object["workers"], 8);
-        let names = ["tcp", "verbs", "lite", "rpc-meta", "vqp", "vqp-uncached"];
-        check_rows(&object, &names, &["name", "total_us"]);
+        let names = ["tcp", "verbs", "lite", "rpc-meta", "vqp-cold", "vqp", "vqp-uncached"];
+        let keys =
+            ["name", "total_us", "connections", "connects", "reads", "rpcs", "rc_made", "packets"];
+        check_rows(&object, &names, &keys);
+        let of = |key: &str, name: &str| {
+            let rows = object["rows"].as_array().unwrap();
+            let row = rows.iter().find(|row| row["name"] == name).unwrap();
+            row[key].as_u64().unwrap()
+        };
+        // Who knows nothing asks, at both ends; who knows does not.
+        assert!(of("reads", "vqp-cold") >= 2, "{object}");
+        assert_eq!(of("reads", "vqp"), 0, "{object}");
+        assert!(of("reads", "vqp-uncached") >= 2 && of("rpcs", "rpc-meta") >= 1, "{object}");
+        // A QP for every pair, and one for all pairs of two nodes.
+        assert!(of("rc_made", "verbs") >= of("connections", "verbs"), "{object}");
+        assert!((1..of("connections", "lite")).contains(&of("rc_made", "lite")), "{object}");
     }
 }
 

@@ -56,6 +56,31 @@ fn benchmarks_that_spin() {
         assert_eq!(row["adds_us"].is_number(), row["beside"].is_string(), "{row}");
     }
 
+    let echoes = json(&[&["echo"][..], &QUICK].concat());
+    assert_eq!(names(&echoes["rows"]), ["raw-rc", "vqp-rc", "vqp-dc"].repeat(2));
+    for row in echoes["rows"].as_array().unwrap() {
+        numbers(row, &["p50_us", "p99_us", "echoes_per_s", "under_way"]);
+        assert!(row["echoes_per_s"].as_f64().unwrap() > 0.0, "{row}");
+    }
+
+    // Six threads fit LITE's send queue, and the seventh breaks it; VQPs wait for room.
+    let lite = json(&[&["lite", "--threads", "6,7"][..], &QUICK].concat());
+    assert_eq!(names(&lite["rows"]), ["lite", "vqp-rc", "vqp-dc"].repeat(4));
+    for row in lite["rows"].as_array().unwrap() {
+        let breaks = (&row["name"], &row["mode"], &row["threads"])
+            == (&"lite".into(), &"async".into(), &7.into());
+        assert_eq!(row["failed"].is_string(), breaks, "{row}");
+        assert_eq!(row["ops_per_s"].is_null(), breaks, "{row}");
+    }
+
+    let calls = json(&["calls", "--placement", "loopback", "--rounds", "1"]);
+    let expected = ["queue", "qconnect-rc", "qconnect-dccache", "qbind", "qreg-mr-4mb"];
+    assert_eq!(names(&calls["rows"]), expected.repeat(2));
+    for row in calls["rows"].as_array().unwrap() {
+        numbers(row, &["p50_us", "p99_us"]);
+        assert!(row["through"] == "node" || row["through"] == "daemon", "{row}");
+    }
+
     let memory =
         ["memory", "--peers", "0,50", "--vqps", "20,40", "--rc-qps", "10", "--rounds", "2"];
     let memory = json(&memory);

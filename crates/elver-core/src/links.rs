@@ -288,8 +288,9 @@ impl<D: Device> Core<D> {
         let asked = to.is_some_and(|to| self.call(to, Request::Meta, CallFor::Meta { peer }, now));
         if !asked {
             let error = if to.is_some() { self.busy() } else { ConnectError::Unreachable { gid } };
-            self.node_found(peer, Err(error), now);
+            return self.node_found(peer, Err(error), now);
         }
+        self.stats.meta_calls += 1;
     }
 
     /// A request of ours has ended.

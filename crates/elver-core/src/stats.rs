@@ -43,6 +43,8 @@ stats! {
     lookups,
     /// READs of these.
     lookup_reads,
+    /// Nodes that were asked for their record themselves, by an RPC.
+    meta_calls,
     /// Look-ups that went on at the next meta server.
     lookups_failed_over,
     /// Look-ups of regions in peers' ValidMR tables.

@@ -187,6 +187,12 @@ impl SoftDevice {
         }
     }
 
+    /// What becomes readable when a packet is there, for who watches many devices at once; timers are
+    /// not told that way. None where no packet will come.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.poll_fd().map(|(fd, _)| fd)
+    }
+
     /// Sleeps until a packet arrives, a timer is due or `at_most` has passed.
     pub fn wait(&mut self, at_most: Duration) -> Result<(), SoftError> {
         self.wait_beside(at_most, None)

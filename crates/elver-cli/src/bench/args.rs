@@ -3,19 +3,26 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum, value_parser};
 
+use crate::bench::hosts::HOSTS_MAX;
 use crate::cli::Placement;
 
 /// Rows of `bench connect`, in the table's order.
-pub(crate) const CONNECT_ROWS: [&str; 9] = [
+pub(crate) const CONNECT_ROWS: [&str; 15] = [
     "tcp",
     "verbs",
-    "lite",
+    "verbs-full",
+    "lite-miss",
+    "lite-hit",
     "rpc-meta",
-    "first-connect",
-    "first-connect-asleep",
+    "vqp-cold",
     "vqp-uncached",
     "vqp-dccache",
     "vqp-rc",
+    "first-connect",
+    "first-connect-asleep",
+    "first-connect-host",
+    "exec-to-read",
+    "exec-to-tcp",
 ];
 
 /// Rows of `bench data`.
@@ -134,11 +141,14 @@ pub(crate) struct TimeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = CONNECT_EXAMPLES)]
 pub(crate) struct ConnectArgs {
-    /// Connects under way at once; several numbers give several rows. On a host each is a process
-    /// of its own; between nodes they are VQPs of one client. Rows of first connects are always of
-    /// processes.
+    /// Connects under way at once; several numbers give several rows, each to one node and to many.
+    /// On a host each is a process of its own; between nodes they are VQPs of one client. Rows of
+    /// first connects are always of processes.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = value_parser!(u32).range(1..=1024))]
     pub(crate) clients: Vec<u32>,
+    /// Nodes that rows to many nodes, or to nodes that nobody has met, go to.
+    #[arg(long, default_value_t = 240, value_parser = value_parser!(u32).range(1..=i64::from(HOSTS_MAX)))]
+    pub(crate) hosts: u32,
     /// Only these rows.
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(CONNECT_ROWS))]
     pub(crate) only: Vec<String>,

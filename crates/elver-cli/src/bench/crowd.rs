@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::de::DeserializeOwned;
 
-use crate::bench::host::Host;
 use crate::bench::sample::{Sample, WARM_UP};
 use crate::worker::Worker;
 use crate::worker::member::{Order, Tally};
@@ -21,19 +20,32 @@ pub(crate) struct Crowd(Vec<Worker>);
 
 impl Crowd {
     /// Waits until all of them are there.
-    pub(crate) fn start(host: &Host, count: u32) -> Result<Crowd> {
+    pub(crate) fn start(count: u32, member: impl Fn() -> Result<Worker>) -> Result<Crowd> {
         allow_files();
-        let alone = count == 1;
-        let members = (0..count).map(|_| host.member(alone)).collect::<Result<_>>()?;
+        let members = (0..count).map(|_| member()).collect::<Result<_>>()?;
         let mut crowd = Crowd(members);
         crowd.hear::<bool>(PATIENCE, "did not start")?;
         Ok(crowd)
     }
 
     /// All of them connect, each one at a time, for as long as the order says.
-    pub(crate) fn connect(mut self, order: &Order) -> Result<Sample> {
-        self.ask(order)?;
+    pub(crate) fn connect(self, order: &Order) -> Result<Sample> {
+        Ok(self.connect_to(std::slice::from_ref(order), || Ok(()))?.0)
+    }
+
+    /// The same, each as one of the orders in turn says; all of them for the same time. `ready` looks
+    /// around when all are ready and none has begun.
+    pub(crate) fn connect_to<T>(
+        mut self,
+        orders: &[Order],
+        ready: impl FnOnce() -> Result<T>,
+    ) -> Result<(Sample, T)> {
+        let order = orders.first().context("a crowd without an order")?;
+        for (member, order) in self.0.iter_mut().zip(orders.iter().cycle()) {
+            member.ask(order)?;
+        }
         self.hear::<bool>(PATIENCE, "did not get ready")?;
+        let seen = ready()?;
         let begin = elver_node::now().saturating_add_ns(LEAD.as_nanos() as u64);
         self.ask(&begin.0)?;
         let duration = Duration::from_secs_f64(order.seconds);
@@ -45,7 +57,7 @@ impl Crowd {
         }
         let ended = tallies.iter().map(|tally| tally.ended_ns).max().unwrap_or(warm.0);
         sample.took(Duration::from_nanos(ended.saturating_sub(warm.0)));
-        Ok(sample)
+        Ok((sample, seen))
     }
 
     fn ask(&mut self, what: &impl serde::Serialize) -> Result<()> {

@@ -1,11 +1,11 @@
 //! What the benchmarks between two ends have in common: where they run, how often, what the machine
 //! was like meanwhile, and the two forms in which they tell it.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::bench::args::{RunArgs, Stage};
 use crate::bench::contract;
-use crate::bench::machine::{line_round_trip_ns, siblings};
+use crate::bench::machine::{Machine, Watch};
 use crate::bench::rows::{self, Row};
 use crate::exit::Failure;
 use crate::out::say;
@@ -17,21 +17,20 @@ pub(crate) struct Frame {
     pub(crate) stage: Stage,
     rounds: u32,
     json: bool,
-    /// Nanoseconds of a cache line's round trip before the first round.
-    before_ns: f64,
+    watch: Watch,
 }
 
 /// One that has run.
 pub(crate) struct Ended {
     frame: Frame,
-    after_ns: f64,
+    machine: Machine,
 }
 
 impl Frame {
     pub(crate) fn begin(name: &'static str, args: &RunArgs) -> Frame {
         let RunArgs { rounds, json, .. } = *args;
         let stage = Stage::chosen(args.placement);
-        Frame { name, stage, rounds, json, before_ns: line_round_trip_ns() }
+        Frame { name, stage, rounds, json, watch: Watch::begin() }
     }
 
     /// For a benchmark that processes of one daemon have no part in.
@@ -59,7 +58,8 @@ impl Frame {
             let doing = |what: &str| progress.doing(&format!("round {number} of {of}: {what}"));
             round(self.stage, &doing)?;
         }
-        Ok(Ended { frame: self, after_ns: line_round_trip_ns() })
+        let machine = self.watch.end();
+        Ok(Ended { frame: self, machine })
     }
 }
 
@@ -76,35 +76,20 @@ impl Ended {
         own: impl FnOnce() -> Value,
         table: impl FnOnce(),
     ) {
-        let Frame { name, stage, rounds, json, before_ns } = self.frame;
-        let siblings = siblings(before_ns, self.after_ns);
+        let Frame { name, stage, rounds, json, .. } = self.frame;
         if json {
             let mut object = own();
             object["bench"] = name.into();
             object["placement"] = stage.name().into();
             object["rounds"] = rounds.into();
-            object["line_round_trip_ns"] = json!({
-                "before": contract::us(before_ns),
-                "after": contract::us(self.after_ns),
-                "siblings": siblings,
-            });
+            self.machine.tell(&mut object);
             if let Some(claims) = claims {
                 object["claims"] = contract::claims_as_json(claims);
             }
             say!("{object}");
             return;
         }
-        say!(
-            "rounds: {rounds}; placement: {}; a cache line's round trip {before_ns:.0} ns before, {:.0} \
-             ns after{}",
-            stage.name(),
-            self.after_ns,
-            if siblings {
-                ": the cores are threads of one core, expect better figures"
-            } else {
-                ""
-            }
-        );
+        self.machine.print(&format!("rounds: {rounds}; placement: {}", stage.name()));
         table();
         rows::print("claim", claims.unwrap_or_default());
     }

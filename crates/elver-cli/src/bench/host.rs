@@ -10,12 +10,14 @@ use elver::{
 };
 use elver_core::Via;
 
+use crate::bench::counted::Counted;
 use crate::bench::sample::Sample;
 use crate::bench::ways::core_via;
 use crate::bench::window::{Step, Window};
 use crate::cluster::{Cluster, Ground, NodeSpec};
 use crate::exit::Failure;
 use crate::pair::{Seat, pin};
+use crate::status;
 use crate::worker::client::First;
 use crate::worker::{Known, Place, STEP, Task, Worker};
 
@@ -76,6 +78,11 @@ impl Host {
         let seat = if alone { Seat::On(CLIENT_CORE) } else { Seat::Off(DAEMON_CORE) };
         let at = Place { seat, ..self.client.at.clone() };
         Worker::start(&self.cluster, NODE, &Task::Member { at, alone })
+    }
+
+    /// What the node has counted so far.
+    pub(crate) fn counted(&self) -> Result<Counted> {
+        Ok(Counted::of_daemon(&status::fetch(&self.cluster.socket(NODE))?))
     }
 
     /// A process that takes messages, for as long as it is kept; and what to know of it.

@@ -19,13 +19,18 @@ pub(crate) struct Meet {
 impl Meet {
     /// Waits for the other end, spinning.
     pub(crate) fn wait(&self) -> Result<()> {
+        self.wait_while(std::thread::yield_now)
+    }
+
+    /// The same, with something to do meanwhile.
+    pub(crate) fn wait_while(&self, mut doing: impl FnMut()) -> Result<()> {
         self.here.fetch_add(1, Ordering::AcqRel);
         let start = Instant::now();
         while self.here.load(Ordering::Acquire) < ENDS {
             if start.elapsed() > WAIT {
                 bail!("the other end did not get ready");
             }
-            std::thread::yield_now();
+            doing();
         }
         Ok(())
     }

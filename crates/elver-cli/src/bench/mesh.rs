@@ -1,19 +1,22 @@
 //! `elver bench mesh`: all connections among many workers at once (KRCORE, figure 8b).
 //!
-//! The workers stand at two nodes in turn, each of them an own client of VQPs. With `tcp`, `verbs`
-//! and `lite` a pair of workers has one connection, which serves both ways; a VQP is of one worker,
-//! so that a pair has two. `verbs` and `lite` make a QP for every pair, as in the paper, where every
-//! worker's pool is empty; VQPs begin with empty caches too, and share what they look up.
+//! The workers stand at two nodes in turn; a meta server stands beside. With `tcp`, `verbs` and `lite`
+//! a pair of workers has one connection, which serves both ways; a VQP is of one worker, so that a
+//! pair has two. `verbs` makes a QP for every pair, `lite` one for all pairs of two nodes. The rivals
+//! know from the start how the other node is asked. `vqp-cold` knows nothing of it, no record and no
+//! RC QP, and does what a node does by itself: all of its VQPs to one node share one look-up.
+//! `vqp` knows the record, and `vqp-uncached` does not look at it.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use elver_core::{ConnectOptions, Policy, VqpId, VqpInit};
 use elver_node::config::Config;
 use serde_json::json;
 
 use crate::bench::args::MeshArgs;
 use crate::bench::contract;
+use crate::bench::counted::Counted;
 use crate::bench::frame::Frame;
 use crate::bench::meet::{self, Meet, Target};
 use crate::bench::node::{self, Node};
@@ -21,6 +24,7 @@ use crate::bench::rows::{Figure, Row};
 use crate::bench::{rows, tcp};
 use crate::cli::Placement;
 use crate::exit::Failure;
+use crate::out::say;
 use crate::{pair, table};
 
 const PORT: u16 = 7;
@@ -35,45 +39,79 @@ struct Way {
     name: &'static str,
     options: ConnectOptions,
     both_ways: bool,
+    /// Whether the nodes have each other's records before the clock begins.
+    known: bool,
 }
 
-const fn way(name: &'static str, policy: Policy, uncached: bool, both_ways: bool) -> Way {
-    Way { name, options: ConnectOptions { policy, uncached }, both_ways }
+const fn way(name: &'static str, policy: Policy, uncached: bool, known: bool) -> Way {
+    let both_ways = !matches!(policy, Policy::Leased | Policy::Lite);
+    Way { name, options: ConnectOptions { policy, uncached }, both_ways, known }
 }
 
-const WAYS: [Way; 5] = [
-    way("verbs", Policy::Leased, false, false),
-    way("lite", Policy::Lite, true, false),
-    way("rpc-meta", Policy::RpcMeta, false, true),
+const WAYS: [Way; 6] = [
+    way("verbs", Policy::Leased, false, true),
+    way("lite", Policy::Lite, false, true),
+    way("rpc-meta", Policy::RpcMeta, true, true),
+    way("vqp-cold", Policy::Shared, false, false),
     way("vqp", Policy::Shared, false, true),
     way("vqp-uncached", Policy::Shared, true, true),
 ];
 
+/// What the rounds of a row gave.
+struct MeshRow {
+    name: &'static str,
+    connections: usize,
+    total_us: Figure,
+    counted: Counted,
+}
+
 /// Measures and prints.
 pub(crate) fn run(args: &MeshArgs) -> Result<(), Failure> {
-    let mut rows: Vec<(&'static str, Figure)> = vec![("tcp", Figure::default())];
-    rows.extend(WAYS.iter().map(|way| (way.name, Figure::default())));
+    let row = |name, both_ways| {
+        let connections = (0..2).map(|end| meet::targets(args.workers, end, both_ways).len()).sum();
+        MeshRow { name, connections, total_us: Figure::default(), counted: Counted::default() }
+    };
+    let mut rows = vec![row("tcp", false)];
+    rows.extend(WAYS.iter().map(|way| row(way.name, way.both_ways)));
     let ended = Frame::begin_between_nodes("mesh", &args.run)?.run(|stage, doing| {
         doing("tcp");
-        rows[0].1.push(mesh_of_tcp(stage.pair(), args.workers)?);
+        rows[0].total_us.push(mesh_of_tcp(stage.pair(), args.workers)?);
         for (row, way) in rows[1..].iter_mut().zip(&WAYS) {
             doing(way.name);
-            row.1.push(mesh_of_vqps(stage.pair(), args.workers, way)?);
+            let (total_us, counted) = mesh_of_vqps(stage.pair(), args.workers, way)?;
+            row.total_us.push(total_us);
+            row.counted = row.counted.and(counted);
         }
         Ok(())
     })?;
     ended.tell(
         Some(&claims(&rows)),
         || {
-            let rows = rows.iter().map(
-                |(name, total)| json!({"name": name, "total_us": contract::us(total.median())}),
-            );
+            let rows = rows.iter().map(|row| {
+                let mut told = json!({
+                    "name": row.name,
+                    "total_us": contract::us(row.total_us.median()),
+                    "connections": row.connections,
+                });
+                row.counted.tell(&mut told);
+                told
+            });
             json!({"workers": args.workers, "rows": rows.collect::<Vec<_>>()})
         },
         || {
             let title = format!("{} workers", args.workers);
-            let rows = rows.iter().map(|(name, total)| [name.to_string(), total.text()]);
-            table::print([&title, "total µs [min … max]"], &rows.collect::<Vec<_>>(), 1);
+            let rows = rows.iter().map(|row| {
+                let Counted { reads, rpcs, rc_made, .. } = row.counted;
+                let counts = [row.connections as u64, reads, rpcs, rc_made];
+                let [connections, reads, rpcs, rc] = counts.map(|count| count.to_string());
+                [row.name.to_string(), row.total_us.text(), connections, reads, rpcs, rc]
+            });
+            let heads = [&title, "total µs [min … max]", "connections", "READs", "RPCs", "RC QPs"];
+            table::print(heads, &rows.collect::<Vec<_>>(), 1);
+            say!(
+                "\nREADs of the meta server, RPCs and RC QPs (one of each end's) of all rounds \
+                 together; what goes to one node is asked once for all who wait."
+            );
         },
     );
     Ok(())
@@ -93,28 +131,39 @@ fn mesh_of_tcp(placement: Placement, workers: u32) -> Result<f64, Failure> {
     Ok(theirs.max(ours).as_secs_f64() * 1e6)
 }
 
-fn mesh_of_vqps(placement: Placement, workers: u32, way: &Way) -> Result<f64, Failure> {
+fn mesh_of_vqps(placement: Placement, workers: u32, way: &Way) -> Result<(f64, Counted), Failure> {
     let meet = Meet::default();
     let targets = [0, 1].map(|end| meet::targets(workers, end, way.both_ways));
-    let took = node::run_both(placement, &Config::default(), |node, peer, end| {
-        mesh_end(node, peer, &targets[end], way, &meet)
+    let [ours, theirs] = node::run_both(placement, &Config::default(), |node, meta, peer, end| {
+        mesh_end(node, meta, peer, &targets[end], way, &meet)
     })?;
-    Ok(took[0].max(took[1]).as_secs_f64() * 1e6)
+    Ok((ours.0.max(theirs.0).as_secs_f64() * 1e6, ours.1.and(theirs.1)))
 }
 
 /// One end's part: all its VQPs from creation to connection.
 fn mesh_end(
     node: &mut Node,
+    mut meta: Option<&mut Node>,
     peer: elver_verbs::Gid,
     targets: &[Target],
     way: &Way,
     meet: &Meet,
-) -> Result<Duration> {
+) -> Result<(Duration, Counted)> {
     let own = node.gid();
     // They stand before, as in `bench connect`: a connect makes what it needs beyond them.
     let init = VqpInit { max_send_wr: DEPTH, ..VqpInit::default() };
     let vqps: Vec<VqpId> = targets.iter().map(|_| node.vqp(init)).collect::<Result<_>>()?;
-    meet.wait()?;
+    let mut beside = || meta.as_mut().map_or((), |meta| meta.poll());
+    if way.known {
+        node.learn(&[peer], &mut beside)?;
+    }
+    meet.wait_while(|| {
+        node.poll();
+        beside();
+    })?;
+    let met = node.peers().iter().any(|known| known.gid == peer);
+    ensure!(met == way.known, "{}: the other node is known: {met}", way.name);
+    let before = Counted::of(node);
     let start = Instant::now();
     let mut pending = 0usize;
     for (vqp, target) in vqps.into_iter().zip(targets) {
@@ -124,15 +173,18 @@ fn mesh_end(
     let mut took = None;
     loop {
         if pending == 0 && took.is_none() {
-            took = Some(start.elapsed());
+            took = Some((start.elapsed(), Counted::of(node).since(before)));
             meet.done();
         }
-        if let Some(took) = took
+        if let Some((_, counted)) = took
             && meet.all_done()
         {
-            return Ok(took);
+            let asks = !way.known && targets.contains(&Target::Peer);
+            ensure!(!asks || counted.reads > 0, "{}: nothing was looked up", way.name);
+            return took.context("a mesh without an end");
         }
         node.poll();
+        beside();
         while let Some((_, result)) = node.next_connected() {
             result?;
             pending -= 1;
@@ -141,23 +193,24 @@ fn mesh_end(
     }
 }
 
-fn claims(figures: &[(&'static str, Figure)]) -> Vec<Row> {
-    let find = |name| figures.iter().find(|row| row.0 == name).map(|row| row.1.clone());
-    let Some(vqp) = find("vqp") else { return Vec::new() };
-    let claim = |rival: &'static str, target| {
+fn claims(rows: &[MeshRow]) -> Vec<Row> {
+    let find = |name| rows.iter().find(|row| row.name == name).map(|row| row.total_us.clone());
+    let claim = |rival: &'static str, ours: &'static str, target| {
         Some(Row {
-            name: format!("{rival} / vqp"),
+            name: format!("{rival} / {ours}"),
             unit: "µs",
             ours: find(rival)?,
-            baseline: Some(("vqp", vqp.clone())),
+            baseline: Some((ours, find(ours)?)),
             target,
         })
     };
     [
-        claim("verbs", rows::Target::AtLeast(50.0)),
-        claim("lite", rows::Target::AtLeast(50.0)),
-        claim("rpc-meta", rows::Target::None),
-        claim("tcp", rows::Target::None),
+        claim("verbs", "vqp-cold", rows::Target::AtLeast(50.0)),
+        claim("lite", "vqp-cold", rows::Target::None),
+        claim("rpc-meta", "vqp-cold", rows::Target::None),
+        claim("tcp", "vqp-cold", rows::Target::None),
+        claim("verbs", "vqp", rows::Target::None),
+        claim("verbs", "vqp-uncached", rows::Target::None),
     ]
     .into_iter()
     .flatten()

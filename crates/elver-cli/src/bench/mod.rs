@@ -1,21 +1,31 @@
 //! `elver bench`: what the documentation claims, measured in one run beside what it is compared
 //! with. It informs and never fails for a figure.
 
+mod abroad;
 pub(crate) mod args;
+mod bare;
 mod baseline;
+pub(crate) mod calls;
 mod connect;
 mod contract;
+mod counted;
 mod crowd;
 mod data;
+pub(crate) mod echo;
 mod factors;
 pub(crate) mod figure_args;
 mod frame;
+mod full_verbs;
 mod host;
+pub(crate) mod hosts;
+pub(crate) mod lite_data;
+mod load;
 mod machine;
 mod meet;
 mod memory;
 mod mesh;
-mod node;
+pub(crate) mod node;
+mod notes;
 mod pool;
 mod qos;
 mod rnic;
@@ -25,6 +35,7 @@ mod storm;
 pub(crate) mod tcp;
 mod virtual_nodes;
 mod vqp_load;
+mod waves;
 pub(crate) mod ways;
 mod window;
 mod zero_copy;
@@ -38,6 +49,9 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Rnic(args) => rnic::run(args),
         Bench::Connect(args) => connect::run(args),
         Bench::Data(args) => data::run(args),
+        Bench::Echo(args) => echo::run(args),
+        Bench::Lite(args) => lite_data::run(args),
+        Bench::Calls(args) => calls::run(args),
         Bench::Mesh(args) => mesh::run(args),
         Bench::ZeroCopy(args) => zero_copy::run(args),
         Bench::Factors(args) => factors::run(args),

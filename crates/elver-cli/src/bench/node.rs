@@ -4,14 +4,18 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
-use elver_core::{ClientId, ClientLimits, Completion, ConnectOptions, Event, Via, VqpId, VqpInit};
+use anyhow::{Result, anyhow, bail, ensure};
+use elver_core::{
+    ClientId, ClientLimits, Completion, ConnectOptions, Event, PeerInfo, Stats, Via, VqpId, VqpInit,
+};
 use elver_node::config::Config;
 use elver_node::now;
+use elver_soft::SoftMemory;
 use elver_verbs::{
-    AccessFlags, Device, Gid, MrInfo, RecvWr, RemoteAddr, SendWr, Sge, Wc, WcStatus,
+    AccessFlags, Device, Gid, Memory, MrInfo, RecvWr, RemoteAddr, SendWr, Sge, Wc, WcStatus,
 };
 
+use crate::bench::hosts::{HostKnown, Hosts};
 use crate::cli::Placement;
 use crate::exit::Failure;
 use crate::pair;
@@ -20,8 +24,10 @@ use crate::pair;
 const STALL: Duration = Duration::from_secs(10);
 /// Rounds between two looks at whether the other end is still there.
 const ROUNDS: u32 = 1024;
+/// Rounds between two looks at hosts that nobody speaks with but to see that they are there.
+const HOSTS_LOOK: u32 = 64;
 /// Port of the meta server's registry.
-const REGISTRY_PORT: u16 = 4_790;
+pub(crate) const REGISTRY_PORT: u16 = 4_790;
 /// Bytes that the far end offers.
 pub(crate) const REGION: u64 = 2 << 20;
 /// Time between two looks at whether a node is registered.
@@ -38,26 +44,47 @@ pub(crate) struct Node {
 }
 
 /// Memory of a node's, which lasts as long as the node.
-pub(crate) struct Region(MrInfo);
+pub(crate) struct Region {
+    info: MrInfo,
+    memory: SoftMemory,
+}
 
 impl Region {
     pub(crate) fn sge(&self, length: u32) -> Sge {
-        Sge { addr: self.0.addr, length, lkey: self.0.lkey }
+        Sge { addr: self.info.addr, length, lkey: self.info.lkey }
     }
 
     pub(crate) fn remote(&self) -> RemoteAddr {
-        RemoteAddr { addr: self.0.addr, rkey: self.0.rkey }
+        RemoteAddr { addr: self.info.addr, rkey: self.info.rkey }
+    }
+
+    /// Its first word.
+    pub(crate) fn word(&self) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.memory.read(0, &mut bytes)?;
+        Ok(u64::from_ne_bytes(bytes))
     }
 }
 
 /// What the near end knows of the far one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Far {
     /// The meta server, which has an RC QP to it as soon as it can.
     pub(crate) meta: Gid,
     /// A node beside it that nobody has talked to.
     pub(crate) idle: Gid,
     pub(crate) remote: RemoteAddr,
+    /// Further hosts, as many as were asked for.
+    pub(crate) hosts: Vec<HostKnown>,
+}
+
+/// Hosts beside the meta server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Crowded {
+    pub(crate) hosts: u32,
+    /// Whether connects speak with them, and not with the meta server alone: then they are looked
+    /// after at every turn, which costs the meta server a system call.
+    pub(crate) spoken_to: bool,
 }
 
 impl Node {
@@ -104,6 +131,54 @@ impl Node {
         self.node.poll();
     }
 
+    /// The core's counters, and packets that left the device.
+    pub(crate) fn counters(&mut self) -> (Stats, u64) {
+        let core = self.node.core();
+        let stats = core.stats();
+        (stats, core.device().counters().tx_packets)
+    }
+
+    /// RC QPs of single VQPs, those being closed included.
+    pub(crate) fn leases(&mut self) -> u64 {
+        let core = self.node.core();
+        let shared: u64 = core.peers().map(|peer| u64::from(peer.rc_qps)).sum();
+        core.stats().rc_qps.saturating_sub(shared)
+    }
+
+    /// Nodes that it remembers anything of.
+    pub(crate) fn peers(&mut self) -> Vec<PeerInfo> {
+        self.node.core().peers().collect()
+    }
+
+    /// Waits for the RC QP to the meta server, which a node makes as soon as it knows of it. `beside`
+    /// runs every time.
+    pub(crate) fn await_meta_link(&mut self, meta: Gid, mut beside: impl FnMut()) -> Result<()> {
+        let start = Instant::now();
+        while !self.node.core().peers().any(|peer| peer.gid == meta && peer.rc_qps > 0) {
+            self.poll();
+            beside();
+            ensure!(start.elapsed() < STALL, "no RC QP to the meta server within {STALL:?}");
+        }
+        Ok(())
+    }
+
+    /// Has the records of these nodes looked up, and remembers them. `beside` runs every time.
+    pub(crate) fn learn(&mut self, gids: &[Gid], mut beside: impl FnMut()) -> Result<()> {
+        self.node.core().warm(self.client, gids, 0, now())?;
+        let start = Instant::now();
+        loop {
+            self.poll();
+            beside();
+            while let Some(event) = self.node.poll_event() {
+                if let Event::Warmed { failed, .. } = event {
+                    ensure!(failed == 0, "{failed} of {} nodes were not found", gids.len());
+                    return Ok(());
+                }
+            }
+            ensure!(start.elapsed() < STALL, "nodes were not looked up within {STALL:?}");
+        }
+    }
+
     /// Look-ups and handshakes that go on side by side at most.
     pub(crate) fn handshakes_at_once(&mut self) -> usize {
         let storm = &self.node.core().config().storm;
@@ -112,8 +187,19 @@ impl Node {
 
     pub(crate) fn region(&mut self, len: u64) -> Result<Region> {
         let memory = self.node.core().device().alloc_memory(len)?;
+        let info = self.node.core().reg_mr(self.client, memory.clone(), None, ALL)?;
+        Ok(Region { info, memory })
+    }
+
+    /// How long it takes to register so many bytes that are there; they are given back again.
+    pub(crate) fn reg_and_dereg(&mut self, len: u64) -> Result<Duration> {
+        let memory = self.node.core().device().alloc_memory(len)?;
+        memory.write(0, &vec![1; len as usize])?;
+        let start = Instant::now();
         let info = self.node.core().reg_mr(self.client, memory, None, ALL)?;
-        Ok(Region(info))
+        let took = start.elapsed();
+        self.node.core().dereg_mr(self.client, info.lkey, 0, now())?;
+        Ok(took)
     }
 
     pub(crate) fn vqp(&mut self, init: VqpInit) -> Result<VqpId> {
@@ -226,6 +312,18 @@ pub(crate) fn run<C: Send, S: Send>(
     serve: impl Fn(&mut Node, &mut S) -> Result<()> + Send + Sync,
     client: impl FnOnce(&mut Node, &Far) -> Result<C> + Send,
 ) -> Result<C, Failure> {
+    run_among(placement, config, Crowded::default(), prepare, serve, client)
+}
+
+/// The same, with further hosts at the far end, on its thread.
+pub(crate) fn run_among<C: Send, S: Send>(
+    placement: Placement,
+    config: &Config,
+    crowded: Crowded,
+    prepare: impl FnOnce(&mut Node) -> Result<S> + Send,
+    serve: impl Fn(&mut Node, &mut S) -> Result<()> + Send + Sync,
+    client: impl FnOnce(&mut Node, &Far) -> Result<C> + Send,
+) -> Result<C, Failure> {
     let known = OnceLock::new();
     let (_, out) = pair::run(
         placement,
@@ -236,12 +334,21 @@ pub(crate) fn run<C: Send, S: Send>(
             idle.register(|| node.poll())?;
             let mut state = prepare(&mut node)?;
             let remote = node.region(REGION)?.remote();
-            let _ = known.set(Far { meta: node.gid(), idle: idle.gid(), remote });
+            if crowded.hosts > 0 {
+                pair::stand_for(placement, end)?;
+            }
+            let mut hosts = Hosts::open(end.hosts, crowded.hosts, node.node.core())?;
+            let (meta, idle_gid) = (node.gid(), idle.gid());
+            let _ = known.set(Far { meta, idle: idle_gid, remote, hosts: hosts.known() });
             peer.begin();
+            let look = if crowded.spoken_to { 1 } else { HOSTS_LOOK };
             while !peer.is_gone() {
-                for _ in 0..ROUNDS {
+                for round in 0..ROUNDS {
                     node.poll();
                     serve(&mut node, &mut state)?;
+                    if round % look == 0 {
+                        hosts.poll()?;
+                    }
                 }
                 idle.poll();
             }
@@ -257,25 +364,30 @@ pub(crate) fn run<C: Send, S: Send>(
     Ok(out)
 }
 
-/// Runs `job` with a node at either end, the second of them the meta server: it is given the node,
-/// the other one's GID, and which end it is. Results are in that order.
+/// Runs `job` with a node at either end, and a meta server beside the second of them, on its thread:
+/// `job` is given the node, the meta server where it is there to be driven, the other node's GID,
+/// and which end it is. Results are in that order.
 pub(crate) fn run_both<T: Send>(
     placement: Placement,
     config: &Config,
-    job: impl Fn(&mut Node, Gid, usize) -> Result<T> + Send + Sync,
+    job: impl Fn(&mut Node, Option<&mut Node>, Gid, usize) -> Result<T> + Send + Sync,
 ) -> Result<[T; 2], Failure> {
     let client_gid = OnceLock::new();
     let server_gid = OnceLock::new();
     let (theirs, ours) = pair::run(
         placement,
         |end, client| {
-            let mut node = Node::open(end.own, end.own, config)?;
-            node.register(|| {})?;
+            let mut meta = Node::open(end.own, end.own, config)?;
+            meta.register(|| {})?;
+            let mut node = Node::open(end.beside, end.own, config)?;
+            node.register(|| meta.poll())?;
+            node.await_meta_link(meta.gid(), || meta.poll())?;
             let _ = server_gid.set(node.gid());
             client.begin();
             let start = Instant::now();
             let peer = loop {
                 node.poll();
+                meta.poll();
                 if let Some(gid) = client_gid.get() {
                     break *gid;
                 }
@@ -283,14 +395,15 @@ pub(crate) fn run_both<T: Send>(
                     bail!("the client's node did not come");
                 }
             };
-            job(&mut node, peer, 1)
+            job(&mut node, Some(&mut meta), peer, 1)
         },
         |end| {
             let mut node = Node::open(end.own, end.peer, config)?;
             node.register(|| {})?;
+            node.await_meta_link(end.peer.into(), || {})?;
             let peer = *server_gid.get().ok_or_else(|| anyhow!("the far end said nothing"))?;
             let _ = client_gid.set(node.gid());
-            job(&mut node, peer, 0)
+            job(&mut node, None, peer, 0)
         },
     )?;
     Ok([ours, theirs])

@@ -7,7 +7,7 @@ use elver_soft::{SoftConfig, SoftDevice, UDP_PORT};
 use serde_json::json;
 
 use crate::bench::baseline;
-use crate::bench::machine::{line_round_trip_ns, siblings};
+use crate::bench::machine::Watch;
 use crate::bench::rows::{self, Figure, Row, Target};
 use crate::cli::{BenchRnicArgs, DeviceArgs, IdleMode, Mode, Op, Placement, Transport};
 use crate::exit::Failure;
@@ -29,7 +29,7 @@ const LOSS_SIZES: [u32; 3] = [4096, 65_536, 1 << 20];
 pub(crate) fn run(args: &BenchRnicArgs) -> Result<(), Failure> {
     let root = rustix::process::geteuid().is_root();
     let placement = if root { Placement::Netns } else { Placement::Loopback };
-    let before = line_round_trip_ns();
+    let watch = Watch::begin();
     let progress = Progress::new();
     progress.doing("one process");
     let mut rows = in_process(args)?;
@@ -38,32 +38,26 @@ pub(crate) fn run(args: &BenchRnicArgs) -> Result<(), Failure> {
     progress.doing("goodput under loss");
     let goodput = goodput(args, placement)?;
     drop(progress);
-    let after = line_round_trip_ns();
-    let siblings = siblings(before, after);
+    let machine = watch.end();
     if args.json {
-        say!(
-            "{}",
-            json!({
-                "bench": "rnic",
-                "placement": placement,
-                "rounds": args.rounds,
-                "line_round_trip_ns": {"before": before, "after": after, "siblings": siblings},
-                "rows": rows.iter().map(Row::as_json).collect::<Vec<_>>(),
-                "goodput": goodput.iter().map(|(loss, size, gbps)| {
-                    json!({"loss_percent": loss, "size": size, "gbps": gbps})
-                }).collect::<Vec<_>>(),
-            })
-        );
+        let mut object = json!({
+            "bench": "rnic",
+            "placement": placement,
+            "rounds": args.rounds,
+            "rows": rows.iter().map(Row::as_json).collect::<Vec<_>>(),
+            "goodput": goodput.iter().map(|(loss, size, gbps)| {
+                json!({"loss_percent": loss, "size": size, "gbps": gbps})
+            }).collect::<Vec<_>>(),
+        });
+        machine.tell(&mut object);
+        say!("{object}");
         return Ok(());
     }
     let between = format!("{placement:?}").to_lowercase();
-    say!(
-        "rounds: {}, of {} s; between hosts: {between}; a cache line's round trip {before:.0} ns \
-         before, {after:.0} ns after{}",
-        args.rounds,
-        args.duration,
-        if siblings { ": the cores are threads of one core, expect better figures" } else { "" }
-    );
+    machine.print(&format!(
+        "rounds: {}, of {} s; between hosts: {between}",
+        args.rounds, args.duration
+    ));
     rows::print("claim", &rows);
     let [none, little, some, much] = LOSSES.map(|loss| format!("{loss} %"));
     let row = |size: u32| {

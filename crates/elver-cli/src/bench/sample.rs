@@ -60,6 +60,11 @@ impl Sample {
         self.seconds = time.as_secs_f64();
     }
 
+    /// And so much longer.
+    pub(crate) fn took_more(&mut self, time: Duration) {
+        self.seconds += time.as_secs_f64();
+    }
+
     /// A percentile in microseconds; not a number if nothing was recorded.
     pub(crate) fn us(&self, percentile: f64) -> f64 {
         if self.latency.is_empty() {

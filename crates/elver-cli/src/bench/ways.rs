@@ -10,9 +10,27 @@ pub(crate) struct Way {
     pub(crate) to: To,
     /// By what it must be connected.
     pub(crate) via: &'static [Via],
+    /// What is there when it begins.
+    pub(crate) before: Before,
 }
 
-/// Whom it connects to.
+/// What a node has when it begins to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Nothing of the peer: no record, no RC QP.
+    Nothing,
+    /// The peer's record, so that it can be asked for a connection, and no RC QP to it: each peer
+    /// serves for one connect.
+    Addresses,
+    /// The same, and what is connected is taken down again.
+    Records,
+    /// What connects it.
+    AtHand,
+    /// Whatever it has is not looked at.
+    Ignored,
+}
+
+/// Whom it connects to, where that is one node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
     /// The meta server, which answers and has an RC QP to it.
@@ -27,9 +45,29 @@ impl Way {
         WAYS.iter().find(|way| way.name == name)
     }
 
-    /// Whether it supposes that the node knows the peer.
-    pub(crate) fn is_cached(&self) -> bool {
-        !self.options.uncached && self.options.policy == Policy::Shared
+    /// Whether every connect is the first one to its peer.
+    pub(crate) fn meets_strangers(&self) -> bool {
+        matches!(self.before, Before::Nothing | Before::Addresses)
+    }
+
+    /// Whether it can lead to many nodes: what is at hand by an RC QP is not, since a node has few.
+    pub(crate) fn leads_to_many(&self) -> bool {
+        self.before != Before::AtHand
+    }
+
+    /// Whether the peers have a part in it.
+    pub(crate) fn speaks_with_peers(&self) -> bool {
+        self.options.policy != Policy::Shared
+    }
+
+    /// Whether it leaves RC QPs behind that others share.
+    pub(crate) fn makes_shared_links(&self) -> bool {
+        self.options.policy == Policy::Lite
+    }
+
+    /// Whether what connects it is there.
+    pub(crate) fn is_at_hand(&self) -> bool {
+        self.before == Before::AtHand || (self.via == [Via::DcCached])
     }
 
     /// Whether it was connected by what it should be.
@@ -55,38 +93,63 @@ const fn options(policy: Policy, uncached: bool) -> ConnectOptions {
 }
 
 /// In the order of the table.
-static WAYS: [Way; 6] = [
+static WAYS: [Way; 8] = [
     Way {
         name: "verbs",
         options: options(Policy::Leased, false),
         to: To::Meta,
         via: &[Via::Leased],
+        before: Before::Records,
     },
     Way {
-        name: "lite",
-        options: options(Policy::Lite, true),
+        name: "lite-miss",
+        options: options(Policy::Lite, false),
         to: To::Meta,
-        via: &[Via::Rc, Via::Leased],
+        via: &[Via::Rc],
+        before: Before::Addresses,
+    },
+    Way {
+        name: "lite-hit",
+        options: options(Policy::Lite, false),
+        to: To::Meta,
+        via: &[Via::Rc],
+        before: Before::AtHand,
     },
     Way {
         name: "rpc-meta",
         options: options(Policy::RpcMeta, true),
         to: To::Meta,
-        via: &[Via::DcLookup, Via::DcCached],
+        via: &[Via::DcLookup],
+        before: Before::Records,
+    },
+    Way {
+        name: "vqp-cold",
+        options: options(Policy::Shared, false),
+        to: To::Idle,
+        via: &[Via::DcLookup],
+        before: Before::Nothing,
     },
     Way {
         name: "vqp-uncached",
         options: options(Policy::Shared, true),
         to: To::Idle,
         via: &[Via::DcLookup],
+        before: Before::Ignored,
     },
     Way {
         name: "vqp-dccache",
         options: options(Policy::Shared, false),
         to: To::Idle,
         via: &[Via::DcCached],
+        before: Before::Records,
     },
-    Way { name: "vqp-rc", options: options(Policy::Shared, false), to: To::Meta, via: &[Via::Rc] },
+    Way {
+        name: "vqp-rc",
+        options: options(Policy::Shared, false),
+        to: To::Meta,
+        via: &[Via::Rc],
+        before: Before::AtHand,
+    },
 ];
 
 /// What backs a VQP, in the core's words.

@@ -21,6 +21,7 @@ use crate::cluster::daemon::{Daemon, find_elverd};
 use crate::cluster::host::{Host, Hub};
 use crate::cluster::scratch::Scratch;
 use crate::exit::Failure;
+use crate::netns::{reach_hosts, stand_for_hosts};
 use crate::pair::Seat;
 use crate::status;
 
@@ -70,11 +71,14 @@ pub(crate) struct Cluster {
     // In this order: daemons end before what they stand on.
     nodes: Vec<Node>,
     _hub: Option<Hub>,
+    ground: Ground,
+    elverd: PathBuf,
     directory: Scratch,
 }
 
 struct Node {
-    daemon: Daemon,
+    // Before what it stands on, and none where a benchmark's own processes are the node.
+    daemon: Option<Daemon>,
     host: Host,
     address: IpAddr,
 }
@@ -85,6 +89,23 @@ impl Cluster {
         if specs.is_empty() || specs.len() > HOSTS_MAX {
             return Err(Failure::unusable(format!("a cluster has 1 to {HOSTS_MAX} nodes")));
         }
+        let mut cluster = Cluster::empty(ground)?;
+        for (index, spec) in specs.iter().enumerate() {
+            cluster.begin(spec)?;
+            // The others ask the meta server as soon as they run.
+            if index == 0 {
+                cluster.wait_ready(index)?;
+            }
+        }
+        (1..specs.len()).try_for_each(|index| cluster.wait_ready(index))?;
+        for (index, spec) in specs.iter().enumerate() {
+            cluster.wait_registered(index, spec.name)?;
+        }
+        Ok(cluster)
+    }
+
+    /// One without nodes. What stands on the first host is its meta server.
+    pub(crate) fn empty(ground: Ground) -> Result<Cluster, Failure> {
         if ground == Ground::Netns && !rustix::process::geteuid().is_root() {
             return Err(Failure::unusable(
                 "network namespaces need root: run it with sudo, or take `--placement loopback`",
@@ -97,28 +118,61 @@ impl Cluster {
             Ground::Netns => Some(Hub::new()?),
             Ground::Loopback => None,
         };
-        let mut cluster = Cluster { nodes: Vec::new(), _hub: hub, directory };
-        for (index, spec) in specs.iter().enumerate() {
-            let address = address(ground, index);
-            let host = match &cluster._hub {
-                Some(hub) => hub.attach(index, address)?,
-                None => Host::here()?,
-            };
-            let text = cluster.configuration(index, address, spec);
-            let daemon = Daemon::start(&elverd, &cluster.directory, index, spec, &text, &host)?;
-            cluster.nodes.push(Node { daemon, host, address });
-            // The others ask the meta server as soon as they run.
-            if index == 0 {
-                cluster.nodes[0].daemon.wait_ready(READY_WAIT)?;
+        Ok(Cluster { nodes: Vec::new(), _hub: hub, ground, elverd, directory })
+    }
+
+    /// A further host, without a daemon; its number.
+    pub(crate) fn host(&mut self) -> Result<usize> {
+        let index = self.nodes.len();
+        let address = address(self.ground, index);
+        let host = match &self._hub {
+            Some(hub) => hub.attach(index, address)?,
+            None => Host::here()?,
+        };
+        self.nodes.push(Node { daemon: None, host, address });
+        Ok(index)
+    }
+
+    /// A further host with a daemon that is in the meta server's table; its number.
+    pub(crate) fn node(&mut self, spec: &NodeSpec) -> Result<usize> {
+        let index = self.begin(spec)?;
+        self.wait_ready(index)?;
+        self.wait_registered(index, spec.name)?;
+        Ok(index)
+    }
+
+    fn begin(&mut self, spec: &NodeSpec) -> Result<usize> {
+        let index = self.host()?;
+        let text = self.configuration(index, self.address(index), spec);
+        let host = &self.nodes[index].host;
+        let daemon = Daemon::start(&self.elverd, &self.directory, index, spec, &text, host)?;
+        self.nodes[index].daemon = Some(daemon);
+        Ok(index)
+    }
+
+    fn wait_ready(&mut self, index: usize) -> Result<()> {
+        let daemon = self.nodes[index].daemon.as_mut();
+        daemon.map_or(Ok(()), |daemon| daemon.wait_ready(READY_WAIT))
+    }
+
+    /// Many addresses that sockets on the first host may have; the first of a /24.
+    pub(crate) fn many_addresses(&self) -> Result<Ipv4Addr> {
+        let first = many(self.ground);
+        if self.ground == Ground::Netns {
+            self.on(0, move || stand_for_hosts(first, "eth0"))??;
+        }
+        Ok(first)
+    }
+
+    /// Lets the other hosts reach them.
+    pub(crate) fn lead_to_many(&self, first: Ipv4Addr) -> Result<()> {
+        let by = self.address(0);
+        if self.ground == Ground::Netns {
+            for index in 1..self.nodes.len() {
+                self.on(index, move || reach_hosts(first, by))??;
             }
         }
-        for node in &mut cluster.nodes[1..] {
-            node.daemon.wait_ready(READY_WAIT)?;
-        }
-        for (index, spec) in specs.iter().enumerate() {
-            cluster.wait_registered(index, spec.name)?;
-        }
-        Ok(cluster)
+        Ok(())
     }
 
     /// Waits until the others can find a node: that needs a word with the registry.
@@ -163,6 +217,17 @@ impl Cluster {
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
         self.nodes[index].host.run(job)
+    }
+}
+
+/// The first of many addresses on one host.
+fn many(ground: Ground) -> Ipv4Addr {
+    match ground {
+        Ground::Netns => Ipv4Addr::new(10, 9, 4, 1),
+        Ground::Loopback => {
+            let [low, high, ..] = std::process::id().to_le_bytes();
+            Ipv4Addr::new(127, 144 + (high & 0x3f), low, 1)
+        }
     }
 }
 

@@ -52,6 +52,10 @@ const META: usize = 0;
 const A: usize = 1;
 const B: usize = 2;
 
+/// Node a, whose connects are timed, has a core; the others, and all processes, have what is left.
+const CORE_OF_A: usize = 1;
+const BESIDE_A: Seat = Seat::Off(CORE_OF_A);
+
 /// Shows it.
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let ground = match args.placement {
@@ -94,10 +98,13 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
 
 /// The nodes. Peers become hot soon, so that the move to RC need not be waited for.
 fn specs() -> Vec<NodeSpec> {
-    let options = vec!["transfer.hot_ops = 2000".to_string()];
+    let options = vec!["transfer.hot_ops = 300".to_string()];
+    let seats = [BESIDE_A, Seat::On(CORE_OF_A), BESIDE_A];
     ["the meta server", "node a", "node b"]
-        .map(|name| NodeSpec { name, seat: Seat::Anywhere, options: options.clone() })
-        .to_vec()
+        .into_iter()
+        .zip(seats)
+        .map(|(name, seat)| NodeSpec { name, seat, options: options.clone() })
+        .collect()
 }
 
 fn millis(time: Duration) -> f64 {

@@ -5,14 +5,15 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use elver::{Gid, Session, SessionOptions, VqpOptions};
+use elver::{ConnectOptions, Gid, Session, SessionOptions, VqpOptions};
 use elver_verbs::Time;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::sample::{Sample, WARM_UP};
 use crate::bench::tcp;
-use crate::bench::ways::{Way, core_via};
+use crate::bench::ways::{Before, Way, core_via};
+use crate::worker::client::connect_in_the_end;
 use crate::worker::{Place, STEP, tell};
 
 /// Any port: no message is sent.
@@ -59,8 +60,10 @@ pub(super) fn run(at: &Place, alone: bool) -> Result<()> {
             let options = SessionOptions::default();
             let options = if alone { SessionOptions { spin: STEP, ..options } } else { options };
             let session = at.attach_with(options)?;
-            if way.is_cached() {
-                session.create_vqp(VqpOptions::default())?.qconnect(Gid(*gid), PORT)?;
+            if way.before != Before::Ignored {
+                // So that the peer is known, and what wants an RC QP finds it.
+                let vqp = session.create_vqp(VqpOptions::default())?;
+                connect_in_the_end(&vqp, Gid(*gid), PORT, ConnectOptions::default())?;
             }
             repeat(duration, || connect(&session, way, Gid(*gid)))
         }
@@ -71,8 +74,7 @@ pub(super) fn run(at: &Place, alone: bool) -> Result<()> {
 fn connect(session: &Session, way: &Way, gid: Gid) -> Result<Duration> {
     let vqp = session.create_vqp(VqpOptions::default())?;
     let since = Instant::now();
-    let connecting = vqp.qconnect_start(gid, PORT, way.options_of_a_process())?;
-    let via = connecting.wait(Some(STEP));
+    let via = connect_in_the_end(&vqp, gid, PORT, way.options_of_a_process());
     let took = since.elapsed();
     way.check(core_via(via.with_context(|| way.name)?))?;
     Ok(took)

@@ -1,13 +1,16 @@
 //! Processes that `elver demo` and the benchmarks start: this program again, with a task. What they
 //! have to say goes out as lines of JSON; the end of their standard input ends them.
 
+mod abroad;
 pub(crate) mod client;
 pub(crate) mod member;
 mod process;
+pub(crate) mod program;
 mod sink;
 mod target;
 
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,8 +44,8 @@ pub(crate) struct WorkerArgs {
 pub(crate) enum Task {
     /// Offers memory and answers messages.
     Target { at: Place },
-    /// Times the ways to connect; each is repeated.
-    Connects { at: Place, to: Known, repeats: u32 },
+    /// Times a way to connect.
+    Connects { at: Place, to: Known, way: String, repeats: u32 },
     /// Moves bytes to and fro and compares them.
     Traffic { at: Place, to: Known, seed: u64 },
     /// READs and compares until it is told to end.
@@ -57,6 +60,12 @@ pub(crate) enum Task {
     Storm { at: Place, to: Known },
     /// Takes messages, and does nothing with them.
     Sink { at: Place },
+    /// A meta server, and hosts with their memory, from an address on.
+    Abroad { at: Place, meta: IpAddr, first: Ipv4Addr, hosts: u32 },
+    /// As first, from the program's begin.
+    Program { at: Place, to: Known },
+    /// Connects to a TCP server that echoes.
+    TcpProgram { at: Place, server: SocketAddr },
     /// One of a crowd: connects again and again as it is asked. One that is alone never sleeps.
     Member { at: Place, alone: bool },
 }
@@ -73,6 +82,9 @@ impl Task {
             | Task::First { at, .. }
             | Task::Storm { at, .. }
             | Task::Sink { at }
+            | Task::Abroad { at, .. }
+            | Task::Program { at, .. }
+            | Task::TcpProgram { at, .. }
             | Task::Member { at, .. } => at,
         }
     }
@@ -122,7 +134,12 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
         // Nobody hears them any more when they have begun: what goes wrong they say to people.
         Task::Target { at } => return Ok(target::run(at)?),
         Task::Sink { at } => return Ok(sink::run(at)?),
-        Task::Connects { at, to, repeats } => client::connects(at, to, *repeats),
+        Task::Abroad { at: _, meta, first, hosts } => {
+            return Ok(abroad::run(*meta, *first, *hosts)?);
+        }
+        Task::Program { at, to } => program::read(at, to),
+        Task::TcpProgram { at: _, server } => program::echo(*server),
+        Task::Connects { at, to, way, repeats } => client::connects(at, to, way, *repeats),
         Task::Traffic { at, to, seed } => client::traffic(at, to, *seed),
         Task::Steady { at, to } => client::steady(at, to),
         Task::Victim { at, to } => client::victim(at, to),
@@ -154,7 +171,7 @@ pub(crate) fn pattern(seed: u64, at: u64) -> u8 {
 }
 
 /// The bytes from `at` on.
-fn patterned(seed: u64, at: u64, len: usize) -> Vec<u8> {
+pub(crate) fn patterned(seed: u64, at: u64, len: usize) -> Vec<u8> {
     (at..at + len as u64).map(|at| pattern(seed, at)).collect()
 }
 

@@ -1,13 +1,15 @@
 //! A worker, as its parent sees it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -25,6 +27,37 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts a worker on the host of a node.
     pub(crate) fn start(cluster: &Cluster, node: usize, task: &Task) -> Result<Worker> {
+        Worker::start_with(cluster, node, task, |_| ())
+    }
+
+    /// The same; and when its `exec` began, by the monotonic clock.
+    pub(crate) fn start_clocked(
+        cluster: &Cluster,
+        node: usize,
+        task: &Task,
+    ) -> Result<(Worker, u64)> {
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).context("pipe")?;
+        let worker = Worker::start_with(cluster, node, task, move |command| {
+            let tell_the_time = move || {
+                let now = elver_node::now().0.to_ne_bytes();
+                rustix::io::write(&write, &now)?;
+                Ok(())
+            };
+            // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
+            unsafe { command.pre_exec(tell_the_time) };
+        })?;
+        let mut bytes = [0; 8];
+        let read_bytes = rustix::io::read(&read, &mut bytes).context("a program's clock")?;
+        ensure!(read_bytes == bytes.len(), "a program did not say when it began");
+        Ok((worker, u64::from_ne_bytes(bytes)))
+    }
+
+    fn start_with(
+        cluster: &Cluster,
+        node: usize,
+        task: &Task,
+        prepare: impl FnOnce(&mut Command),
+    ) -> Result<Worker> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut command = Command::new(program);
         command
@@ -33,6 +66,7 @@ impl Worker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         die_with_parent(&mut command);
+        prepare(&mut command);
         let seat = task.place().seat;
         let child = cluster.on(node, move || {
             // It begins there: on the core of a daemon that spins it would disturb that one.
