@@ -4,6 +4,7 @@
 //! the device and [`elver_core::Core`] and serves processes over portals; [`registry`] joins it to
 //! a cluster; [`config`] is what it is made with, and [`Status`] how it is.
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod clock;
 pub mod config;

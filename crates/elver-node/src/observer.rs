@@ -2,6 +2,7 @@
 //!
 //! Over a Unix socket it writes the status as one JSON object and closes. Over TCP it answers
 //! `GET /metrics` with the metrics in the text form of OpenMetrics, which Prometheus reads.
+#![allow(clippy::disallowed_types, reason = "how long an asker is waited for")]
 
 use std::fs;
 use std::io::{self, Read, Write};

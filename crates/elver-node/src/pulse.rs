@@ -3,6 +3,7 @@
 //! The engine counts its rounds here. Others look now and then whether the count has moved, and ring
 //! at an engine that may merely be asleep. A thread that lives says nothing of another that hangs,
 //! so that whatever tells the world that this node is well must look here first.
+#![allow(clippy::disallowed_types, reason = "a machine that is suspended does not hang")]
 
 use std::fmt;
 use std::fs::read_to_string;

@@ -64,6 +64,7 @@ struct Context {
     flow: Flow,
     traffic_class: u8,
     responder: Responder,
+    /// In time awake.
     heard: Time,
     ready: bool,
     /// It stands among the unfinished; so does whatever takes its place.
@@ -123,7 +124,6 @@ impl Dct {
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
-        now: Time,
         meta: &RxMeta,
         eth: &DcEth,
         connect: Option<DcConnect>,
@@ -133,8 +133,8 @@ impl Dct {
         let initiator =
             Initiator { address: meta.flow.src.ip(), qpn: eth.src_qpn, stream: eth.stream };
         let found = match self.by_initiator.get(&initiator).copied() {
-            Some(id) => self.resume(core, hw, now, id, eth, connect),
-            None => self.admit(core, hw, now, meta, initiator, eth, connect),
+            Some(id) => self.resume(core, hw, id, eth, connect),
+            None => self.admit(core, hw, meta, initiator, eth, connect),
         };
         let id = match found {
             Ok(id) => id,
@@ -150,7 +150,7 @@ impl Dct {
                 return;
             }
         };
-        self.touch(id, now);
+        self.touch(id, hw.awake);
         let context = &mut self.contexts[id as usize];
         let handled = context.responder.request(core, hw, eth.src_qpn.get(), headers, payload);
         if let Handled::Fatal(_) = handled
@@ -174,7 +174,6 @@ impl Dct {
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
-        now: Time,
         id: u32,
         eth: &DcEth,
         connect: Option<DcConnect>,
@@ -183,7 +182,7 @@ impl Dct {
         if eth.session == context.session {
             return Ok(id);
         }
-        let forgotten = now.ns_since(context.heard) >= hw.config.dc_context_idle_ns;
+        let forgotten = hw.was_silent(context.heard);
         let later = eth.session.wrapping_sub(context.session) as i32 > 0;
         if !later && !forgotten {
             hw.counters.drop_dc_session += 1;
@@ -205,16 +204,15 @@ impl Dct {
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
-        now: Time,
         meta: &RxMeta,
         initiator: Initiator,
         eth: &DcEth,
         connect: Option<DcConnect>,
     ) -> Result<u32, Option<Syndrome>> {
         let mtu = check_connect(core, hw, connect)?;
-        self.return_receives(core, hw, now);
+        self.return_receives(core, hw);
         let in_use = self.contexts.len() - self.free.len();
-        if in_use as u32 >= hw.config.max_dc_contexts && !self.reclaim(core, hw, now) {
+        if in_use as u32 >= hw.config.max_dc_contexts && !self.reclaim(core, hw) {
             hw.counters.dc_refused_room += 1;
             hw.event(AsyncEvent::DctAccessErr(Qp(core.qpn.get())));
             return Err(Some(Syndrome::RnrNak(RnrTimer::at_least_ns(NO_ROOM_WAIT_NS))));
@@ -227,7 +225,7 @@ impl Dct {
             flow: Flow { src: meta.flow.dst, dst: meta.flow.src },
             traffic_class: meta.traffic_class,
             responder: Responder::new(first_psn(eth.session), mtu.bytes()),
-            heard: now,
+            heard: hw.awake,
             ready: false,
             listed: free.is_some_and(|id| self.contexts[id as usize].listed),
             newer: NONE,
@@ -253,17 +251,17 @@ impl Dct {
     }
 
     /// Gives up the context that was silent longest, if that is long enough.
-    fn reclaim<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>, now: Time) -> bool {
-        self.give_up(self.oldest, core, hw, now)
+    fn reclaim<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>) -> bool {
+        self.give_up(self.oldest, core, hw)
     }
 
     /// Gives up contexts whose initiators fell silent within a message: its receive is another's
     /// who comes.
-    fn return_receives<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>, now: Time) {
+    fn return_receives<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>) {
         for _ in 0..self.unfinished.len().min(UNFINISHED_LOOKED_AT) {
             let Some(id) = self.unfinished.pop_front() else { return };
             let holds = |dct: &Dct| dct.contexts[id as usize].responder.holds_receive();
-            if holds(self) && !self.give_up(id, core, hw, now) {
+            if holds(self) && !self.give_up(id, core, hw) {
                 self.unfinished.push_back(id);
             } else {
                 self.contexts[id as usize].listed = false;
@@ -272,17 +270,11 @@ impl Dct {
     }
 
     /// Gives up a context if its initiator was silent for long enough.
-    fn give_up<M: Memory>(
-        &mut self,
-        id: u32,
-        core: &mut QpCore,
-        hw: &mut Hw<M>,
-        now: Time,
-    ) -> bool {
+    fn give_up<M: Memory>(&mut self, id: u32, core: &mut QpCore, hw: &mut Hw<M>) -> bool {
         let Some(context) = self.contexts.get_mut(id as usize) else {
             return false;
         };
-        if now.ns_since(context.heard) < hw.config.dc_context_idle_ns || context.ready {
+        if !hw.was_silent(context.heard) || context.ready {
             return false;
         }
         if let Some(recv) = context.responder.take_receive() {
@@ -296,8 +288,8 @@ impl Dct {
         true
     }
 
-    fn touch(&mut self, id: u32, now: Time) {
-        self.contexts[id as usize].heard = now;
+    fn touch(&mut self, id: u32, awake: Time) {
+        self.contexts[id as usize].heard = awake;
         if self.newest == id {
             return;
         }

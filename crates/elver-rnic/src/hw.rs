@@ -28,6 +28,10 @@ pub(crate) struct Hw<M> {
     /// DC sessions opened, modulo 2^32.
     dc_opened: u32,
     pub(crate) counters: Counters,
+    /// When the driver last said that it had caught up.
+    looked_at: Time,
+    /// Time in which the driver kept up: what the silence of initiators is measured by.
+    pub(crate) awake: Time,
     pub(crate) regions: Regions<M>,
     pub(crate) pds: Table<ProtectionDomain>,
     pub(crate) cqs: Table<CompletionQueue>,
@@ -82,6 +86,8 @@ impl<M: Memory> Hw<M> {
             dc_opened: 0,
             rng,
             counters: Counters::default(),
+            looked_at: Time::ZERO,
+            awake: Time::ZERO,
             regions: Regions::new(config.max_mr, config.max_mr_size),
             pds: Table::new(ObjectKind::Pd, config.max_pd, "max_pd"),
             cqs: Table::new(ObjectKind::Cq, config.max_cq, "max_cq"),
@@ -161,6 +167,22 @@ impl<M: Memory> Hw<M> {
         let route = Route::resolve(&self.config, &mut self.paths, av);
         self.counters.paths_evicted = self.paths.evicted();
         route
+    }
+
+    /// The driver caught up. What passed since it last had counts as time in which initiators could
+    /// be heard, but no more than a part of the idle time at once: who looks so seldom was asleep, or
+    /// his clock jumped.
+    #[inline]
+    pub(crate) fn caught_up(&mut self, now: Time) {
+        let passed = now.ns_since(self.looked_at).min(self.config.dc_context_idle_ns / 8);
+        self.looked_at = now;
+        self.awake = self.awake.saturating_add_ns(passed);
+    }
+
+    /// Whether an initiator last heard of at `heard`, in time awake, was silent for as long as a DCT
+    /// must remember it.
+    pub(crate) fn was_silent(&self, heard: Time) -> bool {
+        self.awake.ns_since(heard) >= self.config.dc_context_idle_ns
     }
 
     pub(crate) fn use_pd(&mut self, pd: u32) -> Result<(), VerbsError> {

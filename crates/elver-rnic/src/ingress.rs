@@ -160,7 +160,7 @@ impl<M: Memory> Rnic<M> {
             Route::Dc { eth, connect } => {
                 let QueuePair { core, dct, .. } = queue_pair;
                 let Some(dct) = dct else { return };
-                dct.request(core, &mut self.hw, now, meta, &eth, connect, headers, payload);
+                dct.request(core, &mut self.hw, meta, &eth, connect, headers, payload);
                 if dct.has_answers() {
                     self.schedule(qpn);
                 }

@@ -131,6 +131,19 @@ impl<M: Memory> Rnic<M> {
         self.hw.timers.next()
     }
 
+    /// The driver has handed in all packets that had come before `now`: it asked for more after that
+    /// time, and there was none.
+    ///
+    /// A DCT forgets initiators that were silent, and only what was said to have been taken counts as
+    /// silence. After a suspend, or when its process did not run, packets may wait that an initiator
+    /// sent long ago, some for the second time: a context that looks idle by the clock alone may be
+    /// the one that knows them for executed. So of the time from one call to the next an eighth of
+    /// [`Config::dc_context_idle_ns`] counts at most, and without this call no context is given up.
+    #[inline]
+    pub fn caught_up(&mut self, now: Time) {
+        self.hw.caught_up(now);
+    }
+
     /// Does what is due: retransmissions, RNR waits, pacing.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some((at, qpn, lane)) = self.hw.timers.pop_due(now) {

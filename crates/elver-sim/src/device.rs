@@ -114,6 +114,7 @@ impl SimDevice {
             rnic.handle_datagram(now, &packet.meta, &packet.bytes);
             packets += 1;
         }
+        rnic.caught_up(now);
         let due = rnic.poll_timeout().is_some_and(|due| due <= now);
         if due {
             rnic.handle_timeout(now);

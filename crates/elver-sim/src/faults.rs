@@ -37,11 +37,13 @@ pub enum Fault {
     DestroyDct,
     /// A CQ that is polled too seldom overflows.
     CqOverflow,
+    /// A host's clock goes forward by up to minutes, as after a suspend.
+    ClockJump,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Fault; 16] = [
+    pub const ALL: [Fault; 17] = [
         Fault::Loss,
         Fault::Duplicate,
         Fault::Reorder,
@@ -58,6 +60,7 @@ impl Fault {
         Fault::Deregister,
         Fault::DestroyDct,
         Fault::CqOverflow,
+        Fault::ClockJump,
     ];
 
     /// Its name, in lower case.
@@ -79,6 +82,7 @@ impl Fault {
             Fault::Deregister => "deregister",
             Fault::DestroyDct => "destroy-dct",
             Fault::CqOverflow => "cq-overflow",
+            Fault::ClockJump => "clock-jump",
         }
     }
 }
@@ -123,6 +127,8 @@ pub struct FaultPlan {
     pub partition_percent: u32,
     /// How many of them make an engine slow.
     pub slow_percent: u32,
+    /// How many of them are jumps of a host's clock.
+    pub jump_percent: u32,
     /// How many of them are crashes of a host.
     pub crash_percent: u32,
 }
@@ -138,6 +144,7 @@ impl Default for FaultPlan {
             queue_ns: ROOMY_NS,
             partition_percent: 0,
             slow_percent: 0,
+            jump_percent: 0,
             crash_percent: 0,
         }
     }
@@ -172,7 +179,9 @@ impl FaultPlan {
         if rng.percent(15) {
             plan.queue_ns = rng.pick(&[1_000, 4_000, 20_000]);
         }
-        for percent in [&mut plan.partition_percent, &mut plan.slow_percent] {
+        let sometimes =
+            [&mut plan.partition_percent, &mut plan.slow_percent, &mut plan.jump_percent];
+        for percent in sometimes {
             if rng.percent(25) {
                 *percent = 4;
             }

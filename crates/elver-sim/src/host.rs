@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use elver_rnic::{Config, Rnic};
+use elver_rnic::{Config, Rnic, Time};
 use elver_verbs::{AddressVector, Ah, Cq, CqInit, Gid, Pd, VerbsError};
 
 use crate::memory::SimMemory;
@@ -31,6 +31,10 @@ pub(crate) struct Host {
     /// Address handles, by host.
     pub(crate) ahs: Vec<Ah>,
     pub(crate) inbox: VecDeque<Packet>,
+    /// By how much its clock is ahead of the others'.
+    pub(crate) ahead: u64,
+    /// Until when, on the network's clock, its driver had looked.
+    pub(crate) looked_at: u64,
     /// Its engine works until then.
     pub(crate) busy_until: u64,
     /// When its engine runs next.
@@ -72,6 +76,9 @@ impl Objects {
     }
 }
 
+/// Looks that are told of at most, for one time without packets.
+const LOOKS_MAX: u64 = 64;
+
 impl Host {
     pub(crate) fn new(config: Config, objects: Objects, cq_entries: u32, arena: ArenaId) -> Host {
         Host {
@@ -82,6 +89,8 @@ impl Host {
             cq: objects.cq,
             ahs: objects.ahs,
             inbox: VecDeque::new(),
+            ahead: 0,
+            looked_at: 0,
             busy_until: 0,
             wake_at: None,
             armed: Armed::No,
@@ -89,6 +98,18 @@ impl Host {
             polled_most: 0,
             cq_failed: false,
         }
+    }
+
+    /// Its driver looked for packets again and again since it last ran, and there were none. Not
+    /// so when it stood still, or its clock jumped: then it has looked nothing up.
+    pub(crate) fn look(&mut self, now: u64) {
+        let step = (self.config.dc_context_idle_ns / 16).max(1);
+        let first = self.looked_at.max(self.busy_until);
+        let steps = now.saturating_sub(first) / step;
+        for count in 1..=steps.min(LOOKS_MAX) {
+            self.rnic.caught_up(Time(first + count * step + self.ahead));
+        }
+        self.looked_at = now;
     }
 
     /// Asks for the engine to run at `at`, or as soon after as it is free.

@@ -22,6 +22,8 @@ use crate::world::{World, refused};
 const BATCH_MAX: u64 = 5;
 /// A partition lasts no longer than this.
 const PARTITION_NS: u64 = 3_000_000;
+/// A clock jumps no further than this.
+const JUMP_NS: u64 = 600_000_000_000;
 /// How often the harness looks after queues while it waits for the end.
 const STEP_NS: u64 = 200_000;
 /// What a round trip may take beyond the time on the cable, in round trips: queueing behind all
@@ -113,6 +115,10 @@ impl World {
             let host = &mut self.hosts[any];
             host.busy_until = host.busy_until.max(until);
             host.wake_at = host.wake_at.map(|wake| wake.max(until));
+            return Ok(());
+        }
+        if self.meddling.percent(faults.jump_percent) {
+            self.jump(any);
             return Ok(());
         }
         if self.meddling.percent(faults.crash_percent) {
@@ -245,6 +251,18 @@ impl World {
         self.post_window(lane)
     }
 
+    /// A host's clock goes forward by minutes, as after a suspend, while packets wait for it.
+    fn jump(&mut self, number: usize) {
+        self.network.count(Fault::ClockJump);
+        self.network.disturb(number);
+        self.trace.add(self.now, Event::Fault { what: "clock jump", from: number, to: number });
+        let (now, by) = (self.now, self.meddling.between(1, JUMP_NS));
+        let host = &mut self.hosts[number];
+        host.ahead += by;
+        host.looked_at = now;
+        host.wake(now);
+    }
+
     /// Posts WRs that must be refused at once and change nothing.
     fn post_refused(&mut self) -> Result<(), Violation> {
         let Some(lane) = self.choose_lane() else { return Ok(()) };
@@ -264,7 +282,7 @@ impl World {
             payload: Payload::Inline(payload),
             dest: None,
         };
-        let time = self.time();
+        let time = self.time(number);
         let refused = self.hosts[number].rnic.post_send(time, qp, &[wr]);
         let right = matches!(
             refused,

@@ -199,8 +199,8 @@ impl World {
     }
 
     fn modify(&mut self, id: EndpointId, attr: &QpAttr, mask: M) -> Result<(), Violation> {
-        let time = self.time();
         let endpoint = &self.model.endpoints[id];
+        let time = self.time(endpoint.host);
         let rnic = &mut self.hosts[endpoint.host].rnic;
         rnic.modify_qp(time, endpoint.qp, attr, mask | M::STATE).map_err(refused("modify_qp"))
     }
@@ -357,7 +357,7 @@ impl World {
     /// Destroys a QP, and the model forgets what it had.
     pub(crate) fn remove(&mut self, id: EndpointId) -> Result<(), Violation> {
         let Endpoint { host, qp, .. } = self.model.endpoints[id];
-        let time = self.time();
+        let time = self.time(host);
         self.hosts[host].rnic.destroy_qp(time, qp).map_err(refused("destroy_qp"))?;
         self.forget(id)?;
         self.vanish(id);
@@ -491,8 +491,8 @@ impl World {
                     self.modify(id, &attr, M::STATE)?;
                 }
                 QpType::Dci => {
-                    let (time, stream) = (self.time(), self.model.lanes[lane].stream);
                     let Endpoint { host, qp, .. } = self.model.endpoints[id];
+                    let (time, stream) = (self.time(host), self.model.lanes[lane].stream);
                     let rnic = &mut self.hosts[host].rnic;
                     rnic.reset_dci_stream(time, qp, stream).map_err(refused("reset_dci_stream"))?;
                 }

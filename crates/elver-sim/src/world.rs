@@ -82,8 +82,9 @@ impl World {
         Ok(world)
     }
 
-    pub(crate) fn time(&self) -> Time {
-        Time(self.now)
+    /// The time by a host's clock.
+    pub(crate) fn time(&self, host: usize) -> Time {
+        Time(self.now + self.hosts[host].ahead)
     }
 
     /// A host with a new device and new memory.
@@ -135,9 +136,10 @@ impl World {
 
     /// Lets a host take what came, do what is due and send what it has.
     fn run_engine(&mut self, number: usize) -> Result<(), Violation> {
-        let (now, time) = (self.now, self.time());
+        let (now, time) = (self.now, self.time(number));
         let host = &mut self.hosts[number];
         host.wake_at = None;
+        host.look(now);
         let mut packets = 0;
         while let Some(mut packet) = host.inbox.pop_front() {
             let forged = self.planter.packet(&mut packet);
@@ -149,6 +151,8 @@ impl World {
                 packets += 1;
             }
         }
+        host.rnic.caught_up(time);
+        host.looked_at = now;
         if host.rnic.poll_timeout().is_some_and(|due| due <= time) {
             host.rnic.handle_timeout(time);
         }
@@ -163,7 +167,7 @@ impl World {
         host.busy_until = host.busy_until.max(now + packets * ENGINE_PACKET_NS);
         if let Some(due) = host.rnic.poll_timeout() {
             // A timer that is due and was not acted upon must not stop the clock.
-            host.wake(due.0.max(now + 1));
+            host.wake(due.0.saturating_sub(host.ahead).max(now + 1));
         }
         if self.healed || self.polling.percent(self.plan.poll_percent) {
             self.poll(number)?;

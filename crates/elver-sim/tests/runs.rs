@@ -59,3 +59,16 @@ fn a_run_uses_the_transports_that_it_may() {
         assert!(report.ops.keys().all(|(used, _)| *used == transport));
     }
 }
+
+/// Clocks that jump, as after a suspend, while packets wait. A device that counts that time as the
+/// silence of its initiators forgets what it executed for them, and executes it again: with the last
+/// two seeds it did.
+#[test]
+fn nothing_is_executed_twice_after_a_suspend() {
+    let mut jumps = 0;
+    for seed in (1..200).chain([70_007_059, 70_008_257]) {
+        let report = run(seed, &Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+        jumps += report.faults[&Fault::ClockJump];
+    }
+    assert!(jumps > 0);
+}

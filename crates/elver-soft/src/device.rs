@@ -9,9 +9,10 @@ use elver_verbs::{
 };
 use elver_wire::{HEADERS_MAX, ICRC_LEN};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::Timespec;
 
 use crate::capture::{Capture, Contents};
+use crate::clock::now;
 use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::interface::Interface;
 use crate::link::{Inlet, Link, Port, UdpPort};
@@ -101,6 +102,8 @@ pub struct SoftDevice {
     posts: u32,
     /// Looks at the socket that found nothing.
     empty: u32,
+    /// When the clock was looked at last.
+    looked_at: Time,
 }
 
 impl SoftDevice {
@@ -146,6 +149,7 @@ impl SoftDevice {
             polls: 0,
             posts: 0,
             empty: 0,
+            looked_at: Time::ZERO,
         })
     }
 
@@ -252,11 +256,16 @@ impl SoftDevice {
             // Looking at the clock costs a good part of an empty look at the socket.
             self.empty = self.empty.wrapping_add(1);
             if self.empty.is_multiple_of(EMPTY_PER_CLOCK) {
-                return self.attend(now()) || sent;
+                // What came before the clock was last looked at is taken: the socket was asked
+                // since, and is empty.
+                self.rnic.caught_up(self.looked_at);
+                self.looked_at = now();
+                return self.attend(self.looked_at) || sent;
             }
             return sent;
         }
         let now = now();
+        self.looked_at = now;
         self.take(now, count);
         self.transmit(now);
         self.attend(now);
@@ -347,13 +356,6 @@ fn path_mtu(interface: &str, mtu: u32, address: IpAddr) -> Result<Mtu, SoftError
         mtu,
         needed: Mtu::Mtu256.bytes() + overhead,
     })
-}
-
-/// Nanoseconds of the monotonic clock.
-#[inline]
-fn now() -> Time {
-    let time = clock_gettime(ClockId::Monotonic);
-    Time(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// A seed from the operating system's generator.

@@ -13,8 +13,10 @@
 //! `udp` (system calls on many messages), `interface` (questions to the kernel about an interface),
 //! `publish` (memory shared with other processes) and `frames::adopt` (descriptors that the process
 //! was started with).
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod capture;
+mod clock;
 mod device;
 mod drive;
 mod error;
@@ -27,6 +29,7 @@ mod publish;
 mod transmit;
 mod udp;
 
+pub use clock::now;
 pub use device::{SoftConfig, SoftDevice};
 pub use drive::{Idle, SoftThread, drive};
 pub use elver_wire::UDP_PORT;

@@ -489,6 +489,7 @@ unsafe fn put_control(
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "how long a test waits")]
 mod tests {
     use super::*;
     use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
 //! How other threads speak to the engine: a bounded channel, and a descriptor that wakes it.
+#![allow(clippy::disallowed_types, reason = "how long the engine is waited for")]
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,3 +1,5 @@
+#![allow(clippy::disallowed_types, reason = "how long a farewell is waited for")]
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -24,6 +24,7 @@ mod secret;
 mod server;
 mod session;
 #[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "how long a test waits")]
 mod tests;
 
 use std::io;

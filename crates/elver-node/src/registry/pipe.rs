@@ -1,3 +1,5 @@
+#![allow(clippy::disallowed_types, reason = "how long a farewell is waited for")]
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};

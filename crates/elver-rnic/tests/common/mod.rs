@@ -209,6 +209,7 @@ impl Host {
 /// Two hosts and the wire between them.
 pub struct Net {
     pub now: Time,
+    looked: Time,
     pub hosts: Vec<Host>,
     pub wire: VecDeque<Packet>,
 }
@@ -228,7 +229,12 @@ impl Net {
             change(&mut config);
             Host::new(config, host as u64)
         });
-        Net { now: Time(1_000_000), hosts: hosts.collect(), wire: VecDeque::new() }
+        Net {
+            now: Time(1_000_000),
+            looked: Time::ZERO,
+            hosts: hosts.collect(),
+            wire: VecDeque::new(),
+        }
     }
 
     /// Connects a pair of QPs of hosts 0 and 1.
@@ -242,9 +248,26 @@ impl Net {
         (a, b)
     }
 
+    /// Lets the devices know that nothing was on its way since they last looked, again and again as
+    /// time passes.
+    pub fn look(&mut self) {
+        const STEP_NS: u64 = 100_000_000;
+        for host in &mut self.hosts {
+            let steps = self.now.ns_since(self.looked) / STEP_NS;
+            for step in 1..=steps.min(1_000) {
+                host.nic.caught_up(self.looked.saturating_add_ns(step * STEP_NS));
+            }
+            host.nic.caught_up(self.now);
+        }
+        self.looked = self.now;
+    }
+
     /// Puts on the wire what the hosts want to send; false when they had nothing.
     pub fn transmit(&mut self) -> bool {
         let before = self.wire.len();
+        if before == 0 {
+            self.look();
+        }
         for host in &mut self.hosts {
             let mut buf = [0; MAX_PACKET];
             while let Some(sent) = host.nic.poll_transmit(self.now, &mut buf) {

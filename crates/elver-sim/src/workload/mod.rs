@@ -103,7 +103,8 @@ impl World {
                 dest: wr.dest,
             })
             .collect();
-        let (time, endpoint) = (self.time(), &self.model.endpoints[id]);
+        let endpoint = &self.model.endpoints[id];
+        let time = self.time(endpoint.host);
         let host = &mut self.hosts[endpoint.host];
         host.rnic.post_send(time, endpoint.qp, &wrs).map_err(|(index, error)| {
             Violation::new(format!("post_send refused WR {}: {error}", wrs[index].wr_id >> 1))
@@ -258,7 +259,7 @@ impl World {
         }
         let wrs: Vec<RecvWr<'_>> =
             posted.iter().map(|(id, sges)| RecvWr { wr_id: recv_wr_id(*id), sges }).collect();
-        let time = self.time();
+        let time = self.time(number);
         self.trace.add(self.now, Event::Received { host: number, count: wrs.len() });
         let host = &mut self.hosts[number];
         let done = match srq {

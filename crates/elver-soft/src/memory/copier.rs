@@ -9,6 +9,10 @@
 //! much time in which others may wait for its pages, and gets little more a second. Beyond it nothing
 //! is copied for it, for longer each time. Only waiting counts: a thread that runs, or would if it
 //! had a core, is at work.
+#![allow(
+    clippy::disallowed_types,
+    reason = "how long copies are waited for, while the machine runs"
+)]
 
 use std::collections::BTreeMap;
 use std::fmt;
