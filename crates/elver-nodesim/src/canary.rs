@@ -40,9 +40,11 @@ pub enum Canary {
     StuckQueue,
     /// Connections take memory of the pool each.
     GrowingPool,
+    /// An addition is executed twice.
+    PostedAgain,
 }
 
-const NAMES: [(Canary, &str); 14] = [
+const NAMES: [(Canary, &str); 15] = [
     (Canary::RepeatedCompletion, "repeated-completion"),
     (Canary::StrayCompletion, "stray-completion"),
     (Canary::ReorderedCompletion, "reordered-completion"),
@@ -57,6 +59,7 @@ const NAMES: [(Canary, &str); 14] = [
     (Canary::ExcludedVia, "excluded-via"),
     (Canary::StuckQueue, "stuck-queue"),
     (Canary::GrowingPool, "growing-pool"),
+    (Canary::PostedAgain, "posted-again"),
 ];
 
 impl Canary {

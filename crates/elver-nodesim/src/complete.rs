@@ -1,7 +1,7 @@
 //! What clients take: each completion against the WR that it ends.
 
 use elver_core::{ClientId, Completion};
-use elver_verbs::{SendOpcode, Wc, WcFlags, WcStatus};
+use elver_verbs::{Memory, SendOpcode, Wc, WcFlags, WcStatus};
 
 use crate::canary::Canary;
 use crate::model::{
@@ -160,6 +160,10 @@ impl World {
             return self.model.regions[region].check_read(&self.model.ops, moment, offset, &found);
         }
         let word = u64::from_ne_bytes(found.try_into().map_err(|_| "not eight bytes")?);
+        if op.opcode == SendOpcode::FetchAdd && self.planter.strikes(Canary::PostedAgain) {
+            let again = self.model.regions[region].memory.fetch_add(offset, op.operands.0);
+            again.map_err(|error| error.to_string())?;
+        }
         self.model.regions[region].atomic(&self.model.ops, &op, offset, word)
     }
 
@@ -194,6 +198,12 @@ impl World {
         Ok(())
     }
 
+    /// Whether memory has vanished at one of two nodes.
+    fn has_vanished(&self, node: usize, peer: usize) -> bool {
+        let here = |number: usize| number == node || number == peer;
+        self.model.regions.iter().any(|region| region.vanished && here(region.place.0))
+    }
+
     fn explains_status(&self, vqp: VqpIx, op: &Op, status: WcStatus) -> bool {
         let known = &self.model.vqps[vqp];
         if status == WcStatus::WrFlushErr {
@@ -209,10 +219,14 @@ impl World {
                 let withdrawn = op
                     .remote
                     .is_some_and(|(region, _)| self.model.regions[region].hold != Hold::Open);
+                let vanished =
+                    op.remote.is_some_and(|(region, _)| self.model.regions[region].vanished);
                 let refused = op.is_message() && (self.may_refuse(vqp) || self.may_overrun(vqp));
-                bad || withdrawn || refused || (disturbed && there.boot > 1)
+                bad || withdrawn || vanished || refused || (disturbed && there.boot > 1)
             }
-            WcStatus::RetryExcErr | WcStatus::RespTimeoutErr => disturbed,
+            WcStatus::RetryExcErr => disturbed,
+            // A WR to memory that is gone may break the RC QP of others at either end.
+            WcStatus::RespTimeoutErr => disturbed || self.has_vanished(node, peer),
             WcStatus::RnrRetryExcErr => disturbed,
             _ => false,
         }

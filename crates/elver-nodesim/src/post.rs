@@ -215,7 +215,8 @@ impl World {
         let find = |hold: Hold| -> Vec<RegionIx> {
             let fits = |index: &RegionIx| {
                 let region = &self.model.regions[*index];
-                region.place == place && region.hold == hold && region.allows(opcode)
+                let usable = !region.vanished || !self.healed;
+                region.place == place && region.hold == hold && usable && region.allows(opcode)
             };
             (0..self.model.regions.len()).filter(fits).collect()
         };

@@ -142,6 +142,10 @@ impl World {
                 self.kill_client(client);
                 self.open_client(node).map(|_| ())
             }
+            3..4 if self.plan.memory_vanishes => {
+                self.vanish(client);
+                Ok(())
+            }
             0..5 => self.add_region(client),
             5..8 => self.drop_region(client),
             8..9 => self.drop_arena(client),
