@@ -273,7 +273,6 @@ fn a_silent_peer_exhausts_the_retries() {
     assert_eq!(net.hosts[0].nic.counters().timeouts, 3);
 }
 
-/// Posts a WRITE of 60 packets; its first flight waits on the wire until after the tail probe.
 /// A window of one packet towards the host, and a QP there that never answers: it may wait as long
 /// as it likes, but not with the window in its hands. Each further QP would else begin when the one
 /// before it has used up its retries, and never behind one whose retries have no end.
@@ -300,6 +299,7 @@ fn a_silent_peer_leaves_the_window_to_others() {
     }
 }
 
+/// Posts a WRITE of 60 packets; its first flight waits on the wire until after the tail probe.
 fn with_a_late_flight(lost: bool) -> (Net, u64) {
     let mut net = Net::new(2);
     let (a, _) = net.connect(QpType::Rc, |_| {});
