@@ -12,7 +12,7 @@ use elver_verbs::Device;
 use crate::lane::{LaneKind, LaneState};
 use crate::links::Tally;
 use crate::ops::{OpKind, Work};
-use crate::peer::PeerLookup;
+use crate::peer::{Peer, PeerLookup, Waiter};
 use crate::ring::NONE;
 use crate::vqp::{Vqp, Wait};
 use crate::{ClientId, Core, VqpState};
@@ -43,7 +43,7 @@ pub struct Holdings {
     pub receives: u32,
     /// Messages and READs of the core's own that are under way.
     pub ops: u32,
-    /// Messages of the core's own that wait for a send slot.
+    /// Messages of the core's own that wait for a send slot, or for a look-up.
     pub untold: u32,
     /// Send slots that hold a message.
     pub send_slots: u32,
@@ -101,12 +101,14 @@ impl<D: Device> Core<D> {
             ahs: addresses as u32 + self.links.ud.addresses(),
             receives: self.pool.recvs.count,
             ops: self.ops.len(),
-            untold: self.untold.len() as u32,
+            untold: (self.untold.len() + self.unaddressed.len()) as u32,
             send_slots: slots,
             posted: self.lanes.qps.iter().map(|qp| qp.posted).sum(),
             requests,
             vqps: self.vqps.len(),
-            waiting: self.lookups.waiting + self.lookups.under_way(),
+            waiting: self.lookups.waiting
+                + self.lookups.under_way()
+                + self.links.strangers.held() as u32,
         })
     }
 
@@ -175,6 +177,15 @@ impl<D: Device> Core<D> {
             }
             if vqp.backlog.as_ref().is_some_and(|held| held.messages.is_empty()) {
                 return Err(format!("VQP {id:#x} holds no message, and has room for them"));
+            }
+            let front = vqp.backlog.as_ref().and_then(|held| held.messages.front());
+            if let Some((incoming, _)) = front.filter(|_| vqp.rq.has_next()) {
+                let looked_up = |peer: &Peer| peer.waiting.contains(&Waiter::Reader(id));
+                let waits = self.peers.get(incoming.from.0).is_some_and(looked_up)
+                    || self.asking.iter().any(|(_, asks)| *asks == id);
+                if !waits && !vqp.zombie && vqp.state == VqpState::Connected {
+                    return Err(format!("VQP {id:#x} has a receive for what it holds"));
+                }
             }
             if moved && vqp.inflight > 0 {
                 return Err(format!("VQP {id:#x} cannot move yet, and each poll looks at it"));
@@ -336,6 +347,18 @@ impl<D: Device> Core<D> {
         let peers = || self.peers.slots.iter().map(|(_, peer)| peer.lookup);
         let running = peers().filter(|lookup| matches!(lookup, PeerLookup::Running { .. }));
         let queued = peers().filter(|lookup| *lookup == PeerLookup::Queued).count();
+        for (peer, _) in &self.unaddressed {
+            let waits = |peer: &Peer| peer.waiting.contains(&Waiter::Notes);
+            if !self.peers.get(*peer).is_some_and(waits) {
+                return Err(format!("{peer:#x} is to be told something, and is not looked up"));
+            }
+        }
+        for gid in self.links.strangers.awaited() {
+            let peer = self.peers.find(&gid).and_then(|peer| self.peers.get(peer));
+            if !peer.is_some_and(Peer::is_looked_up) {
+                return Err(format!("a request of {gid} waits for a look-up that there is not"));
+            }
+        }
         self.lookups.agree(running.count() as u32, queued)
     }
 

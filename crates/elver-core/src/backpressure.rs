@@ -99,8 +99,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A sender asks for credit.
-    pub(crate) fn knocked(&mut self, header: &Header, now: Time) {
-        let Some(peer) = self.sender_of(header, now) else { return };
+    pub(crate) fn knocked(&mut self, peer: u32, header: &Header, now: Time) {
         let (target, from) = (self.target_of(header), (peer, header.src_vqp));
         let backlog = self.vqps.get(target).and_then(|vqp| vqp.backlog.as_ref());
         if backlog.is_some_and(|backlog| backlog.is_filling(&self.config)) {
@@ -143,8 +142,8 @@ impl<D: Device> Core<D> {
     // The sender's side.
 
     /// A receiver wants no more of a VQP's messages for now.
-    pub(crate) fn halted(&mut self, header: &Header) {
-        let Some(vqp) = self.sender_named(header) else { return };
+    pub(crate) fn halted(&mut self, from: u32, header: &Header) {
+        let Some(vqp) = self.sender_named(from, header) else { return };
         if vqp.state == VqpState::Connected && vqp.credit.left == Credit::FREE {
             (vqp.credit.left, vqp.credit.granted) = (0, 0);
             self.stats.halts += 1;
@@ -152,8 +151,8 @@ impl<D: Device> Core<D> {
     }
 
     /// A receiver wants so many of a VQP's messages.
-    pub(crate) fn granted(&mut self, header: &Header, now: Time) {
-        let Some(vqp) = self.sender_named(header) else { return };
+    pub(crate) fn granted(&mut self, from: u32, header: &Header, now: Time) {
+        let Some(vqp) = self.sender_named(from, header) else { return };
         let messages = u32::from(header.detail).min(GRANT_MAX);
         if vqp.state != VqpState::Connected || vqp.credit.left == Credit::FREE || messages == 0 {
             return;

@@ -260,12 +260,15 @@ impl<D: Device> Core<D> {
         };
         let shared = match via {
             Via::Rc | Via::Leased => entry.rc[vqp.class as usize],
-            Via::DcCached | Via::DcLookup => self.lanes.dc_lane(entry.hash, vqp.class),
+            Via::DcCached | Via::DcLookup => {
+                let lane = self.lanes.dc_lane(entry.hash, vqp.class);
+                lane.filter(|_| entry.record.is_some())
+            }
         };
         let lane = match lane.or(shared) {
             Some(lane) => lane,
             // It gets one when it needs it.
-            None if via == Via::Rc => NONE,
+            None if via == Via::Rc || entry.record.is_none() => NONE,
             None => return Err(none),
         };
         debug_assert_eq!(entry.ah, Some(ah));

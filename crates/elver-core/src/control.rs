@@ -23,6 +23,8 @@ use elver_random::Rng;
 pub(crate) struct ControlAddr {
     pub(crate) gid: Gid,
     pub(crate) qpn: u32,
+    /// Without it nothing gets there.
+    pub(crate) qkey: u32,
 }
 
 /// Limits and times of a [`Control`].
@@ -246,30 +248,11 @@ impl Control {
         Some(id)
     }
 
-    /// Takes a datagram in. Returns a request to be answered, if it is one that was not seen yet.
-    pub(crate) fn handle_datagram(
-        &mut self,
-        from: Gid,
-        from_qpn: u32,
-        bytes: &[u8],
-        rng: &mut Rng,
-        now: Time,
-    ) -> Option<Served> {
-        let Ok(message) = ControlMessage::decode(bytes) else {
-            self.stats.stray += 1;
-            return None;
-        };
-        let from = ControlAddr { gid: from, qpn: from_qpn };
-        match message.body {
-            ControlBody::Answer(answer) => {
-                self.handle_answer(from, message.id, answer, rng, now);
-                None
-            }
-            ControlBody::Request(request) => {
-                let connect = matches!(request, Request::RcConnect { .. });
-                self.handle_request(Ticket { from, id: message.id, connect }, request)
-            }
-        }
+    /// The message of a datagram; none if it is none.
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<ControlMessage> {
+        let message = ControlMessage::decode(bytes).ok();
+        self.stats.stray += u64::from(message.is_none());
+        message
     }
 
     /// Answers a request. The answer to one with an effect is kept.
@@ -463,19 +446,20 @@ impl Control {
     }
 
     /// An answer counts if it is to a call and comes from where the call went.
-    fn handle_answer(
+    pub(crate) fn handle_answer(
         &mut self,
-        from: ControlAddr,
+        (gid, qpn): (Gid, u32),
         id: u64,
         answer: Answer,
         rng: &mut Rng,
         now: Time,
     ) {
-        let known = |call: &Call| call.to.gid == from.gid && call.to.qpn == from.qpn;
+        let known = |call: &Call| call.to.gid == gid && call.to.qpn == qpn;
         let Some(call) = self.calls.get_mut(&id).filter(|call| known(call)) else {
             self.stats.stray += 1;
             return;
         };
+        let from = call.to;
         call.heard = now;
         match answer {
             Answer::Working => call.tries = 0,
@@ -517,7 +501,16 @@ impl Control {
         }
     }
 
-    fn handle_request(&mut self, ticket: Ticket, request: Request) -> Option<Served> {
+    /// Takes in a request of a node that is known to take answers there. Returns it if it is one that
+    /// was not seen yet.
+    pub(crate) fn handle_request(
+        &mut self,
+        from: ControlAddr,
+        id: u64,
+        request: Request,
+    ) -> Option<Served> {
+        let connect = matches!(request, Request::RcConnect { .. });
+        let ticket = Ticket { from, id, connect };
         if request == Request::Meta {
             return Some(Served { ticket, request });
         }

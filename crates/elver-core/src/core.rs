@@ -58,8 +58,10 @@ pub struct Core<D: Device> {
     pub(crate) accepted: HashMap<AcceptKey, u32, FxBuildHasher>,
     /// The same of all clients, in order.
     pub(crate) accepts: Accepted,
-    /// Of these the one that a message came for last: its sender's GID, and the VQP.
-    pub(crate) accepted_last: (Gid, AcceptKey, u32),
+    /// Of these the one that a message came for last.
+    pub(crate) accepted_last: (AcceptKey, u32),
+    /// Who sent the message that came last: its GID, and the peer.
+    pub(crate) sender_last: (Gid, u32),
     /// Bytes of messages that wait for receives.
     pub(crate) held_bytes: u64,
     /// A header with what all of this node's have.
@@ -72,6 +74,8 @@ pub struct Core<D: Device> {
     pub(crate) asking: VecDeque<(Time, u32)>,
     /// What waits for send slots to be told to peers.
     pub(crate) untold: VecDeque<(u32, Note)>,
+    /// What waits for look-ups of the peers that it is to be told to.
+    pub(crate) unaddressed: VecDeque<(u32, Note)>,
     /// All that had arrived by then was taken from the device.
     pub(crate) heard: Time,
     /// Regions that no message is read from any longer, by when their second registration goes.
@@ -138,13 +142,15 @@ impl<D: Device> Core<D> {
             vqps: Slots::new(config.max_vqps),
             accepted: HashMap::default(),
             accepts: Accepted::default(),
-            accepted_last: (Gid::default(), (NONE, NONE, NONE), NONE),
+            accepted_last: ((NONE, NONE, NONE), NONE),
+            sender_last: (Gid::default(), NONE),
             held_bytes: 0,
-            blank: Header::blank(gid, record.encode()),
+            blank: Header::blank(record.tag()),
             unread: VecDeque::new(),
             knocking: VecDeque::new(),
             asking: VecDeque::new(),
             untold: VecDeque::new(),
+            unaddressed: VecDeque::new(),
             heard: now,
             unshared: VecDeque::new(),
             slot_waiters: VecDeque::new(),
@@ -293,7 +299,7 @@ impl<D: Device> Core<D> {
             Some(WrId::Op(op)) => self.complete_op(op, wc.status, now),
             Some(WrId::Recv(buffer)) => {
                 if wc.status == WcStatus::Success {
-                    self.received(buffer, wc.byte_len, now);
+                    self.received(buffer, wc.byte_len, wc.src_gid, now);
                 }
                 self.read_buffers.push(buffer);
             }

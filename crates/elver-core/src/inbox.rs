@@ -5,17 +5,16 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Memory, Time, WcFlags, WcOpcode, WcStatus};
+use elver_verbs::{Device, Gid, Memory, Time, WcFlags, WcOpcode, WcStatus};
 
 use crate::backpressure::Halted;
 use crate::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::ops::Note;
+use crate::peer::Waiter;
 use crate::recv_ring::RecvOutcome;
 use crate::rendezvous::PIECE_BYTES;
 use crate::vqp::Vqp;
-use crate::{
-    Class, ClientId, ConnectError, Core, CoreError, NodeRecord, Policy, Via, VqpInit, VqpState,
-};
+use crate::{Class, ClientId, ConnectError, Core, CoreError, Policy, Via, VqpInit, VqpState};
 
 /// All held messages of a node may take so many times what one VQP's may.
 const HELD_VQPS: u64 = 16;
@@ -31,8 +30,8 @@ pub(crate) struct Incoming {
     pub(crate) source: u32,
     /// The sender's node, and its VQP.
     pub(crate) from: (u32, u32),
-    /// What its sender's node was then: one that has started anew has not sent it.
-    pub(crate) dc_key: u64,
+    /// Of the sender's record then: one that has started anew has not sent it.
+    pub(crate) tag: u16,
     /// Until when it may be read, if it is a long one.
     pub(crate) until: Time,
     /// When its sender is next asked whether it may be read after that.
@@ -60,8 +59,8 @@ pub(crate) enum Body<'a> {
 pub(crate) type AcceptKey = (u32, u32, u32);
 
 impl<D: Device> Core<D> {
-    /// A message stands in a receive buffer.
-    pub(crate) fn received(&mut self, buffer: u32, length: u32, now: Time) {
+    /// A message of a node's stands in a receive buffer.
+    pub(crate) fn received(&mut self, buffer: u32, length: u32, from: Gid, now: Time) {
         let start = self.pool.recvs.offset(buffer);
         let mut bytes = [0; HEADER_BYTES];
         let whole = length as usize >= HEADER_BYTES
@@ -82,42 +81,77 @@ impl<D: Device> Core<D> {
             self.stats.messages_malformed += 1;
             return;
         }
+        let Some(from) = self.sender_of(from, header.tag, now) else {
+            self.stats.messages_refused += 1;
+            return;
+        };
         match header.kind {
-            Kind::Fin => self.message_read(&header, now),
-            Kind::Nack => self.refused(&header, now),
-            Kind::Query => self.queried(&header, now),
-            Kind::Revoke => self.revoked(&header, now),
-            Kind::Unknown => self.not_known(&header, now),
-            Kind::Ask => self.asked(&header, now),
-            Kind::Halt => self.halted(&header),
-            Kind::Grant => self.granted(&header, now),
-            Kind::Knock => self.knocked(&header, now),
+            Kind::Fin => self.message_read(from, &header, now),
+            Kind::Nack => self.refused(from, &header, now),
+            Kind::Query => self.queried(from, &header, now),
+            Kind::Revoke => self.revoked(from, &header, now),
+            Kind::Unknown => self.not_known(from, &header, now),
+            Kind::Ask => self.asked(from, &header, now),
+            Kind::Halt => self.halted(from, &header),
+            Kind::Grant => self.granted(from, &header, now),
+            Kind::Knock => self.knocked(from, &header, now),
             Kind::Eager | Kind::Rendezvous | Kind::WriteImm => {
                 let body = Body::Buffer(start + HEADER_BYTES as u64, body);
-                if let Err(refusal) = self.deliver(&header, body, now) {
-                    self.refuse_header(&header, refusal, now);
+                if let Err(refusal) = self.deliver(from, &header, body, now) {
+                    self.refuse((from, header.src_vqp), refusal, header.cookie, now);
                 }
             }
         }
     }
 
+    /// The node that a message came from; none if the device cannot tell, or as many are in use as
+    /// may be. Nothing is believed of it: if the message was sent by another than the one that is
+    /// known, that is looked up.
+    fn sender_of(&mut self, gid: Gid, tag: u16, now: Time) -> Option<u32> {
+        let (last, mut peer) = self.sender_last;
+        if gid != last || self.peers.get(peer).is_none() {
+            if gid == Gid::default() {
+                return None;
+            }
+            peer = self.peer_of(gid)?;
+            self.sender_last = (gid, peer);
+        }
+        let entry = self.peers.get(peer)?;
+        if entry.tag != Some(tag) && entry.record.is_some() {
+            self.sender_differs(peer, now);
+        }
+        Some(peer)
+    }
+
+    /// A message's sender is not what it is known as.
+    #[cold]
+    fn sender_differs(&mut self, peer: u32, now: Time) {
+        if !self.is_meta_server(peer) && self.may_refresh(peer, now) {
+            self.refresh_node(peer, now);
+        }
+    }
+
     /// Brings a message to its VQP.
-    fn deliver(&mut self, header: &Header, body: Body<'_>, now: Time) -> Result<(), Refusal> {
+    fn deliver(
+        &mut self,
+        from: u32,
+        header: &Header,
+        body: Body<'_>,
+        now: Time,
+    ) -> Result<(), Refusal> {
         self.stats.messages_received += 1;
-        let (target, source, peer) = if header.dst_vqp != 0 {
+        let (target, source) = if header.dst_vqp != 0 {
             let vqp = self.vqps.get(header.dst_vqp).filter(|vqp| !vqp.zombie);
             let vqp = vqp.filter(|vqp| vqp.state == VqpState::Connected).ok_or(Refusal::Gone)?;
-            // Only the node that it is connected to may name a VQP.
-            let known = self.peers.get(vqp.peer).is_some_and(|peer| peer.gid == header.src_gid);
-            if !known {
+            // Only what it is connected to may name a VQP: the node, and there the VQP, if it is known.
+            if vqp.peer != from || (vqp.peer_vqp != 0 && vqp.peer_vqp != header.src_vqp) {
+                self.stats.messages_strayed += 1;
                 return Err(Refusal::Gone);
             }
-            (header.dst_vqp, 0, vqp.peer)
+            (header.dst_vqp, 0)
         } else {
             let target = self.ports.get(&header.dst_port).copied().ok_or(Refusal::Port)?;
-            let source = self.source_of(target, header, now)?;
-            let peer = self.vqps.get(source).map(|vqp| vqp.peer).ok_or(Refusal::Gone)?;
-            (target, source, peer)
+            (target, self.source_of(target, from, header)?)
         };
         let incoming = Incoming {
             kind: header.kind,
@@ -125,56 +159,88 @@ impl<D: Device> Core<D> {
             length: header.length,
             cookie: header.cookie,
             source,
-            from: (peer, header.src_vqp),
-            dc_key: if header.kind == Kind::Rendezvous { header.dc_key() } else { 0 },
+            from: (from, header.src_vqp),
+            tag: header.tag,
             until: self.may_read_until(),
             ask_at: Time::ZERO,
         };
         // In the error state it takes no receives.
         let vqp = self.vqps.get(target).filter(|vqp| vqp.state != VqpState::Error);
         let vqp = vqp.ok_or(Refusal::Gone)?;
-        let late = incoming.is_late(now);
-        if vqp.rq.has_next() && vqp.backlog.is_none() && !late {
+        let waits = incoming.is_late(now) || !self.is_readable(&incoming);
+        if vqp.rq.has_next() && vqp.backlog.is_none() && !waits {
             self.receive(target, incoming, body, now);
             return Ok(());
         }
         self.hold(target, incoming, body)?;
         self.halt_sender(target, incoming.from, incoming.cookie, now);
-        if late {
+        if waits {
             self.serve_backlog(target, now);
         }
         Ok(())
     }
 
-    /// The VQP that is connected to the sender of a message to a port. The first message makes it:
-    /// all that a connection needs stands in the header (`qpop_msgs`, section 4.1).
-    fn source_of(&mut self, bound: u32, header: &Header, now: Time) -> Result<u32, Refusal> {
+    /// Whether a message can be read from its sender, if it is one that must be: what the sender is
+    /// now is known, and it is what it was then.
+    fn is_readable(&self, incoming: &Incoming) -> bool {
+        incoming.kind != Kind::Rendezvous
+            || self.peers.get(incoming.from.0).is_some_and(|peer| {
+                let reachable = peer.record.is_some() || peer.rc != [None; 2];
+                reachable && peer.tag == Some(incoming.tag)
+            })
+    }
+
+    /// A message's sender is looked up before the message is read.
+    fn want_sender(&mut self, id: u32, peer: u32, now: Time) {
+        let waiter = Waiter::Reader(id);
+        if !self.peers.get(peer).is_some_and(|peer| peer.waiting.contains(&waiter)) {
+            self.want_node(peer, waiter, now);
+        }
+    }
+
+    /// The look-up of the sender of messages that wait at a VQP has ended: those that cannot be read
+    /// now, of one that is gone or was another then, never can.
+    pub(crate) fn sender_found(&mut self, id: u32, peer: u32, now: Time) {
+        let unread = |core: &Core<D>| {
+            let backlog = core.vqps.get(id)?.backlog.as_ref()?;
+            backlog.messages.iter().position(|(incoming, _)| {
+                incoming.from.0 == peer && !core.is_readable(incoming)
+            })
+        };
+        while let Some(at) = unread(self) {
+            let Some((incoming, _)) = self.take_held(id, at, now) else { break };
+            self.refuse(incoming.from, Refusal::Unfit, incoming.cookie, now);
+        }
+        // Not on top of this one's stack.
+        self.asking.push_front((now, id));
+    }
+
+    /// The VQP that is connected to the sender of a message to a port. The first message makes it
+    /// (`qpop_msgs`, section 4.1). Where to reach the sender is looked up when it is needed, if it is
+    /// not known.
+    fn source_of(&mut self, bound: u32, peer: u32, header: &Header) -> Result<u32, Refusal> {
         let usable = |vqp: &Vqp, key| vqp.state == VqpState::Connected && vqp.accepted == Some(key);
-        // Messages come in rows. As long as the VQP is there, its peer is the one of that GID.
-        let (gid, key, source) = self.accepted_last;
-        if gid == header.src_gid
-            && (key.0, key.2) == (bound, header.src_vqp)
-            && self.vqps.get(source).is_some_and(|vqp| usable(vqp, key))
-        {
+        let key = (bound, peer, header.src_vqp);
+        // Messages come in rows.
+        let (last, source) = self.accepted_last;
+        if last == key && self.vqps.get(source).is_some_and(|vqp| usable(vqp, key)) {
             return Ok(source);
         }
-        if let Some(peer) = self.peers.find(&header.src_gid)
-            && let key = (bound, peer, header.src_vqp)
-            && let Some(&source) = self.accepted.get(&key)
+        if let Some(&source) = self.accepted.get(&key)
             && self.vqps.get(source).is_some_and(|vqp| usable(vqp, key))
         {
-            self.accepted_last = (header.src_gid, key, source);
+            self.accepted_last = (key, source);
             return Ok(source);
         }
         let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
-        let peer = self.sender_of(header, now).ok_or(Refusal::Crowded)?;
         let class = self.vqps.get(bound).map_or(Class::Low, |vqp| vqp.class);
         let init = VqpInit { class, ..VqpInit::default() };
         let source = self.create_accepted(ClientId(client), peer, init).ok_or(Refusal::Crowded)?;
         // Without DC the RC QP that the message came over may be usable in a moment only.
-        let via = self.at_hand(peer, class, Policy::Shared).unwrap_or(Via::Rc);
+        let unknown = self.peers.get(peer).is_some_and(|entry| entry.record.is_none());
+        let later = if unknown && !self.lacks_dc(peer) { Via::DcLookup } else { Via::Rc };
+        let via = self.at_hand(peer, class, Policy::Shared).unwrap_or(later);
         let attached: Result<(), CoreError> = self.attach(source, peer, via, None);
-        let key = (bound, peer, header.src_vqp);
         if let Some(vqp) = self.vqps.get_mut(source) {
             vqp.peer_vqp = header.src_vqp;
             vqp.accepted = Some(key);
@@ -195,22 +261,6 @@ impl<D: Device> Core<D> {
         self.accepted.insert(key, source);
         self.stats.accepts += 1;
         Ok(source)
-    }
-
-    /// The node that sent a message, with the record that the message carries.
-    pub(crate) fn sender_of(&mut self, header: &Header, now: Time) -> Option<u32> {
-        let record = NodeRecord::decode(&header.record).ok()?;
-        let peer = self.peer_of(header.src_gid)?;
-        // Anybody may claim to be anybody: what a meta server said counts more. If that is old, the
-        // meta server knows better.
-        match self.peers.get(peer).and_then(|entry| entry.record) {
-            None => self.learn(peer, record, now),
-            Some(known) if known != record && !self.is_meta_server(peer) => {
-                self.refresh_node(peer, now);
-            }
-            Some(_) => {}
-        }
-        Some(peer)
     }
 
     /// Puts a message aside until a receive is posted.
@@ -249,6 +299,11 @@ impl<D: Device> Core<D> {
                 && incoming.is_late(now)
             {
                 return self.ask_leave(id, now);
+            }
+            if let Some(incoming) = backlog.messages.front().map(|(incoming, _)| *incoming)
+                && !self.is_readable(&incoming)
+            {
+                return self.want_sender(id, incoming.from.0, now);
             }
             let Some((incoming, bytes)) = self.take_held(id, 0, now) else { return };
             self.receive(id, incoming, Body::Held(&bytes), now);
@@ -380,14 +435,6 @@ impl<D: Device> Core<D> {
     }
 
     /// Tells the sender of a message that it was refused.
-    fn refuse_header(&mut self, header: &Header, refusal: Refusal, now: Time) {
-        match self.sender_of(header, now) {
-            Some(peer) => self.refuse((peer, header.src_vqp), refusal, header.cookie, now),
-            None => self.stats.messages_refused += 1,
-        }
-    }
-
-    /// Tells the sender of a message that it was refused.
     pub(crate) fn refuse(&mut self, to: (u32, u32), refusal: Refusal, cookie: u64, now: Time) {
         self.stats.messages_refused += 1;
         let note = Note::to_sender(Kind::Nack, to.1, cookie);
@@ -395,13 +442,13 @@ impl<D: Device> Core<D> {
     }
 
     /// A peer refused a message of a VQP's: the VQP fails.
-    fn refused(&mut self, header: &Header, now: Time) {
+    fn refused(&mut self, from: u32, header: &Header, now: Time) {
         let Some(refusal) = Refusal::from_code(header.detail) else {
             self.stats.messages_malformed += 1;
             return;
         };
-        let gid = header.src_gid;
-        let Some(vqp) = self.sender_named(header) else { return };
+        let gid = self.gid_of(from);
+        let Some(vqp) = self.sender_named(from, header) else { return };
         let cause = match refusal {
             Refusal::Port => ConnectError::NoSuchPort { gid, port: vqp.peer_port },
             Refusal::Gone => ConnectError::PeerGone { gid },

@@ -18,10 +18,13 @@
 //! queue. So a sender whose peer does not answer a Revoke knows when no READ comes any longer, and
 //! no READ finds a region that is gone, which would stop the shared lane that it is on.
 
-use elver_verbs::{Device, Time, WcStatus};
+use alloc::vec::Vec;
+
+use elver_verbs::{Device, Gid, Time, WcStatus};
 
 use crate::message::{HEADER_BYTES, Header, Kind};
 use crate::ops::{Note, OpKind, Work};
+use crate::peer::{Peer, Waiter};
 use crate::ring::NONE;
 use crate::vqp::Vqp;
 use crate::{Class, ClientId, ConnectError, Core, Event, VqpId, VqpState};
@@ -56,42 +59,43 @@ impl<D: Device> Core<D> {
 
     /// The VQP that has sent the message which a peer names. Only the node that the VQP is connected
     /// to knows the cookie.
-    pub(crate) fn sender_named(&mut self, header: &Header) -> Option<&mut Vqp> {
+    pub(crate) fn sender_named(&mut self, from: u32, header: &Header) -> Option<&mut Vqp> {
         let vqp = self.vqps.get_mut(header.dst_vqp)?;
-        let peer = self.peers.get(vqp.peer)?;
-        let known = peer.gid == header.src_gid && vqp.nonce == (header.cookie >> 32) as u32;
+        let known = vqp.peer == from && vqp.nonce == (header.cookie >> 32) as u32;
         known.then_some(&mut **vqp)
     }
 
     /// The receiver has read a message of a VQP's.
-    pub(crate) fn message_read(&mut self, header: &Header, now: Time) {
+    pub(crate) fn message_read(&mut self, from: u32, header: &Header, now: Time) {
         let seq = header.cookie as u32;
-        let Some(vqp) = self.sender_named(header).filter(|vqp| vqp.awaits(seq)) else { return };
+        let vqp = self.sender_named(from, header).filter(|vqp| vqp.awaits(seq));
+        let Some(vqp) = vqp else { return };
         vqp.sq.entry_mut(seq).await_fin = false;
         self.answered(header.dst_vqp, now);
     }
 
     /// The receiver does not have a message of a VQP's: it was revoked, or is lost.
-    pub(crate) fn not_known(&mut self, header: &Header, now: Time) {
+    pub(crate) fn not_known(&mut self, from: u32, header: &Header, now: Time) {
         let seq = header.cookie as u32;
-        let Some(vqp) = self.sender_named(header).filter(|vqp| vqp.awaits(seq)) else { return };
+        let vqp = self.sender_named(from, header).filter(|vqp| vqp.awaits(seq));
+        let Some(vqp) = vqp else { return };
         vqp.not_read(seq);
-        self.fail_for(header.dst_vqp, ConnectError::PeerGone { gid: header.src_gid }, now);
+        let gid = self.gid_of(from);
+        self.fail_for(header.dst_vqp, ConnectError::PeerGone { gid }, now);
     }
 
     /// A receiver asks whether it may read a message.
-    pub(crate) fn asked(&mut self, header: &Header, now: Time) {
+    pub(crate) fn asked(&mut self, from: u32, header: &Header, now: Time) {
         let seq = header.cookie as u32;
-        let vqp = self.sender_named(header);
+        let vqp = self.sender_named(from, header);
         let stands = vqp.is_some_and(|vqp| vqp.awaits(seq) && vqp.state == VqpState::Connected);
-        let Some(peer) = self.sender_of(header, now) else { return };
         let note = Note {
             kind: if stands { Kind::Query } else { Kind::Revoke },
             dst_vqp: header.src_vqp,
             src_vqp: header.dst_vqp,
             ..Note::to_sender(Kind::Query, 0, header.cookie)
         };
-        self.tell(peer, note, now);
+        self.tell(from, note, now);
     }
 
     /// A VQP's message is with the receiver no longer.
@@ -199,7 +203,7 @@ impl<D: Device> Core<D> {
     /// Whether a query of a VQP's is on its way.
     fn vouches(&self, id: u32) -> bool {
         let query = |note: &Note| note.kind == Kind::Query && note.src_vqp == id;
-        self.untold.iter().any(|(_, note)| query(note))
+        self.notes().any(|(_, note)| query(note))
             || self
                 .ops
                 .iter()
@@ -209,9 +213,9 @@ impl<D: Device> Core<D> {
     // The receiver's side.
 
     /// A sender asks after a message, and vouches for it.
-    pub(crate) fn queried(&mut self, header: &Header, now: Time) {
+    pub(crate) fn queried(&mut self, from: u32, header: &Header, now: Time) {
         let until = self.may_read_until();
-        let Some((peer, held)) = self.whereabouts(header, now) else { return };
+        let Some(held) = self.whereabouts(from, header) else { return };
         match held {
             Some((id, at)) => {
                 let backlog = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.as_mut());
@@ -220,14 +224,14 @@ impl<D: Device> Core<D> {
                 }
                 self.serve_backlog(id, now);
             }
-            None => self.deny(peer, header, now),
+            None => self.deny(from, header, now),
         }
     }
 
     /// A sender takes a message back.
-    pub(crate) fn revoked(&mut self, header: &Header, now: Time) {
-        let Some((peer, held)) = self.whereabouts(header, now) else { return };
-        self.deny(peer, header, now);
+    pub(crate) fn revoked(&mut self, from: u32, header: &Header, now: Time) {
+        let Some(held) = self.whereabouts(from, header) else { return };
+        self.deny(from, header, now);
         if let Some((id, at)) = held {
             self.take_held(id, at, now);
             self.serve_backlog(id, now);
@@ -238,17 +242,15 @@ impl<D: Device> Core<D> {
         self.tell(peer, Note::to_sender(Kind::Unknown, header.src_vqp, header.cookie), now);
     }
 
-    /// The node that has sent a message, and where the message waits. None if its sender hears of it
+    /// Where a message waits: at a VQP, at a place in its backlog. None if its sender hears of it
     /// anyway: it is being read, or an answer is under way.
-    #[allow(clippy::type_complexity)] // A peer, and a VQP with a place in its backlog.
-    fn whereabouts(&mut self, header: &Header, now: Time) -> Option<(u32, Option<(u32, usize)>)> {
-        let peer = self.sender_of(header, now)?;
+    fn whereabouts(&self, peer: u32, header: &Header) -> Option<Option<(u32, usize)>> {
         let (from, cookie) = ((peer, header.src_vqp), header.cookie);
         let answers = |to: u32, note: &Note| {
             let answer = matches!(note.kind, Kind::Fin | Kind::Nack | Kind::Unknown);
             answer && (to, note.dst_vqp) == from && note.cookie == cookie
         };
-        let busy = self.untold.iter().any(|(to, note)| answers(*to, note))
+        let busy = self.notes().any(|(to, note)| answers(*to, note))
             || self.ops.iter().any(|(_, op)| match &op.kind {
                 OpKind::Gather(gather) => gather.reads(from, cookie),
                 OpKind::Message(note) => answers(op.peer, note),
@@ -258,7 +260,7 @@ impl<D: Device> Core<D> {
             return None;
         }
         let target = self.target_of(header);
-        Some((peer, self.place_of(target, from, cookie).map(|at| (target, at))))
+        Some(self.place_of(target, from, cookie).map(|at| (target, at)))
     }
 
     /// The VQP that a message goes to; [`NONE`] if there is none.
@@ -296,7 +298,7 @@ impl<D: Device> Core<D> {
 
     /// Sends a message of the core's own to a VQP of a peer's, as soon as there is a send slot.
     pub(crate) fn tell(&mut self, peer: u32, note: Note, now: Time) {
-        if self.untold.len() >= UNTOLD_MAX {
+        if self.is_crowded() {
             return self.note_dropped(peer, note, now);
         }
         self.untold.push_back((peer, note));
@@ -316,7 +318,46 @@ impl<D: Device> Core<D> {
         }
     }
 
+    fn is_crowded(&self) -> bool {
+        self.untold.len() + self.unaddressed.len() >= UNTOLD_MAX
+    }
+
+    /// All notes that wait.
+    fn notes(&self) -> impl Iterator<Item = &(u32, Note)> {
+        self.untold.iter().chain(&self.unaddressed)
+    }
+
+    /// The peer that something is to be told to has sent a message, but nothing is known of it.
+    fn look_up_for_note(&mut self, peer: u32, note: Note, now: Time) {
+        self.unaddressed.push_back((peer, note));
+        let waits = |peer: &Peer| peer.waiting.contains(&Waiter::Notes);
+        if !self.peers.get(peer).is_some_and(waits) {
+            self.want_node(peer, Waiter::Notes, now);
+        }
+    }
+
+    /// A peer was looked up, to be told something.
+    pub(crate) fn address_found(&mut self, peer: u32, found: bool, now: Time) {
+        let notes = core::mem::take(&mut self.unaddressed);
+        let (found_for, others): (Vec<_>, Vec<_>) =
+            notes.into_iter().partition(|(to, _)| *to == peer);
+        self.unaddressed = others.into();
+        for (peer, note) in found_for {
+            if found {
+                self.untold.push_back((peer, note));
+            } else {
+                self.note_ended(peer, note, false, now);
+            }
+        }
+        self.tell_waiting(now);
+    }
+
     fn send_note(&mut self, peer: u32, note: Note, slot: u32, now: Time) {
+        let unknown = self.peers.get(peer).is_some_and(|peer| peer.record.is_none());
+        if unknown && self.op_lane(peer, Class::Low).is_none() {
+            self.pool.sends.give(slot);
+            return self.look_up_for_note(peer, note, now);
+        }
         let Note { kind, detail, dst_port, dst_vqp, src_vqp, cookie } = note;
         let header = Header { kind, detail, dst_port, dst_vqp, src_vqp, cookie, ..self.blank };
         let written = self.pool.write_header(slot, &header);
@@ -333,7 +374,7 @@ impl<D: Device> Core<D> {
 
     /// A note could not be sent.
     fn note_dropped(&mut self, peer: u32, note: Note, now: Time) {
-        let crowded = self.untold.len() >= UNTOLD_MAX || self.ops.is_full();
+        let crowded = self.is_crowded() || self.ops.is_full();
         if note.kind == Kind::Knock && crowded {
             // That says nothing of the peer, and who knocks does so again.
             self.stats.messages_lost += 1;
@@ -380,8 +421,12 @@ impl<D: Device> Core<D> {
     /// The peer of a VQP does not hear what it must be told.
     fn unreachable(&mut self, id: u32, now: Time) {
         let peer = self.vqps.get(id).map_or(NONE, |vqp| vqp.peer);
-        let gid = self.peers.get(peer).map(|peer| peer.gid).unwrap_or_default();
+        let gid = self.gid_of(peer);
         self.fail_for(id, ConnectError::Unreachable { gid }, now);
+    }
+
+    pub(crate) fn gid_of(&self, peer: u32) -> Gid {
+        self.peers.get(peer).map(|peer| peer.gid).unwrap_or_default()
     }
 }
 

@@ -49,6 +49,7 @@
 //! | `peer` | the DCCache | 4.2 |
 //! | `ops`, `own_ops` | the core's own READs and messages | |
 //! | `control`, `ud` | requests between cores over UD | 4.2 |
+//! | `strangers` | whose requests are answered | |
 //! | `links`, `rc`, `reluctance`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
 //! | `qos` | priority classes | arXiv version, 4.7 |
 //! | `slots`, `stats` | tables with ids that miss, counters | |
@@ -110,6 +111,7 @@ mod rendezvous;
 mod ring;
 mod slots;
 mod stats;
+mod strangers;
 mod transfer;
 mod turns;
 mod ud;

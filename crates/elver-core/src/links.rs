@@ -23,12 +23,13 @@ use alloc::vec::Vec;
 
 use elver_verbs::{AsyncEvent, Device, Time, Wc};
 
-use crate::control::{Answer, Control, ControlAddr, ControlConfig, Request};
+use crate::control::{Answer, Control, ControlAddr, ControlBody, ControlConfig, Request};
 use crate::peer::{PeerLookup, Waiter};
 use crate::rc::{LinkState, Purpose, RcLink, RcPool};
 use crate::reluctance::Reluctance;
 use crate::ring::NONE;
 use crate::slots::{SLOTS_MAX, Slots};
+use crate::strangers::Strangers;
 use crate::ud::Ud;
 use crate::{Class, Config, ConnectError, Core, NodeRecord, Via, VqpState};
 use waiting::Waiting;
@@ -56,6 +57,7 @@ const ENDED_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Links<M> {
     pub(crate) control: Control,
+    pub(crate) strangers: Strangers,
     pub(crate) ud: Ud<M>,
     pub(crate) rc: RcPool,
     calls: Slots<CallFor>,
@@ -110,6 +112,7 @@ impl<M: elver_verbs::Memory> Links<M> {
         });
         Links {
             control,
+            strangers: Strangers::default(),
             ud,
             rc: RcPool::new(config.transfer.clone()),
             calls: Slots::new(SLOTS_MAX),
@@ -201,12 +204,14 @@ impl<D: Device> Core<D> {
             return self.greeted(slot & !GREETING, wc.status, now);
         }
         let Some(datagram) = self.links.ud.complete(&mut self.device, slot, wc) else { return };
-        let (from, qpn) = (datagram.from, datagram.from_qpn);
-        let control = &mut self.links.control;
-        if let Some(served) =
-            control.handle_datagram(from, qpn, datagram.bytes(), &mut self.rng, now)
-        {
-            self.serve(served, now);
+        let from = (datagram.from, datagram.from_qpn);
+        let Some(message) = self.links.control.read(datagram.bytes()) else { return };
+        match message.body {
+            ControlBody::Request(request) => self.take_request(from, message.id, request, now),
+            ControlBody::Answer(answer) => {
+                let control = &mut self.links.control;
+                control.handle_answer(from, message.id, answer, &mut self.rng, now);
+            }
         }
     }
 

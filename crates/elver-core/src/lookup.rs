@@ -312,10 +312,13 @@ impl<D: Device> Core<D> {
                 }
                 Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now),
                 Waiter::Lane(class) => self.lane_found(peer, class, found.is_ok(), now),
+                Waiter::Reader(vqp) => self.sender_found(vqp, peer, now),
+                Waiter::Notes => self.address_found(peer, found.is_ok(), now),
             }
         }
         self.lookups.no_waiters = waiting;
         self.peers.rest(peer);
+        self.serve_strangers(peer, now);
     }
 
     /// Has a region of a peer's looked up. The VQP waits, if there is one.

@@ -1,44 +1,36 @@
 //! The header of messages between nodes, which precedes the user's bytes.
 //!
 //! ```text
-//!   0   "ELVM"                                            4
-//!   4   version (3)                                       1
-//!   5   kind                                              1
-//!   6   flags: 1 with immediate data                      2
-//!   8   port that it goes to, 0 if it goes to a VQP       2
-//!   10  pieces of a message to be read, cause of a        2
+//!   0   "EM"                                              2
+//!   2   version (4)                                       1
+//!   3   kind; the top bit: with immediate data            1
+//!   4   pieces of a message to be read, cause of a        2
 //!       refusal, or messages that are granted
-//!   12  VQP that it goes to, 0 if it goes to a port       4
-//!   16  VQP that it comes from                            4
-//!   20  immediate data                                    4
-//!   24  bytes of the user's message                       4
-//!   28  0                                                 4
-//!   32  cookie: names a message, to those two that know   8
+//!   6   tag of the sender's record                        2
+//!   8   VQP that it goes to, or, with the top bit of      4
+//!       the version, the port
+//!   12  VQP that it comes from                            4
+//!   16  immediate data                                    4
+//!   20  bytes of the user's message                       4
+//!   24  cookie: names a message, to those two that know   8
 //!       it: its sequence number, a secret of the
 //!       connection's
-//!   40  GID of the sender's node                         16
-//!   56  record of the sender's node                      22
-//!   78  0                                                 2
 //! ```
 //!
-//! Integers are little-endian. The record lets the receiver reach the sender without asking anybody
-//! (section 4.1, `qpop_msgs`).
-
-use core::ops::Range;
-
-use elver_verbs::Gid;
-
-use crate::{NODE_RECORD_BYTES, NodeRecord};
+//! Integers are little-endian. Who sent a message the device tells, not the message. The tag is a
+//! hint alone: a receiver that knows the sender by another record has it looked up.
 
 /// Bytes of a header.
-pub(crate) const HEADER_BYTES: usize = 80;
-/// Words of 8 bytes before what is the same in all headers of a node.
-const FRONT_WORDS: usize = 5;
+pub(crate) const HEADER_BYTES: usize = 32;
+/// The same in words.
+const WORDS: usize = HEADER_BYTES / 8;
 
-const MAGIC: [u8; 4] = *b"ELVM";
-const VERSION: u8 = 3;
-const RECORD: Range<usize> = 56..56 + NODE_RECORD_BYTES;
-const WITH_IMM: u16 = 1;
+const MAGIC: u16 = u16::from_le_bytes(*b"EM");
+const VERSION: u8 = 4;
+/// In the byte of the version.
+const TO_PORT: u8 = 0x80;
+/// In the byte of the kind.
+const WITH_IMM: u8 = 0x80;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,16 +84,17 @@ pub(crate) enum Refusal {
 pub(crate) struct Header {
     pub(crate) kind: Kind,
     pub(crate) imm: Option<u32>,
-    pub(crate) dst_port: u16,
     /// Pieces of a rendezvous, the cause of a NACK, or the messages of a grant.
     pub(crate) detail: u16,
+    /// Of the sender's record: see [`crate::NodeRecord::tag`].
+    pub(crate) tag: u16,
+    /// 0 if it goes to a VQP.
+    pub(crate) dst_port: u16,
+    /// 0 if it goes to a port.
     pub(crate) dst_vqp: u32,
     pub(crate) src_vqp: u32,
     pub(crate) length: u32,
     pub(crate) cookie: u64,
-    pub(crate) src_gid: Gid,
-    /// The sender's record, as it encodes it: few receivers look at it.
-    pub(crate) record: [u8; NODE_RECORD_BYTES],
 }
 
 /// Bytes that are no header.
@@ -118,57 +111,52 @@ impl Refusal {
 
 impl Header {
     /// What all headers of a node have in common.
-    pub(crate) fn blank(src_gid: Gid, record: [u8; NODE_RECORD_BYTES]) -> Header {
+    pub(crate) fn blank(tag: u16) -> Header {
         Header {
             kind: Kind::Eager,
             imm: None,
-            dst_port: 0,
             detail: 0,
+            tag,
+            dst_port: 0,
             dst_vqp: 0,
             src_vqp: 0,
             length: 0,
             cookie: 0,
-            src_gid,
-            record,
         }
     }
 
-    /// The DC key of the sender's node, which is another each time that it starts.
-    pub(crate) fn dc_key(&self) -> u64 {
-        NodeRecord::decode(&self.record).map_or(0, |record| record.dc_key)
-    }
-
+    /// The header as bytes. They are put together in registers: bytes that were just written one by
+    /// one are slow to read as wider ones.
+    #[inline(always)]
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let port = u8::from(self.dst_vqp == 0) * TO_PORT;
+        let kind = self.kind as u8 | u8::from(self.imm.is_some()) * WITH_IMM;
+        let first = u64::from(MAGIC)
+            | u64::from(VERSION | port) << 16
+            | u64::from(kind) << 24
+            | u64::from(self.detail) << 32
+            | u64::from(self.tag) << 48;
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let to = self.dst_vqp | u32::from(self.dst_port);
+        let words: [u64; WORDS] = [
+            first,
+            pair(to, self.src_vqp),
+            pair(self.imm.unwrap_or(0), self.length),
+            self.cookie,
+        ];
         let mut bytes = [0; HEADER_BYTES];
-        for (word, into) in self.front().iter().zip(bytes.chunks_exact_mut(8)) {
+        for (word, into) in words.iter().zip(bytes.chunks_exact_mut(8)) {
             into.copy_from_slice(&word.to_le_bytes());
         }
-        bytes[8 * FRONT_WORDS..56].copy_from_slice(&self.src_gid.0);
-        bytes[RECORD].copy_from_slice(&self.record);
         bytes
     }
 
-    /// The words in which the headers of a node differ. They are put together in registers: bytes
-    /// that were just written one by one are slow to read as wider ones.
-    #[inline(always)]
-    pub(crate) fn front(&self) -> [u64; FRONT_WORDS] {
-        let flags = if self.imm.is_some() { WITH_IMM } else { 0 };
-        let magic = u64::from(u32::from_le_bytes(MAGIC)) | u64::from(VERSION) << 32;
-        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        [
-            magic | (self.kind as u64) << 40 | u64::from(flags) << 48,
-            pair(u32::from(self.dst_port) | u32::from(self.detail) << 16, self.dst_vqp),
-            pair(self.src_vqp, self.imm.unwrap_or(0)),
-            u64::from(self.length),
-            self.cookie,
-        ]
-    }
-
     /// The header that a message begins with.
+    #[inline]
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, NoHeader> {
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let word = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
-        let kind = match bytes[5] {
+        let kind = match bytes[3] & !WITH_IMM {
             1 => Kind::Eager,
             2 => Kind::Rendezvous,
             3 => Kind::WriteImm,
@@ -183,27 +171,24 @@ impl Header {
             12 => Kind::Knock,
             _ => return Err(NoHeader),
         };
-        let flags = half(6);
-        let with_imm = flags & WITH_IMM != 0;
-        let known = flags & !WITH_IMM == 0 && word(28) == 0 && half(RECORD.end) == 0;
-        if bytes[..4] != MAGIC || bytes[4] != VERSION || !known || (!with_imm && word(20) != 0) {
+        let with_imm = bytes[3] & WITH_IMM != 0;
+        let to_port = bytes[2] & TO_PORT != 0;
+        let to = word(8);
+        let fits = if to_port { to <= u32::from(u16::MAX) } else { to != 0 };
+        let known = half(0) == MAGIC && bytes[2] & !TO_PORT == VERSION;
+        if !known || !fits || (!with_imm && word(16) != 0) {
             return Err(NoHeader);
         }
-        let mut gid = [0; 16];
-        gid.copy_from_slice(&bytes[40..56]);
-        let mut record = [0; NODE_RECORD_BYTES];
-        record.copy_from_slice(&bytes[RECORD]);
         Ok(Header {
             kind,
-            imm: with_imm.then(|| word(20)),
-            dst_port: half(8),
-            detail: half(10),
-            dst_vqp: word(12),
-            src_vqp: word(16),
-            length: word(24),
-            cookie: u64::from(word(32)) | u64::from(word(36)) << 32,
-            src_gid: Gid(gid),
-            record,
+            imm: with_imm.then(|| word(16)),
+            detail: half(4),
+            tag: half(6),
+            dst_port: if to_port { to as u16 } else { 0 },
+            dst_vqp: if to_port { 0 } else { to },
+            src_vqp: word(12),
+            length: word(20),
+            cookie: u64::from(word(24)) | u64::from(word(28)) << 32,
         })
     }
 }
@@ -217,20 +202,23 @@ mod tests {
         #[test]
         fn what_decodes_encodes_to_the_same(
             noise in proptest::collection::vec(any::<u8>(), HEADER_BYTES),
-            (kind, flags, imm) in (0..15u8, 0..5u16, any::<u32>()),
+            (kind, with_imm, imm) in (0..15u8, any::<bool>(), any::<u32>()),
+            (port, to) in (any::<bool>(), prop_oneof![0..0x1_0001u32, any::<u32>()]),
         ) {
             let mut bytes = [0; HEADER_BYTES];
             bytes.copy_from_slice(&noise);
             prop_assert_eq!(Header::decode(&bytes), Err(NoHeader));
-            bytes[..4].copy_from_slice(&MAGIC);
-            (bytes[4], bytes[5]) = (VERSION, kind);
-            bytes[6..8].copy_from_slice(&flags.to_le_bytes());
-            bytes[20..24].copy_from_slice(&(u32::from(flags & 1) * imm).to_le_bytes());
-            bytes[28..32].fill(0);
-            bytes[RECORD.end..].fill(0);
+            bytes[..2].copy_from_slice(&MAGIC.to_le_bytes());
+            bytes[2] = VERSION | u8::from(port) << 7;
+            bytes[3] = kind | u8::from(with_imm) << 7;
+            bytes[8..12].copy_from_slice(&to.to_le_bytes());
+            bytes[16..20].copy_from_slice(&(u32::from(with_imm) * imm).to_le_bytes());
             match Header::decode(&bytes) {
                 Ok(header) => prop_assert_eq!(header.encode(), bytes),
-                Err(NoHeader) => prop_assert!(!(1..=12).contains(&kind) || flags > 1),
+                Err(NoHeader) => {
+                    let fits = if port { to < 0x1_0000 } else { to > 0 };
+                    prop_assert!(!(1..=12).contains(&kind) || !fits);
+                }
             }
         }
     }

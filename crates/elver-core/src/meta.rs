@@ -19,10 +19,12 @@ impl<D: Device> Core<D> {
         let old = core::mem::take(&mut self.lookups.servers);
         for server in servers {
             let Some(peer) = self.peer_of(server.gid) else { continue };
-            self.learn(peer, server.record, now);
             if let Some(entry) = self.peers.get_mut(peer) {
                 entry.pins += 1;
+                // Nobody knows better: it comes from the server itself, in order.
+                entry.before = None;
             }
+            self.learn(peer, server.record, now);
             self.lookups.servers.push((peer, server.nodes));
         }
         self.lookups.preferred = 0;

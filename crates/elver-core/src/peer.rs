@@ -42,6 +42,8 @@ pub(crate) struct Peer {
     /// The last record that was known, also when that is forgotten: another one means that the peer
     /// has started anew.
     pub(crate) last: Option<NodeRecord>,
+    /// Its tag.
+    pub(crate) tag: Option<u16>,
     /// The record before that one. The peer has started anew since: who still tells it is late.
     pub(crate) before: Option<NodeRecord>,
     /// VQPs connected to it, and the one that was connected last: the head of their list.
@@ -58,8 +60,10 @@ pub(crate) struct Peer {
     pub(crate) heat: [Heat; 2],
     /// When it may be asked for a link that nobody waits for.
     pub(crate) reluctance: Reluctance,
-    /// Where it takes control messages, also when its record is forgotten.
-    pub(crate) control_qpn: Option<u32>,
+    /// Where it takes control messages, also when its record is forgotten: QPN and Q_Key.
+    pub(crate) control: Option<(u32, u32)>,
+    /// When a packet last caused a look-up of it.
+    pub(crate) refreshed: Option<Time>,
     /// It is said to be gone, or has not answered there: who connects asks a meta server first.
     pub(crate) doubted: bool,
     /// Operations posted to it, and their bytes.
@@ -110,6 +114,10 @@ pub(crate) enum Waiter {
     Region(u32),
     /// VQPs of a class that have lost their lane to the peer.
     Lane(Class),
+    /// A VQP that holds a message which is to be read from the peer.
+    Reader(u32),
+    /// What the peer is to be told.
+    Notes,
 }
 
 impl Peers {
@@ -157,6 +165,7 @@ impl Peers {
             ah: None,
             record: None,
             last: None,
+            tag: None,
             before: None,
             vqps: 0,
             last_vqp: 0,
@@ -165,7 +174,8 @@ impl Peers {
             heat: [Heat::default(); 2],
             reluctance: Reluctance::default(),
             accepted: 0,
-            control_qpn: None,
+            control: None,
+            refreshed: None,
             doubted: false,
             ops: 0,
             bytes: 0,
@@ -196,6 +206,15 @@ impl Peers {
         }
     }
 
+    /// Forgets a peer of which nothing was ever known, unless somebody uses it. Returns whether it
+    /// went, and its address handle.
+    pub(crate) fn forget_stranger(&mut self, peer: u32) -> Option<Option<Ah>> {
+        self.slots.get(peer).filter(|entry| entry.is_idle() && entry.last.is_none())?;
+        let entry = self.slots.remove(peer)?;
+        self.by_gid.remove(&entry.gid);
+        Some(entry.ah)
+    }
+
     fn evict(&mut self) -> Option<Peer> {
         while let Some((id, stamp)) = self.idle.pop_front() {
             if self.slots.get(id).is_some_and(|peer| peer.is_idle() && peer.stamp == stamp) {
@@ -221,6 +240,11 @@ impl Peer {
         self.vqps == 0 && self.pins == 0 && self.lookup == PeerLookup::None
     }
 
+    /// Whether it is being looked up, or waits for its turn.
+    pub(crate) fn is_looked_up(&self) -> bool {
+        self.lookup != PeerLookup::None
+    }
+
     /// What the peer's record is, if somebody says that it is this one: nobody is again what he was.
     pub(crate) fn news(&self, record: NodeRecord) -> NodeRecord {
         self.last.filter(|_| self.before == Some(record)).unwrap_or(record)
@@ -232,16 +256,23 @@ impl Peer {
         if anew {
             self.before = self.last;
         }
-        self.last = Some(record);
+        self.set_last(record);
         anew
     }
 
     /// Takes a record over, or forgets it.
     pub(crate) fn set_record(&mut self, record: Option<NodeRecord>) {
-        self.control_qpn = record.map(|record| record.control_qpn).or(self.control_qpn);
-        self.last = record.or(self.last);
+        let control = |record: NodeRecord| (record.control_qpn, record.control_qkey());
+        self.control = record.map(control).or(self.control);
+        if let Some(record) = record {
+            self.set_last(record);
+        }
         self.doubted &= record.is_none();
         self.record = record;
+    }
+
+    fn set_last(&mut self, record: NodeRecord) {
+        (self.last, self.tag) = (Some(record), Some(record.tag()));
     }
 
     /// Where WRs over a stream of a DCI go; none before its record and its address are there.

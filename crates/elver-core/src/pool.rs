@@ -10,14 +10,13 @@ use crate::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::message::{HEADER_BYTES, Header};
 use crate::outgoing::SLOTS_RESERVED;
 use crate::rc::META_LINKS_MAX;
+use crate::record::control_qkey;
 use crate::wr_id::WrId;
 use crate::{Class, Config};
 use elver_random::Rng;
 
 /// Bytes of a buffer that look-ups read into: no cluster of a table is longer.
 pub(crate) const READ_BUFFER_BYTES: u64 = 1024;
-/// Q_Key of all nodes' UD QPs.
-pub(crate) const CONTROL_QKEY: u32 = 0x0e1e_4e12;
 /// Receives that the UD QP holds.
 pub(crate) const CONTROL_RECVS: u32 = 256;
 /// Sends that the UD QP holds.
@@ -62,8 +61,6 @@ pub(crate) struct Pool<M> {
     pub(crate) mr: MrInfo,
     pub(crate) recvs: Buffers,
     pub(crate) sends: Buffers,
-    /// The first of the send slots that no header was written to.
-    blank_slot: u32,
     pub(crate) reads: Buffers,
 }
 
@@ -271,7 +268,6 @@ pub(crate) fn create<D: Device>(
         mr,
         recvs,
         sends,
-        blank_slot: 0,
         reads,
     };
     (pool.ud, pool.ud_qpn) = pool.create_ud(device)?;
@@ -297,20 +293,10 @@ impl<M: elver_verbs::Memory> Pool<M> {
         Sge { addr: self.mr.addr + self.sends.offset(slot), length, lkey: self.mr.lkey }
     }
 
-    /// Writes a message's header to its slot; what all of this node's have in common stands there
-    /// from the first time on.
+    /// Writes a message's header to its slot.
     #[inline(always)] // So that the header exists in registers alone.
     pub(crate) fn write_header(&mut self, slot: u32, header: &Header) -> Result<(), MemoryError> {
-        let offset = self.sends.offset(slot);
-        // Slots are first taken in order.
-        if slot >= self.blank_slot {
-            self.blank_slot = slot + 1;
-            return self.memory.write(offset, &header.encode());
-        }
-        for (at, word) in header.front().iter().enumerate() {
-            self.memory.write(offset + 8 * at as u64, &word.to_le_bytes())?;
-        }
-        Ok(())
+        self.memory.write(self.sends.offset(slot), &header.encode())
     }
 
     /// The SGE of the first `length` bytes of a look-up's buffer.
@@ -333,7 +319,6 @@ impl<M: elver_verbs::Memory> Pool<M> {
             max_rd_atomic: self.attr.max_qp_init_rd_atom,
             max_dest_rd_atomic: self.attr.max_qp_rd_atom,
             min_rnr_timer: RNR_TIMER_MIN,
-            qkey: CONTROL_QKEY,
             ..QpAttr::default()
         }
     }
@@ -421,7 +406,7 @@ impl<M: elver_verbs::Memory> Pool<M> {
         };
         let init = QpInit { cap, ..QpInit::new(QpType::Ud, self.pd, self.cq) };
         let qp = device.create_qp(init)?;
-        let mut attr = QpAttr { qkey: CONTROL_QKEY, ..QpAttr::default() };
+        let mut attr = QpAttr { qkey: control_qkey(self.dc_key), ..QpAttr::default() };
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             attr.qp_state = state;
             device.advance_qp(qp, &attr)?;

@@ -1,5 +1,8 @@
+use core::hash::Hasher;
+
 use elver_kv::{DESCRIPTOR_BYTES, Descriptor, Layout, LayoutError, TableId};
 use elver_verbs::Gid;
+use siphasher::sip::SipHasher24;
 use thiserror::Error;
 
 use crate::mr_store::MR_VALUE_BYTES;
@@ -20,6 +23,9 @@ pub(crate) const MRS_ADDR: u64 = 0;
 ///   14 rkey of the node's ValidMR table    4
 ///   18 entries that ValidMR is made for    4
 /// ```
+///
+/// The Q_Key of the UD QP follows from the DC access key, so that only who has the record can ask
+/// anything there: see [`NodeRecord::control_qkey`].
 ///
 /// All of it is in the one READ of a look-up, and few bytes are what makes that one fast: KRCORE's
 /// DCT metadata has 12. So what else there is to know of ValidMR follows from these, see
@@ -98,6 +104,19 @@ impl NodeRecord {
         Ok(record)
     }
 
+    /// The Q_Key of the UD QP for control: a secret of those who have the record, of 31 bits. Its top
+    /// bit is that of privileged Q_Keys, and is 0 (IBTA vol. 1, 10.2.5). It stands in every packet to
+    /// that QP, so it is a hash of the DC access key, from which nobody gets that.
+    pub fn control_qkey(&self) -> u32 {
+        control_qkey(self.dc_key)
+    }
+
+    /// Tells this record from another of the same node's, but once in 65,536 times: messages have it,
+    /// so that who knows another one notices.
+    pub(crate) fn tag(&self) -> u16 {
+        hash_of(self.dc_key, b"record tag") as u16
+    }
+
     /// The node's table of valid MRs. Its first byte has address 0, and what tells it from others
     /// comes from the DC access key, which is as random and also another each time that the node
     /// starts.
@@ -134,6 +153,18 @@ impl MetaServer {
 /// The geometry of a ValidMR table made for `max` entries.
 pub(crate) fn mrs_layout(max: u32) -> Result<Layout, LayoutError> {
     Layout::for_capacity(max, 4, MR_VALUE_BYTES)
+}
+
+/// The Q_Key of the control QP of the node with this DC access key.
+pub(crate) fn control_qkey(dc_key: u64) -> u32 {
+    hash_of(dc_key, b"control Q_Key") as u32 >> 1
+}
+
+/// What may be told to who does not have the DC access key.
+fn hash_of(dc_key: u64, what: &[u8]) -> u64 {
+    let mut hasher = SipHasher24::new_with_keys(dc_key, u64::from_le_bytes(*b"of elver"));
+    hasher.write(what);
+    hasher.finish()
 }
 
 /// What tells the ValidMR table of the node with this DC access key from others.
@@ -182,6 +213,15 @@ mod tests {
         let mut bytes = server.encode();
         bytes[50] ^= 1;
         assert!(matches!(MetaServer::decode(&bytes), Err(RecordError::Descriptor(_))));
+    }
+
+    #[test]
+    fn the_control_qkey_tells_nothing_and_is_not_privileged() {
+        let qkeys: alloc::collections::BTreeSet<u32> = (0..1_000u64)
+            .map(|n| NodeRecord { dc_key: n, ..record() }.control_qkey())
+            .collect();
+        assert!(qkeys.len() > 995, "neighbours have nothing in common");
+        assert!(qkeys.iter().all(|qkey| qkey >> 31 == 0));
     }
 
     #[test]

@@ -92,8 +92,8 @@ impl<D: Device> Core<D> {
                 bytes
             }
         };
-        let sender = self.peers.get(incoming.from.0).and_then(|peer| peer.last);
-        if sender.is_some_and(|record| record.dc_key != incoming.dc_key) {
+        let sender = self.peers.get(incoming.from.0).and_then(|peer| peer.tag);
+        if sender.is_some_and(|tag| tag != incoming.tag) {
             // The keys that it names may be others' by now.
             return Err(WcStatus::RemOpErr);
         }

@@ -77,6 +77,8 @@ stats! {
     messages_lost,
     /// Messages that were none.
     messages_malformed,
+    /// Messages to a VQP that is not connected to their sender.
+    messages_strayed,
     /// VQPs made for senders.
     accepts,
     /// Of these, the ones that gave way to others before they were used.
@@ -112,6 +114,11 @@ stats! {
     control_busy,
     /// Control datagrams that meant nothing.
     control_stray,
+    /// Control requests from where no node was known to send any: their senders were looked up.
+    control_strangers,
+    /// Of these, the ones that were not answered: no meta server knows their sender, or there were
+    /// too many.
+    control_denied,
     /// Times that a VQP of the low class had to wait since the high class was loaded.
     low_held,
     /// Lanes that failed and were set going again.

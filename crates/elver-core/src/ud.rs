@@ -9,7 +9,7 @@ use elver_verbs::{
 };
 
 use crate::control::{CONTROL_BYTES_MAX, ControlAddr, ControlMessage};
-use crate::pool::{CONTROL_QKEY, CONTROL_RECVS, CONTROL_SENDS};
+use crate::pool::{CONTROL_RECVS, CONTROL_SENDS};
 use crate::wr_id::WrId;
 
 /// Bytes in front of every received datagram (IBTA vol. 1, annex A17.4.5.2).
@@ -90,7 +90,7 @@ impl<M: Memory> Ud<M> {
         let len = message.encode(&mut bytes);
         let offset = offset(slot);
         let sges = [Sge { addr: self.mr.addr + offset, length: len as u32, lkey: self.mr.lkey }];
-        let dest = Dest::Ud { ah, remote_qpn: to.qpn, remote_qkey: CONTROL_QKEY };
+        let dest = Dest::Ud { ah, remote_qpn: to.qpn, remote_qkey: to.qkey };
         let wr = SendWr {
             wr_id: WrId::Control(slot).encode(),
             op: SendOp::Send,

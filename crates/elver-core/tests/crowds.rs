@@ -163,8 +163,8 @@ fn nodes_that_want_the_same_place_do_not_fight_for_it() {
     }
 }
 
-/// A request that waits for room while its node starts anew is not taken up afterwards: it carries
-/// what the node was.
+/// A request that waits for room while its node starts anew is not taken up afterwards: who
+/// asked is no more.
 #[test]
 fn what_a_node_asked_before_it_started_anew_is_forgotten() {
     let transfer = TransferConfig { rc_qps_max: 1, idle_ns: 0, ..Config::default().transfer };
@@ -188,7 +188,7 @@ fn what_a_node_asked_before_it_started_anew_is_forgotten() {
     });
     assert!(matches!(ended, Some((vqp, Err(_))) if vqp == b), "{ended:?}");
     let via = nodes.connect(2, c, 3, Policy::Shared);
-    assert_eq!(via, Ok(Via::DcLookup), "it asks who the node is now");
+    assert_eq!(via, Ok(Via::DcCached), "it is what the news said");
 }
 
 /// VQPs that were connected to a node which is gone, and that nobody uses, have no links asked for.

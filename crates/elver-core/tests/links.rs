@@ -500,6 +500,9 @@ fn a_peer_that_starts_anew_is_not_asked_where_it_was() {
     cluster.register(2);
     let record = cluster.nodes[2].core.record();
     cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    // It answers who is known to a meta server.
+    let server = cluster.nodes[0].core.serve_meta(100).unwrap();
+    cluster.nodes[2].core.set_meta_servers(&[server], now);
     connect_with(&mut cluster, 1, anew, 2, Policy::Lite, false);
     assert_eq!(cluster.connected(1, anew), Ok(Via::Rc));
     assert_eq!(cluster.nodes[1].core.stats().links_failed, 0);

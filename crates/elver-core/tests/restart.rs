@@ -120,12 +120,15 @@ fn late_news_does_not_end_the_links_to_a_node_that_started_anew() {
     let now = cluster.now();
     cluster.nodes[2].core.set_meta_servers(&[server], now);
     assert_eq!(cluster.connect(2, vqp, 1, 7), Via::DcLookup);
+    // The news come before the table has it, and it is answered.
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
     let lite = cluster.vqp(2);
     connect_lite(&mut cluster, 2, lite, 1);
     assert_eq!(cluster.connected(2, lite), Ok(Via::Rc));
     let changing = |cluster: &Cluster| cluster.nodes[1].core.audit().unwrap().rc_qps_changing;
     cluster.until("both ends work", |cluster| changing(cluster) == 0);
-    let (gid, now) = (cluster.nodes[2].core.gid(), cluster.now());
+    let now = cluster.now();
     cluster.nodes[1].core.node_changed(gid, Some(before), now);
     assert_eq!(changing(&cluster), 0, "the link is left");
     reach(&mut cluster);

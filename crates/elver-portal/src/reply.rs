@@ -221,6 +221,7 @@ impl Completion {
             qp_num: entry.id,
             src_qp,
             vendor_err,
+            ..Wc::default()
         };
         let source = flag(byte(how, 2), "source")?.then_some(source);
         Ok(Completion { vqp: entry.id, source, wc })

@@ -150,6 +150,7 @@ fn completion() -> impl Strategy<Value = Completion> {
                 qp_num: vqp,
                 src_qp,
                 vendor_err,
+                ..Wc::default()
             };
             Completion { vqp, source, wc }
         },

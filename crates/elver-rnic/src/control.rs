@@ -487,7 +487,8 @@ impl QueuePair {
                 let psn = Psn::from_wrapping(core.attr.rq_psn);
                 match core.qp_type {
                     QpType::Rc => {
-                        self.responder = Responder::new(psn, core.attr.path_mtu.bytes());
+                        let (mtu, peer) = (core.attr.path_mtu.bytes(), core.attr.ah_attr.dgid);
+                        self.responder = Responder::new(psn, mtu, peer);
                     }
                     QpType::Uc => self.assembly.expect(psn),
                     QpType::Ud => core.attr.path_mtu = hw.config.active_mtu,

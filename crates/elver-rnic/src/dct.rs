@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use elver_verbs::{AsyncEvent, Memory, Mtu, Qp};
+use elver_verbs::{AsyncEvent, Gid, Memory, Mtu, Qp};
 use elver_wire::{
     Aeth, DcConnect, DcEth, Flow, Headers, Message, Msn, NakCode, Psn, Qpn, RnrTimer, Route,
     Syndrome,
@@ -193,7 +193,8 @@ impl Dct {
             core.return_receive(hw, recv);
         }
         context.session = eth.session;
-        context.responder = Responder::new(first_psn(eth.session), mtu.bytes());
+        let peer = Gid::from(context.initiator.address);
+        context.responder = Responder::new(first_psn(eth.session), mtu.bytes(), peer);
         hw.counters.dc_accepts += 1;
         Ok(id)
     }
@@ -219,12 +220,13 @@ impl Dct {
         }
         hw.counters.dc_accepts += 1;
         let free = self.free.pop();
+        let peer = Gid::from(initiator.address);
         let context = Context {
             initiator,
             session: eth.session,
             flow: Flow { src: meta.flow.dst, dst: meta.flow.src },
             traffic_class: meta.traffic_class,
-            responder: Responder::new(first_psn(eth.session), mtu.bytes()),
+            responder: Responder::new(first_psn(eth.session), mtu.bytes(), peer),
             heard: hw.awake,
             ready: false,
             listed: free.is_some_and(|id| self.contexts[id as usize].listed),

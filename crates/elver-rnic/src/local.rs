@@ -2,11 +2,11 @@
 //! same [`crate::execute`] as what comes in packets.
 
 use elver_verbs::{
-    AsyncEvent, Dest, Memory, Qp, QpState, QpType, RemoteAddr, SendFlags, SendOp, WcStatus,
+    AsyncEvent, Dest, Gid, Memory, Qp, QpState, QpType, RemoteAddr, SendFlags, SendOp, WcStatus,
 };
 use elver_wire::{IpId, NakCode, Reth, RnrTimer, Tail};
 
-use crate::execute::{Atomic, End, Ended, Fault, Inbound, Segments, Source};
+use crate::execute::{Atomic, End, Ended, Fault, Inbound, Segments, Sender, Source};
 use crate::hw::Hw;
 use crate::ingress::{status_of, takes_packets};
 use crate::qp::{QpCore, QueuePair};
@@ -326,7 +326,8 @@ impl QpCore {
         request: &Request,
         bytes: &(impl Source + ?Sized),
     ) -> Result<(), Fault> {
-        let Request { op, length, solicited, source, .. } = *request;
+        let Request { op, length, solicited, source: qpn, route, .. } = *request;
+        let source = Sender { qpn, gid: Gid::from(route.flow.src.ip()) };
         let reth = |remote: RemoteAddr| Reth { va: remote.addr, rkey: remote.rkey, len: length };
         let tail = match op {
             SendOp::Write(remote) => {

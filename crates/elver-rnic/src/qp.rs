@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use elver_verbs::{
-    AsyncEvent, Memory, Qp, QpAttr, QpInit, QpState, QpType, Srq, Wc, WcOpcode, WcStatus,
+    AsyncEvent, Gid, Memory, Qp, QpAttr, QpInit, QpState, QpType, Srq, Wc, WcOpcode, WcStatus,
 };
 use elver_wire::{Psn, Qpn};
 
@@ -131,7 +131,7 @@ impl QueuePair {
             pool: SendPool::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
             lanes: (0..streams).map(Lane::new).collect(),
             filled: LaneSet::new(usize::from(streams)),
-            responder: Responder::new(Psn::from_wrapping(0), 0),
+            responder: Responder::new(Psn::from_wrapping(0), 0, Gid::default()),
             assembly: Assembly::default(),
             dct: None,
             scheduled: false,
@@ -276,7 +276,7 @@ impl QueuePair {
         self.core.state = QpState::Reset;
         self.core.established = false;
         self.core.attr = QpAttr { cap: self.core.attr.cap, ..QpAttr::default() };
-        self.responder = Responder::new(Psn::from_wrapping(0), 0);
+        self.responder = Responder::new(Psn::from_wrapping(0), 0, Gid::default());
         self.assembly = Assembly::default();
         self.errored_streams = 0;
         self.drain_told = false;

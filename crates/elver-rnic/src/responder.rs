@@ -6,10 +6,10 @@
 
 use alloc::collections::VecDeque;
 
-use elver_verbs::{AccessFlags, Memory};
+use elver_verbs::{AccessFlags, Gid, Memory};
 use elver_wire::{Aeth, AtomicEth, Credits, Headers, Message, Msn, NakCode, Psn, Reth, Syndrome};
 
-use crate::execute::{Atomic, End, Ended, Fault, Inbound};
+use crate::execute::{Atomic, End, Ended, Fault, Inbound, Sender};
 use crate::hw::Hw;
 use crate::qp::QpCore;
 use crate::recv_queue::Recv;
@@ -24,6 +24,8 @@ pub(crate) struct Responder {
     epsn: Psn,
     /// Path MTU in bytes.
     mtu: u32,
+    /// Whose requests these are.
+    peer: Gid,
     /// Messages completed.
     msn: Msn,
     inbound: Inbound,
@@ -66,10 +68,11 @@ pub(crate) enum Handled {
 }
 
 impl Responder {
-    pub(crate) fn new(epsn: Psn, mtu: u32) -> Responder {
+    pub(crate) fn new(epsn: Psn, mtu: u32, peer: Gid) -> Responder {
         Responder {
             epsn,
             mtu,
+            peer,
             msn: Msn::default(),
             inbound: Inbound::default(),
             nak_sent: false,
@@ -175,6 +178,7 @@ impl Responder {
             return Err(Fault::Invalid);
         }
         check_length(self.mtu, &message, payload.len() as u32)?;
+        let source = Sender { qpn: source, gid: self.peer };
         let (inbound, solicited) = (&mut self.inbound, headers.solicited);
         let mut psns = 1;
         match message {

@@ -1,10 +1,10 @@
 //! Receiving UC and UD: no answers, and what is out of order is dropped (IBTA vol. 1, 9.8).
 
-use elver_verbs::{Memory, Wc, WcFlags, WcOpcode, WcStatus};
+use elver_verbs::{Gid, Memory, Wc, WcFlags, WcOpcode, WcStatus};
 use elver_wire::{Deth, Headers, Message, Psn, Tail};
 
 use crate::RxMeta;
-use crate::execute::{End, Ended, Fault, Inbound, Source};
+use crate::execute::{End, Ended, Fault, Inbound, Sender, Source};
 use crate::grh;
 use crate::hw::Hw;
 use crate::qp::QpCore;
@@ -80,7 +80,8 @@ impl Assembly {
         payload: &[u8],
     ) -> Result<(), Fault> {
         let inbound = &mut self.inbound;
-        let (solicited, source) = (headers.solicited, core.attr.dest_qp_num);
+        let (qpn, gid) = (core.attr.dest_qp_num, core.attr.ah_attr.dgid);
+        let (solicited, source) = (headers.solicited, Sender { qpn, gid });
         match headers.message() {
             Message::SendFirst | Message::SendMiddle => inbound.send(core, hw, payload, None),
             // UC has no SEND that invalidates, so that none was parsed.
@@ -122,7 +123,9 @@ pub(crate) fn datagram<M: Memory>(
         return;
     };
     let grh = grh::from_meta(meta, payload.len());
-    let end = End { tail, solicited: headers.solicited, source: deth.src_qpn.get() };
+    // Its GRH tells the node.
+    let source = Sender { qpn: deth.src_qpn.get(), gid: Gid::default() };
+    let end = End { tail, solicited: headers.solicited, source };
     if let Err(fault) = receive_datagram(core, hw, &grh, payload, end) {
         fault.count_drop(&mut hw.counters);
     }
@@ -183,8 +186,9 @@ fn fill_datagram<M: Memory>(
         byte_len,
         imm_data,
         qp_num: core.qpn.get(),
-        src_qp: end.source,
+        src_qp: end.source.qpn,
         vendor_err: 0,
+        src_gid: Gid::default(),
     };
     hw.complete(core.init.recv_cq.0, wc, end.solicited);
     Ok(())

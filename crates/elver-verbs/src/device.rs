@@ -8,6 +8,18 @@ use crate::{
 /// One owner drives a device; calls never block. A software device makes progress in
 /// [`Device::poll_cq`] and [`Device::progress`] unless a thread of its own drives it; calling them
 /// is always harmless.
+///
+/// # Who sent it
+///
+/// A device tells of every message that came over RC, UC or DC which node it came from
+/// ([`Wc::src_gid`]), and nobody but that node, and who stands on the way to it, can make it say so:
+/// messages carry no claim of their own. Of a connected QP it is the node at the other end. Of a DC
+/// target it is the address that the packets came from, which a device believes when answers to it
+/// have got there and come back. The software device fills it in from the packets. Over libibverbs
+/// whoever drives the device knows the peers of RC QPs; the CQE of an mlx5 DCT names no source, so
+/// that messages over its DC come from [`Gid::default`], which is nobody, until they carry a tag
+/// that is made with a secret of the pair. A secret made of both nodes' records would not do: all
+/// members can read these.
 pub trait Device {
     /// The memory that the device can register.
     type Memory: Memory;

@@ -1,6 +1,8 @@
 use bitflags::bitflags;
 use core::fmt;
 
+use crate::Gid;
+
 /// A work completion (IBTA vol. 1, 11.4.2.1; `struct ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
@@ -24,6 +26,10 @@ pub struct Wc {
     pub src_qp: u32,
     /// A detail of the device's own; 0 when there is none.
     pub vendor_err: u32,
+    /// The node that a message came from, for RC, UC and DC receives: of RC and UC the one that the
+    /// QP is connected to, of DC the source address of the message's packets. See
+    /// [`Device`](crate::Device#who-sent-it). A UD receive has it in its GRH.
+    pub src_gid: Gid,
 }
 
 impl Default for Wc {
@@ -38,6 +44,7 @@ impl Default for Wc {
             qp_num: 0,
             src_qp: 0,
             vendor_err: 0,
+            src_gid: Gid::default(),
         }
     }
 }

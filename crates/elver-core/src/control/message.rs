@@ -5,12 +5,14 @@ use crate::fate::PSN_MASK;
 use crate::{Class, NODE_RECORD_BYTES, NodeRecord, RecordError};
 
 /// Longest control message in bytes.
-pub const CONTROL_BYTES_MAX: usize = HEADER_BYTES + CONNECT_BYTES;
+pub const CONTROL_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX;
 
 const MAGIC: [u8; 4] = *b"ElvC";
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const HEADER_BYTES: usize = 16;
-const CONNECT_BYTES: usize = 12 + NODE_RECORD_BYTES;
+const CONNECT_BYTES: usize = 12;
+/// The body of the longest message: a record.
+const BODY_BYTES_MAX: usize = NODE_RECORD_BYTES;
 /// The most READs and atomics that a QP of any device serves at once.
 const RD_ATOMIC_MAX: u8 = 128;
 /// What stands for no PSN.
@@ -22,7 +24,7 @@ const CROSSED: u8 = 0xff;
 ///
 /// ```text
 ///   0  magic "ElvC"                           4
-///   4  version (3), kind, zero                1, 1, 2
+///   4  version (4), kind, zero                1, 1, 2
 ///   8  id of the request                      8
 ///   16 body, of the length that the kind has
 /// ```
@@ -56,8 +58,6 @@ pub enum Request {
         class: Class,
         /// Whether it serves one VQP alone instead of the pool.
         leased: bool,
-        /// How else to reach the asker.
-        record: NodeRecord,
     },
     /// Move all VQPs off an RC QP, let its work end and destroy it. The answer comes then.
     RcClose {
@@ -206,11 +206,10 @@ impl ControlMessage {
         into[8..16].copy_from_slice(&self.id.to_le_bytes());
         let body = &mut into[HEADER_BYTES..len];
         match self.body {
-            ControlBody::Request(Request::RcConnect { end, class, leased, record }) => {
+            ControlBody::Request(Request::RcConnect { end, class, leased }) => {
                 put_end(body, end);
                 body[10] = class_code(class);
                 body[11] = u8::from(leased);
-                body[12..].copy_from_slice(&record.encode());
             }
             ControlBody::Request(Request::RcClose { qpn, peer_qpn }) => {
                 put_word(body, 0, qpn);
@@ -306,8 +305,7 @@ fn decode_body(kind: u8, body: &[u8]) -> Result<ControlBody, ControlError> {
                 flag @ (0 | 1) => flag == 1,
                 given => return Err(ControlError::Field { name: "leased", given: given.into() }),
             };
-            let record = NodeRecord::decode(&body[12..])?;
-            ControlBody::Request(Request::RcConnect { end, class, leased, record })
+            ControlBody::Request(Request::RcConnect { end, class, leased })
         }
         2 => ControlBody::Request(Request::RcClose {
             qpn: number(body, 0, "qpn")?,
@@ -404,12 +402,7 @@ mod tests {
 
     fn bodies() -> Vec<ControlBody> {
         let connect = |class, leased| {
-            ControlBody::Request(Request::RcConnect {
-                end: end(7),
-                class,
-                leased,
-                record: record(1),
-            })
+            ControlBody::Request(Request::RcConnect { end: end(7), class, leased })
         };
         let mut all: Vec<ControlBody> = [
             Answer::Accepted(end(9)),
@@ -485,7 +478,10 @@ mod tests {
         assert_eq!(field(25, 129), ControlError::Field { name: "rd_atomic", given: 129 });
         assert_eq!(field(26, 2), ControlError::Field { name: "class", given: 2 });
         assert_eq!(field(27, 2), ControlError::Field { name: "leased", given: 2 });
-        assert!(matches!(field(46, 0), ControlError::Record(_)));
+        let told = encoded(find(0x83));
+        let mut bytes = told.clone();
+        bytes[34..38].fill(0);
+        assert!(matches!(ControlMessage::decode(&bytes), Err(ControlError::Record(_))));
         let refused = encoded(ControlBody::Answer(Answer::Refused(Refusal::Crossed)));
         let field = |at: usize, value: u8| {
             let mut bytes = refused.clone();

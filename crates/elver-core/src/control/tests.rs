@@ -14,8 +14,8 @@ pub(super) fn record(n: u32) -> NodeRecord {
     NodeRecord { dctn: n, dc_key: u64::from(n), control_qpn: n, mrs_rkey: n, mrs_max: 100 }
 }
 
-const A: ControlAddr = ControlAddr { gid: Gid([1; 16]), qpn: 11 };
-const B: ControlAddr = ControlAddr { gid: Gid([2; 16]), qpn: 22 };
+const A: ControlAddr = ControlAddr { gid: Gid([1; 16]), qpn: 11, qkey: 1 };
+const B: ControlAddr = ControlAddr { gid: Gid([2; 16]), qpn: 22, qkey: 2 };
 
 const CONFIG: ControlConfig =
     ControlConfig { calls_max: 4, waiting_max: 100, serving_max: 3, replies_max: 64 };
@@ -25,8 +25,25 @@ fn control() -> Control {
 }
 
 fn connect(qpn: u32) -> Request {
-    let (end, record) = (end(qpn), record(1));
-    Request::RcConnect { end, class: Class::Low, leased: false, record }
+    Request::RcConnect { end: end(qpn), class: Class::Low, leased: false }
+}
+
+/// Takes in a datagram of a node that is known.
+fn take(
+    to: &mut Control,
+    from: ControlAddr,
+    bytes: &[u8],
+    rng: &mut Rng,
+    now: Time,
+) -> Option<Served> {
+    let ControlMessage { id, body } = to.read(bytes)?;
+    match body {
+        ControlBody::Request(request) => to.handle_request(from, id, request),
+        ControlBody::Answer(answer) => {
+            to.handle_answer((from.gid, from.qpn), id, answer, rng, now);
+            None
+        }
+    }
 }
 
 /// The next datagram of `from`, as bytes, with where it goes.
@@ -40,14 +57,14 @@ fn datagram(from: &mut Control) -> Option<(ControlAddr, Vec<u8>)> {
 /// One request's way from A to B.
 fn deliver(from: &mut Control, to: &mut Control, rng: &mut Rng, now: Time) -> Option<Served> {
     let (_, bytes) = datagram(from).unwrap();
-    to.handle_datagram(A.gid, A.qpn, &bytes, rng, now)
+    take(to, A, &bytes, rng, now)
 }
 
 /// One answer's way from B to A.
 fn reply(from: &mut Control, to: &mut Control, rng: &mut Rng, now: Time) {
     let (addr, bytes) = datagram(from).unwrap();
     assert_eq!(addr, A);
-    assert_eq!(to.handle_datagram(B.gid, B.qpn, &bytes, rng, now), None);
+    assert_eq!(take(to, B, &bytes, rng, now), None);
 }
 
 #[test]
@@ -66,7 +83,7 @@ fn a_close_waits_for_no_turn() {
     let answer = ControlMessage { id, body: ControlBody::Answer(Answer::Closed) };
     let mut bytes = [0; CONTROL_BYTES_MAX];
     let len = answer.encode(&mut bytes);
-    a.handle_datagram(B.gid, B.qpn, &bytes[..len], &mut rng, Time(5));
+    take(&mut a, B, &bytes[..len], &mut rng, Time(5));
     assert_eq!(a.poll_done(), Some(Done { token: 2, answer: Some(Answer::Closed) }));
     assert_eq!(sent(&mut a), None, "it has made room for none");
     // It is given up as others are.
@@ -104,7 +121,7 @@ fn a_request_is_done_once_and_answered_each_time() {
     assert_eq!((a.poll_done(), a.poll_done()), (Some(done), None));
 
     // An answer that comes again means nothing.
-    a.handle_datagram(B.gid, B.qpn, &lost, &mut rng, due);
+    take(&mut a, B, &lost, &mut rng, due);
     assert_eq!((a.poll_done(), a.poll_timeout(), a.calls()), (None, None, 0));
     assert_eq!(a.stats(), &ControlStats { retransmitted: 2, stray: 1, ..Default::default() });
     assert_eq!(b.stats().answered_again, 1);
@@ -141,7 +158,7 @@ fn a_peer_that_only_works_on_it_is_given_up_too() {
         now = a.poll_timeout().unwrap();
         a.handle_timeout(&mut rng, now);
         while let Some((_, bytes)) = datagram(&mut a) {
-            assert_eq!(b.handle_datagram(A.gid, A.qpn, &bytes, &mut rng, now), None);
+            assert_eq!(take(&mut b, A, &bytes, &mut rng, now), None);
             reply(&mut b, &mut a, &mut rng, now);
         }
     }
@@ -162,7 +179,7 @@ fn numbers_are_bounded_on_both_sides() {
 
     let served: Vec<_> = sent
         .iter()
-        .filter_map(|(_, bytes)| b.handle_datagram(A.gid, A.qpn, bytes, &mut rng, Time(0)))
+        .filter_map(|(_, bytes)| take(&mut b, A, bytes, &mut rng, Time(0)))
         .collect();
     assert_eq!((served.len(), b.stats().busy), (CONFIG.serving_max, 1));
     // The one that is turned away rests, and the next takes its turn.
@@ -177,7 +194,7 @@ fn kept_answers_are_bounded_and_turn_nobody_away() {
         let body = ControlBody::Request(connect(id as u32));
         let mut bytes = [0; CONTROL_BYTES_MAX];
         let len = ControlMessage { id, body }.encode(&mut bytes);
-        b.handle_datagram(A.gid, A.qpn, &bytes[..len], rng, now)
+        take(b, A, &bytes[..len], rng, now)
     };
     let most = CONFIG.replies_max as u64;
     // All at one time: far more than are kept for as long as their requests may come again.
@@ -201,7 +218,7 @@ fn a_close_makes_room_and_is_never_turned_away() {
     let ask = |b: &mut Control, rng: &mut Rng, id: u64, request| {
         let mut bytes = [0; CONTROL_BYTES_MAX];
         let len = ControlMessage { id, body: ControlBody::Request(request) }.encode(&mut bytes);
-        b.handle_datagram(A.gid, A.qpn, &bytes[..len], rng, Time(0))
+        take(b, A, &bytes[..len], rng, Time(0))
     };
     let connects: Vec<_> = (0..CONFIG.serving_max as u64)
         .map(|id| ask(&mut b, &mut rng, id, connect(5)).unwrap())
@@ -227,7 +244,7 @@ fn who_was_turned_away_goes_on_with_the_first_answer() {
     let sent: Vec<_> = core::iter::from_fn(|| datagram(&mut a)).collect();
     let served: Vec<_> = sent
         .iter()
-        .filter_map(|(_, bytes)| b.handle_datagram(A.gid, A.qpn, bytes, &mut rng, Time(0)))
+        .filter_map(|(_, bytes)| take(&mut b, A, bytes, &mut rng, Time(0)))
         .collect();
     reply(&mut b, &mut a, &mut rng, Time(0));
     assert_eq!(datagram(&mut a), None, "the last one rests");
@@ -239,7 +256,7 @@ fn who_was_turned_away_goes_on_with_the_first_answer() {
 
 #[test]
 fn a_dead_peer_keeps_nobody_else_waiting() {
-    const DEAD: ControlAddr = ControlAddr { gid: Gid([9; 16]), qpn: 99 };
+    const DEAD: ControlAddr = ControlAddr { gid: Gid([9; 16]), qpn: 99, qkey: 9 };
     let (mut a, mut b, mut rng) = (control(), control(), Rng::new(9));
     for token in 0..50 {
         a.call(DEAD, connect(5), token, &mut rng, Time(1)).unwrap();
@@ -251,7 +268,7 @@ fn a_dead_peer_keeps_nobody_else_waiting() {
     while ended.len() < 90 {
         while let Some((to, bytes)) = datagram(&mut a) {
             if to == B
-                && let Some(served) = b.handle_datagram(A.gid, A.qpn, &bytes, &mut rng, now)
+                && let Some(served) = take(&mut b, A, &bytes, &mut rng, now)
             {
                 b.answer(served.ticket, Answer::Closed, now);
                 reply(&mut b, &mut a, &mut rng, now);
@@ -283,9 +300,9 @@ fn an_answer_from_elsewhere_means_nothing() {
     let mut bytes = [0; CONTROL_BYTES_MAX];
     let len = ControlMessage { id, body }.encode(&mut bytes);
     for (gid, qpn) in [(A.gid, B.qpn), (B.gid, A.qpn)] {
-        a.handle_datagram(gid, qpn, &bytes[..len], &mut rng, Time(0));
+        take(&mut a, ControlAddr { gid, qpn, ..B }, &bytes[..len], &mut rng, Time(0));
     }
-    a.handle_datagram(B.gid, B.qpn, &bytes[1..len], &mut rng, Time(0));
+    take(&mut a, B, &bytes[1..len], &mut rng, Time(0));
     assert_eq!((a.stats().stray, a.calls()), (3, 1));
 }
 
@@ -359,9 +376,9 @@ fn run(
         {
             let (_, _, to_b, bytes) = channel.flying.pop_first().unwrap();
             if !to_b {
-                a.handle_datagram(B.gid, B.qpn, &bytes, &mut rng, Time(now));
+                take(&mut a, B, &bytes, &mut rng, Time(now));
             } else if let Some(served) =
-                b.handle_datagram(A.gid, A.qpn, &bytes, &mut rng, Time(now))
+                take(&mut b, A, &bytes, &mut rng, Time(now))
             {
                 let Request::RcConnect { end, .. } = served.request else { panic!("not asked") };
                 assert!(tickets.insert(end.qpn, served.ticket).is_none(), "done twice");

@@ -14,7 +14,7 @@ use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::recovery::Verdict;
 use crate::ring::NONE;
 use crate::wr_id::WrId;
-use crate::{Class, ConnectError, Core, NodeRecord};
+use crate::{Class, ConnectError, Core};
 
 impl<D: Device> Core<D> {
     pub(super) fn call(
@@ -48,7 +48,7 @@ impl<D: Device> Core<D> {
             self.make_link(peer, to, class, purpose, LinkState::Asking, now).map_err(short)?;
         let end = self.link_end(link).ok_or(Unasked::NoAddress)?;
         let leased = matches!(purpose, Purpose::Leased(_));
-        let request = Request::RcConnect { end, class, leased, record: self.record };
+        let request = Request::RcConnect { end, class, leased };
         if !self.call(to, request, CallFor::Connect { link, qpn: end.qpn, to }, now) {
             let stirred = self.links.waiting.stirred;
             self.drop_link(link, now);
@@ -310,16 +310,16 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Answers a request of another node's.
-    pub(super) fn serve(&mut self, served: Served, now: Time) {
+    /// Answers a request of another node's, which is known.
+    pub(crate) fn serve(&mut self, served: Served, now: Time) {
         let Served { ticket, request } = served;
         match request {
             Request::Meta => {
                 let answer = Answer::Record(self.record);
                 self.links.control.answer(ticket, answer, now);
             }
-            Request::RcConnect { end, class, leased, record } => {
-                let answer = match self.serve_connect(ticket, end, class, leased, record, now) {
+            Request::RcConnect { end, class, leased } => {
+                let answer = match self.serve_connect(ticket, end, class, leased, now) {
                     Ok(end) => Answer::Accepted(end),
                     Err(Refusal::Short { of: Shortage::Pool, .. })
                         if self.hold_request(served, now) =>
@@ -343,7 +343,6 @@ impl<D: Device> Core<D> {
         end: RcEnd,
         class: Class,
         leased: bool,
-        record: NodeRecord,
         now: Time,
     ) -> Result<RcEnd, Refusal> {
         let purpose = if leased { Purpose::Leased(None) } else { Purpose::Pool };
@@ -370,7 +369,6 @@ impl<D: Device> Core<D> {
         if let Some(shortage) = shortage {
             return Err(short(shortage));
         }
-        self.learn(peer, record, now);
         let made = self.make_link(peer, ticket.from, class, purpose, LinkState::Listening, now);
         let link = made.map_err(short)?;
         let connected = self.connect_link(link, end, QpState::Rtr).is_ok();

@@ -391,7 +391,7 @@ impl<D: Device> Core<D> {
     /// Where a peer takes control messages, if that is known.
     pub(crate) fn control_addr(&self, peer: u32) -> Option<ControlAddr> {
         let entry = self.peers.get(peer)?;
-        let qpn = entry.record.map(|record| record.control_qpn).or(entry.control_qpn)?;
-        Some(ControlAddr { gid: entry.gid, qpn })
+        let (qpn, qkey) = entry.control?;
+        Some(ControlAddr { gid: entry.gid, qpn, qkey })
     }
 }

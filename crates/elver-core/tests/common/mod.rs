@@ -1,6 +1,8 @@
 //! Nodes on loopback addresses, all driven by the test's own thread.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
+pub mod attacker;
+
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -192,6 +194,15 @@ impl Cluster {
             return via;
         }
         self.connected(n, vqp).unwrap()
+    }
+
+    /// The same by a policy.
+    pub fn connect_by(&mut self, policy: Policy, n: usize, vqp: VqpId, to: usize) -> Via {
+        let (gid, now) = (self.nodes[to].core.gid(), self.now());
+        let node = &mut self.nodes[n];
+        let (options, token) = (ConnectOptions { policy, uncached: false }, u64::from(vqp.0));
+        let at_once = node.core.qconnect(node.client, vqp, gid, 0, options, token, now).unwrap();
+        at_once.unwrap_or_else(|| self.connected(n, vqp).unwrap())
     }
 
     /// Waits for the end of a `qconnect`.

@@ -1,6 +1,6 @@
 //! SENDs and WRITEs: what brings bytes.
 
-use elver_verbs::{AccessFlags, Memory, Wc, WcFlags, WcOpcode, WcStatus};
+use elver_verbs::{AccessFlags, Gid, Memory, Wc, WcFlags, WcOpcode, WcStatus};
 use elver_wire::{Reth, Tail};
 
 use super::{Fault, Source};
@@ -25,13 +25,19 @@ enum Incoming {
     Write { va: u64, rkey: u32, remaining: u32, length: u32 },
 }
 
+/// Who sent something: its QPN, and its node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    pub(crate) qpn: u32,
+    pub(crate) gid: Gid,
+}
+
 /// What the end of a SEND tells its receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) tail: Tail,
     pub(crate) solicited: bool,
-    /// QPN of the sender.
-    pub(crate) source: u32,
+    pub(crate) source: Sender,
 }
 
 /// What the end of a WRITE tells its receiver, if it has immediate data.
@@ -39,8 +45,7 @@ pub(crate) struct End {
 pub(crate) struct Ended {
     pub(crate) imm: Option<u32>,
     pub(crate) solicited: bool,
-    /// QPN of the sender.
-    pub(crate) source: u32,
+    pub(crate) source: Sender,
 }
 
 impl Inbound {
@@ -240,8 +245,9 @@ impl Inbound {
             byte_len,
             imm_data,
             qp_num: core.qpn.get(),
-            src_qp: end.source,
+            src_qp: end.source.qpn,
             vendor_err: 0,
+            src_gid: end.source.gid,
         };
         hw.complete(core.init.recv_cq.0, wc, end.solicited);
     }

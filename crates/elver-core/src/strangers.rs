@@ -1,0 +1,185 @@
+//! Who may ask this node something: nodes that the registry or a meta server's table knows.
+//!
+//! A request says who sends it, by the packet's source. Only a node's record tells whether that is
+//! so: it has the QPN that the node sends requests from, and the Q_Key without which no answer gets
+//! there. So a request of a node whose record is not known, or is another, causes a look-up, and
+//! waits for it. Both are bounded, whoever sends: there are as many packets as anybody likes, from
+//! as many addresses.
+
+use alloc::vec::Vec;
+
+use elver_verbs::{Device, Gid, Time};
+
+use crate::control::{ControlAddr, Request};
+use crate::{Core, NodeRecord};
+
+/// Most requests that wait for look-ups of their senders,
+const HELD_MAX: usize = 1_024;
+/// and of one node.
+const HELD_OF_NODE_MAX: usize = 32;
+/// Look-ups for strangers: so many at once, and then one in so many nanoseconds.
+const LOOKUPS_AT_ONCE: u64 = 1_024;
+const LOOKUP_NS: u64 = 100_000;
+/// What is known of a node is asked for anew, on what a packet says, at most once in this time.
+const REFRESH_NS: u64 = 10_000_000;
+
+/// Requests of nodes that are not known.
+#[derive(Debug, Default)]
+pub(crate) struct Strangers {
+    held: Vec<Held>,
+    /// Up to when look-ups are used up; never more than [`LOOKUPS_AT_ONCE`] ahead of the clock.
+    spent: Time,
+}
+
+/// A request that waits for the look-up of its sender.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    gid: Gid,
+    qpn: u32,
+    id: u64,
+    request: Request,
+}
+
+impl Strangers {
+    /// Requests that wait.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The nodes whose look-ups they wait for.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = Gid> {
+        self.held.iter().map(|held| held.gid)
+    }
+
+    fn holds(&self, one: &Held) -> bool {
+        self.held.iter().any(|held| (held.gid, held.qpn, held.id) == (one.gid, one.qpn, one.id))
+    }
+
+    fn has_room(&self, gid: Gid) -> bool {
+        let of_node = self.held.iter().filter(|held| held.gid == gid).count();
+        self.held.len() < HELD_MAX && of_node < HELD_OF_NODE_MAX
+    }
+
+    /// Takes leave to look a stranger up.
+    fn spend(&mut self, now: Time) -> bool {
+        let next = self.spent.max(now).saturating_add_ns(LOOKUP_NS);
+        let allowed = next <= now.saturating_add_ns(LOOKUPS_AT_ONCE * LOOKUP_NS);
+        if allowed {
+            self.spent = next;
+        }
+        allowed
+    }
+}
+
+impl<D: Device> Core<D> {
+    /// A request came: it is served, or waits until its sender is known.
+    pub(crate) fn take_request(
+        &mut self,
+        (gid, qpn): (Gid, u32),
+        id: u64,
+        request: Request,
+        now: Time,
+    ) {
+        match self.asker(gid, qpn, &request, now) {
+            Some(from) => {
+                if let Some(served) = self.links.control.handle_request(from, id, request) {
+                    self.serve(served, now);
+                }
+            }
+            None => self.hold_stranger(Held { gid, qpn, id, request }, now),
+        }
+    }
+
+    /// Where the node that sends from this address takes its answers, if it is one that is known.
+    fn asker(&mut self, gid: Gid, qpn: u32, request: &Request, now: Time) -> Option<ControlAddr> {
+        if let Some(record) = self.served_record(gid)
+            && let Some(peer) = self.peer_of(gid)
+        {
+            self.learn(peer, record, now);
+        }
+        let peer = self.peers.find(&gid)?;
+        // To leave a link that there is, one that is said to be gone may ask too.
+        let close = matches!(request, Request::RcClose { .. });
+        let known = close || self.peers.get(peer)?.record.is_some();
+        self.control_addr(peer).filter(|addr| known && addr.qpn == qpn)
+    }
+
+    /// What this node's own table says of another, if it is a meta server.
+    fn served_record(&self, gid: Gid) -> Option<NodeRecord> {
+        let value = self.served.as_ref()?.table.get(&gid.0).ok()??;
+        NodeRecord::decode(&value).ok()
+    }
+
+    fn hold_stranger(&mut self, request: Held, now: Time) {
+        if self.links.strangers.holds(&request) {
+            return;
+        }
+        self.stats.control_strangers += 1;
+        let known = self.peers.find(&request.gid);
+        let looked_up = self.links.strangers.has_room(request.gid)
+            && match known {
+                Some(peer) => self.may_refresh(peer, now),
+                None => self.links.strangers.spend(now),
+            };
+        let peer = if looked_up { self.peer_of(request.gid) } else { None };
+        let Some(peer) = peer else {
+            self.stats.control_denied += 1;
+            return;
+        };
+        self.links.strangers.held.push(request);
+        self.refresh_node(peer, now);
+    }
+
+    /// Whether a packet may cause, or wait for, a look-up of a node that is remembered.
+    pub(crate) fn may_refresh(&mut self, peer: u32, now: Time) -> bool {
+        let Some(entry) = self.peers.get_mut(peer) else { return false };
+        if entry.is_looked_up() {
+            return true;
+        }
+        let may = entry.refreshed.is_none_or(|at| now.ns_since(at) >= REFRESH_NS);
+        if may {
+            entry.refreshed = Some(now);
+        }
+        may
+    }
+
+    /// The look-up of a node has ended: its requests are served if it is who they said, and nothing
+    /// of them is left if not.
+    pub(crate) fn serve_strangers(&mut self, peer: u32, now: Time) {
+        let Some(gid) = self.peers.get(peer).map(|entry| entry.gid) else { return };
+        let held = &mut self.links.strangers.held;
+        let found: Vec<Held> = held.extract_if(.., |held| held.gid == gid).collect();
+        let asked = !found.is_empty();
+        for Held { qpn, id, request, .. } in found {
+            match self.asker(gid, qpn, &request, now) {
+                Some(from) => {
+                    if let Some(served) = self.links.control.handle_request(from, id, request) {
+                        self.serve(served, now);
+                    }
+                }
+                None => self.stats.control_denied += 1,
+            }
+        }
+        if asked && let Some(Some(ah)) = self.peers.forget_stranger(peer) {
+            // It fails only if it is no handle, and then there is nothing to free.
+            let _ = self.device.destroy_ah(ah);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn look_ups_for_strangers_are_so_many_at_once_and_then_so_many_a_second() {
+        let mut strangers = Strangers::default();
+        let now = Time(1);
+        let burst = (0..2 * LOOKUPS_AT_ONCE).filter(|_| strangers.spend(now)).count() as u64;
+        assert_eq!(burst, LOOKUPS_AT_ONCE);
+        let second = (0..1_000_000u64)
+            .filter(|n| strangers.spend(now.saturating_add_ns(n * 1_000)))
+            .count() as u64;
+        assert!((9_999..=10_001).contains(&second), "{second}");
+    }
+}

@@ -1,0 +1,236 @@
+//! Packets of somebody who is no node, or not the one that he says.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use common::attacker::{self, Attacker};
+use common::*;
+use elver_core::*;
+use elver_verbs::*;
+
+fn port(group: u8) -> u16 {
+    20_000 + u16::from(group)
+}
+
+fn address(group: u8, host: u8) -> IpAddr {
+    IpAddr::from([127, 0, group, host])
+}
+
+/// An attacker at a host of a group's, and the node that it is after.
+fn attacker(group: u8, host: u8, target: u8) -> Attacker {
+    Attacker::new(address(group, host), SocketAddr::new(address(group, target), port(group)))
+}
+
+fn stat(cluster: &Cluster, n: usize, name: &str) -> u64 {
+    cluster.nodes[n].core.stats().iter().find(|(found, _)| *found == name).unwrap().1
+}
+
+fn wrong_qkeys(cluster: &mut Cluster, n: usize) -> u64 {
+    let counters: BTreeMap<_, _> = cluster.nodes[n].core.device().counters().iter().collect();
+    counters["drop_qkey"]
+}
+
+fn meta() -> ControlBody {
+    ControlBody::Request(Request::Meta)
+}
+
+fn connect() -> ControlBody {
+    let end = RcEnd { qpn: attacker::QPN, psn: 1, mtu: Mtu::Mtu1024 };
+    ControlBody::Request(Request::RcConnect { end, class: Class::Low, leased: false })
+}
+
+/// A node told its record, with its DC key and the key of its table of regions, to whoever asked,
+/// and the Q_Key was the same constant everywhere.
+#[test]
+fn who_does_not_know_a_nodes_qkey_is_not_heard() {
+    let mut cluster = Cluster::new(90, 2, &config());
+    let record = cluster.nodes[1].core.record();
+    let stranger = attacker(90, 9, 2);
+    let guesses = [0, 0x0e1e_4e12, record.control_qkey() ^ 1, record.control_qkey() | 1 << 31];
+    for (id, qkey) in guesses.into_iter().enumerate() {
+        stranger.control(record.control_qpn, qkey, attacker::QPN, id as u64, meta());
+    }
+    cluster.until("the Q_Keys to be counted", |cluster| wrong_qkeys(cluster, 1) >= 4);
+    assert_eq!(stat(&cluster, 1, "control_strangers"), 0);
+    assert_eq!(stranger.heard(), None);
+}
+
+/// Also who has the Q_Key, and the address of a node that lives, is told nothing and changes nothing.
+/// A connect was taken for its sender's record: one forged packet, and a meta server could not be
+/// asked any more.
+#[test]
+fn a_request_that_no_known_node_sends_changes_nothing() {
+    let mut cluster = Cluster::new(91, 3, &config());
+    let record = cluster.nodes[1].core.record();
+    let before: Vec<PeerInfo> = cluster.nodes[1].core.peers().collect();
+    // As somebody new, as the meta server, and as a node that has not been heard of here.
+    for (host, denied) in [(9, 2), (1, 4), (3, 6)] {
+        let forger = attacker(91, host, 2);
+        for (id, body) in [meta(), connect()].into_iter().enumerate() {
+            let id = u64::from(host) << 8 | id as u64;
+            forger.control(record.control_qpn, record.control_qkey(), attacker::QPN, id, body);
+        }
+        cluster.until("both to be denied", |cluster| stat(cluster, 1, "control_denied") >= denied);
+        assert_eq!(forger.heard(), None);
+    }
+    assert_eq!(stat(&cluster, 1, "control_strangers"), 6);
+    let known = |peers: Vec<PeerInfo>| peers.iter().map(|peer| peer.gid).collect::<Vec<_>>();
+    let third = cluster.nodes[2].core.gid();
+    let mut after = known(cluster.nodes[1].core.peers().collect());
+    after.retain(|gid| *gid != third);
+    assert_eq!(after, known(before), "of who is nobody nothing stays");
+
+    // The meta server can be asked, and the node whose name was used can be connected to.
+    let vqp = cluster.vqp(1);
+    cluster.connect(1, vqp, 2, 0);
+    let region = cluster.region(2, 64, ALL);
+    let local = cluster.region(1, 64, ALL);
+    cluster.post(1, vqp, &[wr(7, SendOp::Read(region.remote(0)), &[local.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    cluster.check();
+}
+
+/// 65,600 datagrams from new addresses left a node without a path for any other.
+#[test]
+fn strangers_use_up_nothing_that_an_honest_node_needs() {
+    let mut cluster = Cluster::new(92, 2, &config());
+    let record = cluster.nodes[1].core.record();
+    let vqp = cluster.vqp(1);
+    cluster.connect(1, vqp, 0, 0);
+    let (ahs, peers) = {
+        let holdings = cluster.nodes[1].core.audit().unwrap();
+        (holdings.ahs, stat(&cluster, 1, "peers"))
+    };
+    let target = SocketAddr::new(address(92, 2), port(92));
+    for n in 0..70_000u32 {
+        let [_, a, b, c] = (n + 0x0080_0001).to_be_bytes();
+        let stranger = Attacker::new(IpAddr::from([127, a, b, c]), target);
+        // Half of them know the Q_Key.
+        let qkey = record.control_qkey() ^ (n & 1);
+        let body = if n & 2 == 0 { meta() } else { connect() };
+        stranger.control(record.control_qpn, qkey, attacker::QPN, n.into(), body);
+        if n % 100 == 99 {
+            cluster.until("all to be looked at", |cluster| {
+                let denied = stat(cluster, 1, "control_denied");
+                wrong_qkeys(cluster, 1) + denied == u64::from(n) + 1
+            });
+        }
+    }
+    let holdings = cluster.nodes[1].core.audit().unwrap();
+    assert_eq!((holdings.ahs, stat(&cluster, 1, "peers")), (ahs, peers));
+
+    // One that is registered is served, and asks for an RC QP as well.
+    cluster.add(92, 3, config());
+    cluster.register(2);
+    let server = cluster.nodes[0].core.serve_meta(100).unwrap();
+    let now = cluster.now();
+    cluster.nodes[2].core.set_meta_servers(&[server], now);
+    let vqp = cluster.vqp(2);
+    cluster.connect_by(Policy::Lite, 2, vqp, 1);
+    cluster.check();
+}
+
+/// A member gone bad: a device of its own with a DC initiator, and the records of others, which all
+/// members can read.
+struct Member {
+    device: elver_soft::SoftDevice,
+    cq: Cq,
+    qp: Qp,
+    pd: Pd,
+}
+
+impl Member {
+    fn new(group: u8, host: u8) -> Member {
+        let mut device = device(group, host, &|_| {});
+        let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(CqInit { cqe: 64 }).unwrap());
+        let cap = QpCap { max_send_wr: 64, max_inline_data: 220, ..QpCap::default() };
+        let qp = device.create_qp(QpInit { cap, ..QpInit::new(QpType::Dci, pd, cq) }).unwrap();
+        let mut attr = QpAttr { path_mtu: Mtu::Mtu1024, timeout: 9, ..QpAttr::default() };
+        (attr.retry_cnt, attr.rnr_retry) = (3, 7);
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            attr.qp_state = state;
+            device.advance_qp(qp, &attr).unwrap();
+        }
+        Member { device, cq, qp, pd }
+    }
+
+    /// Sends bytes to the DC target of a node's.
+    fn send(&mut self, gid: Gid, record: NodeRecord, bytes: &[u8]) {
+        let av = AddressVector { dgid: gid, ..AddressVector::default() };
+        let ah = self.device.create_ah(self.pd, av).unwrap();
+        let (remote_dctn, dc_access_key) = (record.dctn, record.dc_key);
+        let dest = Dest::Dc { ah, remote_dctn, dc_access_key, stream_id: 0 };
+        let payload = Payload::Inline(bytes);
+        let flags = SendFlags::SIGNALED;
+        let wr = SendWr { wr_id: 1, op: SendOp::Send, flags, payload, dest: Some(dest) };
+        self.device.post_send(self.qp, &[wr]).unwrap();
+    }
+
+    /// Drives the device until what it sent has arrived.
+    fn sent(&mut self, cluster: &mut Cluster) {
+        let mut wc = [Wc::default()];
+        let Member { device, cq, .. } = self;
+        cluster.until("it arrives", |_| device.poll_cq(*cq, &mut wc).unwrap() == 1);
+        assert_eq!(wc[0].status, WcStatus::Success);
+    }
+}
+
+/// A message of one byte to a VQP, or to a port, as `docs/wire.md` has it.
+fn message(to_port: bool, to: u32, src_vqp: u32) -> Vec<u8> {
+    let mut bytes = vec![b'E', b'M', 4 | u8::from(to_port) << 7, 1];
+    bytes.extend([0; 4]);
+    for word in [to, src_vqp, 0, 1, 0, 0] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.push(b'x');
+    bytes
+}
+
+/// A message said itself who had sent it, and arrived as that one's.
+#[test]
+fn a_message_is_from_where_its_packets_came_from() {
+    let mut cluster = Cluster::new(93, 3, &config());
+    let server = cluster.bound(1, 7);
+    let region = cluster.region(1, 4_096, ALL);
+    for n in 0..3 {
+        cluster.recv(1, server, n, &[region.sge(64 * n, 64)]);
+    }
+    // Somebody is connected to it, and has sent one.
+    let client = cluster.vqp(2);
+    cluster.connect(2, client, 1, 7);
+    let inline = Payload::Inline(b"honest");
+    cluster.post(2, client, &[SendWr { payload: inline, ..wr(1, SendOp::Send, &[]) }]);
+    let honest = cluster.take_one(1).source.unwrap();
+    cluster.take_one(2);
+
+    // The member says that it is that VQP. Nothing that it can write makes it so.
+    let (gid, record) = (cluster.nodes[1].core.gid(), cluster.nodes[1].core.record());
+    let mut member = Member::new(93, 9);
+    member.send(gid, record, &message(true, 7, client.0));
+    member.sent(&mut cluster);
+    let forged = cluster.take_one(1).source.unwrap();
+    assert_ne!(forged, honest);
+    let node = &cluster.nodes[1];
+    let peer = node.core.vqp_info(node.client, forged).unwrap().peer.unwrap().0;
+    assert_eq!(peer, Gid::from(address(93, 9)));
+
+    // To the VQP of two others it gets nothing at all.
+    cluster.recv(1, honest, 9, &[region.sge(1_024, 64)]);
+    member.send(gid, record, &message(false, honest.0, client.0));
+    member.sent(&mut cluster);
+    cluster.until("it is counted", |cluster| stat(cluster, 1, "messages_strayed") == 1);
+    assert!(cluster.nodes[1].completions.is_empty());
+
+    // Nobody knows the member, so that an answer to it ends in nothing; the honest one gets his.
+    for vqp in [forged, honest] {
+        let inline = Payload::Inline(b"reply");
+        cluster.post(1, vqp, &[SendWr { payload: inline, ..wr(2, SendOp::Send, &[]) }]);
+    }
+    cluster.recv(2, client, 5, &[]);
+    let ended: BTreeMap<_, _> =
+        cluster.take(1, 2).iter().map(|done| (done.vqp, done.wc.status)).collect();
+    assert_eq!((ended[&forged], ended[&honest]), (WcStatus::RetryExcErr, WcStatus::Success));
+    cluster.check();
+}
