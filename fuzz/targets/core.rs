@@ -6,15 +6,15 @@
 use std::cell::RefCell;
 use std::net::IpAddr;
 
-use elver_core::{CONTROL_BYTES_MAX, ClientId, ClientLimits, Config, Core, NODE_RECORD_BYTES, VqpId, VqpInit};
+use elver_core::{
+    ClientId, ClientLimits, Config, Core, NodeRecord, VqpId, VqpInit,
+};
 use elver_soft::{SoftConfig, SoftDevice, SoftMemory};
 use elver_verbs::*;
 use libfuzzer_sys::fuzz_target;
 
 /// Bytes of a message's header.
-const HEADER_BYTES: usize = 80;
-/// Q_Key of the UD QPs of all nodes.
-const CONTROL_QKEY: u32 = 0x0e1e_4e12;
+const HEADER_BYTES: usize = 32;
 const PORT: u16 = 7;
 
 struct Attacker {
@@ -44,7 +44,7 @@ fuzz_target!(|bytes: &[u8]| {
         let (victim, attacker) = world.get_or_insert_with(|| {
             let victim = Victim::new();
             let attacker = Attacker::new(victim.core.gid());
-            (victim, attacker)
+            (victim.knowing(&attacker), attacker)
         });
         let mut rest = bytes;
         while let [kind, len, tail @ ..] = rest {
@@ -81,6 +81,18 @@ impl Victim {
         let mr = core.reg_mr(client, memory, None, AccessFlags::LOCAL_WRITE).expect("a region");
         let sge = Sge { addr: mr.addr, length: 4096, lkey: mr.lkey };
         Victim { core, client, vqp, sge, now: 1 }
+    }
+
+    /// Makes it a meta server that has the attacker in its table, for it answers nobody else.
+    fn knowing(mut self, attacker: &Attacker) -> Victim {
+        let now = Time(self.now);
+        let server = self.core.serve_meta(16).expect("a table");
+        self.core.set_meta_servers(&[server], now);
+        let gid = attacker.device.query_gid(0).expect("a GID");
+        let control_qpn = attacker.device.qp_num(attacker.ud).expect("a QPN");
+        let record = NodeRecord { control_qpn, ..self.core.record() };
+        self.core.meta_put(gid, record).expect("room in the table");
+        self
     }
 
     fn poll(&mut self) {
@@ -121,7 +133,6 @@ impl Attacker {
             let qp = device.create_qp(QpInit::new(qp_type, pd, cq)).expect("a QP");
             let mtu = device.query_port().active_mtu;
             let mut attr = QpAttr { path_mtu: mtu, timeout: 1, retry_cnt: 1, ..QpAttr::default() };
-            attr.qkey = CONTROL_QKEY;
             for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
                 attr.qp_state = state;
                 device.advance_qp(qp, &attr).expect("a transition");
@@ -140,32 +151,24 @@ impl Attacker {
         let over_dc = kind & 1 != 0;
         if kind & 2 != 0 && over_dc {
             bytes.resize(bytes.len().max(HEADER_BYTES), 0);
-            bytes[..5].copy_from_slice(b"ELVM\x02");
-            bytes[5] = bytes[5] % 5 + 1;
-            bytes[6] &= 1;
-            bytes[7] = 0;
-            bytes[28..32].fill(0);
+            bytes[..3].copy_from_slice(b"EM\x04");
+            bytes[3] = bytes[3] & 0x80 | bytes[3] % 12 + 1;
+            if bytes[3] & 0x80 == 0 {
+                bytes[16..20].fill(0);
+            }
             if kind & 4 != 0 {
-                bytes[8..10].copy_from_slice(&PORT.to_le_bytes());
-                bytes[12..16].fill(0);
+                bytes[2] |= 0x80;
+                bytes[8..12].copy_from_slice(&u32::from(PORT).to_le_bytes());
             }
             if kind & 8 != 0 {
                 let length = (bytes.len() - HEADER_BYTES) as u32;
-                bytes[24..28].copy_from_slice(&length.to_le_bytes());
+                bytes[20..24].copy_from_slice(&length.to_le_bytes());
             }
-            if kind & 16 != 0 {
-                let gid = self.device.query_gid(0).expect("a GID");
-                bytes[40..56].copy_from_slice(&gid.0);
-            }
-            // A record that can be: the victim's own.
-            bytes[56..][..NODE_RECORD_BYTES].copy_from_slice(&record.encode());
-            bytes[56 + NODE_RECORD_BYTES..HEADER_BYTES].fill(0);
         } else if kind & 2 != 0 && bytes.len() >= 8 {
-            bytes[..5].copy_from_slice(b"ElvC\x02");
+            bytes[..5].copy_from_slice(b"ElvC\x04");
             if kind & 4 != 0 {
-                bytes.resize(CONTROL_BYTES_MAX, 0);
+                bytes.resize(28, 0);
                 bytes[5..8].copy_from_slice(&[1, 0, 0]);
-                bytes[CONTROL_BYTES_MAX - NODE_RECORD_BYTES..].copy_from_slice(&record.encode());
             }
         }
         bytes.truncate(2048);
@@ -180,7 +183,7 @@ impl Attacker {
             };
             (self.dci, dest)
         } else {
-            let (remote_qpn, remote_qkey) = (record.control_qpn, CONTROL_QKEY);
+            let (remote_qpn, remote_qkey) = (record.control_qpn, record.control_qkey());
             (self.ud, Dest::Ud { ah: self.ah, remote_qpn, remote_qkey })
         };
         let wr = SendWr {

@@ -203,9 +203,10 @@ impl<D: Device> Core<D> {
     pub(crate) fn sender_found(&mut self, id: u32, peer: u32, now: Time) {
         let unread = |core: &Core<D>| {
             let backlog = core.vqps.get(id)?.backlog.as_ref()?;
-            backlog.messages.iter().position(|(incoming, _)| {
-                incoming.from.0 == peer && !core.is_readable(incoming)
-            })
+            backlog
+                .messages
+                .iter()
+                .position(|(incoming, _)| incoming.from.0 == peer && !core.is_readable(incoming))
         };
         while let Some(at) = unread(self) {
             let Some((incoming, _)) = self.take_held(id, at, now) else { break };

@@ -59,7 +59,11 @@
 //!
 //! Peers are spread over the streams of the DCIs by their GID, and what is posted to one peer shares
 //! a stream: a peer that does not answer stops few others, and those only until its stream is reset.
-//! A message carries the sender's whole record, so that the receiver can also check regions there.
+//! A message carries nothing of its sender's but the VQP: what is believed of a node comes from a meta
+//! server's table or from the registry, and who sent a message from the device. So a VQP back to a
+//! sender stands at once, as in KRCORE, but the first reply to a node of which nothing is known, or the
+//! first READ of a long message of its, costs a look-up. For the same reason control requests are
+//! answered for nodes that are known, and others are looked up first.
 //! A VQP that moves between DC and RC waits for the last WR of its last burst, which is signalled
 //! anyway, and not for a fake request. An RC QP is used from the side that was asked for it only when
 //! something has come over it, and vanishes only when both sides have left it.

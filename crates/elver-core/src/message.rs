@@ -130,7 +130,8 @@ impl Header {
     #[inline(always)]
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let port = u8::from(self.dst_vqp == 0) * TO_PORT;
-        let kind = self.kind as u8 | u8::from(self.imm.is_some()) * WITH_IMM;
+        let with_imm = u8::from(self.imm.is_some()) * WITH_IMM;
+        let kind = self.kind as u8 | with_imm;
         let first = u64::from(MAGIC)
             | u64::from(VERSION | port) << 16
             | u64::from(kind) << 24
@@ -138,12 +139,8 @@ impl Header {
             | u64::from(self.tag) << 48;
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let to = self.dst_vqp | u32::from(self.dst_port);
-        let words: [u64; WORDS] = [
-            first,
-            pair(to, self.src_vqp),
-            pair(self.imm.unwrap_or(0), self.length),
-            self.cookie,
-        ];
+        let words: [u64; WORDS] =
+            [first, pair(to, self.src_vqp), pair(self.imm.unwrap_or(0), self.length), self.cookie];
         let mut bytes = [0; HEADER_BYTES];
         for (word, into) in words.iter().zip(bytes.chunks_exact_mut(8)) {
             into.copy_from_slice(&word.to_le_bytes());

@@ -404,7 +404,9 @@ impl<M: elver_verbs::Memory> Pool<M> {
             max_recv_sge: 1,
             max_inline_data: self.max_inline,
         };
-        let init = QpInit { cap, ..QpInit::new(QpType::Ud, self.pd, self.cq) };
+        // All nodes' devices send from the same port, and nobody else on their hosts can.
+        let init =
+            QpInit { cap, same_source_port: true, ..QpInit::new(QpType::Ud, self.pd, self.cq) };
         let qp = device.create_qp(init)?;
         let mut attr = QpAttr { qkey: control_qkey(self.dc_key), ..QpAttr::default() };
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {

@@ -518,7 +518,7 @@ mod tests {
             peer_qpn: 0,
             peer_rd_atomic: 16,
             peer,
-            control: ControlAddr { gid: elver_verbs::Gid::default(), qpn: 2 },
+            control: ControlAddr { gid: elver_verbs::Gid::default(), qpn: 2, qkey: 2 },
             class: Class::Low,
             purpose,
             state: LinkState::Ready,

@@ -217,9 +217,8 @@ mod tests {
 
     #[test]
     fn the_control_qkey_tells_nothing_and_is_not_privileged() {
-        let qkeys: alloc::collections::BTreeSet<u32> = (0..1_000u64)
-            .map(|n| NodeRecord { dc_key: n, ..record() }.control_qkey())
-            .collect();
+        let qkeys: alloc::collections::BTreeSet<u32> =
+            (0..1_000u64).map(|n| NodeRecord { dc_key: n, ..record() }.control_qkey()).collect();
         assert!(qkeys.len() > 995, "neighbours have nothing in common");
         assert!(qkeys.iter().all(|qkey| qkey >> 31 == 0));
     }

@@ -98,9 +98,9 @@ impl<D: Device> Core<D> {
             self.learn(peer, record, now);
         }
         let peer = self.peers.find(&gid)?;
-        // To leave a link that there is, one that is said to be gone may ask too.
-        let close = matches!(request, Request::RcClose { .. });
-        let known = close || self.peers.get(peer)?.record.is_some();
+        // Of a link that there is, one that is said to be gone may ask too.
+        let of_link = matches!(request, Request::RcClose { .. } | Request::RcFate { .. });
+        let known = of_link || self.peers.get(peer)?.record.is_some();
         self.control_addr(peer).filter(|addr| known && addr.qpn == qpn)
     }
 

@@ -27,9 +27,13 @@ fn stat(cluster: &Cluster, n: usize, name: &str) -> u64 {
     cluster.nodes[n].core.stats().iter().find(|(found, _)| *found == name).unwrap().1
 }
 
-fn wrong_qkeys(cluster: &mut Cluster, n: usize) -> u64 {
+fn device_counter(cluster: &mut Cluster, n: usize, name: &str) -> u64 {
     let counters: BTreeMap<_, _> = cluster.nodes[n].core.device().counters().iter().collect();
-    counters["drop_qkey"]
+    counters[name]
+}
+
+fn wrong_qkeys(cluster: &mut Cluster, n: usize) -> u64 {
+    device_counter(cluster, n, "drop_qkey")
 }
 
 fn meta() -> ControlBody {
@@ -37,7 +41,7 @@ fn meta() -> ControlBody {
 }
 
 fn connect() -> ControlBody {
-    let end = RcEnd { qpn: attacker::QPN, psn: 1, mtu: Mtu::Mtu1024 };
+    let end = RcEnd { qpn: attacker::QPN, psn: 1, mtu: Mtu::Mtu1024, rd_atomic: 16 };
     ControlBody::Request(Request::RcConnect { end, class: Class::Low, leased: false })
 }
 
@@ -62,27 +66,34 @@ fn who_does_not_know_a_nodes_qkey_is_not_heard() {
 /// asked any more.
 #[test]
 fn a_request_that_no_known_node_sends_changes_nothing() {
-    let mut cluster = Cluster::new(91, 3, &config());
+    let mut cluster = Cluster::new(91, 4, &config());
     let record = cluster.nodes[1].core.record();
     let before: Vec<PeerInfo> = cluster.nodes[1].core.peers().collect();
-    // As somebody new, as the meta server, and as a node that has not been heard of here.
-    for (host, denied) in [(9, 2), (1, 4), (3, 6)] {
+    // The address and the port of this one are free.
+    drop(cluster.nodes.remove(3));
+    // As somebody new, as a node that has not been heard of here, and as the meta server, whose port
+    // the attacker has not.
+    for (host, denied) in [(9, 2), (4, 4), (1, 4)] {
         let forger = attacker(91, host, 2);
         for (id, body) in [meta(), connect()].into_iter().enumerate() {
             let id = u64::from(host) << 8 | id as u64;
             forger.control(record.control_qpn, record.control_qkey(), attacker::QPN, id, body);
         }
-        cluster.until("both to be denied", |cluster| stat(cluster, 1, "control_denied") >= denied);
+        let port = if host == 1 { 2 } else { 0 };
+        cluster.until("both to be denied", |cluster| {
+            let others = device_counter(cluster, 1, "drop_source_port");
+            (stat(cluster, 1, "control_denied"), others) == (denied, port)
+        });
         assert_eq!(forger.heard(), None);
     }
-    assert_eq!(stat(&cluster, 1, "control_strangers"), 6);
+    assert_eq!(stat(&cluster, 1, "control_strangers"), 4);
     let known = |peers: Vec<PeerInfo>| peers.iter().map(|peer| peer.gid).collect::<Vec<_>>();
-    let third = cluster.nodes[2].core.gid();
+    let fourth = Gid::from(address(91, 4));
     let mut after = known(cluster.nodes[1].core.peers().collect());
-    after.retain(|gid| *gid != third);
+    after.retain(|gid| *gid != fourth);
     assert_eq!(after, known(before), "of who is nobody nothing stays");
 
-    // The meta server can be asked, and the node whose name was used can be connected to.
+    // The meta server can be asked, and others can be connected to.
     let vqp = cluster.vqp(1);
     cluster.connect(1, vqp, 2, 0);
     let region = cluster.region(2, 64, ALL);

@@ -55,11 +55,14 @@ impl Hosts {
         ensure!(count <= HOSTS_MAX, "{count} hosts, of at most {HOSTS_MAX}");
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create")?;
         let mut hosts = Vec::with_capacity(count as usize);
+        let server = meta.serve_meta(HOSTS_MAX)?;
         for number in 0..count {
             let address = Ipv4Addr::from_bits(first.to_bits() + number);
             let mut host = Host::open(address, number)
                 .with_context(|| format!("host {number} on {address}"))?;
             meta.meta_put(host.known.gid, host.core.record())?;
+            // It answers requests of those alone that it finds there.
+            host.core.set_meta_servers(&[server], now());
             if let Some(fd) = host.core.device().as_fd() {
                 let data = epoll::EventData::new_u64(u64::from(number));
                 epoll::add(&ready, fd, data, epoll::EventFlags::IN).context("epoll_ctl")?;

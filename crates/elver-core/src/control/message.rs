@@ -401,9 +401,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn bodies() -> Vec<ControlBody> {
-        let connect = |class, leased| {
-            ControlBody::Request(Request::RcConnect { end: end(7), class, leased })
-        };
+        let connect =
+            |class, leased| ControlBody::Request(Request::RcConnect { end: end(7), class, leased });
         let mut all: Vec<ControlBody> = [
             Answer::Accepted(end(9)),
             Answer::Closed,

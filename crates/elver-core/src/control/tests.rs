@@ -177,10 +177,8 @@ fn numbers_are_bounded_on_both_sides() {
     let sent: Vec<_> = core::iter::from_fn(|| datagram(&mut a)).collect();
     assert_eq!(sent.len(), CONFIG.calls_max);
 
-    let served: Vec<_> = sent
-        .iter()
-        .filter_map(|(_, bytes)| take(&mut b, A, bytes, &mut rng, Time(0)))
-        .collect();
+    let served: Vec<_> =
+        sent.iter().filter_map(|(_, bytes)| take(&mut b, A, bytes, &mut rng, Time(0))).collect();
     assert_eq!((served.len(), b.stats().busy), (CONFIG.serving_max, 1));
     // The one that is turned away rests, and the next takes its turn.
     reply(&mut b, &mut a, &mut rng, Time(0));
@@ -242,10 +240,8 @@ fn who_was_turned_away_goes_on_with_the_first_answer() {
         a.call(B, connect(5), token, &mut rng, Time(0)).unwrap();
     }
     let sent: Vec<_> = core::iter::from_fn(|| datagram(&mut a)).collect();
-    let served: Vec<_> = sent
-        .iter()
-        .filter_map(|(_, bytes)| take(&mut b, A, bytes, &mut rng, Time(0)))
-        .collect();
+    let served: Vec<_> =
+        sent.iter().filter_map(|(_, bytes)| take(&mut b, A, bytes, &mut rng, Time(0))).collect();
     reply(&mut b, &mut a, &mut rng, Time(0));
     assert_eq!(datagram(&mut a), None, "the last one rests");
     b.answer(served[0].ticket, Answer::Accepted(end(9)), Time(1));
@@ -377,9 +373,7 @@ fn run(
             let (_, _, to_b, bytes) = channel.flying.pop_first().unwrap();
             if !to_b {
                 take(&mut a, B, &bytes, &mut rng, Time(now));
-            } else if let Some(served) =
-                take(&mut b, A, &bytes, &mut rng, Time(now))
-            {
+            } else if let Some(served) = take(&mut b, A, &bytes, &mut rng, Time(now)) {
                 let Request::RcConnect { end, .. } = served.request else { panic!("not asked") };
                 assert!(tickets.insert(end.qpn, served.ticket).is_none(), "done twice");
                 working.insert((now + rng.next_u64() % 3_000_000, end.qpn));

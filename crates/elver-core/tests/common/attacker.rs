@@ -17,9 +17,10 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    /// Sends to `target` from an address; the port is any.
+    /// Sends to `target` from an address, and from the port of devices unless one holds it there.
     pub fn new(address: IpAddr, target: SocketAddr) -> Attacker {
-        let socket = UdpSocket::bind((address, 0)).unwrap();
+        let socket = UdpSocket::bind((address, target.port()));
+        let socket = socket.or_else(|_| UdpSocket::bind((address, 0))).unwrap();
         socket.set_nonblocking(true).unwrap();
         Attacker { socket, target }
     }
