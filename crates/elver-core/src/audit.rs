@@ -15,7 +15,7 @@ use crate::ops::{OpKind, Work};
 use crate::peer::{Peer, PeerLookup, Waiter};
 use crate::ring::NONE;
 use crate::vqp::{Vqp, Wait};
-use crate::{ClientId, Core, VqpState};
+use crate::{Class, ClientId, Core, VqpState};
 
 /// Regions of the core's own: its buffers, those of its UD QP, and ValidMR.
 const OWN_MRS: u32 = 3;
@@ -113,6 +113,9 @@ impl<D: Device> Core<D> {
     }
 
     fn audit_vqps(&self) -> Result<(), String> {
+        let high = self.vqps.iter().filter(|(_, vqp)| vqp.class == Class::High);
+        let inflight: u32 = high.map(|(_, vqp)| vqp.inflight).sum();
+        agree!(inflight, self.qos.high_inflight(), "WRs of the high class on lanes");
         for (id, vqp) in self.vqps.iter() {
             let physical: u32 = (0..vqp.sq.posted.wrapping_sub(vqp.sq.done))
                 .map(|n| vqp.sq.entry(vqp.sq.done.wrapping_add(n)).cost())

@@ -123,7 +123,7 @@ impl<D: Device> Core<D> {
             if burst.stopped != Check::Ready {
                 break;
             }
-            if counted && !qos.ready(vqp.class, now) {
+            if counted && !qos.ready(now) {
                 burst.stopped = Check::Held;
                 break;
             }
@@ -148,7 +148,7 @@ impl<D: Device> Core<D> {
                 vqp.credit.use_one();
             }
             if counted {
-                qos.charge(vqp.class, length.into());
+                qos.charge(length.into());
             }
             deficit = (deficit - i64::from(length) - WR_BYTES).max(-DEBT_MAX);
             burst.bytes += u64::from(length);
@@ -162,15 +162,12 @@ impl<D: Device> Core<D> {
         }
         vqp.deficit = deficit;
         burst.asks = vqp.credit.runs_out();
-        if vqp.class == Class::High && burst.count > 0 {
-            qos.note_high(now);
-        }
         burst
     }
 
     /// Posts a burst. Returns whether the device took all of it.
     fn post_burst(&mut self, id: u32, burst: &Burst, now: Time) -> bool {
-        let Core { vqps, lanes, peers, device, stats, links, config, .. } = self;
+        let Core { vqps, lanes, peers, device, stats, links, config, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return true };
         let lane = &mut lanes.lanes[vqp.lane as usize];
         let phys = &mut lanes.qps[lane.qp as usize];
@@ -186,6 +183,9 @@ impl<D: Device> Core<D> {
         };
         vqp.sq.posted = first.wrapping_add(posted);
         vqp.inflight += physical;
+        if vqp.class == Class::High {
+            qos.high_posted(physical, now);
+        }
         lane.uncompleted += physical;
         let mut psns = burst.psns;
         if posted != burst.count {

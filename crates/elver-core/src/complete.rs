@@ -4,11 +4,12 @@ use elver_verbs::{Device, Memory, SendFlags, SendOp, Time, Wc, WcStatus};
 
 use crate::mr::Users;
 use crate::pool::Pool;
+use crate::qos::Qos;
 use crate::recovery::Verdict;
 use crate::ring::{NONE, SqEntry};
 use crate::vqp::{Vqp, Wait};
 use crate::wr_id::SEQ_MASK;
-use crate::{Completion, Core, VqpId, VqpState};
+use crate::{Class, Completion, Core, VqpId, VqpState};
 
 impl<D: Device> Core<D> {
     /// A physical WR of a VQP has completed: on success, all WRs of the VQP up to this one.
@@ -20,7 +21,7 @@ impl<D: Device> Core<D> {
         status: WcStatus,
         now: Time,
     ) {
-        let Core { vqps, pool, .. } = self;
+        let Core { vqps, pool, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else {
             self.stats.completions_unknown += 1;
             return;
@@ -34,7 +35,7 @@ impl<D: Device> Core<D> {
             self.stats.completions_unknown += 1;
             return;
         }
-        let count = vqp.execute(pool, behind + 1);
+        let count = vqp.execute(pool, behind + 1, qos, now);
         self.account(lane, count);
         self.retire(id, now);
         if watched {
@@ -53,23 +54,23 @@ impl<D: Device> Core<D> {
             return self.user_flushed(id, behind, second, now);
         }
         let mut count = 1;
-        let Core { vqps, pool, .. } = self;
+        let Core { vqps, pool, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return };
         // Otherwise it is the second half of a WR that has ended with its first.
         let on_lane = behind < vqp.sq.posted.wrapping_sub(vqp.sq.done);
         if on_lane {
             // What stood before it on the lane was executed, signalled or not. That goes for flushed
             // ones too: an RC QP also fails for what its peer asks, amid a burst of ours.
-            count += vqp.execute(pool, behind);
+            count += vqp.execute(pool, behind, qos, now);
         }
         if on_lane && second && !vqp.rewound {
             let entry = vqp.sq.entry_mut(vqp.sq.done);
             if !core::mem::replace(&mut entry.first_done, true) {
-                vqp.inflight = vqp.inflight.saturating_sub(1);
+                vqp.off_lane(1, qos, now);
                 count += 1;
             }
         }
-        vqp.inflight = vqp.inflight.saturating_sub(1);
+        vqp.off_lane(1, qos, now);
         // Once a VQP is rewound, what of its comes stands behind what is posted again.
         let seq = vqp.sq.done.wrapping_add(if vqp.rewound { behind } else { 0 });
         let reads = matches!(vqp.sq.entry(seq).op, SendOp::Read(_));
@@ -305,7 +306,13 @@ impl Vqp {
     /// The first `entries` WRs that are on the lane have been executed. Returns how many physical
     /// WRs these were.
     #[inline]
-    pub(crate) fn execute<M: Memory>(&mut self, pool: &mut Pool<M>, entries: u32) -> u32 {
+    pub(crate) fn execute<M: Memory>(
+        &mut self,
+        pool: &mut Pool<M>,
+        entries: u32,
+        qos: &mut Qos,
+        now: Time,
+    ) -> u32 {
         let mut count = 0;
         for _ in 0..entries {
             let entry = self.sq.entry_mut(self.sq.done);
@@ -319,8 +326,18 @@ impl Vqp {
             self.sq.done = self.sq.done.wrapping_add(1);
         }
         count += entries;
-        self.inflight = self.inflight.saturating_sub(count);
+        self.off_lane(count, qos, now);
         count
+    }
+
+    /// So many of its physical WRs are no longer on the lane.
+    #[inline]
+    pub(crate) fn off_lane(&mut self, count: u32, qos: &mut Qos, now: Time) {
+        let before = self.inflight;
+        self.inflight = before.saturating_sub(count);
+        if self.class == Class::High {
+            qos.high_ended(before - self.inflight, now);
+        }
     }
 }
 

@@ -87,8 +87,10 @@ pub struct StormConfig {
 pub struct QosConfig {
     /// DC QPs, of [`Config::dc_qps`], that the high class has for itself.
     pub high_dc_qps: u32,
-    /// The high class counts as loaded for this long after its last post, in nanoseconds.
-    pub high_active_ns: u64,
+    /// The windows in which the load of the high class is measured, in nanoseconds.
+    pub load_window_ns: u64,
+    /// It is loaded if it has WRs on their way for this much of a window, in per cent.
+    pub load_percent: u8,
     /// Bytes a second of the low class while the high class is loaded.
     pub low_bytes_per_s: u64,
 }
@@ -180,7 +182,8 @@ impl Default for Config {
             },
             qos: QosConfig {
                 high_dc_qps: 2,
-                high_active_ns: 1_000_000,
+                load_window_ns: 1_000_000,
+                load_percent: 25,
                 low_bytes_per_s: 500_000_000,
             },
         }

@@ -118,17 +118,17 @@ impl<D: Device> Core<D> {
     /// A WR of a VQP was flushed from an RC QP, and may have been executed. `behind` counts from the
     /// VQP's first WR that is not done.
     pub(crate) fn user_flushed(&mut self, id: u32, behind: u32, second: bool, now: Time) {
-        let Core { vqps, pool, lanes, .. } = self;
+        let Core { vqps, pool, lanes, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return };
         let (lane, seq) = (vqp.lane, vqp.sq.done.wrapping_add(behind));
         let mut count = 0;
         // The first one that comes back tells of those before it.
         if !vqp.unsure && behind < vqp.sq.posted.wrapping_sub(vqp.sq.done) {
             vqp.unsure = true;
-            count = vqp.execute(pool, behind);
+            count = vqp.execute(pool, behind, qos, now);
             let entry = vqp.sq.entry_mut(vqp.sq.done);
             if second && !core::mem::replace(&mut entry.first_done, true) {
-                vqp.inflight = vqp.inflight.saturating_sub(1);
+                vqp.off_lane(1, qos, now);
                 count += 1;
             }
         }
@@ -203,11 +203,11 @@ impl<D: Device> Core<D> {
 
     /// The fate of a VQP's WR is known.
     fn settle_user(&mut self, id: u32, seq: u32, second: bool, fate: Fate, now: Time) {
-        let Core { vqps, pool, stats, .. } = self;
+        let Core { vqps, pool, stats, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return };
         vqp.unsure = false;
         if vqp.state != VqpState::Connected {
-            vqp.inflight = vqp.inflight.saturating_sub(1);
+            vqp.off_lane(1, qos, now);
             return self.drained(id, now);
         }
         let entry = vqp.sq.entry_mut(seq);
@@ -219,23 +219,23 @@ impl<D: Device> Core<D> {
             _ => matches!(entry.op, SendOp::Read(_)),
         };
         if again {
-            vqp.inflight = vqp.inflight.saturating_sub(1);
+            vqp.off_lane(1, qos, now);
             self.rewind(id);
         } else if fate == Fate::Executed && !atomic && !vqp.rewound {
             stats.wrs_executed_unseen += 1;
             let pair = matches!(entry.op, SendOp::WriteWithImm(..));
             if pair && !second {
                 entry.first_done = true;
-                vqp.inflight = vqp.inflight.saturating_sub(1);
+                vqp.off_lane(1, qos, now);
             } else {
                 debug_assert_eq!(seq, vqp.sq.done & SEQ_MASK, "WRs settle in order");
-                vqp.execute(pool, 1);
+                vqp.execute(pool, 1, qos, now);
                 self.retire(id, now);
             }
         } else {
             // Also what was executed behind a READ that must be done again: its turn would come
             // before the READ's.
-            vqp.inflight = vqp.inflight.saturating_sub(1);
+            vqp.off_lane(1, qos, now);
             self.fail_unsure(id, now);
         }
         self.drained(id, now);

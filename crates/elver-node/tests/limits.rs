@@ -12,7 +12,9 @@ use common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
 use common::group::Group;
 use common::process::{copy, is_root, nobody};
 use common::{Client, engine_counter, free_address, wait_for};
-use elver_portal::{Layout, Message, RefusalCode, Socket};
+use elver_portal::{
+    Answer, Class, Command as Ask, Layout, Message, RefusalCode, Socket, VqpOptions,
+};
 
 /// The daemon behind a command of the shell's, which may limit it.
 fn behind(shell: &str, config: &Path) -> Command {
@@ -293,4 +295,46 @@ fn what_is_checked_can_be_started() {
         Client::connect(&daemon.socket).unwrap();
         assert_eq!(daemon.signal(rustix::process::Signal::TERM).code(), Some(0), "{options}");
     }
+}
+
+/// A process of another user's claims the high class: it has what the file gives its user, and not
+/// what it says.
+#[test]
+fn the_high_class_is_for_whom_the_configuration_names() {
+    let Some(uid) = nobody() else {
+        return println!("skipped: only root can be another user");
+    };
+    let directory = Directory::new();
+    let create = |name: &str, more: &str, class: Option<Class>| {
+        let daemon = Daemon::start(&directory, name, &format!("serve = true\n{more}"));
+        let answer = std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                // Of this thread alone; the socket tells of the one that connects.
+                let uid = Some(rustix::fs::Uid::from_raw(uid));
+                rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+                let mut client = Client::connect(&daemon.socket).unwrap();
+                let command = Ask::CreateVqp(VqpOptions { class, ..VqpOptions::default() });
+                let vqp = client.ask(&command, |answer| match answer {
+                    Answer::Vqp(vqp) => Some(vqp),
+                    _ => None,
+                })?;
+                client.ask(&Ask::QueryVqp { vqp }, |answer| match answer {
+                    Answer::Info(info) => Some(info.class),
+                    _ => None,
+                })
+            });
+            client.join().unwrap()
+        });
+        answer
+    };
+    let (code, text) = create("a", "", Some(Class::High)).unwrap_err();
+    assert_eq!(code, RefusalCode::Permission);
+    assert!(text.contains("`qos.high`") && text.contains("65534"), "{text}");
+    assert_eq!(create("b", "", None), Ok(Class::Low));
+    let may = "[qos]\nhigh = [\"65534\"]";
+    assert_eq!(create("c", may, Some(Class::High)), Ok(Class::High));
+    assert_eq!(create("d", may, None), Ok(Class::Low));
+    let is = "[qos]\nhigh_by_default = [\"65534\"]";
+    assert_eq!(create("e", is, None), Ok(Class::High));
+    assert_eq!(create("f", is, Some(Class::Low)), Ok(Class::Low));
 }

@@ -207,7 +207,8 @@ fn config(rng: &mut Rng) -> Config {
         },
         qos: QosConfig {
             high_dc_qps: rng.below(u64::from(dc_qps)) as u32,
-            high_active_ns: rng.pick(&[10_000, 1_000_000]),
+            load_window_ns: rng.pick(&[10_000, 1_000_000]),
+            load_percent: 25,
             low_bytes_per_s: rng.pick(&[1_000_000, 100_000_000, 2_000_000_000]),
         },
     }

@@ -91,8 +91,9 @@ pub enum Command<'a> {
 /// What a VQP is created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VqpOptions {
-    /// Priority.
-    pub class: Class,
+    /// Priority; without one, what the node's configuration gives the process's user. The high one
+    /// is refused to a user who may not have it.
+    pub class: Option<Class>,
     /// Most outstanding send WRs.
     pub max_send_wr: u32,
     /// Most outstanding receive WRs.
@@ -136,7 +137,7 @@ pub enum Policy {
 
 impl Default for VqpOptions {
     fn default() -> VqpOptions {
-        VqpOptions { class: Class::Low, max_send_wr: 128, max_recv_wr: 128, sq_sig_all: false }
+        VqpOptions { class: None, max_send_wr: 128, max_recv_wr: 128, sq_sig_all: false }
     }
 }
 
@@ -170,6 +171,9 @@ const QUERY_VQP: u8 = 9;
 const GOODBYE: u8 = 10;
 const CARVE_MR: u8 = 11;
 
+/// What stands for no [`Class`] where one may be.
+const NO_CLASS: u32 = 2;
+
 impl Command<'_> {
     /// Writes the command; false if there is no room.
     ///
@@ -178,7 +182,8 @@ impl Command<'_> {
     pub fn push(&self, to: &mut Producer, request: u32) -> Result<bool, Violation> {
         match *self {
             Command::CreateVqp(options) => to.push(CREATE_VQP, request, 2, |writer| {
-                let kind = options.class as u32 | u32::from(options.sq_sig_all) << 8;
+                let kind = options.class.map_or(NO_CLASS, |class| class as u32)
+                    | u32::from(options.sq_sig_all) << 8;
                 writer.put(join(options.max_send_wr, options.max_recv_wr));
                 writer.put(u64::from(kind));
             }),
@@ -243,7 +248,10 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
             let (max_send_wr, max_recv_wr) = halves(fields.word()?);
             let kind = fields.word()?;
             Command::CreateVqp(VqpOptions {
-                class: Class::from_code(byte(kind, 0))?,
+                class: match byte(kind, 0) {
+                    code if u32::from(code) == NO_CLASS => None,
+                    code => Some(Class::from_code(code)?),
+                },
                 sq_sig_all: flag(byte(kind, 1), "sq_sig_all")?,
                 max_send_wr,
                 max_recv_wr,

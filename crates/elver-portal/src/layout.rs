@@ -1,7 +1,7 @@
 use thiserror::Error;
 
 /// Version of the layout and of all entries and messages. Both ends must speak the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Words of 8 bytes in a slot of a ring.
 pub const SLOT_WORDS: usize = 8;

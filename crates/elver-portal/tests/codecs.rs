@@ -83,7 +83,8 @@ fn send() -> impl Strategy<Value = Send> {
 }
 
 fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
-    let options = (prop_oneof![Just(Class::High), Just(Class::Low)], any::<(u32, u32, bool)>());
+    let options =
+        (option::of(prop_oneof![Just(Class::High), Just(Class::Low)]), any::<(u32, u32, bool)>());
     let policy = prop_oneof![
         Just(Policy::Shared),
         Just(Policy::Lite),

@@ -16,13 +16,15 @@ fn low_priority_keeps_to_its_rate_while_high_priority_is_used() {
     const LOW_BYTES_PER_S: u64 = 1_000_000;
     let (meta, node) = cluster(178, |config| {
         config.qos.low_bytes_per_s = LOW_BYTES_PER_S;
-        // Longer than any pause of this test's own.
-        config.qos.high_active_us = 200_000;
+        // Longer than any pause of this test's own, and loaded however little it reads in it.
+        config.qos.load_window_us = 200_000;
+        config.qos.load_percent = 0;
     });
     let (here, there) = (node.session(), meta.session());
     let (source, target) = (here.alloc(1 << 20, ALL).unwrap(), there.alloc(1 << 20, ALL).unwrap());
     let vqp = |class| {
-        let vqp = here.create_vqp(VqpOptions { class, ..VqpOptions::default() }).unwrap();
+        let vqp =
+            here.create_vqp(VqpOptions { class: Some(class), ..VqpOptions::default() }).unwrap();
         vqp.qconnect(meta.gid, 0).unwrap();
         vqp
     };

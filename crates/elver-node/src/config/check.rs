@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::sections::{NS_PER_MS, NS_PER_US};
-use super::{Config, ConfigError};
+use super::{Classes, Config, ConfigError};
 use crate::registry::Secret;
 
 /// Slots of a ring.
@@ -70,6 +70,8 @@ impl Config {
                 u64::from(self.qos.high_dc_qps),
                 0..=u64::from(pool.dc_qps).saturating_sub(1),
             ),
+            ("qos.load_window_us", self.qos.load_window_us, 1..=10_000_000),
+            ("qos.load_percent", u64::from(self.qos.load_percent), 0..=100),
             ("meta.ttl_ms", self.meta.ttl_ms, 10..=3_600_000),
             ("meta.nodes_max", u64::from(self.meta.nodes_max), 1..=1 << 20),
         ] {
@@ -142,6 +144,11 @@ impl Config {
         Ok(Some(Secret::read(path)?))
     }
 
+    /// Which users' VQPs may be of the high class, with their names looked up.
+    pub fn classes(&self) -> Result<Classes, ConfigError> {
+        Classes::of(&self.qos)
+    }
+
     /// Where metrics are served, if they are.
     pub fn metrics_listen(&self) -> Result<Option<SocketAddr>, ConfigError> {
         let text = &self.metrics.listen;
@@ -185,7 +192,8 @@ impl Config {
             },
             qos: elver_core::QosConfig {
                 high_dc_qps: self.qos.high_dc_qps,
-                high_active_ns: self.qos.high_active_us.saturating_mul(NS_PER_US),
+                load_window_ns: self.qos.load_window_us.saturating_mul(NS_PER_US),
+                load_percent: self.qos.load_percent,
                 low_bytes_per_s: self.qos.low_bytes_per_s,
             },
         }

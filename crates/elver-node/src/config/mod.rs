@@ -1,6 +1,7 @@
 //! A node's configuration: a TOML file, all of whose options have defaults.
 
 mod check;
+mod classes;
 mod paths;
 mod sections;
 
@@ -13,6 +14,7 @@ use thiserror::Error;
 
 use crate::registry::SecretError;
 
+pub use classes::Classes;
 pub use paths::{SOCKET_VARIABLE, default_socket, status_path};
 pub use sections::{
     EngineConfig, MemoryConfig, MessagesConfig, MetaConfig, MetricsConfig, NodeConfig, PoolConfig,

@@ -175,10 +175,16 @@ pub struct StormConfig {
 pub struct QosConfig {
     /// DC QPs of the high class.
     pub high_dc_qps: u32,
-    /// The high class counts as loaded for so long, in microseconds.
-    pub high_active_us: u64,
+    /// The window in which the high class's load is measured, in microseconds.
+    pub load_window_us: u64,
+    /// Of a window, the time with WRs on their way that makes the high class loaded, in per cent.
+    pub load_percent: u8,
     /// Bytes a second of the low class meanwhile.
     pub low_bytes_per_s: u64,
+    /// Users and groups that may use the high class.
+    pub high: Vec<String>,
+    /// Those that are of it unless they say otherwise.
+    pub high_by_default: Vec<String>,
 }
 
 /// Meta servers and their registries.
@@ -342,8 +348,11 @@ impl Default for QosConfig {
         let core = elver_core::Config::default().qos;
         QosConfig {
             high_dc_qps: core.high_dc_qps,
-            high_active_us: core.high_active_ns / NS_PER_US,
+            load_window_us: core.load_window_ns / NS_PER_US,
+            load_percent: core.load_percent,
             low_bytes_per_s: core.low_bytes_per_s,
+            high: Vec::new(),
+            high_by_default: Vec::new(),
         }
     }
 }

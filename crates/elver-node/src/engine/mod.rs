@@ -156,7 +156,8 @@ impl Engine {
             mrs: config.memory.max_mrs,
             bytes: u64::MAX,
         };
-        let sessions = Sessions::new(config.quota.clone(), total, most);
+        let mut sessions = Sessions::new(config.quota.clone(), total, most);
+        sessions.quotas.classes = config.classes()?;
         let none = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
         Ok(Engine {
             core,

@@ -3,7 +3,7 @@ use rustc_hash::FxHashMap;
 
 use super::account::Account;
 use super::translate::Refused;
-use crate::config::QuotaConfig;
+use crate::config::{Classes, QuotaConfig};
 
 /// Of what there is an account may have so many times the third power of the part that it leaves to
 /// others. So the first has half at most, and the more is taken the less one gets: there is something
@@ -16,6 +16,8 @@ const SHARED_MIN: u64 = 64;
 #[derive(Debug)]
 pub(super) struct Quotas {
     config: QuotaConfig,
+    /// Which priority each may claim.
+    pub(super) classes: Classes,
     /// What there is of all for all accounts; bytes are looked at where they are made.
     total: Usage,
     all: Usage,
@@ -85,7 +87,8 @@ impl Usage {
 impl Quotas {
     /// With what there is of all for all accounts.
     pub(super) fn new(config: QuotaConfig, total: Usage) -> Quotas {
-        Quotas { config, total, all: Usage::NONE, accounts: FxHashMap::default() }
+        let classes = Classes::default();
+        Quotas { config, classes, total, all: Usage::NONE, accounts: FxHashMap::default() }
     }
 
     /// Takes some of an account's quota, or says what there is too much of.

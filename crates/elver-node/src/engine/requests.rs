@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use elver_core::{ClientLimits, Core, VqpId};
+use elver_core::{Class, ClientLimits, Core, VqpId};
 use elver_portal::{
     ARENA_BYTES, Answer, Command, Layout, Limits, Message, Received, Receives, RecvBatch,
     RefusalCode, Request, SendBatch, Socket, Violation, Welcome,
@@ -272,6 +272,7 @@ impl Engine {
                         process: process.as_ref(),
                         pid: peer.pid,
                         uid: peer.uid,
+                        gid: peer.gid,
                         account,
                         is_trusted,
                         slot,
@@ -426,6 +427,7 @@ struct Desk<'a> {
     process: Option<&'a OwnedFd>,
     pid: i32,
     uid: u32,
+    gid: u32,
     account: Account,
     is_trusted: bool,
     slot: u32,
@@ -476,8 +478,9 @@ impl Desk<'_> {
     }
 
     fn create_vqp(&mut self, options: elver_portal::VqpOptions) -> Outcome {
+        let class = self.class(options.class)?;
         self.quotas.take(self.account, Usage::VQP)?;
-        match self.core.vqp_create(self.open.client, translate::vqp_init(options)) {
+        match self.core.vqp_create(self.open.client, translate::vqp_init(options, class)) {
             Ok(VqpId(vqp)) => {
                 self.open.vqps.insert(vqp);
                 Ok(Some(Answer::Vqp(vqp)))
@@ -501,6 +504,23 @@ impl Desk<'_> {
                 Err(error.into())
             }
         }
+    }
+
+    /// The priority that a VQP gets: the configuration's for the user, and not what is claimed.
+    fn class(&self, asked: Option<elver_portal::Class>) -> Result<Class, Refused> {
+        // The numbers of a namespace that has an account of its own are none of the host's users.
+        let is_host = self.account.space == 0;
+        let user = if is_host { (self.account.uid, self.gid) } else { (u32::MAX, u32::MAX) };
+        let asked = asked.map(translate::class);
+        let class = self.quotas.classes.class(user, self.is_trusted, asked);
+        class.ok_or_else(|| {
+            let text = format!(
+                "user {} may not use the high class; ask for no class, or have the user, or a \
+                 group, added to `qos.high` of the node's configuration",
+                self.uid
+            );
+            Refused::new(RefusalCode::Permission, text)
+        })
     }
 
     fn warm(&mut self, gids: &[Gid], token: u64) -> Outcome {

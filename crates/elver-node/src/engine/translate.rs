@@ -104,9 +104,12 @@ pub(super) fn class(class: elver_portal::Class) -> elver_core::Class {
     }
 }
 
-pub(super) fn vqp_init(options: elver_portal::VqpOptions) -> elver_core::VqpInit {
+pub(super) fn vqp_init(
+    options: elver_portal::VqpOptions,
+    class: elver_core::Class,
+) -> elver_core::VqpInit {
     elver_core::VqpInit {
-        class: class(options.class),
+        class,
         max_send_wr: options.max_send_wr,
         max_recv_wr: options.max_recv_wr,
         sq_sig_all: options.sq_sig_all,

@@ -99,6 +99,7 @@ fn read(path: Option<PathBuf>) -> anyhow::Result<(Config, Option<PathBuf>)> {
             let config = Config::read(&path)?;
             // What cannot be must be told by --check too.
             config.secret()?;
+            config.classes()?;
             Ok((config, Some(path)))
         }
         None => Ok((Config::default(), None)),
