@@ -327,7 +327,7 @@ impl<D: Device> Core<D> {
             agree!(accepted, peer.accepted, "accepted VQPs of {gid}");
             let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == id).count() as u32;
             agree!(listed, peer.vqps, "VQPs in the list of {gid}");
-            let servers = self.lookups.servers.iter().filter(|(peer, _)| *peer == id).count();
+            let servers = self.lookups.servers.peers().filter(|peer| *peer == id).count();
             let ops = self.ops.iter().filter(|(_, op)| op.peer == id).count();
             let links = self.links.rc.iter().filter(|(_, link)| link.peer == id).count();
             let pins = servers + ops + links + usize::from(gid == self.gid);

@@ -41,6 +41,8 @@ pub(crate) enum Check {
     NoCredit,
     /// Its region cannot be shared with the receiver.
     Failed,
+    /// Its bytes do not fit a buffer of the receiver's, and stand where it cannot read them.
+    TooLong,
     /// There is no send slot for its header.
     NoSlot,
     /// It takes more room than there is, or must be posted by itself.
@@ -230,6 +232,7 @@ impl<D: Device> Core<D> {
                 self.fail_next(id, WcStatus::RemAccessErr, now);
             }
             Check::Failed => self.fail_next(id, WcStatus::LocQpOpErr, now),
+            Check::TooLong => self.fail_next(id, WcStatus::LocLenErr, now),
             Check::Ready | Check::Apart | Check::TurnOver => {}
         }
     }

@@ -185,6 +185,8 @@ impl<D: Device> Core<D> {
                 failed: false,
                 fault: None,
                 deficit: 0,
+                room: 0,
+                eager_max: 0,
                 attempt: 0,
                 nonce,
                 read_until: None,

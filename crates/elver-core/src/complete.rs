@@ -83,6 +83,8 @@ impl<D: Device> Core<D> {
                     Verdict::Guilty(status) if vqp.state == VqpState::Connected => status,
                     _ => WcStatus::WrFlushErr,
                 };
+                // ValidMR had permitted it.
+                self.stats.mr_leases_outlived += u64::from(status == WcStatus::RemAccessErr);
                 self.end_failed(id, status, on_lane, now);
             }
         }
@@ -185,7 +187,8 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     fn retire_other(&mut self, id: u32, now: Time) {
         // A READ that the receiver posted before it learned of a failure may still arrive.
-        let grace = now.saturating_add_ns(self.in_flight_ns_max());
+        let peer = self.vqps.get(id).map_or(NONE, |vqp| vqp.peer);
+        let grace = now.saturating_add_ns(self.flight_ns_of(peer));
         let Core { vqps, clients, mrs, pool, stats, ready_clients, unshared, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return };
         let Some(client) = clients.get_mut(vqp.client) else { return };

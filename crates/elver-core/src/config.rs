@@ -20,7 +20,8 @@ pub struct Config {
     pub max_vqp_wr: u32,
     /// Most memory regions of all clients.
     pub max_mrs: u32,
-    /// How long a remote region that was checked is taken for valid, in nanoseconds (KRCORE: 1 s).
+    /// How long a region of this node's that a peer has checked may be taken for valid there, in
+    /// nanoseconds (KRCORE: 1 s). Peers know it from the node's record, see [`crate::Terms`].
     pub mr_lease_ns: u64,
     /// Most remote regions remembered.
     pub max_cached_mrs: u32,
@@ -120,6 +121,13 @@ impl Config {
     /// When there are as many, one that was never used, or failed, gives way: the oldest.
     pub fn accepts(&self) -> u32 {
         self.max_accepted.min(most_of(self.max_vqps))
+    }
+
+    /// How long after its post a WR may still arrive, in nanoseconds, once it is at the head of its
+    /// queue: all of its retries.
+    pub(crate) fn flight_ns(&self) -> u64 {
+        let timeout = 4_096u64 << self.timeout.min(31);
+        timeout.saturating_mul(u64::from(self.retry_cnt) + 1)
     }
 
     /// Of these, the ones of one peer.

@@ -277,6 +277,9 @@ impl<D: Device> Core<D> {
             Some(LaneKind::Rc { .. }) | None => None,
         };
         (vqp.lane, vqp.via) = (lane, Some(via));
+        // Where nothing was ever known of the peer, it is taken to be as this node.
+        let room = entry.last.map_or(self.pool.room_bytes(), |last| last.terms.room_bytes());
+        (vqp.room, vqp.eager_max) = (room, room.min(self.pool.eager_max));
         vqp.state = VqpState::Connected;
         self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {

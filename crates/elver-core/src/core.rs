@@ -29,7 +29,8 @@ use crate::ud::Ud;
 use crate::vqp::Vqp;
 use crate::wr_id::WrId;
 use crate::{
-    ClientId, Completion, Config, CoreError, Event, NodeRecord, PeerInfo, Stats, VqpId, VqpInfo,
+    ClientId, Completion, Config, CoreError, Event, NodeRecord, PeerInfo, Stats, Terms, VqpId,
+    VqpInfo,
 };
 use elver_random::{Rng, Seed};
 
@@ -121,14 +122,16 @@ impl<D: Device> Core<D> {
         let mut rng = Rng::new(seed);
         let gid = device.query_gid(0)?;
         let (pool, lanes) = pool::create(&mut device, &config, &mut rng)?;
-        let (layout, id) = (layout(mrs_layout(config.max_mrs))?, mrs_id(pool.dc_key));
+        let log_mrs_max = config.max_mrs.next_power_of_two().ilog2() as u8;
+        let (layout, id) = (layout(mrs_layout(log_mrs_max))?, mrs_id(pool.dc_key));
         let (valid_mrs, mr) = create_table(&mut device, pool.pd, layout, id, Some(MRS_ADDR))?;
         let record = NodeRecord {
             dctn: pool.dctn,
             dc_key: pool.dc_key,
             control_qpn: pool.ud_qpn,
             mrs_rkey: mr.rkey,
-            mrs_max: config.max_mrs,
+            log_mrs_max,
+            terms: Terms::new(config.mr_lease_ns, config.flight_ns(), pool.room_bytes()),
         };
         let ud = Ud::new(&mut device, pool.pd, pool.ud)?;
         let peers = Peers::new(config.max_peers, &mut rng);

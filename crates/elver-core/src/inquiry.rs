@@ -51,7 +51,7 @@ impl<D: Device> Core<D> {
     /// From when on nobody reads a message that nobody vouches for after `now`: it may have got its
     /// last leave as late as this, and a READ may have begun at the end of that.
     fn unread_from(&self, now: Time) -> Time {
-        let flight = self.in_flight_ns_max();
+        let flight = self.config.flight_ns();
         now.saturating_add_ns(READ_NS.saturating_add(flight).saturating_add(flight))
     }
 

@@ -33,6 +33,7 @@
 //! | `clients`, `client` | clients, VQPs coming and going, ports | 4.1 |
 //! | `connect` | `qconnect` and `warm` | 4.1, algorithm 1 |
 //! | `lookup` | look-ups of nodes and regions by READs: coalesced, admitted, failing over | 4.2 |
+//! | `servers` | which meta server is asked: the nearest | 4.2 |
 //! | `meta`, `record` | the meta server's role, records of nodes | 4.2 |
 //! | `regions`, `mr`, `mr_store` | local regions, ValidMR, MRStore with its leases | 4.2 |
 //! | `post`, `ring` | checks, the VQPs' own queues | 4.4, algorithm 2 |
@@ -113,6 +114,7 @@ mod regions;
 mod reluctance;
 mod rendezvous;
 mod ring;
+mod servers;
 mod slots;
 mod stats;
 mod strangers;
@@ -133,6 +135,8 @@ pub use elver_random::Seed;
 pub use error::{ConnectError, CoreError};
 pub use event::{Completion, Event, Via};
 pub use ids::{ClientId, VqpId};
-pub use record::{META_SERVER_BYTES, MetaServer, NODE_RECORD_BYTES, NodeRecord, RecordError};
+pub use record::{
+    META_SERVER_BYTES, MetaServer, NODE_RECORD_BYTES, NodeRecord, RecordError, Terms,
+};
 pub use stats::{PeerInfo, Stats};
 pub use vqp::{Class, ConnectOptions, Policy, VqpInfo, VqpInit, VqpState};

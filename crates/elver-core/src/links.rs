@@ -229,7 +229,7 @@ impl<D: Device> Core<D> {
 
     fn reaches_meta_server(&self) -> bool {
         let servers = &self.lookups.servers;
-        servers.iter().any(|(peer, _)| self.op_lane(*peer, Class::Low).is_some())
+        servers.peers().any(|peer| self.op_lane(peer, Class::Low).is_some())
     }
 
     /// A node is to be looked up. If no meta server can be asked, since the link to it was refused or
@@ -354,22 +354,22 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// The meta servers are others now: links to them are made at once, and those to the old ones
-    /// closed.
+    /// The meta servers are others now: without DC, links to them are made at once, and those to the
+    /// old ones closed.
     pub(crate) fn link_meta_servers(&mut self, now: Time) {
         let servers = &self.lookups.servers;
         let old = |link: &RcLink| {
             link.purpose == Purpose::Meta
                 && link.state == LinkState::Ready
-                && !servers.iter().any(|(peer, _)| *peer == link.peer)
+                && !servers.peers().any(|peer| peer == link.peer)
         };
         let old = self.links.rc.shared().filter(|(_, link)| old(link));
         let old: Vec<u32> = old.map(|(id, _)| id).collect();
         for id in old {
             self.leave(id, None, now);
         }
-        for (peer, _) in &self.lookups.servers {
-            if let Some(entry) = self.peers.get_mut(*peer) {
+        for peer in self.lookups.servers.peers() {
+            if let Some(entry) = self.peers.get_mut(peer) {
                 entry.reluctance = Reluctance::default();
             }
         }
@@ -391,20 +391,13 @@ impl<D: Device> Core<D> {
         self.links.sweep = None;
         let crossed = core::mem::take(&mut self.links.crossed);
         self.sweep_waiting(now);
-        let dc = self.pool.dct.is_some();
         for index in 0..self.lookups.servers.len() {
-            let (peer, _) = self.lookups.servers[index];
-            let own = self.peers.get(peer).is_none_or(|entry| entry.gid == self.gid);
-            if !(own && dc) && self.links.rc.find(peer, Class::Low).is_none() {
-                // Over DC it can be asked as well. If it cannot be asked for a link now, the next
-                // sweep tries again.
-                let held = self.peers.get(peer).and_then(|entry| entry.reluctance.holds(now));
-                if let Some(until) = held.filter(|_| !self.lacks_dc(peer)) {
-                    self.sweep_at(until);
-                } else {
-                    let _ = self.ask_link(peer, Class::Low, Purpose::Meta, now);
-                    self.sweep_soon(now);
-                }
+            let Some((peer, _)) = self.lookups.servers.get(index) else { break };
+            // Over DC it is asked without one. If it cannot be asked for a link now, the next sweep
+            // tries again.
+            if self.lacks_dc(peer) && self.links.rc.find(peer, Class::Low).is_none() {
+                let _ = self.ask_link(peer, Class::Low, Purpose::Meta, now);
+                self.sweep_soon(now);
             }
         }
         let silent = |link: &RcLink| {

@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use elver_kv::{Descriptor, Lookup, Step};
+use elver_kv::{Lookup, Step};
 use elver_verbs::{Device, Memory, Time, WcStatus};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -14,8 +14,9 @@ use crate::mr_store::{RemoteMr, remote_of};
 use crate::ops::{Op, OpKind, Work};
 use crate::peer::{PeerLookup, Waiter};
 use crate::pool::READ_BUFFER_BYTES;
+use crate::servers::Servers;
 use crate::vqp::{Vqp, Wait};
-use crate::{Class, ClientId, ConnectError, Core, Event, NodeRecord};
+use crate::{Class, ClientId, ConnectError, Core, Event, NodeRecord, Terms};
 
 /// How long one meta server may take before the next one is asked, in nanoseconds. Far above what a
 /// READ takes, since a spurious change costs only a READ more.
@@ -28,9 +29,7 @@ pub(crate) const WARMS_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Lookups {
     /// The meta servers and their tables of nodes.
-    pub(crate) servers: Vec<(u32, Descriptor)>,
-    /// Index of the one that is asked first.
-    pub(crate) preferred: u32,
+    pub(crate) servers: Servers,
     /// Peers whose look-up waits for its turn.
     queue: VecDeque<u32>,
     /// Look-ups of nodes that run.
@@ -127,11 +126,11 @@ impl<D: Device> Core<D> {
     pub(crate) fn start_lookups(&mut self, now: Time) {
         while self.lookups.running < self.config.storm.lookups_max {
             let Some(&peer) = self.lookups.queue.front() else { return };
-            let first = self.lookups.preferred;
+            let first = self.lookups.servers.preferred();
             if self.awaits_meta_link() {
                 return;
             }
-            if self.lookups.servers.is_empty() {
+            if self.lookups.servers.len() == 0 {
                 self.lookups.queue.pop_front();
                 self.node_found(peer, Err(ConnectError::NoMetaServer { tried: 0 }), now);
                 continue;
@@ -141,12 +140,44 @@ impl<D: Device> Core<D> {
             self.lookups.running += 1;
             self.stats.lookups += 1;
             self.ask(peer, first, 1, buffer, now);
+            self.measure_servers(now);
+        }
+    }
+
+    /// Reads this node's own record at servers that are to be measured, if nobody needs the buffers.
+    fn measure_servers(&mut self, now: Time) {
+        while self.pool.reads.available() > self.pool.reads.count / 2
+            && let Some(index) = self.lookups.servers.to_probe(now)
+            && let Some((via, nodes)) = self.lookups.servers.get(index)
+            && let Ok(lookup) = Lookup::new(&nodes, &self.gid.0)
+            && let Some(buffer) = self.pool.reads.take()
+        {
+            let read = lookup.read();
+            let work = Work::Read { remote: read.remote, length: read.len, buffer };
+            match self.start_op(via, Class::High, OpKind::Probe { asked_at: now }, work) {
+                Ok(op) => {
+                    self.stats.meta_probes += 1;
+                    self.post_op(op, now);
+                }
+                Err(_) => self.pool.reads.give(buffer),
+            }
+        }
+    }
+
+    /// The READ of a server that is measured has ended.
+    pub(crate) fn probe_ended(&mut self, id: u32, ok: bool, now: Time) {
+        let Some(op) = self.end_op(id) else { return };
+        let OpKind::Probe { asked_at } = op.kind else { return };
+        if ok {
+            self.lookups.servers.answered(op.peer, now.ns_since(asked_at));
+        } else {
+            self.lookups.servers.failed(op.peer, now);
         }
     }
 
     /// Asks a meta server for a peer.
     fn ask(&mut self, peer: u32, server: u32, tried: u32, buffer: u32, now: Time) {
-        let Some(&(via, nodes)) = self.lookups.servers.get(server as usize) else {
+        let Some((via, nodes)) = self.lookups.servers.get(server) else {
             self.pool.reads.give(buffer);
             return self.ask_next(peer, server, tried, now);
         };
@@ -154,7 +185,7 @@ impl<D: Device> Core<D> {
         let begun = Lookup::new(&nodes, &gid.0).ok().and_then(|lookup| {
             let read = lookup.read();
             let work = Work::Read { remote: read.remote, length: read.len, buffer };
-            let kind = OpKind::Node { node: peer, lookup };
+            let kind = OpKind::Node { node: peer, lookup, asked_at: now };
             self.start_op(via, Class::High, kind, work).ok()
         });
         let Some(op) = begun else {
@@ -170,11 +201,11 @@ impl<D: Device> Core<D> {
         self.post_op(op, now);
     }
 
-    /// A meta server gave no answer: the next one is asked, and from now on first.
+    /// A meta server gave no answer: the next one is asked, and another one first from now on.
     fn ask_next(&mut self, peer: u32, server: u32, tried: u32, now: Time) {
-        let count = self.lookups.servers.len() as u32;
-        if self.lookups.preferred == server && count > 0 {
-            self.lookups.preferred = (server + 1) % count;
+        let count = self.lookups.servers.len();
+        if let Some((silent, _)) = self.lookups.servers.get(server) {
+            self.lookups.servers.failed(silent, now);
         }
         if tried >= count {
             self.lookups.running = self.lookups.running.saturating_sub(1);
@@ -237,7 +268,10 @@ impl<D: Device> Core<D> {
         if let Some(Step::Read(read)) = step {
             (*remote, *length) = (read.remote, read.len);
             match kind {
-                OpKind::Node { .. } => self.stats.lookup_reads += 1,
+                OpKind::Node { asked_at, .. } => {
+                    self.stats.lookup_reads += 1;
+                    *asked_at = now;
+                }
                 OpKind::Mr { asked_at, .. } => {
                     *asked_at = now;
                     self.stats.mr_lookup_reads += 1;
@@ -250,6 +284,10 @@ impl<D: Device> Core<D> {
             Some(Step::Done(value)) => Some(value),
             _ => None,
         };
+        if let (OpKind::Node { asked_at, .. }, true) = (&*kind, ok) {
+            // Also one that came too late for its look-up tells how far its server is.
+            self.lookups.servers.answered(*asked, now.ns_since(*asked_at));
+        }
         let (asked, buffer, abandoned) = (*asked, *buffer, *abandoned);
         let (node, region) = match *kind {
             OpKind::Node { node, .. } => (Some(node), None),
@@ -273,10 +311,15 @@ impl<D: Device> Core<D> {
                 self.node_found(peer, found, now);
             }
             (_, Some((rkey, asked_at))) => {
-                let until = asked_at.saturating_add_ns(self.config.mr_lease_ns);
+                // What the owner promises counts. It was known when the region was asked for.
+                let owner = self.peers.get(asked).and_then(|entry| entry.last);
+                let terms = owner.map_or(Terms::default(), |record| record.terms);
+                let (lease_ns, post_ns) = terms.post_ns(self.config.flight_ns());
+                let until = asked_at.saturating_add_ns(lease_ns);
                 let found =
                     value.map(|value| value.and_then(|value| RemoteMr::decode(&value, until)));
-                self.mr_found(asked, rkey, found, now);
+                let last = asked_at.saturating_add_ns(post_ns);
+                self.mr_found(asked, rkey, found, last, now);
             }
             _ => {}
         }
@@ -310,7 +353,7 @@ impl<D: Device> Core<D> {
                     self.lookups.mr_queue.push_back((peer, rkey));
                     self.start_mr_lookups(now);
                 }
-                Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now),
+                Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now, now),
                 Waiter::Lane(class) => self.lane_found(peer, class, found.is_ok(), now),
                 Waiter::Reader(vqp) => self.sender_found(vqp, peer, now),
                 Waiter::Notes => self.address_found(peer, found.is_ok(), now),
@@ -358,17 +401,23 @@ impl<D: Device> Core<D> {
                 }
                 None => {
                     self.pool.reads.give(buffer);
-                    self.mr_found(peer, rkey, None, now);
+                    self.mr_found(peer, rkey, None, now, now);
                 }
             }
         }
     }
 
     /// The look-up of a region has ended: with the region, with its absence, or without an answer.
-    fn mr_found(&mut self, peer: u32, rkey: u32, found: Option<Option<RemoteMr>>, now: Time) {
+    /// WRs that have waited for it may be posted until `last`.
+    fn mr_found(
+        &mut self,
+        peer: u32,
+        rkey: u32,
+        found: Option<Option<RemoteMr>>,
+        last: Time,
+        now: Time,
+    ) {
         let Some(waiting) = self.lookups.mrs.remove(&(peer, rkey)) else { return };
-        let more = self.lease_ns_max() - self.config.mr_lease_ns;
-        let last = found.flatten().map_or(now, |mr| mr.until.saturating_add_ns(more));
         match found {
             Some(Some(mr)) => self.store.put(peer, rkey, mr),
             _ => self.store.forget(peer, rkey),

@@ -1,5 +1,7 @@
 //! The role of a meta server, and what members of the cluster are told (section 4.2).
 
+use alloc::vec::Vec;
+
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{Device, Gid, MrInfo, Time};
 
@@ -14,9 +16,10 @@ pub(crate) struct ServedTable<M> {
 }
 
 impl<D: Device> Core<D> {
-    /// The meta servers, the preferred one first. RC QPs to them are made at once.
+    /// The meta servers; the nearest is asked first, by the round trips of look-ups. Without DC, RC QPs
+    /// to them are made at once.
     pub fn set_meta_servers(&mut self, servers: &[MetaServer], now: Time) {
-        let old = core::mem::take(&mut self.lookups.servers);
+        let mut list = Vec::new();
         for server in servers {
             let Some(peer) = self.peer_of(server.gid) else { continue };
             if let Some(entry) = self.peers.get_mut(peer) {
@@ -25,14 +28,19 @@ impl<D: Device> Core<D> {
                 entry.before = None;
             }
             self.learn(peer, server.record, now);
-            self.lookups.servers.push((peer, server.nodes));
+            list.push((peer, server.gid, server.nodes));
         }
-        self.lookups.preferred = 0;
-        for (peer, _) in old {
+        for peer in self.lookups.servers.replace(self.gid, list) {
             self.unpin(peer);
         }
         self.link_meta_servers(now);
         self.start_lookups(now);
+    }
+
+    /// The meta server that is asked first.
+    pub fn meta_server(&self) -> Option<Gid> {
+        let (peer, _) = self.lookups.servers.get(self.lookups.servers.preferred())?;
+        self.peers.get(peer).map(|entry| entry.gid)
     }
 
     /// A node went away (`None`) or came with this record: the DCCache forgets another one.
@@ -95,7 +103,7 @@ impl<D: Device> Core<D> {
     }
 
     pub(crate) fn is_meta_server(&self, peer: u32) -> bool {
-        self.lookups.servers.iter().any(|(server, _)| *server == peer)
+        self.lookups.servers.peers().any(|server| server == peer)
     }
 
     /// One reason less to remember a peer.

@@ -55,6 +55,13 @@ pub(crate) enum OpKind {
         node: u32,
         /// The look-up.
         lookup: Lookup,
+        /// When its last READ was posted.
+        asked_at: Time,
+    },
+    /// Reads what nobody waits for at a meta server, to know how far that is.
+    Probe {
+        /// When it was posted.
+        asked_at: Time,
     },
     /// Reads a region's entry in the ValidMR table of the peer.
     Mr {

@@ -40,8 +40,12 @@ impl Vqp {
             SendOp::SendWithImm(imm) => (Kind::Eager, Some(imm)),
             _ => (Kind::Eager, None),
         };
-        // Inline bytes stand in no region that could be read, and always fit a buffer.
-        let long = kind == Kind::Eager && !inline && bytes > pool.eager_max;
+        let long = kind == Kind::Eager && bytes > self.eager_max;
+        // Inline bytes stand in no region that could be read.
+        let (too_long, long) = (long && inline && bytes > self.room, long && !inline);
+        if too_long {
+            return Check::TooLong;
+        }
         let kind = if long { Kind::Rendezvous } else { kind };
         let body = pool.sends.offset(slot) + HEADER_BYTES as u64;
         let (mut written, mut length) = (Ok(()), HEADER_BYTES);

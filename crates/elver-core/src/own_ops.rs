@@ -145,6 +145,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn conclude_op(&mut self, id: u32, ok: bool, now: Time) {
         match self.ops.get(id).map(|op| &op.kind) {
             Some(OpKind::Node { .. } | OpKind::Mr { .. }) => self.complete_lookup(id, ok, now),
+            Some(OpKind::Probe { .. }) => self.probe_ended(id, ok, now),
             Some(OpKind::Gather(_)) => self.conclude_gather(id, ok, now),
             Some(OpKind::Message(_)) => {
                 let Some(Op { peer, kind: OpKind::Message(note), .. }) = self.end_op(id) else {

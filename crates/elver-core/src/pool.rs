@@ -281,6 +281,11 @@ pub(crate) fn create<D: Device>(
 }
 
 impl<M: elver_verbs::Memory> Pool<M> {
+    /// Bytes of a message that a receive buffer holds behind a header.
+    pub(crate) fn room_bytes(&self) -> u32 {
+        self.recvs.bytes as u32 - HEADER_BYTES as u32
+    }
+
     /// The SGE of the first `length` bytes of a receive buffer.
     #[inline]
     pub(crate) fn recv_sge(&self, buffer: u32, length: u32) -> Sge {

@@ -16,7 +16,7 @@ use crate::slots::{SLOTS_MAX, Slots};
 use crate::{Class, TransferConfig};
 use elver_random::Rng;
 
-/// Most RC QPs to meta servers, which come on top of the pool's.
+/// Most RC QPs to meta servers where there is no DC, which come on top of the pool's.
 pub(crate) const META_LINKS_MAX: u32 = 8;
 
 /// What a leased RC QP counts as at the peer, in WRs, and at least at who asked for it.
@@ -80,7 +80,7 @@ pub(crate) enum Reached {
 pub(crate) enum Purpose {
     /// All VQPs of its class to the peer.
     Pool,
-    /// As `Pool`, and it is never reclaimed: look-ups at a meta server go over it.
+    /// As `Pool`, and it is never reclaimed: without DC, look-ups at a meta server go over it.
     Meta,
     /// One VQP alone; at the peer, nobody.
     Leased(Option<u32>),

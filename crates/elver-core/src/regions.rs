@@ -1,7 +1,30 @@
 //! Registration of clients' memory, and ValidMR, in which peers find it (section 4.2).
+//!
+//! # When a deregistration is done
+//!
+//! Its promise is that nobody touches the memory when [`Event::Deregistered`] has come. The device
+//! keeps it: the core takes the region from it just before, and from then on its keys open nothing,
+//! whatever is on its way or waits in queues anywhere. What is posted too late costs its own VQP an
+//! error, and those who share its queue pair a reset of their lane. That is what leases keep rare:
+//!
+//! - Let the region leave ValidMR at `t`. A peer that finds it there has posted its READ before, at
+//!   `a <= t`, by its own clock, which need only run as fast.
+//! - The owner's record has the owner's lease `L` and flight `F`; no configuration of the peer's counts.
+//!   The owner waits until `t + W`, with `W = max(L, F) + F` ([`Terms::wait_ns`]).
+//! - The peer posts under its lease until `a + min(L, P)`, and the WR that has waited for the answer
+//!   until `a + P`, where `P = W - F'` and `F'` are all retries of its own ([`Terms::post_ns`]). What it
+//!   has posted until then and what then is at the head of its queue arrives, or has failed, by
+//!   `a + P + F' = a + W <= t + W`.
+//! - A WR may stand behind others in the queue of its lane, each with retries of its own, and for that
+//!   there is no bound: one WRITE may have 2 GB. What it waits there is the first rule's. The peer
+//!   counts it, `mr_leases_outlived`.
+//! - Where `F'` is larger than `max(L, F)`, there is no `P` of use; it is `F`, as if the peer had the
+//!   owner's retries, and the first rule holds again.
 
 use elver_verbs::{AccessFlags, Device, MrInfo, Time};
 
+#[cfg(doc)]
+use crate::Terms;
 use crate::core::no_table;
 use crate::mr::{Closing, LocalMr};
 use crate::mr_store::RemoteMr;
@@ -85,7 +108,7 @@ impl<D: Device> Core<D> {
     }
 
     fn close_mr(&mut self, slot: u32, token: Option<u64>, now: Time) {
-        let wait = self.lease_ns_max().saturating_add(self.in_flight_ns_max());
+        let wait = self.record.terms.wait_ns();
         let Some(mr) = self.mrs.get_mut(slot) else { return };
         let due = if mr.open || mr.alias.is_some() { now.saturating_add_ns(wait) } else { now };
         mr.closing = Some(Closing { token, due });
@@ -124,15 +147,11 @@ impl<D: Device> Core<D> {
         self.forget_client(owner.0);
     }
 
-    /// How long after it asked for a region a peer may post to it: a lease, or as long as the answer
-    /// can take for the WR that waits for it.
-    pub(crate) fn lease_ns_max(&self) -> u64 {
-        self.config.mr_lease_ns.max(self.in_flight_ns_max())
-    }
-
-    /// How long after its post a WR of a peer's may still arrive: all of its retries.
-    pub(crate) fn in_flight_ns_max(&self) -> u64 {
-        let timeout = 4_096u64 << self.config.timeout.min(31);
-        timeout.saturating_mul(u64::from(self.config.retry_cnt) + 1)
+    /// How long after its post a WR of a peer's may still arrive: all of its retries, or of ours if
+    /// these take longer.
+    pub(crate) fn flight_ns_of(&self, peer: u32) -> u64 {
+        let theirs = self.peers.get(peer).and_then(|entry| entry.last);
+        let theirs = theirs.map_or(0, |record| record.terms.flight_ns());
+        self.config.flight_ns().max(theirs)
     }
 }

@@ -47,12 +47,17 @@ stats! {
     meta_calls,
     /// Look-ups that went on at the next meta server.
     lookups_failed_over,
+    /// READs that only measured how far a meta server is.
+    meta_probes,
     /// Look-ups of regions in peers' ValidMR tables.
     mr_lookups,
     /// READs of these.
     mr_lookup_reads,
     /// WRs refused since the peer's region does not permit them.
     mr_refusals,
+    /// WRs that passed that check and were refused by the peer's device: they waited in a send queue
+    /// for longer than the peer waits with a deregistration, or it started anew.
+    mr_leases_outlived,
     /// WRs taken from clients.
     send_wrs,
     /// Bytes of these.

@@ -174,6 +174,9 @@ pub(crate) struct Vqp {
     pub(crate) watch: bool,
     /// Bytes that it may post ahead of its next turn on a lane that others wait for.
     pub(crate) deficit: i64,
+    /// Bytes of a message that its receiver's buffers hold, and the most that is copied to them.
+    pub(crate) room: u32,
+    pub(crate) eager_max: u32,
     /// Counts `qconnect`s, so that the answer to an older one is known as such.
     pub(crate) attempt: u32,
     /// Secret of this connection, which names its messages besides their numbers: only the peer that

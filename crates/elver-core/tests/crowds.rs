@@ -136,30 +136,39 @@ fn a_full_peer_makes_room_for_who_asks() {
     assert_eq!(nodes.nodes[2].core.stats().links_reclaimed, 2);
 }
 
-/// Links to a meta server that has room for one of them are not made again and again, each at the
-/// expense of the other.
+/// More nodes than a meta server has places for RC QPs, by far, look each other up at once: over DC,
+/// in a few round trips, without an RC QP and without asking another time. The 33rd and those behind
+/// it took each other's places, over and over. Also at the limit, where the meta server's DCT serves
+/// as many initiators as there are.
 #[test]
-fn nodes_that_want_the_same_place_do_not_fight_for_it() {
-    let transfer = TransferConfig { rc_qps_max: 1, idle_ns: 0, ..Config::default().transfer };
-    let mut nodes = Nodes::new(3, &Config { transfer, ..Config::default() }, limits());
-    let made = |nodes: &Nodes| nodes.nodes[0].core.stats().links_made;
-    let end = Time(50_000_000_000);
-    let mut late = None;
-    nodes.until(|nodes| {
-        if nodes.net.now() >= Time(end.0 / 2) {
-            late.get_or_insert(made(nodes));
+fn any_number_of_nodes_look_up_at_once() {
+    const NODES: usize = 100;
+    for max_dc_contexts in [NODES as u32, elver_sim::Config::default().max_dc_contexts] {
+        let device = elver_sim::Config { max_dc_contexts, ..elver_sim::Config::default() };
+        let mut nodes = Nodes::with(NODES as u8, &|_| Config::default(), &device, limits());
+        let start = nodes.net.now();
+        for n in 1..NODES {
+            let vqp = nodes.vqp(n, VqpInit::default());
+            let to = 1 + n % (NODES - 1);
+            assert_eq!(nodes.begin_connect(n, vqp, to, Policy::Shared, false), None);
         }
-        nodes.net.now() >= end
-    });
-    // Twice a node from 50 ms to 8 s, and then both in turn at most once in 8 s.
-    let (late, all) = (late.unwrap(), made(&nodes));
-    assert!(all <= 2 * 9 + 2 * 6, "{all} links in 50 s");
-    assert!((1..=2 * 4).contains(&(all - late)), "{late} of {all} in the first half");
-    // Meanwhile the other one asks the meta server over DC.
-    for n in [1, 2] {
-        let vqp = nodes.vqp(n, VqpInit::default());
-        let via = nodes.connect(n, vqp, 3 - n, Policy::Shared);
-        assert!(matches!(via, Ok(Via::DcLookup | Via::DcCached)), "{via:?}");
+        let mut left = NODES - 1;
+        nodes.until(|nodes| {
+            for n in 1..NODES {
+                while let Some((_, result)) = nodes.connected(n) {
+                    assert_eq!(result, Ok(Via::DcLookup));
+                    left -= 1;
+                }
+            }
+            left == 0
+        });
+        let took = nodes.net.now().ns_since(start);
+        assert!(took < TIMER_NS, "{took} ns");
+        for node in &nodes.nodes {
+            let stats = node.core.stats();
+            assert_eq!((stats.lookups_failed_over, stats.lanes_reset), (0, 0), "{stats:?}");
+            assert_eq!((stats.links_made, stats.links_reclaimed), (0, 0), "{stats:?}");
+        }
     }
 }
 
@@ -246,14 +255,13 @@ fn an_end_goes_also_if_its_peer_was_cut_off() {
     let mut nodes = Nodes::new(3, &Config::default(), limits());
     let leased = nodes.vqp(1, VqpInit::default());
     assert_eq!(nodes.connect(1, leased, 2, Policy::Leased), Ok(Via::Leased));
-    nodes.until(|nodes| nodes.nodes[2].core.stats().rc_qps == 2);
+    nodes.until(|nodes| nodes.nodes[2].core.stats().rc_qps == 1);
     let back = Time(nodes.net.now().0 + 5_000_000_000);
     nodes.net.partition(1, 2, back);
     nodes.net.partition(2, 1, back);
     nodes.destroy(1, leased);
     nodes.until(|nodes| nodes.net.now() >= back);
-    // What is left leads to the meta server.
-    nodes.until(|nodes| [1, 2].iter().all(|n| nodes.nodes[*n].core.stats().rc_qps == 1));
+    nodes.until(|nodes| [1, 2].iter().all(|n| nodes.nodes[*n].core.stats().rc_qps == 0));
     assert!(nodes.net.now().ns_since(back) < 2_500_000_000);
 }
 

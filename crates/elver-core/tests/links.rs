@@ -240,8 +240,7 @@ fn both_sides_that_ask_at_once_share_one_link() {
     assert_eq!(cluster.connected(2, b), Ok(Via::Rc));
     for n in [1, 2] {
         let stats = cluster.nodes[n].core.stats();
-        // Another one leads to the meta server.
-        assert_eq!((stats.rc_qps, rc_qps(&cluster, n, 3 - n)), (2, 1), "{stats:?}");
+        assert_eq!((stats.rc_qps, rc_qps(&cluster, n, 3 - n)), (1, 1), "{stats:?}");
     }
     cluster.check();
 }
@@ -249,7 +248,6 @@ fn both_sides_that_ask_at_once_share_one_link() {
 #[test]
 fn a_leased_qp_lives_as_long_as_its_vqp() {
     let mut cluster = Cluster::new(125, 3, &config());
-    cluster.until("linked to the meta server", |cluster| rc_qps(cluster, 2, 0) == 1);
     let before = cluster.nodes[2].core.stats().rc_qps;
     let vqp = cluster.vqp(1);
     assert_eq!(connect_with(&mut cluster, 1, vqp, 2, Policy::Leased, false), None);
@@ -267,7 +265,7 @@ fn a_leased_qp_lives_as_long_as_its_vqp() {
     let now = cluster.now();
     cluster.nodes[1].core.vqp_destroy(client, vqp, now).unwrap();
     cluster.until("both ends are gone", |cluster| {
-        cluster.nodes[2].core.stats().rc_qps == before && cluster.nodes[1].core.stats().rc_qps == 1
+        cluster.nodes[2].core.stats().rc_qps == before && cluster.nodes[1].core.stats().rc_qps == 0
     });
     cluster.check();
 }
@@ -386,8 +384,7 @@ fn a_peer_that_starts_anew_is_reached_anew() {
     far.fill(0, &[5; 64]);
     cluster.post(1, b, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
     assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
-    // Of its RC QPs, the one to the meta server is left.
-    cluster.until("the old link is gone", |cluster| cluster.nodes[1].core.stats().rc_qps == 1);
+    cluster.until("the old link is gone", |cluster| cluster.nodes[1].core.stats().rc_qps == 0);
     cluster.check();
 }
 
@@ -419,7 +416,6 @@ fn who_has_no_room_says_so_and_dc_goes_on() {
 #[test]
 fn a_link_that_nobody_waits_for_any_longer_goes_at_both_ends() {
     let mut cluster = Cluster::new(135, 3, &config());
-    cluster.until("linked to the meta server", |cluster| rc_qps(cluster, 2, 0) == 1);
     let known = cluster.vqp(1);
     cluster.connect(1, known, 2, 7);
     let vqp = cluster.vqp(1);
@@ -427,22 +423,21 @@ fn a_link_that_nobody_waits_for_any_longer_goes_at_both_ends() {
     let (client, now) = (cluster.nodes[1].client, cluster.now());
     cluster.nodes[1].core.vqp_destroy(client, vqp, now).unwrap();
     assert_eq!(cluster.connected(1, vqp), Err(ConnectError::Cancelled));
-    cluster.until("the peer makes its end", |cluster| cluster.nodes[2].core.stats().rc_qps == 2);
-    cluster.until("it goes again", |cluster| cluster.nodes[2].core.stats().rc_qps == 1);
+    cluster.until("the peer makes its end", |cluster| cluster.nodes[2].core.stats().rc_qps == 1);
+    cluster.until("it goes again", |cluster| cluster.nodes[2].core.stats().rc_qps == 0);
     cluster.check();
 }
 
 #[test]
 fn an_end_whose_other_is_never_heard_of_is_closed() {
     let mut cluster = Cluster::new(136, 3, &config());
-    cluster.until("linked to the meta server", |cluster| rc_qps(cluster, 2, 0) == 1);
     let known = cluster.vqp(1);
     cluster.connect(1, known, 2, 7);
     let vqp = cluster.vqp(1);
     connect_with(&mut cluster, 1, vqp, 2, Policy::Lite, false);
     // It dies before it learns that its request was granted.
     drop(cluster.nodes.remove(1));
-    cluster.until("its end is made", |cluster| cluster.nodes[1].core.stats().rc_qps == 2);
+    cluster.until("its end is made", |cluster| cluster.nodes[1].core.stats().rc_qps == 1);
     let now = cluster.now();
     assert!(cluster.nodes[1].core.poll_timeout().is_some_and(|due| due.ns_since(now) < 1 << 30));
     cluster.ahead += 5_000_000_000;
@@ -452,7 +447,7 @@ fn an_end_whose_other_is_never_heard_of_is_closed() {
         cluster.ahead += 10_000_000;
         cluster.round();
     }
-    assert_eq!(cluster.nodes[1].core.stats().rc_qps, 1);
+    assert_eq!(cluster.nodes[1].core.stats().rc_qps, 0);
     cluster.check();
 }
 
@@ -484,7 +479,7 @@ fn a_dead_peer_fails_its_vqps_alone() {
     let via = node.core.qconnect(node.client, connecting, dead, 7, options, token, now).unwrap();
     assert_eq!(via, None);
     assert_eq!(cluster.connected(1, connecting), Err(ConnectError::Unreachable { gid: dead }));
-    cluster.until("its link is gone", |cluster| cluster.nodes[1].core.stats().rc_qps == 2);
+    cluster.until("its link is gone", |cluster| cluster.nodes[1].core.stats().rc_qps == 1);
     cluster.check();
 }
 

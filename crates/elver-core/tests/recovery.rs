@@ -210,7 +210,11 @@ fn another_meta_server_takes_over() {
     let first = cluster.nodes[0].core.serve_meta(10).unwrap();
     let now = cluster.now();
     cluster.nodes[3].core.set_meta_servers(&[first, second], now);
-    cluster.nodes.remove(0);
+    // They are as near; which one a node asks follows from its GID.
+    let asked = cluster.nodes[3].core.meta_server().unwrap();
+    assert!([first.gid, second.gid].contains(&asked));
+    let gone = cluster.nodes.iter().position(|node| node.core.gid() == asked).unwrap();
+    cluster.nodes.remove(gone);
     let vqps = [cluster.vqp(2), cluster.vqp(2)];
     for vqp in vqps {
         assert_eq!(cluster.start_connect(2, vqp, 1, 0), None);
@@ -220,7 +224,7 @@ fn another_meta_server_takes_over() {
     }
     let stats = cluster.nodes[2].core.stats();
     assert_eq!((stats.lookups, stats.lookups_failed_over), (1, 1), "one look-up for both");
-    // From now on the second one is asked first.
+    // From now on the other one is asked first.
     let third = cluster.vqp(2);
     let now = cluster.now();
     let node = &mut cluster.nodes[2];

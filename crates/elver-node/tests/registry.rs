@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::daemon::{Daemon, Directory, elverd, toml};
 use common::{Client, PATIENCE, free_address, gid, wait_for};
-use elver_core::NodeRecord;
+use elver_core::{NodeRecord, Terms};
 use elver_node::now;
 use elver_node::registry::{News, Registry, RegistryClient, RegistryClientConfig, Secret};
 use elver_portal::RefusalCode;
@@ -175,7 +175,14 @@ fn a_secret_that_others_could_know_is_refused() {
 
 /// A record of no node's.
 fn record() -> NodeRecord {
-    NodeRecord { dctn: 1, dc_key: 1, control_qpn: 1, mrs_rkey: 3, mrs_max: 100 }
+    NodeRecord {
+        dctn: 1,
+        dc_key: 1,
+        control_qpn: 1,
+        mrs_rkey: 3,
+        log_mrs_max: 7,
+        terms: Terms::default(),
+    }
 }
 
 /// Somebody who registers `name` from the address `from`.

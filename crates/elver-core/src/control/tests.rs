@@ -4,14 +4,21 @@ use elver_verbs::Mtu;
 use proptest::prelude::{ProptestConfig, proptest};
 
 use super::*;
-use crate::{Class, NodeRecord};
+use crate::{Class, NodeRecord, Terms};
 
 pub(super) fn end(qpn: u32) -> RcEnd {
     RcEnd { qpn, psn: 0xab_cdef, mtu: Mtu::Mtu4096, rd_atomic: 16 }
 }
 
 pub(super) fn record(n: u32) -> NodeRecord {
-    NodeRecord { dctn: n, dc_key: u64::from(n), control_qpn: n, mrs_rkey: n, mrs_max: 100 }
+    NodeRecord {
+        dctn: n,
+        dc_key: u64::from(n),
+        control_qpn: n,
+        mrs_rkey: n,
+        log_mrs_max: 7,
+        terms: Terms::default(),
+    }
 }
 
 const A: ControlAddr = ControlAddr { gid: Gid([1; 16]), qpn: 11, qkey: 1 };

@@ -35,13 +35,24 @@ pub struct Nodes {
 
 impl Nodes {
     pub fn new(count: u8, config: &Config, limits: ClientLimits) -> Nodes {
+        let device = elver_sim::Config::default();
+        Nodes::with(count, &|_| config.clone(), &device, limits)
+    }
+
+    /// The same, each node with a configuration of its own.
+    pub fn with(
+        count: u8,
+        config: &dyn Fn(usize) -> Config,
+        device: &elver_sim::Config,
+        limits: ClientLimits,
+    ) -> Nodes {
         let addresses = (1..=count).map(|n| IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))).collect();
         let net = SimNet::new(addresses, &FaultPlan::default(), 1);
         let mut nodes = Vec::new();
         for host in 0..usize::from(count) {
-            let device = net.device(host, elver_sim::Config::default()).unwrap();
+            let device = net.device(host, device.clone()).unwrap();
             let device = Stubborn::new(device);
-            let mut core = Core::new(device, config.clone(), 7 + host as u64, net.now()).unwrap();
+            let mut core = Core::new(device, config(host), 7 + host as u64, net.now()).unwrap();
             let client = core.client_open(limits).unwrap();
             nodes.push(Node { core, client, rests_until: Time::ZERO });
         }

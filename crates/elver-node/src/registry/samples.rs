@@ -1,12 +1,19 @@
 //! Records for tests.
 
-use elver_core::{MetaServer, NodeRecord};
+use elver_core::{MetaServer, NodeRecord, Terms};
 use elver_verbs::Gid;
 
 /// A node's record; another for another number.
 pub(super) fn record(number: u32) -> NodeRecord {
     let dc_key = u64::from(number);
-    NodeRecord { dctn: 0x1234, dc_key, control_qpn: 17, mrs_rkey: number, mrs_max: 100 }
+    NodeRecord {
+        dctn: 0x1234,
+        dc_key,
+        control_qpn: 17,
+        mrs_rkey: number,
+        log_mrs_max: 7,
+        terms: Terms::default(),
+    }
 }
 
 /// A meta server; another for another number.
