@@ -3,6 +3,7 @@
 mod arrows;
 mod counts;
 mod lab;
+mod limits;
 mod no_std;
 
 use std::process::{Command, ExitCode};
