@@ -32,7 +32,7 @@ pub(crate) struct LinkArgs {
     /// Router on a frame link, for peers of other networks.
     #[arg(long, value_name = "ADDR", help_heading = "Link")]
     gateway: Vec<IpAddr>,
-    /// MTU of a frame link in bytes; a path MTU of 4,096 needs 4,208.
+    /// MTU of a frame link in bytes; a path MTU of 4,096 needs 4,216.
     #[arg(long, value_name = "BYTES", default_value_t = 9000, help_heading = "Link")]
     link_mtu: u32,
 }

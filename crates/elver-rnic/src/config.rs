@@ -61,6 +61,14 @@ pub struct Config {
     /// another, in nanoseconds. Initiators rely on it: see `docs/wire.md`. All nodes of a network
     /// must agree on it.
     pub dc_context_idle_ns: u64,
+    /// How long a DCT tells an address the same token, in nanoseconds; it is believed for as long
+    /// again. With it an initiator proves that he receives where he says. At least 1 ms.
+    pub dc_token_ns: u64,
+    /// Wrong keys (access keys of DCTs, rkeys, Q_Keys) that a source may present at once before it is
+    /// not listened to for a while, up to 2^20.
+    pub bad_keys_burst: u32,
+    /// Wrong keys a second that are forgiven, up to 2^20.
+    pub bad_keys_per_s: u32,
     /// Most packets in flight on a QP, up to 2^22.
     pub max_packets_in_flight: u32,
     /// Most remote addresses that the device keeps a congestion window for. One that no address
@@ -137,6 +145,9 @@ impl Default for Config {
             log_max_dci_streams: 6,
             max_dc_contexts: 1 << 17,
             dc_context_idle_ns: 4_000_000_000,
+            dc_token_ns: 3_600_000_000_000,
+            bad_keys_burst: 1_000,
+            bad_keys_per_s: 10,
             max_packets_in_flight: 1024,
             max_paths: 1 << 17,
             max_async_events: 1024,
@@ -156,7 +167,7 @@ impl Config {
     /// Checks every limit against what the device can bear.
     pub fn validate(&self) -> Result<(), VerbsError> {
         let table = 1 << 20;
-        let ranges: [(&'static str, u64, u64, u64); 22] = [
+        let ranges: [(&'static str, u64, u64, u64); 25] = [
             ("addresses", self.addresses.len() as u64, 1, 255),
             ("udp_port", u64::from(self.udp_port), 1, 65_535),
             ("max_qp", u64::from(self.max_qp), 1, table),
@@ -173,6 +184,9 @@ impl Config {
             ("max_srq_wr", u64::from(self.max_srq_wr), 1, 1 << 20),
             ("max_rd_atomic", u64::from(self.max_rd_atomic), 1, DC_RD_ATOMIC.into()),
             ("log_max_dci_streams", u64::from(self.log_max_dci_streams), 0, 10),
+            ("dc_token_ns", self.dc_token_ns, 1_000_000, u64::MAX),
+            ("bad_keys_burst", u64::from(self.bad_keys_burst), 1, table),
+            ("bad_keys_per_s", u64::from(self.bad_keys_per_s), 1, table),
             ("max_packets_in_flight", u64::from(self.max_packets_in_flight), 1, 1 << 22),
             ("max_paths", u64::from(self.max_paths), 1, table),
             ("max_async_events", u64::from(self.max_async_events), 1, 1 << 20),

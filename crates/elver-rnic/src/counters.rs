@@ -70,6 +70,12 @@ counters! {
     dc_refused_room,
     /// Contexts of silent initiators that DCTs gave up.
     dc_reclaimed,
+    /// Requests that DCTs put off until their initiator proves where he is.
+    dc_proofs_asked,
+    /// Times that we had to prove where we are, and sent again.
+    dc_proofs_given,
+    /// Requests to DCTs that were too short for an answer.
+    dc_unanswered,
     /// Reconnects after a DCT had given up our context.
     dc_reconnects,
     /// Asynchronous events that gave way to newer ones.
@@ -102,6 +108,8 @@ counters! {
     drop_source,
     /// Dropped: a DC packet, or a datagram to a QP that minds, from another UDP port than ours.
     drop_source_port,
+    /// Dropped: from a source that presented too many wrong keys.
+    drop_distrusted,
     /// Dropped: UC or UD message without a receive posted.
     drop_no_receive,
     /// Dropped: payload does not fit the message, the path MTU or the receive.

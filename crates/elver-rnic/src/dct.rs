@@ -12,13 +12,16 @@ use core::net::IpAddr;
 
 use elver_verbs::{AsyncEvent, Gid, Memory, Mtu, Qp};
 use elver_wire::{
-    Aeth, DcConnect, DcEth, Flow, Headers, Message, Msn, NakCode, Psn, Qpn, RnrTimer, Route,
-    Syndrome,
+    Aeth, DcConnect, DcEth, DcExtra, Flow, Headers, Message, Msn, NakCode, Psn, Qpn, RnrTimer,
+    Route, Syndrome, packet_len,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::counters::Counters;
+use crate::distrust::Class;
 use crate::hw::Hw;
+use crate::proof::{Proof, answer_len, refusal_len};
 use crate::qp::QpCore;
 use crate::responder::{Handled, Responder};
 use crate::{RxMeta, Time};
@@ -64,6 +67,10 @@ struct Context {
     flow: Flow,
     traffic_class: u8,
     responder: Responder,
+    /// What the initiator proved.
+    proof: Proof,
+    /// He was asked to: until he does, nothing is executed.
+    asked: bool,
     /// In time awake.
     heard: Time,
     ready: bool,
@@ -79,9 +86,34 @@ struct Refusal {
     traffic_class: u8,
     to: Qpn,
     eth: DcEth,
+    extra: DcExtra,
     psn: Psn,
     syndrome: Syndrome,
 }
+
+/// A request, and what is known of where it came from.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    meta: &'a RxMeta,
+    initiator: Initiator,
+    eth: &'a DcEth,
+    connect: Option<DcConnect>,
+    /// It has a token, or says that it has none.
+    tells: bool,
+    proof: Proof,
+    headers: &'a Headers,
+    /// From the BTH to the ICRC.
+    len: u64,
+}
+
+impl Request<'_> {
+    /// Whether the answers to it would be longer than it is.
+    fn asks_for_more(&self, mtu: u32) -> bool {
+        answer_len(&self.headers.message(), mtu) > self.len
+    }
+}
+
+const PROVE: Option<Syndrome> = Some(Syndrome::Nak(NakCode::DcProve));
 
 /// An answer that was written: where it goes and how long its payload is.
 pub(crate) struct Answered {
@@ -124,35 +156,45 @@ impl Dct {
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
+        now: Time,
         meta: &RxMeta,
         eth: &DcEth,
-        connect: Option<DcConnect>,
+        extra: DcExtra,
         headers: &Headers,
         payload: &[u8],
     ) {
-        let initiator =
-            Initiator { address: meta.flow.src.ip(), qpn: eth.src_qpn, stream: eth.stream };
+        let address = meta.flow.src.ip();
+        let initiator = Initiator { address, qpn: eth.src_qpn, stream: eth.stream };
+        let (connect, token) = match extra {
+            DcExtra::Connect(connect) => (Some(connect), Some(connect.token)),
+            DcExtra::Token(token) => (None, Some(token)),
+            DcExtra::None => (None, None),
+        };
+        let proof = token.map_or(Proof::None, |token| hw.tokens.check(address, token, now));
+        let tells = token.is_some();
+        let len = packet_len(headers.header_len(), payload.len()) as u64;
+        let request = Request { meta, initiator, eth, connect, tells, proof, headers, len };
         let found = match self.by_initiator.get(&initiator).copied() {
-            Some(id) => self.resume(core, hw, id, eth, connect),
-            None => self.admit(core, hw, meta, initiator, eth, connect),
+            Some(id) if eth.session == self.contexts[id as usize].session => {
+                self.contexts[id as usize].go_on(&mut hw.counters, &request, id)
+            }
+            Some(id) => self.resume(core, hw, now, id, &request),
+            None => self.admit(core, hw, now, &request),
         };
         let id = match found {
             Ok(id) => id,
             Err(None) => return,
             Err(Some(syndrome)) => {
-                // A NAK acknowledges what comes before its PSN. Nothing of a refused session was
-                // executed, so it names the first; that there is no context acknowledges nothing.
-                let psn = match syndrome {
-                    Syndrome::Nak(NakCode::DcNoContext) => headers.psn,
-                    _ => first_psn(eth.session),
-                };
-                self.refuse(core, hw, meta, eth, psn, syndrome);
+                self.refuse(core, hw, now, &request, syndrome);
                 return;
             }
         };
         self.touch(id, hw.awake);
         let context = &mut self.contexts[id as usize];
         let handled = context.responder.request(core, hw, eth.src_qpn.get(), headers, payload);
+        if handled == Handled::Fatal(NakCode::RemoteAccess) {
+            hw.distrust.failed(address, class(context.proof), now);
+        }
         if let Handled::Fatal(_) = handled
             && let Some(recv) = context.responder.take_receive()
         {
@@ -168,51 +210,50 @@ impl Dct {
         }
     }
 
-    /// A packet from an initiator that has a context: of its session, or the connect of a later
-    /// one. `Err(None)` drops it.
+    /// A packet of another session than the context's: the connect of a later one. `Err(None)`
+    /// drops it.
     fn resume<M: Memory>(
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
+        now: Time,
         id: u32,
-        eth: &DcEth,
-        connect: Option<DcConnect>,
+        request: &Request<'_>,
     ) -> Result<u32, Option<Syndrome>> {
         let context = &mut self.contexts[id as usize];
-        if eth.session == context.session {
-            return Ok(id);
-        }
+        let session = request.eth.session;
         let forgotten = hw.was_silent(context.heard);
-        let later = eth.session.wrapping_sub(context.session) as i32 > 0;
+        let later = session.wrapping_sub(context.session) as i32 > 0;
         if !later && !forgotten {
             hw.counters.drop_dc_session += 1;
             return Err(None);
         }
-        let mtu = check_connect(core, hw, connect)?;
+        let mtu = check_connect(core, hw, now, request, false)?;
         if let Some(recv) = context.responder.take_receive() {
             core.return_receive(hw, recv);
         }
-        context.session = eth.session;
+        context.session = session;
         let peer = Gid::from(context.initiator.address);
-        context.responder = Responder::new(first_psn(eth.session), mtu.bytes(), peer);
+        context.responder = Responder::new(first_psn(session), mtu.bytes(), peer);
+        (context.proof, context.asked) = (request.proof, false);
         hw.counters.dc_accepts += 1;
         Ok(id)
     }
 
     /// A packet from an initiator without a context.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one packet, parsed once")]
     fn admit<M: Memory>(
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
-        meta: &RxMeta,
-        initiator: Initiator,
-        eth: &DcEth,
-        connect: Option<DcConnect>,
+        now: Time,
+        request: &Request<'_>,
     ) -> Result<u32, Option<Syndrome>> {
-        let mtu = check_connect(core, hw, connect)?;
+        let in_use = self.contexts.len() - self.free.len();
+        let crowded = 2 * in_use as u64 >= u64::from(hw.config.max_dc_contexts);
+        let mtu = check_connect(core, hw, now, request, crowded)?;
         self.return_receives(core, hw);
         let in_use = self.contexts.len() - self.free.len();
+        let Request { meta, initiator, eth, .. } = *request;
         if in_use as u32 >= hw.config.max_dc_contexts && !self.reclaim(core, hw) {
             hw.counters.dc_refused_room += 1;
             hw.event(AsyncEvent::DctAccessErr(Qp(core.qpn.get())));
@@ -227,6 +268,8 @@ impl Dct {
             flow: Flow { src: meta.flow.dst, dst: meta.flow.src },
             traffic_class: meta.traffic_class,
             responder: Responder::new(first_psn(eth.session), mtu.bytes(), peer),
+            proof: request.proof,
+            asked: false,
             heard: hw.awake,
             ready: false,
             listed: free.is_some_and(|id| self.contexts[id as usize].listed),
@@ -326,15 +369,28 @@ impl Dct {
         &mut self,
         core: &QpCore,
         hw: &mut Hw<M>,
-        meta: &RxMeta,
-        eth: &DcEth,
-        psn: Psn,
+        now: Time,
+        request: &Request<'_>,
         syndrome: Syndrome,
     ) {
-        if let Syndrome::RnrNak(_) = syndrome {
-            hw.counters.rnr_nak_sent += 1;
-        } else {
-            hw.counters.nak_fatal_sent += 1;
+        let Request { meta, eth, headers, .. } = *request;
+        // A NAK acknowledges what comes before its PSN. Nothing of a refused session was executed,
+        // so it names the first. That there is no context, or no proof, acknowledges nothing.
+        let (psn, extra) = match syndrome {
+            Syndrome::Nak(NakCode::DcNoContext) => (headers.psn, DcExtra::None),
+            Syndrome::Nak(NakCode::DcProve) => {
+                (headers.psn, DcExtra::Token(hw.tokens.of(meta.flow.src.ip(), now)))
+            }
+            _ => (first_psn(eth.session), DcExtra::None),
+        };
+        match syndrome {
+            Syndrome::RnrNak(_) => hw.counters.rnr_nak_sent += 1,
+            Syndrome::Nak(NakCode::DcProve) => hw.counters.dc_proofs_asked += 1,
+            _ => hw.counters.nak_fatal_sent += 1,
+        }
+        if refusal_len(extra != DcExtra::None) > request.len {
+            hw.counters.dc_unanswered += 1;
+            return;
         }
         if self.refusals.len() >= REFUSALS_MAX {
             return;
@@ -343,7 +399,8 @@ impl Dct {
             flow: Flow { src: meta.flow.dst, dst: meta.flow.src },
             traffic_class: meta.traffic_class,
             to: eth.src_qpn,
-            eth: DcEth { src_qpn: core.qpn, ..*eth },
+            eth: DcEth { src_qpn: core.qpn, fill: 0, ..*eth },
+            extra,
             psn,
             syndrome,
         });
@@ -354,11 +411,12 @@ impl Dct {
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
+        now: Time,
         buf: &mut [u8],
     ) -> Option<Answered> {
         if let Some(refusal) = self.refusals.pop_front() {
             let aeth = Aeth { syndrome: refusal.syndrome, msn: Msn::default() };
-            let route = Route::Dc { eth: refusal.eth, connect: None };
+            let route = Route::Dc { eth: refusal.eth, extra: refusal.extra };
             let headers = Headers::new(route, Message::Ack(aeth), refusal.to, refusal.psn).ok()?;
             headers.emit(buf, 0);
             let (flow, traffic_class) = (refusal.flow, refusal.traffic_class);
@@ -366,11 +424,14 @@ impl Dct {
         }
         let id = *self.ready.front()?;
         let context = &mut self.contexts[id as usize];
-        let eth =
-            DcEth { src_qpn: core.qpn, stream: context.initiator.stream, session: context.session };
-        let to = context.initiator.qpn;
+        let Initiator { address, qpn: to, stream } = context.initiator;
+        let eth = DcEth { src_qpn: core.qpn, stream, session: context.session, fill: 0 };
+        let extra = match context.proof {
+            Proof::Fresh => DcExtra::None,
+            Proof::None | Proof::Old => DcExtra::Token(hw.tokens.of(address, now)),
+        };
         let answer = context.responder.next_answer(core, hw, buf, |message, psn| {
-            Headers::new(Route::Dc { eth, connect: None }, message, to, psn).ok()
+            Headers::new(Route::Dc { eth, extra }, message, to, psn).ok()
         });
         if !context.responder.has_answers() {
             context.ready = false;
@@ -379,6 +440,13 @@ impl Dct {
         let (headers, payload) = answer?;
         let (flow, traffic_class) = (context.flow, context.traffic_class);
         Some(Answered { headers, payload, flow, traffic_class })
+    }
+
+    /// Whether a session's initiator proved where he is.
+    pub(crate) fn knows(&self, address: IpAddr, eth: &DcEth) -> bool {
+        let initiator = Initiator { address, qpn: eth.src_qpn, stream: eth.stream };
+        let context = self.by_initiator.get(&initiator).map(|id| &self.contexts[*id as usize]);
+        context.is_some_and(|held| held.session == eth.session && held.proof != Proof::None)
     }
 
     /// Receives that unfinished messages hold.
@@ -392,25 +460,72 @@ impl Dct {
     }
 }
 
+impl Context {
+    /// A packet of the session. While the initiator did not prove where he is, nothing is executed
+    /// whose answer is longer than what asks for it.
+    fn go_on(
+        &mut self,
+        counters: &mut Counters,
+        request: &Request<'_>,
+        id: u32,
+    ) -> Result<u32, Option<Syndrome>> {
+        if self.proof == Proof::Fresh {
+            return Ok(id);
+        }
+        self.proof = self.proof.max(request.proof);
+        if self.proof != Proof::None {
+            return Ok(id);
+        }
+        if !request.tells {
+            // Whom we told a token repeats it until we say that we heard it. This is not he.
+            counters.drop_dc_session += 1;
+            return Err(None);
+        }
+        self.asked |= request.connect.is_none() || request.asks_for_more(self.responder.mtu());
+        if self.asked { Err(PROVE) } else { Ok(id) }
+    }
+}
+
 /// A session's first PSN is the low 24 bits of its number.
 fn first_psn(session: u32) -> Psn {
     Psn::from_wrapping(session)
 }
 
-/// Checks the connect header of a packet that opens a session.
+fn class(proof: Proof) -> Class {
+    if proof == Proof::None { Class::Stranger } else { Class::Proved }
+}
+
+/// Checks the connect header of a packet that opens a session. Whose place is uncertain is let in
+/// with its first packet alone, if the answer is no longer, and not where it is `crowded`: forged
+/// addresses take at most half of the room.
 fn check_connect<M: Memory>(
     core: &QpCore,
     hw: &mut Hw<M>,
-    connect: Option<DcConnect>,
+    now: Time,
+    request: &Request<'_>,
+    crowded: bool,
 ) -> Result<Mtu, Option<Syndrome>> {
-    let connect = connect.ok_or(Some(Syndrome::Nak(NakCode::DcNoContext)))?;
+    let connect = request.connect.ok_or(Some(Syndrome::Nak(NakCode::DcNoContext)))?;
+    let (address, class) = (request.initiator.address, class(request.proof));
+    if hw.distrust.holds(address, class, now) {
+        if class == Class::Stranger {
+            // Perhaps it is somebody else who says that he is there. Let him prove it.
+            return Err(PROVE);
+        }
+        hw.counters.drop_distrusted += 1;
+        return Err(None);
+    }
     if connect.access_key != core.init.dc_access_key {
+        hw.distrust.failed(address, class, now);
         hw.counters.dc_refused_key += 1;
         hw.event(AsyncEvent::DctAccessErr(Qp(core.qpn.get())));
         return Err(Some(Syndrome::Nak(NakCode::RemoteAccess)));
     }
-    match Mtu::from_code(connect.mtu) {
-        Some(mtu) if mtu <= hw.config.active_mtu => Ok(mtu),
-        _ => Err(Some(Syndrome::Nak(NakCode::InvalidRequest))),
+    let mtu = Mtu::from_code(connect.mtu).filter(|mtu| *mtu <= hw.config.active_mtu);
+    let mtu = mtu.ok_or(Some(Syndrome::Nak(NakCode::InvalidRequest)))?;
+    let begins = request.headers.psn == first_psn(request.eth.session);
+    if request.proof == Proof::None && (!begins || crowded || request.asks_for_more(mtu.bytes())) {
+        return Err(PROVE);
     }
+    Ok(mtu)
 }

@@ -158,7 +158,7 @@ impl QueuePair {
     fn answer<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, buf: &mut [u8]) -> Option<Transmit> {
         let QueuePair { core, responder, dct, .. } = self;
         if let Some(dct) = dct {
-            let answered = dct.next_answer(core, hw, buf)?;
+            let answered = dct.next_answer(core, hw, now, buf)?;
             let len = packet_len(answered.headers.header_len(), answered.payload);
             let traffic_class = answered.traffic_class & !0b11 | ECN_CAPABLE;
             return Some(hw.sent(len, answered.flow, traffic_class));

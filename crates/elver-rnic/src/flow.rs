@@ -43,6 +43,8 @@ struct Path {
     users: u32,
     /// It stands among the unused.
     listed: bool,
+    /// What the device at the address told us last, to prove by it that we are here; 0 is none.
+    token: u64,
     window: u32,
     in_flight: u32,
     acked: u32,
@@ -101,6 +103,15 @@ impl Paths {
         }
     }
 
+    /// The token that the address told us last; 0 when it told none.
+    pub(crate) fn token(&self, id: PathId) -> u64 {
+        self.paths[id.0 as usize].token
+    }
+
+    pub(crate) fn told(&mut self, id: PathId, token: u64) {
+        self.paths[id.0 as usize].token = token;
+    }
+
     /// Users of all paths.
     pub(crate) fn users(&self) -> u32 {
         self.paths.iter().map(|path| path.users).sum()
@@ -136,6 +147,7 @@ impl Paths {
             address,
             users: 1,
             listed: false,
+            token: 0,
             window: self
                 .config
                 .window_initial

@@ -10,7 +10,9 @@ use crate::Time;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::cq::{CompletionQueue, Pushed};
+use crate::distrust::Distrust;
 use crate::flow::Paths;
+use crate::proof::Tokens;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::regions::{Regions, Segment};
 use crate::route::Route;
@@ -38,6 +40,8 @@ pub(crate) struct Hw<M> {
     pub(crate) srqs: Table<SharedReceiveQueue>,
     pub(crate) ahs: Table<AddressHandle>,
     pub(crate) paths: Paths,
+    pub(crate) tokens: Tokens,
+    pub(crate) distrust: Distrust,
     pub(crate) timers: Timers,
     /// QPs that wait for room in a path's window.
     pub(crate) stalled: Vec<u32>,
@@ -84,7 +88,6 @@ impl<M: Memory> Hw<M> {
         Hw {
             dc_starts: rng.keyed_hash(),
             dc_opened: 0,
-            rng,
             counters: Counters::default(),
             looked_at: Time::ZERO,
             awake: Time::ZERO,
@@ -94,6 +97,8 @@ impl<M: Memory> Hw<M> {
             srqs: Table::new(ObjectKind::Srq, config.max_srq, "max_srq"),
             ahs: Table::new(ObjectKind::Ah, config.max_ah, "max_ah"),
             paths: Paths::new(config.max_paths, config.flow.clone()),
+            tokens: Tokens::new(rng.keyed_hash(), config.dc_token_ns),
+            distrust: Distrust::new(rng.keyed_hash(), config.bad_keys_burst, config.bad_keys_per_s),
             timers: Timers::default(),
             stalled: Vec::new(),
             events: VecDeque::new(),
@@ -101,6 +106,7 @@ impl<M: Memory> Hw<M> {
             failed_cqs: Vec::new(),
             scratch: Scratch::default(),
             config,
+            rng,
         }
     }
 

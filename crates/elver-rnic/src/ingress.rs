@@ -3,9 +3,11 @@
 use elver_verbs::{Memory, QpState, QpType, WcStatus};
 use elver_wire::{
     BTH_LEN, Flow, Headers, ICRC_LEN, IpId, Message, NakCode, PKEY_DEFAULT, PacketView, Route,
-    Syndrome, icrc,
+    Syndrome, icrc, packet_len,
 };
 
+use crate::dct::Dct;
+use crate::distrust::Class;
 use crate::egress::Notification;
 use crate::qp::QueuePair;
 use crate::responder::Handled;
@@ -15,6 +17,8 @@ use crate::{Rnic, Time, unreliable};
 const ECN_CE: u8 = 0b11;
 /// CNPs that wait at most; further ones are not sent.
 const NOTIFICATIONS_MAX: usize = 64;
+/// Length of a CNP, from the BTH to the ICRC.
+const CNP_LEN: usize = BTH_LEN + 16 + ICRC_LEN;
 /// Membership is the high bit; the rest names the partition (IBTA vol. 1, 10.9.3).
 const PKEY_PARTITION: u16 = 0x7fff;
 
@@ -38,7 +42,7 @@ pub(crate) fn status_of(code: NakCode) -> WcStatus {
         NakCode::RemoteAccess => WcStatus::RemAccessErr,
         NakCode::RemoteOperation => WcStatus::RemOpErr,
         NakCode::InvalidRdRequest => WcStatus::RemInvRdReqErr,
-        NakCode::PsnSequence | NakCode::DcNoContext => WcStatus::RetryExcErr,
+        NakCode::PsnSequence | NakCode::DcNoContext | NakCode::DcProve => WcStatus::RetryExcErr,
     }
 }
 
@@ -78,8 +82,16 @@ impl<M: Memory> Rnic<M> {
             return;
         };
         let message = headers.message();
+        let remote = queue_pair.core.remote.filter(|_| queue_pair.core.qp_type.is_connected());
+        let foreign = remote.is_some_and(|remote| {
+            remote.flow.dst.ip() != meta.flow.src.ip() || remote.flow.src.ip() != meta.flow.dst.ip()
+        });
         if message == Message::Cnp {
-            self.congestion_notified(now, meta);
+            if foreign {
+                self.hw.counters.drop_source += 1;
+            } else {
+                self.congestion_notified(now, meta);
+            }
             return;
         }
         let fits = matches!(
@@ -98,11 +110,7 @@ impl<M: Memory> Rnic<M> {
             self.hw.counters.drop_state += 1;
             return;
         }
-        if let Some(remote) = queue_pair.core.remote
-            && queue_pair.core.qp_type.is_connected()
-            && (remote.flow.dst.ip() != meta.flow.src.ip()
-                || remote.flow.src.ip() != meta.flow.dst.ip())
-        {
+        if foreign {
             self.hw.counters.drop_source += 1;
             return;
         }
@@ -116,7 +124,7 @@ impl<M: Memory> Rnic<M> {
             return;
         }
         if meta.traffic_class & ECN_CE == ECN_CE {
-            self.notify_congestion(now, meta, headers);
+            self.notify_congestion(now, meta, headers, payload.len());
         }
         let Some(queue_pair) = self.qps.get_mut(qpn) else {
             return;
@@ -128,7 +136,10 @@ impl<M: Memory> Rnic<M> {
                 core.heard(&mut self.hw);
                 let source = core.attr.dest_qp_num;
                 let handled = responder.request(core, &mut self.hw, source, headers, payload);
-                if let Handled::Fatal(_) = handled {
+                if let Handled::Fatal(code) = handled {
+                    if code == NakCode::RemoteAccess {
+                        self.hw.distrust.failed(meta.flow.src.ip(), Class::Proved, now);
+                    }
                     queue_pair.enter_error(&mut self.hw, now);
                 }
                 if queue_pair.responder.has_answers() {
@@ -142,25 +153,35 @@ impl<M: Memory> Rnic<M> {
             }
             Route::Ud(deth) => {
                 let core = &mut queue_pair.core;
+                if meta.flow.src.port() != self.hw.config.udp_port {
+                    let address = meta.flow.src.ip();
+                    if self.hw.distrust.holds(address, Class::OtherPort, now) {
+                        self.hw.counters.drop_distrusted += 1;
+                        return;
+                    }
+                    if deth.qkey != core.attr.qkey {
+                        self.hw.distrust.failed(address, Class::OtherPort, now);
+                    }
+                }
                 unreliable::datagram(core, &mut self.hw, meta, &deth, headers, payload);
             }
-            Route::Dc { eth, .. } if message.is_response() => {
+            Route::Dc { eth, extra } if message.is_response() => {
                 let lane = usize::from(eth.stream);
                 let from = meta.flow.src.ip();
-                let taken = queue_pair
-                    .lanes
-                    .get_mut(lane)
-                    .is_some_and(|lane| lane.takes_session(eth.session, from, &message));
+                let paths = &mut self.hw.paths;
+                let taken = queue_pair.lanes.get_mut(lane).is_some_and(|lane| {
+                    lane.takes_session(paths, eth.session, from, &message, extra)
+                });
                 if taken {
                     self.response(now, qpn, lane, headers, payload);
                 } else {
                     self.hw.counters.drop_dc_session += 1;
                 }
             }
-            Route::Dc { eth, connect } => {
+            Route::Dc { eth, extra } => {
                 let QueuePair { core, dct, .. } = queue_pair;
                 let Some(dct) = dct else { return };
-                dct.request(core, &mut self.hw, meta, &eth, connect, headers, payload);
+                dct.request(core, &mut self.hw, now, meta, &eth, extra, headers, payload);
                 if dct.has_answers() {
                     self.schedule(qpn);
                 }
@@ -180,6 +201,7 @@ impl<M: Memory> Rnic<M> {
                 Syndrome::RnrNak(timer) => lane.on_rnr_nak(env, psn, timer),
                 Syndrome::Nak(NakCode::PsnSequence) => lane.on_sequence_nak(env, psn),
                 Syndrome::Nak(NakCode::DcNoContext) => lane.on_no_context(env, psn),
+                Syndrome::Nak(NakCode::DcProve) => lane.on_prove(env, psn),
                 Syndrome::Nak(code) => lane.on_fatal_nak(env, psn, status_of(code)),
             },
             Message::AtomicAck(_, original) => lane.on_atomic_ack(env, psn, original),
@@ -200,9 +222,10 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// A packet was marked: its sender is told, and where it answers a READ of ours we slow down
-    /// ourselves, for it is we who ask for the data.
+    /// ourselves, for it is we who ask for the data. A stranger is told nothing that is longer than
+    /// what he sent.
     #[cold]
-    fn notify_congestion(&mut self, now: Time, meta: &RxMeta, headers: &Headers) {
+    fn notify_congestion(&mut self, now: Time, meta: &RxMeta, headers: &Headers, payload: usize) {
         let Some(path) = self.hw.paths.find(meta.flow.src.ip()) else {
             return;
         };
@@ -214,8 +237,20 @@ impl<M: Memory> Rnic<M> {
         };
         let to = match headers.route() {
             Route::Rc | Route::Uc => queue_pair.core.dest_qpn(),
-            Route::Ud(deth) => deth.src_qpn,
-            Route::Dc { eth, .. } => eth.src_qpn,
+            Route::Ud(deth) => {
+                let known = deth.qkey == queue_pair.core.attr.qkey;
+                if !known || packet_len(headers.header_len(), payload) < CNP_LEN {
+                    return;
+                }
+                deth.src_qpn
+            }
+            Route::Dc { eth, .. } => {
+                let stranger = |dct: &Dct| !dct.knows(meta.flow.src.ip(), &eth);
+                if queue_pair.dct.as_deref().is_some_and(stranger) {
+                    return;
+                }
+                eth.src_qpn
+            }
         };
         if self.notifications.len() < NOTIFICATIONS_MAX && self.hw.paths.may_notify(now, path) {
             let flow = Flow { src: meta.flow.dst, dst: meta.flow.src };

@@ -83,6 +83,14 @@ pub(crate) struct Lane {
     session: u32,
     /// The session was acknowledged: packets need no connect header.
     connected: bool,
+    /// The target told a token, and did not say yet that it heard it back.
+    telling: bool,
+    /// What the target is told to prove where we are; 0 is nothing.
+    token: u64,
+    /// What was sent before this was not sent with that token.
+    unproved_end: Option<Psn>,
+    /// We had to prove where we are since progress was last made.
+    proved: bool,
 }
 
 /// A DCT as a WR names it, and the way there.
@@ -135,6 +143,10 @@ impl Lane {
             target: None,
             session: 0,
             connected: false,
+            telling: false,
+            token: 0,
+            unproved_end: None,
+            proved: false,
         }
     }
 
@@ -191,6 +203,7 @@ impl Lane {
         self.probe_end = None;
         self.rewound = false;
         self.silent = false;
+        self.proved = false;
     }
 
     fn uncharge<M: Memory>(&mut self, route: Option<Route>, hw: &mut Hw<M>) {

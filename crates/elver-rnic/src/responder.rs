@@ -89,6 +89,11 @@ impl Responder {
         self.epsn
     }
 
+    /// The path MTU.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
     pub(crate) fn has_answers(&self) -> bool {
         !self.out.is_empty()
     }

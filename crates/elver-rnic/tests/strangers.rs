@@ -9,7 +9,7 @@ use common::dc::{KEY, dci, dct, dest, handle, statuses};
 use common::{ALL_ACCESS, Net, Packet, address};
 use elver_rnic::Time;
 use elver_verbs::*;
-use elver_wire::{PacketView, Route, icrc};
+use elver_wire::{DcExtra, PacketView, Route, icrc};
 
 /// A device that counts one number for all its sessions tells each target what it tells the others.
 #[test]
@@ -27,7 +27,7 @@ fn a_target_cannot_tell_the_numbers_of_sessions_with_others() {
         net.run(|packet| {
             let view = PacketView::parse(&packet.bytes).unwrap();
             if packet.flow.dst.ip() == address(1 + which)
-                && let Route::Dc { eth, connect: Some(_) } = view.headers().route()
+                && let Route::Dc { eth, extra: DcExtra::Connect(_) } = view.headers().route()
             {
                 sessions[which].push(eth.session);
             }
@@ -195,4 +195,104 @@ fn paths_are_given_back() {
     net.hosts[0].nic.destroy_qp(net.now, dci).unwrap();
     net.hosts[0].nic.destroy_qp(net.now, rc).unwrap();
     assert_eq!(net.hosts[0].nic.paths_held(), 0);
+}
+
+/// A request of a DCI, with a WRITE of 64 bytes, that the caller sends on.
+fn connecting(net: &mut Net, qp: Qp, to: Option<Dest>) -> Packet {
+    let (remote, sge) = (net.hosts[1].remote(0), [net.hosts[0].sge(0, 64)]);
+    net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
+    net.transmit();
+    net.wire.pop_front().unwrap()
+}
+
+/// Somebody tries keys in an honest node's name: he is not listened to, and the node gets in all the
+/// same.
+#[test]
+fn who_forges_an_address_cannot_lock_its_owner_out() {
+    let mut net = Net::new(2);
+    let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    let ah = handle(&mut net.hosts[0], 1);
+    let liar = dci(&mut net.hosts[0], 0, 0);
+    let wrong = connecting(&mut net, liar, dest(ah, &target, 5, 0));
+    for _ in 0..3_000 {
+        net.deliver(&wrong);
+    }
+    let counters = net.hosts[1].nic.counters();
+    assert_eq!(counters.dc_refused_key, 1_001);
+    assert_eq!(counters.dc_proofs_asked, 1_999, "the key was not looked at");
+    net.transmit();
+    net.wire.clear();
+
+    let honest = dci(&mut net.hosts[0], 0, 0);
+    net.hosts[0].memory.fill(0, &[7; 64]);
+    let request = connecting(&mut net, honest, dest(ah, &target, KEY, 0));
+    net.deliver(&request);
+    assert_eq!(net.hosts[1].memory.get(0, 64), [0; 64], "it could be anybody");
+    net.run_clean();
+    assert!(statuses(&mut net.hosts[0]).contains(&WcStatus::Success));
+    assert_eq!(net.hosts[1].memory.get(0, 64), [7; 64]);
+}
+
+/// Who tries keys from where he is gets no answer for a while; a wrong key now and then does no
+/// harm.
+#[test]
+fn who_tries_keys_is_not_answered() {
+    let mut net = Net::with_config(2, |config| config.bad_keys_burst = 20);
+    let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    let ah = handle(&mut net.hosts[0], 1);
+    let to = dest(ah, &target, KEY, 0);
+    let good = dci(&mut net.hosts[0], 0, 0);
+    let succeeds = |net: &mut Net, qp: Qp| {
+        let (remote, sge) = (net.hosts[1].remote(0), [net.hosts[0].sge(0, 64)]);
+        net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
+        net.run_clean();
+        statuses(&mut net.hosts[0]).ends_with(&[WcStatus::Success])
+    };
+    assert!(succeeds(&mut net, good));
+    for round in 0..25 {
+        let tries = dci(&mut net.hosts[0], 0, 0);
+        let remote = RemoteAddr { rkey: 0x1234_5600 + round, ..net.hosts[1].remote(0) };
+        let sge = [net.hosts[0].sge(0, 64)];
+        net.hosts[0].post(net.now, tries, SendOp::Write(remote), &sge, to);
+        net.transmit();
+        let request = net.wire.pop_front().unwrap();
+        net.deliver(&request);
+        net.transmit();
+        net.wire.clear();
+        let now = net.now;
+        net.hosts[0].nic.destroy_qp(now, tries).unwrap();
+    }
+    assert_eq!(net.hosts[1].nic.counters().drop_distrusted, 4);
+    assert!(succeeds(&mut net, good), "its session stands");
+    let late = dci(&mut net.hosts[0], 0, 0);
+    net.now = net.now.saturating_add_ns(20_000_000_000);
+    assert!(succeeds(&mut net, late), "it is forgiven");
+}
+
+#[test]
+fn a_port_that_tries_q_keys_is_not_heard_and_the_device_of_its_host_is() {
+    let mut net = Net::with_config(2, |config| config.bad_keys_burst = 20);
+    let (taker, sges) = (net.hosts[1].create_qp(QpType::Ud), [net.hosts[1].sge(0, 4096)]);
+    net.hosts[1].connect(taker, QpType::Ud, address(0), 0, |_| {});
+    net.hosts[1].nic.post_recv(Time(1), taker, &[RecvWr { wr_id: 1, sges: &sges }; 2]).unwrap();
+    let qp = net.hosts[0].create_qp(QpType::Ud);
+    net.hosts[0].connect(qp, QpType::Ud, address(1), 0, |_| {});
+    let ah = handle(&mut net.hosts[0], 1);
+    let datagram = |net: &mut Net, remote_qkey| {
+        let to = Dest::Ud { ah, remote_qpn: taker.0, remote_qkey };
+        let sge = [net.hosts[0].sge(0, 64)];
+        net.hosts[0].post(net.now, qp, SendOp::Send, &sge, Some(to));
+        net.transmit();
+        net.wire.pop_front().unwrap()
+    };
+    let (wrong, right) = (datagram(&mut net, 5), datagram(&mut net, 0x1111));
+    for _ in 0..50 {
+        net.deliver(&from_another_port(&wrong));
+    }
+    assert_eq!(net.hosts[1].nic.counters().drop_qkey, 21);
+    net.deliver(&from_another_port(&right));
+    assert_eq!(net.hosts[1].nic.counters().drop_distrusted, 30);
+    assert_eq!(net.hosts[1].poll().len(), 0);
+    net.deliver(&right);
+    assert_eq!(net.hosts[1].poll().len(), 1);
 }

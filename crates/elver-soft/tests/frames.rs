@@ -219,7 +219,7 @@ fn what_cannot_be_a_link_is_told() {
 
 #[test]
 fn the_path_mtu_is_what_the_link_carries() {
-    for (v6, needed) in [(false, 4188), (true, 4208)] {
+    for (v6, needed) in [(false, 4196), (true, 4216)] {
         for (mtu, active) in [(needed, Mtu::Mtu4096), (needed - 1, Mtu::Mtu2048)] {
             let (socket, _peer) = FrameSocket::pair().unwrap();
             let link = FrameLink::new(socket, vec![addresses(v6)[0].parse().unwrap()]);

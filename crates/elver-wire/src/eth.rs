@@ -1,5 +1,5 @@
 use crate::bytes::{u16_at, u24_at, u32_at, u64_at};
-use crate::{Msn, ParseError, Qpn, Syndrome, Transport};
+use crate::{Msn, PAYLOAD_MAX, ParseError, Qpn, Syndrome, Transport};
 
 /// RDMA extended transport header (IBTA 9.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,44 +128,127 @@ pub struct DcEth {
     pub stream: u16,
     /// The initiator's session.
     pub session: u32,
+    /// Zeros that a request has behind its headers, a multiple of 4: it is to be no shorter than its
+    /// answer.
+    pub fill: u16,
+}
+
+/// What may stand behind a [`DcEth`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DcExtra {
+    /// Nothing.
+    None,
+    /// In a request: what opens the session.
+    Connect(DcConnect),
+    /// In an answer: the token by which the initiator's next requests prove where he is. In a request:
+    /// that token.
+    Token(u64),
 }
 
 /// The version of our DC headers, in the upper 4 bits of the first byte.
-const DC_VERSION: u8 = 1;
+const DC_VERSION: u8 = 2;
 /// Flag of the first byte: a [`DcConnect`] follows.
 const DC_CONNECT: u8 = 1;
+/// Flag of the first byte: a token follows.
+const DC_TOKEN: u8 = 2;
+/// Length of a token in bytes.
+const DC_TOKEN_LEN: usize = 8;
+
+impl DcExtra {
+    /// Length in bytes.
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        match self {
+            DcExtra::None => 0,
+            DcExtra::Connect(_) => DcConnect::LEN,
+            DcExtra::Token(_) => DC_TOKEN_LEN,
+        }
+    }
+
+    /// What the flags of a [`DcEth`] announce, from bytes that are at least as long.
+    #[inline]
+    pub(crate) fn parse(flags: u8, bytes: &[u8]) -> Result<DcExtra, ParseError> {
+        Ok(match flags {
+            DC_CONNECT => DcExtra::Connect(DcConnect::parse(bytes)?),
+            DC_TOKEN => DcExtra::Token(u64_at(bytes, 0)),
+            _ => DcExtra::None,
+        })
+    }
+
+    /// Its length by the flags of a [`DcEth`].
+    #[inline]
+    pub(crate) const fn len_by(flags: u8) -> usize {
+        match flags {
+            DC_CONNECT => DcConnect::LEN,
+            DC_TOKEN => DC_TOKEN_LEN,
+            _ => 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn emit(self, out: &mut [u8]) {
+        match self {
+            DcExtra::None => {}
+            DcExtra::Connect(connect) => connect.emit(out),
+            DcExtra::Token(token) => out[..DC_TOKEN_LEN].copy_from_slice(&token.to_be_bytes()),
+        }
+    }
+
+    #[inline]
+    const fn flags(&self) -> u8 {
+        match self {
+            DcExtra::None => 0,
+            DcExtra::Connect(_) => DC_CONNECT,
+            DcExtra::Token(_) => DC_TOKEN,
+        }
+    }
+}
 
 impl DcEth {
     /// Length in bytes.
     pub const LEN: usize = 12;
 
-    /// The header, and whether a [`DcConnect`] follows.
+    /// The header, and the flags that say which [`DcExtra`] follows: an answer has no connect
+    /// header and no fill, and no packet has both.
     #[inline]
-    pub(crate) fn parse(bytes: &[u8]) -> Result<(DcEth, bool), ParseError> {
+    pub(crate) fn parse(bytes: &[u8], response: bool) -> Result<(DcEth, u8), ParseError> {
         let first = bytes[0];
         if first >> 4 != DC_VERSION {
             return Err(ParseError::Version(first >> 4));
         }
-        if first & 0xf & !DC_CONNECT != 0 || bytes[10] != 0 || bytes[11] != 0 {
+        let flags = first & 0xf;
+        let fill = u16_at(bytes, 10);
+        let known = flags <= DC_TOKEN && (flags != DC_CONNECT || !response);
+        if !known || (response && fill != 0) {
             return Err(ParseError::Reserved);
+        }
+        if !fill_fits(fill) {
+            return Err(ParseError::Padding);
         }
         let eth = DcEth {
             src_qpn: Qpn::from_wrapping(u24_at(bytes, 1)),
             session: u32_at(bytes, 4),
             stream: u16_at(bytes, 8),
+            fill,
         };
-        Ok((eth, first & DC_CONNECT != 0))
+        Ok((eth, flags))
     }
 
     #[inline]
-    pub(crate) fn emit(self, connect: bool, out: &mut [u8]) {
-        let first = DC_VERSION << 4 | if connect { DC_CONNECT } else { 0 };
+    pub(crate) fn emit(self, extra: &DcExtra, out: &mut [u8]) {
+        let first = DC_VERSION << 4 | extra.flags();
         let word = u32::from(first) << 24 | self.src_qpn.get();
         out[..4].copy_from_slice(&word.to_be_bytes());
         out[4..8].copy_from_slice(&self.session.to_be_bytes());
         out[8..10].copy_from_slice(&self.stream.to_be_bytes());
-        out[10..12].copy_from_slice(&[0, 0]);
+        out[10..12].copy_from_slice(&self.fill.to_be_bytes());
     }
+}
+
+/// Whether a packet can have so much fill.
+#[inline]
+pub(crate) const fn fill_fits(fill: u16) -> bool {
+    fill.is_multiple_of(4) && fill as usize <= PAYLOAD_MAX
 }
 
 /// What opens a DC session: ours; see `docs/wire.md`.
@@ -173,6 +256,8 @@ impl DcEth {
 pub struct DcConnect {
     /// The access key of the DCT.
     pub access_key: u64,
+    /// The token that the target told this initiator's address last; 0 when it told none.
+    pub token: u64,
     /// Path MTU of the session, as a code of `enum ibv_mtu`: 1 (256 bytes) to 5 (4,096). A target
     /// refuses other codes with a NAK, so that a newer initiator hears of it; they do parse.
     pub mtu: u8,
@@ -180,20 +265,21 @@ pub struct DcConnect {
 
 impl DcConnect {
     /// Length in bytes.
-    pub const LEN: usize = 16;
+    pub const LEN: usize = 24;
 
     #[inline]
     pub(crate) fn parse(bytes: &[u8]) -> Result<DcConnect, ParseError> {
-        if bytes[9..16] != [0; 7] {
+        if bytes[17..24] != [0; 7] {
             return Err(ParseError::Reserved);
         }
-        Ok(DcConnect { access_key: u64_at(bytes, 0), mtu: bytes[8] })
+        Ok(DcConnect { access_key: u64_at(bytes, 0), token: u64_at(bytes, 8), mtu: bytes[16] })
     }
 
     #[inline]
     pub(crate) fn emit(self, out: &mut [u8]) {
         out[..8].copy_from_slice(&self.access_key.to_be_bytes());
-        out[8] = self.mtu;
-        out[9..16].fill(0);
+        out[8..16].copy_from_slice(&self.token.to_be_bytes());
+        out[16] = self.mtu;
+        out[17..24].fill(0);
     }
 }

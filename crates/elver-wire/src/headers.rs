@@ -1,8 +1,9 @@
 use thiserror::Error;
 
+use crate::eth::fill_fits;
 use crate::{
-    Aeth, AtomicEth, BTH_LEN, DcConnect, DcEth, Deth, ICRC_LEN, Opcode, Operation, PKEY_DEFAULT,
-    Psn, Qpn, Reth, Syndrome, Transport,
+    Aeth, AtomicEth, BTH_LEN, DcEth, DcExtra, Deth, ICRC_LEN, Opcode, Operation, PKEY_DEFAULT, Psn,
+    Qpn, Reth, Syndrome, Transport,
 };
 
 /// Length of a packet from the BTH to the ICRC, with its padding.
@@ -24,8 +25,8 @@ pub enum Route {
     Dc {
         /// Who, which stream, which session.
         eth: DcEth,
-        /// Opens the session; requests only.
-        connect: Option<DcConnect>,
+        /// What opens the session, or a token.
+        extra: DcExtra,
     },
 }
 
@@ -75,9 +76,16 @@ pub enum WireError {
         /// The operation.
         operation: Operation,
     },
-    /// A response cannot open a session.
-    #[error("a DC response carries no connect header: leave `connect` out")]
-    ConnectInResponse,
+    /// A response cannot open a session and has no fill; fill is a multiple of 4, up to 4,096.
+    #[error("a DC {operation:?} has no {extra:?} or no {fill} bytes of fill")]
+    Extra {
+        /// The operation.
+        operation: Operation,
+        /// What was to stand behind the DcEth.
+        extra: DcExtra,
+        /// Bytes of fill.
+        fill: u16,
+    },
     /// The transport has no such syndrome.
     #[error("{transport:?} has no {syndrome:?}: it is of DC alone")]
     NoSuchSyndrome {
@@ -187,8 +195,7 @@ impl Route {
         match self {
             Route::Rc | Route::Uc => 0,
             Route::Ud(_) => Deth::LEN,
-            Route::Dc { connect: None, .. } => DcEth::LEN,
-            Route::Dc { connect: Some(_), .. } => DcEth::LEN + DcConnect::LEN,
+            Route::Dc { eth, extra } => DcEth::LEN + extra.len() + eth.fill as usize,
         }
     }
 }
@@ -224,10 +231,15 @@ impl Headers {
         {
             return Err(WireError::NoSuchSyndrome { transport, syndrome });
         }
-        if let Route::Dc { connect: Some(_), .. } = route
-            && operation.is_response()
-        {
-            return Err(WireError::ConnectInResponse);
+        if let Route::Dc { eth, extra } = route {
+            let fill = eth.fill;
+            let fits = match extra {
+                DcExtra::None | DcExtra::Token(_) => true,
+                DcExtra::Connect(_) => !operation.is_response(),
+            };
+            if !fits || !fill_fits(fill) || (fill > 0 && operation.is_response()) {
+                return Err(WireError::Extra { operation, extra, fill });
+            }
         }
         Ok(Headers::of(opcode, route, message, dest_qpn, psn))
     }
@@ -274,7 +286,7 @@ impl Headers {
         self.message
     }
 
-    /// Length in bytes, from the BTH to before the payload.
+    /// Length in bytes, from the BTH to before the payload; fill counts.
     #[inline]
     pub const fn header_len(&self) -> usize {
         match self.opcode.operation() {
@@ -310,12 +322,13 @@ impl Headers {
                 deth.emit(&mut buf[at..]);
                 at += Deth::LEN;
             }
-            Route::Dc { eth, connect } => {
-                eth.emit(connect.is_some(), &mut buf[at..]);
+            Route::Dc { eth, extra } => {
+                eth.emit(&extra, &mut buf[at..]);
                 at += DcEth::LEN;
-                if let Some(connect) = connect {
-                    connect.emit(&mut buf[at..]);
-                    at += DcConnect::LEN;
+                extra.emit(&mut buf[at..]);
+                at += extra.len();
+                if eth.fill > 0 {
+                    buf[header_len - usize::from(eth.fill)..header_len].fill(0);
                 }
             }
         }
@@ -363,7 +376,7 @@ fn put_word(buf: &mut [u8], at: usize, word: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Credits, HEADERS_MAX, Msn, NakCode, PACKET_MAX};
+    use crate::{Credits, DcConnect, HEADERS_MAX, Msn, NakCode, PACKET_MAX};
 
     #[test]
     fn nonsense_cannot_be_built() {
@@ -373,16 +386,25 @@ mod tests {
         assert!(Headers::new(Route::Uc, Message::ReadRequest(reth), qpn, psn).is_err());
         assert!(Headers::new(Route::Ud(deth), Message::SendFirst, qpn, psn).is_err());
         assert!(Headers::new(Route::Uc, Message::SendOnly(Tail::Inv(1)), qpn, psn).is_err());
-        let eth = DcEth { src_qpn: qpn, stream: 0, session: 0 };
-        let connect = Some(DcConnect { access_key: 1, mtu: 5 });
+        let eth = DcEth { src_qpn: qpn, stream: 0, session: 0, fill: 0 };
+        let extra = DcExtra::Connect(DcConnect { access_key: 1, token: 2, mtu: 5 });
         let aeth = Aeth { syndrome: Syndrome::Ack(Credits::UNCOUNTED), msn: Msn::default() };
-        assert_eq!(
-            Headers::new(Route::Dc { eth, connect }, Message::Ack(aeth), qpn, psn),
-            Err(WireError::ConnectInResponse)
-        );
+        let ack = Message::Ack(aeth);
+        assert!(Headers::new(Route::Dc { eth, extra }, ack, qpn, psn).is_err());
+        let (none, token) = (DcExtra::None, DcExtra::Token(5));
+        let filled = DcEth { fill: 4, ..eth };
+        assert!(Headers::new(Route::Dc { eth: filled, extra: none }, ack, qpn, psn).is_err());
+        assert!(Headers::new(Route::Dc { eth, extra: token }, ack, qpn, psn).is_ok());
+        let send = Message::SendOnly(Tail::Plain);
+        assert!(Headers::new(Route::Dc { eth, extra: token }, send, qpn, psn).is_ok());
+        assert!(Headers::new(Route::Dc { eth: filled, extra: none }, send, qpn, psn).is_ok());
+        for fill in [3, 4100] {
+            let eth = DcEth { fill, ..eth };
+            assert!(Headers::new(Route::Dc { eth, extra: none }, send, qpn, psn).is_err());
+        }
         let syndrome = Syndrome::Nak(NakCode::DcNoContext);
         let no_context = Message::Ack(Aeth { syndrome, msn: Msn::default() });
-        assert!(Headers::new(Route::Dc { eth, connect: None }, no_context, qpn, psn).is_ok());
+        assert!(Headers::new(Route::Dc { eth, extra: none }, no_context, qpn, psn).is_ok());
         assert_eq!(
             Headers::new(Route::Rc, no_context, qpn, psn),
             Err(WireError::NoSuchSyndrome { transport: Transport::Rc, syndrome })
@@ -396,13 +418,13 @@ mod tests {
     #[test]
     fn longest_headers() {
         let (qpn, psn) = (Qpn::from_wrapping(5), Psn::from_wrapping(6));
-        let eth = DcEth { src_qpn: qpn, stream: 0, session: 0 };
-        let connect = Some(DcConnect { access_key: 1, mtu: 5 });
+        let eth = DcEth { src_qpn: qpn, stream: 0, session: 0, fill: 0 };
+        let extra = DcExtra::Connect(DcConnect { access_key: 1, token: 2, mtu: 5 });
         let lengths = |payload: bool| {
             Operation::ALL.iter().filter(move |operation| operation.has_payload() == payload).map(
                 |operation| {
                     let opcode = Opcode::new(Transport::Dc, *operation).unwrap();
-                    let route = Route::Dc { eth, connect };
+                    let route = Route::Dc { eth, extra };
                     Headers::of(opcode, route, Message::SendMiddle, qpn, psn).header_len()
                 },
             )

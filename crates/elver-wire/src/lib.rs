@@ -7,7 +7,8 @@
 //!
 //! The sources are the InfiniBand Architecture Specification, volume 1, release 1.4 ("IBTA"):
 //! chapter 9 for the headers, annex A17 for RoCEv2. What is ours, and not the specification's, is
-//! in `docs/wire.md`: the DC opcodes, [`DcEth`], [`DcConnect`] and [`NakCode::DcNoContext`].
+//! in `docs/wire.md`: the DC opcodes, [`DcEth`], [`DcExtra`], [`NakCode::DcNoContext`] and
+//! [`NakCode::DcProve`].
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -25,7 +26,7 @@ mod syndrome;
 mod timer;
 mod view;
 
-pub use eth::{Aeth, AtomicEth, DcConnect, DcEth, Deth, Reth};
+pub use eth::{Aeth, AtomicEth, DcConnect, DcEth, DcExtra, Deth, Reth};
 pub use headers::{Headers, Message, Route, Tail, WireError, packet_len};
 pub use icrc::{Flow, IcrcMismatch, IpId};
 pub use number::{Msn, Psn, Qpn};

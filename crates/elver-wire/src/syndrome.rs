@@ -45,13 +45,17 @@ pub enum NakCode {
     InvalidRdRequest,
     /// Ours, on DC alone: the target holds no such session.
     DcNoContext,
+    /// Ours, on DC alone: first the initiator has to prove that he is where he says.
+    DcProve,
 }
 
 impl Syndrome {
-    /// Whether a transport has it: [`NakCode::DcNoContext`] is of DC alone, the rest of any.
+    /// Whether a transport has it: [`NakCode::DcNoContext`] and [`NakCode::DcProve`] are of DC
+    /// alone, the rest of any.
     #[inline]
     pub const fn exists_on(self, transport: Transport) -> bool {
-        matches!(transport, Transport::Dc) || !matches!(self, Syndrome::Nak(NakCode::DcNoContext))
+        matches!(transport, Transport::Dc)
+            || !matches!(self, Syndrome::Nak(NakCode::DcNoContext | NakCode::DcProve))
     }
 
     /// The byte on the wire.
@@ -67,6 +71,7 @@ impl Syndrome {
                     NakCode::RemoteAccess => 2,
                     NakCode::RemoteOperation => 3,
                     NakCode::InvalidRdRequest => 4,
+                    NakCode::DcProve => 0x1e,
                     NakCode::DcNoContext => 0x1f,
                 }
             }
@@ -94,6 +99,7 @@ impl Syndrome {
             2 => NakCode::RemoteAccess,
             3 => NakCode::RemoteOperation,
             4 => NakCode::InvalidRdRequest,
+            0x1e => NakCode::DcProve,
             0x1f => NakCode::DcNoContext,
             _ => return Err(ParseError::Syndrome(byte)),
         }))
@@ -113,6 +119,6 @@ mod tests {
                 known += 1;
             }
         }
-        assert_eq!(known, 32 + 32 + 6);
+        assert_eq!(known, 32 + 32 + 7);
     }
 }

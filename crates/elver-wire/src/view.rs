@@ -3,8 +3,8 @@ use thiserror::Error;
 use crate::bytes::{u16_at, u24_at, u32_at, u64_at};
 use crate::headers::CNP_RESERVED;
 use crate::{
-    Aeth, AtomicEth, BTH_LEN, DcConnect, DcEth, Deth, Headers, ICRC_LEN, Message, Opcode,
-    Operation, PAYLOAD_MAX, Psn, Qpn, Reth, Route, Tail, Transport,
+    Aeth, AtomicEth, BTH_LEN, DcEth, DcExtra, Deth, Headers, ICRC_LEN, Message, Opcode, Operation,
+    PAYLOAD_MAX, Psn, Qpn, Reth, Route, Tail, Transport,
 };
 
 /// Why bytes are no packet.
@@ -84,7 +84,11 @@ impl<'a> PacketView<'a> {
         }
         let body = &bytes[..got - ICRC_LEN];
         let (route, at) = parse_route(opcode, body)?;
-        let (message, header_len) = parse_message(opcode, body, at)?;
+        let (message, mut header_len) = parse_message(opcode, body, at)?;
+        if let Route::Dc { eth, .. } = route {
+            header_len += usize::from(eth.fill);
+            need(body, header_len)?;
+        }
         let payload = &body[header_len..];
         let pad = usize::from(bytes[1] >> 4 & 3);
         if pad > payload.len() || !payload.len().is_multiple_of(4) {
@@ -143,17 +147,13 @@ fn parse_route(opcode: Opcode, body: &[u8]) -> Result<(Route, usize), ParseError
         }
         Transport::Dc => {
             need(body, at + DcEth::LEN)?;
-            let (eth, connects) = DcEth::parse(&body[at..])?;
+            let response = opcode.operation().is_some_and(Operation::is_response);
+            let (eth, flags) = DcEth::parse(&body[at..], response)?;
             let at = at + DcEth::LEN;
-            if !connects {
-                return Ok((Route::Dc { eth, connect: None }, at));
-            }
-            if opcode.operation().is_some_and(Operation::is_response) {
-                return Err(ParseError::Reserved);
-            }
-            need(body, at + DcConnect::LEN)?;
-            let connect = Some(DcConnect::parse(&body[at..])?);
-            Ok((Route::Dc { eth, connect }, at + DcConnect::LEN))
+            let end = at + DcExtra::len_by(flags);
+            need(body, end)?;
+            let extra = DcExtra::parse(flags, &body[at..end])?;
+            Ok((Route::Dc { eth, extra }, end))
         }
     }
 }
@@ -202,7 +202,7 @@ fn parse_message(opcode: Opcode, body: &[u8], at: usize) -> Result<(Message, usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Msn, PACKET_MAX, Syndrome, packet_len};
+    use crate::{DcConnect, Msn, PACKET_MAX, Syndrome, packet_len};
     use proptest::prelude::*;
 
     fn tails() -> impl Strategy<Value = Tail> {
@@ -255,18 +255,26 @@ mod tests {
         ]
     }
 
+    fn extras() -> impl Strategy<Value = DcExtra> {
+        prop_oneof![
+            Just(DcExtra::None),
+            any::<u64>().prop_map(DcExtra::Token),
+            any::<(u64, u64, u8)>().prop_map(|(access_key, token, mtu)| {
+                DcExtra::Connect(DcConnect { access_key, token, mtu })
+            }),
+        ]
+    }
+
     fn routes() -> impl Strategy<Value = Route> {
         prop_oneof![
             Just(Route::Rc),
             Just(Route::Uc),
             any::<(u32, u32)>()
                 .prop_map(|(qkey, qpn)| Route::Ud(Deth { qkey, src_qpn: Qpn::from_wrapping(qpn) })),
-            any::<(u32, u16, u32, Option<(u64, u8)>)>().prop_map(
-                |(qpn, stream, session, connect)| {
-                    Route::Dc {
-                        eth: DcEth { src_qpn: Qpn::from_wrapping(qpn), stream, session },
-                        connect: connect.map(|(access_key, mtu)| DcConnect { access_key, mtu }),
-                    }
+            (any::<(u32, u16, u32)>(), 0u16..8, extras()).prop_map(
+                |((qpn, stream, session), fours, extra)| {
+                    let src_qpn = Qpn::from_wrapping(qpn);
+                    Route::Dc { eth: DcEth { src_qpn, stream, session, fill: 4 * fours }, extra }
                 }
             )
         ]
@@ -368,8 +376,8 @@ mod tests {
             (refusal(DC_SEND_ONLY, |_| ()), "version"),
             (refusal(0x15, |_| ()), "opcode"),
             (PacketView::parse(&[0; 17]).unwrap_err(), "padding"),
-            (refusal(DC_SEND_ONLY, |bytes| bytes[BTH_LEN] = 0x12), "reserved"),
-            (refusal(DC_ACK, |bytes| bytes[BTH_LEN] = 0x11), "reserved"),
+            (refusal(DC_SEND_ONLY, |bytes| bytes[BTH_LEN] = 0x23), "reserved"),
+            (refusal(DC_ACK, |bytes| bytes[BTH_LEN] = 0x21), "reserved"),
             (refusal(RC_ACK, |bytes| bytes[BTH_LEN] = 0x7f), "syndrome"),
             (refusal(RC_ACK, |bytes| bytes[BTH_LEN] = 0x40), "syndrome"),
         ];
@@ -377,7 +385,7 @@ mod tests {
             assert_eq!(error.reason(), reason, "{error}");
         }
         let no_context = |bytes: &mut [u8]| {
-            bytes[BTH_LEN] = 0x10;
+            bytes[BTH_LEN] = 0x20;
             bytes[BTH_LEN + DcEth::LEN] = 0x7f;
         };
         assert_eq!(refusal(DC_ACK, no_context).reason(), "oversized", "the syndrome was taken");

@@ -2,8 +2,8 @@
 //! that a later version may give them a meaning.
 
 use elver_wire::{
-    BTH_LEN, DcConnect, DcEth, Headers, Message, PACKET_MAX, PacketView, ParseError, Psn, Qpn,
-    Route, Tail, packet_len,
+    BTH_LEN, DcConnect, DcEth, DcExtra, Headers, Message, PACKET_MAX, PacketView, ParseError, Psn,
+    Qpn, Route, Tail, packet_len,
 };
 
 /// Where DcConnect begins.
@@ -12,11 +12,12 @@ const CONNECT_AT: usize = BTH_LEN + DcEth::LEN;
 /// A DC packet that connects.
 fn packet() -> Vec<u8> {
     let qpn = Qpn::from_wrapping(0x65_4321);
-    let eth = DcEth { src_qpn: qpn, stream: 0xffff, session: u32::MAX };
-    let connect = Some(DcConnect { access_key: u64::MAX, mtu: 5 });
+    let eth = DcEth { src_qpn: qpn, stream: 0xffff, session: u32::MAX, fill: 0 };
+    let connect = DcConnect { access_key: u64::MAX, token: u64::MAX, mtu: 5 };
+    let extra = DcExtra::Connect(connect);
     let message = Message::SendOnly(Tail::Plain);
     let headers =
-        Headers::new(Route::Dc { eth, connect }, message, qpn, Psn::from_wrapping(1)).unwrap();
+        Headers::new(Route::Dc { eth, extra }, message, qpn, Psn::from_wrapping(1)).unwrap();
     let mut bytes = vec![0; PACKET_MAX];
     let len = packet_len(headers.emit(&mut bytes, 0), 0);
     bytes.truncate(len);
@@ -35,9 +36,19 @@ fn every_reserved_bit_is_looked_at() {
     for bit in 1..4 {
         assert_eq!(parse_with(BTH_LEN, bit), Some(ParseError::Reserved), "flag {bit}");
     }
-    for at in (BTH_LEN + 10..CONNECT_AT).chain(CONNECT_AT + 9..CONNECT_AT + DcConnect::LEN) {
+    for at in CONNECT_AT + 17..CONNECT_AT + DcConnect::LEN {
         for bit in 0..8 {
             assert_eq!(parse_with(at, bit), Some(ParseError::Reserved), "byte {at}, bit {bit}");
+        }
+    }
+}
+
+/// Fill that is not there, or that is no multiple of 4.
+#[test]
+fn fill_is_checked() {
+    for at in BTH_LEN + 10..CONNECT_AT {
+        for bit in 0..8 {
+            assert!(parse_with(at, bit).is_some(), "byte {at}, bit {bit}");
         }
     }
 }
@@ -49,12 +60,12 @@ fn every_other_bit_is_a_value_or_the_version() {
             assert_eq!(parse_with(at, bit), None, "byte {at}, bit {bit}");
         }
     }
-    for at in CONNECT_AT..CONNECT_AT + 9 {
+    for at in CONNECT_AT..CONNECT_AT + 17 {
         for bit in 0..8 {
             assert_eq!(parse_with(at, bit), None, "byte {at}, bit {bit}");
         }
     }
     for bit in 4..8 {
-        assert_eq!(parse_with(BTH_LEN, bit), Some(ParseError::Version(1 ^ 1 << (bit - 4))));
+        assert_eq!(parse_with(BTH_LEN, bit), Some(ParseError::Version(2 ^ 1 << (bit - 4))));
     }
 }

@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use elver_wire::{
-    Aeth, AtomicEth, BTH_LEN, Credits, DcConnect, DcEth, Deth, Flow, Headers, ICRC_LEN, Message,
-    Msn, NakCode, Opcode, Operation, PACKET_MAX, PAYLOAD_MAX, Psn, Qpn, Reth, RnrTimer, Route,
-    Syndrome, Tail, Transport, UDP_PORT, icrc, packet_len,
+    Aeth, AtomicEth, BTH_LEN, Credits, DcConnect, DcEth, DcExtra, Deth, Flow, Headers, ICRC_LEN,
+    Message, Msn, NakCode, Opcode, Operation, PACKET_MAX, PAYLOAD_MAX, Psn, Qpn, Reth, RnrTimer,
+    Route, Syndrome, Tail, Transport, UDP_PORT, icrc, packet_len,
 };
 
 #[test]
@@ -34,10 +34,12 @@ fn every_standard_packet_reads_as_meant() {
 #[test]
 fn dc_opcodes_are_not_claimed() {
     for flow in flows() {
-        let eth = DcEth { src_qpn: Qpn::new(0x65_4321).unwrap(), stream: 3, session: 0x0bad_cafe };
-        let connect = Some(DcConnect { access_key: 0x0123_4567_89ab_cdef, mtu: 5 });
-        let mut sent = on_route(&flow, Route::Dc { eth, connect });
-        sent.extend(on_route(&flow, Route::Dc { eth, connect: None }));
+        let src_qpn = Qpn::new(0x65_4321).unwrap();
+        let eth = DcEth { src_qpn, stream: 3, session: 0x0bad_cafe, fill: 0 };
+        let connect = DcConnect { access_key: 0x0123_4567_89ab_cdef, token: 7, mtu: 5 };
+        let mut sent = on_route(&flow, Route::Dc { eth, extra: DcExtra::Connect(connect) });
+        sent.extend(on_route(&flow, Route::Dc { eth, extra: DcExtra::None }));
+        sent.extend(on_route(&flow, Route::Dc { eth, extra: DcExtra::Token(9) }));
         for (sent, read) in sent.iter().zip(dissect(&flow, &sent)) {
             assert_eq!(read, unclaimed_fields(sent), "{:?}", sent.headers);
         }
@@ -120,6 +122,7 @@ fn messages() -> Vec<Message> {
         NakCode::RemoteOperation,
         NakCode::InvalidRdRequest,
         NakCode::DcNoContext,
+        NakCode::DcProve,
     ];
     messages.extend(naks.map(|code| Message::Ack(aeth(Syndrome::Nak(code)))));
     messages

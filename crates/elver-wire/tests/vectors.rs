@@ -6,8 +6,8 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use elver_wire::{
-    DcConnect, DcEth, Deth, Flow, Headers, IpId, Message, PacketView, Psn, Qpn, Reth, Route, Tail,
-    icrc,
+    DcConnect, DcEth, DcExtra, Deth, Flow, Headers, IpId, Message, PacketView, Psn, Qpn, Reth,
+    Route, Tail, icrc,
 };
 
 const UDP_LEN: usize = 8;
@@ -134,11 +134,14 @@ fn the_documented_dc_packet_is_what_we_send() {
         .flat_map(|(digits, _)| bytes(digits))
         .collect();
 
-    let eth = DcEth { src_qpn: Qpn::new(0x111).unwrap(), stream: 3, session: 0xba_d001 };
-    let connect = Some(DcConnect { access_key: 0x0123_4567_89ab_cdef, mtu: 5 });
+    let src_qpn = Qpn::new(0x111).unwrap();
+    let eth = DcEth { src_qpn, stream: 3, session: 0xba_d001, fill: 0 };
+    let token = 0xfedc_ba98_7654_3210;
+    let connect = DcConnect { access_key: 0x0123_4567_89ab_cdef, token, mtu: 5 };
+    let extra = DcExtra::Connect(connect);
     let reth = Reth { va: 0x7f00_0000_1000, rkey: 0x55, len: 4 };
     let message = Message::WriteOnly(reth, None);
-    let mut headers = headers(Route::Dc { eth, connect }, message, 0x222, 0xba_d001);
+    let mut headers = headers(Route::Dc { eth, extra }, message, 0x222, 0xba_d001);
     headers.ack_req = true;
     let payload = [0xde, 0xad, 0xbe, 0xef];
     let mut ours = [0; 200];

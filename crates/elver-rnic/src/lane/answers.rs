@@ -3,25 +3,46 @@
 use core::net::IpAddr;
 
 use elver_verbs::{Memory, SendFlags, SendOp, Wc, WcFlags, WcStatus};
-use elver_wire::{Message, NakCode, Psn, RnrTimer, Syndrome};
+use elver_wire::{DcExtra, Message, NakCode, Psn, RnrTimer, Syndrome};
 
-use super::{Env, Lane, RNR_RETRY_UNBOUNDED};
+use super::{Env, Lane, RNR_RETRY_UNBOUNDED, Target};
+use crate::flow::Paths;
 use crate::send_queue::{Local, SendPool};
 
 impl Lane {
     /// Whether a response of this DC session is ours. One that only a target which holds the
     /// session can give ends the connect.
-    pub(crate) fn takes_session(&mut self, session: u32, from: IpAddr, message: &Message) -> bool {
-        let ours = self.session == session
-            && self.target.is_some_and(|target| target.route.flow.dst.ip() == from);
+    ///
+    /// A target that tells a token has yet to hear it: the next packets carry it.
+    pub(crate) fn takes_session(
+        &mut self,
+        paths: &mut Paths,
+        session: u32,
+        from: IpAddr,
+        message: &Message,
+        extra: DcExtra,
+    ) -> bool {
+        let Some(Target { route, .. }) = self.target else { return false };
+        if self.session != session || route.flow.dst.ip() != from {
+            return false;
+        }
+        if let DcExtra::Token(token) = extra {
+            if self.token != token {
+                self.token = token;
+                self.unproved_end = Some(self.sent_end);
+            }
+            paths.told(route.path, token);
+        }
         let held = match message {
             Message::Ack(aeth) => {
                 matches!(aeth.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequence))
             }
             _ => true,
         };
-        self.connected |= ours && held;
-        ours
+        let tells = extra != DcExtra::None;
+        self.connected |= held;
+        self.telling = tells || (self.telling && !held);
+        true
     }
 
     /// Whether `psn` names something outstanding, or what was acknowledged last.
@@ -97,6 +118,26 @@ impl Lane {
         if self.reach(env, psn) {
             self.fail_front(env, status);
         }
+    }
+
+    /// A DCT answers `psn` once we have proved where we are. The answer brought the token for that;
+    /// what was sent before it came goes out again. A target that is never content costs retries.
+    pub(crate) fn on_prove<M: Memory>(&mut self, env: &mut Env<'_, M>, psn: Psn) {
+        let unproved = self.unproved_end.is_some_and(|end| psn.is_before(end));
+        if !unproved || !self.is_outstanding(psn) {
+            env.hw.counters.rx_stale_response += 1;
+            return;
+        }
+        self.unproved_end = None;
+        if core::mem::replace(&mut self.proved, true) {
+            if self.retry_left == 0 {
+                self.fail_front(env, WcStatus::RetryExcErr);
+                return;
+            }
+            self.retry_left -= 1;
+        }
+        env.hw.counters.dc_proofs_given += 1;
+        self.rewind(env);
     }
 
     /// A DCT has no context for our session. If it cannot have executed what is outstanding, we

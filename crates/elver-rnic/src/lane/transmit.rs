@@ -2,11 +2,13 @@
 
 use elver_verbs::{Dest, Memory, QpState, QpType, SendFlags, SendOp, WcStatus};
 use elver_wire::{
-    AtomicEth, DcConnect, DcEth, Deth, Headers, Message, Psn, Qpn, Reth, Route as Header, Tail,
+    AtomicEth, DcConnect, DcEth, DcExtra, Deth, Headers, Message, Psn, Qpn, Reth, Route as Header,
+    Tail,
 };
 
 use super::{Env, Lane, Target};
 use crate::Transmit;
+use crate::proof;
 use crate::route::Route;
 use crate::send_queue::{Local, SendWqe};
 
@@ -168,6 +170,9 @@ impl Lane {
         let Some(target) = self.target else { return };
         self.session = env.hw.next_dc_session(target.route.flow.dst.ip(), target.dctn);
         self.connected = false;
+        self.telling = false;
+        self.token = env.hw.paths.token(target.route.path);
+        self.unproved_end = None;
         let psn = Psn::from_wrapping(self.session);
         self.next_psn = psn;
         self.una = psn;
@@ -192,7 +197,7 @@ impl Lane {
         let wqe = *env.pool.get(slot);
         let mtu = core.attr.path_mtu.bytes();
         let offset = (self.next_psn.distance(wqe.first_psn) as u32).wrapping_mul(mtu);
-        let (route, header, dest_qpn) = match self.address(env, &wqe) {
+        let (route, mut header, dest_qpn) = match self.address(env, &wqe) {
             Some(found) => found,
             None => return self.refuse(env, slot, WcStatus::LocQpOpErr),
         };
@@ -238,6 +243,10 @@ impl Lane {
             }
         }
 
+        if let Header::Dc { eth, .. } = &mut header {
+            let told = self.connected || self.token != 0;
+            eth.fill = proof::fill(&message, payload_len, mtu, !self.connected, told);
+        }
         let mut headers = Headers::new(header, message, dest_qpn, self.next_psn).ok()?;
         let last = self.next_psn.wrapping_add(psns - 1) == wqe.last_psn();
         headers.solicited = last && wqe.flags.contains(SendFlags::SOLICITED);
@@ -352,12 +361,18 @@ impl Lane {
             }
             QpType::Dci => {
                 let target = self.target?;
-                let eth = DcEth { src_qpn: core.qpn, stream: self.index, session: self.session };
-                let connect = (!self.connected).then_some(DcConnect {
-                    access_key: target.access_key,
-                    mtu: core.attr.path_mtu.code(),
-                });
-                Some((target.route, Header::Dc { eth, connect }, target.dctn))
+                let (stream, session) = (self.index, self.session);
+                let eth = DcEth { src_qpn: core.qpn, stream, session, fill: 0 };
+                let extra = match (self.connected, self.telling) {
+                    (true, false) => DcExtra::None,
+                    (true, true) => DcExtra::Token(self.token),
+                    (false, _) => DcExtra::Connect(DcConnect {
+                        access_key: target.access_key,
+                        token: self.token,
+                        mtu: core.attr.path_mtu.code(),
+                    }),
+                };
+                Some((target.route, Header::Dc { eth, extra }, target.dctn))
             }
             QpType::Dct => None,
         }

@@ -25,7 +25,7 @@ pub struct FrameLink {
     /// Routers on the link, at most one for each IP version: where packets for other networks go.
     pub gateways: Vec<IpAddr>,
     /// Longest IP packet in bytes, 256 to 65,520; frames are 14 bytes longer. The device's path MTU
-    /// follows from it: 4,096 needs 4,188 over IPv4 and 4,208 over IPv6.
+    /// follows from it: 4,096 needs 4,196 over IPv4 and 4,216 over IPv6.
     pub mtu: u32,
     /// Most neighbours that are remembered. The one that was longest of no use makes room.
     pub neighbours_max: usize,
