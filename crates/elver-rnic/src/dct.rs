@@ -482,7 +482,11 @@ impl Context {
             return Err(None);
         }
         self.asked |= request.connect.is_none() || request.asks_for_more(self.responder.mtu());
-        if self.asked { Err(PROVE) } else { Ok(id) }
+        if self.asked {
+            self.responder.asked_again(request.headers.psn);
+            return Err(PROVE);
+        }
+        Ok(id)
     }
 }
 

@@ -108,6 +108,12 @@ impl Responder {
         self.inbound.take_receive()
     }
 
+    /// The sender of packet `psn` was told to send it again: that is its NAK. A second one, for what
+    /// he sent behind it, would cost him a retry.
+    pub(crate) fn asked_again(&mut self, psn: Psn) {
+        self.nak_sent |= psn == self.epsn;
+    }
+
     /// Executes a request.
     pub(crate) fn request<M: Memory>(
         &mut self,

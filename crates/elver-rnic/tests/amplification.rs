@@ -64,22 +64,54 @@ fn a_longer_first_read_takes_one_more_and_only_the_first() {
     assert_eq!(pair.net.hosts[0].nic.counters().dc_proofs_given, 1);
 }
 
-/// Who has no retries left to spend may be asked all the same.
-#[test]
-fn proving_costs_no_retry() {
-    let mut net = Net::new(2);
+/// A DCI without retries, and the way to the target.
+fn without_retries(net: &mut Net) -> (Qp, Option<Dest>) {
     let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
     let init = QpInit::new(QpType::Dci, net.hosts[0].pd, net.hosts[0].cq);
     let qp = net.hosts[0].nic.create_qp(QpInit { sq_sig_all: true, ..init }).unwrap();
     net.hosts[0].connect(qp, QpType::Dci, address(0), 0, |attr| attr.retry_cnt = 0);
     let ah = handle(&mut net.hosts[0], 1);
-    let to = dest(ah, &target, KEY, 0);
+    (qp, dest(ah, &target, KEY, 0))
+}
+
+/// Who has no retries left to spend may be asked all the same.
+#[test]
+fn proving_costs_no_retry() {
+    let mut net = Net::new(2);
+    let (qp, to) = without_retries(&mut net);
     for len in [20_000, 64, 20_000, 64] {
         let (remote, sge) = (net.hosts[1].remote(0), [net.hosts[0].sge(0, len)]);
         net.hosts[0].post(net.now, qp, SendOp::Read(remote), &sge, to);
     }
     net.run_clean();
     assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success; 4]);
+}
+
+/// A long READ goes out before the token is here, and a WRITE behind it with the token: the target
+/// asks for the READ again, and must not miss it once more when the WRITE comes.
+#[test]
+fn what_was_sent_behind_the_proof_costs_no_retry() {
+    let mut net = Net::new(2);
+    let (qp, to) = without_retries(&mut net);
+    let (remote, sge) = (net.hosts[1].remote(0), [net.hosts[0].sge(0, 64)]);
+    let long = [net.hosts[0].sge(0, 2048)];
+    let post = |net: &mut Net, op, sge: &[Sge]| net.hosts[0].post(net.now, qp, op, sge, to);
+    let take = |net: &mut Net| {
+        net.transmit();
+        std::mem::take(&mut net.wire)
+    };
+    post(&mut net, SendOp::Write(remote), &sge);
+    take(&mut net).iter().for_each(|write| net.deliver(write));
+    let acknowledged = take(&mut net);
+    post(&mut net, SendOp::Read(remote), &long);
+    let read = take(&mut net);
+    acknowledged.iter().for_each(|ack| net.deliver(ack));
+    post(&mut net, SendOp::Write(remote), &sge);
+    let write = take(&mut net);
+    read.iter().chain(&write).for_each(|packet| net.deliver(packet));
+    net.run_clean();
+    assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success; 3]);
+    assert_eq!(net.hosts[1].nic.counters().dc_proofs_asked, 1, "the test means to be asked");
 }
 
 /// A target that was made anew does not know its tokens again, and asks.
