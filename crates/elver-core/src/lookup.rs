@@ -147,7 +147,7 @@ impl<D: Device> Core<D> {
     /// Reads this node's own record at servers that are to be measured, if nobody needs the buffers.
     fn measure_servers(&mut self, now: Time) {
         while self.pool.reads.available() > self.pool.reads.count / 2
-            && let Some(index) = self.lookups.servers.to_probe(now)
+            && let Some(index) = self.lookups.servers.next_probe(now)
             && let Some((via, nodes)) = self.lookups.servers.get(index)
             && let Ok(lookup) = Lookup::new(&nodes, &self.gid.0)
             && let Some(buffer) = self.pool.reads.take()

@@ -103,7 +103,7 @@ impl Servers {
     }
 
     /// A server that is to be measured now, besides.
-    pub(crate) fn to_probe(&mut self, now: Time) -> Option<u32> {
+    pub(crate) fn next_probe(&mut self, now: Time) -> Option<u32> {
         if self.len() < 2 || now < self.probe_at {
             return None;
         }
@@ -217,7 +217,7 @@ mod tests {
         servers.failed(first, now);
         assert_eq!(servers.preferred(), 1 - first);
         while now.0 < 300_000_000_000 {
-            if let Some(index) = servers.to_probe(now) {
+            if let Some(index) = servers.next_probe(now) {
                 assert_eq!(index, first);
                 probes.push(now.0 / PROBE_NS);
                 servers.failed(first, now);
@@ -238,7 +238,7 @@ mod tests {
         let mut servers = servers(7, 4);
         let mut probes = [0; 4];
         for tenth in 0..1_000 {
-            while let Some(index) = servers.to_probe(Time(tenth * PROBE_NS / 10)) {
+            while let Some(index) = servers.next_probe(Time(tenth * PROBE_NS / 10)) {
                 probes[index as usize] += 1;
                 servers.answered(index, 10_000);
             }

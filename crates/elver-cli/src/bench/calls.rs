@@ -95,7 +95,7 @@ fn samples() -> Result<Samples> {
 /// Calls of the core by the thread that drives it.
 fn in_the_node(stage: Stage) -> Result<Samples, Failure> {
     let run = |node: &mut Node, far: &Far| {
-        node.await_meta_link(far.meta, || {})?;
+        node.link_to(far.meta, PORT)?;
         node.learn(&[far.idle], || {})?;
         let mut samples = samples()?;
         let [queue, by_rc, by_dc, bind, reg] = &mut samples;

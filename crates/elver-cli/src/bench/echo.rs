@@ -212,7 +212,7 @@ fn vqp(placement: Placement, rc: bool, window: Window) -> Result<Sample, Failure
     }
     let run = |node: &mut Node, far: &Far| {
         if rc {
-            node.await_meta_link(far.meta, || {})?;
+            node.link_to(far.meta, PORT)?;
         }
         let vqp = node.vqp(VqpInit {
             max_send_wr: QUEUE,

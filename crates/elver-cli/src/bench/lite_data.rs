@@ -208,7 +208,7 @@ fn vqps(
     }
     let run = |node: &mut Node, far: &Far| {
         if rc {
-            node.await_meta_link(far.meta, || {})?;
+            node.link_to(far.meta, PORT)?;
         }
         let vqps = (0..threads).map(|_| {
             let vqp = node.vqp(VqpInit::default())?;

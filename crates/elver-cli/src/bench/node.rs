@@ -150,16 +150,12 @@ impl Node {
         self.node.core().peers().collect()
     }
 
-    /// Waits for the RC QP to the meta server, which a node makes as soon as it knows of it. `beside`
-    /// runs every time.
-    pub(crate) fn await_meta_link(&mut self, meta: Gid, mut beside: impl FnMut()) -> Result<()> {
-        let start = Instant::now();
-        while !self.node.core().peers().any(|peer| peer.gid == meta && peer.rc_qps > 0) {
-            self.poll();
-            beside();
-            ensure!(start.elapsed() < STALL, "no RC QP to the meta server within {STALL:?}");
-        }
-        Ok(())
+    /// Makes the RC QP that all VQPs of this node to `gid` share.
+    pub(crate) fn link_to(&mut self, gid: Gid, port: u16) -> Result<()> {
+        let vqp = self.vqp(VqpInit::default())?;
+        let shared = ConnectOptions { policy: elver_core::Policy::Lite, uncached: false };
+        self.connect(vqp, gid, port, shared)?;
+        self.destroy(vqp)
     }
 
     /// Has the records of these nodes looked up, and remembers them. `beside` runs every time.
@@ -381,7 +377,6 @@ pub(crate) fn run_both<T: Send>(
             meta.register(|| {})?;
             let mut node = Node::open(end.beside, end.own, config)?;
             node.register(|| meta.poll())?;
-            node.await_meta_link(meta.gid(), || meta.poll())?;
             let _ = server_gid.set(node.gid());
             client.begin();
             let start = Instant::now();
@@ -400,7 +395,6 @@ pub(crate) fn run_both<T: Send>(
         |end| {
             let mut node = Node::open(end.own, end.peer, config)?;
             node.register(|| {})?;
-            node.await_meta_link(end.peer.into(), || {})?;
             let peer = *server_gid.get().ok_or_else(|| anyhow!("the far end said nothing"))?;
             let _ = client_gid.set(node.gid());
             job(&mut node, None, peer, 0)

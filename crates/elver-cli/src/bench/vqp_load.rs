@@ -1,7 +1,5 @@
 //! Operations through a VQP between two embedded nodes.
 
-use std::time::{Duration, Instant};
-
 use anyhow::Result;
 use elver_core::{ConnectOptions, Via, VqpId, VqpInit};
 use elver_node::config::Config;
@@ -19,8 +17,6 @@ const PORT: u16 = 9;
 /// Receives that the far end has posted, and those that it posts again at a time.
 const RECEIVES: u32 = 1024;
 const REPOST: usize = 32;
-/// An operation that takes longer has failed.
-const STALL: Duration = Duration::from_secs(10);
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -37,13 +33,13 @@ struct Sink {
     owed: usize,
 }
 
-/// Measures through a VQP to the meta server. Where `wait_rc`, an RC QP is waited for first; `check`
+/// Measures through a VQP to the meta server. Where `rc`, an RC QP is made first; `check`
 /// then says whether what backs it will do.
 pub(crate) fn measure(
     placement: Placement,
     config: &Config,
     load: &VqpLoad,
-    wait_rc: bool,
+    rc: bool,
     check: impl Fn(Via) -> Result<()> + Send,
 ) -> Result<Sample, Failure> {
     node::run(
@@ -52,7 +48,7 @@ pub(crate) fn measure(
         |node| Sink::open(node, load.op == DataOp::Send),
         Sink::serve,
         |node, far| {
-            let vqp = connect(node, far, load, wait_rc, check)?;
+            let vqp = connect(node, far, load, rc, check)?;
             post_and_poll(node, vqp, far, load)
         },
     )
@@ -62,22 +58,16 @@ fn connect(
     node: &mut Node,
     far: &Far,
     load: &VqpLoad,
-    wait_rc: bool,
+    rc: bool,
     check: impl Fn(Via) -> Result<()>,
 ) -> Result<VqpId> {
     let init = VqpInit { max_send_wr: load.window.depth.max(16), ..VqpInit::default() };
-    let start = Instant::now();
-    loop {
-        let vqp = node.vqp(init)?;
-        let via = node.connect(vqp, far.meta, PORT, ConnectOptions::default())?;
-        // The RC QP to a meta server is made in the background.
-        if !wait_rc || via == Via::Rc || start.elapsed() > STALL {
-            check(via)?;
-            return Ok(vqp);
-        }
-        node.destroy(vqp)?;
-        node.poll();
+    if rc {
+        node.link_to(far.meta, PORT)?;
     }
+    let vqp = node.vqp(init)?;
+    check(node.connect(vqp, far.meta, PORT, ConnectOptions::default())?)?;
+    Ok(vqp)
 }
 
 fn post_and_poll(node: &mut Node, vqp: VqpId, far: &Far, load: &VqpLoad) -> Result<Sample> {

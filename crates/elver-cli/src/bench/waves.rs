@@ -52,7 +52,9 @@ pub(crate) fn measure(placement: Placement, way: &Way, shape: Shape) -> Result<W
         config.transfer.rc_qps_max = shape.hosts + LITE_SPARE;
     }
     let run = |node: &mut Node, far: &Far| {
-        node.await_meta_link(far.meta, || {})?;
+        if way.before == Before::AtHand {
+            node.link_to(far.meta, PORT)?;
+        }
         match way.before {
             Before::Nothing | Before::Addresses => once(node, far, way, shape),
             _ => again_and_again(node, far, way, shape),
