@@ -307,7 +307,7 @@ fn the_high_class_is_for_whom_the_configuration_names() {
     let directory = Directory::new();
     let create = |name: &str, more: &str, class: Option<Class>| {
         let daemon = Daemon::start(&directory, name, &format!("serve = true\n{more}"));
-        let answer = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let client = scope.spawn(|| {
                 // Of this thread alone; the socket tells of the one that connects.
                 let uid = Some(rustix::fs::Uid::from_raw(uid));
@@ -324,8 +324,7 @@ fn the_high_class_is_for_whom_the_configuration_names() {
                 })
             });
             client.join().unwrap()
-        });
-        answer
+        })
     };
     let (code, text) = create("a", "", Some(Class::High)).unwrap_err();
     assert_eq!(code, RefusalCode::Permission);

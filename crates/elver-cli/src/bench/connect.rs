@@ -280,9 +280,14 @@ fn of_processes(way: &Way, clients: u32, args: &ConnectArgs) -> Result<Vec<Measu
 /// To the node's own host, or one that it knows: nothing needs to be asked.
 fn at_hand(way: &Way, clients: u32, seconds: f64) -> Result<Measured, Failure> {
     let host = Host::start(true)?;
-    // The idle node, as every node, has an RC QP to the meta server, which is this one: what wants
-    // one finds it there, and its own node is known without one.
-    let gid = if way.to == To::Meta { host.client.idle } else { host.client.to.gid() };
+    // What wants an RC QP finds one to the idle node; its own node is known without one.
+    let gid = match way.to {
+        To::Meta => {
+            host.client.link_to(host.client.idle)?;
+            host.client.idle
+        }
+        To::Idle => host.client.to.gid(),
+    };
     let crowd = Crowd::start(clients, || host.member(clients == 1))?;
     let orders = [order(way, gid, seconds)];
     let (sample, before) = crowd.connect_to(&orders, || host.counted()).context(way.name)?;

@@ -33,6 +33,8 @@ const SPINS: [&str; 2] = ["engine.spin_us = 10000000", "engine.yield_cores = 0"]
 /// And so that its one user may have the largest crowd.
 const QUOTA: &str = "quota.sessions = 2048";
 
+/// What is not sent to needs no port that is bound.
+const PORT: u16 = 1;
 /// The longest that a storm may take.
 const STORM: Duration = Duration::from_secs(30);
 
@@ -147,6 +149,15 @@ impl Client {
         self.beside(|| {
             let options = SessionOptions { spin: STEP, ..SessionOptions::default() };
             job(&Session::connect_with(Some(&self.at.socket), options)?, self)
+        })
+    }
+
+    /// Makes the RC QP that all VQPs of the node to `gid` share.
+    pub(crate) fn link_to(&self, gid: Gid) -> Result<()> {
+        self.run(|session, _| {
+            let shared = ConnectOptions { policy: Policy::Lite, uncached: false };
+            session.create_vqp(VqpOptions::default())?.qconnect_with(gid, PORT, shared)?;
+            Ok(())
         })
     }
 

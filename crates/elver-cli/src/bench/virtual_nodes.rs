@@ -67,16 +67,19 @@ impl VirtualNodes {
             nodes.push(VirtualNode { core, called: true, rests_until: Time::ZERO });
         }
         let meta: MetaServer = nodes[META].core.serve_meta(hosts as u32)?;
-        let mut targets = Vec::new();
-        for server in META + 1..hosts {
-            let core = &mut nodes[server].core;
+        for host in 0..hosts {
+            let core = &mut nodes[host].core;
             let (gid, record) = (core.gid(), core.record());
-            let (_, mr) = region(core)?;
-            targets.push(Target { server, remote: RemoteAddr { addr: mr.addr, rkey: mr.rkey } });
+            // Who asks for an RC QP is looked up there.
+            core.set_meta_servers(&[meta], net.now());
             nodes[META].core.meta_put(gid, record)?;
         }
+        let mut targets = Vec::new();
+        for (server, node) in nodes.iter_mut().enumerate().skip(META + 1) {
+            let (_, mr) = region(&mut node.core)?;
+            targets.push(Target { server, remote: RemoteAddr { addr: mr.addr, rkey: mr.rkey } });
+        }
         let (client, local) = region(&mut nodes[ASKER].core)?;
-        nodes[ASKER].core.set_meta_servers(&[meta], net.now());
         Ok((VirtualNodes { net, nodes, client, local }, targets))
     }
 
@@ -95,7 +98,7 @@ impl VirtualNodes {
         }
         loop {
             self.step(now)?;
-            while let Some(event) = self.asker().poll_event() {
+            while let Some(event) = self.nodes[ASKER].core.poll_event() {
                 match event {
                     Event::Connected { vqp: ended, result, .. } if ended == vqp => {
                         return Ok((vqp, result?));

@@ -33,7 +33,7 @@ pub(crate) enum Before {
 /// Whom it connects to, where that is one node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
-    /// The meta server, which answers and has an RC QP to it.
+    /// The meta server, which answers.
     Meta,
     /// A node whose metadata is all that is needed of it.
     Idle,
