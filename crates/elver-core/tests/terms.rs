@@ -136,7 +136,7 @@ fn what_waits_in_a_slow_queue_for_longer_than_a_lease_is_refused_alone() {
 #[test]
 fn a_receiver_with_small_buffers_reads_what_they_do_not_hold() {
     let small = |host| match host {
-        2 => Config { recv_buffer_bytes: 1_024, eager_bytes_max: 900, ..Config::default() },
+        2 => Config { recv_buffer_bytes: 900, eager_bytes_max: 850, ..Config::default() },
         _ => Config { max_inline: 1_000, ..Config::default() },
     };
     let device = elver_sim::Config { max_inline_data: 1_024, ..elver_sim::Config::default() };
