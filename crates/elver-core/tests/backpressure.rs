@@ -146,8 +146,11 @@ fn a_sender_that_waits_hears_that_its_receiver_is_gone() {
 fn a_sender_that_waits_hears_that_its_receivers_node_is_gone() {
     let mut crowd = Crowd::new(175, 1);
     let sent = crowd.until_halted();
+    // Nothing of its is on the way: it is the question whether it must still wait that finds out.
+    crowd.cluster.until("what was sent to arrive", |cluster| {
+        cluster.nodes[1].completions.len() as u64 == sent
+    });
     crowd.send(sent);
     let gid = crowd.cluster.nodes.remove(2).core.gid();
-    // Nothing of its is on the way: it is the question whether it must still wait that finds out.
     assert_eq!(crowd.failures(1), [ConnectError::Unreachable { gid }]);
 }
