@@ -164,7 +164,7 @@ impl Default for Config {
             max_vqps: 65_536,
             max_accepted: 12_288,
             max_vqp_wr: 4_096,
-            max_mrs: 4_096,
+            max_mrs: 65_536,
             mr_lease_ns: 1_000_000_000,
             max_cached_mrs: 65_536,
             max_peers: 131_072,

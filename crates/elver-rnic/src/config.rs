@@ -135,7 +135,7 @@ impl Default for Config {
             max_inline_data: 512,
             max_cq: 16_384,
             max_cqe: 1 << 20,
-            max_mr: 65_536,
+            max_mr: 131_072,
             max_mr_size: 1 << 40,
             max_pd: 4_096,
             max_ah: 1 << 18,
