@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use anyhow::{Result, ensure};
 use elver_core::{
-    ClientId, ClientLimits, Completion, Config, ConnectOptions, Core, Event, MetaServer, Via,
-    VqpId, VqpInit,
+    ClientId, ClientLimits, Completion, Config, ConnectOptions, Core, Event, MetaServer, Policy,
+    Via, VqpId, VqpInit,
 };
 use elver_rnic::Rnic;
 use elver_soft::SoftMemory;
@@ -43,11 +43,14 @@ pub(crate) fn exchange(
     }
     let mut b = Node::new(2, config.clone())?;
     let server = b.core.serve_meta(NODES_MAX)?;
-    let (gid, record) = (b.core.gid(), b.core.record());
-    b.core.meta_put(gid, record)?;
+    let a = Node::new(1, config)?;
+    // A node makes queue pairs for those alone whom the table knows.
+    for (gid, record) in [(a.core.gid(), a.core.record()), (b.core.gid(), b.core.record())] {
+        b.core.meta_put(gid, record)?;
+    }
     let bound = b.core.vqp_create(b.client, VqpInit::default())?;
     b.core.qbind(b.client, bound, PORT)?;
-    let mut net = Net { a: Node::new(1, config)?, b, to_a: Pipe::new(), to_b: Pipe::new() };
+    let mut net = Net { a, b, to_a: Pipe::new(), to_b: Pipe::new() };
     let vqp = net.connect(server, backing)?;
 
     let op = operation.towards(net.b.remote());
@@ -146,11 +149,14 @@ impl Net {
     /// A VQP of the first node's to the other one, which is the meta server.
     fn connect(&mut self, server: MetaServer, backing: QpType) -> Result<VqpId> {
         self.a.core.set_meta_servers(&[server], NOW);
-        let wanted = if backing == QpType::Dci { Via::DcCached } else { Via::Rc };
+        let (wanted, policy) = match backing {
+            QpType::Dci => (Via::DcCached, Policy::Shared),
+            _ => (Via::Rc, Policy::Lite),
+        };
+        let options = ConnectOptions { policy, ..ConnectOptions::default() };
         for _ in 0..ROUNDS_MAX {
             let Node { core, client, .. } = &mut self.a;
             let vqp = core.vqp_create(*client, VqpInit::default())?;
-            let options = ConnectOptions::default();
             if core.qconnect(*client, vqp, server.gid, PORT, options, 0, NOW)? == Some(wanted) {
                 return Ok(vqp);
             }
