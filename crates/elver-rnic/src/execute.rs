@@ -19,7 +19,7 @@ mod source;
 use elver_wire::NakCode;
 
 pub(crate) use self::access::Atomic;
-pub(crate) use self::inbound::{End, Ended, Inbound, Sender};
+pub(crate) use self::inbound::{End, Inbound, Sender};
 pub(crate) use self::source::{Segments, Source};
 use crate::counters::Counters;
 use crate::regions::Refused;

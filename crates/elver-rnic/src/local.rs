@@ -1,12 +1,14 @@
 //! QPs of one device that talk to each other: a WR is executed in one step, from MR to MR, by the
 //! same [`crate::execute`] as what comes in packets.
 
+use core::net::IpAddr;
+
 use elver_verbs::{
-    AsyncEvent, Dest, Gid, Memory, Qp, QpState, QpType, RemoteAddr, SendFlags, SendOp, WcStatus,
+    Ah, AsyncEvent, Dest, Gid, Memory, Qp, QpState, QpType, RemoteAddr, SendFlags, SendOp, WcStatus,
 };
 use elver_wire::{IpId, NakCode, Reth, RnrTimer, Tail};
 
-use crate::execute::{Atomic, End, Ended, Fault, Inbound, Segments, Sender, Source};
+use crate::execute::{Atomic, End, Fault, Inbound, Segments, Sender, Source};
 use crate::hw::Hw;
 use crate::ingress::{status_of, takes_packets};
 use crate::qp::{QpCore, QueuePair};
@@ -31,7 +33,9 @@ struct Request {
     inline: bool,
     /// All of its own memory may take what comes back.
     placed: bool,
-    route: Route,
+    /// The address that it comes from, and the address handle of a datagram.
+    from: IpAddr,
+    ah: Option<Ah>,
 }
 
 /// Why a request came to no good end at its target.
@@ -107,6 +111,7 @@ impl QueuePair {
         if !route.local {
             return None;
         }
+        let from = route.flow.src.ip();
         if let Some(status) = core.run_own(hw, &wqe.op) {
             return Some(Err(status));
         }
@@ -123,7 +128,11 @@ impl QueuePair {
             solicited: wqe.flags.contains(SendFlags::SOLICITED),
             inline: matches!(pool.local(slot), Local::Inline(_)),
             placed: true,
-            route,
+            from,
+            ah: wqe.dest.and_then(|dest| match dest {
+                Dest::Ud { ah, .. } => Some(ah),
+                Dest::Dc { .. } => None,
+            }),
         };
         hw.scratch.segments.clear();
         match pool.local(slot) {
@@ -196,7 +205,7 @@ impl QueuePair {
         if !takes_packets(core.state, false) {
             return Reply::NoAnswer;
         }
-        let from = request.route.flow.src.ip();
+        let from = request.from;
         match (request.qp_type, core.qp_type) {
             (QpType::Rc, QpType::Rc) | (QpType::Uc, QpType::Uc)
                 if core.attr.dest_qp_num == request.source
@@ -248,15 +257,15 @@ impl QueuePair {
 impl QpCore {
     /// Where a WQE goes: the route, the QPN, and the DC access key or the Q_Key.
     #[inline]
-    fn destination<M>(&self, hw: &Hw<M>, wqe: &SendWqe) -> Option<(Route, u32, u64)> {
+    fn destination<'a, M>(&'a self, hw: &'a Hw<M>, wqe: &SendWqe) -> Option<(&'a Route, u32, u64)> {
         match wqe.dest {
-            None => Some((self.remote?, self.attr.dest_qp_num, 0)),
+            None => Some((self.remote.as_ref()?, self.attr.dest_qp_num, 0)),
             Some(Dest::Ud { ah, remote_qpn, remote_qkey }) => {
                 let qkey = self.effective_qkey(remote_qkey);
-                Some((hw.ahs.get(ah.0)?.route, remote_qpn, u64::from(qkey)))
+                Some((&hw.ahs.get(ah.0)?.route, remote_qpn, u64::from(qkey)))
             }
             Some(Dest::Dc { ah, remote_dctn, dc_access_key, .. }) => {
-                Some((hw.ahs.get(ah.0)?.route, remote_dctn, dc_access_key))
+                Some((&hw.ahs.get(ah.0)?.route, remote_dctn, dc_access_key))
             }
         }
     }
@@ -326,16 +335,15 @@ impl QpCore {
         request: &Request,
         bytes: &(impl Source + ?Sized),
     ) -> Result<(), Fault> {
-        let Request { op, length, solicited, source: qpn, route, .. } = *request;
-        let source = Sender { qpn, gid: Gid::from(route.flow.src.ip()) };
+        let Request { op, length, solicited, source: qpn, .. } = *request;
+        let source = || Sender { qpn, gid: Gid::from(request.from) };
         let reth = |remote: RemoteAddr| Reth { va: remote.addr, rkey: remote.rkey, len: length };
         let tail = match op {
             SendOp::Write(remote) => {
-                let end = Ended { imm: None, solicited, source };
-                return inbound.write_only(self, hw, &reth(remote), bytes, end);
+                return inbound.write_only(self, hw, &reth(remote), bytes, None);
             }
             SendOp::WriteWithImm(remote, imm) => {
-                let end = Ended { imm: Some(imm), solicited, source };
+                let end = End::of_write(Some(imm), solicited, source);
                 return inbound.write_only(self, hw, &reth(remote), bytes, end);
             }
             SendOp::Send => Tail::Plain,
@@ -344,14 +352,11 @@ impl QpCore {
             // What brings nothing is not run here.
             _ => return Err(Fault::Invalid),
         };
-        let end = End { tail, solicited, source };
-        if self.qp_type == QpType::Ud {
-            let meta = RxMeta {
-                flow: request.route.flow,
-                traffic_class: request.route.traffic_class,
-                hop_limit: request.route.hop_limit,
-                ip_id: IpId::Exact(0),
-            };
+        let end = End { tail, solicited, source: source() };
+        if let Some(ah) = request.ah {
+            let handle = hw.ahs.get(ah.0).ok_or(Fault::Invalid)?;
+            let Route { flow, traffic_class, hop_limit, .. } = handle.route;
+            let meta = RxMeta { flow, traffic_class, hop_limit, ip_id: IpId::Exact(0) };
             let header = grh::from_meta(&meta, length as usize);
             return receive_datagram(self, hw, &header, bytes, end);
         }

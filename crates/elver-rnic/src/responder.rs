@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use elver_verbs::{AccessFlags, Gid, Memory};
 use elver_wire::{Aeth, AtomicEth, Credits, Headers, Message, Msn, NakCode, Psn, Reth, Syndrome};
 
-use crate::execute::{Atomic, End, Ended, Fault, Inbound, Sender};
+use crate::execute::{Atomic, End, Fault, Inbound, Sender};
 use crate::hw::Hw;
 use crate::qp::QpCore;
 use crate::recv_queue::Recv;
@@ -190,6 +190,7 @@ impl Responder {
         }
         check_length(self.mtu, &message, payload.len() as u32)?;
         let source = Sender { qpn: source, gid: self.peer };
+        let end_of_write = |imm| End::of_write(imm, headers.solicited, || source);
         let (inbound, solicited) = (&mut self.inbound, headers.solicited);
         let mut psns = 1;
         match message {
@@ -204,12 +205,11 @@ impl Responder {
             }
             Message::WriteMiddle => inbound.write(core, hw, payload)?,
             Message::WriteOnly(reth, imm) => {
-                let end = Ended { imm, solicited, source };
-                inbound.write_only(core, hw, &reth, payload, end)?;
+                inbound.write_only(core, hw, &reth, payload, end_of_write(imm))?;
                 self.msn = self.msn.next();
             }
             Message::WriteLast(imm) => {
-                inbound.end_write(core, hw, payload, Ended { imm, solicited, source })?;
+                inbound.end_write(core, hw, payload, end_of_write(imm))?;
                 self.msn = self.msn.next();
             }
             Message::ReadRequest(reth) => psns = self.read(core, hw, headers.psn, &reth)?,

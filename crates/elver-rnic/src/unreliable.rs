@@ -4,7 +4,7 @@ use elver_verbs::{Gid, Memory, Wc, WcFlags, WcOpcode, WcStatus};
 use elver_wire::{Deth, Headers, Message, Psn, Tail};
 
 use crate::RxMeta;
-use crate::execute::{End, Ended, Fault, Inbound, Sender, Source};
+use crate::execute::{End, Fault, Inbound, Sender, Source};
 use crate::grh;
 use crate::hw::Hw;
 use crate::qp::QpCore;
@@ -82,6 +82,7 @@ impl Assembly {
         let inbound = &mut self.inbound;
         let (qpn, gid) = (core.attr.dest_qp_num, core.attr.ah_attr.dgid);
         let (solicited, source) = (headers.solicited, Sender { qpn, gid });
+        let end_of_write = |imm| End::of_write(imm, solicited, || source);
         match headers.message() {
             Message::SendFirst | Message::SendMiddle => inbound.send(core, hw, payload, None),
             // UC has no SEND that invalidates, so that none was parsed.
@@ -94,11 +95,9 @@ impl Assembly {
             }
             Message::WriteMiddle => inbound.write(core, hw, payload),
             Message::WriteOnly(reth, imm) => {
-                inbound.write_only(core, hw, &reth, payload, Ended { imm, solicited, source })
+                inbound.write_only(core, hw, &reth, payload, end_of_write(imm))
             }
-            Message::WriteLast(imm) => {
-                inbound.end_write(core, hw, payload, Ended { imm, solicited, source })
-            }
+            Message::WriteLast(imm) => inbound.end_write(core, hw, payload, end_of_write(imm)),
             _ => Err(Fault::Invalid),
         }
     }

@@ -7,6 +7,7 @@ use super::{Fault, Source};
 use crate::hw::Hw;
 use crate::qp::QpCore;
 use crate::recv_queue::Recv;
+use crate::regions::Place;
 
 /// The SEND or WRITE that is arriving, packet by packet or at once.
 #[derive(Debug, Default)]
@@ -32,7 +33,7 @@ pub(crate) struct Sender {
     pub(crate) gid: Gid,
 }
 
-/// What the end of a SEND tells its receiver.
+/// What the end of a SEND, or of a WRITE with immediate data, tells its receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) tail: Tail,
@@ -40,12 +41,16 @@ pub(crate) struct End {
     pub(crate) source: Sender,
 }
 
-/// What the end of a WRITE tells its receiver, if it has immediate data.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    pub(crate) imm: Option<u32>,
-    pub(crate) solicited: bool,
-    pub(crate) source: Sender,
+impl End {
+    /// The end of a WRITE, which tells something only if it has immediate data.
+    #[inline]
+    pub(crate) fn of_write(
+        imm: Option<u32>,
+        solicited: bool,
+        source: impl FnOnce() -> Sender,
+    ) -> Option<End> {
+        imm.map(|imm| End { tail: Tail::Imm(imm), solicited, source: source() })
+    }
 }
 
 impl Inbound {
@@ -127,8 +132,7 @@ impl Inbound {
         hw: &Hw<M>,
         reth: &Reth,
     ) -> Result<(), Fault> {
-        core.check_access(AccessFlags::REMOTE_WRITE)?;
-        core.place(hw, reth.va, reth.rkey, reth.len, AccessFlags::REMOTE_WRITE)?;
+        grant_write(core, hw, reth)?;
         let Reth { va, rkey, len } = *reth;
         self.state = Incoming::Write { va, rkey, remaining: len, length: len };
         Ok(())
@@ -142,36 +146,39 @@ impl Inbound {
         hw: &Hw<M>,
         bytes: &(impl Source + ?Sized),
     ) -> Result<(), Fault> {
-        self.put(core, hw, bytes, false)
+        let Incoming::Write { va, rkey, remaining, length } = self.state else {
+            return Err(Fault::Invalid);
+        };
+        let len = bytes.len();
+        if len >= remaining {
+            return Err(Fault::Length);
+        }
+        store(hw, write_place(core, hw, va, rkey, len)?, bytes)?;
+        let va = va.wrapping_add(u64::from(len));
+        self.state = Incoming::Write { va, rkey, remaining: remaining - len, length };
+        Ok(())
     }
 
-    /// Takes the last bytes of a WRITE. With immediate data it needs a receive, before any of them
-    /// is written; without one, what came before stays as it is, and the end may come again.
+    /// Takes the last bytes of a WRITE. Keys are looked up again: the region may have gone since the
+    /// message began. Without a receive for its immediate data, what came before stays as it is, and
+    /// the end may come again.
     #[inline]
     pub(crate) fn end_write<M: Memory>(
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
         bytes: &(impl Source + ?Sized),
-        end: Ended,
+        end: Option<End>,
     ) -> Result<(), Fault> {
-        let Incoming::Write { remaining, length, .. } = self.state else {
+        let Incoming::Write { va, rkey, remaining, length } = self.state else {
             return Err(Fault::Invalid);
         };
         if bytes.len() != remaining {
             return Err(Fault::Length);
         }
-        let Some(imm) = end.imm else {
-            return self.put(core, hw, bytes, true);
-        };
-        if !core.take_receive(hw, &mut self.recv) {
-            return Err(Fault::NotReady);
-        }
-        if let Err(fault) = self.put(core, hw, bytes, true) {
-            return Err(self.fail_receive(core, hw, WcStatus::LocAccessErr, fault));
-        }
-        let end = End { tail: Tail::Imm(imm), solicited: end.solicited, source: end.source };
-        self.complete(core, hw, WcOpcode::RecvRdmaWithImm, length, &end);
+        let place = write_place(core, hw, va, rkey, remaining);
+        self.finish_write(core, hw, place, bytes, length, end)?;
+        self.state = Incoming::None;
         Ok(())
     }
 
@@ -183,42 +190,37 @@ impl Inbound {
         hw: &mut Hw<M>,
         reth: &Reth,
         bytes: &(impl Source + ?Sized),
-        end: Ended,
+        end: Option<End>,
     ) -> Result<(), Fault> {
-        self.begin_write(core, hw, reth)?;
-        let ended = self.end_write(core, hw, bytes, end);
-        if ended.is_err() {
-            self.state = Incoming::None;
-        }
-        ended
-    }
-
-    /// Writes bytes to where a WRITE stands. Keys are looked up again: the region may have gone
-    /// since the message began.
-    #[inline]
-    fn put<M: Memory>(
-        &mut self,
-        core: &QpCore,
-        hw: &Hw<M>,
-        bytes: &(impl Source + ?Sized),
-        last: bool,
-    ) -> Result<(), Fault> {
-        let Incoming::Write { va, rkey, remaining, length } = self.state else {
-            return Err(Fault::Invalid);
-        };
-        let len = bytes.len();
-        if len > remaining || (last != (len == remaining)) {
+        let place = grant_write(core, hw, reth)?;
+        if bytes.len() != reth.len {
             return Err(Fault::Length);
         }
-        if let Some(place) = core.place(hw, va, rkey, len, AccessFlags::REMOTE_WRITE)? {
-            bytes.put(&hw.regions, place)?;
-        }
-        self.state = if last {
-            Incoming::None
-        } else {
-            let va = va.wrapping_add(u64::from(len));
-            Incoming::Write { va, rkey, remaining: remaining - len, length }
+        self.finish_write(core, hw, Ok(place), bytes, reth.len, end)
+    }
+
+    /// Writes the last bytes of a WRITE of `length`, and tells its end. With immediate data it needs
+    /// a receive, before any of them is written.
+    #[inline]
+    fn finish_write<M: Memory>(
+        &mut self,
+        core: &mut QpCore,
+        hw: &mut Hw<M>,
+        place: Result<Option<Place>, Fault>,
+        bytes: &(impl Source + ?Sized),
+        length: u32,
+        end: Option<End>,
+    ) -> Result<(), Fault> {
+        let Some(end) = end else {
+            return store(hw, place?, bytes);
         };
+        if !core.take_receive(hw, &mut self.recv) {
+            return Err(Fault::NotReady);
+        }
+        if let Err(fault) = place.and_then(|place| store(hw, place, bytes)) {
+            return Err(self.fail_receive(core, hw, WcStatus::LocAccessErr, fault));
+        }
+        self.complete(core, hw, WcOpcode::RecvRdmaWithImm, length, &end);
         Ok(())
     }
 
@@ -272,4 +274,32 @@ impl Inbound {
         }
         fault
     }
+}
+
+/// What a QP and a region grant of a WRITE.
+#[inline]
+fn grant_write<M: Memory>(core: &QpCore, hw: &Hw<M>, reth: &Reth) -> Result<Option<Place>, Fault> {
+    core.check_access(AccessFlags::REMOTE_WRITE)?;
+    write_place(core, hw, reth.va, reth.rkey, reth.len)
+}
+
+#[inline]
+fn write_place<M: Memory>(
+    core: &QpCore,
+    hw: &Hw<M>,
+    va: u64,
+    rkey: u32,
+    len: u32,
+) -> Result<Option<Place>, Fault> {
+    core.place(hw, va, rkey, len, AccessFlags::REMOTE_WRITE)
+}
+
+/// Writes bytes where they were granted; none need no place.
+#[inline]
+fn store<M: Memory>(
+    hw: &Hw<M>,
+    place: Option<Place>,
+    bytes: &(impl Source + ?Sized),
+) -> Result<(), Fault> {
+    place.map_or(Ok(()), |place| bytes.put(&hw.regions, place))
 }
