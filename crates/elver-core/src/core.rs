@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::client::{Accepted, Client};
-use crate::inbox::AcceptKey;
+use crate::inbox::{AcceptKey, SourceLast};
 use crate::links::Links;
 use crate::lookup::Lookups;
 use crate::message::Header;
@@ -60,7 +60,7 @@ pub struct Core<D: Device> {
     /// The same of all clients, in order.
     pub(crate) accepts: Accepted,
     /// Of these the one that a message came for last.
-    pub(crate) accepted_last: (AcceptKey, u32),
+    pub(crate) source_last: SourceLast,
     /// Who sent the message that came last: its GID, and the peer.
     pub(crate) sender_last: (Gid, u32),
     /// Bytes of messages that wait for receives.
@@ -145,7 +145,7 @@ impl<D: Device> Core<D> {
             vqps: Slots::new(config.max_vqps),
             accepted: HashMap::default(),
             accepts: Accepted::default(),
-            accepted_last: ((NONE, NONE, NONE), NONE),
+            source_last: SourceLast::NONE,
             sender_last: (Gid::default(), NONE),
             held_bytes: 0,
             blank: Header::blank(record.tag()),

@@ -5,14 +5,17 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Gid, Memory, Time, WcFlags, WcOpcode, WcStatus};
+use elver_verbs::{Device, Gid, Memory, Time, WcOpcode, WcStatus};
 
 use crate::backpressure::Halted;
+use crate::client::Client;
 use crate::message::{HEADER_BYTES, Header, Kind, Refusal};
+use crate::mr::LocalMrs;
 use crate::ops::Note;
 use crate::peer::Waiter;
 use crate::recv_ring::RecvOutcome;
 use crate::rendezvous::PIECE_BYTES;
+use crate::ring::NONE;
 use crate::vqp::Vqp;
 use crate::{Class, ClientId, ConnectError, Core, CoreError, Policy, Via, VqpInit, VqpState};
 
@@ -53,6 +56,21 @@ pub(crate) enum Body<'a> {
     Buffer(u64, u32),
     /// Copied aside.
     Held(&'a [u8]),
+}
+
+/// Where the last message to a port went: the port, the sender's node and VQP; the VQP that is bound,
+/// and the one that is connected to the sender. VQPs may have gone since.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SourceLast {
+    key: (u16, u32, u32),
+    target: u32,
+    source: u32,
+}
+
+impl SourceLast {
+    /// Nothing remembered: no VQP has this id.
+    pub(crate) const NONE: SourceLast =
+        SourceLast { key: (0, NONE, NONE), target: NONE, source: NONE };
 }
 
 /// An accepted VQP by the VQP that is bound, the sender's node and the sender's VQP.
@@ -107,15 +125,25 @@ impl<D: Device> Core<D> {
     /// The node that a message came from; none if the device cannot tell, or as many are in use as
     /// may be. Nothing is believed of it: if the message was sent by another than the one that is
     /// known, that is looked up.
+    #[inline]
     fn sender_of(&mut self, gid: Gid, tag: u16, now: Time) -> Option<u32> {
-        let (last, mut peer) = self.sender_last;
-        if gid != last || self.peers.get(peer).is_none() {
-            if gid == Gid::default() {
-                return None;
-            }
-            peer = self.peer_of(gid)?;
-            self.sender_last = (gid, peer);
+        let (last, peer) = self.sender_last;
+        if gid == last
+            && let Some(entry) = self.peers.get(peer)
+            && (entry.tag == Some(tag) || entry.record.is_none())
+        {
+            return Some(peer);
         }
+        self.find_sender(gid, tag, now)
+    }
+
+    #[inline(never)]
+    fn find_sender(&mut self, gid: Gid, tag: u16, now: Time) -> Option<u32> {
+        if gid == Gid::default() {
+            return None;
+        }
+        let peer = self.peer_of(gid)?;
+        self.sender_last = (gid, peer);
         let entry = self.peers.get(peer)?;
         if entry.tag != Some(tag) && entry.record.is_some() {
             self.sender_differs(peer, now);
@@ -132,6 +160,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Brings a message to its VQP.
+    #[inline]
     fn deliver(
         &mut self,
         from: u32,
@@ -140,19 +169,11 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), Refusal> {
         self.stats.messages_received += 1;
-        let (target, source) = if header.dst_vqp != 0 {
-            let vqp = self.vqps.get(header.dst_vqp).filter(|vqp| !vqp.zombie);
-            let vqp = vqp.filter(|vqp| vqp.state == VqpState::Connected).ok_or(Refusal::Gone)?;
-            // Only what it is connected to may name a VQP: the node, and there the VQP, if it is known.
-            if vqp.peer != from || (vqp.peer_vqp != 0 && vqp.peer_vqp != header.src_vqp) {
-                self.stats.messages_strayed += 1;
-                return Err(Refusal::Gone);
-            }
-            (header.dst_vqp, 0)
-        } else {
-            let target = self.ports.get(&header.dst_port).copied().ok_or(Refusal::Port)?;
-            (target, self.source_of(target, from, header)?)
-        };
+        let (target, source) = self.target_of_message(from, header)?;
+        // In the error state it takes no receives.
+        let vqp = self.vqps.get(target).filter(|vqp| vqp.state != VqpState::Error);
+        let vqp = vqp.ok_or(Refusal::Gone)?;
+        let receives = vqp.rq.has_next() && vqp.backlog.is_none();
         let incoming = Incoming {
             kind: header.kind,
             imm: header.imm,
@@ -164,20 +185,65 @@ impl<D: Device> Core<D> {
             until: self.may_read_until(),
             ask_at: Time::ZERO,
         };
-        // In the error state it takes no receives.
-        let vqp = self.vqps.get(target).filter(|vqp| vqp.state != VqpState::Error);
-        let vqp = vqp.ok_or(Refusal::Gone)?;
-        let waits = incoming.is_late(now) || !self.is_readable(&incoming);
-        if vqp.rq.has_next() && vqp.backlog.is_none() && !waits {
-            self.receive(target, incoming, body, now);
+        if receives && (header.kind != Kind::Rendezvous || !self.waits(&incoming, now)) {
+            self.receive(target, &incoming, &body, now);
             return Ok(());
         }
+        self.hold_back(target, incoming, body, now)
+    }
+
+    /// The VQP that a message goes to, and the one that is connected to its sender, if it goes to a
+    /// port.
+    #[inline]
+    fn target_of_message(&mut self, from: u32, header: &Header) -> Result<(u32, u32), Refusal> {
+        if header.dst_vqp == 0 {
+            // Messages come in rows.
+            let key = (header.dst_port, from, header.src_vqp);
+            let SourceLast { key: last, target, source } = self.source_last;
+            let binds = |vqp: &Vqp| vqp.bound == header.dst_port && !vqp.zombie;
+            let accepted = Some((target, from, header.src_vqp));
+            if key == last
+                && self.vqps.get(target).is_some_and(|vqp| binds(vqp))
+                && self.vqps.get(source).is_some_and(|vqp| vqp.takes_of(accepted))
+            {
+                return Ok((target, source));
+            }
+            let target = self.ports.get(&header.dst_port).copied().ok_or(Refusal::Port)?;
+            let source = self.source_of(target, from, header)?;
+            self.source_last = SourceLast { key, target, source };
+            return Ok((target, source));
+        }
+        let vqp = self.vqps.get(header.dst_vqp).filter(|vqp| !vqp.zombie);
+        let vqp = vqp.filter(|vqp| vqp.state == VqpState::Connected).ok_or(Refusal::Gone)?;
+        // Only what it is connected to may name a VQP: the node, and there the VQP, if it is known.
+        if vqp.peer != from || (vqp.peer_vqp != 0 && vqp.peer_vqp != header.src_vqp) {
+            self.stats.messages_strayed += 1;
+            return Err(Refusal::Gone);
+        }
+        Ok((header.dst_vqp, 0))
+    }
+
+    /// A message finds no receive, others wait before it, or it cannot be read now: it waits.
+    #[cold]
+    fn hold_back(
+        &mut self,
+        target: u32,
+        incoming: Incoming,
+        body: Body<'_>,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        let waits = self.waits(&incoming, now);
         self.hold(target, incoming, body)?;
         self.halt_sender(target, incoming.from, incoming.cookie, now);
         if waits {
             self.serve_backlog(target, now);
         }
         Ok(())
+    }
+
+    /// Whether something is to be found out before a message is read.
+    fn waits(&self, incoming: &Incoming, now: Time) -> bool {
+        incoming.is_late(now) || !self.is_readable(incoming)
     }
 
     /// Whether a message can be read from its sender, if it is one that must be: what the sender is
@@ -220,17 +286,10 @@ impl<D: Device> Core<D> {
     /// (`qpop_msgs`, section 4.1). Where to reach the sender is looked up when it is needed, if it is
     /// not known.
     fn source_of(&mut self, bound: u32, peer: u32, header: &Header) -> Result<u32, Refusal> {
-        let usable = |vqp: &Vqp, key| vqp.state == VqpState::Connected && vqp.accepted == Some(key);
         let key = (bound, peer, header.src_vqp);
-        // Messages come in rows.
-        let (last, source) = self.accepted_last;
-        if last == key && self.vqps.get(source).is_some_and(|vqp| usable(vqp, key)) {
-            return Ok(source);
-        }
         if let Some(&source) = self.accepted.get(&key)
-            && self.vqps.get(source).is_some_and(|vqp| usable(vqp, key))
+            && self.vqps.get(source).is_some_and(|vqp| vqp.takes_of(Some(key)))
         {
-            self.accepted_last = (key, source);
             return Ok(source);
         }
         let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
@@ -307,7 +366,7 @@ impl<D: Device> Core<D> {
                 return self.want_sender(id, incoming.from.0, now);
             }
             let Some((incoming, bytes)) = self.take_held(id, 0, now) else { return };
-            self.receive(id, incoming, Body::Held(&bytes), now);
+            self.receive(id, &incoming, &Body::Held(&bytes), now);
         }
     }
 
@@ -348,50 +407,61 @@ impl<D: Device> Core<D> {
     }
 
     /// Puts a message into the next receive of a VQP, which has one.
-    fn receive(&mut self, id: u32, incoming: Incoming, body: Body<'_>, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+    #[inline]
+    fn receive(&mut self, id: u32, incoming: &Incoming, body: &Body<'_>, now: Time) {
+        let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return };
         let seq = vqp.rq.next;
         vqp.rq.next = seq.wrapping_add(1);
-        let entry = vqp.rq.entry(seq);
         let opcode = match incoming.kind {
             Kind::WriteImm => WcOpcode::RecvRdmaWithImm,
             _ => WcOpcode::Recv,
         };
-        let status = match incoming.kind {
-            Kind::WriteImm => WcStatus::Success,
-            _ if u64::from(incoming.length) > entry.capacity => WcStatus::LocLenErr,
-            Kind::Rendezvous => match self.begin_gather(id, seq, &incoming, &body, now) {
-                Ok(()) => return,
-                Err(status) => status,
-            },
-            _ => {
-                let client = ClientId(vqp.client);
-                let (sges, hit) = (vqp.rq.sges(seq), &mut vqp.local);
-                let len = u64::from(incoming.length);
-                let memory = &self.pool.memory;
-                let copied = match body {
-                    Body::Buffer(start, _) => {
-                        self.mrs.scatter(client, hit, sges, len, |to, at, from, len| {
-                            to.copy_from(at, memory, start + from, len)
-                        })
-                    }
-                    Body::Held(bytes) => {
-                        self.mrs.scatter(client, hit, sges, len, |to, at, from, len| {
-                            let from = from as usize;
-                            to.write(at, &bytes[from..from + len as usize])
-                        })
-                    }
-                };
-                if copied.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
+        let ended = match incoming.kind {
+            Kind::WriteImm => Ok(()),
+            _ if u64::from(incoming.length) > vqp.rq.entry(seq).capacity => {
+                Err(WcStatus::LocLenErr)
             }
+            Kind::Rendezvous => match self.begin_gather(id, seq, incoming, body, now) {
+                Ok(()) => return,
+                Err(status) => return self.fail_receive(id, seq, incoming, status, now),
+            },
+            _ => vqp.copy_to_receive(seq, incoming.length, mrs, &pool.memory, body),
         };
-        if status != WcStatus::Success {
-            self.refuse(incoming.from, Refusal::Unfit, incoming.cookie, now);
+        if let Err(status) = ended {
+            return self.fail_receive(id, seq, incoming, status, now);
         }
-        self.end_receive(id, seq, &incoming, status, opcode);
+        if vqp.rq.head != seq || vqp.zombie {
+            return self.end_receive(id, seq, incoming, WcStatus::Success, opcode);
+        }
+        // Nothing is before it, and nothing behind.
+        let Some(client) = clients.get_mut(vqp.client) else { return };
+        vqp.rq.head = vqp.rq.next;
+        let outcome = RecvOutcome::of(incoming, WcStatus::Success, opcode);
+        client.completions.push_back(outcome.completion(vqp.id, vqp.rq.entry(seq).wr_id));
+        stats.completions += 1;
+        if !client.ready {
+            client.ready = true;
+            ready_clients.push_back(vqp.client);
+        }
+    }
+
+    /// A message did not get into its receive: both ends are told.
+    #[cold]
+    fn fail_receive(
+        &mut self,
+        id: u32,
+        seq: u32,
+        incoming: &Incoming,
+        status: WcStatus,
+        now: Time,
+    ) {
+        self.refuse(incoming.from, Refusal::Unfit, incoming.cookie, now);
+        self.end_receive(id, seq, incoming, status, WcOpcode::Recv);
     }
 
     /// A receive has ended; it is told when those before it were.
+    #[inline(never)]
     pub(crate) fn end_receive(
         &mut self,
         id: u32,
@@ -402,36 +472,12 @@ impl<D: Device> Core<D> {
     ) {
         let Core { vqps, clients, stats, ready_clients, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return };
-        let flags = if incoming.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
-        let imm = incoming.imm.unwrap_or(0);
-        let (byte_len, source) = (incoming.length, incoming.source);
-        let mut outcome = RecvOutcome { status, opcode, flags, byte_len, imm, source };
-        if vqp.rq.head != seq {
-            vqp.rq.entry_mut(seq).outcome = Some(outcome);
-            return;
-        }
         let Some(client) = clients.get_mut(vqp.client) else { return };
-        loop {
-            let wr_id = vqp.rq.entry(vqp.rq.head).wr_id;
-            vqp.rq.head = vqp.rq.head.wrapping_add(1);
-            if vqp.zombie {
-                client.pending = client.pending.saturating_sub(1);
-            } else {
-                client.completions.push_back(outcome.completion(vqp.id, wr_id));
-                stats.completions += 1;
-                if !client.ready {
-                    client.ready = true;
-                    ready_clients.push_back(vqp.client);
-                }
-            }
-            // Those behind it may have ended before.
-            if vqp.rq.head == vqp.rq.next {
-                return;
-            }
-            match vqp.rq.entry(vqp.rq.head).outcome {
-                Some(ended) => outcome = ended,
-                None => return,
-            }
+        let told = vqp.end_receive(seq, RecvOutcome::of(incoming, status, opcode), client);
+        stats.completions += told;
+        if told > 0 && !client.ready {
+            client.ready = true;
+            ready_clients.push_back(vqp.client);
         }
     }
 
@@ -466,5 +512,65 @@ impl Incoming {
     /// Whether its sender must be asked before it is read.
     pub(crate) fn is_late(&self, now: Time) -> bool {
         self.kind == Kind::Rendezvous && self.until <= now
+    }
+}
+
+impl Vqp {
+    /// Whether it is the VQP that is connected to a sender to a port, and still takes its messages.
+    #[inline]
+    fn takes_of(&self, accepted: Option<AcceptKey>) -> bool {
+        self.state == VqpState::Connected && self.accepted == accepted
+    }
+
+    /// Copies a message's bytes into a receive.
+    #[inline]
+    fn copy_to_receive<M: Memory>(
+        &mut self,
+        seq: u32,
+        length: u32,
+        mrs: &LocalMrs<M>,
+        memory: &M,
+        body: &Body<'_>,
+    ) -> Result<(), WcStatus> {
+        let (client, len) = (ClientId(self.client), u64::from(length));
+        let (sges, hit) = (self.rq.sges(seq), &mut self.local);
+        let copied = match *body {
+            Body::Buffer(start, _) => mrs.scatter(client, hit, sges, len, |to, at, from, len| {
+                to.copy_from(at, memory, start + from, len)
+            }),
+            Body::Held(bytes) => mrs.scatter(client, hit, sges, len, |to, at, from, len| {
+                let from = from as usize;
+                to.write(at, &bytes[from..from + len as usize])
+            }),
+        };
+        copied.map_err(|_| WcStatus::LocProtErr)
+    }
+
+    /// A receive has ended: it and those behind it that ended before are told, once those before it
+    /// were. Returns how many were.
+    #[inline]
+    fn end_receive(&mut self, seq: u32, mut outcome: RecvOutcome, client: &mut Client) -> u64 {
+        if self.rq.head != seq {
+            self.rq.entry_mut(seq).outcome = Some(outcome);
+            return 0;
+        }
+        let mut told = 0;
+        loop {
+            let wr_id = self.rq.entry(self.rq.head).wr_id;
+            self.rq.head = self.rq.head.wrapping_add(1);
+            if self.zombie {
+                client.pending = client.pending.saturating_sub(1);
+            } else {
+                client.completions.push_back(outcome.completion(self.id, wr_id));
+                told += 1;
+            }
+            if self.rq.head == self.rq.next {
+                return told;
+            }
+            match self.rq.entry(self.rq.head).outcome {
+                Some(ended) => outcome = ended,
+                None => return told,
+            }
+        }
     }
 }

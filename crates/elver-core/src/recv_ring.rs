@@ -2,6 +2,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{RecvWr, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
+use crate::inbox::Incoming;
 use crate::{Completion, VqpId};
 
 /// Entries that a ring starts with.
@@ -55,6 +56,14 @@ pub(crate) struct RecvOutcome {
 }
 
 impl RecvOutcome {
+    /// How the receive of a message ended.
+    #[inline]
+    pub(crate) fn of(incoming: &Incoming, status: WcStatus, opcode: WcOpcode) -> RecvOutcome {
+        let &Incoming { imm, length: byte_len, source, .. } = incoming;
+        let flags = if imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
+        RecvOutcome { status, opcode, flags, byte_len, imm: imm.unwrap_or(0), source }
+    }
+
     /// The completion of a receive, as its user sees it.
     #[inline]
     pub(crate) fn completion(&self, vqp: u32, wr_id: u64) -> Completion {
