@@ -3,12 +3,18 @@ use alloc::vec::Vec;
 use elver_verbs::{Dest, Payload, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use elver_wire::Psn;
 
+/// SGEs of a WR that has few: a header and a body.
+const FEW: usize = 2;
+
 /// The send WQEs of a QP: a pool that its lanes share. It grows to the number of WRs that were
 /// outstanding at once, at most to the QP's capacity, and is then used again, latest first.
 #[derive(Debug)]
 pub(crate) struct SendPool {
     wqes: Vec<SendWqe>,
-    sges: Vec<Sge>,
+    /// The SGEs of WRs that have few, which most are: so that they lie close together.
+    few: Vec<[Sge; FEW]>,
+    /// Of each WQE `max_sge` SGEs; empty until a WR comes that has more than a few.
+    many: Vec<Sge>,
     inline: Vec<u8>,
     free: Vec<u32>,
     capacity: u32,
@@ -61,7 +67,8 @@ impl SendPool {
     pub(crate) fn new(capacity: u32, max_sge: u32, max_inline: u32) -> SendPool {
         SendPool {
             wqes: Vec::new(),
-            sges: Vec::new(),
+            few: Vec::new(),
+            many: Vec::new(),
             inline: Vec::new(),
             free: Vec::new(),
             capacity,
@@ -117,22 +124,31 @@ impl SendPool {
             }
             None => {
                 self.wqes.push(wqe);
-                self.sges.resize(self.wqes.len() * self.max_sge, Sge::default());
+                self.few.push([Sge::default(); FEW]);
                 self.inline.resize(self.wqes.len() * self.max_inline, 0);
                 (self.wqes.len() - 1) as u32
             }
         };
         match wr.payload {
-            Payload::Sges(sges) => {
-                let at = slot as usize * self.max_sge;
-                self.sges[at..at + sges.len()].copy_from_slice(sges);
+            Payload::Sges(sges) if sges.len() <= FEW => {
+                for (to, sge) in self.few[slot as usize].iter_mut().zip(sges) {
+                    *to = *sge;
+                }
             }
+            Payload::Sges(sges) => self.put_many(slot, sges),
             Payload::Inline(bytes) => {
                 let at = slot as usize * self.max_inline;
                 self.inline[at..at + bytes.len()].copy_from_slice(bytes);
             }
         }
         slot
+    }
+
+    #[cold]
+    fn put_many(&mut self, slot: u32, sges: &[Sge]) {
+        self.many.resize(self.wqes.len() * self.max_sge, Sge::default());
+        let at = slot as usize * self.max_sge;
+        self.many[at..at + sges.len()].copy_from_slice(sges);
     }
 
     #[inline]
@@ -156,9 +172,40 @@ impl SendPool {
         if wqe.inline {
             let at = slot as usize * self.max_inline;
             Local::Inline(&self.inline[at..at + wqe.length as usize])
+        } else if usize::from(wqe.num_sge) <= FEW {
+            Local::Sges(&self.few[slot as usize][..usize::from(wqe.num_sge)])
         } else {
             let at = slot as usize * self.max_sge;
-            Local::Sges(&self.sges[at..at + usize::from(wqe.num_sge)])
+            Local::Sges(&self.many[at..at + usize::from(wqe.num_sge)])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrs_of_any_number_of_sges_are_kept_as_they_came() {
+        let mut pool = SendPool::new(64, 5, 0);
+        let sges = |n: u64| [0, 1, 2, 3, 4].map(|at| Sge { addr: 8 * n + at, length: 1, lkey: 7 });
+        let push = |pool: &mut SendPool, n: u64| {
+            let sges = sges(n);
+            let payload = Payload::Sges(&sges[..n as usize % 6]);
+            let (op, flags) = (SendOp::Send, SendFlags::empty());
+            pool.push(&SendWr { wr_id: n, op, flags, payload, dest: None }, n as u32 % 6, false)
+        };
+        let mut held: Vec<(u32, u64)> = (0..64).map(|n| (push(&mut pool, n), n)).collect();
+        assert!(pool.is_full());
+        // Slots are used again by WRs of other sizes.
+        for n in 64..256 {
+            let (slot, _) = held.remove(n as usize * 7 % 64);
+            pool.release(slot);
+            held.push((push(&mut pool, n), n));
+            for &(slot, n) in &held {
+                let Local::Sges(kept) = pool.local(slot) else { panic!("it is not inline") };
+                assert_eq!((kept, pool.get(slot).wr_id), (&sges(n)[..n as usize % 6], n));
+            }
         }
     }
 }
