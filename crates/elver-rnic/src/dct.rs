@@ -165,28 +165,32 @@ impl Dct {
     ) {
         let address = meta.flow.src.ip();
         let initiator = Initiator { address, qpn: eth.src_qpn, stream: eth.stream };
-        let (connect, token) = match extra {
-            DcExtra::Connect(connect) => (Some(connect), Some(connect.token)),
-            DcExtra::Token(token) => (None, Some(token)),
-            DcExtra::None => (None, None),
+        // Packets come in rows.
+        let known = match self.contexts.get(self.newest as usize) {
+            Some(context) if context.initiator == initiator => Some(self.newest),
+            _ => self.by_initiator.get(&initiator).copied(),
         };
-        let proof = token.map_or(Proof::None, |token| hw.tokens.check(address, token, now));
-        let tells = token.is_some();
-        let len = packet_len(headers.header_len(), payload.len()) as u64;
-        let request = Request { meta, initiator, eth, connect, tells, proof, headers, len };
-        let found = match self.by_initiator.get(&initiator).copied() {
-            Some(id) if eth.session == self.contexts[id as usize].session => {
-                self.contexts[id as usize].go_on(&mut hw.counters, &request, id)
-            }
-            Some(id) => self.resume(core, hw, now, id, &request),
-            None => self.admit(core, hw, now, &request),
-        };
-        let id = match found {
-            Ok(id) => id,
-            Err(None) => return,
-            Err(Some(syndrome)) => {
-                self.refuse(core, hw, now, &request, syndrome);
-                return;
+        let proved = |id: u32| self.contexts[id as usize].is_proved_in(eth.session);
+        let id = match known.filter(|id| proved(*id)) {
+            Some(id) => id,
+            None => {
+                let (connect, token) = match extra {
+                    DcExtra::Connect(connect) => (Some(connect), Some(connect.token)),
+                    DcExtra::Token(token) => (None, Some(token)),
+                    DcExtra::None => (None, None),
+                };
+                let check = |token| hw.tokens.check(address, token, now);
+                let (tells, proof) = (token.is_some(), token.map_or(Proof::None, check));
+                let len = packet_len(headers.header_len(), payload.len()) as u64;
+                let request = Request { meta, initiator, eth, connect, tells, proof, headers, len };
+                match self.meet(core, hw, now, known, &request) {
+                    Ok(id) => id,
+                    Err(None) => return,
+                    Err(Some(syndrome)) => {
+                        self.refuse(core, hw, now, &request, syndrome);
+                        return;
+                    }
+                }
             }
         };
         self.touch(id, hw.awake);
@@ -207,6 +211,26 @@ impl Dct {
         if context.responder.has_answers() && !context.ready {
             context.ready = true;
             self.ready.push_back(id);
+        }
+    }
+
+    /// A packet of an initiator who is not known, comes with another session, or has not proved where
+    /// he is; `known` is his context. Returns the one that takes it. `Err(None)` drops it.
+    #[inline(never)]
+    fn meet<M: Memory>(
+        &mut self,
+        core: &mut QpCore,
+        hw: &mut Hw<M>,
+        now: Time,
+        known: Option<u32>,
+        request: &Request<'_>,
+    ) -> Result<u32, Option<Syndrome>> {
+        match known {
+            Some(id) if request.eth.session == self.contexts[id as usize].session => {
+                self.contexts[id as usize].go_on(&mut hw.counters, request, id)
+            }
+            Some(id) => self.resume(core, hw, now, id, request),
+            None => self.admit(core, hw, now, request),
         }
     }
 
@@ -461,6 +485,12 @@ impl Dct {
 }
 
 impl Context {
+    /// Whether a packet of this session is taken as it comes.
+    #[inline]
+    fn is_proved_in(&self, session: u32) -> bool {
+        self.session == session && self.proof == Proof::Fresh
+    }
+
     /// A packet of the session. While the initiator did not prove where he is, nothing is executed
     /// whose answer is longer than what asks for it.
     fn go_on(
@@ -469,9 +499,6 @@ impl Context {
         request: &Request<'_>,
         id: u32,
     ) -> Result<u32, Option<Syndrome>> {
-        if self.proof == Proof::Fresh {
-            return Ok(id);
-        }
         self.proof = self.proof.max(request.proof);
         if self.proof != Proof::None {
             return Ok(id);
