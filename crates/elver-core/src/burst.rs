@@ -1,9 +1,9 @@
 //! Bursts: which of a VQP's WRs may go, and how they go to the device (Algorithm 2,
 //! `post_send_virtualized`).
 
-use elver_verbs::{Device, Payload, Qp, SendFlags, SendOp, SendWr, Time, WcStatus};
+use elver_verbs::{Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus};
 
-use crate::mr_store::{MrStore, remote_of};
+use crate::mr_store::MrStore;
 use crate::ring::SqEntry;
 use crate::vqp::{Vqp, Wait};
 use crate::wr_id::WrId;
@@ -134,7 +134,7 @@ impl<D: Device> Core<D> {
                     burst.stopped = Check::NoCredit;
                     break;
                 }
-                burst.pair = matches!(entry.op, SendOp::WriteWithImm(..));
+                burst.pair = entry.opcode == SendOpcode::WriteWithImm;
                 if burst.pair && (burst.count > 0 || room < 2) {
                     (burst.pair, burst.stopped) = (false, Check::Apart);
                     break;
@@ -155,7 +155,7 @@ impl<D: Device> Core<D> {
             deficit = (deficit - i64::from(length) - WR_BYTES).max(-DEBT_MAX);
             burst.bytes += u64::from(length);
             if length > path.one_packet {
-                burst.psns += path.more_psns(vqp.sq.entry(seq));
+                burst.psns += path.more_psns(&vqp.sq, seq);
             }
             burst.count += 1;
             if burst.pair {
@@ -191,8 +191,8 @@ impl<D: Device> Core<D> {
         lane.uncompleted += physical;
         let mut psns = burst.psns;
         if posted != burst.count {
-            let taken = (0..posted).map(|at| vqp.sq.entry(first.wrapping_add(at)));
-            psns = taken.map(|entry| lane.path.more_psns(entry)).sum();
+            let taken = (0..posted).map(|at| first.wrapping_add(at));
+            psns = taken.map(|seq| lane.path.more_psns(&vqp.sq, seq)).sum();
         }
         lane.path.psn = lane.path.psn.wrapping_add(physical + psns);
         phys.posted += physical;
@@ -255,22 +255,18 @@ fn send<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, first: u32, count: u32) ->
 fn physical(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
     let entry = vqp.sq.entry(seq);
     let signaled = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-    let payload = match entry.op {
-        // Of a message that is read later only the header goes.
-        SendOp::Send | SendOp::SendWithImm(_) if entry.shared => Payload::Sges(&entry.sges[..1]),
-        SendOp::Send | SendOp::SendWithImm(_) => Payload::Sges(vqp.sq.message_sges(seq)),
-        _ if entry.inline => Payload::Inline(vqp.sq.inline(seq)),
-        _ => Payload::Sges(vqp.sq.sges(seq)),
-    };
-    // Referred to and not built, since what was just written to the stack is slow to copy from there.
-    let op = match &entry.op {
-        // The data travels in the header.
-        SendOp::SendWithImm(_) => &SendOp::Send,
-        op => op,
+    let (op, payload) = if entry.is_send() {
+        // Immediate data travels in the header. Of a message that is read later only that goes.
+        let sges = vqp.sq.message_sges(seq);
+        (SendOp::Send, Payload::Sges(if entry.shared { &sges[..1] } else { sges }))
+    } else if entry.inline {
+        (vqp.sq.op(seq), Payload::Inline(vqp.sq.inline(seq)))
+    } else {
+        (vqp.sq.op(seq), Payload::Sges(vqp.sq.sges(seq)))
     };
     SendWr {
         wr_id: WrId::User { vqp: vqp.id, seq, second: false }.encode(),
-        op: *op,
+        op,
         flags: entry.flags | signaled,
         payload,
         dest: vqp.dest,
@@ -280,9 +276,9 @@ fn physical(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
 /// Posts a WRITE_WITH_IMM: a WRITE, and a message behind it. Returns whether the device took both.
 fn send_pair<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, seq: u32) -> u32 {
     let entry = vqp.sq.entry(seq);
-    let SendOp::WriteWithImm(remote, _) = entry.op else { return 0 };
     let flags = entry.flags - SendFlags::SIGNALED;
-    let write = SendWr { op: SendOp::Write(remote), flags, ..physical(vqp, seq, false) };
+    let op = SendOp::Write(entry.remote_addr());
+    let write = SendWr { op, flags, ..physical(vqp, seq, false) };
     let message = SendWr {
         wr_id: WrId::User { vqp: vqp.id, seq, second: true }.encode(),
         op: SendOp::Send,
@@ -304,7 +300,7 @@ fn check_remote(
     entry: &SqEntry,
     now: Time,
 ) -> Check {
-    let Some((at, needs)) = remote_of(&entry.op) else { return Check::Ready };
+    let Some((at, needs)) = entry.remote() else { return Check::Ready };
     // A WR of no bytes touches no memory; the device does not look at its key either.
     if entry.length == 0 {
         return Check::Ready;

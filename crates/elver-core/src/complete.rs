@@ -1,6 +1,6 @@
 //! Completions: from physical WRs to those of VQPs, in order.
 
-use elver_verbs::{Device, Memory, SendFlags, SendOp, Time, Wc, WcStatus};
+use elver_verbs::{Device, Memory, SendFlags, SendOpcode, Time, Wc, WcStatus};
 
 use crate::mr::Users;
 use crate::pool::Pool;
@@ -73,7 +73,7 @@ impl<D: Device> Core<D> {
         vqp.off_lane(1, qos, now);
         // Once a VQP is rewound, what of its comes stands behind what is posted again.
         let seq = vqp.sq.done.wrapping_add(if vqp.rewound { behind } else { 0 });
-        let reads = matches!(vqp.sq.entry(seq).op, SendOp::Read(_));
+        let reads = vqp.sq.entry(seq).opcode == SendOpcode::Read;
         match verdict {
             Verdict::Innocent if vqp.state == VqpState::Connected => self.rewind(id),
             Verdict::Repeatable if vqp.state == VqpState::Connected && reads => self.rewind(id),
@@ -348,11 +348,11 @@ impl Vqp {
 #[inline]
 fn completion_of(entry: &SqEntry, vqp: u32) -> Completion {
     let reads =
-        matches!(entry.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        matches!(entry.opcode, SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd);
     let wc = Wc {
         wr_id: entry.wr_id,
         status: entry.status,
-        opcode: entry.op.opcode().wc_opcode(),
+        opcode: entry.opcode.wc_opcode(),
         byte_len: if reads { entry.length } else { 0 },
         qp_num: vqp,
         ..Wc::default()

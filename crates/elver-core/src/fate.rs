@@ -23,7 +23,7 @@
 //! may have taken back already what its first half has set. If the peer does not know, or does not
 //! answer, all but READs ends so.
 
-use elver_verbs::{Device, SendOp, Time, WcStatus};
+use elver_verbs::{Device, SendOpcode, Time, WcStatus};
 
 use crate::Core;
 use crate::VqpState;
@@ -31,7 +31,7 @@ use crate::message::HEADER_BYTES;
 use crate::ops::{Op, OpKind, Work};
 use crate::rc::Reached;
 use crate::rendezvous::PIECE_BYTES;
-use crate::ring::SqEntry;
+use crate::ring::SendRing;
 use crate::wr_id::{SEQ_MASK, WrId};
 
 /// PSNs have 24 bits.
@@ -69,26 +69,30 @@ impl Path {
     }
 
     /// PSNs that one of the physical WRs of an entry takes, which was prepared.
-    fn psns_of(&self, entry: &SqEntry, second: bool) -> u32 {
-        let (head, bytes) = (u64::from(entry.sges[0].length), u64::from(entry.length));
-        self.packets(match entry.op {
-            SendOp::Write(_) | SendOp::Read(_) => bytes,
-            SendOp::WriteWithImm(..) if second => head,
-            SendOp::WriteWithImm(..) => bytes,
+    fn psns_of(&self, ring: &SendRing, seq: u32, second: bool) -> u32 {
+        let entry = ring.entry(seq);
+        let head = || u64::from(ring.message_sges(seq)[0].length);
+        let bytes = u64::from(entry.length);
+        self.packets(match entry.opcode {
+            SendOpcode::Write | SendOpcode::Read => bytes,
+            SendOpcode::WriteWithImm if second => head(),
+            SendOpcode::WriteWithImm => bytes,
             // What is long is read later, and what is inline stands behind the header.
-            SendOp::Send | SendOp::SendWithImm(_) if entry.shared || entry.inline => head,
-            SendOp::Send | SendOp::SendWithImm(_) => head + bytes,
+            _ if entry.is_send() && (entry.shared || entry.inline) => head(),
+            _ if entry.is_send() => head() + bytes,
             _ => 0,
         })
     }
 
     /// PSNs that an entry takes beyond one for each of its physical WRs.
     #[cold]
-    pub(crate) fn more_psns(&self, entry: &SqEntry) -> u32 {
-        match entry.op {
-            SendOp::WriteWithImm(..) if entry.first_done => self.psns_of(entry, true) - 1,
-            SendOp::WriteWithImm(..) => self.psns_of(entry, false) + self.psns_of(entry, true) - 2,
-            _ => self.psns_of(entry, false) - 1,
+    pub(crate) fn more_psns(&self, ring: &SendRing, seq: u32) -> u32 {
+        let entry = ring.entry(seq);
+        let of = |second| self.psns_of(ring, seq, second);
+        match entry.opcode {
+            SendOpcode::WriteWithImm if entry.first_done => of(true) - 1,
+            SendOpcode::WriteWithImm => of(false) + of(true) - 2,
+            _ => of(false) - 1,
         }
     }
 
@@ -132,7 +136,7 @@ impl<D: Device> Core<D> {
                 count += 1;
             }
         }
-        let psns = lanes.lanes[lane as usize].path.psns_of(vqp.sq.entry(seq), second);
+        let psns = lanes.lanes[lane as usize].path.psns_of(&vqp.sq, seq, second);
         self.account(lane, count);
         if count > 0 {
             self.retire(id, now);
@@ -211,19 +215,19 @@ impl<D: Device> Core<D> {
             return self.drained(id, now);
         }
         let entry = vqp.sq.entry_mut(seq);
-        let sends = second || matches!(entry.op, SendOp::Send | SendOp::SendWithImm(_));
-        let atomic = matches!(entry.op, SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. });
+        let sends = second || entry.is_send();
+        let atomic = matches!(entry.opcode, SendOpcode::FetchAdd | SendOpcode::CompareSwap);
         let again = match fate {
             Fate::Not => true,
             Fate::Begun if sends => true,
-            _ => matches!(entry.op, SendOp::Read(_)),
+            _ => entry.opcode == SendOpcode::Read,
         };
         if again {
             vqp.off_lane(1, qos, now);
             self.rewind(id);
         } else if fate == Fate::Executed && !atomic && !vqp.rewound {
             stats.wrs_executed_unseen += 1;
-            let pair = matches!(entry.op, SendOp::WriteWithImm(..));
+            let pair = entry.opcode == SendOpcode::WriteWithImm;
             if pair && !second {
                 entry.first_done = true;
                 vqp.off_lane(1, qos, now);

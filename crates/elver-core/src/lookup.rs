@@ -10,7 +10,7 @@ use elver_verbs::{Device, Memory, Time, WcStatus};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::mr_store::{RemoteMr, remote_of};
+use crate::mr_store::RemoteMr;
 use crate::ops::{Op, OpKind, Work};
 use crate::peer::{PeerLookup, Waiter};
 use crate::pool::READ_BUFFER_BYTES;
@@ -431,7 +431,7 @@ impl<D: Device> Core<D> {
             // It may have been connected anew, or its lane failed and an earlier WR is next again:
             // then it asks again when it gets there.
             let next = vqp.sq.unposted() > 0 && {
-                let at = remote_of(&vqp.sq.entry(vqp.sq.posted).op);
+                let at = vqp.sq.entry(vqp.sq.posted).remote();
                 at.is_some_and(|(at, _)| at.rkey == rkey)
             };
             if !next {

@@ -1,6 +1,6 @@
 use alloc::collections::VecDeque;
 
-use elver_verbs::{AccessFlags, RemoteAddr, SendOp, Time};
+use elver_verbs::{AccessFlags, RemoteAddr, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -55,21 +55,6 @@ impl RemoteMr {
             && offset <= self.length
             && self.length - offset >= u64::from(length)
             && self.access.contains(needs)
-    }
-}
-
-/// The remote memory that an operation touches and what it must permit; none for a message.
-#[inline]
-pub(crate) fn remote_of(op: &SendOp) -> Option<(RemoteAddr, AccessFlags)> {
-    match *op {
-        SendOp::Write(remote) | SendOp::WriteWithImm(remote, _) => {
-            Some((remote, AccessFlags::REMOTE_WRITE))
-        }
-        SendOp::Read(remote) => Some((remote, AccessFlags::REMOTE_READ)),
-        SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => {
-            Some((remote, AccessFlags::REMOTE_ATOMIC))
-        }
-        _ => None,
     }
 }
 

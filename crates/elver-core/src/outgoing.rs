@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Memory, RemoteAddr, SendOp, VerbsError};
+use elver_verbs::{Device, Memory, RemoteAddr, SendOpcode, VerbsError};
 
 use crate::burst::Check;
 use crate::message::{HEADER_BYTES, Header, Kind};
@@ -26,7 +26,7 @@ impl Vqp {
         mrs: &mut LocalMrs<D::Memory>,
         device: &mut D,
     ) -> Check {
-        let &SqEntry { op, length: bytes, inline, slot, .. } = self.sq.entry(seq);
+        let &SqEntry { opcode, imm, length: bytes, inline, slot, .. } = self.sq.entry(seq);
         if slot != NONE {
             return Check::Ready;
         }
@@ -35,9 +35,9 @@ impl Vqp {
         }
         let Some(slot) = pool.sends.take() else { return Check::NoSlot };
         self.sq.entry_mut(seq).slot = slot;
-        let (kind, imm) = match op {
-            SendOp::WriteWithImm(_, imm) => (Kind::WriteImm, Some(imm)),
-            SendOp::SendWithImm(imm) => (Kind::Eager, Some(imm)),
+        let (kind, imm) = match opcode {
+            SendOpcode::WriteWithImm => (Kind::WriteImm, Some(imm)),
+            SendOpcode::SendWithImm => (Kind::Eager, Some(imm)),
             _ => (Kind::Eager, None),
         };
         let long = kind == Kind::Eager && bytes > self.eager_max;

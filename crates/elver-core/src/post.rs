@@ -127,12 +127,13 @@ impl Vqp {
         limits: &Limits,
         wr: &SendWr<'_>,
     ) -> Result<u32, PostError> {
-        // Whether the device writes local memory.
-        let writes = match wr.op {
+        // Whether the device writes local memory, and it is an atomic.
+        let (writes, atomic) = match wr.op {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::Write(_) | SendOp::WriteWithImm(..) => {
-                false
+                (false, false)
             }
-            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => true,
+            SendOp::Read(_) => (true, false),
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (true, true),
             op => return Err(PostError::Opcode { qp_type: QpType::Rc, opcode: op.opcode() }),
         };
         if wr.dest.is_some() {
@@ -140,39 +141,32 @@ impl Vqp {
         }
         let sig_all = if self.sig_all { SendFlags::SIGNALED } else { SendFlags::empty() };
         let flags = wr.flags | sig_all;
-        let Payload::Sges(&[sge]) = wr.payload else {
-            let entry = SqEntry { wr_id: wr.wr_id, op: wr.op, flags, ..SqEntry::BLANK };
-            return self.accept_other(mrs, limits, wr.payload, writes, entry);
+        let sge = match wr.payload {
+            Payload::Sges(&[sge]) if !atomic => sge,
+            _ => return self.accept_other(mrs, limits, wr, writes, flags),
         };
         let mr = mrs.check(ClientId(self.client), &mut self.local, &sge, writes)?;
-        check_length(&wr.op, limits, sge.length.into())?;
+        check_length(limits, sge.length.into())?;
         if let Some(others) = users.next(mr) {
             mrs.add_users(others);
         }
-        self.sq.push(SqEntry {
-            wr_id: wr.wr_id,
-            op: wr.op,
-            flags,
-            length: sge.length,
-            mr,
-            num_sge: 1,
-            sges: [Sge::default(), sge],
-            ..SqEntry::BLANK
-        });
+        let entry = SqEntry::new(wr.wr_id, &wr.op, flags);
+        self.sq.push(SqEntry { length: sge.length, mr, num_sge: 1, sge, ..entry });
         Ok(sge.length)
     }
 
-    /// Checks and takes a WR that has another number of SGEs than one, or inline bytes.
+    /// Checks and takes a WR that has another number of SGEs than one, or inline bytes, or is an atomic.
     #[inline(never)]
     fn accept_other<M: Memory>(
         &mut self,
         mrs: &mut LocalMrs<M>,
         limits: &Limits,
-        payload: Payload<'_>,
+        wr: &SendWr<'_>,
         writes: bool,
-        mut entry: SqEntry,
+        flags: SendFlags,
     ) -> Result<u32, PostError> {
-        let (sges, bytes) = match payload {
+        let mut entry = SqEntry::new(wr.wr_id, &wr.op, flags);
+        let (sges, bytes) = match wr.payload {
             Payload::Sges(sges) => {
                 (entry.length, entry.mr) = self.check_sges(mrs, limits, sges, writes)?;
                 (sges, &[][..])
@@ -187,7 +181,8 @@ impl Vqp {
                 (&[][..], bytes)
             }
         };
-        check_length(&entry.op, limits, entry.length.into())?;
+        check_atomic(&wr.op, entry.length)?;
+        check_length(limits, entry.length.into())?;
         entry.num_sge = sges.len() as u8;
         mrs.add_users(Users::one(entry.mr));
         for sge in sges.iter().skip(1) {
@@ -195,7 +190,7 @@ impl Vqp {
                 mrs.add_users(Users::one(slot));
             }
         }
-        self.sq.push_with(entry, sges, bytes);
+        self.sq.push_with(entry, &wr.op, sges, bytes);
         Ok(entry.length)
     }
 
@@ -249,17 +244,22 @@ impl Vqp {
     }
 }
 
-/// Checks how long a WR is, by its operation.
-#[inline]
-fn check_length(op: &SendOp, limits: &Limits, length: u64) -> Result<(), PostError> {
+/// Checks the length of an atomic and where its word stands.
+fn check_atomic(op: &SendOp, length: u32) -> Result<(), PostError> {
     if let SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } = op {
         if length != 8 {
-            return Err(PostError::AtomicLength { given: length });
+            return Err(PostError::AtomicLength { given: length.into() });
         }
         if remote.addr % 8 != 0 {
             return Err(PostError::AtomicAlignment { addr: remote.addr });
         }
     }
+    Ok(())
+}
+
+/// Checks how long a WR is.
+#[inline]
+fn check_length(limits: &Limits, length: u64) -> Result<(), PostError> {
     let max = u64::from(limits.max_length);
     if length > max {
         return Err(PostError::MessageTooLong { given: length, max });

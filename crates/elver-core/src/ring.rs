@@ -1,6 +1,6 @@
 use alloc::vec::Vec;
 
-use elver_verbs::{SendFlags, SendOp, Sge, WcStatus};
+use elver_verbs::{AccessFlags, RemoteAddr, SendFlags, SendOp, SendOpcode, Sge, WcStatus};
 
 /// No region, no slot, no peer: an index that nothing has.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -20,9 +20,14 @@ const CAPACITY_MIN: usize = 4;
 #[derive(Debug)]
 pub(crate) struct SendRing {
     entries: Vec<SqEntry>,
+    /// Of each entry the SGEs of a message that has one at most: its header's and the user's. Empty
+    /// until a message comes.
+    messages: Vec<[Sge; 2]>,
     /// Of each entry `stride` SGEs; empty until a WR comes that has more than one. The first is left
     /// for a message's header.
     sges: Vec<Sge>,
+    /// Of each entry what an atomic compares and swaps, or adds; empty until an atomic comes.
+    operands: Vec<(u64, u64)>,
     /// Of each entry `inline_max` bytes; empty until an inline WR comes.
     inline: Vec<u8>,
     stride: u32,
@@ -35,30 +40,35 @@ pub(crate) struct SendRing {
     pub(crate) tail: u32,
 }
 
-/// A send WR in its ring.
+/// A send WR in its ring. Each step of its way looks at one cache line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SqEntry {
     /// The user's.
     pub(crate) wr_id: u64,
-    /// The user's operation.
-    pub(crate) op: SendOp,
+    /// The remote address, of what has one.
+    pub(crate) addr: u64,
+    /// The user's SGE, if it is the only one.
+    pub(crate) sge: Sge,
+    /// The remote key.
+    pub(crate) rkey: u32,
+    /// The immediate data, of what has some.
+    pub(crate) imm: u32,
     /// Bytes of the message.
     pub(crate) length: u32,
     /// Local region of the first SGE, whose count of users it holds; [`NONE`] without one.
     pub(crate) mr: u32,
     /// Send slot that holds a message's header while it is on the lane; [`NONE`] without one.
     pub(crate) slot: u32,
+    /// The user's operation.
+    pub(crate) opcode: SendOpcode,
     /// SGEs of the user's.
     pub(crate) num_sge: u8,
-    /// The SGE of a message's header, and the user's if there is no more than one: that is how most
-    /// WRs are, and then all that is kept of them lies together.
-    pub(crate) sges: [Sge; 2],
     /// The user's flags; signalled if all of the VQP's are.
     pub(crate) flags: SendFlags,
-    /// The bytes were copied into the ring.
-    pub(crate) inline: bool,
     /// How it ended, once it is done.
     pub(crate) status: WcStatus,
+    /// The bytes were copied into the ring.
+    pub(crate) inline: bool,
     /// A message whose bytes the receiver reads: it ends with the receiver's FIN.
     pub(crate) await_fin: bool,
     /// Its regions are shared for the receiver to read.
@@ -67,23 +77,61 @@ pub(crate) struct SqEntry {
     pub(crate) first_done: bool,
 }
 
+const _: () = assert!(size_of::<SqEntry>() == 64);
+
 impl SqEntry {
     /// A WR of no bytes as it is when it comes.
     pub(crate) const BLANK: SqEntry = SqEntry {
         wr_id: 0,
-        op: SendOp::Send,
+        addr: 0,
+        sge: Sge { addr: 0, length: 0, lkey: 0 },
+        rkey: 0,
+        imm: 0,
         length: 0,
         mr: NONE,
         slot: NONE,
+        opcode: SendOpcode::Send,
         num_sge: 0,
-        sges: [Sge { addr: 0, length: 0, lkey: 0 }; 2],
         flags: SendFlags::empty(),
-        inline: false,
         status: WcStatus::Success,
+        inline: false,
         await_fin: false,
         shared: false,
         first_done: false,
     };
+
+    /// A WR of no bytes that does this. What only atomics have it does not hold.
+    #[inline]
+    pub(crate) fn new(wr_id: u64, op: &SendOp, flags: SendFlags) -> SqEntry {
+        let (remote, imm) = match *op {
+            SendOp::Write(remote)
+            | SendOp::Read(remote)
+            | SendOp::CompareSwap { remote, .. }
+            | SendOp::FetchAdd { remote, .. } => (remote, 0),
+            SendOp::WriteWithImm(remote, imm) => (remote, imm),
+            SendOp::SendWithImm(imm) => (RemoteAddr { addr: 0, rkey: 0 }, imm),
+            _ => (RemoteAddr { addr: 0, rkey: 0 }, 0),
+        };
+        let RemoteAddr { addr, rkey } = remote;
+        SqEntry { wr_id, addr, rkey, imm, opcode: op.opcode(), flags, ..SqEntry::BLANK }
+    }
+
+    /// The remote memory that it touches and what that must permit; none for a message.
+    #[inline]
+    pub(crate) fn remote(&self) -> Option<(RemoteAddr, AccessFlags)> {
+        let needs = match self.opcode {
+            SendOpcode::Write | SendOpcode::WriteWithImm => AccessFlags::REMOTE_WRITE,
+            SendOpcode::Read => AccessFlags::REMOTE_READ,
+            SendOpcode::CompareSwap | SendOpcode::FetchAdd => AccessFlags::REMOTE_ATOMIC,
+            _ => return None,
+        };
+        Some((self.remote_addr(), needs))
+    }
+
+    #[inline]
+    pub(crate) fn remote_addr(&self) -> RemoteAddr {
+        RemoteAddr { addr: self.addr, rkey: self.rkey }
+    }
 
     /// Whether nothing is left to do for it when it is done but to tell it: it has one piece at most,
     /// nobody else reads that, and it succeeded.
@@ -99,13 +147,19 @@ impl SqEntry {
     /// Physical WRs that it takes.
     #[inline]
     pub(crate) fn cost(&self) -> u32 {
-        u32::from(matches!(self.op, SendOp::WriteWithImm(..)) && !self.first_done) + 1
+        u32::from(self.opcode == SendOpcode::WriteWithImm && !self.first_done) + 1
     }
 
     /// Whether it travels as a message, alone or behind a WRITE.
     #[inline]
     pub(crate) fn is_message(&self) -> bool {
-        matches!(self.op, SendOp::Send | SendOp::SendWithImm(_) | SendOp::WriteWithImm(..))
+        self.is_send() || self.opcode == SendOpcode::WriteWithImm
+    }
+
+    /// Whether it is a message alone.
+    #[inline]
+    pub(crate) fn is_send(&self) -> bool {
+        matches!(self.opcode, SendOpcode::Send | SendOpcode::SendWithImm)
     }
 }
 
@@ -113,7 +167,9 @@ impl SendRing {
     pub(crate) fn new(max: u32, max_sge: u32, inline_max: u32) -> SendRing {
         SendRing {
             entries: Vec::new(),
+            messages: Vec::new(),
             sges: Vec::new(),
+            operands: Vec::new(),
             inline: Vec::new(),
             stride: max_sge + 1,
             inline_max,
@@ -168,32 +224,67 @@ impl SendRing {
         &mut self.entries[at]
     }
 
+    /// The operation of a WR.
+    #[inline]
+    pub(crate) fn op(&self, seq: u32) -> SendOp {
+        let entry = self.entry(seq);
+        let remote = entry.remote_addr();
+        match entry.opcode {
+            SendOpcode::Write => SendOp::Write(remote),
+            SendOpcode::Read => SendOp::Read(remote),
+            SendOpcode::WriteWithImm => SendOp::WriteWithImm(remote, entry.imm),
+            SendOpcode::SendWithImm => SendOp::SendWithImm(entry.imm),
+            SendOpcode::CompareSwap => {
+                let (compare, swap) = self.operands[self.at(seq)];
+                SendOp::CompareSwap { remote, compare, swap }
+            }
+            SendOpcode::FetchAdd => SendOp::FetchAdd { remote, add: self.operands[self.at(seq)].0 },
+            // Nothing else is taken in.
+            _ => SendOp::Send,
+        }
+    }
+
     /// The user's SGEs of a WR.
     #[inline]
     pub(crate) fn sges(&self, seq: u32) -> &[Sge] {
-        &self.message_sges(seq)[1..]
-    }
-
-    /// The header's SGE, then the user's.
-    #[inline]
-    pub(crate) fn message_sges(&self, seq: u32) -> &[Sge] {
         let at = self.at(seq);
         let entry = &self.entries[at];
         if entry.num_sge < 2 {
-            return &entry.sges[..1 + usize::from(entry.num_sge)];
+            return &core::slice::from_ref(&entry.sge)[..usize::from(entry.num_sge)];
         }
+        &self.long_sges(at)[1..]
+    }
+
+    /// The header's SGE of a message that has one, then the user's.
+    #[inline]
+    pub(crate) fn message_sges(&self, seq: u32) -> &[Sge] {
+        let at = self.at(seq);
+        let num_sge = usize::from(self.entries[at].num_sge);
+        if num_sge < 2 {
+            return &self.messages[at][..1 + num_sge];
+        }
+        self.long_sges(at)
+    }
+
+    /// The SGEs of what has several, with the one in front that a header's may take.
+    fn long_sges(&self, at: usize) -> &[Sge] {
         let start = at * self.stride as usize;
-        &self.sges[start..start + 1 + usize::from(entry.num_sge)]
+        &self.sges[start..start + 1 + usize::from(self.entries[at].num_sge)]
     }
 
     /// Sets the header's SGE.
+    #[inline]
     pub(crate) fn set_header(&mut self, seq: u32, sge: Sge) {
         let at = self.at(seq);
-        let entry = &mut self.entries[at];
-        entry.sges[0] = sge;
+        let entry = &self.entries[at];
         if entry.num_sge > 1 {
             self.sges[at * self.stride as usize] = sge;
+            return;
         }
+        if self.messages.len() < self.entries.len() {
+            self.messages.resize(self.entries.len(), Default::default());
+        }
+        self.messages[at] = [sge, entry.sge];
     }
 
     /// The inline bytes of a WR.
@@ -221,10 +312,28 @@ impl SendRing {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Appends a WR with other SGEs than one, or with inline bytes.
+    /// Appends a WR with other SGEs than one, with inline bytes, or an atomic.
     #[cold]
-    pub(crate) fn push_with(&mut self, entry: SqEntry, sges: &[Sge], inline: &[u8]) {
+    pub(crate) fn push_with(
+        &mut self,
+        mut entry: SqEntry,
+        op: &SendOp,
+        sges: &[Sge],
+        inline: &[u8],
+    ) {
         let at = self.at(self.tail);
+        let operands = match *op {
+            SendOp::CompareSwap { compare, swap, .. } => Some((compare, swap)),
+            SendOp::FetchAdd { add, .. } => Some((add, 0)),
+            _ => None,
+        };
+        if let Some(operands) = operands {
+            self.operands.resize(self.entries.len(), (0, 0));
+            self.operands[at] = operands;
+        }
+        if let [sge] = *sges {
+            entry.sge = sge;
+        }
         if sges.len() > 1 {
             let start = at * self.stride as usize + 1;
             self.sges.resize(self.entries.len() * self.stride as usize, Sge::default());
@@ -245,8 +354,14 @@ impl SendRing {
         let new = (old * 2).max(CAPACITY_MIN);
         let (stride, inline_max) = (self.stride as usize, self.inline_max as usize);
         self.entries.resize(new, SqEntry::BLANK);
+        if !self.messages.is_empty() {
+            self.messages.resize(new, Default::default());
+        }
         if !self.sges.is_empty() {
             self.sges.resize(new * stride, Sge::default());
+        }
+        if !self.operands.is_empty() {
+            self.operands.resize(new, (0, 0));
         }
         if !self.inline.is_empty() {
             self.inline.resize(new * inline_max, 0);
@@ -261,6 +376,12 @@ impl SendRing {
                 continue;
             }
             self.entries[to] = self.entries[from];
+            if !self.messages.is_empty() {
+                self.messages[to] = self.messages[from];
+            }
+            if !self.operands.is_empty() {
+                self.operands[to] = self.operands[from];
+            }
             if !self.sges.is_empty() {
                 self.sges.copy_within(from * stride..(from + 1) * stride, to * stride);
             }
@@ -274,7 +395,9 @@ impl SendRing {
     /// Bytes that it has allocated.
     pub(crate) fn bytes(&self) -> u64 {
         let entries = self.entries.capacity() * size_of::<SqEntry>();
-        (entries + self.sges.capacity() * size_of::<Sge>() + self.inline.capacity()) as u64
+        let sges = self.messages.capacity() * 2 + self.sges.capacity();
+        let operands = self.operands.capacity() * size_of::<(u64, u64)>();
+        (entries + sges * size_of::<Sge>() + operands + self.inline.capacity()) as u64
     }
 }
 
@@ -284,15 +407,45 @@ mod tests {
 
     fn entry(wr_id: u64, length: u32, sges: &[Sge]) -> SqEntry {
         let (num_sge, inline) = (sges.len() as u8, sges.is_empty());
-        let first = sges.first().copied().unwrap_or_default();
-        SqEntry { wr_id, length, num_sge, inline, sges: [Sge::default(), first], ..SqEntry::BLANK }
+        let sge = sges.first().copied().unwrap_or_default();
+        SqEntry { wr_id, length, num_sge, inline, sge, ..SqEntry::BLANK }
     }
 
     fn push(ring: &mut SendRing, entry: SqEntry, sges: &[Sge], inline: &[u8]) {
         ring.reserve(1);
         match sges {
             [_] => ring.push(entry),
-            _ => ring.push_with(entry, sges, inline),
+            _ => ring.push_with(entry, &SendOp::Send, sges, inline),
+        }
+    }
+
+    #[test]
+    fn every_operation_comes_out_as_it_went_in() {
+        let remote = RemoteAddr { addr: 0x0123_4567_89ab_cdef, rkey: 77 };
+        let ops = [
+            SendOp::Send,
+            SendOp::SendWithImm(5),
+            SendOp::Write(remote),
+            SendOp::WriteWithImm(remote, 6),
+            SendOp::Read(remote),
+            SendOp::CompareSwap { remote, compare: 1 << 40, swap: 2 << 40 },
+            SendOp::FetchAdd { remote, add: 3 << 40 },
+        ];
+        let mut ring = SendRing::new(64, 2, 16);
+        let sge = Sge { addr: 9, length: 8, lkey: 4 };
+        for n in 0..64 {
+            let op = &ops[n % ops.len()];
+            ring.reserve(1);
+            let entry = SqEntry { num_sge: 1, ..SqEntry::new(n as u64, op, SendFlags::FENCE) };
+            match op {
+                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
+                    ring.push_with(entry, op, &[sge], &[]);
+                }
+                _ => ring.push(SqEntry { sge, ..entry }),
+            }
+            for (back, op) in ops.iter().cycle().take(n + 1).enumerate() {
+                assert_eq!((ring.op(back as u32), ring.sges(back as u32)), (*op, &[sge][..]));
+            }
         }
     }
 
