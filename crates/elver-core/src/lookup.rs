@@ -159,7 +159,11 @@ impl<D: Device> Core<D> {
                     self.stats.meta_probes += 1;
                     self.post_op(op, now);
                 }
-                Err(_) => self.pool.reads.give(buffer),
+                Err(_) => {
+                    self.pool.reads.give(buffer);
+                    // It is not asked for again before it may be reached.
+                    self.lookups.servers.failed(via, now);
+                }
             }
         }
     }

@@ -275,3 +275,28 @@ fn a_look_up_without_dc_asks_for_the_link_that_it_needs() {
     let vqp = nodes.vqp(1, VqpInit::default());
     assert_eq!(nodes.connect(1, vqp, 2, Policy::Shared), Ok(Via::Rc));
 }
+
+/// The engine went round and round: a meta server that had no link could not be measured, and was the
+/// next to be measured.
+#[test]
+fn a_meta_server_that_cannot_be_asked_is_not_measured_for_ever() {
+    let config = Config { dc_qps: 0, ..Config::default() };
+    for lost in [2, 3] {
+        let mut nodes = Nodes::new(4, &config, ClientLimits::default());
+        let all: Vec<_> =
+            nodes.nodes.iter().map(|node| (node.core.gid(), node.core.record())).collect();
+        let servers = [2, 3].map(|n: usize| {
+            let server = nodes.nodes[n].core.serve_meta(4).unwrap();
+            for (gid, record) in &all {
+                nodes.nodes[n].core.meta_put(*gid, *record).unwrap();
+            }
+            server
+        });
+        nodes.net.partition(1, lost, Time(u64::MAX));
+        let now = nodes.net.now();
+        nodes.nodes[1].core.set_meta_servers(&servers, now);
+        nodes.until(|nodes| nodes.nodes[1].core.stats().links_failed > 0);
+        let vqp = nodes.vqp(1, VqpInit::default());
+        assert_eq!(nodes.connect(1, vqp, 0, Policy::Shared), Ok(Via::Rc));
+    }
+}
