@@ -262,6 +262,11 @@ impl<D: Device> Core<D> {
     }
 
     fn audit_lanes(&self) -> Result<(), String> {
+        for (id, op) in self.ops.iter().filter(|(_, op)| op.lane == NONE) {
+            if !self.laneless_ops().any(|other| other == id) {
+                return Err(format!("operation {id:#x} has no lane, and waits for none: {op:?}"));
+            }
+        }
         for (at, lane) in self.lanes.lanes.iter().enumerate() {
             let number = at as u32;
             let on = || self.vqps.iter().filter(|(_, vqp)| vqp.lane == number);

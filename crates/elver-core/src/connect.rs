@@ -293,7 +293,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn move_to_dc(&mut self, id: u32) -> bool {
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
         let (peer, class, old) = (vqp.peer, vqp.class, vqp.lane);
-        if vqp.inflight > 0 || self.address_of(peer).is_err() {
+        if vqp.inflight > 0 || self.lacks_dc(peer) || self.address_of(peer).is_err() {
             return false;
         }
         let Some(entry) = self.peers.get(peer) else { return false };

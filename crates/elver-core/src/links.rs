@@ -14,6 +14,7 @@ mod audit;
 mod closing;
 mod fate;
 mod handshake;
+mod laneless;
 mod waiting;
 
 pub(crate) use audit::Tally;
@@ -408,6 +409,7 @@ impl<D: Device> Core<D> {
             self.leave(id, None, now);
         }
         self.remind(now);
+        self.sweep_laneless(now);
         let listening = |link: &RcLink| link.state == LinkState::Listening;
         let listening = self.links.rc.matching(listening).next().is_some();
         let waiting = !self.links.waiting.is_empty() || !self.links.unclosed.is_empty();

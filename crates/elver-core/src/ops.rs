@@ -3,18 +3,21 @@ use alloc::boxed::Box;
 use elver_kv::Lookup;
 use elver_verbs::{Dest, RemoteAddr, Time};
 
+use crate::Class;
 use crate::message::Kind;
 use crate::rendezvous::Gather;
 
 /// Something that the core itself does on a lane: READs or messages, one signalled WR at a time.
 #[derive(Debug)]
 pub(crate) struct Op {
-    /// The lane that it runs on.
+    /// The lane that it runs on; [`crate::ring::NONE`] while it waits for one.
     pub(crate) lane: u32,
     /// Where it goes, on a DCI.
     pub(crate) dest: Option<Dest>,
     /// The peer that it goes to, which it pins.
     pub(crate) peer: u32,
+    /// Whose traffic it goes with.
+    pub(crate) class: Class,
     /// What it is for.
     pub(crate) kind: OpKind,
     /// What is posted for it.

@@ -5,6 +5,7 @@ use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, 
 use crate::lane::LaneKind;
 use crate::ops::{Op, OpKind, Work};
 use crate::recovery::Verdict;
+use crate::ring::NONE;
 use crate::wr_id::WrId;
 use crate::{Class, Core};
 
@@ -21,11 +22,17 @@ impl<D: Device> Core<D> {
         kind: OpKind,
         work: Work,
     ) -> Result<u32, OpKind> {
-        let Some((lane, dest)) = self.way_of_op(peer, class) else { return Err(kind) };
+        // Another meta server may be asked as well.
+        let waits = !matches!(kind, OpKind::Node { .. } | OpKind::Probe { .. });
+        let (lane, dest) = match self.way_of_op(peer, class) {
+            Some(way) => way,
+            None if waits && self.way_comes(peer) => (NONE, None),
+            None => return Err(kind),
+        };
         if self.ops.is_full() {
             return Err(kind);
         }
-        let op = Op { lane, dest, peer, kind, work, abandoned: false };
+        let op = Op { lane, dest, peer, class, kind, work, abandoned: false };
         let id = self.ops.insert_in_turn(op);
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.pins += 1;
@@ -44,10 +51,13 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Posts an operation's WR, now or when its lane has room.
+    /// Posts an operation's WR, now or when there is a lane that has room.
     pub(crate) fn post_op(&mut self, id: u32, now: Time) {
         let Some(op) = self.ops.get(id) else { return };
         let lane = op.lane;
+        if lane == NONE {
+            return self.await_way(id, now);
+        }
         let entry = &self.lanes.lanes[lane as usize];
         if entry.takes_op(&self.lanes.qps[entry.qp as usize]) {
             if !self.send_op(id, now) {

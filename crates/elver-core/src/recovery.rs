@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Time, WcStatus};
 
 use crate::lane::{LaneKind, LaneState};
-use crate::{Class, Core, VqpState};
+use crate::{Core, VqpState};
 
 /// What a WR that did not succeed means for who posted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,18 +203,19 @@ impl<D: Device> Core<D> {
         self.lanes.freed(qp, &mut self.dirty_qps);
     }
 
-    /// An operation of the core's own takes another way than a lane that is gone, if there is one.
+    /// An operation of the core's own takes another way than a lane that is gone, now or when there is
+    /// one.
     fn send_op_elsewhere(&mut self, id: u32, lane: u32, now: Time) {
-        let Some(peer) = self.ops.get(id).map(|op| op.peer) else { return };
-        let link = self.links.rc.by_lane(lane).and_then(|link| self.links.rc.get(link));
-        let class = link.map_or(Class::Low, |link| link.class);
-        let way = self.way_of_op(peer, class).filter(|(other, _)| *other != lane);
-        match (way, self.ops.get_mut(id)) {
-            (Some(way), Some(op)) => {
-                (op.lane, op.dest) = way;
-                self.post_op(id, now);
-            }
-            _ => self.conclude_op(id, false, now),
+        let Some((peer, class)) = self.ops.get(id).map(|op| (op.peer, op.class)) else { return };
+        if let Some(way) = self.way_of_op(peer, class).filter(|(other, _)| *other != lane)
+            && let Some(op) = self.ops.get_mut(id)
+        {
+            (op.lane, op.dest) = way;
+            self.post_op(id, now);
+        } else if self.way_comes(peer) {
+            self.await_way(id, now);
+        } else {
+            self.conclude_op(id, false, now);
         }
     }
 }

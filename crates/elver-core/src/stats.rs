@@ -144,6 +144,8 @@ stats! {
     wrs_executed_unseen,
     /// WRs that ended with an error since they may have been executed, or their results were lost.
     wrs_unsure,
+    /// Operations of the core's own that had to wait for an RC QP, since there was no way to their peer.
+    ops_waited,
     ; gauges:
     /// Clients now: a gauge.
     clients,

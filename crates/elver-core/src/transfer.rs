@@ -102,7 +102,7 @@ impl<D: Device> Core<D> {
 
     /// VQPs wait for a lane to a peer. One of which nothing is known may be gone, or another by now:
     /// a meta server tells, and much sooner than a request to a peer that is not there would fail.
-    fn want_lane(&mut self, peer: u32, class: Class, now: Time) {
+    pub(crate) fn want_lane(&mut self, peer: u32, class: Class, now: Time) {
         let Some(entry) = self.peers.get(peer) else { return };
         let waiter = Waiter::Lane(class);
         if entry.record.is_some() {
@@ -121,6 +121,11 @@ impl<D: Device> Core<D> {
         let waiting: Vec<u32> = waiting.map(|(id, _)| id).collect();
         for id in waiting {
             self.switch_lane(id, now);
+        }
+        self.ops_go_on(peer, now);
+        // What is known of the peer now leads to a link, or to DC.
+        if self.has_laneless_op(peer, class) {
+            self.need_link(peer, class, now);
         }
     }
 
@@ -144,7 +149,7 @@ impl<D: Device> Core<D> {
         self.switch_lane(id, now);
     }
 
-    /// No lane to the peer comes: the VQPs that have something to post fail.
+    /// No lane to the peer comes: the VQPs that have something to post fail, and operations.
     pub(crate) fn fail_laneless(&mut self, peer: u32, class: Class, now: Time) {
         let waits = |vqp: &Vqp| is_laneless(vqp, class) && vqp.sq.unposted() > 0;
         let found = self.vqps_to(peer).filter(|(_, vqp)| waits(vqp));
@@ -152,6 +157,7 @@ impl<D: Device> Core<D> {
         for id in found {
             self.fail_next(id, WcStatus::RetryExcErr, now);
         }
+        self.fail_laneless_ops(peer, class, now);
     }
 
     /// Where the VQPs of a class that are connected to a peer should be: on the RC QP to it if there

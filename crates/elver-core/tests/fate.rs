@@ -55,9 +55,15 @@ struct Pair {
 
 impl Pair {
     fn new() -> Pair {
+        Pair::with(&|_| true)
+    }
+
+    /// Some of the nodes have no DC.
+    fn with(has_dc: &dyn Fn(usize) -> bool) -> Pair {
         let transfer = TransferConfig { idle_ns: 0, ..Config::default().transfer };
         let config = Config {
             dc_qps: 2,
+            eager_bytes_max: 512,
             mr_lease_ns: 1_000_000_000,
             timeout: 9,
             retry_cnt: 3,
@@ -65,7 +71,13 @@ impl Pair {
             transfer,
             ..Config::default()
         };
-        let mut nodes = Nodes::new(3, &config, ClientLimits::default());
+        let config = |n: usize| {
+            let dc_qps = if has_dc(n) { config.dc_qps } else { 0 };
+            Config { dc_qps, ..config.clone() }
+        };
+        // Few, so that some of what is posted has not gone when the RC QP breaks.
+        let device = elver_sim::Config { max_packets_in_flight: 8, ..elver_sim::Config::default() };
+        let mut nodes = Nodes::with(3, &config, &device, ClientLimits::default());
         let near = Region::new(&mut nodes, 1, 1 << 16);
         Pair { nodes, told: Default::default(), near }
     }
@@ -113,16 +125,16 @@ impl Pair {
         info.state == VqpState::Error && info.outstanding == 0
     }
 
-    /// A region of node 1's that the device no longer has, though peers hold leases for it: a WRITE
-    /// there breaks the RC QP at node 1's side.
-    fn trap(&mut self, vqp: VqpId, near: &Region) -> Region {
-        let trap = Region::new(&mut self.nodes, 1, 64);
-        self.post(2, vqp, 0, SendOp::Write(trap.remote(0)), Payload::Sges(&[near.sge(0, 8)]));
-        while self.told(2, vqp).is_empty() {
+    /// A region of node `n`'s that the device no longer has, though a peer holds a lease for it: a
+    /// WRITE there over the peer's VQP breaks the RC QP at node `n`'s side.
+    fn trap(&mut self, n: usize, (peer, vqp): (usize, VqpId), near: &Region) -> Region {
+        let trap = Region::new(&mut self.nodes, n, 64);
+        self.post(peer, vqp, 0, SendOp::Write(trap.remote(0)), Payload::Sges(&[near.sge(0, 8)]));
+        while self.told(peer, vqp).is_empty() {
             self.step();
         }
-        assert_eq!(self.told[2].remove(&vqp.0), Some(vec![(0, WcStatus::Success)]));
-        self.nodes.nodes[1].core.device().inner.dereg_mr(trap.info.mr).unwrap();
+        assert_eq!(self.told[peer].remove(&vqp.0), Some(vec![(0, WcStatus::Success)]));
+        self.nodes.nodes[n].core.device().inner.dereg_mr(trap.info.mr).unwrap();
         trap
     }
 
@@ -137,7 +149,7 @@ impl Pair {
         let mut worker = self.vqp(1, 2);
         for round in 0..BREAKS {
             let breaker = self.vqp(2, 1);
-            let trap = self.trap(breaker, &far);
+            let trap = self.trap(1, (2, breaker), &far);
             let before = self.told(1, worker).len();
             let mut asked = false;
             // It goes on while the RC QP breaks, and for some time after.
@@ -212,22 +224,21 @@ fn an_addition_is_executed_once_though_the_rc_qp_breaks() {
     pair.check();
 }
 
-/// Messages and WRITEs that had arrived are told to have succeeded, and do not come twice; what had
-/// not arrived is sent again, and nobody but the guilty one fails.
-#[test]
-fn a_message_arrives_once_though_the_rc_qp_breaks() {
-    let mut pair = Pair::new();
+/// Messages of node 1's, so long each, arrive at node 2 while the RC QP between them breaks again and
+/// again: each once, in order, and nobody but the guilty one fails. Returns what both counted.
+fn messages_arrive_once(mut pair: Pair, length: u32) -> [Stats; 2] {
     let inbox = pair.nodes.vqp(2, VqpInit::default());
     let node = &mut pair.nodes.nodes[2];
     assert_eq!(node.core.qbind(node.client, inbox, 7), Ok(7));
-    let room = Region::new(&mut pair.nodes, 2, 1 << 16);
+    let room = Region::new(&mut pair.nodes, 2, 128 * u64::from(length));
+    let place = |wr_id: u64, places: u64| wr_id % places * u64::from(length);
     let mut came = Vec::new();
     let supply = |pair: &mut Pair, came: &mut Vec<u64>| {
         let done = pair.told[2].remove(&inbox.0).unwrap_or_default();
         for (wr_id, status) in done {
             assert_eq!(status, WcStatus::Success);
             let mut bytes = [0; 8];
-            room.memory.read(wr_id % 128 * 8, &mut bytes).unwrap();
+            room.memory.read(place(wr_id, 128), &mut bytes).unwrap();
             came.push(u64::from_ne_bytes(bytes));
         }
         let node = &pair.nodes.nodes[2];
@@ -238,7 +249,7 @@ fn a_message_arrives_once_though_the_rc_qp_breaks() {
     let receive = |pair: &mut Pair, posted: &mut u64| {
         let now = pair.nodes.net.now();
         let node = &mut pair.nodes.nodes[2];
-        let sges = [room.sge(*posted % 128 * 8, 8)];
+        let sges = [room.sge(place(*posted, 128), length)];
         node.core
             .post_recv(node.client, inbox, &[RecvWr { wr_id: *posted, sges: &sges }], now)
             .unwrap();
@@ -253,8 +264,11 @@ fn a_message_arrives_once_though_the_rc_qp_breaks() {
         for _ in before..came.len() {
             receive(pair, &mut posted);
         }
-        let bytes = n.to_ne_bytes();
-        pair.post(1, vqp, n, SendOp::Send, Payload::Inline(&bytes));
+        // What is outstanding is not overwritten.
+        let at = place(n, WINDOW);
+        pair.near.memory.write(at, &n.to_ne_bytes()).unwrap();
+        let sges = [pair.near.sge(at, length)];
+        pair.post(1, vqp, n, SendOp::Send, Payload::Sges(&sges));
     });
     assert_eq!(workers.len(), 1, "no VQP of node 1's failed: it did nothing wrong");
     let told = &workers[0];
@@ -268,7 +282,51 @@ fn a_message_arrives_once_though_the_rc_qp_breaks() {
         }
     }
     assert_eq!(came, (0..told.len() as u64).collect::<Vec<_>>(), "each once, and in order");
-    let stats = pair.nodes.nodes[1].core.stats();
-    assert!(stats.fates_asked > 0 && stats.wrs_executed_unseen > 0, "{stats:?}");
     pair.check();
+    [1, 2].map(|n| pair.nodes.nodes[n].core.stats())
+}
+
+/// Messages and WRITEs that had arrived are told to have succeeded, and do not come twice; what had
+/// not arrived is sent again, and nobody but the guilty one fails.
+#[test]
+fn a_message_arrives_once_though_the_rc_qp_breaks() {
+    let [sender, _] = messages_arrive_once(Pair::new(), 8);
+    let counts = (sender.fates_asked, sender.wrs_executed_unseen, sender.wrs_reposted);
+    assert!(counts.0 > 0 && counts.1 > 0 && counts.2 > 0, "{sender:?}");
+}
+
+/// What stood behind a WR that the peer refused went over DC from then on, to a peer that has none,
+/// and ended when its retries did.
+#[test]
+fn what_stands_behind_a_refused_wr_waits_for_the_next_rc_qp_to_a_peer_without_dc() {
+    let mut pair = Pair::with(&|n| n != 2);
+    let word = Region::new(&mut pair.nodes, 2, 64);
+    let (breaker, worker) = (pair.vqp(1, 2), pair.vqp(1, 2));
+    let near = Region::new(&mut pair.nodes, 1, 64);
+    let trap = pair.trap(2, (1, breaker), &near);
+    let payload = [near.sge(0, 8)];
+    let add = SendOp::FetchAdd { remote: word.remote(0), add: 1 };
+    pair.post(1, worker, 0, add, Payload::Sges(&payload));
+    pair.post(1, breaker, 1, SendOp::Write(trap.remote(0)), Payload::Sges(&payload));
+    for n in 1..9 {
+        pair.post(1, worker, n, add, Payload::Sges(&payload));
+    }
+    while pair.told(1, worker).len() < 9 {
+        pair.step();
+    }
+    assert_eq!(pair.told(1, breaker), [(1, WcStatus::RemAccessErr)]);
+    assert!(pair.told(1, worker).iter().all(|(_, status)| *status == WcStatus::Success));
+    let mut bytes = [0; 8];
+    word.memory.read(0, &mut bytes).unwrap();
+    assert_eq!(u64::from_ne_bytes(bytes), 9);
+    let node = &pair.nodes.nodes[1];
+    assert_eq!(node.core.vqp_info(node.client, worker).unwrap().via, Some(Via::Rc));
+    pair.check();
+}
+
+/// The READs of long messages had nowhere to go when the RC QP broke, and the receives failed.
+#[test]
+fn a_long_message_is_read_though_the_rc_qp_breaks_and_there_is_no_dc() {
+    let [_, receiver] = messages_arrive_once(Pair::with(&|_| false), 2_600);
+    assert!(receiver.ops_waited > 0, "{receiver:?}");
 }

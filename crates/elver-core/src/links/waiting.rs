@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Time};
 
 use super::SILENCE_NS;
+use super::laneless::Laneless;
 use crate::control::{Answer, ControlAddr, Refusal, Served, Shortage, Ticket};
 use crate::rc::Purpose;
 use crate::slots::Slots;
@@ -37,6 +38,8 @@ pub(super) struct Waiting {
     lost: Vec<(u32, Class)>,
     /// Requests of others that wait for room, in order, by when they are refused.
     held: VecDeque<(Time, Served)>,
+    /// Operations of the core's own that have no way to their peer.
+    pub(super) ops: Vec<Laneless>,
     /// Room was made, or what was to make it did not.
     pub(super) stirred: bool,
 }
@@ -70,8 +73,8 @@ impl Waiter {
 
 impl Waiting {
     pub(super) fn is_empty(&self) -> bool {
-        let Waiting { connects, wanted, leases, lost, held, .. } = self;
-        let ours = connects.is_empty() && wanted.is_empty() && leases.is_empty();
+        let Waiting { connects, wanted, leases, lost, held, ops, .. } = self;
+        let ours = connects.is_empty() && wanted.is_empty() && leases.is_empty() && ops.is_empty();
         ours && lost.is_empty() && held.is_empty()
     }
 
@@ -234,6 +237,7 @@ impl<D: Device> Core<D> {
         for waiter in self.links.waiting.connects.remove(&(peer, class)).unwrap_or_default() {
             self.link_found(waiter.vqp, waiter.attempt, peer, Ok(()), now);
         }
+        self.ops_go_on(peer, now);
     }
 
     /// No link to a peer comes: who waits for one fails.
@@ -313,9 +317,11 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Whether connects or VQPs wait for a link.
+    /// Whether connects, VQPs or operations wait for a link.
     fn is_link_needed(&self, peer: u32, class: Class) -> bool {
-        self.links.waiting.connects.contains_key(&(peer, class)) || self.is_laneless(peer, class)
+        self.links.waiting.connects.contains_key(&(peer, class))
+            || self.is_laneless(peer, class)
+            || self.has_laneless_op(peer, class)
     }
 
     /// Refuses the requests that wait and that a peer did not make as what it is now: to take up one
