@@ -41,6 +41,7 @@ impl Model {
                 source.qp_type.is_reliable()
                     && (network.disturbed(source.host, target.host)
                         || self.may_be_deaf(op.dest)
+                        || self.may_overtake(id, network)
                         || source.impatient
                         || self.crowded && source.qp_type == QpType::Dci)
             }
@@ -97,6 +98,14 @@ impl Model {
                 QpType::Dci => failed as u32 >= endpoint.errored_streams_max,
                 QpType::Uc | QpType::Ud | QpType::Dct => false,
             }
+    }
+
+    /// Whether a request may be met by an older copy of itself while it waits for a receive: what comes
+    /// next is then out of sequence, which counts among its retries (IBTA vol. 1, 9.9.2.4.2).
+    fn may_overtake(&self, id: OpId, network: &Network) -> bool {
+        let target = self.target(id);
+        let late = target.queue.is_some_and(|queue| self.queues[queue].late);
+        late && network.copies(target.qpn) > 0
     }
 
     /// Whether an endpoint may not answer.

@@ -399,6 +399,19 @@ impl Model {
         }
     }
 
+    /// Its owner invalidates a window: the RC QP that answers WRs through it may fail, also for one of
+    /// which its poster was told that it failed. Its packets may still be on their way.
+    pub(crate) fn forsake(&mut self, window: WindowId) {
+        let uses = |op: &Op| {
+            let own = matches!(op.opcode, SendOpcode::BindMw | SendOpcode::LocalInv);
+            op.window == Some(window) && !own && !op.succeeded()
+        };
+        let owner = self.windows[window].owner;
+        if self.endpoints[owner].qp_type == QpType::Rc && self.ops.iter().any(uses) {
+            self.endpoints[owner].may_fail = true;
+        }
+    }
+
     pub(crate) fn arena(&self, range: Range) -> &Arena {
         &self.arenas[range.arena]
     }

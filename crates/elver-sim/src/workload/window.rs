@@ -90,6 +90,7 @@ impl World {
         let (window, op, planted) = match closes {
             Some(window) => {
                 self.model.windows[window].state = WindowState::Closing;
+                self.model.forsake(window);
                 (Some(window), SendOp::LocalInv(self.model.windows[window].rkey), None)
             }
             None if bad && self.posting.percent(50) => {
