@@ -165,6 +165,24 @@ impl World {
         Ok(())
     }
 
+    /// The memory of a region goes away beneath its registration.
+    pub(crate) fn vanish(&mut self, client: ClientIx) {
+        let open = |region: &RegionIx| {
+            let region = &self.model.regions[*region];
+            region.hold == Hold::Open && !region.vanished
+        };
+        let mut regions = self.model.clients[client].regions.clone();
+        regions.retain(open);
+        // Not all of it, so that there is something to aim at.
+        if regions.len() < 2 {
+            return;
+        }
+        let region = self.posting.pick(&regions);
+        self.note(format_args!("client {client}: the memory of region {region} vanishes"));
+        self.count("region vanished");
+        self.model.regions[region].vanish();
+    }
+
     /// A client takes local memory back, and gets other.
     pub(crate) fn drop_arena(&mut self, client: ClientIx) -> Result<(), Violation> {
         let mut arenas = self.model.clients[client].arenas.clone();
@@ -233,7 +251,7 @@ impl World {
         if self.model.by_vqp.insert((place, id), index).is_some() {
             broken!("node {}: the id of VQP {:#x} came twice", place.0, id.0);
         }
-        self.model.vqps.push(Vqp::new(client, id, init));
+        self.model.vqps.push(Vqp::new(client, id, init, self.now));
         self.model.clients[client].vqps.insert(index);
         Ok(index)
     }

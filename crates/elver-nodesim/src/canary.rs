@@ -40,9 +40,12 @@ pub enum Canary {
     StuckQueue,
     /// Connections take memory of the pool each.
     GrowingPool,
+    /// A device tells of an RC QP that broke that this got less far than it did, so that WRs are posted
+    /// again which were executed.
+    PostedAgain,
 }
 
-const NAMES: [(Canary, &str); 14] = [
+const NAMES: [(Canary, &str); 15] = [
     (Canary::RepeatedCompletion, "repeated-completion"),
     (Canary::StrayCompletion, "stray-completion"),
     (Canary::ReorderedCompletion, "reordered-completion"),
@@ -57,6 +60,7 @@ const NAMES: [(Canary, &str); 14] = [
     (Canary::ExcludedVia, "excluded-via"),
     (Canary::StuckQueue, "stuck-queue"),
     (Canary::GrowingPool, "growing-pool"),
+    (Canary::PostedAgain, "posted-again"),
 ];
 
 impl Canary {
@@ -93,6 +97,7 @@ impl Canary {
         match self {
             // A run has few chances for these, or needs many strikes.
             Canary::SkippedCheck | Canary::EarlyDeregistration | Canary::GrowingPool => 50,
+            Canary::PostedAgain => 100,
             _ => 10,
         }
     }

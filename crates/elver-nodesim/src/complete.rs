@@ -194,6 +194,21 @@ impl World {
         Ok(())
     }
 
+    /// Whether memory has vanished at one of two nodes.
+    fn has_vanished(&self, node: usize, peer: usize) -> bool {
+        let here = |number: usize| number == node || number == peer;
+        self.model.regions.iter().any(|region| region.vanished && here(region.place.0))
+    }
+
+    /// Whether the peer of a VQP may be somebody whom its node has to look up, and cannot: what a node
+    /// has accepted came from one that it may know nothing of.
+    fn may_not_be_found(&self, vqp: VqpIx) -> bool {
+        let known = &self.model.vqps[vqp];
+        let (node, _) = self.model.place(vqp);
+        let accepted = known.origin.is_some() || known.accepted_unknown;
+        accepted && (self.disturbed(node) || !self.settled_since(known.since))
+    }
+
     fn explains_status(&self, vqp: VqpIx, op: &Op, status: WcStatus) -> bool {
         let known = &self.model.vqps[vqp];
         if status == WcStatus::WrFlushErr {
@@ -209,10 +224,14 @@ impl World {
                 let withdrawn = op
                     .remote
                     .is_some_and(|(region, _)| self.model.regions[region].hold != Hold::Open);
+                let vanished =
+                    op.remote.is_some_and(|(region, _)| self.model.regions[region].vanished);
                 let refused = op.is_message() && (self.may_refuse(vqp) || self.may_overrun(vqp));
-                bad || withdrawn || refused || (disturbed && there.boot > 1)
+                bad || withdrawn || vanished || refused || (disturbed && there.boot > 1)
             }
-            WcStatus::RetryExcErr | WcStatus::RespTimeoutErr => disturbed,
+            WcStatus::RetryExcErr => disturbed || self.may_not_be_found(vqp),
+            // A WR to memory that is gone may break the RC QP of others at either end.
+            WcStatus::RespTimeoutErr => disturbed || self.has_vanished(node, peer),
             WcStatus::RnrRetryExcErr => disturbed,
             _ => false,
         }

@@ -130,7 +130,7 @@ impl World {
     }
 
     /// Whether the nodes knew each other before a moment, and nothing has changed since.
-    fn settled_since(&self, since: Time) -> bool {
+    pub(crate) fn settled_since(&self, since: Time) -> bool {
         !self.has_tasks() && self.registry.changed_at < since
     }
 

@@ -24,6 +24,7 @@
 mod acts;
 mod canary;
 mod check;
+mod collide;
 mod complete;
 mod events;
 mod model;

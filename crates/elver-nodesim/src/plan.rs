@@ -49,6 +49,10 @@ pub(crate) struct Plan {
     pub(crate) bad_percent: u32,
     /// Receives are posted only now and then, so that messages wait for them.
     pub(crate) late_receives: bool,
+    /// Memory vanishes beneath registrations, at all nodes.
+    pub(crate) memory_vanishes: bool,
+    /// Answers are lost or late on purpose while an RC QP breaks for that.
+    pub(crate) acks_vanish: bool,
     /// Clients die, and others come.
     pub(crate) clients_die: bool,
     /// The registry takes up to this long to tell anything.
@@ -88,6 +92,8 @@ impl Plan {
             bad_percent: rng.pick(&[0, 0, 4, 12]),
             late_receives: rng.percent(30),
             clients_die: rng.percent(50),
+            memory_vanishes: rng.split("vanishing").percent(50),
+            acks_vanish: rng.split("acks").percent(40),
             registry_ns: rng.pick(&[10_000, 200_000, 2_000_000]),
             heartbeat_ns: rng.pick(&[500_000, 5_000_000]),
             policies: rng.pick(&POLICIES),

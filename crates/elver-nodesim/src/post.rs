@@ -50,15 +50,27 @@ impl World {
         for _ in 0..count {
             let opcode = self.choose_opcode();
             let id = first + drafts.len();
-            drafts.push(self.draft(vqp, id, opcode));
+            drafts.push(self.draft(vqp, id, opcode, None));
         }
         self.post_drafts(vqp, drafts)
+    }
+
+    /// Posts a WR, at this region if it needs one, or at any.
+    pub(crate) fn post_at(
+        &mut self,
+        vqp: VqpIx,
+        opcode: SendOpcode,
+        region: Option<RegionIx>,
+    ) -> Result<(), Violation> {
+        let region = region.filter(|region| self.model.regions[*region].allows(opcode));
+        let draft = self.draft(vqp, self.model.ops.len(), opcode, region);
+        self.post_drafts(vqp, vec![draft])
     }
 
     /// Posts a signalled WR that must succeed; its id.
     pub(crate) fn post_sure(&mut self, vqp: VqpIx, opcode: SendOpcode) -> Result<usize, Violation> {
         let id = self.model.ops.len();
-        let mut draft = self.draft(vqp, id, opcode);
+        let mut draft = self.draft(vqp, id, opcode, None);
         draft.flags |= SendFlags::SIGNALED;
         draft.model.signaled = true;
         draft.model.must_succeed = true;
@@ -84,11 +96,15 @@ impl World {
     }
 
     /// Makes a WR, wrong on purpose now and then.
-    fn draft(&mut self, vqp: VqpIx, id: usize, opcode: SendOpcode) -> Draft {
+    fn draft(&mut self, vqp: VqpIx, id: usize, opcode: SendOpcode, aim: Option<RegionIx>) -> Draft {
         let bad = !self.healed && self.posting.percent(self.plan.bad_percent);
         let mut len = self.choose_len();
         let needs_region = !matches!(opcode, SendOpcode::Send | SendOpcode::SendWithImm);
-        let region = if needs_region { self.choose_region(vqp, opcode) } else { None };
+        let region = match aim {
+            Some(_) => aim,
+            None if needs_region => self.choose_region(vqp, opcode),
+            None => None,
+        };
         let opcode = if needs_region && region.is_none() { SendOpcode::Send } else { opcode };
         let mut remote = None;
         let mut operands = (0, 0);
@@ -215,7 +231,8 @@ impl World {
         let find = |hold: Hold| -> Vec<RegionIx> {
             let fits = |index: &RegionIx| {
                 let region = &self.model.regions[*index];
-                region.place == place && region.hold == hold && region.allows(opcode)
+                let usable = !region.vanished || !self.healed;
+                region.place == place && region.hold == hold && usable && region.allows(opcode)
             };
             (0..self.model.regions.len()).filter(fits).collect()
         };

@@ -18,9 +18,11 @@ const PAUSE_NS: u64 = 5_000_000;
 /// The registry is down no longer than this.
 const REGISTRY_DOWN_NS: u64 = 20_000_000;
 /// Most VQPs that a client makes.
-const VQPS_MAX: usize = 24;
+pub(crate) const VQPS_MAX: usize = 24;
 /// A port that nobody is bound to.
 const NOBODYS_PORT: u16 = 9;
+/// Of a hundred actions so many are collisions, where memory vanishes.
+const COLLIDE_PERCENT: u32 = 30;
 /// Actions between two looks at everything.
 const CHECK_EVERY: u64 = 8;
 /// How often the harness looks after clients while it waits for the end.
@@ -126,6 +128,9 @@ impl World {
             self.count("registry down");
             return Ok(());
         }
+        if self.plan.memory_vanishes && self.colliding.percent(COLLIDE_PERCENT) {
+            return self.collide();
+        }
         let clients = self.clients();
         if clients.is_empty() {
             return Ok(());
@@ -141,6 +146,10 @@ impl World {
                 let (node, _) = self.model.clients[client].place;
                 self.kill_client(client);
                 self.open_client(node).map(|_| ())
+            }
+            3..4 if self.plan.memory_vanishes => {
+                self.vanish(client);
+                Ok(())
             }
             0..5 => self.add_region(client),
             5..8 => self.drop_region(client),

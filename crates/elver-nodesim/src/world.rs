@@ -7,7 +7,7 @@ use elver_core::{Core, NodeRecord, Stats};
 use elver_sim::{Rng, SimNet};
 use elver_verbs::{Gid, Time};
 
-use crate::canary::Planter;
+use crate::canary::{Canary, Planter};
 use crate::model::{ClientIx, Model, Place, Violation, broken};
 use crate::node::Node;
 use crate::options::{Acts, Options};
@@ -39,6 +39,7 @@ pub(crate) struct World {
     pub(crate) posting: Rng,
     pub(crate) meddling: Rng,
     pub(crate) polling: Rng,
+    pub(crate) colliding: Rng,
     /// Faults are over.
     pub(crate) healed: bool,
     /// And everything that they led to has had its time.
@@ -79,6 +80,7 @@ impl World {
             posting: root.split("posting"),
             meddling: root.split("meddling"),
             polling: root.split("polling"),
+            colliding: root.split("colliding"),
             healed: false,
             quiet: false,
             net,
@@ -133,7 +135,10 @@ impl World {
     pub(crate) fn boot(&mut self, node: usize) -> Result<(), Violation> {
         let seed = self.making.next_u64();
         let device = self.net.device(node, self.plan.device.clone());
-        let device = device.map_err(|error| Violation::new(format!("no device: {error}")))?;
+        let mut device = device.map_err(|error| Violation::new(format!("no device: {error}")))?;
+        if self.planter.strikes(Canary::PostedAgain) {
+            device.forget_packets();
+        }
         let core = match Core::new(device, self.plan.config_of(node), seed, self.now) {
             Ok(core) => core,
             Err(error) => broken!("a core was refused: {error}"),

@@ -32,13 +32,21 @@ fn runs_pass_and_do_everything() {
             Err(failure) => panic!("{failure}\n{}", failure.trace.join("\n")),
         }
     }
-    for act in ["node crashed", "meta server lost", "client died", "region dropped", "VQP accepted"]
-    {
+    for act in [
+        "node crashed",
+        "meta server lost",
+        "client died",
+        "collision",
+        "region dropped",
+        "region vanished",
+        "VQP accepted",
+    ] {
         assert!(acts.get(act).is_some_and(|count| *count > 0), "no {act}: {acts:?}");
     }
     // What the cores have for bad times was needed.
     let needed = [
         "connects_busy",
+        "fates_asked",
         "lanes_reset",
         "links_reclaimed",
         "low_held",

@@ -130,13 +130,6 @@ macro_rules! calls_of_rnic {
             self.$rnic.modify_qp(self.$now(), qp, attr, mask)
         }
 
-        fn query_qp(
-            &self,
-            qp: $crate::verbs::Qp,
-        ) -> Result<($crate::verbs::QpAttr, $crate::verbs::QpInit), $crate::verbs::VerbsError> {
-            self.$rnic.query_qp(qp)
-        }
-
         fn qp_num(&self, qp: $crate::verbs::Qp) -> Result<u32, $crate::verbs::VerbsError> {
             self.$rnic.qp_num(qp)
         }

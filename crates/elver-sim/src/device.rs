@@ -3,7 +3,8 @@ use std::rc::Rc;
 
 use elver_rnic::{Config, Counters, DropReason, MAX_PACKET, Rnic};
 use elver_verbs::{
-    AccessFlags, Cq, Device, MrInfo, Pd, PostError, Qp, SendWr, Time, VerbsError, Wc,
+    AccessFlags, Cq, Device, MrInfo, Pd, PostError, Qp, QpAttr, QpInit, QpState, QpType, SendWr,
+    Time, VerbsError, Wc,
 };
 
 use crate::memory::SimMemory;
@@ -11,6 +12,8 @@ use crate::net::NetState;
 use crate::network::{ENGINE_PACKET_NS, peek};
 use crate::trace::Event;
 
+/// PSNs have 24 bits.
+const PSN_MASK: u32 = (1 << 24) - 1;
 /// Largest memory that a device gives out.
 const MEMORY_MAX: u64 = 1 << 30;
 
@@ -27,6 +30,7 @@ pub struct SimDevice {
     serial: u64,
     rnic: Rnic<SimMemory>,
     buffer: Vec<u8>,
+    forgetful: bool,
 }
 
 impl SimDevice {
@@ -38,12 +42,18 @@ impl SimDevice {
         seed: u64,
     ) -> Result<SimDevice, VerbsError> {
         let rnic = Rnic::new(config, seed)?;
-        Ok(SimDevice { net, host, serial, rnic, buffer: vec![0; MAX_PACKET] })
+        Ok(SimDevice { net, host, serial, rnic, buffer: vec![0; MAX_PACKET], forgetful: false })
     }
 
     /// Its host.
     pub fn host(&self) -> usize {
         self.host
+    }
+
+    /// Plants a bug: from now on it tells of an RC QP in its error state that this got one packet less
+    /// far than it did.
+    pub fn forget_packets(&mut self) {
+        self.forgetful = true;
     }
 
     /// What it has done and seen.
@@ -96,7 +106,7 @@ impl SimDevice {
     }
 
     fn drive(&mut self) -> bool {
-        let SimDevice { net, host, serial, rnic, buffer } = self;
+        let SimDevice { net, host, serial, rnic, buffer, .. } = self;
         let net = &mut *net.borrow_mut();
         let (now, number) = (net.now, *host);
         let seat = &mut net.seats[number];
@@ -125,7 +135,7 @@ impl SimDevice {
 
     /// Sends what was just posted, unless the engine stands still.
     fn flush(&mut self) {
-        let SimDevice { net, host, serial, rnic, buffer } = self;
+        let SimDevice { net, host, serial, rnic, buffer, .. } = self;
         let net = &mut *net.borrow_mut();
         let seat = &net.seats[*host];
         if seat.device == *serial && seat.stalled_until <= net.now.0 {
@@ -161,6 +171,14 @@ impl Device for SimDevice {
     type Memory = SimMemory;
 
     elver_rnic::calls_of_rnic!(rnic, now);
+
+    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
+        let (mut attr, init) = self.rnic.query_qp(qp)?;
+        if self.forgetful && init.qp_type == QpType::Rc && attr.qp_state == QpState::Err {
+            attr.rq_psn = attr.rq_psn.wrapping_sub(1) & PSN_MASK;
+        }
+        Ok((attr, init))
+    }
 
     fn alloc_memory(&mut self, len: u64) -> Result<SimMemory, VerbsError> {
         if len == 0 || len > MEMORY_MAX {

@@ -1,4 +1,4 @@
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
 use elver_verbs::{Memory, MemoryError};
@@ -7,18 +7,30 @@ use elver_verbs::{Memory, MemoryError};
 #[derive(Clone, Debug)]
 pub struct SimMemory {
     bytes: Rc<RefCell<Vec<u8>>>,
+    gone: Rc<Cell<bool>>,
     base: u64,
 }
 
 impl SimMemory {
     /// Memory that holds `bytes` and stands at the virtual address `base`.
     pub fn new(bytes: Vec<u8>, base: u64) -> SimMemory {
-        SimMemory { bytes: Rc::new(RefCell::new(bytes)), base }
+        SimMemory { bytes: Rc::new(RefCell::new(bytes)), gone: Rc::default(), base }
     }
 
     /// The bytes, to look at.
     pub fn view(&self) -> Ref<'_, Vec<u8>> {
         self.bytes.borrow()
+    }
+
+    /// From now on every access fails, as if the process that owns the memory had unmapped it, or
+    /// does so no longer. [`SimMemory::view`] shows it in any case.
+    pub fn set_gone(&self, gone: bool) {
+        self.gone.set(gone);
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), MemoryError> {
+        MemoryError::check_range(offset, len, self.size())?;
+        if self.gone.get() { Err(MemoryError::Gone { offset, len }) } else { Ok(()) }
     }
 
     fn word(&self, offset: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, MemoryError> {
@@ -43,14 +55,14 @@ impl Memory for SimMemory {
     }
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
-        MemoryError::check_range(offset, dst.len() as u64, self.size())?;
+        self.check(offset, dst.len() as u64)?;
         let at = offset as usize;
         dst.copy_from_slice(&self.bytes.borrow()[at..at + dst.len()]);
         Ok(())
     }
 
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
-        MemoryError::check_range(offset, src.len() as u64, self.size())?;
+        self.check(offset, src.len() as u64)?;
         let at = offset as usize;
         self.bytes.borrow_mut()[at..at + src.len()].copy_from_slice(src);
         Ok(())
@@ -63,8 +75,8 @@ impl Memory for SimMemory {
         src_offset: u64,
         len: u64,
     ) -> Result<(), MemoryError> {
-        MemoryError::check_range(offset, len, self.size())?;
-        MemoryError::check_range(src_offset, len, src.size())?;
+        self.check(offset, len)?;
+        src.check(src_offset, len)?;
         let (to, from, len) = (offset as usize, src_offset as usize, len as usize);
         if Rc::ptr_eq(&self.bytes, &src.bytes) {
             self.bytes.borrow_mut().copy_within(from..from + len, to);
@@ -93,6 +105,18 @@ mod tests {
         let memory = SimMemory::new((0..16).collect(), 0);
         memory.copy_from(2, &memory, 0, 8).unwrap();
         assert_eq!(memory.view()[..10], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn memory_that_is_gone_takes_nothing() {
+        let memory = SimMemory::new(vec![7; 16], 0);
+        let other = SimMemory::new(vec![1; 16], 0);
+        memory.clone().set_gone(true);
+        assert!(memory.write(0, &[0]).is_err() && memory.read(0, &mut [0]).is_err());
+        assert!(memory.fetch_add(8, 1).is_err() && other.copy_from(0, &memory, 0, 8).is_err());
+        assert_eq!((memory.view()[0], other.view()[0]), (7, 1));
+        memory.set_gone(false);
+        assert_eq!(memory.write(0, &[0]), Ok(()));
     }
 
     #[test]

@@ -134,6 +134,12 @@ impl SimNet {
         self.state.borrow_mut().network.partition(from, to, until.0);
     }
 
+    /// Loses what answers requests on its way from one host to another, or holds it back, until a
+    /// moment: acknowledgements, results of atomics and responses to READs.
+    pub fn withhold_answers(&self, from: usize, to: usize, until: Time, lost: bool) {
+        self.state.borrow_mut().network.withhold_answers(from, to, until.0, lost);
+    }
+
     /// Lets a host's engine stand still until a moment; its packets wait.
     pub fn stall(&self, host: usize, until: Time) {
         let mut state = self.state.borrow_mut();

@@ -54,6 +54,8 @@ pub(crate) struct Network {
     free_at: Vec<u64>,
     /// Per direction: until when everything is lost.
     partitioned_until: Vec<u64>,
+    /// Per direction: until when answers are withheld, and whether they are lost and not late.
+    withheld: Vec<(u64, bool)>,
     /// Per direction: whether anything was lost, late or out of order there.
     disturbed: Vec<bool>,
     arrivals: BinaryHeap<Reverse<(u64, u64, usize)>>,
@@ -82,6 +84,14 @@ pub(crate) fn peek(bytes: &[u8]) -> (u8, u32, u32) {
     (bytes.first().copied().unwrap_or(0), wide(5), wide(9))
 }
 
+/// Whether a packet answers requests, of whatever transport: the low five bits of an opcode say what it
+/// does (IBTA vol. 1, 9.2.1, table 38).
+fn is_answer(opcode: u8) -> bool {
+    const RESPONSE_FIRST: u8 = 0x0d;
+    const ATOMIC_ACKNOWLEDGE: u8 = 0x12;
+    (RESPONSE_FIRST..=ATOMIC_ACKNOWLEDGE).contains(&(opcode & 0x1f))
+}
+
 impl Network {
     pub(crate) fn new(addresses: Vec<IpAddr>, plan: &FaultPlan, mut rng: Rng) -> Network {
         let hosts = addresses.len();
@@ -91,6 +101,7 @@ impl Network {
             queue_ns: plan.queue_ns,
             free_at: vec![0; hosts],
             partitioned_until: vec![0; hosts * hosts],
+            withheld: vec![(0, false); hosts * hosts],
             disturbed: vec![false; hosts * hosts],
             arrivals: BinaryHeap::new(),
             packets: Vec::new(),
@@ -153,10 +164,16 @@ impl Network {
         self.count(Fault::Partition);
     }
 
+    pub(crate) fn withhold_answers(&mut self, from: usize, to: usize, until: u64, lost: bool) {
+        let direction = self.direction(from, to);
+        self.withheld[direction] = (until, lost);
+    }
+
     /// Ends all faults.
     pub(crate) fn heal(&mut self) {
         self.healed = true;
         self.partitioned_until.fill(0);
+        self.withheld.fill((0, false));
     }
 
     fn direction(&self, from: usize, to: usize) -> usize {
@@ -201,6 +218,14 @@ impl Network {
         if !self.healed {
             if self.partitioned_until[direction] > now {
                 return self.disturb_by(now, Fault::Partition, from, to, trace);
+            }
+            let (until, lost) = self.withheld[direction];
+            if until > now && is_answer(opcode) {
+                if lost {
+                    return self.disturb_by(now, Fault::Loss, from, to, trace);
+                }
+                self.disturb_by(now, Fault::Reorder, from, to, trace);
+                arrives = arrives.max(until.min(now + LIFETIME_NS));
             }
             if self.rng.chance(rates.loss) {
                 return self.disturb_by(now, Fault::Loss, from, to, trace);
@@ -395,6 +420,23 @@ mod tests {
         send(&mut network, 10, 2);
         assert!(network.next().is_some());
         assert!(network.disturbed(1, 0));
+    }
+
+    #[test]
+    fn answers_alone_are_withheld() {
+        let mut network = network(&FaultPlan::default());
+        network.withhold_answers(0, 1, 20_000, false);
+        send(&mut network, 0, 0x11);
+        send(&mut network, 0, 0x04);
+        assert_eq!(network.pop(20_000).unwrap().bytes[0], 0x04, "it overtakes the other");
+        assert_eq!(network.pop(20_000).unwrap().bytes[0], 0x11);
+        network.withhold_answers(0, 1, 60_000, true);
+        send(&mut network, 30_000, 0xd1);
+        send(&mut network, 30_000, 0xc4);
+        send(&mut network, 60_000, 0xd1);
+        assert_eq!(network.pop(50_000).unwrap().bytes[0], 0xc4);
+        assert_eq!(network.pop(90_000).unwrap().bytes[0], 0xd1);
+        assert!(network.next().is_none() && network.disturbed(0, 1));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use elver_rnic::{Config, Counters, Rnic, Seed, Time};
 use elver_verbs::{
-    AccessFlags, Cq, Device, MrInfo, Mtu, Pd, PostError, Qp, SendWr, VerbsError, Wc,
+    AccessFlags, Cq, Device, MrInfo, Mtu, Pd, PostError, Qp, QpAttr, QpInit, SendWr, VerbsError, Wc,
 };
 use elver_wire::{HEADERS_MAX, ICRC_LEN};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -370,6 +370,10 @@ impl Device for SoftDevice {
     type Memory = SoftMemory;
 
     elver_rnic::calls_of_rnic!(rnic, now);
+
+    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
+        self.rnic.query_qp(qp)
+    }
 
     fn alloc_memory(&mut self, len: u64) -> Result<SoftMemory, VerbsError> {
         SoftMemory::alloc(len).map_err(|_| VerbsError::OutOfRange {

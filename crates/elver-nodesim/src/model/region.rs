@@ -25,6 +25,8 @@ pub(crate) struct Region {
     pub(crate) hold: Hold,
     /// The step at which it was the client's alone again.
     pub(crate) back: Option<u64>,
+    /// Its memory is gone, though it is registered.
+    pub(crate) vanished: bool,
     /// What it was filled with at first.
     initial: u64,
     /// WRITEs that may have changed it.
@@ -70,6 +72,7 @@ impl Region {
             access,
             hold: Hold::Open,
             back: None,
+            vanished: false,
             initial,
             writes: Vec::new(),
             added: Vec::new(),
@@ -96,6 +99,12 @@ impl Region {
         self.writes.push(Write { op, offset, len });
     }
 
+    /// The memory goes, and the registration stays: whoever aims there breaks the queue pair.
+    pub(crate) fn vanish(&mut self) {
+        self.vanished = true;
+        self.memory.set_gone(true);
+    }
+
     pub(crate) fn drop_asked(&mut self) {
         if self.hold == Hold::Open {
             self.hold = Hold::Dropping;
@@ -106,6 +115,7 @@ impl Region {
     pub(crate) fn watch(&mut self, step: u64) {
         self.hold = Hold::Back;
         self.back = Some(step);
+        self.memory.set_gone(false);
         let poison = vec![POISON; self.memory.size() as usize];
         self.memory.write(0, &poison).expect("a memory has all its bytes");
     }

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use elver_core::{ConnectOptions, VqpId, VqpInit};
+use elver_verbs::Time;
 
 use crate::model::{ClientIx, OpIx, Place, RecvIx, VqpIx};
 
@@ -25,6 +26,8 @@ pub(crate) struct Vqp {
     /// The steps at which it was bound, and connected last.
     pub(crate) bound_at: u64,
     pub(crate) connected_at: u64,
+    /// When it was made, or accepted.
+    pub(crate) since: Time,
     /// For an accepted VQP: the one that sent the first message.
     pub(crate) origin: Option<VqpIx>,
     /// WRs that have not completed, oldest first.
@@ -76,7 +79,7 @@ pub(crate) enum Addressee {
 }
 
 impl Vqp {
-    pub(crate) fn new(client: ClientIx, id: VqpId, init: VqpInit) -> Vqp {
+    pub(crate) fn new(client: ClientIx, id: VqpId, init: VqpInit, since: Time) -> Vqp {
         Vqp {
             client,
             id,
@@ -90,6 +93,7 @@ impl Vqp {
             bound: None,
             bound_at: 0,
             connected_at: 0,
+            since,
             origin: None,
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
