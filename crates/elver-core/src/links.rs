@@ -328,6 +328,7 @@ impl<D: Device> Core<D> {
     /// asked for before means nothing.
     pub(crate) fn leave_links_to(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
         self.refuse_past(peer, is, now);
+        self.drop_laneless_ops(peer, now);
         if let Some(entry) = self.peers.get(peer) {
             self.links.unclosed.retain(|unclosed| unclosed.to.gid != entry.gid);
         }

@@ -57,6 +57,16 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// A peer went away, or is another now: what was meant for it as it was ends. The keys that it names
+    /// may be others' by now.
+    pub(super) fn drop_laneless_ops(&mut self, peer: u32, now: Time) {
+        for waiting in self.take_laneless(|one| one.peer == peer) {
+            if self.ops.get(waiting.op).is_some_and(|op| op.lane == NONE) {
+                self.conclude_op(waiting.op, false, now);
+            }
+        }
+    }
+
     /// Lets go on what can, ends what has waited for too long, and asks anew for what does not come.
     pub(super) fn sweep_laneless(&mut self, now: Time) {
         for waiting in self.take_laneless(|_| true) {
