@@ -12,7 +12,8 @@
 //! place that posts a WR again has a reason why it was not:
 //!
 //! - The peer has refused a WR that stood before it: a responder that refuses executes nothing after
-//!   that, be it an RC QP or a context of a DCT (IBTA vol. 1, 9.9.3).
+//!   that, be it an RC QP or a context of a DCT (IBTA vol. 1, 9.9.3). One that finds the memory of a READ
+//!   gone when it answers says so by an operation error, and then this is no reason.
 //! - It goes to another peer than the WR of the same DCI stream that failed: the stream turns to
 //!   another target only when all that went to the one before was acknowledged.
 //! - It stood on an RC QP, and the peer has told that it did not get so far: [`crate::fate`].
@@ -220,7 +221,9 @@ impl<D: Device> Core<D> {
     }
 }
 
-/// Whether a status says that the peer executed neither the WR nor what stood behind it.
+/// Whether a status says that the peer executed neither the WR nor what stood behind it. An operation
+/// error does not: a READ finds its memory gone only when it is answered, and what came behind it was
+/// executed before.
 fn refused_by_peer(status: WcStatus) -> bool {
-    matches!(status, WcStatus::RemInvReqErr | WcStatus::RemAccessErr | WcStatus::RemOpErr)
+    matches!(status, WcStatus::RemInvReqErr | WcStatus::RemAccessErr)
 }

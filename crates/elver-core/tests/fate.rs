@@ -330,3 +330,47 @@ fn a_long_message_is_read_though_the_rc_qp_breaks_and_there_is_no_dc() {
     let [_, receiver] = messages_arrive_once(Pair::with(&|_| false), 2_600);
     assert!(receiver.ops_waited > 0, "{receiver:?}");
 }
+
+/// A READ whose memory is gone is refused when it is answered, and what came behind it was executed by
+/// then. It was posted again, since a peer that refuses executes nothing more.
+#[test]
+fn what_stands_behind_a_read_of_memory_that_is_gone_is_executed_once() {
+    for policy in [Policy::Lite, Policy::Shared] {
+        let mut pair = Pair::with(&|_| true);
+        let word = Region::new(&mut pair.nodes, 2, 64);
+        let gone = Region::new(&mut pair.nodes, 2, 64);
+        let near = Region::new(&mut pair.nodes, 1, 64);
+        let payload = [near.sge(0, 8)];
+        let [reader, worker] = [0, 1].map(|_| {
+            let vqp = pair.nodes.vqp(1, VqpInit::default());
+            pair.nodes.connect(1, vqp, 2, policy).unwrap();
+            // So that their regions are known.
+            for region in [&word, &gone] {
+                let read = SendOp::Read(region.remote(0));
+                pair.post(1, vqp, 0, read, Payload::Sges(&payload));
+            }
+            while pair.told(1, vqp).len() < 2 {
+                pair.step();
+            }
+            pair.told[1].remove(&vqp.0);
+            vqp
+        });
+        gone.memory.set_gone(true);
+        pair.post(1, reader, 1, SendOp::Read(gone.remote(0)), Payload::Sges(&payload));
+        let add = SendOp::FetchAdd { remote: word.remote(0), add: 1 };
+        for n in 0..8 {
+            pair.post(1, worker, n, add, Payload::Sges(&payload));
+        }
+        while pair.told(1, worker).len() < 8 || pair.told(1, reader).is_empty() {
+            pair.step();
+        }
+        assert_eq!(pair.told(1, reader), [(1, WcStatus::RemOpErr)], "{policy:?}");
+        let told = pair.told(1, worker);
+        let done = told.iter().filter(|(_, status)| *status == WcStatus::Success).count() as u64;
+        let mut bytes = [0; 8];
+        word.memory.read(0, &mut bytes).unwrap();
+        let counted = u64::from_ne_bytes(bytes);
+        assert!((done..=8).contains(&counted), "{policy:?}: {counted} of {told:?}");
+        pair.check();
+    }
+}

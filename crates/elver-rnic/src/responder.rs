@@ -414,7 +414,10 @@ impl Responder {
                     self.out.clear();
                     self.fresh = 0;
                     self.replays = 0;
-                    let code = fault.nak().unwrap_or(NakCode::RemoteOperation);
+                    // An access error would say that nothing behind it was executed.
+                    let behind = self.epsn.distance(psn) > length.div_ceil(mtu).max(1) as i32;
+                    let code = fault.nak().filter(|_| !behind && !replay);
+                    let code = code.unwrap_or(NakCode::RemoteOperation);
                     self.refuse(core, hw, packet, code);
                     return self.next_answer(core, hw, buf, build);
                 }
