@@ -27,7 +27,7 @@ pub struct Holdings {
     pub dcis: u32,
     /// RC QPs.
     pub rc_qps: u32,
-    /// Of these, the ones that are being made, left or closed.
+    /// Of these, the ones that are being made, left or closed, or whose peer is asked how far it got.
     pub rc_qps_changing: u32,
     /// Of these, the ones of single VQPs, and the other ends of peers' ones.
     pub rc_qps_leased: u32,

@@ -7,16 +7,16 @@ use alloc::vec::Vec;
 use elver_verbs::Device;
 
 use super::CallFor;
-use crate::lane::LaneKind;
+use crate::lane::{LaneKind, LaneState};
 use crate::peer::Waiter;
-use crate::rc::{LinkState, Purpose, RcLink};
+use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::ring::NONE;
 use crate::vqp::Vqp;
 use crate::{Class, Core, VqpState};
 
 /// How many links there are of some kinds.
 pub(crate) struct Tally {
-    /// Being made, left or closed.
+    /// Being made, left or closed, or asked after.
     pub(crate) changing: u32,
     /// Of single VQPs, here or at the peer.
     pub(crate) leased: u32,
@@ -54,7 +54,8 @@ impl<D: Device> Core<D> {
                 return Err(format!("VQP {id:#x} has something to post, and gets no lane"));
             }
         }
-        let settled = |link: &RcLink| link.state == LinkState::Ready;
+        let settled =
+            |link: &RcLink| link.state == LinkState::Ready && link.reached == Reached::Unasked;
         let leased = |link: &RcLink| matches!(link.purpose, Purpose::Leased(_));
         Ok(Tally {
             changing: rc.len() - rc.matching(settled).count() as u32,
@@ -75,7 +76,17 @@ impl<D: Device> Core<D> {
             }
             LinkState::Leaving(_) => self.links.leaving.contains(&id),
             LinkState::Listening => self.links.sweep.is_some(),
-            LinkState::Ready => true,
+            LinkState::Ready => match link.reached {
+                Reached::Unasked => true,
+                Reached::Asked => {
+                    calls().any(|call| matches!(call, CallFor::Fate { link } if *link == id))
+                }
+                // The work on it ends as was told, and then it goes.
+                Reached::Psn(_) | Reached::Unknown { .. } => {
+                    let lane = self.lanes.lanes.get(link.lane as usize);
+                    lane.is_none_or(|lane| lane.state == LaneState::Failing)
+                }
+            },
         };
         if !goes_on {
             return Err(format!("RC QP {qpn:#x} is {:?}, and stays so", link.state));
