@@ -361,6 +361,8 @@ fn what_stands_behind_a_read_of_memory_that_is_gone_is_executed_once() {
         for n in 0..8 {
             pair.post(1, worker, n, add, Payload::Sges(&payload));
         }
+        // Node 2 comes to run when much of it is there, and executes what it finds before it answers.
+        pair.nodes.net.advance(pair.nodes.net.now().saturating_add_ns(50_000));
         while pair.told(1, worker).len() < 8 || pair.told(1, reader).is_empty() {
             pair.step();
         }
