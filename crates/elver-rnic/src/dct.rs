@@ -195,7 +195,10 @@ impl Dct {
         };
         self.touch(id, hw.awake);
         let context = &mut self.contexts[id as usize];
-        let handled = context.responder.request(core, hw, eth.src_qpn.get(), headers, payload);
+        let handled = context.responder.request(core, hw, eth.src_qpn.get(), id, headers, payload);
+        if handled == Handled::Later {
+            context.responder.park(hw, meta, headers, payload);
+        }
         if handled == Handled::Fatal(NakCode::RemoteAccess) {
             hw.distrust.failed(address, class(context.proof), now);
         }
@@ -208,6 +211,12 @@ impl Dct {
             context.listed = true;
             self.unfinished.push_back(id);
         }
+        self.line_up(id);
+    }
+
+    /// Puts a context in line to answer, if it can.
+    fn line_up(&mut self, id: u32) {
+        let context = &mut self.contexts[id as usize];
         if context.responder.has_answers() && !context.ready {
             context.ready = true;
             self.ready.push_back(id);
@@ -232,6 +241,18 @@ impl Dct {
             Some(id) => self.resume(core, hw, now, id, request),
             None => self.admit(core, hw, now, request),
         }
+    }
+
+    /// What a context waits for was done, so that it may have something to send.
+    pub(crate) fn go_on(&mut self, id: u32) {
+        if (id as usize) < self.contexts.len() {
+            self.line_up(id);
+        }
+    }
+
+    /// A context's responder.
+    pub(crate) fn responder(&mut self, id: u32) -> Option<&mut Responder> {
+        self.contexts.get_mut(id as usize).map(|context| &mut context.responder)
     }
 
     /// A packet of another session than the context's: the connect of a later one. `Err(None)`
@@ -446,24 +467,30 @@ impl Dct {
             let (flow, traffic_class) = (refusal.flow, refusal.traffic_class);
             return Some(Answered { headers, payload: 0, flow, traffic_class });
         }
-        let id = *self.ready.front()?;
-        let context = &mut self.contexts[id as usize];
-        let Initiator { address, qpn: to, stream } = context.initiator;
-        let eth = DcEth { src_qpn: core.qpn, stream, session: context.session, fill: 0 };
-        let extra = match context.proof {
-            Proof::Fresh => DcExtra::None,
-            Proof::None | Proof::Old => DcExtra::Token(hw.tokens.of(address, now)),
-        };
-        let answer = context.responder.next_answer(core, hw, buf, |message, psn| {
-            Headers::new(Route::Dc { eth, extra }, message, to, psn).ok()
-        });
-        if !context.responder.has_answers() {
-            context.ready = false;
-            self.ready.pop_front();
+        while let Some(&id) = self.ready.front() {
+            let context = &mut self.contexts[id as usize];
+            let Initiator { address, qpn: to, stream } = context.initiator;
+            let eth = DcEth { src_qpn: core.qpn, stream, session: context.session, fill: 0 };
+            let extra = match context.proof {
+                Proof::Fresh => DcExtra::None,
+                Proof::None | Proof::Old => DcExtra::Token(hw.tokens.of(address, now)),
+            };
+            let answer = context.responder.next_answer(core, hw, id, buf, |message, psn| {
+                Headers::new(Route::Dc { eth, extra }, message, to, psn).ok()
+            });
+            let (flow, traffic_class) = (context.flow, context.traffic_class);
+            if !context.responder.has_answers() {
+                context.ready = false;
+                self.ready.pop_front();
+            } else if answer.is_none() {
+                return None;
+            }
+            // One that waits for memory lets the next one pass.
+            if let Some((headers, payload)) = answer {
+                return Some(Answered { headers, payload, flow, traffic_class });
+            }
         }
-        let (headers, payload) = answer?;
-        let (flow, traffic_class) = (context.flow, context.traffic_class);
-        Some(Answered { headers, payload, flow, traffic_class })
+        None
     }
 
     /// Whether a session's initiator proved where he is.

@@ -9,12 +9,14 @@ mod answers;
 mod recovery;
 mod transmit;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use elver_verbs::{Dest, Memory};
 use elver_wire::{Psn, Qpn};
 
 use crate::Time;
+use crate::aside::Aside;
 use crate::hw::Hw;
 use crate::qp::QpCore;
 use crate::route::Route;
@@ -22,6 +24,8 @@ use crate::send_queue::SendPool;
 
 /// The retry count that stands for no bound (IBTA vol. 1, 9.7.5.2.8).
 const RNR_RETRY_UNBOUNDED: u8 = 7;
+/// Until when a lane waits that waits for memory: for no timer.
+const NEVER: Time = Time(u64::MAX);
 
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -91,6 +95,15 @@ pub(crate) struct Lane {
     unproved_end: Option<Psn>,
     /// We had to prove where we are since progress was last made.
     proved: bool,
+    /// A WR's bytes wait for memory, or were read ahead. While it waits, so does the lane, for
+    /// [`NEVER`].
+    pub(crate) sending: Option<Box<Aside>>,
+    /// A response waits for memory.
+    pub(crate) taking: Option<Box<Aside>>,
+    /// The front WR is copied within the device piece by piece, since its memory is not at hand.
+    pub(crate) piecewise: bool,
+    /// So many of its bytes were.
+    pub(crate) copied: u32,
 }
 
 /// A DCT as a WR names it, and the way there.
@@ -147,6 +160,10 @@ impl Lane {
             token: 0,
             unproved_end: None,
             proved: false,
+            sending: None,
+            taking: None,
+            piecewise: false,
+            copied: 0,
         }
     }
 
@@ -182,6 +199,24 @@ impl Lane {
             && self.wait_until.is_none()
             && !self.fault
             && !self.errored
+    }
+
+    /// The lane waits for memory with what it would send.
+    #[cold]
+    pub(crate) fn wait_for_memory(&mut self, aside: Box<Aside>) {
+        self.sending = Some(aside);
+        self.wait_until = Some(NEVER);
+    }
+
+    /// What it would send is there.
+    #[cold]
+    pub(crate) fn has_memory<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        if self.wait_until == Some(NEVER) {
+            self.wait_until = None;
+        }
+        // What was sent before may be sent again. That it was fetched says nothing of the peer: his
+        // silence goes on.
+        self.arm(env);
     }
 
     /// Drops all outstanding state; the WQEs are the caller's to release.

@@ -22,6 +22,7 @@
 
 extern crate alloc;
 
+mod aside;
 mod config;
 mod control;
 mod counters;
@@ -50,6 +51,7 @@ mod send_queue;
 mod table;
 mod unreliable;
 
+pub use aside::Errand;
 pub use config::{Config, DC_RD_ATOMIC, FlowConfig};
 pub use counters::{Counters, DropReason};
 pub use egress::Transmit;

@@ -17,7 +17,7 @@ pub(crate) struct Inbound {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Incoming {
+pub(crate) enum Incoming {
     #[default]
     None,
     /// A SEND; so many bytes are in the receive.
@@ -80,6 +80,17 @@ impl Inbound {
         held.then_some(&self.recv)
     }
 
+    /// How far it has come, for [`Inbound::undo`].
+    pub(crate) fn state(&self) -> Incoming {
+        self.state
+    }
+
+    /// What came last is taken back.
+    #[cold]
+    pub(crate) fn undo(&mut self, before: Incoming) {
+        self.state = before;
+    }
+
     // ---- SEND ----
 
     /// Takes bytes of a SEND, the first of which take a receive; its last come with `end`.
@@ -91,7 +102,8 @@ impl Inbound {
         bytes: &(impl Source + ?Sized),
         end: Option<End>,
     ) -> Result<(), Fault> {
-        let received = match self.state {
+        let before = self.state;
+        let received = match before {
             Incoming::None => {
                 if !core.take_receive(hw, &mut self.recv) {
                     return Err(Fault::NotReady);
@@ -107,6 +119,13 @@ impl Inbound {
             return Err(self.fail_receive(core, hw, WcStatus::LocLenErr, Fault::Length));
         }
         if let Err(fault) = bytes.scatter(&hw.regions, core.pd, &self.recv.sges, received) {
+            if fault == Fault::Later {
+                self.undo(before);
+                if before == Incoming::None {
+                    core.return_receive(hw, &self.recv);
+                }
+                return Err(fault);
+            }
             return Err(self.fail_receive(core, hw, WcStatus::LocProtErr, fault));
         }
         let Some(end) = end else {
@@ -218,6 +237,10 @@ impl Inbound {
             return Err(Fault::NotReady);
         }
         if let Err(fault) = place.and_then(|place| store(hw, place, bytes)) {
+            if fault == Fault::Later {
+                core.return_receive(hw, &self.recv);
+                return Err(fault);
+            }
             return Err(self.fail_receive(core, hw, WcStatus::LocAccessErr, fault));
         }
         self.complete(core, hw, WcOpcode::RecvRdmaWithImm, length, &end);

@@ -3,7 +3,7 @@
 use elver_verbs::{Memory, Sge};
 
 use super::Fault;
-use crate::regions::{Place, Refused, Regions, Segment};
+use crate::regions::{Place, Regions, Segment};
 
 /// Bytes on their way into memory; each is copied once.
 pub(crate) trait Source {
@@ -42,7 +42,11 @@ impl Source for [u8] {
         sges: &[Sge],
         skip: u32,
     ) -> Result<(), Fault> {
-        Ok(regions.scatter(pd, sges, skip, self)?)
+        // A receive whose memory is not at hand serves nobody: another message might get it.
+        regions.scatter(pd, sges, skip, self).map_err(|_| {
+            regions.desk.clear();
+            Fault::Operation
+        })
     }
 }
 
@@ -93,8 +97,5 @@ impl Source for Segments<'_> {
 }
 
 fn copy<M: Memory>(regions: &Regions<M>, to: Place, from: Place, length: u32) -> Result<(), Fault> {
-    let length = u64::from(length);
-    regions.copy(to, from, length).map_err(|Refused| {
-        if regions.is_readable(from, length) { Fault::Operation } else { Fault::Source }
-    })
+    Ok(regions.copy(to, from, u64::from(length))?)
 }

@@ -6,7 +6,9 @@ use elver_verbs::{Memory, SendFlags, SendOp, Wc, WcFlags, WcStatus};
 use elver_wire::{DcExtra, Message, NakCode, Psn, RnrTimer, Syndrome};
 
 use super::{Env, Lane, RNR_RETRY_UNBOUNDED, Target};
+use crate::aside::Part;
 use crate::flow::Paths;
+use crate::regions::Refused;
 use crate::send_queue::{Local, SendPool};
 
 impl Lane {
@@ -223,11 +225,16 @@ impl Lane {
         bytes: &[u8],
     ) {
         let placed = match env.pool.local(slot) {
-            Local::Sges(sges) => env.hw.regions.scatter(env.core.pd, sges, offset, bytes).is_ok(),
-            Local::Inline(_) => false,
+            Local::Sges(sges) => env.hw.regions.scatter(env.core.pd, sges, offset, bytes),
+            Local::Inline(_) => Err(Refused::Access),
         };
-        if !placed {
-            self.fail_front(env, WcStatus::LocProtErr);
+        if let Err(refused) = placed {
+            if refused == Refused::Later {
+                let part = Part::Responses(u32::from(self.index));
+                self.taking = Some(env.hw.put_aside(env.core.qpn.get(), part));
+            } else {
+                self.fail_front(env, WcStatus::LocProtErr);
+            }
             return;
         }
         env.pool.get_mut(slot).responses += 1;

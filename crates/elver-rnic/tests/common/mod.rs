@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use elver_rnic::{Config, MAX_PACKET, Rnic, RxMeta, Time};
+use elver_rnic::{Config, Errand, MAX_PACKET, Rnic, RxMeta, Time};
 use elver_verbs::*;
 use elver_wire::{Flow, IpId, icrc};
 
@@ -18,11 +18,30 @@ pub struct VecMemory {
     base: u64,
     bytes: Rc<RefCell<Vec<u8>>>,
     gone: Rc<Cell<bool>>,
+    late: Rc<Cell<bool>>,
 }
 
 impl VecMemory {
     pub fn new(base: u64, len: usize) -> VecMemory {
-        VecMemory { base, bytes: Rc::new(RefCell::new(vec![0; len])), gone: Rc::default() }
+        let bytes = Rc::new(RefCell::new(vec![0; len]));
+        VecMemory { base, bytes, gone: Rc::default(), late: Rc::default() }
+    }
+
+    /// From now on it is not at hand: only errands reach it.
+    pub fn recede(&self) {
+        self.late.set(true);
+    }
+
+    /// Does an errand to it; whether that went well.
+    pub fn run_errand(errand: &mut Errand<VecMemory>) -> bool {
+        let Errand { memory, offset, bytes, writes, .. } = errand;
+        let late = memory.late.replace(false);
+        let done = match writes {
+            true => memory.write(*offset, bytes),
+            false => memory.read(*offset, bytes),
+        };
+        memory.late.set(late);
+        done.is_ok()
     }
 
     /// From now on no device can use it, as if its process had unmapped it.
@@ -32,7 +51,11 @@ impl VecMemory {
 
     fn check(&self, offset: u64, len: u64) -> Result<(), MemoryError> {
         MemoryError::check_range(offset, len, self.size())?;
-        if self.gone.get() { Err(MemoryError::Gone { offset, len }) } else { Ok(()) }
+        match (self.gone.get(), self.late.get()) {
+            (true, _) => Err(MemoryError::Gone { offset, len }),
+            (false, true) => Err(MemoryError::Later),
+            (false, false) => Ok(()),
+        }
     }
 
     pub fn fill(&self, at: usize, bytes: &[u8]) {
