@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Gid, Memory, Time, WcOpcode, WcStatus};
+use elver_verbs::{Device, Gid, Memory, MemoryError, Time, WcOpcode, WcStatus};
 
 use crate::backpressure::Halted;
 use crate::client::Client;
@@ -508,6 +508,24 @@ impl<D: Device> Core<D> {
     }
 }
 
+/// Copies a message into memory that is not at hand, and waits.
+#[cold]
+fn copy_waiting<M: Memory>(
+    to: &M,
+    at: u64,
+    from: &M,
+    start: u64,
+    len: u64,
+    error: MemoryError,
+) -> Result<(), MemoryError> {
+    if error != MemoryError::Later {
+        return Err(error);
+    }
+    let mut bytes = alloc::vec![0; len as usize];
+    from.read(start, &mut bytes)?;
+    to.write_waiting(at, &bytes)
+}
+
 impl Incoming {
     /// Whether its sender must be asked before it is read.
     pub(crate) fn is_late(&self, now: Time) -> bool {
@@ -536,11 +554,12 @@ impl Vqp {
         let (sges, hit) = (self.rq.sges(seq), &mut self.local);
         let copied = match *body {
             Body::Buffer(start, _) => mrs.scatter(client, hit, sges, len, |to, at, from, len| {
-                to.copy_from(at, memory, start + from, len)
+                let copied = to.copy_from(at, memory, start + from, len);
+                copied.or_else(|error| copy_waiting(to, at, memory, start + from, len, error))
             }),
             Body::Held(bytes) => mrs.scatter(client, hit, sges, len, |to, at, from, len| {
                 let from = from as usize;
-                to.write(at, &bytes[from..from + len as usize])
+                to.write_waiting(at, &bytes[from..from + len as usize])
             }),
         };
         copied.map_err(|_| WcStatus::LocProtErr)

@@ -51,6 +51,7 @@ impl Config {
             ("pool.rnr_retry", u64::from(pool.rnr_retry), 0..=7),
             ("memory.max_mrs", u64::from(self.memory.max_mrs), 1..=1 << 20),
             ("memory.lease_ms", self.memory.lease_ms, 1..=3_600_000),
+            ("memory.patience_ms", self.memory.patience_ms, 1..=3_600_000),
             ("messages.recv_buffers", u64::from(self.messages.recv_buffers), 1..=65_536),
             (
                 "messages.recv_buffer_bytes",
