@@ -53,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) memory_vanishes: bool,
     /// Answers are lost or late on purpose while an RC QP breaks for that.
     pub(crate) acks_vanish: bool,
+    /// How many in a hundred copies to or from clients' memory a device cannot make by itself.
+    pub(crate) late_memory_percent: u32,
     /// Clients die, and others come.
     pub(crate) clients_die: bool,
     /// The registry takes up to this long to tell anything.
@@ -91,6 +93,7 @@ impl Plan {
             poll_percent: rng.pick(&[100, 100, 50, 10]),
             bad_percent: rng.pick(&[0, 0, 4, 12]),
             late_receives: rng.percent(30),
+            late_memory_percent: rng.split("late memory").pick(&[0, 0, 0, 10, 100]),
             clients_die: rng.percent(50),
             memory_vanishes: rng.split("vanishing").percent(50),
             acks_vanish: rng.split("acks").percent(40),

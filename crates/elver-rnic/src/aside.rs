@@ -280,6 +280,7 @@ impl<M: Memory> Hw<M> {
         if let Some(Wanted { memory, place, bytes, writes }) = wanted {
             let ticket = Ticket { qpn, part, serial };
             let offset = place.offset;
+            self.regions.count_errand(place.region, true);
             errands.waiting.push_back(Errand { memory, offset, bytes, writes, place, ticket });
         }
         let (parked, tag) = (VecDeque::new(), (0, 0));
@@ -325,6 +326,7 @@ impl<M: Memory> Rnic<M> {
     /// take or give them; then the bytes do not matter. Whoever waited for it goes on; if nobody does any more, nothing happens.
     pub fn errand_done(&mut self, now: Time, errand: Errand<M>, done: bool) {
         let Ticket { qpn, part, .. } = errand.ticket;
+        self.hw.regions.count_errand(errand.place.region, false);
         let Some(queue_pair) = self.qps.get_mut(qpn) else { return };
         let Some(held) = queue_pair.aside(part) else { return };
         let Some(aside) = held.as_mut().filter(|aside| aside.waits_for(errand.ticket)) else {

@@ -34,6 +34,8 @@ struct Region<M> {
     length: u64,
     access: AccessFlags,
     windows: u32,
+    /// Copies of it that are under way elsewhere.
+    errands: u32,
 }
 
 #[derive(Debug)]
@@ -122,7 +124,7 @@ impl<M: Memory> Regions<M> {
             });
         }
         let tag = rng.next_u32() as u8;
-        let region = Region { pd, tag, memory, base, length, access, windows: 0 };
+        let region = Region { pd, tag, memory, base, length, access, windows: 0, errands: 0 };
         let id = self.keys.insert(rng, |_| Key::Region(region))?;
         let key = id << 8 | u32::from(tag);
         Ok(MrInfo { mr: Mr(id), lkey: key, rkey: key, addr: base, length })
@@ -130,14 +132,14 @@ impl<M: Memory> Regions<M> {
 
     /// Removes a region; returns its PD.
     pub(crate) fn dereg_mr(&mut self, mr: Mr) -> Result<u32, VerbsError> {
-        let (pd, windows) = match self.keys.get(mr.0) {
-            Some(Key::Region(region)) => (region.pd, region.windows),
+        let (pd, users) = match self.keys.get(mr.0) {
+            Some(Key::Region(region)) => (region.pd, region.windows + region.errands),
             _ => {
                 return Err(VerbsError::InvalidHandle { kind: ObjectKind::Mr, handle: mr.0 });
             }
         };
-        if windows > 0 {
-            return Err(VerbsError::InUse { kind: ObjectKind::Mr, handle: mr.0, users: windows });
+        if users > 0 {
+            return Err(VerbsError::InUse { kind: ObjectKind::Mr, handle: mr.0, users });
         }
         self.keys.remove(mr.0);
         Ok(pd)
@@ -293,6 +295,14 @@ impl<M: Memory> Regions<M> {
         match first.checked_add(length) {
             Some(end) if end <= limit => Ok(Some(Place { region, offset: va - region_base })),
             _ => Err(Refused::Access),
+        }
+    }
+
+    /// A copy of a region has begun elsewhere, or has ended.
+    #[cold]
+    pub(crate) fn count_errand(&mut self, region: u32, begun: bool) {
+        if let Some(Key::Region(region)) = self.keys.get_mut(region) {
+            region.errands = if begun { region.errands + 1 } else { region.errands - 1 };
         }
     }
 

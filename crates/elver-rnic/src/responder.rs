@@ -175,11 +175,12 @@ impl Responder {
             return Handled::Fine;
         }
         self.nak_sent = false;
-        let before = self.inbound.state();
         match self.execute(core, hw, source, headers, payload) {
             Ok(()) => Handled::Fine,
             Err(Fault::Later) => {
-                self.inbound.undo(before);
+                if let Message::WriteFirst(_) = headers.message() {
+                    self.inbound.undo();
+                }
                 self.stopped = true;
                 self.waiting = Some(hw.put_aside(core.qpn.get(), Part::Requests(place)));
                 Handled::Later

@@ -1,12 +1,14 @@
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use elver_rnic::{Config, Counters, DropReason, MAX_PACKET, Rnic};
+use elver_rnic::{Config, Counters, DropReason, Errand, MAX_PACKET, Rnic};
 use elver_verbs::{
-    AccessFlags, Cq, Device, MrInfo, Pd, PostError, Qp, QpAttr, QpInit, QpState, QpType, SendWr,
-    Time, VerbsError, Wc,
+    AccessFlags, Cq, Device, Memory, MrInfo, Pd, PostError, Qp, QpAttr, QpInit, QpState, QpType,
+    SendWr, Time, VerbsError, Wc,
 };
 
+use crate::Rng;
 use crate::memory::SimMemory;
 use crate::net::NetState;
 use crate::network::{ENGINE_PACKET_NS, peek};
@@ -31,6 +33,14 @@ pub struct SimDevice {
     rnic: Rnic<SimMemory>,
     buffer: Vec<u8>,
     forgetful: bool,
+    errands: Errands,
+}
+
+/// Copies that others make for a device, in order, and when each has ended.
+#[derive(Debug)]
+struct Errands {
+    out: VecDeque<(Time, Errand<SimMemory>)>,
+    rng: Rng,
 }
 
 impl SimDevice {
@@ -42,7 +52,9 @@ impl SimDevice {
         seed: u64,
     ) -> Result<SimDevice, VerbsError> {
         let rnic = Rnic::new(config, seed)?;
-        Ok(SimDevice { net, host, serial, rnic, buffer: vec![0; MAX_PACKET], forgetful: false })
+        let errands = Errands { out: VecDeque::new(), rng: Rng::new(seed).split("errands") };
+        let buffer = vec![0; MAX_PACKET];
+        Ok(SimDevice { net, host, serial, rnic, buffer, forgetful: false, errands })
     }
 
     /// Its host.
@@ -96,8 +108,13 @@ impl SimDevice {
         if seat.device != self.serial {
             return None;
         }
-        let waits = !seat.inbox.is_empty() || self.rnic.wants_to_transmit();
-        let due = if waits { Some(net.now) } else { self.rnic.poll_timeout() };
+        let waits =
+            !seat.inbox.is_empty() || self.rnic.wants_to_transmit() || self.rnic.has_errands();
+        let ended = self.errands.out.front().map(|(due, _)| *due);
+        let due = match waits {
+            true => Some(net.now),
+            false => self.rnic.poll_timeout().into_iter().chain(ended).min(),
+        };
         due.map(|due| due.max(Time(seat.busy_until)))
     }
 
@@ -106,7 +123,7 @@ impl SimDevice {
     }
 
     fn drive(&mut self) -> bool {
-        let SimDevice { net, host, serial, rnic, buffer, .. } = self;
+        let SimDevice { net, host, serial, rnic, buffer, errands, .. } = self;
         let net = &mut *net.borrow_mut();
         let (now, number) = (net.now, *host);
         let seat = &mut net.seats[number];
@@ -130,7 +147,11 @@ impl SimDevice {
             rnic.handle_timeout(now);
         }
         packets += transmit(net, number, rnic, buffer);
-        due || packets > 0
+        let acted = errands.run(now, rnic);
+        if acted {
+            packets += transmit(net, number, rnic, buffer);
+        }
+        due || acted || packets > 0
     }
 
     /// Sends what was just posted, unless the engine stands still.
@@ -140,6 +161,32 @@ impl SimDevice {
         let seat = &net.seats[*host];
         if seat.device == *serial && seat.stalled_until <= net.now.0 {
             transmit(net, *host, rnic, buffer);
+        }
+    }
+}
+
+impl Errands {
+    /// Takes new ones, and brings back those that have ended; whether there were any.
+    fn run(&mut self, now: Time, rnic: &mut Rnic<SimMemory>) -> bool {
+        let mut acted = false;
+        loop {
+            while let Some(errand) = rnic.poll_errand() {
+                let most = self.rng.pick(&[0, 1_000, 5_000, 20_000]);
+                let due = now.saturating_add_ns(self.rng.between(0, most));
+                let last = self.out.back().map_or(due, |(last, _)| *last);
+                self.out.push_back((due.max(last), errand));
+                acted = true;
+            }
+            let Some((_, mut errand)) = self.out.pop_front_if(|(due, _)| *due <= now) else {
+                return acted;
+            };
+            let Errand { memory, offset, bytes, writes, .. } = &mut errand;
+            let done = match writes {
+                true => memory.write_waiting(*offset, bytes),
+                false => memory.read_waiting(*offset, bytes),
+            };
+            rnic.errand_done(now, errand, done.is_ok());
+            acted = true;
         }
     }
 }

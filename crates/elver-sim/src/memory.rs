@@ -3,18 +3,40 @@ use std::rc::Rc;
 
 use elver_verbs::{Memory, MemoryError};
 
+use crate::Rng;
+
 /// Memory of a simulated host. A clone is the same memory.
 #[derive(Clone, Debug)]
 pub struct SimMemory {
     bytes: Rc<RefCell<Vec<u8>>>,
     gone: Rc<Cell<bool>>,
     base: u64,
+    late: Rc<RefCell<Option<Late>>>,
+}
+
+/// How often memory is not at hand.
+#[derive(Debug)]
+struct Late {
+    percent: u32,
+    rng: Rng,
 }
 
 impl SimMemory {
     /// Memory that holds `bytes` and stands at the virtual address `base`.
     pub fn new(bytes: Vec<u8>, base: u64) -> SimMemory {
-        SimMemory { bytes: Rc::new(RefCell::new(bytes)), gone: Rc::default(), base }
+        let bytes = Rc::new(RefCell::new(bytes));
+        SimMemory { bytes, gone: Rc::default(), base, late: Rc::default() }
+    }
+
+    /// From now on, so many times in a hundred, a device must have a copy to or from it made by an
+    /// errand, as if it were another process's.
+    pub fn recede(&self, percent: u32, rng: Rng) {
+        *self.late.borrow_mut() = Some(Late { percent, rng });
+    }
+
+    fn is_late(&self) -> bool {
+        let mut late = self.late.borrow_mut();
+        late.as_mut().is_some_and(|late| late.rng.percent(late.percent))
     }
 
     /// The bytes, to look at.
@@ -38,9 +60,9 @@ impl SimMemory {
         if !offset.is_multiple_of(word.len() as u64) {
             return Err(MemoryError::Misaligned { offset });
         }
-        self.read(offset, &mut word)?;
+        self.read_waiting(offset, &mut word)?;
         let before = u64::from_ne_bytes(word);
-        self.write(offset, &change(before).to_ne_bytes())?;
+        self.write_waiting(offset, &change(before).to_ne_bytes())?;
         Ok(before)
     }
 }
@@ -55,13 +77,21 @@ impl Memory for SimMemory {
     }
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        if self.is_late() { Err(MemoryError::Later) } else { self.read_waiting(offset, dst) }
+    }
+
+    fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        if self.is_late() { Err(MemoryError::Later) } else { self.write_waiting(offset, src) }
+    }
+
+    fn read_waiting(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
         self.check(offset, dst.len() as u64)?;
         let at = offset as usize;
         dst.copy_from_slice(&self.bytes.borrow()[at..at + dst.len()]);
         Ok(())
     }
 
-    fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+    fn write_waiting(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
         self.check(offset, src.len() as u64)?;
         let at = offset as usize;
         self.bytes.borrow_mut()[at..at + src.len()].copy_from_slice(src);
@@ -75,6 +105,9 @@ impl Memory for SimMemory {
         src_offset: u64,
         len: u64,
     ) -> Result<(), MemoryError> {
+        if self.is_late() || src.is_late() {
+            return Err(MemoryError::Later);
+        }
         self.check(offset, len)?;
         src.check(src_offset, len)?;
         let (to, from, len) = (offset as usize, src_offset as usize, len as usize);

@@ -52,7 +52,8 @@ pub trait Device {
         access: AccessFlags,
     ) -> Result<MrInfo, VerbsError>;
 
-    /// Deregisters a region that no window is bound to. Accesses that arrive later are refused.
+    /// Deregisters a region that no window is bound to, and that nothing is copied to or from just now
+    /// ([`crate::MemoryError::Later`]); otherwise it is in use. Accesses that arrive later are refused.
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError>;
 
     /// Allocates a type 2 memory window, unbound.

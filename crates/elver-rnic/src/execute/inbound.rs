@@ -17,7 +17,7 @@ pub(crate) struct Inbound {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Incoming {
+enum Incoming {
     #[default]
     None,
     /// A SEND; so many bytes are in the receive.
@@ -80,15 +80,10 @@ impl Inbound {
         held.then_some(&self.recv)
     }
 
-    /// How far it has come, for [`Inbound::undo`].
-    pub(crate) fn state(&self) -> Incoming {
-        self.state
-    }
-
-    /// What came last is taken back.
+    /// The message that has just begun has not: its first bytes must wait.
     #[cold]
-    pub(crate) fn undo(&mut self, before: Incoming) {
-        self.state = before;
+    pub(crate) fn undo(&mut self) {
+        self.state = Incoming::None;
     }
 
     // ---- SEND ----
@@ -102,8 +97,7 @@ impl Inbound {
         bytes: &(impl Source + ?Sized),
         end: Option<End>,
     ) -> Result<(), Fault> {
-        let before = self.state;
-        let received = match before {
+        let received = match self.state {
             Incoming::None => {
                 if !core.take_receive(hw, &mut self.recv) {
                     return Err(Fault::NotReady);
@@ -120,10 +114,9 @@ impl Inbound {
         }
         if let Err(fault) = bytes.scatter(&hw.regions, core.pd, &self.recv.sges, received) {
             if fault == Fault::Later {
-                self.undo(before);
-                if before == Incoming::None {
-                    core.return_receive(hw, &self.recv);
-                }
+                // Only within a device, where all comes at once.
+                self.undo();
+                core.return_receive(hw, &self.recv);
                 return Err(fault);
             }
             return Err(self.fail_receive(core, hw, WcStatus::LocProtErr, fault));
