@@ -346,3 +346,27 @@ fn who_is_reset_waits_no_longer() {
     late.run(0);
     assert!(late.net.hosts.iter_mut().all(|host| host.poll().is_empty()));
 }
+
+/// What is sent again has to be fetched again; that took a dead peer's silence back, and the WR was
+/// sent for ever.
+#[test]
+fn a_peer_that_is_gone_is_given_up_though_each_try_waits_for_memory() {
+    let mut late = Late::new(2, 5, |_| {});
+    let (a, _) = pair(&mut late);
+    let (sge, near) = (late.sge(0, true, 0, 2_000), late.remote(1, false, 0));
+    let now = late.net.now;
+    late.net.hosts[0].post(now, a, SendOp::Write(near), &[sge], None);
+    for _ in 0..10_000 {
+        late.net.transmit();
+        late.net.wire.clear();
+        if late.run_errand(true) {
+            continue;
+        }
+        let host = &mut late.net.hosts[0];
+        let Some(due) = host.nic.poll_timeout() else { break };
+        late.net.now = late.net.now.max(due);
+        host.nic.handle_timeout(late.net.now);
+    }
+    let statuses: Vec<_> = late.net.hosts[0].poll().iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses, [WcStatus::RetryExcErr]);
+}
