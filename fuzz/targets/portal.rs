@@ -86,7 +86,7 @@ fn take_requests(node: &mut NodeEnd, scratch: &mut Scratch) -> bool {
         match node.next_request(scratch) {
             Ok(None) => return true,
             Err(_) => return false,
-            Ok(Some(Request::Command { .. })) => {}
+            Ok(Some(Request::Command { .. } | Request::Unknown { .. })) => {}
             Ok(Some(Request::Sends { wrs, .. })) => wrs.with(|wrs| {
                 assert!((1..=BATCH_MAX).contains(&wrs.len()));
                 for wr in wrs {

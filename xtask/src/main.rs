@@ -1,6 +1,7 @@
 //! Checks of the workspace that cargo itself does not make, and the lab: `cargo xtask CHECK`, `cargo xtask lab …`.
 
 mod arrows;
+mod client;
 mod counts;
 mod lab;
 mod limits;
@@ -15,6 +16,7 @@ const USAGE: &str = "\
 usage: cargo xtask CHECK
 
   arrows   no crate depends on one of its own floor or above (ARCHITECTURE.md)
+  client   the client library takes in few crates, and no node
   no-std   the crates that a kernel could host use nothing of std
   lab      runs scenarios against the kernel's RDMA stack (cargo xtask lab --help)
   counts   counts the instructions of the hot paths under valgrind, and writes
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     let result = match check.as_deref() {
         Some("counts") => counts::run(&arguments.collect::<Vec<_>>()),
         Some("arrows") => arrows::check(),
+        Some("client") => client::check(),
         Some("no-std") => no_std::check(),
         Some("lab") => return lab::main(std::env::args().skip(1)),
         Some("--help" | "-h" | "help") => {

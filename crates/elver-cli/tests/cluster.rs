@@ -36,7 +36,7 @@ fn daemon() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_elver")).with_file_name("elverd");
     BUILT.call_once(|| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "elver-node", "--bin", "elverd"]);
+        cargo.args(["build", "--quiet", "-p", "elverd"]);
         if program.parent().is_some_and(|directory| directory.ends_with("release")) {
             cargo.arg("--release");
         }

@@ -152,6 +152,28 @@ fn each_violation_ends_its_session_and_is_counted() {
     witness.works();
 }
 
+/// A client that is newer than its node, by a minor version: it loses its session over a command that
+/// the node cannot know, unless that is refused alone.
+#[test]
+fn a_command_of_a_later_version_is_refused_and_the_session_goes_on() {
+    let (node, mut witness) = start();
+    let raw = Raw::connect(&node);
+    raw.entry(0, 63, 2, 7, &[u64::MAX; 14]);
+    raw.entry(2, 10, 1, 8, &[0; 7]);
+    raw.wake();
+    // The ring of completions: what a refusal and an answer begin with.
+    let completions = COMMANDS + 2 * SLOTS * SLOT_WORDS;
+    let header = |slot: u64| raw.memory.read_u64((completions + slot * SLOT_WORDS) * 8).unwrap();
+    let first = wait_for("the refusal", || Some(header(0)).filter(|header| *header != 0));
+    let (kind, slots, request) = (first >> 16 & 0xff, first >> 24 & 0xff, first >> 32);
+    assert_eq!((kind, request), (137, 7));
+    let second = wait_for("the answer", || Some(header(slots)).filter(|header| *header != 0));
+    assert_eq!((second >> 16 & 0xff, second >> 32), (130, 8));
+    let counter = |name| engine_counter(&node.status().unwrap(), name);
+    assert_eq!((counter("violations_kind"), counter("commands_refused")), (0, 1));
+    witness.works();
+}
+
 /// Commands of all kinds with any fields; only lengths are kept from being merely large.
 #[test]
 fn any_command_with_any_fields_is_answered_or_ends_its_session() {

@@ -9,6 +9,7 @@ use crate::memory::Words;
 use crate::reply::{self, Answer, Completion, Refusal, Reply};
 use crate::ring::{Consumer, Entry, Producer, Violation};
 use crate::sync::{AtomicU64, Ordering, fence};
+use crate::version::{COMMANDS, NOTICES};
 use crate::wqe::{self, RecvBatch, SendBatch};
 
 /// The node's end of a session's shared memory.
@@ -49,6 +50,13 @@ pub enum Request<'a> {
         request: u32,
         /// The command.
         command: Command<'a>,
+    },
+    /// A command of a later version: to be refused ([`crate::version`]).
+    Unknown {
+        /// What its answer must name.
+        request: u32,
+        /// Its kind.
+        kind: u8,
     },
     /// Send WRs of one VQP.
     Sends {
@@ -131,8 +139,13 @@ impl NodeEnd {
             let vqp = sends.fill(&mut self.commands, entry)?;
             return Ok(Some(Request::Sends { vqp, wrs: sends }));
         }
-        let command = command::decode(entry, gids)?;
-        Ok(Some(Request::Command { request: entry.id, command }))
+        match command::decode(entry, gids) {
+            Ok(command) => Ok(Some(Request::Command { request: entry.id, command })),
+            Err(Violation::Kind { kind }) if COMMANDS.contains(&kind) => {
+                Ok(Some(Request::Unknown { request: entry.id, kind }))
+            }
+            Err(violation) => Err(violation),
+        }
     }
 
     /// Takes the receives that were posted next. A client posts receives before what brings
@@ -250,10 +263,14 @@ impl ClientEnd {
         scratch: &'a mut Scratch,
     ) -> Result<Option<Reply<'a>>, Violation> {
         let Scratch { entry, text, .. } = scratch;
-        if !self.completions.pop(entry)? {
-            return Ok(None);
+        loop {
+            if !self.completions.pop(entry)? {
+                return Ok(None);
+            }
+            if !NOTICES.contains(&entry.kind) {
+                return reply::decode(entry, text).map(Some);
+            }
         }
-        reply::decode(entry, text).map(Some)
     }
 
     /// To be called after something was put in: whether the node sleeps and must get a

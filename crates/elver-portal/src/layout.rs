@@ -1,8 +1,5 @@
 use thiserror::Error;
 
-/// Version of the layout and of all entries and messages. Both ends must speak the same.
-pub const VERSION: u16 = 3;
-
 /// Words of 8 bytes in a slot of a ring.
 pub const SLOT_WORDS: usize = 8;
 /// Words of a slot that carry the entry; the first holds its tag, and in an entry's first slot what

@@ -20,6 +20,8 @@
 //! The node trusts nothing in shared memory. It copies an entry out, whole, before it looks at it;
 //! what makes no sense is a [`Violation`], which ends that session alone.
 //!
+//! Ends of one major version understand each other: [`version`].
+//!
 //! `unsafe` stands in three modules: `memory`, `peer` for a socket option, `standing` for what the
 //! system tells of a process's namespaces and capabilities.
 
@@ -41,11 +43,12 @@ mod ring;
 mod socket;
 mod standing;
 mod sync;
+pub mod version;
 mod wqe;
 
 pub use command::{Class, Command, ConnectOptions, Policy, VqpOptions, WARM_GIDS_MAX};
 pub use ends::{ClientEnd, NodeEnd, PushError, Receives, Request, Scratch};
-pub use layout::{ARENA_BYTES, ENTRY_SLOTS_MAX, Layout, LayoutError, SLOT_WORDS, VERSION};
+pub use layout::{ARENA_BYTES, ENTRY_SLOTS_MAX, Layout, LayoutError, SLOT_WORDS};
 pub use message::{Limits, MESSAGE_BYTES_MAX, Message, MessageError, Welcome};
 pub use peer::Peer;
 pub use reply::{
@@ -55,4 +58,5 @@ pub use reply::{
 pub use ring::Violation;
 pub use socket::{Listener, Received, Socket};
 pub use standing::{Space, Standing};
+pub use version::VERSION;
 pub use wqe::{BATCH_MAX, INLINE_MAX, RecvBatch, SGES_MAX, SendBatch};

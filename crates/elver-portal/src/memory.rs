@@ -27,7 +27,7 @@ struct Mapping {
     start: std::ptr::NonNull<AtomicU64>,
     bytes: usize,
     /// That both ends share it.
-    shared: Option<elver_soft::fault::Shared>,
+    shared: Option<elver_memory::fault::Shared>,
 }
 
 #[cfg(not(loom))]
@@ -62,7 +62,7 @@ impl Words {
         let start = std::ptr::NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
         // SAFETY: the mapping is whole and stays until it is dropped, which drops this first; its words
         // may change at any time.
-        let shared = unsafe { elver_soft::fault::Shared::new(start.as_ptr() as usize, bytes) };
+        let shared = unsafe { elver_memory::fault::Shared::new(start.as_ptr() as usize, bytes) };
         let mapping = Arc::new(Mapping { start, bytes, shared });
         Ok(Words { start, len: bytes / 8, mapping })
     }
@@ -80,7 +80,7 @@ impl Words {
 
     /// Whether a page of it could not be had, so that the other end shares it no more.
     pub fn is_lost(&self) -> bool {
-        self.mapping.shared.as_ref().is_some_and(elver_soft::fault::Shared::is_lost)
+        self.mapping.shared.as_ref().is_some_and(elver_memory::fault::Shared::is_lost)
     }
 
     /// The first byte.

@@ -1,7 +1,8 @@
 use elver_verbs::Gid;
 use thiserror::Error;
 
-use crate::layout::{Layout, LayoutError, VERSION};
+use crate::layout::{Layout, LayoutError};
+use crate::version::{VERSION, VERSION_MINOR};
 
 /// Most bytes of a message on the socket.
 pub const MESSAGE_BYTES_MAX: usize = 512;
@@ -78,9 +79,10 @@ pub enum MessageError {
     /// It came with files that nobody asked for.
     #[error("a message with files where there must be none")]
     File,
-    /// The other end speaks another version.
+    /// The other end speaks another major version.
     #[error(
-        "the other end speaks version {theirs} of the portal, this one {VERSION}; update the older one"
+        "the other end speaks version {theirs} of the portal, this one {VERSION}; update the older one \
+         and restart it: a program that uses elver, or elverd"
     )]
     Version {
         /// Its version.
@@ -176,7 +178,8 @@ impl Message {
             MEMORY => Message::Memory { request: fields.number()? },
             _ => return Err(unknown),
         };
-        if fields.rest.is_empty() { Ok(message) } else { Err(unknown) }
+        // What follows, a later version has added.
+        Ok(message)
     }
 }
 
@@ -184,6 +187,7 @@ fn head(kind: u8) -> Vec<u8> {
     let mut bytes = vec![kind];
     bytes.extend(MAGIC.to_le_bytes());
     bytes.extend(VERSION.to_le_bytes());
+    bytes.extend(VERSION_MINOR.to_le_bytes());
     bytes
 }
 
@@ -215,9 +219,11 @@ impl Fields<'_> {
             return Err(self.unknown);
         }
         match u16::from_le_bytes(self.take()?) {
-            VERSION => Ok(()),
-            theirs => Err(MessageError::Version { theirs }),
+            VERSION => {}
+            theirs => return Err(MessageError::Version { theirs }),
         }
+        let _minor: [u8; 2] = self.take()?;
+        Ok(())
     }
 
     fn layout(&mut self) -> Result<Layout, MessageError> {

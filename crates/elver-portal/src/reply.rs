@@ -84,6 +84,7 @@ pub struct Refusal<'a> {
 
 /// Reasons of refusals, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum RefusalCode {
     /// No such node is registered.
@@ -120,6 +121,10 @@ pub enum RefusalCode {
     NoMemory,
     /// The device refused.
     Device,
+    /// The node is older than the command.
+    Unsupported,
+    /// A reason that this version does not know; the text says it.
+    Other,
 }
 
 /// What backs a VQP.
@@ -280,9 +285,7 @@ impl Refusal<'_> {
     fn decode<'a>(entry: &Entry, text: &'a mut Vec<u8>) -> Result<Refusal<'a>, Violation> {
         let mut fields = Reader::new(entry.words());
         let (code, len) = halves(fields.word()?);
-        let code = *RefusalCode::ALL
-            .get(code as usize)
-            .ok_or(Violation::Field { field: "refusal code" })?;
+        let code = RefusalCode::ALL.get(code as usize).copied().unwrap_or(RefusalCode::Other);
         fields.bytes(len as usize, text)?;
         let text = str::from_utf8(text).map_err(|_| Violation::Field { field: "text" })?;
         Ok(Refusal { code, text })
@@ -291,7 +294,7 @@ impl Refusal<'_> {
 
 impl RefusalCode {
     /// Every code, by number.
-    pub const ALL: [RefusalCode; 17] = [
+    pub const ALL: [RefusalCode; 19] = [
         RefusalCode::NoSuchNode,
         RefusalCode::NoMetaServer,
         RefusalCode::Unreachable,
@@ -309,6 +312,8 @@ impl RefusalCode {
         RefusalCode::Permission,
         RefusalCode::NoMemory,
         RefusalCode::Device,
+        RefusalCode::Unsupported,
+        RefusalCode::Other,
     ];
 }
 

@@ -100,7 +100,7 @@ fn a_client_gets_its_rings_and_uses_them() {
 #[test]
 fn what_is_no_message_is_told() {
     let (client, server) = Socket::pair().unwrap();
-    for bytes in [&[99][..], &[1, 2, 3], &[4, 0], &[0; 600]] {
+    for bytes in [&[99][..], &[1, 2, 3], &[5, 0], &[0; 600]] {
         rustix::net::send(&client, bytes, rustix::net::SendFlags::empty()).unwrap();
         assert!(matches!(message(&server, false), Received::Invalid(_)), "{bytes:?}");
     }
@@ -109,7 +109,7 @@ fn what_is_no_message_is_told() {
 #[test]
 fn another_version_is_told() {
     let mut bytes = Message::Hello { layout: small() }.encode();
-    bytes[5] = 77;
+    bytes[5..7].copy_from_slice(&77u16.to_le_bytes());
     let text = Message::decode(&bytes).unwrap_err().to_string();
     assert!(text.contains("version 77"), "{text}");
 }

@@ -2,6 +2,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use elver_memory::MapError;
 use elver_verbs::VerbsError;
 use thiserror::Error;
 
@@ -11,32 +12,9 @@ pub enum SoftError {
     /// The configuration is out of range.
     #[error(transparent)]
     Config(#[from] VerbsError),
-    /// No memory could be mapped.
-    #[error("cannot map {len} bytes: {reason}")]
-    Memory {
-        /// Bytes asked for.
-        len: u64,
-        /// What the kernel said.
-        reason: rustix::io::Errno,
-    },
-    /// A file cannot be mapped as shared memory.
-    #[error("cannot map {len} bytes of the file: {reason}")]
-    Map {
-        /// Bytes asked for.
-        len: u64,
-        /// What the kernel said.
-        reason: io::Error,
-    },
-    /// The memory of another process cannot be reached.
-    #[error("cannot reach the memory of process {pid}: {reason}; {advice}")]
-    Process {
-        /// The process.
-        pid: i32,
-        /// What the kernel said.
-        reason: io::Error,
-        /// What to do.
-        advice: String,
-    },
+    /// Memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] MapError),
     /// The UDP socket could not be bound.
     #[error(
         "cannot bind UDP {address}: {reason}; \

@@ -9,10 +9,9 @@
 //! this host. Over frames ([`FrameLink`]) it is a station of an Ethernet link, such as a virtual
 //! machine's, and needs nothing of the host's network.
 //!
-//! `unsafe` stands in five modules: `memory` (registered memory, that of other processes too),
-//! `udp` (system calls on many messages), `interface` (questions to the kernel about an interface),
-//! `publish` (memory shared with other processes) and `frames::adopt` (descriptors that the process
-//! was started with).
+//! `unsafe` stands in four modules: `udp` (system calls on many messages), `interface` (questions to
+//! the kernel about an interface), `publish` (memory shared with other processes) and
+//! `frames::adopt` (descriptors that the process was started with).
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod capture;
@@ -24,7 +23,6 @@ mod frames;
 mod interface;
 mod link;
 mod loss;
-mod memory;
 mod publish;
 mod transmit;
 mod udp;
@@ -32,10 +30,12 @@ mod udp;
 pub use clock::now;
 pub use device::{SoftConfig, SoftDevice};
 pub use drive::{Idle, SoftThread, drive};
+pub use elver_memory::{
+    Copier, CopierCounters, MapError, ProcessMemory, Reservation, SoftMemory, fault,
+};
 pub use elver_wire::UDP_PORT;
 pub use error::SoftError;
 pub use frames::{FrameCounters, FrameLink, FrameSocket, LocalAddress, Mac};
 pub use link::Link;
 pub use loss::Loss;
-pub use memory::{Copier, CopierCounters, ProcessMemory, Reservation, SoftMemory, fault};
 pub use publish::{PublishedDevice, published};

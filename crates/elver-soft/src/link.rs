@@ -11,9 +11,9 @@ use rustix::event::PollFlags;
 use crate::capture::Capture;
 use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::loss::LossState;
-use crate::memory::SoftMemory;
 use crate::transmit::Transmitter;
 use crate::udp::UdpIo;
+use elver_memory::SoftMemory;
 
 /// Hop limit that a UDP socket does not tell: what a UD receive shows in its GRH.
 const HOP_LIMIT_HIDDEN: u8 = 64;

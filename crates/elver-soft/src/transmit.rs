@@ -6,8 +6,8 @@ use elver_rnic::{MAX_PACKET, Rnic, Time, Transmit};
 use elver_wire::{Flow, icrc};
 
 use crate::capture::Capture;
-use crate::memory::SoftMemory;
 use crate::udp::{Sent, TRAIN_BYTES, TRAIN_PACKETS, TRAINS, Train, UdpIo};
+use elver_memory::SoftMemory;
 
 /// Bytes of the send buffer: a few full trains, and room for the packet that is being written.
 const BUFFER: usize = 4 * TRAIN_BYTES + MAX_PACKET;

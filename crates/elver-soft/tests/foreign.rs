@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use elver_soft::{
-    Copier, ProcessMemory, Reservation, SoftConfig, SoftDevice, SoftError, SoftMemory,
+    Copier, MapError, ProcessMemory, Reservation, SoftConfig, SoftDevice, SoftMemory,
 };
 use elver_verbs::{AccessFlags, Device, Memory, MemoryError, VerbsError};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -21,7 +21,7 @@ fn pidfd(pid: i32) -> OwnedFd {
 }
 
 /// A process of this user's.
-fn open(pid: i32, pidfd: &OwnedFd) -> Result<ProcessMemory, SoftError> {
+fn open(pid: i32, pidfd: &OwnedFd) -> Result<ProcessMemory, MapError> {
     ProcessMemory::open(pid, rustix::process::geteuid().as_raw(), pidfd)
 }
 
@@ -99,7 +99,7 @@ fn a_file_that_may_shrink_or_is_too_short_is_refused() {
         (file(PAGE, SealFlags::SHRINK), PAGE + 1),
         (file(PAGE, SealFlags::SHRINK), 0),
     ] {
-        assert!(matches!(SoftMemory::map_file(&fd, len), Err(SoftError::Map { .. })));
+        assert!(matches!(SoftMemory::map_file(&fd, len), Err(MapError::Map { .. })));
     }
     let small = Reservation::new(PAGE, PAGE).unwrap();
     assert!(small.map_file(file(2 * PAGE, SealFlags::SHRINK), 2 * PAGE).is_err());
@@ -191,9 +191,9 @@ fn what_is_not_mapped_is_refused_and_nothing_hangs() {
     let own = SoftMemory::alloc(3 * PAGE).unwrap();
     assert_eq!(own.copy_from(0, &foreign, 0, 3 * PAGE), gone(0, 3 * PAGE));
     let refused = SoftMemory::of_process(myself(), start as u64, PAGE + 1);
-    assert!(matches!(refused, Err(SoftError::Process { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(MapError::Process { .. })), "{refused:?}");
     let refused = SoftMemory::of_process(myself(), u64::MAX - 5, 10);
-    assert!(matches!(refused, Err(SoftError::Process { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(MapError::Process { .. })), "{refused:?}");
 }
 
 #[test]

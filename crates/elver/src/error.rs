@@ -1,8 +1,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use elver_memory::MapError;
 use elver_portal::{MessageError, RefusalCode, Violation};
-use elver_soft::SoftError;
 use elver_verbs::PostError;
 use thiserror::Error;
 
@@ -62,8 +62,9 @@ pub enum Error {
     Violation(#[from] Violation),
     /// Memory could not be mapped.
     #[error(transparent)]
-    Memory(#[from] SoftError),
+    Memory(#[from] MapError),
     /// The node that this thread drives failed, or could not be made.
+    #[cfg(feature = "embedded")]
     #[error(transparent)]
     Node(#[from] elver_node::NodeError),
     /// A call that does not fit what was asked before.

@@ -1,7 +1,8 @@
 //! Elastic verbs: RDMA queue pairs that a process creates and connects in about a microsecond.
 //!
 //! A [`Session`] attaches the process to the node of its host: the daemon `elverd`, which owns the
-//! RDMA device; or to a node in the process itself ([`Session::embedded`]). Memory is registered as
+//! RDMA device; or to a node in the process itself (`Session::embedded`, with the feature
+//! `embedded`). Memory is registered as
 //! [`Mr`]; a [`Vqp`] is a virtual queue pair (KRCORE, USENIX ATC 2022): it has an RC QP's meaning
 //! and shares the node's few physical ones, so that connecting it needs no handshake.
 //!
@@ -42,6 +43,8 @@
 
 mod arena;
 mod clock;
+#[cfg(feature = "embedded")]
+mod embedded;
 mod error;
 mod fork;
 mod inner;
@@ -51,6 +54,7 @@ mod path;
 mod session;
 mod vqp;
 
+#[cfg(feature = "embedded")]
 pub use elver_node as node;
 pub use elver_portal::{
     Class, ConnectOptions, Layout, Limits, Policy, RefusalCode, Via, VqpInfo, VqpOptions, VqpState,
@@ -59,8 +63,10 @@ pub use elver_verbs::{
     AccessFlags, Gid, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Wc,
     WcFlags, WcOpcode, WcStatus,
 };
+#[cfg(feature = "embedded")]
+pub use embedded::EmbeddedNode;
 pub use error::Error;
 pub use mr::Mr;
 pub use path::SOCKET_VARIABLE;
-pub use session::{Connecting, EmbeddedNode, Session, SessionOptions};
+pub use session::{Connecting, Session, SessionOptions};
 pub use vqp::{Message, Vqp};

@@ -1,15 +1,12 @@
 //! The way to the node: its socket and the shared memory; and the node itself, where this thread drives
 //! it.
 
-use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use elver_node::Node;
 use elver_portal::{
     ClientEnd, Command, Layout, Message, Peer, PushError, Received, Reply, Scratch, Socket, Welcome,
 };
@@ -19,7 +16,7 @@ use rustix::process::{PTracer, Pid, set_ptracer};
 
 use crate::clock::coarse_ns;
 use crate::path::Paths;
-use crate::{Error, fork};
+use crate::{Error, SessionOptions, fork};
 
 /// The longest that a node may take to welcome a process, or to make room in a ring.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,7 +39,8 @@ pub(crate) enum Host {
     /// Another process or another thread.
     Apart,
     /// This thread, whenever a call finds nothing.
-    Inline(Rc<RefCell<Node>>),
+    #[cfg(feature = "embedded")]
+    Inline(std::rc::Rc<std::cell::RefCell<elver_node::Node>>),
 }
 
 pub(crate) struct Link {
@@ -68,13 +66,13 @@ pub(crate) struct Wait {
 
 impl Link {
     /// Connects to the first node that listens.
-    pub(crate) fn connect(paths: &Paths, layout: Layout, spin: Duration) -> Result<Link, Error> {
+    pub(crate) fn connect(paths: &Paths, options: SessionOptions) -> Result<Link, Error> {
         for path in &paths.0 {
             match Socket::connect(path) {
                 Ok(socket) => {
-                    hello(&socket, layout)?;
+                    hello(&socket, options.layout)?;
                     trusted(path, &socket)?;
-                    return Link::welcomed(Host::Apart, socket, spin);
+                    return Link::welcomed(Host::Apart, socket, options);
                 }
                 Err(reason) => match Errno::from_io_error(&reason) {
                     Some(Errno::NOENT | Errno::CONNREFUSED) => {}
@@ -86,18 +84,18 @@ impl Link {
     }
 
     /// Opens a session over a connected socket.
+    #[cfg(feature = "embedded")]
     pub(crate) fn greet(
         host: Host,
         socket: Socket,
-        layout: Layout,
-        spin: Duration,
+        options: SessionOptions,
     ) -> Result<Link, Error> {
-        hello(&socket, layout)?;
-        Link::welcomed(host, socket, spin)
+        hello(&socket, options.layout)?;
+        Link::welcomed(host, socket, options)
     }
 
     /// Waits for the node's answer to a hello.
-    fn welcomed(host: Host, socket: Socket, spin: Duration) -> Result<Link, Error> {
+    fn welcomed(host: Host, socket: Socket, options: SessionOptions) -> Result<Link, Error> {
         // While the node is at work.
         fork::watch();
         let began = Instant::now();
@@ -114,7 +112,7 @@ impl Link {
                         scratch: Scratch::default(),
                         welcome,
                         files: Vec::new(),
-                        spin,
+                        spin: options.spin,
                         gone: false,
                         looked_at_ns: coarse_ns(),
                     });
@@ -130,10 +128,13 @@ impl Link {
             if waited > PATIENCE {
                 return Err(Error::Silent);
             }
-            match host {
-                Host::Apart if waited >= spin => sleep(&socket, SLEEP_MAX)?,
-                Host::Apart if waited >= GREETING => std::thread::yield_now(),
-                Host::Apart | Host::Inline(_) => {}
+            if !matches!(host, Host::Apart) || waited < GREETING {
+                continue;
+            }
+            if waited >= options.spin {
+                sleep(&socket, SLEEP_MAX)?;
+            } else {
+                std::thread::yield_now();
             }
         }
     }
@@ -259,6 +260,7 @@ impl Link {
 
     #[cold]
     fn sleep(&mut self, at_most: Duration) -> Result<(), Error> {
+        #[cfg(feature = "embedded")]
         if let Host::Inline(node) = &self.host {
             return Ok(node.borrow_mut().rest(at_most)?);
         }
@@ -278,6 +280,7 @@ impl Host {
     fn drive(&self) -> bool {
         match self {
             Host::Apart => false,
+            #[cfg(feature = "embedded")]
             Host::Inline(node) => node.borrow_mut().poll(),
         }
     }

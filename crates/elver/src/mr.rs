@@ -1,7 +1,7 @@
 use std::ptr::NonNull;
 
+use elver_memory::{Reservation, SoftMemory};
 use elver_portal::{Command, RefusalCode, memfd::HUGE_PAGE};
-use elver_soft::{Reservation, SoftMemory};
 use elver_verbs::{AccessFlags, Memory, RemoteAddr, Sge};
 
 use crate::arena::Piece;

@@ -4,12 +4,11 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use elver_node::{Node, config::Config};
-use elver_portal::{Command, ConnectOptions, Layout, Limits, Socket, VqpOptions, WARM_GIDS_MAX};
+use elver_portal::{Command, ConnectOptions, Layout, Limits, VqpOptions, WARM_GIDS_MAX};
 use elver_verbs::{AccessFlags, Gid};
 
 use crate::inner::{Inner, Outcome};
-use crate::link::{Host, Link, Wait};
+use crate::link::{Link, Wait};
 use crate::path::Paths;
 use crate::{Error, Mr, Via, Vqp};
 
@@ -62,24 +61,11 @@ impl Session {
         Session::open(&paths, options)
     }
 
-    /// A node in this process, without a daemon, and a session at it. This thread drives the node,
-    /// in every call that waits or finds nothing; a node of which others want something needs such
-    /// calls from time to time ([`Session::poll`]).
-    pub fn embedded(config: Config) -> Result<Session, Error> {
-        EmbeddedNode::new(Node::embedded(config)?).session(SessionOptions::default())
-    }
-
-    /// Opens a session over one end of a [`Socket::pair`], whose other end a node of this process
-    /// has adopted, and which a thread of its own drives.
-    pub fn over(socket: Socket, options: SessionOptions) -> Result<Session, Error> {
-        Ok(Session::of(Link::greet(Host::Apart, socket, options.layout, options.spin)?))
-    }
-
     fn open(paths: &Paths, options: SessionOptions) -> Result<Session, Error> {
-        Ok(Session::of(Link::connect(paths, options.layout, options.spin)?))
+        Ok(Session::of(Link::connect(paths, options)?))
     }
 
-    fn of(link: Link) -> Session {
+    pub(crate) fn of(link: Link) -> Session {
         Session { inner: Rc::new(RefCell::new(Inner::new(link))) }
     }
 
@@ -179,42 +165,6 @@ impl Session {
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("gid", &self.gid()).finish_non_exhaustive()
-    }
-}
-
-/// A node that this thread drives: whenever a call on one of its sessions waits or finds nothing, and in
-/// [`EmbeddedNode::poll`]. For a node on a thread of its own, give [`Session::over`] what
-/// [`elver_node::NodeThread::connect`] returns.
-#[derive(Clone)]
-pub struct EmbeddedNode(Rc<RefCell<Node>>);
-
-impl EmbeddedNode {
-    /// Takes a node to drive.
-    pub fn new(node: Node) -> EmbeddedNode {
-        EmbeddedNode(Rc::new(RefCell::new(node)))
-    }
-
-    /// Opens a session.
-    pub fn session(&self, options: SessionOptions) -> Result<Session, Error> {
-        let socket = self.0.borrow().connect()?;
-        let host = Host::Inline(self.0.clone());
-        Ok(Session::of(Link::greet(host, socket, options.layout, options.spin)?))
-    }
-
-    /// One round of the node; whether anything happened.
-    pub fn poll(&self) -> bool {
-        self.0.borrow_mut().poll()
-    }
-
-    /// Calls `f` with the node. Calls on its sessions are not possible from there.
-    pub fn with<R>(&self, f: impl FnOnce(&mut Node) -> R) -> R {
-        f(&mut self.0.borrow_mut())
-    }
-}
-
-impl fmt::Debug for EmbeddedNode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EmbeddedNode").finish_non_exhaustive()
     }
 }
 

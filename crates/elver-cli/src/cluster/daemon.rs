@@ -45,7 +45,7 @@ pub(crate) fn find_elverd() -> Result<PathBuf, Failure> {
     let found = places.iter().map(|place| place.join("elverd")).find(|program| program.is_file());
     found.ok_or_else(|| {
         Failure::unusable(format!(
-            "there is no `elverd` beside {} nor in PATH: build it with `cargo build -p elver-node`",
+            "there is no `elverd` beside {} nor in PATH: build it with `cargo build -p elverd`",
             here.display()
         ))
     })

@@ -252,6 +252,16 @@ impl Engine {
                     *taken += wrs.len() as u32;
                     counters.posts_refused += open.post_sends(core, vqp, wrs, now)?;
                 }
+                Request::Unknown { request, kind } => {
+                    counters.commands_refused += 1;
+                    *taken += WRS_PER_COMMAND;
+                    let text = format!(
+                        "elverd {} does not know the command {kind}; update it and restart it",
+                        env!("CARGO_PKG_VERSION")
+                    );
+                    let refused = Refused::new(RefusalCode::Unsupported, text);
+                    open.reply(Owed::Refused { request, refused })?;
+                }
                 Request::Command { request, command: Command::Goodbye } => {
                     goodbye = Some((open.client, request));
                     break;

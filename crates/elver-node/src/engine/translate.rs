@@ -4,7 +4,7 @@ use std::io;
 
 use elver_core::{ConnectError, CoreError};
 use elver_portal::{Refusal, RefusalCode};
-use elver_soft::SoftError;
+use elver_soft::MapError;
 use elver_verbs::{PostError, SendOp, Wc, WcOpcode, WcStatus};
 
 /// Why a command is refused.
@@ -73,10 +73,10 @@ impl From<ConnectError> for Refused {
     }
 }
 
-impl From<SoftError> for Refused {
-    fn from(error: SoftError) -> Refused {
+impl From<MapError> for Refused {
+    fn from(error: MapError) -> Refused {
         let code = match &error {
-            SoftError::Process { reason, .. } => match reason.kind() {
+            MapError::Process { reason, .. } => match reason.kind() {
                 io::ErrorKind::PermissionDenied => RefusalCode::Permission,
                 _ => RefusalCode::OutOfRange,
             },

@@ -2,11 +2,6 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-pub mod daemon;
-pub mod group;
-pub mod process;
-pub mod stall;
-
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -117,7 +117,7 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let too_large = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGXFSZ, too_large).context("cannot take signals")?;
     // What a process does to memory that it shares with this one ends that process's session.
-    elver_soft::fault::survive_faults().context("cannot take signals")?;
+    elver_memory::fault::survive_faults().context("cannot take signals")?;
     let door = Door::open(&config, passed)?;
     let mut observer = Observer::new();
     if let Some(address) = config.metrics_listen()? {

@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::copier::Copier;
-use crate::SoftError;
+use crate::MapError;
 
 /// Bytes that a [`Copier`] copies at once.
 const PIECE: usize = 64 * 1024;
@@ -57,10 +57,10 @@ impl ProcessMemory {
     ///
     /// # Errors
     /// That the process is gone, or that the system does not permit it, with what to do about it.
-    pub fn open(pid: i32, uid: u32, pidfd: impl AsFd) -> Result<ProcessMemory, SoftError> {
+    pub fn open(pid: i32, uid: u32, pidfd: impl AsFd) -> Result<ProcessMemory, MapError> {
         let refused = |reason: io::Error| {
             let advice = advice(&reason);
-            SoftError::Process { pid, reason, advice }
+            MapError::Process { pid, reason, advice }
         };
         let path = format!("/proc/{pid}");
         let open = OpenOptions::new().read(true).write(true).open(format!("{path}/mem"));
@@ -220,7 +220,7 @@ impl Foreign {
         process: Arc<ProcessMemory>,
         addr: u64,
         len: u64,
-    ) -> Result<Foreign, SoftError> {
+    ) -> Result<Foreign, MapError> {
         let pid = process.pid();
         let guard = process.guard.clone();
         let refused = |reason: io::Error| {
@@ -232,7 +232,7 @@ impl Foreign {
             } else {
                 format!("it has no {len} bytes mapped at {addr:#x}")
             };
-            SoftError::Process { pid, advice, reason }
+            MapError::Process { pid, advice, reason }
         };
         let fits = addr.checked_add(len).is_some_and(|end| end <= i64::MAX as u64);
         if !fits || len == 0 {

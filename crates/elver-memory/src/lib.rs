@@ -6,7 +6,10 @@
 //! no particular order. Memory of another process is copied by the kernel, and its words are not
 //! whole to a peer; see [`SoftMemory::of_process`].
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
 mod copier;
+mod error;
 pub mod fault;
 mod foreign;
 
@@ -20,8 +23,8 @@ use elver_verbs::{Memory, MemoryError};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::SoftError;
 pub use copier::{Copier, CopierCounters};
+pub use error::MapError;
 use foreign::Foreign;
 pub use foreign::ProcessMemory;
 
@@ -76,8 +79,8 @@ unsafe impl Sync for Mapping {}
 
 impl SoftMemory {
     /// Maps `len` zeroed bytes, aligned to a page.
-    pub fn alloc(len: u64) -> Result<SoftMemory, SoftError> {
-        let refused = |reason| SoftError::Memory { len, reason };
+    pub fn alloc(len: u64) -> Result<SoftMemory, MapError> {
+        let refused = |reason| MapError::Memory { len, reason };
         let bytes = usize::try_from(len.max(1))
             .ok()
             .filter(|len| *len <= isize::MAX as usize)
@@ -95,12 +98,12 @@ impl SoftMemory {
     /// Maps the first `len` bytes of a file that is shared with other processes, and its pages at
     /// once. The file must be sealed against becoming shorter (`F_SEAL_SHRINK`), since a page that
     /// goes away would kill whoever touches it; one without the seal is refused.
-    pub fn map_file(file: impl AsFd, len: u64) -> Result<SoftMemory, SoftError> {
+    pub fn map_file(file: impl AsFd, len: u64) -> Result<SoftMemory, MapError> {
         SoftMemory::map_file_from(file, 0, len)
     }
 
     /// As [`SoftMemory::map_file`], `len` bytes from `offset` on, a multiple of a page.
-    pub fn map_file_from(file: impl AsFd, offset: u64, len: u64) -> Result<SoftMemory, SoftError> {
+    pub fn map_file_from(file: impl AsFd, offset: u64, len: u64) -> Result<SoftMemory, MapError> {
         let bytes = sealed(&file, offset, len)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, shared());
         // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
@@ -155,7 +158,7 @@ impl SoftMemory {
         process: Arc<ProcessMemory>,
         addr: u64,
         len: u64,
-    ) -> Result<SoftMemory, SoftError> {
+    ) -> Result<SoftMemory, MapError> {
         let foreign = Foreign::new(process, addr, len)?;
         let owner = Some(Arc::new(Owner::Foreign(foreign)));
         Ok(SoftMemory { start: NonNull::dangling(), len: 0, owner })
@@ -293,8 +296,8 @@ impl SoftMemory {
 
 impl Reservation {
     /// Sets `len` bytes of address space aside, beginning at a multiple of `align`, a power of two.
-    pub fn new(len: u64, align: u64) -> Result<Reservation, SoftError> {
-        let refused = |reason| SoftError::Memory { len, reason };
+    pub fn new(len: u64, align: u64) -> Result<Reservation, MapError> {
+        let refused = |reason| MapError::Memory { len, reason };
         let align = usize::try_from(align.max(4096)).map_err(|_| refused(Errno::INVAL))?;
         let bytes = usize::try_from(len.max(1))
             .ok()
@@ -329,7 +332,7 @@ impl Reservation {
 
     /// Maps a file there, as [`SoftMemory::map_file`]. It must not be longer than the
     /// reservation.
-    pub fn map_file(self, file: impl AsFd, len: u64) -> Result<SoftMemory, SoftError> {
+    pub fn map_file(self, file: impl AsFd, len: u64) -> Result<SoftMemory, MapError> {
         let bytes = sealed(&file, 0, len)?;
         if bytes > self.0.len {
             return Err(unmappable(len, Errno::NOSPC));
@@ -347,12 +350,12 @@ fn shared() -> MapFlags {
     MapFlags::SHARED | MapFlags::POPULATE
 }
 
-fn unmappable(len: u64, error: Errno) -> SoftError {
-    SoftError::Map { len, reason: error.into() }
+fn unmappable(len: u64, error: Errno) -> MapError {
+    MapError::Map { len, reason: error.into() }
 }
 
 /// Checks that a file has `len` bytes from `offset` on and keeps them.
-fn sealed(file: impl AsFd, offset: u64, len: u64) -> Result<usize, SoftError> {
+fn sealed(file: impl AsFd, offset: u64, len: u64) -> Result<usize, MapError> {
     let refused = |error| unmappable(len, error);
     let seals = rustix::fs::fcntl_get_seals(&file).map_err(refused)?;
     let size = rustix::fs::fstat(&file).map_err(refused)?.st_size;

@@ -1,0 +1,166 @@
+//! Which ends understand each other.
+//!
+//! A version is two numbers, which stand at the head of [`crate::Message::Hello`] and of both answers
+//! to it, in the same place for ever. A process and a node of the same **major** version understand
+//! each other, whichever is newer; of another major version the node refuses the session, and either
+//! end says which version the other one has. What an end must do so that this holds:
+//!
+//! | what meets an end | what it does |
+//! | --- | --- |
+//! | another major version | [`crate::MessageError::Version`]; nothing more is looked at |
+//! | another minor version, older or newer | goes on |
+//! | a message that is longer than it knows | looks at what it knows; what is new stands behind |
+//! | an entry with more words than it knows | the same |
+//! | a command that it does not know ([`COMMANDS`]) | the node answers [`crate::RefusalCode::Unsupported`], and the session goes on |
+//! | a notice that it does not know ([`NOTICES`]) | the process passes over it |
+//! | a reason of a refusal that it does not know | [`crate::RefusalCode::Other`]; the text says the rest |
+//! | any other entry or message that it does not know | the end of the session, as it is nonsense |
+//!
+//! So a minor version may add commands, notices, reasons, and fields behind those that there are. What
+//! an older end leaves out of a message is not there, and a newer one takes the default for it; in an
+//! entry the words behind its fields have no meaning, so that a newer end reads a field that came with
+//! minor version N only if the other end has N. Everything else takes a new major version: the places
+//! of the rings, what the fields mean that there are, and what a WR, a completion and an answer look
+//! like.
+
+use std::ops::RangeInclusive;
+
+/// Two ends must have the same.
+pub const VERSION: u16 = 4;
+/// What was added since the version began.
+pub const VERSION_MINOR: u16 = 0;
+
+/// Kinds of entries that are commands: a node refuses those that it does not know.
+pub const COMMANDS: RangeInclusive<u8> = 1..=63;
+/// Kinds of entries that tell a process of something it need not know: it passes over those that it
+/// does not know.
+pub const NOTICES: RangeInclusive<u8> = 192..=255;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+    use crate::memory::Words;
+    use crate::ring::Producer;
+    use crate::{
+        Answer, ClientEnd, Command, Message, MessageError, NodeEnd, RefusalCode, Reply, Request,
+        Scratch, Violation, memfd,
+    };
+
+    /// Rings of which the test itself writes one.
+    struct Rings {
+        words: Words,
+        layout: Layout,
+    }
+
+    impl Rings {
+        fn new() -> Rings {
+            let layout = Layout::default();
+            let bytes = layout.bytes();
+            let file = memfd::create("test", bytes as u64, memfd::Pages::Small).unwrap();
+            Rings { words: Words::map(file, bytes, false).unwrap(), layout }
+        }
+
+        /// A client of another version.
+        fn commands(&self) -> Producer {
+            let slots = self.layout.command_slots as usize * crate::SLOT_WORDS;
+            let head = self.words.part(Layout::COMMAND_HEAD, 1);
+            Producer::new(self.words.part(self.layout.commands_at(), slots), head)
+        }
+
+        /// A node of another version.
+        fn completions(&self) -> Producer {
+            let slots = self.layout.completion_slots as usize * crate::SLOT_WORDS;
+            let head = self.words.part(Layout::COMPLETION_HEAD, 1);
+            Producer::new(self.words.part(self.layout.completions_at(), slots), head)
+        }
+    }
+
+    /// An entry of a version to come: more words than this one has for anything.
+    fn push(to: &mut Producer, kind: u8, id: u32, first: u64, words: usize) {
+        let pushed = to.push(kind, id, words, |writer| {
+            writer.put(first);
+            (1..words).for_each(|_| writer.put(u64::MAX));
+        });
+        assert_eq!(pushed, Ok(true));
+    }
+
+    fn hello() -> Vec<u8> {
+        Message::Hello { layout: Layout::default() }.encode()
+    }
+
+    #[test]
+    fn the_major_version_must_be_the_same() {
+        for theirs in [0, VERSION - 1, VERSION + 1, u16::MAX] {
+            let mut bytes = hello();
+            bytes[5..7].copy_from_slice(&theirs.to_le_bytes());
+            // Its own may be shorter or longer.
+            for len in [7, bytes.len()] {
+                assert_eq!(
+                    Message::decode(&bytes[..len]),
+                    Err(MessageError::Version { theirs }),
+                    "{theirs}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_minor_version_may_be_any() {
+        for minor in [0, 1, u16::MAX] {
+            let mut bytes = hello();
+            bytes[7..9].copy_from_slice(&minor.to_le_bytes());
+            assert_eq!(Message::decode(&bytes), Ok(Message::Hello { layout: Layout::default() }));
+        }
+    }
+
+    #[test]
+    fn a_longer_message_is_read_as_far_as_it_is_known() {
+        for message in [Message::Hello { layout: Layout::default() }, Message::Wake] {
+            let mut bytes = message.encode();
+            bytes.extend([7; 40]);
+            assert_eq!(Message::decode(&bytes), Ok(message));
+        }
+    }
+
+    #[test]
+    fn a_command_to_come_is_told_from_nonsense_and_what_follows_is_read() {
+        let rings = Rings::new();
+        let mut node = NodeEnd::over(&rings.words, rings.layout);
+        let (mut commands, mut scratch) = (rings.commands(), Scratch::default());
+        push(&mut commands, *COMMANDS.end(), 5, 1, 30);
+        // One that is known, with fields that are not.
+        push(&mut commands, 9, 6, 44, 30);
+        push(&mut commands, 100, 7, 0, 1);
+        let request = node.next_request(&mut scratch).unwrap();
+        assert!(matches!(request, Some(Request::Unknown { request: 5, kind: 63 })));
+        let request = node.next_request(&mut scratch).unwrap();
+        assert!(matches!(
+            request,
+            Some(Request::Command { request: 6, command: Command::QueryVqp { vqp: 44 } })
+        ));
+        assert_eq!(node.next_request(&mut scratch).err(), Some(Violation::Kind { kind: 100 }));
+    }
+
+    #[test]
+    fn a_notice_to_come_is_passed_over_and_a_reason_has_its_text() {
+        let rings = Rings::new();
+        let mut client = ClientEnd::over(&rings.words, rings.layout);
+        let (mut completions, mut scratch) = (rings.completions(), Scratch::default());
+        push(&mut completions, *NOTICES.start(), 1, 0, 30);
+        // A refusal for a reason of a later version, with a text of 8 bytes.
+        let refused = completions.push(137, 2, 2, |writer| {
+            writer.put(200 | 8 << 32);
+            writer.put(u64::from_le_bytes(*b"too late"));
+        });
+        assert_eq!(refused, Ok(true));
+        push(&mut completions, 190, 3, 0, 1);
+        match client.next_reply(&mut scratch).unwrap() {
+            Some(Reply::Answer { request: 2, answer: Answer::Refused(refusal) }) => {
+                assert_eq!((refusal.code, refusal.text), (RefusalCode::Other, "too late"));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(client.next_reply(&mut scratch), Err(Violation::Kind { kind: 190 }));
+    }
+}
