@@ -57,11 +57,16 @@ pub fn published() -> Vec<PublishedDevice> {
 
 /// Where the files stand: below the user's runtime directory.
 fn directory() -> PathBuf {
-    let uid = rustix::process::getuid();
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(base) if Path::new(&base).is_absolute() => PathBuf::from(base).join("elver"),
-        _ if uid.is_root() => PathBuf::from("/run/elver"),
-        _ => PathBuf::from(format!("/tmp/elver-{}", uid.as_raw())),
+    let uid = rustix::process::getuid().as_raw();
+    directory_of(uid, std::env::var_os("XDG_RUNTIME_DIR").as_deref().map(Path::new))
+}
+
+/// Root's is not `/run/elver`: all users look for a daemon there, and these files are for root alone.
+fn directory_of(uid: u32, runtime: Option<&Path>) -> PathBuf {
+    match runtime {
+        Some(base) if base.is_absolute() => base.join("elver"),
+        _ if uid == 0 => PathBuf::from("/run/elver-devices"),
+        _ => PathBuf::from(format!("/tmp/elver-{uid}")),
     }
 }
 
@@ -192,6 +197,17 @@ mod tests {
         assert_eq!(device.counters, [("sent".to_string(), 3), ("received".to_string(), 5)]);
         drop(publisher);
         assert_eq!(find(), None);
+    }
+
+    /// They once made `/run/elver`, for root alone: no other user found a daemon there, nor his own
+    /// behind it.
+    #[test]
+    fn roots_files_lie_apart_from_the_daemons_sockets() {
+        let root = directory_of(0, None);
+        assert!(!root.starts_with("/run/elver"), "{}", root.display());
+        assert_eq!(directory_of(7, None), Path::new("/tmp/elver-7"));
+        assert_eq!(directory_of(0, Some("/run/user/0".as_ref())), Path::new("/run/user/0/elver"));
+        assert_eq!(directory_of(0, Some("here".as_ref())), root);
     }
 
     #[test]

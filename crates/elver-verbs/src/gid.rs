@@ -1,5 +1,6 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
 
 /// A global identifier: in RoCEv2 an IPv6 address, or an IPv4 address mapped into one
 /// (IBTA vol. 1, annex A17.4.5.2).
@@ -51,6 +52,20 @@ impl fmt::Display for Gid {
     }
 }
 
+/// A text that names no GID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a GID is written as the IP address of its node: 10.0.0.1, fe80::1")]
+pub struct GidParseError;
+
+impl FromStr for Gid {
+    type Err = GidParseError;
+
+    /// Reads what [`Gid`] is displayed as, and [`Gid::in_groups`].
+    fn from_str(text: &str) -> Result<Gid, GidParseError> {
+        text.parse::<IpAddr>().map(Gid::from).map_err(|_| GidParseError)
+    }
+}
+
 /// See [`Gid::in_groups`].
 #[derive(Clone, Copy, Debug)]
 pub struct InGroups(Gid);
@@ -86,6 +101,24 @@ mod tests {
         assert_eq!(gid.in_groups().to_string(), "0000:0000:0000:0000:0000:ffff:0a09:0001");
         assert!(gid.is_ipv4());
         assert_eq!(gid.to_ip(), ip);
+    }
+
+    #[test]
+    fn what_is_displayed_is_read_back() {
+        for text in ["10.9.0.1", "fe80::1", "::", "2001:db8::7"] {
+            let gid: Gid = text.parse().unwrap();
+            assert_eq!(gid.to_string(), text);
+            assert_eq!(gid.in_groups().to_string().parse(), Ok(gid));
+        }
+        // All that a device may have, not only what addresses begin with.
+        for seed in 0..1_000_u32 {
+            let bytes =
+                core::array::from_fn(|at| (seed.wrapping_mul(2_654_435_761) >> (at % 4 * 8)) as u8);
+            assert_eq!(Gid(bytes).to_string().parse(), Ok(Gid(bytes)));
+        }
+        for text in ["", "10.9.0", "10.9.0.1:4791", "localhost"] {
+            assert_eq!(text.parse::<Gid>(), Err(GidParseError), "{text}");
+        }
     }
 
     #[test]

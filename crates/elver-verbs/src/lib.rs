@@ -32,7 +32,7 @@ pub use caps::{AtomicCap, DeviceAttr, PortAttr, PortState, TransportCaps};
 pub use device::{CqInit, Device, MrInfo, MwInfo, SrqAttr, SrqInit};
 pub use error::{ObjectKind, PostError, VerbsError};
 pub use event::AsyncEvent;
-pub use gid::{Gid, InGroups};
+pub use gid::{Gid, GidParseError, InGroups};
 pub use handle::{Ah, Cq, Mr, Mw, Pd, Qp, Srq};
 pub use memory::{Memory, MemoryError};
 pub use qp::{

@@ -24,7 +24,8 @@ pub struct Wc {
     pub qp_num: u32,
     /// QPN of the sender, for UD and DC receives.
     pub src_qp: u32,
-    /// A detail of the device's own; 0 when there is none.
+    /// A detail of the device's own; 0 when there is none. Elver's devices, and the virtual queue
+    /// pairs on them, have none: it is always 0 there.
     pub vendor_err: u32,
     /// The node that a message came from, for RC, UC and DC receives: of RC and UC the one that the
     /// QP is connected to, of DC the source address of the message's packets. See

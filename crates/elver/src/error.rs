@@ -2,14 +2,16 @@ use std::io;
 use std::path::PathBuf;
 
 use elver_memory::MapError;
-use elver_portal::{MessageError, RefusalCode, Violation};
-use elver_verbs::PostError;
+use elver_portal::{MessageError, RefusalCode, Violation, VqpState};
+use elver_verbs::{PostError, SendOpcode, Wc, WcStatus};
 use thiserror::Error;
 
 use crate::path::{Paths, SOCKET_VARIABLE};
 
-/// Why a call failed, and what to do.
+/// Why a call failed, and what to do. Every call of the crate gives it, or something that becomes it
+/// by `?`: [`PostFailed`], and a completion by [`Completed::succeeded`].
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Nobody listens.
     #[error("no node listens at {paths}; start `elverd`, or name its socket in {SOCKET_VARIABLE}")]
@@ -51,12 +53,52 @@ pub enum Error {
         /// The reason, for people.
         text: String,
     },
+    /// A VQP's send or receive queue is full.
+    #[error("{}", queue_full(*.capacity, *.unsignalled, *.receives))]
+    QueueFull {
+        /// WRs that it holds.
+        capacity: u32,
+        /// How many of them nobody will hear of, since they are unsignalled and no signalled WR
+        /// stands behind them.
+        unsignalled: u32,
+        /// Whether it is the receive queue.
+        receives: bool,
+    },
+    /// The VQP takes no send WR now.
+    #[error("VQP {vqp:#x} is {}", not_connected(*.state))]
+    NotConnected {
+        /// The VQP.
+        vqp: u32,
+        /// How it is.
+        state: VqpState,
+    },
+    /// A VQP has no such operation.
+    #[error(
+        "a VQP cannot do {opcode:?}; it does SEND, WRITE, READ, CMP_SWAP and FETCH_ADD, SEND and \
+         WRITE with immediate data too"
+    )]
+    Opcode {
+        /// The operation.
+        opcode: SendOpcode,
+    },
     /// A WR was refused when it was posted.
-    #[error(transparent)]
+    #[error("{}{}", .0, remedy(.0))]
     Post(#[from] PostError),
+    /// A WR that was posted failed.
+    #[error("the WR {} failed: {}; {}", .wc.wr_id, .wc.status, advice(.wc.status))]
+    Completion {
+        /// Its completion.
+        wc: Wc,
+    },
     /// The time that the caller gave has passed.
     #[error("nothing came within the time given")]
     TimedOut,
+    /// A signal came while the call slept ([`crate::SessionOptions::end_on_signal`]).
+    #[error("a signal came while the call waited")]
+    Interrupted,
+    /// Somebody ended the wait ([`crate::Waker`]).
+    #[error("the wait was ended by a waker of the session's")]
+    Woken,
     /// The node wrote nonsense.
     #[error("the node broke the portal's rules: {0}")]
     Violation(#[from] Violation),
@@ -81,4 +123,144 @@ pub enum Error {
         /// What the kernel said.
         reason: io::Error,
     },
+}
+
+/// WRs were posted up to one that was refused.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct PostFailed {
+    /// WRs that were posted: those before the refused one.
+    pub posted: usize,
+    /// Why the next one was refused.
+    pub error: Error,
+}
+
+impl From<PostFailed> for Error {
+    fn from(failed: PostFailed) -> Error {
+        failed.error
+    }
+}
+
+/// A completion as a result, so that `?` works on it.
+pub trait Completed: Sized {
+    /// The completion, if its WR succeeded.
+    ///
+    /// # Errors
+    /// [`Error::Completion`] if it did not.
+    fn succeeded(self) -> Result<Wc, Error>;
+}
+
+impl Completed for Wc {
+    fn succeeded(self) -> Result<Wc, Error> {
+        match self.status {
+            WcStatus::Success => Ok(self),
+            _ => Err(Error::Completion { wc: self }),
+        }
+    }
+}
+
+fn queue_full(capacity: u32, unsignalled: u32, receives: bool) -> String {
+    if receives {
+        return format!(
+            "the VQP's receive queue holds its {capacity} WRs already; take completions, or create \
+             the VQP with a larger `max_recv_wr`"
+        );
+    }
+    let full = format!("the VQP's send queue holds its {capacity} WRs already");
+    if unsignalled == capacity {
+        return format!(
+            "{full}, all of them unsignalled, so that no completion will ever free it: connect it \
+             anew, and from then on signal one in {}",
+            capacity.div_ceil(2).max(1)
+        );
+    }
+    format!(
+        "{full}; take completions first. Unsignalled WRs leave it with the next signalled one: \
+         signal one in {} at least, or create the VQP with a larger `max_send_wr`",
+        capacity.div_ceil(2).max(1)
+    )
+}
+
+fn not_connected(state: VqpState) -> &'static str {
+    match state {
+        VqpState::Idle => "not connected; connect it first (Vqp::qconnect)",
+        VqpState::Connecting => "still connecting; wait for that (Connecting::wait)",
+        VqpState::Connected => "connected",
+        VqpState::Error => {
+            "in its error state: its first failed completion, or Vqp::take_failure, says why; \
+             connect it anew (Vqp::qconnect)"
+        }
+    }
+}
+
+/// What helps against a refusal of the verbs.
+fn remedy(error: &PostError) -> &'static str {
+    match error {
+        PostError::TooManySges { .. } => "; use fewer, or several WRs (Limits::max_sge)",
+        PostError::InlineTooLong { max: 0, .. } => {
+            "; a READ or an atomic answers into memory: give it SGEs of an Mr"
+        }
+        PostError::InlineTooLong { .. } => "; give it SGEs of an Mr (Limits::max_inline)",
+        PostError::MessageTooLong { .. } => "; cut it into several WRs (Limits::message_bytes)",
+        _ => "",
+    }
+}
+
+/// What a status says of a VQP, and what helps.
+fn advice(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::Success => "nothing is wrong",
+        WcStatus::LocLenErr => "a message was longer than the receive, or an SGE too long",
+        WcStatus::LocProtErr => {
+            "an SGE does not lie in an Mr of this session's, or the Mr lacks LOCAL_WRITE"
+        }
+        WcStatus::LocQpOpErr => "the node refused the WR's shape, or a quota is reached",
+        WcStatus::WrFlushErr => {
+            "an earlier WR of the VQP failed, or the VQP was not connected; the first failed \
+             completion says why"
+        }
+        WcStatus::RemAccessErr => {
+            "the peer refused the access: check the rkey, that the range lies in the region, the \
+             region's rights, and that it is still registered"
+        }
+        WcStatus::RemInvReqErr | WcStatus::RemOpErr => "the peer could not do it",
+        WcStatus::RetryExcErr => "the peer does not answer: its node is gone, or cannot be reached",
+        WcStatus::RnrRetryExcErr => "the peer had no receive posted for too long",
+        _ => "connect the VQP anew (Vqp::qconnect)",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A user had a queue full of unsignalled WRs, and was told to poll a CQ in which nothing could
+    /// ever be.
+    #[test]
+    fn a_full_queue_names_what_frees_it() {
+        let text = |unsignalled, receives| {
+            Error::QueueFull { capacity: 128, unsignalled, receives }.to_string()
+        };
+        assert!(text(3, false).contains("signal one in 64"), "{}", text(3, false));
+        assert!(text(128, false).contains("no completion will ever free it"));
+        assert!(text(0, true).contains("max_recv_wr"));
+    }
+
+    #[test]
+    fn a_failed_completion_is_an_error_and_another_is_none() {
+        let wc = Wc { wr_id: 7, status: WcStatus::RemAccessErr, ..Wc::default() };
+        let text = wc.succeeded().unwrap_err().to_string();
+        assert!(text.contains("WR 7") && text.contains("rkey"), "{text}");
+        assert_eq!(Wc::default().succeeded().unwrap(), Wc::default());
+    }
+
+    #[test]
+    fn what_was_posted_before_is_told_and_the_reason_comes_by_a_question_mark() {
+        fn call(result: Result<(), PostFailed>) -> Result<(), Error> {
+            Ok(result?)
+        }
+        let failed = || PostFailed { posted: 3, error: Error::TimedOut };
+        assert!(matches!(call(Err(failed())), Err(Error::TimedOut)));
+        assert_eq!(failed().to_string(), Error::TimedOut.to_string());
+    }
 }

@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
+use std::task;
 
-use elver_portal::{Answer, Command, Completion, PushError, RefusalCode, Reply, Via, VqpInfo};
+use elver_portal::{
+    Answer, Command, Completion, PushError, RefusalCode, Reply, Via, VqpInfo, VqpState,
+};
 use elver_verbs::{
     Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendOpcode, SendWr, Wc,
     WcOpcode, WcStatus,
@@ -12,12 +15,21 @@ use rustc_hash::FxHashMap;
 
 use crate::arena::{Arena, Piece};
 use crate::link::{Link, Wait};
+use crate::ready::{Of, Queue};
 use crate::vqp::Handle;
-use crate::{Error, fork};
+use crate::{Error, PostFailed, fork};
 
 pub(crate) struct Inner {
     pub(crate) link: Link,
     pub(crate) vqps: FxHashMap<u32, Entry>,
+    /// Queues of completions that VQPs share.
+    pub(crate) cqs: FxHashMap<u32, Queue>,
+    /// What may have something to take: each once, and all that have.
+    pub(crate) ready: VecDeque<Of>,
+    /// Tasks that sleep until something was taken from the ring, by whomever.
+    pub(crate) sleepers: Vec<task::Waker>,
+    /// Times that such were woken.
+    pub(crate) news: u64,
     /// Handles to let go when the session is not in use.
     pub(crate) released: Vec<Rc<Handle>>,
     /// Requests that somebody waits for.
@@ -26,6 +38,7 @@ pub(crate) struct Inner {
     /// Pieces of the arena that are free when the request is answered: the regions' deregistration.
     leaving: Vec<(u32, Piece)>,
     last_request: u32,
+    last_cq: u32,
     generation: u32,
 }
 
@@ -58,6 +71,10 @@ pub(crate) struct Entry {
     /// VQPs back to senders, oldest first.
     pub(crate) accepted: VecDeque<Rc<Handle>>,
     pub(crate) failure: Option<(RefusalCode, String)>,
+    /// The CQ that its completions go to, if it shares one.
+    cq: Option<u32>,
+    /// It stands in the list of those that may have something.
+    listed: bool,
     state: QpState,
     signal_all: bool,
     sends: Sends,
@@ -82,11 +99,16 @@ impl Inner {
         Inner {
             link,
             vqps: FxHashMap::default(),
+            cqs: FxHashMap::default(),
+            ready: VecDeque::with_capacity(ROOM),
+            sleepers: Vec::new(),
+            news: 0,
             released: Vec::new(),
             awaited: Vec::with_capacity(ROOM),
             arena: Arena::new(),
             leaving: Vec::new(),
             last_request: 0,
+            last_cq: 0,
             generation: fork::generation(),
         }
     }
@@ -110,7 +132,9 @@ impl Inner {
         while let Some(reply) = self.link.next()? {
             any = true;
             match reply {
-                Reply::Completion(completion) => complete(&mut self.vqps, &completion),
+                Reply::Completion(completion) => {
+                    complete(&mut self.vqps, &mut self.cqs, &mut self.ready, &completion);
+                }
                 Reply::Answer { request, answer } => {
                     answered(&mut self.awaited, &mut self.vqps, request, &answer);
                     if !self.leaving.is_empty() {
@@ -121,11 +145,34 @@ impl Inner {
                     if let Some(entry) = self.vqps.get_mut(&vqp) {
                         entry.state = QpState::Err;
                         entry.failure = Some((cause.code, cause.text.to_string()));
+                        entry.list(vqp, &mut self.ready);
                     }
                 }
             }
         }
+        if any {
+            self.rouse();
+        }
         Ok(any)
+    }
+
+    /// Wakes the tasks that sleep: what they would have been woken for may have been taken by another.
+    #[inline]
+    pub(crate) fn rouse(&mut self) {
+        if !self.sleepers.is_empty() {
+            self.news += 1;
+            self.sleepers.drain(..).for_each(task::Waker::wake);
+        }
+    }
+
+    /// Whether a request that somebody asks for has an answer.
+    pub(crate) fn has_outcome(&self) -> bool {
+        self.awaited.iter().any(|awaited| awaited.outcome.is_some())
+    }
+
+    pub(crate) fn next_cq(&mut self) -> u32 {
+        self.last_cq += 1;
+        self.last_cq
     }
 
     /// Polls until `done` says so.
@@ -140,7 +187,12 @@ impl Inner {
             if let Some(result) = done(self) {
                 return Ok(result);
             }
-            self.link.rest(&mut wait)?;
+            let slept = self.link.rest(&mut wait);
+            if !matches!(slept, Ok(false)) {
+                // The way by which the node wakes was used by this one.
+                self.rouse();
+            }
+            slept?;
         }
     }
 
@@ -230,13 +282,13 @@ impl Inner {
     #[cold]
     fn make_room(&mut self, wait: &mut Wait) -> Result<(), Error> {
         self.link.ring()?;
-        if !self.poll()? {
-            self.link.rest(wait)?;
+        if !self.poll()? && self.link.rest(wait)? {
+            self.rouse();
         }
         Ok(())
     }
 
-    pub(crate) fn post_send(&mut self, vqp: u32, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+    pub(crate) fn post_send(&mut self, vqp: u32, wrs: &[SendWr<'_>]) -> Result<(), PostFailed> {
         let mut posted = 0;
         let mut result = self.check_own();
         while result.is_ok() && posted < wrs.len() {
@@ -244,7 +296,7 @@ impl Inner {
             posted += usize::from(result.is_ok());
         }
         let rung = if posted > 0 { self.link.ring() } else { Ok(()) };
-        result.and(rung).map_err(|error| (posted, error))
+        result.and(rung).map_err(|error| PostFailed { posted, error })
     }
 
     #[inline]
@@ -253,7 +305,9 @@ impl Inner {
         let mut wait = None;
         loop {
             let entry = self.vqps.get_mut(&vqp).ok_or(GONE)?;
-            entry.check(wr, limits.max_sge, limits.max_inline)?;
+            if let Err(error) = entry.check(wr, limits.max_sge, limits.max_inline) {
+                return Err(entry.explain(vqp, error));
+            }
             match self.link.send(vqp, wr) {
                 Ok(()) => {
                     entry.sends.post(entry.signal_all || wr.flags.contains(SendFlags::SIGNALED));
@@ -268,7 +322,7 @@ impl Inner {
         }
     }
 
-    pub(crate) fn post_recv(&mut self, vqp: u32, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
+    pub(crate) fn post_recv(&mut self, vqp: u32, wrs: &[RecvWr<'_>]) -> Result<(), PostFailed> {
         let mut posted = 0;
         let mut result = self.check_own();
         while result.is_ok() && posted < wrs.len() {
@@ -276,7 +330,7 @@ impl Inner {
             posted += usize::from(result.is_ok());
         }
         let rung = if posted > 0 { self.link.ring() } else { Ok(()) };
-        result.and(rung).map_err(|error| (posted, error))
+        result.and(rung).map_err(|error| PostFailed { posted, error })
     }
 
     fn receive_one(&mut self, vqp: u32, wr: &RecvWr<'_>) -> Result<(), Error> {
@@ -285,7 +339,8 @@ impl Inner {
         loop {
             let entry = self.vqps.get_mut(&vqp).ok_or(GONE)?;
             if entry.receives >= entry.max_recv_wr {
-                return Err(PostError::QueueFull { capacity: entry.max_recv_wr }.into());
+                let capacity = entry.max_recv_wr;
+                return Err(Error::QueueFull { capacity, unsignalled: 0, receives: true });
             }
             sges_fit(wr.sges.len(), max_sge)?;
             match self.link.receive(vqp, wr) {
@@ -319,12 +374,61 @@ impl Entry {
             messages: VecDeque::new(),
             accepted: VecDeque::new(),
             failure: None,
+            cq: None,
+            listed: false,
             state,
             signal_all,
             sends: Sends::new(),
             receives: 0,
             max_send_wr,
             max_recv_wr,
+        }
+    }
+
+    /// Its completions go to a CQ.
+    pub(crate) fn share(&mut self, cq: u32) {
+        self.cq = Some(cq);
+    }
+
+    /// Notes that it has something to take.
+    #[inline]
+    pub(crate) fn list(&mut self, id: u32, ready: &mut VecDeque<Of>) {
+        if !std::mem::replace(&mut self.listed, true) {
+            ready.push_back(Of::Vqp(id));
+        }
+    }
+
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// Whether it still has something to take.
+    pub(crate) fn stays_listed(&mut self) -> bool {
+        self.listed =
+            !self.completions.is_empty() || !self.messages.is_empty() || self.failure.is_some();
+        self.listed
+    }
+
+    /// A refusal in the words of a VQP.
+    #[cold]
+    fn explain(&self, vqp: u32, error: PostError) -> Error {
+        match error {
+            PostError::QueueFull { capacity } => {
+                let last = self.sends.signalled.back().copied().unwrap_or(self.sends.completed);
+                let unsignalled = u32::try_from(self.sends.posted - last).unwrap_or(u32::MAX);
+                Error::QueueFull { capacity, unsignalled, receives: false }
+            }
+            PostError::State { state, .. } => {
+                let state = match state {
+                    QpState::Err => VqpState::Error,
+                    QpState::Init => VqpState::Connecting,
+                    QpState::Rts => VqpState::Connected,
+                    _ => VqpState::Idle,
+                };
+                Error::NotConnected { vqp, state }
+            }
+            PostError::Opcode { opcode, .. } => Error::Opcode { opcode },
+            error => Error::Post(error),
         }
     }
 
@@ -421,14 +525,27 @@ fn sges_fit(given: usize, max: u32) -> Result<(), PostError> {
 }
 
 #[inline]
-fn complete(vqps: &mut FxHashMap<u32, Entry>, completion: &Completion) {
+fn complete(
+    vqps: &mut FxHashMap<u32, Entry>,
+    cqs: &mut FxHashMap<u32, Queue>,
+    ready: &mut VecDeque<Of>,
+    completion: &Completion,
+) {
     // A VQP that was destroyed meanwhile has no entry: nobody waits for this.
     let Some(entry) = vqps.get_mut(&completion.vqp) else { return };
     entry.complete(&completion.wc);
-    match completion.source {
-        None => entry.completions.push_back(completion.wc),
-        Some(source) => entry.messages.push_back((completion.wc, source)),
+    match (completion.source, entry.cq) {
+        (Some(source), _) => entry.messages.push_back((completion.wc, source)),
+        (None, None) => entry.completions.push_back(completion.wc),
+        (None, Some(cq)) => {
+            // One that is gone is missed by nobody.
+            if cqs.get_mut(&cq).is_some_and(|queue| queue.push(completion.wc)) {
+                ready.push_back(Of::Cq(cq));
+            }
+            return;
+        }
     }
+    entry.list(completion.vqp, ready);
 }
 
 /// Frees the piece of a region that nobody can touch any more. One whose deregistration is refused
@@ -463,9 +580,11 @@ fn answered(
             Outcome::Refused { code: refusal.code, text: refusal.text.to_string() }
         }
     });
-    if let (Some(vqp), Answer::Connected(_)) = (awaited.connects, answer)
-        && let Some(entry) = vqps.get_mut(&vqp)
-    {
-        entry.state = QpState::Rts;
+    if let Some(entry) = awaited.connects.and_then(|vqp| vqps.get_mut(&vqp)) {
+        match answer {
+            Answer::Connected(_) => entry.state = QpState::Rts,
+            Answer::Refused(_) => entry.state = QpState::Reset,
+            _ => {}
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! and shares the node's few physical ones, so that connecting it needs no handshake.
 //!
 //! ```no_run
-//! use elver::{AccessFlags, Payload, SendFlags, SendOp, SendWr, Session, VqpOptions, Wc};
+//! use elver::{AccessFlags, Completed, Payload, SendFlags, SendOp, SendWr, Session, VqpOptions, Wc};
 //! # fn main() -> Result<(), elver::Error> {
 //! # let (gid, remote) = (elver::Gid::default(), elver::RemoteAddr { addr: 0, rkey: 0 });
 //! let session = Session::connect_default()?;
@@ -18,9 +18,11 @@
 //! let payload = Payload::Sges(&sges);
 //! let op = SendOp::Read(remote);
 //! let read = SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED, payload, dest: None };
-//! vqp.post_send(&[read]).map_err(|(_, error)| error)?;
+//! vqp.post_send(&[read])?;
 //! let mut wcs = [Wc::default()];
 //! vqp.wait_cq(&mut wcs, None)?;
+//! let [wc] = wcs.map(Completed::succeeded);
+//! println!("{} bytes", wc?.byte_len);
 //! # Ok(())
 //! # }
 //! ```
@@ -38,11 +40,25 @@
 //! A call that waits looks for the answer for some time ([`SessionOptions::spin`]), lets other
 //! threads run meanwhile, and then sleeps until the node wakes it. When the node is gone, all calls
 //! fail with [`Error::NodeGone`]: at once while they sleep, and within a tenth of a second of polling.
+//! [`Vqp::wait_cq`] waits for one VQP, [`Cq::wait`] for those that share a CQ, and
+//! [`Session::wait_ready`] for all of the session's. A [`Waker`] ends such a wait from another thread,
+//! and a signal does if [`SessionOptions::end_on_signal`] says so.
 //!
-//! `unsafe` stands in three modules: `mr`, for memory of the caller's, `fork` and `clock`.
+//! To wait beside other things a session has a descriptor ([`Session::arm`] says how), and with the
+//! feature `tokio` the module `tokio` waits in tasks.
+//!
+//! # Completions that failed
+//! [`Wc::status`] says how; [`Completed::succeeded`] makes an [`Error`] of it that says what helps.
+//! [`Wc::vendor_err`] is 0 in every completion of a VQP's: a node has no details of its own there.
+//!
+//! `unsafe` stands in four modules: `mr`, for memory of the caller's, `fork`, `clock`, and `tokio` for
+//! its descriptor.
+
+#![warn(clippy::missing_errors_doc)]
 
 mod arena;
 mod clock;
+mod descriptor;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod error;
@@ -51,8 +67,12 @@ mod inner;
 mod link;
 mod mr;
 mod path;
+mod ready;
 mod session;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod vqp;
+mod waker;
 
 #[cfg(feature = "embedded")]
 pub use elver_node as node;
@@ -60,13 +80,15 @@ pub use elver_portal::{
     Class, ConnectOptions, Layout, Limits, Policy, RefusalCode, Via, VqpInfo, VqpOptions, VqpState,
 };
 pub use elver_verbs::{
-    AccessFlags, Gid, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Wc,
-    WcFlags, WcOpcode, WcStatus,
+    AccessFlags, Gid, GidParseError, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, Sge, Wc, WcFlags, WcOpcode, WcStatus,
 };
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedNode;
-pub use error::Error;
+pub use error::{Completed, Error, PostFailed};
 pub use mr::Mr;
 pub use path::SOCKET_VARIABLE;
+pub use ready::{Cq, Ready};
 pub use session::{Connecting, Session, SessionOptions};
 pub use vqp::{Message, Vqp};
+pub use waker::Waker;

@@ -2,21 +2,26 @@
 //! it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elver_portal::{
     ClientEnd, Command, Layout, Message, Peer, PushError, Received, Reply, Scratch, Socket, Welcome,
 };
 use elver_verbs::{RecvWr, SendWr};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{PTracer, Pid, set_ptracer};
+use rustix::time::Timespec;
 
 use crate::clock::coarse_ns;
 use crate::path::Paths;
-use crate::{Error, SessionOptions, fork};
+use crate::waker::Bell;
+use crate::{Error, SessionOptions, Waker, fork};
 
 /// The longest that a node may take to welcome a process, or to make room in a ring.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,13 +50,16 @@ pub(crate) enum Host {
 
 pub(crate) struct Link {
     host: Host,
-    socket: Socket,
+    pub(crate) socket: Rc<Socket>,
     end: ClientEnd,
     scratch: Scratch,
     pub(crate) welcome: Welcome,
     /// Files that came, with the requests that they are for.
     files: Vec<(u32, OwnedFd)>,
-    spin: Duration,
+    pub(crate) spin: Duration,
+    end_on_signal: bool,
+    /// What ends waits, if somebody has it.
+    bell: Option<Arc<Bell>>,
     gone: bool,
     /// When the socket was looked at, by a coarse clock.
     looked_at_ns: i64,
@@ -62,25 +70,17 @@ pub(crate) struct Wait {
     looks: u32,
     began: Option<Instant>,
     deadline: Option<Instant>,
+    /// Wakers and signals end it.
+    endable: bool,
 }
 
 impl Link {
     /// Connects to the first node that listens.
     pub(crate) fn connect(paths: &Paths, options: SessionOptions) -> Result<Link, Error> {
-        for path in &paths.0 {
-            match Socket::connect(path) {
-                Ok(socket) => {
-                    hello(&socket, options.layout)?;
-                    trusted(path, &socket)?;
-                    return Link::welcomed(Host::Apart, socket, options);
-                }
-                Err(reason) => match Errno::from_io_error(&reason) {
-                    Some(Errno::NOENT | Errno::CONNREFUSED) => {}
-                    _ => return Err(Error::Connect { path: path.clone(), reason }),
-                },
-            }
-        }
-        Err(Error::NoDaemon { paths: paths.clone() })
+        let (path, socket) = reach(paths)?;
+        hello(&socket, options.layout)?;
+        trusted(path, &socket)?;
+        Link::welcomed(Host::Apart, socket, options)
     }
 
     /// Opens a session over a connected socket.
@@ -107,12 +107,14 @@ impl Link {
                         .map_err(|reason| Error::System { call: "mapping the rings", reason })?;
                     return Ok(Link {
                         host,
-                        socket,
+                        socket: Rc::new(socket),
                         end,
                         scratch: Scratch::default(),
                         welcome,
                         files: Vec::new(),
                         spin: options.spin,
+                        end_on_signal: options.end_on_signal,
+                        bell: None,
                         gone: false,
                         looked_at_ns: coarse_ns(),
                     });
@@ -132,7 +134,7 @@ impl Link {
                 continue;
             }
             if waited >= options.spin {
-                sleep(&socket, SLEEP_MAX)?;
+                sleep(&socket, None, SLEEP_MAX)?;
             } else {
                 std::thread::yield_now();
             }
@@ -153,6 +155,10 @@ impl Link {
             if self.gone || now - self.looked_at_ns > SOCKET_NS {
                 self.looked_at_ns = now;
                 self.look()?;
+                // The waking that it may have taken was for what is there now.
+                if !self.end.is_idle() {
+                    return Ok(self.end.next_reply(&mut self.scratch)?);
+                }
             }
             return Ok(None);
         }
@@ -235,31 +241,59 @@ impl Link {
         if self.end.is_idle() { Err(Error::NodeGone) } else { Ok(()) }
     }
 
-    /// To be called when a look found nothing: spins, yields or sleeps.
-    pub(crate) fn rest(&mut self, wait: &mut Wait) -> Result<(), Error> {
+    /// To be called when a look found nothing: spins, yields or sleeps. Whether it slept.
+    pub(crate) fn rest(&mut self, wait: &mut Wait) -> Result<bool, Error> {
         wait.looks = wait.looks.wrapping_add(1);
         if wait.looks < EAGER_LOOKS {
             std::hint::spin_loop();
-            return Ok(());
+            return Ok(false);
         }
         if wait.looks.is_multiple_of(LOOKS_PER_CLOCK) {
             let now = Instant::now();
             if wait.deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(Error::TimedOut);
             }
+            if wait.endable && self.bell.as_ref().is_some_and(|bell| bell.take()) {
+                return Err(Error::Woken);
+            }
             if now - *wait.began.get_or_insert(now) >= self.spin {
                 let left = wait.deadline.map_or(SLEEP_MAX, |deadline| deadline - now);
-                return self.sleep(left.min(SLEEP_MAX));
+                return self.sleep(left.min(SLEEP_MAX), wait.endable).map(|()| true);
             }
         }
         if matches!(self.host, Host::Apart) {
             std::thread::yield_now();
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Asks the node to wake this end. False if there is something to take.
+    pub(crate) fn arm(&mut self) -> Result<bool, Error> {
+        if !matches!(self.host, Host::Apart) {
+            return Err(DRIVEN);
+        }
+        // What woke this end before.
+        self.look()?;
+        Ok(self.end.sleep())
+    }
+
+    /// Takes what woke this end.
+    pub(crate) fn disarm(&mut self) -> Result<(), Error> {
+        self.end.awake();
+        self.look()
+    }
+
+    /// What ends waits.
+    pub(crate) fn waker(&mut self) -> Result<Waker, Error> {
+        let bell = match &self.bell {
+            Some(bell) => bell.clone(),
+            None => self.bell.insert(Arc::new(Bell::new()?)).clone(),
+        };
+        Ok(Waker(bell))
     }
 
     #[cold]
-    fn sleep(&mut self, at_most: Duration) -> Result<(), Error> {
+    fn sleep(&mut self, at_most: Duration, endable: bool) -> Result<(), Error> {
         #[cfg(feature = "embedded")]
         if let Host::Inline(node) = &self.host {
             return Ok(node.borrow_mut().rest(at_most)?);
@@ -267,9 +301,18 @@ impl Link {
         if !self.end.sleep() {
             return Ok(());
         }
-        let slept = sleep(&self.socket, at_most);
+        let bell = self.bell.as_deref().filter(|_| endable);
+        let slept = sleep(&self.socket, bell, at_most);
         self.end.awake();
-        slept?;
+        if slept? && endable && self.end_on_signal {
+            return Err(Error::Interrupted);
+        }
+        if let Some(bell) = bell {
+            if bell.take() {
+                return Err(Error::Woken);
+            }
+            bell.still();
+        }
         self.look()
     }
 }
@@ -290,7 +333,12 @@ impl Wait {
     /// A wait that ends with an error after `at_most`.
     pub(crate) fn new(at_most: Option<Duration>) -> Wait {
         let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
-        Wait { looks: 0, began: None, deadline }
+        Wait { looks: 0, began: None, deadline, endable: false }
+    }
+
+    /// A wait that wakers and signals end too.
+    pub(crate) fn endable(at_most: Option<Duration>) -> Wait {
+        Wait { endable: true, ..Wait::new(at_most) }
     }
 
     /// A wait for something that a node does at once.
@@ -310,6 +358,25 @@ impl Link {
         // Without Yama the system does not know the call.
         uid == rustix::process::geteuid().as_raw() && set_ptracer(PTracer::ProcessID(pid)).is_ok()
     }
+}
+
+/// Connects to the first socket at which somebody listens. One that this user may not reach is passed
+/// over, and told of if there is no other: it need not be for him.
+fn reach(paths: &Paths) -> Result<(&Path, Socket), Error> {
+    let mut refused = None;
+    for path in &paths.0 {
+        match Socket::connect(path) {
+            Ok(socket) => return Ok((path, socket)),
+            Err(reason) => match Errno::from_io_error(&reason) {
+                Some(Errno::NOENT | Errno::CONNREFUSED) => {}
+                Some(Errno::ACCESS) => {
+                    refused.get_or_insert(Error::Connect { path: path.clone(), reason });
+                }
+                _ => return Err(Error::Connect { path: path.clone(), reason }),
+            },
+        }
+    }
+    Err(refused.unwrap_or_else(|| Error::NoDaemon { paths: paths.clone() }))
 }
 
 /// Asks for a session.
@@ -339,6 +406,62 @@ fn receive(socket: &Socket) -> Result<Received, Error> {
     socket.receive(true).map_err(|reason| Error::System { call: "recvmsg", reason })
 }
 
-fn sleep(socket: &Socket, at_most: Duration) -> Result<(), Error> {
-    socket.wait(Some(at_most)).map_err(|reason| Error::System { call: "poll", reason })
+/// Sleeps until there is something to receive, somebody rings, a signal comes or the time has passed.
+/// Whether it was a signal.
+fn sleep(socket: &Socket, bell: Option<&Bell>, at_most: Duration) -> Result<bool, Error> {
+    let fd = socket.as_fd();
+    let mut fds =
+        [fd, bell.map_or(fd, Bell::fd)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let fds = &mut fds[..1 + usize::from(bell.is_some())];
+    // A second at most.
+    let timeout = Timespec::try_from(at_most).unwrap_or_default();
+    match poll(fds, Some(&timeout)) {
+        Ok(_) => Ok(false),
+        Err(Errno::INTR) => Ok(true),
+        Err(error) => Err(Error::System { call: "poll", reason: error.into() }),
+    }
+}
+
+const DRIVEN: Error = Error::Invalid {
+    what: "a node that this thread drives wakes nobody; give it a thread of its own (Node::spawn)",
+};
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use elver_portal::Listener;
+
+    use super::*;
+
+    /// Root's tools once left `/run/elver` for root alone: users' own daemons were not found behind it.
+    #[test]
+    fn a_socket_that_is_for_others_hides_none_of_this_users() {
+        let directory = std::env::temp_dir().join(format!("elver-reach-{}", std::process::id()));
+        let locked = directory.join("locked");
+        std::fs::create_dir_all(&locked).unwrap();
+        let (theirs, own) = (locked.join("elverd.sock"), directory.join("elverd.sock"));
+        let listeners = [&theirs, &own].map(|path| Listener::bind(path).unwrap());
+        let modes = [(&directory, 0o755), (&own, 0o666), (&locked, 0o000)];
+        for (path, mode) in modes {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let paths = Paths(vec![theirs.clone(), own.clone()]);
+        let alone = Paths(vec![theirs.clone()]);
+        let (found, told) = std::thread::spawn(move || {
+            // SAFETY: the call has no memory to do with. It makes the files of root's what they are to
+            // an ordinary user, for this thread alone, which ends.
+            unsafe { libc::setfsuid(65_534) };
+            let found = reach(&paths).map(|(path, _)| path.to_path_buf());
+            (found, reach(&alone).map(drop))
+        })
+        .join()
+        .unwrap();
+        drop(listeners);
+        let open = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&locked, open).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(found.unwrap(), own);
+        assert!(matches!(&told, Err(Error::Connect { path, .. }) if *path == theirs), "{told:?}");
+    }
 }

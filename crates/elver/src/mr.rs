@@ -77,6 +77,8 @@ impl Mr {
             .link
             .file(request)
             .and_then(|file| Ok(place.map_file(file, file_bytes.min(rounded))?));
+        // A task's waking may have been read with it.
+        inner.rouse();
         let memory = match mapped {
             Ok(memory) => memory,
             Err(error) => {
@@ -160,27 +162,42 @@ impl Mr {
     }
 
     /// Copies bytes out of the region.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they do not lie in it.
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
         self.memory.read(offset, dst).map_err(|_| OUTSIDE)
     }
 
     /// Copies bytes into the region.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they do not lie in it.
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
         self.memory.write(offset, src).map_err(|_| OUTSIDE)
     }
 
     /// The word at `offset`, in the host's byte order.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it does not lie in the region.
     pub fn read_u64(&self, offset: u64) -> Result<u64, Error> {
         self.memory.read_u64(offset).map_err(|_| OUTSIDE)
     }
 
     /// Sets the word at `offset`, in the host's byte order.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it does not lie in the region.
     pub fn write_u64(&self, offset: u64, value: u64) -> Result<(), Error> {
         self.memory.write_u64(offset, value).map_err(|_| OUTSIDE)
     }
 
     /// Deregisters the region, and returns when nobody can touch the memory any more: neither work
     /// in flight nor a peer that remembers it (KRCORE, section 4.2).
+    ///
+    /// # Errors
+    /// [`Error::NodeGone`], with which nobody can touch it any more either.
     pub fn deregister(mut self) -> Result<(), Error> {
         self.registered = false;
         let mut inner = self.session.inner.borrow_mut();

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use elver_portal::{Command, ConnectOptions, Layout, Limits, VqpOptions, WARM_GIDS_MAX};
+use elver_portal::{Command, ConnectOptions, Layout, Limits, Socket, VqpOptions, WARM_GIDS_MAX};
 use elver_verbs::{AccessFlags, Gid};
 
 use crate::inner::{Inner, Outcome};
 use crate::link::{Link, Wait};
 use crate::path::Paths;
-use crate::{Error, Mr, Via, Vqp};
+use crate::{Cq, Error, Mr, Via, Vqp};
 
 /// How a session is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,11 +20,19 @@ pub struct SessionOptions {
     pub spin: Duration,
     /// The rings that are asked for; the node may grant smaller ones.
     pub layout: Layout,
+    /// Waits that sleep end with [`Error::Interrupted`] when a signal's handler has run. One that runs
+    /// while the call still looks (`spin`) does not end it; for that the handler calls
+    /// [`crate::Waker::wake`].
+    pub end_on_signal: bool,
 }
 
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
-        SessionOptions { spin: Duration::from_micros(200), layout: Layout::default() }
+        SessionOptions {
+            spin: Duration::from_micros(200),
+            layout: Layout::default(),
+            end_on_signal: false,
+        }
     }
 }
 
@@ -33,13 +41,16 @@ impl Default for SessionOptions {
 #[derive(Clone)]
 pub struct Session {
     pub(crate) inner: Rc<RefCell<Inner>>,
+    pub(crate) socket: Rc<Socket>,
 }
 
 impl Session {
     /// Opens a session at the node that listens at a path.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`] if none does.
+    /// [`Error::NoDaemon`] if none does; [`Error::Connect`] if it may not be connected to;
+    /// [`Error::Rejected`] if it takes no more sessions; [`Error::Version`] if it is of another major
+    /// version.
     pub fn connect(path: impl AsRef<Path>) -> Result<Session, Error> {
         let paths = Paths(vec![path.as_ref().into()]);
         Session::open(&paths, SessionOptions::default())
@@ -50,12 +61,15 @@ impl Session {
     /// the user's runtime directory, or in `/tmp/elver-UID` without one.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`] if none listens there.
+    /// [`Error::NoDaemon`] if none listens there; else as [`Session::connect`].
     pub fn connect_default() -> Result<Session, Error> {
         Session::open(&Paths::default_ones(), SessionOptions::default())
     }
 
     /// As [`Session::connect`], or without a path as [`Session::connect_default`].
+    ///
+    /// # Errors
+    /// As those.
     pub fn connect_with(path: Option<&Path>, options: SessionOptions) -> Result<Session, Error> {
         let paths = path.map_or_else(Paths::default_ones, |path| Paths(vec![path.into()]));
         Session::open(&paths, options)
@@ -66,7 +80,8 @@ impl Session {
     }
 
     pub(crate) fn of(link: Link) -> Session {
-        Session { inner: Rc::new(RefCell::new(Inner::new(link))) }
+        let socket = link.socket.clone();
+        Session { inner: Rc::new(RefCell::new(Inner::new(link))), socket }
     }
 
     /// The node's GID: how peers name it.
@@ -85,6 +100,9 @@ impl Session {
     /// The first small regions stand in an arena of [`elver_portal::ARENA_BYTES`] that the session
     /// has from its beginning, and cost a microsecond or two; others get a file in memory each, for
     /// some tens of microseconds.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if a quota is reached or memory is short: the text names the option.
     pub fn alloc(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
         match Mr::carve(self, len, access)? {
             Some(mr) => Ok(mr),
@@ -95,6 +113,9 @@ impl Session {
     /// As [`Session::alloc`], from huge pages if the system has enough of them set aside. A daemon
     /// gives them to processes of root's and of its own user only: whoever has one can give it back
     /// behind the daemon's back, whose next access would kill it.
+    ///
+    /// # Errors
+    /// As [`Session::alloc`].
     pub fn alloc_huge(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
         Mr::alloc(self, len, access, true)
     }
@@ -125,12 +146,29 @@ impl Session {
     }
 
     /// Creates a virtual queue pair (KRCORE, Algorithm 1).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if a quota is reached, or the class or a queue's length is not allowed.
     pub fn create_vqp(&self, options: VqpOptions) -> Result<Vqp, Error> {
-        Vqp::create(self, options)
+        Vqp::create(self, options, None)
+    }
+
+    /// As [`Session::create_vqp`], with its completions in a CQ of this session's that VQPs share.
+    ///
+    /// # Errors
+    /// As [`Session::create_vqp`]; [`Error::Invalid`] if the CQ is another session's.
+    pub fn create_vqp_on(&self, options: VqpOptions, cq: &Cq) -> Result<Vqp, Error> {
+        if !Rc::ptr_eq(&self.inner, &cq.0.session.inner) {
+            return Err(Error::Invalid { what: "the CQ is of another session" });
+        }
+        Vqp::create(self, options, Some(cq.0.id))
     }
 
     /// Gets the metadata of many peers at once, ahead of connecting. Returns how many were found,
     /// and how many not.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if too many look-ups wait.
     pub fn warm(&self, gids: &[Gid]) -> Result<(u32, u32), Error> {
         let (mut ready, mut failed) = (0, 0);
         for gids in gids.chunks(WARM_GIDS_MAX) {
@@ -147,12 +185,18 @@ impl Session {
 
     /// Takes what the node told; whether there was something. Completions are kept for
     /// [`Vqp::poll_cq`].
+    ///
+    /// # Errors
+    /// [`Error::NodeGone`] once all is taken that it told.
     pub fn poll(&self) -> Result<bool, Error> {
         self.inner.borrow_mut().poll()
     }
 
     /// Ends the session, and returns when the node has nothing left of it. What the session made
     /// must be dropped before, or fails from here on.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a child of the process that opened it.
     pub fn close(self) -> Result<(), Error> {
         match self.inner.borrow_mut().call(&Command::Goodbye) {
             // It may close the socket right behind its answer.
@@ -203,9 +247,13 @@ impl Connecting {
         inner.take(self.request).transpose()?.map(via).transpose()
     }
 
-    /// Waits for the end, at most so long.
-    pub fn wait(self, at_most: Option<Duration>) -> Result<Via, Error> {
-        let wait = Wait::new(at_most);
+    /// Waits for the end, at most so long. What ends the wait before that does not end the connect:
+    /// wait again, or drop it.
+    ///
+    /// # Errors
+    /// As [`Connecting::poll`] and [`Session::wait_ready`].
+    pub fn wait(&self, at_most: Option<Duration>) -> Result<Via, Error> {
+        let wait = Wait::endable(at_most);
         let outcome = self.session.inner.borrow_mut().outcome(self.request, wait)?;
         via(outcome)
     }

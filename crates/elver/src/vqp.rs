@@ -7,8 +7,9 @@ use elver_verbs::{Gid, QpState, RecvWr, SendWr, Wc};
 
 use crate::inner::{Entry, Inner, Outcome};
 use crate::link::Wait;
+use crate::ready::Of;
 use crate::session::UNEXPECTED;
-use crate::{Connecting, Error, Session, Via};
+use crate::{Connecting, Error, PostFailed, Session, Via};
 
 /// A virtual queue pair: an RC QP's meaning, and KRCORE's receives, on queue pairs that the node
 /// shares among all. Clones are the same VQP; it is destroyed with the last of them.
@@ -36,7 +37,15 @@ pub(crate) struct Handle {
 }
 
 impl Vqp {
-    pub(crate) fn create(session: &Session, options: VqpOptions) -> Result<Vqp, Error> {
+    pub(crate) fn of(handle: Rc<Handle>) -> Vqp {
+        Vqp(handle)
+    }
+
+    pub(crate) fn create(
+        session: &Session,
+        options: VqpOptions,
+        cq: Option<u32>,
+    ) -> Result<Vqp, Error> {
         let mut inner = session.inner.borrow_mut();
         let Outcome::Vqp(id) = inner.call(&Command::CreateVqp(options))? else {
             return Err(UNEXPECTED);
@@ -44,7 +53,10 @@ impl Vqp {
         let vqp = Vqp(Rc::new(Handle { session: session.clone(), id }));
         let VqpOptions { max_send_wr, max_recv_wr, sq_sig_all, .. } = options;
         let weak = Rc::downgrade(&vqp.0);
-        let entry = Entry::new(weak, QpState::Reset, max_send_wr, max_recv_wr, sq_sig_all);
+        let mut entry = Entry::new(weak, QpState::Reset, max_send_wr, max_recv_wr, sq_sig_all);
+        if let Some(cq) = cq {
+            entry.share(cq);
+        }
         inner.vqps.insert(id, entry);
         Ok(vqp)
     }
@@ -63,12 +75,15 @@ impl Vqp {
     /// Algorithm 1). Returns when it is done: in about a microsecond if the node knows the peer.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the reason.
+    /// [`Error::Refused`] with the reason; [`Error::Woken`] and [`Error::Interrupted`].
     pub fn qconnect(&self, gid: Gid, port: u16) -> Result<Via, Error> {
         self.qconnect_with(gid, port, ConnectOptions::default())
     }
 
     /// As [`Vqp::qconnect`], in a way of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Vqp::qconnect`].
     pub fn qconnect_with(
         &self,
         gid: Gid,
@@ -79,6 +94,9 @@ impl Vqp {
     }
 
     /// Begins to connect, and does not wait.
+    ///
+    /// # Errors
+    /// [`Error::NodeGone`]; what becomes of the connect, [`Connecting`] tells.
     pub fn qconnect_start(
         &self,
         gid: Gid,
@@ -89,6 +107,9 @@ impl Vqp {
     }
 
     /// Lets messages to a port of this node come to the VQP; 0 takes a free one. Returns the port.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if another has the port, or a quota is reached.
     pub fn qbind(&self, port: u16) -> Result<u16, Error> {
         match self.inner().call(&Command::Bind { vqp: self.0.id, port })? {
             Outcome::Port(port) => Ok(port),
@@ -96,20 +117,30 @@ impl Vqp {
         }
     }
 
-    /// Posts send WRs. On an error the WRs before the refused one are posted: the pair tells how
-    /// many. What only the node or the peer can refuse, the memory above all, is told by a
+    /// Posts send WRs. What only the node or the peer can refuse, the memory above all, is told by a
     /// completion.
-    pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+    ///
+    /// # Errors
+    /// The WRs before the refused one are posted: [`PostFailed::posted`] tells how many.
+    /// [`Error::QueueFull`], [`Error::NotConnected`], and [`Error::Opcode`] and [`Error::Post`] for a
+    /// WR that no VQP takes.
+    pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailed> {
         self.inner().post_send(self.0.id, wrs)
     }
 
     /// Posts receives, as [`Vqp::post_send`].
-    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
+    ///
+    /// # Errors
+    /// As [`Vqp::post_send`].
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostFailed> {
         self.inner().post_recv(self.0.id, wrs)
     }
 
     /// Takes completions, oldest first; returns how many. Those of messages at a bound VQP come by
-    /// [`Vqp::qpop_msgs`].
+    /// [`Vqp::qpop_msgs`], and those of a VQP that shares a CQ from there.
+    ///
+    /// # Errors
+    /// [`Error::NodeGone`].
     pub fn poll_cq(&self, wcs: &mut [Wc]) -> Result<usize, Error> {
         let mut inner = self.inner();
         match take(&mut inner, self.0.id, wcs) {
@@ -122,9 +153,12 @@ impl Vqp {
     }
 
     /// As [`Vqp::poll_cq`], but waits until there is one, at most so long.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`], [`Error::Woken`], [`Error::Interrupted`] and [`Error::NodeGone`].
     pub fn wait_cq(&self, wcs: &mut [Wc], at_most: Option<Duration>) -> Result<usize, Error> {
         let id = self.0.id;
-        self.inner().wait(Wait::new(at_most), |inner| match take(inner, id, wcs) {
+        self.inner().wait(Wait::endable(at_most), |inner| match take(inner, id, wcs) {
             0 => None,
             taken => Some(taken),
         })
@@ -132,6 +166,9 @@ impl Vqp {
 
     /// Takes the messages that came to a bound VQP, oldest first, each with a VQP back to its sender
     /// (KRCORE, section 4.1): connecting that one costs nothing more.
+    ///
+    /// # Errors
+    /// [`Error::NodeGone`].
     pub fn qpop_msgs(&self) -> Result<Vec<Message>, Error> {
         let mut inner = self.inner();
         inner.poll()?;
@@ -141,9 +178,12 @@ impl Vqp {
     }
 
     /// As [`Vqp::qpop_msgs`], but waits until there is one, at most so long.
+    ///
+    /// # Errors
+    /// As [`Vqp::wait_cq`].
     pub fn wait_msgs(&self, at_most: Option<Duration>) -> Result<Vec<Message>, Error> {
         let mut inner = self.inner();
-        let messages = inner.wait(Wait::new(at_most), |inner| {
+        let messages = inner.wait(Wait::endable(at_most), |inner| {
             let messages = self.pop(inner);
             (!messages.is_empty()).then_some(messages)
         });
@@ -152,6 +192,9 @@ impl Vqp {
     }
 
     /// How the node sees it.
+    ///
+    /// # Errors
+    /// [`Error::NodeGone`].
     pub fn info(&self) -> Result<VqpInfo, Error> {
         match self.inner().call(&Command::QueryVqp { vqp: self.0.id })? {
             Outcome::Info(info) => Ok(info),
@@ -230,6 +273,9 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let mut inner = self.session.inner.borrow_mut();
         let entry = inner.vqps.remove(&self.id);
+        if entry.as_ref().is_some_and(Entry::is_listed) {
+            inner.unlist(Of::Vqp(self.id));
+        }
         if inner.is_own() {
             // VQPs back to senders of messages that nobody took go too.
             let messages = entry.iter().flat_map(|entry| &entry.messages);

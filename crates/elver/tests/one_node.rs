@@ -5,8 +5,8 @@ mod common;
 use std::time::Instant;
 
 use elver::{
-    AccessFlags, Error, Payload, PostError, RefusalCode, SendFlags, SendOp, SendWr, Session,
-    VqpOptions, VqpState, Wc, WcStatus,
+    AccessFlags, Completed, Error, Payload, PostError, PostFailed, RefusalCode, SendFlags, SendOp,
+    SendWr, Session, VqpOptions, VqpState, Wc, WcStatus,
 };
 
 use common::{ALL, TestNode, WAIT, completion, config, run, succeeds, wr};
@@ -72,10 +72,10 @@ fn batches_complete_in_order_and_many_at_once() {
             .collect();
         match vqp.post_send(&wrs) {
             Ok(()) => posted += wrs.len() as u64,
-            Err((done, Error::Post(PostError::QueueFull { capacity: 64 }))) => {
+            Err(PostFailed { posted: done, error: Error::QueueFull { capacity: 64, .. } }) => {
                 posted += done as u64;
             }
-            Err((_, error)) => panic!("{error}"),
+            Err(failed) => panic!("{failed}"),
         }
         let count = if posted - completed >= 48 || posted == COUNT {
             vqp.wait_cq(&mut wcs, WAIT).unwrap()
@@ -129,17 +129,22 @@ fn what_cannot_be_posted_is_told_at_once() {
     let sges = [mr.sge(0, 8); 5];
     let read = |sges| wr(1, SendOp::Read(mr.remote(0)), sges);
     let post = |wr| match vqp.post_send(&[wr]) {
-        Err((0, Error::Post(error))) => error,
+        Err(PostFailed { posted: 0, error }) => error,
         other => panic!("{other:?}"),
     };
-    assert!(matches!(post(read(&sges[..1])), PostError::State { .. }));
+    let idle = Error::NotConnected { vqp: vqp.id(), state: VqpState::Idle }.to_string();
+    assert_eq!(post(read(&sges[..1])).to_string(), idle);
+    let verbs = |error| match error {
+        Error::Post(error) => error,
+        other => panic!("{other:?}"),
+    };
     vqp.qconnect(node.gid, 0).unwrap();
-    assert_eq!(post(read(&sges)), PostError::TooManySges { given: 5, max: 4 });
+    assert_eq!(verbs(post(read(&sges))), PostError::TooManySges { given: 5, max: 4 });
     let add = SendOp::FetchAdd { remote: mr.remote(0), add: 1 };
-    assert_eq!(post(wr(1, add, &sges[..2])), PostError::AtomicLength { given: 16 });
-    assert!(matches!(post(wr(1, SendOp::LocalInv(1), &[])), PostError::Opcode { .. }));
+    assert_eq!(verbs(post(wr(1, add, &sges[..2]))), PostError::AtomicLength { given: 16 });
+    assert!(matches!(post(wr(1, SendOp::LocalInv(1), &[])), Error::Opcode { .. }));
     let inline = SendWr { payload: Payload::Inline(&[0; 400]), ..wr(1, SendOp::Send, &[]) };
-    assert_eq!(post(inline), PostError::InlineTooLong { given: 400, max: 220 });
+    assert_eq!(verbs(post(inline)), PostError::InlineTooLong { given: 400, max: 220 });
     succeeds(&vqp, read(&sges[..1]));
 }
 
@@ -160,7 +165,11 @@ fn a_wrong_key_fails_one_vqp_and_no_other() {
     let wc = run(&vqps[0], wr(1, SendOp::Read(wrong), &sges));
     assert_eq!((wc.status, wc.wr_id), (WcStatus::RemAccessErr, 1));
     let refused = vqps[0].post_send(&[wr(2, SendOp::Read(mr.remote(0)), &sges)]);
-    assert!(matches!(refused, Err((0, Error::Post(PostError::State { .. })))), "{refused:?}");
+    let Err(PostFailed { posted: 0, error }) = refused else { panic!("{refused:?}") };
+    assert!(matches!(error, Error::NotConnected { state: VqpState::Error, .. }), "{error:?}");
+    // The completion's error names the causes that there can be.
+    let text = wc.succeeded().unwrap_err().to_string();
+    assert!(text.contains("WR 1") && text.contains("rkey"), "{text}");
     for vqp in &vqps[1..] {
         succeeds(vqp, wr(3, SendOp::Read(mr.remote(0)), &sges));
     }
@@ -286,7 +295,7 @@ fn a_session_that_ends_leaves_nothing() {
         let sges = [mr.sge(0, 1 << 20)];
         for id in 0..10 {
             let write = wr(id, SendOp::Write(mr.remote(0)), &sges);
-            vqp.post_send(&[write]).map_err(|(_, error)| error).unwrap();
+            vqp.post_send(&[write]).unwrap();
         }
         completion(&vqp);
     }

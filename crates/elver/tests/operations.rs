@@ -3,7 +3,7 @@
 mod common;
 
 use elver::{
-    ConnectOptions, Error, Gid, Mr, Payload, Policy, PostError, RecvWr, RefusalCode, SendFlags,
+    ConnectOptions, Error, Gid, Mr, Payload, Policy, PostFailed, RecvWr, RefusalCode, SendFlags,
     SendOp, SendWr, Session, Sge, Vqp, VqpOptions, Wc, WcOpcode, WcStatus,
 };
 
@@ -87,7 +87,7 @@ impl Pair {
         let wr_id = self.next_id;
         self.next_id += 1;
         let wr = SendWr { wr_id, op, flags, payload, dest: None };
-        self.vqp.post_send(&[wr]).map_err(|(_, error)| error).unwrap();
+        self.vqp.post_send(&[wr]).unwrap();
         wr_id
     }
 
@@ -124,7 +124,7 @@ impl Pair {
             if receives.is_some() {
                 let sges = self.far.sges(&INTO);
                 let posted = self.bound.post_recv(&[RecvWr { wr_id: 5, sges: &sges }]);
-                posted.map_err(|(_, error)| error).unwrap();
+                posted.unwrap();
             }
             let wr_id = self.post(op, signalled, payload());
             self.ends(wr_id, signalled, opcode);
@@ -238,7 +238,7 @@ fn a_batch_larger_than_every_physical_queue_keeps_its_order() {
                 SendWr { flags, ..wr(n, add, sges) }
             })
             .collect();
-        vqp.post_send(&wrs).map_err(|(_, error)| error).unwrap();
+        vqp.post_send(&wrs).unwrap();
         let mut expected: Vec<u64> = (0..COUNT).filter(|n| n % 7 == 6 || *n == COUNT - 1).collect();
         expected.reverse();
         let mut wcs = [Wc::default(); 64];
@@ -281,13 +281,13 @@ impl Talk {
     fn receive(&self, wr_id: u64, len: u32) {
         let sges = [self.into.sge(64, len)];
         let posted = self.bound.post_recv(&[RecvWr { wr_id, sges: &sges }]);
-        posted.map_err(|(_, error)| error).unwrap();
+        posted.unwrap();
     }
 
     fn send(&self, wr_id: u64, len: u32) {
         let sges = [self.out.sge(0, len)];
         let posted = self.vqp.post_send(&[wr(wr_id, SendOp::Send, &sges)]);
-        posted.map_err(|(_, error)| error).unwrap();
+        posted.unwrap();
     }
 
     /// A message of so many bytes, into a receive that is there before it or comes after it.
@@ -458,7 +458,7 @@ fn nothing_lands_in_memory_that_was_deregistered_under_load() {
         let sges = [source.sge(0, BYTES as u32)];
         let post = |id| vqp.post_send(&[wr(id, SendOp::Write(remote), &sges)]);
         for id in 0..32 {
-            post(id).map_err(|(_, error)| error).unwrap();
+            post(id).unwrap();
         }
         assert_eq!(completion(&vqp).status, WcStatus::Success);
         // While the rest is on its way.
@@ -471,9 +471,9 @@ fn nothing_lands_in_memory_that_was_deregistered_under_load() {
         loop {
             match post(next) {
                 Ok(()) => next += 1,
-                Err((0, Error::Post(PostError::QueueFull { .. }))) => {}
-                Err((0, Error::Post(PostError::State { .. }))) => break,
-                Err((_, error)) => panic!("{error}"),
+                Err(PostFailed { posted: 0, error: Error::QueueFull { .. } }) => {}
+                Err(PostFailed { posted: 0, error: Error::NotConnected { .. } }) => break,
+                Err(failed) => panic!("{failed}"),
             }
             vqp.poll_cq(&mut [Wc::default(); 8]).unwrap();
         }

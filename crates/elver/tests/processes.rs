@@ -10,7 +10,7 @@ use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use elver::node::Node;
-use elver::{AccessFlags, Error, SendOp, Session, VqpOptions, Wc, WcStatus};
+use elver::{AccessFlags, Error, PostFailed, SendOp, Session, VqpOptions, Wc, WcStatus};
 use elver_portal::Listener;
 
 use common::{ALL, WAIT, config, run, succeeds, wr};
@@ -206,11 +206,11 @@ fn a_node_that_is_killed_is_noticed_within_a_second() {
     gone(loop {
         match posts.post_send(&[wr(2, SendOp::Read(mr.remote(0)), &sges)]) {
             Ok(()) => {}
-            Err((_, Error::Post(_))) => match session.poll() {
+            Err(PostFailed { error: Error::QueueFull { .. }, .. }) => match session.poll() {
                 Ok(_) => std::thread::yield_now(),
                 Err(error) => break error,
             },
-            Err((_, error)) => break error,
+            Err(failed) => break failed.error,
         }
     });
     assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use elver::{Class, PostError, SendOp, Via, VqpOptions, Wc, WcStatus};
+use elver::{Class, PostFailed, SendOp, Via, VqpOptions, Wc, WcStatus};
 
 use common::{ALL, WAIT, cluster, succeeds, wr};
 
@@ -34,7 +34,7 @@ fn low_priority_keeps_to_its_rate_while_high_priority_is_used() {
     let mut flood = || {
         while outstanding < 8 {
             let write = wr(1, SendOp::Write(target.remote(0)), &sges);
-            low.post_send(&[write]).map_err(|(_, error)| error).unwrap();
+            low.post_send(&[write]).unwrap();
             outstanding += 1;
         }
         let mut wcs = [Wc::default(); 8];
@@ -152,8 +152,8 @@ impl Load {
         let add = SendOp::FetchAdd { remote: self.target.remote(0), add: 1 };
         match self.vqp.post_send(&[wr(self.posted, add, &sges)]) {
             Ok(()) => self.posted += 1,
-            Err((0, elver::Error::Post(PostError::QueueFull { .. }))) => {}
-            Err((_, error)) => panic!("{error}"),
+            Err(PostFailed { posted: 0, error: elver::Error::QueueFull { .. } }) => {}
+            Err(failed) => panic!("{failed}"),
         }
         let mut wcs = [Wc::default(); 32];
         let count = self.vqp.poll_cq(&mut wcs).unwrap();

@@ -139,7 +139,7 @@ fn directory_for_all(directory: &Path) -> io::Result<()> {
                     choose a directory that only this user or root may write";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
-    // The counters of a device, which root's processes publish there, make it for root alone.
+    // Somebody may have made it for root alone.
     if ours && directory == Path::new("/run/elver") && metadata.mode() & 0o055 != 0o055 {
         fs::set_permissions(directory, Permissions::from_mode(0o755))?;
     }

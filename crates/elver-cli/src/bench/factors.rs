@@ -263,7 +263,7 @@ fn through_a_session(session: &Session, seconds: f64) -> Result<Sample> {
     let mut clock = Clock::new(Duration::from_secs_f64(seconds));
     while clock.goes_on(&mut sample) {
         let start = Instant::now();
-        vqp.post_send(&[read(&sges, remote)]).map_err(|(_, error)| error)?;
+        vqp.post_send(&[read(&sges, remote)])?;
         let mut wcs = [Wc::default()];
         while vqp.poll_cq(&mut wcs)? == 0 {
             ensure!(start.elapsed() < STALL, "a READ did not complete");

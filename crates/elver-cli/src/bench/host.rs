@@ -203,7 +203,7 @@ pub(crate) fn post_and_poll(
     let mut wcs = [Wc::default(); 32];
     window.run(|step| match step {
         Step::Post => {
-            vqp.post_send(&wrs).map_err(|(_, error)| broken(vqp, error))?;
+            vqp.post_send(&wrs).map_err(|failed| broken(vqp, failed.error))?;
             Ok(0)
         }
         Step::Take => {

@@ -177,7 +177,7 @@ pub(super) fn victim(at: &Place, to: &Known) -> Result<()> {
     let post = |vqp: &Vqp, near: &Mr| -> Result<()> {
         let sges = [near.sge(0, 4_096)];
         let wr = wr(SendOp::Read(to.remote(0)), &sges);
-        vqp.post_send(&[wr]).map_err(|(_, error)| error)?;
+        vqp.post_send(&[wr])?;
         Ok(())
     };
     for (index, vqp) in vqps.iter().enumerate() {
@@ -305,7 +305,7 @@ fn read_and_compare(vqp: &Vqp, near: &Mr, to: &Known, round: u64) -> Result<()> 
 
 /// Posts one operation and waits for it.
 fn transfer(vqp: &Vqp, op: SendOp, sge: elver::Sge) -> Result<()> {
-    vqp.post_send(&[wr(op, &[sge])]).map_err(|(_, error)| error)?;
+    vqp.post_send(&[wr(op, &[sge])])?;
     let mut wcs = [Wc::default()];
     vqp.wait_cq(&mut wcs, Some(STEP)).context("an operation did not end")?;
     ensure!(wcs[0].status == WcStatus::Success, "an operation failed: {}", wcs[0].status);
@@ -317,8 +317,8 @@ fn ask(vqp: &Vqp, near: &Mr, message: &[u8]) -> Result<Vec<u8>> {
     let len = message.len() as u32;
     near.write(0, message)?;
     let room = [near.sge(MESSAGE, MESSAGE as u32)];
-    vqp.post_recv(&[RecvWr { wr_id: 2, sges: &room }]).map_err(|(_, error)| error)?;
-    vqp.post_send(&[wr(SendOp::Send, &[near.sge(0, len)])]).map_err(|(_, error)| error)?;
+    vqp.post_recv(&[RecvWr { wr_id: 2, sges: &room }])?;
+    vqp.post_send(&[wr(SendOp::Send, &[near.sge(0, len)])])?;
     let mut answer = None;
     for _ in 0..2 {
         let mut wcs = [Wc::default()];

@@ -58,7 +58,7 @@ pub(super) fn run(at: &Place) -> Result<()> {
 
 fn post(vqp: &Vqp, buffers: &Mr, index: u64) -> Result<()> {
     let sges = [buffers.sge(index * MESSAGE, MESSAGE as u32)];
-    vqp.post_recv(&[RecvWr { wr_id: index, sges: &sges }]).map_err(|(_, error)| error)?;
+    vqp.post_recv(&[RecvWr { wr_id: index, sges: &sges }])?;
     Ok(())
 }
 
@@ -71,7 +71,7 @@ fn send(to: &Vqp, buffers: &Mr, len: u32) -> Result<()> {
         payload: Payload::Sges(&sges),
         dest: None,
     };
-    to.post_send(&[wr]).map_err(|(_, error)| error)?;
+    to.post_send(&[wr])?;
     let mut wcs = [Wc::default()];
     to.wait_cq(&mut wcs, Some(crate::worker::STEP))?;
     ensure!(wcs[0].status == WcStatus::Success, "an answer failed: {}", wcs[0].status);

@@ -91,7 +91,7 @@ pub fn wr<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> SendWr<'a> {
 
 /// Posts a WR and waits for its completion.
 pub fn run(vqp: &Vqp, wr: SendWr<'_>) -> Wc {
-    vqp.post_send(&[wr]).map_err(|(_, error)| error).unwrap();
+    vqp.post_send(&[wr]).unwrap();
     completion(vqp)
 }
 

@@ -1,0 +1,58 @@
+//! Waits that end in time, and a VQP that failed: what its error says, and how it works again.
+//!
+//! Run it beside a daemon: `cargo run --example reconnect`.
+
+use std::time::Duration;
+
+use elver::{
+    AccessFlags, Completed, Error, Mr, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Session,
+    Vqp, VqpOptions, Wc,
+};
+
+fn main() -> Result<(), Error> {
+    let session = Session::connect_default()?;
+    let rights = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+    let mr = session.alloc(4096, rights)?;
+    let vqp = session.create_vqp(VqpOptions::default())?;
+    vqp.qconnect(session.gid(), 0)?;
+
+    // Nothing was posted, so that nothing comes.
+    match vqp.wait_cq(&mut [Wc::default()], Some(Duration::from_millis(5))) {
+        Err(Error::TimedOut) => println!("nothing came in 5 ms"),
+        other => panic!("{other:?}"),
+    }
+
+    // A node that is not there: a refusal with a reason, for programs and for people.
+    let nowhere = "192.0.2.1".parse().expect("a GID is written as the address of its node");
+    let other = session.create_vqp(VqpOptions::default())?;
+    match other.qconnect(nowhere, 0) {
+        Err(Error::Refused { code, text }) => println!("{code:?}: {text}"),
+        other => panic!("{other:?}"),
+    }
+
+    // A READ with a wrong key fails its VQP, and what is posted after that is refused.
+    let wrong = RemoteAddr { rkey: mr.rkey() ^ 1, ..mr.remote(0) };
+    let failed = read(&vqp, &mr, wrong);
+    println!("{}", failed.unwrap_err());
+    println!("{}", read(&vqp, &mr, mr.remote(0)).unwrap_err());
+
+    // Connected anew it is as good as ever. Whoever serves others does this in a loop, and waits a
+    // little longer each time.
+    vqp.qconnect(session.gid(), 0)?;
+    read(&vqp, &mr, mr.remote(0))?;
+    println!("it works again");
+
+    // When the daemon itself has gone, every call says `NodeGone`, and a new session is needed:
+    // `Session::connect_default` fails with `NoDaemon` until it is back.
+    Ok(())
+}
+
+fn read(vqp: &Vqp, mr: &Mr, from: RemoteAddr) -> Result<(), Error> {
+    let sges = [mr.sge(64, 8)];
+    let payload = Payload::Sges(&sges);
+    let op = SendOp::Read(from);
+    vqp.post_send(&[SendWr { wr_id: 7, op, flags: SendFlags::SIGNALED, payload, dest: None }])?;
+    let mut wcs = [Wc::default()];
+    vqp.wait_cq(&mut wcs, Some(Duration::from_secs(10)))?;
+    wcs[0].succeeded().map(drop)
+}

@@ -1,0 +1,60 @@
+//! Waiting by a descriptor, beside others.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::{Error, Session, Waker};
+
+/// The session's descriptor, for poll, epoll and what is built on them. It becomes readable when the node
+/// has told something *and the session was armed before*: see [`Session::arm`]. Only the session
+/// reads from it.
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Session {
+    /// Asks for the descriptor to become readable when the node tells something next: as
+    /// `ucp_worker_arm` of UCX and `ibv_req_notify_cq` of the verbs. False if there is something to
+    /// take already: completions, messages, a failure of a VQP or the end of a connect; it is not armed
+    /// then. The way to wait, which loses nothing:
+    ///
+    /// 1. take all there is ([`Session::poll_ready`], [`Vqp::poll_cq`](crate::Vqp::poll_cq) …);
+    /// 2. arm; if that says false, go to 1;
+    /// 3. wait for the descriptor, with whatever else;
+    /// 4. [`Session::disarm`], and go to 1.
+    ///
+    /// Armed it stays for one waking. A call that waits for the node (`alloc`, `create_vqp`, a wait)
+    /// may take it back as well: arm last.
+    ///
+    /// # Errors
+    /// [`Error::NodeGone`]; [`Error::Invalid`] for a session at a node that this thread drives, which
+    /// tells nothing by itself.
+    pub fn arm(&self) -> Result<bool, Error> {
+        let mut inner = self.inner.borrow_mut();
+        inner.check_own()?;
+        if inner.has_ready() { Ok(false) } else { inner.link.arm() }
+    }
+
+    /// The session is looked at again: the node need not wake it, and the descriptor is readable no
+    /// more. To be called after a wait for the descriptor, however that ended.
+    ///
+    /// # Errors
+    /// [`Error::NodeGone`] once all is taken that it told.
+    pub fn disarm(&self) -> Result<(), Error> {
+        let mut inner = self.inner.borrow_mut();
+        inner.check_own()?;
+        let disarmed = inner.link.disarm();
+        inner.rouse();
+        disarmed
+    }
+
+    /// What ends this session's waits from another thread or a signal's handler. All of a session's
+    /// wakers are one.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no descriptor left.
+    pub fn waker(&self) -> Result<Waker, Error> {
+        self.inner.borrow_mut().link.waker()
+    }
+}

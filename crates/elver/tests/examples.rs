@@ -1,0 +1,76 @@
+//! Each example runs, as a process beside a daemon's socket, and ends well.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+
+use common::{TestNode, config};
+
+/// A built example: beside this program, in the folder that cargo has for them.
+fn example(name: &str) -> PathBuf {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        // `cargo test --test examples` alone does not build them.
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--examples", "--package", "elver"]);
+        if std::env::current_exe().unwrap().to_string_lossy().contains("/release/") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "the examples cannot be built");
+    });
+    let program = std::env::current_exe().unwrap();
+    let profile = program.parent().and_then(Path::parent).unwrap();
+    profile.join("examples").join(name)
+}
+
+fn runs(group: u8, name: &str, says: &str) {
+    let node = TestNode::start(config(group, 1));
+    // One that waits for what never comes is ended: 124 is its exit code then.
+    let mut command = Command::new("timeout");
+    command.arg("300").arg(example(name));
+    // Those that count rounds take their number.
+    let output = command.arg("20").env(elver::SOCKET_VARIABLE, &node.path).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {:?}\n{said}{errors}", output.status);
+    assert!(said.contains(says), "{name} says {said:?}");
+}
+
+macro_rules! examples {
+    ($($name:ident, $group:expr, $says:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            runs($group, stringify!($name), $says);
+        })*
+
+        /// An example that nobody runs rots.
+        #[test]
+        fn all_of_them_are_run() {
+            let mut run = vec![$(stringify!($name).to_string()),*];
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+            let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            let mut there: Vec<_> =
+                files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+            run.sort();
+            there.sort();
+            assert_eq!(run, there);
+        }
+    };
+}
+
+examples! {
+    echo, 200, "100 messages went there and back";
+    one_sided, 201, "the owner finds \"another!\" and 3";
+    latency, 211, "tokio";
+    many_clients, 202, "the sum is 1400";
+    reconnect, 203, "it works again";
+    unsignalled, 204, "100000 WRITEs, 1563 completions";
+    threads, 205, "4 threads added 1";
+    epoll, 206, "100 READs by epoll";
+    tasks, 207, "4 tasks, 100 READs each";
+    register_vec, 208, "1,024 bytes were READ into a Vec";
+    embedded, 209, "the test passes";
+    shutdown, 210, "ended, and nothing is left";
+}
