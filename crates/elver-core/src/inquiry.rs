@@ -374,9 +374,9 @@ impl<D: Device> Core<D> {
 
     /// A note could not be sent.
     fn note_dropped(&mut self, peer: u32, note: Note, now: Time) {
-        let crowded = self.is_crowded() || self.ops.is_full();
-        if note.kind == Kind::Knock && crowded {
-            // That says nothing of the peer, and who knocks does so again.
+        if self.is_crowded() || self.ops.is_full() {
+            // That says nothing of the peer. Who knocks, asks or takes back does so again, and who does
+            // not hear of his message asks after it.
             self.stats.messages_lost += 1;
         } else {
             self.note_ended(peer, note, false, now);
