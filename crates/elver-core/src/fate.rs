@@ -247,10 +247,10 @@ impl<D: Device> Core<D> {
 
     /// The fate of an operation of the core's own is known.
     fn settle_op(&mut self, id: u32, lane: u32, fate: Fate, now: Time) {
-        let reads = self.is_read_op(id);
+        let tells = self.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {
-            Fate::Executed if !reads => self.conclude_op(id, true, now),
-            Fate::Unknown if !reads => self.conclude_op(id, false, now),
+            Fate::Executed if tells => self.conclude_op(id, true, now),
+            Fate::Unknown if !self.is_repeatable(id) => self.conclude_op(id, false, now),
             _ => self.op_again(id, lane),
         }
     }

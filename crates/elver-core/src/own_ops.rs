@@ -3,6 +3,7 @@
 use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time, WcStatus};
 
 use crate::lane::LaneKind;
+use crate::message::Kind;
 use crate::ops::{Op, OpKind, Work};
 use crate::recovery::Verdict;
 use crate::ring::NONE;
@@ -131,8 +132,9 @@ impl<D: Device> Core<D> {
         match verdict {
             None => self.conclude_op(id, true, now),
             Some(Verdict::Guilty(_)) => self.conclude_op(id, false, now),
-            // A message of the core's own that may have arrived does not go again.
-            Some(Verdict::Repeatable) if !self.is_read_op(id) => self.conclude_op(id, false, now),
+            Some(Verdict::Repeatable) if !self.is_repeatable(id) => {
+                self.conclude_op(id, false, now);
+            }
             Some(Verdict::Innocent | Verdict::Repeatable | Verdict::Unsure) => {
                 self.op_again(id, lane);
             }
@@ -146,9 +148,15 @@ impl<D: Device> Core<D> {
         self.lanes.wait(lane);
     }
 
-    /// Whether an operation reads, which may be done twice.
-    pub(crate) fn is_read_op(&self, id: u32) -> bool {
-        self.ops.get(id).is_some_and(|op| !matches!(op.work, Work::Send { .. }))
+    /// Whether an operation may be done twice: it reads, or tells what means the same when it is told
+    /// again. A grant does not: who heard it may have used it up.
+    pub(crate) fn is_repeatable(&self, id: u32) -> bool {
+        self.ops.get(id).is_some_and(|op| match &op.kind {
+            OpKind::Message(note) => note.kind != Kind::Grant,
+            OpKind::Node { .. } | OpKind::Probe { .. } | OpKind::Mr { .. } | OpKind::Gather(_) => {
+                true
+            }
+        })
     }
 
     /// The WR of an operation succeeded or did not: the operation goes on, or ends.

@@ -376,3 +376,53 @@ fn what_stands_behind_a_read_of_memory_that_is_gone_is_executed_once() {
         pair.check();
     }
 }
+
+/// That a long message was read is told by a message of the core's own. It was given up when it was
+/// flushed behind what another VQP had done wrong, so that the sender asked, heard that nobody had
+/// its message, and failed though it had arrived.
+#[test]
+fn that_a_long_message_was_read_is_told_though_others_break_the_way() {
+    const LENGTH: u32 = 2_000;
+    for policy in [Policy::Lite, Policy::Shared] {
+        let mut pair = Pair::new();
+        let (gone, near) = (Region::new(&mut pair.nodes, 2, 64), pair.near.sge(0, 8));
+        let inbox = pair.nodes.vqp(1, VqpInit::default());
+        let node = &mut pair.nodes.nodes[1];
+        assert_eq!(node.core.qbind(node.client, inbox, 7), Ok(7));
+        let room = Region::new(&mut pair.nodes, 1, LENGTH.into());
+        let message = Region::new(&mut pair.nodes, 2, LENGTH.into());
+        let sender = pair.nodes.vqp(2, VqpInit::default());
+        pair.nodes.connect(2, sender, 1, policy).unwrap();
+        for n in 0..BREAKS {
+            let reader = pair.nodes.vqp(1, VqpInit::default());
+            pair.nodes.connect(1, reader, 2, policy).unwrap();
+            gone.memory.set_gone(false);
+            let read = SendOp::Read(gone.remote(0));
+            pair.post(1, reader, 0, read, Payload::Sges(&[near]));
+            while pair.told(1, reader).is_empty() {
+                pair.step();
+            }
+            gone.memory.set_gone(true);
+            let now = pair.nodes.net.now();
+            let node = &mut pair.nodes.nodes[1];
+            let sges = [room.sge(0, LENGTH)];
+            node.core
+                .post_recv(node.client, inbox, &[RecvWr { wr_id: n, sges: &sges }], now)
+                .unwrap();
+            pair.post(2, sender, n, SendOp::Send, Payload::Sges(&[message.sge(0, LENGTH)]));
+            // At another moment of the message's way each time.
+            for _ in 0..n % 12 {
+                if pair.told(2, sender).len() as u64 <= n {
+                    pair.step();
+                }
+            }
+            pair.post(1, reader, 1, read, Payload::Sges(&[near]));
+            while pair.told(2, sender).len() as u64 <= n || pair.told(1, reader).len() < 2 {
+                pair.step();
+            }
+            assert_eq!(pair.told(2, sender)[n as usize], (n, WcStatus::Success), "{policy:?}");
+            pair.nodes.destroy(1, reader);
+        }
+        pair.check();
+    }
+}

@@ -7,6 +7,9 @@ use crate::canary::Canary;
 use crate::model::{Addressee, ClientIx, Hold, Pending, Phase, Violation, VqpIx, broken};
 use crate::world::World;
 
+/// More than a look-up takes while nothing is lost, in nanoseconds.
+const LOOKUP_NS: u64 = 1_000_000;
+
 impl World {
     fn client_of(&self, node: usize, id: ClientId) -> Option<ClientIx> {
         let ours = |client: &&ClientIx| self.model.clients[**client].id == id;
@@ -129,9 +132,10 @@ impl World {
         (0..self.nodes.len()).any(|other| self.net.disturbed(node, other))
     }
 
-    /// Whether the nodes knew each other before a moment, and nothing has changed since.
+    /// Whether the nodes knew each other before a moment, and nothing has changed since. Who asks joins
+    /// a look-up that is under way, so it is that one which must have begun later.
     pub(crate) fn settled_since(&self, since: Time) -> bool {
-        !self.has_tasks() && self.registry.changed_at < since
+        !self.has_tasks() && self.registry.changed_at.saturating_add_ns(LOOKUP_NS) < since
     }
 
     fn explains_connect(
