@@ -6,6 +6,7 @@ use elver_verbs::{Device, Time};
 
 use crate::backpressure::Credit;
 use crate::client::{Accepted, Client};
+use crate::fate::Suspect;
 use crate::mr::LocalHit;
 use crate::recv_ring::RecvRing;
 use crate::ring::{NONE, SendRing};
@@ -181,6 +182,7 @@ impl<D: Device> Core<D> {
                 ready: false,
                 rewound: false,
                 unsure: false,
+                suspect: Suspect::default(),
                 watch: false,
                 failed: false,
                 fault: None,

@@ -22,6 +22,11 @@
 //! ends with [`WcStatus::RespTimeoutErr`], and so does what stands in the middle of a WRITE: a reader
 //! may have taken back already what its first half has set. If the peer does not know, or does not
 //! answer, all but READs ends so.
+//!
+//! Both ends may refuse something at once, and then neither hears the refusal: its QP has failed by
+//! then. What was refused would be posted again for ever. It can only be the first WR that was not
+//! executed, or the first READ without an answer: one that has been that on [`SUSPECTED_MAX`] RC QPs in
+//! a row ends like one whose fate is unknown.
 
 use elver_verbs::{Device, SendOpcode, Time, WcStatus};
 
@@ -36,6 +41,28 @@ use crate::wr_id::{SEQ_MASK, WrId};
 
 /// PSNs have 24 bits.
 pub(crate) const PSN_MASK: u32 = (1 << 24) - 1;
+
+/// So many RC QPs in a row may fail at the same WR before it is taken for the reason.
+const SUSPECTED_MAX: u8 = 8;
+
+/// The WR or operation at which RC QPs failed, by the low bits of its number, and how many did in a row.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Suspect {
+    seq: u8,
+    times: u8,
+}
+
+impl Suspect {
+    /// Another one has failed at it. Whether it goes on.
+    fn is_cleared(&mut self, seq: u32) -> bool {
+        let seq = seq as u8;
+        if self.seq != seq {
+            *self = Suspect { seq, times: 0 };
+        }
+        self.times += 1;
+        self.times < SUSPECTED_MAX
+    }
+}
 
 /// What was flushed from an RC QP and may have been executed.
 #[derive(Clone, Copy, Debug)]
@@ -185,7 +212,7 @@ impl<D: Device> Core<D> {
         };
         // It cannot have got further than what it was sent.
         let done = done.filter(|done| *done <= all);
-        let mut at = 0;
+        let (mut at, mut stopped, mut unanswered) = (0, false, false);
         for Flushed { who, psns } in flushed {
             let fate = match done {
                 None => Fate::Unknown,
@@ -194,10 +221,18 @@ impl<D: Device> Core<D> {
                 Some(_) => Fate::Begun,
             };
             at += psns;
+            let suspect = match fate {
+                Fate::Not | Fate::Begun => !core::mem::replace(&mut stopped, true),
+                Fate::Executed | Fate::Unknown => {
+                    self.reads(who) && !core::mem::replace(&mut unanswered, true)
+                }
+            };
             self.account(lane, 1);
             match who {
-                WrId::User { vqp, seq, second } => self.settle_user(vqp, seq, second, fate, now),
-                WrId::Op(op) => self.settle_op(op, lane, fate, now),
+                WrId::User { vqp, seq, second } => {
+                    self.settle_user(vqp, seq, second, (fate, suspect), now);
+                }
+                WrId::Op(op) => self.settle_op(op, lane, (fate, suspect), now),
                 // The first packet over an RC QP is nobody's.
                 WrId::Recv(_) | WrId::Control(_) => {}
             }
@@ -205,8 +240,28 @@ impl<D: Device> Core<D> {
         true
     }
 
+    /// Whether something that was flushed waits for what it reads.
+    fn reads(&self, who: WrId) -> bool {
+        match who {
+            WrId::User { vqp, seq, .. } => self.vqps.get(vqp).is_some_and(|vqp| {
+                vqp.state == VqpState::Connected && vqp.sq.entry(seq).opcode == SendOpcode::Read
+            }),
+            WrId::Op(op) => {
+                self.ops.get(op).is_some_and(|op| !matches!(op.work, Work::Send { .. }))
+            }
+            WrId::Recv(_) | WrId::Control(_) => false,
+        }
+    }
+
     /// The fate of a VQP's WR is known.
-    fn settle_user(&mut self, id: u32, seq: u32, second: bool, fate: Fate, now: Time) {
+    fn settle_user(
+        &mut self,
+        id: u32,
+        seq: u32,
+        second: bool,
+        (fate, suspect): (Fate, bool),
+        now: Time,
+    ) {
         let Core { vqps, pool, stats, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return };
         vqp.unsure = false;
@@ -222,10 +277,12 @@ impl<D: Device> Core<D> {
             Fate::Begun if sends => true,
             _ => entry.opcode == SendOpcode::Read,
         };
-        if again {
+        // Of a VQP's WRs the first one counts.
+        let cleared = !suspect || vqp.rewound || vqp.suspect.is_cleared(seq);
+        if again && cleared {
             vqp.off_lane(1, qos, now);
             self.rewind(id);
-        } else if fate == Fate::Executed && !atomic && !vqp.rewound {
+        } else if !again && fate == Fate::Executed && !atomic && !vqp.rewound {
             stats.wrs_executed_unseen += 1;
             let pair = entry.opcode == SendOpcode::WriteWithImm;
             if pair && !second {
@@ -238,7 +295,7 @@ impl<D: Device> Core<D> {
             }
         } else {
             // Also what was executed behind a READ that must be done again: its turn would come
-            // before the READ's.
+            // before the READ's. And what may be what RC QPs fail for.
             vqp.off_lane(1, qos, now);
             self.fail_unsure(id, now);
         }
@@ -246,11 +303,13 @@ impl<D: Device> Core<D> {
     }
 
     /// The fate of an operation of the core's own is known.
-    fn settle_op(&mut self, id: u32, lane: u32, fate: Fate, now: Time) {
+    fn settle_op(&mut self, id: u32, lane: u32, (fate, suspect): (Fate, bool), now: Time) {
+        let suspected = suspect && self.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
         let tells = self.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {
             Fate::Executed if tells => self.conclude_op(id, true, now),
             Fate::Unknown if !self.is_repeatable(id) => self.conclude_op(id, false, now),
+            _ if suspected => self.conclude_op(id, false, now),
             _ => self.op_again(id, lane),
         }
     }

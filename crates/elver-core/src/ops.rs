@@ -4,6 +4,7 @@ use elver_kv::Lookup;
 use elver_verbs::{Dest, RemoteAddr, Time};
 
 use crate::Class;
+use crate::fate::Suspect;
 use crate::message::Kind;
 use crate::rendezvous::Gather;
 
@@ -24,6 +25,8 @@ pub(crate) struct Op {
     pub(crate) work: Work,
     /// Nobody waits for its outcome any longer; it ends when its WR does.
     pub(crate) abandoned: bool,
+    /// Whether RC QPs fail for it.
+    pub(crate) suspect: Suspect,
 }
 
 /// The WR of an operation.

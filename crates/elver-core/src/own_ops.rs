@@ -2,6 +2,7 @@
 
 use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time, WcStatus};
 
+use crate::fate::Suspect;
 use crate::lane::LaneKind;
 use crate::message::Kind;
 use crate::ops::{Op, OpKind, Work};
@@ -33,7 +34,8 @@ impl<D: Device> Core<D> {
         if self.ops.is_full() {
             return Err(kind);
         }
-        let op = Op { lane, dest, peer, class, kind, work, abandoned: false };
+        let suspect = Suspect::default();
+        let op = Op { lane, dest, peer, class, kind, work, abandoned: false, suspect };
         let id = self.ops.insert_in_turn(op);
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.pins += 1;

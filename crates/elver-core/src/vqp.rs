@@ -3,6 +3,7 @@ use alloc::boxed::Box;
 use elver_verbs::{Dest, Gid, Time, WcStatus};
 
 use crate::backpressure::Credit;
+use crate::fate::Suspect;
 use crate::inbox::{AcceptKey, Backlog};
 use crate::mr::LocalHit;
 use crate::mr_store::RemoteMr;
@@ -165,6 +166,8 @@ pub(crate) struct Vqp {
     pub(crate) rewound: bool,
     /// WRs of its were flushed, and whether they were executed is being found out.
     pub(crate) unsure: bool,
+    /// Whether RC QPs fail for one of its WRs.
+    pub(crate) suspect: Suspect,
     /// A WR of its was told to have failed: all behind it are flushed.
     pub(crate) failed: bool,
     /// In the error state: the WR that was not posted for a fault of its own, and how it ends. The
