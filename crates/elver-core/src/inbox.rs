@@ -265,8 +265,12 @@ impl<D: Device> Core<D> {
     }
 
     /// The look-up of the sender of messages that wait at a VQP has ended: those that cannot be read
-    /// now, of one that is gone or was another then, never can.
-    pub(crate) fn sender_found(&mut self, id: u32, peer: u32, now: Time) {
+    /// now, of one that is gone or was another then, never can. If nobody was there to ask, it is
+    /// asked again, until the sender would have to vouch for them anew.
+    pub(crate) fn sender_found(&mut self, id: u32, peer: u32, asked: bool, now: Time) {
+        if !asked {
+            return self.asking.push_back((Self::query_at(now), id));
+        }
         let unread = |core: &Core<D>| {
             let backlog = core.vqps.get(id)?.backlog.as_ref()?;
             backlog

@@ -346,6 +346,7 @@ impl<D: Device> Core<D> {
             Err(ConnectError::NoSuchNode { .. }) => self.forget_record(peer),
             Err(_) => {}
         }
+        let asked = matches!(found, Ok(_) | Err(ConnectError::NoSuchNode { .. }));
         for waiter in waiting.drain(..) {
             match waiter {
                 Waiter::Vqp { vqp, attempt } => {
@@ -359,7 +360,7 @@ impl<D: Device> Core<D> {
                 }
                 Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now, now),
                 Waiter::Lane(class) => self.lane_found(peer, class, found.is_ok(), now),
-                Waiter::Reader(vqp) => self.sender_found(vqp, peer, now),
+                Waiter::Reader(vqp) => self.sender_found(vqp, peer, asked, now),
                 Waiter::Notes => self.address_found(peer, found.is_ok(), now),
             }
         }
