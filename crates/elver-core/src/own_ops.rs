@@ -76,7 +76,8 @@ impl<D: Device> Core<D> {
     /// it.
     pub(crate) fn send_op(&mut self, id: u32, now: Time) -> bool {
         let Some(op) = self.ops.get(id) else { return true };
-        if matches!(&op.kind, OpKind::Gather(gather) if gather.is_late(now)) {
+        // What nobody waits for may be of a peer that has started anew since.
+        if op.abandoned || matches!(&op.kind, OpKind::Gather(gather) if gather.is_late(now)) {
             return false;
         }
         let lane = &mut self.lanes.lanes[op.lane as usize];
