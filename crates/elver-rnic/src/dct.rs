@@ -195,6 +195,7 @@ impl Dct {
         };
         self.touch(id, hw.awake);
         let context = &mut self.contexts[id as usize];
+        context.responder.refuse_again(headers.psn);
         let handled = context.responder.request(core, hw, eth.src_qpn.get(), headers, payload);
         if handled == Handled::Fatal(NakCode::RemoteAccess) {
             hw.distrust.failed(address, class(context.proof), now);

@@ -39,8 +39,8 @@ pub(crate) struct Responder {
     fresh: u32,
     /// Those that answer a duplicate.
     replays: u32,
-    /// A request was refused: nothing more is executed.
-    dead: bool,
+    /// A request was refused: its PSN, and why. Nothing more is executed.
+    refused: Option<(Psn, NakCode)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ impl Responder {
             out: VecDeque::new(),
             fresh: 0,
             replays: 0,
-            dead: false,
+            refused: None,
         }
     }
 
@@ -123,7 +123,7 @@ impl Responder {
         headers: &Headers,
         payload: &[u8],
     ) -> Handled {
-        if self.dead {
+        if self.is_dead() {
             hw.counters.drop_state += 1;
             return Handled::Fine;
         }
@@ -162,10 +162,21 @@ impl Responder {
     }
 
     fn refuse<M: Memory>(&mut self, core: &QpCore, hw: &mut Hw<M>, psn: Psn, code: NakCode) {
-        self.dead = true;
+        self.refused = Some((psn, code));
         hw.counters.nak_fatal_sent += 1;
         self.say(psn, Syndrome::Nak(code));
         core.tell_refused(hw, code);
+    }
+
+    /// Who sends this packet has not heard that the stream is dead, unless he sent it behind what was
+    /// refused: he is told once more.
+    pub(crate) fn refuse_again(&mut self, sent: Psn) {
+        if let Some((psn, code)) = self.refused
+            && sent.distance(psn) <= 0
+            && self.out.is_empty()
+        {
+            self.say(psn, Syndrome::Nak(code));
+        }
     }
 
     /// Executes the request of the expected PSN.
@@ -443,7 +454,7 @@ impl Responder {
 
     /// Whether the stream was refused: the QP or the context must go.
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead
+        self.refused.is_some()
     }
 }
 

@@ -115,6 +115,38 @@ fn a_wrong_access_key_is_refused_and_counted() {
 
 /// As test_dc_stream_qp_recovery: after as many errored streams as it may bear the DCI fails, and
 /// comes back through RESET.
+/// What was refused was taken for a target that is gone, if the NAK was lost.
+#[test]
+fn a_refusal_that_was_lost_is_told_again() {
+    for vanish in [false, true] {
+        let mut net = Net::new(2);
+        let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+        let qp = dci(&mut net.hosts[0], 0, 0);
+        let to = dest(handle(&mut net.hosts[0], 1), &target, KEY, 0);
+        let sge = [net.hosts[0].sge(0, 8)];
+        let good = net.hosts[1].remote(0);
+        net.hosts[0].post(net.now, qp, SendOp::Write(good), &sge, to);
+        net.run_clean();
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success]);
+        let (refused, status) = if vanish {
+            net.hosts[1].memory.vanish();
+            (SendOp::Read(good), WcStatus::RemOpErr)
+        } else {
+            let wrong = RemoteAddr { rkey: !good.rkey, ..good };
+            (SendOp::Write(wrong), WcStatus::RemAccessErr)
+        };
+        net.hosts[0].post(net.now, qp, refused, &sge, to);
+        net.hosts[0].post(net.now, qp, SendOp::Write(good), &sge, to);
+        let mut lost = 0;
+        net.run(|packet| {
+            let answers = packet.flow.src.ip() == address(1);
+            lost += u32::from(answers && lost < 2);
+            usize::from(!answers || lost >= 2)
+        });
+        assert_eq!(statuses(&mut net.hosts[0]), [status, WcStatus::WrFlushErr], "{vanish}");
+    }
+}
+
 #[test]
 fn errored_streams_add_up_and_the_dci_recovers() {
     for mut net in nets() {
