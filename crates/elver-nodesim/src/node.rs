@@ -21,8 +21,10 @@ pub(crate) struct Node {
     pub(crate) called: bool,
     /// It does not run before this: it has just run, and nothing came of it.
     pub(crate) rests_until: Time,
-    /// Runs at one moment of which nothing came.
+    /// Runs in a row of which nothing came, not even a packet.
     pub(crate) idle_runs: u32,
+    /// Packets that its device had moved when it last ran.
+    pub(crate) packets: u64,
     /// What it had most of.
     pub(crate) most: Most,
     /// Bytes that a planted bug keeps.
@@ -40,6 +42,7 @@ impl Node {
             called: false,
             rests_until: Time::ZERO,
             idle_runs: 0,
+            packets: 0,
             most: Most::default(),
             kept_bytes: 0,
         }

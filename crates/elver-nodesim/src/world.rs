@@ -256,7 +256,10 @@ impl World {
         }
         // What is due and was not done must not stop the clock.
         node.rests_until = now.saturating_add_ns(1);
-        node.idle_runs = if runs == 0 { node.idle_runs + 1 } else { 0 };
+        let counters = core.device().counters();
+        let packets = counters.rx_packets + counters.tx_packets;
+        let idle = runs == 0 && std::mem::replace(&mut node.packets, packets) == packets;
+        node.idle_runs = if idle { node.idle_runs + 1 } else { 0 };
         if node.idle_runs > RUNS_MAX {
             broken!("node {number} asks to run again and again, and does nothing");
         }

@@ -351,8 +351,8 @@ impl Responder {
                 }
             }
             _ => {
-                let newest = self.epsn.wrapping_sub(1);
-                if !self.covers_data(newest) {
+                let newest = self.newest_without_data();
+                if newest.distance(psn) >= 0 {
                     self.say(newest, ACK);
                 }
             }
@@ -363,13 +363,21 @@ impl Responder {
         self.replays < u32::from(core.attr.max_dest_rd_atomic)
     }
 
-    /// Whether an acknowledgement of `psn` would name a READ or an atomic, whose response may be
-    /// lost and which only its data acknowledges.
-    fn covers_data(&self, psn: Psn) -> bool {
-        self.executed.back().is_some_and(|executed| match *executed {
-            Executed::Read { first, packets, .. } => first.wrapping_add(packets - 1) == psn,
-            Executed::Atomic { psn: at, .. } => at == psn,
-        })
+    /// The newest PSN that an acknowledgement may name: not that of a READ or an atomic, whose response
+    /// may be lost and which only its data acknowledges.
+    fn newest_without_data(&self) -> Psn {
+        let mut newest = self.epsn.wrapping_sub(1);
+        for executed in self.executed.iter().rev() {
+            let (first, packets) = match *executed {
+                Executed::Read { first, packets, .. } => (first, packets),
+                Executed::Atomic { psn, .. } => (psn, 1),
+            };
+            if first.wrapping_add(packets - 1) != newest {
+                break;
+            }
+            newest = first.wrapping_sub(1);
+        }
+        newest
     }
 
     // ---- answers ----

@@ -147,6 +147,34 @@ fn a_refusal_that_was_lost_is_told_again() {
     }
 }
 
+/// While all answers are lost, a WRITE and a READ behind it are executed. Then the WRITE is sent alone,
+/// again and again: it was acknowledged by nothing, since the READ had come last.
+#[test]
+fn a_write_is_acknowledged_though_a_read_was_executed_since() {
+    let mut net = Net::new(2);
+    let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    let dci = dci(&mut net.hosts[0], 0, 0);
+    let to = dest(handle(&mut net.hosts[0], 1), &target, KEY, 0);
+    let (rc, _) = net.connect(QpType::Rc, |_| {});
+    for (qp, to) in [(dci, to), (rc, None)] {
+        let sge = [net.hosts[0].sge(0, 8)];
+        let remote = net.hosts[1].remote(0);
+        // So that the target knows the initiator.
+        net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
+        net.run_clean();
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success]);
+        net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
+        net.hosts[0].post(net.now, qp, SendOp::Read(remote), &sge, to);
+        let mut lost = 0;
+        net.run(|packet| {
+            let answers = packet.flow.src.ip() == address(1);
+            lost += u32::from(answers && lost < 3);
+            usize::from(!answers || lost >= 3)
+        });
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success; 2]);
+    }
+}
+
 #[test]
 fn errored_streams_add_up_and_the_dci_recovers() {
     for mut net in nets() {
