@@ -277,7 +277,8 @@ impl World {
             let before = self.model.vqps[vqp].recvs.len();
             if before < 2 {
                 self.supply(vqp, 2)?;
-                if self.model.vqps[vqp].recvs.is_empty() && !self.is_down(vqp) {
+                let known = &self.model.vqps[vqp];
+                if known.recvs.is_empty() && !known.failed_in(known.epoch) {
                     self.add_arena(client)?;
                 }
             }
