@@ -4,7 +4,7 @@ use elver_core::{ClientId, ConnectError, Event, VqpId, VqpState};
 use elver_verbs::Time;
 
 use crate::canary::Canary;
-use crate::model::{Addressee, ClientIx, Hold, Pending, Phase, Violation, VqpIx, broken};
+use crate::model::{Addressee, ClientIx, Hold, OpIx, Pending, Phase, Violation, VqpIx, broken};
 use crate::world::World;
 
 /// More than a look-up takes while nothing is lost, in nanoseconds.
@@ -215,11 +215,14 @@ impl World {
         receiver.has_short || arenas.any(|arena| self.model.arenas[*arena].hold != Hold::Open)
     }
 
-    /// Whether the receiver of a VQP's messages may hold as many as it can.
+    /// Whether the receiver of a VQP's messages may hold as many as it can, or did when one of them
+    /// came: that it was refused may be told much later.
     pub(crate) fn may_overrun(&self, vqp: VqpIx) -> bool {
-        if self.addressee(vqp).is_none() {
-            return true;
-        }
+        self.addressee(vqp).is_none() || self.model.vqps[vqp].crowded || self.is_crowded()
+    }
+
+    /// Whether one receiver may hold all that it can.
+    fn is_crowded(&self) -> bool {
         // Also what senders have sent that are gone, or are connected elsewhere, may wait there.
         let (mut count, mut bytes) = (0, 0);
         for op in self.model.ops.iter().filter(|op| op.is_message() && !op.delivered) {
@@ -228,5 +231,17 @@ impl World {
         }
         let config = &self.plan.config;
         count >= config.backlog || bytes >= config.backlog_bytes
+    }
+
+    /// A VQP sends a message: all whose messages are under way may find no room.
+    pub(crate) fn message_sent(&mut self, vqp: VqpIx, op: OpIx) {
+        let known = &mut self.model.vqps[vqp];
+        known.crowded &= !known.stream.is_empty();
+        known.stream.push_back(op);
+        if self.is_crowded() {
+            for known in self.model.vqps.iter_mut().filter(|known| !known.stream.is_empty()) {
+                known.crowded = true;
+            }
+        }
     }
 }

@@ -382,6 +382,7 @@ impl World {
         let state = core.vqp_info(owner, id).map(|info| info.state);
         let step = self.model.tick();
         let outstanding = self.model.vqps[vqp].sends.len();
+        let mut sent = Vec::new();
         for (position, draft) in drafts.into_iter().enumerate() {
             let mut op = draft.model;
             op.posted = step;
@@ -411,7 +412,7 @@ impl World {
                 }
                 self.model.vqps[vqp].sends.push_back(draft.id);
                 if op.is_message() {
-                    self.model.vqps[vqp].stream.push_back(draft.id);
+                    sent.push(draft.id);
                 }
             } else {
                 self.model.release(&op.pieces);
@@ -446,6 +447,9 @@ impl World {
                 }
             }
             self.model.ops.push(op);
+        }
+        for op in sent {
+            self.message_sent(vqp, op);
         }
         Ok(())
     }

@@ -51,6 +51,8 @@ pub(crate) struct Vqp {
     pub(crate) has_short: bool,
     /// An epoch in which a message was passed by later ones: it must have been refused.
     pub(crate) hole: Option<u32>,
+    /// While messages of its were under way, their receiver may have had no room.
+    pub(crate) crowded: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +108,7 @@ impl Vqp {
             stale: false,
             has_short: false,
             hole: None,
+            crowded: false,
         }
     }
 
