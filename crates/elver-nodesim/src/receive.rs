@@ -263,13 +263,17 @@ impl World {
         }
     }
 
-    /// Whether a VQP has failed, as its completions or its node say.
+    /// Whether a VQP failed, once or since it was last connected.
     pub(crate) fn is_down(&mut self, vqp: VqpIx) -> bool {
+        self.is_in_error(vqp) || self.model.vqps[vqp].ever_failed()
+    }
+
+    /// Whether a VQP is in its error state, as its node says.
+    pub(crate) fn is_in_error(&mut self, vqp: VqpIx) -> bool {
         let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
         let (node, owner) = self.at(client);
         let info = self.core(node).map(|core| core.vqp_info(owner, id));
-        let down = matches!(info, Some(Ok(info)) if info.state == VqpState::Error);
-        down || self.model.vqps[vqp].ever_failed()
+        matches!(info, Some(Ok(info)) if info.state == VqpState::Error)
     }
 
     /// Whether a VQP is there and has not failed, as its node says.

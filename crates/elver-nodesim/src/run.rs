@@ -278,7 +278,8 @@ impl World {
             if before < 2 {
                 self.supply(vqp, 2)?;
                 let known = &self.model.vqps[vqp];
-                if known.recvs.is_empty() && !known.failed_in(known.epoch) {
+                let needs = known.recvs.is_empty() && !known.failed_in(known.epoch);
+                if needs && !self.is_in_error(vqp) {
                     self.add_arena(client)?;
                 }
             }

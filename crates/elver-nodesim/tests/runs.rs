@@ -12,7 +12,7 @@ const SEEDS: u64 = 60;
 const CANARY_SEEDS: u64 = 100;
 
 /// Seeds that found something, and what. They stay what they are as long as a run's plan does.
-const FOUND: [(u64, &str); 13] = [
+const FOUND: [(u64, &str); 15] = [
     (1_083, "a request for credit that was flushed was taken for a peer that does not answer"),
     (1_094, "that a long message was read was flushed, and not told again"),
     (1_896, "as 1083, over DC"),
@@ -25,6 +25,11 @@ const FOUND: [(u64, &str); 13] = [
     (40_005_695, "the refusal of a DC target was lost, and it was taken for gone"),
     (41_000_973, "a SEND was not acknowledged again, since a READ had been executed behind it"),
     (41_002_872, "packets that come for long were taken for an engine that never rests"),
+    (43_000_038, "that a receiver had no room was told when it had room again"),
+    (
+        43_006_627,
+        "receives were sought for a VQP that had failed, until its node had no region left",
+    ),
     (41_007_409, "a VQP that had failed before it was connected got no receives"),
 ];
 
