@@ -1,6 +1,7 @@
 //! Checks of the workspace that cargo itself does not make, and the lab: `cargo xtask CHECK`, `cargo xtask lab …`.
 
 mod arrows;
+mod circles;
 mod client;
 mod counts;
 mod lab;
@@ -16,6 +17,7 @@ const USAGE: &str = "\
 usage: cargo xtask CHECK
 
   arrows   no crate depends on one of its own floor or above (ARCHITECTURE.md)
+  circles  no files of a crate import one another in a circle
   client   the client library takes in few crates, and no node
   no-std   the crates that a kernel could host use nothing of std
   lab      runs scenarios against the kernel's RDMA stack (cargo xtask lab --help)
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     let result = match check.as_deref() {
         Some("counts") => counts::run(&arguments.collect::<Vec<_>>()),
         Some("arrows") => arrows::check(),
+        Some("circles") => circles::check(),
         Some("client") => client::check(),
         Some("no-std") => no_std::check(),
         Some("lab") => return lab::main(std::env::args().skip(1)),

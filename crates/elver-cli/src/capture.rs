@@ -1,21 +1,15 @@
-//! `elver capture`: an elver command with its devices recording.
+//! What `elver capture` is asked for.
 
-use clap::Parser;
+use std::path::PathBuf;
 
-use crate::cli::{CaptureArgs, Cli, Command};
-use crate::exit::Failure;
-use crate::{perf, perftest, pingpong};
+use clap::Args;
 
-/// Runs the command named behind the options.
-pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
-    let words = std::iter::once("elver".to_string()).chain(args.command.iter().cloned());
-    let cli = Cli::try_parse_from(words).map_err(|error| Failure::unusable(error.render()))?;
-    match cli.command {
-        Command::Perf(command) => perf::run(&command.command, Some(&args.file)),
-        Command::Pingpong(command) => pingpong::run(&command, Some(&args.file)),
-        Command::Perftest(command) => perftest::run(&command, Some(&args.file)),
-        _ => Err(Failure::unusable(
-            "capture records `perf`, `pingpong` and `perftest` commands; name one behind it",
-        )),
-    }
+#[derive(Debug, Args)]
+pub(crate) struct CaptureArgs {
+    /// The file to write; with two devices the second one's stands beside it.
+    #[arg(short = 'w', long = "write")]
+    pub(crate) file: PathBuf,
+    /// The command to run, such as `perf pair read --placement loopback`.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<String>,
 }

@@ -1,12 +1,31 @@
 //! `elver devinfo`: a device as ibv_devinfo shows it.
 
+use std::net::IpAddr;
+
+use clap::Args;
+use elver_console::{Failure, say};
+use elver_perf::link::LinkArgs;
 use elver_soft::{SoftConfig, SoftDevice, published};
 use elver_verbs::{AtomicCap, Device, DeviceAttr, Gid, Mtu, PortAttr, PortState};
 use serde_json::{Value, json};
 
-use crate::cli::DevinfoArgs;
-use crate::exit::Failure;
-use crate::out::say;
+#[derive(Debug, Args)]
+pub(crate) struct DevinfoArgs {
+    /// Address of the device.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) address: IpAddr,
+    #[command(flatten)]
+    pub(crate) link: LinkArgs,
+    /// Show every capability.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Show the counters of the devices that are open in any process of this user.
+    #[arg(long)]
+    pub(crate) counters: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Shows what was asked for.
 pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Failure> {

@@ -1,39 +1,30 @@
 //! The `elver` command.
 
-mod bench;
 mod capture;
 mod cli;
-mod cluster;
 mod demo;
 mod devinfo;
-mod exit;
-mod link;
 mod man;
-mod netns;
-mod out;
-mod pair;
-mod peers;
-mod perf;
-mod perftest;
-mod pingpong;
-mod progress;
 mod sim;
 mod status;
-mod table;
-mod worker;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser};
+use elver_console::Failure;
+use elver_perf::{perf, perftest, pingpong};
+use elver_testbed::programs::Programs;
+use elver_testbed::worker;
 
+use crate::capture::CaptureArgs;
 use crate::cli::{Cli, Command, WORKER, Worker};
-use crate::exit::Failure;
 
 fn main() -> ExitCode {
     // No command of the user's, so that neither help nor completions know it.
     let mut arguments = std::env::args_os().skip(1).peekable();
     let done = if arguments.peek().is_some_and(|name| name == WORKER) {
-        worker::run(&Worker::parse_from(arguments).args)
+        worker::run(&Worker::parse_from(arguments).task)
     } else {
         run(Cli::parse().command)
     };
@@ -49,17 +40,38 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Pingpong(args) => pingpong::run(&args, None),
         Command::Perftest(args) => perftest::run(&args, None),
         Command::Devinfo(args) => devinfo::run(&args),
-        Command::Capture(args) => capture::run(&args),
+        Command::Capture(args) => record(&args),
         Command::Sim(args) => sim::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => elver_figures::run(&args, &programs()?),
+        Command::Demo(args) => demo::run(&args, &programs()?),
         Command::Status(args) => status::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "elver", &mut script);
-            out::write(&script);
+            elver_console::write(&script);
             Ok(())
         }
-        Command::Man(args) => man::run(&args),
+        Command::Man(args) => man::run(&args, Cli::command()),
     }
+}
+
+/// Runs the command that stands behind the options of `elver capture`, its devices recording.
+fn record(args: &CaptureArgs) -> Result<(), Failure> {
+    let words = std::iter::once("elver".to_string()).chain(args.command.iter().cloned());
+    let cli = Cli::try_parse_from(words).map_err(|error| Failure::unusable(error.render()))?;
+    let file = Some(args.file.as_path());
+    match cli.command {
+        Command::Perf(command) => perf::run(&command.command, file),
+        Command::Pingpong(command) => pingpong::run(&command, file),
+        Command::Perftest(command) => perftest::run(&command, file),
+        _ => Err(Failure::unusable(
+            "capture records `perf`, `pingpong` and `perftest` commands; name one behind it",
+        )),
+    }
+}
+
+/// What clusters are made of: this program runs their workers.
+fn programs() -> Result<Programs, Failure> {
+    let own = std::env::current_exe().context("cannot find this program")?;
+    Ok(Programs::new(own, WORKER))
 }

@@ -1,21 +1,40 @@
 //! `elver man`: the manual pages.
 
+use std::path::PathBuf;
+
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::{Args, Command};
 use clap_mangen::Man;
+use elver_console::{Failure, write};
 
-use crate::cli::{Cli, ManArgs};
-use crate::exit::Failure;
-use crate::out;
+const MAN_EXAMPLES: &str = "\
+Examples:
+  elver man | man -l -
+      the page of elver itself
+  elver man bench connect | man -l -
+      the page of a command
+  elver man --dir /usr/local/share/man/man1
+      all pages, as files";
 
-/// Prints a page, or writes all of them.
-pub(crate) fn run(args: &ManArgs) -> Result<(), Failure> {
+#[derive(Debug, Args)]
+#[command(after_help = MAN_EXAMPLES)]
+pub(crate) struct ManArgs {
+    /// The command whose page is wanted, such as `bench connect`; by default elver's own.
+    #[arg(conflicts_with = "dir")]
+    pub(crate) command: Vec<String>,
+    /// Write the pages of all commands into this directory instead.
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// Prints a page of `elver`, or writes all of them.
+pub(crate) fn run(args: &ManArgs, elver: Command) -> Result<(), Failure> {
     if let Some(dir) = &args.dir {
-        let written = std::fs::create_dir_all(dir)
-            .and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+        let written =
+            std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(elver, dir));
         return Ok(written.with_context(|| format!("cannot write to {}", dir.display()))?);
     }
-    let mut top = Cli::command().disable_help_subcommand(true);
+    let mut top = elver.disable_help_subcommand(true);
     // Gives each command the name of its page.
     top.build();
     let mut command = &top;
@@ -32,6 +51,6 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Failure> {
     }
     let mut page = Vec::new();
     Man::new(command.clone()).render(&mut page)?;
-    out::write(&page);
+    write(&page);
     Ok(())
 }

@@ -1,21 +1,15 @@
 //! `elver status`: how a running node is.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
 use clap::{Args, value_parser};
+use elver_console::{Failure, table};
 use elver_node::Status;
 use elver_node::config::{SOCKET_VARIABLE, default_socket, status_path};
 
-use crate::exit::Failure;
-use crate::table;
-
-/// How long a node may take to tell.
-const WAIT: Duration = Duration::from_secs(5);
 /// Rows of a table that are shown without --all.
 const ROWS: usize = 20;
 /// Clears a terminal.
@@ -71,7 +65,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
         if time > 0 {
             std::thread::sleep(interval);
         }
-        let status = fetch(&socket)?;
+        let status = Status::fetch(&socket)?;
         let text = if args.json {
             serde_json::to_string(&status)? + "\n"
         } else {
@@ -87,22 +81,6 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
         before = Some((Instant::now(), status));
     }
     Ok(())
-}
-
-/// Asks the node at a socket how it is.
-pub(crate) fn fetch(socket: &Path) -> Result<Status> {
-    let path = status_path(socket);
-    let mut stream = UnixStream::connect(&path).with_context(|| {
-        format!(
-            "no node tells its status at {}; start `elverd`, or name its socket with --socket or \
-             in {SOCKET_VARIABLE}",
-            path.display()
-        )
-    })?;
-    stream.set_read_timeout(Some(WAIT))?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).context("the node did not tell its status")?;
-    serde_json::from_str(&text).context("the node's status is not understood")
 }
 
 /// Where processes find the node.

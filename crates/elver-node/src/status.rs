@@ -1,11 +1,20 @@
 //! How a node is: what `elver status` shows and the metrics are made of.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
 
 use elver_core::{Class, Core, Via, VqpInfo, VqpState};
 use elver_verbs::Device;
 use serde::{Deserialize, Serialize};
+
+use crate::config::{SOCKET_VARIABLE, status_path};
+
+/// How long a node may take to tell.
+const WAIT: Duration = Duration::from_secs(5);
 
 /// VQPs that are listed; more are only counted.
 const VQPS_LISTED_MAX: usize = 1_024;
@@ -50,6 +59,35 @@ pub struct Status {
     pub device: BTreeMap<String, u64>,
     /// Counters of its registry, if it is a meta server.
     pub registry: BTreeMap<String, u64>,
+}
+
+impl Status {
+    /// Asks the node whose processes find it at `socket` how it is.
+    ///
+    /// # Errors
+    /// No node tells its status there, or not within 5 s, or what it tells is not understood; the
+    /// text says which, and what to do.
+    pub fn fetch(socket: &Path) -> io::Result<Status> {
+        let path = status_path(socket);
+        let told = |error: io::Error, what: String| {
+            io::Error::new(error.kind(), format!("{what}: {error}"))
+        };
+        let mut stream = UnixStream::connect(&path).map_err(|error| {
+            let path = path.display();
+            let what = format!(
+                "no node tells its status at {path}; start `elverd`, or name its socket with \
+                 --socket or in {SOCKET_VARIABLE}"
+            );
+            told(error, what)
+        })?;
+        stream.set_read_timeout(Some(WAIT))?;
+        let mut text = String::new();
+        stream
+            .read_to_string(&mut text)
+            .map_err(|error| told(error, "the node did not tell its status".into()))?;
+        serde_json::from_str(&text)
+            .map_err(|error| told(error.into(), "the node's status is not understood".into()))
+    }
 }
 
 /// A registry that does not take a node.

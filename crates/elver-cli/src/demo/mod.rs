@@ -1,19 +1,21 @@
 //! `elver demo`: a cluster on this machine that shows what it can do, and fails if it cannot.
 
+mod nodes;
 mod say;
 mod steps;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use elver_console::{Failure, say};
+use elver_testbed::cluster::{Cluster, Ground, NodeSpec};
+use elver_testbed::programs::Programs;
+use elver_testbed::seat::Seat;
 use serde_json::{Map, Value, json};
 
-use crate::cluster::{Cluster, Ground, NodeSpec};
+use crate::demo::nodes::{A, B, BESIDE_A, CORE_OF_A, META, millis};
 use crate::demo::say::Say;
-use crate::exit::Failure;
-use crate::out::say;
-use crate::pair::Seat;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,17 +49,8 @@ enum Where {
     Loopback,
 }
 
-/// Nodes by their numbers.
-const META: usize = 0;
-const A: usize = 1;
-const B: usize = 2;
-
-/// Node a, whose connects are timed, has a core; the others, and all processes, have what is left.
-const CORE_OF_A: usize = 1;
-const BESIDE_A: Seat = Seat::Off(CORE_OF_A);
-
 /// Shows it.
-pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &DemoArgs, programs: &Programs) -> Result<(), Failure> {
     let ground = match args.placement {
         Some(Where::Netns) => Ground::Netns,
         Some(Where::Loopback) => Ground::Loopback,
@@ -66,7 +59,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let mut say = Say::new(args.json);
     let start = Instant::now();
     say.doing("starting three nodes");
-    let cluster = Cluster::start(ground, &specs())?;
+    let cluster = Cluster::start(programs, ground, &specs())?;
     let up_ms = millis(start.elapsed());
     say.title(&format!(
         "A meta server and two nodes in {}, up in {up_ms:.0} ms",
@@ -105,8 +98,4 @@ fn specs() -> Vec<NodeSpec> {
         .zip(seats)
         .map(|(name, seat)| NodeSpec { name, seat, options: options.clone() })
         .collect()
-}
-
-fn millis(time: Duration) -> f64 {
-    (time.as_secs_f64() * 1e4).round() / 10.0
 }

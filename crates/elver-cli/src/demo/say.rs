@@ -2,8 +2,7 @@
 
 use std::io::IsTerminal;
 
-use crate::out::say;
-use crate::progress::Progress;
+use elver_console::{Progress, say};
 
 pub(crate) struct Say {
     silent: bool,
@@ -19,7 +18,7 @@ impl Say {
         Say {
             silent: for_programs,
             colour: std::io::stdout().is_terminal() && !plain && !dumb,
-            progress: Progress::new(),
+            progress: Progress::begin(),
         }
     }
 

@@ -4,17 +4,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use elver_node::{SessionStatus, Status};
+use elver_node::SessionStatus;
+use elver_node::Status;
+use elver_testbed::cluster::Cluster;
+use elver_testbed::seat::pin;
+use elver_testbed::tcp;
+use elver_testbed::worker::client::{ConnectTime, First, Held, Moved, Steady, Switched};
+use elver_testbed::worker::{Known, Place, STEP, Task, Worker};
 use serde_json::{Value, json};
 
-use crate::bench::tcp;
-use crate::cluster::Cluster;
+use crate::demo::nodes::{A, B, BESIDE_A, millis};
 use crate::demo::say::Say;
-use crate::demo::{A, B, millis};
-use crate::pair::pin;
-use crate::status;
-use crate::worker::client::{ConnectTime, First, Held, Moved, Steady, Switched};
-use crate::worker::{Known, Place, STEP, Task, Worker};
 
 type Step = fn(&Cluster, &mut Say) -> Result<Value>;
 
@@ -145,7 +145,7 @@ fn killed(cluster: &Cluster, say: &mut Say) -> Result<Value> {
     let mut bystander = Worker::start(cluster, A, &Task::Steady { at: place(cluster, A), to })?;
     let _: Steady = bystander.hear(STEP)?;
     let socket = cluster.socket(A);
-    let before = status::fetch(&socket)?;
+    let before = Status::fetch(&socket)?;
     let mut victim = Worker::start(cluster, A, &Task::Victim { at: place(cluster, A), to })?;
     let held: Held = victim.hear(STEP)?;
     std::thread::sleep(SIDE_BY_SIDE);
@@ -157,7 +157,7 @@ fn killed(cluster: &Cluster, say: &mut Say) -> Result<Value> {
     let since = Instant::now();
     victim.kill()?;
     loop {
-        let now = status::fetch(&socket)?;
+        let now = Status::fetch(&socket)?;
         let gone = now.sessions.iter().all(|one| one.pid != pid as i32);
         // Less than before is possible: what earlier processes had may still have been going.
         let holds = holdings(&now).iter().zip(holdings(&before)).any(|(now, before)| *now > before);
@@ -205,7 +205,7 @@ fn killed(cluster: &Cluster, say: &mut Say) -> Result<Value> {
 fn with_work_under_way(socket: &Path, pid: u32) -> Result<(SessionStatus, u32)> {
     let since = Instant::now();
     loop {
-        let status = status::fetch(socket)?;
+        let status = Status::fetch(socket)?;
         let session = status.sessions.iter().find(|one| one.pid == pid as i32);
         let session = session.context("the node does not know of the process to kill")?;
         match outstanding(&status, session.client) {
@@ -240,7 +240,7 @@ fn switch(cluster: &Cluster, say: &mut Say) -> Result<Value> {
         switched.to
     );
     ensure!(switched.transfers > 0, "the node counted no transfer");
-    let status = status::fetch(&cluster.socket(A))?;
+    let status = Status::fetch(&cluster.socket(A))?;
     let peer = status.peers.iter().find(|peer| peer.address == cluster.address(B));
     ensure!(peer.is_some_and(|peer| peer.rc_qps > 0), "node a shows no RC QP to node b");
     say.title("A busy connection moved from DC to RC while it was used");
@@ -253,7 +253,7 @@ fn switch(cluster: &Cluster, say: &mut Say) -> Result<Value> {
 }
 
 fn place(cluster: &Cluster, node: usize) -> Place {
-    Place { socket: cluster.socket(node), seat: super::BESIDE_A }
+    Place { socket: cluster.socket(node), seat: BESIDE_A }
 }
 
 /// A process on a node that offers memory and answers messages.

@@ -1,14 +1,24 @@
 //! `elver sim`: what is simulated, in virtual time and under faults.
 
+mod campaign;
 mod node;
 mod replay;
 mod report;
 mod rnic;
+mod seed_args;
 mod seeds;
 mod simulation;
 
-use crate::cli::Sim;
-use crate::exit::Failure;
+use clap::Subcommand;
+use elver_console::Failure;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Sim {
+    /// Networks of RNICs: loss, duplication, reordering, corruption, partitions, crashes.
+    Rnic(rnic::RnicArgs),
+    /// Whole nodes: clients that connect, move data and die, a registry, meta servers, crashes.
+    Node(node::NodeArgs),
+}
 
 /// Runs `elver sim`.
 pub(crate) fn run(sim: &Sim) -> Result<(), Failure> {

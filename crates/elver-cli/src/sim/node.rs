@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use clap::Args;
+use elver_console::Failure;
 use elver_nodesim::{Acts, Canary, Options, Report};
 use elver_sim::{Fault, OpCount};
 use elver_verbs::SendOpcode;
 use serde_json::{Value, json};
 
-use super::simulation::{self, Simulation};
-use crate::cli::SimNodeArgs;
-use crate::exit::Failure;
+use super::campaign;
+use super::seed_args::SeedArgs;
+use super::simulation::Simulation;
 
 /// The operations that VQPs have.
 const OFFERED: [SendOpcode; 7] = [
@@ -39,6 +41,15 @@ const NEEDED: [&str; 13] = [
     "wrs_reposted",
 ];
 
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// Plant a bug; the command succeeds only if the model catches it.
+    #[arg(long)]
+    pub(crate) canary: Option<Canary>,
+    #[command(flatten)]
+    pub(crate) seeds: SeedArgs,
+}
+
 /// What all seeds together showed.
 #[derive(Default)]
 struct Sum {
@@ -54,13 +65,13 @@ struct Sum {
 struct Nodes(Options);
 
 /// Runs `elver sim node`.
-pub(super) fn run(args: &SimNodeArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &NodeArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
-        simulation::list(Canary::all());
+        campaign::list(Canary::all());
         return Ok(());
     }
     let options = Options { canary: args.canary, trace: args.seeds.trace };
-    simulation::run(&Nodes(options), &args.seeds, args.canary.map(|canary| canary.to_string()))
+    campaign::run(&Nodes(options), &args.seeds, args.canary.map(|canary| canary.to_string()))
 }
 
 impl Simulation for Nodes {

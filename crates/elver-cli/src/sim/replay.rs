@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
+use elver_console::{Failure, say};
 use serde_json::json;
 
 use super::report::{self, Found};
 use super::seeds;
 use super::simulation::Simulation;
-use crate::exit::Failure;
-use crate::out::say;
 
 /// Runs all that a report holds, and tells which still fail.
 pub(super) fn run<S: Simulation>(path: &Path, as_json: bool) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::cli::SeedArgs;
+use super::seed_args::SeedArgs;
 
 /// Longest file that is replayed, in lines.
 const LINES_MAX: usize = 1_000_000;

@@ -3,12 +3,26 @@
 use std::collections::BTreeMap;
 
 use anyhow::anyhow;
+use clap::Args;
+use elver_console::Failure;
 use elver_sim::{Canary, Coverage, Fault, OpCount, Options, Report};
 use serde_json::{Value, json};
 
-use super::simulation::{self, Simulation};
-use crate::cli::SimRnicArgs;
-use crate::exit::Failure;
+use super::campaign;
+use super::seed_args::SeedArgs;
+use super::simulation::Simulation;
+
+#[derive(Debug, Args)]
+pub(crate) struct RnicArgs {
+    /// Plant a bug; the command succeeds only if the model catches it.
+    #[arg(long)]
+    pub(crate) canary: Option<Canary>,
+    /// Use these transports alone: rc, uc, ud, dc.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) transport: Vec<elver_sim::Transport>,
+    #[command(flatten)]
+    pub(crate) seeds: SeedArgs,
+}
 
 /// What all seeds together showed.
 #[derive(Default)]
@@ -21,9 +35,9 @@ struct Sum {
 struct Rnics(Options);
 
 /// Runs `elver sim rnic`.
-pub(super) fn run(args: &SimRnicArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &RnicArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
-        simulation::list(Canary::ALL);
+        campaign::list(Canary::ALL);
         return Ok(());
     }
     let mut options =
@@ -31,7 +45,7 @@ pub(super) fn run(args: &SimRnicArgs) -> Result<(), Failure> {
     if !args.transport.is_empty() {
         options.transports.clone_from(&args.transport);
     }
-    simulation::run(&Rnics(options), &args.seeds, args.canary.map(|canary| canary.to_string()))
+    campaign::run(&Rnics(options), &args.seeds, args.canary.map(|canary| canary.to_string()))
 }
 
 impl Simulation for Rnics {

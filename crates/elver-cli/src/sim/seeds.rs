@@ -7,10 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use elver_console::{Failure, say};
+
+use super::seed_args::SeedArgs;
 use super::simulation::Simulation;
-use crate::cli::SeedArgs;
-use crate::exit::Failure;
-use crate::out::say;
 
 /// How often progress is told, and how long a run may last without any.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);

@@ -1,0 +1,181 @@
+//! `elver bench qos`: what a flood of the low class does to the high one (KRCORE, the earlier
+//! version, section 4.7).
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use elver_console::Failure;
+use elver_console::table::{self, number};
+use elver_core::{Class, ConnectOptions, VqpId, VqpInit};
+use elver_node::config::Config;
+use elver_testbed::node::{self, Node};
+use elver_testbed::node_pair::{self, Far};
+use elver_testbed::sample::{Clock, Sample};
+use elver_verbs::{Payload, SendFlags, SendOp, SendWr};
+use serde_json::json;
+
+use crate::args::{RunArgs, TimeArgs};
+use crate::report::contract::{self, Figures};
+use crate::report::frame::Frame;
+use crate::report::rows::{Figure, Row, Target};
+
+const PORT: u16 = 7;
+/// VQPs of the flood, WRITEs outstanding on each, and their bytes.
+const FLOODS: usize = 4;
+const FLOOD_DEPTH: u64 = 16;
+const FLOOD_BYTES: u32 = 65_536;
+/// A READ that takes longer has failed.
+const STALL: Duration = Duration::from_secs(10);
+
+/// A row: what is there beside the READs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Case {
+    Alone,
+    QosOn,
+    QosOff,
+}
+
+const CASES: [(&str, Case); 3] =
+    [("alone", Case::Alone), ("qos-on", Case::QosOn), ("qos-off", Case::QosOff)];
+
+const QOS_EXAMPLES: &str = "\
+Examples:
+  sudo elver bench qos
+      READs of the high class alone, and beside a flood of the low class with QoS on and off";
+
+#[derive(Debug, Args)]
+#[command(after_help = QOS_EXAMPLES)]
+pub struct QosArgs {
+    #[command(flatten)]
+    pub(crate) time: TimeArgs,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// Measures and prints.
+pub(crate) fn run(args: &QosArgs) -> Result<(), Failure> {
+    let mut rows = CASES.map(|(name, case)| (name, case, Figures::default(), Figure::default()));
+    let duration = Duration::from_secs_f64(args.time.duration);
+    let ended = Frame::begin_between_nodes("qos", &args.run)?.run(|stage, doing| {
+        for (name, case, figures, flood) in &mut rows {
+            doing(name);
+            let case = *case;
+            let (sample, bytes_per_s) = node_pair::run(
+                stage.pair(),
+                &config(case),
+                |_| Ok(()),
+                |_, ()| Ok(()),
+                |node, far| measure(node, far, case, duration),
+            )?;
+            figures.push(&sample);
+            flood.push(bytes_per_s / 1e6);
+        }
+        Ok(())
+    })?;
+    ended.tell(
+        Some(&claims(&rows.each_ref().map(|row| &row.2))),
+        || {
+            let rows = rows.iter().map(|(name, _, figures, flood)| {
+                json!({
+                    "name": name,
+                    "p50_us": contract::us(figures.p50_us.median()),
+                    "p99_us": contract::us(figures.p99_us.median()),
+                    "ops_per_s": figures.per_s.median().round(),
+                    "flood_mb_per_s": contract::us(flood.median()),
+                })
+            });
+            json!({"rows": rows.collect::<Vec<_>>()})
+        },
+        || {
+            let rows = rows.each_ref().map(|(name, _, figures, flood)| {
+                let (p50, p99) = (figures.p50_us.text(), figures.p99_us.text());
+                [name.to_string(), p50, p99, number(flood.median())]
+            });
+            let heads = ["8 B READ", "p50 µs [min … max]", "p99 µs [min … max]", "flood MB/s"];
+            table::print(heads, &rows, 1);
+        },
+    );
+    Ok(())
+}
+
+/// Without QoS there are no reserved QPs and no rate. RC QPs are left out: they are a peer's alone.
+fn config(case: Case) -> Config {
+    let mut config = Config::default();
+    config.transfer.rc_qps_max = 0;
+    if case == Case::QosOff {
+        config.qos.high_dc_qps = 0;
+    }
+    config
+}
+
+/// READs one at a time, and the flood beside; with the bytes a second that it moved.
+fn measure(node: &mut Node, far: &Far, case: Case, duration: Duration) -> Result<(Sample, f64)> {
+    // Without QoS all are of one class.
+    let class = if case == Case::QosOff { Class::Low } else { Class::High };
+    let vqp = node.vqp(VqpInit { class, ..VqpInit::default() })?;
+    node.connect(vqp, far.meta, PORT, ConnectOptions::default())?;
+    let floods = if case == Case::Alone { 0 } else { FLOODS };
+    let mut flood: Vec<VqpId> = Vec::new();
+    for _ in 0..floods {
+        let vqp = node.vqp(VqpInit { class: Class::Low, ..VqpInit::default() })?;
+        node.connect(vqp, far.meta, PORT, ConnectOptions::default())?;
+        flood.push(vqp);
+    }
+    let near = node.region(u64::from(FLOOD_BYTES))?;
+    let (read_sges, flood_sges) = ([near.sge(8)], [near.sge(FLOOD_BYTES)]);
+    let wr = |op, sges| SendWr {
+        wr_id: 0,
+        op,
+        flags: SendFlags::SIGNALED,
+        payload: Payload::Sges(sges),
+        dest: None,
+    };
+    let read = wr(SendOp::Read(far.remote), &read_sges);
+    let write = wr(SendOp::Write(far.remote), &flood_sges);
+    for vqp in &flood {
+        for _ in 0..FLOOD_DEPTH {
+            node.post(*vqp, &[write])?;
+        }
+    }
+    let mut sample = Sample::new()?;
+    let mut clock = Clock::new(duration);
+    let mut completions = node::blank::<32>();
+    let (mut moved, began) = (0u64, Instant::now());
+    while clock.goes_on(&mut sample) {
+        let since = Instant::now();
+        node.post(vqp, &[read])?;
+        let mut done = false;
+        while !done {
+            let found = node.take(&mut completions);
+            for completion in &completions[..found] {
+                node::succeeded(completion)?;
+                if completion.vqp == vqp {
+                    sample.record(since.elapsed());
+                    done = true;
+                } else {
+                    moved += u64::from(FLOOD_BYTES);
+                    node.post(completion.vqp, &[write])?;
+                }
+            }
+            ensure!(since.elapsed() < STALL, "a READ did not end within {STALL:?}");
+        }
+    }
+    clock.finish(&mut sample);
+    Ok((sample, moved as f64 / began.elapsed().as_secs_f64()))
+}
+
+fn claims(figures: &[&Figures; 3]) -> Vec<Row> {
+    let [alone, on, off] = figures.map(|figures| figures.p99_us.clone());
+    let row = |name: &str, ours, baseline| Row {
+        name: name.into(),
+        unit: "µs",
+        ours,
+        baseline: Some(baseline),
+        target: Target::None,
+    };
+    vec![
+        row("p99 with QoS / alone", on.clone(), ("alone", alone)),
+        row("p99 without QoS / with", off, ("with QoS", on)),
+    ]
+}

@@ -1,0 +1,246 @@
+//! `elver perf`: latency and rate of verbs operations, modelled on perftest.
+
+mod client;
+mod endpoint;
+mod exchange;
+mod load;
+mod report;
+mod server;
+mod setup;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum, value_parser};
+use elver_console::Failure;
+use elver_soft::{SoftConfig, SoftDevice};
+use elver_testbed::pair;
+use elver_testbed::pair::Placement;
+use elver_testbed::seat::pin;
+
+use crate::device::{DeviceArgs, EXCHANGE_PORT, own_address, soft_config};
+use crate::link::LinkArgs;
+use crate::peers::{PeerArgs, PeerTransport, SILENCE};
+use crate::perftest::{self, PeerTest, PerftestArgs, RX_DEPTH};
+
+pub use client::Measured;
+pub use load::{Load, LoadArgs, Mode, Op, Transport};
+pub use server::ServerArgs;
+pub use setup::connect_by_hand;
+
+/// What is done, and by which end.
+#[derive(Debug, Subcommand)]
+pub enum Perf {
+    /// Serves clients, one after the other, until it is stopped.
+    Server(ServerArgs),
+    /// READs from the server's memory.
+    Read(ClientArgs),
+    /// WRITEs to the server's memory.
+    Write(ClientArgs),
+    /// WRITEs to the server's memory, with immediate data for a receive.
+    WriteImm(ClientArgs),
+    /// SENDs to the server's receives.
+    Send(ClientArgs),
+    /// FETCH_ADDs on a word of the server's.
+    FetchAdd(ClientArgs),
+    /// CMP_SWPs on a word of the server's.
+    CmpSwp(ClientArgs),
+    /// Runs both ends in one command.
+    Pair(PairArgs),
+}
+
+/// What a client is asked for.
+#[derive(Debug, Args)]
+pub struct ClientArgs {
+    /// Address of the server. With --peer it may be missing: then we are the server.
+    #[arg(required_unless_present = "peer")]
+    pub server: Option<IpAddr>,
+    /// Whose program is at the other end, if it is not `elver perf`.
+    #[arg(long, value_enum)]
+    pub peer: Option<Peer>,
+    /// Messages of a test with --peer, which --duration does not bound; by default as many as the
+    /// peer's own program sends.
+    #[arg(long, requires = "peer", value_parser = value_parser!(u32).range(5..=20_000_000))]
+    pub iters: Option<u32>,
+    /// Address of our own device; by default the one that the route to the server gives.
+    #[arg(long)]
+    pub bind: Option<IpAddr>,
+    /// TCP port of the server.
+    #[arg(long, default_value_t = EXCHANGE_PORT)]
+    pub port: u16,
+    /// Where the server waits for the exchange over TCP, if not at its address and --port. It
+    /// always runs over this host's network, also where the device is on a frame link.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub exchange: Option<SocketAddr>,
+    /// What is measured.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// What our device's packets travel over.
+    #[command(flatten)]
+    pub link: LinkArgs,
+    /// Our device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Another's program at the far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Peer {
+    /// `write --mode async` with ib_write_bw, `read` with ib_read_lat and `read --mode async` with
+    /// ib_read_bw, `send` with ib_send_lat; `elver perftest` has more of its options.
+    Perftest,
+}
+
+/// What `elver perf pair` is asked for.
+#[derive(Debug, Args)]
+pub struct PairArgs {
+    /// The operation.
+    pub op: Op,
+    /// Where the two ends are.
+    #[arg(long, value_enum, default_value_t = Placement::Process)]
+    pub placement: Placement,
+    /// What is measured.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// The devices of both ends.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Runs a perf command, recording to `capture` if there is one.
+pub fn run(command: &Perf, capture: Option<&Path>) -> Result<(), Failure> {
+    let (op, args) = match command {
+        Perf::Server(args) => return server::run(args, capture),
+        Perf::Pair(args) => return run_pair(args, capture),
+        Perf::Read(args) => (Op::Read, args),
+        Perf::Write(args) => (Op::Write, args),
+        Perf::WriteImm(args) => (Op::WriteImm, args),
+        Perf::Send(args) => (Op::Send, args),
+        Perf::FetchAdd(args) => (Op::FetchAdd, args),
+        Perf::CmpSwp(args) => (Op::CmpSwp, args),
+    };
+    run_client(op, args, capture)
+}
+
+fn run_client(op: Op, args: &ClientArgs, capture: Option<&Path>) -> Result<(), Failure> {
+    let server = match (args.peer, args.server) {
+        (Some(Peer::Perftest), _) => return perftest::run(&as_perftest(op, args)?, capture),
+        (None, Some(server)) => server,
+        (None, None) => return Err(Failure::unusable("give the server's address")),
+    };
+    let load = Load::new(op, &args.load)?;
+    let base = match (args.link.open()?, args.bind) {
+        (Some(link), None) => SoftConfig::for_frames(link),
+        (Some(_), Some(_)) => {
+            return Err(Failure::unusable(
+                "--bind is for the kernel's UDP; on a frame link --local is the device's address",
+            ));
+        }
+        (None, Some(own)) => SoftConfig::for_address(own),
+        (None, None) => SoftConfig::for_address(own_address(server)?),
+    };
+    let config = soft_config(base, &args.device, capture);
+    let exchange = args.exchange.unwrap_or((server, args.port).into());
+    let measured = client::measure_remote(config, exchange, &load, args.device.idle)?;
+    report::print(&load, Placement::Remote, &measured, args.load.json)
+}
+
+/// The same as `elver perftest` has it.
+fn as_perftest(op: Op, args: &ClientArgs) -> Result<PerftestArgs, Failure> {
+    let load = &args.load;
+    let test = match (op, load.mode) {
+        (Op::Write, Mode::Async) => PeerTest::WriteBw,
+        (Op::Read, Mode::Async) => PeerTest::ReadBw,
+        (Op::Read, Mode::Sync) => PeerTest::ReadLat,
+        (Op::Send, Mode::Sync) => PeerTest::SendLat,
+        _ => {
+            return Err(Failure::unusable(
+                "with perftest there are `write --mode async`, `read --mode sync` or `async`, and \
+                 `send --mode sync`",
+            ));
+        }
+    };
+    let connection = match load.transport {
+        Transport::Rc => PeerTransport::Rc,
+        Transport::Uc => PeerTransport::Uc,
+        Transport::Ud => PeerTransport::Ud,
+        Transport::Dc => {
+            return Err(Failure::unusable("perftest is spoken with over rc, uc and ud"));
+        }
+    };
+    if args.link.open()?.is_some() || args.exchange.is_some() {
+        return Err(Failure::unusable("--peer takes neither --link nor --exchange"));
+    }
+    Ok(PerftestArgs {
+        test,
+        peer: PeerArgs {
+            server: args.server,
+            bind: args.bind,
+            port: args.port,
+            wait: None,
+            timeout: SILENCE,
+            device: args.device.clone(),
+        },
+        connection,
+        size: Some(load.size),
+        iters: args.iters,
+        mtu: load.mtu,
+        tx_depth: load.depth,
+        rx_depth: RX_DEPTH,
+        gid_index: None,
+        json: load.json,
+    })
+}
+
+fn run_pair(args: &PairArgs, capture: Option<&Path>) -> Result<(), Failure> {
+    let load = Load::new(args.op, &args.load)?;
+    let measured = measure_pair(&load, args.placement, &args.device, capture)?;
+    report::print(&load, args.placement, &measured, args.load.json)
+}
+
+/// Runs both ends of a load in this process.
+pub fn measure_pair(
+    load: &Load,
+    placement: Placement,
+    device: &DeviceArgs,
+    capture: Option<&Path>,
+) -> Result<Measured, Failure> {
+    if placement == Placement::Process {
+        pin(0);
+        let own = free_loopback();
+        let config = soft_config(SoftConfig::for_address(own), device, capture);
+        return Ok(client::measure_process(SoftDevice::open(config)?, load, device.idle)?);
+    }
+    let beside = capture.map(second_file);
+    let (_, measured) = pair::run(
+        placement,
+        |end, client| {
+            let config = soft_config(SoftConfig::for_address(end.own), device, beside.as_deref());
+            let opened = SoftDevice::open(config)?;
+            server::serve_once(opened, (end.own, EXCHANGE_PORT).into(), device.idle, client)
+        },
+        |end| {
+            let config = soft_config(SoftConfig::for_address(end.own), device, capture);
+            client::measure_remote(config, (end.peer, EXCHANGE_PORT).into(), load, device.idle)
+        },
+    )?;
+    Ok(measured)
+}
+
+/// A loopback address that no other device of this host is likely to have: QPs of one process need
+/// no address that others could name.
+fn free_loopback() -> IpAddr {
+    let [low, high, ..] = std::process::id().to_le_bytes();
+    [127, 77, high, low].into()
+}
+
+/// Where the second of two devices records.
+fn second_file(path: &Path) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_os_string();
+    name.push("-server");
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}

@@ -1,0 +1,31 @@
+//! A testbed on one machine.
+//!
+//! | module | what it sets up |
+//! | --- | --- |
+//! | [`cluster`] | `elverd` processes, each on a host of its own: a network namespace, or a loopback address |
+//! | [`worker`] | processes beside them, which attach, connect, move bytes and tell |
+//! | [`programs`] | which programs these are |
+//! | [`pair`] | two ends, each a thread with a core, on two addresses or in two namespaces |
+//! | [`node`](mod@node), [`node_pair`] | an embedded node, and such at the two ends of a pair |
+//! | [`hosts`] | hosts by the hundred on one thread, which answer real packets |
+//! | [`virtual_nodes`] | nodes in the simulator's virtual time |
+//! | [`tcp`], [`ways`] | what is connected: TCP, and VQPs by each way |
+//! | [`sample`], [`meet`], [`seat`], [`pattern`] | latencies; a common start; cores; bytes that say where they belong |
+//!
+//! Nothing is left behind, however the process ends that made it.
+
+pub mod cluster;
+pub mod hosts;
+pub mod meet;
+mod netns;
+pub mod node;
+pub mod node_pair;
+pub mod pair;
+pub mod pattern;
+pub mod programs;
+pub mod sample;
+pub mod seat;
+pub mod tcp;
+pub mod virtual_nodes;
+pub mod ways;
+pub mod worker;

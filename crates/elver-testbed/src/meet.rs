@@ -1,0 +1,87 @@
+//! Two ends that begin together and stay until both are done.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// How long one end waits for the other.
+const WAIT: Duration = Duration::from_secs(10);
+const ENDS: u32 = 2;
+
+/// Where two ends meet.
+#[derive(Default)]
+pub struct Meet {
+    here: AtomicU32,
+    done: AtomicU32,
+}
+
+impl Meet {
+    /// Waits for the other end, spinning.
+    pub fn wait(&self) -> Result<()> {
+        self.wait_while(std::thread::yield_now)
+    }
+
+    /// The same, with something to do meanwhile.
+    pub fn wait_while(&self, mut doing: impl FnMut()) -> Result<()> {
+        self.here.fetch_add(1, Ordering::AcqRel);
+        let start = Instant::now();
+        while self.here.load(Ordering::Acquire) < ENDS {
+            if start.elapsed() > WAIT {
+                bail!("the other end did not get ready");
+            }
+            doing();
+        }
+        Ok(())
+    }
+
+    /// Tells that this end has all it wants.
+    pub fn done(&self) {
+        self.done.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether both ends have all they want.
+    pub fn all_done(&self) -> bool {
+        self.done.load(Ordering::Acquire) == ENDS
+    }
+}
+
+/// Where a connection of a mesh leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To the end that opens it.
+    Own,
+    /// To the other end.
+    Peer,
+}
+
+/// Connections that the workers of one end open in a full mesh; the workers stand at the two ends
+/// in turn. A pair of workers has one connection, or, where `both_ways`, one from each.
+pub fn targets(workers: u32, end: u32, both_ways: bool) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for from in (0..workers).filter(|worker| worker % 2 == end) {
+        for to in (0..workers).filter(|to| *to != from) {
+            if both_ways || from < to {
+                targets.push(if to % 2 == end { Target::Own } else { Target::Peer });
+            }
+        }
+    }
+    targets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mesh_has_all_its_connections() {
+        for workers in [2, 3, 8, 9] {
+            let count = |both_ways| {
+                targets(workers, 0, both_ways).len() + targets(workers, 1, both_ways).len()
+            };
+            assert_eq!(count(true), (workers * (workers - 1)) as usize);
+            assert_eq!(count(false), (workers * (workers - 1) / 2) as usize);
+        }
+        assert_eq!(targets(2, 0, true), [Target::Peer]);
+    }
+}
