@@ -1,0 +1,9 @@
+//! What is done with any bytes. `scripts/fuzz` looks for bytes that break it; `tests/corpora.rs` runs
+//! those that were found to reach something.
+
+pub mod control;
+pub mod core;
+pub mod frames;
+pub mod portal;
+pub mod verbs;
+pub mod wire;
