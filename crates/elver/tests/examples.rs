@@ -11,18 +11,38 @@ use common::{TestNode, config};
 /// A built example: beside this program, in the folder that cargo has for them.
 fn example(name: &str) -> PathBuf {
     static BUILT: Once = Once::new();
+    let program = std::env::current_exe().unwrap();
+    let profile = program.parent().and_then(Path::parent).unwrap();
+    let folder = profile.join("examples");
     BUILT.call_once(|| {
-        // `cargo test --test examples` alone does not build them.
+        // `cargo test` has built them; `cargo test --test examples` alone does not.
+        if is_built(&folder) {
+            return;
+        }
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--examples", "--package", "elver"]);
-        if std::env::current_exe().unwrap().to_string_lossy().contains("/release/") {
+        if program.to_string_lossy().contains("/release/") {
             cargo.arg("--release");
         }
         assert!(cargo.status().unwrap().success(), "the examples cannot be built");
     });
-    let program = std::env::current_exe().unwrap();
-    let profile = program.parent().and_then(Path::parent).unwrap();
-    profile.join("examples").join(name)
+    folder.join(name)
+}
+
+/// Whether each example's program is there, and no older than its source and the library's.
+fn is_built(folder: &Path) -> bool {
+    let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = |name: &str| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(crate_root.join(name)).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let changed = |path: &Path| std::fs::metadata(path).and_then(|data| data.modified()).ok();
+    let (library, examples) = (sources("src"), sources("examples"));
+    let newest = library.iter().chain(&examples).filter_map(|path| changed(path)).max();
+    examples.iter().all(|source| {
+        let program = folder.join(source.file_stem().unwrap());
+        changed(&program).is_some_and(|built| Some(built) >= newest)
+    })
 }
 
 fn runs(group: u8, name: &str, says: &str) {
