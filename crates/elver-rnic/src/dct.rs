@@ -447,24 +447,33 @@ impl Dct {
             let (flow, traffic_class) = (refusal.flow, refusal.traffic_class);
             return Some(Answered { headers, payload: 0, flow, traffic_class });
         }
-        let id = *self.ready.front()?;
-        let context = &mut self.contexts[id as usize];
-        let Initiator { address, qpn: to, stream } = context.initiator;
-        let eth = DcEth { src_qpn: core.qpn, stream, session: context.session, fill: 0 };
-        let extra = match context.proof {
-            Proof::Fresh => DcExtra::None,
-            Proof::None | Proof::Old => DcExtra::Token(hw.tokens.of(address, now)),
-        };
-        let answer = context.responder.next_answer(core, hw, buf, |message, psn| {
-            Headers::new(Route::Dc { eth, extra }, message, to, psn).ok()
-        });
-        if !context.responder.has_answers() {
-            context.ready = false;
-            self.ready.pop_front();
+        while let Some(&id) = self.ready.front() {
+            let context = &mut self.contexts[id as usize];
+            let Initiator { address, qpn: to, stream } = context.initiator;
+            let eth = DcEth { src_qpn: core.qpn, stream, session: context.session, fill: 0 };
+            let extra = match context.proof {
+                Proof::Fresh => DcExtra::None,
+                Proof::None | Proof::Old => DcExtra::Token(hw.tokens.of(address, now)),
+            };
+            let answer = context.responder.next_answer(core, hw, buf, |message, psn| {
+                Headers::new(Route::Dc { eth, extra }, message, to, psn).ok()
+            });
+            let over = !context.responder.has_answers();
+            if over {
+                context.ready = false;
+                self.ready.pop_front();
+            }
+            if let Some((headers, payload)) = answer {
+                let (flow, traffic_class) = (context.flow, context.traffic_class);
+                return Some(Answered { headers, payload, flow, traffic_class });
+            }
+            // What it had was a duplicate that is not answered any longer: it is the next one's turn.
+            debug_assert!(over, "an answer can be written");
+            if !over {
+                break;
+            }
         }
-        let (headers, payload) = answer?;
-        let (flow, traffic_class) = (context.flow, context.traffic_class);
-        Some(Answered { headers, payload, flow, traffic_class })
+        None
     }
 
     /// Whether a session's initiator proved where he is.

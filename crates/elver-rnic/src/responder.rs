@@ -430,12 +430,19 @@ impl Responder {
                     None => Ok(()),
                 });
                 if let Err(fault) = filled {
+                    if replay && fault == Fault::Access {
+                        // As one that comes when the key is good no longer: who asked may have had
+                        // his answer since, and taken the key back.
+                        self.out.pop_front();
+                        self.answered(replay);
+                        return self.next_answer(core, hw, buf, build);
+                    }
                     self.out.clear();
                     self.fresh = 0;
                     self.replays = 0;
                     // An access error would say that nothing behind it was executed.
                     let behind = self.epsn.distance(psn) > length.div_ceil(mtu).max(1) as i32;
-                    let code = fault.nak().filter(|_| !behind && !replay);
+                    let code = fault.nak().filter(|_| !behind);
                     let code = code.unwrap_or(NakCode::RemoteOperation);
                     self.refuse(core, hw, packet, code);
                     return self.next_answer(core, hw, buf, build);

@@ -442,6 +442,43 @@ fn windows_open_and_close() {
     assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::RemAccessErr]);
 }
 
+/// A READ comes twice, and with the second one a SEND that takes its key back: who sent that has his
+/// answer. That there is none to the duplicate any longer ended the connection.
+#[test]
+fn a_duplicate_of_a_read_whose_key_was_taken_back_harms_nothing() {
+    let mut net = Net::new(2);
+    let (a, b) = net.connect(QpType::Rc, |_| {});
+    let (mr, pd) = (net.hosts[1].mr, net.hosts[1].pd);
+    let window = net.hosts[1].nic.alloc_mw(pd).unwrap();
+    let rkey = window.rkey ^ 0x55;
+    let access = AccessFlags::REMOTE_READ;
+    let bind = BindMw { mw: window.mw, rkey, mr: mr.mr, addr: mr.addr, length: 100, access };
+    net.hosts[1].post(net.now, b, SendOp::BindMw(bind), &[], None);
+    net.run_clean();
+    net.hosts[1].poll();
+    let sge = [net.hosts[0].sge(0, 100)];
+    let read = SendOp::Read(RemoteAddr { addr: mr.addr, rkey });
+    net.hosts[0].post(net.now, a, read, &sge, None);
+    let mut request = None;
+    net.run(|packet| {
+        let asks = packet.flow.src.ip() == address(0);
+        request = request.take().or_else(|| asks.then(|| packet.bytes.clone()));
+        1
+    });
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success]);
+    post_recv(&mut net.hosts[1], net.now, b, 3, 0, 10);
+    net.hosts[0].post(net.now, a, SendOp::SendWithInv(rkey), &[], None);
+    net.transmit();
+    let take_back = net.wire.pop_front().unwrap();
+    let (flow, traffic_class) = (take_back.flow, take_back.traffic_class);
+    net.deliver(&Packet { flow, traffic_class, bytes: request.unwrap() });
+    net.deliver(&take_back);
+    let remote = RemoteAddr { addr: mr.addr, rkey: mr.rkey };
+    net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success; 2]);
+}
+
 #[test]
 fn ten_thousand_qps_on_one_device() {
     let mut config = Config::for_address(address(0));
