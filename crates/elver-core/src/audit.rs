@@ -101,7 +101,7 @@ impl<D: Device> Core<D> {
             ahs: addresses as u32 + self.links.ud.addresses(),
             receives: self.pool.recvs.count,
             ops: self.ops.len(),
-            untold: (self.untold.len() + self.unaddressed.len()) as u32,
+            untold: (self.untold.len() + self.unaddressed.len() + self.unasked.len()) as u32,
             send_slots: slots,
             posted: self.lanes.qps.iter().map(|qp| qp.posted).sum(),
             requests,

@@ -77,6 +77,9 @@ pub struct Core<D: Device> {
     pub(crate) untold: VecDeque<(u32, Note)>,
     /// What waits for look-ups of the peers that it is to be told to.
     pub(crate) unaddressed: VecDeque<(u32, Note)>,
+    /// What waits until a meta server can be asked for the peers that it is to be told to, by when that
+    /// is tried again.
+    pub(crate) unasked: VecDeque<(Time, u32, Note)>,
     /// All that had arrived by then was taken from the device.
     pub(crate) heard: Time,
     /// Regions that no message is read from any longer, by when their second registration goes.
@@ -154,6 +157,7 @@ impl<D: Device> Core<D> {
             asking: VecDeque::new(),
             untold: VecDeque::new(),
             unaddressed: VecDeque::new(),
+            unasked: VecDeque::new(),
             heard: now,
             unshared: VecDeque::new(),
             slot_waiters: VecDeque::new(),

@@ -36,6 +36,8 @@ const QUERY_NS: u64 = 250_000_000;
 const READ_NS: u64 = 1_000_000_000;
 /// Most notes that wait for a send slot.
 const UNTOLD_MAX: usize = 1 << 16;
+/// Most of them that wait until there is a meta server to ask.
+const UNASKED_MAX: usize = 1 << 12;
 
 impl<D: Device> Core<D> {
     /// When a message that is posted now is asked after.
@@ -155,6 +157,11 @@ impl<D: Device> Core<D> {
             self.serve_backlog(id, now);
             busy = true;
         }
+        while self.unasked.front().is_some_and(|(due, ..)| *due <= now) {
+            let Some((_, peer, note)) = self.unasked.pop_front() else { break };
+            self.tell(peer, note, now);
+            busy = true;
+        }
         while self.unshared.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, slot)) = self.unshared.pop_front() else { break };
             if let Some(alias) = self.mrs.take_alias(slot) {
@@ -171,7 +178,8 @@ impl<D: Device> Core<D> {
         let unread = self.unread.front().map(|(due, ..)| *due);
         let asking = self.asking.front().map(|(due, _)| *due);
         let unshared = self.unshared.front().map(|(due, _)| *due);
-        unread.into_iter().chain(asking).chain(unshared).min()
+        let unasked = self.unasked.front().map(|(due, ..)| *due);
+        unread.into_iter().chain(asking).chain(unasked).chain(unshared).min()
     }
 
     /// A message was not read for long.
@@ -250,7 +258,7 @@ impl<D: Device> Core<D> {
             let answer = matches!(note.kind, Kind::Fin | Kind::Nack | Kind::Unknown);
             answer && (to, note.dst_vqp) == from && note.cookie == cookie
         };
-        let busy = self.notes().any(|(to, note)| answers(*to, note))
+        let busy = self.notes().any(|(to, note)| answers(to, note))
             || self.ops.iter().any(|(_, op)| match &op.kind {
                 OpKind::Gather(gather) => gather.reads(from, cookie),
                 OpKind::Message(note) => answers(op.peer, note),
@@ -322,9 +330,10 @@ impl<D: Device> Core<D> {
         self.untold.len() + self.unaddressed.len() >= UNTOLD_MAX
     }
 
-    /// All notes that wait.
-    fn notes(&self) -> impl Iterator<Item = &(u32, Note)> {
-        self.untold.iter().chain(&self.unaddressed)
+    /// All notes that wait, and the peers that they are for.
+    fn notes(&self) -> impl Iterator<Item = (u32, &Note)> {
+        let unasked = self.unasked.iter().map(|(_, peer, note)| (*peer, note));
+        self.untold.iter().chain(&self.unaddressed).map(|(peer, note)| (*peer, note)).chain(unasked)
     }
 
     /// The peer that something is to be told to has sent a message, but nothing is known of it.
@@ -336,8 +345,9 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A peer was looked up, to be told something.
-    pub(crate) fn address_found(&mut self, peer: u32, found: bool, now: Time) {
+    /// A peer was looked up, to be told something. If nobody was there to ask, what became of its
+    /// messages is kept for it, for nobody else would tell it.
+    pub(crate) fn address_found(&mut self, peer: u32, found: bool, asked: bool, now: Time) {
         let notes = core::mem::take(&mut self.unaddressed);
         let (found_for, others): (Vec<_>, Vec<_>) =
             notes.into_iter().partition(|(to, _)| *to == peer);
@@ -345,6 +355,11 @@ impl<D: Device> Core<D> {
         for (peer, note) in found_for {
             if found {
                 self.untold.push_back((peer, note));
+            } else if !asked
+                && matches!(note.kind, Kind::Fin | Kind::Nack)
+                && self.unasked.len() < UNASKED_MAX
+            {
+                self.unasked.push_back((Self::query_at(now), peer, note));
             } else {
                 self.note_ended(peer, note, false, now);
             }

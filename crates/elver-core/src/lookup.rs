@@ -361,7 +361,7 @@ impl<D: Device> Core<D> {
                 Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now, now),
                 Waiter::Lane(class) => self.lane_found(peer, class, found.is_ok(), now),
                 Waiter::Reader(vqp) => self.sender_found(vqp, peer, asked, now),
-                Waiter::Notes => self.address_found(peer, found.is_ok(), now),
+                Waiter::Notes => self.address_found(peer, found.is_ok(), asked, now),
             }
         }
         self.lookups.no_waiters = waiting;

@@ -426,3 +426,29 @@ fn that_a_long_message_was_read_is_told_though_others_break_the_way() {
         pair.check();
     }
 }
+
+/// A message that a node refuses before it knows any meta server: who sent it hears of it when there
+/// is one. It was told to nobody, since nobody could be asked where the sender is.
+#[test]
+fn a_message_was_refused_is_told_once_there_is_a_meta_server_to_ask() {
+    let mut pair = Pair::new();
+    let now = pair.nodes.net.now();
+    pair.nodes.nodes[2].core.set_meta_servers(&[], now);
+    let sender = pair.nodes.vqp(1, VqpInit::default());
+    pair.nodes.connect(1, sender, 2, Policy::Shared).unwrap();
+    let near = pair.near.sge(0, 8);
+    pair.post(1, sender, 0, SendOp::Send, Payload::Sges(&[near]));
+    let until = pair.nodes.net.now().saturating_add_ns(1_000_000_000);
+    pair.nodes.until(|nodes| nodes.net.now() >= until);
+    let state = |pair: &Pair| {
+        let node = &pair.nodes.nodes[1];
+        node.core.vqp_info(node.client, sender).unwrap().state
+    };
+    assert_eq!(state(&pair), VqpState::Connected, "nobody can have told it");
+    let meta = pair.nodes.nodes[0].core.serve_meta(3).unwrap();
+    let now = pair.nodes.net.now();
+    pair.nodes.nodes[2].core.set_meta_servers(&[meta], now);
+    while state(&pair) != VqpState::Error {
+        pair.step();
+    }
+}
