@@ -69,6 +69,9 @@ const SOCKETS_NS_MAX: u64 = 20_000;
 const TIDY_NS: u64 = 200_000;
 /// After so long without work it is a good moment to make something ready for processes to come.
 const QUIET_NS: u64 = 100_000;
+/// So long after a process has got its session it begins to use it, and is not kept waiting for what
+/// others may need: a session's memory takes the kernel long to clear.
+const BEGINS_NS: u64 = 1_000_000;
 /// The longest time that this waits for such a moment.
 const PREPARE_NS_MAX: u64 = 5_000_000;
 /// Processes that are let in at a look.
@@ -116,6 +119,7 @@ pub(crate) struct Engine {
     tidied_at: Time,
     busy_at: Time,
     prepared_at: Time,
+    opened_at: Time,
     // The maker's thread may wait for room in the inlet, which must go first.
     inlet: Inlet,
     maker: Maker,
@@ -175,6 +179,7 @@ impl Engine {
             tidied_at: Time::ZERO,
             busy_at: Time::ZERO,
             prepared_at: Time::ZERO,
+            opened_at: Time::ZERO,
             inlet,
             maker,
             copier: Arc::default(),
@@ -461,8 +466,9 @@ impl Engine {
             self.mourn(now);
         }
         // Not while a process is about to begin; but then, under load without an end, all the same.
-        let (quiet, late) = (now.ns_since(self.busy_at), now.ns_since(self.prepared_at));
-        if quiet >= QUIET_NS || late >= PREPARE_NS_MAX {
+        let quiet = now.ns_since(self.busy_at) >= QUIET_NS
+            && now.ns_since(self.opened_at) >= BEGINS_NS;
+        if quiet || now.ns_since(self.prepared_at) >= PREPARE_NS_MAX {
             self.prepared_at = now;
             self.prepare();
         }

@@ -129,6 +129,7 @@ impl Engine {
         match self.begin(slot, layout, now) {
             Ok(()) => {
                 self.counters.sessions_opened += 1;
+                self.opened_at = now;
                 self.sessions.activate(slot, now);
             }
             Err(refused) => {
