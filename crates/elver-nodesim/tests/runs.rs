@@ -12,7 +12,7 @@ const SEEDS: u64 = 60;
 const CANARY_SEEDS: u64 = 100;
 
 /// Seeds that found something, and what. They stay what they are as long as a run's plan does.
-const FOUND: [(u64, &str); 15] = [
+const FOUND: [(u64, &str); 16] = [
     (1_083, "a request for credit that was flushed was taken for a peer that does not answer"),
     (1_094, "that a long message was read was flushed, and not told again"),
     (1_896, "as 1083, over DC"),
@@ -30,6 +30,7 @@ const FOUND: [(u64, &str); 15] = [
         43_006_627,
         "receives were sought for a VQP that had failed, until its node had no region left",
     ),
+    (44_010_407, "a refusal was told to nobody, since nobody could be asked where its sender is"),
     (41_007_409, "a VQP that had failed before it was connected got no receives"),
 ];
 

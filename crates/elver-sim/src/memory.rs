@@ -8,18 +8,25 @@ use elver_verbs::{Memory, MemoryError};
 pub struct SimMemory {
     bytes: Rc<RefCell<Vec<u8>>>,
     gone: Rc<Cell<bool>>,
+    changes: Rc<Cell<u64>>,
     base: u64,
 }
 
 impl SimMemory {
     /// Memory that holds `bytes` and stands at the virtual address `base`.
     pub fn new(bytes: Vec<u8>, base: u64) -> SimMemory {
-        SimMemory { bytes: Rc::new(RefCell::new(bytes)), gone: Rc::default(), base }
+        let bytes = Rc::new(RefCell::new(bytes));
+        SimMemory { bytes, gone: Rc::default(), changes: Rc::default(), base }
     }
 
     /// The bytes, to look at.
     pub fn view(&self) -> Ref<'_, Vec<u8>> {
         self.bytes.borrow()
+    }
+
+    /// How often it was written to: who has looked at it need not look again while this is the same.
+    pub fn changes(&self) -> u64 {
+        self.changes.get()
     }
 
     /// From now on every access fails, as if the process that owns the memory had unmapped it, or
@@ -64,6 +71,7 @@ impl Memory for SimMemory {
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
         self.check(offset, src.len() as u64)?;
         let at = offset as usize;
+        self.changes.set(self.changes.get() + 1);
         self.bytes.borrow_mut()[at..at + src.len()].copy_from_slice(src);
         Ok(())
     }
@@ -77,6 +85,7 @@ impl Memory for SimMemory {
     ) -> Result<(), MemoryError> {
         self.check(offset, len)?;
         src.check(src_offset, len)?;
+        self.changes.set(self.changes.get() + 1);
         let (to, from, len) = (offset as usize, src_offset as usize, len as usize);
         if Rc::ptr_eq(&self.bytes, &src.bytes) {
             self.bytes.borrow_mut().copy_within(from..from + len, to);
@@ -117,6 +126,27 @@ mod tests {
         assert_eq!((memory.view()[0], other.view()[0]), (7, 1));
         memory.set_gone(false);
         assert_eq!(memory.write(0, &[0]), Ok(()));
+    }
+
+    #[test]
+    fn every_change_counts_and_no_look_does() {
+        let memory = SimMemory::new(vec![0; 16], 0);
+        let other = memory.clone();
+        let changes: [&dyn Fn(); 4] = [
+            &|| other.write(0, &[1]).unwrap(),
+            &|| other.copy_from(8, &memory, 0, 8).unwrap(),
+            &|| assert_eq!(other.fetch_add(8, 1), Ok(1)),
+            &|| assert_eq!(other.compare_swap(8, 2, 7), Ok(2)),
+        ];
+        for change in changes {
+            let before = memory.changes();
+            change();
+            assert_ne!(memory.changes(), before);
+        }
+        let before = memory.changes();
+        memory.read(0, &mut [0; 16]).unwrap();
+        assert!(memory.write(16, &[0]).is_err());
+        assert_eq!((memory.view().len() as u64, memory.changes()), (memory.size(), before));
     }
 
     #[test]

@@ -466,8 +466,8 @@ impl Engine {
             self.mourn(now);
         }
         // Not while a process is about to begin; but then, under load without an end, all the same.
-        let quiet = now.ns_since(self.busy_at) >= QUIET_NS
-            && now.ns_since(self.opened_at) >= BEGINS_NS;
+        let quiet =
+            now.ns_since(self.busy_at) >= QUIET_NS && now.ns_since(self.opened_at) >= BEGINS_NS;
         if quiet || now.ns_since(self.prepared_at) >= PREPARE_NS_MAX {
             self.prepared_at = now;
             self.prepare();

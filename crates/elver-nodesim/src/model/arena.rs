@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use elver_sim::{Rng, SimMemory};
@@ -31,12 +32,15 @@ pub(crate) struct Arena {
     shadow: Vec<u8>,
     /// Pieces that WRs use: length, and whether the device may write there.
     used: BTreeMap<u64, (u64, bool)>,
+    /// The changes that the memory had when all was as it must be.
+    checked: Cell<Option<u64>>,
 }
 
 impl Arena {
     pub(crate) fn new(client: ClientIx, memory: SimMemory, addr: u64, lkey: u32) -> Arena {
         let shadow = memory.view().clone();
-        Arena { client, memory, addr, lkey, hold: Hold::Open, shadow, used: BTreeMap::new() }
+        let (hold, used, checked) = (Hold::Open, BTreeMap::new(), Cell::new(None));
+        Arena { client, memory, addr, lkey, hold, shadow, used, checked }
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -99,6 +103,10 @@ impl Arena {
 
     /// Compares what must not have changed.
     pub(crate) fn check(&self) -> Result<(), String> {
+        let changes = Some(self.memory.changes());
+        if self.checked.get() == changes {
+            return Ok(());
+        }
         let bytes = self.memory.view();
         let mut from = 0;
         let open = self.used.iter().filter(|(_, (_, writable))| *writable);
@@ -114,6 +122,7 @@ impl Arena {
             }
             from = from.max(end);
         }
+        self.checked.set(changes);
         Ok(())
     }
 }

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use elver_sim::SimMemory;
@@ -37,6 +38,8 @@ pub(crate) struct Region {
     swapped: BTreeSet<(u64, u64)>,
     /// What the swapped words held when somebody last looked.
     pub(crate) last: Vec<u64>,
+    /// The changes that the memory had when nobody had written to it since the client got it back.
+    checked: Cell<Option<u64>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +81,7 @@ impl Region {
             added: Vec::new(),
             swapped: BTreeSet::new(),
             last: vec![0; ATOMIC_WORDS as usize],
+            checked: Cell::new(None),
         }
     }
 
@@ -122,13 +126,15 @@ impl Region {
 
     /// Nobody may have changed memory that the client has got back.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.hold != Hold::Back || self.memory.view().iter().all(|byte| *byte == POISON) {
+        let changes = Some(self.memory.changes());
+        if self.hold != Hold::Back || self.checked.get() == changes {
             return Ok(());
         }
-        match self.memory.view().iter().position(|byte| *byte != POISON) {
-            None => Ok(()),
-            Some(at) => Err(format!("byte {at} was written after the region was deregistered")),
+        if let Some(at) = self.memory.view().iter().position(|byte| *byte != POISON) {
+            return Err(format!("byte {at} was written after the region was deregistered"));
         }
+        self.checked.set(changes);
+        Ok(())
     }
 
     /// Whether `found` may stand at `offset` for one who looked at `when`.
