@@ -1,6 +1,8 @@
 //! Bugs to plant: a model that does not catch them is worth nothing.
 //!
-//! They are planted between the cores and the harness, so that no product code knows of them.
+//! They are planted between the cores and the harness, so that no product code knows of them: a check
+//! that a device or a node does not make is one that forged packets pass, since they have what it asks
+//! for.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,6 +10,8 @@ use std::str::FromStr;
 use elver_core::{Completion, VqpId};
 use elver_sim::Rng;
 use thiserror::Error;
+
+use crate::forge::Forger;
 
 /// A bug to plant in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,9 +47,19 @@ pub enum Canary {
     /// A device tells of an RC QP that broke that this got less far than it did, so that WRs are posted
     /// again which were executed.
     PostedAgain,
+    /// A node takes control messages that have not its Q_Key.
+    UncheckedQkey,
+    /// A DC target opens sessions for those who have not its access key.
+    UncheckedKey,
+    /// A connected QP takes packets from other addresses than its peer's.
+    UncheckedSource,
+    /// DC takes packets from other ports than devices'.
+    UncheckedPort,
+    /// A DC target believes where an initiator is who repeats no token of it.
+    UncheckedToken,
 }
 
-const NAMES: [(Canary, &str); 15] = [
+const NAMES: [(Canary, &str); 20] = [
     (Canary::RepeatedCompletion, "repeated-completion"),
     (Canary::StrayCompletion, "stray-completion"),
     (Canary::ReorderedCompletion, "reordered-completion"),
@@ -61,6 +75,11 @@ const NAMES: [(Canary, &str); 15] = [
     (Canary::StuckQueue, "stuck-queue"),
     (Canary::GrowingPool, "growing-pool"),
     (Canary::PostedAgain, "posted-again"),
+    (Canary::UncheckedQkey, "unchecked-qkey"),
+    (Canary::UncheckedKey, "unchecked-key"),
+    (Canary::UncheckedSource, "unchecked-source"),
+    (Canary::UncheckedPort, "unchecked-port"),
+    (Canary::UncheckedToken, "unchecked-token"),
 ];
 
 impl Canary {
@@ -98,7 +117,21 @@ impl Canary {
             // A run has few chances for these, or needs many strikes.
             Canary::SkippedCheck | Canary::EarlyDeregistration | Canary::GrowingPool => 50,
             Canary::PostedAgain => 100,
+            // A check that there is not never strikes.
+            _ if self.forger().is_some() => 100,
             _ => 10,
+        }
+    }
+
+    /// Who must forge for it to strike.
+    pub(crate) fn forger(self) -> Option<Forger> {
+        match self {
+            Canary::UncheckedQkey | Canary::UncheckedKey | Canary::UncheckedSource => {
+                Some(Forger::Stranger)
+            }
+            Canary::UncheckedPort => Some(Forger::Process),
+            Canary::UncheckedToken => Some(Forger::Member),
+            _ => None,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::world::World;
 impl World {
     /// Looks at every node's pool and at all memory.
     pub(crate) fn check_all(&mut self) -> Result<(), Violation> {
+        self.check_forge()?;
         for node in 0..self.nodes.len() {
             self.check_pool(node)?;
             self.check_regions(node)?;

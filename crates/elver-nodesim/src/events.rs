@@ -223,6 +223,9 @@ impl World {
 
     /// Whether one receiver may hold all that it can.
     fn is_crowded(&self) -> bool {
+        if self.forge.as_ref().is_some_and(|forge| forge.has_sent_messages()) {
+            return true;
+        }
         // Also what senders have sent that are gone, or are connected elsewhere, may wait there.
         let (mut count, mut bytes) = (0, 0);
         for op in self.model.ops.iter().filter(|op| op.is_message() && !op.delivered) {
@@ -239,9 +242,7 @@ impl World {
         known.crowded &= !known.stream.is_empty();
         known.stream.push_back(op);
         if self.is_crowded() {
-            for known in self.model.vqps.iter_mut().filter(|known| !known.stream.is_empty()) {
-                known.crowded = true;
-            }
+            self.model.crowd();
         }
     }
 }

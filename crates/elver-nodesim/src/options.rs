@@ -4,12 +4,15 @@ use elver_sim::{Fault, OpCount};
 use elver_verbs::SendOpcode;
 
 use crate::canary::Canary;
+use crate::forge::{Forger, Forgers};
 
 /// What a run is to be like, besides its seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// A bug to plant; the run must then fail.
     pub canary: Option<Canary>,
+    /// Which runs have somebody who forges packets. A canary that needs one has him in every run.
+    pub forgers: Forgers,
     /// Keep the whole trace for a failure, packets included, and not only its end.
     pub trace: bool,
 }
@@ -24,6 +27,8 @@ pub struct Report {
     pub seed: u64,
     /// Nodes.
     pub nodes: usize,
+    /// Who forged packets.
+    pub forger: Option<Forger>,
     /// WRs by operation.
     pub ops: BTreeMap<SendOpcode, OpCount>,
     /// Messages received.
@@ -32,6 +37,8 @@ pub struct Report {
     pub acts: Acts,
     /// What the cores counted ([`elver_core::Stats`]), all of them together and gauges left out.
     pub counters: Acts,
+    /// What their devices counted.
+    pub device_counters: Acts,
     /// Faults injected.
     pub faults: BTreeMap<Fault, u64>,
     /// Packets that nodes sent.

@@ -33,6 +33,7 @@ impl World {
     /// What must hold whenever a node has run: no shared QP stays in its error state, and connections
     /// take no more than they may.
     pub(crate) fn check_step(&mut self, number: usize) -> Result<(), Violation> {
+        self.check_strangers(number)?;
         let node = &mut self.nodes[number];
         let Some(core) = &mut node.core else { return Ok(()) };
         node.most.see(&core.stats());
@@ -73,7 +74,7 @@ impl World {
         // Also what is aimed at memory that is gone breaks queue pairs, at both ends.
         let disturbed =
             self.disturbed(number) || self.model.regions.iter().any(|region| region.vanished);
-        let quiet = self.quiet;
+        let (quiet, forged) = (self.quiet, self.forge.is_some());
         let node = &mut self.nodes[number];
         let Some(core) = &mut node.core else { return Ok(()) };
         let held = core.audit().map_err(|what| Violation(format!("node {number}: {what}")))?;
@@ -113,10 +114,10 @@ impl World {
             broken!("node {number}: {rc_errored} RC QPs are in error, and not all of them go");
         }
         let (mrs, ahs) = (device.mr_count(), device.ah_count());
-        // Memory that is gone is refused by the device alone.
+        // Memory that is gone is refused by the device alone, and so is what somebody forges.
         let vanished = |region: &Region| region.vanished && region.place.0 == number;
         let vanished = self.model.regions.iter().any(vanished);
-        if device.counters().nak_fatal_sent > 0 && !vanished {
+        if device.counters().nak_fatal_sent > 0 && !vanished && !forged {
             broken!(
                 "node {number}: a request that its region does not allow has come to the device"
             );

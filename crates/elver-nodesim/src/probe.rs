@@ -63,6 +63,7 @@ impl World {
             for opcode in OPERATIONS {
                 sure.push(self.post_sure(vqp, opcode)?);
             }
+            self.forge()?;
         }
         self.settle()?;
         // What has completed may still wait for a receive, which comes when the one before is taken.

@@ -1,7 +1,7 @@
 //! Receives, and the messages that fill them.
 
 use elver_core::{Completion, VqpState};
-use elver_verbs::{RecvWr, WcFlags, WcOpcode, WcStatus};
+use elver_verbs::{Gid, RecvWr, WcFlags, WcOpcode, WcStatus};
 
 use crate::canary::Canary;
 use crate::model::{
@@ -83,7 +83,8 @@ impl World {
             }
             // A message that could not be read: its sender does not answer, or has failed.
             WcStatus::RemOpErr | WcStatus::RetryExcErr
-                if self.disturbed(self.model.place(vqp).0) =>
+                if self.disturbed(self.model.place(vqp).0)
+                    || self.forge.as_ref().is_some_and(|forge| forge.has_sent_long_messages()) =>
             {
                 self.accept(vqp, completion, None)?;
                 self.model.release(&pieces);
@@ -113,9 +114,41 @@ impl World {
             }
             other => broken!("VQP {vqp}: a message of {} bytes, {other:?}", found.len()),
         };
-        self.deliver(vqp, op, completion, &found)?;
+        if self.forge.as_ref().is_some_and(|forge| forge.wrote(op)) {
+            self.heard_of_member(vqp, completion)?;
+        } else {
+            self.deliver(vqp, op, completion, &found)?;
+        }
         self.model.release(&pieces);
         Ok(())
+    }
+
+    /// A message of somebody's who is no node has come: it must be in his own name. His VQP its client
+    /// does not look at.
+    fn heard_of_member(&mut self, vqp: VqpIx, completion: &Completion) -> Result<(), Violation> {
+        let bound = self.model.vqps[vqp].bound.is_some();
+        let (node, owner) = self.at(self.model.vqps[vqp].client);
+        let Some(source) = completion.source.filter(|_| bound) else {
+            broken!("VQP {vqp}: a forged message, which is for no port");
+        };
+        self.count("message of a member gone bad");
+        if self.model.destroyed.contains_key(&(self.model.place(vqp), source)) {
+            return Ok(());
+        }
+        let info = self.core(node).map(|core| core.vqp_info(owner, source));
+        match info {
+            Some(Ok(info)) if !self.is_members(info.peer) => {
+                broken!("VQP {vqp}: a forged message comes from {:?}", info.peer)
+            }
+            // It may have gone since.
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a VQP's peer is somebody who forges.
+    fn is_members(&self, peer: Option<(Gid, u16)>) -> bool {
+        let forge = self.forge.as_ref();
+        peer.is_some_and(|(gid, _)| forge.is_some_and(|forge| forge.is(gid)))
     }
 
     /// Whether a client wants memory back that a WR uses.
@@ -303,6 +336,9 @@ impl World {
             && from != gid
         {
             broken!("VQP {vqp}: the source of a message from {from} is connected to {gid}");
+        }
+        if sender.is_none() && self.is_members(info.peer) {
+            return Ok(());
         }
         let init = elver_core::VqpInit::default();
         let accepted = self.add_vqp(client, id, init)?;

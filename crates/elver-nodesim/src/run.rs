@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use elver_core::Core;
 use elver_verbs::{SendOpcode, Time};
 
 use crate::model::{ClientIx, OpState, Phase, Target, Violation, Vqp, VqpIx};
@@ -36,14 +35,18 @@ const QUIET_NS: u64 = 2_000_000_000;
 /// The rule that was broken, with the events that led to it. A run with a [`crate::Canary`] is
 /// good if it fails.
 pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
-    let fail = |virtual_ns, violation: Violation, trace, canary_strikes| {
-        Box::new(Failure { seed, virtual_ns, violation: violation.0, trace, canary_strikes })
+    let fail = |virtual_ns, violation: String, trace, canary_strikes| {
+        Box::new(Failure { seed, virtual_ns, violation, trace, canary_strikes })
     };
-    let mut world = World::new(seed, options).map_err(|what| fail(0, what, Vec::new(), 0))?;
+    let mut world = World::new(seed, options).map_err(|what| fail(0, what.0, Vec::new(), 0))?;
     match world.play() {
         Ok(recovery_ns) => Ok(world.report(seed, recovery_ns)),
         Err(what) => {
             let packets = if options.trace { world.net.trace() } else { Vec::new() };
+            let what = match &world.forge {
+                Some(forge) => format!("{} (somebody forges: {})", what.0, forge.kind()),
+                None => what.0,
+            };
             Err(fail(world.now.0, what, world.trace.lines(packets), world.planter.strikes))
         }
     }
@@ -62,6 +65,7 @@ impl World {
             let gap = self.posting.between(1, self.plan.gap_ns);
             self.run_until(self.now.saturating_add_ns(gap))?;
             self.step()?;
+            self.forge()?;
             if action % CHECK_EVERY == 0 {
                 self.check_all()?;
             }
@@ -305,9 +309,11 @@ impl World {
     }
 
     fn report(&mut self, seed: u64, recovery_ns: u64) -> Report {
-        let cores = self.nodes.iter().filter_map(|node| node.core.as_ref());
-        for stats in cores.map(Core::stats).collect::<Vec<_>>() {
-            self.add_counters(&stats);
+        for node in 0..self.nodes.len() {
+            if let Some(mut core) = self.nodes[node].core.take() {
+                self.add_counters(&mut core);
+                self.nodes[node].core = Some(core);
+            }
         }
         let mut ops: BTreeMap<SendOpcode, OpCount> = BTreeMap::new();
         for op in &self.model.ops {
@@ -322,10 +328,12 @@ impl World {
         Report {
             seed,
             nodes: self.nodes.len(),
+            forger: self.forge.as_ref().map(|forge| forge.kind()),
             ops,
             messages: self.model.messages,
             acts: self.acts.clone(),
             counters: self.counters.clone(),
+            device_counters: self.device_counters.clone(),
             faults: self.net.faults(),
             packets: self.net.packets(),
             virtual_ns: self.now.ns_since(Time::ZERO),

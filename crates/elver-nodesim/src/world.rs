@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use elver_core::{Core, NodeRecord, Stats};
+use elver_core::{Core, NodeRecord};
 use elver_sim::{Rng, SimNet};
 use elver_verbs::{Gid, Time};
 
 use crate::canary::{Canary, Planter};
+use crate::forge::Forge;
 use crate::model::{ClientIx, Model, Place, Violation, broken};
 use crate::node::Node;
 use crate::options::{Acts, Options};
@@ -31,6 +32,8 @@ pub(crate) struct World {
     pub(crate) acts: Acts,
     /// What the cores counted that are gone.
     pub(crate) counters: Acts,
+    /// And their devices.
+    pub(crate) device_counters: Acts,
     /// What will happen at some time besides packets and timers.
     tasks: BTreeMap<(Time, u64), Task>,
     serial: u64,
@@ -40,6 +43,8 @@ pub(crate) struct World {
     pub(crate) meddling: Rng,
     pub(crate) polling: Rng,
     pub(crate) colliding: Rng,
+    /// Who forges packets, if anybody does.
+    pub(crate) forge: Option<Box<Forge>>,
     /// Faults are over.
     pub(crate) healed: bool,
     /// And everything that they led to has had its time.
@@ -74,6 +79,7 @@ impl World {
             planter: Planter::new(options.canary, root.split("canary")),
             acts: Acts::new(),
             counters: Acts::new(),
+            device_counters: Acts::new(),
             tasks: BTreeMap::new(),
             serial: 0,
             making: root.split("making"),
@@ -81,11 +87,15 @@ impl World {
             meddling: root.split("meddling"),
             polling: root.split("polling"),
             colliding: root.split("colliding"),
+            forge: Forge::of(options.forgers, options.canary, root.split("forger")),
             healed: false,
             quiet: false,
             net,
             plan,
         };
+        if world.forge.is_some() {
+            world.net.overhear();
+        }
         for node in 0..world.plan.nodes {
             world.boot(node)?;
         }
@@ -100,11 +110,14 @@ impl World {
         *self.acts.entry(act).or_default() += 1;
     }
 
-    /// Takes over what a core has counted.
-    pub(crate) fn add_counters(&mut self, stats: &Stats) {
+    /// Takes over what a core and its device have counted.
+    pub(crate) fn add_counters(&mut self, core: &mut Core<elver_sim::SimDevice>) {
         let gauges = ["clients", "vqps", "mrs", "peers", "rc_qps"];
-        for (name, count) in stats.iter().filter(|(name, _)| !gauges.contains(name)) {
+        for (name, count) in core.stats().iter().filter(|(name, _)| !gauges.contains(name)) {
             *self.counters.entry(name).or_default() += count;
+        }
+        for (name, count) in core.device().counters().iter() {
+            *self.device_counters.entry(name).or_default() += count;
         }
     }
 
@@ -162,11 +175,11 @@ impl World {
 
     /// A node goes down, with all that was in it.
     pub(crate) fn crash(&mut self, node: usize) {
-        let Some(core) = self.nodes[node].core.take() else { return };
+        let Some(mut core) = self.nodes[node].core.take() else { return };
         self.note(format_args!("node {node} crashes"));
         self.count("node crashed");
         self.net.crash(node);
-        self.add_counters(&core.stats());
+        self.add_counters(&mut core);
         drop(core);
         let place = self.nodes[node].place(node);
         self.model.node_gone(place);

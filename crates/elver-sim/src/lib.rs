@@ -49,6 +49,7 @@ pub use elver_rnic::{Config, FlowConfig};
 pub use faults::{Fault, FaultPlan, Rates};
 pub use memory::SimMemory;
 pub use net::SimNet;
+pub use network::Datagram;
 pub use options::{Failure, OpCount, Options, Report, Transport, UnknownTransport};
 pub use rng::Rng;
 pub use run::run;

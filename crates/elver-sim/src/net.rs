@@ -9,7 +9,7 @@ use elver_verbs::{Gid, Time, VerbsError};
 use crate::device::SimDevice;
 use crate::faults::{Fault, FaultPlan};
 use crate::host::INBOX_PACKETS;
-use crate::network::{Network, Packet};
+use crate::network::{Datagram, Network, Packet};
 use crate::rng::Rng;
 use crate::trace::Trace;
 
@@ -129,6 +129,12 @@ impl SimNet {
         }
     }
 
+    /// Makes the way between two hosts longer than that between others, by so much each way, until this
+    /// is called again. It is no fault, and stays when these end.
+    pub fn set_distance(&self, a: usize, b: usize, one_way_ns: u64) {
+        self.state.borrow_mut().network.set_distance(a, b, one_way_ns);
+    }
+
     /// Loses everything from one host to another until a moment.
     pub fn partition(&self, from: usize, to: usize, until: Time) {
         self.state.borrow_mut().network.partition(from, to, until.0);
@@ -177,6 +183,33 @@ impl SimNet {
     /// Whether anything between two hosts, in either direction, was ever lost, late or out of order.
     pub fn disturbed(&self, a: usize, b: usize) -> bool {
         self.state.borrow().network.disturbed(a, b)
+    }
+
+    /// Calls all that goes to a host and comes from it disturbed, as somebody on the way makes it.
+    pub fn disturb(&self, host: usize) {
+        self.state.borrow_mut().network.disturb(host);
+    }
+
+    /// Brings a datagram that no host sent to the host that it is for, at a moment. It is taken as it
+    /// is: whoever makes it seals it, with IPv4's identification 0, or does not. It is no fault.
+    pub fn inject(&self, at: Time, datagram: Datagram) {
+        self.state.borrow_mut().network.inject(at.0, datagram);
+    }
+
+    /// Has [`SimNet::take_heard`] and [`SimNet::take_strays`] tell what is sent from now on.
+    pub fn overhear(&self) {
+        self.state.borrow_mut().network.overhear();
+    }
+
+    /// Datagrams that hosts sent each other since the last call, at most the 256 newest, whether or
+    /// not they arrive.
+    pub fn take_heard(&self) -> Vec<Datagram> {
+        self.state.borrow_mut().network.take_heard()
+    }
+
+    /// All datagrams that hosts sent to addresses where no host is, since the last call.
+    pub fn take_strays(&self) -> Vec<Datagram> {
+        self.state.borrow_mut().network.take_strays()
     }
 
     /// Faults so far.

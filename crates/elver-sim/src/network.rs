@@ -29,8 +29,12 @@ pub(crate) const LIFETIME_NS: u64 = 100_000;
 const HOLD_NS: u64 = 20_000;
 /// Packets that a replay chooses from.
 const HISTORY: usize = 64;
+/// Datagrams between hosts that are kept for who listens: the last ones.
+const HEARD_MAX: usize = 256;
 /// Longest datagram of random bytes.
 const GARBAGE_BYTES: u64 = 96;
+/// Hop limit of a datagram that no host sent.
+const FORGED_HOP_LIMIT: u8 = 64;
 /// A queue longer than this marks packets, in nanoseconds.
 const ECN_THRESHOLD_NS: u64 = 10_000;
 const ECN_MASK: u8 = 0b11;
@@ -45,6 +49,17 @@ pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// A datagram: where it says that it comes from and goes to, and its bytes from the BTH to the ICRC.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    /// Source and destination.
+    pub flow: Flow,
+    /// IP traffic class, with the ECN bits.
+    pub traffic_class: u8,
+    /// The UDP payload.
+    pub bytes: Vec<u8>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Network {
     addresses: Vec<IpAddr>,
@@ -52,6 +67,8 @@ pub(crate) struct Network {
     queue_ns: u64,
     /// Per sender: when its line is free.
     free_at: Vec<u64>,
+    /// Per direction: how much longer its way is than that of others, in nanoseconds.
+    distances: Vec<u64>,
     /// Per direction: until when everything is lost.
     partitioned_until: Vec<u64>,
     /// Per direction: until when answers are withheld, and whether they are lost and not late.
@@ -72,6 +89,15 @@ pub(crate) struct Network {
     rng: Rng,
     faults: [u64; Fault::ALL.len()],
     sent: u64,
+    /// What hosts sent each other of late, and to addresses where no host is; nothing if nobody
+    /// listens.
+    heard: Option<Heard>,
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    between_hosts: VecDeque<Datagram>,
+    to_nobody: Vec<Datagram>,
 }
 
 /// Opcode, destination QPN and PSN of a packet; zeros where it is too short.
@@ -100,6 +126,7 @@ impl Network {
         Network {
             queue_ns: plan.queue_ns,
             free_at: vec![0; hosts],
+            distances: vec![0; hosts * hosts],
             partitioned_until: vec![0; hosts * hosts],
             withheld: vec![(0, false); hosts * hosts],
             disturbed: vec![false; hosts * hosts],
@@ -115,6 +142,7 @@ impl Network {
             rng,
             faults: [0; Fault::ALL.len()],
             sent: 0,
+            heard: None,
             addresses,
             rates,
         }
@@ -164,6 +192,13 @@ impl Network {
         self.count(Fault::Partition);
     }
 
+    /// Makes the way between two hosts longer than that between others, by so much each way.
+    pub(crate) fn set_distance(&mut self, a: usize, b: usize, one_way_ns: u64) {
+        for direction in [self.direction(a, b), self.direction(b, a)] {
+            self.distances[direction] = one_way_ns;
+        }
+    }
+
     pub(crate) fn withhold_answers(&mut self, from: usize, to: usize, until: u64, lost: bool) {
         let direction = self.direction(from, to);
         self.withheld[direction] = (until, lost);
@@ -192,10 +227,12 @@ impl Network {
         self.sent += 1;
         let ip_id = self.rng.next_u64() as u16;
         icrc::seal(&transmit.flow, ip_id, &mut bytes);
-        let target = transmit.flow.dst.ip();
-        let Some(to) = self.addresses.iter().position(|address| *address == target) else {
-            return;
-        };
+        let to = self.host_at(transmit.flow.dst.ip());
+        if let Some(heard) = &mut self.heard {
+            let Transmit { flow, traffic_class, .. } = *transmit;
+            heard.add(to.is_some(), Datagram { flow, traffic_class, bytes: bytes.clone() });
+        }
+        let Some(to) = to else { return };
         let (opcode, qpn, psn) = peek(&bytes);
         let len = bytes.len();
         trace.add(now, Event::Sent { from, to, len, opcode, qpn, psn });
@@ -214,7 +251,7 @@ impl Network {
             hop_limit: transmit.hop_limit.saturating_sub(1),
             ip_id: if self.ids_known { IpId::Exact(ip_id) } else { IpId::Likely(0) },
         };
-        let mut arrives = depart + ONE_WAY_NS;
+        let mut arrives = depart + ONE_WAY_NS + self.distances[direction];
         if !self.healed {
             if self.partitioned_until[direction] > now {
                 return self.disturb_by(now, Fault::Partition, from, to, trace);
@@ -251,6 +288,34 @@ impl Network {
             self.damage(now, from, &mut packet, &rates, trace);
         }
         self.push(arrives, packet);
+    }
+
+    fn host_at(&self, address: IpAddr) -> Option<usize> {
+        self.addresses.iter().position(|host| *host == address)
+    }
+
+    /// Takes a datagram that no host sends: sealed if it is to be, and never lost.
+    pub(crate) fn inject(&mut self, at: u64, datagram: Datagram) {
+        let Datagram { flow, traffic_class, bytes } = datagram;
+        let Some(to) = self.host_at(flow.dst.ip()) else { return };
+        let meta =
+            RxMeta { flow, traffic_class, hop_limit: FORGED_HOP_LIMIT, ip_id: IpId::Exact(0) };
+        self.push(at, Packet { to, meta, bytes });
+    }
+
+    /// Keeps what is sent from now on.
+    pub(crate) fn overhear(&mut self) {
+        self.heard.get_or_insert_default();
+    }
+
+    /// What hosts sent each other since the last call, the newest of it.
+    pub(crate) fn take_heard(&mut self) -> Vec<Datagram> {
+        self.heard.as_mut().map_or_else(Vec::new, |heard| heard.between_hosts.drain(..).collect())
+    }
+
+    /// What hosts sent to where no host is.
+    pub(crate) fn take_strays(&mut self) -> Vec<Datagram> {
+        self.heard.as_mut().map_or_else(Vec::new, |heard| std::mem::take(&mut heard.to_nobody))
     }
 
     /// Makes the copies that duplication and replay make, and garbage.
@@ -376,6 +441,18 @@ impl Network {
     }
 }
 
+impl Heard {
+    fn add(&mut self, to_host: bool, datagram: Datagram) {
+        if !to_host {
+            return self.to_nobody.push(datagram);
+        }
+        if self.between_hosts.len() == HEARD_MAX {
+            self.between_hosts.pop_front();
+        }
+        self.between_hosts.push_back(datagram);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -391,6 +468,17 @@ mod tests {
         let bytes = vec![mark; 100];
         let transmit = Transmit { len: bytes.len(), flow, traffic_class: 2, hop_limit: 64 };
         network.send(now, 0, &transmit, bytes, &mut Trace::new(false));
+    }
+
+    #[test]
+    fn a_longer_way_takes_longer() {
+        let mut network = network(&FaultPlan::default());
+        send(&mut network, 0, 1);
+        let near = network.next().unwrap();
+        assert!(network.pop(near).is_some());
+        network.set_distance(1, 0, 70_000);
+        send(&mut network, 1_000_000, 2);
+        assert_eq!(network.next(), Some(1_000_000 + near + 70_000));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use elver_console::Failure;
-use elver_nodesim::{Acts, Canary, Options, Report};
+use elver_nodesim::{Acts, Canary, Forgers, Options, Report};
 use elver_sim::{Fault, OpCount};
 use elver_verbs::SendOpcode;
 use serde_json::{Value, json};
@@ -46,6 +46,11 @@ pub(crate) struct NodeArgs {
     /// Plant a bug; the command succeeds only if the model catches it.
     #[arg(long)]
     pub(crate) canary: Option<Canary>,
+    /// Who forges packets: `drawn`, which has somebody in a quarter of the seeds; `none`; or in every
+    /// seed `stranger` (a host off the path, without a secret), `process` (of another user on a
+    /// node's host), `member` (one gone bad) or `on-path`.
+    #[arg(long, value_name = "KIND", default_value_t)]
+    pub(crate) forger: Forgers,
     #[command(flatten)]
     pub(crate) seeds: SeedArgs,
 }
@@ -57,6 +62,8 @@ struct Sum {
     acts: Acts,
     counters: Acts,
     faults: BTreeMap<Fault, u64>,
+    /// Runs in which somebody forged, by who it was.
+    forgers: BTreeMap<String, u64>,
     messages: u64,
     packets: u64,
     virtual_ns: u64,
@@ -70,7 +77,7 @@ pub(super) fn run(args: &NodeArgs) -> Result<(), Failure> {
         campaign::list(Canary::all());
         return Ok(());
     }
-    let options = Options { canary: args.canary, trace: args.seeds.trace };
+    let options = Options { canary: args.canary, forgers: args.forger, trace: args.seeds.trace };
     campaign::run(&Nodes(options), &args.seeds, args.canary.map(|canary| canary.to_string()))
 }
 
@@ -80,11 +87,15 @@ impl Simulation for Nodes {
     const NAME: &'static str = "node";
 
     fn options(&self) -> Value {
-        json!({})
+        json!({ "forger": self.0.forgers.to_string() })
     }
 
-    fn from_options(_: &Value) -> Result<Nodes, Failure> {
-        Ok(Nodes(Options { canary: None, trace: false }))
+    fn from_options(options: &Value) -> Result<Nodes, Failure> {
+        let forgers = match options["forger"].as_str() {
+            Some(name) => name.parse().map_err(Failure::unusable)?,
+            None => Forgers::default(),
+        };
+        Ok(Nodes(Options { forgers, ..Options::default() }))
     }
 
     fn run(&self, seed: u64) -> Result<Report, Box<elver_sim::Failure>> {
@@ -99,6 +110,9 @@ impl Simulation for Nodes {
         sum.messages += report.messages;
         sum.packets += report.packets;
         sum.virtual_ns += report.virtual_ns;
+        if let Some(forger) = report.forger {
+            *sum.forgers.entry(forger.to_string()).or_default() += 1;
+        }
         for (opcode, count) in &report.ops {
             sum.ops.entry(*opcode).or_default().add(count);
         }
@@ -136,12 +150,20 @@ impl Simulation for Nodes {
 
     fn more(sum: &Sum) -> BTreeMap<&'static str, Value> {
         let [acts, counters] = [&sum.acts, &sum.counters].map(|counts| json!(counts));
-        [("messages", json!(sum.messages)), ("acts", acts), ("counters", counters)].into()
+        let (messages, forgers) = (json!(sum.messages), json!(sum.forgers));
+        [("messages", messages), ("forgers", forgers), ("acts", acts), ("counters", counters)]
+            .into()
     }
 
     fn lines(sum: &Sum) -> Vec<String> {
         let acts: Vec<String> =
             sum.acts.iter().map(|(act, count)| format!("{count} {act}")).collect();
-        vec![format!("{} messages", sum.messages), format!("acts: {}", acts.join(", "))]
+        let forgers: Vec<String> =
+            sum.forgers.iter().map(|(forger, runs)| format!("{runs} {forger}")).collect();
+        vec![
+            format!("{} messages", sum.messages),
+            format!("acts: {}", acts.join(", ")),
+            format!("runs in which somebody forged: {}", forgers.join(", ")),
+        ]
     }
 }

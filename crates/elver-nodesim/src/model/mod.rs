@@ -264,6 +264,13 @@ impl Model {
         }
     }
 
+    /// Receivers may hold more than the model knows of: none of the messages under way may find room.
+    pub(crate) fn crowd(&mut self) {
+        for known in self.vqps.iter_mut().filter(|known| !known.stream.is_empty()) {
+            known.crowded = true;
+        }
+    }
+
     /// Compares all memory that nobody may change with what it must hold.
     pub(crate) fn check_memory(&self) -> Result<(), Violation> {
         for (index, arena) in self.arenas.iter().enumerate() {

@@ -1,0 +1,221 @@
+//! A member gone bad: it has all records, with every DC access key, Q_Key and the key of the table of
+//! regions, and speaks in its own name, which may do little harm. And somebody who has them and forges
+//! the address of a victim, who must not be sent more than came in its name.
+
+use std::net::IpAddr;
+
+use elver_sim::Datagram;
+use elver_verbs::AccessFlags;
+use elver_wire::{
+    AtomicEth, DcConnect, DcEth, DcExtra, Deth, Message, Qpn, Reth, Route, Tail, UDP_PORT,
+};
+
+use super::craft::{Note, Operation, any, flow, packet, with_token};
+use super::{Forge, OWN, Prey, VICTIM};
+use crate::canary::Canary;
+use crate::model::{Hold, Region, bytes};
+use crate::world::World;
+
+/// Its control QP.
+const QPN: u32 = 0x00_0777;
+/// Messages to ports that it sends in a run, at most.
+const MESSAGES_MAX: u32 = 12;
+/// Sessions that it goes on with.
+const SESSIONS_MAX: usize = 8;
+/// Bytes of its messages.
+const MESSAGE_BYTES: u64 = 64;
+/// Bytes of READs that it asks for in a victim's name.
+const MUCH: [u32; 4] = [0, 340, 65_536, 1 << 30];
+/// The code of a path MTU of 1,024 bytes.
+const MTU_CODE: u8 = 3;
+/// Kind of a message whose bytes follow, of one that is to be read, and of one behind a WRITE.
+const EAGER: u8 = 1;
+const RENDEZVOUS: u8 = 2;
+const WRITE_IMM: u8 = 3;
+/// Bytes that say where a piece of a long message may be read.
+const PIECE_BYTES: usize = 16;
+
+/// A DC session that it has opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Session {
+    place: crate::model::Place,
+    from: IpAddr,
+    eth: DcEth,
+    /// PSN of its next packet.
+    next: u32,
+}
+
+impl Forge {
+    pub(super) fn member(&mut self, world: &mut World, prey: &Prey) -> Option<Datagram> {
+        if !world.plan.has_dc(prey.node) {
+            return self.asks(world, prey);
+        }
+        match self.rng.below(10) {
+            0..2 => self.asks(world, prey),
+            2..4 => {
+                let message = self.own_message(world, prey);
+                self.over_dc(world, prey, OWN.into(), message?)
+            }
+            4..7 => {
+                let message = self.forbidden(world, prey);
+                self.over_dc(world, prey, OWN.into(), message)
+            }
+            7 => {
+                let note = self.note(world, prey);
+                let message = (Message::SendOnly(Tail::Plain), note.with(&[]));
+                self.over_dc(world, prey, OWN.into(), message)
+            }
+            _ => {
+                let message = self.much(world, prey);
+                self.over_dc(world, prey, VICTIM.into(), message)
+            }
+        }
+    }
+
+    /// A control message with the Q_Key.
+    fn asks(&mut self, world: &mut World, prey: &Prey) -> Option<Datagram> {
+        let body = self.control_body(world, prey);
+        let mut message = [0; elver_core::CONTROL_BYTES_MAX];
+        let id = self.rng.next_u64();
+        let len = elver_core::ControlMessage { id, body }.encode(&mut message);
+        let src_qpn = Qpn::from_wrapping(QPN);
+        let route = Route::Ud(Deth { qkey: prey.record.control_qkey(), src_qpn });
+        let send = (Message::SendOnly(Tail::Plain), &message[..len]);
+        let flow = flow((OWN.into(), UDP_PORT), prey.address);
+        packet(flow, route, send, prey.record.control_qpn, 0)
+    }
+
+    /// A request in a session of its own, or in the name of another address.
+    fn over_dc(
+        &mut self,
+        world: &mut World,
+        prey: &Prey,
+        from: IpAddr,
+        (message, payload): Operation,
+    ) -> Option<Datagram> {
+        let place = world.nodes[prey.node].place(prey.node);
+        let (src_qpn, number) = (self.rng.next_u64() as u32, self.rng.next_u64() as u32);
+        let new = Session { place, from, eth: self.dc_eth(src_qpn, number), next: number };
+        let open = |session: &Session| session.place == place && session.from == from;
+        let open = self.sessions.iter().position(open).filter(|_| self.rng.percent(50));
+        let at = open.unwrap_or_else(|| {
+            if self.sessions.len() == SESSIONS_MAX {
+                self.sessions.remove(0);
+            }
+            self.sessions.push(new);
+            self.sessions.len() - 1
+        });
+        let session = &mut self.sessions[at];
+        let (eth, psn) = (session.eth, session.next);
+        let packets = match message {
+            Message::ReadRequest(reth) => reth.len.div_ceil(1_024).max(1),
+            _ => 1,
+        };
+        session.next = psn.wrapping_add(packets);
+        let known = self.tokens.get(&(from, prey.address)).copied();
+        let knows = from == IpAddr::V4(OWN) || world.planter.strikes(Canary::UncheckedToken);
+        let token = known.filter(|_| knows).unwrap_or_else(|| self.rng.pick(&[0, 7]));
+        if known == Some(token) && from == IpAddr::V4(OWN) {
+            self.proved.insert(from);
+        }
+        let access_key = prey.record.dc_key;
+        let connect = DcConnect { access_key, token: 0, mtu: MTU_CODE };
+        let extra = match self.rng.below(8) {
+            0 => DcExtra::None,
+            1 | 2 => DcExtra::Token(0),
+            _ => DcExtra::Connect(connect),
+        };
+        let route = Route::Dc { eth, extra: with_token(extra, token) };
+        let flow = flow((from, UDP_PORT), prey.address);
+        packet(flow, route, (message, &payload), prey.record.dctn, psn)
+    }
+
+    /// A message to a port, in its own name; to be read from where there is nothing, now and then.
+    fn own_message(&mut self, world: &mut World, prey: &Prey) -> Option<Operation> {
+        let place = world.nodes[prey.node].place(prey.node);
+        let ports = world.model.ports.range((place, 0)..=(place, u16::MAX));
+        let bound = ports.filter(|(_, by)| by.is_some()).map(|((_, port), _)| *port);
+        let port = any(&mut self.rng, &bound.collect::<Vec<_>>())?;
+        if self.messages == MESSAGES_MAX {
+            return None;
+        }
+        self.messages += 1;
+        world.model.crowd();
+        let id = self.writing();
+        let kind = self.rng.pick(&[EAGER, EAGER, EAGER, RENDEZVOUS, WRITE_IMM]);
+        self.sends_long |= kind == RENDEZVOUS;
+        let len = 8 + self.rng.below(MESSAGE_BYTES) as u32;
+        let body = match kind {
+            EAGER => bytes(id, len),
+            RENDEZVOUS => vec![1; PIECE_BYTES],
+            _ => Vec::new(),
+        };
+        let imm = kind == WRITE_IMM || self.rng.percent(30);
+        let note = Note {
+            kind,
+            to_port: true,
+            to: port.into(),
+            from: self.rng.between(1, 3) as u32,
+            detail: u16::from(kind == RENDEZVOUS),
+            imm: imm.then_some(id as u32),
+            length: len,
+            cookie: id,
+            ..Note::default()
+        };
+        Some((Message::SendOnly(Tail::Plain), note.with(&body)))
+    }
+
+    /// What a region does not permit, which some other region might, or which was permitted once.
+    fn forbidden(&mut self, world: &mut World, prey: &Prey) -> Operation {
+        let place = world.nodes[prey.node].place(prey.node);
+        let here = |region: &&Region| region.place == place && region.hold != Hold::Dropping;
+        let regions: Vec<&Region> = world.model.regions.iter().filter(here).collect();
+        let id = self.writing();
+        let payload = bytes(id, 8);
+        if regions.is_empty() {
+            let reth = Reth { va: 0, rkey: prey.record.mrs_rkey, len: 8 };
+            return (Message::WriteOnly(reth, None), payload);
+        }
+        let region = regions[self.rng.index(regions.len())];
+        let (mut va, mut rkey) = (region.addr, region.rkey);
+        let writable = region.access.contains(AccessFlags::REMOTE_WRITE);
+        let gone = region.hold == Hold::Back;
+        if !gone {
+            match self.rng.below(4) {
+                // The table of regions is for READs.
+                0 => (va, rkey) = (0, prey.record.mrs_rkey),
+                1 => va = region.addr + region.memory.view().len() as u64 - 7,
+                2 if !writable => {}
+                _ => rkey ^= 1 << self.rng.below(32),
+            }
+        }
+        let words = AtomicEth { va: va & !7, rkey, swap_or_add: id, compare: 0 };
+        let atomic = gone || (rkey != region.rkey && rkey != prey.record.mrs_rkey);
+        let message = match self.rng.below(3) {
+            0 if atomic => Message::FetchAdd(words),
+            1 if atomic => Message::CmpSwp(words),
+            _ => return (Message::WriteOnly(Reth { va, rkey, len: 8 }, None), payload),
+        };
+        (message, Vec::new())
+    }
+
+    /// A READ that is permitted, as long as it likes.
+    fn much(&mut self, world: &mut World, prey: &Prey) -> Operation {
+        let place = world.nodes[prey.node].place(prey.node);
+        let here = |region: &&Region| {
+            let reads = region.access.contains(AccessFlags::REMOTE_READ);
+            region.place == place && region.hold == Hold::Open && reads && !region.vanished
+        };
+        let regions: Vec<&Region> = world.model.regions.iter().filter(here).collect();
+        let len = self.rng.pick(&MUCH);
+        let (va, rkey, most) = match regions.is_empty() {
+            true => (0, prey.record.mrs_rkey, 64),
+            false => {
+                let region = regions[self.rng.index(regions.len())];
+                (region.addr, region.rkey, region.memory.view().len() as u32)
+            }
+        };
+        let len = if self.rng.percent(80) { len.min(most) } else { len };
+        (Message::ReadRequest(Reth { va, rkey, len }), Vec::new())
+    }
+}
