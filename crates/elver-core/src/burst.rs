@@ -1,7 +1,9 @@
 //! Bursts: which of a VQP's WRs may go, and how they go to the device (Algorithm 2,
 //! `post_send_virtualized`).
 
-use elver_verbs::{Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus};
+use elver_verbs::{
+    AccessFault, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus,
+};
 
 use crate::mr_store::MrStore;
 use crate::ring::SqEntry;
@@ -71,9 +73,16 @@ impl<D: Device> Core<D> {
     pub(crate) fn post_ready(&mut self, id: u32, in_turn: bool, now: Time) -> Stop {
         loop {
             let Some(vqp) = self.vqps.get(id) else { return Stop::Waits };
-            let unposted = vqp.sq.unposted();
+            let mut unposted = vqp.sq.unposted();
             if unposted == 0 {
                 return Stop::Empty;
+            }
+            if let Some((seq, status)) = vqp.fault {
+                unposted = seq.wrapping_sub(vqp.sq.posted);
+                if unposted == 0 {
+                    self.fail_next(id, status, now);
+                    return Stop::Waits;
+                }
             }
             let lane = &self.lanes.lanes[vqp.lane as usize];
             let room = lane.room(&self.lanes.qps[lane.qp as usize]);
@@ -229,7 +238,11 @@ impl<D: Device> Core<D> {
             }
             Check::Refused => {
                 self.stats.mr_refusals += 1;
-                self.fail_next(id, WcStatus::RemAccessErr, now);
+                let (at, length) =
+                    (vqp.sq.entry(vqp.sq.posted).addr, vqp.sq.entry(vqp.sq.posted).length);
+                let is_inside = vqp.remote.1.holds(at, length);
+                let fault = if is_inside { AccessFault::Right } else { AccessFault::Range };
+                self.fail_access(id, fault, now);
             }
             Check::Failed => self.fail_next(id, WcStatus::LocQpOpErr, now),
             Check::TooLong => self.fail_next(id, WcStatus::LocLenErr, now),

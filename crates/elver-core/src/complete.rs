@@ -1,6 +1,6 @@
 //! Completions: from physical WRs to those of VQPs, in order.
 
-use elver_verbs::{Device, Memory, SendFlags, SendOpcode, Time, Wc, WcStatus};
+use elver_verbs::{AccessFault, Device, Memory, SendFlags, SendOpcode, Time, Wc, WcStatus};
 
 use crate::mr::Users;
 use crate::pool::Pool;
@@ -48,8 +48,8 @@ impl<D: Device> Core<D> {
     #[cold]
     fn complete_failed(&mut self, id: u32, behind: u32, second: bool, status: WcStatus, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        let (lane, peer) = (vqp.lane, vqp.peer);
-        let verdict = self.lane_failed(lane, status, peer, now);
+        let (lane, to) = (vqp.lane, (vqp.peer, vqp.dest));
+        let verdict = self.lane_failed(lane, status, to, now);
         if verdict == Verdict::Unsure {
             return self.user_flushed(id, behind, second, now);
         }
@@ -110,7 +110,11 @@ impl<D: Device> Core<D> {
     fn end_failed(&mut self, id: u32, status: WcStatus, on_lane: bool, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if on_lane {
-            vqp.sq.entry_mut(vqp.sq.done).status = status;
+            let entry = vqp.sq.entry_mut(vqp.sq.done);
+            entry.status = status;
+            if status == WcStatus::RemAccessErr {
+                entry.detail = AccessFault::Region as u8;
+            }
             vqp.sq.done = vqp.sq.done.wrapping_add(1);
         }
         self.fail(id, now);
@@ -260,6 +264,15 @@ impl<D: Device> Core<D> {
         self.fail(id, now);
     }
 
+    /// The next WR of a VQP that is to be posted may not do to the peer's memory what it wants.
+    pub(crate) fn fail_access(&mut self, id: u32, fault: AccessFault, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.sq.unposted() > 0 {
+            vqp.sq.entry_mut(vqp.sq.posted).detail = fault as u8;
+        }
+        self.fail_next(id, WcStatus::RemAccessErr, now);
+    }
+
     /// Ends all that a VQP in its error state holds. Nothing of its is on a lane.
     pub(crate) fn flush(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return };
@@ -355,6 +368,7 @@ fn completion_of(entry: &SqEntry, vqp: u32) -> Completion {
         opcode: entry.opcode.wc_opcode(),
         byte_len: if reads { entry.length } else { 0 },
         qp_num: vqp,
+        vendor_err: entry.detail.into(),
         ..Wc::default()
     };
     Completion { vqp: VqpId(vqp), source: None, wc }

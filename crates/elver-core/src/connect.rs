@@ -144,7 +144,11 @@ impl<D: Device> Core<D> {
             self.detach(vqp.0);
             let entry = self.own_vqp(client, vqp)?;
             entry.credit.reset();
-            (entry.fault, entry.failed, entry.read_until) = (None, false, None);
+            if entry.sq.len() == 0 {
+                // Else it is of a WR that was posted while it connected, and waits.
+                entry.fault = None;
+            }
+            (entry.failed, entry.read_until) = (false, None);
             if used {
                 // Not when it is connected: nothing should stand between an answer and that.
                 let nonce = self.rng.next_u32();

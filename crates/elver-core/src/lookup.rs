@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use elver_kv::{Lookup, Step};
-use elver_verbs::{Device, Memory, Time, WcStatus};
+use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -230,6 +230,11 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// Whether a meta server has another table than the one that was asked, by its key.
+    fn is_news(&self, server: u32, table: u32) -> bool {
+        self.lookups.servers.get(server).is_some_and(|(_, nodes)| nodes.rkey() != table)
+    }
+
     /// Gives up look-ups that take too long.
     pub(crate) fn expire_lookups(&mut self, now: Time) -> bool {
         let mut busy = false;
@@ -292,7 +297,7 @@ impl<D: Device> Core<D> {
             // Also one that came too late for its look-up tells how far its server is.
             self.lookups.servers.answered(*asked, now.ns_since(*asked_at));
         }
-        let (asked, buffer, abandoned) = (*asked, *buffer, *abandoned);
+        let (asked, buffer, abandoned, table) = (*asked, *buffer, *abandoned, remote.rkey);
         let (node, region) = match *kind {
             OpKind::Node { node, .. } => (Some(node), None),
             OpKind::Mr { rkey, asked_at, .. } => (None, Some((rkey, asked_at))),
@@ -309,6 +314,13 @@ impl<D: Device> Core<D> {
                         Ok(record) => Ok(record),
                         Err(_) => return self.ask_next(peer, server, tried, now),
                     },
+                    None if self.is_news(server, table) => {
+                        // What was asked is no more, and what is there now was not.
+                        return match self.pool.reads.take() {
+                            Some(buffer) => self.ask(peer, server, tried, buffer, now),
+                            None => self.ask_next(peer, server, tried, now),
+                        };
+                    }
                     None => return self.ask_next(peer, server, tried, now),
                 };
                 self.lookups.running = self.lookups.running.saturating_sub(1);
@@ -452,7 +464,7 @@ impl<D: Device> Core<D> {
                 }
                 // This engine stood still meanwhile, and the region may be gone: it asks again.
                 Some(Some(_)) => self.pump(id, now),
-                Some(None) => self.fail_next(id, WcStatus::RemAccessErr, now),
+                Some(None) => self.fail_access(id, AccessFault::Key, now),
                 None => self.fail_next(id, WcStatus::RetryExcErr, now),
             }
         }

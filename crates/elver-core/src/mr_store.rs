@@ -50,11 +50,14 @@ impl RemoteMr {
     /// Whether an access of `length` bytes lies in the region and is permitted.
     #[inline]
     pub(crate) fn permits(&self, at: &RemoteAddr, length: u32, needs: AccessFlags) -> bool {
-        let offset = at.addr.wrapping_sub(self.addr);
-        at.addr >= self.addr
-            && offset <= self.length
-            && self.length - offset >= u64::from(length)
-            && self.access.contains(needs)
+        self.holds(at.addr, length) && self.access.contains(needs)
+    }
+
+    /// Whether so many bytes from an address on lie in the region.
+    #[inline]
+    pub(crate) fn holds(&self, addr: u64, length: u32) -> bool {
+        let offset = addr.wrapping_sub(self.addr);
+        addr >= self.addr && offset <= self.length && self.length - offset >= u64::from(length)
     }
 }
 

@@ -121,10 +121,10 @@ impl<D: Device> Core<D> {
             self.stats.completions_unknown += 1;
             return;
         };
-        let (lane, peer) = (op.lane, op.peer);
+        let (lane, to) = (op.lane, (op.peer, op.dest));
         let verdict = match status {
             WcStatus::Success => None,
-            status => Some(self.lane_failed(lane, status, peer, now)),
+            status => Some(self.lane_failed(lane, status, to, now)),
         };
         if verdict == Some(Verdict::Unsure) {
             let path = &self.lanes.lanes[lane as usize].path;

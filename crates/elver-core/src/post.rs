@@ -2,7 +2,7 @@
 
 use elver_verbs::{
     Device, Memory, ObjectKind, Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp,
-    SendWr, Sge, Time,
+    SendOpcode, SendWr, Sge, Time, WcStatus,
 };
 
 use crate::mr::{LocalMrs, Users};
@@ -66,6 +66,59 @@ impl<D: Device> Core<D> {
             self.pump(vqp.0, now);
         }
         result
+    }
+
+    /// Takes a WR that [`Core::post_send`] refused, of a client that cannot be told at once: it takes
+    /// its turn behind those before it, and ends with `status`; the VQP fails with it, and what is posted
+    /// behind it is flushed, as an RC QP does it (IBTA vol. 1, 10.3.1.7). Where it has no place in the
+    /// VQP's queue, or there is no such VQP, it comes back with how it ends, for the caller to tell.
+    pub fn refuse_send(
+        &mut self,
+        client: ClientId,
+        vqp: VqpId,
+        (wr_id, opcode): (u64, SendOpcode),
+        status: WcStatus,
+        now: Time,
+    ) -> Result<(), WcStatus> {
+        let found = self.vqps.get_mut(vqp.0);
+        let entry = found.filter(|entry| entry.client == client.0 && !entry.zombie);
+        let entry = entry.filter(|entry| entry.state != VqpState::Idle).ok_or(status)?;
+        let owner = self.clients.get_mut(client.0).ok_or(status)?;
+        let is_first = entry.state != VqpState::Error && entry.fault.is_none();
+        // It may be refused for want of room, and its completion takes some too: as much as others.
+        if entry.sq.room() == 0 || owner.pending >= owner.limits.completions.saturating_mul(2) {
+            if is_first {
+                self.fail(vqp.0, now);
+            }
+            return Err(if is_first { status } else { WcStatus::WrFlushErr });
+        }
+        owner.pending += 1;
+        entry.sq.reserve(1);
+        if is_first {
+            entry.fault = Some((entry.sq.tail, status));
+        }
+        entry.sq.push(SqEntry { wr_id, opcode, ..SqEntry::BLANK });
+        if entry.state == VqpState::Error {
+            self.settle(vqp.0, now);
+        } else {
+            self.pump(vqp.0, now);
+        }
+        Ok(())
+    }
+
+    /// A client's receive was refused, and the client has been told: the VQP fails, and all that it
+    /// holds is flushed.
+    pub fn refuse_recv(&mut self, client: ClientId, vqp: VqpId, now: Time) {
+        let found = self.vqps.get(vqp.0).filter(|vqp| vqp.client == client.0 && !vqp.zombie);
+        match found.map(|vqp| vqp.state) {
+            // It is bound perhaps, and not connected: its receives are flushed all the same.
+            Some(VqpState::Connected | VqpState::Idle) => self.fail(vqp.0, now),
+            Some(VqpState::Connecting) => {
+                self.cancel_connect(vqp.0);
+                self.fail(vqp.0, now);
+            }
+            Some(VqpState::Error) | None => {}
+        }
     }
 
     /// Posts receives.

@@ -25,7 +25,7 @@
 
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Time, WcStatus};
+use elver_verbs::{Dest, Device, Time, WcStatus};
 
 use crate::lane::{LaneKind, LaneState};
 use crate::{Core, VqpState};
@@ -45,14 +45,15 @@ pub(crate) enum Verdict {
 }
 
 impl<D: Device> Core<D> {
-    /// A WR to `peer` on a lane completed with an error.
+    /// A WR to `peer`, which went to `dest` there, completed with an error on a lane.
     pub(crate) fn lane_failed(
         &mut self,
         lane: u32,
         status: WcStatus,
-        peer: u32,
+        (peer, dest): (u32, Option<Dest>),
         now: Time,
     ) -> Verdict {
+        let is_past = self.is_past(peer, dest);
         let entry = &mut self.lanes.lanes[lane as usize];
         let rc = matches!(entry.kind, LaneKind::Rc { .. });
         if entry.state == LaneState::Running {
@@ -76,12 +77,22 @@ impl<D: Device> Core<D> {
             WcStatus::WrFlushErr if rc => Verdict::Unsure,
             WcStatus::WrFlushErr => Verdict::Repeatable,
             WcStatus::RetryExcErr | WcStatus::RnrRetryExcErr => {
-                entry.dead = Some(peer);
-                self.forget_record(peer);
+                if !is_past {
+                    entry.dead = Some(peer);
+                    self.forget_record(peer);
+                }
                 Verdict::Guilty(status)
             }
             _ => Verdict::Guilty(status),
         }
+    }
+
+    /// Whether a WR went to where its peer is known to be no longer: that nobody answers there says nothing
+    /// of the peer.
+    fn is_past(&self, peer: u32, dest: Option<Dest>) -> bool {
+        let record = self.peers.get(peer).and_then(|entry| entry.record);
+        matches!((dest, record), (Some(Dest::Dc { remote_dctn, .. }), Some(record))
+            if record.dctn != remote_dctn)
     }
 
     /// A peer did not answer, or no meta server knows it: who connects next asks anew. What this node

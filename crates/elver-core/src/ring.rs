@@ -75,6 +75,8 @@ pub(crate) struct SqEntry {
     pub(crate) shared: bool,
     /// The WRITE of a WRITE_WITH_IMM is executed, its message is not.
     pub(crate) first_done: bool,
+    /// An [`elver_verbs::AccessFault`], if it ended for one; else 0.
+    pub(crate) detail: u8,
 }
 
 const _: () = assert!(size_of::<SqEntry>() == 64);
@@ -98,6 +100,7 @@ impl SqEntry {
         await_fin: false,
         shared: false,
         first_done: false,
+        detail: 0,
     };
 
     /// A WR of no bytes that does this. What only atomics have it does not hold.

@@ -170,8 +170,8 @@ pub(crate) struct Vqp {
     pub(crate) suspect: Suspect,
     /// A WR of its was told to have failed: all behind it are flushed.
     pub(crate) failed: bool,
-    /// In the error state: the WR that was not posted for a fault of its own, and how it ends. The
-    /// others are flushed.
+    /// The WR that is not posted for a fault of its own, and how it ends. Those before it go first, and
+    /// those behind it are flushed.
     pub(crate) fault: Option<(u32, WcStatus)>,
     /// Somebody must be told when `inflight` gets to 0: see `Core::drained`.
     pub(crate) watch: bool,

@@ -452,3 +452,64 @@ fn a_message_was_refused_is_told_once_there_is_a_meta_server_to_ask() {
         pair.step();
     }
 }
+
+/// A WR that cannot be done, of a process that is told by a completion alone: it ends in its turn, and
+/// what was posted behind it is not done. It was told ahead of the others, and those behind it were done:
+/// the data was refused, and the flag written.
+#[test]
+fn what_stands_behind_a_refused_wr_is_not_done() {
+    for policy in [Policy::Shared, Policy::Lite, Policy::Leased] {
+        for before in [0, 1, 5, 100] {
+            let mut pair = Pair::new();
+            let far = Region::new(&mut pair.nodes, 2, 64);
+            let near = pair.near.sge(0, 8);
+            pair.near.memory.write(0, &[9; 8]).unwrap();
+            let vqp = pair.nodes.vqp(1, VqpInit::default());
+            pair.nodes.connect(1, vqp, 2, policy).unwrap();
+            for n in 0..before {
+                pair.post(1, vqp, n, SendOp::Write(far.remote(0)), Payload::Sges(&[near]));
+            }
+            let now = pair.nodes.net.now();
+            let node = &mut pair.nodes.nodes[1];
+            for (wr_id, status) in
+                [(before, WcStatus::LocProtErr), (before + 1, WcStatus::LocQpOpErr)]
+            {
+                let named = (wr_id, SendOpcode::Write);
+                assert_eq!(node.core.refuse_send(node.client, vqp, named, status, now), Ok(()));
+            }
+            let flag = SendWr {
+                wr_id: before + 2,
+                op: SendOp::Write(far.remote(8)),
+                flags: SendFlags::SIGNALED,
+                payload: Payload::Sges(&[near]),
+                dest: None,
+            };
+            // A VQP without anything before it has failed by now.
+            let posted = node.core.post_send(node.client, vqp, &[flag], now);
+            if posted.is_err() {
+                let named = (before + 2, SendOpcode::Write);
+                let flushed = WcStatus::WrFlushErr;
+                assert_eq!(node.core.refuse_send(node.client, vqp, named, flushed, now), Ok(()));
+            }
+            while (pair.told(1, vqp).len() as u64) < before + 3 {
+                pair.step();
+            }
+            let mut expected: Vec<_> = (0..before).map(|n| (n, WcStatus::Success)).collect();
+            expected.push((before, WcStatus::LocProtErr));
+            expected.extend([before + 1, before + 2].map(|n| (n, WcStatus::WrFlushErr)));
+            assert_eq!(pair.told(1, vqp), expected, "{policy:?}");
+            let mut bytes = [0; 16];
+            far.memory.read(0, &mut bytes).unwrap();
+            let data = if before > 0 { 9 } else { 0 };
+            assert_eq!((bytes[0], bytes[8]), (data, 0), "{policy:?}: the flag was written");
+            assert!(pair.is_down(1, vqp));
+            // It is as good as new.
+            pair.nodes.connect(1, vqp, 2, policy).unwrap();
+            pair.post(1, vqp, 7, SendOp::Write(far.remote(8)), Payload::Sges(&[near]));
+            while pair.told(1, vqp).last() != Some(&(7, WcStatus::Success)) {
+                pair.step();
+            }
+            pair.check();
+        }
+    }
+}

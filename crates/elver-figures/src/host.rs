@@ -226,5 +226,5 @@ fn broken(vqp: &Vqp, error: elver::Error) -> anyhow::Error {
             return anyhow!("a WR through a VQP failed: {}", wc.status);
         }
     }
-    vqp.take_failure().unwrap_or(error).into()
+    vqp.failure().unwrap_or(error).into()
 }

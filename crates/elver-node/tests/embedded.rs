@@ -175,8 +175,13 @@ fn others_handles_are_refused() {
     let wc = other.completion();
     assert_eq!((wc.status, wc.wr_id, wc.qp_num), (WcStatus::LocQpOpErr, 77, vqp));
     // With another's local key.
-    other.read(own, &region, 0, 8, RemoteAddr { addr: region.addr, rkey: region.rkey });
+    let remote = RemoteAddr { addr: region.addr, rkey: region.rkey };
+    other.read(own, &region, 0, 8, remote);
     assert_eq!(other.completion().status, WcStatus::LocProtErr);
+    // That failed its VQP: what stands behind is not done.
+    let mine = other.alloc(64).unwrap();
+    other.read(own, &mine, 0, 8, remote);
+    assert_eq!(other.completion().status, WcStatus::WrFlushErr);
 }
 
 #[test]

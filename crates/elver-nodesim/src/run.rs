@@ -26,6 +26,8 @@ const COLLIDE_PERCENT: u32 = 30;
 const CHECK_EVERY: u64 = 8;
 /// How often the harness looks after clients while it waits for the end.
 pub(crate) const STEP_NS: u64 = 1_000_000;
+/// What nobody waits for is over after this.
+const REST_NS: u64 = 100_000_000;
 /// Nothing more comes after this.
 const QUIET_NS: u64 = 2_000_000_000;
 
@@ -75,6 +77,11 @@ impl World {
         let began = self.now;
         self.settle()?;
         let recovery_ns = self.now.ns_since(began);
+        if self.model.regions.iter().any(|region| region.vanished) {
+            // Nobody waits for the end of a READ that is not signalled, and it may break a queue pair yet.
+            self.run_until(self.now.saturating_add_ns(REST_NS))?;
+            self.settle()?;
+        }
         self.note(format_args!("---- peace"));
         self.probe()?;
         self.run_until(self.now.saturating_add_ns(QUIET_NS))?;

@@ -13,7 +13,7 @@ const CANARY_SEEDS: u64 = 100;
 
 /// Seeds that found something, and what, with nobody who forges. They stay what they are as long as a
 /// run's plan does.
-const FOUND: [(u64, &str); 16] = [
+const FOUND: [(u64, &str); 18] = [
     (1_083, "a request for credit that was flushed was taken for a peer that does not answer"),
     (1_094, "that a long message was read was flushed, and not told again"),
     (1_896, "as 1083, over DC"),
@@ -32,6 +32,14 @@ const FOUND: [(u64, &str); 16] = [
         "receives were sought for a VQP that had failed, until its node had no region left",
     ),
     (44_010_407, "a refusal was told to nobody, since nobody could be asked where its sender is"),
+    (
+        45_005_283,
+        "a look-up at a meta server that had started anew was not made again at the new one",
+    ),
+    (
+        45_007_473,
+        "a READ of memory that is gone, of which nobody waits for the end, broke a lane in peace",
+    ),
     (41_007_409, "a VQP that had failed before it was connected got no receives"),
 ];
 

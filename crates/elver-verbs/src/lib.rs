@@ -39,7 +39,7 @@ pub use qp::{
     AddressVector, DciInit, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, qpn_valid,
 };
 pub use time::Time;
-pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};
+pub use wc::{AccessFault, Wc, WcFlags, WcOpcode, WcStatus};
 pub use wr::{
     BindMw, Dest, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendOpcode, SendWr, Sge,
 };

@@ -24,8 +24,8 @@ pub struct Wc {
     pub qp_num: u32,
     /// QPN of the sender, for UD and DC receives.
     pub src_qp: u32,
-    /// A detail of the device's own; 0 when there is none. Elver's devices, and the virtual queue
-    /// pairs on them, have none: it is always 0 there.
+    /// A detail of the device's own; 0 when there is none. Elver's devices have none. Of a virtual queue
+    /// pair's WR that ended with [`WcStatus::RemAccessErr`] it is an [`AccessFault`].
     pub vendor_err: u32,
     /// The node that a message came from, for RC, UC and DC receives: of RC and UC the one that the
     /// QP is connected to, of DC the source address of the message's packets. See
@@ -83,6 +83,32 @@ bitflags! {
         const WITH_IMM = 1 << 1;
         /// `imm_data` holds an rkey that the sender invalidated.
         const WITH_INV = 1 << 3;
+    }
+}
+
+/// Why a virtual queue pair's access to a peer's memory was refused: [`Wc::vendor_err`] of one that ended
+/// with [`WcStatus::RemAccessErr`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum AccessFault {
+    /// The peer has no region with that key: it never had, or has deregistered it.
+    Key = 1,
+    /// The bytes do not lie in the region.
+    Range = 2,
+    /// The region does not grant the right.
+    Right = 3,
+    /// The peer's table told of the region, and the peer's device refused it all the same: it was
+    /// deregistered meanwhile.
+    Region = 4,
+}
+
+impl AccessFault {
+    /// What a completion says, if it says that.
+    pub fn of(wc: &Wc) -> Option<AccessFault> {
+        const ALL: [AccessFault; 4] =
+            [AccessFault::Key, AccessFault::Range, AccessFault::Right, AccessFault::Region];
+        let is_said = wc.status == WcStatus::RemAccessErr;
+        ALL.into_iter().find(|fault| is_said && *fault as u32 == wc.vendor_err)
     }
 }
 

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use elver_memory::MapError;
 use elver_portal::{MessageError, RefusalCode, Violation, VqpState};
-use elver_verbs::{PostError, SendOpcode, Wc, WcStatus};
+use elver_verbs::{AccessFault, PostError, SendOpcode, Wc, WcStatus};
 use thiserror::Error;
 
 use crate::path::{Paths, SOCKET_VARIABLE};
@@ -85,7 +85,7 @@ pub enum Error {
     #[error("{}{}", .0, remedy(.0))]
     Post(#[from] PostError),
     /// A WR that was posted failed.
-    #[error("the WR {} failed: {}; {}", .wc.wr_id, .wc.status, advice(.wc.status))]
+    #[error("the WR {} failed: {}; {}", .wc.wr_id, .wc.status, advice(.wc))]
     Completion {
         /// Its completion.
         wc: Wc,
@@ -187,7 +187,7 @@ fn not_connected(state: VqpState) -> &'static str {
         VqpState::Connecting => "still connecting; wait for that (Connecting::wait)",
         VqpState::Connected => "connected",
         VqpState::Error => {
-            "in its error state: its first failed completion, or Vqp::take_failure, says why; \
+            "in its error state: its first failed completion, or Vqp::failure, says why; \
              connect it anew (Vqp::qconnect)"
         }
     }
@@ -207,8 +207,20 @@ fn remedy(error: &PostError) -> &'static str {
 }
 
 /// What a status says of a VQP, and what helps.
-fn advice(status: WcStatus) -> &'static str {
-    match status {
+fn advice(wc: &Wc) -> &'static str {
+    match AccessFault::of(wc) {
+        Some(AccessFault::Key) => {
+            return "the peer has no region with that rkey: it never had, or has deregistered it";
+        }
+        Some(AccessFault::Range) => return "the range does not lie in the peer's region",
+        Some(AccessFault::Right) => {
+            return "the peer's region does not grant that right: register it with REMOTE_READ, \
+                    REMOTE_WRITE or REMOTE_ATOMIC";
+        }
+        Some(AccessFault::Region) => return "the peer has deregistered the region meanwhile",
+        None => {}
+    }
+    match wc.status {
         WcStatus::Success => "nothing is wrong",
         WcStatus::LocLenErr => "a message was longer than the receive, or an SGE too long",
         WcStatus::LocProtErr => {

@@ -5,17 +5,17 @@ use std::rc::{Rc, Weak};
 use std::task;
 
 use elver_portal::{
-    Answer, Command, Completion, PushError, RefusalCode, Reply, Via, VqpInfo, VqpState,
+    Answer, Command, Completion, Limits, PushError, RefusalCode, Reply, Via, VqpInfo, VqpState,
 };
 use elver_verbs::{
-    Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendOpcode, SendWr, Wc,
-    WcOpcode, WcStatus,
+    Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Wc, WcOpcode, WcStatus,
 };
 use rustc_hash::FxHashMap;
 
 use crate::arena::{Arena, Piece};
 use crate::link::{Link, Wait};
 use crate::ready::{Of, Queue};
+use crate::regions::Regions;
 use crate::vqp::Handle;
 use crate::{Error, PostFailed, fork};
 
@@ -35,6 +35,7 @@ pub(crate) struct Inner {
     /// Requests that somebody waits for.
     awaited: Vec<Awaited>,
     pub(crate) arena: Arena,
+    pub(crate) regions: Regions,
     /// Pieces of the arena that are free when the request is answered: the regions' deregistration.
     leaving: Vec<(u32, Piece)>,
     last_request: u32,
@@ -70,7 +71,10 @@ pub(crate) struct Entry {
     pub(crate) messages: VecDeque<(Wc, u32)>,
     /// VQPs back to senders, oldest first.
     pub(crate) accepted: VecDeque<Rc<Handle>>,
+    /// Why it failed, where no completion tells it.
     pub(crate) failure: Option<(RefusalCode, String)>,
+    /// Its user has looked at that.
+    pub(crate) failure_told: bool,
     /// The CQ that its completions go to, if it shares one.
     cq: Option<u32>,
     /// It stands in the list of those that may have something.
@@ -106,6 +110,7 @@ impl Inner {
             released: Vec::new(),
             awaited: Vec::with_capacity(ROOM),
             arena: Arena::new(),
+            regions: Regions::new(),
             leaving: Vec::new(),
             last_request: 0,
             last_cq: 0,
@@ -145,6 +150,7 @@ impl Inner {
                     if let Some(entry) = self.vqps.get_mut(&vqp) {
                         entry.state = QpState::Err;
                         entry.failure = Some((cause.code, cause.text.to_string()));
+                        entry.failure_told = false;
                         entry.list(vqp, &mut self.ready);
                     }
                 }
@@ -229,6 +235,7 @@ impl Inner {
         if awaited {
             self.awaited.push(Awaited { request, connects: None, outcome: None });
         }
+        self.regions.remove(lkey);
         let told = self.tell(request, &Command::DeregisterMr { lkey });
         match told {
             Ok(()) => self.leaving.extend(piece.map(|piece| (request, piece))),
@@ -305,7 +312,7 @@ impl Inner {
         let mut wait = None;
         loop {
             let entry = self.vqps.get_mut(&vqp).ok_or(GONE)?;
-            if let Err(error) = entry.check(wr, limits.max_sge, limits.max_inline) {
+            if let Err(error) = entry.check(wr, &limits, &mut self.regions) {
                 return Err(entry.explain(vqp, error));
             }
             match self.link.send(vqp, wr) {
@@ -343,6 +350,9 @@ impl Inner {
                 return Err(Error::QueueFull { capacity, unsignalled: 0, receives: true });
             }
             sges_fit(wr.sges.len(), max_sge)?;
+            for sge in wr.sges {
+                self.regions.check(sge, true)?;
+            }
             match self.link.receive(vqp, wr) {
                 Ok(()) => {
                     entry.receives += 1;
@@ -374,6 +384,7 @@ impl Entry {
             messages: VecDeque::new(),
             accepted: VecDeque::new(),
             failure: None,
+            failure_told: false,
             cq: None,
             listed: false,
             state,
@@ -404,8 +415,9 @@ impl Entry {
 
     /// Whether it still has something to take.
     pub(crate) fn stays_listed(&mut self) -> bool {
-        self.listed =
-            !self.completions.is_empty() || !self.messages.is_empty() || self.failure.is_some();
+        self.listed = !self.completions.is_empty()
+            || !self.messages.is_empty()
+            || self.failure.is_some() && !self.failure_told;
         self.listed
     }
 
@@ -439,10 +451,15 @@ impl Entry {
         self.sends.clear();
     }
 
-    /// What the node would refuse, told at once: over the ring it could tell only by a completion.
-    /// Which memory a WR may use is the node's to say.
+    /// What the node would refuse, told at once: over the ring it could tell only by a completion, and
+    /// the VQP would fail with it.
     #[inline]
-    fn check(&self, wr: &SendWr<'_>, max_sge: u32, max_inline: u32) -> Result<(), PostError> {
+    fn check(
+        &self,
+        wr: &SendWr<'_>,
+        limits: &Limits,
+        regions: &mut Regions,
+    ) -> Result<(), PostError> {
         let (qp_type, opcode) = (QpType::Rc, wr.op.opcode());
         if self.state != QpState::Rts {
             return Err(PostError::State { qp_type, state: self.state });
@@ -450,16 +467,23 @@ impl Entry {
         if self.sends.posted - self.sends.completed >= u64::from(self.max_send_wr) {
             return Err(PostError::QueueFull { capacity: self.max_send_wr });
         }
-        let reads = match wr.op {
-            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => true,
+        if wr.dest.is_some() {
+            return Err(PostError::Destination { qp_type });
+        }
+        // The remote address of an atomic.
+        let (reads, atomic) = match wr.op {
+            SendOp::Read(_) => (true, None),
+            SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => {
+                (true, Some(remote.addr))
+            }
             SendOp::SendWithInv(_) | SendOp::BindMw(_) | SendOp::LocalInv(_) => {
                 return Err(PostError::Opcode { qp_type, opcode });
             }
-            _ => false,
+            _ => (false, None),
         };
         let length = match wr.payload {
             Payload::Inline(bytes) => {
-                let max = if reads { 0 } else { max_inline };
+                let max = if reads { 0 } else { limits.max_inline };
                 let given = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                 if given > max || reads {
                     return Err(PostError::InlineTooLong { given, max });
@@ -467,15 +491,23 @@ impl Entry {
                 u64::from(given)
             }
             Payload::Sges(sges) => {
-                sges_fit(sges.len(), max_sge)?;
-                sges.iter().map(|sge| u64::from(sge.length)).sum()
+                sges_fit(sges.len(), limits.max_sge)?;
+                let mut length = 0;
+                for sge in sges {
+                    regions.check(sge, reads)?;
+                    length += u64::from(sge.length);
+                }
+                length
             }
         };
-        let atomic = matches!(opcode, SendOpcode::CompareSwap | SendOpcode::FetchAdd);
-        if atomic && length != 8 {
-            return Err(PostError::AtomicLength { given: length });
+        match atomic {
+            Some(_) if length != 8 => Err(PostError::AtomicLength { given: length }),
+            Some(addr) if addr % 8 != 0 => Err(PostError::AtomicAlignment { addr }),
+            None if length > limits.message_bytes => {
+                Err(PostError::MessageTooLong { given: length, max: limits.message_bytes })
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     #[inline]

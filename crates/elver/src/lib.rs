@@ -49,7 +49,9 @@
 //!
 //! # Completions that failed
 //! [`Wc::status`] says how; [`Completed::succeeded`] makes an [`Error`] of it that says what helps.
-//! [`Wc::vendor_err`] is 0 in every completion of a VQP's: a node has no details of its own there.
+//! [`Wc::vendor_err`] is an [`AccessFault`] where that is [`WcStatus::RemAccessErr`], and 0 else: a node
+//! has no other details of its own there. [`Vqp::failure`] says why a VQP has failed where no completion
+//! does.
 //!
 //! `unsafe` stands in four modules: `mr`, for memory of the caller's, `fork`, `clock`, and `tokio` for
 //! its descriptor.
@@ -68,6 +70,7 @@ mod link;
 mod mr;
 mod path;
 mod ready;
+mod regions;
 mod session;
 #[cfg(feature = "tokio")]
 pub mod tokio;
@@ -80,8 +83,8 @@ pub use elver_portal::{
     Class, ConnectOptions, Layout, Limits, Policy, RefusalCode, Via, VqpInfo, VqpOptions, VqpState,
 };
 pub use elver_verbs::{
-    AccessFlags, Gid, GidParseError, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, Sge, Wc, WcFlags, WcOpcode, WcStatus,
+    AccessFault, AccessFlags, Gid, GidParseError, Payload, PostError, RecvWr, RemoteAddr,
+    SendFlags, SendOp, SendWr, Sge, Wc, WcFlags, WcOpcode, WcStatus,
 };
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedNode;

@@ -6,6 +6,7 @@ use elver_verbs::{AccessFlags, Memory, RemoteAddr, Sge};
 
 use crate::arena::Piece;
 use crate::inner::Outcome;
+use crate::regions::Region;
 use crate::session::UNEXPECTED;
 use crate::{Error, Session};
 
@@ -46,6 +47,7 @@ impl Mr {
         let outcome = inner.call(&Command::CarveMr { len, offset, addr, access });
         match outcome {
             Ok(Outcome::Mr { lkey, rkey, .. }) => {
+                inner.regions.add(lkey, region(&memory, len, access));
                 drop(inner);
                 let session = session.clone();
                 let piece = Some(piece);
@@ -58,6 +60,8 @@ impl Mr {
             }
         }
     }
+
+    /// A region of memory that the node makes.
     pub(crate) fn alloc(
         session: &Session,
         len: u64,
@@ -86,6 +90,7 @@ impl Mr {
                 return Err(error);
             }
         };
+        inner.regions.add(lkey, region(&memory, len, access));
         drop(inner);
         let session = session.clone();
         Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true })
@@ -112,10 +117,11 @@ impl Mr {
             }
             outcome => outcome?,
         };
-        drop(inner);
         let Outcome::Mr { lkey, rkey, .. } = outcome else { return Err(UNEXPECTED) };
         // SAFETY: the caller keeps it mapped until the region is deregistered.
         let memory = unsafe { SoftMemory::from_raw_parts(start, bytes) };
+        inner.regions.add(lkey, region(&memory, len, access));
+        drop(inner);
         let session = session.clone();
         Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true })
     }
@@ -204,6 +210,12 @@ impl Mr {
         let request = inner.deregister(self.lkey, self.piece.take(), true)?;
         inner.outcome(request, crate::link::Wait::new(None)).map(drop)
     }
+}
+
+/// What WRs are checked against.
+fn region(memory: &SoftMemory, len: u64, access: AccessFlags) -> Region {
+    let writable = access.contains(AccessFlags::LOCAL_WRITE);
+    Region { addr: memory.base_addr(), len, writable }
 }
 
 const OUTSIDE: Error = Error::Invalid { what: "the bytes do not lie in the memory region" };

@@ -15,7 +15,7 @@ use crate::{Error, Session, Vqp};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Ready {
-    /// A VQP with completions, messages, or a failure ([`Vqp::take_failure`]).
+    /// A VQP with completions, messages, or a failure ([`Vqp::failure`]).
     Vqp(Vqp),
     /// A CQ with completions.
     Cq(Cq),

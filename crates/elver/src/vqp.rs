@@ -117,13 +117,13 @@ impl Vqp {
         }
     }
 
-    /// Posts send WRs. What only the node or the peer can refuse, the memory above all, is told by a
-    /// completion.
+    /// Posts send WRs. What only the node or the peer can refuse, the peer's memory above all, is told by
+    /// a completion: the VQP fails with it, and what was posted behind it is not done.
     ///
     /// # Errors
     /// The WRs before the refused one are posted: [`PostFailed::posted`] tells how many.
     /// [`Error::QueueFull`], [`Error::NotConnected`], and [`Error::Opcode`] and [`Error::Post`] for a
-    /// WR that no VQP takes.
+    /// WR that no VQP takes, or that names local memory which is not registered so.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailed> {
         self.inner().post_send(self.0.id, wrs)
     }
@@ -202,10 +202,13 @@ impl Vqp {
         }
     }
 
-    /// Why it failed, if the peer refused a message: no completion tells that. Told once.
-    pub fn take_failure(&self) -> Option<Error> {
+    /// Why it failed, if the peer refused a message or is gone: no completion tells that. It stays until
+    /// the VQP is connected anew.
+    pub fn failure(&self) -> Option<Error> {
         let mut inner = self.inner();
-        let (code, text) = inner.vqps.get_mut(&self.0.id)?.failure.take()?;
+        let entry = inner.vqps.get_mut(&self.0.id)?;
+        entry.failure_told = true;
+        let (code, text) = entry.failure.clone()?;
         Some(Error::Refused { code, text })
     }
 

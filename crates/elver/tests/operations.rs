@@ -3,8 +3,8 @@
 mod common;
 
 use elver::{
-    ConnectOptions, Error, Gid, Mr, Payload, Policy, PostFailed, RecvWr, RefusalCode, SendFlags,
-    SendOp, SendWr, Session, Sge, Vqp, VqpOptions, Wc, WcOpcode, WcStatus,
+    AccessFault, AccessFlags, ConnectOptions, Error, Gid, Mr, Payload, Policy, PostFailed, RecvWr,
+    RefusalCode, SendFlags, SendOp, SendWr, Session, Sge, Vqp, VqpOptions, Wc, WcOpcode, WcStatus,
 };
 
 use common::{ALL, WAIT, cluster, completion, succeeds, wr};
@@ -320,7 +320,7 @@ impl Talk {
         let begun = std::time::Instant::now();
         loop {
             self.vqp.session().poll().unwrap();
-            match self.vqp.take_failure() {
+            match self.vqp.failure() {
                 Some(Error::Refused { code, text }) => {
                     assert!(!text.is_empty());
                     return code;
@@ -518,4 +518,74 @@ fn more_who_spin_than_cores_all_get_on() {
     // Under a second; an engine that does not let others run makes it over half a minute of two
     // cores.
     assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+}
+
+/// What the library sees itself it refuses at once, and nothing of it goes to the node: the VQP goes on,
+/// and what stands before it is done.
+#[test]
+fn a_wr_that_cannot_be_is_refused_at_once() {
+    let (meta, node) = cluster(169, |_| {});
+    let (here, there) = (node.session(), meta.session());
+    let target = there.alloc(64, ALL).unwrap();
+    let read_only = here.alloc(64, AccessFlags::empty()).unwrap();
+    let near = here.alloc(64, ALL).unwrap();
+    let gone = here.alloc(64, ALL).unwrap();
+    let of_gone = gone.sge(0, 8);
+    drop(gone);
+    let vqp = here.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(meta.gid, 0).unwrap();
+    let first = [near.sge(0, 8)];
+    let good = wr(1, SendOp::Write(target.remote(0)), &first);
+    let read = SendOp::Read(target.remote(0));
+    let add = SendOp::FetchAdd { remote: target.remote(4), add: 1 };
+    for (op, sge) in [
+        (SendOp::Send, of_gone),
+        (SendOp::Send, near.sge(60, 8)),
+        (SendOp::Send, Sge { lkey: target.lkey() ^ near.lkey() ^ 1, ..near.sge(0, 8) }),
+        (read, read_only.sge(0, 8)),
+        (add, near.sge(0, 8)),
+    ] {
+        let failed = vqp.post_send(&[good, wr(2, op, &[sge]), good]).unwrap_err();
+        assert_eq!(failed.posted, 1, "{op:?}");
+        assert!(matches!(failed.error, Error::Post(_)), "{}", failed.error);
+        let mut wcs = [Wc::default(); 4];
+        assert_eq!(vqp.wait_cq(&mut wcs, WAIT).unwrap(), 1);
+        assert_eq!((wcs[0].wr_id, wcs[0].status), (1, WcStatus::Success), "{op:?}");
+    }
+    let bound = here.create_vqp(VqpOptions::default()).unwrap();
+    let failed = bound.post_recv(&[RecvWr { wr_id: 1, sges: &[read_only.sge(0, 8)] }]);
+    assert!(matches!(failed.unwrap_err().error, Error::Post(_)));
+}
+
+/// A WR that the peer's memory refuses says why, and what stands behind it is not done.
+#[test]
+fn an_access_that_is_refused_says_why_and_stops_what_is_behind() {
+    let (meta, node) = cluster(171, |_| {});
+    let (here, there) = (node.session(), meta.session());
+    let target = there.alloc(64, ALL).unwrap();
+    let read_only = there.alloc(64, AccessFlags::REMOTE_READ).unwrap();
+    let near = here.alloc(64, ALL).unwrap();
+    near.write(0, &[7; 8]).unwrap();
+    let vqp = here.create_vqp(VqpOptions::default()).unwrap();
+    let sges = [near.sge(0, 8)];
+    let unknown = elver::RemoteAddr { rkey: target.rkey() ^ 0x1000, ..target.remote(0) };
+    for (remote, fault) in [
+        (unknown, AccessFault::Key),
+        (target.remote(57), AccessFault::Range),
+        (read_only.remote(0), AccessFault::Right),
+    ] {
+        vqp.qconnect(meta.gid, 0).unwrap();
+        let flag = wr(2, SendOp::Write(target.remote(0)), &sges);
+        // The second one may be refused already when it is posted.
+        match vqp.post_send(&[wr(1, SendOp::Write(remote), &sges), flag]) {
+            Ok(()) | Err(PostFailed { posted: 1, .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+        let wc = completion(&vqp);
+        assert_eq!((wc.wr_id, wc.status), (1, WcStatus::RemAccessErr));
+        assert_eq!(AccessFault::of(&wc), Some(fault));
+        let wc = completion(&vqp);
+        assert_eq!((wc.wr_id, wc.status, AccessFault::of(&wc)), (2, WcStatus::WrFlushErr, None));
+        assert_eq!(target.read_u64(0).unwrap(), 0, "the flag was written");
+    }
 }

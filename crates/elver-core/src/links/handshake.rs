@@ -270,7 +270,7 @@ impl<D: Device> Core<D> {
     pub(super) fn greeted(&mut self, lane: u32, status: WcStatus, now: Time) {
         if let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind
             && status != WcStatus::Success
-            && self.lane_failed(lane, status, peer, now) == Verdict::Unsure
+            && self.lane_failed(lane, status, (peer, None), now) == Verdict::Unsure
         {
             return self.hold_flushed(lane, WrId::Control(GREETING | lane), 1, now);
         }

@@ -10,7 +10,7 @@ use elver_portal::{
     RefusalCode, Request, SendBatch, Socket, Violation, Welcome,
 };
 use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
-use elver_verbs::{AccessFlags, Device, Gid, PostError, Time, WcOpcode};
+use elver_verbs::{AccessFlags, Device, Gid, Time, Wc, WcOpcode, WcStatus};
 
 use super::account::{Account, Customer};
 use super::door::Door;
@@ -363,7 +363,9 @@ impl Open {
                 && let Err((done, error)) = core.post_recv(self.client, VqpId(vqp), rest, now)
             {
                 refused += 1;
-                self.refuse_wr(vqp, rest[done].wr_id, WcOpcode::Recv, &error)?;
+                let status = translate::refused_status(&error);
+                self.refuse_wr(vqp, rest[done].wr_id, WcOpcode::Recv, status)?;
+                core.refuse_recv(self.client, VqpId(vqp), now);
                 rest = &rest[done + 1..];
             }
             Ok(refused)
@@ -386,23 +388,28 @@ impl Open {
             {
                 refused += 1;
                 let wr = &rest[done];
-                self.refuse_wr(vqp, wr.wr_id, translate::wc_opcode(&wr.op), &error)?;
+                let named = (wr.wr_id, wr.op.opcode());
+                let status = translate::refused_status(&error);
+                if let Err(status) = core.refuse_send(self.client, VqpId(vqp), named, status, now) {
+                    self.refuse_wr(vqp, wr.wr_id, wr.op.opcode().wc_opcode(), status)?;
+                }
                 rest = &rest[done + 1..];
             }
             Ok(refused)
         })
     }
 
-    /// Completes a WR that was refused. It comes at once, ahead of what is still in flight.
+    /// Completes a WR that was refused and has no place among its VQP's others: it comes at once, ahead
+    /// of what is still in flight.
     #[cold]
     fn refuse_wr(
         &mut self,
         vqp: u32,
         wr_id: u64,
         opcode: WcOpcode,
-        error: &PostError,
+        status: WcStatus,
     ) -> Result<(), Violation> {
-        let wc = translate::refused_wc(vqp, wr_id, opcode, error);
+        let wc = Wc { wr_id, status, opcode, qp_num: vqp, ..Wc::default() };
         self.reply(Owed::Completion(elver_portal::Completion { vqp, source: None, wc }))
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use elver_core::{ConnectError, CoreError};
 use elver_portal::{Refusal, RefusalCode};
 use elver_soft::MapError;
-use elver_verbs::{PostError, SendOp, Wc, WcOpcode, WcStatus};
+use elver_verbs::{PostError, WcStatus};
 
 /// Why a command is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,26 +173,12 @@ pub(super) fn completion(completion: &elver_core::Completion) -> elver_portal::C
     }
 }
 
-/// The completion of a WR that was refused when it was posted: over a portal nothing else can tell
-/// it.
-pub(super) fn refused_wc(vqp: u32, wr_id: u64, opcode: WcOpcode, error: &PostError) -> Wc {
-    let status = match error {
+/// How a WR ends that was refused when it was posted: over a portal only a completion can tell it.
+pub(super) fn refused_status(error: &PostError) -> WcStatus {
+    match error {
         PostError::LocalAccess { .. } => WcStatus::LocProtErr,
         PostError::MessageTooLong { .. } | PostError::AtomicLength { .. } => WcStatus::LocLenErr,
         PostError::State { .. } => WcStatus::WrFlushErr,
         _ => WcStatus::LocQpOpErr,
-    };
-    Wc { wr_id, status, opcode, qp_num: vqp, ..Wc::default() }
-}
-
-pub(super) fn wc_opcode(op: &SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => WcOpcode::Send,
-        SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::RdmaWrite,
-        SendOp::Read(_) => WcOpcode::RdmaRead,
-        SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        SendOp::BindMw(_) => WcOpcode::BindMw,
-        SendOp::LocalInv(_) => WcOpcode::LocalInv,
     }
 }

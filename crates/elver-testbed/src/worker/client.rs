@@ -341,7 +341,7 @@ fn ask(vqp: &Vqp, near: &Mr, message: &[u8]) -> Result<Vec<u8>> {
     for _ in 0..2 {
         let mut wcs = [Wc::default()];
         let waited = vqp.wait_cq(&mut wcs, Some(STEP));
-        if let Some(failure) = vqp.take_failure() {
+        if let Some(failure) = vqp.failure() {
             return Err(failure).context("a message was refused");
         }
         waited.with_context(|| format!("a message of {len} bytes found no answer"))?;
