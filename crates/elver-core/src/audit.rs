@@ -141,7 +141,7 @@ impl<D: Device> Core<D> {
         }
         let bound = self.vqps.iter().filter(|(_, vqp)| vqp.bound != 0 && !vqp.zombie).count();
         agree!(bound, self.ports.len(), "ports");
-        for (key, id) in &self.accepted {
+        for (key, (id, _)) in &self.accepted {
             let vqp = self.vqps.get(*id).and_then(|vqp| vqp.accepted);
             agree!(vqp, Some(*key), "accepted VQP {id:#x}");
         }

@@ -1,13 +1,16 @@
 //! Clients and their VQPs: coming and going.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use elver_verbs::{Device, Time};
 
 use crate::backpressure::Credit;
 use crate::client::{Accepted, Client};
 use crate::fate::Suspect;
+use crate::message::Kind;
 use crate::mr::LocalHit;
+use crate::ops::Note;
 use crate::recv_ring::RecvRing;
 use crate::ring::{NONE, SendRing};
 use crate::vqp::{Vqp, Wait};
@@ -44,7 +47,11 @@ impl<D: Device> Core<D> {
         entry.closed = true;
         entry.completions.clear();
         let vqps = entry.vqps.clone();
-        for vqp in vqps {
+        let is_bound = |core: &Core<D>, id| core.vqps.get(id).is_some_and(|vqp| vqp.bound != 0);
+        // Then those that were made for senders are known to go for good.
+        let (bound, others): (Vec<u32>, Vec<u32>) =
+            vqps.into_iter().partition(|id| is_bound(self, *id));
+        for vqp in bound.into_iter().chain(others) {
             self.bury(vqp, now);
         }
         self.close_mrs_of(client, now);
@@ -292,6 +299,9 @@ impl<D: Device> Core<D> {
             return;
         }
         let (client, listed) = (vqp.client, vqp.credit.listed);
+        if let Some((peer, note)) = self.farewell(id) {
+            self.tell(peer, note, now);
+        }
         self.detach(id);
         if listed {
             // Its id may come again.
@@ -302,6 +312,20 @@ impl<D: Device> Core<D> {
             client.zombies -= 1;
         }
         self.forget_client(client);
+    }
+
+    /// What is told of a VQP that goes: to where it sent messages, that no more come; to who sends to a
+    /// port, whose messages it stood for, that nobody takes them any longer.
+    fn farewell(&self, id: u32) -> Option<(u32, Note)> {
+        let vqp = self.vqps.get(id)?;
+        if let Some(key) = vqp.accepted {
+            let &(_, nonce) = self.accepted.get(&key).filter(|(accepted, _)| *accepted == id)?;
+            let is_open = self.vqps.get(key.0).is_some_and(|bound| !bound.zombie);
+            let note = Note::to_sender(Kind::Gone, key.2, u64::from(nonce) << 32);
+            return (!is_open).then_some((key.1, note));
+        }
+        let sends = vqp.peer != NONE && vqp.peer_vqp == 0 && vqp.sq.has_sent_messages();
+        sends.then(|| (vqp.peer, vqp.note(Kind::Gone, vqp.sq.tail)))
     }
 
     /// A `qconnect` that is pending ends without a result.
@@ -328,7 +352,7 @@ impl<D: Device> Core<D> {
             self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
         }
         if let Some(key) = vqp.accepted.take() {
-            if self.accepted.get(&key) == Some(&id) {
+            if self.accepted.get(&key).is_some_and(|(accepted, _)| *accepted == id) {
                 self.accepted.remove(&key);
             }
             self.accepts.now = self.accepts.now.saturating_sub(1);

@@ -55,8 +55,8 @@ pub struct Core<D: Device> {
     pub(crate) peers: Peers,
     pub(crate) clients: Slots<Client>,
     pub(crate) vqps: Slots<Box<Vqp>>,
-    /// VQPs that messages to bound ones made.
-    pub(crate) accepted: HashMap<AcceptKey, u32, FxBuildHasher>,
+    /// VQPs that messages to bound ones made, and the secret of the sender's connection.
+    pub(crate) accepted: HashMap<AcceptKey, (u32, u32), FxBuildHasher>,
     /// The same of all clients, in order.
     pub(crate) accepts: Accepted,
     /// Of these the one that a message came for last.

@@ -113,6 +113,7 @@ impl<D: Device> Core<D> {
             Kind::Halt => self.halted(from, &header),
             Kind::Grant => self.granted(from, &header, now),
             Kind::Knock => self.knocked(from, &header, now),
+            Kind::Gone => self.parted(from, &header, now),
             Kind::Eager | Kind::Rendezvous | Kind::WriteImm => {
                 let body = Body::Buffer(start + HEADER_BYTES as u64, body);
                 if let Err(refusal) = self.deliver(from, &header, body, now) {
@@ -291,9 +292,12 @@ impl<D: Device> Core<D> {
     /// not known.
     fn source_of(&mut self, bound: u32, peer: u32, header: &Header) -> Result<u32, Refusal> {
         let key = (bound, peer, header.src_vqp);
-        if let Some(&source) = self.accepted.get(&key)
+        let nonce = (header.cookie >> 32) as u32;
+        if let Some((source, last)) = self.accepted.get_mut(&key)
+            && let source = *source
             && self.vqps.get(source).is_some_and(|vqp| vqp.takes_of(Some(key)))
         {
+            *last = nonce;
             return Ok(source);
         }
         let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
@@ -322,7 +326,7 @@ impl<D: Device> Core<D> {
             self.bury(source, Time::ZERO);
             return Err(Refusal::Crowded);
         }
-        self.accepted.insert(key, source);
+        self.accepted.insert(key, (source, nonce));
         self.stats.accepts += 1;
         Ok(source)
     }

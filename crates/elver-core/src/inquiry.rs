@@ -304,6 +304,20 @@ impl<D: Device> Core<D> {
 
     // Both sides.
 
+    /// A peer's VQP that sent messages to a port is gone, or the one that a VQP sends messages to: what is
+    /// connected to it fails, also if it only waits for a message.
+    pub(crate) fn parted(&mut self, from: u32, header: &Header, now: Time) {
+        let id = if header.dst_vqp == 0 {
+            let key = (self.target_of(header), from, header.src_vqp);
+            self.accepted.get(&key).map(|(accepted, _)| *accepted)
+        } else {
+            self.sender_named(from, header).map(|vqp| vqp.id)
+        };
+        let Some(id) = id else { return };
+        let gid = self.gid_of(from);
+        self.fail_for(id, ConnectError::PeerGone { gid }, now);
+    }
+
     /// Sends a message of the core's own to a VQP of a peer's, as soon as there is a send slot.
     pub(crate) fn tell(&mut self, peer: u32, note: Note, now: Time) {
         if self.is_crowded() {

@@ -60,6 +60,8 @@ pub(crate) enum Kind {
     Grant = 11,
     /// How many messages does the receiver want?
     Knock = 12,
+    /// To a port: the VQP that sent messages there is gone. To a VQP: where it sends messages is gone.
+    Gone = 13,
 }
 
 /// Why a message was refused.
@@ -166,6 +168,7 @@ impl Header {
             10 => Kind::Halt,
             11 => Kind::Grant,
             12 => Kind::Knock,
+            13 => Kind::Gone,
             _ => return Err(NoHeader),
         };
         let with_imm = bytes[3] & WITH_IMM != 0;
@@ -214,7 +217,7 @@ mod tests {
                 Ok(header) => prop_assert_eq!(header.encode(), bytes),
                 Err(NoHeader) => {
                     let fits = if port { to < 0x1_0000 } else { to > 0 };
-                    prop_assert!(!(1..=12).contains(&kind) || !fits);
+                    prop_assert!(!(1..=13).contains(&kind) || !fits);
                 }
             }
         }

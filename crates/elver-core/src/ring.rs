@@ -199,6 +199,11 @@ impl SendRing {
         self.max.saturating_sub(self.len())
     }
 
+    /// Whether a message was ever prepared, or may have been.
+    pub(crate) fn has_sent_messages(&self) -> bool {
+        !self.messages.is_empty() || !self.sges.is_empty()
+    }
+
     /// WRs that wait to be posted.
     #[inline]
     pub(crate) fn unposted(&self) -> u32 {

@@ -513,3 +513,48 @@ fn what_stands_behind_a_refused_wr_is_not_done() {
         }
     }
 }
+
+/// Who has exchanged messages with a VQP hears of its end, also while it only waits: the receiver, whose
+/// VQP back to the sender stood as connected for ever, and the sender.
+#[test]
+fn the_end_of_a_vqp_is_told_to_who_has_exchanged_messages_with_it() {
+    let failed = |pair: &mut Pair, n: usize| loop {
+        match pair.nodes.nodes[n].core.poll_event() {
+            Some(Event::Failed { vqp, cause: ConnectError::PeerGone { .. }, .. }) => break vqp,
+            Some(_) => {}
+            None => pair.step(),
+        }
+    };
+    for sender_ends in [true, false] {
+        let mut pair = Pair::new();
+        let bound = pair.nodes.vqp(2, VqpInit::default());
+        let node = &mut pair.nodes.nodes[2];
+        node.core.qbind(node.client, bound, 7).unwrap();
+        let room = Region::new(&mut pair.nodes, 2, 64).sge(0, 64);
+        let now = pair.nodes.net.now();
+        let node = &mut pair.nodes.nodes[2];
+        let receive = RecvWr { wr_id: 1, sges: &[room] };
+        node.core.post_recv(node.client, bound, &[receive], now).unwrap();
+        let sender = pair.nodes.vqp(1, VqpInit::default());
+        pair.nodes.connect(1, sender, 2, Policy::Shared).unwrap();
+        let near = pair.near.sge(0, 8);
+        pair.post(1, sender, 0, SendOp::Send, Payload::Sges(&[near]));
+        while pair.told(2, bound).is_empty() || pair.told(1, sender).is_empty() {
+            pair.step();
+        }
+        if sender_ends {
+            pair.nodes.destroy(1, sender);
+            let accepted = failed(&mut pair, 2);
+            assert!(accepted != bound && pair.is_down(2, accepted));
+            let node = &pair.nodes.nodes[2];
+            let info = node.core.vqp_info(node.client, bound).unwrap();
+            assert_ne!(info.state, VqpState::Error, "others may send to it");
+        } else {
+            let now = pair.nodes.net.now();
+            let node = &mut pair.nodes.nodes[2];
+            node.core.client_close(node.client, now);
+            assert_eq!(failed(&mut pair, 1), sender);
+            assert!(pair.is_down(1, sender));
+        }
+    }
+}

@@ -152,6 +152,8 @@ impl Inner {
                         entry.failure = Some((cause.code, cause.text.to_string()));
                         entry.failure_told = false;
                         entry.list(vqp, &mut self.ready);
+                        let id = vqp;
+                        self.let_go(id);
                     }
                 }
             }
@@ -160,6 +162,18 @@ impl Inner {
             self.rouse();
         }
         Ok(any)
+    }
+
+    /// A VQP back to a sender has failed: nobody needs it whom its user does not hold.
+    #[cold]
+    fn let_go(&mut self, vqp: u32) {
+        for entry in self.vqps.values_mut() {
+            let at = entry.accepted.iter().position(|handle| handle.id() == vqp);
+            let unused = at.filter(|at| Rc::strong_count(&entry.accepted[*at]) == 1);
+            if let Some(handle) = unused.and_then(|at| entry.accepted.remove(at)) {
+                self.released.push(handle);
+            }
+        }
     }
 
     /// Wakes the tasks that sleep: what they would have been woken for may have been taken by another.

@@ -36,6 +36,12 @@ pub(crate) struct Handle {
     id: u32,
 }
 
+impl Handle {
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+}
+
 impl Vqp {
     pub(crate) fn of(handle: Rc<Handle>) -> Vqp {
         Vqp(handle)
@@ -155,13 +161,14 @@ impl Vqp {
     /// As [`Vqp::poll_cq`], but waits until there is one, at most so long.
     ///
     /// # Errors
-    /// [`Error::TimedOut`], [`Error::Woken`], [`Error::Interrupted`] and [`Error::NodeGone`].
+    /// [`Error::TimedOut`], [`Error::Woken`], [`Error::Interrupted`] and [`Error::NodeGone`]; and what
+    /// [`Vqp::failure`] says, once all completions are taken of a VQP that has failed so.
     pub fn wait_cq(&self, wcs: &mut [Wc], at_most: Option<Duration>) -> Result<usize, Error> {
         let id = self.0.id;
         self.inner().wait(Wait::endable(at_most), |inner| match take(inner, id, wcs) {
-            0 => None,
-            taken => Some(taken),
-        })
+            0 => failure(inner, id).map(Err),
+            taken => Some(Ok(taken)),
+        })?
     }
 
     /// Takes the messages that came to a bound VQP, oldest first, each with a VQP back to its sender
@@ -205,11 +212,7 @@ impl Vqp {
     /// Why it failed, if the peer refused a message or is gone: no completion tells that. It stays until
     /// the VQP is connected anew.
     pub fn failure(&self) -> Option<Error> {
-        let mut inner = self.inner();
-        let entry = inner.vqps.get_mut(&self.0.id)?;
-        entry.failure_told = true;
-        let (code, text) = entry.failure.clone()?;
-        Some(Error::Refused { code, text })
+        failure(&mut self.inner(), self.0.id)
     }
 
     #[inline]
@@ -260,6 +263,14 @@ fn release(mut inner: RefMut<'_, Inner>) {
     let released = std::mem::take(&mut inner.released);
     drop(inner);
     drop(released);
+}
+
+/// Why a VQP failed, where no completion tells it.
+fn failure(inner: &mut Inner, id: u32) -> Option<Error> {
+    let entry = inner.vqps.get_mut(&id)?;
+    let (code, text) = entry.failure.clone()?;
+    entry.failure_told = true;
+    Some(Error::Refused { code, text })
 }
 
 #[inline]

@@ -67,3 +67,70 @@ fn messages_come_with_a_way_back() {
         assert_eq!(&bytes, b"reply");
     }
 }
+
+/// Clients that come, send one message each and end, one after the other: nothing of them stays at the
+/// server, and its VQPs to those who live are not touched.
+#[test]
+fn nothing_stays_of_senders_that_have_gone() {
+    const SENDERS: u64 = 100;
+    let (meta, node) = cluster(172, |_| {});
+    let server = meta.session();
+    let into = server.alloc(4_096, ALL).unwrap();
+    let bound = server.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    let send = || {
+        let client = node.session();
+        let near = client.alloc(64, ALL).unwrap();
+        let vqp = client.create_vqp(VqpOptions::default()).unwrap();
+        vqp.qconnect(meta.gid, port).unwrap();
+        bound.post_recv(&[RecvWr { wr_id: 1, sges: &[into.sge(0, 64)] }]).unwrap();
+        succeeds(&vqp, wr(1, SendOp::Send, &[near.sge(0, 64)]));
+        let source = bound.wait_msgs(WAIT).unwrap()[0].source.clone();
+        (client, vqp, near, source)
+    };
+    let lives = send();
+    for _ in 0..SENDERS {
+        send();
+    }
+    // It hears of the ends when it looks.
+    let since = std::time::Instant::now();
+    loop {
+        bound.qpop_msgs().unwrap();
+        let stay = meta.thread.status().unwrap().vqps_total;
+        if stay == 2 {
+            break;
+        }
+        assert!(Some(since.elapsed()) < WAIT, "{stay} VQPs stay");
+    }
+    let (client, vqp, near, source) = lives;
+    vqp.post_recv(&[RecvWr { wr_id: 2, sges: &[near.sge(0, 64)] }]).unwrap();
+    succeeds(&source, wr(3, SendOp::Send, &[into.sge(0, 64)]));
+    let wc = completion(&vqp);
+    assert_eq!((wc.wr_id, wc.opcode, wc.status), (2, WcOpcode::Recv, WcStatus::Success));
+    drop(client);
+}
+
+/// A VQP that only waits for an answer hears at once that the process it has asked is gone.
+#[test]
+fn who_waits_for_an_answer_hears_that_the_other_end_is_gone() {
+    let (meta, node) = cluster(173, |_| {});
+    let (client, server) = (node.session(), meta.session());
+    let into = server.alloc(64, ALL).unwrap();
+    let near = client.alloc(64, ALL).unwrap();
+    let bound = server.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    bound.post_recv(&[RecvWr { wr_id: 1, sges: &[into.sge(0, 64)] }]).unwrap();
+    let vqp = client.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(meta.gid, port).unwrap();
+    succeeds(&vqp, wr(1, SendOp::Send, &[near.sge(0, 64)]));
+    assert_eq!(bound.wait_msgs(WAIT).unwrap().len(), 1);
+    drop((bound, into, server));
+    let gone = vqp.wait_cq(&mut [Default::default()], WAIT).unwrap_err();
+    let expected = RefusalCode::PeerGone;
+    assert!(matches!(gone, Error::Refused { code, .. } if code == expected), "{gone:?}");
+    // It stays readable, until the VQP is connected anew.
+    assert!(matches!(vqp.failure(), Some(Error::Refused { code, .. }) if code == expected));
+    assert!(vqp.failure().is_some());
+    vqp.qconnect(meta.gid, 0).unwrap();
+    assert!(vqp.failure().is_none());
+}
