@@ -14,7 +14,7 @@ use elver_verbs::*;
 use stubborn::Stubborn;
 
 /// Nothing here takes longer, in virtual time.
-const STALL_NS: u64 = 60_000_000_000;
+const STALL_NS: u64 = 600_000_000_000;
 /// Turns of one node at one moment: more means that it never rests.
 const TURNS_MAX: u32 = 10_000;
 
@@ -46,8 +46,20 @@ impl Nodes {
         device: &elver_sim::Config,
         limits: ClientLimits,
     ) -> Nodes {
+        Nodes::on(count, config, device, limits, &FaultPlan::default(), 1)
+    }
+
+    /// The same on a network with faults.
+    pub fn on(
+        count: u8,
+        config: &dyn Fn(usize) -> Config,
+        device: &elver_sim::Config,
+        limits: ClientLimits,
+        faults: &FaultPlan,
+        seed: u64,
+    ) -> Nodes {
         let addresses = (1..=count).map(|n| IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))).collect();
-        let net = SimNet::new(addresses, &FaultPlan::default(), 1);
+        let net = SimNet::new(addresses, faults, seed);
         let mut nodes = Vec::new();
         for host in 0..usize::from(count) {
             let device = net.device(host, device.clone()).unwrap();
@@ -94,6 +106,29 @@ impl Nodes {
     /// Has all nodes do what there is to do now, and then lets time pass until the next thing
     /// happens.
     pub fn step(&mut self) {
+        let next = self.turn();
+        let Some(next) = next else {
+            assert!(!core::mem::replace(&mut self.rest, true), "nothing will happen any more");
+            return;
+        };
+        self.rest = false;
+        assert!(next.0 < STALL_NS, "it takes too long");
+        self.net.advance(next);
+    }
+
+    /// Lets so much time pass.
+    pub fn pause(&mut self, ns: u64) {
+        let end = self.net.now().saturating_add_ns(ns);
+        while let Some(next) = self.turn()
+            && next < end
+        {
+            self.net.advance(next);
+        }
+        self.net.advance(end);
+    }
+
+    /// Has all nodes do what there is to do now; returns when the next thing happens.
+    fn turn(&mut self) -> Option<Time> {
         let now = self.net.now();
         for node in &mut self.nodes {
             let mut turns = 0;
@@ -108,14 +143,7 @@ impl Nodes {
             let due = [node.core.device().inner.wake_at(), node.core.poll_timeout()];
             due.into_iter().flatten().min().map(|due| due.max(node.rests_until))
         });
-        let next = wakes.chain(self.net.next_arrival()).min();
-        let Some(next) = next else {
-            assert!(!core::mem::replace(&mut self.rest, true), "nothing will happen any more");
-            return;
-        };
-        self.rest = false;
-        assert!(next.0 < STALL_NS, "it takes too long");
-        self.net.advance(next);
+        wakes.chain(self.net.next_arrival()).min()
     }
 
     /// Takes an end of a connect of node `n`'s.
