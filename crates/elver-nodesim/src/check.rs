@@ -38,6 +38,8 @@ impl World {
 
     /// What is left at a node that has no clients, and should not be.
     pub(crate) fn remains(&mut self, number: usize) -> Option<String> {
+        // A node that is bad keeps what it leases for as long as it lives.
+        let members = self.rc_qps_of_member(number);
         let core = self.nodes[number].core.as_mut()?;
         let held = core.audit().ok()?;
         let none = Holdings {
@@ -45,6 +47,7 @@ impl World {
             dcis: held.dcis,
             other_qps: held.other_qps,
             rc_qps: held.rc_qps,
+            rc_qps_leased: held.rc_qps_leased.min(members),
             ahs: held.ahs,
             mrs: held.mrs - core.stats().mrs as u32,
             receives: core.device().shared_receives(),
@@ -67,7 +70,11 @@ impl World {
                 }
             }
         }
+        let is_members = |gid| self.forge.as_ref().is_some_and(|forge| forge.is(gid));
         for (own, other) in &ends {
+            if is_members(other.0) {
+                continue;
+            }
             if ends.get(other) != Some(own) {
                 broken!("RC QP {:#x} of {} has no other end at {}", own.1, own.0, other.0);
             }

@@ -75,6 +75,7 @@ impl World {
         let disturbed =
             self.disturbed(number) || self.model.regions.iter().any(|region| region.vanished);
         let (quiet, forged) = (self.quiet, self.forge.is_some());
+        let forge = self.forge.as_deref();
         let node = &mut self.nodes[number];
         let Some(core) = &mut node.core else { return Ok(()) };
         let held = core.audit().map_err(|what| Violation(format!("node {number}: {what}")))?;
@@ -95,7 +96,9 @@ impl World {
                 QpType::Dci => device.errored_streams(qp).unwrap_or(0) > 0,
                 _ => false,
             };
-            if (attr.qp_state == QpState::Err || errored) && (!disturbed || quiet) {
+            let members = forge.is_some_and(|forge| forge.is(attr.ah_attr.dgid));
+            let in_error = attr.qp_state == QpState::Err || errored;
+            if in_error && (!disturbed || quiet) && !members {
                 broken!("node {number}: {} QP {:#x} is in error", init.qp_type, qp.0);
             }
             match init.qp_type {

@@ -26,6 +26,14 @@ pub(crate) struct Registry {
     pub(crate) down_until: Time,
 }
 
+impl Registry {
+    /// Where meta servers are.
+    pub(crate) fn served_at(&self) -> Vec<Place> {
+        let made = self.metas.iter().filter(|(_, made)| made.is_some());
+        made.map(|(place, _)| *place).collect()
+    }
+}
+
 /// What the registry tells a node.
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {

@@ -4,10 +4,14 @@
 
 use std::net::IpAddr;
 
-use elver_sim::Datagram;
-use elver_verbs::AccessFlags;
+use elver_core::{
+    Answer, CONTROL_BYTES_MAX, ControlBody, ControlMessage, NodeRecord, RcEnd, Request, Terms,
+};
+use elver_sim::{Datagram, Rng};
+use elver_verbs::{AccessFlags, Gid, QpType};
 use elver_wire::{
-    AtomicEth, DcConnect, DcEth, DcExtra, Deth, Message, Qpn, Reth, Route, Tail, UDP_PORT,
+    AtomicEth, DcConnect, DcEth, DcExtra, Deth, Message, PacketView, Qpn, Reth, Route, Tail,
+    UDP_PORT,
 };
 
 use super::craft::{Note, Operation, any, flow, packet, with_token};
@@ -35,6 +39,20 @@ const WRITE_IMM: u8 = 3;
 /// Bytes that say where a piece of a long message may be read.
 const PIECE_BYTES: usize = 16;
 
+/// What it says of itself, where it is registered: there is nothing where that points.
+pub(super) fn record(rng: &mut Rng) -> Option<NodeRecord> {
+    let registered = rng.percent(50);
+    let dc_key = rng.next_u64();
+    registered.then_some(NodeRecord {
+        dctn: QPN + 1,
+        dc_key,
+        control_qpn: QPN,
+        mrs_rkey: dc_key as u32,
+        log_mrs_max: 7,
+        terms: Terms::new(1_000_000, 1_000_000, 1_024),
+    })
+}
+
 /// A DC session that it has opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Session {
@@ -47,6 +65,10 @@ pub(super) struct Session {
 
 impl Forge {
     pub(super) fn member(&mut self, world: &mut World, prey: &Prey) -> Option<Datagram> {
+        let over_rc = self.record.is_some() && self.rng.percent(30);
+        if over_rc && let Some(forged) = self.over_rc(world, prey) {
+            return Some(forged);
+        }
         if !world.plan.has_dc(prey.node) {
             return self.asks(world, prey);
         }
@@ -72,15 +94,71 @@ impl Forge {
         }
     }
 
+    /// Has meta servers know it that do not yet, if it is registered.
+    pub(super) fn enlist(&mut self, world: &mut World) {
+        let Some(record) = self.record else { return };
+        for place in world.registry.served_at() {
+            let (node, boot) = place;
+            if world.nodes[node].boot == boot
+                && let Some(core) = &mut world.nodes[node].core
+                && !self.known_at.contains(&place)
+                && core.meta_put(Gid::from(IpAddr::V4(OWN)), record).is_ok()
+            {
+                self.known_at.insert(place);
+            }
+        }
+    }
+
+    /// What it answers where a node asks it something: as to queue pairs that nobody needs, what has them
+    /// go, and else anything.
+    pub(super) fn reply(&mut self, world: &World, asked: &Datagram) -> Option<Datagram> {
+        self.record?;
+        let view = PacketView::parse(&asked.bytes).ok()?;
+        let Route::Ud(_) = view.headers().route() else { return None };
+        let ControlMessage { id, body } = ControlMessage::decode(view.payload()).ok()?;
+        let ControlBody::Request(request) = body else { return None };
+        let answer = match request {
+            Request::RcClose { .. } => Answer::Closed,
+            Request::RcFate { psn, .. } => {
+                let psn = self.rng.pick(&[psn, psn + 1, self.serial]) & 0xff_ffff;
+                Answer::Fate(self.rng.percent(70).then_some(psn))
+            }
+            Request::RcConnect { end, .. } => Answer::Accepted(RcEnd { qpn: QPN, ..end }),
+            Request::Meta => Answer::Record(self.record?),
+        };
+        let node = world.gids.iter().position(|gid| *gid == Gid::from(asked.flow.src.ip()))?;
+        let record = world.nodes[node].core.as_ref()?.record();
+        let prey = Prey { node, address: asked.flow.src.ip(), record };
+        self.says(&prey, ControlMessage { id, body: ControlBody::Answer(answer) })
+    }
+
+    /// A request over an RC QP that a node has made for it.
+    fn over_rc(&mut self, world: &mut World, prey: &Prey) -> Option<Datagram> {
+        let mut ends = world.qps_of(prey.node, QpType::Rc);
+        ends.retain(|end| self.is(end.peer));
+        let end = any(&mut self.rng, &ends)?;
+        let (message, payload) = match self.rng.below(3) {
+            0 => self.forbidden(world, prey),
+            1 => self.own_message(world, prey)?,
+            _ => (Message::SendOnly(Tail::Plain), self.note(world, prey).with(&[])),
+        };
+        let flow = flow((OWN.into(), UDP_PORT), prey.address);
+        packet(flow, Route::Rc, (message, &payload), end.qpn, end.expects)
+    }
+
     /// A control message with the Q_Key.
     fn asks(&mut self, world: &mut World, prey: &Prey) -> Option<Datagram> {
         let body = self.control_body(world, prey);
-        let mut message = [0; elver_core::CONTROL_BYTES_MAX];
         let id = self.rng.next_u64();
-        let len = elver_core::ControlMessage { id, body }.encode(&mut message);
+        self.says(prey, ControlMessage { id, body })
+    }
+
+    fn says(&self, prey: &Prey, message: ControlMessage) -> Option<Datagram> {
+        let mut bytes = [0; CONTROL_BYTES_MAX];
+        let len = message.encode(&mut bytes);
         let src_qpn = Qpn::from_wrapping(QPN);
         let route = Route::Ud(Deth { qkey: prey.record.control_qkey(), src_qpn });
-        let send = (Message::SendOnly(Tail::Plain), &message[..len]);
+        let send = (Message::SendOnly(Tail::Plain), &bytes[..len]);
         let flow = flow((OWN.into(), UDP_PORT), prey.address);
         packet(flow, route, send, prey.record.control_qpn, 0)
     }

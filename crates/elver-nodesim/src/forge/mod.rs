@@ -20,12 +20,12 @@ use std::str::FromStr;
 
 use elver_core::NodeRecord;
 use elver_sim::{Datagram, Rng};
-use elver_verbs::Gid;
+use elver_verbs::{Gid, QpType};
 use elver_wire::{DcExtra, PacketView, Route};
 use thiserror::Error;
 
 use crate::canary::Canary;
-use crate::model::{Violation, broken};
+use crate::model::{Place, Violation, broken};
 use crate::world::World;
 
 /// Who forges.
@@ -37,8 +37,9 @@ pub enum Forger {
     /// A process of another user on a node's host: it knows every key, and hears all, but has not the
     /// device's port.
     Process,
-    /// A member gone bad: it has all nodes' records, and speaks in its own name; and somebody who has
-    /// them and forges addresses of others, where he hears nothing.
+    /// A member gone bad: it has all nodes' records, and speaks in its own name, as a node that is
+    /// registered or as none; and somebody who has them and forges addresses of others, where he hears
+    /// nothing.
     Member,
     /// Somebody on the path: he hears all, says it again at any later time, and sends in the name of
     /// nodes what loses time and connections.
@@ -133,6 +134,9 @@ pub(crate) struct Forge {
     heard: Vec<Datagram>,
     /// DC sessions that he has opened.
     sessions: Vec<member::Session>,
+    /// The record of a member that is registered, and the meta servers that know it.
+    record: Option<NodeRecord>,
+    known_at: BTreeSet<Place>,
     /// Messages to ports that he has sent in his own name.
     messages: u32,
     /// Of these, one that is to be read.
@@ -160,15 +164,20 @@ impl Forge {
             (None, Forgers::None) => return None,
             (None, Forgers::Always(forger)) => forger,
         };
+        let own = IpAddr::V4(OWN);
+        let record = member::record(&mut rng).filter(|_| kind == Forger::Member);
         Some(Box::new(Forge {
             kind,
             rng,
             given: BTreeMap::new(),
             taken: BTreeMap::new(),
             tokens: BTreeMap::new(),
-            proved: BTreeSet::new(),
+            // A node may be asked for what it is.
+            proved: record.map(|_| own).into_iter().collect(),
             heard: Vec::new(),
             sessions: Vec::new(),
+            record,
+            known_at: BTreeSet::new(),
             messages: 0,
             sends_long: false,
             serial: 0,
@@ -230,6 +239,7 @@ impl World {
     pub(crate) fn forge(&mut self) -> Result<(), Violation> {
         let Some(mut forge) = self.forge.take() else { return Ok(()) };
         let listened = self.listen(&mut forge);
+        forge.enlist(self);
         for _ in 0..forge.rng.between(1, BURST_MAX) {
             let Some(prey) = self.prey(&mut forge.rng) else { break };
             let datagram = match forge.kind {
@@ -286,6 +296,9 @@ impl World {
         }
         for stray in self.net.take_strays() {
             forge.took(&stray);
+            if let Some(answer) = forge.reply(self, &stray) {
+                self.send_forged(forge, answer);
+            }
             let to = stray.flow.dst.ip();
             let Some(given) = forge.given.get(&to) else { continue };
             let taken = forge.taken[&to];
@@ -294,6 +307,13 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// RC QPs that a node has made for somebody who is bad.
+    pub(crate) fn rc_qps_of_member(&mut self, number: usize) -> u32 {
+        let ends = self.qps_of(number, QpType::Rc);
+        let forge = self.forge.as_ref();
+        ends.iter().filter(|end| forge.is_some_and(|forge| forge.is(end.peer))).count() as u32
     }
 
     /// A node remembers nobody who is none.
