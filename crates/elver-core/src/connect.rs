@@ -283,7 +283,8 @@ impl<D: Device> Core<D> {
         (vqp.lane, vqp.via) = (lane, Some(via));
         // Where nothing was ever known of the peer, it is taken to be as this node.
         let room = entry.last.map_or(self.pool.room_bytes(), |last| last.terms.room_bytes());
-        (vqp.room, vqp.eager_max) = (room, room.min(self.pool.eager_max));
+        let eager_max = room.min(self.pool.eager_max);
+        (vqp.room, vqp.read_from) = (room, if vqp.confirm_sends { 0 } else { eager_max + 1 });
         vqp.state = VqpState::Connected;
         self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {

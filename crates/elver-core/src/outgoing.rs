@@ -40,7 +40,7 @@ impl Vqp {
             SendOpcode::SendWithImm => (Kind::Eager, Some(imm)),
             _ => (Kind::Eager, None),
         };
-        let long = kind == Kind::Eager && bytes > self.eager_max;
+        let long = kind == Kind::Eager && bytes >= self.read_from;
         // Inline bytes stand in no region that could be read.
         let (too_long, long) = (long && inline && bytes > self.room, long && !inline);
         if too_long {

@@ -225,9 +225,10 @@ impl Vqp {
                 (sges, &[][..])
             }
             Payload::Inline(bytes) => {
-                let max = if writes { 0 } else { limits.max_inline };
+                let is_read = self.confirm_sends && entry.is_send();
+                let max = if writes || is_read { 0 } else { limits.max_inline };
                 let given = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-                if given > max {
+                if given > max || is_read {
                     return Err(PostError::InlineTooLong { given, max });
                 }
                 (entry.length, entry.inline) = (given, true);

@@ -48,11 +48,20 @@ pub struct VqpInit {
     pub max_recv_wr: u32,
     /// Whether every send WR is signalled.
     pub sq_sig_all: bool,
+    /// Whether a SEND completes only when a receive has taken it, whatever its length: its receiver reads
+    /// it, which costs a round trip more. Such a VQP sends nothing inline.
+    pub confirm_sends: bool,
 }
 
 impl Default for VqpInit {
     fn default() -> VqpInit {
-        VqpInit { class: Class::Low, max_send_wr: 128, max_recv_wr: 128, sq_sig_all: false }
+        VqpInit {
+            class: Class::Low,
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            sq_sig_all: false,
+            confirm_sends: false,
+        }
     }
 }
 
@@ -126,6 +135,7 @@ pub(crate) struct Vqp {
     pub(crate) client_at: u32,
     pub(crate) class: Class,
     pub(crate) sig_all: bool,
+    pub(crate) confirm_sends: bool,
     pub(crate) state: VqpState,
     /// Its client is done with it; it goes when nothing of its is on a lane.
     pub(crate) zombie: bool,
@@ -177,9 +187,10 @@ pub(crate) struct Vqp {
     pub(crate) watch: bool,
     /// Bytes that it may post ahead of its next turn on a lane that others wait for.
     pub(crate) deficit: i64,
-    /// Bytes of a message that its receiver's buffers hold, and the most that is copied to them.
+    /// Bytes of a message that its receiver's buffers hold. What is shorter than `read_from` is copied to
+    /// them, and the rest is read by the receiver.
     pub(crate) room: u32,
-    pub(crate) eager_max: u32,
+    pub(crate) read_from: u32,
     /// Counts `qconnect`s, so that the answer to an older one is known as such.
     pub(crate) attempt: u32,
     /// Secret of this connection, which names its messages besides their numbers: only the peer that

@@ -227,6 +227,7 @@ impl World {
                 self.making.pick(&[4, 16, 64])
             },
             sq_sig_all: self.making.percent(20),
+            ..VqpInit::default()
         };
         let Some(core) = self.core(node) else { return Ok(None) };
         match core.vqp_create(id, init) {

@@ -100,6 +100,10 @@ pub struct VqpOptions {
     pub max_recv_wr: u32,
     /// Whether every send WR is signalled.
     pub sq_sig_all: bool,
+    /// Whether a SEND completes only when a receive has taken it, whatever its length, and fails if none
+    /// does. Its receiver reads it, which costs a round trip more; such a VQP sends nothing inline.
+    /// WRITE_WITH_IMM is not concerned.
+    pub confirm_sends: bool,
 }
 
 /// Priority of a VQP.
@@ -137,7 +141,13 @@ pub enum Policy {
 
 impl Default for VqpOptions {
     fn default() -> VqpOptions {
-        VqpOptions { class: None, max_send_wr: 128, max_recv_wr: 128, sq_sig_all: false }
+        VqpOptions {
+            class: None,
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            sq_sig_all: false,
+            confirm_sends: false,
+        }
     }
 }
 
@@ -183,7 +193,8 @@ impl Command<'_> {
         match *self {
             Command::CreateVqp(options) => to.push(CREATE_VQP, request, 2, |writer| {
                 let kind = options.class.map_or(NO_CLASS, |class| class as u32)
-                    | u32::from(options.sq_sig_all) << 8;
+                    | u32::from(options.sq_sig_all) << 8
+                    | u32::from(options.confirm_sends) << 16;
                 writer.put(join(options.max_send_wr, options.max_recv_wr));
                 writer.put(u64::from(kind));
             }),
@@ -253,6 +264,7 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
                     code => Some(Class::from_code(code)?),
                 },
                 sq_sig_all: flag(byte(kind, 1), "sq_sig_all")?,
+                confirm_sends: flag(byte(kind, 2), "confirm_sends")?,
                 max_send_wr,
                 max_recv_wr,
             })

@@ -83,8 +83,10 @@ fn send() -> impl Strategy<Value = Send> {
 }
 
 fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
-    let options =
-        (option::of(prop_oneof![Just(Class::High), Just(Class::Low)]), any::<(u32, u32, bool)>());
+    let options = (
+        option::of(prop_oneof![Just(Class::High), Just(Class::Low)]),
+        any::<(u32, u32, bool, bool)>(),
+    );
     let policy = prop_oneof![
         Just(Policy::Shared),
         Just(Policy::Lite),
@@ -92,8 +94,14 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
         Just(Policy::Leased)
     ];
     let alone = prop_oneof![
-        options.prop_map(|(class, (max_send_wr, max_recv_wr, sq_sig_all))| {
-            Command::CreateVqp(VqpOptions { class, max_send_wr, max_recv_wr, sq_sig_all })
+        options.prop_map(|(class, (max_send_wr, max_recv_wr, sq_sig_all, confirm_sends))| {
+            Command::CreateVqp(VqpOptions {
+                class,
+                max_send_wr,
+                max_recv_wr,
+                sq_sig_all,
+                confirm_sends,
+            })
         }),
         any::<u32>().prop_map(|vqp| Command::DestroyVqp { vqp }),
         any::<(u32, u16)>().prop_map(|(vqp, port)| Command::Bind { vqp, port }),

@@ -198,7 +198,8 @@ fn remedy(error: &PostError) -> &'static str {
     match error {
         PostError::TooManySges { .. } => "; use fewer, or several WRs (Limits::max_sge)",
         PostError::InlineTooLong { max: 0, .. } => {
-            "; a READ or an atomic answers into memory: give it SGEs of an Mr"
+            "; a READ or an atomic answers into memory, and a SEND that is confirmed is read from it: \
+             give it SGEs of an Mr"
         }
         PostError::InlineTooLong { .. } => "; give it SGEs of an Mr (Limits::max_inline)",
         PostError::MessageTooLong { .. } => "; cut it into several WRs (Limits::message_bytes)",

@@ -5,7 +5,8 @@ use std::rc::{Rc, Weak};
 use std::task;
 
 use elver_portal::{
-    Answer, Command, Completion, Limits, PushError, RefusalCode, Reply, Via, VqpInfo, VqpState,
+    Answer, Command, Completion, Limits, PushError, RefusalCode, Reply, Via, VqpInfo, VqpOptions,
+    VqpState,
 };
 use elver_verbs::{
     Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Wc, WcOpcode, WcStatus,
@@ -81,6 +82,7 @@ pub(crate) struct Entry {
     listed: bool,
     state: QpState,
     signal_all: bool,
+    confirm_sends: bool,
     sends: Sends,
     receives: u32,
     max_send_wr: u32,
@@ -385,13 +387,8 @@ impl Inner {
 const GONE: Error = Error::Invalid { what: "the VQP is destroyed" };
 
 impl Entry {
-    pub(crate) fn new(
-        handle: Weak<Handle>,
-        state: QpState,
-        max_send_wr: u32,
-        max_recv_wr: u32,
-        signal_all: bool,
-    ) -> Entry {
+    pub(crate) fn new(handle: Weak<Handle>, state: QpState, options: &VqpOptions) -> Entry {
+        let &VqpOptions { max_send_wr, max_recv_wr, .. } = options;
         Entry {
             handle,
             completions: VecDeque::with_capacity(ROOM),
@@ -402,7 +399,8 @@ impl Entry {
             cq: None,
             listed: false,
             state,
-            signal_all,
+            signal_all: options.sq_sig_all,
+            confirm_sends: options.confirm_sends,
             sends: Sends::new(),
             receives: 0,
             max_send_wr,
@@ -497,9 +495,11 @@ impl Entry {
         };
         let length = match wr.payload {
             Payload::Inline(bytes) => {
-                let max = if reads { 0 } else { limits.max_inline };
+                let is_read =
+                    self.confirm_sends && matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_));
+                let max = if reads || is_read { 0 } else { limits.max_inline };
                 let given = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-                if given > max || reads {
+                if given > max || reads || is_read {
                     return Err(PostError::InlineTooLong { given, max });
                 }
                 u64::from(given)

@@ -57,9 +57,8 @@ impl Vqp {
             return Err(UNEXPECTED);
         };
         let vqp = Vqp(Rc::new(Handle { session: session.clone(), id }));
-        let VqpOptions { max_send_wr, max_recv_wr, sq_sig_all, .. } = options;
         let weak = Rc::downgrade(&vqp.0);
-        let mut entry = Entry::new(weak, QpState::Reset, max_send_wr, max_recv_wr, sq_sig_all);
+        let mut entry = Entry::new(weak, QpState::Reset, &options);
         if let Some(cq) = cq {
             entry.share(cq);
         }
@@ -252,8 +251,7 @@ impl Inner {
             entry.handle = handle;
             return;
         }
-        let VqpOptions { max_send_wr, max_recv_wr, .. } = VqpOptions::default();
-        let entry = Entry::new(handle, QpState::Rts, max_send_wr, max_recv_wr, false);
+        let entry = Entry::new(handle, QpState::Rts, &VqpOptions::default());
         self.vqps.insert(id, entry);
     }
 }

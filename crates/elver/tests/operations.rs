@@ -589,3 +589,46 @@ fn an_access_that_is_refused_says_why_and_stops_what_is_behind() {
         assert_eq!(target.read_u64(0).unwrap(), 0, "the flag was written");
     }
 }
+
+/// A SEND of a VQP that wants to know it completes when a receive has taken it, and not before; one that no
+/// receive can take fails.
+#[test]
+fn a_confirmed_send_completes_when_a_receive_has_taken_it() {
+    let (meta, node) = cluster(174, |_| {});
+    let (here, there) = (node.session(), meta.session());
+    let bound = there.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    let into = there.alloc(8_192, ALL).unwrap();
+    let near = here.alloc(8_192, ALL).unwrap();
+    near.write(0, &[5; 8_192]).unwrap();
+    let options = VqpOptions { confirm_sends: true, ..VqpOptions::default() };
+    let vqp = here.create_vqp(options).unwrap();
+    vqp.qconnect(meta.gid, port).unwrap();
+    let post = |wr_id, len| vqp.post_send(&[wr(wr_id, SendOp::Send, &[near.sge(0, len)])]);
+    for (wr_id, len) in [(1, 0), (2, 1), (3, 64), (4, 8_192)] {
+        post(wr_id, len).unwrap();
+        // A READ behind it is done before its turn to be told comes.
+        let target = SendOp::Read(into.remote(0));
+        vqp.post_send(&[wr(wr_id + 10, target, &[near.sge(0, 0)])]).unwrap();
+        let shortly = Some(std::time::Duration::from_millis(20));
+        let early = vqp.wait_cq(&mut [Wc::default()], shortly);
+        assert!(matches!(early, Err(Error::TimedOut)), "{early:?}: nothing has taken it");
+        bound.post_recv(&[RecvWr { wr_id, sges: &[into.sge(0, 8_192)] }]).unwrap();
+        for wr_id in [wr_id, wr_id + 10] {
+            let wc = completion(&vqp);
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+        }
+        let wc = bound.wait_msgs(WAIT).unwrap()[0].wc;
+        assert_eq!((wc.wr_id, wc.byte_len, wc.status), (wr_id, len, WcStatus::Success));
+    }
+    let inline = SendWr { payload: Payload::Inline(&[1]), ..wr(5, SendOp::Send, &[]) };
+    assert!(matches!(vqp.post_send(&[inline]).unwrap_err().error, Error::Post(_)));
+    // Too short a receive, and a port that nobody has.
+    bound.post_recv(&[RecvWr { wr_id: 6, sges: &[into.sge(0, 3)] }]).unwrap();
+    post(6, 4).unwrap();
+    assert_ne!(completion(&vqp).status, WcStatus::Success);
+    vqp.qconnect(meta.gid, port ^ 0x3fff).unwrap();
+    post(7, 4).unwrap();
+    assert_ne!(completion(&vqp).status, WcStatus::Success);
+    assert!(vqp.failure().is_some());
+}

@@ -113,6 +113,7 @@ pub(super) fn vqp_init(
         max_send_wr: options.max_send_wr,
         max_recv_wr: options.max_recv_wr,
         sq_sig_all: options.sq_sig_all,
+        confirm_sends: options.confirm_sends,
     }
 }
 
