@@ -49,6 +49,16 @@ struct Awaited {
     /// The VQP that the answer connects.
     connects: Option<u32>,
     outcome: Option<Outcome>,
+    /// The outcome was told; it stays for whoever asks again.
+    told: bool,
+    /// Nobody will ask: it goes when the answer comes, which the VQP must know.
+    abandoned: bool,
+}
+
+impl Awaited {
+    fn new(request: u32, connects: Option<u32>) -> Awaited {
+        Awaited { request, connects, outcome: None, told: false, abandoned: false }
+    }
 }
 
 /// An answer, as its receiver keeps it.
@@ -62,6 +72,15 @@ pub(crate) enum Outcome {
     Mr { lkey: u32, rkey: u32, file_bytes: u64 },
     Info(VqpInfo),
     Refused { code: RefusalCode, text: String },
+}
+
+impl Outcome {
+    fn into_result(self) -> Result<Outcome, Error> {
+        match self {
+            Outcome::Refused { code, text } => Err(Error::Refused { code, text }),
+            outcome => Ok(outcome),
+        }
+    }
 }
 
 /// A VQP as the client knows it.
@@ -187,9 +206,9 @@ impl Inner {
         }
     }
 
-    /// Whether a request that somebody asks for has an answer.
+    /// Whether a request that somebody asks for has an answer that he has not heard.
     pub(crate) fn has_outcome(&self) -> bool {
-        self.awaited.iter().any(|awaited| awaited.outcome.is_some())
+        self.awaited.iter().any(|awaited| awaited.outcome.is_some() && !awaited.told)
     }
 
     pub(crate) fn next_cq(&mut self) -> u32 {
@@ -225,7 +244,7 @@ impl Inner {
         connects: Option<u32>,
     ) -> Result<u32, Error> {
         let request = self.next_request();
-        self.awaited.push(Awaited { request, connects, outcome: None });
+        self.awaited.push(Awaited::new(request, connects));
         let told = self.tell(request, command);
         if told.is_err() {
             self.forget(request);
@@ -249,7 +268,7 @@ impl Inner {
     ) -> Result<u32, Error> {
         let request = self.next_request();
         if awaited {
-            self.awaited.push(Awaited { request, connects: None, outcome: None });
+            self.awaited.push(Awaited::new(request, None));
         }
         self.regions.remove(lkey);
         let told = self.tell(request, &Command::DeregisterMr { lkey });
@@ -275,10 +294,32 @@ impl Inner {
     pub(crate) fn take(&mut self, request: u32) -> Option<Result<Outcome, Error>> {
         let at = self.awaited.iter().position(|awaited| awaited.request == request)?;
         self.awaited[at].outcome.as_ref()?;
-        self.awaited.swap_remove(at).outcome.map(|outcome| match outcome {
-            Outcome::Refused { code, text } => Err(Error::Refused { code, text }),
-            outcome => Ok(outcome),
-        })
+        self.awaited.swap_remove(at).outcome.map(Outcome::into_result)
+    }
+
+    /// How a connect ended, if it has; as often as it is asked.
+    pub(crate) fn ended(&mut self, request: u32) -> Option<Result<Outcome, Error>> {
+        let awaited = self.awaited.iter_mut().find(|awaited| awaited.request == request)?;
+        let outcome = awaited.outcome.clone()?;
+        awaited.told = true;
+        Some(outcome.into_result())
+    }
+
+    /// Nobody asks for a connect any more: it goes on, and its VQP is connected by it.
+    pub(crate) fn abandon(&mut self, request: u32) {
+        let Some(at) = self.awaited.iter().position(|awaited| awaited.request == request) else {
+            return;
+        };
+        if self.awaited[at].outcome.is_some() {
+            self.awaited.swap_remove(at);
+        } else {
+            self.awaited[at].abandoned = true;
+        }
+    }
+
+    /// A VQP has gone: what it waited for concerns nobody.
+    pub(crate) fn forget_connects(&mut self, vqp: u32) {
+        self.awaited.retain(|awaited| !awaited.abandoned || awaited.connects != Some(vqp));
     }
 
     /// Asks for an answer no more.
@@ -606,15 +647,16 @@ fn left(leaving: &mut Vec<(u32, Piece)>, arena: &mut Arena, request: u32, answer
 }
 
 fn answered(
-    awaited: &mut [Awaited],
+    awaited: &mut Vec<Awaited>,
     vqps: &mut FxHashMap<u32, Entry>,
     request: u32,
     answer: &Answer<'_>,
 ) {
-    let Some(awaited) = awaited.iter_mut().find(|awaited| awaited.request == request) else {
+    let Some(at) = awaited.iter().position(|awaited| awaited.request == request) else {
         return;
     };
-    awaited.outcome = Some(match *answer {
+    let connects = awaited[at].connects;
+    let outcome = match *answer {
         Answer::Done => Outcome::Done,
         Answer::Vqp(vqp) => Outcome::Vqp(vqp),
         Answer::Port(port) => Outcome::Port(port),
@@ -625,8 +667,13 @@ fn answered(
         Answer::Refused(refusal) => {
             Outcome::Refused { code: refusal.code, text: refusal.text.to_string() }
         }
-    });
-    if let Some(entry) = awaited.connects.and_then(|vqp| vqps.get_mut(&vqp)) {
+    };
+    if awaited[at].abandoned {
+        awaited.swap_remove(at);
+    } else {
+        awaited[at].outcome = Some(outcome);
+    }
+    if let Some(entry) = connects.and_then(|vqp| vqps.get_mut(&vqp)) {
         match answer {
             Answer::Connected(_) => entry.state = QpState::Rts,
             Answer::Refused(_) => entry.state = QpState::Reset,

@@ -250,11 +250,12 @@ impl Link {
         }
         if wait.looks.is_multiple_of(LOOKS_PER_CLOCK) {
             let now = Instant::now();
-            if wait.deadline.is_some_and(|deadline| now >= deadline) {
-                return Err(Error::TimedOut);
-            }
+            // Before the time: a wait of no time at all is how one takes back a waking.
             if wait.endable && self.bell.as_ref().is_some_and(|bell| bell.take()) {
                 return Err(Error::Woken);
+            }
+            if wait.deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(Error::TimedOut);
             }
             if now - *wait.began.get_or_insert(now) >= self.spin {
                 let left = wait.deadline.map_or(SLEEP_MAX, |deadline| deadline - now);
@@ -307,11 +308,8 @@ impl Link {
         if slept? && endable && self.end_on_signal {
             return Err(Error::Interrupted);
         }
-        if let Some(bell) = bell {
-            if bell.take() {
-                return Err(Error::Woken);
-            }
-            bell.still();
+        if bell.is_some_and(Bell::take) {
+            return Err(Error::Woken);
         }
         self.look()
     }

@@ -37,11 +37,11 @@ impl Mr {
         inner.check_own()?;
         let Some(piece) = inner.arena.take(len) else { return Ok(None) };
         let arena = inner.link.arena();
-        // SAFETY: the piece lies in the arena, which is mapped while the session lives; the region
-        // keeps the session, and no other region has the piece until this one is deregistered.
-        // Nothing holds references into the arena.
-        let memory =
-            unsafe { SoftMemory::from_raw_parts(arena.add(piece.offset as usize), len as usize) };
+        let (at, bytes) = (piece.offset as usize, len as usize);
+        // SAFETY: the piece lies in the arena, which is mapped while the session lives; the region keeps
+        // the session. No other region has the piece until this one is deregistered, and nothing holds
+        // references into the arena.
+        let memory = unsafe { SoftMemory::from_raw_parts(arena.add(at), bytes) };
         zero(&memory, piece.used.min(len));
         let (offset, addr) = (piece.offset, memory.base_addr());
         let outcome = inner.call(&Command::CarveMr { len, offset, addr, access });

@@ -212,7 +212,7 @@ impl fmt::Debug for Session {
     }
 }
 
-/// A connect that is going on. Dropped, it goes on without being asked for.
+/// A connect that is going on, or has ended. Dropped, it goes on, and connects its VQP unasked.
 #[derive(Debug)]
 pub struct Connecting {
     session: Session,
@@ -237,14 +237,14 @@ impl Connecting {
         Ok(Connecting { session: session.clone(), request })
     }
 
-    /// How the connect ended, if it has.
+    /// How the connect ended, if it has; the same each time.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason if it failed.
     pub fn poll(&self) -> Result<Option<Via>, Error> {
         let mut inner = self.session.inner.borrow_mut();
         inner.poll()?;
-        inner.take(self.request).transpose()?.map(via).transpose()
+        inner.ended(self.request).transpose()?.map(via).transpose()
     }
 
     /// Waits for the end, at most so long. What ends the wait before that does not end the connect:
@@ -253,15 +253,14 @@ impl Connecting {
     /// # Errors
     /// As [`Connecting::poll`] and [`Session::wait_ready`].
     pub fn wait(&self, at_most: Option<Duration>) -> Result<Via, Error> {
-        let wait = Wait::endable(at_most);
-        let outcome = self.session.inner.borrow_mut().outcome(self.request, wait)?;
-        via(outcome)
+        let mut inner = self.session.inner.borrow_mut();
+        via(inner.wait(Wait::endable(at_most), |inner| inner.ended(self.request))??)
     }
 }
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        self.session.inner.borrow_mut().forget(self.request);
+        self.session.inner.borrow_mut().abandon(self.request);
     }
 }
 

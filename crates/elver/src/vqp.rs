@@ -285,6 +285,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let mut inner = self.session.inner.borrow_mut();
         let entry = inner.vqps.remove(&self.id);
+        inner.forget_connects(self.id);
         if entry.as_ref().is_some_and(Entry::is_listed) {
             inner.unlist(Of::Vqp(self.id));
         }

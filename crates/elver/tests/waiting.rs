@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use elver::{
-    Completed, Error, Mr, Ready, SendOp, Session, SessionOptions, Vqp, VqpOptions, Wc, WcStatus,
+    Completed, Error, Mr, Ready, SendOp, Session, SessionOptions, Vqp, VqpOptions, VqpState, Wc,
+    WcStatus,
 };
 use rustix::event::epoll;
 use rustix::time::Timespec;
@@ -108,6 +109,47 @@ fn arming_says_busy_while_there_is_something_to_take() {
     connecting.poll().unwrap().expect("it has ended");
 }
 
+/// A second wait for a connect that had ended waited for ever, and a second look found nothing.
+#[test]
+fn a_connect_tells_its_end_as_often_as_it_is_asked() {
+    let node = TestNode::start(config(186, 1));
+    let session = sleepy(&node);
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    let connecting = vqp.qconnect_start(node.gid, 0, Default::default()).unwrap();
+    let via = connecting.wait(WAIT).unwrap();
+    assert_eq!(connecting.wait(WAIT).unwrap(), via);
+    assert_eq!(connecting.poll().unwrap(), Some(via));
+    assert!(session.arm().unwrap(), "nothing is untold");
+    session.disarm().unwrap();
+    let nowhere = "192.0.2.1".parse().unwrap();
+    let refused = vqp.qconnect_start(nowhere, 0, Default::default()).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(refused.wait(WAIT), Err(Error::Refused { .. })));
+    }
+}
+
+/// Its VQP stayed "connecting" for its user, though the node had connected it.
+#[test]
+fn a_connect_that_nobody_asks_for_goes_on() {
+    let node = TestNode::start(config(187, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(4096, ALL).unwrap();
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    drop(vqp.qconnect_start(node.gid, 0, Default::default()).unwrap());
+    // Whoever asks the node hears of the connect before, and there is nothing of it to take.
+    while vqp.info().unwrap().state != VqpState::Connected {}
+    assert!(session.arm().unwrap(), "nobody waits for it");
+    session.disarm().unwrap();
+    read(&vqp, &mr, 3);
+    let mut wcs = [Wc::default()];
+    vqp.wait_cq(&mut wcs, WAIT).unwrap();
+    assert_eq!(wcs[0].succeeded().unwrap().wr_id, 3);
+    // One that goes before its answer comes leaves nothing behind.
+    drop(vqp.qconnect_start(node.gid, 0, Default::default()).unwrap());
+    drop(vqp);
+    assert!(connected(&session, &node).info().is_ok());
+}
+
 #[test]
 fn a_wait_over_all_tells_each_that_has_something_until_it_is_empty() {
     let node = TestNode::start(config(182, 1));
@@ -200,6 +242,10 @@ fn a_waker_ends_a_wait_from_another_thread() {
         assert!(matches!(ended, Err(Error::Woken)), "{ended:?}");
         let none = vqp.wait_cq(&mut [Wc::default()], Some(Duration::from_millis(1)));
         assert!(matches!(none, Err(Error::TimedOut)), "{none:?}");
+        // Who found its descriptor readable takes it back so; it was left there.
+        waker.wake();
+        let ended = session.wait_ready(Some(Duration::ZERO));
+        assert!(matches!(ended, Err(Error::Woken)), "{ended:?}");
         assert!(waker.as_fd().try_clone_to_owned().is_ok());
     }
 }
