@@ -53,14 +53,18 @@ pub(crate) struct Suspect {
 }
 
 impl Suspect {
-    /// Another one has failed at it. Whether it goes on.
+    /// Another one has failed at it. Whether it goes on; if not, what comes next is not suspected.
     fn is_cleared(&mut self, seq: u32) -> bool {
         let seq = seq as u8;
         if self.seq != seq {
             *self = Suspect { seq, times: 0 };
         }
         self.times += 1;
-        self.times < SUSPECTED_MAX
+        let cleared = self.times < SUSPECTED_MAX;
+        if !cleared {
+            *self = Suspect::default();
+        }
+        cleared
     }
 }
 
@@ -322,5 +326,25 @@ impl<D: Device> Core<D> {
         vqp.fault = Some((vqp.sq.done, WcStatus::RespTimeoutErr));
         self.stats.wrs_unsure += 1;
         self.fail(id, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A VQP that was connected anew, and whose next WR had the same low bits, was failed for the first
+    /// RC QP that broke; and two hundred such were more than the count holds.
+    #[test]
+    fn what_was_taken_for_the_reason_is_not_held_against_what_comes_next() {
+        let mut suspect = Suspect::default();
+        let cleared = (0..400).map(|_| suspect.is_cleared(1 << 8)).collect::<alloc::vec::Vec<_>>();
+        for (at, cleared) in cleared.into_iter().enumerate() {
+            assert_eq!(cleared, at % usize::from(SUSPECTED_MAX) != 7, "{at}");
+        }
+        // Another WR begins anew too.
+        let seqs = [3, 3, 3, 4, 3, 3, 3, 3, 3, 3, 3, 3];
+        let cleared = seqs.map(|seq| suspect.is_cleared(seq));
+        assert_eq!(cleared.iter().position(|cleared| !cleared), Some(11));
     }
 }
