@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use elver_node::Status;
 use elver_verbs::{RemoteAddr, WcStatus};
@@ -13,21 +14,40 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Client, Region, free_address, gid, wait_for};
 
+/// Tests that run now: many, or one that has the machine for itself.
+static RUNNING: RwLock<()> = RwLock::new(());
+
 /// A directory of a test's own; it goes with the value.
-pub struct Directory(pub PathBuf);
+pub struct Directory {
+    pub path: PathBuf,
+    _beside: Option<RwLockReadGuard<'static, ()>>,
+    _alone: Option<RwLockWriteGuard<'static, ()>>,
+}
 
 impl Directory {
     pub fn new() -> Directory {
+        // A test that failed leaves nothing behind that others mind.
+        let beside = RUNNING.read().unwrap_or_else(PoisonError::into_inner);
+        Directory { path: Directory::make(), _beside: Some(beside), _alone: None }
+    }
+
+    /// Of a test that changes or loads the machine: no other runs while it is there.
+    pub fn alone() -> Directory {
+        let alone = RUNNING.write().unwrap_or_else(PoisonError::into_inner);
+        Directory { path: Directory::make(), _beside: None, _alone: Some(alone) }
+    }
+
+    fn make() -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("elverd-{}-{number}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
-        Directory(path)
+        path
     }
 
     /// Writes a file in it.
     pub fn file(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
+        let path = self.path.join(name);
         std::fs::write(&path, text).unwrap();
         path
     }
@@ -35,7 +55,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -80,7 +100,7 @@ pub struct Daemon {
 impl Daemon {
     /// Starts one of a configuration file's content.
     pub fn start(directory: &Directory, name: &str, meta: &str) -> Daemon {
-        let (address, socket) = (free_address(), directory.0.join(format!("{name}.sock")));
+        let (address, socket) = (free_address(), directory.path.join(format!("{name}.sock")));
         let config = directory.file(&format!("{name}.toml"), &toml(&address, &socket, meta));
         let mut command = elverd();
         command.arg("--config").arg(config);

@@ -3,15 +3,13 @@
 //! The hang is a real one: the engine's thread, and no other, is stopped as a debugger stops it, so
 //! that it stands wherever it happens to be.
 
-mod common;
-
 use std::io::Read;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
-use common::daemon::{Daemon, Directory, Witness, elverd, toml};
-use common::{PATIENCE, free_address, gid, wait_for};
+use crate::common::daemon::{Daemon, Directory, Witness, elverd, toml};
+use crate::common::{PATIENCE, free_address, gid, wait_for};
 
 /// A thread that stands still until this is dropped. It must be dropped by who made it.
 struct Stopped(i32);
@@ -45,11 +43,11 @@ impl Drop for Stopped {
 /// table, and all who connected to it waited in vain.
 #[test]
 fn a_node_whose_engine_hangs_leaves_the_cluster_and_comes_back() {
-    let directory = Directory::new();
+    let directory = Directory::alone();
     let meta = Daemon::start(&directory, "meta", "serve = true\nttl_ms = 2000");
     let servers =
         format!("servers = [\"{}\"]\n[engine]\nspin_us = 20\nhang_ms = 0", meta.registry.unwrap());
-    let config = toml(&free_address(), &directory.0.join("other.sock"), &servers);
+    let config = toml(&free_address(), &directory.path.join("other.sock"), &servers);
     let config = directory.file("other.toml", &config.replace("engine.spin_us = 20\n", ""));
     let mut command = elverd();
     command.arg("--config").arg(config);
@@ -76,14 +74,14 @@ fn a_node_whose_engine_hangs_leaves_the_cluster_and_comes_back() {
 
 #[test]
 fn a_daemon_whose_engine_hangs_says_where_and_ends() {
-    let directory = Directory::new();
-    let told = UnixDatagram::bind(directory.0.join("notify")).unwrap();
+    let directory = Directory::alone();
+    let told = UnixDatagram::bind(directory.path.join("notify")).unwrap();
     told.set_read_timeout(Some(PATIENCE)).unwrap();
-    let config = toml(&free_address(), &directory.0.join("a.sock"), "[engine]\nhang_ms = 3000");
+    let config = toml(&free_address(), &directory.path.join("a.sock"), "[engine]\nhang_ms = 3000");
     let config = directory.file("a.toml", &config.replace("engine.spin_us = 20\n", ""));
     let mut command = elverd();
     command.arg("--config").arg(config).stderr(Stdio::piped());
-    command.env("NOTIFY_SOCKET", directory.0.join("notify")).env("WATCHDOG_USEC", "200000");
+    command.env("NOTIFY_SOCKET", directory.path.join("notify")).env("WATCHDOG_USEC", "200000");
     let mut daemon = Daemon::run(command);
     let heard = || {
         let mut bytes = [0; 64];
@@ -110,7 +108,7 @@ fn a_daemon_whose_engine_hangs_says_where_and_ends() {
 /// What the unit promises in docs/node.md.
 #[test]
 fn the_unit_restarts_the_daemon_and_keeps_it() {
-    let unit = include_str!("../../../contrib/systemd/elverd.service");
+    let unit = include_str!("../../../../contrib/systemd/elverd.service");
     for line in [
         "Type=notify",
         "Restart=always",

@@ -1,13 +1,9 @@
-//! What the tests share: a plain client over the portal, and nodes on free addresses.
-
-#![allow(dead_code, reason = "each test file uses a part of it")]
+//! A plain client over the portal, and free addresses: what these tests share with the daemon's.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use elver_node::Status;
-use elver_node::config::Config;
 use elver_portal::{
     Answer, ClientEnd, Command, Completion, ConnectOptions, Layout, Message, PushError, Received,
     RefusalCode, Reply, Scratch, Socket, Via, VqpOptions, Welcome,
@@ -30,17 +26,6 @@ pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A configuration for tests: no fixed ports, small pools.
-pub fn config(address: &str) -> Config {
-    let mut config = Config::default();
-    config.node.address = address.parse().unwrap();
-    config.meta.listen = "0.0.0.0:0".to_string();
-    config.metrics.listen = "127.0.0.1:0".to_string();
-    config.engine.spin_us = 20;
-    config.memory.lease_ms = 50;
-    config
-}
-
 /// An address of 127.0.0.0/8 that no other test's node has now: nodes of a UDP port must not share
 /// one, and tests of several processes run at once.
 pub fn free_address() -> String {
@@ -56,9 +41,9 @@ pub struct Client {
     pub socket: Socket,
     pub end: ClientEnd,
     pub welcome: Welcome,
-    scratch: Scratch,
+    pub scratch: Scratch,
     next_request: u32,
-    completions: Vec<Completion>,
+    pub completions: Vec<Completion>,
     pub failed: Vec<(u32, RefusalCode)>,
     files: Vec<(u32, OwnedFd)>,
 }
@@ -71,13 +56,9 @@ pub struct Region {
     pub rkey: u32,
 }
 
-type Refused = (RefusalCode, String);
+pub type Refused = (RefusalCode, String);
 
 impl Client {
-    pub fn connect(path: &Path) -> Result<Client, String> {
-        Client::over(Socket::connect(path).map_err(|error| error.to_string())?)
-    }
-
     /// Says hello over a socket.
     pub fn over(socket: Socket) -> Result<Client, String> {
         let layout = Layout::default();
@@ -149,25 +130,6 @@ impl Client {
                 None => std::thread::yield_now(),
             }
         }
-    }
-
-    /// The next so many answers, in whatever order they come: whether each was refused.
-    pub fn outcomes(&mut self, count: usize) -> Vec<(u32, Result<(), Refused>)> {
-        let limit = Instant::now() + PATIENCE;
-        let mut outcomes = Vec::new();
-        while outcomes.len() < count {
-            assert!(Instant::now() < limit, "{} of {count} answers", outcomes.len());
-            match self.end.next_reply(&mut self.scratch).unwrap() {
-                Some(Reply::Answer { request, answer: Answer::Refused(refusal) }) => {
-                    outcomes.push((request, Err((refusal.code, refusal.text.to_string()))));
-                }
-                Some(Reply::Answer { request, .. }) => outcomes.push((request, Ok(()))),
-                Some(Reply::Completion(completion)) => self.completions.push(completion),
-                Some(Reply::VqpFailed { vqp, cause }) => self.failed.push((vqp, cause.code)),
-                None => std::thread::yield_now(),
-            }
-        }
-        outcomes
     }
 
     pub fn create(&mut self) -> u32 {

@@ -1,8 +1,7 @@
 //! Nodes that run embedded, each on a thread of its own, and clients over portals.
 
-mod common;
-
-use common::{Client, PATIENCE, config, engine_counter, free_address, gid, wait_for};
+use crate::common::{Client, PATIENCE, engine_counter, free_address, gid, wait_for};
+use crate::config;
 use elver_node::{Node, NodeThread};
 use elver_portal::{Answer, Command, ConnectOptions, RefusalCode};
 use elver_verbs::{Memory, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus};

@@ -1,12 +1,10 @@
 //! Crowds of processes that connect at once, through built daemons.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::daemon::{Daemon, Directory};
-use common::process::{Process, role, stay};
-use common::{Client, PATIENCE, gid, wait_for};
+use crate::common::daemon::{Daemon, Directory};
+use crate::common::process::{Process, role, stay};
+use crate::common::{Client, PATIENCE, gid, wait_for};
 use elver_portal::{Answer, Command, ConnectOptions, Policy, RefusalCode};
 use elver_verbs::{RemoteAddr, WcStatus};
 
@@ -35,12 +33,12 @@ fn begin(crowd: Vec<Process>) -> Vec<Process> {
 #[test]
 fn two_hundred_and_forty_processes_connect_at_once() {
     const PROCESSES: usize = 240;
-    let directory = Directory::new();
+    let directory = Directory::alone();
     let (meta, node) = pair(&directory, "");
     let mut there = Client::connect(&meta.socket).unwrap();
     let target = there.alloc(64).unwrap();
     let knows = format!("{} {} {}", meta.address, target.addr, target.rkey);
-    for test in ["client_that_connects", "client_that_leases"] {
+    for test in ["storms::client_that_connects", "storms::client_that_leases"] {
         let mut crowd: Vec<Process> = (0..PROCESSES)
             .map(|_| Process::start(&directory, &node.socket, test, &knows))
             .collect();
@@ -92,14 +90,14 @@ fn connects(options: ConnectOptions) {
 #[test]
 fn sixty_four_processes_connect_with_sixty_four() {
     const PROCESSES: usize = 64;
-    let directory = Directory::new();
+    let directory = Directory::alone();
     let (meta, node) = pair(&directory, "");
     let knows = format!("{} {}", meta.address, node.address);
     let mut crowd: Vec<Process> = (0..PROCESSES)
         .map(|number| {
             let daemon = if number % 2 == 0 { &meta } else { &node };
             let knows = format!("{knows} {number} {PROCESSES}");
-            Process::start(&directory, &daemon.socket, "client_of_a_mesh", &knows)
+            Process::start(&directory, &daemon.socket, "storms::client_of_a_mesh", &knows)
         })
         .collect();
     for one in &mut crowd {
@@ -152,7 +150,7 @@ fn client_of_a_mesh() {
 
 #[test]
 fn more_connects_than_may_wait_are_told_to_come_back() {
-    let directory = Directory::new();
+    let directory = Directory::alone();
     let storm = "[storm]\nlookups_max = 1\nconnects_waiting_max = 4";
     let (meta, node) = pair(&directory, storm);
     let mut client = Client::connect(&node.socket).unwrap();

@@ -1,14 +1,12 @@
 //! Memory that a process gives back, and that the node then has to have: of a control group with a
-//! limit, and of huge pages. Apart from other tests, since both are the machine's.
-
-mod common;
+//! limit, and of huge pages. Each test alone, since both are the machine's.
 
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use common::daemon::{Daemon, Directory, Witness, toml};
-use common::process::is_root;
-use common::{Client, Region, engine_counter, free_address, gid, wait_for};
+use crate::common::daemon::{Daemon, Directory, Witness, toml};
+use crate::common::process::is_root;
+use crate::common::{Client, Region, engine_counter, free_address, gid, wait_for};
 use elver_portal::RefusalCode;
 use elver_verbs::{Memory, RemoteAddr, WcStatus};
 use rustix::fs::FallocateFlags;
@@ -37,11 +35,11 @@ fn read(witness: &mut Witness, of: &Region) -> WcStatus {
 fn memory_that_was_given_back_is_room_for_nobody_else() {
     const LIMIT: u64 = 256 << 20;
     const PIECE: u64 = 16 << 20;
-    let Some(group) = common::group::Group::new(LIMIT) else {
+    let Some(group) = crate::common::group::Group::new(LIMIT) else {
         return println!("skipped: no control group with a limit of memory can be made here");
     };
-    let directory = Directory::new();
-    let config = toml(&free_address(), &directory.0.join("a.sock"), "");
+    let directory = Directory::alone();
+    let config = toml(&free_address(), &directory.path.join("a.sock"), "");
     let config = directory.file("a.toml", &config);
     let daemon = Daemon::run(group.elverd(&config));
     let mut witness = Witness::new(&daemon);
@@ -92,8 +90,21 @@ impl Drop for HugePages {
     }
 }
 
-/// Takes every huge page that is free, for good.
-fn take_huge_pages() {
+/// Huge pages that are mapped.
+struct Taken(Vec<*mut libc::c_void>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        for page in &self.0 {
+            // SAFETY: a mapping of ours, which nothing points into.
+            unsafe { libc::munmap(*page, HUGE as usize) };
+        }
+    }
+}
+
+/// Takes every huge page that is free.
+fn take_huge_pages() -> Taken {
+    let mut taken = Taken(Vec::new());
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_POPULATE;
     loop {
         // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
@@ -108,8 +119,9 @@ fn take_huge_pages() {
             )
         };
         if page == libc::MAP_FAILED {
-            return;
+            return taken;
         }
+        taken.0.push(page);
     }
 }
 
@@ -119,10 +131,10 @@ fn a_huge_page_that_was_given_back_ends_its_session_alone() {
     if !is_root() {
         return println!("skipped: only the trusted get huge pages");
     }
+    let directory = Directory::alone();
     let Some(_pages) = HugePages::set_aside(2) else {
         return println!("skipped: no huge pages can be set aside here");
     };
-    let directory = Directory::new();
     let daemon = Daemon::start(&directory, "a", "");
     let mut witness = Witness::new(&daemon);
     let mut careless = Client::connect(&daemon.socket).unwrap();
@@ -133,7 +145,7 @@ fn a_huge_page_that_was_given_back_ends_its_session_alone() {
     region.memory.write(0, b"precious").unwrap();
     assert_eq!(read(&mut witness, &region), WcStatus::Success);
     punch(&file, bytes);
-    take_huge_pages();
+    let _taken = take_huge_pages();
     // What it reads are zeros, or nothing.
     read(&mut witness, &region);
     careless.ended();

@@ -57,7 +57,7 @@ impl Process {
         knows: &str,
     ) -> Process {
         // Where the tests were built nobody may have no business.
-        let program = directory.0.join("client");
+        let program = directory.path.join("client");
         if !program.exists() {
             copy(&std::env::current_exe().unwrap(), &program);
         }

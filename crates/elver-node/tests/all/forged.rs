@@ -1,8 +1,7 @@
 //! Clients that write what they like into their shared memory, against a node that serves others.
 
-mod common;
-
-use common::{Client, config, engine_counter, free_address, gid, wait_for};
+use crate::common::{Client, engine_counter, free_address, gid, wait_for};
+use crate::config;
 use elver_node::{Node, NodeThread};
 use elver_portal::{Layout, Message, Received, Socket};
 use elver_soft::SoftMemory;
@@ -93,7 +92,7 @@ impl Raw {
 /// A client that behaves, and must notice nothing.
 struct Witness {
     client: Client,
-    region: common::Region,
+    region: crate::common::Region,
     vqp: u32,
 }
 

@@ -1,7 +1,5 @@
 //! Who may be in the cluster: the secret, and addresses. Built daemons, and whoever would be one.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -9,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::daemon::{Daemon, Directory, elverd, toml};
-use common::{Client, PATIENCE, free_address, gid, wait_for};
+use crate::common::daemon::{Daemon, Directory, elverd, toml};
+use crate::common::{Client, PATIENCE, free_address, gid, wait_for};
 use elver_core::{NodeRecord, Terms};
 use elver_node::now;
 use elver_node::registry::{News, Registry, RegistryClient, RegistryClientConfig, Secret};
@@ -40,7 +38,7 @@ struct Refused {
 
 /// Starts a daemon and waits until it has reported something.
 fn start_refused(directory: &Directory, name: &str, meta: &str) -> Refused {
-    let socket = directory.0.join(format!("{name}.sock"));
+    let socket = directory.path.join(format!("{name}.sock"));
     let config = directory.file(&format!("{name}.toml"), &toml(&free_address(), &socket, meta));
     let mut command = elverd();
     command.arg("--config").arg(config).stderr(Stdio::piped());
@@ -136,7 +134,7 @@ fn a_node_whose_secret_is_mended_is_taken_at_once() {
 fn a_secret_that_others_could_know_is_refused() {
     let directory = Directory::new();
     let refused = |path: &Path| {
-        let text = toml(&free_address(), &directory.0.join("a.sock"), &meta(Some(path), ""));
+        let text = toml(&free_address(), &directory.path.join("a.sock"), &meta(Some(path), ""));
         let config = directory.file("a.toml", &text);
         for arguments in [&["--check", "--config"][..], &["--config"]] {
             let output = elverd().args(arguments).arg(&config).output().unwrap();
@@ -159,10 +157,10 @@ fn a_secret_that_others_could_know_is_refused() {
     assert!(refused(&short).contains("15 bytes"));
     let long = private(&directory, "long", &"x".repeat(5_000));
     assert!(refused(&long).contains("16 to 4096"));
-    assert!(refused(&directory.0.join("nowhere")).contains("No such file"));
-    assert!(refused(&directory.0).contains("not a regular file"));
+    assert!(refused(&directory.path.join("nowhere")).contains("No such file"));
+    assert!(refused(&directory.path).contains("not a regular file"));
     // Opening a pipe without a writer would take for ever.
-    let pipe = directory.0.join("pipe");
+    let pipe = directory.path.join("pipe");
     let made = std::process::Command::new("mkfifo").args(["-m", "600"]).arg(&pipe).status();
     assert!(made.unwrap().success());
     assert!(refused(&pipe).contains("not a regular file"));
@@ -247,7 +245,7 @@ fn a_node_of_an_ipv6_address_takes_no_others_address() {
         return println!("skipped: this machine has no IPv6");
     }
     let directory = Directory::new();
-    let socket = directory.0.join("a.sock");
+    let socket = directory.path.join("a.sock");
     let text = toml(&free_address(), &socket, "serve = true").replace("0.0.0.0:0", "[::1]:0");
     let mut command = elverd();
     command.arg("--config").arg(directory.file("a.toml", &text));

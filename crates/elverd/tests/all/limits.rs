@@ -1,17 +1,15 @@
 //! The built daemon where the system gives it little: limits, ports that are taken, places that it
 //! may not write.
 
-mod common;
-
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
-use common::group::Group;
-use common::process::{copy, is_root, nobody};
-use common::{Client, engine_counter, free_address, wait_for};
+use crate::common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
+use crate::common::group::Group;
+use crate::common::process::{copy, is_root, nobody};
+use crate::common::{Client, engine_counter, free_address, wait_for};
 use elver_portal::{
     Answer, Class, Command as Ask, Layout, Message, RefusalCode, Socket, VqpOptions,
 };
@@ -25,7 +23,7 @@ fn behind(shell: &str, config: &Path) -> Command {
 }
 
 fn config(directory: &Directory, more: &str) -> PathBuf {
-    let text = toml(&free_address(), &directory.0.join("a.sock"), more);
+    let text = toml(&free_address(), &directory.path.join("a.sock"), more);
     directory.file("a.toml", &text)
 }
 
@@ -53,9 +51,9 @@ fn it_says_which_limit_is_too_low() {
     }
     // Of root's own threads none is refused.
     if let Some(uid) = nobody() {
-        let program = directory.0.join("elverd");
+        let program = directory.path.join("elverd");
         copy(Path::new(env!("CARGO_BIN_EXE_elverd")), &program);
-        let place = directory.0.join("nobody");
+        let place = directory.path.join("nobody");
         std::fs::create_dir(&place).unwrap();
         std::os::unix::fs::chown(&place, Some(uid), None).unwrap();
         let text = toml(&free_address(), &place.join("a.sock"), "serve = true");
@@ -68,8 +66,8 @@ fn it_says_which_limit_is_too_low() {
         assert!(text.contains("ulimit -u"), "{text}");
     }
     // What failed leaves nothing but its lock.
-    assert!(!directory.0.join("a.sock").exists());
-    assert!(!directory.0.join("a.sock.status").exists());
+    assert!(!directory.path.join("a.sock").exists());
+    assert!(!directory.path.join("a.sock.status").exists());
 }
 
 #[test]
@@ -82,11 +80,11 @@ fn it_needs_no_locked_memory() {
 #[test]
 fn it_says_what_is_taken_and_leaves_nothing() {
     let directory = Directory::new();
-    let socket = directory.0.join("a.sock");
+    let socket = directory.path.join("a.sock");
     let start = |text: &str| {
         let config = directory.file("a.toml", text);
         let text = failure(elverd().arg("--config").arg(config).output().unwrap());
-        assert!(!socket.exists() && !directory.0.join("a.sock.status").exists(), "{text}");
+        assert!(!socket.exists() && !directory.path.join("a.sock.status").exists(), "{text}");
         text
     };
     let address = free_address();
@@ -113,9 +111,9 @@ fn it_says_where_it_cannot_put_its_socket() {
         assert!(text.contains("`socket.path`"), "{text}");
         text
     };
-    assert!(start(&directory.0.join("x".repeat(110))).contains("too long"));
+    assert!(start(&directory.path.join("x".repeat(110))).contains("too long"));
     assert!(start(&directory.file("file", "").join("a.sock")).contains("Not a directory"));
-    let place = directory.0.join("directory.sock");
+    let place = directory.path.join("directory.sock");
     std::fs::create_dir(&place).unwrap();
     assert!(start(&place).contains("Is a directory"));
     assert!(start(Path::new("/nowhere/at/all/a.sock")).contains("No such file"));
@@ -127,9 +125,9 @@ fn it_says_that_it_may_not_write_there() {
         return println!("skipped: only root can run it as another user");
     };
     let directory = Directory::new();
-    let program = directory.0.join("elverd");
+    let program = directory.path.join("elverd");
     copy(Path::new(env!("CARGO_BIN_EXE_elverd")), &program);
-    let place = directory.0.join("roots");
+    let place = directory.path.join("roots");
     std::fs::create_dir(&place).unwrap();
     std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o755)).unwrap();
     let config = directory.file("a.toml", &toml(&free_address(), &place.join("a.sock"), ""));
@@ -219,7 +217,7 @@ fn a_socket_that_systemd_passes_is_taken() {
         return println!("skipped: there is no systemd-socket-activate");
     }
     let directory = Directory::new();
-    let path = directory.0.join("passed.sock");
+    let path = directory.path.join("passed.sock");
     let config = config(&directory, "");
     let mut command = clean(Command::new("systemd-socket-activate"));
     command.arg("--seqpacket").arg("--listen").arg(&path);
@@ -251,7 +249,7 @@ fn what_is_passed_wrongly_is_told() {
     assert!(text.contains("descriptor 3 is not open"), "{text}");
     // Meant for another process: it makes its own.
     let daemon = Daemon::run(behind("export LISTEN_PID=1 LISTEN_FDS=1", &config));
-    assert_eq!(daemon.socket, directory.0.join("a.sock"));
+    assert_eq!(daemon.socket, directory.path.join("a.sock"));
 }
 
 /// Each option at the ends of what it may be: what the check takes, a node can be made with.
@@ -277,7 +275,7 @@ fn what_is_checked_can_be_started() {
     .into_iter()
     .enumerate()
     {
-        let socket = directory.0.join(format!("{number}.sock"));
+        let socket = directory.path.join(format!("{number}.sock"));
         let plain = format!(
             "node.address = \"{}\"\nsocket.path = \"{}\"\nmetrics.listen = \"\"\n",
             free_address(),

@@ -1,17 +1,16 @@
 //! What somebody with a UDP socket and nothing else can do to daemons that have a secret: where tests
 //! may do so, as user nobody. Each attack ends in counters.
 
-#[path = "../../elver-core/tests/common/attacker.rs"]
+#[path = "../../../elver-core/tests/common/attacker.rs"]
 mod attacker;
-mod common;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 
+use crate::common::daemon::{Daemon, Directory, Witness};
+use crate::common::process::{Process, role, stay};
+use crate::common::{Client, gid, wait_for};
 use attacker::Attacker;
-use common::daemon::{Daemon, Directory, Witness};
-use common::process::{Process, role, stay};
-use common::{Client, gid, wait_for};
 use elver_core::{Class, ControlBody, RcEnd, Request};
 use elver_verbs::Mtu;
 
@@ -35,7 +34,7 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Cluster {
-        let directory = Directory::new();
+        let directory = Directory::alone();
         let secret = directory.file("secret", "that nobody does not know\n");
         std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
         let secret = format!("[registry]\nsecret_file = \"{}\"\n", secret.display());
@@ -89,7 +88,7 @@ fn dropped(daemon: &Daemon) -> u64 {
 fn datagrams_tell_a_stranger_nothing() {
     let mut cluster = Cluster::new();
     let before = dropped(&cluster.node);
-    let mut attack = cluster.attack("attacker_that_asks");
+    let mut attack = cluster.attack("attacks::attacker_that_asks");
     assert_eq!(attack.says(), "asked");
     let all = u64::from(QPNS) * 2 * 2 * QKEYS.len() as u64;
     wait_for("all to be dropped", || (dropped(&cluster.node) >= before + all).then_some(()));
@@ -132,7 +131,7 @@ fn attacker_that_asks() {
 fn a_flood_of_new_addresses_uses_up_nothing() {
     let mut cluster = Cluster::new();
     let peers = cluster.node.status().peers_total;
-    let mut attack = cluster.attack("attacker_of_many_addresses");
+    let mut attack = cluster.attack("attacks::attacker_of_many_addresses");
     assert_eq!(attack.says(), "sent");
     attack.ends();
     assert_eq!(cluster.node.status().peers_total, peers);

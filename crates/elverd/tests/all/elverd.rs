@@ -1,7 +1,5 @@
 //! The built daemon: its arguments, its sockets, its life and its clients' deaths.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
@@ -11,9 +9,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::daemon::{Daemon, Directory, clean, elverd, toml};
-use common::process::{copy, nobody};
-use common::{Client, PATIENCE, engine_counter, free_address, gid, wait_for};
+use crate::common::daemon::{Daemon, Directory, clean, elverd, toml};
+use crate::common::process::{copy, nobody};
+use crate::common::{Client, PATIENCE, engine_counter, free_address, gid, wait_for};
 use elver_portal::{RefusalCode, Via};
 use elver_verbs::{Memory, RemoteAddr, WcStatus};
 use rustix::process::Signal;
@@ -87,7 +85,7 @@ fn it_checks_configurations() {
         assert_eq!(bad.status.code(), Some(2), "{bad:?}");
         assert!(text(&bad.stderr).contains(word), "{bad:?}");
         // Without --check too.
-        let file = directory.0.join("bad.toml");
+        let file = directory.path.join("bad.toml");
         assert_eq!(output(&["--config", file.to_str().unwrap()]).status.code(), Some(2));
     }
     let none = output(&["--config", "/nowhere/elverd.toml"]);
@@ -97,7 +95,7 @@ fn it_checks_configurations() {
 #[test]
 fn an_address_that_is_none_of_this_hosts_is_refused() {
     let directory = Directory::new();
-    let socket = directory.0.join("a.sock");
+    let socket = directory.path.join("a.sock");
     let config = directory.file("a.toml", &toml("203.0.113.9", &socket, ""));
     let failed = elverd().arg("--config").arg(config).output().unwrap();
     assert_eq!(failed.status.code(), Some(1));
@@ -153,7 +151,7 @@ fn two_daemons_do_not_share_a_socket() {
 #[test]
 fn a_directory_that_others_may_write_is_refused() {
     let directory = Directory::new();
-    let open = directory.0.join("open");
+    let open = directory.path.join("open");
     std::fs::create_dir(&open).unwrap();
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
     let config = directory.file("a.toml", &toml(&free_address(), &open.join("a.sock"), ""));
@@ -165,9 +163,9 @@ fn a_directory_that_others_may_write_is_refused() {
 #[test]
 fn the_environment_names_the_socket() {
     let directory = Directory::new();
-    let config = toml(&free_address(), &directory.0.join("a.sock"), "");
+    let config = toml(&free_address(), &directory.path.join("a.sock"), "");
     let config = directory.file("a.toml", &config);
-    let named = directory.0.join("named.sock");
+    let named = directory.path.join("named.sock");
     let mut command = elverd();
     command.arg("--config").arg(config).env("ELVER_SOCKET", &named);
     let daemon = Daemon::run(command);
@@ -179,11 +177,11 @@ fn the_environment_names_the_socket() {
 #[test]
 fn a_users_daemon_is_in_its_runtime_directory() {
     let directory = Directory::new();
-    let runtime = directory.0.join("runtime");
+    let runtime = directory.path.join("runtime");
     std::fs::create_dir(&runtime).unwrap();
     let text = toml(&free_address(), Path::new(""), "");
     let config = directory.file("a.toml", &text);
-    let program = directory.0.join("elverd");
+    let program = directory.path.join("elverd");
     copy(Path::new(env!("CARGO_BIN_EXE_elverd")), &program);
     let mut command = match nobody() {
         Some(uid) => {
@@ -205,20 +203,20 @@ fn a_users_daemon_is_in_its_runtime_directory() {
 #[test]
 fn it_takes_a_socket_and_tells_its_starter() {
     let directory = Directory::new();
-    let path = directory.0.join("passed.sock");
+    let path = directory.path.join("passed.sock");
     let listener = elver_portal::Listener::bind(&path).unwrap();
     rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
-    let told = UnixDatagram::bind(directory.0.join("notify")).unwrap();
+    let told = UnixDatagram::bind(directory.path.join("notify")).unwrap();
     told.set_read_timeout(Some(PATIENCE)).unwrap();
 
-    let config = toml(&free_address(), &directory.0.join("unused.sock"), "");
+    let config = toml(&free_address(), &directory.path.join("unused.sock"), "");
     let config = directory.file("a.toml", &config);
     // The process that becomes the daemon must know its own number.
     let number = std::os::fd::AsFd::as_fd(&listener).as_raw_fd();
     let script = format!("exec 3<&{number} && LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"");
     let mut command = clean(Command::new("bash"));
     command.args(["-c", &script, env!("CARGO_BIN_EXE_elverd"), "--config"]).arg(config);
-    command.env("NOTIFY_SOCKET", directory.0.join("notify"));
+    command.env("NOTIFY_SOCKET", directory.path.join("notify"));
     // A process that came before the daemon waits for it.
     let early = elver_portal::Socket::connect(&path).unwrap();
     let mut daemon = Daemon::run(command);
@@ -239,7 +237,8 @@ fn it_takes_a_socket_and_tells_its_starter() {
 #[test]
 fn a_socket_of_another_kind_is_refused() {
     let directory = Directory::new();
-    let config = directory.file("a.toml", &toml(&free_address(), &directory.0.join("a.sock"), ""));
+    let config =
+        directory.file("a.toml", &toml(&free_address(), &directory.path.join("a.sock"), ""));
     let script = "exec 3</dev/null && LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"";
     let mut command = clean(Command::new("bash"));
     command.args(["-c", script, env!("CARGO_BIN_EXE_elverd"), "--config"]).arg(config);
@@ -286,7 +285,7 @@ fn a_node_that_comes_back_is_reached_anew() {
     let directory = Directory::new();
     let meta = Daemon::start(&directory, "a", "serve = true");
     let servers = format!("servers = [\"{}\"]", meta.registry.unwrap());
-    let (address, socket) = (free_address(), directory.0.join("b.sock"));
+    let (address, socket) = (free_address(), directory.path.join("b.sock"));
     let config = directory.file("b.toml", &toml(&address, &socket, &servers));
     let start = || {
         let mut command = elverd();
@@ -355,13 +354,13 @@ fn a_users_quota_holds_for_all_its_processes() {
     // Root has no quota: then the processes are nobody's.
     let uid = Some(65_534).filter(|_| rustix::process::geteuid().is_root());
     // Where the tests were built nobody may have no business.
-    let program = directory.0.join("client");
+    let program = directory.path.join("client");
     copy(&std::env::current_exe().unwrap(), &program);
     let mut children = Vec::new();
     let mut spawn = || {
         let mut command = Command::new(&program);
         command
-            .args(["--exact", "client_that_takes_all_it_gets", "--nocapture"])
+            .args(["--exact", "elverd::client_that_takes_all_it_gets", "--nocapture"])
             .current_dir("/")
             .env(CLIENT_OF, &daemon.socket)
             .stdin(Stdio::piped())
@@ -396,7 +395,7 @@ fn a_session_ends_with_its_process_though_a_child_holds_its_socket() {
     let directory = Directory::new();
     let daemon = Daemon::start(&directory, "a", "");
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "client_that_leaves_its_socket_to_a_child", "--nocapture"])
+        .args(["--exact", "elverd::client_that_leaves_its_socket_to_a_child", "--nocapture"])
         .env(CLIENT_OF, &daemon.socket)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -447,7 +446,7 @@ fn client_that_takes_all_it_gets() {
 #[test]
 fn clients_hear_of_a_daemons_death_and_come_back_to_the_next() {
     let directory = Directory::new();
-    let (address, socket) = (free_address(), directory.0.join("a.sock"));
+    let (address, socket) = (free_address(), directory.path.join("a.sock"));
     let config = directory.file("a.toml", &toml(&address, &socket, "serve = true"));
     let start = || {
         let mut command = elverd();
@@ -510,7 +509,7 @@ fn a_client_killed_at_any_step_leaves_nothing() {
     witness.qconnect(vqp, gid(&daemon.address), 0).unwrap();
     for words in 1..=12 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "client_that_is_killed", "--nocapture"])
+            .args(["--exact", "elverd::client_that_is_killed", "--nocapture"])
             .env(CLIENT_OF, &daemon.socket)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

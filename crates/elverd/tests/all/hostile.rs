@@ -1,15 +1,13 @@
 //! Processes that mean no good, against the built daemon: floods, files, others' handles, other
 //! namespaces, memory that is taken away.
 
-mod common;
-
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Command as Program;
 
-use common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
-use common::process::{Process, is_root, nobody, role, stay};
-use common::{Client, Region, engine_counter, free_address, gid, wait_for};
+use crate::common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
+use crate::common::process::{Process, is_root, nobody, role, stay};
+use crate::common::{Client, Region, engine_counter, free_address, gid, wait_for};
 use elver_portal::{Answer, Command, Layout, Message, Received, RefusalCode, Socket, VqpOptions};
 use elver_verbs::{AccessFlags, Memory, RemoteAddr, WcStatus};
 use rustix::fs::FallocateFlags;
@@ -25,7 +23,8 @@ fn who_says_no_hello_keeps_nobody_out() {
     let quota = "[quota]\nsessions = 4\nsessions_total = 100";
     let daemon = Daemon::start(&directory, "a", quota);
     let mut witness = Witness::new(&daemon);
-    let mut flood = Process::start(&directory, &daemon.socket, "client_that_says_no_hello", "");
+    let mut flood =
+        Process::start(&directory, &daemon.socket, "hostile::client_that_says_no_hello", "");
     // A user gets places for 4 sessions and 64 greetings, and is told nothing of those beyond.
     assert_eq!(flood.says(), "at most 68 of 300 stay");
     witness.works();
@@ -149,7 +148,7 @@ fn send_files(
 fn files_that_are_sent_go_nowhere() {
     let directory = Directory::new();
     // Nothing is made ready for sessions to come, which would have descriptors.
-    let text = toml(&free_address(), &directory.0.join("a.sock"), "")
+    let text = toml(&free_address(), &directory.path.join("a.sock"), "")
         .replace("engine.", "socket.spare_sessions = 0\nengine.");
     let mut command = elverd();
     command.arg("--config").arg(directory.file("a.toml", &text));
@@ -203,7 +202,7 @@ fn a_client_in_another_pid_namespace_is_served() {
         return println!("skipped: only root makes PID namespaces");
     }
     let directory = Directory::new();
-    let config = toml(&free_address(), &directory.0.join("a.sock"), "");
+    let config = toml(&free_address(), &directory.path.join("a.sock"), "");
     let config = directory.file("a.toml", &config);
     // The daemon in one of its own sees no process of ours.
     let mut command = clean(Program::new("unshare"));
@@ -225,7 +224,8 @@ fn a_client_in_another_pid_namespace_is_served() {
     assert!(text.contains("another PID namespace"), "{text}");
     witness.works();
     // Its end is seen all the same.
-    let mut other = Process::start(&directory, &daemon.socket, "client_that_has_a_session", "");
+    let mut other =
+        Process::start(&directory, &daemon.socket, "hostile::client_that_has_a_session", "");
     assert_eq!(other.says(), "session");
     assert_eq!(daemon.status().sessions.len(), 2);
     drop(other);
@@ -255,7 +255,7 @@ fn another_users_handles_are_refused() {
         "{} {} {} {port} {}",
         witness.vqp, witness.region.lkey, witness.region.rkey, daemon.address
     );
-    let test = "client_that_tries_others_handles";
+    let test = "hostile::client_that_tries_others_handles";
     let mut other = Process::start(&directory, &daemon.socket, test, &knows);
     assert_eq!(other.says(), "refused 7 times");
     // And root has no more right to its.
@@ -335,7 +335,7 @@ fn each_quota_has_its_own_refusal() {
             println!("skipped: only root can be another user");
             continue;
         }
-        let test = "client_that_takes_all";
+        let test = "hostile::client_that_takes_all";
         let mut greedy = Process::start(&directory, &daemon.socket, test, "");
         assert_eq!(greedy.says(), expected);
         assert!(counter(&daemon, "commands_refused") >= 2);
@@ -399,7 +399,7 @@ const HUGE: u64 = 2 << 20;
 
 #[test]
 fn huge_pages_are_for_the_trusted_and_where_there_are_none_small_ones_do() {
-    let directory = Directory::new();
+    let directory = Directory::alone();
     let daemon = Daemon::start(&directory, "a", "");
     let mut witness = Witness::new(&daemon);
     // More than anybody has set aside.
@@ -423,7 +423,7 @@ fn huge_pages_are_for_the_trusted_and_where_there_are_none_small_ones_do() {
     witness.client.done(&Command::DeregisterMr { lkey: region.lkey }).unwrap();
 
     // One whom nobody trusts gets small ones, which it may take away without harm.
-    let test = "client_that_takes_its_memory_away";
+    let test = "hostile::client_that_takes_its_memory_away";
     let mut other = Process::start(&directory, &daemon.socket, test, &daemon.address);
     let trusted = nobody().is_none();
     assert_eq!(other.says(), if trusted { "huge" } else { "small" });
@@ -439,7 +439,7 @@ fn memory_that_its_process_takes_away_harms_nobody() {
     let directory = Directory::new();
     let daemon = Daemon::start(&directory, "a", "");
     let mut witness = Witness::new(&daemon);
-    let test = "client_that_takes_its_memory_away";
+    let test = "hostile::client_that_takes_its_memory_away";
     let mut other = Process::start(&directory, &daemon.socket, test, &daemon.address);
     assert_eq!(other.says(), "small");
     assert_eq!(other.says(), "zeros");
@@ -487,7 +487,7 @@ fn memory_of_another_users_process_is_copied_for_it_alone() {
     }
     let directory = Directory::new();
     let daemon = Daemon::start(&directory, "a", "");
-    let test = "client_that_registers_its_memory";
+    let test = "hostile::client_that_registers_its_memory";
     let mut other = Process::start(&directory, &daemon.socket, test, &daemon.address);
     assert_eq!(other.says(), "copied");
     other.ends();
@@ -584,7 +584,7 @@ fn a_users_other_numbers_give_it_no_more() {
     }
     let as_number = |number: &str| {
         let by = ["nsenter", "--user", "--target", &pid, "--setuid", number, "--setgid", "0"];
-        let test = "client_that_says_what_it_gets";
+        let test = "hostile::client_that_says_what_it_gets";
         let mut process = Process::start_by(&by, &directory, &daemon.socket, test, "1");
         (process.says(), process)
     };
@@ -596,7 +596,7 @@ fn a_users_other_numbers_give_it_no_more() {
     let (refused, _) = as_number("9");
     assert!(refused.contains("user 65534") && refused.contains("quota.sessions"), "{refused}");
     // Nor has the user itself any left.
-    let test = "client_that_says_what_it_gets";
+    let test = "hostile::client_that_says_what_it_gets";
     let refused = Process::start(&directory, &daemon.socket, test, "1").says();
     assert!(refused.contains("quota.sessions"), "{refused}");
     // Another user is not concerned.
@@ -616,7 +616,7 @@ fn root_of_a_container_is_not_the_hosts() {
     let daemon = Daemon::start(&directory, "a", "[quota]\nvqps = 3");
     let mut witness = Witness::new(&daemon);
     let run = |by: &[&str]| {
-        let test = "client_that_says_what_it_gets";
+        let test = "hostile::client_that_says_what_it_gets";
         let mut process = Process::start_by(by, &directory, &daemon.socket, test, "5");
         (process.says(), process)
     };
@@ -651,7 +651,7 @@ fn whoever_takes_all_it_gets_leaves_some_to_others() {
     }
     let directory = Directory::new();
     let limits = "[quota]\nvqps = 100000\n[memory]\nmax_mrs = 128\n[pool]\nmax_vqps = 256";
-    let config = toml(&free_address(), &directory.0.join("a.sock"), limits);
+    let config = toml(&free_address(), &directory.path.join("a.sock"), limits);
     let config = directory.file(
         "a.toml",
         &config
@@ -662,7 +662,7 @@ fn whoever_takes_all_it_gets_leaves_some_to_others() {
     command.arg("--config").arg(config);
     let daemon = Daemon::run(command);
     let run = |uid: u32| {
-        let (by, test) = (format!("--reuid={uid}"), "client_that_says_what_it_gets");
+        let (by, test) = (format!("--reuid={uid}"), "hostile::client_that_says_what_it_gets");
         let by = ["setpriv", &by, "--clear-groups"];
         let mut process = Process::start_by(&by, &directory, &daemon.socket, test, "1000");
         (process.says(), process)
@@ -688,7 +688,7 @@ fn a_page_that_never_comes_is_waited_for_once() {
     let directory = Directory::new();
     let daemon = Daemon::start(&directory, "a", "");
     let mut witness = Witness::new(&daemon);
-    let test = "client_with_a_page_that_never_comes";
+    let test = "hostile::client_with_a_page_that_never_comes";
     // Of one who is trusted too: it may know of it as little as anybody.
     let by: &[&str] = if is_root() { &["unshare", "--mount"] } else { &["env"] };
     let place = directory.file("slow", "");
@@ -718,7 +718,7 @@ fn client_with_a_page_that_never_comes() {
     const PAGE: u64 = 4_096;
     let Some((socket, knows)) = role() else { return };
     let (node, place) = knows.split_once(' ').unwrap();
-    let Some(own) = common::stall::map(std::path::Path::new(place)) else {
+    let Some(own) = crate::common::stall::map(std::path::Path::new(place)) else {
         return eprintln!("none");
     };
     let mut client = Client::connect(&socket).unwrap();

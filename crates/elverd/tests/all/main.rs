@@ -1,0 +1,11 @@
+//! The built daemon, from without: one program of tests, so that what they share is used by all of it.
+
+mod attacks;
+mod common;
+mod elverd;
+mod hostile;
+mod limits;
+mod lost;
+mod registry;
+mod storms;
+mod watchdog;
