@@ -148,7 +148,7 @@ impl Attacker {
         if kind & 2 != 0 && over_dc {
             bytes.resize(bytes.len().max(HEADER_BYTES), 0);
             bytes[..3].copy_from_slice(b"EM\x04");
-            bytes[3] = bytes[3] & 0x80 | bytes[3] % 12 + 1;
+            bytes[3] = bytes[3] & 0x80 | (bytes[3] % 12 + 1);
             if bytes[3] & 0x80 == 0 {
                 bytes[16..20].fill(0);
             }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{list, metadata, text};
 
 /// Members that are no part of the house.
-const OUTSIDE: [&str; 1] = ["xtask"];
+const OUTSIDE: [&str; 2] = ["xtask", "elver-fuzz"];
 
 /// Checks the workspace; says what it found.
 pub(crate) fn check() -> Result<String> {
