@@ -1,15 +1,11 @@
 //! A directory for one run.
 
-use std::fs;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-
-/// Names that are tried before giving up.
-const ATTEMPTS: u32 = 100;
 
 /// All directories of this process, for the thread that ends it at a signal.
 static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -19,25 +15,17 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub fn new() -> Result<Scratch> {
-        let base = std::env::temp_dir();
-        let mut salt = SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos();
-        for _ in 0..ATTEMPTS {
-            // Short: the path of a Unix socket has 108 bytes.
-            let path = base.join(format!("elver-{}-{salt:x}", std::process::id()));
-            match fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => {
-                    directories().push(path.clone());
-                    return Ok(Scratch(path));
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => salt += 1,
-                Err(error) => {
-                    return Err(error).with_context(|| {
-                        format!("cannot make {}; is TMPDIR writable?", path.display())
-                    });
-                }
-            }
-        }
-        anyhow::bail!("no name is free for a directory in {}", base.display())
+        // Short: the path of a Unix socket has 108 bytes.
+        let prefix = format!("elver-{}-", std::process::id());
+        let made = tempfile::Builder::new()
+            .prefix(&prefix)
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir()
+            .context("cannot make a directory for sockets and files; is TMPDIR writable?")?;
+        // Ours to remove: by whichever thread ends this process.
+        let path = made.keep();
+        directories().push(path.clone());
+        Ok(Scratch(path))
     }
 
     pub fn path(&self) -> &Path {
