@@ -25,6 +25,7 @@ const WRITE_PACKET_BYTES: usize = 12 + 16 + 64 + 4;
 const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
 /// Message sizes of that table.
 const LOSS_SIZES: [u32; 3] = [4096, 65_536, 1 << 20];
+
 #[derive(Debug, Args)]
 pub struct RnicArgs {
     /// Repetitions of each measurement, ours and the baseline's in turn.

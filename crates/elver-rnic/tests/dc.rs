@@ -113,8 +113,6 @@ fn a_wrong_access_key_is_refused_and_counted() {
     }
 }
 
-/// As test_dc_stream_qp_recovery: after as many errored streams as it may bear the DCI fails, and
-/// comes back through RESET.
 /// What was refused was taken for a target that is gone, if the NAK was lost.
 #[test]
 fn a_refusal_that_was_lost_is_told_again() {
@@ -175,6 +173,8 @@ fn a_write_is_acknowledged_though_a_read_was_executed_since() {
     }
 }
 
+/// As test_dc_stream_qp_recovery: after as many errored streams as it may bear the DCI fails, and
+/// comes back through RESET.
 #[test]
 fn errored_streams_add_up_and_the_dci_recovers() {
     for mut net in nets() {

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
+use elver_memory::SoftMemory;
 use elver_rnic::{DropReason, Rnic, RxMeta, Time};
 use elver_wire::{Flow, IpId};
 use rustix::event::PollFlags;
@@ -13,7 +14,6 @@ use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::loss::LossState;
 use crate::transmit::Transmitter;
 use crate::udp::UdpIo;
-use elver_memory::SoftMemory;
 
 /// Hop limit that a UDP socket does not tell: what a UD receive shows in its GRH.
 const HOP_LIMIT_HIDDEN: u8 = 64;

@@ -60,7 +60,6 @@ impl Region {
 impl Node {
     /// A node at an address of the calling thread's network, in the cluster of the meta server at
     /// `meta`.
-    /// Opens one on an address, which asks the meta server at another.
     pub(crate) fn open(address: IpAddr, meta: IpAddr, config: &Config) -> Result<Node> {
         let mut config = config.clone();
         config.node.address = address;

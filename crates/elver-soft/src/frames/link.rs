@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use elver_memory::SoftMemory;
 use elver_rnic::{MAX_PACKET, Rnic, Time};
 use rustix::event::PollFlags;
 
@@ -13,7 +14,6 @@ use crate::frames::host::{FRAME_BUFFER, Host};
 use crate::frames::ip::HEADROOM;
 use crate::frames::socket::{ReceivedFrame, SentFrame};
 use crate::link::Inlet;
-use elver_memory::SoftMemory;
 
 /// Frames that one look takes at most.
 const RECEIVE_FRAMES: usize = 32;
