@@ -76,8 +76,15 @@ impl<D: Device> Core<D> {
     /// it.
     pub(crate) fn send_op(&mut self, id: u32, now: Time) -> bool {
         let Some(op) = self.ops.get(id) else { return true };
-        // What nobody waits for may be of a peer that has started anew since.
-        if op.abandoned || matches!(&op.kind, OpKind::Gather(gather) if gather.is_late(now)) {
+        // What nobody waits for may be of a peer that has started anew since, and so may a table.
+        let is_late = match (&op.kind, &op.work) {
+            (OpKind::Gather(gather), _) => gather.is_late(now),
+            (OpKind::Node { .. } | OpKind::Probe { .. }, Work::Read { remote, .. }) => {
+                !self.lookups.servers.has_table(op.peer, remote.rkey)
+            }
+            _ => false,
+        };
+        if op.abandoned || is_late {
             return false;
         }
         let lane = &mut self.lanes.lanes[op.lane as usize];

@@ -69,6 +69,11 @@ impl Servers {
         self.list.get(index as usize).map(|server| (server.peer, server.nodes))
     }
 
+    /// Whether a peer is a meta server, and this is the key of the table that it has now.
+    pub(crate) fn has_table(&self, peer: u32, rkey: u32) -> bool {
+        self.list.iter().any(|server| server.peer == peer && server.nodes.rkey() == rkey)
+    }
+
     pub(crate) fn peers(&self) -> impl Iterator<Item = u32> + '_ {
         self.list.iter().map(|server| server.peer)
     }
