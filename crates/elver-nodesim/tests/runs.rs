@@ -13,7 +13,7 @@ const CANARY_SEEDS: u64 = 100;
 
 /// Seeds that found something, and what, with nobody who forges. They stay what they are as long as a
 /// run's plan does.
-const FOUND: [(u64, &str); 19] = [
+const FOUND: [(u64, &str); 20] = [
     (1_083, "a request for credit that was flushed was taken for a peer that does not answer"),
     (1_094, "that a long message was read was flushed, and not told again"),
     (1_896, "as 1083, over DC"),
@@ -43,6 +43,10 @@ const FOUND: [(u64, &str); 19] = [
     (
         48_017_844,
         "a meta server's nearness was measured at the table that it had before it started anew",
+    ),
+    (
+        48_030_774,
+        "a duplicate of a READ that was answered ended the stream when its memory was gone",
     ),
     (41_007_409, "a VQP that had failed before it was connected got no receives"),
 ];

@@ -430,11 +430,15 @@ impl Responder {
                     None => Ok(()),
                 });
                 if let Err(fault) = filled {
-                    if replay && fault == Fault::Access {
-                        // As one that comes when the key is good no longer: who asked may have had
-                        // his answer since, and taken the key back.
+                    if replay {
+                        // Who asked may have had his answer since, and taken the key back or let the
+                        // memory go: then he goes on, and so does the stream.
                         self.out.pop_front();
                         self.answered(replay);
+                        if fault == Fault::Operation {
+                            hw.counters.nak_fatal_sent += 1;
+                            self.say(packet, Syndrome::Nak(NakCode::RemoteOperation));
+                        }
                         return self.next_answer(core, hw, buf, build);
                     }
                     self.out.clear();

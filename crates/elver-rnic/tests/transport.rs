@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod common;
 
-use common::{ALL_ACCESS, Host, Net, Packet, address};
+use common::{ALL_ACCESS, Host, Net, Packet, VecMemory, address};
 use elver_rnic::{Config, Time};
 use elver_verbs::*;
 
@@ -477,6 +477,39 @@ fn a_duplicate_of_a_read_whose_key_was_taken_back_harms_nothing() {
     net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
     net.run_clean();
     assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success; 2]);
+}
+
+/// A READ comes twice, and its memory is gone by the second time: who has had his answer goes on, as if
+/// nothing had come. That there is none to the duplicate ended the stream, silently for him.
+#[test]
+fn a_duplicate_of_a_read_whose_memory_is_gone_harms_nothing() {
+    let mut net = Net::new(2);
+    let (a, _) = net.connect(QpType::Rc, |_| {});
+    let sge = [net.hosts[0].sge(0, 100)];
+    let vanishing = VecMemory::new(0x7000_0000, 4_096);
+    let pd = net.hosts[1].pd;
+    let target = net.hosts[1].nic.reg_mr(pd, vanishing.clone(), None, ALL_ACCESS).unwrap();
+    let read = SendOp::Read(RemoteAddr { addr: target.addr, rkey: target.rkey });
+    net.hosts[0].post(net.now, a, read, &sge, None);
+    let mut request = None;
+    net.run(|packet| {
+        let asks = packet.flow.src.ip() == address(0);
+        let (flow, traffic_class) = (packet.flow, packet.traffic_class);
+        let copy = || Packet { flow, traffic_class, bytes: packet.bytes.clone() };
+        request = request.take().or_else(|| asks.then(copy));
+        1
+    });
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success]);
+    vanishing.vanish();
+    net.deliver(&request.unwrap());
+    let remote = net.hosts[1].remote(0);
+    net.hosts[0].post(net.now, a, SendOp::Write(remote), &sge, None);
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::Success]);
+    // Who has had none hears that there is none.
+    net.hosts[0].post(net.now, a, read, &sge, None);
+    net.run_clean();
+    assert_eq!(statuses(&net.hosts[0].poll()), [WcStatus::RemOpErr]);
 }
 
 #[test]
