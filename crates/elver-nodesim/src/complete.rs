@@ -190,6 +190,9 @@ impl World {
         if epoch == known.epoch {
             known.fail(status.to_string());
             known.flushing = Some(epoch);
+        } else if !known.ever_failed() {
+            // Its receives of then were flushed, and are told later.
+            known.failed = Some((epoch, status.to_string()));
         }
         Ok(())
     }

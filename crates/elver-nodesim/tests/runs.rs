@@ -13,7 +13,7 @@ const CANARY_SEEDS: u64 = 100;
 
 /// Seeds that found something, and what, with nobody who forges. They stay what they are as long as a
 /// run's plan does.
-const FOUND: [(u64, &str); 20] = [
+const FOUND: [(u64, &str); 21] = [
     (1_083, "a request for credit that was flushed was taken for a peer that does not answer"),
     (1_094, "that a long message was read was flushed, and not told again"),
     (1_896, "as 1083, over DC"),
@@ -48,6 +48,7 @@ const FOUND: [(u64, &str); 20] = [
         48_030_774,
         "a duplicate of a READ that was answered ended the stream when its memory was gone",
     ),
+    (49_008_009, "receives were flushed of a VQP that was connected anew before that was told"),
     (41_007_409, "a VQP that had failed before it was connected got no receives"),
 ];
 
