@@ -60,11 +60,16 @@ impl Pair {
 
     /// Some of the nodes have no DC.
     fn with(has_dc: &dyn Fn(usize) -> bool) -> Pair {
+        Pair::leased(has_dc, 1_000_000_000)
+    }
+
+    /// The same, with leases of so many nanoseconds.
+    fn leased(has_dc: &dyn Fn(usize) -> bool, mr_lease_ns: u64) -> Pair {
         let transfer = TransferConfig { idle_ns: 0, ..Config::default().transfer };
         let config = Config {
             dc_qps: 2,
             eager_bytes_max: 512,
-            mr_lease_ns: 1_000_000_000,
+            mr_lease_ns,
             timeout: 9,
             retry_cnt: 3,
             recv_buffers: 256,
@@ -557,4 +562,46 @@ fn the_end_of_a_vqp_is_told_to_who_has_exchanged_messages_with_it() {
             assert!(pair.is_down(1, sender));
         }
     }
+}
+
+/// Each node's VQP aims at memory that is gone at the other, and both WRs meet on their way: each end
+/// refuses what the other sent, and has failed before it hears that its own was refused. Neither was
+/// executed, so both were posted again, over the next RC QP, where they met again, for ever. Who has
+/// had RC QPs fail at his WR eight times in a row ends with it, and the other then hears of his.
+#[test]
+fn what_each_end_refuses_is_not_posted_again_for_ever() {
+    const IN_A_ROW: u64 = 8;
+    // Without leases each try begins with a look-up, so that both come to post at one time.
+    let mut pair = Pair::leased(&|_| false, 1);
+    let [one, other] = [(1, 2), (2, 1)].map(|(n, to)| pair.vqp(n, to));
+    let [near, far] = [1, 2].map(|n| Region::new(&mut pair.nodes, n, 64));
+    let there = pair.trap(2, (1, one), &near);
+    let here = pair.trap(1, (2, other), &far);
+    // The way is so long that no lease is good on the next RC QP, nor now.
+    pair.nodes.net.set_distance(1, 2, 20_000);
+    pair.nodes.pause(1_000_000);
+    let asked = |pair: &Pair, n: usize| pair.nodes.nodes[n].core.stats().fates_asked;
+    for (n, vqp, trap, own) in [(1, one, &there, &near), (2, other, &here, &far)] {
+        let op = SendOp::Write(trap.remote(0));
+        pair.post(n, vqp, 1, op, Payload::Sges(&[own.sge(0, 8)]));
+    }
+    while pair.told(1, one).is_empty() || pair.told(2, other).is_empty() {
+        pair.step();
+        assert!(asked(&pair, 1) + asked(&pair, 2) <= 4 * IN_A_ROW, "it goes on for ever");
+    }
+    let ended = [pair.told(1, one)[0], pair.told(2, other)[0]].map(|(_, status)| status);
+    let right = [WcStatus::RespTimeoutErr, WcStatus::RemAccessErr];
+    assert!(ended.iter().all(|status| right.contains(status)), "{ended:?}");
+    assert!(ended.contains(&WcStatus::RespTimeoutErr), "{ended:?}: they met {IN_A_ROW} times");
+    assert!(asked(&pair, 1).max(asked(&pair, 2)) >= IN_A_ROW, "they did not meet");
+    // They alone have failed.
+    let [word, payload] = [2, 1].map(|n| Region::new(&mut pair.nodes, n, 64));
+    let vqp = pair.vqp(1, 2);
+    let add = SendOp::FetchAdd { remote: word.remote(0), add: 1 };
+    pair.post(1, vqp, 1, add, Payload::Sges(&[payload.sge(0, 8)]));
+    while pair.told(1, vqp).is_empty() {
+        pair.step();
+    }
+    assert_eq!(pair.told(1, vqp), [(1, WcStatus::Success)]);
+    pair.check();
 }
