@@ -72,7 +72,7 @@ pub(crate) struct Lane {
     silent: bool,
     /// It waits for room in its path's window, which others of the path may make, and is to be woken.
     pub(crate) stalled: bool,
-    /// A local copy found its peer not ready to answer.
+    /// A local copy was begun, and found its peer not ready to answer or to receive.
     pub(crate) unanswered: bool,
     /// The front WQE failed: the QP must act on it.
     pub(crate) fault: bool,
@@ -166,7 +166,8 @@ impl Lane {
     /// Whether a WR was started and has not ended.
     pub(crate) fn has_started(&self, pool: &SendPool) -> bool {
         let front = self.queue.front().map(|slot| pool.get(*slot));
-        self.unanswered || front.is_some_and(|wqe| wqe.started && wqe.outcome.is_none())
+        let begun = self.unanswered && !self.errored;
+        front.is_some_and(|wqe| wqe.outcome.is_none() && (begun || wqe.started))
     }
 
     /// Whether packets or a local copy wait for an answer.

@@ -99,7 +99,9 @@ impl QueuePair {
     ) -> Option<Result<Request, WcStatus>> {
         let QueuePair { core, pool, lanes, .. } = self;
         let lane = &lanes[lane];
-        if core.state != QpState::Rts || !lane.may_copy() {
+        // In SQD what was begun goes on.
+        let runs = core.state == QpState::Rts || (core.state == QpState::Sqd && lane.unanswered);
+        if !runs || !lane.may_copy() {
             return None;
         }
         let slot = *lane.queue.front()?;
@@ -172,6 +174,7 @@ impl QueuePair {
                 true
             }
             Reply::NotReady(timer) => {
+                lane.unanswered = true;
                 lane.receiver_not_ready(env, timer);
                 false
             }
@@ -295,8 +298,14 @@ impl QpCore {
         let Request { op, length, .. } = *request;
         let (remote, change) = match op {
             SendOp::Read(RemoteAddr { addr: va, rkey }) => {
-                let place = self.grant_read(hw, &Reth { va, rkey, len: length }, 0)?;
-                return place.map_or(Ok(()), |place| fetch(hw, place));
+                let Some(place) = self.grant_read(hw, &Reth { va, rkey, len: length }, 0)? else {
+                    return Ok(());
+                };
+                // Memory that is gone here is found before its bytes find no place there.
+                if !request.placed && !hw.regions.is_readable(place, length.into()) {
+                    return Err(Stopped::Fault(Fault::Operation));
+                }
+                return fetch(hw, place);
             }
             SendOp::CompareSwap { remote, compare, swap } => {
                 (remote, Atomic::CompareSwap { compare, swap })
