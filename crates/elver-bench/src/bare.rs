@@ -64,6 +64,9 @@ impl Device for Bare {
             pd: Pd, memory: SoftMemory, iova: Option<u64>, access: AccessFlags
         ) -> Result<MrInfo, VerbsError>;
         dereg_mr(mr: Mr) -> Result<(), VerbsError>;
+        write_region(
+            mr: Mr, offset: u64, bytes: &[u8], cq: Cq, wr_id: u64
+        ) -> Result<bool, VerbsError>;
         alloc_mw(pd: Pd) -> Result<MwInfo, VerbsError>;
         dealloc_mw(mw: Mw) -> Result<(), VerbsError>;
         create_cq(init: CqInit) -> Result<Cq, VerbsError>;

@@ -5,9 +5,12 @@
 //! waits for as long as the process likes. It may put such a page where there was another at any
 //! time, so that no check beforehand helps.
 //!
-//! So nobody's copies are waited for without end, nor for a little again and again: an account has so
-//! much time in which others may wait for its pages, and gets little more a second. Beyond it nothing
-//! is copied for it, for longer each time. Only waiting counts: a thread that runs, or would if it
+//! So each account has a thread of its own that copies for it, one after the other, and whoever asked
+//! does something else meanwhile ([`Copier::submit`]); what can only be waited for ([`Copier::run`]) is
+//! not waited for without end. An account has so much time in which its pages may keep others waiting,
+//! who share a queue pair with it, and gets little more a second. Beyond it nothing is copied for it,
+//! for longer each time, nor while a thread of its is left behind, so that what that one may still
+//! write comes before what is written later. Only waiting counts: a thread that runs, or would if it
 //! had a core, is at work.
 #![allow(
     clippy::disallowed_types,
@@ -16,13 +19,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long an account's pages may keep others waiting, in all, before nothing is copied for it.
-const BUDGET: Duration = Duration::from_millis(100);
+const BUDGET: Duration = Copier::PATIENCE;
 /// What it gets back of that: a part of the time that passes.
 const BUDGET_PART: u32 = 50;
 /// What is left of it must be as much, or a copy is not begun.
@@ -36,17 +39,33 @@ const FORGIVEN: Duration = Duration::from_secs(600);
 /// The longest that a copy may take without having to wait for a page, on a machine that has too much
 /// to do.
 const RUN_MAX: Duration = Duration::from_secs(2);
-/// Time between two looks at a copy that takes long.
-const LOOK: Duration = Duration::from_millis(5);
+/// Time between two looks at a copy that takes long ([`Copier::overdue`]).
+pub const LOOK: Duration = Duration::from_millis(5);
 /// Threads that were left behind, at once; an account has one at most.
 const LEFT_MAX: usize = 256;
+/// Threads that copy or wait for work, at once.
+const WORKERS_MAX: usize = 64;
+/// Copies that wait for an account's thread.
+const JOBS_MAX: u32 = 8_192;
 /// A copier's stack.
 const STACK_BYTES: usize = 64 << 10;
 /// Accounts of which something is remembered; those in peace give way.
 const ACCOUNTS_MAX: usize = 4_096;
 
-/// What is copied, by a thread: gives back the bytes if that went well.
+/// What is copied, by a thread; whether it went well.
 type Job = Box<dyn FnOnce() -> Option<Vec<u8>> + Send>;
+/// Whom it is told to when it has ended.
+type Tell = Box<dyn FnOnce(Ended) + Send>;
+
+/// A copy that has ended, for [`Copier::end`].
+#[derive(Debug)]
+pub struct Ended {
+    /// The bytes, if it went well.
+    pub bytes: Option<Vec<u8>>,
+    account: u64,
+    /// It had to wait, for so long.
+    waited: Option<Duration>,
+}
 
 /// Copies for processes that may not let a copy end.
 ///
@@ -67,7 +86,7 @@ pub struct Copier {
 
 #[derive(Default)]
 struct State {
-    worker: Option<Worker>,
+    workers: BTreeMap<u64, Worker>,
     accounts: BTreeMap<u64, Account>,
     left: Vec<Arc<Thread>>,
 }
@@ -83,21 +102,20 @@ struct Account {
 }
 
 struct Worker {
-    jobs: SyncSender<Job>,
-    done: Receiver<Done>,
+    jobs: Sender<(Job, Tell)>,
     thread: Arc<Thread>,
 }
 
-#[derive(Default)]
-struct Thread {
+pub(crate) struct Thread {
     id: AtomicI32,
     ended: AtomicBool,
-}
-
-struct Done {
-    bytes: Option<Vec<u8>>,
-    /// It had to wait.
-    waited: bool,
+    /// What is left to do is not done.
+    left: AtomicBool,
+    /// Jobs that have not ended.
+    open: AtomicU32,
+    /// When the job began that it does, in nanoseconds since it was made, and one more; 0 is none.
+    since: AtomicU64,
+    made: Instant,
 }
 
 /// What became of accounts' copies.
@@ -120,7 +138,11 @@ impl Default for Copier {
 }
 
 impl Copier {
-    fn new(budget: Duration) -> Copier {
+    /// For how long an account's pages may keep others waiting, unless somebody says otherwise.
+    pub const PATIENCE: Duration = Duration::from_millis(100);
+
+    /// One that lets each account's pages keep others waiting for so long.
+    pub fn new(budget: Duration) -> Copier {
         Copier {
             state: Mutex::default(),
             budget,
@@ -147,46 +169,97 @@ impl Copier {
         }
     }
 
-    /// Does a job for an account; none if it fails or is waited for too long.
+    /// Does a job for an account and waits for it; none if it fails or is waited for too long.
     pub(super) fn run(
         &self,
         account: u64,
         job: impl FnOnce() -> Option<Vec<u8>> + Send + 'static,
     ) -> Option<Vec<u8>> {
-        let mut state = self.state();
+        let (tell, told) = sync_channel(1);
+        let tell = Box::new(move |ended| drop(tell.send(ended)));
         let begun = Instant::now();
-        if state.refuses(account, self.budget, begun) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        let worker = match state.worker.take() {
-            Some(worker) => worker,
-            None => state.start()?,
-        };
-        worker.jobs.send(Box::new(job)).ok()?;
-        let most = state.accounts.get(&account).map_or(self.budget, |one| one.budget);
-        match worker.wait(begun, most) {
-            Some(Done { bytes, waited }) => {
-                state.worker = Some(worker);
-                if waited {
-                    self.waited.fetch_add(1, Ordering::Relaxed);
-                    self.charge(&mut state, account, begun, None);
-                }
-                bytes
+        let thread = self.submit(account, Box::new(job), tell)?;
+        let most = self.state().accounts.get(&account).map_or(self.budget, |one| one.budget);
+        match thread.wait(&told, begun, most) {
+            Some(ended) => {
+                self.end(&ended);
+                ended.bytes
             }
             None => {
-                // Its thread ends with the job, if ever.
-                self.given_up.fetch_add(1, Ordering::Relaxed);
-                state.left.push(worker.thread.clone());
-                self.charge(&mut state, account, begun, Some(worker.thread));
+                self.give_up(account);
                 None
             }
         }
     }
 
-    fn charge(&self, state: &mut State, account: u64, begun: Instant, held: Option<Arc<Thread>>) {
+    /// Has a job done for an account, and `tell` called on the thread that did it, to be given to
+    /// [`Copier::end`]. None if nothing is done for the account now. If it is given up before it has
+    /// ended ([`Copier::overdue`]), nothing is told, or something that comes too late.
+    pub(crate) fn submit(&self, account: u64, job: Job, tell: Tell) -> Option<Arc<Thread>> {
+        let mut state = self.state();
+        if state.refuses(account, self.budget, Instant::now()) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        if !state.workers.contains_key(&account) {
+            let Some(worker) = state.start(account) else {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                return None;
+            };
+            state.workers.insert(account, worker);
+        }
+        let worker = state.workers.get(&account)?;
+        let thread = worker.thread.clone();
+        if thread.open.fetch_add(1, Ordering::Relaxed) >= JOBS_MAX {
+            thread.open.fetch_sub(1, Ordering::Relaxed);
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        worker.jobs.send((job, tell)).ok()?;
+        Some(thread)
+    }
+
+    /// Takes note of a copy that has ended, and charges its account with what it waited.
+    pub fn end(&self, ended: &Ended) {
+        if let Some(waited) = ended.waited {
+            self.waited.fetch_add(1, Ordering::Relaxed);
+            self.charge(&mut self.state(), ended.account, waited, None);
+        }
+    }
+
+    /// Whether an account's thread waits for a page for longer than it may; then it is given up, with
+    /// all that it was to do.
+    pub fn overdue(&self, account: u64) -> bool {
+        let mut state = self.state();
         let now = Instant::now();
-        if state.charge(account, now - begun, held, self.budget, now) {
+        let Some(worker) = state.workers.get(&account) else { return true };
+        let Some(waited) = worker.thread.busy_for(now) else { return false };
+        let most = match state.accounts.get_mut(&account) {
+            Some(one) => one.budget,
+            None => self.budget,
+        };
+        let worker = &state.workers[&account];
+        if waited < most || (waited < RUN_MAX.max(most) && worker.thread.would_run()) {
+            return false;
+        }
+        drop(state);
+        self.give_up(account);
+        true
+    }
+
+    /// Leaves an account's thread behind: it ends with its job, if ever.
+    fn give_up(&self, account: u64) {
+        let mut state = self.state();
+        let Some(Worker { thread, .. }) = state.workers.remove(&account) else { return };
+        self.given_up.fetch_add(1, Ordering::Relaxed);
+        thread.left.store(true, Ordering::Release);
+        state.left.push(thread.clone());
+        let waited = thread.busy_for(Instant::now()).unwrap_or_default();
+        self.charge(&mut state, account, waited, Some(thread));
+    }
+
+    fn charge(&self, state: &mut State, account: u64, waited: Duration, held: Option<Arc<Thread>>) {
+        if state.charge(account, waited, held, self.budget, Instant::now()) {
             self.bans.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -238,30 +311,47 @@ impl State {
         true
     }
 
-    fn start(&mut self) -> Option<Worker> {
+    fn start(&mut self, account: u64) -> Option<Worker> {
         self.left.retain(|thread| !thread.ended.load(Ordering::Acquire));
         if self.left.len() >= LEFT_MAX {
             return None;
         }
-        let (jobs, inbox) = sync_channel::<Job>(1);
-        let (outbox, done) = sync_channel(1);
-        let thread = Arc::<Thread>::default();
+        if self.workers.len() >= WORKERS_MAX {
+            let idle = |(account, worker): (&u64, &Worker)| {
+                (worker.thread.open.load(Ordering::Acquire) == 0).then_some(*account)
+            };
+            let idle = self.workers.iter().find_map(idle)?;
+            self.workers.remove(&idle);
+        }
+        let (jobs, inbox) = channel::<(Job, Tell)>();
+        let thread = Arc::new(Thread {
+            id: AtomicI32::new(0),
+            ended: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            open: AtomicU32::new(0),
+            since: AtomicU64::new(0),
+            made: Instant::now(),
+        });
         let its = thread.clone();
         let body = move || {
             its.id.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Release);
-            while let Ok(job) = inbox.recv() {
-                let before = waits();
-                let bytes = job();
-                let waited = waits() != before;
-                if outbox.send(Done { bytes, waited }).is_err() {
+            while let Ok((job, tell)) = inbox.recv() {
+                if its.left.load(Ordering::Acquire) {
                     break;
                 }
+                let (begun, before) = (Instant::now(), waits());
+                its.since.store((begun - its.made).as_nanos() as u64 + 1, Ordering::Release);
+                let bytes = job();
+                its.since.store(0, Ordering::Release);
+                let waited = (waits() != before).then(|| begun.elapsed());
+                tell(Ended { bytes, account, waited });
+                its.open.fetch_sub(1, Ordering::Release);
             }
             its.ended.store(true, Ordering::Release);
         };
         let builder = std::thread::Builder::new().name("elver-copier".into());
         builder.stack_size(STACK_BYTES).spawn(body).ok()?;
-        Some(Worker { jobs, done, thread })
+        Some(Worker { jobs, thread })
     }
 }
 
@@ -280,26 +370,30 @@ impl Account {
     }
 }
 
-impl Worker {
+impl Thread {
     /// Waits for a job: for as long as `most` if it waits for something itself, and longer while it
     /// would run.
-    fn wait(&self, begun: Instant, most: Duration) -> Option<Done> {
+    fn wait(&self, told: &Receiver<Ended>, begun: Instant, most: Duration) -> Option<Ended> {
         let mut patience = most;
         loop {
-            match self.done.recv_timeout(patience) {
-                Ok(done) => return Some(done),
+            match told.recv_timeout(patience) {
+                Ok(ended) => return Some(ended),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if begun.elapsed() >= RUN_MAX.max(most) || !self.thread.would_run() {
-                return self.done.try_recv().ok();
+            if begun.elapsed() >= RUN_MAX.max(most) || !self.would_run() {
+                return told.try_recv().ok();
             }
             patience = LOOK;
         }
     }
-}
 
-impl Thread {
+    /// How long it has been at its job, if it has one.
+    fn busy_for(&self, now: Instant) -> Option<Duration> {
+        let since = self.since.load(Ordering::Acquire).checked_sub(1)?;
+        Some(now.saturating_duration_since(self.made + Duration::from_nanos(since)))
+    }
+
     /// Whether it runs or waits for nothing but a core.
     fn would_run(&self) -> bool {
         let id = self.id.load(Ordering::Acquire);

@@ -13,16 +13,15 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use elver_verbs::MemoryError;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-use super::copier::Copier;
+use super::copier::{Copier, Ended};
 use crate::MapError;
 
 /// Bytes that a [`Copier`] copies at once.
@@ -39,6 +38,8 @@ pub struct ProcessMemory {
     revoked: AtomicBool,
     /// Who copies, if a copy may not end.
     guard: Option<Guard>,
+    /// Copies of its that somebody else makes.
+    waiting: AtomicU32,
 }
 
 /// Who copies what may not end, and for whom.
@@ -74,7 +75,8 @@ impl ProcessMemory {
         let at_once = Timespec::try_from(Duration::ZERO).unwrap_or_default();
         match poll(&mut ended, Some(&at_once)) {
             Ok(0) => {
-                Ok(ProcessMemory { pid, memory, revoked: AtomicBool::new(false), guard: None })
+                let (revoked, waiting) = (AtomicBool::new(false), AtomicU32::new(0));
+                Ok(ProcessMemory { pid, memory, revoked, guard: None, waiting })
             }
             Ok(_) => Err(refused(rustix::io::Errno::SRCH.into())),
             Err(error) => Err(refused(error.into())),
@@ -99,6 +101,11 @@ impl ProcessMemory {
     /// Its number.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Whether a copier does its copies.
+    pub fn is_guarded(&self) -> bool {
+        self.guard.is_some()
     }
 
     /// Refuses all further accesses to its memory.
@@ -141,7 +148,7 @@ impl ProcessMemory {
         Some(())
     }
 
-    /// Lets the copier do a job.
+    /// Lets the copier do a job, and waits for it.
     fn run(
         self: &Arc<Self>,
         job: impl FnOnce(&ProcessMemory) -> Option<Vec<u8>> + Send + 'static,
@@ -151,12 +158,53 @@ impl ProcessMemory {
         copier.run(*account, move || job(&process))
     }
 
-    /// Whether a copy is made at once: nobody has to wait for it.
+    /// Whether a copy is made at once: nobody has to wait for it. None is while another waits: it
+    /// would come before that one, and the process's mappings may be locked, even for who only asks.
     fn is_at_hand(&self, at: i64, len: usize) -> bool {
         match &self.guard {
             None => true,
-            Some(Guard { pages: Some(pages), .. }) => are_present(pages, at as u64, len as u64),
+            Some(Guard { pages: Some(pages), .. }) => {
+                self.waiting.load(Ordering::Acquire) == 0
+                    && are_present(pages, at as u64, len as u64)
+            }
             Some(_) => false,
+        }
+    }
+}
+
+/// A copy of a process's that somebody else makes.
+struct Waits(Arc<ProcessMemory>);
+
+impl Waits {
+    fn of(process: &Arc<ProcessMemory>) -> Waits {
+        process.waiting.fetch_add(1, Ordering::AcqRel);
+        Waits(process.clone())
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Memory of a process that somebody has looked at: see [`crate::SoftMemory::of_process_later`].
+#[derive(Debug)]
+pub struct Sought {
+    foreign: Foreign,
+    ended: Ended,
+}
+
+impl Sought {
+    /// The piece, if it is there.
+    pub(super) fn found(self) -> Result<Foreign, MapError> {
+        let Sought { foreign, ended } = self;
+        if let Some(Guard { copier, .. }) = &foreign.process.guard {
+            copier.end(&ended);
+        }
+        match ended.bytes {
+            Some(_) => Ok(foreign),
+            None => Err(foreign.refused(rustix::io::Errno::FAULT.into())),
         }
     }
 }
@@ -221,118 +269,167 @@ impl Foreign {
         addr: u64,
         len: u64,
     ) -> Result<Foreign, MapError> {
-        let pid = process.pid();
-        let guard = process.guard.clone();
-        let refused = |reason: io::Error| {
-            let slow = guard.as_ref().is_some_and(|guard| guard.copier.refuses(guard.account));
-            let advice = if slow {
-                "reading it took too long; keep it in a file system that answers, or allocate it \
-                 at the node instead (Mr::alloc)"
-                    .to_string()
-            } else {
-                format!("it has no {len} bytes mapped at {addr:#x}")
-            };
-            MapError::Process { pid, advice, reason }
-        };
-        let fits = addr.checked_add(len).is_some_and(|end| end <= i64::MAX as u64);
-        if !fits || len == 0 {
-            return Err(refused(io::ErrorKind::InvalidInput.into()));
-        }
-        let foreign = Foreign { process, addr, len };
+        let foreign = Foreign::unseen(process, addr, len)?;
         for offset in [0, len - 1] {
-            let read = foreign.read(offset, &mut [0]);
-            read.map_err(|_| refused(rustix::io::Errno::FAULT.into()))?;
+            let read = foreign.read_waiting(offset, &mut [0]);
+            read.map_err(|_| foreign.refused(rustix::io::Errno::FAULT.into()))?;
         }
         Ok(foreign)
     }
 
+    /// One that nobody has looked at.
+    fn unseen(process: Arc<ProcessMemory>, addr: u64, len: u64) -> Result<Foreign, MapError> {
+        let foreign = Foreign { process, addr, len };
+        let fits = addr.checked_add(len).is_some_and(|end| end <= i64::MAX as u64);
+        if !fits || len == 0 {
+            return Err(foreign.refused(io::ErrorKind::InvalidInput.into()));
+        }
+        Ok(foreign)
+    }
+
+    /// Has the copier look whether both ends can be read.
+    pub(super) fn seek(
+        process: Arc<ProcessMemory>,
+        addr: u64,
+        len: u64,
+        told: impl FnOnce(Sought) + Send + 'static,
+    ) -> Result<(), MapError> {
+        let foreign = Foreign::unseen(process.clone(), addr, len)?;
+        let busy = foreign.refused(io::ErrorKind::WouldBlock.into());
+        let Some(Guard { copier, account, .. }) = process.guard.clone() else {
+            return Err(busy);
+        };
+        let ends = [foreign.check(0, 1), foreign.check(len - 1, 1)];
+        let waits = Waits::of(&process);
+        let look = move || {
+            let _held = waits;
+            for at in ends {
+                let mut byte = 0;
+                // SAFETY: the byte is ours alone.
+                unsafe { process.read(at.ok()?, &raw mut byte, 1) }?;
+            }
+            Some(Vec::new())
+        };
+        let told = Box::new(move |ended| told(Sought { foreign, ended }));
+        copier.submit(account, Box::new(look), told).map(drop).ok_or(busy)
+    }
+
+    /// Why it is not to be had.
+    fn refused(&self, reason: io::Error) -> MapError {
+        let guard = self.process.guard.as_ref();
+        let slow = guard.is_some_and(|guard| guard.copier.refuses(guard.account));
+        let advice = if slow {
+            "reading it took too long; keep it in a file system that answers, or allocate it at the \
+             node instead (Mr::alloc)"
+                .to_string()
+        } else {
+            format!("it has no {} bytes mapped at {:#x}", self.len, self.addr)
+        };
+        MapError::Process { pid: self.process.pid(), advice, reason }
+    }
+
+    /// The account that its copies are made for.
+    pub(super) fn payer(&self) -> u64 {
+        self.process.guard.as_ref().map_or(0, |guard| guard.account)
+    }
+
+    /// Copies out of the process; [`MemoryError::Later`] if that could have to wait.
     pub(super) fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        let at = self.check(offset, dst.len())?;
+        if !self.process.is_at_hand(at, dst.len()) {
+            return Err(MemoryError::Later);
+        }
         // SAFETY: the slice is valid for its length, and ours alone.
-        unsafe { self.read_into(offset, dst.as_mut_ptr(), dst.len()) }
+        let read = unsafe { self.process.read(at, dst.as_mut_ptr(), dst.len()) };
+        read.ok_or(MemoryError::Gone { offset, len: dst.len() as u64 })
     }
 
+    /// Copies into the process; [`MemoryError::Later`] if that could have to wait.
     pub(super) fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        let at = self.check(offset, src.len())?;
+        if !self.process.is_at_hand(at, src.len()) {
+            return Err(MemoryError::Later);
+        }
         // SAFETY: the slice is valid for its length.
-        unsafe { self.write_from(offset, src.as_ptr(), src.len()) }
+        let written = unsafe { self.process.write(at, src.as_ptr(), src.len()) };
+        written.ok_or(MemoryError::Gone { offset, len: src.len() as u64 })
     }
 
-    /// Copies out of the process.
-    ///
-    /// # Safety
-    /// `into` must be valid for writes of `len` bytes.
-    pub(super) unsafe fn read_into(
-        &self,
-        offset: u64,
-        into: *mut u8,
-        len: usize,
-    ) -> Result<(), MemoryError> {
-        let mut at = self.check(offset, len)?;
-        let gone = MemoryError::Gone { offset, len: len as u64 };
-        if self.process.guard.is_none() {
-            // SAFETY: the caller vouches for `len` bytes.
-            return unsafe { self.process.read(at, into, len) }.ok_or(gone);
-        }
-        let mut done = 0;
-        while done < len {
-            let piece = (len - done).min(PIECE);
-            if self.process.is_at_hand(at, piece) {
-                // SAFETY: `done + piece` is at most `len`, for which the caller vouches.
-                unsafe { self.process.read(at, into.add(done), piece) }.ok_or(gone)?;
-                (done, at) = (done + piece, at + piece as i64);
-                continue;
+    /// As [`Foreign::read`], but it waits, for as long as a copier does.
+    pub(super) fn read_waiting(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        let gone = MemoryError::Gone { offset, len: dst.len() as u64 };
+        let mut from = offset;
+        for piece in dst.chunks_mut(PIECE) {
+            match self.read(from, piece) {
+                Err(MemoryError::Later) => {
+                    let (at, len) = (self.check(from, piece.len())?, piece.len());
+                    let bytes = self.process.run(move |process| {
+                        let mut bytes = vec![0; len];
+                        // SAFETY: the vector has so many bytes, and is ours alone.
+                        unsafe { process.read(at, bytes.as_mut_ptr(), len) }.map(|()| bytes)
+                    });
+                    piece.copy_from_slice(
+                        bytes.filter(|bytes| bytes.len() == len).as_ref().ok_or(gone)?,
+                    );
+                }
+                read => read?,
             }
-            let bytes = self.process.run(move |process| {
-                let mut bytes = vec![0; piece];
-                // SAFETY: the vector has `piece` bytes, and is ours alone.
-                unsafe { process.read(at, bytes.as_mut_ptr(), piece) }.map(|()| bytes)
-            });
-            let bytes = bytes.filter(|bytes| bytes.len() == piece).ok_or(gone)?;
-            // SAFETY: `done + piece` is at most `len`, for which the caller vouches.
-            unsafe { ptr::copy(bytes.as_ptr(), into.add(done), piece) };
-            (done, at) = (done + piece, at + piece as i64);
+            from += piece.len() as u64;
         }
         Ok(())
     }
 
-    /// Copies into the process.
-    ///
-    /// # Safety
-    /// `from` must be valid for reads of `len` bytes.
-    pub(super) unsafe fn write_from(
-        &self,
-        offset: u64,
-        from: *const u8,
-        len: usize,
-    ) -> Result<(), MemoryError> {
-        let mut at = self.check(offset, len)?;
-        let gone = MemoryError::Gone { offset, len: len as u64 };
-        if self.process.guard.is_none() {
-            // SAFETY: the caller vouches for `len` bytes.
-            return unsafe { self.process.write(at, from, len) }.ok_or(gone);
-        }
-        let mut done = 0;
-        while done < len {
-            let piece = (len - done).min(PIECE);
-            if self.process.is_at_hand(at, piece) {
-                // SAFETY: `done + piece` is at most `len`, for which the caller vouches.
-                unsafe { self.process.write(at, from.add(done), piece) }.ok_or(gone)?;
-                (done, at) = (done + piece, at + piece as i64);
-                continue;
+    /// As [`Foreign::write`], but it waits, for as long as a copier does.
+    pub(super) fn write_waiting(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        let gone = MemoryError::Gone { offset, len: src.len() as u64 };
+        let mut to = offset;
+        for piece in src.chunks(PIECE) {
+            match self.write(to, piece) {
+                Err(MemoryError::Later) => {
+                    let (at, bytes) = (self.check(to, piece.len())?, piece.to_vec());
+                    let written = self.process.run(move |process| {
+                        // SAFETY: the vector has so many bytes.
+                        unsafe { process.write(at, bytes.as_ptr(), bytes.len()) }.map(|()| bytes)
+                    });
+                    written.ok_or(gone)?;
+                }
+                written => written?,
             }
-            let mut bytes = vec![0; piece];
-            // SAFETY: `done + piece` is at most `len`, for which the caller vouches.
-            unsafe { ptr::copy(from.add(done), bytes.as_mut_ptr(), piece) };
-            let written = self.process.run(move |process| {
-                // SAFETY: the vector has `piece` bytes.
-                unsafe { process.write(at, bytes.as_ptr(), piece) }.map(|()| Vec::new())
-            });
-            written.ok_or(gone)?;
-            (done, at) = (done + piece, at + piece as i64);
+            to += piece.len() as u64;
         }
         Ok(())
+    }
+
+    /// Has a copy made by the copier: of `bytes` into the process, or over them. `told` gets them
+    /// back. Returns the account that it is made for; none if it is not made.
+    pub(super) fn submit(
+        &self,
+        offset: u64,
+        mut bytes: Vec<u8>,
+        writes: bool,
+        told: impl FnOnce(Ended) + Send + 'static,
+    ) -> Option<(Arc<Copier>, u64)> {
+        let at = self.check(offset, bytes.len()).ok()?;
+        let process = self.process.clone();
+        let Guard { copier, account, .. } = process.guard.clone()?;
+        let waits = Waits::of(&process);
+        let job = move || {
+            let _held = waits;
+            let len = bytes.len();
+            let done = match writes {
+                // SAFETY: the vector has so many bytes.
+                true => unsafe { process.write(at, bytes.as_ptr(), len) },
+                // SAFETY: as above, and they are ours alone.
+                false => unsafe { process.read(at, bytes.as_mut_ptr(), len) },
+            };
+            done.map(|()| bytes)
+        };
+        copier.submit(account, Box::new(job), Box::new(told))?;
+        Some((copier, account))
     }
 
     /// Copies between two processes, or inside of one, through a buffer. The ranges may overlap.
+    /// What could have to wait is answered [`MemoryError::Later`], and then nothing is copied.
     pub(super) fn copy_from(
         &self,
         offset: u64,
@@ -342,6 +439,15 @@ impl Foreign {
     ) -> Result<(), MemoryError> {
         MemoryError::check_range(offset, len, self.len)?;
         MemoryError::check_range(src_offset, len, src.len)?;
+        if [(self, offset), (src, src_offset)].iter().any(|(at, offset)| {
+            // A long copy is begun only where nothing is ever waited for.
+            at.process.guard.is_some() && {
+                let all = at.check(*offset, len as usize);
+                len > PIECE as u64 || !all.is_ok_and(|all| at.process.is_at_hand(all, len as usize))
+            }
+        }) {
+            return Err(MemoryError::Later);
+        }
         let mut buffer = [0; CHUNK];
         // From the end where the destination lies behind the source, so that nothing is overwritten
         // before it is read.
@@ -351,11 +457,65 @@ impl Foreign {
             let piece = (len - done).min(CHUNK as u64);
             let at = if backwards { len - done - piece } else { done };
             let buffer = &mut buffer[..piece as usize];
-            src.read(src_offset + at, buffer)?;
-            self.write(offset + at, buffer)?;
+            src.read_now(src_offset + at, buffer)?;
+            self.write_now(offset + at, buffer)?;
             done += piece;
         }
         Ok(())
+    }
+
+    /// Copies out of the process, at hand or not.
+    fn read_now(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        let at = self.check(offset, dst.len())?;
+        // SAFETY: the slice is valid for its length, and ours alone.
+        let read = unsafe { self.process.read(at, dst.as_mut_ptr(), dst.len()) };
+        read.ok_or(MemoryError::Gone { offset, len: dst.len() as u64 })
+    }
+
+    /// Copies into the process, at hand or not.
+    fn write_now(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        let at = self.check(offset, src.len())?;
+        // SAFETY: the slice is valid for its length.
+        let written = unsafe { self.process.write(at, src.as_ptr(), src.len()) };
+        written.ok_or(MemoryError::Gone { offset, len: src.len() as u64 })
+    }
+
+    /// Copies into memory of this process, whose range the kernel writes.
+    ///
+    /// # Safety
+    /// `into` must be valid for writes of `len` bytes.
+    pub(super) unsafe fn read_into(
+        &self,
+        offset: u64,
+        into: *mut u8,
+        len: usize,
+    ) -> Result<(), MemoryError> {
+        let at = self.check(offset, len)?;
+        if !self.process.is_at_hand(at, len) {
+            return Err(MemoryError::Later);
+        }
+        // SAFETY: the caller vouches for `len` bytes.
+        let read = unsafe { self.process.read(at, into, len) };
+        read.ok_or(MemoryError::Gone { offset, len: len as u64 })
+    }
+
+    /// Copies out of memory of this process, whose range the kernel reads.
+    ///
+    /// # Safety
+    /// `from` must be valid for reads of `len` bytes.
+    pub(super) unsafe fn write_from(
+        &self,
+        offset: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), MemoryError> {
+        let at = self.check(offset, len)?;
+        if !self.process.is_at_hand(at, len) {
+            return Err(MemoryError::Later);
+        }
+        // SAFETY: the caller vouches for `len` bytes.
+        let written = unsafe { self.process.write(at, from, len) };
+        written.ok_or(MemoryError::Gone { offset, len: len as u64 })
     }
 
     /// Where a range begins.

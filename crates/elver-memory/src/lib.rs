@@ -23,10 +23,10 @@ use elver_verbs::{Memory, MemoryError};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub use copier::{Copier, CopierCounters};
+pub use copier::{Copier, CopierCounters, Ended, LOOK};
 pub use error::MapError;
 use foreign::Foreign;
-pub use foreign::ProcessMemory;
+pub use foreign::{ProcessMemory, Sought};
 
 /// A piece of memory; clones share it. It is unmapped when the last one goes.
 #[derive(Clone)]
@@ -164,9 +164,39 @@ impl SoftMemory {
         Ok(SoftMemory { start: NonNull::dangling(), len: 0, owner })
     }
 
+    /// As [`SoftMemory::of_process`] of a guarded process, whose pages may not come: its copier looks
+    /// whether the memory is there, and `told` is called on a thread of that one's, unless it is given
+    /// up ([`Copier::overdue`]).
+    pub fn of_process_later(
+        process: Arc<ProcessMemory>,
+        addr: u64,
+        len: u64,
+        told: impl FnOnce(Sought) + Send + 'static,
+    ) -> Result<(), MapError> {
+        Foreign::seek(process, addr, len, told)
+    }
+
+    /// The memory that was sought, if it is there.
+    pub fn found(sought: Sought) -> Result<SoftMemory, MapError> {
+        let owner = Some(Arc::new(Owner::Foreign(sought.found()?)));
+        Ok(SoftMemory { start: NonNull::dangling(), len: 0, owner })
+    }
+
     /// Whether this is memory of another process, which is copied by the kernel.
     pub fn is_foreign(&self) -> bool {
         self.foreign().is_some()
+    }
+
+    /// Has a copy made that could have to wait: of `bytes` to `offset`, or over them. `told` gets them
+    /// back, on another thread. Returns for which account; none if it is not made.
+    pub fn submit(
+        &self,
+        offset: u64,
+        bytes: Vec<u8>,
+        writes: bool,
+        told: impl FnOnce(Ended) + Send + 'static,
+    ) -> Option<(Arc<Copier>, u64)> {
+        self.foreign()?.submit(offset, bytes, writes, told)
     }
 
     fn foreign(&self) -> Option<&Foreign> {
@@ -391,6 +421,10 @@ impl fmt::Debug for SoftMemory {
 }
 
 impl Memory for SoftMemory {
+    fn payer(&self) -> u64 {
+        self.foreign().map_or(0, Foreign::payer)
+    }
+
     #[inline]
     fn size(&self) -> u64 {
         self.foreign().map_or(self.len as u64, |foreign| foreign.len)
@@ -449,6 +483,20 @@ impl Memory for SoftMemory {
             return Ok(());
         }
         self.copy_bytes(offset, src, src_offset, len)
+    }
+
+    fn write_waiting(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        match self.foreign() {
+            Some(foreign) => foreign.write_waiting(offset, src),
+            None => self.write(offset, src),
+        }
+    }
+
+    fn read_waiting(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        match self.foreign() {
+            Some(foreign) => foreign.read_waiting(offset, dst),
+            None => self.read(offset, dst),
+        }
     }
 
     fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, MemoryError> {

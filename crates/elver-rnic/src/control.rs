@@ -22,7 +22,12 @@ const fn bits(count: u32) -> u64 {
     (1 << count) - 1
 }
 
-fn in_range(name: &'static str, value: u64, min: u64, max: u64) -> Result<(), VerbsError> {
+pub(crate) fn in_range(
+    name: &'static str,
+    value: u64,
+    min: u64,
+    max: u64,
+) -> Result<(), VerbsError> {
     if value < min || value > max {
         return Err(VerbsError::OutOfRange { name, value, min, max });
     }
@@ -238,6 +243,7 @@ impl<M: Memory> Rnic<M> {
         let queue_pair = self.qps.require_mut(qp.0)?;
         match to {
             QpState::Reset => {
+                refuse_if_used(ObjectKind::Qp, qp.0, queue_pair.landing())?;
                 queue_pair.reset(hw);
                 return Ok(());
             }
@@ -315,13 +321,15 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// All attributes of a QP, and what it was created with. The `rq_psn` of an RC QP is the PSN that
-    /// its responder expects next: all before it was executed. In ERR it is final.
+    /// its responder expects next: all before it was executed. In ERR it is final,
+    /// unless `rq_waiting` says that it waits for memory.
     pub fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
         let qp = self.qps.require(qp.0)?;
         let core = &qp.core;
         let mut attr = QpAttr { qp_state: core.state, cur_qp_state: core.state, ..core.attr };
         if core.qp_type == QpType::Rc {
             attr.rq_psn = qp.responder.expected_psn().get();
+            attr.rq_waiting = qp.responder.is_waiting();
         }
         Ok((attr, core.init))
     }
@@ -380,6 +388,7 @@ impl<M: Memory> Rnic<M> {
     pub fn destroy_qp(&mut self, _now: Time, qp: Qp) -> Result<(), VerbsError> {
         let hw = &mut self.hw;
         let queue_pair = self.qps.require_mut(qp.0)?;
+        refuse_if_used(ObjectKind::Qp, qp.0, queue_pair.landing())?;
         let init = queue_pair.core.init;
         queue_pair.reset(hw);
         self.qps.remove(qp.0);

@@ -78,6 +78,8 @@ counters! {
     dc_unanswered,
     /// Reconnects after a DCT had given up our context.
     dc_reconnects,
+    /// Times that a stream had to wait for memory that was not at hand.
+    waits_for_memory,
     /// Asynchronous events that gave way to newer ones.
     async_events_lost,
     /// Dropped: shorter than its headers.
@@ -118,6 +120,8 @@ counters! {
     drop_unreliable,
     /// Dropped: DC packet of an earlier session.
     drop_dc_session,
+    /// Dropped: too much came for a stream that waits for memory.
+    drop_waiting,
     /// Dropped by the driver: cut short by the socket.
     drop_driver,
 }

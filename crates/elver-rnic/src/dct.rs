@@ -196,7 +196,10 @@ impl Dct {
         self.touch(id, hw.awake);
         let context = &mut self.contexts[id as usize];
         context.responder.refuse_again(headers.psn);
-        let handled = context.responder.request(core, hw, eth.src_qpn.get(), headers, payload);
+        let handled = context.responder.request(core, hw, eth.src_qpn.get(), id, headers, payload);
+        if handled == Handled::Later {
+            context.responder.park(hw, meta, headers, payload);
+        }
         if handled == Handled::Fatal(NakCode::RemoteAccess) {
             hw.distrust.failed(address, class(context.proof), now);
         }
@@ -209,6 +212,12 @@ impl Dct {
             context.listed = true;
             self.unfinished.push_back(id);
         }
+        self.line_up(id);
+    }
+
+    /// Puts a context in line to answer, if it can.
+    fn line_up(&mut self, id: u32) {
+        let context = &mut self.contexts[id as usize];
         if context.responder.has_answers() && !context.ready {
             context.ready = true;
             self.ready.push_back(id);
@@ -233,6 +242,18 @@ impl Dct {
             Some(id) => self.resume(core, hw, now, id, request),
             None => self.admit(core, hw, now, request),
         }
+    }
+
+    /// What a context waits for was done, so that it may have something to send.
+    pub(crate) fn go_on(&mut self, id: u32) {
+        if (id as usize) < self.contexts.len() {
+            self.line_up(id);
+        }
+    }
+
+    /// A context's responder.
+    pub(crate) fn responder(&mut self, id: u32) -> Option<&mut Responder> {
+        self.contexts.get_mut(id as usize).map(|context| &mut context.responder)
     }
 
     /// A packet of another session than the context's: the connect of a later one. `Err(None)`
@@ -455,7 +476,7 @@ impl Dct {
                 Proof::Fresh => DcExtra::None,
                 Proof::None | Proof::Old => DcExtra::Token(hw.tokens.of(address, now)),
             };
-            let answer = context.responder.next_answer(core, hw, buf, |message, psn| {
+            let answer = context.responder.next_answer(core, hw, id, buf, |message, psn| {
                 Headers::new(Route::Dc { eth, extra }, message, to, psn).ok()
             });
             let over = !context.responder.has_answers();
@@ -467,7 +488,8 @@ impl Dct {
                 let (flow, traffic_class) = (context.flow, context.traffic_class);
                 return Some(Answered { headers, payload, flow, traffic_class });
             }
-            // What it had was a duplicate that is not answered any longer: it is the next one's turn.
+            // It waits for memory, or what it had was a duplicate that is not answered any longer: it
+            // is the next one's turn.
             debug_assert!(over, "an answer can be written");
             if !over {
                 break;

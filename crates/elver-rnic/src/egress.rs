@@ -168,7 +168,7 @@ impl QueuePair {
         }
         let remote = core.remote?;
         let to = core.dest_qpn();
-        let (headers, payload) = responder.next_answer(core, hw, buf, |message, psn| {
+        let (headers, payload) = responder.next_answer(core, hw, 0, buf, |message, psn| {
             Headers::new(Route::Rc, message, to, psn).ok()
         })?;
         let dead = responder.is_dead();

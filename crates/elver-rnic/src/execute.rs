@@ -41,11 +41,18 @@ pub(crate) enum Fault {
     /// comes in packets was read before it was sent. The target keeps its receive and its
     /// state; it may have been told that it was reached.
     Source,
+    /// Memory is not at hand. Nothing has happened; it is executed when the bytes are there or were
+    /// written: see [`crate::aside`].
+    Later,
 }
 
 impl From<Refused> for Fault {
-    fn from(_: Refused) -> Fault {
-        Fault::Operation
+    fn from(refused: Refused) -> Fault {
+        match refused {
+            Refused::Access => Fault::Operation,
+            Refused::Source => Fault::Source,
+            Refused::Later => Fault::Later,
+        }
     }
 }
 
@@ -53,7 +60,7 @@ impl Fault {
     /// The NAK of a reliable transport (IBTA vol. 1, 9.7.5.2.4); none stands for an RNR NAK.
     pub(crate) fn nak(self) -> Option<NakCode> {
         match self {
-            Fault::NotReady => None,
+            Fault::NotReady | Fault::Later => None,
             Fault::Invalid | Fault::Length => Some(NakCode::InvalidRequest),
             Fault::Access => Some(NakCode::RemoteAccess),
             Fault::Operation | Fault::Source => Some(NakCode::RemoteOperation),
@@ -65,7 +72,9 @@ impl Fault {
         match self {
             Fault::NotReady => counters.drop_no_receive += 1,
             Fault::Length => counters.drop_length += 1,
-            Fault::Invalid | Fault::Access | Fault::Operation => counters.drop_unreliable += 1,
+            Fault::Invalid | Fault::Access | Fault::Operation | Fault::Later => {
+                counters.drop_unreliable += 1;
+            }
             Fault::Source => {}
         }
     }

@@ -7,6 +7,7 @@ use elver_verbs::{AddressVector, AsyncEvent, Cq, Memory, ObjectKind, VerbsError,
 use elver_wire::Qpn;
 
 use crate::Time;
+use crate::aside::Errands;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::cq::{CompletionQueue, Pushed};
@@ -49,6 +50,8 @@ pub(crate) struct Hw<M> {
     pub(crate) cq_events: VecDeque<Cq>,
     /// CQs that overflowed and whose QPs are still to be stopped.
     pub(crate) failed_cqs: Vec<u32>,
+    /// Copies to be made elsewhere.
+    pub(crate) errands: Errands<M>,
     pub(crate) scratch: Scratch,
 }
 
@@ -104,6 +107,7 @@ impl<M: Memory> Hw<M> {
             events: VecDeque::new(),
             cq_events: VecDeque::new(),
             failed_cqs: Vec::new(),
+            errands: Errands::default(),
             scratch: Scratch::default(),
             config,
             rng,

@@ -3,7 +3,7 @@
 use elver_verbs::{Memory, QpState, QpType, WcStatus};
 use elver_wire::{
     BTH_LEN, Flow, Headers, ICRC_LEN, IpId, Message, NakCode, PKEY_DEFAULT, PacketView, Route,
-    Syndrome, icrc, packet_len,
+    icrc, packet_len,
 };
 
 use crate::dct::Dct;
@@ -75,7 +75,7 @@ impl<M: Memory> Rnic<M> {
         self.stop_failed_cqs(now);
     }
 
-    fn dispatch(&mut self, now: Time, meta: &RxMeta, headers: &Headers, payload: &[u8]) {
+    pub(crate) fn dispatch(&mut self, now: Time, meta: &RxMeta, headers: &Headers, payload: &[u8]) {
         let qpn = headers.dest_qpn.get();
         let Some(queue_pair) = self.qps.get_mut(qpn) else {
             self.hw.counters.drop_qpn += 1;
@@ -130,12 +130,17 @@ impl<M: Memory> Rnic<M> {
             return;
         };
         match headers.route() {
-            Route::Rc if message.is_response() => self.response(now, qpn, 0, headers, payload),
+            Route::Rc if message.is_response() => {
+                self.response(now, qpn, 0, meta, headers, payload)
+            }
             Route::Rc => {
                 let QueuePair { core, responder, .. } = queue_pair;
                 core.heard(&mut self.hw);
                 let source = core.attr.dest_qp_num;
-                let handled = responder.request(core, &mut self.hw, source, headers, payload);
+                let handled = responder.request(core, &mut self.hw, source, 0, headers, payload);
+                if handled == Handled::Later {
+                    responder.park(&mut self.hw, meta, headers, payload);
+                }
                 if let Handled::Fatal(code) = handled {
                     if code == NakCode::RemoteAccess {
                         self.hw.distrust.failed(meta.flow.src.ip(), Class::Proved, now);
@@ -173,7 +178,7 @@ impl<M: Memory> Rnic<M> {
                     lane.takes_session(paths, eth.session, from, &message, extra)
                 });
                 if taken {
-                    self.response(now, qpn, lane, headers, payload);
+                    self.response(now, qpn, lane, meta, headers, payload);
                 } else {
                     self.hw.counters.drop_dc_session += 1;
                 }
@@ -190,22 +195,20 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Gives a response to the lane that it answers.
-    fn response(&mut self, now: Time, qpn: u32, lane: usize, headers: &Headers, payload: &[u8]) {
+    fn response(
+        &mut self,
+        now: Time,
+        qpn: u32,
+        lane: usize,
+        meta: &RxMeta,
+        headers: &Headers,
+        payload: &[u8],
+    ) {
         let Some(queue_pair) = self.qps.get_mut(qpn) else {
             return;
         };
-        let psn = headers.psn;
-        queue_pair.with_lane(lane, &mut self.hw, now, |lane, env| match headers.message() {
-            Message::Ack(aeth) => match aeth.syndrome {
-                Syndrome::Ack(_) => lane.on_ack(env, psn),
-                Syndrome::RnrNak(timer) => lane.on_rnr_nak(env, psn, timer),
-                Syndrome::Nak(NakCode::PsnSequence) => lane.on_sequence_nak(env, psn),
-                Syndrome::Nak(NakCode::DcNoContext) => lane.on_no_context(env, psn),
-                Syndrome::Nak(NakCode::DcProve) => lane.on_prove(env, psn),
-                Syndrome::Nak(code) => lane.on_fatal_nak(env, psn, status_of(code)),
-            },
-            Message::AtomicAck(_, original) => lane.on_atomic_ack(env, psn, original),
-            _ => lane.on_read_response(env, psn, payload),
+        queue_pair.with_lane(lane, &mut self.hw, now, |lane, env| {
+            lane.response(env, meta, headers, payload);
         });
         if queue_pair.lanes.get(lane).is_some_and(|lane| !lane.queue.is_empty()) {
             self.schedule(qpn);

@@ -9,12 +9,14 @@ mod answers;
 mod recovery;
 mod transmit;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use elver_verbs::{Dest, Memory};
 use elver_wire::{Psn, Qpn};
 
 use crate::Time;
+use crate::aside::Aside;
 use crate::hw::Hw;
 use crate::qp::QpCore;
 use crate::route::Route;
@@ -22,6 +24,8 @@ use crate::send_queue::SendPool;
 
 /// The retry count that stands for no bound (IBTA vol. 1, 9.7.5.2.8).
 const RNR_RETRY_UNBOUNDED: u8 = 7;
+/// Until when a lane waits that waits for memory: for no timer.
+const NEVER: Time = Time(u64::MAX);
 
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -91,6 +95,17 @@ pub(crate) struct Lane {
     unproved_end: Option<Psn>,
     /// We had to prove where we are since progress was last made.
     proved: bool,
+    /// A WR's bytes wait for memory, or were read ahead. While it waits, so does the lane, for
+    /// [`NEVER`].
+    pub(crate) sending: Option<Box<Aside>>,
+    /// A response waits for memory.
+    pub(crate) taking: Option<Box<Aside>>,
+    /// The front WR is copied within the device piece by piece, since its memory is not at hand.
+    pub(crate) piecewise: bool,
+    /// So many of its bytes were.
+    pub(crate) copied: u32,
+    /// All its WRs are to be flushed when what is being written to their memory was.
+    pub(crate) flushing: bool,
 }
 
 /// A DCT as a WR names it, and the way there.
@@ -147,7 +162,25 @@ impl Lane {
             token: 0,
             unproved_end: None,
             proved: false,
+            sending: None,
+            taking: None,
+            piecewise: false,
+            copied: 0,
+            flushing: false,
         }
+    }
+
+    /// Whether memory of its WRs is being written, so that they must not end.
+    pub(crate) fn is_landing(&self) -> bool {
+        let landing = |aside: &Option<Box<Aside>>| aside.as_deref().is_some_and(Aside::is_landing);
+        landing(&self.taking) || landing(&self.sending)
+    }
+
+    /// Nothing happens any more but that its WRs are flushed when they may be.
+    #[cold]
+    pub(crate) fn flush_later(&mut self) {
+        self.flushing = true;
+        self.wait_until = Some(NEVER);
     }
 
     /// Sets the first PSN and the retry budgets: the QP goes to RTS.
@@ -163,10 +196,16 @@ impl Lane {
         self.next_psn
     }
 
+    /// Whether a local copy was begun: its peer was asked, or it waits for memory.
+    pub(crate) fn has_begun_copy(&self) -> bool {
+        let waits = self.sending.as_ref().is_some_and(|aside| aside.lands);
+        self.unanswered || self.copied > 0 || waits
+    }
+
     /// Whether a WR was started and has not ended.
     pub(crate) fn has_started(&self, pool: &SendPool) -> bool {
         let front = self.queue.front().map(|slot| pool.get(*slot));
-        let begun = self.unanswered && !self.errored;
+        let begun = self.has_begun_copy() && !self.errored;
         front.is_some_and(|wqe| wqe.outcome.is_none() && (begun || wqe.started))
     }
 
@@ -183,6 +222,24 @@ impl Lane {
             && self.wait_until.is_none()
             && !self.fault
             && !self.errored
+    }
+
+    /// The lane waits for memory with what it would send.
+    #[cold]
+    pub(crate) fn wait_for_memory(&mut self, aside: Box<Aside>) {
+        self.sending = Some(aside);
+        self.wait_until = Some(NEVER);
+    }
+
+    /// What it would send is there.
+    #[cold]
+    pub(crate) fn has_memory<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        if self.wait_until == Some(NEVER) {
+            self.wait_until = None;
+        }
+        // What was sent before may be sent again. That it was fetched says nothing of the peer: his
+        // silence goes on.
+        self.arm(env);
     }
 
     /// Drops all outstanding state; the WQEs are the caller's to release.

@@ -22,6 +22,7 @@
 
 extern crate alloc;
 
+mod aside;
 mod config;
 mod control;
 mod counters;
@@ -38,6 +39,7 @@ mod hw;
 mod ingress;
 mod lane;
 mod lane_set;
+mod ledger;
 mod local;
 mod proof;
 mod qp;
@@ -50,6 +52,7 @@ mod send_queue;
 mod table;
 mod unreliable;
 
+pub use aside::Errand;
 pub use config::{Config, DC_RD_ATOMIC, FlowConfig};
 pub use counters::{Counters, DropReason};
 pub use egress::Transmit;

@@ -1,16 +1,20 @@
 //! QPs of one device that talk to each other: a WR is executed in one step, from MR to MR, by the
 //! same [`crate::execute`] as what comes in packets.
 
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use elver_verbs::{
-    Ah, AsyncEvent, Dest, Gid, Memory, Qp, QpState, QpType, RemoteAddr, SendFlags, SendOp, WcStatus,
+    AccessFlags, Ah, AsyncEvent, Dest, Gid, Memory, Qp, QpState, QpType, RemoteAddr, SendFlags,
+    SendOp, WcStatus,
 };
 use elver_wire::{IpId, NakCode, Reth, RnrTimer, Tail};
 
+use crate::aside::{ERRAND_BYTES_MAX, Part};
 use crate::execute::{Atomic, End, Fault, Inbound, Segments, Sender, Source};
 use crate::hw::Hw;
 use crate::ingress::{status_of, takes_packets};
+use crate::lane::{Env, Lane};
 use crate::qp::{QpCore, QueuePair};
 use crate::regions::{Place, Refused};
 use crate::route::Route;
@@ -28,7 +32,10 @@ struct Request {
     dest_qpn: u32,
     /// The DC access key, or the Q_Key.
     key: u64,
+    /// Bytes that are copied now, behind so many that were before, of so many.
     length: u32,
+    skip: u32,
+    total: u32,
     solicited: bool,
     inline: bool,
     /// All of its own memory may take what comes back.
@@ -43,6 +50,8 @@ enum Stopped {
     Fault(Fault),
     /// It was executed, and the request's own memory does not take what came back.
     Unplaced,
+    /// An atomic was executed; what it found waits for the request's own memory.
+    Found(u64),
 }
 
 impl From<Fault> for Stopped {
@@ -60,6 +69,8 @@ enum Reply {
     NoAnswer,
     /// It ended here, without the peer: its own memory is at fault, or it concerned no peer.
     Local(WcStatus),
+    /// It must wait for memory. Nothing has happened but that an atomic has found this.
+    Later(Option<u64>),
 }
 
 impl<M: Memory> Rnic<M> {
@@ -70,15 +81,21 @@ impl<M: Memory> Rnic<M> {
             let Some(queue_pair) = self.qps.get_mut(qp) else {
                 return;
             };
-            let Some(prepared) = queue_pair.prepare(&mut self.hw, lane) else {
+            let Some(prepared) = queue_pair.prepare(&mut self.hw, lane, false) else {
                 return;
             };
+            let has_waited = queue_pair.lanes[lane].sending.is_some();
             let reply = match prepared {
+                Ok(_) if has_waited => Reply::Later(None),
                 Ok(request) => match self.qps.get_mut(request.dest_qpn) {
                     Some(target) => target.serve(&mut self.hw, now, &request),
                     None => Reply::NoAnswer,
                 },
                 Err(status) => Reply::Local(status),
+            };
+            let reply = match reply {
+                Reply::Later(found) => self.run_later(now, qp, lane, found),
+                reply => reply,
             };
             let Some(queue_pair) = self.qps.get_mut(qp) else {
                 return;
@@ -88,19 +105,123 @@ impl<M: Memory> Rnic<M> {
             }
         }
     }
+
+    /// The front WR needs memory that is not at hand. Its turn is taken with what was read and
+    /// written for it, and in pieces that an errand can carry.
+    #[cold]
+    fn run_later(&mut self, now: Time, qp: u32, lane: usize, found: Option<u64>) -> Reply {
+        let too_long = self.hw.regions.desk.was_too_long();
+        self.hw.regions.desk.clear();
+        if too_long && !self.cut(qp, lane) {
+            return Reply::Local(WcStatus::LocProtErr);
+        }
+        let (mut done, mut found) = (Vec::new(), found);
+        if let Some(queue_pair) = self.qps.get_mut(qp)
+            && let Some(mut aside) = queue_pair.lanes[lane].sending.take()
+        {
+            (done, found) = (aside.take_done(), found.or(aside.original));
+        }
+        self.hw.regions.desk.lay_out(done);
+        let mut reply = self.run_again(now, qp, lane, found);
+        if matches!(reply, Reply::Later(_)) && self.hw.regions.desk.was_too_long() {
+            self.hw.regions.desk.clear();
+            reply = match self.cut(qp, lane) {
+                true => self.run_again(now, qp, lane, found),
+                false => Reply::Local(WcStatus::LocProtErr),
+            };
+        }
+        let Reply::Later(found) = reply else {
+            self.hw.regions.desk.clear();
+            return reply;
+        };
+        let mut aside = self.hw.put_aside(qp, Part::Sends(lane as u32));
+        aside.original = found;
+        // What was begun comes to its end: nobody could tell how far it got.
+        aside.lands = true;
+        if let Some(queue_pair) = self.qps.get_mut(qp) {
+            queue_pair.lanes[lane].wait_for_memory(aside);
+        }
+        reply
+    }
+
+    /// The QP has failed, and the memory is there that the front WR waited for, which had begun: it is
+    /// executed to its end, and what stands behind it is flushed.
+    #[cold]
+    pub(crate) fn end_local(&mut self, now: Time, qp: u32, lane: usize) {
+        loop {
+            let Some(queue_pair) = self.qps.get_mut(qp) else { return };
+            queue_pair.lanes[lane].wait_until = None;
+            let reply = self.run_later(now, qp, lane, None);
+            let Some(queue_pair) = self.qps.get_mut(qp) else { return };
+            let Some((front, mut env)) = queue_pair.split(lane, &mut self.hw, now) else { return };
+            match reply {
+                Reply::Later(_) => return,
+                Reply::Done if front.goes_on(&env) => continue,
+                Reply::Done => {
+                    env.hw.counters.local_copies += 1;
+                    front.retire(&mut env, WcStatus::Success);
+                }
+                Reply::Refused(code) => front.retire(&mut env, status_of(code)),
+                Reply::Local(status) => front.retire(&mut env, status),
+                Reply::NotReady(_) | Reply::NoAnswer => {}
+            }
+            return queue_pair.flush_lane(lane, &mut self.hw, now);
+        }
+    }
+
+    /// Has the front WR copied piece by piece from now on; false if it cannot be.
+    fn cut(&mut self, qp: u32, lane: usize) -> bool {
+        let Some(QueuePair { pool, lanes, .. }) = self.qps.get_mut(qp) else { return false };
+        let lane = &mut lanes[lane];
+        let op = lane.queue.front().map(|slot| pool.get(*slot).op);
+        let data =
+            matches!(op, Some(SendOp::Read(_) | SendOp::Write(_) | SendOp::WriteWithImm(..)));
+        data && !core::mem::replace(&mut lane.piecewise, true)
+    }
+
+    /// Takes the turn of the front WR. What an atomic has `found` that was executed is put in its
+    /// place. Out of the way of those that need not wait, which are executed in one piece.
+    #[cold]
+    #[inline(never)]
+    fn run_again(&mut self, now: Time, qp: u32, lane: usize, found: Option<u64>) -> Reply {
+        let prepared = self
+            .qps
+            .get_mut(qp)
+            .and_then(|queue_pair| queue_pair.prepare(&mut self.hw, lane, true));
+        match (prepared, found) {
+            (Some(Ok(_)), Some(found)) => match give(&self.hw, &found.to_ne_bytes()) {
+                Ok(()) => Reply::Done,
+                Err(Stopped::Fault(Fault::Later)) => Reply::Later(Some(found)),
+                Err(_) => Reply::Local(WcStatus::LocProtErr),
+            },
+            (Some(Ok(request)), None) => match self.qps.get_mut(request.dest_qpn) {
+                Some(target) => target.serve(&mut self.hw, now, &request),
+                None => Reply::NoAnswer,
+            },
+            (Some(Err(status)), _) => Reply::Local(status),
+            // It could begin, and nothing has changed since.
+            (None, _) => Reply::Local(WcStatus::GeneralErr),
+        }
+    }
 }
 
 impl QueuePair {
-    /// Takes the front WR of a lane, if it goes to this device and may run now.
+    /// Takes the front WR of a lane, if it goes to this device and may run now, or has `begun`.
+    #[inline(always)]
     fn prepare<M: Memory>(
         &mut self,
         hw: &mut Hw<M>,
         lane: usize,
+        begun: bool,
     ) -> Option<Result<Request, WcStatus>> {
         let QueuePair { core, pool, lanes, .. } = self;
         let lane = &lanes[lane];
-        // In SQD what was begun goes on.
-        let runs = core.state == QpState::Rts || (core.state == QpState::Sqd && lane.unanswered);
+        // In SQD what was begun goes on, and what had begun when the QP failed.
+        let runs = match core.state {
+            QpState::Rts => true,
+            QpState::Sqd => begun || lane.has_begun_copy(),
+            _ => lane.flushing,
+        };
         if !runs || !lane.may_copy() {
             return None;
         }
@@ -114,6 +235,9 @@ impl QueuePair {
             return None;
         }
         let from = route.flow.src.ip();
+        if core.must_wait(hw, &wqe.op) {
+            return None;
+        }
         if let Some(status) = core.run_own(hw, &wqe.op) {
             return Some(Err(status));
         }
@@ -126,7 +250,9 @@ impl QueuePair {
             source: core.qpn.get(),
             dest_qpn,
             key,
-            length: wqe.length,
+            length: lane.turn_of(wqe.length),
+            skip: lane.copied,
+            total: wqe.length,
             solicited: wqe.flags.contains(SendFlags::SOLICITED),
             inline: matches!(pool.local(slot), Local::Inline(_)),
             placed: true,
@@ -145,7 +271,8 @@ impl QueuePair {
             Local::Sges(sges) => {
                 let writes = wqe.expects_data();
                 let segments = &mut hw.scratch.segments;
-                if hw.regions.resolve(core.pd, sges, wqe.length, writes, segments).is_err() {
+                let (skip, length) = (request.skip, request.length);
+                if hw.regions.resolve(core.pd, sges, skip, length, writes, segments).is_err() {
                     if !writes {
                         return Some(Err(WcStatus::LocProtErr));
                     }
@@ -167,6 +294,8 @@ impl QueuePair {
     ) -> bool {
         let reliable = self.core.qp_type.is_reliable();
         let acted = self.with_lane(lane, hw, now, |lane, env| match reply {
+            Reply::Later(_) => false,
+            Reply::Done if lane.goes_on(env) => true,
             Reply::Done => {
                 env.hw.counters.local_copies += 1;
                 lane.answered(env.core);
@@ -203,9 +332,10 @@ impl QueuePair {
     }
 
     /// Takes a request that came from a QP of the same device.
+    #[inline(always)]
     fn serve<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, request: &Request) -> Reply {
         let core = &mut self.core;
-        if !takes_packets(core.state, false) {
+        if !takes_packets(core.state, false) && !hw.regions.desk.is_laid() {
             return Reply::NoAnswer;
         }
         let from = request.from;
@@ -234,6 +364,8 @@ impl QueuePair {
             Ok(()) | Err(Stopped::Unplaced | Stopped::Fault(Fault::Source)) => {
                 Reply::Local(WcStatus::LocProtErr)
             }
+            Err(Stopped::Fault(Fault::Later)) => Reply::Later(None),
+            Err(Stopped::Found(original)) => Reply::Later(Some(original)),
             Err(Stopped::Fault(fault)) => self.stop(hw, now, fault),
         }
     }
@@ -254,6 +386,31 @@ impl QueuePair {
             self.enter_error(hw, now);
         }
         Reply::Refused(code)
+    }
+}
+
+impl Lane {
+    /// How many bytes of the front WR are copied at once.
+    fn turn_of(&self, length: u32) -> u32 {
+        if self.piecewise { ERRAND_BYTES_MAX.min(length - self.copied) } else { length }
+    }
+
+    /// A piece of the front WR was copied: whether there is more of it.
+    fn goes_on<M: Memory>(&mut self, env: &Env<'_, M>) -> bool {
+        if self.sending.is_none() && !self.piecewise {
+            return false;
+        }
+        self.sending = None;
+        if !self.piecewise {
+            return false;
+        }
+        let length = self.queue.front().map_or(0, |slot| env.pool.get(*slot).length);
+        self.copied += self.turn_of(length);
+        if self.copied < length {
+            return true;
+        }
+        (self.piecewise, self.copied) = (false, 0);
+        false
     }
 }
 
@@ -279,6 +436,12 @@ impl QpCore {
         self.destination(hw, wqe).is_some_and(|(route, ..)| route.local)
     }
 
+    /// Whether a window is to be invalidated while something may still be written through it.
+    #[inline]
+    pub(crate) fn must_wait<M: Memory>(&self, hw: &Hw<M>, op: &SendOp) -> bool {
+        matches!(op, SendOp::LocalInv(rkey) if hw.regions.errands_behind(*rkey >> 8) > 0)
+    }
+
     /// Runs an operation that concerns this device alone; none if it is not one.
     pub(crate) fn run_own<M: Memory>(&self, hw: &mut Hw<M>, op: &SendOp) -> Option<WcStatus> {
         let (pd, qpn) = (self.pd, self.qpn.get());
@@ -288,22 +451,22 @@ impl QpCore {
             }
             SendOp::LocalInv(rkey) => match hw.regions.invalidate(pd, qpn, *rkey) {
                 Ok(()) => Some(WcStatus::Success),
-                Err(Refused) => Some(WcStatus::LocProtErr),
+                Err(_) => Some(WcStatus::LocProtErr),
             },
             _ => None,
         }
     }
 
+    #[inline(always)]
     fn execute<M: Memory>(&mut self, hw: &mut Hw<M>, request: &Request) -> Result<(), Stopped> {
-        let Request { op, length, .. } = *request;
+        let Request { op, length, skip, total, .. } = *request;
         let (remote, change) = match op {
             SendOp::Read(RemoteAddr { addr: va, rkey }) => {
-                let Some(place) = self.grant_read(hw, &Reth { va, rkey, len: length }, 0)? else {
-                    return Ok(());
-                };
-                // Memory that is gone here is found before its bytes find no place there.
-                if !request.placed && !hw.regions.is_readable(place, length.into()) {
-                    return Err(Stopped::Fault(Fault::Operation));
+                let place = self.grant_read(hw, &Reth { va, rkey, len: total }, 0)?;
+                let Some(mut place) = place else { return Ok(()) };
+                place.offset += u64::from(skip);
+                if !request.placed {
+                    look_first(hw, place, length)?;
                 }
                 return fetch(hw, place);
             }
@@ -314,7 +477,10 @@ impl QpCore {
             _ => return Ok(self.take_bytes(hw, request)?),
         };
         let original = self.atomic(hw, remote.addr, remote.rkey, 0, change)?;
-        give(hw, &original.to_ne_bytes())
+        give(hw, &original.to_ne_bytes()).map_err(|stopped| match stopped {
+            Stopped::Fault(Fault::Later) => Stopped::Found(original),
+            stopped => stopped,
+        })
     }
 
     /// Executes a request that brings bytes.
@@ -344,15 +510,25 @@ impl QpCore {
         request: &Request,
         bytes: &(impl Source + ?Sized),
     ) -> Result<(), Fault> {
-        let Request { op, length, solicited, source: qpn, .. } = *request;
+        let Request { op, length, skip, total, solicited, source: qpn, .. } = *request;
         let source = || Sender { qpn, gid: Gid::from(request.from) };
-        let reth = |remote: RemoteAddr| Reth { va: remote.addr, rkey: remote.rkey, len: length };
+        let va = |remote: RemoteAddr| remote.addr.wrapping_add(u64::from(skip));
+        let reth = |remote: RemoteAddr| Reth { va: va(remote), rkey: remote.rkey, len: length };
+        if let SendOp::Write(RemoteAddr { addr, rkey })
+        | SendOp::WriteWithImm(RemoteAddr { addr, rkey }, _) = op
+            && length < total
+        {
+            // All of it is granted, or nothing is.
+            self.check_access(AccessFlags::REMOTE_WRITE)?;
+            self.place(hw, addr, rkey, total, AccessFlags::REMOTE_WRITE)?;
+        }
         let tail = match op {
             SendOp::Write(remote) => {
                 return inbound.write_only(self, hw, &reth(remote), bytes, None);
             }
             SendOp::WriteWithImm(remote, imm) => {
-                let end = End::of_write(Some(imm), solicited, source);
+                let last = skip + length == total;
+                let end = End::of_write(last.then_some(imm), solicited, source);
                 return inbound.write_only(self, hw, &reth(remote), bytes, end);
             }
             SendOp::Send => Tail::Plain,
@@ -373,13 +549,30 @@ impl QpCore {
     }
 }
 
+/// Whether bytes can be read that find no place: memory that is gone here is found before that. Of what
+/// is not at hand and too long to be fetched it is not asked.
+#[cold]
+fn look_first<M: Memory>(hw: &Hw<M>, at: Place, length: u32) -> Result<(), Fault> {
+    hw.regions.desk.expect(length);
+    let looked = hw.regions.look_at(at, length.into());
+    hw.regions.desk.expect(0);
+    match looked {
+        Ok(()) => Ok(()),
+        Err(Refused::Later) if length <= ERRAND_BYTES_MAX => Err(Fault::Later),
+        Err(Refused::Later) => Ok(()),
+        Err(_) => Err(Fault::Operation),
+    }
+}
+
 /// Moves bytes from one place to the memory of the request that reads them.
+#[inline(always)]
 fn fetch<M: Memory>(hw: &Hw<M>, mut at: Place) -> Result<(), Stopped> {
     for segment in &hw.scratch.segments {
         let length = u64::from(segment.length);
-        hw.regions.copy(segment.place, at, length).map_err(|Refused| {
-            let theirs = !hw.regions.is_readable(at, length);
-            if theirs { Stopped::Fault(Fault::Operation) } else { Stopped::Unplaced }
+        hw.regions.copy(segment.place, at, length).map_err(|refused| match refused {
+            Refused::Access => Stopped::Unplaced,
+            Refused::Source => Stopped::Fault(Fault::Operation),
+            Refused::Later => Stopped::Fault(Fault::Later),
         })?;
         at.offset += length;
     }
@@ -390,7 +583,10 @@ fn fetch<M: Memory>(hw: &Hw<M>, mut at: Place) -> Result<(), Stopped> {
 fn give<M: Memory>(hw: &Hw<M>, mut bytes: &[u8]) -> Result<(), Stopped> {
     for segment in &hw.scratch.segments {
         let (piece, rest) = bytes.split_at((segment.length as usize).min(bytes.len()));
-        hw.regions.write(segment.place, piece).map_err(|Refused| Stopped::Unplaced)?;
+        hw.regions.write(segment.place, piece).map_err(|refused| match refused {
+            Refused::Later => Stopped::Fault(Fault::Later),
+            _ => Stopped::Unplaced,
+        })?;
         bytes = rest;
     }
     Ok(())

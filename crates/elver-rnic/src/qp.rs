@@ -175,10 +175,13 @@ impl QueuePair {
     /// The front WQE of a lane failed: it completes with its error, and what stands behind it is
     /// flushed. An RC QP goes to ERR, a UC or UD QP to SQE; of a DCI only the stream fails, until
     /// as many have failed as it may bear.
-    fn lane_failed<M: Memory>(&mut self, index: usize, hw: &mut Hw<M>, now: Time) {
+    pub(crate) fn lane_failed<M: Memory>(&mut self, index: usize, hw: &mut Hw<M>, now: Time) {
         let Some((lane, mut env)) = self.split(index, hw, now) else {
             return;
         };
+        if lane.is_landing() {
+            return;
+        }
         lane.fault = false;
         let status = lane.front_status(env.pool);
         lane.retire(&mut env, status);
@@ -199,12 +202,17 @@ impl QueuePair {
         }
     }
 
-    /// Completes everything on a lane as flushed, and forgets what was in flight.
+    /// Completes everything on a lane as flushed, and forgets what was in flight. It is done later if
+    /// memory of the WRs is being written.
     pub(crate) fn flush_lane<M: Memory>(&mut self, index: usize, hw: &mut Hw<M>, now: Time) {
         let route = self.core.remote;
         let Some((lane, mut env)) = self.split(index, hw, now) else {
             return;
         };
+        if lane.is_landing() {
+            lane.flush_later();
+            return;
+        }
         while !lane.queue.is_empty() {
             lane.retire(&mut env, WcStatus::WrFlushErr);
         }

@@ -1,9 +1,11 @@
 //! Memory regions and windows, and the protection checks of IBTA vol. 1, 10.6 and 9.4.1.
 
 use elver_verbs::{
-    AccessFlags, BindMw, Memory, Mr, MrInfo, Mw, MwInfo, ObjectKind, Sge, VerbsError, WcStatus,
+    AccessFlags, BindMw, Memory, MemoryError, Mr, MrInfo, Mw, MwInfo, ObjectKind, Sge, VerbsError,
+    WcStatus,
 };
 
+use crate::aside::{Desk, ERRAND_BYTES_MAX};
 use crate::table::Table;
 use elver_random::Rng;
 
@@ -13,6 +15,8 @@ use elver_random::Rng;
 pub(crate) struct Regions<M> {
     keys: Table<Key<M>>,
     max_mr_size: u64,
+    /// Copies that wait.
+    pub(crate) desk: Desk<M>,
 }
 
 #[derive(Debug)]
@@ -30,6 +34,8 @@ struct Region<M> {
     length: u64,
     access: AccessFlags,
     windows: u32,
+    /// Copies of it that are under way elsewhere.
+    errands: u32,
 }
 
 #[derive(Debug)]
@@ -62,13 +68,21 @@ pub(crate) struct Segment {
     pub(crate) length: u32,
 }
 
-/// The access was refused: key, protection domain, range or rights.
+/// Why an access was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused;
+pub(crate) enum Refused {
+    /// Key, protection domain, range or rights, or the memory is gone.
+    Access,
+    /// Of a copy from one region to another: the one that is read does not give its bytes.
+    Source,
+    /// It must wait: see [`crate::aside`].
+    Later,
+}
 
 impl<M: Memory> Regions<M> {
     pub(crate) fn new(limit: u32, max_mr_size: u64) -> Regions<M> {
-        Regions { keys: Table::new(ObjectKind::Mr, limit, "max_mr"), max_mr_size }
+        let keys = Table::new(ObjectKind::Mr, limit, "max_mr");
+        Regions { keys, max_mr_size, desk: Desk::default() }
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -110,7 +124,7 @@ impl<M: Memory> Regions<M> {
             });
         }
         let tag = rng.next_u32() as u8;
-        let region = Region { pd, tag, memory, base, length, access, windows: 0 };
+        let region = Region { pd, tag, memory, base, length, access, windows: 0, errands: 0 };
         let id = self.keys.insert(rng, |_| Key::Region(region))?;
         let key = id << 8 | u32::from(tag);
         Ok(MrInfo { mr: Mr(id), lkey: key, rkey: key, addr: base, length })
@@ -118,14 +132,14 @@ impl<M: Memory> Regions<M> {
 
     /// Removes a region; returns its PD.
     pub(crate) fn dereg_mr(&mut self, mr: Mr) -> Result<u32, VerbsError> {
-        let (pd, windows) = match self.keys.get(mr.0) {
-            Some(Key::Region(region)) => (region.pd, region.windows),
+        let (pd, users) = match self.keys.get(mr.0) {
+            Some(Key::Region(region)) => (region.pd, region.windows + region.errands),
             _ => {
                 return Err(VerbsError::InvalidHandle { kind: ObjectKind::Mr, handle: mr.0 });
             }
         };
-        if windows > 0 {
-            return Err(VerbsError::InUse { kind: ObjectKind::Mr, handle: mr.0, users: windows });
+        if users > 0 {
+            return Err(VerbsError::InUse { kind: ObjectKind::Mr, handle: mr.0, users });
         }
         self.keys.remove(mr.0);
         Ok(pd)
@@ -142,7 +156,10 @@ impl<M: Memory> Regions<M> {
         let Some(Key::Window(window)) = self.keys.get(mw.0) else {
             return Err(VerbsError::InvalidHandle { kind: ObjectKind::Mw, handle: mw.0 });
         };
-        let pd = window.pd;
+        let (pd, users) = (window.pd, self.errands_behind(mw.0));
+        if users > 0 {
+            return Err(VerbsError::InUse { kind: ObjectKind::Mw, handle: mw.0, users });
+        }
         self.unbind(mw.0);
         self.keys.remove(mw.0);
         Ok(pd)
@@ -191,14 +208,26 @@ impl<M: Memory> Regions<M> {
     /// Invalidates the rkey of a bound window, at its owner's wish or at a peer's.
     pub(crate) fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Refused> {
         let Some(Key::Window(window)) = self.keys.get(rkey >> 8) else {
-            return Err(Refused);
+            return Err(Refused::Access);
         };
-        let bound = window.bound.ok_or(Refused)?;
+        let bound = window.bound.ok_or(Refused::Access)?;
         if window.pd != pd || window.tag != rkey as u8 || bound.qpn != qpn {
-            return Err(Refused);
+            return Err(Refused::Access);
         }
         self.unbind(rkey >> 8);
         Ok(())
+    }
+
+    /// Copies under way elsewhere of the region that a window is bound to, which may have come through
+    /// it.
+    pub(crate) fn errands_behind(&self, window: u32) -> u32 {
+        let Some(Key::Window(Window { bound: Some(bound), .. })) = self.keys.get(window) else {
+            return 0;
+        };
+        match self.keys.get(bound.region) {
+            Some(Key::Region(region)) => region.errands,
+            _ => 0,
+        }
     }
 
     fn unbind(&mut self, window: u32) {
@@ -225,19 +254,19 @@ impl<M: Memory> Regions<M> {
     ) -> Result<Place, Refused> {
         let region_id = sge.lkey >> 8;
         let Some(Key::Region(region)) = self.keys.get(region_id) else {
-            return Err(Refused);
+            return Err(Refused::Access);
         };
         if region.tag != sge.lkey as u8
             || region.pd != pd
             || (writes && !region.access.contains(AccessFlags::LOCAL_WRITE))
         {
-            return Err(Refused);
+            return Err(Refused::Access);
         }
         let offset = sge.addr.wrapping_sub(region.base).wrapping_add(u64::from(skip));
-        let first = sge.addr.checked_sub(region.base).ok_or(Refused)?;
+        let first = sge.addr.checked_sub(region.base).ok_or(Refused::Access)?;
         match first.checked_add(u64::from(skip) + u64::from(length)) {
             Some(end) if end <= region.length => Ok(Place { region: region_id, offset }),
-            _ => Err(Refused),
+            _ => Err(Refused::Access),
         }
     }
 
@@ -262,25 +291,33 @@ impl<M: Memory> Regions<M> {
                 (region.tag, region.pd, region.base, region.length, region.access, id, region.base)
             }
             Some(Key::Window(window)) => {
-                let bound = window.bound.ok_or(Refused)?;
+                let bound = window.bound.ok_or(Refused::Access)?;
                 if bound.qpn != qpn {
-                    return Err(Refused);
+                    return Err(Refused::Access);
                 }
                 let Some(Key::Region(region)) = self.keys.get(bound.region) else {
-                    return Err(Refused);
+                    return Err(Refused::Access);
                 };
                 let Bound { base, length, access, .. } = bound;
                 (window.tag, window.pd, base, length, access, bound.region, region.base)
             }
-            None => return Err(Refused),
+            None => return Err(Refused::Access),
         };
         if tag != rkey as u8 || owner != pd || !granted.contains(access) {
-            return Err(Refused);
+            return Err(Refused::Access);
         }
-        let first = va.checked_sub(base).ok_or(Refused)?;
+        let first = va.checked_sub(base).ok_or(Refused::Access)?;
         match first.checked_add(length) {
             Some(end) if end <= limit => Ok(Some(Place { region, offset: va - region_base })),
-            _ => Err(Refused),
+            _ => Err(Refused::Access),
+        }
+    }
+
+    /// A copy of a region has begun elsewhere, or has ended.
+    #[cold]
+    pub(crate) fn count_errand(&mut self, region: u32, begun: bool) {
+        if let Some(Key::Region(region)) = self.keys.get_mut(region) {
+            region.errands = if begun { region.errands + 1 } else { region.errands - 1 };
         }
     }
 
@@ -288,49 +325,115 @@ impl<M: Memory> Regions<M> {
     fn memory(&self, region: u32) -> Result<&M, Refused> {
         match self.keys.get(region) {
             Some(Key::Region(region)) => Ok(&region.memory),
-            _ => Err(Refused),
+            _ => Err(Refused::Access),
         }
     }
 
     #[inline]
     pub(crate) fn read(&self, place: Place, dst: &mut [u8]) -> Result<(), Refused> {
-        self.memory(place.region)?.read(place.offset, dst).map_err(|_| Refused)
+        let memory = self.memory(place.region)?;
+        if self.desk.is_laid() {
+            return self.desk.read(memory, place, dst);
+        }
+        match memory.read(place.offset, dst) {
+            Ok(()) => Ok(()),
+            Err(MemoryError::Later) => self.desk.read(memory, place, dst),
+            Err(_) => Err(Refused::Access),
+        }
     }
 
     #[inline]
     pub(crate) fn write(&self, place: Place, src: &[u8]) -> Result<(), Refused> {
-        self.memory(place.region)?.write(place.offset, src).map_err(|_| Refused)
+        let memory = self.memory(place.region)?;
+        if self.desk.is_laid() {
+            return self.desk.write(memory, place, src);
+        }
+        match memory.write(place.offset, src) {
+            Ok(()) => Ok(()),
+            Err(MemoryError::Later) => self.desk.write(memory, place, src),
+            Err(_) => Err(Refused::Access),
+        }
     }
 
     #[inline]
     pub(crate) fn copy(&self, dst: Place, src: Place, length: u64) -> Result<(), Refused> {
         let from = self.memory(src.region)?;
-        self.memory(dst.region)?
-            .copy_from(dst.offset, from, src.offset, length)
-            .map_err(|_| Refused)
+        let to = self.memory(dst.region)?;
+        if self.desk.is_laid() && length <= u64::from(ERRAND_BYTES_MAX) {
+            return self.copy_aside(dst, src, length, MemoryError::Later);
+        }
+        let copied = to.copy_from(dst.offset, from, src.offset, length);
+        copied.or_else(|error| self.copy_aside(dst, src, length, error))
     }
 
-    /// Whether bytes can be read: when a copy failed, whose memory was at fault.
+    /// As [`Regions::copy`], into a receive. One whose memory is not at hand serves nobody: while it
+    /// is waited for another message might get it.
+    #[inline]
+    pub(crate) fn copy_in(&self, dst: Place, src: Place, length: u64) -> Result<(), Refused> {
+        let (from, to) = (self.memory(src.region)?, self.memory(dst.region)?);
+        match to.copy_from(dst.offset, from, src.offset, length) {
+            Ok(()) => Ok(()),
+            Err(MemoryError::Later) => {
+                let bytes = self.fetch(src, length)?;
+                to.write(dst.offset, &bytes).map_err(|_| Refused::Access)
+            }
+            Err(error) => self.copy_aside(dst, src, length, error),
+        }
+    }
+
+    /// Reads what is to be copied, if it is not too long for that.
     #[cold]
-    pub(crate) fn is_readable(&self, mut at: Place, mut length: u64) -> bool {
+    fn fetch(&self, src: Place, length: u64) -> Result<alloc::vec::Vec<u8>, Refused> {
+        if length > u64::from(ERRAND_BYTES_MAX) {
+            return Err(self.desk.refuse_length());
+        }
+        let mut bytes = alloc::vec![0; length as usize];
+        match self.read(src, &mut bytes) {
+            Ok(()) => Ok(bytes),
+            Err(Refused::Later) => Err(Refused::Later),
+            Err(_) => Err(Refused::Source),
+        }
+    }
+
+    /// Copies from one region to another when that cannot be done at once: through a buffer, and
+    /// what is not at hand by errands. Or it says whose memory was at fault.
+    #[cold]
+    fn copy_aside(
+        &self,
+        dst: Place,
+        src: Place,
+        length: u64,
+        error: MemoryError,
+    ) -> Result<(), Refused> {
+        if error != MemoryError::Later {
+            return match self.look_at(src, length) {
+                Ok(()) => Err(Refused::Access),
+                // Whether it can be read an errand finds out.
+                Err(Refused::Later) => self.fetch(src, length).and(Err(Refused::Access)),
+                Err(_) => Err(Refused::Source),
+            };
+        }
+        self.write(dst, &self.fetch(src, length)?)
+    }
+
+    /// Reads bytes, to know whether that can be: when a copy failed, whose memory was at fault.
+    pub(crate) fn look_at(&self, mut at: Place, mut length: u64) -> Result<(), Refused> {
         let mut bytes = [0; 256];
         while length > 0 {
             let len = length.min(bytes.len() as u64);
-            if self.read(at, &mut bytes[..len as usize]).is_err() {
-                return false;
-            }
+            self.read(at, &mut bytes[..len as usize])?;
             at.offset += len;
             length -= len;
         }
-        true
+        Ok(())
     }
 
     pub(crate) fn compare_swap(&self, at: Place, compare: u64, swap: u64) -> Result<u64, Refused> {
-        self.memory(at.region)?.compare_swap(at.offset, compare, swap).map_err(|_| Refused)
+        self.memory(at.region)?.compare_swap(at.offset, compare, swap).map_err(|_| Refused::Access)
     }
 
     pub(crate) fn fetch_add(&self, at: Place, add: u64) -> Result<u64, Refused> {
-        self.memory(at.region)?.fetch_add(at.offset, add).map_err(|_| Refused)
+        self.memory(at.region)?.fetch_add(at.offset, add).map_err(|_| Refused::Access)
     }
 
     /// Copies `dst.len()` bytes that begin `skip` bytes into the message of `sges`.
@@ -367,16 +470,18 @@ impl<M: Memory> Regions<M> {
         })
     }
 
-    /// Checks all of a message's SGEs and appends their places to `segments`.
+    /// Checks the SGEs of `length` bytes that begin `skip` bytes into a message, and appends their
+    /// places to `segments`.
     pub(crate) fn resolve(
         &self,
         pd: u32,
         sges: &[Sge],
+        skip: u32,
         length: u32,
         writes: bool,
         segments: &mut alloc::vec::Vec<Segment>,
     ) -> Result<(), Refused> {
-        self.walk(pd, sges, 0, length, writes, |_, place, length| {
+        self.walk(pd, sges, skip, length, writes, |_, place, length| {
             segments.push(Segment { place, length });
             Ok(())
         })
@@ -408,6 +513,6 @@ impl<M: Memory> Regions<M> {
             length -= piece;
             skip = 0;
         }
-        if length == 0 { Ok(()) } else { Err(Refused.into()) }
+        if length == 0 { Ok(()) } else { Err(Refused::Access.into()) }
     }
 }

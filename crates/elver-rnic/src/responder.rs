@@ -4,16 +4,20 @@
 //! executed once ([`crate::execute`]), acknowledges, answers READs packet by packet as they can be sent, and keeps what
 //! a duplicate READ or atomic needs. UC, which only consumes, is in [`crate::unreliable`].
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use elver_verbs::{AccessFlags, Gid, Memory};
 use elver_wire::{Aeth, AtomicEth, Credits, Headers, Message, Msn, NakCode, Psn, Reth, Syndrome};
 
+use crate::RxMeta;
+use crate::aside::{Aside, Part};
 use crate::execute::{Atomic, End, Fault, Inbound, Sender};
 use crate::hw::Hw;
 use crate::qp::QpCore;
 use crate::recv_queue::Recv;
-use crate::regions::Refused;
+use crate::regions::{Place, Refused};
 
 /// The acknowledgement that grants no credits because it counts none (IBTA vol. 1, 9.7.7.2.1).
 const ACK: Syndrome = Syndrome::Ack(Credits::UNCOUNTED);
@@ -41,6 +45,12 @@ pub(crate) struct Responder {
     replays: u32,
     /// A request was refused: its PSN, and why. Nothing more is executed.
     refused: Option<(Psn, NakCode)>,
+    /// Nothing is executed now: one was refused, or the oldest request waits for memory.
+    stopped: bool,
+    /// A request that waits for memory, and what came after it.
+    waiting: Option<Box<Aside>>,
+    /// The first answer, a READ's, waits for memory, or has bytes that were read ahead.
+    fetching: Option<Box<Aside>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +75,8 @@ pub(crate) enum Handled {
     Fine,
     /// The request was refused and the stream is dead.
     Fatal(NakCode),
+    /// It must wait for memory, or for one that does: to be parked.
+    Later,
 }
 
 impl Responder {
@@ -81,6 +93,9 @@ impl Responder {
             fresh: 0,
             replays: 0,
             refused: None,
+            stopped: false,
+            waiting: None,
+            fetching: None,
         }
     }
 
@@ -94,8 +109,47 @@ impl Responder {
         self.mtu
     }
 
+    /// Whether an answer can be sent now.
     pub(crate) fn has_answers(&self) -> bool {
-        !self.out.is_empty()
+        !self.out.is_empty() && self.fetching.as_ref().is_none_or(|aside| aside.ready)
+    }
+
+    /// Where it waits for memory with requests, and where with answers.
+    pub(crate) fn asides(&mut self) -> [&mut Option<Box<Aside>>; 2] {
+        [&mut self.waiting, &mut self.fetching]
+    }
+
+    /// Ends the wait of requests; what is parked is to be brought again.
+    pub(crate) fn resume(&mut self) -> Option<Box<Aside>> {
+        self.stopped = self.is_dead();
+        self.waiting.take()
+    }
+
+    /// Whether it is not known yet if the request of the expected PSN is executed, which is a WRITE that
+    /// is being written, or what became of those before: a READ that waits for memory, and the refusal
+    /// behind it, are still to be told.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.as_deref().is_some_and(Aside::is_writing) || self.fetching.is_some()
+    }
+
+    /// The QP is in ERR, and what was being written was or failed. A WRITE was executed that needs
+    /// nothing else.
+    #[cold]
+    pub(crate) fn settle(&mut self, written: bool) {
+        let Some(aside) = self.resume() else { return };
+        let message = aside.parked.front().map(|packet| packet.headers.message());
+        let executed = matches!(
+            message,
+            Some(
+                Message::WriteFirst(_)
+                    | Message::WriteMiddle
+                    | Message::WriteOnly(_, None)
+                    | Message::WriteLast(None)
+            )
+        );
+        if written && executed {
+            self.epsn = self.epsn.next();
+        }
     }
 
     /// Whether a SEND has begun and not ended; its receive is taken.
@@ -114,16 +168,20 @@ impl Responder {
         self.nak_sent |= psn == self.epsn;
     }
 
-    /// Executes a request.
+    /// Executes a request. `place` is where it waits if it must.
     pub(crate) fn request<M: Memory>(
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
         source: u32,
+        place: u32,
         headers: &Headers,
         payload: &[u8],
     ) -> Handled {
-        if self.is_dead() {
+        if self.stopped {
+            if !self.is_dead() {
+                return Handled::Later;
+            }
             hw.counters.drop_state += 1;
             return Handled::Fine;
         }
@@ -146,23 +204,57 @@ impl Responder {
         self.nak_sent = false;
         match self.execute(core, hw, source, headers, payload) {
             Ok(()) => Handled::Fine,
+            Err(Fault::Later) => {
+                if let Message::WriteFirst(_) = headers.message() {
+                    self.inbound.undo();
+                }
+                if !hw.regions.desk.may_wait() {
+                    // It comes again, and what is behind it; a lost packet would cost its sender a
+                    // retry.
+                    hw.regions.desk.clear();
+                    hw.counters.drop_waiting += 1;
+                    self.ask_to_wait(core, hw, psn);
+                    return Handled::Fine;
+                }
+                self.stopped = true;
+                self.waiting = Some(hw.put_aside(core.qpn.get(), Part::Requests(place)));
+                Handled::Later
+            }
             Err(fault) => match fault.nak() {
                 Some(code) => {
                     self.refuse(core, hw, psn, code);
                     Handled::Fatal(code)
                 }
                 None => {
-                    self.nak_sent = true;
-                    hw.counters.rnr_nak_sent += 1;
-                    self.say(psn, Syndrome::RnrNak(core.rnr_timer()));
+                    self.ask_to_wait(core, hw, psn);
                     Handled::Fine
                 }
             },
         }
     }
 
+    fn ask_to_wait<M: Memory>(&mut self, core: &QpCore, hw: &mut Hw<M>, psn: Psn) {
+        self.nak_sent = true;
+        hw.counters.rnr_nak_sent += 1;
+        self.say(psn, Syndrome::RnrNak(core.rnr_timer()));
+    }
+
+    /// Puts a packet behind the request that waits.
+    #[cold]
+    pub(crate) fn park<M: Memory>(
+        &mut self,
+        hw: &mut Hw<M>,
+        meta: &RxMeta,
+        headers: &Headers,
+        payload: &[u8],
+    ) {
+        if let Some(aside) = &mut self.waiting {
+            hw.park(aside, meta, headers, payload);
+        }
+    }
+
     fn refuse<M: Memory>(&mut self, core: &QpCore, hw: &mut Hw<M>, psn: Psn, code: NakCode) {
-        self.refused = Some((psn, code));
+        (self.refused, self.stopped) = (Some((psn, code)), true);
         hw.counters.nak_fatal_sent += 1;
         self.say(psn, Syndrome::Nak(code));
         core.tell_refused(hw, code);
@@ -383,11 +475,12 @@ impl Responder {
     // ---- answers ----
 
     /// The next answer's headers, with the bytes of a READ response already in `buf` behind where
-    /// `place` says the payload begins. An error ends the stream: the region of a READ is gone.
+    /// the headers end. An error ends the stream: the region of a READ is gone.
     pub(crate) fn next_answer<M: Memory>(
         &mut self,
         core: &QpCore,
         hw: &mut Hw<M>,
+        place: u32,
         buf: &mut [u8],
         mut build: impl FnMut(Message, Psn) -> Option<Headers>,
     ) -> Option<(Headers, usize)> {
@@ -423,13 +516,20 @@ impl Responder {
                 let headers = build(message, packet)?;
                 let header_len = headers.emit(buf, len as usize);
                 let payload = &mut buf[header_len..header_len + len as usize];
-                let filled = granted.and_then(|place| match place {
-                    Some(place) => {
-                        hw.regions.read(place, payload).map_err(|Refused| Fault::Operation)
-                    }
+                let filled = granted.and_then(|from| match from {
+                    Some(from) => match hw.regions.read(from, payload) {
+                        Err(Refused::Later) => {
+                            self.fetch(core, hw, place, from, payload, length - sent - len)
+                        }
+                        read => Ok(read?),
+                    },
                     None => Ok(()),
                 });
                 if let Err(fault) = filled {
+                    if fault == Fault::Later {
+                        return None;
+                    }
+                    self.fetching = None;
                     if replay {
                         // Who asked may have had his answer since, and taken the key back or let the
                         // memory go: then he goes on, and so does the stream.
@@ -439,7 +539,7 @@ impl Responder {
                             hw.counters.nak_fatal_sent += 1;
                             self.say(packet, Syndrome::Nak(NakCode::RemoteOperation));
                         }
-                        return self.next_answer(core, hw, buf, build);
+                        return self.next_answer(core, hw, place, buf, build);
                     }
                     self.out.clear();
                     self.fresh = 0;
@@ -449,10 +549,11 @@ impl Responder {
                     let code = fault.nak().filter(|_| !behind);
                     let code = code.unwrap_or(NakCode::RemoteOperation);
                     self.refuse(core, hw, packet, code);
-                    return self.next_answer(core, hw, buf, build);
+                    return self.next_answer(core, hw, place, buf, build);
                 }
                 if last {
                     self.out.pop_front();
+                    self.fetching = None;
                     self.answered(replay);
                 } else if let Some(Answer::Read { sent, .. }) = self.out.front_mut() {
                     *sent += len;
@@ -460,6 +561,34 @@ impl Responder {
                 Some((headers, len as usize))
             }
         }
+    }
+
+    /// Takes a packet of a READ's response from what was read for it, or has that read, with what
+    /// follows.
+    #[cold]
+    fn fetch<M: Memory>(
+        &mut self,
+        core: &QpCore,
+        hw: &mut Hw<M>,
+        place: u32,
+        from: Place,
+        into: &mut [u8],
+        ahead: u32,
+    ) -> Result<(), Fault> {
+        let done = match &mut self.fetching {
+            Some(aside) if aside.ready => aside.take_done(),
+            Some(_) => return Err(Fault::Later),
+            None => Vec::new(),
+        };
+        hw.regions.desk.lay_out(done);
+        hw.regions.desk.expect(ahead);
+        let read = hw.regions.read(from, into);
+        if read == Err(Refused::Later) {
+            self.fetching = Some(hw.put_aside(core.qpn.get(), Part::Answers(place)));
+        } else if let (done, Some(aside)) = (hw.regions.desk.clear(), &mut self.fetching) {
+            aside.keep(done);
+        }
+        Ok(read?)
     }
 
     /// A READ or an atomic was answered to its end.

@@ -9,7 +9,6 @@ use crate::grh;
 use crate::hw::Hw;
 use crate::qp::QpCore;
 use crate::recv_queue::Recv;
-use crate::regions::Refused;
 use crate::responder::check_length;
 
 /// The UC message that is arriving.
@@ -60,6 +59,8 @@ impl Assembly {
             Err(Fault::Invalid)
         };
         if let Err(fault) = taken {
+            // Nobody sends it again, and it does not wait.
+            hw.regions.desk.clear();
             fault.count_drop(&mut hw.counters);
             self.abandon(core, hw);
         }
@@ -161,15 +162,14 @@ fn fill_datagram<M: Memory>(
         core.return_receive(hw, recv);
         return Err(Fault::Length);
     }
-    let header =
-        hw.regions.scatter(core.pd, &recv.sges, 0, grh).map_err(|Refused| Fault::Operation);
+    let header = hw.regions.scatter(core.pd, &recv.sges, 0, grh).map_err(|_| Fault::Operation);
     let filled =
         header.and_then(|()| payload.scatter(&hw.regions, core.pd, &recv.sges, grh::LEN as u32));
     let status = match filled {
         Ok(()) => WcStatus::Success,
-        Err(Fault::Source) => {
+        Err(fault @ (Fault::Source | Fault::Later)) => {
             core.return_receive(hw, recv);
-            return Err(Fault::Source);
+            return Err(fault);
         }
         Err(_) => WcStatus::LocProtErr,
     };

@@ -27,17 +27,20 @@ pub enum Canary {
     RepeatedCompletion,
     /// Two completions change places.
     ReorderedCompletion,
+    /// A copy to memory that is not at hand is said to be made before it is.
+    EarlyCopy,
 }
 
 impl Canary {
     /// Every canary.
-    pub const ALL: [Canary; 6] = [
+    pub const ALL: [Canary; 7] = [
         Canary::Duplicate,
         Canary::Corrupt,
         Canary::Misplace,
         Canary::LostCompletion,
         Canary::RepeatedCompletion,
         Canary::ReorderedCompletion,
+        Canary::EarlyCopy,
     ];
 }
 
@@ -50,6 +53,7 @@ impl fmt::Display for Canary {
             Canary::LostCompletion => "lost-completion",
             Canary::RepeatedCompletion => "repeated-completion",
             Canary::ReorderedCompletion => "reordered-completion",
+            Canary::EarlyCopy => "early-copy",
         })
     }
 }
@@ -58,7 +62,7 @@ impl fmt::Display for Canary {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "unknown canary `{0}`; the canaries are duplicate, corrupt, misplace, lost-completion, \
-     repeated-completion and reordered-completion"
+     repeated-completion, reordered-completion and early-copy"
 )]
 pub struct UnknownCanary(pub String);
 
@@ -139,6 +143,11 @@ impl Planter {
             }
             _ => None,
         }
+    }
+
+    /// Whether the end of a copy is told too early.
+    pub(crate) fn hurries(&mut self) -> bool {
+        self.strikes(Canary::EarlyCopy)
     }
 
     /// Spoils completions that a host has polled.

@@ -3,10 +3,11 @@ use std::rc::Rc;
 
 use elver_rnic::{Config, Counters, DropReason, MAX_PACKET, Rnic};
 use elver_verbs::{
-    AccessFlags, Cq, Device, MrInfo, Pd, PostError, Qp, QpAttr, QpInit, QpState, QpType, SendWr,
-    Time, VerbsError, Wc,
+    AccessFlags, Cq, Device, Mr, MrInfo, Pd, PostError, Qp, QpAttr, QpInit, QpState, QpType,
+    SendWr, Time, VerbsError, Wc,
 };
 
+use crate::errands::Errands;
 use crate::memory::SimMemory;
 use crate::net::NetState;
 use crate::network::{ENGINE_PACKET_NS, peek};
@@ -31,6 +32,7 @@ pub struct SimDevice {
     rnic: Rnic<SimMemory>,
     buffer: Vec<u8>,
     forgetful: bool,
+    errands: Errands,
 }
 
 impl SimDevice {
@@ -42,7 +44,9 @@ impl SimDevice {
         seed: u64,
     ) -> Result<SimDevice, VerbsError> {
         let rnic = Rnic::new(config, seed)?;
-        Ok(SimDevice { net, host, serial, rnic, buffer: vec![0; MAX_PACKET], forgetful: false })
+        let errands = Errands::default();
+        let buffer = vec![0; MAX_PACKET];
+        Ok(SimDevice { net, host, serial, rnic, buffer, forgetful: false, errands })
     }
 
     /// Its host.
@@ -96,8 +100,13 @@ impl SimDevice {
         if seat.device != self.serial {
             return None;
         }
-        let waits = !seat.inbox.is_empty() || self.rnic.wants_to_transmit();
-        let due = if waits { Some(net.now) } else { self.rnic.poll_timeout() };
+        let waits =
+            !seat.inbox.is_empty() || self.rnic.wants_to_transmit() || self.rnic.has_errands();
+        let ended = self.errands.due();
+        let due = match waits {
+            true => Some(net.now),
+            false => self.rnic.poll_timeout().into_iter().chain(ended).min(),
+        };
         due.map(|due| due.max(Time(seat.busy_until)))
     }
 
@@ -106,7 +115,7 @@ impl SimDevice {
     }
 
     fn drive(&mut self) -> bool {
-        let SimDevice { net, host, serial, rnic, buffer, .. } = self;
+        let SimDevice { net, host, serial, rnic, buffer, errands, .. } = self;
         let net = &mut *net.borrow_mut();
         let (now, number) = (net.now, *host);
         let seat = &mut net.seats[number];
@@ -130,7 +139,11 @@ impl SimDevice {
             rnic.handle_timeout(now);
         }
         packets += transmit(net, number, rnic, buffer);
-        due || packets > 0
+        let acted = errands.run(now, rnic, &mut || false);
+        if acted {
+            packets += transmit(net, number, rnic, buffer);
+        }
+        due || acted || packets > 0
     }
 
     /// Sends what was just posted, unless the engine stands still.
@@ -197,6 +210,17 @@ impl Device for SimDevice {
         access: AccessFlags,
     ) -> Result<MrInfo, VerbsError> {
         self.rnic.reg_mr(pd, memory, iova, access)
+    }
+
+    fn write_region(
+        &mut self,
+        mr: Mr,
+        offset: u64,
+        bytes: &[u8],
+        cq: Cq,
+        wr_id: u64,
+    ) -> Result<bool, VerbsError> {
+        self.rnic.write_region(mr, offset, bytes, cq, wr_id)
     }
 
     fn poll_cq(&mut self, cq: Cq, wcs: &mut [Wc]) -> Result<usize, VerbsError> {

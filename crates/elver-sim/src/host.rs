@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 use elver_rnic::{Config, Rnic, Time};
 use elver_verbs::{AddressVector, Ah, Cq, CqInit, Gid, Pd, VerbsError};
 
+use crate::errands::Errands;
 use crate::memory::SimMemory;
 use crate::model::ArenaId;
 use crate::network::Packet;
@@ -24,6 +25,7 @@ pub(crate) enum Armed {
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) rnic: Rnic<SimMemory>,
+    pub(crate) errands: Errands,
     pub(crate) config: Config,
     pub(crate) arena: ArenaId,
     pub(crate) pd: Pd,
@@ -83,6 +85,7 @@ impl Host {
     pub(crate) fn new(config: Config, objects: Objects, cq_entries: u32, arena: ArenaId) -> Host {
         Host {
             rnic: objects.rnic,
+            errands: Errands::default(),
             config,
             arena,
             pd: objects.pd,

@@ -25,6 +25,7 @@
 mod canary;
 mod coverage;
 mod device;
+mod errands;
 mod faults;
 mod host;
 mod memory;

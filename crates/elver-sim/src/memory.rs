@@ -1,7 +1,9 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use elver_verbs::{Memory, MemoryError};
+use elver_verbs::{Memory, MemoryError, Time};
+
+use crate::Rng;
 
 /// Memory of a simulated host. A clone is the same memory.
 #[derive(Clone, Debug)]
@@ -10,13 +12,76 @@ pub struct SimMemory {
     gone: Rc<Cell<bool>>,
     changes: Rc<Cell<u64>>,
     base: u64,
+    late: Rc<RefCell<Option<Late>>>,
 }
+
+/// How often memory is not at hand, and for how long.
+///
+/// As a [real](../elver_soft/struct.Copier.html) copier's: errands to it are done one after the other,
+/// nothing else reaches it while one is under way, and it keeps others waiting for so long in all. What
+/// takes longer than that fails there; here, where each failure must be somebody's fault, it comes at
+/// once.
+#[derive(Debug)]
+struct Late {
+    percent: u32,
+    rng: Rng,
+    /// For how long its pages may still keep others waiting, in nanoseconds.
+    patience_ns: u64,
+    /// Errands under way, and when the last of them has ended.
+    out: u32,
+    last: Time,
+}
+
+/// Times that a page takes to come at most, in nanoseconds: there already, made by the system, slow,
+/// and served by somebody who means harm.
+const PAGE_NS: [u64; 4] = [0, 5_000, 200_000, 2_000_000];
 
 impl SimMemory {
     /// Memory that holds `bytes` and stands at the virtual address `base`.
     pub fn new(bytes: Vec<u8>, base: u64) -> SimMemory {
         let bytes = Rc::new(RefCell::new(bytes));
-        SimMemory { bytes, gone: Rc::default(), changes: Rc::default(), base }
+        let (gone, changes, late) = (Rc::default(), Rc::default(), Rc::default());
+        SimMemory { bytes, gone, changes, base, late }
+    }
+
+    /// From now on, so many times in a hundred, a device must have a copy to or from it made by an
+    /// errand, as if it were another process's. Its pages keep others waiting for `patience_ns` in all.
+    pub fn recede(&self, percent: u32, patience_ns: u64, rng: Rng) {
+        let (out, last) = (0, Time::ZERO);
+        *self.late.borrow_mut() = Some(Late { percent, rng, patience_ns, out, last });
+    }
+
+    fn is_late(&self) -> bool {
+        let mut late = self.late.borrow_mut();
+        late.as_mut().is_some_and(|late| late.out > 0 || late.rng.percent(late.percent))
+    }
+
+    /// An errand begins; when it will have ended.
+    pub(crate) fn begin_errand(&self, now: Time) -> Time {
+        let mut late = self.late.borrow_mut();
+        let Some(Late { rng, patience_ns, out, last, .. }) = late.as_mut() else { return now };
+        let most = rng.pick(&PAGE_NS);
+        let waits = rng.between(0, most).min(*patience_ns);
+        *patience_ns -= waits;
+        *out += 1;
+        *last = now.max(*last).saturating_add_ns(waits);
+        *last
+    }
+
+    /// An errand has come to its end.
+    pub(crate) fn end_errand(&self) {
+        if let Some(late) = self.late.borrow_mut().as_mut() {
+            late.out -= 1;
+        }
+    }
+
+    /// Makes an errand's copy; whether it went well.
+    pub(crate) fn make_copy(&self, offset: u64, bytes: &mut [u8], writes: bool) -> bool {
+        let done = match writes {
+            true => self.write_waiting(offset, bytes),
+            false => self.read_waiting(offset, bytes),
+        };
+        done.is_ok()
     }
 
     /// The bytes, to look at.
@@ -45,9 +110,9 @@ impl SimMemory {
         if !offset.is_multiple_of(word.len() as u64) {
             return Err(MemoryError::Misaligned { offset });
         }
-        self.read(offset, &mut word)?;
+        self.read_waiting(offset, &mut word)?;
         let before = u64::from_ne_bytes(word);
-        self.write(offset, &change(before).to_ne_bytes())?;
+        self.write_waiting(offset, &change(before).to_ne_bytes())?;
         Ok(before)
     }
 }
@@ -62,13 +127,21 @@ impl Memory for SimMemory {
     }
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        if self.is_late() { Err(MemoryError::Later) } else { self.read_waiting(offset, dst) }
+    }
+
+    fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        if self.is_late() { Err(MemoryError::Later) } else { self.write_waiting(offset, src) }
+    }
+
+    fn read_waiting(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
         self.check(offset, dst.len() as u64)?;
         let at = offset as usize;
         dst.copy_from_slice(&self.bytes.borrow()[at..at + dst.len()]);
         Ok(())
     }
 
-    fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+    fn write_waiting(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
         self.check(offset, src.len() as u64)?;
         let at = offset as usize;
         self.changes.set(self.changes.get() + 1);
@@ -83,6 +156,9 @@ impl Memory for SimMemory {
         src_offset: u64,
         len: u64,
     ) -> Result<(), MemoryError> {
+        if self.is_late() || src.is_late() {
+            return Err(MemoryError::Later);
+        }
         self.check(offset, len)?;
         src.check(src_offset, len)?;
         self.changes.set(self.changes.get() + 1);

@@ -25,6 +25,9 @@ const OBJECTS_MAX: u32 = 256;
 /// How long a crowded DCT must have heard nothing of an initiator to forget it.
 pub(crate) const CROWDED_IDLE_NS: u64 = 20_000_000;
 
+/// For how long a piece of memory keeps others waiting in all, where it is not at hand.
+pub(crate) const LATE_NS: u64 = 2_000_000;
+
 /// What a seed decides about a run before it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -46,6 +49,8 @@ pub(crate) struct Plan {
     pub(crate) windows: bool,
     /// DCTs have too little room for their initiators.
     pub(crate) crowded: bool,
+    /// How many in a hundred copies to or from memory a device cannot make by itself.
+    pub(crate) late_memory_percent: u32,
     v6: bool,
     local_copy: bool,
     max_packets_in_flight: u32,
@@ -72,6 +77,7 @@ impl Plan {
             cq_entries: if rng.percent(5) { rng.pick(&[4, 16, 40]) } else { CQ_ENTRIES },
             windows: rng.percent(50),
             crowded: transports.contains(&Transport::Dc) && rng.percent(10),
+            late_memory_percent: rng.split("late memory").pick(&[0, 0, 0, 10, 100]),
             v6: rng.percent(25),
             local_copy: rng.percent(60),
             max_packets_in_flight: rng.pick(&[2, 8, 64, 1_024]),

@@ -10,7 +10,7 @@ use elver_wire::{RnrTimer, Timeout};
 
 use crate::faults::Fault;
 use crate::host::{Armed, Host};
-use crate::model::{EndpointId, Lane, LaneId, Phase, RecvQueue, Room, State, Violation};
+use crate::model::{Arena, EndpointId, Lane, LaneId, Phase, RecvQueue, Room, State, Violation};
 use crate::network::ONE_WAY_NS;
 use crate::options::{Failure, OpCount, Options, Report, Transport};
 use crate::plan::CROWDED_IDLE_NS;
@@ -80,7 +80,8 @@ impl World {
         }
         let recovery_ns = self.now - began;
         self.trace.add(self.now, Event::Phase("quiet"));
-        self.run_until(self.now + QUIET_NS)?;
+        // An answer may still wait for memory, though nobody waits for the answer.
+        self.run_until(self.now + self.late_ns() + QUIET_NS)?;
         for host in 0..self.hosts.len() {
             self.poll(host)?;
             self.take_events(host)?;
@@ -355,10 +356,16 @@ impl World {
         let crowd =
             if self.plan.crowded { self.model.lanes.len() as u64 * 2 * CROWDED_IDLE_NS } else { 0 };
         let lanes = self.model.lanes.len() as u64;
-        2 * (retries + config.tail_probe_ns)
+        self.late_ns()
+            + 2 * (retries + config.tail_probe_ns)
             + (self.model.outstanding as u64 + lanes) * each
             + crowd
             + QUIET_NS
+    }
+
+    /// For how long memory may keep all who need it waiting.
+    fn late_ns(&self) -> u64 {
+        self.model.arenas.iter().map(Arena::late_ns).sum()
     }
 
     /// Stops QPs whose WRs wait without end, as they were told to. False if there are none.
@@ -385,7 +392,9 @@ impl World {
         let Some(chunk) = chunks.iter().position(|chunk| chunk.room == Room::Mortal) else {
             return Ok(());
         };
-        self.model.arenas[*arena].bury(rnic, chunk)?;
+        if !self.model.arenas[*arena].bury(rnic, chunk)? {
+            return Ok(());
+        }
         self.model.bereave((*arena, chunk));
         self.network.count(Fault::Deregister);
         self.trace.add(self.now, Event::Fault { what: "deregister", from: number, to: number });

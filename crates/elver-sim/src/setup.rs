@@ -2,7 +2,7 @@
 
 use elver_verbs::{
     AccessFlags, AddressVector, DciInit, Mtu, QpAttr, QpAttrMask as M, QpCap, QpInit, QpState,
-    QpType, SrqInit,
+    QpType, SrqInit, VerbsError,
 };
 
 use crate::faults::Fault;
@@ -318,7 +318,15 @@ impl World {
         self.take_events(self.model.endpoints[id].host)?;
         self.check_flushed(id)?;
         let attr = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
-        self.modify(id, &attr, M::STATE)?;
+        let Endpoint { host, qp, .. } = self.model.endpoints[id];
+        let time = self.time(host);
+        match self.hosts[host].rnic.modify_qp(time, qp, &attr, M::STATE) {
+            Err(VerbsError::InUse { .. }) if self.model.late_memory => {
+                self.finish_errands(host)?;
+                self.modify(id, &attr, M::STATE)?;
+            }
+            done => done.map_err(refused("modify_qp"))?,
+        }
         self.forget(id)?;
         let now = self.now;
         if self.model.endpoints[id].phase != Phase::Down {
@@ -330,6 +338,11 @@ impl World {
     /// The model forgets what an endpoint had outstanding, and its windows are freed.
     fn forget(&mut self, id: EndpointId) -> Result<(), Violation> {
         self.model.close(id);
+        let bound = self.model.windows.iter().any(|window| window.owner == id);
+        if self.model.late_memory && bound {
+            // What was written through a window is written.
+            self.finish_errands(self.model.endpoints[id].host)?;
+        }
         let rnic = &mut self.hosts[self.model.endpoints[id].host].rnic;
         for window in self.model.windows.iter_mut().filter(|window| window.owner == id) {
             if let Some(mw) = window.mw.take() {
@@ -358,7 +371,12 @@ impl World {
     pub(crate) fn remove(&mut self, id: EndpointId) -> Result<(), Violation> {
         let Endpoint { host, qp, .. } = self.model.endpoints[id];
         let time = self.time(host);
-        self.hosts[host].rnic.destroy_qp(time, qp).map_err(refused("destroy_qp"))?;
+        let mut destroyed = self.hosts[host].rnic.destroy_qp(time, qp);
+        if self.model.late_memory && matches!(destroyed, Err(VerbsError::InUse { .. })) {
+            self.finish_errands(host)?;
+            destroyed = self.hosts[host].rnic.destroy_qp(time, qp);
+        }
+        destroyed.map_err(refused("destroy_qp"))?;
         self.forget(id)?;
         self.vanish(id);
         Ok(())

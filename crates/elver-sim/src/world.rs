@@ -58,7 +58,11 @@ impl World {
             now: 0,
             network: Network::new(addresses, &plan.faults, root.split("network")),
             hosts: Vec::new(),
-            model: Model { crowded: plan.crowded, ..Model::default() },
+            model: Model {
+                crowded: plan.crowded,
+                late_memory: plan.late_memory_percent > 0,
+                ..Model::default()
+            },
             trace: Trace::new(options.trace),
             planter: Planter::new(options.canary, root.split("canary")),
             gids,
@@ -94,7 +98,8 @@ impl World {
         let objects = Objects::make(&config, &self.gids, cqe, seed)
             .map_err(refused("making a device and its first objects"))?;
         let arena = self.model.arenas.len();
-        self.model.arenas.push(Arena::new(arena, number, objects.pd, objects.foreign));
+        let late = self.plan.late_memory_percent;
+        self.model.arenas.push(Arena::new(arena, number, objects.pd, objects.foreign, late));
         Ok(Host::new(config, objects, cqe, arena))
     }
 
@@ -156,22 +161,38 @@ impl World {
         if host.rnic.poll_timeout().is_some_and(|due| due <= time) {
             host.rnic.handle_timeout(time);
         }
-        while let Some(transmit) = host.rnic.poll_transmit(time, &mut self.buffer) {
-            let bytes = self.buffer[..transmit.len].to_vec();
-            self.network.send(now, number, &transmit, bytes, &mut self.trace);
-            packets += 1;
-            if packets > BURST_MAX {
-                return Err(Violation::new(format!("host {number} never stops sending")));
+        loop {
+            while let Some(transmit) = host.rnic.poll_transmit(time, &mut self.buffer) {
+                let bytes = self.buffer[..transmit.len].to_vec();
+                self.network.send(now, number, &transmit, bytes, &mut self.trace);
+                packets += 1;
+                if packets > BURST_MAX {
+                    return Err(Violation::new(format!("host {number} never stops sending")));
+                }
+            }
+            let mut hasty = || self.planter.hurries();
+            if !host.errands.run(time, &mut host.rnic, &mut hasty) {
+                break;
             }
         }
         host.busy_until = host.busy_until.max(now + packets * ENGINE_PACKET_NS);
-        if let Some(due) = host.rnic.poll_timeout() {
+        for due in host.rnic.poll_timeout().into_iter().chain(host.errands.due()) {
             // A timer that is due and was not acted upon must not stop the clock.
             host.wake(due.0.saturating_sub(host.ahead).max(now + 1));
         }
         if self.healed || self.polling.percent(self.plan.poll_percent) {
             self.poll(number)?;
         }
+        self.take_events(number)
+    }
+
+    /// A program waits until nothing is copied any more, for a QP or memory that it wants to give up.
+    pub(crate) fn finish_errands(&mut self, number: usize) -> Result<(), Violation> {
+        let (now, time) = (self.now, self.time(number));
+        let host = &mut self.hosts[number];
+        host.errands.finish(time, &mut host.rnic);
+        host.wake(now);
+        self.poll(number)?;
         self.take_events(number)
     }
 

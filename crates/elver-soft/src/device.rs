@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use elver_rnic::{Config, Counters, Rnic, Seed, Time};
 use elver_verbs::{
-    AccessFlags, Cq, Device, MrInfo, Mtu, Pd, PostError, Qp, QpAttr, QpInit, SendWr, VerbsError, Wc,
+    AccessFlags, Cq, Device, Mr, MrInfo, Mtu, Pd, PostError, Qp, QpAttr, QpInit, SendWr,
+    VerbsError, Wc,
 };
 use elver_wire::{HEADERS_MAX, ICRC_LEN};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -13,6 +14,7 @@ use rustix::time::Timespec;
 
 use crate::capture::{Capture, Contents};
 use crate::clock::now;
+use crate::errands::Errands;
 use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::interface::Interface;
 use crate::link::{Inlet, Link, Port, UdpPort};
@@ -104,6 +106,7 @@ pub struct SoftDevice {
     empty: u32,
     /// When the clock was looked at last.
     looked_at: Time,
+    errands: Errands,
 }
 
 impl SoftDevice {
@@ -150,6 +153,8 @@ impl SoftDevice {
             posts: 0,
             empty: 0,
             looked_at: Time::ZERO,
+            errands: Errands::new()
+                .map_err(|reason| SoftError::System { call: "eventfd", reason })?,
         })
     }
 
@@ -161,6 +166,11 @@ impl SoftDevice {
     /// What it has done and seen.
     pub fn counters(&self) -> &Counters {
         self.rnic.counters()
+    }
+
+    /// Bytes that wait for memory of processes which is not at hand.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.rnic.waiting_bytes()
     }
 
     /// What the RNIC was made with, as the interface changed it.
@@ -212,17 +222,25 @@ impl SoftDevice {
         for due in [self.rnic.poll_timeout(), self.port.poll_timeout()].into_iter().flatten() {
             wait = wait.min(Duration::from_nanos(due.ns_since(now())));
         }
+        if self.rnic.has_errands() {
+            return Ok(());
+        }
+        if let Some((_, look)) = self.errands.bell() {
+            wait = wait.min(look);
+        }
         let timeout = Timespec::try_from(wait).map_err(|_| SoftError::System {
             call: "ppoll",
             reason: std::io::ErrorKind::InvalidInput.into(),
         })?;
+        let bell = self.errands.bell();
         let link = self.port.poll_fd().map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
-        let wake = wake.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let polled = match (link, wake) {
-            (Some(link), Some(wake)) => poll(&mut [link, wake], Some(&timeout)),
-            (Some(one), None) | (None, Some(one)) => poll(&mut [one], Some(&timeout)),
-            (None, None) => poll(&mut [], Some(&timeout)),
-        };
+        let others = [wake, bell.map(|(fd, _)| fd)]
+            .map(|fd| fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let mut all: Vec<PollFd<'_>> = [link].into_iter().chain(others).flatten().collect();
+        let polled = poll(&mut all, Some(&timeout));
+        if bell.is_some() {
+            self.errands.hush();
+        }
         match polled {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(SoftError::System { call: "ppoll", reason: error.into() }),
@@ -247,6 +265,26 @@ impl SoftDevice {
     }
 
     fn drive(&mut self) -> bool {
+        let acted = self.look_around();
+        if self.rnic.has_errands() || self.errands.any() {
+            self.run_errands() | acted
+        } else {
+            acted
+        }
+    }
+
+    /// Has copies made that could have to wait.
+    #[cold]
+    fn run_errands(&mut self) -> bool {
+        let now = now();
+        let SoftDevice { rnic, errands, .. } = self;
+        errands.run(now, rnic) && {
+            self.transmit(now);
+            true
+        }
+    }
+
+    fn look_around(&mut self) -> bool {
         self.posts = 0;
         self.polls = 0;
         let sends = self.port.is_waiting() || self.rnic.wants_to_transmit();
@@ -397,6 +435,17 @@ impl Device for SoftDevice {
             return Err(VerbsError::Unsupported { what });
         }
         self.rnic.reg_mr(pd, memory, iova, access)
+    }
+
+    fn write_region(
+        &mut self,
+        mr: Mr,
+        offset: u64,
+        bytes: &[u8],
+        cq: Cq,
+        wr_id: u64,
+    ) -> Result<bool, VerbsError> {
+        self.rnic.write_region(mr, offset, bytes, cq, wr_id)
     }
 
     #[inline]

@@ -18,6 +18,7 @@ mod capture;
 mod clock;
 mod device;
 mod drive;
+mod errands;
 mod error;
 mod frames;
 mod interface;
@@ -31,7 +32,7 @@ pub use clock::now;
 pub use device::{SoftConfig, SoftDevice};
 pub use drive::{Idle, SoftThread, drive};
 pub use elver_memory::{
-    Copier, CopierCounters, MapError, ProcessMemory, Reservation, SoftMemory, fault,
+    Copier, CopierCounters, MapError, ProcessMemory, Reservation, SoftMemory, Sought, fault,
 };
 pub use elver_wire::UDP_PORT;
 pub use error::SoftError;

@@ -262,12 +262,15 @@ fn a_guarded_process_is_copied_all_the_same() {
     let memory =
         SoftMemory::of_process(Arc::new(process), bytes.as_mut_ptr() as u64, LEN as u64).unwrap();
     let copy = SoftMemory::alloc(LEN as u64).unwrap();
-    copy.copy_from(1, &memory, 0, LEN as u64 - 1).unwrap();
-    memory.copy_from(0, &copy, 0, LEN as u64).unwrap();
+    // Who cannot wait is told so.
+    let at_once = copy.copy_from(1, &memory, 0, LEN as u64 - 1);
+    assert_eq!(at_once, Err(MemoryError::Later));
     let mut read = vec![0; LEN];
-    memory.read(0, &mut read).unwrap();
+    memory.read_waiting(0, &mut read[1..]).unwrap();
+    memory.write_waiting(0, &read).unwrap();
+    memory.read_waiting(0, &mut read).unwrap();
     assert_eq!((read[0], read[1], read[LEN - 1]), (0, 0, (LEN - 2) as u8));
-    assert!(memory.read(1, &mut read).is_err());
+    assert!(memory.read_waiting(1, &mut read).is_err());
     // Nothing is mapped there.
     let process = open(pid, &pidfd(pid)).unwrap().guarded(Arc::new(Copier::default()), 7);
     assert!(SoftMemory::of_process(Arc::new(process), PAGE, 8).is_err());

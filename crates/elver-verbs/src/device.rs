@@ -52,8 +52,24 @@ pub trait Device {
         access: AccessFlags,
     ) -> Result<MrInfo, VerbsError>;
 
-    /// Deregisters a region that no window is bound to. Accesses that arrive later are refused.
+    /// Deregisters a region that no window is bound to, and that nothing is copied to or from just now
+    /// ([`crate::MemoryError::Later`]); otherwise it is in use. Accesses that arrive later are refused.
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError>;
+
+    /// Writes bytes to a region, at most 64 KiB. If its memory is not at hand
+    /// ([`crate::MemoryError::Later`]) the answer is false, the region is in use, and a completion with
+    /// `wr_id` comes to `cq` when they were written; its status is [`crate::WcStatus::LocProtErr`] if
+    /// they could not be. `cq` must have room for as many as are under way.
+    ///
+    /// No verb: for who takes part in what a device does, and must wait for nobody either.
+    fn write_region(
+        &mut self,
+        mr: Mr,
+        offset: u64,
+        bytes: &[u8],
+        cq: Cq,
+        wr_id: u64,
+    ) -> Result<bool, VerbsError>;
 
     /// Allocates a type 2 memory window, unbound.
     fn alloc_mw(&mut self, pd: Pd) -> Result<MwInfo, VerbsError>;
@@ -100,7 +116,9 @@ pub trait Device {
     /// Creates a QP in RESET.
     fn create_qp(&mut self, init: QpInit) -> Result<Qp, VerbsError>;
 
-    /// Changes attributes and state of a QP; see [`crate::qp_state`].
+    /// Changes attributes and state of a QP; see [`crate::qp_state`]. It cannot go to RESET, and is
+    /// in use, while something is copied to the memory of its WRs ([`crate::MemoryError::Later`]);
+    /// their completions say when that has ended.
     fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError>;
 
     /// Takes a QP to `attr.qp_state` with just the attributes that this step requires; the others in
@@ -114,14 +132,14 @@ pub trait Device {
 
     /// All attributes of a QP, and what it was created with. Of an RC QP `rq_psn` is the PSN that it
     /// expects next (IBTA vol. 1, 11.2.5.3): its peer's requests before that were executed, and none
-    /// is any more once it is in ERR.
+    /// is any more once it is in ERR, unless `rq_waiting` says so.
     fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError>;
 
     /// The QP's number on the wire. A DCT has one only from RTR on.
     fn qp_num(&self, qp: Qp) -> Result<u32, VerbsError>;
 
     /// Destroys a QP. Its outstanding WRs give no completions, and completions of its that were
-    /// not yet polled are gone.
+    /// not yet polled are gone. It is in use as long as it cannot go to RESET.
     fn destroy_qp(&mut self, qp: Qp) -> Result<(), VerbsError>;
 
     /// Sets an errored stream of a DCI going again (`mlx5dv_dci_stream_id_reset`).

@@ -14,11 +14,30 @@ pub trait Memory: Clone {
     /// registered zero-based or with an address of the caller's.
     fn base_addr(&self) -> u64;
 
+    /// Who answers for its not being at hand ([`MemoryError::Later`]): what waits for the memory of one
+    /// payer is counted together, and bounded so that others' finds room.
+    fn payer(&self) -> u64 {
+        0
+    }
+
     /// Copies bytes from `offset` into `dst`.
+    ///
+    /// Neither this nor any other copy waits for somebody else: one that would have to is answered
+    /// [`MemoryError::Later`], and has changed nothing.
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError>;
 
     /// Copies `src` to `offset`.
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError>;
+
+    /// As [`Memory::read`], but it may wait for somebody else: for who is not a device.
+    fn read_waiting(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        self.read(offset, dst)
+    }
+
+    /// As [`Memory::write`], but it may wait for somebody else: for who is not a device.
+    fn write_waiting(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        self.write(offset, src)
+    }
 
     /// Copies `len` bytes from `src` at `src_offset` to `offset`, without an intermediate buffer.
     /// The two ranges may overlap.
@@ -66,6 +85,10 @@ pub enum MemoryError {
         /// Its length in bytes.
         len: u64,
     },
+    /// The copy would have to wait for somebody else. A device has it made elsewhere, and
+    /// goes on with other work.
+    #[error("the memory is not at hand; who reaches it must be able to wait")]
+    Later,
     /// An atomic on memory that the device reaches only by copying.
     #[error("no atomics on memory of another process; allocate it at the node instead")]
     NoAtomics,

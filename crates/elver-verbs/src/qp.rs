@@ -300,6 +300,10 @@ pub struct QpAttr {
     pub rnr_retry: u8,
     /// First PSN of the receive queue, 24 bits.
     pub rq_psn: u32,
+    /// Queried only, of an RC QP: its responder waits for memory ([`crate::MemoryError::Later`]). A
+    /// peer's WRITE is being written to it, so that `rq_psn` may move once more even in ERR; or a
+    /// peer's READ waits for it, and with it the refusal of what came behind.
+    pub rq_waiting: bool,
     /// First PSN of the send queue, 24 bits.
     pub sq_psn: u32,
     /// Outstanding READs and atomics as initiator.
@@ -330,6 +334,7 @@ impl Default for QpAttr {
             retry_cnt: 7,
             rnr_retry: 7,
             rq_psn: 0,
+            rq_waiting: false,
             sq_psn: 0,
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,

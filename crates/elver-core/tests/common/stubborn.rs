@@ -80,6 +80,7 @@ impl Device for Stubborn {
         &mut reg_mr(pd: Pd, memory: Self::Memory, iova: Option<u64>, access: AccessFlags)
             -> Made<MrInfo>;
         &mut dereg_mr(mr: Mr) -> Made<()>;
+        &mut write_region(mr: Mr, offset: u64, bytes: &[u8], cq: Cq, wr_id: u64) -> Made<bool>;
         &mut alloc_mw(pd: Pd) -> Made<MwInfo>;
         &mut dealloc_mw(mw: Mw) -> Made<()>;
         &mut create_cq(init: CqInit) -> Made<Cq>;

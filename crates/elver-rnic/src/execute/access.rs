@@ -6,7 +6,7 @@ use elver_wire::{NakCode, Reth, RnrTimer};
 use super::Fault;
 use crate::hw::Hw;
 use crate::qp::QpCore;
-use crate::regions::{Place, Refused};
+use crate::regions::Place;
 
 /// What an atomic does to its word.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ impl QpCore {
     }
 
     #[inline]
-    pub(super) fn check_access(&self, access: AccessFlags) -> Result<(), Fault> {
+    pub(crate) fn check_access(&self, access: AccessFlags) -> Result<(), Fault> {
         if self.attr.qp_access_flags.contains(access) { Ok(()) } else { Err(Fault::Access) }
     }
 
@@ -100,6 +100,6 @@ impl QpCore {
     ) -> Result<Option<Place>, Fault> {
         hw.regions
             .remote(self.pd, self.qpn.get(), rkey, va, u64::from(length), access)
-            .map_err(|Refused| Fault::Access)
+            .map_err(|_| Fault::Access)
     }
 }

@@ -80,6 +80,12 @@ impl Inbound {
         held.then_some(&self.recv)
     }
 
+    /// The message that has just begun has not: its first bytes must wait.
+    #[cold]
+    pub(crate) fn undo(&mut self) {
+        self.state = Incoming::None;
+    }
+
     // ---- SEND ----
 
     /// Takes bytes of a SEND, the first of which take a receive; its last come with `end`.
@@ -107,6 +113,12 @@ impl Inbound {
             return Err(self.fail_receive(core, hw, WcStatus::LocLenErr, Fault::Length));
         }
         if let Err(fault) = bytes.scatter(&hw.regions, core.pd, &self.recv.sges, received) {
+            if fault == Fault::Later {
+                // Only within a device, where all comes at once.
+                self.undo();
+                core.return_receive(hw, &self.recv);
+                return Err(fault);
+            }
             return Err(self.fail_receive(core, hw, WcStatus::LocProtErr, fault));
         }
         let Some(end) = end else {
@@ -218,6 +230,10 @@ impl Inbound {
             return Err(Fault::NotReady);
         }
         if let Err(fault) = place.and_then(|place| store(hw, place, bytes)) {
+            if fault == Fault::Later {
+                core.return_receive(hw, &self.recv);
+                return Err(fault);
+            }
             return Err(self.fail_receive(core, hw, WcStatus::LocAccessErr, fault));
         }
         self.complete(core, hw, WcOpcode::RecvRdmaWithImm, length, &end);

@@ -3,7 +3,7 @@
 use elver_verbs::{Memory, Sge};
 
 use super::Fault;
-use crate::regions::{Place, Refused, Regions, Segment};
+use crate::regions::{Place, Regions, Segment};
 
 /// Bytes on their way into memory; each is copied once.
 pub(crate) trait Source {
@@ -42,7 +42,11 @@ impl Source for [u8] {
         sges: &[Sge],
         skip: u32,
     ) -> Result<(), Fault> {
-        Ok(regions.scatter(pd, sges, skip, self)?)
+        // A receive whose memory is not at hand serves nobody: another message might get it.
+        regions.scatter(pd, sges, skip, self).map_err(|_| {
+            regions.desk.clear();
+            Fault::Operation
+        })
     }
 }
 
@@ -60,7 +64,7 @@ impl Source for Segments<'_> {
 
     fn put<M: Memory>(&self, regions: &Regions<M>, mut at: Place) -> Result<(), Fault> {
         for segment in self.segments {
-            copy(regions, at, segment.place, segment.length)?;
+            regions.copy(at, segment.place, u64::from(segment.length))?;
             at.offset += u64::from(segment.length);
         }
         Ok(())
@@ -81,7 +85,7 @@ impl Source for Segments<'_> {
                     source = *sources.next().ok_or(Fault::Source)?;
                 }
                 let len = left.min(source.length);
-                copy(regions, at, source.place, len)?;
+                regions.copy_in(at, source.place, u64::from(len))?;
                 at.offset += u64::from(len);
                 left -= len;
                 source.place.offset += u64::from(len);
@@ -90,11 +94,4 @@ impl Source for Segments<'_> {
             Ok(())
         })
     }
-}
-
-fn copy<M: Memory>(regions: &Regions<M>, to: Place, from: Place, length: u32) -> Result<(), Fault> {
-    let length = u64::from(length);
-    regions.copy(to, from, length).map_err(|Refused| {
-        if regions.is_readable(from, length) { Fault::Operation } else { Fault::Source }
-    })
 }

@@ -3,10 +3,14 @@
 use core::net::IpAddr;
 
 use elver_verbs::{Memory, SendFlags, SendOp, Wc, WcFlags, WcStatus};
-use elver_wire::{DcExtra, Message, NakCode, Psn, RnrTimer, Syndrome};
+use elver_wire::{DcExtra, Headers, Message, NakCode, Psn, RnrTimer, Syndrome};
 
 use super::{Env, Lane, RNR_RETRY_UNBOUNDED, Target};
+use crate::RxMeta;
+use crate::aside::Part;
 use crate::flow::Paths;
+use crate::ingress::status_of;
+use crate::regions::Refused;
 use crate::send_queue::{Local, SendPool};
 
 impl Lane {
@@ -43,6 +47,35 @@ impl Lane {
         self.connected |= held;
         self.telling = tells || (self.telling && !held);
         true
+    }
+
+    /// Takes a response, or puts it aside if one waits for memory.
+    #[inline]
+    pub(crate) fn response<M: Memory>(
+        &mut self,
+        env: &mut Env<'_, M>,
+        meta: &RxMeta,
+        headers: &Headers,
+        payload: &[u8],
+    ) {
+        let psn = headers.psn;
+        if self.taking.is_none() {
+            match headers.message() {
+                Message::Ack(aeth) => match aeth.syndrome {
+                    Syndrome::Ack(_) => self.on_ack(env, psn),
+                    Syndrome::RnrNak(timer) => self.on_rnr_nak(env, psn, timer),
+                    Syndrome::Nak(NakCode::PsnSequence) => self.on_sequence_nak(env, psn),
+                    Syndrome::Nak(NakCode::DcNoContext) => self.on_no_context(env, psn),
+                    Syndrome::Nak(NakCode::DcProve) => self.on_prove(env, psn),
+                    Syndrome::Nak(code) => self.on_fatal_nak(env, psn, status_of(code)),
+                },
+                Message::AtomicAck(_, original) => self.on_atomic_ack(env, psn, original),
+                _ => self.on_read_response(env, psn, payload),
+            }
+        }
+        if let Some(aside) = &mut self.taking {
+            env.hw.park(aside, meta, headers, payload);
+        }
     }
 
     /// Whether `psn` names something outstanding, or what was acknowledged last.
@@ -223,11 +256,16 @@ impl Lane {
         bytes: &[u8],
     ) {
         let placed = match env.pool.local(slot) {
-            Local::Sges(sges) => env.hw.regions.scatter(env.core.pd, sges, offset, bytes).is_ok(),
-            Local::Inline(_) => false,
+            Local::Sges(sges) => env.hw.regions.scatter(env.core.pd, sges, offset, bytes),
+            Local::Inline(_) => Err(Refused::Access),
         };
-        if !placed {
-            self.fail_front(env, WcStatus::LocProtErr);
+        if let Err(refused) = placed {
+            if refused == Refused::Later {
+                let part = Part::Responses(u32::from(self.index));
+                self.taking = Some(env.hw.put_aside(env.core.qpn.get(), part));
+            } else {
+                self.fail_front(env, WcStatus::LocProtErr);
+            }
             return;
         }
         env.pool.get_mut(slot).responses += 1;

@@ -3,7 +3,7 @@
 use elver_verbs::{Memory, WcStatus};
 use elver_wire::Timeout;
 
-use super::{Env, Lane};
+use super::{Env, Lane, NEVER};
 use crate::qp::QpCore;
 use crate::{Time, Transmit};
 
@@ -24,6 +24,8 @@ impl Lane {
         self.probing = false;
         self.probe_end = None;
         self.suspect = false;
+        // What was read ahead may have changed since.
+        self.sending.take_if(|aside| aside.ready);
     }
 
     /// Sends the oldest unacknowledged packet once more and asks for an answer. Most often the peer
@@ -71,7 +73,7 @@ impl Lane {
     /// When something is due, if nothing is heard before.
     fn due<M: Memory>(&self, env: &Env<'_, M>) -> Option<Time> {
         if let Some(until) = self.wait_until {
-            return Some(until);
+            return (until != NEVER).then_some(until);
         }
         if !self.in_flight() || !env.core.qp_type.is_reliable() {
             return None;
@@ -136,6 +138,12 @@ impl Lane {
         if self.wait_until.take().is_some() {
             self.heard(env);
             return true;
+        }
+        if self.taking.is_some() {
+            // The peer has answered; it is we who keep it waiting.
+            self.heard(env);
+            self.arm(env);
+            return false;
         }
         self.unheard(env);
         if !self.fault {

@@ -1,6 +1,8 @@
 //! What a lane sends: which WR may go now, and its packets.
 
-use elver_verbs::{Dest, Memory, QpState, QpType, SendFlags, SendOp, WcStatus};
+use alloc::vec::Vec;
+
+use elver_verbs::{Dest, Memory, QpState, QpType, SendFlags, SendOp, Sge, WcStatus};
 use elver_wire::{
     AtomicEth, DcConnect, DcEth, DcExtra, Deth, Headers, Message, Psn, Qpn, Reth, Route as Header,
     Tail,
@@ -8,12 +10,17 @@ use elver_wire::{
 
 use super::{Env, Lane, Target};
 use crate::Transmit;
+use crate::aside::{Aside, Part};
 use crate::proof;
+use crate::regions::Refused;
 use crate::route::Route;
 use crate::send_queue::{Local, SendWqe};
 
 /// A packet asks for an acknowledgement at least this often.
 const ACK_REQUEST_INTERVAL: u32 = 16;
+
+/// Time between two tries to invalidate a window whose region is being copied.
+const INVALIDATE_AGAIN_NS: u64 = 20_000;
 
 /// Whether the WQE at the cursor may send.
 enum Start {
@@ -80,6 +87,12 @@ impl Lane {
                 return Start::Wait;
             }
             if wqe.flags.contains(SendFlags::FENCE) && !self.reads.is_empty() {
+                return Start::Wait;
+            }
+            if core.must_wait(env.hw, &wqe.op) {
+                let later = env.now.saturating_add_ns(INVALIDATE_AGAIN_NS);
+                self.wait_until = Some(later);
+                self.ensure_timer(env, later);
                 return Start::Wait;
             }
             if let Some(status) = core.run_own(env.hw, &wqe.op) {
@@ -270,7 +283,14 @@ impl Lane {
                 }
                 Local::Sges(sges) => env.hw.regions.gather(core.pd, sges, offset, payload),
             };
-            if fetched.is_err() {
+            let fetched = match fetched {
+                Err(Refused::Later) => self.fetch(env, slot, offset, payload),
+                fetched => fetched,
+            };
+            if let Err(refused) = fetched {
+                if refused == Refused::Later {
+                    return None;
+                }
                 return self.refuse(env, slot, WcStatus::LocProtErr);
             }
         }
@@ -294,6 +314,44 @@ impl Lane {
             traffic_class: route.traffic_class,
             hop_limit: route.hop_limit,
         })
+    }
+
+    /// Takes a packet's payload from what was read for it, or has that read, with what follows.
+    #[cold]
+    fn fetch<M: Memory>(
+        &mut self,
+        env: &mut Env<'_, M>,
+        slot: u32,
+        offset: u32,
+        payload: &mut [u8],
+    ) -> Result<(), Refused> {
+        let (wqe, Local::Sges(sges)) = (env.pool.get(slot), env.pool.local(slot)) else {
+            return Err(Refused::Access);
+        };
+        let tag = (slot, wqe.first_psn.get());
+        let done = match self.sending.take_if(|aside| aside.tag == tag) {
+            Some(aside) if !aside.ready => {
+                self.wait_for_memory(aside);
+                return Err(Refused::Later);
+            }
+            Some(mut aside) => aside.take_done(),
+            None => Vec::new(),
+        };
+        let desk = &env.hw.regions.desk;
+        desk.lay_out(done);
+        desk.expect(ahead(sges, offset, payload.len() as u32));
+        let fetched = env.hw.regions.gather(env.core.pd, sges, offset, payload);
+        let part = Part::Sends(u32::from(self.index));
+        if fetched == Err(Refused::Later) {
+            let mut aside = env.hw.put_aside(env.core.qpn.get(), part);
+            aside.tag = tag;
+            self.wait_for_memory(aside);
+        } else {
+            let last = offset + payload.len() as u32 == wqe.length;
+            let kept = env.hw.regions.desk.clear();
+            self.sending = (!last).then(|| Aside::kept(tag, kept));
+        }
+        fetched
     }
 
     /// Keeps account of a packet of a reliable transport that is about to leave.
@@ -377,6 +435,17 @@ impl Lane {
             QpType::Dct => None,
         }
     }
+}
+
+/// How many bytes of a message stand behind `length` of them at `offset` in the same SGE, if these do.
+fn ahead(sges: &[Sge], mut offset: u32, length: u32) -> u32 {
+    for sge in sges {
+        if offset < sge.length {
+            return (sge.length - offset).saturating_sub(length);
+        }
+        offset -= sge.length;
+    }
+    0
 }
 
 /// The packet of a SEND or a WRITE by its place in the message.

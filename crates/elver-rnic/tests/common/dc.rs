@@ -39,7 +39,8 @@ pub fn bring_up_dct(host: &mut Host, qp: Qp, access: AccessFlags) {
 
 pub fn dci(host: &mut Host, log_streams: u8, log_errored: u8) -> Qp {
     let dci = DciInit { log_num_concurrent: log_streams, log_num_errored: log_errored };
-    let init = QpInit { dci, sq_sig_all: true, ..QpInit::new(QpType::Dci, host.pd, host.cq) };
+    let cap = QpCap { max_send_sge: 2, ..QpCap::default() };
+    let init = QpInit { cap, dci, sq_sig_all: true, ..QpInit::new(QpType::Dci, host.pd, host.cq) };
     let qp = host.nic.create_qp(init).unwrap();
     host.connect(qp, QpType::Dci, address(0), 0, |_| {});
     qp

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use elver_rnic::{Config, MAX_PACKET, Rnic, RxMeta, Time};
+use elver_rnic::{Config, Errand, MAX_PACKET, Rnic, RxMeta, Time};
 use elver_verbs::*;
 use elver_wire::{Flow, IpId, icrc};
 
@@ -18,11 +18,50 @@ pub struct VecMemory {
     base: u64,
     bytes: Rc<RefCell<Vec<u8>>>,
     gone: Rc<Cell<bool>>,
+    late: Rc<Cell<bool>>,
+    payer: Rc<Cell<u64>>,
+    /// Accesses after which it is not at hand; 0 is never.
+    soon: Rc<Cell<u32>>,
 }
 
 impl VecMemory {
     pub fn new(base: u64, len: usize) -> VecMemory {
-        VecMemory { base, bytes: Rc::new(RefCell::new(vec![0; len])), gone: Rc::default() }
+        let bytes = Rc::new(RefCell::new(vec![0; len]));
+        let (gone, late, payer) = (Rc::default(), Rc::default(), Rc::default());
+        VecMemory { base, bytes, gone, late, payer, soon: Rc::default() }
+    }
+
+    /// From now on it is not at hand: only errands reach it.
+    pub fn recede(&self) {
+        self.late.set(true);
+    }
+
+    /// Whose it is.
+    pub fn belongs_to(&self, payer: u64) {
+        self.payer.set(payer);
+    }
+
+    /// The same, after so many accesses.
+    pub fn recede_after(&self, accesses: u32) {
+        self.late.set(false);
+        self.soon.set(accesses);
+    }
+
+    /// It is at hand again.
+    pub fn come_back(&self) {
+        self.late.set(false);
+    }
+
+    /// Does an errand to it; whether that went well.
+    pub fn run_errand(errand: &mut Errand<VecMemory>) -> bool {
+        let Errand { memory, offset, bytes, writes, .. } = errand;
+        let late = memory.late.replace(false);
+        let done = match writes {
+            true => memory.write(*offset, bytes),
+            false => memory.read(*offset, bytes),
+        };
+        memory.late.set(late);
+        done.is_ok()
     }
 
     /// From now on no device can use it, as if its process had unmapped it.
@@ -32,7 +71,16 @@ impl VecMemory {
 
     fn check(&self, offset: u64, len: u64) -> Result<(), MemoryError> {
         MemoryError::check_range(offset, len, self.size())?;
-        if self.gone.get() { Err(MemoryError::Gone { offset, len }) } else { Ok(()) }
+        let late = self.late.get();
+        if self.soon.get() > 0 {
+            self.soon.set(self.soon.get() - 1);
+            self.late.set(self.soon.get() == 0);
+        }
+        match (self.gone.get(), late) {
+            (true, _) => Err(MemoryError::Gone { offset, len }),
+            (false, true) => Err(MemoryError::Later),
+            (false, false) => Ok(()),
+        }
     }
 
     pub fn fill(&self, at: usize, bytes: &[u8]) {
@@ -60,6 +108,10 @@ impl Memory for VecMemory {
 
     fn base_addr(&self) -> u64 {
         self.base
+    }
+
+    fn payer(&self) -> u64 {
+        self.payer.get()
     }
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
@@ -239,12 +291,22 @@ impl Net {
 
     /// Connects a pair of QPs of hosts 0 and 1.
     pub fn connect(&mut self, qp_type: QpType, change: impl Fn(&mut QpAttr)) -> (Qp, Qp) {
-        let a = self.hosts[0].create_qp(qp_type);
-        let b = self.hosts[1].create_qp(qp_type);
-        let a_num = self.hosts[0].nic.qp_num(a).unwrap();
-        let b_num = self.hosts[1].nic.qp_num(b).unwrap();
-        self.hosts[0].connect(a, qp_type, address(1), b_num, &change);
-        self.hosts[1].connect(b, qp_type, address(0), a_num, &change);
+        self.connect_hosts([0, 1], qp_type, change)
+    }
+
+    /// The same between two others.
+    pub fn connect_hosts(
+        &mut self,
+        [first, second]: [usize; 2],
+        qp_type: QpType,
+        change: impl Fn(&mut QpAttr),
+    ) -> (Qp, Qp) {
+        let a = self.hosts[first].create_qp(qp_type);
+        let b = self.hosts[second].create_qp(qp_type);
+        let a_num = self.hosts[first].nic.qp_num(a).unwrap();
+        let b_num = self.hosts[second].nic.qp_num(b).unwrap();
+        self.hosts[first].connect(a, qp_type, address(second), b_num, &change);
+        self.hosts[second].connect(b, qp_type, address(first), a_num, &change);
         (a, b)
     }
 

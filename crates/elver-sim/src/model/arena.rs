@@ -1,9 +1,10 @@
 use elver_rnic::Rnic;
-use elver_verbs::{AccessFlags, Memory, MrInfo, Pd, Sge};
+use elver_verbs::{AccessFlags, Memory, MrInfo, Pd, Sge, VerbsError};
 
 use super::{ArenaId, OpId, RecvId, Violation};
 use crate::memory::SimMemory;
 use crate::pattern::Stream;
+use crate::plan::LATE_NS;
 use crate::rng::Rng;
 
 /// Bytes of a chunk, unless a single range needs more.
@@ -67,6 +68,8 @@ pub(crate) struct Chunk {
     pub(crate) fill: Stream,
     pub(crate) claims: Vec<Claim>,
     pub(crate) room: Room,
+    /// It may not be at hand.
+    late: bool,
     /// What it held when it was deregistered, and holds ever after.
     pub(crate) frozen: Option<Vec<u8>>,
     used: u32,
@@ -83,14 +86,16 @@ pub(crate) struct Arena {
     pub(crate) chunks: Vec<Chunk>,
     /// The host has crashed: this memory is gone.
     pub(crate) lost: bool,
+    /// How many in a hundred copies to or from it its device cannot make by itself.
+    late_percent: u32,
 }
 
 impl Arena {
-    pub(crate) fn new(id: ArenaId, host: usize, pd: Pd, foreign: Pd) -> Arena {
-        Arena { id, host, pd, foreign, chunks: Vec::new(), lost: false }
+    pub(crate) fn new(id: ArenaId, host: usize, pd: Pd, foreign: Pd, late_percent: u32) -> Arena {
+        Arena { id, host, pd, foreign, chunks: Vec::new(), lost: false, late_percent }
     }
 
-    /// Takes a range that is no one's.
+    /// Takes a range that is no one's, `steady` if it must be at hand.
     pub(crate) fn take(
         &mut self,
         rnic: &mut Rnic<SimMemory>,
@@ -98,6 +103,7 @@ impl Arena {
         room: Room,
         len: u32,
         aligned: bool,
+        steady: bool,
     ) -> Result<Range, Violation> {
         let gap = rng.below(GAP_BYTES) as u32;
         let place = |chunk: &Chunk| {
@@ -105,11 +111,12 @@ impl Arena {
             if aligned { at.next_multiple_of(WORD) } else { at }
         };
         let fits = |chunk: &Chunk| {
-            chunk.room == room && u64::from(place(chunk) + len) <= chunk.info.length
+            let fits = u64::from(place(chunk) + len) <= chunk.info.length;
+            chunk.room == room && fits && !(steady && chunk.late)
         };
         let chunk = match self.chunks.iter().rposition(fits) {
             Some(chunk) => chunk,
-            None => self.grow(rnic, rng, room, len)?,
+            None => self.grow(rnic, rng, room, len, steady)?,
         };
         let offset = place(&self.chunks[chunk]);
         self.chunks[chunk].used = offset + len;
@@ -122,6 +129,7 @@ impl Arena {
         rng: &mut Rng,
         room: Room,
         len: u32,
+        steady: bool,
     ) -> Result<usize, Violation> {
         let local = AccessFlags::LOCAL_WRITE;
         let remote = AccessFlags::REMOTE_CHANGES | AccessFlags::REMOTE_READ | AccessFlags::MW_BIND;
@@ -138,6 +146,10 @@ impl Arena {
         // Far apart, so that an address that is off by a little hits nothing else.
         let base = ((self.id as u64 + 1) << 40) | (index as u64 + 1) << 28;
         let memory = SimMemory::new(bytes, base);
+        let late = self.late_percent > 0 && !steady;
+        if late {
+            memory.recede(self.late_percent, LATE_NS, Rng::new(base));
+        }
         let iova = match rng.below(4) {
             0 => {
                 access |= AccessFlags::ZERO_BASED;
@@ -150,7 +162,7 @@ impl Arena {
             .reg_mr(pd, memory.clone(), iova, access)
             .map_err(|error| Violation::new(format!("reg_mr was refused: {error}")))?;
         let claims = Vec::new();
-        self.chunks.push(Chunk { memory, info, fill, claims, room, frozen: None, used: 0 });
+        self.chunks.push(Chunk { memory, info, fill, claims, room, late, frozen: None, used: 0 });
         Ok(index)
     }
 
@@ -168,18 +180,26 @@ impl Arena {
         matches!(room, Room::Mortal | Room::Dead).then_some((self.id, range.chunk))
     }
 
-    /// Deregisters a chunk.
+    /// For how long all of it may keep others waiting, in nanoseconds.
+    pub(crate) fn late_ns(&self) -> u64 {
+        self.chunks.iter().filter(|chunk| chunk.late).count() as u64 * LATE_NS
+    }
+
+    /// Deregisters a chunk, if nothing of it is being copied; whether it did.
     pub(crate) fn bury(
         &mut self,
         rnic: &mut Rnic<SimMemory>,
         chunk: usize,
-    ) -> Result<(), Violation> {
+    ) -> Result<bool, Violation> {
         let chunk = &mut self.chunks[chunk];
-        rnic.dereg_mr(chunk.info.mr)
-            .map_err(|error| Violation::new(format!("dereg_mr was refused: {error}")))?;
+        match rnic.dereg_mr(chunk.info.mr) {
+            Ok(()) => {}
+            Err(VerbsError::InUse { .. }) if chunk.late => return Ok(false),
+            Err(error) => return Err(Violation::new(format!("dereg_mr was refused: {error}"))),
+        }
         chunk.room = Room::Dead;
         chunk.frozen = Some(chunk.memory.view().to_vec());
-        Ok(())
+        Ok(true)
     }
 
     fn chunk(&self, range: Range) -> &Chunk {
@@ -216,7 +236,7 @@ impl Arena {
         stream.write(u64::from(skip), &mut bytes);
         let memory = &self.chunk(range).memory;
         memory
-            .write(u64::from(range.offset), &bytes)
+            .write_waiting(u64::from(range.offset), &bytes)
             .map_err(|error| Violation::new(format!("the harness's own memory: {error}")))
     }
 

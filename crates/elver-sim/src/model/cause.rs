@@ -1,9 +1,16 @@
 //! Every failure has a cause.
 
-use elver_verbs::{QpState, QpType, WcStatus};
+use elver_verbs::{QpState, QpType, SendOpcode, WcStatus};
 
-use super::{EndpointId, Model, OpId, Planted, Violation};
+use elver_wire::Timeout;
+
+use super::{Endpoint, EndpointId, Model, OpId, Planted, Violation};
 use crate::network::Network;
+use crate::plan::LATE_NS;
+
+/// Pieces of memory that a peer waits for one after the other, at most, before he can say that he
+/// got further.
+const PIECES_WAITED_FOR: u64 = 16;
 
 impl Model {
     /// A bad WR must not succeed, where somebody can tell.
@@ -43,6 +50,7 @@ impl Model {
                         || self.may_be_deaf(op.dest)
                         || self.may_overtake(id, network)
                         || source.impatient
+                        || self.may_be_kept_waiting(source)
                         || self.crowded && source.qp_type == QpType::Dci)
             }
             WcStatus::RnrRetryExcErr => {
@@ -52,6 +60,10 @@ impl Model {
                 source.qp_type.is_reliable() && source.rnr_bounded && (late || crowded)
             }
             WcStatus::RemAccessErr if self.was_bereft(op) => true,
+            // Its answer waited for memory, and what stood behind it was executed meanwhile.
+            WcStatus::RemOpErr if self.late_memory && op.opcode == SendOpcode::Read => {
+                self.was_bereft(op)
+            }
             _ => op.planted.is_some_and(|planted| leads_to(planted) == Some(status)),
         };
         if justified {
@@ -106,6 +118,15 @@ impl Model {
         let target = self.target(id);
         let late = target.queue.is_some_and(|queue| self.queues[queue].late);
         late && network.copies(target.qpn) > 0
+    }
+
+    /// Whether an endpoint's retries may run out while its peer waits for memory, which is more than
+    /// one piece's for all that came before.
+    fn may_be_kept_waiting(&self, endpoint: &Endpoint) -> bool {
+        let setup = endpoint.setup;
+        let timeout = Timeout::duration_ns(setup.timeout);
+        let patience = timeout.map(|timeout| timeout * (u64::from(setup.retry_cnt) + 1));
+        self.late_memory && patience.is_some_and(|patience| patience < PIECES_WAITED_FOR * LATE_NS)
     }
 
     /// Whether an endpoint may not answer.

@@ -193,6 +193,8 @@ impl Model {
                     });
                 let beyond = skip.max(len).min(end);
                 let fill_at = fill_at + u64::from(beyond - skip);
+                // A SEND within a device that has to wait may have begun to fill another receive.
+                let stained = stained || self.late_memory;
                 if !intact || !(stained || chunk.fill.matches(fill_at, part(beyond, end))) {
                     return Err(Violation::new(format!(
                         "receive {recv} was changed, after or beyond its message"
@@ -227,6 +229,9 @@ impl Model {
         let mtu = op.mtu as usize;
         let whole = if op.planted.is_some_and(|planted| planted != super::Planted::LocalKey) {
             0
+        } else if self.late_memory && source.host == self.target(id).host {
+            // A copy within a device may have waited in the middle of a packet.
+            good
         } else {
             good / mtu * mtu
         };
@@ -272,7 +277,8 @@ impl Model {
                 let fill = arena.fill(cell.range);
                 let right = arena.look(cell.range, |bytes| {
                     let untouched = fill.matches(u64::from(cell.range.offset), bytes);
-                    matches_any(since.iter(), bytes) || (last.is_none() && untouched)
+                    matches_any(since.iter(), bytes)
+                        || (last.is_none() && (untouched || self.late_memory))
                 });
                 if right {
                     return Ok(());
@@ -415,6 +421,7 @@ impl Model {
             && (network.disturbed(source.host, target.host)
                 || network.copies(target.qpn) > 0
                 || late
+                || self.late_memory
                 || target.ever_interrupted);
         if may_be_lost {
             return Ok(());

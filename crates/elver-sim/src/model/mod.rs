@@ -371,6 +371,8 @@ pub(crate) struct Model {
     pub(crate) outstanding: usize,
     /// DCTs that may have no room for an initiator.
     pub(crate) crowded: bool,
+    /// Memory may not be at hand.
+    pub(crate) late_memory: bool,
 }
 
 impl Model {

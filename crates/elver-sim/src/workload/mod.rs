@@ -245,7 +245,8 @@ impl World {
             let (capacity, max_sge) =
                 (self.model.queues[queue].capacity, self.model.queues[queue].max_sge);
             let id = self.model.recvs.len();
-            let ranges = self.scatter(number, capacity, max_sge)?;
+            // Into memory that is not at hand nothing is received.
+            let ranges = self.scatter(number, capacity, max_sge, true)?;
             let mut skip = 0;
             for range in &ranges {
                 self.model.arenas[range.arena].claim(*range, Owner::Received { recv: id, skip });
@@ -272,13 +273,22 @@ impl World {
     }
 
     /// Takes `len` bytes of a host's memory in up to `most` pieces.
-    fn scatter(&mut self, host: usize, len: u32, most: u32) -> Result<Vec<Range>, Violation> {
+    fn scatter(
+        &mut self,
+        host: usize,
+        len: u32,
+        most: u32,
+        steady: bool,
+    ) -> Result<Vec<Range>, Violation> {
         let mut ranges = Vec::new();
         let mut left = len;
         for piece in (1..=self.posting.between(1, u64::from(most))).rev() {
             let taken =
                 if piece == 1 { left } else { self.posting.between(0, u64::from(left)) as u32 };
-            ranges.push(self.take(host, Room::Open, taken, false)?);
+            let at = &mut self.hosts[host];
+            let arena = &mut self.model.arenas[at.arena];
+            let rng = &mut self.posting;
+            ranges.push(arena.take(&mut at.rnic, rng, Room::Open, taken, false, steady)?);
             left -= taken;
         }
         Ok(ranges)
@@ -293,7 +303,7 @@ impl World {
     ) -> Result<Range, Violation> {
         let host = &mut self.hosts[host];
         let arena = &mut self.model.arenas[host.arena];
-        arena.take(&mut host.rnic, &mut self.posting, room, len, aligned)
+        arena.take(&mut host.rnic, &mut self.posting, room, len, aligned, false)
     }
 
     fn sge(&self, range: Range) -> Sge {
@@ -488,7 +498,7 @@ impl World {
         if len == 0 {
             return Ok(Local::default());
         }
-        let ranges = self.scatter(host, len, setup.max_send_sge)?;
+        let ranges = self.scatter(host, len, setup.max_send_sge, false)?;
         let mut skip = 0;
         for range in &ranges {
             let arena = &mut self.model.arenas[range.arena];
