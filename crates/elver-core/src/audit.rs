@@ -128,7 +128,9 @@ impl<D: Device> Core<D> {
             }
             let reads = |kind: &OpKind| matches!(kind, OpKind::Gather(gather) if gather.is_of(id));
             let reads = self.ops.iter().filter(|(_, op)| reads(&op.kind)).count() as u32;
-            agree!(reads, vqp.reads, "messages being read into receives of VQP {id:#x}");
+            let lands =
+                self.landings.iter().filter(|(_, landing)| landing.is_of(id)).count() as u32;
+            agree!(reads + lands, vqp.reads, "messages on their way to receives of VQP {id:#x}");
             let bound = (vqp.bound != 0 && !vqp.zombie).then_some(id);
             if bound.is_some() {
                 agree!(self.ports.get(&vqp.bound).copied(), bound, "port {}", vqp.bound);
@@ -249,6 +251,7 @@ impl<D: Device> Core<D> {
                     refs += gather.uses(slot);
                 }
             }
+            refs += self.landings.iter().map(|(_, landing)| landing.uses(slot)).sum::<u32>();
             agree!(refs, mr.refs, "WRs that use region {:#x}", mr.info.lkey);
             agree!(readers, mr.readers, "messages that are read from region {:#x}", mr.info.lkey);
             if mr.alias.is_some() && readers == 0 {

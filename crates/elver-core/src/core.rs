@@ -11,6 +11,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::client::{Accepted, Client};
 use crate::inbox::{AcceptKey, SourceLast};
+use crate::landing::{LANDINGS_MAX, Landing};
 use crate::links::Links;
 use crate::lookup::Lookups;
 use crate::message::Header;
@@ -95,6 +96,8 @@ pub struct Core<D: Device> {
     pub(crate) closing: VecDeque<(Time, u32)>,
     pub(crate) store: MrStore,
     pub(crate) ops: Slots<Op>,
+    /// Messages that are being written to receives which are not at hand.
+    pub(crate) landings: Slots<Landing>,
     pub(crate) lookups: Lookups,
     pub(crate) links: Links<D::Memory>,
     /// DCIs that the device did not set going again.
@@ -167,6 +170,7 @@ impl<D: Device> Core<D> {
             closing: VecDeque::new(),
             store: MrStore::new(config.max_cached_mrs),
             ops: Slots::new(SLOTS_MAX),
+            landings: Slots::new(LANDINGS_MAX),
             lookups: Lookups::new(),
             links: Links::new(&config, ud),
             outages: Vec::new(),
@@ -311,6 +315,7 @@ impl<D: Device> Core<D> {
                 self.read_buffers.push(buffer);
             }
             Some(WrId::Control(slot)) => self.complete_control(slot, wc, now),
+            Some(WrId::Landing(id)) => self.piece_landed(id, wc.status, now),
             None => self.stats.completions_unknown += 1,
         }
     }

@@ -238,7 +238,7 @@ impl<D: Device> Core<D> {
                 }
                 WrId::Op(op) => self.settle_op(op, lane, (fate, suspect), now),
                 // The first packet over an RC QP is nobody's.
-                WrId::Recv(_) | WrId::Control(_) => {}
+                WrId::Recv(_) | WrId::Control(_) | WrId::Landing(_) => {}
             }
         }
         true
@@ -253,7 +253,7 @@ impl<D: Device> Core<D> {
             WrId::Op(op) => {
                 self.ops.get(op).is_some_and(|op| !matches!(op.work, Work::Send { .. }))
             }
-            WrId::Recv(_) | WrId::Control(_) => false,
+            WrId::Recv(_) | WrId::Control(_) | WrId::Landing(_) => false,
         }
     }
 

@@ -10,7 +10,7 @@ use elver_verbs::{Device, Gid, Memory, Time, WcOpcode, WcStatus};
 use crate::backpressure::Halted;
 use crate::client::Client;
 use crate::message::{HEADER_BYTES, Header, Kind, Refusal};
-use crate::mr::LocalMrs;
+use crate::mr::{LocalMrs, ScatterError};
 use crate::ops::Note;
 use crate::peer::Waiter;
 use crate::recv_ring::RecvOutcome;
@@ -434,7 +434,13 @@ impl<D: Device> Core<D> {
                 Ok(()) => return,
                 Err(status) => return self.fail_receive(id, seq, incoming, status, now),
             },
-            _ => vqp.copy_to_receive(seq, incoming.length, mrs, &pool.memory, body),
+            _ => match vqp.copy_to_receive(seq, incoming.length, mrs, &pool.memory, body) {
+                Ok(()) => Ok(()),
+                Err(ScatterError::Later) => {
+                    return self.begin_landing(id, seq, incoming, body, now);
+                }
+                Err(ScatterError::Refused) => Err(WcStatus::LocProtErr),
+            },
         };
         if let Err(status) = ended {
             return self.fail_receive(id, seq, incoming, status, now);
@@ -456,7 +462,7 @@ impl<D: Device> Core<D> {
 
     /// A message did not get into its receive: both ends are told.
     #[cold]
-    fn fail_receive(
+    pub(crate) fn fail_receive(
         &mut self,
         id: u32,
         seq: u32,
@@ -539,10 +545,10 @@ impl Vqp {
         mrs: &LocalMrs<M>,
         memory: &M,
         body: &Body<'_>,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), ScatterError> {
         let (client, len) = (ClientId(self.client), u64::from(length));
         let (sges, hit) = (self.rq.sges(seq), &mut self.local);
-        let copied = match *body {
+        match *body {
             Body::Buffer(start, _) => mrs.scatter(client, hit, sges, len, |to, at, from, len| {
                 to.copy_from(at, memory, start + from, len)
             }),
@@ -550,8 +556,7 @@ impl Vqp {
                 let from = from as usize;
                 to.write(at, &bytes[from..from + len as usize])
             }),
-        };
-        copied.map_err(|_| WcStatus::LocProtErr)
+        }
     }
 
     /// A receive has ended: it and those behind it that ended before are told, once those before it

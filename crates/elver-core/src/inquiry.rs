@@ -20,11 +20,12 @@
 
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Gid, Time, WcStatus};
+use elver_verbs::{Device, Gid, Time, VerbsError, WcStatus};
 
 use crate::message::{HEADER_BYTES, Header, Kind};
 use crate::ops::{Note, OpKind, Work};
 use crate::peer::{Peer, Waiter};
+use crate::regions::RELEASE_AGAIN_NS;
 use crate::ring::NONE;
 use crate::vqp::Vqp;
 use crate::{Class, ClientId, ConnectError, Core, Event, VqpId, VqpState};
@@ -164,9 +165,13 @@ impl<D: Device> Core<D> {
         }
         while self.unshared.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, slot)) = self.unshared.pop_front() else { break };
-            if let Some(alias) = self.mrs.take_alias(slot) {
-                // It is the core's own handle.
-                let _ = self.device.dereg_mr(alias.mr);
+            // It is the core's own handle. Somebody's copy may not have ended.
+            if let Some(alias) = self.mrs.take_alias(slot)
+                && let Err(VerbsError::InUse { .. }) = self.device.dereg_mr(alias.mr)
+                && let Some(mr) = self.mrs.get_mut(slot)
+            {
+                mr.alias = Some(alias);
+                self.unshared.push_back((now.saturating_add_ns(RELEASE_AGAIN_NS), slot));
             }
             busy = true;
         }

@@ -44,6 +44,7 @@
 //! | `fate` | whether what an RC QP flushed was executed | |
 //! | `inbox`, `message`, `recv_ring` | messages: ports, accepting, backlog, refusals | 4.1, 4.4 |
 //! | `backpressure` | senders that wait for their receivers | |
+//! | `landing` | messages whose receives are not at hand | 4.4 |
 //! | `rendezvous` | long messages, read by the receiver | 4.5 |
 //! | `inquiry` | what two cores tell each other of such messages, and whose they are when one fails | |
 //! | `pool`, `lane` | physical queue pairs, buffers | 4.3 |
@@ -91,6 +92,7 @@ mod fate;
 mod ids;
 mod inbox;
 mod inquiry;
+mod landing;
 mod lane;
 mod links;
 mod lookup;
@@ -135,6 +137,7 @@ pub use elver_random::Seed;
 pub use error::{ConnectError, CoreError};
 pub use event::{Completion, Event, Via};
 pub use ids::{ClientId, VqpId};
+pub use landing::LANDINGS_MAX;
 pub use record::{
     META_SERVER_BYTES, MetaServer, NODE_RECORD_BYTES, NodeRecord, RecordError, Terms,
 };

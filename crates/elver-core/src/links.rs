@@ -71,6 +71,8 @@ pub(crate) struct Links<M> {
     unclosed: VecDeque<Unclosed>,
     /// Ends that went before their peers had agreed, oldest first.
     ended: VecDeque<fate::Ended>,
+    /// Ends in error of which it is not known yet how far they got.
+    unsettled: Vec<fate::Unsettled>,
     /// Links of single VQPs that are not needed any longer.
     pub(crate) ended_leases: Vec<u32>,
     /// VQPs that move and of which nothing is under way any longer, in no order; see
@@ -122,6 +124,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             leaving: Vec::new(),
             unclosed: VecDeque::new(),
             ended: VecDeque::new(),
+            unsettled: Vec::new(),
             ended_leases: Vec::new(),
             moved: Vec::new(),
             sweep: None,
@@ -410,6 +413,7 @@ impl<D: Device> Core<D> {
             self.leave(id, None, now);
         }
         self.remind(now);
+        self.settle_ends(now);
         self.sweep_laneless(now);
         let listening = |link: &RcLink| link.state == LinkState::Listening;
         let listening = self.links.rc.matching(listening).next().is_some();

@@ -228,8 +228,8 @@ impl<M: Memory> LocalMrs<M> {
             if part == 0 {
                 continue;
             }
-            let slot = self.check(client, hit, sge, true).map_err(|_| ScatterError)?;
-            let mr = self.get(slot).ok_or(ScatterError)?;
+            let slot = self.check(client, hit, sge, true).map_err(|_| ScatterError::Refused)?;
+            let mr = self.get(slot).ok_or(ScatterError::Refused)?;
             copy(&mr.memory, sge.addr - mr.info.addr, done, part)?;
             (done, len) = (done + part, len - part);
         }
@@ -237,12 +237,20 @@ impl<M: Memory> LocalMrs<M> {
     }
 }
 
-/// A receive's memory is not there, or not the client's to write.
+/// Why a receive was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ScatterError;
+pub(crate) enum ScatterError {
+    /// Its memory is not there, or not the client's to write.
+    Refused,
+    /// Its memory is not at hand; some of it may have been written.
+    Later,
+}
 
 impl From<MemoryError> for ScatterError {
-    fn from(_: MemoryError) -> ScatterError {
-        ScatterError
+    fn from(error: MemoryError) -> ScatterError {
+        match error {
+            MemoryError::Later => ScatterError::Later,
+            _ => ScatterError::Refused,
+        }
     }
 }

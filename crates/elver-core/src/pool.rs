@@ -6,6 +6,7 @@ use elver_verbs::{
 };
 
 use crate::fate::Path;
+use crate::landing::LANDINGS_MAX;
 use crate::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::message::{HEADER_BYTES, Header};
 use crate::outgoing::SLOTS_RESERVED;
@@ -229,7 +230,8 @@ pub(crate) fn create<D: Device>(
     let sends = qps * u64::from(depth);
     let sends = sends + u64::from(config.transfer.leased_wrs_max);
     let receives = u64::from(config.recv_buffers + CONTROL_RECVS + CONTROL_SENDS);
-    let cqe = u32::try_from(sends + receives).unwrap_or(u32::MAX);
+    let landings = u64::from(LANDINGS_MAX);
+    let cqe = u32::try_from(sends + receives + landings).unwrap_or(u32::MAX);
 
     let cq = device.create_cq(CqInit { cqe })?;
     let srq = device.create_srq(SrqInit { pd, max_wr: config.recv_buffers, max_sge: 1 })?;

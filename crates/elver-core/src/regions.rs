@@ -21,7 +21,7 @@
 //! - Where `F'` is larger than `max(L, F)`, there is no `P` of use; it is `F`, as if the peer had the
 //!   owner's retries, and the first rule holds again.
 
-use elver_verbs::{AccessFlags, Device, MrInfo, Time};
+use elver_verbs::{AccessFlags, Device, MrInfo, Time, VerbsError};
 
 #[cfg(doc)]
 use crate::Terms;
@@ -32,6 +32,8 @@ use crate::{ClientId, Core, CoreError, Event};
 
 /// The flags that let peers in.
 const REMOTE: AccessFlags = AccessFlags::REMOTE_CHANGES.union(AccessFlags::REMOTE_READ);
+/// Time between two tries to take a region from the device while a copy of it is under way.
+pub(crate) const RELEASE_AGAIN_NS: u64 = 100_000;
 
 impl<D: Device> Core<D> {
     /// Registers memory for a client. Peers find it in ValidMR if `access` opens it to them.
@@ -135,7 +137,11 @@ impl<D: Device> Core<D> {
         let (owner, handle, alias) = (mr.owner, mr.info.mr, mr.alias);
         // They are the core's own handles, and no window is bound to them.
         for handle in alias.map(|alias| alias.mr).into_iter().chain([handle]) {
-            let _ = self.device.dereg_mr(handle);
+            if let Err(VerbsError::InUse { .. }) = self.device.dereg_mr(handle) {
+                // Somebody's copy has not ended.
+                self.closing.push_back((now.saturating_add_ns(RELEASE_AGAIN_NS), slot));
+                return;
+            }
         }
         self.mrs.remove(slot);
         if let Some(client) = self.clients.get_mut(owner.0) {

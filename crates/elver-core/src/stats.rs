@@ -72,6 +72,8 @@ stats! {
     messages_received,
     /// Messages that waited for a receive.
     messages_held,
+    /// Messages whose receive was not at hand, so that they were written by and by.
+    messages_landed_late,
     /// Messages that were refused.
     messages_refused,
     /// Times that a sender was told to wait, since a VQP here held much.

@@ -156,7 +156,7 @@ pub(crate) struct Vqp {
     pub(crate) dest: Option<Dest>,
     pub(crate) sq: SendRing,
     pub(crate) rq: RecvRing,
-    /// Messages being read into its receives.
+    /// Messages being read into its receives, or written to one that is not at hand.
     pub(crate) reads: u32,
     /// Physical WRs on the lane.
     pub(crate) inflight: u32,

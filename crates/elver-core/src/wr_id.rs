@@ -23,6 +23,8 @@ pub(crate) enum WrId {
     Recv(u32),
     /// A receive or a send of the UD QP.
     Control(u32),
+    /// A message that is written to a receive.
+    Landing(u32),
 }
 
 const SEQ_BITS: u32 = 29;
@@ -37,6 +39,7 @@ impl WrId {
             WrId::Op(op) => (2, op, 0),
             WrId::Recv(buffer) => (3, buffer, 0),
             WrId::Control(slot) => (4, slot, 0),
+            WrId::Landing(id) => (5, id, 0),
         };
         kind << 61 | u64::from(id) << SEQ_BITS | u64::from(seq)
     }
@@ -50,6 +53,7 @@ impl WrId {
             2 => Some(WrId::Op(id)),
             3 => Some(WrId::Recv(id)),
             4 => Some(WrId::Control(id)),
+            5 => Some(WrId::Landing(id)),
             _ => None,
         }
     }
@@ -64,7 +68,9 @@ mod tests {
         #[test]
         fn what_is_encoded_comes_back(id in any::<u32>(), seq in 0..=SEQ_MASK, second in any::<bool>()) {
             let user = WrId::User { vqp: id, seq, second };
-            for kind in [user, WrId::Op(id), WrId::Recv(id), WrId::Control(id)] {
+            for kind in
+                [user, WrId::Op(id), WrId::Recv(id), WrId::Control(id), WrId::Landing(id)]
+            {
                 prop_assert_eq!(WrId::decode(kind.encode()), Some(kind));
             }
         }

@@ -2,8 +2,12 @@
 
 mod common;
 
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
 use common::*;
 use elver_core::*;
+use elver_soft::{Copier, ProcessMemory, SoftMemory};
 use elver_verbs::*;
 
 const PORT: u16 = 700;
@@ -422,4 +426,107 @@ fn one_node_does_not_use_up_what_another_needs() {
     cluster.nodes[1].core.vqp_destroy(client, greedy[0].unwrap(), now).unwrap();
     assert!(send(&mut cluster, 0, 20).is_some() && send(&mut cluster, 0, 21).is_none());
     cluster.check();
+}
+
+/// The node's own thread waited for each receive in memory that is not at hand. Now the device writes
+/// them, and what comes for the VQP meanwhile stands behind.
+#[test]
+fn receives_that_are_not_at_hand_are_written_by_and_by() {
+    const COUNT: u64 = 40;
+    let mut pair = Pair::new(218, &config());
+    let (near, far, cluster) = (&pair.near, &pair.far, &mut pair.cluster);
+    let mut own = vec![0_u8; 1 << 20];
+    let (process, uid) = (rustix::process::getpid(), rustix::process::getuid().as_raw());
+    let pidfd = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).unwrap();
+    let opened = ProcessMemory::open(process.as_raw_nonzero().get(), uid, pidfd.as_fd()).unwrap();
+    let guarded = Arc::new(opened.guarded(Arc::default(), 1));
+    let (start, len) = (own.as_mut_ptr() as u64, own.len() as u64);
+    let memory = SoftMemory::of_process(guarded, start, len).unwrap();
+    let node = &mut cluster.nodes[2];
+    let info =
+        node.core.reg_mr(node.client, memory, Some(start), AccessFlags::LOCAL_WRITE).unwrap();
+    let slow = |at: u64, length: u32| Sge { addr: start + at, length, lkey: info.lkey };
+    for n in 0..COUNT {
+        near.fill(n * 16_384, &vec![n as u8 + 1; 16_384]);
+        // Some of one piece, some of several, some not in such memory at all; some are not posted
+        // before there are messages for them.
+        let sges = match n % 4 {
+            0 => vec![slow(n * 16_384, 16_384)],
+            1 => vec![slow(n * 16_384, 100), far.sge(n * 16_384 + 100, 16_284)],
+            2 => vec![far.sge(n * 16_384, 9_000), slow(n * 16_384 + 9_000, 7_384)],
+            _ => vec![far.sge(n * 16_384, 16_384)],
+        };
+        if n < COUNT / 2 {
+            cluster.recv(2, pair.server, n, &sges);
+        }
+        let sges = [near.sge(n * 16_384, 16_000)];
+        cluster.post(1, pair.client, &[quiet(n, SendOp::Send, &sges)]);
+        if n >= COUNT / 2 {
+            cluster.round();
+            let sges = [slow(n * 16_384, 16_384)];
+            cluster.recv(2, pair.server, n, &sges);
+        }
+    }
+    let got = cluster.take(2, COUNT as usize);
+    let told: Vec<_> = got.iter().map(|done| (done.wc.wr_id, done.wc.status)).collect();
+    let expected: Vec<_> = (0..COUNT).map(|n| (n, WcStatus::Success)).collect();
+    assert_eq!(told, expected);
+    let stats = cluster.nodes[2].core.stats();
+    assert!(stats.messages_landed_late >= 3 * COUNT / 4, "{stats:?}");
+    // The node writes there as any other process would, behind the compiler's back.
+    let own = std::hint::black_box(own);
+    for n in 0..COUNT {
+        let bytes = far.bytes(n * 16_384, 16_000);
+        let there = &own[n as usize * 16_384..][..16_000];
+        let whole = bytes.iter().zip(there).all(|(a, b)| (a | b) == n as u8 + 1 && a & b == 0);
+        assert!(whole, "message {n}");
+    }
+
+    // A receive whose memory its process has unmapped fails, and the messages behind it go on.
+    let gone = slow(1 << 19, 64);
+    let now = cluster.now();
+    cluster.recv(2, pair.server, 100, &[gone]);
+    let sges = [near.sge(0, 64)];
+    cluster.post(1, pair.client, &[quiet(100, SendOp::Send, &sges)]);
+    let node = &mut cluster.nodes[2];
+    node.core.dereg_mr(node.client, info.lkey, 7, now).unwrap();
+    cluster.until("the region's end", |cluster| {
+        cluster.nodes[2].events.iter().any(|event| matches!(event, Event::Deregistered { .. }))
+    });
+    cluster.check();
+}
+
+/// A VQP goes while its receive is being written: the memory is its client's again only after that.
+#[test]
+fn a_vqp_that_goes_while_its_receive_is_written_goes_after_that() {
+    let mut pair = Pair::new(220, &config());
+    let (near, cluster) = (&pair.near, &mut pair.cluster);
+    let mut own = vec![0_u8; 1 << 16];
+    let (process, uid) = (rustix::process::getpid(), rustix::process::getuid().as_raw());
+    let pidfd = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).unwrap();
+    let opened = ProcessMemory::open(process.as_raw_nonzero().get(), uid, pidfd.as_fd()).unwrap();
+    let copier = Arc::new(Copier::default());
+    let guarded = Arc::new(opened.guarded(copier, 1));
+    let (start, len) = (own.as_mut_ptr() as u64, own.len() as u64);
+    let memory = SoftMemory::of_process(guarded, start, len).unwrap();
+    let node = &mut cluster.nodes[2];
+    let info =
+        node.core.reg_mr(node.client, memory, Some(start), AccessFlags::LOCAL_WRITE).unwrap();
+    for n in 0..8_u64 {
+        let sge = Sge { addr: start + n * 64, length: 64, lkey: info.lkey };
+        cluster.recv(2, pair.server, n, &[sge]);
+        cluster.post(1, pair.client, &[quiet(n, SendOp::Send, &[near.sge(0, 64)])]);
+    }
+    cluster.until("one to be written", |cluster| {
+        cluster.nodes[2].core.stats().messages_landed_late > 0
+    });
+    let now = cluster.now();
+    let node = &mut cluster.nodes[2];
+    node.core.vqp_destroy(node.client, pair.server, now).unwrap();
+    node.core.dereg_mr(node.client, info.lkey, 7, now).unwrap();
+    cluster.until("the region's end", |cluster| {
+        cluster.nodes[2].events.iter().any(|event| matches!(event, Event::Deregistered { .. }))
+    });
+    cluster.check();
+    drop(std::hint::black_box(own));
 }

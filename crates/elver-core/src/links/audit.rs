@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::Device;
 
-use super::CallFor;
+use super::{CallFor, fate};
 use crate::lane::{LaneKind, LaneState};
 use crate::peer::Waiter;
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
@@ -37,6 +37,7 @@ impl<D: Device> Core<D> {
             }
         }
         tickets.extend(self.links.waiting.held_tickets());
+        tickets.extend(self.links.unsettled.iter().filter_map(fate::Unsettled::ticket));
         let requests = self.links.control.audit(self.links.calls.len() as usize, &tickets)?;
         if self.links.sweep.is_none() && !self.links.waiting.is_empty() {
             return Err("links are waited for, and nobody looks after that".into());
@@ -56,9 +57,11 @@ impl<D: Device> Core<D> {
         }
         let settled =
             |link: &RcLink| link.state == LinkState::Ready && link.reached == Reached::Unasked;
+        // Of these nobody was asked yet.
+        let unsettled = self.links.unsettled.len() as u32;
         let leased = |link: &RcLink| matches!(link.purpose, Purpose::Leased(_));
         Ok(Tally {
-            changing: rc.len() - rc.matching(settled).count() as u32,
+            changing: rc.len() - rc.matching(settled).count() as u32 + unsettled,
             leased: rc.matching(leased).count() as u32,
             requests,
         })

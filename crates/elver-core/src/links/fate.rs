@@ -18,6 +18,43 @@ pub(super) struct Ended {
     psn: u32,
 }
 
+/// Time between two looks whether an end has settled.
+const SETTLE_NS: u64 = 100_000;
+
+/// How far an end got that was taken to ERR.
+enum Stopped {
+    /// The PSN that it expects next, which is final.
+    At(u32),
+    /// The device still copies what the peer writes.
+    Waiting,
+    Unknown,
+}
+
+/// An end that was stopped while the device copied for it.
+#[derive(Debug)]
+pub(super) struct Unsettled {
+    id: u32,
+    qp: Qp,
+    /// What the peer has asked; else we ask the peer.
+    asked: Option<(Ticket, (u32, u32), u32)>,
+}
+
+impl Unsettled {
+    /// What it owes an answer.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        self.asked.map(|(ticket, ..)| ticket)
+    }
+}
+
+impl Stopped {
+    fn psn(self) -> Option<u32> {
+        match self {
+            Stopped::At(psn) => Some(psn),
+            Stopped::Waiting | Stopped::Unknown => None,
+        }
+    }
+}
+
 impl<D: Device> Core<D> {
     /// A lane that is an RC QP has failed.
     #[cold]
@@ -36,7 +73,13 @@ impl<D: Device> Core<D> {
         }
         let (qp, to) = (link.qp, link.control);
         let (qpn, peer_qpn) = (link.peer_qpn, link.qpn);
-        let request = self.stop_end(qp).map(|psn| Request::RcFate { qpn, peer_qpn, psn });
+        let stopped = match self.stop_end(qp) {
+            Stopped::Waiting if self.links.unsettled.len() < ENDED_MAX => {
+                return self.settle_later(Unsettled { id, qp, asked: None }, now);
+            }
+            stopped => stopped.psn(),
+        };
+        let request = stopped.map(|psn| Request::RcFate { qpn, peer_qpn, psn });
         self.set_reached(id, Reached::Asked);
         self.stats.fates_asked += 1;
         let asked =
@@ -47,13 +90,40 @@ impl<D: Device> Core<D> {
     }
 
     /// Takes a link's QP to ERR; the PSN that it expects next is final then.
-    fn stop_end(&mut self, qp: Qp) -> Option<u32> {
+    fn stop_end(&mut self, qp: Qp) -> Stopped {
         let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
-        let stopped = |device: &D| device.query_qp(qp).ok().map(|(attr, _)| attr);
-        if stopped(&self.device)?.qp_state != QpState::Err {
-            self.device.advance_qp(qp, &attr).ok()?;
+        let running = match self.device.query_qp(qp) {
+            Ok((attr, _)) => attr.qp_state != QpState::Err,
+            Err(_) => return Stopped::Unknown,
+        };
+        if running && self.device.advance_qp(qp, &attr).is_err() {
+            return Stopped::Unknown;
         }
-        stopped(&self.device).map(|attr| attr.rq_psn)
+        match self.device.query_qp(qp) {
+            Ok((attr, _)) if attr.rq_waiting => Stopped::Waiting,
+            Ok((attr, _)) => Stopped::At(attr.rq_psn),
+            Err(_) => Stopped::Unknown,
+        }
+    }
+
+    /// What an end executed last is not known before a copy of its has ended.
+    #[cold]
+    fn settle_later(&mut self, unsettled: Unsettled, now: Time) {
+        self.links.unsettled.push(unsettled);
+        self.sweep_at(now.saturating_add_ns(SETTLE_NS));
+    }
+
+    /// Goes on with ends that were stopped while a copy of theirs was under way.
+    pub(super) fn settle_ends(&mut self, now: Time) {
+        for Unsettled { id, qp, asked } in core::mem::take(&mut self.links.unsettled) {
+            match asked {
+                Some((ticket, ends, psn)) => self.serve_fate(ticket, ends, psn, now),
+                None if self.links.rc.get(id).is_some_and(|link| link.qp == qp) => {
+                    self.ask_fate(id, now);
+                }
+                None => {}
+            }
+        }
     }
 
     /// A request of ours how far the other end of a link got has ended.
@@ -110,7 +180,13 @@ impl<D: Device> Core<D> {
             return self.links.control.answer(ticket, answer, now);
         };
         let (qp, state, lane) = (link.qp, link.state, link.lane);
-        let reached = self.stop_end(qp);
+        let reached = match self.stop_end(qp) {
+            Stopped::Waiting if self.links.unsettled.len() < ENDED_MAX => {
+                let asked = Some((ticket, (qpn, peer_qpn), psn));
+                return self.settle_later(Unsettled { id, qp, asked }, now);
+            }
+            stopped => stopped.psn(),
+        };
         if matches!(link_reached(&self.links.rc, id), Reached::Unasked | Reached::Asked) {
             self.set_reached(id, Reached::Psn(psn));
         }
@@ -127,7 +203,7 @@ impl<D: Device> Core<D> {
     pub(super) fn remember_end(&mut self, id: u32) {
         let Some(link) = self.links.rc.get(id) else { return };
         let &RcLink { qp, peer, peer_qpn, qpn, .. } = link;
-        if let Some(psn) = self.stop_end(qp) {
+        if let Stopped::At(psn) = self.stop_end(qp) {
             if self.links.ended.len() >= ENDED_MAX {
                 self.links.ended.pop_front();
             }
