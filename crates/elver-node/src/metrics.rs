@@ -54,7 +54,7 @@ impl Collector for Metrics {
             gauge(&mut encoder, name, help, value)?;
         }
         counters(&mut encoder, "core", &status.core, elver_core::Stats::GAUGES)?;
-        counters(&mut encoder, "engine", &status.engine, &[])?;
+        counters(&mut encoder, "engine", &status.engine, &["memory_bytes_waiting"])?;
         counters(&mut encoder, "device", &status.device, &[])?;
         counters(&mut encoder, "registry", &status.registry, &[])
     }

@@ -10,7 +10,7 @@ use elver_portal::{Listener, Socket};
 use elver_soft::{SoftConfig, SoftDevice};
 
 use crate::clock::now;
-use crate::config::Config;
+use crate::config::{COMPLETIONS_MAX, Config};
 use crate::engine::{Driver, Engine, Notice, Outlet, channel};
 use crate::observer::Observer;
 use crate::pulse::{Proof, Pulse, Watchdog};
@@ -68,6 +68,7 @@ impl Node {
         let mut soft = SoftConfig::for_address(config.node.address);
         soft.rnic.udp_port = config.node.udp_port;
         soft.rnic.name.clone_from(&config.node.device);
+        soft.rnic.max_cqe = COMPLETIONS_MAX as u32 + elver_core::LANDINGS_MAX;
         let device = SoftDevice::open(soft)?;
         let mut core = Core::new(device, config.core(), seed()?, now())?;
         let (outlet, inlet) =

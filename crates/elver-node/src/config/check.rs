@@ -10,8 +10,9 @@ use crate::registry::Secret;
 
 /// Slots of a ring.
 const SLOTS: RangeInclusive<u64> = 32..=65_536;
-/// Completions of all shared queue pairs together.
-const COMPLETIONS_MAX: u64 = 1 << 20;
+/// Completions of all shared queue pairs together. Beside them a device has room for messages that are
+/// written to receives ([`elver_core::LANDINGS_MAX`]).
+pub(crate) const COMPLETIONS_MAX: u64 = 1 << 20;
 /// Of these for queue pairs to meta servers, for what the node itself puts into each queue pair, and
 /// for control messages.
 const QPS_ASIDE: u64 = 8;
@@ -51,6 +52,7 @@ impl Config {
             ("pool.rnr_retry", u64::from(pool.rnr_retry), 0..=7),
             ("memory.max_mrs", u64::from(self.memory.max_mrs), 1..=1 << 20),
             ("memory.lease_ms", self.memory.lease_ms, 1..=3_600_000),
+            ("memory.patience_ms", self.memory.patience_ms, 1..=3_600_000),
             ("messages.recv_buffers", u64::from(self.messages.recv_buffers), 1..=65_536),
             (
                 "messages.recv_buffer_bytes",
@@ -88,6 +90,7 @@ impl Config {
             }
         }
         self.fits_one_queue()?;
+        self.patience_fits()?;
         self.socket_mode()?;
         self.meta_listen()?;
         self.meta_servers()?;
@@ -111,6 +114,23 @@ impl Config {
              `messages.recv_buffers` come to {wrs} WRs, and {COMPLETIONS_MAX} can be"
         );
         Err(value("transfer.rc_qps_max", rc_qps, why))
+    }
+
+    /// Whether who shares a queue pair with a slow page outlives the wait for it: his retries are
+    /// counted meanwhile, by a configuration that the nodes of a cluster should share.
+    fn patience_fits(&self) -> Result<(), ConfigError> {
+        let timeout_ns = 4_096_u64 << self.pool.timeout.min(31);
+        let retries_ns = timeout_ns.saturating_mul(u64::from(self.pool.retry_cnt) + 1);
+        let most_ms = retries_ns / 4 * 3 / NS_PER_MS;
+        if self.memory.patience_ms <= most_ms {
+            return Ok(());
+        }
+        let why = format!(
+            "others on the same queue pair wait as long, and `pool.timeout` and `pool.retry_cnt` let \
+             them wait for {} ms: at most three quarters of that, {most_ms}",
+            retries_ns / NS_PER_MS
+        );
+        Err(value("memory.patience_ms", self.memory.patience_ms, why))
     }
 
     /// Permissions of the socket.

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::registry::SecretError;
 
+pub(crate) use check::COMPLETIONS_MAX;
 pub use classes::Classes;
 pub use paths::{SOCKET_VARIABLE, default_socket, status_path};
 pub use sections::{
@@ -166,12 +167,17 @@ mod tests {
             ("[meta]\nttl_ms = 0", "meta.ttl_ms"),
             ("[metrics]\nlisten = \"4792\"", "metrics.listen"),
             ("[memory]\nlease_ms = 0", "memory.lease_ms"),
+            // Beyond it the retries of whoever shares a queue pair with a slow page ran out.
+            ("[memory]\npatience_ms = 302", "memory.patience_ms"),
+            ("[pool]\nretry_cnt = 0", "memory.patience_ms"),
         ] {
             match parse(text) {
                 Err(ConfigError::Value { option: named, .. }) => assert_eq!(named, option),
                 other => panic!("{text}: {other:?}"),
             }
         }
+        assert!(parse("[memory]\npatience_ms = 301").is_ok());
+        assert!(parse("[pool]\nretry_cnt = 0\n[memory]\npatience_ms = 50").is_ok());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
+use elver_soft::Copier;
 use serde::{Deserialize, Serialize};
 
 /// Units of the core's times in the file's.
@@ -123,6 +124,9 @@ pub struct MemoryConfig {
     pub lease_ms: u64,
     /// Most remote regions remembered.
     pub max_cached_mrs: u32,
+    /// For how long the pages of one account's registered memory may keep others waiting, in
+    /// milliseconds.
+    pub patience_ms: u64,
 }
 
 /// Two-sided messages.
@@ -305,6 +309,7 @@ impl Default for MemoryConfig {
             max_mrs: core.max_mrs,
             lease_ms: core.mr_lease_ns / NS_PER_MS,
             max_cached_mrs: core.max_cached_mrs,
+            patience_ms: Copier::PATIENCE.as_millis() as u64,
         }
     }
 }

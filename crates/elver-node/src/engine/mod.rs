@@ -11,6 +11,7 @@
 mod account;
 mod counters;
 mod door;
+mod looks;
 mod maker;
 mod membership;
 mod notice;
@@ -30,7 +31,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use elver_core::{Completion, Core, Event, VqpId};
-use elver_portal::{Answer, Layout, Listener, Scratch, Violation};
+use elver_portal::{Answer, Layout, Listener, RefusalCode, Scratch, Violation};
 use elver_soft::{Copier, SoftDevice};
 use elver_verbs::{Time, Wc};
 
@@ -39,11 +40,13 @@ pub(crate) use notice::{Inlet, Notice, Outlet, channel};
 
 use self::account::Host;
 use self::door::{Door, EVENTS_MAX, INLET, LISTENER, PROCESS};
+use self::looks::Looks;
 use self::maker::Maker;
 use self::membership::Membership;
 use self::quota::Usage;
 use self::session::Owed;
 use self::sessions::{End, Sessions};
+use self::translate::Refused;
 use self::turns::Round;
 use crate::NodeError;
 use crate::clock::now;
@@ -123,6 +126,7 @@ pub(crate) struct Engine {
     // The maker's thread may wait for room in the inlet, which must go first.
     inlet: Inlet,
     maker: Maker,
+    looks: Looks,
     /// Copies for users who could keep the engine waiting.
     copier: Arc<Copier>,
     /// What the registry beside this meta server has seen.
@@ -147,6 +151,7 @@ impl Engine {
         let spares = config.socket.spare_sessions as usize;
         let door =
             Door::new(listener, inlet.as_fd(), spares).map_err(system("preparing sessions"))?;
+        let looks = Looks::new(outlet.clone());
         let maker = Maker::start(outlet).map_err(system("starting a thread"))?;
         let most = Layout {
             command_slots: config.socket.command_slots,
@@ -162,6 +167,7 @@ impl Engine {
         };
         let mut sessions = Sessions::new(config.quota.clone(), total, most);
         sessions.quotas.classes = config.classes()?;
+        let copier = Arc::new(Copier::new(Duration::from_millis(config.memory.patience_ms)));
         let none = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
         Ok(Engine {
             core,
@@ -182,7 +188,8 @@ impl Engine {
             opened_at: Time::ZERO,
             inlet,
             maker,
-            copier: Arc::default(),
+            looks,
+            copier,
             registry: None,
             pulse,
             turns: 0,
@@ -454,6 +461,11 @@ impl Engine {
             }
             Notice::Adopt { socket } => self.admit(socket, now),
             Notice::Made(made) => self.deliver(made, now),
+            Notice::Looked(looked) => {
+                if let Some((look, found)) = self.looks.end(looked) {
+                    self.register(look, found.map_err(Into::into), now);
+                }
+            }
         }
     }
 
@@ -462,6 +474,11 @@ impl Engine {
     fn tidy(&mut self, now: Time) {
         self.tidied_at = now;
         self.door.resume();
+        for look in self.looks.overdue(&self.copier, now) {
+            let text = "reading it took too long; keep it in a file system that answers, or allocate \
+                        it at the node instead (Mr::alloc)";
+            self.register(look, Err(Refused::new(RefusalCode::Permission, text)), now);
+        }
         if elver_soft::fault::faults() != self.faults {
             self.mourn(now);
         }
@@ -531,11 +548,13 @@ impl Engine {
         status.refusals = self.membership.refused_by.clone();
         status.engine.insert("registrations_refused".to_string(), self.membership.refusals);
         let elver_soft::CopierCounters { waited, given_up, bans, refused } = self.copier.counters();
+        let waiting = self.core.device().waiting_bytes();
         for (name, value) in [
             ("copies_waited", waited),
             ("copies_given_up", given_up),
             ("copies_banned", bans),
             ("copies_refused", refused),
+            ("memory_bytes_waiting", waiting),
         ] {
             status.engine.insert(name.to_string(), value);
         }

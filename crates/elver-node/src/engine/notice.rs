@@ -15,6 +15,7 @@ use elver_portal::Socket;
 use elver_verbs::Gid;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::looks::Looked;
 use super::maker::Made;
 use crate::registry::News;
 use crate::status::Status;
@@ -42,6 +43,8 @@ pub(crate) enum Notice {
     Adopt { socket: Socket },
     /// Memory that was asked for is there, or not.
     Made(Made),
+    /// Memory that is to be registered was looked at.
+    Looked(Looked),
 }
 
 /// The engine's end.

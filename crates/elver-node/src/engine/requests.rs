@@ -14,6 +14,7 @@ use elver_verbs::{AccessFlags, Device, Gid, Time, Wc, WcOpcode, WcStatus};
 
 use super::account::{Account, Customer};
 use super::door::Door;
+use super::looks::{Look, Looks};
 use super::maker::{Made, Maker, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
@@ -219,7 +220,7 @@ impl Engine {
             }
             self.hand_out(slot, now);
         }
-        let Engine { core, sessions, scratch, counters, maker, copier, .. } = self;
+        let Engine { core, sessions, scratch, counters, maker, looks, copier, .. } = self;
         let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return Ok(true) };
         let Session { socket, peer, customer, process, serial, open: Some(open), .. } = session
         else {
@@ -277,6 +278,7 @@ impl Engine {
                         core,
                         quotas,
                         maker,
+                        looks,
                         copier,
                         socket,
                         open,
@@ -342,6 +344,34 @@ impl Engine {
                 }
                 refused
             });
+        let result = sessions.answer_later(slot, request, outcome);
+        self.sessions.activate(slot, now);
+        self.settle(slot, result, now);
+    }
+}
+
+impl Engine {
+    /// Memory that a session registers was looked at.
+    pub(super) fn register(&mut self, look: Look, memory: Result<SoftMemory, Refused>, now: Time) {
+        let Look { slot, serial, request, addr, access, .. } = look;
+        let token = u64::from(serial) << 32 | u64::from(slot);
+        // The process may have died meanwhile; then it is counted no more.
+        let Some(slot) = self.sessions.of_token(token) else { return };
+        let Engine { core, sessions, counters, .. } = self;
+        let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return };
+        let account = session.account();
+        let Some(open) = &mut session.open else { return };
+        let usage = open.leaving.remove(&request).map_or(Usage::default(), |one| one.usage);
+        let client = open.client;
+        let outcome = memory.and_then(|memory| {
+            let info = core.reg_mr(client, memory, Some(addr), access)?;
+            open.regions.insert(info.lkey, Region { usage, memory: None, backing: None });
+            Ok(Answer::Mr { lkey: info.lkey, rkey: info.rkey, file_bytes: 0 })
+        });
+        if outcome.is_err() {
+            counters.commands_refused += 1;
+            quotas.give_back(account, usage);
+        }
         let result = sessions.answer_later(slot, request, outcome);
         self.sessions.activate(slot, now);
         self.settle(slot, result, now);
@@ -439,6 +469,7 @@ struct Desk<'a> {
     core: &'a mut Core<SoftDevice>,
     quotas: &'a mut Quotas,
     maker: &'a Maker,
+    looks: &'a mut Looks,
     copier: &'a Arc<Copier>,
     socket: &'a Socket,
     open: &'a mut Open,
@@ -584,8 +615,23 @@ impl Desk<'_> {
             Some(process) => process.clone(),
             None => self.open.process.insert(self.process()?).clone(),
         };
-        let memory = SoftMemory::of_process(process, addr, len)?;
-        self.register_as(memory, addr, access)
+        if !process.is_guarded() {
+            let memory = SoftMemory::of_process(process, addr, len)?;
+            return self.register_as(memory, addr, access);
+        }
+        self.fresh_request()?;
+        let usage = Usage::region(0);
+        self.quotas.take(self.account, usage)?;
+        let (slot, serial, request) = (self.slot, self.serial, self.request);
+        let payer = self.account.number();
+        let look = Look { slot, serial, request, addr, access, payer };
+        if let Err(error) = self.looks.begin(look, process, len) {
+            self.quotas.give_back(self.account, usage);
+            return Err(error.into());
+        }
+        // Among what is leaving, so that it counts if the process dies now.
+        self.open.leaving.insert(request, Region { usage, memory: None, backing: None });
+        Ok(None)
     }
 
     /// Registers a piece of the arena. Its bytes count with the session.

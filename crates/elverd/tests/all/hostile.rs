@@ -9,7 +9,7 @@ use crate::common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
 use crate::common::process::{Process, is_root, nobody, role, stay};
 use crate::common::{Client, Region, engine_counter, free_address, gid, wait_for};
 use elver_portal::{Answer, Command, Layout, Message, Received, RefusalCode, Socket, VqpOptions};
-use elver_verbs::{AccessFlags, Memory, RemoteAddr, WcStatus};
+use elver_verbs::{AccessFlags, Memory, RemoteAddr, Sge, WcStatus};
 use rustix::fs::FallocateFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -710,6 +710,103 @@ fn a_page_that_never_comes_is_waited_for_once() {
     assert_eq!(other.says(), "read");
     witness.works();
     other.ends();
+}
+
+/// Where the process is bound whose page does not come.
+const SLOW_PORT: u16 = 5;
+
+/// While a page did not come the engine waited for it, and with it all users of the node.
+#[test]
+fn nobody_waits_for_another_s_page() {
+    let directory = Directory::new();
+    // So that nothing is given up while the test runs, however slow the machine.
+    let patient = |name: &str, meta: &str| {
+        let (address, socket) = (free_address(), directory.path.join(format!("{name}.sock")));
+        let text = toml(&address, &socket, meta).replace("timeout = 13", "timeout = 30");
+        let text = format!("memory.patience_ms = 3600000\n{text}");
+        let mut command = elverd();
+        command.arg("--config").arg(directory.file(&format!("{name}.toml"), &text));
+        Daemon::run(command)
+    };
+    let daemon = patient("a", "serve = true");
+    let far = patient("b", &format!("servers = [\"{}\"]", daemon.registry.unwrap()));
+    far.registered(1);
+    let mut owner = Client::connect(&daemon.socket).unwrap();
+    let theirs = owner.alloc(64).unwrap();
+    let mut reader = Client::connect(&far.socket).unwrap();
+    let (own, vqp) = (reader.alloc(64).unwrap(), reader.create());
+    reader.qconnect(vqp, gid(&daemon.address), 0).unwrap();
+    let test = "hostile::client_that_waits_for_its_page";
+    let by: &[&str] = if is_root() { &["unshare", "--mount"] } else { &["env"] };
+    let knows = format!("{} {}", daemon.address, directory.file("slow", "").display());
+    let mut other = Process::start_by(by, &directory, &daemon.socket, test, &knows);
+    let says = other.says();
+    if says == "none" {
+        return println!("skipped: nobody here may mount a file system");
+    }
+    assert_eq!(says, "asked");
+    let waits = |name: &str| daemon.status().device[name];
+    wait_for("its READ to wait", || (waits("waits_for_memory") > 0).then_some(()));
+    // A message to a receive there waits as well.
+    let sender = reader.create();
+    reader.qconnect(sender, gid(&daemon.address), SLOW_PORT).unwrap();
+    reader.send(sender, b"waits");
+    assert_eq!(reader.completion().status, WcStatus::Success);
+    let landed = || daemon.status().core["messages_landed_late"];
+    wait_for("the message to wait", || (landed() > 0).then_some(()));
+    let bytes = || engine_counter(&daemon.status(), "memory_bytes_waiting");
+    assert!((1..1 << 20).contains(&bytes()), "{}", bytes());
+    let remote = RemoteAddr { addr: theirs.addr, rkey: theirs.rkey };
+    for _ in 0..100 {
+        reader.read(vqp, &own, 0, 8, remote);
+        assert_eq!(reader.completion().status, WcStatus::Success);
+    }
+    // Commands are executed as well, and processes come and go.
+    assert!(Client::connect(&daemon.socket).unwrap().alloc(64).is_ok());
+    other.goes();
+    assert_eq!(other.says(), "waited in vain");
+    let status = daemon.status();
+    let counted = ["copies_given_up", "copies_banned"].map(|name| engine_counter(&status, name));
+    assert_eq!(counted, [0, 0]);
+    assert!(engine_counter(&status, "copies_waited") > 0);
+    other.ends();
+}
+
+/// Not a test of its own: a process that reads memory of its own of which a page does not come.
+#[test]
+fn client_that_waits_for_its_page() {
+    const PAGE: u64 = 4_096;
+    let Some((socket, knows)) = role() else { return };
+    let (node, place) = knows.split_once(' ').unwrap();
+    let Some(own) = crate::common::stall::map(std::path::Path::new(place)) else {
+        return eprintln!("none");
+    };
+    let mut client = Client::connect(&socket).unwrap();
+    let access = AccessFlags::REMOTE_READ | AccessFlags::LOCAL_WRITE;
+    let command = Command::RegisterMr { addr: own.start, len: 3 * PAGE, access };
+    let take = |answer: Answer<'_>| match answer {
+        Answer::Mr { lkey, rkey, .. } => Some((lkey, rkey)),
+        _ => None,
+    };
+    let (lkey, rkey) = client.ask(&command, take).unwrap();
+    let (region, vqp, bound) = (client.alloc(64).unwrap(), client.create(), client.create());
+    client.qconnect(vqp, gid(node), 0).unwrap();
+    client.qbind(bound, SLOW_PORT).unwrap();
+    client.receive(bound, Sge { addr: own.start + PAGE, length: 64, lkey });
+    // The node looks at what is registered, and what is registered is read.
+    let access = AccessFlags::REMOTE_READ;
+    let unseen = Command::RegisterMr { addr: own.start + PAGE, len: PAGE, access };
+    let unseen = client.begin(&unseen);
+    client.read(vqp, &region, 0, 4, RemoteAddr { addr: own.start + PAGE, rkey });
+    eprintln!("asked");
+    stay();
+    own.fail();
+    assert!(client.answer(unseen, |_| Some(())).is_err());
+    for _ in 0..2 {
+        assert_ne!(client.completion().status, WcStatus::Success);
+    }
+    eprintln!("waited in vain");
+    stay();
 }
 
 /// Not a test of its own: a process that has memory registered of which a page never comes.

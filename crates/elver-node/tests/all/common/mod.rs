@@ -9,7 +9,9 @@ use elver_portal::{
     RefusalCode, Reply, Scratch, Socket, Via, VqpOptions, Welcome,
 };
 use elver_soft::SoftMemory;
-use elver_verbs::{AccessFlags, Gid, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Wc};
+use elver_verbs::{
+    AccessFlags, Gid, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Wc,
+};
 
 /// Long against a busy machine; no test waits for it unless something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -224,6 +226,27 @@ impl Client {
         };
         self.wake();
         posted
+    }
+
+    /// Posts a receive.
+    #[allow(dead_code, reason = "only the daemon's tests use it")]
+    pub fn receive(&mut self, vqp: u32, sge: Sge) {
+        self.end.receive(vqp, &RecvWr { wr_id: 78, sges: &[sge] }).unwrap();
+        self.wake();
+    }
+
+    /// Posts a signalled SEND of bytes that it brings.
+    #[allow(dead_code, reason = "only the daemon's tests use it")]
+    pub fn send(&mut self, vqp: u32, bytes: &[u8]) {
+        let wr = SendWr {
+            wr_id: 79,
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Inline(bytes),
+            dest: None,
+        };
+        self.end.send(vqp, &wr).unwrap();
+        self.wake();
     }
 
     /// The next completion.
