@@ -87,6 +87,8 @@ impl World {
         let Some(core) = self.core(node) else { return Ok(()) };
         let memory = core.device().alloc_memory(ARENA_BYTES);
         let memory = memory.map_err(|error| Violation::new(format!("no memory: {error}")))?;
+        self.recede(&memory);
+        let Some(core) = self.core(node) else { return Ok(()) };
         match core.reg_mr(id, memory.clone(), None, AccessFlags::LOCAL_WRITE) {
             Ok(mr) => {
                 let index = self.model.arenas.len();
@@ -96,6 +98,15 @@ impl World {
             }
             Err(CoreError::Limit { .. }) => Ok(()),
             Err(error) => broken!("node {node}: reg_mr was refused: {error}"),
+        }
+    }
+
+    /// Clients' memory is not at hand, in some runs.
+    fn recede(&self, memory: &elver_sim::SimMemory) {
+        if self.plan.late_memory_percent > 0 {
+            let seed = elver_verbs::Memory::base_addr(memory);
+            let rng = elver_sim::Rng::new(seed);
+            memory.recede(self.plan.late_memory_percent, self.plan.late_memory_ns(), rng);
         }
     }
 
@@ -122,6 +133,7 @@ impl World {
         let content = crate::model::bytes(initial, len as u32);
         elver_verbs::Memory::write(&memory, 0, &content)
             .map_err(|error| Violation::new(format!("no write: {error}")))?;
+        self.recede(&memory);
         let Some(core) = self.core(node) else { return Ok(()) };
         let mr = match core.reg_mr(id, memory.clone(), None, access) {
             Ok(mr) => mr,

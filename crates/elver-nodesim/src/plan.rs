@@ -13,6 +13,9 @@ const POLICIES_WITHOUT_DC: [Policy; 3] = [Policy::Shared, Policy::Lite, Policy::
 /// RC QPs of a node that others reach over nothing else.
 const RC_QPS_ENOUGH: u32 = 64;
 
+/// Least timeout of QPs where memory is late, as its exponent: 4 ms.
+const LATE_TIMEOUT: u8 = 10;
+
 /// How VQPs connect in a run: mostly in all ways, each VQP in its own.
 const POLICIES: [&[Policy]; 6] = [
     &[Policy::Shared],
@@ -53,6 +56,8 @@ pub(crate) struct Plan {
     pub(crate) memory_vanishes: bool,
     /// Answers are lost or late on purpose while an RC QP breaks for that.
     pub(crate) acks_vanish: bool,
+    /// How many in a hundred copies to or from clients' memory a device cannot make by itself.
+    pub(crate) late_memory_percent: u32,
     /// Clients die, and others come.
     pub(crate) clients_die: bool,
     /// The registry takes up to this long to tell anything.
@@ -81,6 +86,11 @@ impl Plan {
             // What reaches nobody over DC needs room for a link to everybody, for each class.
             config.transfer.rc_qps_max = RC_QPS_ENOUGH;
         }
+        let late_memory_percent = rng.split("late memory").pick(&[0, 0, 0, 10, 100]);
+        if late_memory_percent > 0 {
+            // A peer is patient for longer than memory is late.
+            config.timeout = config.timeout.max(LATE_TIMEOUT);
+        }
         Plan {
             nodes,
             metas: rng.pick(&[1, 1, 2]),
@@ -91,6 +101,7 @@ impl Plan {
             poll_percent: rng.pick(&[100, 100, 50, 10]),
             bad_percent: rng.pick(&[0, 0, 4, 12]),
             late_receives: rng.percent(30),
+            late_memory_percent,
             clients_die: rng.percent(50),
             memory_vanishes: rng.split("vanishing").percent(50),
             acks_vanish: rng.split("acks").percent(40),
@@ -107,6 +118,13 @@ impl Plan {
     pub(crate) fn calm(&self) -> bool {
         let FaultPlan { partition_percent, slow_percent, crash_percent, .. } = self.faults;
         partition_percent + slow_percent + crash_percent == 0
+    }
+
+    /// For how long a client's memory keeps others waiting in all: less than a peer waits before he
+    /// sends again, so that nobody's retries are used up by it. A node's configuration sees to that
+    /// (`memory.patience_ms`).
+    pub(crate) fn late_memory_ns(&self) -> u64 {
+        4_096 << self.config.timeout
     }
 
     /// What a node is made with.

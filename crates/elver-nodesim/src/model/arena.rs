@@ -76,7 +76,7 @@ impl Arena {
     pub(crate) fn fill(&mut self, offset: u64, bytes: &[u8]) {
         let at = offset as usize;
         self.shadow[at..at + bytes.len()].copy_from_slice(bytes);
-        self.memory.write(offset, bytes).expect("a piece lies inside its memory");
+        self.memory.write_waiting(offset, bytes).expect("a piece lies inside its memory");
     }
 
     /// A piece is the client's again. What stands there now has been looked at.

@@ -121,7 +121,7 @@ impl Region {
         self.back = Some(step);
         self.memory.set_gone(false);
         let poison = vec![POISON; self.memory.size() as usize];
-        self.memory.write(0, &poison).expect("a memory has all its bytes");
+        self.memory.write_waiting(0, &poison).expect("a memory has all its bytes");
     }
 
     /// Nobody may have changed memory that the client has got back.
