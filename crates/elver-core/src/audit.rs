@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 
 use elver_verbs::Device;
 
-use crate::lane::{LaneKind, LaneState};
-use crate::links::Tally;
-use crate::ops::{OpKind, Work};
-use crate::peer::{Peer, PeerLookup, Waiter};
-use crate::ring::NONE;
+use crate::datapath::ops::{OpKind, Work};
+use crate::discovery::peer::{Peer, PeerLookup, Waiter};
+use crate::pool::lane::{LaneKind, LaneState};
+use crate::rc::links::Tally;
+use crate::vqp::send_ring::NONE;
 use crate::vqp::{Vqp, Wait};
 use crate::{Class, ClientId, Core, VqpState};
 
@@ -44,7 +44,7 @@ pub struct Holdings {
     /// Messages and READs of the core's own that are under way.
     pub ops: u32,
     /// Messages of the core's own that wait for a send slot, or for a look-up.
-    pub untold: u32,
+    pub pending_notes: u32,
     /// Send slots that hold a message.
     pub send_slots: u32,
     /// WRs on the pool's QPs.
@@ -101,7 +101,8 @@ impl<D: Device> Core<D> {
             ahs: addresses as u32 + self.links.ud.addresses(),
             receives: self.pool.recvs.count,
             ops: self.ops.len(),
-            untold: (self.untold.len() + self.unaddressed.len() + self.unasked.len()) as u32,
+            pending_notes: (self.pending_notes.len() + self.unaddressed.len() + self.unasked.len())
+                as u32,
             send_slots: slots,
             posted: self.lanes.qps.iter().map(|qp| qp.posted).sum(),
             requests,
@@ -171,7 +172,7 @@ impl<D: Device> Core<D> {
             if vqp.moving && !(if vqp.inflight > 0 { vqp.watch } else { moved }) {
                 return Err(format!("VQP {id:#x} moves, and nobody moves it"));
             }
-            let listed = self.knocking.iter().filter(|(_, other)| *other == id).count();
+            let listed = self.credit_probes.iter().filter(|(_, other)| *other == id).count();
             agree!(
                 listed,
                 usize::from(vqp.credit.listed),
@@ -388,10 +389,10 @@ impl<D: Device> Core<D> {
         let reads = &self.pool.reads;
         let taken = ops(|work| matches!(work, Work::Read { .. }));
         agree!(taken, reads.count - reads.available(), "buffers of look-ups");
-        if !self.untold.is_empty() && sends.available() > 0 {
+        if !self.pending_notes.is_empty() && sends.available() > 0 {
             return Err(format!(
                 "{} messages wait for send slots that are free",
-                self.untold.len()
+                self.pending_notes.len()
             ));
         }
         Ok(of_vqps + of_ops)

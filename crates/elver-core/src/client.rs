@@ -1,3 +1,7 @@
+//! Clients: what each may have and has, and the VQPs that messages made.
+
+mod lifecycle;
+
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 

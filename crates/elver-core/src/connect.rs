@@ -3,10 +3,10 @@
 
 use elver_verbs::{Device, Gid, Time, VerbsError};
 
-use crate::lane::{LaneKind, LaneState};
-use crate::lookup::WARMS_MAX;
-use crate::peer::Waiter;
-use crate::ring::NONE;
+use crate::discovery::lookup::WARMS_MAX;
+use crate::discovery::peer::Waiter;
+use crate::pool::lane::{LaneKind, LaneState};
+use crate::vqp::send_ring::NONE;
 use crate::{
     Class, ClientId, ConnectError, ConnectOptions, Core, CoreError, Event, Policy, Via, VqpId,
     VqpState,

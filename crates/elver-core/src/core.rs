@@ -10,25 +10,25 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::client::{Accepted, Client};
-use crate::inbox::{AcceptKey, SourceLast};
-use crate::landing::{LANDINGS_MAX, Landing};
-use crate::links::Links;
-use crate::lookup::Lookups;
-use crate::message::Header;
-use crate::meta::ServedTable;
-use crate::mr::LocalMrs;
-use crate::mr_store::MrStore;
-use crate::ops::{Note, Op};
-use crate::outage::Outage;
-use crate::peer::Peers;
+use crate::datapath::ops::{Note, Op};
+use crate::datapath::outage::Outage;
+use crate::datapath::qos::Qos;
+use crate::datapath::wr_id::WrId;
+use crate::discovery::lookup::Lookups;
+use crate::discovery::meta::ServedTable;
+use crate::discovery::peer::Peers;
+use crate::discovery::record::{MRS_ADDR, mrs_id, mrs_layout};
+use crate::memory::mr::LocalMrs;
+use crate::memory::mr_store::MrStore;
+use crate::messaging::inbox::{AcceptKey, SourceLast};
+use crate::messaging::landing::{LANDINGS_MAX, Landing};
+use crate::messaging::message::Header;
 use crate::pool::{self, Lanes, Pool};
-use crate::qos::Qos;
-use crate::record::{MRS_ADDR, mrs_id, mrs_layout};
-use crate::ring::NONE;
+use crate::rc::links::Links;
+use crate::rc::ud::Ud;
 use crate::slots::{SLOTS_MAX, Slots};
-use crate::ud::Ud;
 use crate::vqp::Vqp;
-use crate::wr_id::WrId;
+use crate::vqp::send_ring::NONE;
 use crate::{
     ClientId, Completion, Config, CoreError, Event, NodeRecord, PeerInfo, Stats, Terms, VqpId,
     VqpInfo,
@@ -71,11 +71,11 @@ pub struct Core<D: Device> {
     /// Long messages that their receivers have not read, by when they are looked after.
     pub(crate) unread: VecDeque<(Time, u32, u32)>,
     /// VQPs that ask their receivers for credit, and when each does so again.
-    pub(crate) knocking: VecDeque<(Time, u32)>,
+    pub(crate) credit_probes: VecDeque<(Time, u32)>,
     /// VQPs that wait for the answers of senders, by when these are asked again.
     pub(crate) asking: VecDeque<(Time, u32)>,
     /// What waits for send slots to be told to peers.
-    pub(crate) untold: VecDeque<(u32, Note)>,
+    pub(crate) pending_notes: VecDeque<(u32, Note)>,
     /// What waits for look-ups of the peers that it is to be told to.
     pub(crate) unaddressed: VecDeque<(u32, Note)>,
     /// What waits until a meta server can be asked for the peers that it is to be told to, by when that
@@ -156,9 +156,9 @@ impl<D: Device> Core<D> {
             held_bytes: 0,
             blank: Header::blank(record.tag()),
             unread: VecDeque::new(),
-            knocking: VecDeque::new(),
+            credit_probes: VecDeque::new(),
             asking: VecDeque::new(),
-            untold: VecDeque::new(),
+            pending_notes: VecDeque::new(),
             unaddressed: VecDeque::new(),
             unasked: VecDeque::new(),
             heard: now,
@@ -280,9 +280,9 @@ impl<D: Device> Core<D> {
         let closing = self.closing.front().map(|(due, _)| *due);
         let lookup = self.lookups.next_deadline();
         let links = self.links.poll_timeout();
-        let knock = self.knocking.front().map(|(due, _)| *due);
+        let probe = self.credit_probes.front().map(|(due, _)| *due);
         let restart = self.next_restart();
-        let others = [self.qos.poll_timeout(), self.next_message_due(), restart, knock];
+        let others = [self.qos.poll_timeout(), self.next_message_due(), restart, probe];
         let others = others.into_iter().flatten();
         closing.into_iter().chain(lookup).chain(links).chain(others).min()
     }
@@ -292,7 +292,7 @@ impl<D: Device> Core<D> {
         self.store.flush(now);
         let mut busy = self.expire_lookups(now) | self.attend_messages(now);
         busy |= self.attend_links(now);
-        busy |= self.release_held(now) | self.retry_dcis(now) | self.knock_again(now);
+        busy |= self.release_held(now) | self.retry_dcis(now) | self.probe_credit_again(now);
         while self.closing.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, slot)) = self.closing.pop_front() else { break };
             self.try_release_mr(slot, now);

@@ -27,33 +27,24 @@
 //!
 //! # Where what is
 //!
-//! | module | what it does | paper |
+//! | folder | in it | paper |
 //! | --- | --- | --- |
 //! | `core` | the state, polling | |
-//! | `clients`, `client` | clients, VQPs coming and going, ports | 4.1 |
+//! | `client` | what a client may have and has; `lifecycle`: clients and VQPs coming and going, ports | 4.1 |
+//! | `vqp` | one VQP: `send_ring`, `recv_ring`, and `credit`, on which it sends to a receiver that is slower | 4.1 |
 //! | `connect` | `qconnect` and `warm` | 4.1, algorithm 1 |
-//! | `lookup` | look-ups of nodes and regions by READs: coalesced, admitted, failing over | 4.2 |
-//! | `servers` | which meta server is asked: the nearest | 4.2 |
-//! | `meta`, `record` | the meta server's role, records of nodes | 4.2 |
-//! | `regions`, `mr`, `mr_store` | local regions, ValidMR, MRStore with its leases | 4.2 |
-//! | `post`, `ring` | checks, the VQPs' own queues | 4.4, algorithm 2 |
-//! | `burst`, `outgoing`, `wr_id` | what goes to the device, headers of messages | 4.4, algorithm 2 |
-//! | `turns` | turns among VQPs on a lane | 4.4 |
-//! | `complete` | completions in order | 4.4 |
-//! | `recovery`, `outage` | failed lanes; DCIs that the device does not set going again | 4.4 |
-//! | `fate` | whether what an RC QP flushed was executed | |
-//! | `inbox`, `message`, `recv_ring` | messages: ports, accepting, backlog, refusals | 4.1, 4.4 |
-//! | `backpressure` | senders that wait for their receivers | |
-//! | `landing` | messages whose receives are not at hand | 4.4 |
-//! | `rendezvous` | long messages, read by the receiver | 4.5 |
-//! | `inquiry` | what two cores tell each other of such messages, and whose they are when one fails | |
-//! | `pool`, `lane` | physical queue pairs, buffers | 4.3 |
-//! | `peer` | the DCCache | 4.2 |
-//! | `ops`, `own_ops` | the core's own READs and messages | |
-//! | `control`, `ud` | requests between cores over UD | 4.2 |
-//! | `strangers` | whose requests are answered | |
-//! | `links`, `rc`, `reluctance`, `transfer` | RC queue pairs, and moving VQPs to them and back | 4.6 |
-//! | `qos` | priority classes | arXiv version, 4.7 |
+//! | `datapath` | `post`: checks; `burst`: what goes to the device; `round_robin`: turns among VQPs on a lane; `complete`: completions in order; `wr_id` | 4.4, algorithm 2 |
+//! | | `recovery`, `outage`: failed lanes, DCIs that the device does not set going again; `ops`, `own_ops`: the core's own READs and messages | 4.4 |
+//! | | `qos`: priority classes | arXiv version, 4.7 |
+//! | `messaging` | `message`: headers; `outgoing`; `inbox`: ports, accepting, backlog, refusals; `landing`: receives that are not at hand | 4.1, 4.4 |
+//! | | `rendezvous`: long messages, read by the receiver; `inquiry`: what two cores tell each other of them, and whose they are when one fails | 4.5 |
+//! | `memory` | `mr`, `regions`: local regions, ValidMR, and when a region's leases end; `mr_store`: MRStore, peers' regions with their leases | 4.2 |
+//! | `discovery` | `peer`: the DCCache; `lookup`: nodes and regions by READs, coalesced, admitted, failing over; `servers`: the nearest meta server | 4.2 |
+//! | | `meta`, `record`: the meta server's role, records of nodes; `strangers`: whose requests are answered | 4.2 |
+//! | `pool` | physical queue pairs, buffers; `lane` | 4.3 |
+//! | `rc` | which RC queue pairs there are; `links`: their handshakes and ends; `ud`: what carries requests; `back_off`; `fate`: whether what one flushed was executed | 4.2, 4.3 |
+//! | | `transfer`: moving VQPs to them and back | 4.6 |
+//! | `control` | requests between cores | 4.2 |
 //! | `slots`, `stats` | tables with ids that miss, counters | |
 //! | `audit` | every count against what it counts, for tests | |
 //!
@@ -77,54 +68,23 @@
 extern crate alloc;
 
 mod audit;
-mod backpressure;
-mod burst;
 mod client;
-mod clients;
-mod complete;
 mod config;
 mod connect;
 mod control;
 mod core;
+mod datapath;
+mod discovery;
 mod error;
 mod event;
-mod fate;
 mod ids;
-mod inbox;
-mod inquiry;
-mod landing;
-mod lane;
-mod links;
-mod lookup;
-mod message;
-mod meta;
-mod mr;
-mod mr_store;
-mod ops;
-mod outage;
-mod outgoing;
-mod own_ops;
-mod peer;
+mod memory;
+mod messaging;
 mod pool;
-mod post;
-mod qos;
 mod rc;
-mod record;
-mod recovery;
-mod recv_ring;
-mod regions;
-mod reluctance;
-mod rendezvous;
-mod ring;
-mod servers;
 mod slots;
 mod stats;
-mod strangers;
-mod transfer;
-mod turns;
-mod ud;
 mod vqp;
-mod wr_id;
 
 pub use audit::Holdings;
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
@@ -133,13 +93,13 @@ pub use control::{
     Shortage,
 };
 pub use core::Core;
+pub use discovery::record::{
+    META_SERVER_BYTES, MetaServer, NODE_RECORD_BYTES, NodeRecord, RecordError, Terms,
+};
 pub use elver_random::Seed;
 pub use error::{ConnectError, CoreError};
 pub use event::{Completion, Event, Via};
 pub use ids::{ClientId, VqpId};
-pub use landing::LANDINGS_MAX;
-pub use record::{
-    META_SERVER_BYTES, MetaServer, NODE_RECORD_BYTES, NodeRecord, RecordError, Terms,
-};
+pub use messaging::landing::LANDINGS_MAX;
 pub use stats::{PeerInfo, Stats};
 pub use vqp::{Class, ConnectOptions, Policy, VqpInfo, VqpInit, VqpState};

@@ -1,3 +1,7 @@
+//! The physical queue pairs that all VQPs share, their lanes and buffers (section 4.3).
+
+pub(crate) mod lane;
+
 use alloc::vec::Vec;
 
 use elver_verbs::{
@@ -5,14 +9,14 @@ use elver_verbs::{
     Mtu, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit, VerbsError,
 };
 
-use crate::fate::Path;
-use crate::landing::LANDINGS_MAX;
-use crate::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
-use crate::message::{HEADER_BYTES, Header};
-use crate::outgoing::SLOTS_RESERVED;
+use crate::datapath::wr_id::WrId;
+use crate::discovery::record::control_qkey;
+use crate::messaging::landing::LANDINGS_MAX;
+use crate::messaging::message::{HEADER_BYTES, Header};
+use crate::messaging::outgoing::SLOTS_RESERVED;
+use crate::pool::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::rc::META_LINKS_MAX;
-use crate::record::control_qkey;
-use crate::wr_id::WrId;
+use crate::rc::fate::Path;
 use crate::{Class, Config};
 use elver_random::Rng;
 

@@ -1,6 +1,12 @@
 //! The RC QPs of the hybrid pool (KRCORE, sections 4.2 and 4.3): which there are, what they are
 //! for, and which of them may go.
 
+pub(crate) mod back_off;
+pub(crate) mod fate;
+pub(crate) mod links;
+pub(crate) mod transfer;
+pub(crate) mod ud;
+
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
@@ -11,8 +17,8 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::control::{ControlAddr, Shortage, Ticket};
-use crate::ring::NONE;
 use crate::slots::{SLOTS_MAX, Slots};
+use crate::vqp::send_ring::NONE;
 use crate::{Class, TransferConfig};
 use elver_random::Rng;
 

@@ -1,14 +1,20 @@
+//! A virtual queue pair: what it is made with, its state, its queues and its credit (section 4.1).
+
+pub(crate) mod credit;
+pub(crate) mod recv_ring;
+pub(crate) mod send_ring;
+
 use alloc::boxed::Box;
 
 use elver_verbs::{Dest, Gid, Time, WcStatus};
 
-use crate::backpressure::Credit;
-use crate::fate::Suspect;
-use crate::inbox::{AcceptKey, Backlog};
-use crate::mr::LocalHit;
-use crate::mr_store::RemoteMr;
-use crate::recv_ring::RecvRing;
-use crate::ring::{NONE, SendRing};
+use crate::memory::mr::LocalHit;
+use crate::memory::mr_store::RemoteMr;
+use crate::messaging::inbox::{AcceptKey, Backlog};
+use crate::rc::fate::Suspect;
+use crate::vqp::credit::Credit;
+use crate::vqp::recv_ring::RecvRing;
+use crate::vqp::send_ring::{NONE, SendRing};
 use crate::{ClientId, Via, VqpId};
 
 /// Priority of a VQP.

@@ -24,7 +24,7 @@ impl Most {
     }
 
     fn see_all(&mut self, held: &Holdings) {
-        let under_way = held.ops + held.untold + held.requests + held.waiting;
+        let under_way = held.ops + held.pending_notes + held.requests + held.waiting;
         self.under_way = self.under_way.max(under_way.into());
     }
 }

@@ -1,7 +1,7 @@
 use elver_verbs::{Mtu, qpn_valid};
 use thiserror::Error;
 
-use crate::fate::PSN_MASK;
+use crate::rc::fate::PSN_MASK;
 use crate::{Class, NODE_RECORD_BYTES, NodeRecord, RecordError};
 
 /// Longest control message in bytes.

@@ -1,0 +1,378 @@
+//! Clients and their VQPs: coming and going.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use elver_verbs::{Device, Time};
+
+use crate::client::{Accepted, Client};
+use crate::datapath::ops::Note;
+use crate::memory::mr::LocalHit;
+use crate::messaging::message::Kind;
+use crate::rc::fate::Suspect;
+use crate::vqp::credit::Credit;
+use crate::vqp::recv_ring::RecvRing;
+use crate::vqp::send_ring::{NONE, SendRing};
+use crate::vqp::{Vqp, Wait};
+use crate::{
+    ClientId, ClientLimits, ConnectError, Core, CoreError, Event, Policy, VqpId, VqpInit, VqpState,
+};
+
+/// Accepted VQPs that are looked at for one to give way.
+const EVICTIONS_LOOKED_AT: usize = 64;
+/// The ports that `qbind` takes from when it is asked for any.
+const FREE_PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
+
+/// Whose accepted VQPs one is to give way among.
+#[derive(Clone, Copy, Debug)]
+enum Scope {
+    /// A client's, perhaps only those of a peer.
+    Client(ClientId, Option<u32>),
+    /// All.
+    Node,
+}
+
+impl<D: Device> Core<D> {
+    /// Admits a client.
+    pub fn client_open(&mut self, limits: ClientLimits) -> Result<ClientId, CoreError> {
+        let limit = u64::from(self.clients.limit());
+        let id = self.clients.insert(&mut self.rng, |_| Client::new(limits));
+        let full = CoreError::Limit { what: "clients", limit, setting: "clients" };
+        id.map(ClientId).ok_or(full)
+    }
+
+    /// The client is gone: its VQPs and regions go, as soon as nothing in flight needs them.
+    pub fn client_close(&mut self, client: ClientId, now: Time) {
+        let Ok(entry) = self.open_client(client) else { return };
+        entry.closed = true;
+        entry.completions.clear();
+        let vqps = entry.vqps.clone();
+        let is_bound = |core: &Core<D>, id| core.vqps.get(id).is_some_and(|vqp| vqp.bound != 0);
+        // Then those that were made for senders are known to go for good.
+        let (bound, others): (Vec<u32>, Vec<u32>) =
+            vqps.into_iter().partition(|id| is_bound(self, *id));
+        for vqp in bound.into_iter().chain(others) {
+            self.destroy(vqp, now);
+        }
+        self.close_mrs_of(client, now);
+        self.forget_client(client.0);
+    }
+
+    /// Whether nothing of a closed client is left.
+    pub fn client_is_gone(&self, client: ClientId) -> bool {
+        self.clients.get(client.0).is_none()
+    }
+
+    /// Creates a VQP (Algorithm 1, `vqp_create`). If the client has as many as it may, one that a
+    /// message made and that it never used gives way.
+    pub fn vqp_create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
+        let entry = self.open_client(client)?;
+        if entry.vqps.len() as u32 >= entry.limits.vqps {
+            self.evict_accepted(Scope::Client(client, None));
+        } else if self.vqps.is_full() {
+            self.evict_accepted(Scope::Node);
+        }
+        self.create(client, init)
+    }
+
+    /// Creates a VQP for a sender of messages, at a peer. Others may make a client hold no more of
+    /// these than half of what it may have, and the node no more than [`crate::Config::accepts`]; and
+    /// no peer makes either hold more than its share.
+    pub(crate) fn create_accepted(
+        &mut self,
+        client: ClientId,
+        peer: u32,
+        init: VqpInit,
+    ) -> Option<u32> {
+        let entry = self.open_client(client).ok()?;
+        let limits = entry.limits;
+        let full = entry.vqps.len() as u32 >= limits.vqps || entry.accepted.now >= limits.accepts();
+        let share = entry.accepts_of(peer) >= limits.accepts_of_peer();
+        let of_node = self.peers.get(peer).map_or(0, |entry| entry.accepted);
+        let share = share || of_node >= self.config.accepts_of_peer();
+        let node_full = self.accepts.now >= self.config.accepts() || self.vqps.is_full();
+        // One of its own that gives way makes room for all.
+        let room = if share {
+            self.evict_accepted(Scope::Client(client, Some(peer)))
+        } else if full {
+            self.evict_accepted(Scope::Client(client, None))
+        } else {
+            !node_full || self.evict_accepted(Scope::Node)
+        };
+        let id = if room { self.create(client, init).ok() } else { None };
+        let Some(VqpId(id)) = id else {
+            self.stats.accepts_refused += 1;
+            return None;
+        };
+        Some(id)
+    }
+
+    /// The accepted VQPs of a scope.
+    fn accepted_in(&mut self, scope: Scope) -> Option<&mut Accepted> {
+        match scope {
+            Scope::Client(client, peer) => self.clients.get_mut(client.0)?.accepted_mut(peer),
+            Scope::Node => Some(&mut self.accepts),
+        }
+    }
+
+    /// Has an accepted VQP give way that failed or that its client has not used, the oldest first;
+    /// whether there was one.
+    fn evict_accepted(&mut self, scope: Scope) -> bool {
+        let looked_at = self.accepted_in(scope).map_or(0, |accepted| accepted.order.len());
+        for _ in 0..looked_at.min(EVICTIONS_LOOKED_AT) {
+            let Some(accepted) = self.accepted_in(scope) else { return false };
+            let Some(id) = accepted.order.pop_front() else { return false };
+            let Some(vqp) = self.vqps.get(id) else { continue };
+            if vqp.zombie || vqp.accepted.is_none() {
+                continue;
+            }
+            let unused = vqp.sq.tail == 0 && vqp.rq.tail == 0 && vqp.backlog.is_none();
+            let failed = vqp.state == VqpState::Error;
+            if vqp.bound == 0 && vqp.sq.len() == 0 && vqp.reads == 0 && (unused || failed) {
+                self.stats.accepted_evicted += 1;
+                // It has nothing outstanding, and goes at once.
+                self.destroy(id, self.heard);
+                return true;
+            }
+            if let Some(accepted) = self.accepted_in(scope) {
+                accepted.order.push_back(id);
+            }
+        }
+        false
+    }
+
+    fn create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
+        let max = u64::from(self.config.max_vqp_wr);
+        let sizes = [("max_send_wr", init.max_send_wr), ("max_recv_wr", init.max_recv_wr)];
+        for (name, value) in sizes {
+            let value = u64::from(value);
+            if value > max {
+                return Err(CoreError::OutOfRange { name, value, min: 0, max });
+            }
+        }
+        let limit = self.vqps.limit();
+        let entry = self.open_client(client)?;
+        let quota = entry.limits.vqps;
+        if entry.vqps.len() as u32 >= quota {
+            let limit = u64::from(quota);
+            return Err(CoreError::Limit { what: "VQPs of a client", limit, setting: "vqps" });
+        }
+        let client_at = entry.vqps.len() as u32;
+        let (max_sge, max_inline) = (self.config.max_sge, self.pool.max_inline);
+        let nonce = self.rng.next_u32();
+        let made = self.vqps.insert(&mut self.rng, |id| {
+            Box::new(Vqp {
+                id,
+                client: client.0,
+                client_at,
+                class: init.class,
+                sig_all: init.sq_sig_all,
+                confirm_sends: init.confirm_sends,
+                state: VqpState::Idle,
+                zombie: false,
+                via: None,
+                bound: 0,
+                peer: NONE,
+                beside: [0; 2],
+                peer_port: 0,
+                peer_vqp: 0,
+                lane: NONE,
+                dest: None,
+                sq: SendRing::new(init.max_send_wr, max_sge, max_inline),
+                rq: RecvRing::new(init.max_recv_wr, max_sge),
+                reads: 0,
+                inflight: 0,
+                wait: Wait::Nothing,
+                moving: false,
+                credit: Credit::NEW,
+                policy: Policy::Shared,
+                lease: 0,
+                ready: false,
+                rewound: false,
+                unsure: false,
+                suspect: Suspect::default(),
+                watch: false,
+                failed: false,
+                fault: None,
+                deficit: 0,
+                room: 0,
+                read_from: 0,
+                attempt: 0,
+                nonce,
+                read_until: None,
+                token: 0,
+                transfers: 0,
+                backlog: None,
+                accepted: None,
+                local: LocalHit::NONE,
+                remote: Vqp::NO_REMOTE,
+            })
+        });
+        let full = CoreError::Limit { what: "VQPs", limit: u64::from(limit), setting: "max_vqps" };
+        let id = made.ok_or(full)?;
+        self.open_client(client)?.vqps.push(id);
+        Ok(VqpId(id))
+    }
+
+    /// Destroys a VQP. What it has outstanding completes to nobody.
+    pub fn vqp_destroy(
+        &mut self,
+        client: ClientId,
+        vqp: VqpId,
+        now: Time,
+    ) -> Result<(), CoreError> {
+        self.own_vqp(client, vqp)?;
+        self.destroy(vqp.0, now);
+        Ok(())
+    }
+
+    /// Lets messages to `port` of this node come to the VQP. Port 0 takes a free one; returns the
+    /// port.
+    pub fn qbind(&mut self, client: ClientId, vqp: VqpId, port: u16) -> Result<u16, CoreError> {
+        let entry = self.own_vqp(client, vqp)?;
+        if entry.bound != 0 {
+            return Err(CoreError::State { state: "bound", call: "qbind" });
+        }
+        let port = match port {
+            0 => self.free_port().ok_or(CoreError::Limit {
+                what: "free ports",
+                limit: FREE_PORTS.len() as u64,
+                setting: "ports",
+            })?,
+            port if self.ports.contains_key(&port) => return Err(CoreError::PortInUse { port }),
+            port => port,
+        };
+        self.ports.insert(port, vqp.0);
+        self.own_vqp(client, vqp)?.bound = port;
+        Ok(port)
+    }
+
+    /// A port that nobody is bound to, from a random place on.
+    fn free_port(&mut self) -> Option<u16> {
+        let count = FREE_PORTS.len() as u32;
+        let start = self.rng.next_u32() % count;
+        let ports = (0..count).map(|n| FREE_PORTS.start() + ((start + n) % count) as u16);
+        ports.into_iter().find(|port| !self.ports.contains_key(port))
+    }
+
+    /// The client is done with a VQP. It goes at once, or when nothing of its is in flight.
+    pub(crate) fn destroy(&mut self, id: u32, now: Time) {
+        self.cancel_connect(id);
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if core::mem::replace(&mut vqp.zombie, true) {
+            return;
+        }
+        vqp.state = VqpState::Error;
+        vqp.wait = Wait::Nothing;
+        if vqp.bound != 0 {
+            self.ports.remove(&vqp.bound);
+        }
+        if let Some(client) = self.clients.get_mut(vqp.client) {
+            let at = vqp.client_at as usize;
+            client.vqps.swap_remove(at);
+            client.zombies += 1;
+            if let Some(&moved) = client.vqps.get(at)
+                && let Some(moved) = self.vqps.get_mut(moved)
+            {
+                moved.client_at = at as u32;
+            }
+        }
+        self.settle(id, now);
+    }
+
+    /// To be called for a VQP in its error state whenever nothing of its may be left on a lane, or with
+    /// a receiver: what it still holds is flushed, and a zombie goes.
+    pub(crate) fn settle(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.inflight > 0 || vqp.reads > 0 {
+            vqp.watch = true;
+            return;
+        }
+        vqp.watch = false;
+        self.flush(id, now);
+        self.drop_backlog(id, now);
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.sq.len() > 0 {
+            // Its client gets its messages back when no receiver reads them any longer.
+            return self.revoke(id, now);
+        }
+        if !vqp.zombie {
+            return;
+        }
+        let (client, listed) = (vqp.client, vqp.credit.listed);
+        if let Some((peer, note)) = self.farewell(id) {
+            self.tell(peer, note, now);
+        }
+        self.detach(id);
+        if listed {
+            // Its id may come again.
+            self.credit_probes.retain(|(_, other)| *other != id);
+        }
+        self.vqps.remove(id);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.zombies -= 1;
+        }
+        self.forget_client(client);
+    }
+
+    /// What is told of a VQP that goes: to where it sent messages, that no more come; to who sends to a
+    /// port, whose messages it stood for, that nobody takes them any longer.
+    fn farewell(&self, id: u32) -> Option<(u32, Note)> {
+        let vqp = self.vqps.get(id)?;
+        if let Some(key) = vqp.accepted {
+            let &(_, nonce) = self.accepted.get(&key).filter(|(accepted, _)| *accepted == id)?;
+            let is_open = self.vqps.get(key.0).is_some_and(|bound| !bound.zombie);
+            let note = Note::to_sender(Kind::Gone, key.2, u64::from(nonce) << 32);
+            return (!is_open).then_some((key.1, note));
+        }
+        let sends = vqp.peer != NONE && vqp.peer_vqp == 0 && vqp.sq.has_sent_messages();
+        sends.then(|| (vqp.peer, vqp.note(Kind::Gone, vqp.sq.tail)))
+    }
+
+    /// A `qconnect` that is pending ends without a result.
+    pub(crate) fn cancel_connect(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.state != VqpState::Connecting {
+            return;
+        }
+        vqp.state = VqpState::Idle;
+        vqp.attempt = vqp.attempt.wrapping_add(1);
+        self.lookups.waiting = self.lookups.waiting.saturating_sub(1);
+        let (client, vqp, token) = (ClientId(vqp.client), VqpId(id), vqp.token);
+        let result = Err(ConnectError::Cancelled);
+        self.events.push_back(Event::Connected { client, token, vqp, result });
+    }
+
+    /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
+    pub(crate) fn detach(&mut self, id: u32) {
+        self.leave_lane(id);
+        self.leave_peer(id);
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        vqp.moving = false;
+        if vqp.lease != 0 {
+            self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
+        }
+        if let Some(key) = vqp.accepted.take() {
+            if self.accepted.get(&key).is_some_and(|(accepted, _)| *accepted == id) {
+                self.accepted.remove(&key);
+            }
+            self.accepts.now = self.accepts.now.saturating_sub(1);
+            if let Some(entry) = self.peers.get_mut(key.1) {
+                entry.accepted = entry.accepted.saturating_sub(1);
+            }
+            if let Some(client) = self.clients.get_mut(vqp.client) {
+                client.unaccept(key.1);
+            }
+        }
+        (vqp.lane, vqp.dest, vqp.via) = (NONE, None, None);
+        (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);
+    }
+
+    /// Lets go of a closed client of which nothing is left.
+    pub(crate) fn forget_client(&mut self, id: u32) {
+        let Some(client) = self.clients.get(id) else { return };
+        if client.closed && client.mrs == 0 && client.zombies == 0 {
+            self.clients.remove(id);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Bursts: which of a VQP's WRs may go, and how they go to the device (Algorithm 2,
+//! `post_send_virtualized`).
+
+use elver_verbs::{
+    AccessFault, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus,
+};
+
+use crate::datapath::wr_id::WrId;
+use crate::memory::mr_store::MrStore;
+use crate::vqp::send_ring::SqEntry;
+use crate::vqp::{Vqp, Wait};
+use crate::{Class, Core, Via};
+
+/// Most WRs posted to the device by one call: as many as the device sends in one piece.
+const BURST: u32 = 64;
+/// What a WR counts as besides its bytes, in its VQP's turn.
+const WR_BYTES: i64 = 256;
+/// The most that a VQP may owe; a WR may be as long as 2 GB.
+const DEBT_MAX: i64 = 8 * crate::datapath::round_robin::QUANTUM;
+
+/// What stopped a VQP's posting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Nothing is left.
+    Empty,
+    /// The lane has no room, or the turn is over.
+    Room,
+    /// Something else, which brings it back when it is there.
+    Waits,
+}
+
+/// What the checks say of a WR that is to be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    Ready,
+    /// The peer's region must be looked up.
+    Unknown(u32),
+    /// The peer's region does not permit it.
+    Refused,
+    /// The VQP's class has no tokens.
+    Held,
+    /// The receiver wants no message now.
+    NoCredit,
+    /// Its region cannot be shared with the receiver.
+    Failed,
+    /// Its bytes do not fit a buffer of the receiver's, and stand where it cannot read them.
+    TooLong,
+    /// There is no send slot for its header.
+    NoSlot,
+    /// It takes more room than there is, or must be posted by itself.
+    Apart,
+    /// Its VQP's turn is over.
+    TurnOver,
+}
+
+/// WRs that go in one call.
+struct Burst {
+    count: u32,
+    bytes: u64,
+    /// It is one WRITE_WITH_IMM, which takes two physical WRs.
+    pair: bool,
+    /// What stopped the WR behind them, if one did.
+    stopped: Check,
+    /// The receiver's leave to send messages runs out.
+    asks: bool,
+    /// PSNs that they take beyond one each.
+    psns: u32,
+}
+
+impl<D: Device> Core<D> {
+    /// Posts a VQP's WRs, as many as are there and the lane has room for; in its turn, as many as
+    /// its deficit allows.
+    pub(crate) fn post_ready(&mut self, id: u32, in_turn: bool, now: Time) -> Stop {
+        loop {
+            let Some(vqp) = self.vqps.get(id) else { return Stop::Waits };
+            let mut unposted = vqp.sq.unposted();
+            if unposted == 0 {
+                return Stop::Empty;
+            }
+            if let Some((seq, status)) = vqp.fault {
+                unposted = seq.wrapping_sub(vqp.sq.posted);
+                if unposted == 0 {
+                    self.fail_next(id, status, now);
+                    return Stop::Waits;
+                }
+            }
+            let lane = &self.lanes.lanes[vqp.lane as usize];
+            let room = lane.room(&self.lanes.qps[lane.qp as usize]);
+            if room == 0 {
+                return Stop::Room;
+            }
+            let burst = self.next_burst(id, unposted.min(BURST), room, in_turn, now);
+            if burst.count > 0 && !self.post_burst(id, &burst, now) {
+                self.stats.device_refusals += 1;
+                self.fail_next(id, WcStatus::LocQpOpErr, now);
+                return Stop::Waits;
+            }
+            if burst.asks && !self.ask_for_credit(id, now) {
+                return Stop::Waits;
+            }
+            match burst.stopped {
+                Check::Ready => {}
+                Check::Apart if burst.count > 0 => {}
+                Check::Apart | Check::TurnOver => return Stop::Room,
+                other => {
+                    self.wait_for(id, other, now);
+                    return Stop::Waits;
+                }
+            }
+        }
+    }
+
+    /// What of a VQP's WRs may go next, of those that wait at most `most`: which are then counted as
+    /// gone, and messages among them have their headers.
+    fn next_burst(&mut self, id: u32, most: u32, room: u32, in_turn: bool, now: Time) -> Burst {
+        let query_at = Self::query_at(now);
+        let Core { vqps, store, device, pool, blank, mrs, qos, unread, lanes, .. } = self;
+        let mut burst =
+            Burst { count: 0, bytes: 0, pair: false, stopped: Check::Ready, asks: false, psns: 0 };
+        let Some(vqp) = vqps.get_mut(id) else { return burst };
+        let limit = most.min(room);
+        let path = &lanes.lanes[vqp.lane as usize].path;
+        let counted = vqp.class == Class::Low && qos.counts_low(now);
+        let mut deficit = vqp.deficit;
+        while burst.count < limit {
+            if in_turn && deficit <= 0 {
+                burst.stopped = Check::TurnOver;
+                break;
+            }
+            let seq = vqp.sq.posted.wrapping_add(burst.count);
+            let entry = vqp.sq.entry(seq);
+            let (length, is_message) = (entry.length, entry.is_message());
+            burst.stopped = check_remote(&mut vqp.remote, vqp.peer, store, entry, now);
+            if burst.stopped != Check::Ready {
+                break;
+            }
+            if counted && !qos.ready(now) {
+                burst.stopped = Check::Held;
+                break;
+            }
+            if is_message {
+                if vqp.credit.is_used_up() {
+                    burst.stopped = Check::NoCredit;
+                    break;
+                }
+                burst.pair = entry.opcode == SendOpcode::WriteWithImm;
+                if burst.pair && (burst.count > 0 || room < 2) {
+                    (burst.pair, burst.stopped) = (false, Check::Apart);
+                    break;
+                }
+                let before = entry.shared;
+                burst.stopped = vqp.prepare(seq, pool, blank, mrs, device);
+                if !before && vqp.sq.entry(seq).shared {
+                    unread.push_back((query_at, id, seq));
+                }
+                if burst.stopped != Check::Ready {
+                    break;
+                }
+                vqp.credit.use_one();
+            }
+            if counted {
+                qos.charge(length.into());
+            }
+            deficit = (deficit - i64::from(length) - WR_BYTES).max(-DEBT_MAX);
+            burst.bytes += u64::from(length);
+            if length > path.one_packet {
+                burst.psns += path.more_psns(&vqp.sq, seq);
+            }
+            burst.count += 1;
+            if burst.pair {
+                break;
+            }
+        }
+        vqp.deficit = deficit;
+        burst.asks = vqp.credit.runs_out();
+        burst
+    }
+
+    /// Posts a burst. Returns whether the device took all of it.
+    fn post_burst(&mut self, id: u32, burst: &Burst, now: Time) -> bool {
+        let Core { vqps, lanes, peers, device, stats, links, config, qos, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return true };
+        let lane = &mut lanes.lanes[vqp.lane as usize];
+        let phys = &mut lanes.qps[lane.qp as usize];
+        let first = vqp.sq.posted;
+        // What the device takes of them, and how many physical WRs that makes.
+        let (posted, physical) = if burst.pair {
+            let cost = vqp.sq.entry(first).cost();
+            let posted = send_pair(device, phys.qp, vqp, first);
+            (posted, cost * posted)
+        } else {
+            let posted = send(device, phys.qp, vqp, first, burst.count);
+            (posted, posted)
+        };
+        vqp.sq.posted = first.wrapping_add(posted);
+        vqp.inflight += physical;
+        if vqp.class == Class::High {
+            qos.high_posted(physical, now);
+        }
+        lane.uncompleted += physical;
+        let mut psns = burst.psns;
+        if posted != burst.count {
+            let taken = (0..posted).map(|at| first.wrapping_add(at));
+            psns = taken.map(|seq| lane.path.more_psns(&vqp.sq, seq)).sum();
+        }
+        lane.path.psn = lane.path.psn.wrapping_add(physical + psns);
+        phys.posted += physical;
+        stats.posts += 1;
+        if let Some(peer) = peers.get_mut(vqp.peer) {
+            peer.ops += u64::from(posted);
+            peer.bytes += burst.bytes;
+            let heat = &mut peer.heat[vqp.class as usize];
+            if heat.note(posted.into(), &config.transfer, now) && vqp.via != Some(Via::Leased) {
+                links.hot.push_back((vqp.peer, vqp.class));
+            }
+        }
+        posted == burst.count
+    }
+
+    /// A VQP's next WR does not go: it waits for something, or ends.
+    fn wait_for(&mut self, id: u32, stopped: Check, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        match stopped {
+            Check::Unknown(rkey) => {
+                vqp.wait = Wait::Mr;
+                let peer = vqp.peer;
+                self.want_mr(peer, rkey, Some(id), now);
+            }
+            Check::Held => {
+                vqp.wait = Wait::Tokens;
+                self.qos.hold(id, now);
+                self.stats.low_held += 1;
+            }
+            Check::NoCredit => vqp.wait = Wait::Credit,
+            Check::NoSlot => {
+                vqp.wait = Wait::Slot;
+                self.slot_waiters.push_back(id);
+            }
+            Check::Refused => {
+                self.stats.mr_refusals += 1;
+                let (at, length) =
+                    (vqp.sq.entry(vqp.sq.posted).addr, vqp.sq.entry(vqp.sq.posted).length);
+                let is_inside = vqp.remote.1.holds(at, length);
+                let fault = if is_inside { AccessFault::Right } else { AccessFault::Range };
+                self.fail_access(id, fault, now);
+            }
+            Check::Failed => self.fail_next(id, WcStatus::LocQpOpErr, now),
+            Check::TooLong => self.fail_next(id, WcStatus::LocLenErr, now),
+            Check::Ready | Check::Apart | Check::TurnOver => {}
+        }
+    }
+}
+
+/// Posts `count` WRs of a VQP, from sequence number `first` on, in one call. Returns how many the
+/// device took.
+#[inline]
+fn send<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, first: u32, count: u32) -> u32 {
+    let wrs = (0..count).map(|at| physical(vqp, first.wrapping_add(at), at + 1 == count));
+    match device.post_sends(qp, wrs) {
+        Ok(()) => count,
+        Err((taken, _)) => taken as u32,
+    }
+}
+
+/// A WR as it goes to the device. The last of a burst is signalled, so that the lane's room is
+/// known, whatever the user asked for.
+#[inline(always)] // The device writes it down in its own form: it need not exist in this one.
+fn physical(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
+    let entry = vqp.sq.entry(seq);
+    let signaled = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
+    let (op, payload) = if entry.is_send() {
+        // Immediate data travels in the header. Of a message that is read later only that goes.
+        let sges = vqp.sq.message_sges(seq);
+        (SendOp::Send, Payload::Sges(if entry.shared { &sges[..1] } else { sges }))
+    } else if entry.inline {
+        (vqp.sq.op(seq), Payload::Inline(vqp.sq.inline(seq)))
+    } else {
+        (vqp.sq.op(seq), Payload::Sges(vqp.sq.sges(seq)))
+    };
+    SendWr {
+        wr_id: WrId::User { vqp: vqp.id, seq, second: false }.encode(),
+        op,
+        flags: entry.flags | signaled,
+        payload,
+        dest: vqp.dest,
+    }
+}
+
+/// Posts a WRITE_WITH_IMM: a WRITE, and a message behind it. Returns whether the device took both.
+fn send_pair<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, seq: u32) -> u32 {
+    let entry = vqp.sq.entry(seq);
+    let flags = entry.flags - SendFlags::SIGNALED;
+    let op = SendOp::Write(entry.remote_addr());
+    let write = SendWr { op, flags, ..physical(vqp, seq, false) };
+    let message = SendWr {
+        wr_id: WrId::User { vqp: vqp.id, seq, second: true }.encode(),
+        op: SendOp::Send,
+        flags: flags | SendFlags::SIGNALED,
+        payload: Payload::Sges(&vqp.sq.message_sges(seq)[..1]),
+        dest: vqp.dest,
+    };
+    let wrs = [write, message];
+    let wrs = if entry.first_done { &wrs[1..] } else { &wrs[..] };
+    u32::from(device.post_send(qp, wrs).is_ok())
+}
+
+/// Checks a WR against what is known of the peer's region. `hit` is what its VQP used last.
+#[inline]
+fn check_remote(
+    hit: &mut (u32, crate::memory::mr_store::RemoteMr),
+    peer: u32,
+    store: &MrStore,
+    entry: &SqEntry,
+    now: Time,
+) -> Check {
+    let Some((at, needs)) = entry.remote() else { return Check::Ready };
+    // A WR of no bytes touches no memory; the device does not look at its key either.
+    if entry.length == 0 {
+        return Check::Ready;
+    }
+    if hit.0 != at.rkey || hit.1.until <= now {
+        match store.get(peer, at.rkey, now) {
+            Some(mr) => *hit = (at.rkey, mr),
+            None => return Check::Unknown(at.rkey),
+        }
+    }
+    if hit.1.permits(&at, entry.length, needs) { Check::Ready } else { Check::Refused }
+}

@@ -1,0 +1,104 @@
+use alloc::boxed::Box;
+
+use elver_kv::Lookup;
+use elver_verbs::{Dest, RemoteAddr, Time};
+
+use crate::Class;
+use crate::messaging::message::Kind;
+use crate::messaging::rendezvous::Gather;
+use crate::rc::fate::Suspect;
+
+/// Something that the core itself does on a lane: READs or messages, one signalled WR at a time.
+#[derive(Debug)]
+pub(crate) struct Op {
+    /// The lane that it runs on; [`crate::vqp::send_ring::NONE`] while it waits for one.
+    pub(crate) lane: u32,
+    /// Where it goes, on a DCI.
+    pub(crate) dest: Option<Dest>,
+    /// The peer that it goes to, which it pins.
+    pub(crate) peer: u32,
+    /// Whose traffic it goes with.
+    pub(crate) class: Class,
+    /// What it is for.
+    pub(crate) kind: OpKind,
+    /// What is posted for it.
+    pub(crate) work: Work,
+    /// Nobody waits for its outcome any longer; it ends when its WR does.
+    pub(crate) abandoned: bool,
+    /// Whether RC QPs fail for it.
+    pub(crate) suspect: Suspect,
+}
+
+/// The WR of an operation.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// READ of so many bytes into a look-up's buffer.
+    Read {
+        /// What is read.
+        remote: RemoteAddr,
+        /// How many bytes.
+        length: u32,
+        /// The buffer.
+        buffer: u32,
+    },
+    /// What the message that is being read says.
+    Gather,
+    /// A message of so many bytes in a send slot.
+    Send {
+        /// The slot.
+        slot: u32,
+        /// How many bytes.
+        length: u32,
+    },
+}
+
+/// What an operation is for.
+#[derive(Debug)]
+pub(crate) enum OpKind {
+    /// Reads a node's record at a meta server.
+    Node {
+        /// The node.
+        node: u32,
+        /// The look-up.
+        lookup: Lookup,
+        /// When its last READ was posted.
+        asked_at: Time,
+    },
+    /// Reads what nobody waits for at a meta server, to know how far that is.
+    Probe {
+        /// When it was posted.
+        asked_at: Time,
+    },
+    /// Reads a region's entry in the ValidMR table of the peer.
+    Mr {
+        /// Its key.
+        rkey: u32,
+        /// The look-up.
+        lookup: Lookup,
+        /// When its last READ was posted: the lease counts from there.
+        asked_at: Time,
+    },
+    /// Reads a message into a receive.
+    Gather(Box<Gather>),
+    /// Tells a VQP of the peer's something.
+    Message(Note),
+}
+
+/// What one core tells another of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) kind: Kind,
+    /// Cause of a NACK, or messages of a grant.
+    pub(crate) detail: u16,
+    pub(crate) dst_port: u16,
+    pub(crate) dst_vqp: u32,
+    pub(crate) src_vqp: u32,
+    pub(crate) cookie: u64,
+}
+
+impl Note {
+    /// To a VQP, of a message that it has sent.
+    pub(crate) fn to_sender(kind: Kind, vqp: u32, cookie: u64) -> Note {
+        Note { kind, detail: 0, dst_port: 0, dst_vqp: vqp, src_vqp: 0, cookie }
+    }
+}

@@ -1,0 +1,217 @@
+//! The core's own operations on lanes: posted like the WRs of VQPs, and ahead of them.
+
+use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time, WcStatus};
+
+use crate::datapath::ops::{Op, OpKind, Work};
+use crate::datapath::recovery::Verdict;
+use crate::datapath::wr_id::WrId;
+use crate::messaging::message::Kind;
+use crate::pool::lane::LaneKind;
+use crate::rc::fate::Suspect;
+use crate::vqp::send_ring::NONE;
+use crate::{Class, Core};
+
+/// What a READ of no bytes names; nobody looks at it.
+const NOWHERE: RemoteAddr = RemoteAddr { addr: 0, rkey: 0 };
+
+impl<D: Device> Core<D> {
+    /// Prepares an operation to a peer; [`Core::post_op`] starts it. What it is for comes back if the
+    /// peer cannot be reached.
+    pub(crate) fn start_op(
+        &mut self,
+        peer: u32,
+        class: Class,
+        kind: OpKind,
+        work: Work,
+    ) -> Result<u32, OpKind> {
+        // Another meta server may be asked as well.
+        let waits = !matches!(kind, OpKind::Node { .. } | OpKind::Probe { .. });
+        let (lane, dest) = match self.way_of_op(peer, class) {
+            Some(way) => way,
+            None if waits && self.way_comes(peer) => (NONE, None),
+            None => return Err(kind),
+        };
+        if self.ops.is_full() {
+            return Err(kind);
+        }
+        let suspect = Suspect::default();
+        let op = Op { lane, dest, peer, class, kind, work, abandoned: false, suspect };
+        let id = self.ops.insert_in_turn(op);
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.pins += 1;
+        }
+        Ok(id.unwrap_or(0))
+    }
+
+    /// The lane of an operation to a peer, and its destination there.
+    pub(crate) fn way_of_op(&mut self, peer: u32, class: Class) -> Option<(u32, Option<Dest>)> {
+        let lane = self.op_lane(peer, class)?;
+        self.address_of(peer).ok()?;
+        let entry = self.peers.get(peer)?;
+        match self.lanes.lanes[lane as usize].kind {
+            LaneKind::Dc { stream } => Some((lane, Some(entry.dc_dest(stream)?))),
+            LaneKind::Rc { .. } => Some((lane, None)),
+        }
+    }
+
+    /// Posts an operation's WR, now or when there is a lane that has room.
+    pub(crate) fn post_op(&mut self, id: u32, now: Time) {
+        let Some(op) = self.ops.get(id) else { return };
+        let lane = op.lane;
+        if lane == NONE {
+            return self.await_way(id, now);
+        }
+        let entry = &self.lanes.lanes[lane as usize];
+        if entry.takes_op(&self.lanes.qps[entry.qp as usize]) {
+            if !self.send_op(id, now) {
+                self.conclude_op(id, false, now);
+            }
+            return;
+        }
+        self.lanes.lanes[lane as usize].ops.push_back(id);
+        self.lanes.wait(lane);
+    }
+
+    /// Puts an operation's WR on its lane. Returns whether it may still be done, and the device took
+    /// it.
+    pub(crate) fn send_op(&mut self, id: u32, now: Time) -> bool {
+        let Some(op) = self.ops.get(id) else { return true };
+        // What nobody waits for may be of a peer that has started anew since, and so may a table.
+        let is_late = match (&op.kind, &op.work) {
+            (OpKind::Gather(gather), _) => gather.is_late(now),
+            (OpKind::Node { .. } | OpKind::Probe { .. }, Work::Read { remote, .. }) => {
+                !self.lookups.servers.has_table(op.peer, remote.rkey)
+            }
+            _ => false,
+        };
+        if op.abandoned || is_late {
+            return false;
+        }
+        let lane = &mut self.lanes.lanes[op.lane as usize];
+        let phys = &mut self.lanes.qps[lane.qp as usize];
+        let one;
+        let (send, sges) = match (&op.work, &op.kind) {
+            (Work::Read { remote, length, buffer }, _) => {
+                one = [self.pool.read_sge(*buffer, *length)];
+                (SendOp::Read(*remote), &one[..])
+            }
+            (Work::Send { slot, length }, _) => {
+                one = [self.pool.send_sge(*slot, *length)];
+                (SendOp::Send, &one[..])
+            }
+            (Work::Gather, OpKind::Gather(gather)) => {
+                let (remote, sges) = gather.read();
+                (SendOp::Read(remote), sges)
+            }
+            (Work::Gather, _) => (SendOp::Read(NOWHERE), &[][..]),
+        };
+        let wr = SendWr {
+            wr_id: WrId::Op(id).encode(),
+            op: send,
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(sges),
+            dest: op.dest,
+        };
+        if self.device.post_send(phys.qp, &[wr]).is_err() {
+            self.stats.device_refusals += 1;
+            return false;
+        }
+        phys.posted += 1;
+        lane.uncompleted += 1;
+        lane.path.psn = lane.path.psn.wrapping_add(lane.path.psns_of_op(op));
+        true
+    }
+
+    /// The WR of an operation has completed.
+    pub(crate) fn complete_op(&mut self, id: u32, status: WcStatus, now: Time) {
+        let Some(op) = self.ops.get(id) else {
+            self.stats.completions_unknown += 1;
+            return;
+        };
+        let (lane, to) = (op.lane, (op.peer, op.dest));
+        let verdict = match status {
+            WcStatus::Success => None,
+            status => Some(self.lane_failed(lane, status, to, now)),
+        };
+        if verdict == Some(Verdict::Unsure) {
+            let path = &self.lanes.lanes[lane as usize].path;
+            let psns = self.ops.get(id).map_or(1, |op| path.psns_of_op(op));
+            return self.hold_flushed(lane, WrId::Op(id), psns, now);
+        }
+        self.account(lane, 1);
+        match verdict {
+            None => self.conclude_op(id, true, now),
+            Some(Verdict::Guilty(_)) => self.conclude_op(id, false, now),
+            Some(Verdict::Repeatable) if !self.is_repeatable(id) => {
+                self.conclude_op(id, false, now);
+            }
+            Some(Verdict::Innocent | Verdict::Repeatable | Verdict::Unsure) => {
+                self.op_again(id, lane);
+            }
+        }
+        self.try_restart(lane, now);
+    }
+
+    /// An operation's WR was not executed, or may be executed again: it is posted anew.
+    pub(crate) fn op_again(&mut self, id: u32, lane: u32) {
+        self.lanes.lanes[lane as usize].ops.push_back(id);
+        self.lanes.wait(lane);
+    }
+
+    /// Whether an operation may be done twice: it reads, or tells what means the same when it is told
+    /// again. A grant does not: who heard it may have used it up.
+    pub(crate) fn is_repeatable(&self, id: u32) -> bool {
+        self.ops.get(id).is_some_and(|op| match &op.kind {
+            OpKind::Message(note) => note.kind != Kind::Grant,
+            OpKind::Node { .. } | OpKind::Probe { .. } | OpKind::Mr { .. } | OpKind::Gather(_) => {
+                true
+            }
+        })
+    }
+
+    /// The WR of an operation succeeded or did not: the operation goes on, or ends.
+    pub(crate) fn conclude_op(&mut self, id: u32, ok: bool, now: Time) {
+        match self.ops.get(id).map(|op| &op.kind) {
+            Some(OpKind::Node { .. } | OpKind::Mr { .. }) => self.complete_lookup(id, ok, now),
+            Some(OpKind::Probe { .. }) => self.probe_ended(id, ok, now),
+            Some(OpKind::Gather(_)) => self.conclude_gather(id, ok, now),
+            Some(OpKind::Message(_)) => {
+                let Some(Op { peer, kind: OpKind::Message(note), .. }) = self.end_op(id) else {
+                    return;
+                };
+                self.note_ended(peer, note, ok, now);
+            }
+            None => {}
+        }
+    }
+
+    /// Takes an operation that has ended off its peer; its buffer is free again.
+    pub(crate) fn end_op(&mut self, id: u32) -> Option<Op> {
+        let op = self.ops.remove(id)?;
+        match op.work {
+            Work::Read { buffer, .. } => self.pool.reads.give(buffer),
+            Work::Send { slot, .. } => self.pool.sends.give(slot),
+            Work::Gather => {}
+        }
+        self.unpin(op.peer);
+        Some(op)
+    }
+
+    /// The same for a READ of which nothing is needed any longer: it goes where it stands.
+    pub(crate) fn discard_read(&mut self, id: u32, peer: u32, buffer: u32) {
+        self.pool.reads.give(buffer);
+        self.ops.discard(id);
+        self.unpin(peer);
+    }
+
+    /// So many physical WRs of a lane have completed.
+    #[inline]
+    pub(crate) fn account(&mut self, lane: u32, count: u32) {
+        let entry = &mut self.lanes.lanes[lane as usize];
+        entry.uncompleted = entry.uncompleted.saturating_sub(count);
+        let qp = entry.qp;
+        let phys = &mut self.lanes.qps[qp as usize];
+        phys.posted = phys.posted.saturating_sub(count);
+        self.lanes.freed(qp, &mut self.dirty_qps);
+    }
+}

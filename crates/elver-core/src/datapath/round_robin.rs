@@ -1,0 +1,136 @@
+//! Turns among the VQPs that share a lane (section 4.4): at once if nobody waits, else by bytes.
+
+use elver_verbs::{Device, Time};
+
+use crate::Core;
+use crate::VqpState;
+use crate::datapath::burst::Stop;
+use crate::messaging::outgoing::SLOTS_RESERVED;
+use crate::pool::lane::LaneState;
+use crate::vqp::Wait;
+use crate::vqp::send_ring::NONE;
+
+/// Bytes that a VQP may post in each of its turns on a lane that others wait for.
+pub(crate) const QUANTUM: i64 = 64 << 10;
+
+impl<D: Device> Core<D> {
+    /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn.
+    #[inline]
+    pub(crate) fn pump(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get(id) else { return };
+        if !vqp.may_post() || vqp.ready || vqp.sq.unposted() == 0 {
+            if vqp.lane == NONE && vqp.state == VqpState::Connected {
+                self.find_lane(id, now);
+            }
+            return;
+        }
+        let lane = &self.lanes.lanes[vqp.lane as usize];
+        if lane.state == LaneState::Gone {
+            return self.leave_gone_lane(id, now);
+        }
+        if lane.state != LaneState::Running || !lane.ready.is_empty() || !lane.ops.is_empty() {
+            return self.enlist(id);
+        }
+        if self.post_ready(id, false, now) == Stop::Room {
+            self.enlist(id);
+        }
+    }
+
+    /// Puts a VQP behind the others that wait for its lane.
+    pub(crate) fn enlist(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.ready || !vqp.may_post() || vqp.sq.unposted() == 0 {
+            return;
+        }
+        vqp.ready = true;
+        self.lanes.lanes[vqp.lane as usize].ready.push_back(id);
+        self.lanes.wait(vqp.lane);
+    }
+
+    /// Gives turns on the QPs where room was made.
+    pub(crate) fn serve_dirty(&mut self, now: Time) {
+        while let Some(qp) = self.dirty_qps.pop() {
+            let phys = &mut self.lanes.qps[qp as usize];
+            phys.dirty = false;
+            for _ in 0..phys.waiting.len() {
+                let Some(lane) = self.lanes.qps[qp as usize].waiting.pop_front() else { break };
+                self.lanes.lanes[lane as usize].waiting = false;
+                self.serve_lane(lane, now);
+                let entry = &self.lanes.lanes[lane as usize];
+                if !entry.ready.is_empty() || !entry.ops.is_empty() {
+                    self.lanes.wait(lane);
+                }
+            }
+        }
+    }
+
+    /// Gives turns on a lane while it has room: to the core's own operations, then to the VQPs in
+    /// turn, each by bytes (deficit round robin).
+    fn serve_lane(&mut self, lane: u32, now: Time) {
+        loop {
+            let entry = &mut self.lanes.lanes[lane as usize];
+            let phys = &self.lanes.qps[entry.qp as usize];
+            if entry.state != LaneState::Running {
+                return;
+            }
+            if phys.posted < phys.depth
+                && let Some(op) = entry.ops.pop_front()
+            {
+                if !self.send_op(op, now) {
+                    self.conclude_op(op, false, now);
+                }
+                continue;
+            }
+            if entry.room(phys) == 0 {
+                return;
+            }
+            let Some(id) = entry.ready.pop_front() else { return };
+            let alone = entry.ready.is_empty();
+            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            vqp.ready = false;
+            if vqp.lane != lane || !vqp.may_post() {
+                continue;
+            }
+            let deficit = if alone { QUANTUM } else { vqp.deficit + QUANTUM };
+            vqp.deficit = deficit.min(2 * QUANTUM);
+            let before = vqp.sq.posted;
+            let stop = self.post_ready(id, true, now);
+            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            if stop != Stop::Room {
+                vqp.deficit = 0;
+            } else if vqp.sq.posted == before && vqp.deficit > 0 {
+                // Its next WR takes more room than there is: it keeps its turn.
+                vqp.ready = true;
+                self.lanes.lanes[lane as usize].ready.push_front(id);
+                return;
+            } else {
+                self.enlist(id);
+            }
+        }
+    }
+
+    /// Lets VQPs go on that waited for send slots.
+    pub(crate) fn serve_slot_waiters(&mut self, now: Time) {
+        self.tell_waiting(now);
+        while self.pool.sends.available() > SLOTS_RESERVED
+            && let Some(id) = self.slot_waiters.pop_front()
+        {
+            if let Some(vqp) = self.vqps.get_mut(id)
+                && vqp.wait == Wait::Slot
+            {
+                vqp.wait = Wait::Nothing;
+                self.pump(id, now);
+            }
+        }
+    }
+
+    /// The RC QP that a VQP was on is gone.
+    #[cold]
+    fn leave_gone_lane(&mut self, id: u32, now: Time) {
+        if self.move_to_dc(id) {
+            self.pump(id, now);
+        } else {
+            self.switch_lane(id, now);
+        }
+    }
+}

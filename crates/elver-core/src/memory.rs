@@ -1,0 +1,6 @@
+//! Regions: this node's own, with ValidMR, in which peers find them, and those of peers, with their
+//! leases (section 4.2).
+
+pub(crate) mod mr;
+pub(crate) mod mr_store;
+pub(crate) mod regions;

@@ -1,0 +1,256 @@
+use alloc::vec::Vec;
+
+use elver_verbs::{AccessFlags, Memory, MemoryError, MrInfo, PostError, Sge, Time};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::ClientId;
+use crate::vqp::send_ring::NONE;
+
+/// The regions of all clients, on this node.
+#[derive(Debug)]
+pub(crate) struct LocalMrs<M> {
+    slots: Vec<Option<LocalMr<M>>>,
+    free: Vec<u32>,
+    by_lkey: HashMap<u32, u32, FxBuildHasher>,
+    limit: u32,
+    /// Changes whenever a region goes, so that what VQPs remember of one is checked again.
+    pub(crate) epoch: u32,
+}
+
+/// A client's region.
+#[derive(Debug)]
+pub(crate) struct LocalMr<M> {
+    pub(crate) memory: M,
+    pub(crate) info: MrInfo,
+    pub(crate) owner: ClientId,
+    pub(crate) access: AccessFlags,
+    /// WRs that use it and have not ended.
+    pub(crate) refs: u32,
+    /// Long messages on their way that peers read from it.
+    pub(crate) readers: u32,
+    /// Its second registration, for these, if it is not open to READs itself.
+    pub(crate) alias: Option<MrInfo>,
+    /// It stands, or stood, in ValidMR.
+    pub(crate) open: bool,
+    /// It is being deregistered: no new WR may use it.
+    pub(crate) closing: Option<Closing>,
+}
+
+/// What a deregistration waits for besides WRs in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closing {
+    /// Whom to tell; none when its client is gone.
+    pub(crate) token: Option<u64>,
+    /// When no peer believes any longer that it is there.
+    pub(crate) due: Time,
+}
+
+/// The region that a VQP used last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalHit {
+    epoch: u32,
+    lkey: u32,
+    slot: u32,
+    start: u64,
+    end: u64,
+    writable: bool,
+}
+
+impl LocalHit {
+    /// Nothing remembered.
+    pub(crate) const NONE: LocalHit =
+        LocalHit { epoch: 0, lkey: 0, slot: NONE, start: 1, end: 0, writable: false };
+}
+
+/// WRs in a row that use the same region, to be counted there in one go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Users {
+    slot: u32,
+    wrs: u32,
+}
+
+impl Default for Users {
+    fn default() -> Users {
+        Users { slot: NONE, wrs: 0 }
+    }
+}
+
+impl Users {
+    /// A single one.
+    pub(crate) fn one(slot: u32) -> Users {
+        Users { slot, wrs: 1 }
+    }
+
+    /// Counts one more of a region; gives what was counted before if that is of another.
+    #[inline]
+    pub(crate) fn next(&mut self, slot: u32) -> Option<Users> {
+        if self.slot == slot {
+            self.wrs += 1;
+            return None;
+        }
+        Some(core::mem::replace(self, Users::one(slot)))
+    }
+}
+
+impl<M: Memory> LocalMrs<M> {
+    pub(crate) fn new(limit: u32) -> LocalMrs<M> {
+        LocalMrs {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_lkey: HashMap::default(),
+            limit,
+            epoch: 1,
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.by_lkey.len() >= self.limit as usize
+    }
+
+    pub(crate) fn insert(&mut self, mr: LocalMr<M>) -> u32 {
+        let lkey = mr.info.lkey;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.slots[slot as usize] = Some(mr);
+        self.by_lkey.insert(lkey, slot);
+        slot
+    }
+
+    pub(crate) fn slot_of(&self, lkey: u32) -> Option<u32> {
+        self.by_lkey.get(&lkey).copied()
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Option<&LocalMr<M>> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut LocalMr<M>> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<LocalMr<M>> {
+        let mr = self.slots.get_mut(slot as usize)?.take()?;
+        self.by_lkey.remove(&mr.info.lkey);
+        self.free.push(slot);
+        self.forget_hits();
+        Some(mr)
+    }
+
+    /// What VQPs remember is checked again.
+    pub(crate) fn forget_hits(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &LocalMr<M>)> {
+        self.slots.iter().enumerate().filter_map(|(at, mr)| Some((at as u32, mr.as_ref()?)))
+    }
+
+    /// Checks a piece of local memory that a client names, and returns its region's slot. `hit` is
+    /// what the VQP used last. A piece of no bytes needs no region.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        client: ClientId,
+        hit: &mut LocalHit,
+        sge: &Sge,
+        writes: bool,
+    ) -> Result<u32, PostError> {
+        if hit.lkey != sge.lkey || hit.epoch != self.epoch {
+            *hit = self.find(client, sge.lkey);
+        }
+        let end = sge.addr.checked_add(u64::from(sge.length));
+        if sge.addr >= hit.start
+            && end.is_some_and(|end| end <= hit.end)
+            && (hit.writable || !writes)
+            && hit.slot != NONE
+        {
+            return Ok(hit.slot);
+        }
+        if sge.length == 0 {
+            return Ok(NONE);
+        }
+        Err(PostError::LocalAccess { addr: sge.addr, length: sge.length, lkey: sge.lkey })
+    }
+
+    #[cold]
+    fn find(&self, client: ClientId, lkey: u32) -> LocalHit {
+        let slot = self.slot_of(lkey).unwrap_or(NONE);
+        match self.get(slot).filter(|mr| mr.owner == client && mr.closing.is_none()) {
+            None => LocalHit { epoch: self.epoch, lkey, ..LocalHit::NONE },
+            Some(mr) => LocalHit {
+                epoch: self.epoch,
+                lkey,
+                slot,
+                start: mr.info.addr,
+                end: mr.info.addr.saturating_add(mr.info.length),
+                writable: mr.access.contains(AccessFlags::LOCAL_WRITE),
+            },
+        }
+    }
+
+    /// So many WRs more use a region; none do where there is none.
+    #[inline]
+    pub(crate) fn add_users(&mut self, users: Users) {
+        if let Some(mr) = self.get_mut(users.slot) {
+            mr.refs += users.wrs;
+        }
+    }
+
+    /// WRs have ended. Returns whether a deregistration may have waited for that.
+    #[inline]
+    pub(crate) fn remove_users(&mut self, users: Users) -> bool {
+        let Some(mr) = self.get_mut(users.slot) else { return false };
+        mr.refs = mr.refs.saturating_sub(users.wrs);
+        mr.refs == 0 && mr.closing.is_some()
+    }
+
+    /// Copies `len` bytes that arrived into a receive's pieces, in order: `copy` is told the memory,
+    /// the offset there, the offset in the message and how many. The regions are looked up now: a
+    /// receive may outlive them. `hit` is what the VQP used last.
+    #[inline]
+    pub(crate) fn scatter(
+        &self,
+        client: ClientId,
+        hit: &mut LocalHit,
+        sges: &[Sge],
+        mut len: u64,
+        copy: impl Fn(&M, u64, u64, u64) -> Result<(), MemoryError>,
+    ) -> Result<(), ScatterError> {
+        let mut done = 0;
+        for sge in sges {
+            let part = len.min(u64::from(sge.length));
+            if part == 0 {
+                continue;
+            }
+            let slot = self.check(client, hit, sge, true).map_err(|_| ScatterError::Refused)?;
+            let mr = self.get(slot).ok_or(ScatterError::Refused)?;
+            copy(&mr.memory, sge.addr - mr.info.addr, done, part)?;
+            (done, len) = (done + part, len - part);
+        }
+        Ok(())
+    }
+}
+
+/// Why a receive was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScatterError {
+    /// Its memory is not there, or not the client's to write.
+    Refused,
+    /// Its memory is not at hand; some of it may have been written.
+    Later,
+}
+
+impl From<MemoryError> for ScatterError {
+    fn from(error: MemoryError) -> ScatterError {
+        match error {
+            MemoryError::Later => ScatterError::Later,
+            _ => ScatterError::Refused,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Registration of clients' memory, and ValidMR, in which peers find it (section 4.2).
+//!
+//! # When a deregistration is done
+//!
+//! Its promise is that nobody touches the memory when [`Event::Deregistered`] has come. The device
+//! keeps it: the core takes the region from it just before, and from then on its keys open nothing,
+//! whatever is on its way or waits in queues anywhere. What is posted too late costs its own VQP an
+//! error, and those who share its queue pair a reset of their lane. That is what leases keep rare:
+//!
+//! - Let the region leave ValidMR at `t`. A peer that finds it there has posted its READ before, at
+//!   `a <= t`, by its own clock, which need only run as fast.
+//! - The owner's record has the owner's lease `L` and flight `F`; no configuration of the peer's counts.
+//!   The owner waits until `t + W`, with `W = max(L, F) + F` ([`Terms::wait_ns`]).
+//! - The peer posts under its lease until `a + min(L, P)`, and the WR that has waited for the answer
+//!   until `a + P`, where `P = W - F'` and `F'` are all retries of its own ([`Terms::post_ns`]). What it
+//!   has posted until then and what then is at the head of its queue arrives, or has failed, by
+//!   `a + P + F' = a + W <= t + W`.
+//! - A WR may stand behind others in the queue of its lane, each with retries of its own, and for that
+//!   there is no bound: one WRITE may have 2 GB. What it waits there is the first rule's. The peer
+//!   counts it, `mr_leases_outlived`.
+//! - Where `F'` is larger than `max(L, F)`, there is no `P` of use; it is `F`, as if the peer had the
+//!   owner's retries, and the first rule holds again.
+
+use elver_verbs::{AccessFlags, Device, MrInfo, Time, VerbsError};
+
+#[cfg(doc)]
+use crate::Terms;
+use crate::core::no_table;
+use crate::memory::mr::{Closing, LocalMr};
+use crate::memory::mr_store::RemoteMr;
+use crate::{ClientId, Core, CoreError, Event};
+
+/// The flags that let peers in.
+const REMOTE: AccessFlags = AccessFlags::REMOTE_CHANGES.union(AccessFlags::REMOTE_READ);
+/// Time between two tries to take a region from the device while a copy of it is under way.
+pub(crate) const RELEASE_AGAIN_NS: u64 = 100_000;
+
+impl<D: Device> Core<D> {
+    /// Registers memory for a client. Peers find it in ValidMR if `access` opens it to them.
+    pub fn reg_mr(
+        &mut self,
+        client: ClientId,
+        memory: D::Memory,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, CoreError> {
+        let full = self.mrs.is_full();
+        let limit = u64::from(self.config.max_mrs);
+        let entry = self.open_client(client)?;
+        if entry.mrs >= entry.limits.mrs {
+            let limit = u64::from(entry.limits.mrs);
+            return Err(CoreError::Limit { what: "regions of a client", limit, setting: "mrs" });
+        }
+        if full {
+            return Err(CoreError::Limit { what: "regions", limit, setting: "max_mrs" });
+        }
+        let info = self.device.reg_mr(self.pool.pd, memory.clone(), iova, access)?;
+        let open = access.intersects(REMOTE);
+        if open {
+            let value = RemoteMr::encode(info.addr, info.length, access);
+            if self.valid_mrs.put(&info.rkey.to_le_bytes(), &value).is_err() {
+                self.device.dereg_mr(info.mr)?;
+                return Err(CoreError::Device(no_table()));
+            }
+        }
+        self.mrs.insert(LocalMr {
+            memory,
+            info,
+            owner: client,
+            access,
+            refs: 0,
+            readers: 0,
+            alias: None,
+            open,
+            closing: None,
+        });
+        self.open_client(client)?.mrs += 1;
+        Ok(info)
+    }
+
+    /// Deregisters a region: no new WR may use it; once peers' leases have run out and work in
+    /// flight has ended, [`Event::Deregistered`] comes.
+    pub fn dereg_mr(
+        &mut self,
+        client: ClientId,
+        lkey: u32,
+        token: u64,
+        now: Time,
+    ) -> Result<(), CoreError> {
+        self.open_client(client)?;
+        let slot = self.mrs.slot_of(lkey).ok_or(CoreError::NoSuchMr { lkey })?;
+        let known = self.mrs.get(slot);
+        if known.is_none_or(|mr| mr.owner != client || mr.closing.is_some()) {
+            return Err(CoreError::NoSuchMr { lkey });
+        }
+        self.close_mr(slot, Some(token), now);
+        Ok(())
+    }
+
+    /// Begins to deregister all regions of a client that is gone.
+    pub(crate) fn close_mrs_of(&mut self, client: ClientId, now: Time) {
+        let own = self.mrs.iter().filter(|(_, mr)| mr.owner == client);
+        let slots: alloc::vec::Vec<u32> = own.map(|(slot, _)| slot).collect();
+        for slot in slots {
+            match self.mrs.get_mut(slot).and_then(|mr| mr.closing.as_mut()) {
+                Some(closing) => closing.token = None,
+                None => self.close_mr(slot, None, now),
+            }
+        }
+    }
+
+    fn close_mr(&mut self, slot: u32, token: Option<u64>, now: Time) {
+        let wait = self.record.terms.wait_ns();
+        let Some(mr) = self.mrs.get_mut(slot) else { return };
+        let due = if mr.open || mr.alias.is_some() { now.saturating_add_ns(wait) } else { now };
+        mr.closing = Some(Closing { token, due });
+        let (open, rkey) = (mr.open, mr.info.rkey);
+        let late = due > now;
+        self.mrs.forget_hits();
+        if open {
+            // It was put in when the region was made, and only here it is taken out.
+            let _ = self.valid_mrs.remove(&rkey.to_le_bytes());
+        }
+        if late {
+            self.closing.push_back((due, slot));
+        } else {
+            self.try_release_mr(slot, now);
+        }
+    }
+
+    /// Deregisters a region at the device, if nothing needs it any longer.
+    pub(crate) fn try_release_mr(&mut self, slot: u32, now: Time) {
+        let Some(mr) = self.mrs.get(slot) else { return };
+        let Some(closing) = mr.closing.filter(|closing| closing.due <= now && mr.refs == 0) else {
+            return;
+        };
+        let (owner, handle, alias) = (mr.owner, mr.info.mr, mr.alias);
+        // They are the core's own handles, and no window is bound to them.
+        for handle in alias.map(|alias| alias.mr).into_iter().chain([handle]) {
+            if let Err(VerbsError::InUse { .. }) = self.device.dereg_mr(handle) {
+                // Somebody's copy has not ended.
+                self.closing.push_back((now.saturating_add_ns(RELEASE_AGAIN_NS), slot));
+                return;
+            }
+        }
+        self.mrs.remove(slot);
+        if let Some(client) = self.clients.get_mut(owner.0) {
+            client.mrs = client.mrs.saturating_sub(1);
+        }
+        if let Some(token) = closing.token {
+            self.events.push_back(Event::Deregistered { client: owner, token });
+        }
+        self.forget_client(owner.0);
+    }
+
+    /// How long after its post a WR of a peer's may still arrive: all of its retries, or of ours if
+    /// these take longer.
+    pub(crate) fn flight_ns_of(&self, peer: u32) -> u64 {
+        let theirs = self.peers.get(peer).and_then(|entry| entry.last);
+        let theirs = theirs.map_or(0, |record| record.terms.flight_ns());
+        self.config.flight_ns().max(theirs)
+    }
+}

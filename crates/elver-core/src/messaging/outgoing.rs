@@ -1,0 +1,109 @@
+//! Messages that are sent: their headers, and the regions of long ones (sections 4.4 and 4.5).
+
+use alloc::vec::Vec;
+
+use elver_verbs::{Device, Memory, RemoteAddr, SendOpcode, VerbsError};
+
+use crate::datapath::burst::Check;
+use crate::memory::mr::LocalMrs;
+use crate::messaging::message::{HEADER_BYTES, Header, Kind};
+use crate::messaging::rendezvous::{PIECE_BYTES, encode_piece};
+use crate::pool::Pool;
+use crate::vqp::Vqp;
+use crate::vqp::send_ring::{NONE, SqEntry};
+
+/// Send slots kept for the core's own messages.
+pub(crate) const SLOTS_RESERVED: u32 = 32;
+
+impl Vqp {
+    /// Makes a message's header, in a send slot, unless that is done. A message that is too long to
+    /// be copied is opened to its receiver.
+    pub(crate) fn prepare<D: Device>(
+        &mut self,
+        seq: u32,
+        pool: &mut Pool<D::Memory>,
+        blank: &Header,
+        mrs: &mut LocalMrs<D::Memory>,
+        device: &mut D,
+    ) -> Check {
+        let &SqEntry { opcode, imm, length: bytes, inline, slot, .. } = self.sq.entry(seq);
+        if slot != NONE {
+            return Check::Ready;
+        }
+        if pool.sends.available() <= SLOTS_RESERVED {
+            return Check::NoSlot;
+        }
+        let Some(slot) = pool.sends.take() else { return Check::NoSlot };
+        self.sq.entry_mut(seq).slot = slot;
+        let (kind, imm) = match opcode {
+            SendOpcode::WriteWithImm => (Kind::WriteImm, Some(imm)),
+            SendOpcode::SendWithImm => (Kind::Eager, Some(imm)),
+            _ => (Kind::Eager, None),
+        };
+        let long = kind == Kind::Eager && bytes >= self.read_from;
+        // Inline bytes stand in no region that could be read.
+        let (too_long, long) = (long && inline && bytes > self.room, long && !inline);
+        if too_long {
+            return Check::TooLong;
+        }
+        let kind = if long { Kind::Rendezvous } else { kind };
+        let body = pool.sends.offset(slot) + HEADER_BYTES as u64;
+        let (mut written, mut length) = (Ok(()), HEADER_BYTES);
+        if long {
+            let shared = self.share(seq, pool, mrs, device);
+            let Ok(pieces) = shared else { return Check::Failed };
+            written = pool.memory.write(body, &pieces);
+            length += pieces.len();
+        } else if inline && kind == Kind::Eager {
+            written = pool.memory.write(body, self.sq.inline(seq));
+            length += bytes as usize;
+        }
+        let header = Header {
+            kind,
+            imm,
+            detail: if long { ((length - HEADER_BYTES) / PIECE_BYTES) as u16 } else { 0 },
+            dst_port: if self.peer_vqp == 0 { self.peer_port } else { 0 },
+            dst_vqp: self.peer_vqp,
+            src_vqp: self.id,
+            length: bytes,
+            cookie: self.cookie(seq),
+            ..*blank
+        };
+        let written = written.and(pool.write_header(slot, &header));
+        debug_assert_eq!(written, Ok(()), "a slot has room for all that may stand in it");
+        self.sq.set_header(seq, pool.send_sge(slot, length as u32));
+        Check::Ready
+    }
+
+    /// Opens the regions of a long message to its receiver; returns where its pieces are.
+    #[cold]
+    fn share<D: Device>(
+        &mut self,
+        seq: u32,
+        pool: &Pool<D::Memory>,
+        mrs: &mut LocalMrs<D::Memory>,
+        device: &mut D,
+    ) -> Result<Vec<u8>, VerbsError> {
+        let mut pieces = Vec::new();
+        let mut opened: Vec<u32> = Vec::new();
+        for sge in self.sq.sges(seq).iter().filter(|sge| sge.length > 0) {
+            let slot = mrs.slot_of(sge.lkey).unwrap_or(NONE);
+            match mrs.share(slot, device, pool.pd) {
+                Ok(rkey) => {
+                    opened.push(slot);
+                    let remote = RemoteAddr { addr: sge.addr, rkey };
+                    pieces.extend(encode_piece(remote, sge.length));
+                }
+                Err(error) => {
+                    for slot in opened {
+                        mrs.unshare(slot);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let entry = self.sq.entry_mut(seq);
+        (entry.await_fin, entry.shared) = (true, true);
+        Ok(pieces)
+    }
+}

@@ -1,0 +1,350 @@
+//! Whether what an RC QP flushed was executed: found out from the peer, never guessed.
+//!
+//! An RC QP also fails for what its *peer* asks, in the middle of our own work. What is flushed then
+//! was executed up to some point that nobody here saw. To post it again would execute it twice, so
+//! it waits, neither done nor failed, until the peer has told how far its end got:
+//!
+//! ```text
+//!   our end fails ──▶ Failing: what is flushed is kept, in order ──▶ all is back ─┐
+//!        │                                                                        ▼
+//!        └─ RcFate, with how far our end got ──▶ peer: its end to ERR        each WR: executed,
+//!           Fate, with how far its end got   ◀── its rq_psn, now final  ──▶  or posted again
+//! ```
+//!
+//! Both ends learn both numbers in one exchange, whoever begins. A number is a PSN (IBTA vol. 1,
+//! 9.7.1): a WR takes as many as it has packets, a READ as many as its response has. So the sum over
+//! all that was posted on a QP gives the PSN behind the last WR, and what was flushed, counted back
+//! from there, the PSNs of each: nothing is kept for a WR while all goes well.
+//!
+//! A WR that was executed completes with success. What was not is posted again, and so is a READ
+//! whose data went nowhere, as a responder reads anew for one that is sent again (9.7.5.1.3), and a
+//! SEND of which only the beginning arrived, which nobody has seen. An atomic whose result is lost
+//! ends with [`WcStatus::RespTimeoutErr`], and so does what stands in the middle of a WRITE: a reader
+//! may have taken back already what its first half has set. If the peer does not know, or does not
+//! answer, all but READs ends so.
+//!
+//! Both ends may refuse something at once, and then neither hears the refusal: its QP has failed by
+//! then. What was refused would be posted again for ever. It can only be the first WR that was not
+//! executed, or the first READ without an answer: one that has been that on [`SUSPECTED_MAX`] RC QPs in
+//! a row ends like one whose fate is unknown.
+
+use elver_verbs::{Device, SendOpcode, Time, WcStatus};
+
+use crate::Core;
+use crate::VqpState;
+use crate::datapath::ops::{Op, OpKind, Work};
+use crate::datapath::wr_id::{SEQ_MASK, WrId};
+use crate::messaging::message::HEADER_BYTES;
+use crate::messaging::rendezvous::PIECE_BYTES;
+use crate::rc::Reached;
+use crate::vqp::send_ring::SendRing;
+
+/// PSNs have 24 bits.
+pub(crate) const PSN_MASK: u32 = (1 << 24) - 1;
+
+/// So many RC QPs in a row may fail at the same WR before it is taken for the reason.
+const SUSPECTED_MAX: u8 = 8;
+
+/// The WR or operation at which RC QPs failed, by the low bits of its number, and how many did in a row.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Suspect {
+    seq: u8,
+    times: u8,
+}
+
+impl Suspect {
+    /// Another one has failed at it. Whether it goes on; if not, what comes next is not suspected.
+    fn is_cleared(&mut self, seq: u32) -> bool {
+        let seq = seq as u8;
+        if self.seq != seq {
+            *self = Suspect { seq, times: 0 };
+        }
+        self.times += 1;
+        let cleared = self.times < SUSPECTED_MAX;
+        if !cleared {
+            *self = Suspect::default();
+        }
+        cleared
+    }
+}
+
+/// What was flushed from an RC QP and may have been executed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flushed {
+    who: WrId,
+    psns: u32,
+}
+
+/// How what is posted on an RC QP is counted. A lane over DC has [`Path::NONE`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    /// The PSN behind all that was posted, in its low 24 bits.
+    pub(crate) psn: u32,
+    /// Path MTU in bytes.
+    mtu: u32,
+    /// A WR of so many bytes takes one packet, whatever it is.
+    pub(crate) one_packet: u32,
+}
+
+impl Path {
+    /// Of a lane whose PSNs nobody asks for.
+    pub(crate) const NONE: Path = Path { psn: 0, mtu: u32::MAX, one_packet: u32::MAX };
+
+    pub(crate) fn new(psn: u32, mtu: u32, max_sge: u32) -> Path {
+        let head = HEADER_BYTES as u32 + max_sge * PIECE_BYTES as u32;
+        Path { psn, mtu, one_packet: mtu.saturating_sub(head) }
+    }
+
+    fn packets(&self, bytes: u64) -> u32 {
+        bytes.div_ceil(self.mtu.into()).max(1) as u32
+    }
+
+    /// PSNs that one of the physical WRs of an entry takes, which was prepared.
+    fn psns_of(&self, ring: &SendRing, seq: u32, second: bool) -> u32 {
+        let entry = ring.entry(seq);
+        let head = || u64::from(ring.message_sges(seq)[0].length);
+        let bytes = u64::from(entry.length);
+        self.packets(match entry.opcode {
+            SendOpcode::Write | SendOpcode::Read => bytes,
+            SendOpcode::WriteWithImm if second => head(),
+            SendOpcode::WriteWithImm => bytes,
+            // What is long is read later, and what is inline stands behind the header.
+            _ if entry.is_send() && (entry.shared || entry.inline) => head(),
+            _ if entry.is_send() => head() + bytes,
+            _ => 0,
+        })
+    }
+
+    /// PSNs that an entry takes beyond one for each of its physical WRs.
+    #[cold]
+    pub(crate) fn more_psns(&self, ring: &SendRing, seq: u32) -> u32 {
+        let entry = ring.entry(seq);
+        let of = |second| self.psns_of(ring, seq, second);
+        match entry.opcode {
+            SendOpcode::WriteWithImm if entry.first_done => of(true) - 1,
+            SendOpcode::WriteWithImm => of(false) + of(true) - 2,
+            _ => of(false) - 1,
+        }
+    }
+
+    /// PSNs that an operation of the core's own takes.
+    pub(crate) fn psns_of_op(&self, op: &Op) -> u32 {
+        self.packets(match (&op.work, &op.kind) {
+            (Work::Read { length, .. } | Work::Send { length, .. }, _) => u64::from(*length),
+            (Work::Gather, OpKind::Gather(gather)) => {
+                gather.read().1.iter().map(|sge| u64::from(sge.length)).sum()
+            }
+            (Work::Gather, _) => 0,
+        })
+    }
+}
+
+/// What became of a WR that was flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Executed,
+    /// Some of its packets were.
+    Begun,
+    Not,
+    Unknown,
+}
+
+impl<D: Device> Core<D> {
+    /// A WR of a VQP was flushed from an RC QP, and may have been executed. `behind` counts from the
+    /// VQP's first WR that is not done.
+    pub(crate) fn user_flushed(&mut self, id: u32, behind: u32, second: bool, now: Time) {
+        let Core { vqps, pool, lanes, qos, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return };
+        let (lane, seq) = (vqp.lane, vqp.sq.done.wrapping_add(behind));
+        let mut count = 0;
+        // The first one that comes back tells of those before it.
+        if !vqp.unsure && behind < vqp.sq.posted.wrapping_sub(vqp.sq.done) {
+            vqp.unsure = true;
+            count = vqp.execute(pool, behind, qos, now);
+            let entry = vqp.sq.entry_mut(vqp.sq.done);
+            if second && !core::mem::replace(&mut entry.first_done, true) {
+                vqp.off_lane(1, qos, now);
+                count += 1;
+            }
+        }
+        let psns = lanes.lanes[lane as usize].path.psns_of(&vqp.sq, seq, second);
+        self.account(lane, count);
+        if count > 0 {
+            self.retire(id, now);
+        }
+        self.hold_flushed(lane, WrId::User { vqp: id, seq: seq & SEQ_MASK, second }, psns, now);
+    }
+
+    /// Keeps what was flushed until its fate is known.
+    pub(crate) fn hold_flushed(&mut self, lane: u32, who: WrId, psns: u32, now: Time) {
+        self.lanes.lanes[lane as usize].flushed.push(Flushed { who, psns });
+        self.try_restart(lane, now);
+    }
+
+    /// All that was on an RC QP has come back: what was flushed is told or posted again, if its fate
+    /// is known. Returns whether it is.
+    pub(crate) fn settle_flushed(&mut self, lane: u32, now: Time) -> bool {
+        if self.lanes.lanes[lane as usize].flushed.is_empty() {
+            return true;
+        }
+        let link = self.links.rc.by_lane(lane).and_then(|link| self.links.rc.get(link));
+        let reached = link.map(|link| link.reached);
+        if matches!(reached, Some(Reached::Unasked | Reached::Asked)) {
+            return false;
+        }
+        // A device that copies between its own QPs counts no PSNs, and does a WR in one step: what
+        // was flushed there was not begun.
+        let own = |psn: u32| {
+            link.is_some_and(|link| {
+                let gid = self.peers.get(link.peer).map(|peer| peer.gid);
+                gid == Some(self.gid) && psn == link.psn
+            })
+        };
+        let reached = match reached {
+            Some(Reached::Psn(psn)) if own(psn) => Some(None),
+            Some(Reached::Psn(psn)) => Some(Some(psn)),
+            _ => None,
+        };
+        let entry = &mut self.lanes.lanes[lane as usize];
+        let flushed = core::mem::take(&mut entry.flushed);
+        let all: u32 = flushed.iter().map(|one| one.psns).sum();
+        let first = entry.path.psn.wrapping_sub(all);
+        let done = match reached {
+            Some(Some(psn)) => Some(psn.wrapping_sub(first) & PSN_MASK),
+            Some(None) => Some(0),
+            None => None,
+        };
+        // It cannot have got further than what it was sent.
+        let done = done.filter(|done| *done <= all);
+        let (mut at, mut stopped, mut unanswered) = (0, false, false);
+        for Flushed { who, psns } in flushed {
+            let fate = match done {
+                None => Fate::Unknown,
+                Some(done) if at + psns <= done => Fate::Executed,
+                Some(done) if at >= done => Fate::Not,
+                Some(_) => Fate::Begun,
+            };
+            at += psns;
+            let suspect = match fate {
+                Fate::Not | Fate::Begun => !core::mem::replace(&mut stopped, true),
+                Fate::Executed | Fate::Unknown => {
+                    self.reads(who) && !core::mem::replace(&mut unanswered, true)
+                }
+            };
+            self.account(lane, 1);
+            match who {
+                WrId::User { vqp, seq, second } => {
+                    self.settle_user(vqp, seq, second, (fate, suspect), now);
+                }
+                WrId::Op(op) => self.settle_op(op, lane, (fate, suspect), now),
+                // The first packet over an RC QP is nobody's.
+                WrId::Recv(_) | WrId::Control(_) | WrId::Landing(_) => {}
+            }
+        }
+        true
+    }
+
+    /// Whether something that was flushed waits for what it reads.
+    fn reads(&self, who: WrId) -> bool {
+        match who {
+            WrId::User { vqp, seq, .. } => self.vqps.get(vqp).is_some_and(|vqp| {
+                vqp.state == VqpState::Connected && vqp.sq.entry(seq).opcode == SendOpcode::Read
+            }),
+            WrId::Op(op) => {
+                self.ops.get(op).is_some_and(|op| !matches!(op.work, Work::Send { .. }))
+            }
+            WrId::Recv(_) | WrId::Control(_) | WrId::Landing(_) => false,
+        }
+    }
+
+    /// The fate of a VQP's WR is known.
+    fn settle_user(
+        &mut self,
+        id: u32,
+        seq: u32,
+        second: bool,
+        (fate, suspect): (Fate, bool),
+        now: Time,
+    ) {
+        let Core { vqps, pool, stats, qos, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return };
+        vqp.unsure = false;
+        if vqp.state != VqpState::Connected {
+            vqp.off_lane(1, qos, now);
+            return self.drained(id, now);
+        }
+        let entry = vqp.sq.entry_mut(seq);
+        let sends = second || entry.is_send();
+        let atomic = matches!(entry.opcode, SendOpcode::FetchAdd | SendOpcode::CompareSwap);
+        let again = match fate {
+            Fate::Not => true,
+            Fate::Begun if sends => true,
+            _ => entry.opcode == SendOpcode::Read,
+        };
+        // Of a VQP's WRs the first one counts.
+        let cleared = !suspect || vqp.rewound || vqp.suspect.is_cleared(seq);
+        if again && cleared {
+            vqp.off_lane(1, qos, now);
+            self.rewind(id);
+        } else if !again && fate == Fate::Executed && !atomic && !vqp.rewound {
+            stats.wrs_executed_unseen += 1;
+            let pair = entry.opcode == SendOpcode::WriteWithImm;
+            if pair && !second {
+                entry.first_done = true;
+                vqp.off_lane(1, qos, now);
+            } else {
+                debug_assert_eq!(seq, vqp.sq.done & SEQ_MASK, "WRs settle in order");
+                vqp.execute(pool, 1, qos, now);
+                self.retire(id, now);
+            }
+        } else {
+            // Also what was executed behind a READ that must be done again: its turn would come
+            // before the READ's. And what may be what RC QPs fail for.
+            vqp.off_lane(1, qos, now);
+            self.fail_unsure(id, now);
+        }
+        self.drained(id, now);
+    }
+
+    /// The fate of an operation of the core's own is known.
+    fn settle_op(&mut self, id: u32, lane: u32, (fate, suspect): (Fate, bool), now: Time) {
+        let suspected = suspect && self.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
+        let tells = self.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
+        match fate {
+            Fate::Executed if tells => self.conclude_op(id, true, now),
+            Fate::Unknown if !self.is_repeatable(id) => self.conclude_op(id, false, now),
+            _ if suspected => self.conclude_op(id, false, now),
+            _ => self.op_again(id, lane),
+        }
+    }
+
+    /// The first WR of a VQP that is not done may have been executed, or its result is lost: it ends
+    /// with an error, and the VQP with it.
+    pub(crate) fn fail_unsure(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        vqp.sq.posted = vqp.sq.done;
+        vqp.fault = Some((vqp.sq.done, WcStatus::RespTimeoutErr));
+        self.stats.wrs_unsure += 1;
+        self.fail(id, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A VQP that was connected anew, and whose next WR had the same low bits, was failed for the first
+    /// RC QP that broke; and two hundred such were more than the count holds.
+    #[test]
+    fn what_was_taken_for_the_reason_is_not_held_against_what_comes_next() {
+        let mut suspect = Suspect::default();
+        let cleared = (0..400).map(|_| suspect.is_cleared(1 << 8)).collect::<alloc::vec::Vec<_>>();
+        for (at, cleared) in cleared.into_iter().enumerate() {
+            assert_eq!(cleared, at % usize::from(SUSPECTED_MAX) != 7, "{at}");
+        }
+        // Another WR begins anew too.
+        let seqs = [3, 3, 3, 4, 3, 3, 3, 3, 3, 3, 3, 3];
+        let cleared = seqs.map(|seq| suspect.is_cleared(seq));
+        assert_eq!(cleared.iter().position(|cleared| !cleared), Some(11));
+    }
+}

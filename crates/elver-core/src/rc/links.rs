@@ -1,0 +1,428 @@
+//! RC QPs between two nodes, from the handshake over UD to their end (sections 4.2 and 4.3).
+//!
+//! ```text
+//!   asks:      Asking ──Accepted──► Ready ──► Leaving ──► Closing ──Closed──► gone
+//!   is asked:  Listening ──first packet──► Ready ──► Leaving ──► gone, answers Closed
+//! ```
+//!
+//! Either side may close a link. It first takes its own VQPs off and lets their work end, then asks
+//! the other to do the same; the answer says that nothing of either side is under way any more. One
+//! that has failed is closed in the same way, after both sides have told each other how far its ends
+//! got: see [`crate::rc::fate`].
+
+mod audit;
+mod closing;
+mod fate;
+mod handshake;
+mod laneless;
+mod waiting;
+
+pub(crate) use audit::Tally;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use elver_verbs::{AsyncEvent, Device, Time, Wc};
+
+use crate::control::{Answer, Control, ControlAddr, ControlBody, ControlConfig, Request};
+use crate::discovery::peer::{PeerLookup, Waiter};
+use crate::discovery::strangers::Strangers;
+use crate::rc::back_off::BackOff;
+use crate::rc::ud::Ud;
+use crate::rc::{LinkState, Purpose, RcLink, RcPool};
+use crate::slots::{SLOTS_MAX, Slots};
+use crate::vqp::send_ring::NONE;
+use crate::{Class, Config, ConnectError, Core, NodeRecord, Via, VqpState};
+use waiting::Waiting;
+
+/// How often what has no moment of its own is looked after, in nanoseconds.
+const SWEEP_NS: u64 = BackOff::WAIT_NS;
+/// A link that a peer asked for and never used is closed after this long, and a connect that waits
+/// for a link is given up.
+const SILENCE_NS: u64 = 4_000_000_000;
+/// A peer that does not answer when it is asked to leave a link is asked again after this long,
+const REMIND_NS: u64 = 1_000_000_000;
+/// and until this long has passed: it may have been cut off without anybody being told that it is
+/// gone, and keeps its end until it is told.
+const REMIND_NS_MAX: u64 = 60_000_000_000;
+/// Most links that peers are reminded of.
+const UNCLOSED_MAX: usize = 4_096;
+/// Marks the completion of a greeting among those of the UD QP; the rest is the lane.
+const GREETING: u32 = 1 << 31;
+/// Answers kept for requests that come again.
+const REPLIES_MAX: usize = 4_096;
+/// Ends that are remembered which went before their peers had agreed.
+const ENDED_MAX: usize = 256;
+
+/// A node's RC QPs, and what it needs to agree on them with others.
+#[derive(Debug)]
+pub(crate) struct Links<M> {
+    pub(crate) control: Control,
+    pub(crate) strangers: Strangers,
+    pub(crate) ud: Ud<M>,
+    pub(crate) rc: RcPool,
+    calls: Slots<CallFor>,
+    waiting: Waiting,
+    /// Peers that became hot.
+    pub(crate) hot: VecDeque<(u32, Class)>,
+    /// Links whose VQPs leave.
+    leaving: Vec<u32>,
+    /// Links whose peers have not said that they left them.
+    unclosed: VecDeque<Unclosed>,
+    /// Ends that went before their peers had agreed, oldest first.
+    ended: VecDeque<fate::Ended>,
+    /// Ends in error of which it is not known yet how far they got.
+    unsettled: Vec<fate::Unsettled>,
+    /// Links of single VQPs that are not needed any longer.
+    pub(crate) ended_leases: Vec<u32>,
+    /// VQPs that move and of which nothing is under way any longer, in no order; see
+    /// [`Core::transfer`].
+    pub(crate) moved: Vec<u32>,
+    sweep: Option<Time>,
+    /// A meta server asks for a link itself, and has refused ours for that. Its request is on its way,
+    /// or the next sweep asks again.
+    crossed: bool,
+}
+
+/// What a request of ours is for.
+#[derive(Clone, Copy, Debug)]
+enum CallFor {
+    Connect { link: u32, qpn: u32, to: ControlAddr },
+    Close { link: u32 },
+    Fate { link: u32 },
+    Remind(Unclosed),
+    Meta { peer: u32 },
+}
+
+/// A link that is gone here, and whose peer did not answer when it was asked to leave it.
+#[derive(Clone, Copy, Debug)]
+struct Unclosed {
+    to: ControlAddr,
+    request: Request,
+    /// It is asked again then, and not after that.
+    due: Time,
+    until: Time,
+}
+
+impl<M: elver_verbs::Memory> Links<M> {
+    pub(crate) fn new(config: &Config, ud: Ud<M>) -> Links<M> {
+        let handshakes = config.storm.handshakes_max as usize;
+        let control = Control::new(ControlConfig {
+            calls_max: handshakes,
+            waiting_max: config.storm.connects_waiting_max as usize,
+            serving_max: handshakes,
+            replies_max: REPLIES_MAX,
+        });
+        Links {
+            control,
+            strangers: Strangers::default(),
+            ud,
+            rc: RcPool::new(config.transfer.clone()),
+            calls: Slots::new(SLOTS_MAX),
+            waiting: Waiting::default(),
+            hot: VecDeque::new(),
+            leaving: Vec::new(),
+            unclosed: VecDeque::new(),
+            ended: VecDeque::new(),
+            unsettled: Vec::new(),
+            ended_leases: Vec::new(),
+            moved: Vec::new(),
+            sweep: None,
+            crossed: false,
+        }
+    }
+
+    /// When something is due next.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let stirred = self.waiting.stirred && !self.waiting.is_empty();
+        let pending = !self.ended_leases.is_empty() || !self.hot.is_empty() || stirred;
+        let now = pending.then_some(Time::ZERO);
+        self.sweep.into_iter().chain(self.control.poll_timeout()).chain(now).min()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.rc.bytes() + self.calls.bytes()
+    }
+}
+
+impl<D: Device> Core<D> {
+    /// Does what links need: once a poll. Returns whether anything happened.
+    pub(crate) fn attend_links(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(event) = self.device.poll_async_event() {
+            match event {
+                AsyncEvent::CommEst(qp) => self.link_heard(qp, now),
+                AsyncEvent::QpFatal(qp)
+                | AsyncEvent::QpReqErr(qp)
+                | AsyncEvent::QpAccessErr(qp) => self.link_errored(qp, now),
+                AsyncEvent::CqErr(_) | AsyncEvent::SrqErr(_) => self.stats.device_faults += 1,
+                _ => {}
+            }
+            busy = true;
+        }
+        if self.links.control.poll_timeout().is_some_and(|due| due <= now) {
+            self.links.control.handle_timeout(&mut self.rng, now);
+        }
+        while let Some((peer, class)) = self.links.hot.pop_front() {
+            self.warm_link(peer, class, now);
+        }
+        while let Some(done) = self.links.control.poll_done() {
+            self.call_ended(done.token, done.answer, now);
+            busy = true;
+        }
+        for link in core::mem::take(&mut self.links.ended_leases) {
+            self.end_lease(link, now);
+        }
+        if !self.links.moved.is_empty() {
+            self.switch_moved(now);
+            busy = true;
+        }
+        if !self.links.leaving.is_empty() {
+            self.close_left(now);
+        }
+        if self.links.waiting.stirred && !self.links.waiting.is_empty() {
+            self.serve_waiting(now);
+            busy = true;
+        }
+        if self.links.sweep.is_some_and(|due| due <= now) {
+            self.sweep_links(now);
+        }
+        busy | self.flush_control()
+    }
+
+    /// Sends the control messages that are due; whether there were some.
+    fn flush_control(&mut self) -> bool {
+        let mut busy = false;
+        while self.links.ud.can_send()
+            && let Some((to, message)) = self.links.control.poll_transmit()
+        {
+            self.links.ud.send(&mut self.device, to, &message);
+            busy = true;
+        }
+        busy
+    }
+
+    /// A completion of the UD QP's.
+    pub(crate) fn complete_control(&mut self, slot: u32, wc: &Wc, now: Time) {
+        if slot & GREETING != 0 {
+            return self.greeted(slot & !GREETING, wc.status, now);
+        }
+        let Some(datagram) = self.links.ud.complete(&mut self.device, slot, wc) else { return };
+        let from = (datagram.from, datagram.from_qpn);
+        let Some(message) = self.links.control.read(datagram.bytes()) else { return };
+        match message.body {
+            ControlBody::Request(request) => self.take_request(from, message.id, request, now),
+            ControlBody::Answer(answer) => {
+                let control = &mut self.links.control;
+                control.handle_answer(from, message.id, answer, &mut self.rng, now);
+            }
+        }
+    }
+
+    /// Whether no meta server can be asked yet, but one can as soon as the link to it is there.
+    pub(crate) fn awaits_meta_link(&self) -> bool {
+        // Also one that the meta server asked for: it refuses ours then.
+        let comes = |link: &RcLink| {
+            link.class == Class::Low
+                && matches!(link.state, LinkState::Asking | LinkState::Listening)
+                && self.is_meta_server(link.peer)
+        };
+        !self.reaches_meta_server()
+            && (self.links.crossed || self.links.rc.shared().any(|(_, link)| comes(link)))
+    }
+
+    fn reaches_meta_server(&self) -> bool {
+        let servers = &self.lookups.servers;
+        servers.peers().any(|peer| self.op_lane(peer, Class::Low).is_some())
+    }
+
+    /// A node is to be looked up. If no meta server can be asked, since the link to it was refused or
+    /// not answered, the next one is asked for now and not at the next sweep.
+    pub(crate) fn seek_meta_link(&mut self, now: Time) {
+        if !self.reaches_meta_server() && !self.awaits_meta_link() {
+            self.sweep_links(now);
+        }
+    }
+
+    /// A peer became hot: it gets a link in the background, if it has none and there is room. If
+    /// there is none the link that was used longest ago makes it, for the next time.
+    fn warm_link(&mut self, peer: u32, class: Class, now: Time) {
+        let own = self.peers.get(peer).is_none_or(|entry| entry.gid == self.gid);
+        let held = self.peers.get(peer).is_some_and(|entry| entry.back_off.holds(now).is_some());
+        if own || held || self.links.rc.find(peer, class).is_some() {
+            return;
+        }
+        if self.links.rc.has_room(Purpose::Pool, self.config.sq_depth) {
+            // If it is not asked for, the VQPs stay where they are.
+            let _ = self.ask_link(peer, class, Purpose::Pool, now);
+        } else {
+            self.make_room(now);
+        }
+    }
+
+    /// A VQP's own link works, or will not come.
+    fn lease_ended(&mut self, id: u32, link: u32, found: Result<u32, ConnectError>, now: Time) {
+        let entry = self.vqps.get_mut(id).filter(|vqp| vqp.lease == link);
+        let Some(vqp) = entry.filter(|vqp| vqp.state == VqpState::Connecting) else {
+            return self.end_lease(link, now);
+        };
+        if found.is_err() {
+            vqp.lease = 0;
+        }
+        let peer = self.links.rc.get(link).map_or(NONE, |link| link.peer);
+        let found = found.map(|lane| (Via::Leased, Some(lane)));
+        self.connect_ended(id, peer, found, now);
+    }
+
+    /// The link of a VQP alone is not needed any longer.
+    fn end_lease(&mut self, link: u32, now: Time) {
+        match self.links.rc.get(link).map(|link| link.state) {
+            Some(LinkState::Ready) => self.leave(link, None, now),
+            Some(LinkState::Asking) => self.drop_link(link, now),
+            _ => {}
+        }
+    }
+
+    /// Asks a peer for its record (the RPC that KRCORE compares its meta server with), once for all
+    /// who wait.
+    pub(crate) fn ask_meta(&mut self, peer: u32, waiter: Waiter, now: Time) {
+        let to = self.control_addr(peer);
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let gid = entry.gid;
+        entry.waiting.push(waiter);
+        if entry.lookup != PeerLookup::None {
+            return;
+        }
+        entry.lookup = PeerLookup::Asked;
+        let asked = to.is_some_and(|to| self.call(to, Request::Meta, CallFor::Meta { peer }, now));
+        if !asked {
+            let error = if to.is_some() { self.busy() } else { ConnectError::Unreachable { gid } };
+            return self.node_found(peer, Err(error), now);
+        }
+        self.stats.meta_calls += 1;
+    }
+
+    /// A request of ours has ended.
+    fn call_ended(&mut self, token: u64, answer: Option<Answer>, now: Time) {
+        let Some(what) = self.links.calls.remove(token as u32) else { return };
+        // There is room for another call.
+        self.links.waiting.stirred = true;
+        match what {
+            CallFor::Connect { link, qpn, to } => self.link_answered(link, qpn, to, answer, now),
+            CallFor::Close { link } => self.close_ended(link, answer, now),
+            CallFor::Fate { link } => self.fate_answered(link, answer, now),
+            CallFor::Remind(unclosed) if answer.is_none() => self.remind_later(unclosed, now),
+            CallFor::Remind(_) => {}
+            CallFor::Meta { peer } => {
+                let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+                let found = match answer {
+                    Some(Answer::Record(record)) => Ok(record),
+                    _ => {
+                        self.doubt(peer);
+                        Err(ConnectError::Unreachable { gid })
+                    }
+                };
+                self.node_found(peer, found, now);
+            }
+        }
+    }
+
+    /// A peer went away, or is another now: nobody takes the links to it any longer, and what it
+    /// asked for before means nothing.
+    pub(crate) fn leave_links_to(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
+        self.refuse_past(peer, is, now);
+        self.drop_laneless_ops(peer, now);
+        if let Some(entry) = self.peers.get(peer) {
+            self.links.unclosed.retain(|unclosed| unclosed.to.gid != entry.gid);
+        }
+        let taken = |link: &RcLink| matches!(link.state, LinkState::Ready | LinkState::Listening);
+        let links = self.links.rc.to_peer(peer).filter(|(_, link)| taken(link));
+        let links: Vec<u32> = links.map(|(id, _)| id).collect();
+        for id in links {
+            self.leave(id, None, now);
+        }
+    }
+
+    /// Takes over what a peer's record is now. If it is another one the peer has started anew, and
+    /// knows nothing of our links.
+    pub(crate) fn learn(&mut self, peer: u32, record: NodeRecord, now: Time) {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let record = entry.news(record);
+        if entry.gid != self.gid && entry.record != Some(record) {
+            let anew = entry.hear(record);
+            entry.set_record(Some(record));
+            entry.back_off = BackOff::default();
+            if anew {
+                self.forget_regions(peer);
+                self.leave_links_to(peer, Some(record), now);
+            }
+        }
+    }
+
+    /// The meta servers are others now: without DC, links to them are made at once, and those to the
+    /// old ones closed.
+    pub(crate) fn link_meta_servers(&mut self, now: Time) {
+        let servers = &self.lookups.servers;
+        let old = |link: &RcLink| {
+            link.purpose == Purpose::Meta
+                && link.state == LinkState::Ready
+                && !servers.peers().any(|peer| peer == link.peer)
+        };
+        let old = self.links.rc.shared().filter(|(_, link)| old(link));
+        let old: Vec<u32> = old.map(|(id, _)| id).collect();
+        for id in old {
+            self.leave(id, None, now);
+        }
+        for peer in self.lookups.servers.peers() {
+            if let Some(entry) = self.peers.get_mut(peer) {
+                entry.back_off = BackOff::default();
+            }
+        }
+        self.sweep_links(now);
+    }
+
+    fn sweep_soon(&mut self, now: Time) {
+        self.sweep_at(now.saturating_add_ns(SWEEP_NS));
+    }
+
+    fn sweep_at(&mut self, due: Time) {
+        let sweep = self.links.sweep.get_or_insert(due);
+        *sweep = due.min(*sweep);
+    }
+
+    /// Looks after what has no moment of its own: links that are wanted, that meta servers lack, or
+    /// that nobody uses, and connects that wait for too long.
+    fn sweep_links(&mut self, now: Time) {
+        self.links.sweep = None;
+        let crossed = core::mem::take(&mut self.links.crossed);
+        self.sweep_waiting(now);
+        for index in 0..self.lookups.servers.len() {
+            let Some((peer, _)) = self.lookups.servers.get(index) else { break };
+            // Over DC it is asked without one. If it cannot be asked for a link now, the next sweep
+            // tries again.
+            if self.lacks_dc(peer) && self.links.rc.find(peer, Class::Low).is_none() {
+                let _ = self.ask_link(peer, Class::Low, Purpose::Meta, now);
+                self.sweep_soon(now);
+            }
+        }
+        let silent = |link: &RcLink| {
+            link.state == LinkState::Listening && now.ns_since(link.since) >= SILENCE_NS
+        };
+        let silent: Vec<u32> = self.links.rc.matching(silent).collect();
+        for id in silent {
+            self.leave(id, None, now);
+        }
+        self.remind(now);
+        self.settle_ends(now);
+        self.sweep_laneless(now);
+        let listening = |link: &RcLink| link.state == LinkState::Listening;
+        let listening = self.links.rc.matching(listening).next().is_some();
+        let waiting = !self.links.waiting.is_empty() || !self.links.unclosed.is_empty();
+        if listening || waiting {
+            self.sweep_soon(now);
+        }
+        if crossed {
+            self.start_lookups(now);
+        }
+    }
+}

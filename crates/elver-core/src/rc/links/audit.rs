@@ -1,0 +1,149 @@
+//! Part of [`Core::audit`].
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use elver_verbs::Device;
+
+use super::{CallFor, fate};
+use crate::discovery::peer::Waiter;
+use crate::pool::lane::{LaneKind, LaneState};
+use crate::rc::{LinkState, Purpose, RcLink, Reached};
+use crate::vqp::Vqp;
+use crate::vqp::send_ring::NONE;
+use crate::{Class, Core, VqpState};
+
+/// How many links there are of some kinds.
+pub(crate) struct Tally {
+    /// Being made, left or closed, or asked after.
+    pub(crate) changing: u32,
+    /// Of single VQPs, here or at the peer.
+    pub(crate) leased: u32,
+    /// Requests of ours, and of others, that have no answer.
+    pub(crate) requests: u32,
+}
+
+impl<D: Device> Core<D> {
+    /// Counts links anew, and looks for what waits for none.
+    pub(crate) fn audit_links(&self) -> Result<Tally, String> {
+        let rc = &self.links.rc;
+        rc.audit()?;
+        let mut tickets = Vec::new();
+        for (id, link) in rc.iter() {
+            self.audit_link(id, link)?;
+            if let LinkState::Leaving(Some(ticket)) = link.state {
+                tickets.push(ticket);
+            }
+        }
+        tickets.extend(self.links.waiting.held_tickets());
+        tickets.extend(self.links.unsettled.iter().filter_map(fate::Unsettled::ticket));
+        let requests = self.links.control.audit(self.links.calls.len() as usize, &tickets)?;
+        if self.links.sweep.is_none() && !self.links.waiting.is_empty() {
+            return Err("links are waited for, and nobody looks after that".into());
+        }
+        let mut awaited = self.links.waiting.awaited(&self.vqps);
+        if let Some((peer, class)) = awaited.find(|(peer, class)| !self.link_comes(*peer, *class)) {
+            return Err(format!("{class:?} connects wait for a link to {peer:#x}, and none comes"));
+        }
+        for (id, vqp) in self.vqps.iter() {
+            if vqp.state == VqpState::Connecting && !self.connects(id, vqp) {
+                return Err(format!("VQP {id:#x} connects, and waits for nothing"));
+            }
+            let laneless = vqp.state == VqpState::Connected && vqp.lane == NONE;
+            if laneless && vqp.sq.unposted() > 0 && !self.lane_comes(vqp) {
+                return Err(format!("VQP {id:#x} has something to post, and gets no lane"));
+            }
+        }
+        let settled =
+            |link: &RcLink| link.state == LinkState::Ready && link.reached == Reached::Unasked;
+        // Of these nobody was asked yet.
+        let unsettled = self.links.unsettled.len() as u32;
+        let leased = |link: &RcLink| matches!(link.purpose, Purpose::Leased(_));
+        Ok(Tally {
+            changing: rc.len() - rc.matching(settled).count() as u32 + unsettled,
+            leased: rc.matching(leased).count() as u32,
+            requests,
+        })
+    }
+
+    fn audit_link(&self, id: u32, link: &RcLink) -> Result<(), String> {
+        let qpn = link.qpn;
+        let calls = || self.links.calls.iter().map(|(_, call)| call);
+        let goes_on = match link.state {
+            LinkState::Asking => {
+                calls().any(|call| matches!(call, CallFor::Connect { link, .. } if *link == id))
+            }
+            LinkState::Closing => {
+                calls().any(|call| matches!(call, CallFor::Close { link } if *link == id))
+            }
+            LinkState::Leaving(_) => self.links.leaving.contains(&id),
+            LinkState::Listening => self.links.sweep.is_some(),
+            LinkState::Ready => match link.reached {
+                Reached::Unasked => true,
+                Reached::Asked => {
+                    calls().any(|call| matches!(call, CallFor::Fate { link } if *link == id))
+                }
+                // The work on it ends as was told, and then it goes.
+                Reached::Psn(_) | Reached::Unknown { .. } => {
+                    let lane = self.lanes.lanes.get(link.lane as usize);
+                    lane.is_none_or(|lane| lane.state == LaneState::Failing)
+                }
+            },
+        };
+        if !goes_on {
+            return Err(format!("RC QP {qpn:#x} is {:?}, and stays so", link.state));
+        }
+        let sends = !matches!(link.purpose, Purpose::Leased(None));
+        if link.state == LinkState::Ready && sends && link.lane == NONE {
+            return Err(format!("RC QP {qpn:#x} works, and has no lane"));
+        }
+        if let Some(lane) = self.lanes.lanes.get(link.lane as usize) {
+            let right = lane.kind == LaneKind::Rc { peer: link.peer }
+                && self.lanes.qps[lane.qp as usize].qp == link.qp;
+            if !right {
+                return Err(format!("lane {} of RC QP {qpn:#x} is another's", link.lane));
+            }
+        }
+        if let Purpose::Leased(Some(owner)) = link.purpose
+            && matches!(link.state, LinkState::Asking | LinkState::Ready)
+        {
+            let owned = self.vqps.get(owner).is_some_and(|vqp| vqp.lease == id);
+            if !owned && !self.links.ended_leases.contains(&id) {
+                return Err(format!("RC QP {qpn:#x} is VQP {owner:#x}'s, which has none"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something will end a VQP's `qconnect`.
+    fn connects(&self, id: u32, vqp: &Vqp) -> bool {
+        let waiter = Waiter::Vqp { vqp: id, attempt: vqp.attempt };
+        let leased = self.links.rc.get(vqp.lease).is_some_and(|link| {
+            link.purpose == Purpose::Leased(Some(id)) && link.state == LinkState::Asking
+        });
+        leased
+            || self.links.waiting.awaits(id, vqp.attempt)
+            || self.peers.slots.iter().any(|(_, peer)| peer.waiting.contains(&waiter))
+    }
+
+    /// Whether a lane, or the end of all hope for one, will come to a VQP that has none.
+    fn lane_comes(&self, vqp: &Vqp) -> bool {
+        let waits = |waiter: &Waiter| *waiter == Waiter::Lane(vqp.class);
+        let looked_up = self.peers.get(vqp.peer).is_some_and(|peer| peer.waiting.iter().any(waits));
+        looked_up || self.link_comes(vqp.peer, vqp.class)
+    }
+
+    /// Whether a shared link to a peer is made, or will be: one that works keeps nobody waiting, unless
+    /// it is the second end of one to this node itself that goes.
+    fn link_comes(&self, peer: u32, class: Class) -> bool {
+        let goes = |link: &RcLink| {
+            let mut others = self.links.rc.to_peer(peer);
+            others.any(|(_, other)| other.qpn == link.peer_qpn && other.is_ending())
+        };
+        let found = self.links.rc.find(peer, class);
+        self.links.waiting.wants(peer, class)
+            || self.links.waiting.has_lost(peer, class)
+            || found.is_some_and(|(_, link)| link.state != LinkState::Ready || goes(link))
+    }
+}

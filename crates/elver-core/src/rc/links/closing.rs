@@ -1,0 +1,191 @@
+//! The end of a link: its VQPs leave, then both sides let go of it.
+
+use elver_verbs::{Device, Time};
+
+use super::{CallFor, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
+use crate::Core;
+use crate::control::{Answer, Request, Ticket};
+use crate::rc::{LinkState, Purpose, RcLink, Reached};
+use crate::vqp::send_ring::NONE;
+
+impl<D: Device> Core<D> {
+    pub(super) fn serve_close(&mut self, ticket: Ticket, qpn: u32, peer_qpn: u32, now: Time) {
+        let found = self.links.rc.by_qpn(qpn).filter(|id| {
+            let link = self.links.rc.get(*id);
+            let peer = link.and_then(|link| self.peers.get(link.peer));
+            // The other end of one that was just asked for is not known yet.
+            let fits = |link: &RcLink| link.state == LinkState::Asking || link.peer_qpn == peer_qpn;
+            link.is_some_and(fits) && peer.is_some_and(|peer| peer.gid == ticket.from.gid)
+        });
+        let state = found.and_then(|id| self.links.rc.get(id)).map(|link| link.state);
+        match (found, state) {
+            (Some(id), Some(LinkState::Ready | LinkState::Listening)) => {
+                self.leave(id, Some(ticket), now);
+            }
+            (Some(id), Some(LinkState::Leaving(None))) => {
+                self.links.rc.set_leaving(id, Some(ticket));
+            }
+            // The peer gave up the end that it made; its answer, which is under way, means nothing.
+            (Some(id), Some(LinkState::Asking)) => {
+                self.link_failed(id, None, now);
+                self.links.control.answer(ticket, Answer::Closed, now);
+            }
+            // Nothing of ours is on it, and the answer to our own request ends it.
+            _ => self.links.control.answer(ticket, Answer::Closed, now),
+        }
+    }
+
+    /// Has the link that was used longest ago closed, if none is being closed and one may be.
+    pub(super) fn make_room(&mut self, now: Time) {
+        if self.links.rc.ending() > 0 {
+            return;
+        }
+        let peers = &self.peers;
+        // Without DC, a VQP has nowhere to go.
+        let dc = self.pool.dct.is_some();
+        let lanes = &self.lanes.lanes;
+        let used = |link: &RcLink| {
+            let lane = lanes.get(link.lane as usize);
+            let free = dc || lane.is_none_or(|lane| lane.vqps == 0);
+            let heat = peers.get(link.peer).map(|peer| peer.heat[link.class as usize].last());
+            free.then(|| link.since.max(heat.unwrap_or_default()))
+        };
+        if let Some(victim) = self.links.rc.victim(now, used) {
+            self.stats.links_reclaimed += 1;
+            self.leave(victim, None, now);
+        }
+    }
+
+    /// Takes the VQPs off a link and closes it when they and their work are gone.
+    pub(super) fn leave(&mut self, id: u32, ticket: Option<Ticket>, now: Time) {
+        self.links.rc.set_leaving(id, ticket);
+        let Some(link) = self.links.rc.get(id) else { return };
+        let (peer, class, lane, qpn) = (link.peer, link.class, link.lane, link.qpn);
+        // Both sides may have made one; but the second end of one to this node itself goes too.
+        let works = |link: &RcLink| link.state == LinkState::Ready && link.peer_qpn != qpn;
+        let other = self.links.rc.find(peer, class).filter(|(_, link)| works(link));
+        let other = other.map(|(_, link)| link.lane).filter(|lane| *lane != NONE);
+        if let Some(entry) = self.peers.get_mut(peer)
+            && entry.rc[class as usize] == Some(lane)
+        {
+            entry.rc[class as usize] = other;
+        }
+        self.link_lost(peer, class, now);
+        if lane != NONE {
+            self.move_off(lane, now);
+        }
+        if !self.close_if_left(id, now) {
+            self.links.leaving.push(id);
+        }
+    }
+
+    /// Closes the links that everything has left.
+    pub(super) fn close_left(&mut self, now: Time) {
+        for id in core::mem::take(&mut self.links.leaving) {
+            if !self.close_if_left(id, now) {
+                self.links.leaving.push(id);
+            }
+        }
+    }
+
+    /// Closes a link on the way out, if everything has left it; returns false if not.
+    fn close_if_left(&mut self, id: u32, now: Time) -> bool {
+        let Some(link) = self.links.rc.get(id) else { return true };
+        let lane = self.lanes.lanes.get(link.lane as usize);
+        if lane.is_some_and(|lane| !lane.is_left()) {
+            return false;
+        }
+        match link.state {
+            LinkState::Leaving(Some(ticket)) => {
+                self.drop_link(id, now);
+                self.links.control.answer(ticket, Answer::Closed, now);
+            }
+            // It would not answer that either.
+            LinkState::Leaving(None) if link.reached == (Reached::Unknown { answered: false }) => {
+                self.close_ended(id, None, now);
+            }
+            LinkState::Leaving(None) => self.ask_close(id, now),
+            _ => {}
+        }
+        true
+    }
+
+    /// Asks the peer to leave a link that nothing of ours is on.
+    pub(super) fn ask_close(&mut self, id: u32, now: Time) {
+        self.links.rc.set_closing(id);
+        self.links.waiting.stirred = true;
+        let Some(link) = self.links.rc.get(id) else { return };
+        let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
+        if !self.call(link.control, request, CallFor::Close { link: id }, now) {
+            self.drop_link(id, now);
+        }
+    }
+
+    /// A peer has left a link, or did not answer when it was asked to: then it is asked again, but the
+    /// link need not wait for that.
+    pub(super) fn close_ended(&mut self, id: u32, answer: Option<Answer>, now: Time) {
+        if answer.is_none()
+            && let Some(link) = self.links.rc.get(id)
+        {
+            let to = link.control;
+            let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
+            let until = now.saturating_add_ns(REMIND_NS_MAX);
+            self.remind_later(Unclosed { to, request, due: now, until }, now);
+            self.remember_end(id);
+        }
+        self.drop_link(id, now);
+    }
+
+    /// A peer is asked again to leave a link, unless it was for long enough.
+    pub(super) fn remind_later(&mut self, unclosed: Unclosed, now: Time) {
+        let due = now.saturating_add_ns(REMIND_NS);
+        if due < unclosed.until && self.links.unclosed.len() < UNCLOSED_MAX {
+            self.links.unclosed.push_back(Unclosed { due, ..unclosed });
+            self.sweep_soon(now);
+        }
+    }
+
+    /// Asks peers again to leave links.
+    pub(super) fn remind(&mut self, now: Time) {
+        while let Some(&unclosed) = self.links.unclosed.front()
+            && unclosed.due <= now
+        {
+            self.links.unclosed.pop_front();
+            self.call(unclosed.to, unclosed.request, CallFor::Remind(unclosed), now);
+        }
+    }
+
+    /// Destroys a link's QP. Nothing of ours is on it.
+    pub(super) fn drop_link(&mut self, id: u32, now: Time) {
+        let Some(link) = self.links.rc.remove(id) else { return };
+        if self.device.destroy_qp(link.qp).is_err() {
+            self.stats.device_refusals += 1;
+        }
+        if link.lane != NONE {
+            self.lanes.remove_rc(link.lane);
+        }
+        self.link_lost(link.peer, link.class, now);
+        let leased = matches!(link.purpose, Purpose::Leased(_));
+        if let Some(entry) = self.peers.get_mut(link.peer).filter(|_| !leased) {
+            entry.back_off.link_ended(link.since, now);
+        }
+        self.unpin(link.peer);
+        self.links.waiting.stirred = true;
+        if link.purpose == Purpose::Meta {
+            self.sweep_soon(now);
+        }
+    }
+
+    /// An RC QP went to its error state, and all that was on it has come back: it goes, and the peer
+    /// is told.
+    pub(crate) fn link_broken(&mut self, lane: u32, now: Time) {
+        let Some(id) = self.links.rc.by_lane(lane) else { return };
+        let waits = matches!(
+            self.links.rc.get(id).map(|link| link.state),
+            Some(LinkState::Leaving(_) | LinkState::Closing)
+        );
+        if !waits {
+            self.leave(id, None, now);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Two nodes tell each other how far the ends of an RC QP got that has failed: see [`crate::rc::fate`].
+
+use elver_verbs::{Device, Qp, QpAttr, QpState, Time};
+
+use super::{CallFor, ENDED_MAX};
+use crate::Core;
+use crate::control::{Answer, Request, Ticket};
+use crate::rc::{LinkState, RcLink, Reached};
+use crate::vqp::send_ring::NONE;
+
+/// An end that went before its peer had agreed to that: the peer may still ask how far it got.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    /// The peer, its end, and this one.
+    peer: u32,
+    peer_qpn: u32,
+    qpn: u32,
+    psn: u32,
+}
+
+/// Time between two looks whether an end has settled.
+const SETTLE_NS: u64 = 100_000;
+
+/// How far an end got that was taken to ERR.
+enum Stopped {
+    /// The PSN that it expects next, which is final.
+    At(u32),
+    /// The device still copies what the peer writes.
+    Waiting,
+    Unknown,
+}
+
+/// An end that was stopped while the device copied for it.
+#[derive(Debug)]
+pub(super) struct Unsettled {
+    id: u32,
+    qp: Qp,
+    /// What the peer has asked; else we ask the peer.
+    asked: Option<(Ticket, (u32, u32), u32)>,
+}
+
+impl Unsettled {
+    /// What it owes an answer.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        self.asked.map(|(ticket, ..)| ticket)
+    }
+}
+
+impl Stopped {
+    fn psn(self) -> Option<u32> {
+        match self {
+            Stopped::At(psn) => Some(psn),
+            Stopped::Waiting | Stopped::Unknown => None,
+        }
+    }
+}
+
+impl<D: Device> Core<D> {
+    /// A lane that is an RC QP has failed.
+    #[cold]
+    pub(crate) fn lane_broke(&mut self, lane: u32, now: Time) {
+        if let Some(id) = self.links.rc.by_lane(lane) {
+            self.ask_fate(id, now);
+        }
+    }
+
+    /// Our end of a link has failed: the peer is told how far it got, and asked for the same. Also if
+    /// nothing of ours is on it, since the peer's work would else run into its retries.
+    pub(super) fn ask_fate(&mut self, id: u32, now: Time) {
+        let Some(link) = self.links.rc.get(id) else { return };
+        if link.reached != Reached::Unasked || link.state == LinkState::Asking {
+            return;
+        }
+        let (qp, to) = (link.qp, link.control);
+        let (qpn, peer_qpn) = (link.peer_qpn, link.qpn);
+        let stopped = match self.stop_end(qp) {
+            Stopped::Waiting if self.links.unsettled.len() < ENDED_MAX => {
+                return self.settle_later(Unsettled { id, qp, asked: None }, now);
+            }
+            stopped => stopped.psn(),
+        };
+        let request = stopped.map(|psn| Request::RcFate { qpn, peer_qpn, psn });
+        self.set_reached(id, Reached::Asked);
+        self.stats.fates_asked += 1;
+        let asked =
+            request.is_some_and(|request| self.call(to, request, CallFor::Fate { link: id }, now));
+        if !asked {
+            self.fate_told(id, Reached::Unknown { answered: true }, now);
+        }
+    }
+
+    /// Takes a link's QP to ERR; the PSN that it expects next is final then.
+    fn stop_end(&mut self, qp: Qp) -> Stopped {
+        let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
+        let running = match self.device.query_qp(qp) {
+            Ok((attr, _)) => attr.qp_state != QpState::Err,
+            Err(_) => return Stopped::Unknown,
+        };
+        if running && self.device.advance_qp(qp, &attr).is_err() {
+            return Stopped::Unknown;
+        }
+        match self.device.query_qp(qp) {
+            Ok((attr, _)) if attr.rq_waiting => Stopped::Waiting,
+            Ok((attr, _)) => Stopped::At(attr.rq_psn),
+            Err(_) => Stopped::Unknown,
+        }
+    }
+
+    /// What an end executed last is not known before a copy of its has ended.
+    #[cold]
+    fn settle_later(&mut self, unsettled: Unsettled, now: Time) {
+        self.links.unsettled.push(unsettled);
+        self.sweep_at(now.saturating_add_ns(SETTLE_NS));
+    }
+
+    /// Goes on with ends that were stopped while a copy of theirs was under way.
+    pub(super) fn settle_ends(&mut self, now: Time) {
+        for Unsettled { id, qp, asked } in core::mem::take(&mut self.links.unsettled) {
+            match asked {
+                Some((ticket, ends, psn)) => self.serve_fate(ticket, ends, psn, now),
+                None if self.links.rc.get(id).is_some_and(|link| link.qp == qp) => {
+                    self.ask_fate(id, now);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// A request of ours how far the other end of a link got has ended.
+    pub(super) fn fate_answered(&mut self, id: u32, answer: Option<Answer>, now: Time) {
+        let reached = match answer {
+            Some(Answer::Fate(Some(psn))) => Reached::Psn(psn),
+            other => Reached::Unknown { answered: other.is_some() },
+        };
+        self.fate_told(id, reached, now);
+    }
+
+    fn fate_told(&mut self, id: u32, reached: Reached, now: Time) {
+        let Some(link) = self.links.rc.get(id) else { return };
+        // The peer's own request may have told it before.
+        if link.reached != Reached::Asked {
+            return;
+        }
+        let lane = link.lane;
+        self.stats.fates_unknown += u64::from(matches!(reached, Reached::Unknown { .. }));
+        self.set_reached(id, reached);
+        if lane != NONE {
+            self.try_restart(lane, now);
+        }
+    }
+
+    fn set_reached(&mut self, id: u32, reached: Reached) {
+        if let Some(link) = self.links.rc.get_mut(id) {
+            link.reached = reached;
+        }
+    }
+
+    /// A peer's end of a link has failed, having got to `psn`, and it asks how far ours got. From the
+    /// answer on ours executes nothing more.
+    pub(super) fn serve_fate(
+        &mut self,
+        ticket: Ticket,
+        (qpn, peer_qpn): (u32, u32),
+        psn: u32,
+        now: Time,
+    ) {
+        let from = ticket.from.gid;
+        let of_peer = |peer: u32| self.peers.get(peer).is_some_and(|peer| peer.gid == from);
+        let found = self.links.rc.by_qpn(qpn).filter(|id| {
+            let fits = |link: &RcLink| link.peer_qpn == peer_qpn && of_peer(link.peer);
+            self.links.rc.get(*id).is_some_and(fits)
+        });
+        let Some((id, link)) = found.and_then(|id| Some((id, self.links.rc.get(id)?))) else {
+            let ended = self
+                .links
+                .ended
+                .iter()
+                .find(|end| (end.qpn, end.peer_qpn) == (qpn, peer_qpn) && of_peer(end.peer));
+            let answer = Answer::Fate(ended.map(|end| end.psn));
+            return self.links.control.answer(ticket, answer, now);
+        };
+        let (qp, state, lane) = (link.qp, link.state, link.lane);
+        let reached = match self.stop_end(qp) {
+            Stopped::Waiting if self.links.unsettled.len() < ENDED_MAX => {
+                let asked = Some((ticket, (qpn, peer_qpn), psn));
+                return self.settle_later(Unsettled { id, qp, asked }, now);
+            }
+            stopped => stopped.psn(),
+        };
+        if matches!(link_reached(&self.links.rc, id), Reached::Unasked | Reached::Asked) {
+            self.set_reached(id, Reached::Psn(psn));
+        }
+        self.links.control.answer(ticket, Answer::Fate(reached), now);
+        if matches!(state, LinkState::Ready | LinkState::Listening) {
+            self.leave(id, None, now);
+        }
+        if lane != NONE {
+            self.try_restart(lane, now);
+        }
+    }
+
+    /// A link goes though its peer has not agreed.
+    pub(super) fn remember_end(&mut self, id: u32) {
+        let Some(link) = self.links.rc.get(id) else { return };
+        let &RcLink { qp, peer, peer_qpn, qpn, .. } = link;
+        if let Stopped::At(psn) = self.stop_end(qp) {
+            if self.links.ended.len() >= ENDED_MAX {
+                self.links.ended.pop_front();
+            }
+            self.links.ended.push_back(Ended { peer, peer_qpn, qpn, psn });
+        }
+    }
+}
+
+fn link_reached(links: &crate::rc::RcPool, id: u32) -> Reached {
+    links.get(id).map_or(Reached::Unasked, |link| link.reached)
+}

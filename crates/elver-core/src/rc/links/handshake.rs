@@ -1,0 +1,382 @@
+//! The handshake: from a request, ours or the peer's, to a link that takes WRs.
+
+use elver_verbs::{
+    Device, Payload, Qp, QpCap, QpInit, QpState, QpType, RemoteAddr, SendFlags, SendOp, SendWr,
+    Time, VerbsError, WcStatus,
+};
+
+use super::waiting::Unasked;
+use super::{CallFor, GREETING};
+use crate::control::{Answer, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket};
+use crate::datapath::recovery::Verdict;
+use crate::datapath::wr_id::WrId;
+use crate::pool::lane::{LaneKind, RESERVED};
+use crate::rc::fate::Path;
+use crate::rc::{LinkState, Purpose, RcLink, Reached};
+use crate::vqp::send_ring::NONE;
+use crate::{Class, ConnectError, Core};
+
+impl<D: Device> Core<D> {
+    pub(super) fn call(
+        &mut self,
+        to: ControlAddr,
+        request: Request,
+        what: CallFor,
+        now: Time,
+    ) -> bool {
+        let Some(token) = self.links.calls.insert(&mut self.rng, |_| what) else { return false };
+        let made = self.links.control.call(to, request, token.into(), &mut self.rng, now);
+        if made.is_none() {
+            self.links.calls.remove(token);
+        }
+        // The caller's host may sleep before it polls.
+        self.flush_control();
+        made.is_some()
+    }
+
+    /// Makes our end of a link and asks the peer for the other.
+    pub(super) fn ask_link(
+        &mut self,
+        peer: u32,
+        class: Class,
+        purpose: Purpose,
+        now: Time,
+    ) -> Result<u32, Unasked> {
+        let to = self.control_addr(peer).ok_or(Unasked::NoAddress)?;
+        let short = |(of, used, limit)| Unasked::Short(of, used, limit);
+        let link =
+            self.make_link(peer, to, class, purpose, LinkState::Asking, now).map_err(short)?;
+        let end = self.link_end(link).ok_or(Unasked::NoAddress)?;
+        let leased = matches!(purpose, Purpose::Leased(_));
+        let request = Request::RcConnect { end, class, leased };
+        if !self.call(to, request, CallFor::Connect { link, qpn: end.qpn, to }, now) {
+            let stirred = self.links.waiting.stirred;
+            self.drop_link(link, now);
+            // That made no room: who waits would ask in vain, again and again.
+            self.links.waiting.stirred = stirred;
+            return Err(Unasked::Busy);
+        }
+        self.stats.links_asked += 1;
+        Ok(link)
+    }
+
+    /// Makes an RC QP, in INIT.
+    fn make_link(
+        &mut self,
+        peer: u32,
+        control: ControlAddr,
+        class: Class,
+        purpose: Purpose,
+        state: LinkState,
+        now: Time,
+    ) -> Result<u32, (Shortage, u32, u32)> {
+        let depth = match purpose {
+            Purpose::Pool | Purpose::Meta => self.pool.depth,
+            Purpose::Leased(Some(vqp)) => {
+                let wrs = self.vqps.get(vqp).map_or(0, |vqp| vqp.sq.max());
+                (wrs + RESERVED).min(self.pool.depth)
+            }
+            // Nothing is sent on it.
+            Purpose::Leased(None) => 1,
+        };
+        if let Some(short) = self.links.rc.shortage(purpose, depth) {
+            return Err(short);
+        }
+        let of_device = (Shortage::Device, self.links.rc.len(), self.pool.attr.max_qp);
+        let cap = QpCap {
+            max_send_wr: depth,
+            max_recv_wr: 0,
+            max_send_sge: self.config.max_sge + 1,
+            max_recv_sge: 0,
+            max_inline_data: self.pool.max_inline,
+        };
+        let init = QpInit {
+            cap,
+            srq: Some(self.pool.srq),
+            ..QpInit::new(QpType::Rc, self.pool.pd, self.pool.cq)
+        };
+        let qp = self.device.create_qp(init).map_err(|_| of_device)?;
+        let mut attr = self.pool.qp_attr(&self.config, Default::default());
+        attr.qp_state = QpState::Init;
+        let made = self.device.advance_qp(qp, &attr).and_then(|()| self.device.qp_num(qp));
+        let qpn = match made {
+            Ok(qpn) => qpn,
+            Err(_) => {
+                self.stats.device_refusals += u64::from(self.device.destroy_qp(qp).is_err());
+                return Err(of_device);
+            }
+        };
+        let link = RcLink {
+            qp,
+            qpn,
+            psn: self.rng.next_u32() >> 8,
+            peer_qpn: 0,
+            peer_rd_atomic: 0,
+            peer,
+            control,
+            class,
+            purpose,
+            state,
+            lane: NONE,
+            depth,
+            since: now,
+            mtu: 0,
+            reached: Reached::Unasked,
+        };
+        let id = self.links.rc.insert(link, &mut self.rng).ok_or(of_device)?;
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.pins += 1;
+        }
+        Ok(id)
+    }
+
+    /// Our end of a link, as the peer must know it.
+    fn link_end(&self, link: u32) -> Option<RcEnd> {
+        let link = self.links.rc.get(link)?;
+        let rd_atomic = self.pool.attr.max_qp_rd_atom;
+        Some(RcEnd { qpn: link.qpn, psn: link.psn, mtu: self.pool.mtu, rd_atomic })
+    }
+
+    /// Takes a link's QP to `state`, with what the peer said of its end.
+    fn connect_link(&mut self, link: u32, end: RcEnd, until: QpState) -> Result<(), VerbsError> {
+        let gone = VerbsError::InvalidArgument { what: "the RC QP is gone" };
+        let entry = self.links.rc.get_mut(link).ok_or(gone.clone())?;
+        (entry.peer_qpn, entry.peer_rd_atomic) = (end.qpn, end.rd_atomic);
+        entry.mtu = self.pool.mtu.min(end.mtu).bytes();
+        let (qp, psn) = (entry.qp, entry.psn);
+        let gid = self.peers.get(entry.peer).ok_or(gone)?.gid;
+        let mut attr = self.pool.qp_attr(&self.config, gid);
+        attr.path_mtu = self.pool.mtu.min(end.mtu);
+        attr.max_rd_atomic = attr.max_rd_atomic.min(end.rd_atomic);
+        (attr.dest_qp_num, attr.rq_psn, attr.sq_psn) = (end.qpn, end.psn, psn);
+        for state in [QpState::Rtr, QpState::Rts] {
+            attr.qp_state = state;
+            self.device.advance_qp(qp, &attr)?;
+            if state == until {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn link_answered(
+        &mut self,
+        id: u32,
+        qpn: u32,
+        to: ControlAddr,
+        answer: Option<Answer>,
+        now: Time,
+    ) {
+        let Some(link) = self.links.rc.get(id) else {
+            // Nobody needs it any longer: the peer's end goes too.
+            if let Some(Answer::Accepted(end)) = answer {
+                let request = Request::RcClose { qpn: end.qpn, peer_qpn: qpn };
+                self.call(to, request, CallFor::Close { link: id }, now);
+            }
+            return;
+        };
+        match answer {
+            Some(Answer::Accepted(end)) if link.state == LinkState::Asking => {
+                if self.connect_link(id, end, QpState::Rts).is_ok() {
+                    self.link_ready(id, now);
+                } else {
+                    // The peer has an end that nobody will use.
+                    self.ask_close(id, now);
+                }
+            }
+            Some(Answer::Refused(refusal)) => self.link_failed(id, Some(refusal), now),
+            Some(_) => self.link_failed(id, None, now),
+            None => {
+                let peer = link.peer;
+                self.doubt(peer);
+                self.link_failed(id, None, now);
+            }
+        }
+    }
+
+    /// A link that a peer was asked for does not come: it refused, or did not answer.
+    pub(super) fn link_failed(&mut self, id: u32, refusal: Option<Refusal>, now: Time) {
+        let Some(link) = self.links.rc.get(id) else { return };
+        let (peer, class, purpose) = (link.peer, link.class, link.purpose);
+        self.stats.links_failed += 1;
+        let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+        let error = match refusal {
+            // The peer's own request brings the link.
+            Some(Refusal::Crossed) => {
+                self.links.crossed |= purpose == Purpose::Meta;
+                return self.drop_link(id, now);
+            }
+            Some(Refusal::Short { of, used, limit }) => {
+                ConnectError::NoRcQp { gid, here: false, of, used, limit }
+            }
+            None => ConnectError::Unreachable { gid },
+        };
+        match purpose {
+            Purpose::Leased(Some(vqp)) => self.lease_ended(vqp, id, Err(error), now),
+            Purpose::Leased(None) => {}
+            Purpose::Pool | Purpose::Meta => self.waiters_fail(peer, class, &error, now),
+        }
+        self.drop_link(id, now);
+        // Look-ups that waited for a link to a meta server do not any longer.
+        self.start_lookups(now);
+    }
+
+    /// A link works: those that wait for it go on, and VQPs of its class move to it.
+    fn link_ready(&mut self, id: u32, now: Time) {
+        let Some(link) = self.links.rc.get_mut(id) else { return };
+        link.state = LinkState::Ready;
+        let (peer, class, purpose) = (link.peer, link.class, link.purpose);
+        let (qp, depth) = (link.qp, link.depth);
+        let path = Path::new(link.psn, link.mtu, self.config.max_sge);
+        if purpose == Purpose::Leased(None) {
+            return;
+        }
+        let lane = self.lanes.add_rc(qp, depth, peer, path);
+        self.links.rc.set_lane(id, lane);
+        self.stats.links_made += 1;
+        if let Purpose::Leased(Some(vqp)) = purpose {
+            self.greet(id);
+            return self.lease_ended(vqp, id, Ok(lane), now);
+        }
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.rc[class as usize] = Some(lane);
+        }
+        self.greet(id);
+        self.waiters_go_on(peer, class, now);
+        self.move_onto_link(peer, class, now);
+        self.start_lookups(now);
+    }
+
+    /// Makes a first packet go over a link, a WRITE of nothing: the peer uses its end only then.
+    fn greet(&mut self, id: u32) {
+        let Some(link) = self.links.rc.get(id) else { return };
+        let wr = SendWr {
+            wr_id: WrId::Control(GREETING | link.lane).encode(),
+            op: SendOp::Write(RemoteAddr { addr: 0, rkey: 0 }),
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&[]),
+            dest: None,
+        };
+        if self.device.post_send(link.qp, &[wr]).is_err() {
+            self.stats.device_refusals += 1;
+            return;
+        }
+        let lane = &mut self.lanes.lanes[link.lane as usize];
+        lane.uncompleted += 1;
+        lane.path.psn = lane.path.psn.wrapping_add(1);
+        self.lanes.qps[lane.qp as usize].posted += 1;
+    }
+
+    pub(super) fn greeted(&mut self, lane: u32, status: WcStatus, now: Time) {
+        if let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind
+            && status != WcStatus::Success
+            && self.lane_failed(lane, status, (peer, None), now) == Verdict::Unsure
+        {
+            return self.hold_flushed(lane, WrId::Control(GREETING | lane), 1, now);
+        }
+        self.account(lane, 1);
+        self.try_restart(lane, now);
+    }
+
+    /// The first packet came over an RC QP in RTR: the peer has finished the handshake.
+    pub(super) fn link_heard(&mut self, qp: Qp, now: Time) {
+        let found = self.links.rc.by_qp(qp);
+        let Some((id, link)) = found.filter(|(_, link)| link.state == LinkState::Listening) else {
+            return;
+        };
+        let (psn, served) = (link.psn, link.peer_rd_atomic);
+        let mut attr = self.pool.qp_attr(&self.config, Default::default());
+        (attr.qp_state, attr.sq_psn) = (QpState::Rts, psn);
+        attr.max_rd_atomic = attr.max_rd_atomic.min(served);
+        match self.device.advance_qp(qp, &attr) {
+            Ok(()) => self.link_ready(id, now),
+            // A bad request of the peer's came right behind.
+            Err(_) if self.is_errored(qp) => self.link_errored(qp, now),
+            Err(_) => self.stats.device_refusals += 1,
+        }
+    }
+
+    fn is_errored(&self, qp: Qp) -> bool {
+        self.device.query_qp(qp).is_ok_and(|(attr, _)| attr.qp_state == QpState::Err)
+    }
+
+    /// A link's QP went to its error state, perhaps with nothing of ours on it.
+    pub(super) fn link_errored(&mut self, qp: Qp, now: Time) {
+        let Some((id, link)) = self.links.rc.by_qp(qp) else { return };
+        let used = matches!(link.state, LinkState::Ready | LinkState::Listening);
+        self.ask_fate(id, now);
+        if used {
+            self.leave(id, None, now);
+        }
+    }
+
+    /// Answers a request of another node's, which is known.
+    pub(crate) fn serve(&mut self, served: Served, now: Time) {
+        let Served { ticket, request } = served;
+        match request {
+            Request::Meta => {
+                let answer = Answer::Record(self.record);
+                self.links.control.answer(ticket, answer, now);
+            }
+            Request::RcConnect { end, class, leased } => {
+                let answer = match self.serve_connect(ticket, end, class, leased, now) {
+                    Ok(end) => Answer::Accepted(end),
+                    Err(Refusal::Short { of: Shortage::Pool, .. })
+                        if self.hold_request(served, now) =>
+                    {
+                        return;
+                    }
+                    Err(refusal) => Answer::Refused(refusal),
+                };
+                self.links.control.answer(ticket, answer, now);
+            }
+            Request::RcClose { qpn, peer_qpn } => self.serve_close(ticket, qpn, peer_qpn, now),
+            Request::RcFate { qpn, peer_qpn, psn } => {
+                self.serve_fate(ticket, (qpn, peer_qpn), psn, now);
+            }
+        }
+    }
+
+    fn serve_connect(
+        &mut self,
+        ticket: Ticket,
+        end: RcEnd,
+        class: Class,
+        leased: bool,
+        now: Time,
+    ) -> Result<RcEnd, Refusal> {
+        let purpose = if leased { Purpose::Leased(None) } else { Purpose::Pool };
+        let short = |(of, used, limit)| Refusal::Short { of, used, limit };
+        let peers = (Shortage::Peers, self.peers.slots.len(), self.config.max_peers);
+        let peer = self.peer_of(ticket.from.gid).ok_or(short(peers))?;
+        // Of two requests that cross, the one of the lower GID goes first; a node's to itself do not.
+        let asking = self.links.rc.find(peer, class).filter(|(_, link)| {
+            link.state == LinkState::Asking && !leased && self.gid != ticket.from.gid
+        });
+        let crossed = asking.map(|(id, link)| (id, link.purpose));
+        if crossed.is_some() && self.gid < ticket.from.gid {
+            return Err(Refusal::Crossed);
+        }
+        if let Some((used, limit)) = self.links.rc.share_used(peer, purpose) {
+            return Err(Refusal::Short { of: Shortage::Share, used, limit });
+        }
+        let mut shortage = self.links.rc.shortage(purpose, 0);
+        if let (Some(_), Some((own, Purpose::Pool))) = (shortage, crossed) {
+            // The peer refuses ours, whose place its takes.
+            self.drop_link(own, now);
+            shortage = self.links.rc.shortage(purpose, 0);
+        }
+        if let Some(shortage) = shortage {
+            return Err(short(shortage));
+        }
+        let made = self.make_link(peer, ticket.from, class, purpose, LinkState::Listening, now);
+        let link = made.map_err(short)?;
+        let connected = self.connect_link(link, end, QpState::Rtr).is_ok();
+        let Some(own) = self.link_end(link).filter(|_| connected) else {
+            self.drop_link(link, now);
+            return Err(short((Shortage::Device, self.links.rc.len(), self.pool.attr.max_qp)));
+        };
+        self.sweep_soon(now);
+        Ok(own)
+    }
+}

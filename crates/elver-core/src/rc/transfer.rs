@@ -1,0 +1,248 @@
+//! VQPs that move between lanes (section 4.6): to an RC QP that was made for a hot peer, and off one
+//! that is closed.
+//!
+//! A VQP that moves posts nothing until all that it has on its old lane has completed: what completes
+//! keeps its order, and nothing is executed twice or not at all. KRCORE posts a fake signalled
+//! request to know that moment; here the last WR of every burst is signalled anyway and plays that
+//! part. The peer has agreed before: an RC QP takes WRs only when its other end is ready, and
+//! vanishes only when both sides have left it. Meanwhile both lanes complete to the one queue of the
+//! node, which is KRCORE's lazy switch. Messages arrive at whatever QP the sender takes.
+
+use alloc::vec::Vec;
+
+use elver_verbs::{Device, Time, WcStatus};
+
+use crate::discovery::peer::Waiter;
+use crate::pool::lane::{LaneKind, LaneState};
+use crate::vqp::Vqp;
+use crate::vqp::send_ring::NONE;
+use crate::{Class, Core, Stats, Via, VqpState};
+
+impl<D: Device> Core<D> {
+    /// Moves the VQPs of a class that are connected to a peer to its RC QP.
+    pub(crate) fn move_onto_link(&mut self, peer: u32, class: Class, now: Time) {
+        let Some(target) = self.peers.get(peer).and_then(|entry| entry.rc[class as usize]) else {
+            return;
+        };
+        let fits = |vqp: &Vqp| {
+            vqp.class == class
+                && vqp.lane != target
+                && vqp.via != Some(Via::Leased)
+                && vqp.state == VqpState::Connected
+        };
+        let found = self.vqps_to(peer).filter(|(_, vqp)| fits(vqp));
+        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        for id in found {
+            self.transfer(id, now);
+        }
+    }
+
+    /// Moves all VQPs off the lane of an RC QP.
+    pub(crate) fn move_off(&mut self, lane: u32, now: Time) {
+        let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind else { return };
+        let found = self.vqps_to(peer).filter(|(_, vqp)| vqp.lane == lane);
+        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        for id in found {
+            self.transfer(id, now);
+        }
+    }
+
+    /// Has a VQP move to the lane that it should be on, as soon as nothing of its is on its old one.
+    fn transfer(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.inflight == 0 {
+            return self.switch_lane(id, now);
+        }
+        // Its last completion tells.
+        (vqp.moving, vqp.watch) = (true, true);
+    }
+
+    /// Switches the VQPs that move and of which nothing is under way any longer.
+    pub(crate) fn switch_moved(&mut self, now: Time) {
+        while let Some(id) = self.links.moved.pop() {
+            if self.vqps.get(id).is_some_and(|vqp| vqp.moving) {
+                self.switch_lane(id, now);
+            }
+        }
+    }
+
+    /// Puts a VQP of which nothing is on a lane onto the lane that it should be on now.
+    pub(crate) fn switch_lane(&mut self, id: u32, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        vqp.moving = false;
+        let (old, peer, class) = (vqp.lane, vqp.peer, vqp.class);
+        let connected = vqp.state == VqpState::Connected;
+        let target = if connected { self.shared_lane(peer, class) } else { None };
+        if target == Some(old) {
+            return self.pump(id, now);
+        }
+        self.leave_lane(id);
+        let dest = target.and_then(|lane| match self.lanes.lanes[lane as usize].kind {
+            LaneKind::Dc { stream } => self.peers.get(peer)?.dc_dest(stream),
+            LaneKind::Rc { .. } => None,
+        });
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        match target {
+            Some(lane) => {
+                let rc = dest.is_none();
+                (vqp.lane, vqp.dest) = (lane, dest);
+                vqp.count_move(if rc { Via::Rc } else { Via::DcCached }, &mut self.stats);
+                self.lanes.lanes[lane as usize].vqps += 1;
+                self.pump(id, now);
+            }
+            None => {
+                (vqp.lane, vqp.dest) = (NONE, None);
+                // It stays connected: its WRs wait in its ring for the next lane.
+                if connected {
+                    self.want_lane(peer, class, now);
+                }
+            }
+        }
+    }
+
+    /// VQPs wait for a lane to a peer. One of which nothing is known may be gone, or another by now:
+    /// a meta server tells, and much sooner than a request to a peer that is not there would fail.
+    pub(crate) fn want_lane(&mut self, peer: u32, class: Class, now: Time) {
+        let Some(entry) = self.peers.get(peer) else { return };
+        let waiter = Waiter::Lane(class);
+        if entry.record.is_some() {
+            self.need_link(peer, class, now);
+        } else if !entry.waiting.contains(&waiter) {
+            self.want_node(peer, waiter, now);
+        }
+    }
+
+    /// What is known of a peer was looked up for VQPs that wait for a lane to it.
+    pub(crate) fn lane_found(&mut self, peer: u32, class: Class, found: bool, now: Time) {
+        if !found {
+            return self.fail_laneless(peer, class, now);
+        }
+        let waiting = self.vqps_to(peer).filter(|(_, vqp)| is_laneless(vqp, class));
+        let waiting: Vec<u32> = waiting.map(|(id, _)| id).collect();
+        for id in waiting {
+            self.switch_lane(id, now);
+        }
+        self.ops_go_on(peer, now);
+        // What is known of the peer now leads to a link, or to DC.
+        if self.has_laneless_op(peer, class) {
+            self.need_link(peer, class, now);
+        }
+    }
+
+    /// Takes a VQP of which nothing is on its lane off that lane's lists.
+    pub(crate) fn leave_lane(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(lane) = self.lanes.lanes.get_mut(vqp.lane as usize) else { return };
+        lane.vqps = lane.vqps.saturating_sub(1);
+        if core::mem::take(&mut vqp.ready) {
+            lane.ready.retain(|other| *other != id);
+        }
+        // What came back to it from a lane that fails it posts on the next one.
+        if core::mem::take(&mut vqp.rewound) {
+            lane.rewound.retain(|other| *other != id);
+        }
+    }
+
+    /// A connected VQP without a lane has something to post.
+    #[cold]
+    pub(crate) fn find_lane(&mut self, id: u32, now: Time) {
+        self.switch_lane(id, now);
+    }
+
+    /// No lane to the peer comes: the VQPs that have something to post fail, and operations.
+    pub(crate) fn fail_laneless(&mut self, peer: u32, class: Class, now: Time) {
+        let waits = |vqp: &Vqp| is_laneless(vqp, class) && vqp.sq.unposted() > 0;
+        let found = self.vqps_to(peer).filter(|(_, vqp)| waits(vqp));
+        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        for id in found {
+            self.fail_next(id, WcStatus::RetryExcErr, now);
+        }
+        self.fail_laneless_ops(peer, class, now);
+    }
+
+    /// Where the VQPs of a class that are connected to a peer should be: on the RC QP to it if there
+    /// is one, else on a lane of DC.
+    fn shared_lane(&mut self, peer: u32, class: Class) -> Option<u32> {
+        let entry = self.peers.get(peer)?;
+        let works = |lane: &u32| self.lanes.lanes[*lane as usize].state != LaneState::Gone;
+        if let Some(lane) = entry.rc[class as usize].filter(works) {
+            return Some(lane);
+        }
+        entry.record?;
+        if self.lacks_dc(peer) {
+            return None;
+        }
+        let lane = self.lanes.dc_lane(entry.hash, class)?;
+        self.address_of(peer).ok()?;
+        Some(lane)
+    }
+
+    /// Whether a VQP to the peer waits for a lane. One that has nothing to post finds its lane when
+    /// it has: it may be connected to what is long gone.
+    pub(crate) fn is_laneless(&self, peer: u32, class: Class) -> bool {
+        self.vqps_to(peer).any(|(_, vqp)| is_laneless(vqp, class) && vqp.sq.unposted() > 0)
+    }
+
+    /// The VQPs that are connected to a peer, the latest first.
+    pub(crate) fn vqps_to(&self, peer: u32) -> impl Iterator<Item = (u32, &Vqp)> {
+        let first = self.peers.get(peer).map_or(0, |entry| entry.last_vqp);
+        let mut next = first;
+        core::iter::from_fn(move || {
+            let vqp = self.vqps.get(next)?;
+            next = vqp.beside[1];
+            Some((vqp.id, &**vqp))
+        })
+    }
+
+    /// Puts a VQP, which is in no peer's list, into a peer's.
+    #[inline]
+    pub(crate) fn join_peer(&mut self, id: u32, peer: u32) {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        entry.vqps += 1;
+        let behind = core::mem::replace(&mut entry.last_vqp, id);
+        if let Some(vqp) = self.vqps.get_mut(behind) {
+            vqp.beside[0] = id;
+        }
+        if let Some(vqp) = self.vqps.get_mut(id) {
+            (vqp.peer, vqp.beside) = (peer, [0, behind]);
+        }
+    }
+
+    /// Takes a VQP off its peer's list, if it is in one.
+    #[inline]
+    pub(crate) fn leave_peer(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let peer = core::mem::replace(&mut vqp.peer, NONE);
+        let [before, behind] = core::mem::take(&mut vqp.beside);
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        entry.vqps = entry.vqps.saturating_sub(1);
+        if entry.last_vqp == id {
+            entry.last_vqp = behind;
+        }
+        if let Some(vqp) = self.vqps.get_mut(before) {
+            vqp.beside[1] = behind;
+        }
+        if let Some(vqp) = self.vqps.get_mut(behind) {
+            vqp.beside[0] = before;
+        }
+        self.peers.rest(peer);
+    }
+}
+
+impl Vqp {
+    /// What backs it is another QP now; from one DCI to another is no transfer.
+    pub(crate) fn count_move(&mut self, via: Via, stats: &mut Stats) {
+        let was_rc = matches!(self.via, Some(Via::Rc | Via::Leased));
+        let is_rc = matches!(via, Via::Rc | Via::Leased);
+        self.via = Some(via);
+        if was_rc || is_rc {
+            self.transfers += 1;
+            let count = if is_rc { &mut stats.transfers_to_rc } else { &mut stats.transfers_to_dc };
+            *count += 1;
+        }
+    }
+}
+
+fn is_laneless(vqp: &Vqp, class: Class) -> bool {
+    vqp.class == class && vqp.lane == NONE && vqp.state == VqpState::Connected
+}
