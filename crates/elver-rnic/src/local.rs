@@ -81,17 +81,20 @@ impl<M: Memory> Rnic<M> {
             let Some(queue_pair) = self.qps.get_mut(qp) else {
                 return;
             };
-            let Some(prepared) = queue_pair.prepare(&mut self.hw, lane, false) else {
-                return;
-            };
-            let has_waited = queue_pair.lanes[lane].sending.is_some();
-            let reply = match prepared {
-                Ok(_) if has_waited => Reply::Later(None),
-                Ok(request) => match self.qps.get_mut(request.dest_qpn) {
-                    Some(target) => target.serve(&mut self.hw, now, &request),
-                    None => Reply::NoAnswer,
-                },
-                Err(status) => Reply::Local(status),
+            let reply = if queue_pair.lanes[lane].sending.is_some() {
+                match self.resume(qp, lane) {
+                    None => return,
+                    Some(reply) => reply,
+                }
+            } else {
+                match queue_pair.prepare(&mut self.hw, lane, false) {
+                    None => return,
+                    Some(Err(status)) => Reply::Local(status),
+                    Some(Ok(request)) => match self.qps.get_mut(request.dest_qpn) {
+                        Some(target) => target.serve(&mut self.hw, now, &request),
+                        None => Reply::NoAnswer,
+                    },
+                }
             };
             let reply = match reply {
                 Reply::Later(found) => self.run_later(now, qp, lane, found),
@@ -104,6 +107,17 @@ impl<M: Memory> Rnic<M> {
                 return;
             }
         }
+    }
+
+    /// The front WR has waited for memory.
+    #[cold]
+    #[inline(never)]
+    fn resume(&mut self, qp: u32, lane: usize) -> Option<Reply> {
+        let prepared = self.qps.get_mut(qp)?.prepare(&mut self.hw, lane, false)?;
+        Some(match prepared {
+            Ok(_) => Reply::Later(None),
+            Err(status) => Reply::Local(status),
+        })
     }
 
     /// The front WR needs memory that is not at hand. Its turn is taken with what was read and
@@ -332,7 +346,7 @@ impl QueuePair {
     }
 
     /// Takes a request that came from a QP of the same device.
-    #[inline(always)]
+    #[inline]
     fn serve<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, request: &Request) -> Reply {
         let core = &mut self.core;
         if !takes_packets(core.state, false) && !hw.regions.desk.is_laid() {
@@ -457,7 +471,7 @@ impl QpCore {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn execute<M: Memory>(&mut self, hw: &mut Hw<M>, request: &Request) -> Result<(), Stopped> {
         let Request { op, length, skip, total, .. } = *request;
         let (remote, change) = match op {

@@ -329,41 +329,60 @@ impl<M: Memory> Regions<M> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&self, place: Place, dst: &mut [u8]) -> Result<(), Refused> {
         let memory = self.memory(place.region)?;
-        if self.desk.is_laid() {
-            return self.desk.read(memory, place, dst);
-        }
-        match memory.read(place.offset, dst) {
-            Ok(()) => Ok(()),
-            Err(MemoryError::Later) => self.desk.read(memory, place, dst),
-            Err(_) => Err(Refused::Access),
-        }
+        let laid = self.desk.is_laid();
+        let read = if laid { Err(MemoryError::Later) } else { memory.read(place.offset, dst) };
+        read.or_else(|error| self.read_aside(memory, place, dst, &error))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(&self, place: Place, src: &[u8]) -> Result<(), Refused> {
         let memory = self.memory(place.region)?;
-        if self.desk.is_laid() {
-            return self.desk.write(memory, place, src);
-        }
-        match memory.write(place.offset, src) {
-            Ok(()) => Ok(()),
-            Err(MemoryError::Later) => self.desk.write(memory, place, src),
-            Err(_) => Err(Refused::Access),
+        let laid = self.desk.is_laid();
+        let written = if laid { Err(MemoryError::Later) } else { memory.write(place.offset, src) };
+        written.or_else(|error| self.write_aside(memory, place, src, &error))
+    }
+
+    #[cold]
+    fn read_aside(
+        &self,
+        memory: &M,
+        place: Place,
+        dst: &mut [u8],
+        error: &MemoryError,
+    ) -> Result<(), Refused> {
+        match error {
+            MemoryError::Later => self.desk.read(memory, place, dst),
+            _ => Err(Refused::Access),
         }
     }
 
-    #[inline]
+    #[cold]
+    fn write_aside(
+        &self,
+        memory: &M,
+        place: Place,
+        src: &[u8],
+        error: &MemoryError,
+    ) -> Result<(), Refused> {
+        match error {
+            MemoryError::Later => self.desk.write(memory, place, src),
+            _ => Err(Refused::Access),
+        }
+    }
+
+    #[inline(always)]
     pub(crate) fn copy(&self, dst: Place, src: Place, length: u64) -> Result<(), Refused> {
         let from = self.memory(src.region)?;
         let to = self.memory(dst.region)?;
-        if self.desk.is_laid() && length <= u64::from(ERRAND_BYTES_MAX) {
-            return self.copy_aside(dst, src, length, MemoryError::Later);
-        }
-        let copied = to.copy_from(dst.offset, from, src.offset, length);
-        copied.or_else(|error| self.copy_aside(dst, src, length, error))
+        let aside = self.desk.is_laid() && length <= u64::from(ERRAND_BYTES_MAX);
+        let copied = match aside {
+            true => Err(MemoryError::Later),
+            false => to.copy_from(dst.offset, from, src.offset, length),
+        };
+        copied.or_else(|error| self.copy_aside(dst, src, length, &error))
     }
 
     /// As [`Regions::copy`], into a receive. One whose memory is not at hand serves nobody: while it
@@ -377,7 +396,7 @@ impl<M: Memory> Regions<M> {
                 let bytes = self.fetch(src, length)?;
                 to.write(dst.offset, &bytes).map_err(|_| Refused::Access)
             }
-            Err(error) => self.copy_aside(dst, src, length, error),
+            Err(error) => self.copy_aside(dst, src, length, &error),
         }
     }
 
@@ -403,9 +422,9 @@ impl<M: Memory> Regions<M> {
         dst: Place,
         src: Place,
         length: u64,
-        error: MemoryError,
+        error: &MemoryError,
     ) -> Result<(), Refused> {
-        if error != MemoryError::Later {
+        if *error != MemoryError::Later {
             return match self.look_at(src, length) {
                 Ok(()) => Err(Refused::Access),
                 // Whether it can be read an errand finds out.
@@ -437,20 +456,22 @@ impl<M: Memory> Regions<M> {
     }
 
     /// Copies `dst.len()` bytes that begin `skip` bytes into the message of `sges`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn gather(
         &self,
         pd: u32,
         sges: &[Sge],
         skip: u32,
-        dst: &mut [u8],
+        mut dst: &mut [u8],
     ) -> Result<(), Refused> {
-        let mut done = 0usize;
-        self.walk(pd, sges, skip, dst.len() as u32, false, |this, place, length| {
-            let piece = &mut dst[done..done + length as usize];
-            done += length as usize;
-            this.read(place, piece)
-        })
+        let mut pieces = Pieces { sges, skip, left: dst.len() as u32 };
+        while let Some((sge, skip, length)) = pieces.take() {
+            let place = self.local(pd, sge, skip, length, false)?;
+            let (piece, rest) = dst.split_at_mut(length as usize);
+            self.read(place, piece)?;
+            dst = rest;
+        }
+        if dst.is_empty() { Ok(()) } else { Err(Refused::Access) }
     }
 
     /// Copies `src` to where the message of `sges` stands, `skip` bytes into it.
@@ -460,14 +481,16 @@ impl<M: Memory> Regions<M> {
         pd: u32,
         sges: &[Sge],
         skip: u32,
-        src: &[u8],
+        mut src: &[u8],
     ) -> Result<(), Refused> {
-        let mut done = 0usize;
-        self.walk(pd, sges, skip, src.len() as u32, true, |this, place, length| {
-            let piece = &src[done..done + length as usize];
-            done += length as usize;
-            this.write(place, piece)
-        })
+        let mut pieces = Pieces { sges, skip, left: src.len() as u32 };
+        while let Some((sge, skip, length)) = pieces.take() {
+            let place = self.local(pd, sge, skip, length, true)?;
+            let (piece, rest) = src.split_at(length as usize);
+            self.write(place, piece)?;
+            src = rest;
+        }
+        if src.is_empty() { Ok(()) } else { Err(Refused::Access) }
     }
 
     /// Checks the SGEs of `length` bytes that begin `skip` bytes into a message, and appends their
@@ -489,30 +512,47 @@ impl<M: Memory> Regions<M> {
 
     /// Calls `visit` for each checked piece of `length` bytes that begin `skip` bytes into the
     /// message. A message shorter than that is refused.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn walk<E: From<Refused>>(
         &self,
         pd: u32,
         sges: &[Sge],
-        mut skip: u32,
-        mut length: u32,
+        skip: u32,
+        length: u32,
         writes: bool,
         mut visit: impl FnMut(&Self, Place, u32) -> Result<(), E>,
     ) -> Result<(), E> {
-        for sge in sges {
-            if length == 0 {
-                return Ok(());
-            }
-            if skip >= sge.length {
-                skip -= sge.length;
-                continue;
-            }
-            let piece = length.min(sge.length - skip);
-            let place = self.local(pd, sge, skip, piece, writes)?;
-            visit(self, place, piece)?;
-            length -= piece;
-            skip = 0;
+        let mut pieces = Pieces { sges, skip, left: length };
+        while let Some((sge, skip, length)) = pieces.take() {
+            let place = self.local(pd, sge, skip, length, writes)?;
+            visit(self, place, length)?;
         }
-        if length == 0 { Ok(()) } else { Err(Refused::Access.into()) }
+        if pieces.left == 0 { Ok(()) } else { Err(Refused::Access.into()) }
+    }
+}
+
+/// `left` bytes of a message that begin `skip` bytes into what its SGEs name.
+struct Pieces<'a> {
+    sges: &'a [Sge],
+    skip: u32,
+    left: u32,
+}
+
+impl<'a> Pieces<'a> {
+    /// The next piece: so many bytes of an SGE, from so many on.
+    #[inline(always)]
+    fn take(&mut self) -> Option<(&'a Sge, u32, u32)> {
+        while self.left > 0 {
+            let (sge, rest) = self.sges.split_first()?;
+            self.sges = rest;
+            if self.skip < sge.length {
+                let skip = core::mem::take(&mut self.skip);
+                let length = self.left.min(sge.length - skip);
+                self.left -= length;
+                return Some((sge, skip, length));
+            }
+            self.skip -= sge.length;
+        }
+        None
     }
 }

@@ -204,22 +204,7 @@ impl Responder {
         self.nak_sent = false;
         match self.execute(core, hw, source, headers, payload) {
             Ok(()) => Handled::Fine,
-            Err(Fault::Later) => {
-                if let Message::WriteFirst(_) = headers.message() {
-                    self.inbound.undo();
-                }
-                if !hw.regions.desk.may_wait() {
-                    // It comes again, and what is behind it; a lost packet would cost its sender a
-                    // retry.
-                    hw.regions.desk.clear();
-                    hw.counters.drop_waiting += 1;
-                    self.ask_to_wait(core, hw, psn);
-                    return Handled::Fine;
-                }
-                self.stopped = true;
-                self.waiting = Some(hw.put_aside(core.qpn.get(), Part::Requests(place)));
-                Handled::Later
-            }
+            Err(Fault::Later) => self.wait(core, hw, place, headers),
             Err(fault) => match fault.nak() {
                 Some(code) => {
                     self.refuse(core, hw, psn, code);
@@ -231,6 +216,30 @@ impl Responder {
                 }
             },
         }
+    }
+
+    /// A request waits for memory, if there is room for one that does.
+    #[cold]
+    fn wait<M: Memory>(
+        &mut self,
+        core: &QpCore,
+        hw: &mut Hw<M>,
+        place: u32,
+        headers: &Headers,
+    ) -> Handled {
+        if let Message::WriteFirst(_) = headers.message() {
+            self.inbound.undo();
+        }
+        if !hw.regions.desk.may_wait() {
+            // It comes again, and what is behind it; a lost packet would cost its sender a retry.
+            hw.regions.desk.clear();
+            hw.counters.drop_waiting += 1;
+            self.ask_to_wait(core, hw, headers.psn);
+            return Handled::Fine;
+        }
+        self.stopped = true;
+        self.waiting = Some(hw.put_aside(core.qpn.get(), Part::Requests(place)));
+        Handled::Later
     }
 
     fn ask_to_wait<M: Memory>(&mut self, core: &QpCore, hw: &mut Hw<M>, psn: Psn) {

@@ -311,11 +311,14 @@ fn write_place<M: Memory>(
 }
 
 /// Writes bytes where they were granted; none need no place.
-#[inline]
+#[inline(always)]
 fn store<M: Memory>(
     hw: &Hw<M>,
     place: Option<Place>,
     bytes: &(impl Source + ?Sized),
 ) -> Result<(), Fault> {
-    place.map_or(Ok(()), |place| bytes.put(&hw.regions, place))
+    match place {
+        Some(place) => bytes.put(&hw.regions, place),
+        None => Ok(()),
+    }
 }

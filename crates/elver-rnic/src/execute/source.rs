@@ -29,7 +29,7 @@ impl Source for [u8] {
         <[u8]>::len(self) as u32
     }
 
-    #[inline]
+    #[inline(always)]
     fn put<M: Memory>(&self, regions: &Regions<M>, at: Place) -> Result<(), Fault> {
         Ok(regions.write(at, self)?)
     }
