@@ -1,7 +1,7 @@
 //! Any bytes as what comes over the network to a core: never a panic, and what decodes encodes to
 //! the same bytes.
 
-use elver_core::{CONTROL_BYTES_MAX, ControlMessage, MetaServer, NodeRecord};
+use elver_control::{CONTROL_BYTES_MAX, ControlMessage, MetaServer, NodeRecord};
 
 /// Runs an input.
 pub fn run(bytes: &[u8]) {

@@ -10,8 +10,15 @@ use anyhow::{Context, Result, ensure};
 use crate::{list, metadata, text};
 
 /// The crates that a kernel could host.
-const CRATES: [&str; 6] =
-    ["elver-random", "elver-wire", "elver-verbs", "elver-rnic", "elver-kv", "elver-core"];
+const CRATES: [&str; 7] = [
+    "elver-random",
+    "elver-wire",
+    "elver-verbs",
+    "elver-rnic",
+    "elver-kv",
+    "elver-control",
+    "elver-core",
+];
 
 /// Checks them; says what it found.
 pub(crate) fn check() -> Result<String> {

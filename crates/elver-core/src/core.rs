@@ -2,6 +2,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use elver_control::{MRS_ADDR, mrs_id, mrs_layout};
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
@@ -17,7 +18,6 @@ use crate::datapath::wr_id::WrId;
 use crate::discovery::lookup::Lookups;
 use crate::discovery::meta::ServedTable;
 use crate::discovery::peer::Peers;
-use crate::discovery::record::{MRS_ADDR, mrs_id, mrs_layout};
 use crate::memory::mr::LocalMrs;
 use crate::memory::mr_store::MrStore;
 use crate::messaging::inbox::{AcceptKey, SourceLast};

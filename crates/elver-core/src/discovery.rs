@@ -4,6 +4,5 @@
 pub(crate) mod lookup;
 pub(crate) mod meta;
 pub(crate) mod peer;
-pub(crate) mod record;
 pub(crate) mod servers;
 pub(crate) mod strangers;

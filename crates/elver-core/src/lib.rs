@@ -40,11 +40,10 @@
 //! | | `rendezvous`: long messages, read by the receiver; `inquiry`: what two cores tell each other of them, and whose they are when one fails | 4.5 |
 //! | `memory` | `mr`, `regions`: local regions, ValidMR, and when a region's leases end; `mr_store`: MRStore, peers' regions with their leases | 4.2 |
 //! | `discovery` | `peer`: the DCCache; `lookup`: nodes and regions by READs, coalesced, admitted, failing over; `servers`: the nearest meta server | 4.2 |
-//! | | `meta`, `record`: the meta server's role, records of nodes; `strangers`: whose requests are answered | 4.2 |
+//! | | `meta`: the meta server's role; `strangers`: whose requests are answered | 4.2 |
 //! | `pool` | physical queue pairs, buffers; `lane` | 4.3 |
 //! | `rc` | which RC queue pairs there are; `links`: their handshakes and ends; `ud`: what carries requests; `back_off`; `fate`: whether what one flushed was executed | 4.2, 4.3 |
 //! | | `transfer`: moving VQPs to them and back | 4.6 |
-//! | `control` | requests between cores | 4.2 |
 //! | `slots`, `stats` | tables with ids that miss, counters | |
 //! | `audit` | every count against what it counts, for tests | |
 //!
@@ -71,7 +70,6 @@ mod audit;
 mod client;
 mod config;
 mod connect;
-mod control;
 mod core;
 mod datapath;
 mod discovery;
@@ -88,13 +86,11 @@ mod vqp;
 
 pub use audit::Holdings;
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
-pub use control::{
-    Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, RcEnd, Refusal, Request,
-    Shortage,
-};
 pub use core::Core;
-pub use discovery::record::{
-    META_SERVER_BYTES, MetaServer, NODE_RECORD_BYTES, NodeRecord, RecordError, Terms,
+pub use elver_control::{
+    Answer, CONTROL_BYTES_MAX, Class, ControlBody, ControlError, ControlMessage, META_SERVER_BYTES,
+    MetaServer, NODE_RECORD_BYTES, NodeRecord, RcEnd, RecordError, Refusal, Request, Shortage,
+    Terms,
 };
 pub use elver_random::Seed;
 pub use error::{ConnectError, CoreError};
@@ -102,4 +98,4 @@ pub use event::{Completion, Event, Via};
 pub use ids::{ClientId, VqpId};
 pub use messaging::landing::LANDINGS_MAX;
 pub use stats::{PeerInfo, Stats};
-pub use vqp::{Class, ConnectOptions, Policy, VqpInfo, VqpInit, VqpState};
+pub use vqp::{ConnectOptions, Policy, VqpInfo, VqpInit, VqpState};

@@ -4,13 +4,13 @@ pub(crate) mod lane;
 
 use alloc::vec::Vec;
 
+use elver_control::control_qkey;
 use elver_verbs::{
     AccessFlags, AddressVector, Cq, CqInit, DciInit, Device, DeviceAttr, Gid, MemoryError, MrInfo,
     Mtu, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit, VerbsError,
 };
 
 use crate::datapath::wr_id::WrId;
-use crate::discovery::record::control_qkey;
 use crate::messaging::landing::LANDINGS_MAX;
 use crate::messaging::message::{HEADER_BYTES, Header};
 use crate::messaging::outgoing::SLOTS_RESERVED;

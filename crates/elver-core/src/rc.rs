@@ -12,11 +12,11 @@ use alloc::format;
 use alloc::string::String;
 use core::ops::RangeInclusive;
 
+use elver_control::{ControlAddr, Shortage, Ticket};
 use elver_verbs::{Qp, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::control::{ControlAddr, Shortage, Ticket};
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::send_ring::NONE;
 use crate::{Class, TransferConfig};

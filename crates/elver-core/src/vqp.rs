@@ -6,6 +6,7 @@ pub(crate) mod send_ring;
 
 use alloc::boxed::Box;
 
+use elver_control::Class;
 use elver_verbs::{Dest, Gid, Time, WcStatus};
 
 use crate::memory::mr::LocalHit;
@@ -16,16 +17,6 @@ use crate::vqp::credit::Credit;
 use crate::vqp::recv_ring::RecvRing;
 use crate::vqp::send_ring::{NONE, SendRing};
 use crate::{ClientId, Via, VqpId};
-
-/// Priority of a VQP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
-    /// Has QPs reserved and is never slowed for others.
-    High,
-    /// Shares QPs, and yields to the high class.
-    #[default]
-    Low,
-}
 
 /// How a VQP gets its physical QP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

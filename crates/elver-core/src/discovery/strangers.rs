@@ -8,9 +8,9 @@
 
 use alloc::vec::Vec;
 
+use elver_control::{ControlAddr, Request};
 use elver_verbs::{Device, Gid, Time};
 
-use crate::control::{ControlAddr, Request};
 use crate::{Core, NodeRecord};
 
 /// Most requests that wait for look-ups of their senders,

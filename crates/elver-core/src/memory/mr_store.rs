@@ -1,11 +1,9 @@
 use alloc::collections::VecDeque;
 
+use elver_control::MR_VALUE_BYTES;
 use elver_verbs::{AccessFlags, RemoteAddr, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-
-/// Bytes of a value in ValidMR: address, length, access flags.
-pub(crate) const MR_VALUE_BYTES: usize = 20;
 
 /// Regions of peers that were found in their ValidMR tables (section 4.2), each for a lease.
 #[derive(Debug)]

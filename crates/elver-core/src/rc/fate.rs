@@ -28,6 +28,7 @@
 //! executed, or the first READ without an answer: one that has been that on [`SUSPECTED_MAX`] RC QPs in
 //! a row ends like one whose fate is unknown.
 
+use elver_control::PSN_MASK;
 use elver_verbs::{Device, SendOpcode, Time, WcStatus};
 
 use crate::Core;
@@ -38,9 +39,6 @@ use crate::messaging::message::HEADER_BYTES;
 use crate::messaging::rendezvous::PIECE_BYTES;
 use crate::rc::Reached;
 use crate::vqp::send_ring::SendRing;
-
-/// PSNs have 24 bits.
-pub(crate) const PSN_MASK: u32 = (1 << 24) - 1;
 
 /// So many RC QPs in a row may fail at the same WR before it is taken for the reason.
 const SUSPECTED_MAX: u8 = 8;

@@ -22,9 +22,9 @@ pub(crate) use audit::Tally;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use elver_control::{Answer, Control, ControlAddr, ControlBody, ControlConfig, Request};
 use elver_verbs::{AsyncEvent, Device, Time, Wc};
 
-use crate::control::{Answer, Control, ControlAddr, ControlBody, ControlConfig, Request};
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::discovery::strangers::Strangers;
 use crate::rc::back_off::BackOff;

@@ -1,14 +1,14 @@
-//! The UD QP's buffers and addresses: what carries [`crate::control::Control`]'s datagrams.
+//! The UD QP's buffers and addresses: what carries [`elver_control::Control`]'s datagrams.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use elver_control::{CONTROL_BYTES_MAX, ControlAddr, ControlMessage};
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, Dest, Device, Gid, Memory, MrInfo, Payload, Pd, Qp, RecvWr,
     SendFlags, SendOp, SendWr, Sge, VerbsError, Wc, WcStatus,
 };
 
-use crate::control::{CONTROL_BYTES_MAX, ControlAddr, ControlMessage};
 use crate::datapath::wr_id::WrId;
 use crate::pool::{CONTROL_RECVS, CONTROL_SENDS};
 

@@ -1,10 +1,10 @@
 //! The end of a link: its VQPs leave, then both sides let go of it.
 
+use elver_control::{Answer, Request, Ticket};
 use elver_verbs::{Device, Time};
 
 use super::{CallFor, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
 use crate::Core;
-use crate::control::{Answer, Request, Ticket};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::send_ring::NONE;
 

@@ -1,10 +1,10 @@
 //! Two nodes tell each other how far the ends of an RC QP got that has failed: see [`crate::rc::fate`].
 
+use elver_control::{Answer, Request, Ticket};
 use elver_verbs::{Device, Qp, QpAttr, QpState, Time};
 
 use super::{CallFor, ENDED_MAX};
 use crate::Core;
-use crate::control::{Answer, Request, Ticket};
 use crate::rc::{LinkState, RcLink, Reached};
 use crate::vqp::send_ring::NONE;
 

@@ -1,5 +1,6 @@
 //! The handshake: from a request, ours or the peer's, to a link that takes WRs.
 
+use elver_control::{Answer, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket};
 use elver_verbs::{
     Device, Payload, Qp, QpCap, QpInit, QpState, QpType, RemoteAddr, SendFlags, SendOp, SendWr,
     Time, VerbsError, WcStatus,
@@ -7,7 +8,6 @@ use elver_verbs::{
 
 use super::waiting::Unasked;
 use super::{CallFor, GREETING};
-use crate::control::{Answer, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket};
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
 use crate::pool::lane::{LaneKind, RESERVED};

@@ -8,11 +8,11 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use elver_control::{Answer, ControlAddr, Refusal, Served, Shortage, Ticket};
 use elver_verbs::{Device, Time};
 
 use super::SILENCE_NS;
 use super::laneless::Laneless;
-use crate::control::{Answer, ControlAddr, Refusal, Served, Shortage, Ticket};
 use crate::rc::Purpose;
 use crate::slots::Slots;
 use crate::vqp::Vqp;

@@ -1,43 +1,40 @@
 //! Requests and answers between cores over UD, which loses, doubles and reorders: see [`Control`].
 
 mod audit;
-mod message;
 #[cfg(test)]
 mod tests;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use elver_random::Rng;
 use elver_verbs::{Gid, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-pub use message::{
-    Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, RcEnd, Refusal, Request,
-    Shortage,
-};
-
-use elver_random::Rng;
+use crate::message::{Answer, ControlBody, ControlMessage, Request};
 
 /// Where a core takes control messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ControlAddr {
-    pub(crate) gid: Gid,
-    pub(crate) qpn: u32,
+pub struct ControlAddr {
+    /// The node.
+    pub gid: Gid,
+    /// Its UD QP.
+    pub qpn: u32,
     /// Without it nothing gets there.
-    pub(crate) qkey: u32,
+    pub qkey: u32,
 }
 
 /// Limits and times of a [`Control`].
 #[derive(Clone, Debug)]
-pub(crate) struct ControlConfig {
+pub struct ControlConfig {
     /// Most requests that await an answer at once.
-    pub(crate) calls_max: usize,
+    pub calls_max: usize,
     /// Most requests that wait, for their turn or because the peer is busy.
-    pub(crate) waiting_max: usize,
+    pub waiting_max: usize,
     /// Most connects of others that are worked on at once.
-    pub(crate) serving_max: usize,
+    pub serving_max: usize,
     /// Most answers kept for requests that come again; the oldest give way.
-    pub(crate) replies_max: usize,
+    pub replies_max: usize,
 }
 
 /// First retransmission after this long, before jitter.
@@ -75,7 +72,7 @@ const OUTGOING_MAX: usize = 1_024;
 /// After each call: take [`Control::poll_transmit`] and [`Control::poll_done`] until they give
 /// nothing, and call [`Control::handle_timeout`] at [`Control::poll_timeout`].
 #[derive(Debug)]
-pub(crate) struct Control {
+pub struct Control {
     config: ControlConfig,
     calls: HashMap<u64, Call, FxBuildHasher>,
     /// Peers that there are calls to.
@@ -98,37 +95,40 @@ pub(crate) struct Control {
 
 /// What a control protocol did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ControlStats {
+pub struct ControlStats {
     /// Requests sent again.
-    pub(crate) retransmitted: u64,
+    pub retransmitted: u64,
     /// Answers sent again.
-    pub(crate) answered_again: u64,
+    pub answered_again: u64,
     /// Requests of others turned away for now.
-    pub(crate) busy: u64,
+    pub busy: u64,
     /// Datagrams that were no message, or an answer to nothing.
-    pub(crate) stray: u64,
+    pub stray: u64,
 }
 
 /// The end of a request of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Done {
+pub struct Done {
     /// The token that it was made with.
-    pub(crate) token: u64,
+    pub token: u64,
     /// The answer, or none if the peer gave none in time.
-    pub(crate) answer: Option<Answer>,
+    pub answer: Option<Answer>,
 }
 
 /// A request of another core, to be answered with [`Control::answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Served {
-    pub(crate) ticket: Ticket,
-    pub(crate) request: Request,
+pub struct Served {
+    /// Whom the answer goes to.
+    pub ticket: Ticket,
+    /// What it asks.
+    pub request: Request,
 }
 
 /// Whom an answer goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    pub(crate) from: ControlAddr,
+pub struct Ticket {
+    /// The core that asked.
+    pub from: ControlAddr,
     id: u64,
     /// It counts among the connects that are worked on.
     connect: bool,
@@ -186,7 +186,8 @@ enum CallState {
 }
 
 impl Control {
-    pub(crate) fn new(config: ControlConfig) -> Control {
+    /// One without calls.
+    pub fn new(config: ControlConfig) -> Control {
         Control {
             config,
             calls: HashMap::default(),
@@ -206,7 +207,7 @@ impl Control {
 
     /// Asks a peer. [`Control::poll_done`] tells the end with `token`. Returns the id of the call,
     /// or none when too many wait.
-    pub(crate) fn call(
+    pub fn call(
         &mut self,
         to: ControlAddr,
         request: Request,
@@ -249,14 +250,14 @@ impl Control {
     }
 
     /// The message of a datagram; none if it is none.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<ControlMessage> {
+    pub fn read(&mut self, bytes: &[u8]) -> Option<ControlMessage> {
         let message = ControlMessage::decode(bytes).ok();
         self.stats.stray += u64::from(message.is_none());
         message
     }
 
     /// Answers a request. The answer to one with an effect is kept.
-    pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer, now: Time) {
+    pub fn answer(&mut self, ticket: Ticket, answer: Answer, now: Time) {
         let key = ticket.key();
         if self.serving.remove(&key) {
             self.connects -= usize::from(ticket.connect);
@@ -268,22 +269,22 @@ impl Control {
     }
 
     /// The next message to send, and where to.
-    pub(crate) fn poll_transmit(&mut self) -> Option<(ControlAddr, ControlMessage)> {
+    pub fn poll_transmit(&mut self) -> Option<(ControlAddr, ControlMessage)> {
         self.outgoing.pop_front()
     }
 
     /// The end of a request, in the order in which they ended.
-    pub(crate) fn poll_done(&mut self) -> Option<Done> {
+    pub fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
     }
 
     /// When [`Control::handle_timeout`] must be called next.
-    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+    pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.first().map(|(time, _)| *time)
     }
 
     /// Does what is due.
-    pub(crate) fn handle_timeout(&mut self, rng: &mut Rng, now: Time) {
+    pub fn handle_timeout(&mut self, rng: &mut Rng, now: Time) {
         while let Some(&(time, id)) = self.timers.first() {
             if time > now {
                 break;
@@ -316,18 +317,19 @@ impl Control {
     }
 
     /// Requests of ours that have not ended, and how many there may be.
-    pub(crate) fn load(&self) -> (u32, u32) {
+    pub fn load(&self) -> (u32, u32) {
         let limit = self.config.calls_max + self.config.waiting_max;
         (self.calls.len() as u32, u32::try_from(limit).unwrap_or(u32::MAX))
     }
 
     /// Requests of ours that have not ended.
     #[cfg(test)]
-    pub(crate) fn calls(&self) -> usize {
+    pub fn calls(&self) -> usize {
         self.calls.len()
     }
 
-    pub(crate) fn stats(&self) -> &ControlStats {
+    /// What it did so far.
+    pub fn stats(&self) -> &ControlStats {
         &self.stats
     }
 
@@ -446,7 +448,7 @@ impl Control {
     }
 
     /// An answer counts if it is to a call and comes from where the call went.
-    pub(crate) fn handle_answer(
+    pub fn handle_answer(
         &mut self,
         (gid, qpn): (Gid, u32),
         id: u64,
@@ -503,7 +505,7 @@ impl Control {
 
     /// Takes in a request of a node that is known to take answers there. Returns it if it is one that
     /// was not seen yet.
-    pub(crate) fn handle_request(
+    pub fn handle_request(
         &mut self,
         from: ControlAddr,
         id: u64,

@@ -1,4 +1,4 @@
-//! Part of [`crate::Core::audit`].
+//! Every count against what it counts, for those who test.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,7 +8,7 @@ use super::{CallState, Control, ControlAddr, Ticket};
 impl Control {
     /// Counts its calls anew; `tickets` are those of requests that are being worked on. Returns how
     /// many of both there are.
-    pub(crate) fn audit(&self, calls: usize, tickets: &[Ticket]) -> Result<u32, String> {
+    pub fn audit(&self, calls: usize, tickets: &[Ticket]) -> Result<u32, String> {
         let of = |to: Option<ControlAddr>, state| {
             let calls = self.calls.values().filter(|call| to.is_none_or(|to| call.to == to));
             calls.filter(|call| call.state == state).count()

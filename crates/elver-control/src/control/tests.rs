@@ -1,25 +1,11 @@
 use alloc::vec::Vec;
 
-use elver_verbs::Mtu;
 use proptest::prelude::{ProptestConfig, proptest};
 
 use super::*;
-use crate::{Class, NodeRecord, Terms};
-
-pub(super) fn end(qpn: u32) -> RcEnd {
-    RcEnd { qpn, psn: 0xab_cdef, mtu: Mtu::Mtu4096, rd_atomic: 16 }
-}
-
-pub(super) fn record(n: u32) -> NodeRecord {
-    NodeRecord {
-        dctn: n,
-        dc_key: u64::from(n),
-        control_qpn: n,
-        mrs_rkey: n,
-        log_mrs_max: 7,
-        terms: Terms::default(),
-    }
-}
+use crate::class::Class;
+use crate::message::CONTROL_BYTES_MAX;
+use crate::message::tests::end;
 
 const A: ControlAddr = ControlAddr { gid: Gid([1; 16]), qpn: 11, qkey: 1 };
 const B: ControlAddr = ControlAddr { gid: Gid([2; 16]), qpn: 22, qkey: 2 };

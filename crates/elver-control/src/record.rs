@@ -5,18 +5,18 @@ use elver_verbs::Gid;
 use siphasher::sip::SipHasher24;
 use thiserror::Error;
 
-use crate::memory::mr_store::MR_VALUE_BYTES;
-
 /// Bytes of an encoded [`NodeRecord`].
 pub const NODE_RECORD_BYTES: usize = 22;
 /// Bytes of an encoded [`MetaServer`].
 pub const META_SERVER_BYTES: usize = 16 + NODE_RECORD_BYTES + DESCRIPTOR_BYTES;
+/// Bytes of a value in ValidMR: address, length, access flags.
+pub const MR_VALUE_BYTES: usize = 20;
 /// Version of the record's format, below 8.
 const VERSION: u8 = 1;
 /// Bits below it that the size of ValidMR has.
 const LOG_BITS: u32 = 5;
 /// Address of a ValidMR table's first byte at its node.
-pub(crate) const MRS_ADDR: u64 = 0;
+pub const MRS_ADDR: u64 = 0;
 
 /// What others must know of a node to reach it: the value that meta servers keep under its GID.
 ///
@@ -81,16 +81,19 @@ impl Terms {
 
     /// For how long, from when it was asked, peers may take for true what ValidMR tells, in
     /// nanoseconds.
+    #[inline]
     pub fn lease_ns(&self) -> u64 {
         value(self.lease) * TIME_UNIT_NS
     }
 
     /// For how long the node waits for WRs that were posted before a lease ended, in nanoseconds.
+    #[inline]
     pub fn flight_ns(&self) -> u64 {
         value(self.flight) * TIME_UNIT_NS
     }
 
     /// Bytes of a message that are copied into its receive buffers; longer ones it reads.
+    #[inline]
     pub fn room_bytes(&self) -> u32 {
         u32::try_from(value(self.room)).unwrap_or(u32::MAX)
     }
@@ -98,13 +101,15 @@ impl Terms {
     /// For how long after it took a region out of ValidMR the node keeps it registered, in nanoseconds:
     /// for the lease, or as long as the answer of a look-up may take for the WR that waits for it, and
     /// then for what was posted at the end of that.
-    pub(crate) fn wait_ns(&self) -> u64 {
+    #[inline]
+    pub fn wait_ns(&self) -> u64 {
         self.lease_ns().max(self.flight_ns()).saturating_add(self.flight_ns())
     }
 
     /// Until when a peer whose WRs may be on their way for `flight_ns` may post such, counted from when
     /// it asked for the region: under a lease, and the WR that waited for the answer.
-    pub(crate) fn post_ns(&self, flight_ns: u64) -> (u64, u64) {
+    #[inline]
+    pub fn post_ns(&self, flight_ns: u64) -> (u64, u64) {
         // A peer that is far more patient than this node could never post. It may for as long as this
         // node itself, and what arrives too late is refused by the key.
         let last = self.wait_ns().saturating_sub(flight_ns).max(self.flight_ns());
@@ -118,6 +123,7 @@ fn code_above(wanted: u64) -> u8 {
 }
 
 /// What a code stands for.
+#[inline]
 fn value(code: u8) -> u64 {
     if code == 0 { 0 } else { (8 + u64::from(code & 7)) << (code >> 3) }
 }
@@ -204,7 +210,7 @@ impl NodeRecord {
 
     /// Tells this record from another of the same node's, but once in 65,536 times: messages have it,
     /// so that who knows another one notices.
-    pub(crate) fn tag(&self) -> u16 {
+    pub fn tag(&self) -> u16 {
         hash_of(self.dc_key, b"record tag") as u16
     }
 
@@ -242,13 +248,13 @@ impl MetaServer {
 }
 
 /// The geometry of a ValidMR table made for 2^`log_max` entries.
-pub(crate) fn mrs_layout(log_max: u8) -> Result<Layout, LayoutError> {
+pub fn mrs_layout(log_max: u8) -> Result<Layout, LayoutError> {
     let max = 1u32.checked_shl(log_max.into()).unwrap_or(u32::MAX);
     Layout::for_capacity(max, 4, MR_VALUE_BYTES)
 }
 
 /// The Q_Key of the control QP of the node with this DC access key.
-pub(crate) fn control_qkey(dc_key: u64) -> u32 {
+pub fn control_qkey(dc_key: u64) -> u32 {
     hash_of(dc_key, b"control Q_Key") as u32 >> 1
 }
 
@@ -260,7 +266,7 @@ fn hash_of(dc_key: u64, what: &[u8]) -> u64 {
 }
 
 /// What tells the ValidMR table of the node with this DC access key from others.
-pub(crate) fn mrs_id(dc_key: u64) -> TableId {
+pub fn mrs_id(dc_key: u64) -> TableId {
     TableId { seed: dc_key, incarnation: (dc_key ^ dc_key >> 32) as u32 }
 }
 

@@ -1,9 +1,11 @@
 use elver_verbs::{Mtu, qpn_valid};
 use thiserror::Error;
 
-use crate::rc::fate::PSN_MASK;
-use crate::{Class, NODE_RECORD_BYTES, NodeRecord, RecordError};
+use crate::class::Class;
+use crate::record::{NODE_RECORD_BYTES, NodeRecord, RecordError};
 
+/// PSNs have 24 bits.
+pub const PSN_MASK: u32 = (1 << 24) - 1;
 /// Longest control message in bytes.
 pub const CONTROL_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX;
 
@@ -394,11 +396,26 @@ fn put_word(bytes: &mut [u8], at: usize, value: u32) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::control::tests::{end, record};
+    use crate::record::Terms;
     use alloc::vec::Vec;
     use proptest::prelude::*;
+
+    pub(crate) fn end(qpn: u32) -> RcEnd {
+        RcEnd { qpn, psn: 0xab_cdef, mtu: Mtu::Mtu4096, rd_atomic: 16 }
+    }
+
+    pub(crate) fn record(n: u32) -> NodeRecord {
+        NodeRecord {
+            dctn: n,
+            dc_key: u64::from(n),
+            control_qpn: n,
+            mrs_rkey: n,
+            log_mrs_max: 7,
+            terms: Terms::default(),
+        }
+    }
 
     fn bodies() -> Vec<ControlBody> {
         let connect =
