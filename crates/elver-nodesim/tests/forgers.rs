@@ -75,6 +75,18 @@ fn who_is_on_the_path_loses_connections_and_has_nothing_done_twice() {
     met(Forger::OnPath, &["rx_duplicate", "drop_dc_session", "cnp_received", "control_stray"]);
 }
 
+/// He agreed to each RC QP that he was asked for and answered nothing over it, and nodes without DC
+/// asked him for the next one for ever.
+#[test]
+fn a_member_gone_bad_is_not_asked_for_rc_qps_for_ever() {
+    let options = Options { forgers: Forgers::Always(Forger::Member), ..Options::default() };
+    for seed in [52_000_177, 52_000_271] {
+        if let Err(failure) = run(seed, &options) {
+            panic!("{failure}\n{}", failure.trace.join("\n"));
+        }
+    }
+}
+
 /// So that all others find what they found before, whatever is added to the forgers.
 #[test]
 fn who_forges_changes_no_run_without_him() {

@@ -92,8 +92,11 @@ impl<D: Device> Core<D> {
             }
             None => {
                 (vqp.lane, vqp.dest) = (NONE, None);
-                // It stays connected: its WRs wait in its ring for the next lane.
-                if connected {
+                // It stays connected: its WRs wait in its ring for the next lane. One without any finds
+                // its lane when it has some. Else a peer that agrees to each RC QP, and then answers
+                // nothing over it, would be asked for the next one for ever.
+                let waits = connected && self.vqps.get(id).is_some_and(|vqp| vqp.sq.unposted() > 0);
+                if waits {
                     self.want_lane(peer, class, now);
                 }
             }
