@@ -13,6 +13,9 @@ const POLICIES_WITHOUT_DC: [Policy; 3] = [Policy::Shared, Policy::Lite, Policy::
 /// RC QPs of a node that others reach over nothing else.
 const RC_QPS_ENOUGH: u32 = 64;
 
+/// Messages that a receiver holds at least.
+pub(crate) const BACKLOG_MIN: u32 = 2;
+
 /// Least timeout of QPs where memory is late, as its exponent: 4 ms.
 const LATE_TIMEOUT: u8 = 10;
 
@@ -212,7 +215,7 @@ fn config(rng: &mut Rng) -> Config {
         recv_buffers: rng.pick(&[16, 64]),
         recv_buffer_bytes,
         eager_bytes_max,
-        backlog: rng.pick(&[2, 16, 256]),
+        backlog: rng.pick(&[BACKLOG_MIN, 16, 256]),
         backlog_bytes: rng.pick(&[4_096, 1 << 20]),
         timeout: rng.pick(&[6, 8, 10]),
         retry_cnt: rng.between(2, 7) as u8,

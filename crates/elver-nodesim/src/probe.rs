@@ -4,6 +4,7 @@ use elver_core::Policy;
 use elver_verbs::SendOpcode;
 
 use crate::model::{Addressee, ClientIx, OpIx, OpState, Phase, Violation, VqpIx, broken};
+use crate::plan::BACKLOG_MIN;
 use crate::run::STEP_NS;
 use crate::world::World;
 
@@ -16,8 +17,9 @@ const OPERATIONS: [SendOpcode; 5] = [
     SendOpcode::WriteWithImm,
 ];
 
-/// How many of them are messages.
+/// How many of them are messages: a receiver that has nothing else holds as many.
 const MESSAGES: usize = 2;
+const _: () = assert!(MESSAGES <= BACKLOG_MIN as usize);
 
 impl World {
     /// A client of each node connects to a new port of each other node, and moves data.
@@ -39,9 +41,14 @@ impl World {
             }
         }
         self.settle()?;
-        // One client after the other: no more messages than a receiver has room for in any case.
+        // One client after the other, and of its VQPs one to each peer at a time: while the first message
+        // waits for what is known of its sender, those behind it are held, and no receiver has room for
+        // fewer than one VQP's.
         for tries in tries.chunks(2 * newcomers.len()) {
-            self.try_all(tries)?;
+            for first in 0..2 {
+                let one_each: Vec<_> = tries.iter().skip(first).step_by(2).copied().collect();
+                self.try_all(&one_each)?;
+            }
         }
         Ok(())
     }
