@@ -256,6 +256,10 @@ impl<D: Device> Core<D> {
         let mut busy = false;
         let mut wcs = core::mem::take(&mut self.wcs);
         for _ in 0..BATCHES_MAX {
+            if !self.links.kept.is_empty() {
+                self.complete_kept(now);
+                busy = true;
+            }
             // One queue for all, and it drives the device when there is nothing: a poll looks at
             // the network once.
             let Ok(count) = self.device.poll_cq(self.pool.cq, &mut wcs) else { break };
@@ -268,7 +272,9 @@ impl<D: Device> Core<D> {
             self.serve_slot_waiters(now);
             if count < BATCH {
                 self.heard = now;
-                break;
+                if self.links.kept.is_empty() {
+                    break;
+                }
             }
         }
         self.wcs = wcs;
@@ -299,6 +305,14 @@ impl<D: Device> Core<D> {
             busy = true;
         }
         busy
+    }
+
+    /// What completed before a QP was destroyed.
+    #[cold]
+    fn complete_kept(&mut self, now: Time) {
+        for wc in core::mem::take(&mut self.links.kept) {
+            self.complete(&wc, now);
+        }
     }
 
     /// One completion of the device's.

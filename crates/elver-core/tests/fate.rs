@@ -605,3 +605,46 @@ fn what_each_end_refuses_is_not_posted_again_for_ever() {
     assert_eq!(pair.told(1, vqp), [(1, WcStatus::Success)]);
     pair.check();
 }
+
+/// A peer goes in the middle of a message. Its RC QP is taken to the error state, so that what it has
+/// executed is final, which gives the receive back that the message had begun to fill, and is then
+/// destroyed: the device forgot what had completed on it, and the node had one receive less for ever.
+#[test]
+fn the_receive_of_half_a_message_comes_back() {
+    let config = Config {
+        dc_qps: 2,
+        eager_bytes_max: 3_000,
+        timeout: 9,
+        retry_cnt: 3,
+        recv_buffers: 16,
+        ..Config::default()
+    };
+    // Of a message's three packets two go before they are acknowledged.
+    let (active_mtu, max_packets_in_flight) = (Mtu::Mtu1024, 2);
+    let device = elver_sim::Config::default();
+    let device = elver_sim::Config { active_mtu, max_packets_in_flight, ..device };
+    let mut nodes = Nodes::with(3, &|_| config.clone(), &device, ClientLimits::default());
+    let vqp = nodes.vqp(2, VqpInit::default());
+    assert_eq!(nodes.connect(2, vqp, 1, Policy::Lite), Ok(Via::Rc));
+    let receives = |nodes: &mut Nodes| nodes.nodes[1].core.device().inner.shared_receives();
+    let all = nodes.nodes[1].core.audit().unwrap().receives;
+    assert_eq!(receives(&mut nodes), all);
+    let near = Region::new(&mut nodes, 2, 4_096);
+    let now = nodes.net.now();
+    let sges = [near.sge(0, 3_000)];
+    let (op, payload) = (SendOp::Send, Payload::Sges(&sges));
+    let wr = SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED, payload, dest: None };
+    let node = &mut nodes.nodes[2];
+    node.core.post_send(node.client, vqp, &[wr], now).unwrap();
+    nodes.until(|nodes| receives(nodes) < all);
+    for (from, to) in [(1, 2), (2, 1)] {
+        nodes.net.partition(from, to, Time(u64::MAX));
+    }
+    let (gone, now) = (nodes.net.gid(2), nodes.net.now());
+    nodes.nodes[1].core.node_changed(gone, None, now);
+    assert!(receives(&mut nodes) < all, "the message is not whole");
+    nodes.until(|nodes| nodes.nodes[1].core.stats().rc_qps == 0);
+    nodes.pause(1_000_000);
+    assert_eq!(receives(&mut nodes), all);
+    nodes.nodes[1].core.audit().unwrap();
+}

@@ -147,6 +147,33 @@ enum Fate {
     Unknown,
 }
 
+/// Whether the one is known for which an RC QP may have failed.
+#[derive(Debug, Default)]
+struct Suspicion {
+    /// The first that was not executed.
+    stopped: bool,
+    /// The first that reads and has no answer.
+    unanswered: bool,
+}
+
+impl Suspicion {
+    /// Whether the next one of what was flushed is suspected.
+    fn falls_on(&mut self, who: WrId, fate: Fate, reads: bool) -> bool {
+        // The first packet over an RC QP is nobody's, and nobody refuses it. Where it was not executed
+        // either, since it was lost and the peer has heard what came behind it, it must not take the
+        // suspicion off that.
+        if !matches!(who, WrId::User { .. } | WrId::Op(_)) {
+            return false;
+        }
+        match fate {
+            Fate::Not | Fate::Begun => !core::mem::replace(&mut self.stopped, true),
+            Fate::Executed | Fate::Unknown => {
+                reads && !core::mem::replace(&mut self.unanswered, true)
+            }
+        }
+    }
+}
+
 impl<D: Device> Core<D> {
     /// A WR of a VQP was flushed from an RC QP, and may have been executed. `behind` counts from the
     /// VQP's first WR that is not done.
@@ -214,7 +241,7 @@ impl<D: Device> Core<D> {
         };
         // It cannot have got further than what it was sent.
         let done = done.filter(|done| *done <= all);
-        let (mut at, mut stopped, mut unanswered) = (0, false, false);
+        let (mut at, mut suspicion) = (0, Suspicion::default());
         for Flushed { who, psns } in flushed {
             let fate = match done {
                 None => Fate::Unknown,
@@ -223,19 +250,13 @@ impl<D: Device> Core<D> {
                 Some(_) => Fate::Begun,
             };
             at += psns;
-            let suspect = match fate {
-                Fate::Not | Fate::Begun => !core::mem::replace(&mut stopped, true),
-                Fate::Executed | Fate::Unknown => {
-                    self.reads(who) && !core::mem::replace(&mut unanswered, true)
-                }
-            };
+            let suspect = suspicion.falls_on(who, fate, self.reads(who));
             self.account(lane, 1);
             match who {
                 WrId::User { vqp, seq, second } => {
                     self.settle_user(vqp, seq, second, (fate, suspect), now);
                 }
                 WrId::Op(op) => self.settle_op(op, lane, (fate, suspect), now),
-                // The first packet over an RC QP is nobody's.
                 WrId::Recv(_) | WrId::Control(_) | WrId::Landing(_) => {}
             }
         }
@@ -330,6 +351,30 @@ impl<D: Device> Core<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first packet over an RC QP was suspected, and what stood behind it and broke one RC QP after
+    /// the other was not.
+    #[test]
+    fn what_is_nobodys_is_not_suspected() {
+        let greeting = WrId::Control(1);
+        let user = |seq| WrId::User { vqp: 1, seq, second: false };
+        let mut suspicion = Suspicion::default();
+        let flushed = [
+            (greeting, false),
+            (user(0), false),
+            (user(1), false),
+            (user(2), true),
+            (WrId::Op(3), true),
+        ];
+        let suspected = flushed.map(|(who, reads)| suspicion.falls_on(who, Fate::Not, reads));
+        assert_eq!(suspected, [false, true, false, false, false]);
+        let mut suspicion = Suspicion::default();
+        let fates = [Fate::Executed, Fate::Executed, Fate::Executed, Fate::Begun, Fate::Not];
+        let mut fates = fates.into_iter();
+        let suspected = flushed
+            .map(|(who, reads)| suspicion.falls_on(who, fates.next().unwrap_or(Fate::Not), reads));
+        assert_eq!(suspected, [false, false, false, true, false], "the first that was begun");
+    }
 
     /// A VQP that was connected anew, and whose next WR had the same low bits, was failed for the first
     /// RC QP that broke; and two hundred such were more than the count holds.

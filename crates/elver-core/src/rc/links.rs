@@ -78,6 +78,8 @@ pub(crate) struct Links<M> {
     /// VQPs that move and of which nothing is under way any longer, in no order; see
     /// [`Core::transfer`].
     pub(crate) moved: Vec<u32>,
+    /// What completed before a QP was destroyed, in order: before anything that the device tells next.
+    pub(crate) kept: Vec<Wc>,
     sweep: Option<Time>,
     /// A meta server asks for a link itself, and has refused ours for that. Its request is on its way,
     /// or the next sweep asks again.
@@ -127,6 +129,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             unsettled: Vec::new(),
             ended_leases: Vec::new(),
             moved: Vec::new(),
+            kept: Vec::new(),
             sweep: None,
             crossed: false,
         }
@@ -135,7 +138,8 @@ impl<M: elver_verbs::Memory> Links<M> {
     /// When something is due next.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         let stirred = self.waiting.stirred && !self.waiting.is_empty();
-        let pending = !self.ended_leases.is_empty() || !self.hot.is_empty() || stirred;
+        let listed = !self.ended_leases.is_empty() || !self.hot.is_empty();
+        let pending = listed || !self.kept.is_empty() || stirred;
         let now = pending.then_some(Time::ZERO);
         self.sweep.into_iter().chain(self.control.poll_timeout()).chain(now).min()
     }

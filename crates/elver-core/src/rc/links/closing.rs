@@ -1,12 +1,15 @@
 //! The end of a link: its VQPs leave, then both sides let go of it.
 
 use elver_control::{Answer, Request, Ticket};
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Time, Wc};
 
 use super::{CallFor, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
 use crate::Core;
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::send_ring::NONE;
+
+/// Completions that are taken in one call before a QP is destroyed.
+const KEPT_AT_ONCE: usize = 16;
 
 impl<D: Device> Core<D> {
     pub(super) fn serve_close(&mut self, ticket: Ticket, qpn: u32, peer_qpn: u32, now: Time) {
@@ -155,9 +158,24 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// Takes what has completed before a QP is destroyed: the device then forgets what has completed on
+    /// it (IBTA vol. 1, 10.2.4.4), and with that the receive that a message had begun to fill, and messages
+    /// of which their senders have been told that they came.
+    fn keep_completions(&mut self) {
+        let mut wcs = [Wc::default(); KEPT_AT_ONCE];
+        // It ends: meanwhile nothing is posted that could complete, neither sends nor receives.
+        while let Ok(count) = self.device.poll_cq(self.pool.cq, &mut wcs) {
+            self.links.kept.extend_from_slice(&wcs[..count]);
+            if count < wcs.len() {
+                break;
+            }
+        }
+    }
+
     /// Destroys a link's QP. Nothing of ours is on it.
     pub(super) fn drop_link(&mut self, id: u32, now: Time) {
         let Some(link) = self.links.rc.remove(id) else { return };
+        self.keep_completions();
         if self.device.destroy_qp(link.qp).is_err() {
             self.stats.device_refusals += 1;
         }
