@@ -1,15 +1,301 @@
-//! What `elver capture` is asked for.
+//! `elver capture`: what a running node sends and receives, as pcapng.
 
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use clap::Args;
+use anyhow::Context;
+use clap::{Args, value_parser};
+use elver_console::Failure;
+use elver_node::capture::{BUFFER_BYTES_MAX, CaptureOptions, CaptureStream};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use crate::status::usual_socket;
+
+/// The longest block of a capture.
+const BLOCK_BYTES_MAX: usize = 1 << 20;
+/// How long a node may take to end a capture.
+const END_WAIT: Duration = Duration::from_secs(5);
+/// Types of pcapng blocks.
+const STATISTICS: u32 = 5;
+const PACKET: u32 = 6;
+/// Of a statistics block: where its options begin, and which of them says how many are missing.
+const STATISTICS_OPTIONS: usize = 20;
+const ISB_IFDROP: u16 = 5;
+
+const EXAMPLES: &str = "\
+Examples:
+  elver capture -w node.pcapng
+      what this host's node sends and receives, until Ctrl-C; Wireshark and tshark read it
+  elver capture -w - | tshark -i - -X lua_script:contrib/wireshark/elver.lua
+      the same, live, with our own headers; each packet's comment names its VQPs
+  elver capture -w node.pcapng --duration 10 --snap 128
+      the headers of ten seconds
+  elver capture -w read.pcapng perf pair read --placement loopback
+      what an elver command's device sends and receives
+
+Only the node's own user and root may. What VQPs of one node send each other is copied in memory, and
+leaves no packet. Packets that come faster than they are read are left out: the end says how many.";
 
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct CaptureArgs {
-    /// The file to write; with two devices the second one's stands beside it.
-    #[arg(short = 'w', long = "write")]
-    pub(crate) file: PathBuf,
-    /// The command to run, such as `perf pair read --placement loopback`.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    /// The file to write, - for standard output; of a command with two devices the second one's stands
+    /// beside it.
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    file: PathBuf,
+    /// The node's socket; by default ELVER_SOCKET, else where elverd puts it.
+    #[arg(long, value_name = "PATH", conflicts_with = "command")]
+    socket: Option<PathBuf>,
+    /// End after so many seconds.
+    #[arg(long, value_name = "SECONDS", conflicts_with = "command")]
+    duration: Option<f64>,
+    /// End after so many packets.
+    #[arg(long, value_name = "COUNT", conflicts_with = "command",
+          value_parser = value_parser!(u64).range(1..))]
+    packets: Option<u64>,
+    /// Keep so many bytes of each packet.
+    #[arg(long, value_name = "BYTES", default_value_t = 65_535, conflicts_with = "command",
+          value_parser = value_parser!(u32).range(64..=65_535))]
+    snap: u32,
+    /// Mebibytes that may wait at the node to be read.
+    #[arg(long, value_name = "MIB", default_value_t = 16, conflicts_with = "command",
+          value_parser = value_parser!(u32).range(1..=i64::from(BUFFER_BYTES_MAX >> 20)))]
+    buffer: u32,
+    /// Tell the numbers at the end as JSON.
+    #[arg(long, conflicts_with = "command")]
+    json: bool,
+    /// The command to run, such as `perf pair read --placement loopback`; none: a running node.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<String>,
+}
+
+impl CaptureArgs {
+    /// Where the devices of a command record to.
+    pub(crate) fn file_of_command(&self) -> Result<&Path, Failure> {
+        if self.is_stdout() {
+            return Err(Failure::unusable("a command's packets go to a file: -w FILE"));
+        }
+        Ok(&self.file)
+    }
+
+    fn is_stdout(&self) -> bool {
+        self.file == Path::new("-")
+    }
+}
+
+/// Records a running node.
+pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
+    let limit = match args.duration {
+        None => None,
+        Some(seconds) if seconds > 0.0 && seconds <= 1e9 => {
+            Some(Instant::now() + Duration::from_secs_f64(seconds))
+        }
+        Some(seconds) => {
+            return Err(Failure::unusable(format!("--duration {seconds}: it must be above 0")));
+        }
+    };
+    if args.is_stdout() && io::stdout().is_terminal() {
+        let what = "a capture is not for a terminal: -w FILE, or | tshark -i -";
+        return Err(Failure::unusable(what));
+    }
+    // First, so that a signal ends a capture as it should end.
+    let (bell, ringer) = UnixStream::pair().context("cannot take signals")?;
+    for signal in [SIGINT, SIGTERM] {
+        let ringer = ringer.try_clone().context("cannot take signals")?;
+        pipe::register(signal, ringer).context("cannot take signals")?;
+    }
+    let options = CaptureOptions { snap_bytes: args.snap, buffer_bytes: args.buffer << 20 };
+    let socket = args.socket.clone().unwrap_or_else(usual_socket);
+    let stream = CaptureStream::open(&socket, &options)?;
+    let mut writer: Box<dyn Write> = if args.is_stdout() {
+        Box::new(io::stdout().lock())
+    } else {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(&args.file);
+        Box::new(file.with_context(|| format!("cannot write to {}", args.file.display()))?)
+    };
+    let mut blocks = Blocks::new(args.packets);
+    match pass_on(stream, &bell, limit, &mut blocks, &mut writer) {
+        Ok(()) => {}
+        // Whoever reads it has enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(error) => return Err(error.into()),
+    }
+    let (packets, lost) = (blocks.packets, blocks.lost);
+    let line = if args.json {
+        serde_json::json!({ "packets": packets, "left_out": lost }).to_string()
+    } else {
+        let lost = lost.map_or("an unknown number".to_string(), |lost| lost.to_string());
+        format!("{packets} packets recorded, {lost} left out")
+    };
+    if args.is_stdout() {
+        eprintln!("{line}");
+    } else {
+        elver_console::write(format!("{line}\n").as_bytes());
+    }
+    Ok(())
+}
+
+/// Passes on what the node records, in whole blocks, until its end, which a signal, the time or the
+/// number of packets asks for.
+fn pass_on(
+    mut stream: CaptureStream,
+    bell: &UnixStream,
+    limit: Option<Instant>,
+    blocks: &mut Blocks,
+    writer: &mut dyn Write,
+) -> io::Result<()> {
+    let mut limit = limit;
+    let mut is_ending = false;
+    let mut bytes = vec![0; 256 << 10];
+    loop {
+        let mut fds = vec![PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
+        fds.push(PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
+        let left = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
+        // A time too far away to be said is none.
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let (arrived, rung) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+        if arrived {
+            let count = stream.read(&mut bytes)?;
+            if count == 0 {
+                return Ok(());
+            }
+            blocks.take(&bytes[..count], writer)?;
+            writer.flush()?;
+        }
+        if is_ending {
+            // A second signal: what was written is whole.
+            let late = limit.is_some_and(|limit| Instant::now() >= limit);
+            if late || rung {
+                return Ok(());
+            }
+            continue;
+        }
+        let late = limit.is_some_and(|limit| Instant::now() >= limit);
+        if rung || late || blocks.has_enough() {
+            if rung {
+                // One is enough; it is read so that the next can be told from it.
+                let _ = (&*bell).read(&mut [0]);
+            }
+            is_ending = true;
+            limit = Some(Instant::now() + END_WAIT);
+            stream.finish()?;
+        }
+    }
+}
+
+/// Cuts a stream into blocks, and counts what they say.
+struct Blocks {
+    /// What has come of the next one.
+    rest: Vec<u8>,
+    packets: u64,
+    packets_max: u64,
+    /// Packets that are missing, once that is told.
+    lost: Option<u64>,
+}
+
+impl Blocks {
+    fn new(packets_max: Option<u64>) -> Blocks {
+        let packets_max = packets_max.unwrap_or(u64::MAX);
+        Blocks { rest: Vec::new(), packets: 0, packets_max, lost: None }
+    }
+
+    fn has_enough(&self) -> bool {
+        self.packets >= self.packets_max
+    }
+
+    /// Takes bytes in, and writes the blocks that are whole now, of packets no more than are wanted.
+    fn take(&mut self, bytes: &[u8], writer: &mut dyn Write) -> io::Result<()> {
+        self.rest.extend(bytes);
+        let mut at = 0;
+        while let Some(head) = self.rest[at..].first_chunk::<8>() {
+            let [kind, len] = [0, 4].map(|at| word(head, at));
+            let len = len as usize;
+            if !(12..=BLOCK_BYTES_MAX).contains(&len) {
+                let what = format!("the node sent a block of {len} bytes, which pcapng has not");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            let Some(block) = self.rest.get(at..at + len) else { break };
+            at += len;
+            match kind {
+                PACKET if self.packets >= self.packets_max => continue,
+                PACKET => self.packets += 1,
+                STATISTICS => self.lost = lost(block),
+                _ => {}
+            }
+            writer.write_all(block)?;
+        }
+        self.rest.drain(..at);
+        Ok(())
+    }
+}
+
+/// The number of missing packets in a statistics block.
+fn lost(block: &[u8]) -> Option<u64> {
+    let mut at = STATISTICS_OPTIONS;
+    loop {
+        let head = block.get(at..at + 4)?;
+        let (code, len) =
+            (u16::from_le_bytes([head[0], head[1]]), u16::from_le_bytes([head[2], head[3]]));
+        if code == ISB_IFDROP {
+            return Some(u64::from_le_bytes(*block.get(at + 4..)?.first_chunk()?));
+        }
+        if code == 0 {
+            return None;
+        }
+        at += 4 + usize::from(len).next_multiple_of(4);
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elver_soft::record::{self, Direction, LinkType, Recorded};
+
+    /// Whatever pieces a capture comes in, what is written ends with a block, and of packets there are no
+    /// more than were asked for.
+    #[test]
+    fn only_whole_blocks_are_written() {
+        let mut file = Vec::new();
+        record::begin(&mut file, LinkType::Ip, "elver0", "test", 0);
+        let head = file.len();
+        let packet =
+            Recorded { unix_ns: 1, direction: Direction::In, bytes: &[1; 61], len: 61, lost: 0 };
+        record::packet(&mut file, &packet, "VQP 0x1");
+        let one = file.len() - head;
+        record::packet(&mut file, &packet, "VQP 0x1");
+        record::statistics(&mut file, 2, 9, 7);
+        let end = file.len() - head - 2 * one;
+        for piece in 1..file.len() {
+            for packets_max in [1, 2, 3] {
+                let mut blocks = Blocks::new(Some(packets_max));
+                let mut written = Vec::new();
+                for bytes in file.chunks(piece) {
+                    blocks.take(bytes, &mut written).unwrap();
+                }
+                let packets = packets_max.min(2);
+                assert_eq!((blocks.packets, blocks.lost), (packets, Some(7)));
+                assert_eq!(written.len(), head + packets as usize * one + end);
+            }
+        }
+        let wrong = Blocks::new(None).take(&[0xff; 8], &mut Vec::new());
+        assert_eq!(wrong.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
 }

@@ -56,7 +56,7 @@ pub(crate) enum Command {
     Perftest(PerftestArgs),
     /// Shows a device as ibv_devinfo does, and the counters of running ones.
     Devinfo(DevinfoArgs),
-    /// Runs an elver command and records its device's packets as pcapng.
+    /// Records what a running node, or an elver command, sends and receives, as pcapng.
     Capture(CaptureArgs),
     /// Simulates networks of devices under faults, and checks every run.
     #[command(subcommand)]

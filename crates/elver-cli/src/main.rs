@@ -40,6 +40,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Pingpong(args) => pingpong::run(&args, None),
         Command::Perftest(args) => perftest::run(&args, None),
         Command::Devinfo(args) => devinfo::run(&args),
+        Command::Capture(args) if args.command.is_empty() => capture::run(&args),
         Command::Capture(args) => record(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => elver_figures::run(&args, &programs()?),
@@ -59,7 +60,7 @@ fn run(command: Command) -> Result<(), Failure> {
 fn record(args: &CaptureArgs) -> Result<(), Failure> {
     let words = std::iter::once("elver".to_string()).chain(args.command.iter().cloned());
     let cli = Cli::try_parse_from(words).map_err(|error| Failure::unusable(error.render()))?;
-    let file = Some(args.file.as_path());
+    let file = Some(args.file_of_command()?);
     match cli.command {
         Command::Perf(command) => perf::run(&command.command, file),
         Command::Pingpong(command) => pingpong::run(&command, file),

@@ -84,7 +84,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
 }
 
 /// Where processes find the node.
-fn usual_socket() -> PathBuf {
+pub(crate) fn usual_socket() -> PathBuf {
     let system = PathBuf::from("/run/elver/elverd.sock");
     match std::env::var_os(SOCKET_VARIABLE) {
         Some(path) if !path.is_empty() => path.into(),

@@ -146,7 +146,8 @@ struct Daemon {
 
 impl Daemon {
     fn start(address: &str) -> Daemon {
-        let directory = std::env::temp_dir().join(format!("elver-status-{}", std::process::id()));
+        let name = format!("elver-status-{}-{address}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
         std::fs::create_dir(&directory).unwrap();
         let file = directory.join("elverd.toml");
         let socket = directory.join("elverd.sock");
@@ -203,6 +204,50 @@ fn the_status_is_shown() {
     assert_eq!(text.matches("node 127.0.0.71").count(), 3, "{text}");
     assert!(!text.contains('\x1b'), "a pipe is no terminal");
     assert_eq!(run(&["status", "--watch", "0"]).status.code(), Some(2));
+}
+
+/// By its time and by a signal, into a file and into a pipe. What stands in it, elverd's tests look at.
+#[test]
+fn a_capture_ends_whole() {
+    let daemon = Daemon::start("127.0.0.72");
+    let socket = daemon.socket();
+    let file = daemon.directory.join("node.pcapng");
+    let path = file.to_str().unwrap();
+    let timed = run(&["capture", "-w", path, "--socket", &socket, "--duration", "0.05", "--json"]);
+    let object = json(&timed);
+    assert_eq!(object["left_out"], 0, "{object}");
+    let written = std::fs::read(&file).unwrap();
+    assert_eq!(written[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
+    let last = u32::from_le_bytes(*written.last_chunk().unwrap()) as usize;
+    assert_eq!(written[written.len() - last..][..4], 5u32.to_le_bytes(), "the statistics");
+
+    let mut piped = elver()
+        .args(["capture", "-w", "-", "--socket", &socket])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = piped.stdout.take().unwrap();
+    let mut head = [0; 4];
+    std::io::Read::read_exact(&mut out, &mut head).unwrap();
+    assert_eq!(head, [0x0a, 0x0d, 0x0d, 0x0a]);
+    let pid = rustix::process::Pid::from_child(&piped);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    std::io::Read::read_to_end(&mut out, &mut Vec::new()).unwrap();
+    let ended = piped.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && told.contains("0 left out"), "{told}");
+
+    let none = run(&["capture", "-w", path, "--socket", "/nowhere/elverd.sock"]);
+    assert_eq!(none.status.code(), Some(1));
+    for wrong in [
+        &["capture", "-w", "-", "perf", "pair", "read"][..],
+        &["capture", "-w", path, "status"],
+        &["capture", "-w", path, "--duration", "0"],
+        &["capture"],
+    ] {
+        assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
+    }
 }
 
 /// Rows have these keys and no others.

@@ -23,6 +23,7 @@ use crate::memory::mr_store::MrStore;
 use crate::messaging::inbox::{AcceptKey, SourceLast};
 use crate::messaging::landing::{LANDINGS_MAX, Landing};
 use crate::messaging::message::Header;
+use crate::pool::lane::LaneKind;
 use crate::pool::{self, Lanes, Pool};
 use crate::rc::links::Links;
 use crate::rc::ud::Ud;
@@ -402,6 +403,18 @@ impl<D: Device> Core<D> {
     pub fn vqp_bytes(&self) -> u64 {
         let each = |vqp: &Vqp| size_of::<Vqp>() as u64 + vqp.sq.bytes() + vqp.rq.bytes();
         self.vqps.bytes() + self.vqps.iter().map(|(_, vqp)| each(vqp)).sum::<u64>()
+    }
+
+    /// The queue pair that a VQP sends on: its QPN, and that of the peer's end if it is an RC QP.
+    pub fn qp_of(&self, vqp: VqpId) -> Option<(u32, Option<u32>)> {
+        let lane = self.vqps.get(vqp.0).map(|vqp| vqp.lane).filter(|lane| *lane != NONE)?;
+        let lane = &self.lanes.lanes[lane as usize];
+        let qp = self.lanes.qps[lane.qp as usize].qp;
+        let peer_end = match lane.kind {
+            LaneKind::Rc { .. } => Some(self.device.query_qp(qp).ok()?.0.dest_qp_num),
+            LaneKind::Dc { .. } => None,
+        };
+        Some((self.device.qp_num(qp).ok()?, peer_end))
     }
 
     fn info_of(&self, vqp: &Vqp) -> VqpInfo {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
+use crate::capture::Capturer;
 use crate::engine::{Notice, Outlet};
 use crate::metrics;
 use crate::slow::Worker;
@@ -35,6 +36,7 @@ const DEAF: Duration = Duration::from_millis(100);
 pub struct Observer {
     status: Option<(UnixListener, PathBuf)>,
     metrics: Option<TcpListener>,
+    capture: Option<(UnixListener, PathBuf)>,
 }
 
 impl Observer {
@@ -46,6 +48,11 @@ impl Observer {
     /// Serves the status over a listening Unix socket. The file at `path` is removed at the end.
     pub fn with_status(self, listener: UnixListener, path: PathBuf) -> Observer {
         Observer { status: Some((listener, path)), ..self }
+    }
+
+    /// Lets the node's user record what the node sends and receives, likewise; see [`crate::capture`].
+    pub fn with_capture(self, listener: UnixListener, path: PathBuf) -> Observer {
+        Observer { capture: Some((listener, path)), ..self }
     }
 
     /// Serves metrics over TCP.
@@ -66,16 +73,16 @@ impl Observer {
 
     pub(crate) fn start(self, outlet: Outlet) -> Result<Worker, NodeError> {
         let system = |reason| NodeError::System { call: "serving status", reason };
-        for listener in [self.status.as_ref().map(|(one, _)| one.as_fd())]
-            .into_iter()
-            .chain([self.metrics.as_ref().map(AsFd::as_fd)])
-            .flatten()
+        let sockets =
+            [&self.status, &self.capture].map(|one| one.as_ref().map(|(one, _)| one.as_fd()));
+        for listener in
+            sockets.into_iter().chain([self.metrics.as_ref().map(AsFd::as_fd)]).flatten()
         {
             rustix::io::ioctl_fionbio(listener, true).map_err(|error| system(error.into()))?;
         }
         Worker::start("elver-observer", move |stop, wake| {
             self.serve(stop, wake, &outlet);
-            if let Some((_, path)) = &self.status {
+            for (_, path) in [&self.status, &self.capture].into_iter().flatten() {
                 // Somebody may have tidied up already.
                 let _ = fs::remove_file(path);
             }
@@ -85,10 +92,12 @@ impl Observer {
 
     fn serve(&self, stop: &AtomicBool, wake: &OwnedFd, outlet: &Outlet) {
         let mut engine = Asked { outlet, last: None };
+        let mut capturer = Capturer::default();
         while !stop.load(Ordering::Relaxed) {
             let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
             fds.extend(self.status.iter().map(|(one, _)| PollFd::new(one, PollFlags::IN)));
             fds.extend(self.metrics.iter().map(|one| PollFd::new(one, PollFlags::IN)));
+            fds.extend(self.capture.iter().map(|(one, _)| PollFd::new(one, PollFlags::IN)));
             match poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return,
@@ -104,6 +113,12 @@ impl Observer {
             if let Some(listener) = &self.metrics {
                 match listener.accept() {
                     Ok((stream, _)) => drop(answer_http(&stream, &mut engine)),
+                    Err(error) => failed |= error.kind() != io::ErrorKind::WouldBlock,
+                }
+            }
+            if let Some((listener, _)) = &self.capture {
+                match listener.accept() {
+                    Ok((stream, _)) => drop(capturer.serve(stream, outlet)),
                     Err(error) => failed |= error.kind() != io::ErrorKind::WouldBlock,
                 }
             }

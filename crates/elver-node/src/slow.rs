@@ -134,6 +134,13 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Whether the thread has nothing more to do.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);

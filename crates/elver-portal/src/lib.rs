@@ -50,7 +50,7 @@ pub use command::{Class, Command, ConnectOptions, Policy, VqpOptions, WARM_GIDS_
 pub use ends::{ClientEnd, NodeEnd, PushError, Receives, Request, Scratch};
 pub use layout::{ARENA_BYTES, ENTRY_SLOTS_MAX, Layout, LayoutError, SLOT_WORDS};
 pub use message::{Limits, MESSAGE_BYTES_MAX, Message, MessageError, Welcome};
-pub use peer::Peer;
+pub use peer::{Peer, of as peer_of};
 pub use reply::{
     Answer, Completion, REPLY_SLOTS_MAX, Refusal, RefusalCode, Reply, TEXT_MAX, Via, VqpInfo,
     VqpState,

@@ -18,7 +18,11 @@ pub struct Peer {
     pub gid: u32,
 }
 
-pub(crate) fn of(socket: impl AsFd) -> io::Result<Peer> {
+/// Who connected the other end of a Unix socket (`SO_PEERCRED`).
+///
+/// # Errors
+/// It is no Unix socket.
+pub fn of(socket: impl AsFd) -> io::Result<Peer> {
     let none = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     // Not through a type that has no place for 0, which the system gives for a process that it does
     // not show to this one.

@@ -12,7 +12,8 @@ use elver_wire::{HEADERS_MAX, ICRC_LEN};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-use crate::capture::{Capture, Contents};
+use crate::capture::tap::Tap;
+use crate::capture::{Capture, FileCapture, LinkType};
 use crate::clock::now;
 use crate::errands::Errands;
 use crate::frames::{FrameCounters, FrameLink, FramePort};
@@ -96,7 +97,8 @@ pub struct SoftDevice {
     rnic: Rnic<SoftMemory>,
     port: Port,
     address: IpAddr,
-    capture: Option<Capture>,
+    capture: Option<Box<Capture>>,
+    link_type: LinkType,
     publisher: Option<Publisher>,
     published_at: Time,
     loss: Option<LossState>,
@@ -112,14 +114,14 @@ pub struct SoftDevice {
 impl SoftDevice {
     /// Opens a device on an address of this host, or on a frame link.
     pub fn open(config: SoftConfig) -> Result<SoftDevice, SoftError> {
-        let (port, rnic, contents) = match &config.link {
+        let (port, rnic, link_type) = match &config.link {
             Link::Udp => {
                 let (port, rnic) = open_udp(&config)?;
-                (Port::Udp(port), rnic, Contents::Ip)
+                (Port::Udp(port), rnic, LinkType::Ip)
             }
             Link::Frames(link) => {
                 let (port, rnic) = open_frames(&config, link)?;
-                (Port::Frames(Box::new(port)), rnic, Contents::Frames)
+                (Port::Frames(Box::new(port)), rnic, LinkType::Ethernet)
             }
         };
         let Some(&address) = rnic.addresses.first() else {
@@ -129,7 +131,9 @@ impl SoftDevice {
             None => None,
             Some(path) => {
                 let refused = |reason| SoftError::Capture { path: path.clone(), reason };
-                Some(Capture::create(path, config.capture_bytes_max, contents).map_err(refused)?)
+                let most = config.capture_bytes_max;
+                let file = FileCapture::create(path, most, link_type, &rnic.name);
+                Some(Box::new(Capture::File(file.map_err(refused)?)))
             }
         };
         let name = rnic.name.clone();
@@ -146,6 +150,7 @@ impl SoftDevice {
             port,
             address,
             capture,
+            link_type,
             publisher,
             published_at: Time::ZERO,
             loss: config.loss.map(LossState::new),
@@ -176,6 +181,17 @@ impl SoftDevice {
     /// What the RNIC was made with, as the interface changed it.
     pub fn config(&self) -> &Config {
         self.rnic.config()
+    }
+
+    /// Gives what goes over the link from now on to a tap, or to nobody. It takes the place of a
+    /// file, or of another tap. What QPs of this device send each other does not go over the link.
+    pub fn set_tap(&mut self, tap: Option<Tap>) {
+        self.capture = tap.map(|tap| Box::new(Capture::Tap(tap)));
+    }
+
+    /// What recorded packets begin with.
+    pub fn link_type(&self) -> LinkType {
+        self.link_type
     }
 
     /// What a frame link has done and seen, where there is one.

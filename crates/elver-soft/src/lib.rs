@@ -28,6 +28,12 @@ mod publish;
 mod transmit;
 mod udp;
 
+/// Recording what goes over a device's link for another thread, and writing it as pcapng.
+pub mod record {
+    pub use crate::capture::pcapng::{Direction, LinkType, Recorded, begin, packet, statistics};
+    pub use crate::capture::tap::{Tap, TapReader, tap, unix_ns};
+}
+
 pub use clock::now;
 pub use device::{SoftConfig, SoftDevice};
 pub use drive::{Idle, SoftThread, drive};

@@ -9,7 +9,7 @@ use elver_rnic::{DropReason, Rnic, RxMeta, Time};
 use elver_wire::{Flow, IpId};
 use rustix::event::PollFlags;
 
-use crate::capture::Capture;
+use crate::capture::{Capture, Direction};
 use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::loss::LossState;
 use crate::transmit::Transmitter;
@@ -32,7 +32,7 @@ pub enum Link {
 pub(crate) struct Inlet<'a> {
     pub(crate) now: Time,
     pub(crate) rnic: &'a mut Rnic<SoftMemory>,
-    pub(crate) capture: &'a mut Option<Capture>,
+    pub(crate) capture: &'a mut Option<Box<Capture>>,
     pub(crate) loss: &'a mut Option<LossState>,
 }
 
@@ -94,7 +94,7 @@ impl Port {
         &mut self,
         now: Time,
         rnic: &mut Rnic<SoftMemory>,
-        capture: &mut Option<Capture>,
+        capture: &mut Option<Box<Capture>>,
     ) -> bool {
         match self {
             Port::Udp(port) => port.transmitter.run(now, rnic, &mut port.io, capture),
@@ -154,7 +154,8 @@ impl UdpPort {
                     continue;
                 }
                 if let Some(capture) = inlet.capture {
-                    capture.packet(&flow, received.traffic_class, id as u16, packet);
+                    let (class, id) = (received.traffic_class, id as u16);
+                    capture.packet(Direction::In, &flow, class, id, packet);
                 }
                 let meta = RxMeta {
                     flow,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use elver_rnic::{MAX_PACKET, Rnic, Time, Transmit};
 use elver_wire::{Flow, icrc};
 
-use crate::capture::Capture;
+use crate::capture::{Capture, Direction};
 use crate::udp::{Sent, TRAIN_BYTES, TRAIN_PACKETS, TRAINS, Train, UdpIo};
 use elver_memory::SoftMemory;
 
@@ -47,7 +47,7 @@ impl Transmitter {
         now: Time,
         rnic: &mut Rnic<SoftMemory>,
         io: &mut UdpIo,
-        capture: &mut Option<Capture>,
+        capture: &mut Option<Box<Capture>>,
     ) -> bool {
         if self.trains.is_empty() {
             self.load(now, rnic, io.gso);
@@ -150,7 +150,7 @@ impl Transmitter {
             let flow = Flow { src: (self.source, port).into(), dst: train.to };
             let bytes = &self.buffer[train.start..train.start + train.len];
             for (id, packet) in bytes.chunks(train.packet).enumerate() {
-                capture.packet(&flow, train.traffic_class, id as u16, packet);
+                capture.packet(Direction::Out, &flow, train.traffic_class, id as u16, packet);
             }
         }
     }

@@ -46,6 +46,110 @@ fn dc_opcodes_are_not_claimed() {
     }
 }
 
+/// What Wireshark shows of our own headers with the script in contrib/.
+#[test]
+fn the_script_reads_every_dc_packet_as_meant() {
+    for flow in flows() {
+        let src_qpn = Qpn::new(0x65_4321).unwrap();
+        let eth = DcEth { src_qpn, stream: 3, session: 0x0bad_cafe, fill: 0 };
+        let connect = DcConnect { access_key: 0x0123_4567_89ab_cdef, token: 7, mtu: 5 };
+        let mut sent = on_route(&flow, Route::Dc { eth, extra: DcExtra::Connect(connect) });
+        sent.extend(on_route(
+            &flow,
+            Route::Dc { eth: DcEth { fill: 8, ..eth }, extra: DcExtra::None },
+        ));
+        sent.extend(on_route(&flow, Route::Dc { eth, extra: DcExtra::None }));
+        sent.extend(on_route(&flow, Route::Dc { eth, extra: DcExtra::Token(9) }));
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/wireshark/elver.lua");
+        let read = tshark(&flow, &sent, &["-X", &format!("lua_script:{script}")], &OURS);
+        for (sent, line) in sent.iter().zip(read) {
+            let values = line.split('\t').skip(1).map(str::to_string);
+            let read: BTreeMap<&str, String> =
+                OURS.into_iter().zip(values).filter(|(_, value)| !value.is_empty()).collect();
+            assert_eq!(read, our_fields(sent), "{:?}", sent.headers);
+        }
+    }
+}
+
+/// The fields of the script's that it shows.
+const OURS: [&str; 18] = [
+    "elver.dc.operation",
+    "elver.dc.dest_qpn",
+    "elver.dc.src_qpn",
+    "elver.dc.session",
+    "elver.dc.stream",
+    "elver.dc.fill",
+    "elver.dc.access_key",
+    "elver.dc.token",
+    "elver.dc.mtu",
+    "elver.dc.syndrome",
+    "elver.dc.msn",
+    "elver.dc.va",
+    "elver.dc.rkey",
+    "elver.dc.length",
+    "elver.dc.compare",
+    "elver.dc.original",
+    "elver.dc.word",
+    "elver.dc.payload",
+];
+
+/// What the script should show of a DC packet, as tshark writes it.
+fn our_fields(sent: &Sent) -> BTreeMap<&'static str, String> {
+    let Route::Dc { eth, extra } = sent.headers.route() else { panic!("{:?}", sent.headers) };
+    let mut fields = BTreeMap::from([
+        ("elver.dc.operation", (sent.headers.opcode().to_byte() & 0x1f).to_string()),
+        ("elver.dc.dest_qpn", format!("{:#08x}", sent.headers.dest_qpn.get())),
+        ("elver.dc.src_qpn", format!("{:#08x}", eth.src_qpn.get())),
+        ("elver.dc.session", format!("{:#010x}", eth.session)),
+        ("elver.dc.stream", eth.stream.to_string()),
+        ("elver.dc.fill", eth.fill.to_string()),
+    ]);
+    let mut tell = |name, value: String| {
+        fields.insert(name, value);
+    };
+    match extra {
+        DcExtra::None => {}
+        DcExtra::Token(token) => tell("elver.dc.token", format!("{token:#018x}")),
+        DcExtra::Connect(connect) => {
+            tell("elver.dc.access_key", format!("{:#018x}", connect.access_key));
+            tell("elver.dc.token", format!("{:#018x}", connect.token));
+            tell("elver.dc.mtu", connect.mtu.to_string());
+        }
+    }
+    let message = sent.headers.message();
+    if let Some(Aeth { syndrome, msn }) = message.aeth() {
+        tell("elver.dc.syndrome", format!("{:#04x}", syndrome.to_byte()));
+        tell("elver.dc.msn", msn.get().to_string());
+    }
+    if let Message::WriteFirst(reth) | Message::WriteOnly(reth, _) | Message::ReadRequest(reth) =
+        message
+    {
+        tell("elver.dc.va", format!("{:#018x}", reth.va));
+        tell("elver.dc.rkey", format!("{:#010x}", reth.rkey));
+        tell("elver.dc.length", reth.len.to_string());
+    }
+    if let Message::CmpSwp(atomic) | Message::FetchAdd(atomic) = message {
+        tell("elver.dc.va", format!("{:#018x}", atomic.va));
+        tell("elver.dc.rkey", format!("{:#010x}", atomic.rkey));
+        tell("elver.dc.compare", format!("{:#018x}", atomic.compare));
+    }
+    match message {
+        Message::AtomicAck(_, original) => {
+            tell("elver.dc.original", format!("{original:#018x}"));
+        }
+        Message::SendLast(Tail::Imm(word) | Tail::Inv(word))
+        | Message::SendOnly(Tail::Imm(word) | Tail::Inv(word))
+        | Message::WriteLast(Some(word))
+        | Message::WriteOnly(_, Some(word)) => tell("elver.dc.word", format!("{word:#010x}")),
+        _ => {}
+    }
+    if !sent.payload.is_empty() {
+        let payload = sent.payload.iter().map(|byte| format!("{byte:02x}")).collect();
+        tell("elver.dc.payload", payload);
+    }
+    fields
+}
+
 /// A packet as it leaves, and what it was made of.
 struct Sent {
     headers: Headers,
@@ -221,21 +325,19 @@ const BYTES: [&str; 5] = [
 
 /// What tshark reads in each packet.
 fn dissect(flow: &Flow, sent: &[Sent]) -> Vec<Fields> {
-    let file = pcap(flow, sent);
+    let names: Vec<&str> = NUMBERS.iter().chain(&BYTES).copied().collect();
     // RPC over RDMA would take our payloads for its own.
+    let lines = tshark(flow, sent, &["--disable-protocol", "rpcordma"], &names);
+    lines.iter().map(|line| fields(line)).collect()
+}
+
+/// What tshark writes of each packet: first whether it is malformed, then these fields.
+fn tshark(flow: &Flow, sent: &[Sent], arguments: &[&str], names: &[&str]) -> Vec<String> {
+    let file = pcap(flow, sent);
     let mut command = Command::new("tshark");
-    command.args(["-r", "-", "-n", "--disable-protocol", "rpcordma", "-T", "fields"]);
-    command.args([
-        "-E",
-        "separator=/t",
-        "-E",
-        "occurrence=a",
-        "-E",
-        "aggregator=,",
-        "-e",
-        "_ws.malformed",
-    ]);
-    for name in NUMBERS.iter().chain(&BYTES) {
+    command.args(["-r", "-", "-n", "-T", "fields"]).args(arguments);
+    command.args(["-E", "separator=/t", "-E", "occurrence=a", "-E", "aggregator=,"]);
+    for name in ["_ws.malformed"].iter().chain(names) {
         command.args(["-e", name]);
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -252,8 +354,9 @@ fn dissect(flow: &Flow, sent: &[Sent]) -> Vec<Fields> {
     });
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "tshark failed, {}: {complaint}", output.status);
+    assert!(!complaint.contains("Lua"), "the script is wrong: {complaint}");
     let text = String::from_utf8(output.stdout).unwrap();
-    let read: Vec<Fields> = text.lines().map(fields).collect();
+    let read: Vec<String> = text.lines().map(str::to_string).collect();
     assert_eq!(read.len(), sent.len(), "one line for each packet: {complaint}");
     read
 }

@@ -9,16 +9,20 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use elver_node::NodeError;
-use elver_node::config::{Config, status_path};
+use elver_node::config::{Config, capture_path, status_path};
 use elver_portal::Listener;
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::net::{SocketAddrUnix, getsockname};
 use rustix::process::umask;
 
+/// Who may have a node record: the daemon's user alone, and root.
+const CAPTURE_MODE: u32 = 0o600;
+
 /// The daemon's sockets.
 pub(crate) struct Door {
     listener: Listener,
     status: UnixListener,
+    capture: UnixListener,
     paths: Paths,
 }
 
@@ -27,8 +31,10 @@ pub(crate) struct Paths {
     socket: PathBuf,
     /// Held as long as the daemon lives, by a daemon that made its socket itself.
     lock: Option<File>,
-    /// The status socket was made.
+    /// The socket for the status was made.
     has_status: bool,
+    /// The socket for captures was.
+    has_capture: bool,
 }
 
 impl Door {
@@ -46,7 +52,7 @@ impl Door {
                 let socket = path.unwrap_or_else(|| config.socket_path());
                 let refused = |reason| NodeError::Socket { path: socket.clone(), reason };
                 let listener = Listener::from_fd(fd).map_err(refused)?;
-                (listener, Paths { socket, lock: None, has_status: false })
+                (listener, Paths { socket, lock: None, has_status: false, has_capture: false })
             }
             None => bind(config.socket_path(), mode)?,
         };
@@ -55,11 +61,19 @@ impl Door {
         remove(&path).map_err(refused)?;
         let status = for_those(mode, &path, || UnixListener::bind(&path)).map_err(refused)?;
         paths.has_status = true;
-        Ok(Door { listener, status, paths })
+        let path = paths.capture();
+        let refused = |reason| NodeError::Socket { path: path.clone(), reason };
+        remove(&path).map_err(refused)?;
+        // Whoever may use the node sees what he sends, and not what others do.
+        let bind = || UnixListener::bind(&path);
+        let capture = for_those(CAPTURE_MODE, &path, bind).map_err(refused)?;
+        paths.has_capture = true;
+        Ok(Door { listener, status, capture, paths })
     }
 
-    pub(crate) fn split(self) -> (Listener, UnixListener, Paths) {
-        (self.listener, self.status, self.paths)
+    /// The socket for processes, that for the status, and that for captures.
+    pub(crate) fn split(self) -> (Listener, UnixListener, UnixListener, Paths) {
+        (self.listener, self.status, self.capture, self.paths)
     }
 }
 
@@ -70,6 +84,10 @@ impl Paths {
 
     pub(crate) fn status(&self) -> PathBuf {
         status_path(&self.socket)
+    }
+
+    pub(crate) fn capture(&self) -> PathBuf {
+        capture_path(&self.socket)
     }
 }
 
@@ -82,6 +100,9 @@ impl Drop for Paths {
         }
         if self.has_status {
             let _ = fs::remove_file(self.status());
+        }
+        if self.has_capture {
+            let _ = fs::remove_file(self.capture());
         }
     }
 }
@@ -107,7 +128,7 @@ fn bind(socket: PathBuf, mode: u32) -> Result<(Listener, Paths), NodeError> {
     }
     remove(&socket).map_err(refused)?;
     let listener = for_those(mode, &socket, || Listener::bind(&socket)).map_err(refused)?;
-    Ok((listener, Paths { socket, lock: Some(lock), has_status: false }))
+    Ok((listener, Paths { socket, lock: Some(lock), has_status: false, has_capture: false }))
 }
 
 /// Makes a socket that those may use whom `mode` says, and at no time others: what connects stays,

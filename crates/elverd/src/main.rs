@@ -124,10 +124,11 @@ fn serve(config: Config) -> anyhow::Result<()> {
         observer = observer.with_metrics(address)?;
     }
     let metrics = observer.metrics_address();
-    let (listener, status, path) = door.split();
+    let (listener, status, capture, path) = door.split();
     let mut node = Node::open(config.clone(), Some(listener))?;
     let registry = node.registry_address();
-    node.observe(observer.with_status(status, path.status()))?;
+    let observer = observer.with_status(status, path.status());
+    node.observe(observer.with_capture(capture, path.capture()))?;
     node.watch(watchdog(&config))?;
 
     let reports = node.take_reports();

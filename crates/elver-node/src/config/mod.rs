@@ -16,7 +16,7 @@ use crate::registry::SecretError;
 
 pub(crate) use check::COMPLETIONS_MAX;
 pub use classes::Classes;
-pub use paths::{SOCKET_VARIABLE, default_socket, status_path};
+pub use paths::{SOCKET_VARIABLE, capture_path, default_socket, status_path};
 pub use sections::{
     EngineConfig, MemoryConfig, MessagesConfig, MetaConfig, MetricsConfig, NodeConfig, PoolConfig,
     QosConfig, QuotaConfig, RegistryConfig, SocketConfig, StormConfig, TransferConfig,

@@ -20,6 +20,13 @@ pub fn status_path(socket: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
+/// The socket over which the node's own user has it record what it sends and receives, likewise.
+pub fn capture_path(socket: &Path) -> PathBuf {
+    let mut path = OsString::from(socket);
+    path.push(".capture");
+    PathBuf::from(path)
+}
+
 impl Config {
     /// Where the socket is: by the environment, by the configuration, or by default.
     pub fn socket_path(&self) -> PathBuf {

@@ -30,7 +30,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use elver_core::{Completion, Core, Event, VqpId};
+use elver_core::{Completion, Core, Event, VqpId, VqpInfo};
 use elver_portal::{Answer, Layout, Listener, RefusalCode, Scratch, Violation};
 use elver_soft::{Copier, SoftDevice};
 use elver_verbs::{Time, Wc};
@@ -49,6 +49,7 @@ use self::sessions::{End, Sessions};
 use self::translate::Refused;
 use self::turns::Round;
 use crate::NodeError;
+use crate::capture::{NAMES_MAX, VqpName};
 use crate::clock::now;
 use crate::config::Config;
 use crate::pulse::Pulse;
@@ -459,6 +460,18 @@ impl Engine {
             Notice::Status { answer } => {
                 let _ = answer.try_send(self.status());
             }
+            Notice::Tap { tap, answer } => {
+                let device = self.core.device();
+                device.set_tap(Some(tap));
+                let _ = answer.try_send((device.link_type(), device.config().name.clone()));
+            }
+            Notice::Untap { answer } => {
+                self.core.device().set_tap(None);
+                let _ = answer.try_send(());
+            }
+            Notice::Names { answer } => {
+                let _ = answer.try_send(self.names());
+            }
             Notice::Adopt { socket } => self.admit(socket, now),
             Notice::Made(made) => self.deliver(made, now),
             Notice::Looked(looked) => {
@@ -534,6 +547,17 @@ impl Engine {
     /// Wakes the processes that sleep and have something to take.
     fn wake_clients(&mut self) {
         self.counters.wakes += self.sessions.wake();
+    }
+
+    /// Which VQPs send on which queue pairs: the first of them.
+    fn names(&self) -> Vec<VqpName> {
+        let named = |vqp: VqpInfo| {
+            let (peer, port) = vqp.peer?;
+            let (qpn, peer_qpn) = self.core.qp_of(vqp.vqp)?;
+            let pid = self.sessions.pid_of(vqp.client);
+            Some(VqpName { vqp: vqp.vqp.0, pid, peer: peer.to_ip(), port, qpn, peer_qpn })
+        };
+        self.core.vqps().take(NAMES_MAX).filter_map(named).collect()
     }
 
     /// How the node is.

@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 
 use elver_core::NodeRecord;
 use elver_portal::Socket;
+use elver_soft::record::{LinkType, Tap};
 use elver_verbs::Gid;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::looks::Looked;
 use super::maker::Made;
+use crate::capture::VqpName;
 use crate::registry::News;
 use crate::status::Status;
 
@@ -41,6 +43,12 @@ pub(crate) enum Notice {
     Status { answer: SyncSender<Status> },
     /// A process connected in a way of its own: this one, to its embedded node.
     Adopt { socket: Socket },
+    /// Somebody wants what goes over the link from now on, and to know what that is.
+    Tap { tap: Tap, answer: SyncSender<(LinkType, String)> },
+    /// Nobody does any more.
+    Untap { answer: SyncSender<()> },
+    /// Somebody wants to know which VQPs send on which queue pairs.
+    Names { answer: SyncSender<Vec<VqpName>> },
     /// Memory that was asked for is there, or not.
     Made(Made),
     /// Memory that is to be registered was looked at.

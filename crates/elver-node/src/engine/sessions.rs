@@ -123,6 +123,12 @@ impl Sessions {
         self.clients.get(&client).copied()
     }
 
+    /// The process of a client.
+    pub(super) fn pid_of(&self, client: ClientId) -> Option<i32> {
+        let slot = self.of_client(client)?;
+        Some(self.slots.get(slot as usize)?.as_ref()?.peer.pid)
+    }
+
     /// Whether a client is none of ours, and never was.
     pub(super) fn is_foreign(&self, client: ClientId) -> bool {
         !self.clients.contains_key(&client) && !self.ghosts.contains_key(&client)

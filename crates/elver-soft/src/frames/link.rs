@@ -7,7 +7,7 @@ use elver_rnic::{MAX_PACKET, Rnic, Time};
 use rustix::event::PollFlags;
 
 use crate::SoftError;
-use crate::capture::Capture;
+use crate::capture::{Capture, Direction};
 use crate::frames::FrameSocket;
 use crate::frames::config::FrameLink;
 use crate::frames::host::{FRAME_BUFFER, Host};
@@ -102,7 +102,7 @@ impl FramePort {
         for (slot, len) in self.incoming.chunks_exact(self.slot).zip(&self.lengths) {
             let frame = &slot[..*len];
             if let Some(capture) = inlet.capture {
-                capture.frame(frame);
+                capture.frame(Direction::In, frame);
             }
             if let Some((meta, packet)) = self.host.handle_frame(inlet.now, frame)
                 && !inlet.loses()
@@ -117,7 +117,7 @@ impl FramePort {
         &mut self,
         now: Time,
         rnic: &mut Rnic<SoftMemory>,
-        capture: &mut Option<Capture>,
+        capture: &mut Option<Box<Capture>>,
     ) -> bool {
         let mut busy = self.flush(capture);
         for _ in 0..SEND_FRAMES {
@@ -145,13 +145,13 @@ impl FramePort {
 
     /// Sends what waits, as far as there is room; true if anything went.
     #[inline]
-    fn flush(&mut self, capture: &mut Option<Capture>) -> bool {
+    fn flush(&mut self, capture: &mut Option<Box<Capture>>) -> bool {
         let mut busy = false;
         while let Some(frame) = self.host.outbox.front() {
             match self.socket.send(frame) {
                 SentFrame::Sent => {
                     if let Some(capture) = capture {
-                        capture.frame(frame);
+                        capture.frame(Direction::Out, frame);
                     }
                     self.host.counters.frame_tx += 1;
                 }
@@ -175,9 +175,9 @@ impl FramePort {
 }
 
 #[inline]
-fn sent(frame: &[u8], host: &mut Host, capture: &mut Option<Capture>) {
+fn sent(frame: &[u8], host: &mut Host, capture: &mut Option<Box<Capture>>) {
     host.counters.frame_tx += 1;
     if let Some(capture) = capture {
-        capture.frame(frame);
+        capture.frame(Direction::Out, frame);
     }
 }

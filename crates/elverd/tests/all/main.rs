@@ -1,6 +1,7 @@
 //! The built daemon, from without: one program of tests, so that what they share is used by all of it.
 
 mod attacks;
+mod capture;
 mod common;
 mod elverd;
 mod hostile;
