@@ -7,6 +7,7 @@ mod counts;
 mod lab;
 mod limits;
 mod no_std;
+mod test;
 
 use std::process::{Command, ExitCode};
 
@@ -20,6 +21,8 @@ usage: cargo xtask CHECK
   circles  no files of a crate import one another in a circle
   client   the client library takes in few crates, and no node
   no-std   the crates that a kernel could host use nothing of std
+  test     installs what the tests need, where it may, and runs them with the
+           arguments of cargo test that follow
   lab      runs scenarios against the kernel's RDMA stack (cargo xtask lab --help)
   counts   counts the instructions of the hot paths under valgrind, and writes
            docs/instruction-counts.md; --check tells the drift from it and writes
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         Some("circles") => circles::check(),
         Some("client") => client::check(),
         Some("no-std") => no_std::check(),
+        Some("test") => test::run(&arguments.collect::<Vec<_>>()),
         Some("lab") => return lab::main(std::env::args().skip(1)),
         Some("--help" | "-h" | "help") => {
             print!("{USAGE}");

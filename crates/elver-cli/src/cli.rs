@@ -9,6 +9,7 @@ use elver_perf::pingpong::PingpongArgs;
 use crate::capture::CaptureArgs;
 use crate::demo::DemoArgs;
 use crate::devinfo::DevinfoArgs;
+use crate::install::InstallArgs;
 use crate::man::ManArgs;
 use crate::sim::Sim;
 use crate::status::StatusArgs;
@@ -71,6 +72,8 @@ pub(crate) enum Command {
     },
     /// Prints a manual page, in roff.
     Man(ManArgs),
+    /// Puts manual pages, completions, the daemon's configuration and its units in place.
+    Install(InstallArgs),
 }
 
 /// The command that other elver commands start, which is none of the user's.

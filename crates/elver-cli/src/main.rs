@@ -4,6 +4,7 @@ mod capture;
 mod cli;
 mod demo;
 mod devinfo;
+mod install;
 mod man;
 mod sim;
 mod status;
@@ -53,6 +54,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::Man(args) => man::run(&args, Cli::command()),
+        Command::Install(args) => install::run(&args, &Cli::command(), &programs()?),
     }
 }
 

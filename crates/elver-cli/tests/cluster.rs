@@ -250,6 +250,45 @@ fn a_capture_ends_whole() {
     }
 }
 
+/// The units name the daemon where it is, and what the owner has changed stays.
+#[test]
+fn an_installation_is_whole_and_keeps_its_configuration() {
+    let root = std::env::temp_dir().join(format!("elver-install-{}", std::process::id()));
+    let destdir = root.to_str().unwrap();
+    let arguments = ["install", "--destdir", destdir, "--prefix", "/opt/elver"];
+    let list = run(&[&arguments[..], &["--list"]].concat());
+    assert!(list.status.success() && !root.exists(), "{list:?}");
+    let installed = run(&arguments);
+    assert!(installed.status.success(), "{installed:?}");
+    assert_eq!(list.stdout, installed.stdout);
+    let read = |path: &str| {
+        let file = root.join(path);
+        std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
+    assert!(read("etc/systemd/system/elverd.service").contains("=/opt/elver/bin/elverd\n"));
+    assert!(read("etc/systemd/system/elverd.socket").contains("ListenSequentialPacket"));
+    for (page, of) in [
+        ("man1/elver.1", "elver"),
+        ("man1/elver-bench-connect.1", "connect"),
+        ("man8/elverd.8", "elverd"),
+    ] {
+        let text = read(&format!("opt/elver/share/man/{page}"));
+        assert!(text.contains(".TH") && text.contains(of), "{page}");
+    }
+    for script in ["bash-completion/completions/elver", "zsh/site-functions/_elverd"] {
+        assert!(!read(&format!("opt/elver/share/{script}")).is_empty());
+    }
+    let version = Command::new(root.join("opt/elver/bin/elverd")).arg("--version").output();
+    assert!(version.unwrap().status.success());
+    let config = root.join("etc/elver/elverd.toml");
+    std::fs::write(&config, "# mine\n").unwrap();
+    let again = String::from_utf8(run(&arguments).stdout).unwrap();
+    assert_eq!(again.matches(" (kept)").count(), 1, "{again}");
+    assert_eq!(read("etc/elver/elverd.toml"), "# mine\n");
+    std::fs::remove_dir_all(&root).unwrap();
+    assert_eq!(run(&["install", "--prefix", "usr"]).status.code(), Some(2));
+}
+
 /// Rows have these keys and no others.
 fn check_rows(object: &Value, names: &[&str], keys: &[&str]) {
     let rows = object["rows"].as_array().unwrap_or_else(|| panic!("{object}"));

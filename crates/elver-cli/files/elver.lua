@@ -1,0 +1,1 @@
+../../../contrib/wireshark/elver.lua
