@@ -7,11 +7,11 @@ use std::ops::Range;
 use elver_rnic::{Config, Time};
 use elver_verbs::*;
 
-use super::common::{Host, Net, VecMemory, address};
 use super::plan::{
     Action, CUT_OFF, DC_KEY, Key, Own, PLACES, Plan, QKEY, RECEIVES, REGION, Receive, SLOT, Send,
     Transport,
 };
+use crate::common::{Host, Net, VecMemory, address};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {

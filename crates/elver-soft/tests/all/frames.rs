@@ -1,13 +1,10 @@
 //! Devices as stations of an Ethernet link that a socket carries.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{End, complete};
+use crate::common::{End, complete};
 use elver_soft::{FrameLink, FrameSocket, Idle, SoftConfig, SoftDevice, SoftError, SoftThread};
 use elver_verbs::*;
 
@@ -255,7 +252,7 @@ fn tshark_finds_every_checksum_right() {
         let (mut a, mut b) = pair(sockets, v6, QpType::Rc, Mtu::Mtu1024, Some(&file));
         exchange(&mut a, &mut b, 10_007);
         drop(a);
-        let packets = common::capture::check(&file);
+        let packets = crate::common::capture::check(&file);
         std::fs::remove_file(&file).unwrap();
         assert!(packets.roce >= 33, "{packets:?}");
         assert!(packets.neighbour >= 2, "{packets:?}");

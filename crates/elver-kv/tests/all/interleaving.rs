@@ -1,12 +1,9 @@
 //! Readers that meet the writer at any moment: each word, or each byte, of a READ is taken at a
 //! moment of its own among the writer's stores.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{TestMemory, key};
+use crate::common::{TestMemory, key};
 use elver_kv::{Descriptor, Layout, Lookup, LookupError, Step, Table, TableError, Value};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};

@@ -1,6 +1,5 @@
 //! Two or more devices on a wire that a test controls, packet by packet.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
 pub mod dc;
 
 use std::cell::{Cell, RefCell};

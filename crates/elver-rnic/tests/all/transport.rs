@@ -1,9 +1,6 @@
 //! Every operation on every transport that has it, over packets and by local copies.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
-use common::{ALL_ACCESS, Host, Net, Packet, VecMemory, address};
+use crate::common::{ALL_ACCESS, Host, Net, Packet, VecMemory, address};
 use elver_rnic::{Config, Time};
 use elver_verbs::*;
 

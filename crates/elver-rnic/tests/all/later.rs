@@ -1,12 +1,9 @@
 //! Memory that is not at hand: whoever needs it waits, is executed once, and holds nobody else up.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
 use std::collections::VecDeque;
 
-use common::dc::{KEY, dci, dct, dest, handle};
-use common::{ALL_ACCESS, Host, Net, REGION, VecMemory, address};
+use crate::common::dc::{KEY, dci, dct, dest, handle};
+use crate::common::{ALL_ACCESS, Host, Net, REGION, VecMemory, address};
 use elver_random::Rng;
 use elver_rnic::{Config, Errand};
 use elver_verbs::*;

@@ -4,9 +4,6 @@
 //!
 //! Needs root, `ip` and `ethtool`.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
@@ -15,7 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{End, await_address};
+use crate::common::{End, await_address};
 use elver_soft::SoftConfig;
 use elver_verbs::*;
 use elver_wire::{Flow, IpId, PacketView, icrc};

@@ -1,11 +1,8 @@
 //! A DC target sends an address that never proved that it receives there at most what came from it,
 //! and an honest initiator hardly notices.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
-use common::dc::{KEY, Target, dci, dct, dest, handle, post_shared, statuses};
-use common::{ALL_ACCESS, Net, Packet, address};
+use crate::common::dc::{KEY, Target, dci, dct, dest, handle, post_shared, statuses};
+use crate::common::{ALL_ACCESS, Net, Packet, address};
 use elver_random::Rng;
 use elver_rnic::MAX_PACKET;
 use elver_verbs::*;

@@ -1,12 +1,9 @@
 //! What a device does with those whom it does not know: nothing that they could use.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
 use std::net::IpAddr;
 
-use common::dc::{KEY, dci, dct, dest, handle, statuses};
-use common::{ALL_ACCESS, Net, Packet, address};
+use crate::common::dc::{KEY, dci, dct, dest, handle, statuses};
+use crate::common::{ALL_ACCESS, Net, Packet, address};
 use elver_rnic::Time;
 use elver_verbs::*;
 use elver_wire::{DcExtra, PacketView, Route, icrc};

@@ -2,16 +2,13 @@
 //! copies from region to region, or of two, which exchange packets: one drawn plan, both ways, and
 //! completions, events, states, receives and memory compared after each step.
 //!
-//! `ELVER_SAME_SEED=n ELVER_SAME_RUNS=m cargo test -p elver-rnic --test same` runs others.
+//! `ELVER_SAME_SEED=n ELVER_SAME_RUNS=m cargo test -p elver-rnic --test all same` runs others.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-#[path = "../common/mod.rs"]
-mod common;
 mod plan;
 mod ways;
 
-use plan::Plan;
-use ways::{Way, run};
+use self::plan::Plan;
+use self::ways::{Way, run};
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())

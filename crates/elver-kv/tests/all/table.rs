@@ -1,11 +1,8 @@
 //! The writer against a model, its limits, and what a table costs its readers.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{ID, TestMemory, key};
+use crate::common::{ID, TestMemory, key};
 use elver_kv::*;
 use elver_verbs::Memory;
 use proptest::prelude::*;

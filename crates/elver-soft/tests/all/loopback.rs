@@ -1,12 +1,9 @@
 //! Devices on loopback: packets through real sockets.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 
-use common::{End, complete, pair};
+use crate::common::{End, complete, pair};
 use elver_soft::{Idle, SoftConfig, SoftThread, drive};
 use elver_verbs::*;
 

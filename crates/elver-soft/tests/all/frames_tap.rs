@@ -5,9 +5,6 @@
 //!
 //! Needs root, `ip`, `ping`, tshark and /dev/net/tun.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
 use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,7 +15,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{End, await_address};
+use crate::common::{End, await_address};
 use elver_soft::{FrameLink, FrameSocket, SoftConfig};
 use elver_verbs::*;
 use rustix::thread::UnshareFlags;
@@ -103,7 +100,7 @@ fn run(v6: bool, kernel_asks: bool) {
             check(&end, kernel_asks);
         });
     });
-    let packets = common::capture::check(&file);
+    let packets = crate::common::capture::check(&file);
     std::fs::remove_file(&file).unwrap();
     assert!(packets.roce > 500, "{packets:?}");
     assert!(packets.neighbour >= 2, "{packets:?}");

@@ -1,11 +1,8 @@
 //! DC as on mlx5: the behaviours that rdma-core's pyverbs tests of DC cover, and the rules of our
 //! own that docs/wire.md gives.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod common;
-
-use common::dc::{KEY, Target, bring_up_dct, dci, dct, dest, handle, post_shared, statuses};
-use common::{ALL_ACCESS, Net, address};
+use crate::common::dc::{KEY, Target, bring_up_dct, dci, dct, dest, handle, post_shared, statuses};
+use crate::common::{ALL_ACCESS, Net, address};
 use elver_rnic::Time;
 use elver_verbs::*;
 

@@ -1,0 +1,10 @@
+//! The RNIC as its caller and its peers meet it: one program of tests, so that what they
+//! share is used by all of it.
+
+mod amplification;
+mod common;
+mod dc;
+mod later;
+mod same;
+mod strangers;
+mod transport;

@@ -1,0 +1,8 @@
+//! Two devices and what goes between them: one program of tests, so that what they
+//! share is used by all of it.
+
+mod common;
+mod frames;
+mod frames_tap;
+mod loopback;
+mod wire_capture;
