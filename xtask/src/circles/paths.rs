@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
+use super::names::Names;
+
 /// Names from the crate's root on.
 pub(super) type Name = Vec<String>;
 
@@ -19,6 +21,12 @@ pub(super) struct Module {
 }
 
 pub(super) type Modules = BTreeMap<Name, Module>;
+
+/// What paths are looked up in.
+struct House<'a> {
+    modules: &'a Modules,
+    names: &'a Names,
+}
 
 /// All modules of a crate.
 pub(super) fn modules(root: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Result<Modules> {
@@ -46,13 +54,19 @@ pub(super) fn modules(root: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Re
 }
 
 /// The modules that a module's paths lead to.
-pub(super) fn of(source: &str, module: &Module, modules: &Modules) -> Result<Vec<Name>> {
+pub(super) fn of(
+    source: &str,
+    module: &Module,
+    modules: &Modules,
+    names: &Names,
+) -> Result<Vec<Name>> {
     let mut found = Vec::new();
-    scan(tokens(source, &module.file)?, &module.name, modules, &mut found);
+    let house = House { modules, names };
+    scan(tokens(source, &module.file)?, &module.name, &house, &mut found);
     Ok(found)
 }
 
-fn tokens(source: &str, file: &Path) -> Result<TokenStream> {
+pub(super) fn tokens(source: &str, file: &Path) -> Result<TokenStream> {
     source.parse().map_err(|error| anyhow!("{}: {error}", file.display()))
 }
 
@@ -76,7 +90,7 @@ fn declared(tokens: &[TokenTree], name: &Name, found: &mut dyn FnMut(Name, bool)
 }
 
 /// Collects where the paths of a module lead.
-fn scan(tokens: TokenStream, here: &Name, modules: &Modules, found: &mut Vec<Name>) {
+fn scan(tokens: TokenStream, here: &Name, house: &House<'_>, found: &mut Vec<Name>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut at = 0;
     while at < tokens.len() {
@@ -88,12 +102,12 @@ fn scan(tokens: TokenStream, here: &Name, modules: &Modules, found: &mut Vec<Nam
                     }
                     _ => here.clone(),
                 };
-                scan(group.stream(), &inner, modules, found);
+                scan(group.stream(), &inner, house, found);
                 at += 1;
             }
             TokenTree::Ident(word) if begins_a_path(&tokens, at) => {
-                match base(&word.to_string(), here, modules) {
-                    Some(base) => at = follow(&tokens, at + 1, base, modules, found),
+                match base(&word.to_string(), here, house.modules) {
+                    Some(base) => at = follow(&tokens, at + 1, base, house, found),
                     // Of another crate, or of what was imported already.
                     None => at += 1,
                 }
@@ -121,7 +135,7 @@ fn is_type(tokens: &[TokenTree], at: usize) -> bool {
 }
 
 /// The module that the first word of a path stands for.
-fn base(word: &str, here: &Name, modules: &Modules) -> Option<Name> {
+pub(super) fn base(word: &str, here: &Name, modules: &Modules) -> Option<Name> {
     match word {
         "crate" => Some(Name::new()),
         "self" => Some(here.clone()),
@@ -138,7 +152,7 @@ fn follow(
     tokens: &[TokenTree],
     mut at: usize,
     base: Name,
-    modules: &Modules,
+    house: &House<'_>,
     found: &mut Vec<Name>,
 ) -> usize {
     let mut base = base;
@@ -153,13 +167,15 @@ fn follow(
             TokenTree::Ident(word) if word == "super" => drop(base.pop()),
             TokenTree::Ident(word) => {
                 let child = [base.as_slice(), &[word.to_string()]].concat();
-                if !modules.contains_key(&child) {
+                if !house.modules.contains_key(&child) {
+                    // A name that the module passes on stands where it comes from.
+                    base = house.names.home(&base, &word.to_string());
                     break;
                 }
                 base = child;
             }
             TokenTree::Group(group) => {
-                branches(group.stream(), &base, modules, found);
+                branches(group.stream(), &base, house, found);
                 return at;
             }
             _ => break,
@@ -173,7 +189,7 @@ fn follow(
 }
 
 /// The branches of a `use`, from a module on.
-fn branches(group: TokenStream, base: &Name, modules: &Modules, found: &mut Vec<Name>) {
+fn branches(group: TokenStream, base: &Name, house: &House<'_>, found: &mut Vec<Name>) {
     let tokens: Vec<TokenTree> = group.into_iter().collect();
     let comma = |token: &TokenTree| matches!(token, TokenTree::Punct(p) if p.as_char() == ',');
     for branch in tokens.split(comma) {
@@ -183,12 +199,14 @@ fn branches(group: TokenStream, base: &Name, modules: &Modules, found: &mut Vec<
             continue;
         };
         let child = [base.as_slice(), &[word.to_string()]].concat();
-        if word == "self" || !modules.contains_key(&child) {
+        if word == "self" {
             found.push(base.clone());
+        } else if !house.modules.contains_key(&child) {
+            found.push(house.names.home(base, &word.to_string()));
         } else if branch.len() == 1 {
             found.push(child);
         } else {
-            follow(branch, 1, child, modules, found);
+            follow(branch, 1, child, house, found);
         }
     }
 }
