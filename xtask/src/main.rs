@@ -4,6 +4,7 @@ mod arrows;
 mod circles;
 mod client;
 mod counts;
+mod deps;
 mod lab;
 mod limits;
 mod no_std;
@@ -21,6 +22,7 @@ usage: cargo xtask CHECK
   circles  no files of a crate import one another, or call one another's methods, in a
            circle; --all shows those that still do
   client   the client library takes in few crates, and no node
+  deps     every crate has a licence and a source that deny.toml allows
   no-std   the crates that a kernel could host use nothing of std
   test     installs what the tests need, where it may, and runs them with the
            arguments of cargo test that follow
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Some("arrows") => arrows::check(),
         Some("circles") => circles::check(&arguments.collect::<Vec<_>>()),
         Some("client") => client::check(),
+        Some("deps") => deps::check(),
         Some("no-std") => no_std::check(),
         Some("test") => test::run(&arguments.collect::<Vec<_>>()),
         Some("lab") => return lab::main(std::env::args().skip(1)),
