@@ -13,9 +13,9 @@
 //!
 //! A WR is told of when nothing more is written for it: if it ends while an errand writes to its own
 //! memory, because its QP fails, its completion waits, and so do those behind it; the QP cannot be
-//! reset or destroyed before. What was begun within the device is executed to its end. A peer's WRITE that is being written when the QP fails counts as
-//! executed or not when the errand has ended ([`elver_verbs::QpAttr::rq_waiting`]). A region is
-//! deregistered when no errand is under way to it.
+//! reset or destroyed before. What was begun within the device is executed to its end. A peer's WRITE
+//! that is being written when the QP fails counts as executed or not when the errand has ended
+//! ([`elver_verbs::QpAttr::rq_waiting`]). A region is deregistered when no errand is under way to it.
 //!
 //! A stream that is reset forgets what it waited for. A WRITE may then still be done by the driver,
 //! who lets nobody reach memory to which an errand is under way but by another errand, in order, so
@@ -433,8 +433,9 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Takes an errand back: its bytes were read or written, or else, if not `done`, the memory does not
-    /// take or give them; then the bytes do not matter. Whoever waited for it goes on; if nobody does any more, nothing happens.
+    /// Takes an errand back: its bytes were read or written, or else, if not `done`, the memory
+    /// does not take or give them; then the bytes do not matter. Whoever waited for it goes on; if
+    /// nobody does any more, nothing happens.
     pub fn errand_done(&mut self, now: Time, errand: Errand<M>, done: bool) {
         let Ticket { qpn, part, .. } = errand.ticket;
         self.hw.regions.count_errand(errand.place.region, false);
