@@ -101,8 +101,7 @@ impl<D: Device> Core<D> {
             ahs: addresses as u32 + self.links.ud.addresses(),
             receives: self.pool.recvs.count,
             ops: self.ops.len(),
-            pending_notes: (self.pending_notes.len() + self.unaddressed.len() + self.unasked.len())
-                as u32,
+            pending_notes: self.notes.iter().count() as u32,
             send_slots: slots,
             posted: self.lanes.qps.iter().map(|qp| qp.posted).sum(),
             requests,
@@ -151,7 +150,7 @@ impl<D: Device> Core<D> {
         let backlogs = self.vqps.iter().filter_map(|(_, vqp)| vqp.backlog.as_ref());
         let held = |(_, bytes): &(_, Vec<u8>)| bytes.len() as u64;
         let held: u64 = backlogs.flat_map(|backlog| backlog.messages.iter().map(held)).sum();
-        agree!(held, self.held_bytes, "bytes of messages that wait for receives");
+        agree!(held, self.held.bytes(), "bytes of messages that wait for receives");
         Ok(())
     }
 
@@ -172,13 +171,8 @@ impl<D: Device> Core<D> {
             if vqp.moving && !(if vqp.inflight > 0 { vqp.watch } else { moved }) {
                 return Err(format!("VQP {id:#x} moves, and nobody moves it"));
             }
-            let listed = self.credit_probes.iter().filter(|(_, other)| *other == id).count();
-            agree!(
-                listed,
-                usize::from(vqp.credit.listed),
-                "places of VQP {id:#x} among those that ask"
-            );
-            if vqp.asks_for_credit() && listed == 0 {
+            let listed = self.credit_probes.audit(id, vqp.credit)?;
+            if vqp.asks_for_credit() && !listed {
                 return Err(format!("VQP {id:#x} asks for credit, and not again"));
             }
             if vqp.backlog.as_ref().is_some_and(|held| held.messages.is_empty()) {
@@ -187,8 +181,8 @@ impl<D: Device> Core<D> {
             let front = vqp.backlog.as_ref().and_then(|held| held.messages.front());
             if let Some((incoming, _)) = front.filter(|_| vqp.rq.has_next()) {
                 let looked_up = |peer: &Peer| peer.waiting.contains(&Waiter::Reader(id));
-                let waits = self.peers.get(incoming.from.0).is_some_and(looked_up)
-                    || self.asking.iter().any(|(_, asks)| *asks == id);
+                let waits =
+                    self.peers.get(incoming.from.0).is_some_and(looked_up) || self.held.awaits(id);
                 if !waits && !vqp.zombie && vqp.state == VqpState::Connected {
                     return Err(format!("VQP {id:#x} has a receive for what it holds"));
                 }
@@ -256,7 +250,7 @@ impl<D: Device> Core<D> {
             agree!(refs, mr.refs, "WRs that use region {:#x}", mr.info.lkey);
             agree!(readers, mr.readers, "messages that are read from region {:#x}", mr.info.lkey);
             if mr.alias.is_some() && readers == 0 {
-                let goes = self.unshared.iter().any(|(_, unshared)| *unshared == slot);
+                let goes = self.mrs.will_unshare(slot);
                 if !goes && mr.closing.is_none() {
                     return Err(format!("region {:#x} stays shared", mr.info.lkey));
                 }
@@ -359,9 +353,9 @@ impl<D: Device> Core<D> {
         let peers = || self.peers.slots.iter().map(|(_, peer)| peer.lookup);
         let running = peers().filter(|lookup| matches!(lookup, PeerLookup::Running { .. }));
         let queued = peers().filter(|lookup| *lookup == PeerLookup::Queued).count();
-        for (peer, _) in &self.unaddressed {
+        for peer in self.notes.unaddressed() {
             let waits = |peer: &Peer| peer.waiting.contains(&Waiter::Notes);
-            if !self.peers.get(*peer).is_some_and(waits) {
+            if !self.peers.get(peer).is_some_and(waits) {
                 return Err(format!("{peer:#x} is to be told something, and is not looked up"));
             }
         }
@@ -389,11 +383,8 @@ impl<D: Device> Core<D> {
         let reads = &self.pool.reads;
         let taken = ops(|work| matches!(work, Work::Read { .. }));
         agree!(taken, reads.count - reads.available(), "buffers of look-ups");
-        if !self.pending_notes.is_empty() && sends.available() > 0 {
-            return Err(format!(
-                "{} messages wait for send slots that are free",
-                self.pending_notes.len()
-            ));
+        if !self.notes.is_idle() && sends.available() > 0 {
+            return Err("messages wait for send slots that are free".into());
         }
         Ok(of_vqps + of_ops)
     }

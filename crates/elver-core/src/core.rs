@@ -11,24 +11,28 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::client::{Accepted, Client};
-use crate::datapath::ops::{Note, Op};
+use crate::datapath::ops::Op;
 use crate::datapath::outage::Outage;
 use crate::datapath::qos::Qos;
 use crate::datapath::wr_id::WrId;
 use crate::discovery::lookup::Lookups;
 use crate::discovery::meta::ServedTable;
 use crate::discovery::peer::Peers;
+use crate::due::DueQueue;
 use crate::memory::mr::LocalMrs;
 use crate::memory::mr_store::MrStore;
+use crate::messaging::held::Held;
 use crate::messaging::inbox::{AcceptKey, SourceLast};
 use crate::messaging::landing::{LANDINGS_MAX, Landing};
 use crate::messaging::message::Header;
+use crate::messaging::notes::Notes;
 use crate::pool::lane::LaneKind;
 use crate::pool::{self, Lanes, Pool};
 use crate::rc::links::Links;
 use crate::rc::ud::Ud;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::Vqp;
+use crate::vqp::credit::CreditProbes;
 use crate::vqp::send_ring::NONE;
 use crate::{
     ClientId, Completion, Config, CoreError, Event, NodeRecord, PeerInfo, Stats, Terms, VqpId,
@@ -65,27 +69,17 @@ pub struct Core<D: Device> {
     pub(crate) source_last: SourceLast,
     /// Who sent the message that came last: its GID, and the peer.
     pub(crate) sender_last: (Gid, u32),
-    /// Bytes of messages that wait for receives.
-    pub(crate) held_bytes: u64,
+    /// Messages that wait for receives.
+    pub(crate) held: Held,
     /// A header with what all of this node's have.
     pub(crate) blank: Header,
     /// Long messages that their receivers have not read, by when they are looked after.
-    pub(crate) unread: VecDeque<(Time, u32, u32)>,
-    /// VQPs that ask their receivers for credit, and when each does so again.
-    pub(crate) credit_probes: VecDeque<(Time, u32)>,
-    /// VQPs that wait for the answers of senders, by when these are asked again.
-    pub(crate) asking: VecDeque<(Time, u32)>,
-    /// What waits for send slots to be told to peers.
-    pub(crate) pending_notes: VecDeque<(u32, Note)>,
-    /// What waits for look-ups of the peers that it is to be told to.
-    pub(crate) unaddressed: VecDeque<(u32, Note)>,
-    /// What waits until a meta server can be asked for the peers that it is to be told to, by when that
-    /// is tried again.
-    pub(crate) unasked: VecDeque<(Time, u32, Note)>,
+    pub(crate) unread: DueQueue<(u32, u32)>,
+    pub(crate) credit_probes: CreditProbes,
+    /// What waits to be told to peers.
+    pub(crate) notes: Notes,
     /// All that had arrived by then was taken from the device.
     pub(crate) heard: Time,
-    /// Regions that no message is read from any longer, by when their second registration goes.
-    pub(crate) unshared: VecDeque<(Time, u32)>,
     /// VQPs that wait for send slots.
     pub(crate) slot_waiters: VecDeque<u32>,
     /// VQPs by the port that they are bound to.
@@ -93,8 +87,6 @@ pub struct Core<D: Device> {
     pub(crate) mrs: LocalMrs<D::Memory>,
     /// The table in which peers find the regions that are open to them.
     pub(crate) valid_mrs: Table<D::Memory>,
-    /// Regions being deregistered, by when their leases end.
-    pub(crate) closing: VecDeque<(Time, u32)>,
     pub(crate) store: MrStore,
     pub(crate) ops: Slots<Op>,
     /// Messages that are being written to receives which are not at hand.
@@ -154,21 +146,16 @@ impl<D: Device> Core<D> {
             accepts: Accepted::default(),
             source_last: SourceLast::NONE,
             sender_last: (Gid::default(), NONE),
-            held_bytes: 0,
+            held: Held::default(),
             blank: Header::blank(record.tag()),
-            unread: VecDeque::new(),
-            credit_probes: VecDeque::new(),
-            asking: VecDeque::new(),
-            pending_notes: VecDeque::new(),
-            unaddressed: VecDeque::new(),
-            unasked: VecDeque::new(),
+            unread: DueQueue::default(),
+            credit_probes: CreditProbes::default(),
+            notes: Notes::default(),
             heard: now,
-            unshared: VecDeque::new(),
             slot_waiters: VecDeque::new(),
             ports: HashMap::default(),
             mrs: LocalMrs::new(config.max_mrs),
             valid_mrs,
-            closing: VecDeque::new(),
             store: MrStore::new(config.max_cached_mrs),
             ops: Slots::new(SLOTS_MAX),
             landings: Slots::new(LANDINGS_MAX),
@@ -284,28 +271,32 @@ impl<D: Device> Core<D> {
 
     /// When [`Core::poll`] must be called next, if nothing comes from the device before.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let closing = self.closing.front().map(|(due, _)| *due);
-        let lookup = self.lookups.next_deadline();
-        let links = self.links.poll_timeout();
-        let probe = self.credit_probes.front().map(|(due, _)| *due);
-        let restart = self.next_restart();
-        let others = [self.qos.poll_timeout(), self.next_message_due(), restart, probe];
-        let others = others.into_iter().flatten();
-        closing.into_iter().chain(lookup).chain(links).chain(others).min()
+        self.deadlines().into_iter().flatten().min()
+    }
+
+    /// When each part has something to do by the clock: what [`Core::attend`] does, in its order.
+    fn deadlines(&self) -> [Option<Time>; 10] {
+        [
+            self.lookups.next_deadline(),
+            self.unread.next_due(),
+            self.held.next_due(),
+            self.notes.next_due(),
+            self.mrs.next_unshared(),
+            self.links.poll_timeout(),
+            self.qos.poll_timeout(),
+            self.next_restart(),
+            self.credit_probes.next_due(),
+            self.mrs.next_closing(),
+        ]
     }
 
     /// Does what is due by the clock.
     fn attend(&mut self, now: Time) -> bool {
         self.store.flush(now);
         let mut busy = self.expire_lookups(now) | self.attend_messages(now);
-        busy |= self.attend_links(now);
+        busy |= self.attend_aliases(now) | self.attend_links(now);
         busy |= self.release_held(now) | self.retry_dcis(now) | self.probe_credit_again(now);
-        while self.closing.front().is_some_and(|(due, _)| *due <= now) {
-            let Some((_, slot)) = self.closing.pop_front() else { break };
-            self.try_release_mr(slot, now);
-            busy = true;
-        }
-        busy
+        busy | self.attend_mrs(now)
     }
 
     /// What completed before a QP was destroyed.

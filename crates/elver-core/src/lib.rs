@@ -37,6 +37,7 @@
 //! | | `recovery`, `outage`: failed lanes, DCIs that the device does not set going again; `ops`, `own_ops`: the core's own READs and messages | 4.4 |
 //! | | `qos`: priority classes | arXiv version, 4.7 |
 //! | `messaging` | `message`: headers; `outgoing`; `inbox`: ports, accepting, backlog, refusals; `landing`: receives that are not at hand | 4.1, 4.4 |
+//! | | `held`: what waits for receives; `notes`: what waits to be told to peers; `tell`: telling it | 4.4 |
 //! | | `rendezvous`: long messages, read by the receiver; `inquiry`: what two cores tell each other of them, and whose they are when one fails | 4.5 |
 //! | `memory` | `mr`, `regions`: local regions, ValidMR, and when a region's leases end; `mr_store`: MRStore, peers' regions with their leases | 4.2 |
 //! | `discovery` | `peer`: the DCCache; `lookup`: nodes and regions by READs, coalesced, admitted, failing over; `servers`: the nearest meta server | 4.2 |
@@ -44,7 +45,7 @@
 //! | `pool` | physical queue pairs, buffers; `lane` | 4.3 |
 //! | `rc` | which RC queue pairs there are; `links`: their handshakes and ends; `ud`: what carries requests; `back_off`; `fate`: whether what one flushed was executed | 4.2, 4.3 |
 //! | | `transfer`: moving VQPs to them and back | 4.6 |
-//! | `slots`, `stats` | tables with ids that miss, counters | |
+//! | `slots`, `due`, `stats` | tables with ids that miss, what is due at a time, counters | |
 //! | `audit` | every count against what it counts, for tests | |
 //!
 //! # What differs from KRCORE
@@ -73,6 +74,7 @@ mod connect;
 mod core;
 mod datapath;
 mod discovery;
+mod due;
 mod error;
 mod event;
 mod ids;

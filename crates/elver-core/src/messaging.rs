@@ -1,9 +1,12 @@
 //! Two-sided messages: how they are sent, accepted and received (sections 4.1, 4.4 and 4.5), and what
 //! two nodes tell each other of those that are still on their way.
 
+pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod inquiry;
 pub(crate) mod landing;
 pub(crate) mod message;
+pub(crate) mod notes;
 pub(crate) mod outgoing;
 pub(crate) mod rendezvous;
+pub(crate) mod tell;

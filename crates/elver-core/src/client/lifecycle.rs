@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Time};
 
 use crate::client::{Accepted, Client};
-use crate::datapath::ops::Note;
 use crate::memory::mr::LocalHit;
 use crate::messaging::message::Kind;
+use crate::messaging::notes::Note;
 use crate::rc::fate::Suspect;
 use crate::vqp::credit::Credit;
 use crate::vqp::recv_ring::RecvRing;
@@ -299,15 +299,12 @@ impl<D: Device> Core<D> {
         if !vqp.zombie {
             return;
         }
-        let (client, listed) = (vqp.client, vqp.credit.listed);
+        let (client, credit) = (vqp.client, vqp.credit);
         if let Some((peer, note)) = self.farewell(id) {
             self.tell(peer, note, now);
         }
         self.detach(id);
-        if listed {
-            // Its id may come again.
-            self.credit_probes.retain(|(_, other)| *other != id);
-        }
+        self.credit_probes.forget(id, credit);
         self.vqps.remove(id);
         if let Some(client) = self.clients.get_mut(client) {
             client.zombies -= 1;

@@ -193,7 +193,7 @@ impl<D: Device> Core<D> {
         // A READ that the receiver posted before it learned of a failure may still arrive.
         let peer = self.vqps.get(id).map_or(NONE, |vqp| vqp.peer);
         let grace = now.saturating_add_ns(self.flight_ns_of(peer));
-        let Core { vqps, clients, mrs, pool, stats, ready_clients, unshared, .. } = self;
+        let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return };
         let Some(client) = clients.get_mut(vqp.client) else { return };
         let seq = vqp.sq.head;
@@ -207,7 +207,7 @@ impl<D: Device> Core<D> {
             // The first one's user was counted under `mr`.
             freed |= at > 0 && mrs.remove_users(Users::one(slot));
             if entry.shared && mrs.unshare(slot) {
-                unshared.push_back((grace, slot));
+                mrs.unshare_at(slot, grace);
             }
         }
         let entry = vqp.sq.entry_mut(seq);

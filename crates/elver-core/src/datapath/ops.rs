@@ -4,7 +4,7 @@ use elver_kv::Lookup;
 use elver_verbs::{Dest, RemoteAddr, Time};
 
 use crate::Class;
-use crate::messaging::message::Kind;
+use crate::messaging::notes::Note;
 use crate::messaging::rendezvous::Gather;
 use crate::rc::fate::Suspect;
 
@@ -82,23 +82,4 @@ pub(crate) enum OpKind {
     Gather(Box<Gather>),
     /// Tells a VQP of the peer's something.
     Message(Note),
-}
-
-/// What one core tells another of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Note {
-    pub(crate) kind: Kind,
-    /// Cause of a NACK, or messages of a grant.
-    pub(crate) detail: u16,
-    pub(crate) dst_port: u16,
-    pub(crate) dst_vqp: u32,
-    pub(crate) src_vqp: u32,
-    pub(crate) cookie: u64,
-}
-
-impl Note {
-    /// To a VQP, of a message that it has sent.
-    pub(crate) fn to_sender(kind: Kind, vqp: u32, cookie: u64) -> Note {
-        Note { kind, detail: 0, dst_port: 0, dst_vqp: vqp, src_vqp: 0, cookie }
-    }
 }

@@ -5,6 +5,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::ClientId;
+use crate::due::DueQueue;
 use crate::vqp::send_ring::NONE;
 
 /// The regions of all clients, on this node.
@@ -14,6 +15,10 @@ pub(crate) struct LocalMrs<M> {
     free: Vec<u32>,
     by_lkey: HashMap<u32, u32, FxBuildHasher>,
     limit: u32,
+    /// Regions being deregistered, by when their leases end.
+    closing: DueQueue<u32>,
+    /// Regions that no message is read from any longer, by when their second registration goes.
+    unshared: DueQueue<u32>,
     /// Changes whenever a region goes, so that what VQPs remember of one is checked again.
     pub(crate) epoch: u32,
 }
@@ -100,6 +105,8 @@ impl<M: Memory> LocalMrs<M> {
             free: Vec::new(),
             by_lkey: HashMap::default(),
             limit,
+            closing: DueQueue::default(),
+            unshared: DueQueue::default(),
             epoch: 1,
         }
     }
@@ -140,6 +147,41 @@ impl<M: Memory> LocalMrs<M> {
         self.free.push(slot);
         self.forget_hits();
         Some(mr)
+    }
+
+    /// A region's deregistration is tried then, or again then.
+    pub(crate) fn close_at(&mut self, slot: u32, due: Time) {
+        self.closing.push(due, slot);
+    }
+
+    /// The next region whose deregistration is to be tried.
+    pub(crate) fn pop_closing(&mut self, now: Time) -> Option<u32> {
+        self.closing.pop_due(now)
+    }
+
+    /// A region's second registration goes then, if no message is read from it.
+    pub(crate) fn unshare_at(&mut self, slot: u32, due: Time) {
+        self.unshared.push(due, slot);
+    }
+
+    /// The next region whose second registration is to go.
+    pub(crate) fn pop_unshared(&mut self, now: Time) -> Option<u32> {
+        self.unshared.pop_due(now)
+    }
+
+    /// When [`LocalMrs::pop_unshared`] gives one.
+    pub(crate) fn next_unshared(&self) -> Option<Time> {
+        self.unshared.next_due()
+    }
+
+    /// When [`LocalMrs::pop_closing`] gives one.
+    pub(crate) fn next_closing(&self) -> Option<Time> {
+        self.closing.next_due()
+    }
+
+    /// Whether a region's second registration will go.
+    pub(crate) fn will_unshare(&self, slot: u32) -> bool {
+        self.unshared.iter().any(|unshared| *unshared == slot)
     }
 
     /// What VQPs remember is checked again.

@@ -33,7 +33,7 @@ use crate::{ClientId, Core, CoreError, Event};
 /// The flags that let peers in.
 const REMOTE: AccessFlags = AccessFlags::REMOTE_CHANGES.union(AccessFlags::REMOTE_READ);
 /// Time between two tries to take a region from the device while a copy of it is under way.
-pub(crate) const RELEASE_AGAIN_NS: u64 = 100_000;
+const RELEASE_AGAIN_NS: u64 = 100_000;
 
 impl<D: Device> Core<D> {
     /// Registers memory for a client. Peers find it in ValidMR if `access` opens it to them.
@@ -122,7 +122,7 @@ impl<D: Device> Core<D> {
             let _ = self.valid_mrs.remove(&rkey.to_le_bytes());
         }
         if late {
-            self.closing.push_back((due, slot));
+            self.mrs.close_at(slot, due);
         } else {
             self.try_release_mr(slot, now);
         }
@@ -139,7 +139,7 @@ impl<D: Device> Core<D> {
         for handle in alias.map(|alias| alias.mr).into_iter().chain([handle]) {
             if let Err(VerbsError::InUse { .. }) = self.device.dereg_mr(handle) {
                 // Somebody's copy has not ended.
-                self.closing.push_back((now.saturating_add_ns(RELEASE_AGAIN_NS), slot));
+                self.mrs.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
                 return;
             }
         }
@@ -151,6 +151,34 @@ impl<D: Device> Core<D> {
             self.events.push_back(Event::Deregistered { client: owner, token });
         }
         self.forget_client(owner.0);
+    }
+
+    /// Lets go of what leases or messages were waited for that are over by now. Whether there was any.
+    pub(crate) fn attend_mrs(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(slot) = self.mrs.pop_closing(now) {
+            self.try_release_mr(slot, now);
+            busy = true;
+        }
+        busy
+    }
+
+    /// Takes the second registrations of regions that no message is read from from the device. Whether
+    /// there were any.
+    pub(crate) fn attend_aliases(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(slot) = self.mrs.pop_unshared(now) {
+            // It is the core's own handle. Somebody's copy may not have ended.
+            if let Some(alias) = self.mrs.take_alias(slot)
+                && let Err(VerbsError::InUse { .. }) = self.device.dereg_mr(alias.mr)
+                && let Some(mr) = self.mrs.get_mut(slot)
+            {
+                mr.alias = Some(alias);
+                self.mrs.unshare_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
+            }
+            busy = true;
+        }
+        busy
     }
 
     /// How long after its post a WR of a peer's may still arrive: all of its retries, or of ours if

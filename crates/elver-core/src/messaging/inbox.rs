@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Gid, Memory, Time, WcOpcode, WcStatus};
 
 use crate::client::Client;
-use crate::datapath::ops::Note;
 use crate::discovery::peer::Waiter;
 use crate::memory::mr::{LocalMrs, ScatterError};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind, Refusal};
+use crate::messaging::notes::Note;
 use crate::messaging::rendezvous::PIECE_BYTES;
 use crate::vqp::Vqp;
 use crate::vqp::credit::Halted;
@@ -270,7 +270,7 @@ impl<D: Device> Core<D> {
     /// asked again, until the sender would have to vouch for them anew.
     pub(crate) fn sender_found(&mut self, id: u32, peer: u32, asked: bool, now: Time) {
         if !asked {
-            return self.asking.push_back((Self::query_at(now), id));
+            return self.held.ask_later(Self::query_at(now), id);
         }
         let unread = |core: &Core<D>| {
             let backlog = core.vqps.get(id)?.backlog.as_ref()?;
@@ -284,7 +284,7 @@ impl<D: Device> Core<D> {
             self.refuse(incoming.from, Refusal::Unfit, incoming.cookie, now);
         }
         // Not on top of this one's stack.
-        self.asking.push_front((now, id));
+        self.held.ask_now(now, id);
     }
 
     /// The VQP that is connected to the sender of a message to a port. The first message makes it
@@ -340,10 +340,10 @@ impl<D: Device> Core<D> {
         let vqp = self.vqps.get_mut(target).ok_or(Refusal::Gone)?;
         let backlog = vqp.backlog.get_or_insert_with(Box::default);
         let bytes = backlog.bytes + u64::from(len);
-        let held = self.held_bytes + u64::from(len);
+        let held_max = self.config.backlog_bytes.saturating_mul(HELD_VQPS);
         let over = backlog.messages.len() >= self.config.backlog as usize
             || bytes > self.config.backlog_bytes
-            || held > self.config.backlog_bytes.saturating_mul(HELD_VQPS);
+            || !self.held.has_room(len.into(), held_max);
         let mut copy = alloc::vec![0; if over { 0 } else { len as usize }];
         if over || self.pool.memory.read(offset, &mut copy).is_err() {
             if backlog.messages.is_empty() {
@@ -353,7 +353,7 @@ impl<D: Device> Core<D> {
         }
         backlog.bytes = bytes;
         backlog.messages.push_back((incoming, copy));
-        self.held_bytes = held;
+        self.held.add(len.into());
         self.stats.messages_held += 1;
         Ok(())
     }
@@ -396,7 +396,7 @@ impl<D: Device> Core<D> {
         if backlog.messages.is_empty() {
             vqp.backlog = None;
         }
-        self.held_bytes = self.held_bytes.saturating_sub(bytes);
+        self.held.remove(bytes);
         self.resume_senders(id, resumed, now);
         taken
     }
@@ -406,7 +406,7 @@ impl<D: Device> Core<D> {
         let Some(backlog) = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.take()) else {
             return;
         };
-        self.held_bytes = self.held_bytes.saturating_sub(backlog.bytes);
+        self.held.remove(backlog.bytes);
         for (incoming, _) in backlog.messages {
             self.refuse(incoming.from, Refusal::Gone, incoming.cookie, now);
         }

@@ -18,27 +18,20 @@
 //! queue. So a sender whose peer does not answer a Revoke knows when no READ comes any longer, and
 //! no READ finds a region that is gone, which would stop the shared lane that it is on.
 
-use alloc::vec::Vec;
+use elver_verbs::{Device, Gid, Time, WcStatus};
 
-use elver_verbs::{Device, Gid, Time, VerbsError, WcStatus};
-
-use crate::datapath::ops::{Note, OpKind, Work};
-use crate::discovery::peer::{Peer, Waiter};
-use crate::memory::regions::RELEASE_AGAIN_NS;
-use crate::messaging::message::{HEADER_BYTES, Header, Kind};
+use crate::datapath::ops::OpKind;
+use crate::messaging::message::{Header, Kind};
+use crate::messaging::notes::Note;
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::NONE;
-use crate::{Class, ClientId, ConnectError, Core, Event, VqpId, VqpState};
+use crate::{ClientId, ConnectError, Core, Event, VqpId, VqpState};
 
 /// After so long a message that was not read is asked after again, in nanoseconds: its receiver may
 /// take its time, but it must be there.
 const QUERY_NS: u64 = 250_000_000;
 /// How long leave to read a message lasts, in nanoseconds: far above the time between two queries.
 const READ_NS: u64 = 1_000_000_000;
-/// Most notes that wait for a send slot.
-const PENDING_NOTES_MAX: usize = 1 << 16;
-/// Most of them that wait until there is a meta server to ask.
-const UNASKED_MAX: usize = 1 << 12;
 
 impl<D: Device> Core<D> {
     /// When a message that is posted now is asked after.
@@ -142,49 +135,28 @@ impl<D: Device> Core<D> {
     /// ends what is due.
     pub(crate) fn attend_messages(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while let Some(&(due, id, seq)) = self.unread.front() {
-            let waits = self.vqps.get(id).is_some_and(|vqp| vqp.awaits(seq));
-            if waits && due > now {
-                break;
-            }
-            self.unread.pop_front();
-            if waits {
+        while let Some((id, seq)) = self.next_unread(now) {
+            if self.vqps.get(id).is_some_and(|vqp| vqp.awaits(seq)) {
                 busy = true;
                 self.look_after(id, seq, now);
             }
         }
-        while self.asking.front().is_some_and(|(due, _)| *due <= now) {
-            let Some((_, id)) = self.asking.pop_front() else { break };
+        while let Some(id) = self.held.pop_due(now) {
             self.serve_backlog(id, now);
             busy = true;
         }
-        while self.unasked.front().is_some_and(|(due, ..)| *due <= now) {
-            let Some((_, peer, note)) = self.unasked.pop_front() else { break };
+        while let Some((peer, note)) = self.notes.pop_due(now) {
             self.tell(peer, note, now);
-            busy = true;
-        }
-        while self.unshared.front().is_some_and(|(due, _)| *due <= now) {
-            let Some((_, slot)) = self.unshared.pop_front() else { break };
-            // It is the core's own handle. Somebody's copy may not have ended.
-            if let Some(alias) = self.mrs.take_alias(slot)
-                && let Err(VerbsError::InUse { .. }) = self.device.dereg_mr(alias.mr)
-                && let Some(mr) = self.mrs.get_mut(slot)
-            {
-                mr.alias = Some(alias);
-                self.unshared.push_back((now.saturating_add_ns(RELEASE_AGAIN_NS), slot));
-            }
             busy = true;
         }
         busy
     }
 
-    /// When [`Core::attend_messages`] has something to do.
-    pub(crate) fn next_message_due(&self) -> Option<Time> {
-        let unread = self.unread.front().map(|(due, ..)| *due);
-        let asking = self.asking.front().map(|(due, _)| *due);
-        let unshared = self.unshared.front().map(|(due, _)| *due);
-        let unasked = self.unasked.front().map(|(due, ..)| *due);
-        unread.into_iter().chain(asking).chain(unasked).chain(unshared).min()
+    /// The next message that is to be looked after, or that was read.
+    fn next_unread(&mut self, now: Time) -> Option<(u32, u32)> {
+        let Core { unread, vqps, .. } = self;
+        let awaits = |id: u32, seq: u32| vqps.get(id).is_some_and(|vqp| vqp.awaits(seq));
+        unread.pop_due_unless(now, |(id, seq)| awaits(*id, *seq))
     }
 
     /// A message was not read for long.
@@ -210,13 +182,13 @@ impl<D: Device> Core<D> {
             }
             _ => {}
         }
-        self.unread.push_back((Self::query_at(now), id, seq));
+        self.unread.push(Self::query_at(now), (id, seq));
     }
 
     /// Whether a query of a VQP's is on its way.
     fn vouches(&self, id: u32) -> bool {
         let query = |note: &Note| note.kind == Kind::Query && note.src_vqp == id;
-        self.notes().any(|(_, note)| query(note))
+        self.notes.iter().any(|(_, note)| query(note))
             || self
                 .ops
                 .iter()
@@ -263,7 +235,7 @@ impl<D: Device> Core<D> {
             let answer = matches!(note.kind, Kind::Fin | Kind::Nack | Kind::Unknown);
             answer && (to, note.dst_vqp) == from && note.cookie == cookie
         };
-        let busy = self.notes().any(|(to, note)| answers(to, note))
+        let busy = self.notes.iter().any(|(to, note)| answers(to, note))
             || self.ops.iter().any(|(_, op)| match &op.kind {
                 OpKind::Gather(gather) => gather.reads(from, cookie),
                 OpKind::Message(note) => answers(op.peer, note),
@@ -302,7 +274,7 @@ impl<D: Device> Core<D> {
         }
         incoming.ask_at = Self::query_at(now);
         let (peer, vqp) = incoming.from;
-        self.asking.push_back((incoming.ask_at, id));
+        self.held.ask_later(incoming.ask_at, id);
         let note = Note { src_vqp: id, ..Note::to_sender(Kind::Ask, vqp, incoming.cookie) };
         self.tell(peer, note, now);
     }
@@ -321,104 +293,6 @@ impl<D: Device> Core<D> {
         let Some(id) = id else { return };
         let gid = self.gid_of(from);
         self.fail_for(id, ConnectError::PeerGone { gid }, now);
-    }
-
-    /// Sends a message of the core's own to a VQP of a peer's, as soon as there is a send slot.
-    pub(crate) fn tell(&mut self, peer: u32, note: Note, now: Time) {
-        if self.is_crowded() {
-            return self.note_dropped(peer, note, now);
-        }
-        self.pending_notes.push_back((peer, note));
-        self.tell_waiting(now);
-    }
-
-    /// Sends what waits for send slots.
-    #[inline]
-    pub(crate) fn tell_waiting(&mut self, now: Time) {
-        while !self.pending_notes.is_empty()
-            && let Some(slot) = self.pool.sends.take()
-        {
-            let Some((peer, note)) = self.pending_notes.pop_front() else {
-                return self.pool.sends.give(slot);
-            };
-            self.send_note(peer, note, slot, now);
-        }
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.pending_notes.len() + self.unaddressed.len() >= PENDING_NOTES_MAX
-    }
-
-    /// All notes that wait, and the peers that they are for.
-    fn notes(&self) -> impl Iterator<Item = (u32, &Note)> {
-        let unasked = self.unasked.iter().map(|(_, peer, note)| (*peer, note));
-        self.pending_notes
-            .iter()
-            .chain(&self.unaddressed)
-            .map(|(peer, note)| (*peer, note))
-            .chain(unasked)
-    }
-
-    /// The peer that something is to be told to has sent a message, but nothing is known of it.
-    fn look_up_for_note(&mut self, peer: u32, note: Note, now: Time) {
-        self.unaddressed.push_back((peer, note));
-        let waits = |peer: &Peer| peer.waiting.contains(&Waiter::Notes);
-        if !self.peers.get(peer).is_some_and(waits) {
-            self.want_node(peer, Waiter::Notes, now);
-        }
-    }
-
-    /// A peer was looked up, to be told something. If nobody was there to ask, what became of its
-    /// messages is kept for it, for nobody else would tell it.
-    pub(crate) fn address_found(&mut self, peer: u32, found: bool, asked: bool, now: Time) {
-        let notes = core::mem::take(&mut self.unaddressed);
-        let (found_for, others): (Vec<_>, Vec<_>) =
-            notes.into_iter().partition(|(to, _)| *to == peer);
-        self.unaddressed = others.into();
-        for (peer, note) in found_for {
-            if found {
-                self.pending_notes.push_back((peer, note));
-            } else if !asked
-                && matches!(note.kind, Kind::Fin | Kind::Nack)
-                && self.unasked.len() < UNASKED_MAX
-            {
-                self.unasked.push_back((Self::query_at(now), peer, note));
-            } else {
-                self.note_ended(peer, note, false, now);
-            }
-        }
-        self.tell_waiting(now);
-    }
-
-    fn send_note(&mut self, peer: u32, note: Note, slot: u32, now: Time) {
-        let unknown = self.peers.get(peer).is_some_and(|peer| peer.record.is_none());
-        if unknown && self.op_lane(peer, Class::Low).is_none() {
-            self.pool.sends.give(slot);
-            return self.look_up_for_note(peer, note, now);
-        }
-        let Note { kind, detail, dst_port, dst_vqp, src_vqp, cookie } = note;
-        let header = Header { kind, detail, dst_port, dst_vqp, src_vqp, cookie, ..self.blank };
-        let written = self.pool.write_header(slot, &header);
-        debug_assert_eq!(written, Ok(()), "a slot has room for a header");
-        let work = Work::Send { slot, length: HEADER_BYTES as u32 };
-        match self.start_op(peer, Class::Low, OpKind::Message(note), work) {
-            Ok(op) => self.post_op(op, now),
-            Err(_) => {
-                self.pool.sends.give(slot);
-                self.note_dropped(peer, note, now);
-            }
-        }
-    }
-
-    /// A note could not be sent.
-    fn note_dropped(&mut self, peer: u32, note: Note, now: Time) {
-        if self.is_crowded() || self.ops.is_full() {
-            // That says nothing of the peer. Who probes, asks or takes back does so again, and who does
-            // not hear of his message asks after it.
-            self.stats.messages_lost += 1;
-        } else {
-            self.note_ended(peer, note, false, now);
-        }
     }
 
     /// A note has arrived, or the peer could not be told.
@@ -448,7 +322,7 @@ impl<D: Device> Core<D> {
                 if let Some(at) = self.place_of(note.src_vqp, from, note.cookie) {
                     self.take_held(note.src_vqp, at, now);
                     // The next one gets its turn, not on top of this one's stack.
-                    self.asking.push_front((now, note.src_vqp));
+                    self.held.ask_now(now, note.src_vqp);
                 }
             }
             // A revoke is repeated, and who does not get another answer asks again.

@@ -20,10 +20,11 @@ use elver_verbs::{
     AccessFlags, Device, Memory, MrInfo, Pd, RemoteAddr, Sge, Time, VerbsError, WcOpcode, WcStatus,
 };
 
-use crate::datapath::ops::{Note, OpKind, Work};
+use crate::datapath::ops::{OpKind, Work};
 use crate::memory::mr::{LocalHit, LocalMrs, Users};
 use crate::messaging::inbox::{Body, Incoming};
 use crate::messaging::message::{Kind, Refusal};
+use crate::messaging::notes::Note;
 use crate::vqp::send_ring::NONE;
 use crate::{ClientId, Core};
 

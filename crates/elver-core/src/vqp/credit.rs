@@ -20,12 +20,15 @@
 //! the rest is for what is on its way when they are halted. What goes beyond that is refused.
 
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
 
 use elver_verbs::{Device, Time};
 
-use crate::datapath::ops::Note;
+use crate::due::DueQueue;
 use crate::messaging::inbox::Backlog;
 use crate::messaging::message::{Header, Kind};
+use crate::messaging::notes::Note;
 use crate::vqp::{Vqp, Wait};
 use crate::{Config, Core, VqpState};
 
@@ -49,7 +52,49 @@ pub(crate) struct Credit {
     /// It has asked for more.
     asks: bool,
     /// It stands among those that ask again.
-    pub(crate) listed: bool,
+    listed: bool,
+}
+
+/// VQPs that ask their receivers for credit, and when each does so again: once each.
+#[derive(Debug, Default)]
+pub(crate) struct CreditProbes {
+    due: DueQueue<u32>,
+}
+
+impl CreditProbes {
+    /// A VQP asks.
+    fn asked(&mut self, id: u32, credit: &mut Credit, now: Time) {
+        credit.asks = true;
+        if !core::mem::replace(&mut credit.listed, true) {
+            self.due.push(now.saturating_add_ns(PROBE_NS), id);
+        }
+    }
+
+    /// The next VQP that is to ask again, if it still waits.
+    fn pop_due(&mut self, now: Time) -> Option<u32> {
+        self.due.pop_due(now)
+    }
+
+    /// When that is.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        self.due.next_due()
+    }
+
+    /// A VQP goes. Its id may come again.
+    pub(crate) fn forget(&mut self, id: u32, credit: Credit) {
+        if credit.listed {
+            self.due.retain(|other| *other != id);
+        }
+    }
+
+    /// Checks that a VQP stands here as often as its credit says; returns whether it does.
+    pub(crate) fn audit(&self, id: u32, credit: Credit) -> Result<bool, String> {
+        let places = self.due.iter().filter(|other| **other == id).count();
+        if places != usize::from(credit.listed) {
+            return Err(format!("VQP {id:#x} stands {places} times among those that ask"));
+        }
+        Ok(places > 0)
+    }
 }
 
 /// Senders that wait for a VQP: their nodes and VQPs, and the last cookie of each.
@@ -169,10 +214,7 @@ impl<D: Device> Core<D> {
     #[cold]
     pub(crate) fn ask_for_credit(&mut self, id: u32, now: Time) -> bool {
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
-        vqp.credit.asks = true;
-        if !core::mem::replace(&mut vqp.credit.listed, true) {
-            self.credit_probes.push_back((now.saturating_add_ns(PROBE_NS), id));
-        }
+        self.credit_probes.asked(id, &mut vqp.credit, now);
         let (peer, note) = (vqp.peer, vqp.note(Kind::CreditProbe, vqp.sq.head));
         self.tell(peer, note, now);
         self.vqps.get(id).is_some_and(|vqp| vqp.state == VqpState::Connected)
@@ -181,8 +223,7 @@ impl<D: Device> Core<D> {
     /// Asks again for VQPs that have waited for long.
     pub(crate) fn probe_credit_again(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while self.credit_probes.front().is_some_and(|(due, _)| *due <= now) {
-            let Some((_, id)) = self.credit_probes.pop_front() else { break };
+        while let Some(id) = self.credit_probes.pop_due(now) {
             let Some(vqp) = self.vqps.get_mut(id) else { continue };
             vqp.credit.listed = false;
             if vqp.asks_for_credit() {
@@ -216,5 +257,35 @@ impl Backlog {
         let messages = (self.messages.len() as u64).saturating_mul(parts);
         messages >= u64::from(config.backlog).max(1)
             || self.bytes.saturating_mul(parts) >= config.backlog_bytes.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vqp_is_listed_once_however_often_it_asks() {
+        let (mut probes, mut credit) = (CreditProbes::default(), Credit::NEW);
+        probes.asked(7, &mut credit, Time(0));
+        probes.asked(7, &mut credit, Time(10));
+        assert_eq!(probes.audit(7, credit), Ok(true));
+        assert_eq!(
+            (probes.pop_due(Time(PROBE_NS - 1)), probes.next_due()),
+            (None, Some(Time(PROBE_NS)))
+        );
+        assert_eq!((probes.pop_due(Time(PROBE_NS)), probes.next_due()), (Some(7), None));
+        assert!(probes.audit(7, credit).is_err(), "who was taken out must say so");
+    }
+
+    /// An id that comes again would have had the probes of the VQP that had it before.
+    #[test]
+    fn who_goes_is_not_asked_for_again() {
+        let (mut probes, mut credits) = (CreditProbes::default(), [Credit::NEW; 2]);
+        for (id, credit) in (1..).zip(&mut credits) {
+            probes.asked(id, credit, Time(0));
+        }
+        probes.forget(1, credits[0]);
+        assert_eq!((probes.pop_due(Time(PROBE_NS)), probes.next_due()), (Some(2), None));
     }
 }

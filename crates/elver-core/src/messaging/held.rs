@@ -1,0 +1,87 @@
+//! Messages that wait at VQPs for receives, of all VQPs together.
+
+use elver_verbs::Time;
+
+use crate::due::DueQueue;
+
+/// How many bytes wait, and which VQPs look at what waits again by the clock: their senders are asked, or
+/// looked up.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    bytes: u64,
+    asking: DueQueue<u32>,
+}
+
+impl Held {
+    /// Bytes that wait.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether no more than `limit` bytes wait with so many more.
+    pub(crate) fn has_room(&self, bytes: u64, limit: u64) -> bool {
+        self.bytes + bytes <= limit
+    }
+
+    /// A message of so many bytes waits.
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+    }
+
+    /// Messages of so many bytes wait no longer.
+    pub(crate) fn remove(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.bytes, "{bytes} of {} bytes go", self.bytes);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// A VQP's first message is looked at again then.
+    pub(crate) fn ask_later(&mut self, due: Time, vqp: u32) {
+        self.asking.push(due, vqp);
+    }
+
+    /// A VQP's messages are looked at at the next opportunity: not on top of who says so.
+    pub(crate) fn ask_now(&mut self, now: Time, vqp: u32) {
+        self.asking.push_first(now, vqp);
+    }
+
+    /// The next VQP whose messages are to be looked at.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
+        self.asking.pop_due(now)
+    }
+
+    /// When that is.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        self.asking.next_due()
+    }
+
+    /// Whether a VQP's messages will be looked at.
+    pub(crate) fn awaits(&self, vqp: u32) -> bool {
+        self.asking.iter().any(|asks| *asks == vqp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_bounded_and_come_back() {
+        let mut held = Held::default();
+        assert!(held.has_room(100, 100) && !held.has_room(101, 100));
+        held.add(60);
+        held.add(40);
+        assert!(!held.has_room(1, 100));
+        held.remove(60);
+        assert_eq!((held.bytes(), held.has_room(60, 100)), (40, true));
+    }
+
+    #[test]
+    fn who_is_to_look_at_once_goes_first() {
+        let mut held = Held::default();
+        held.ask_later(Time(20), 1);
+        held.ask_now(Time(10), 2);
+        assert!(held.awaits(1) && held.awaits(2) && !held.awaits(3));
+        assert_eq!((held.pop_due(Time(10)), held.pop_due(Time(10))), (Some(2), None));
+        assert_eq!(held.next_due(), Some(Time(20)));
+    }
+}

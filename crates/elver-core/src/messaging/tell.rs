@@ -1,0 +1,83 @@
+//! Telling peers of messages: notes go as messages of the core's own, as soon as there is a send slot
+//! and the peer is known.
+
+use elver_verbs::{Device, Time};
+
+use crate::datapath::ops::{OpKind, Work};
+use crate::discovery::peer::{Peer, Waiter};
+use crate::messaging::message::{HEADER_BYTES, Header};
+use crate::messaging::notes::Note;
+use crate::{Class, Core};
+
+impl<D: Device> Core<D> {
+    /// Sends a message of the core's own to a VQP of a peer's, as soon as there is a send slot.
+    pub(crate) fn tell(&mut self, peer: u32, note: Note, now: Time) {
+        if self.notes.is_crowded() {
+            return self.note_dropped(peer, note, now);
+        }
+        self.notes.push(peer, note);
+        self.tell_waiting(now);
+    }
+
+    /// Sends what waits for send slots.
+    #[inline]
+    pub(crate) fn tell_waiting(&mut self, now: Time) {
+        while !self.notes.is_idle()
+            && let Some(slot) = self.pool.sends.take()
+        {
+            let Some((peer, note)) = self.notes.pop_pending() else {
+                return self.pool.sends.give(slot);
+            };
+            self.send_note(peer, note, slot, now);
+        }
+    }
+
+    /// The peer that something is to be told to has sent a message, but nothing is known of it.
+    fn look_up_for_note(&mut self, peer: u32, note: Note, now: Time) {
+        self.notes.await_address(peer, note);
+        let waits = |peer: &Peer| peer.waiting.contains(&Waiter::Notes);
+        if !self.peers.get(peer).is_some_and(waits) {
+            self.want_node(peer, Waiter::Notes, now);
+        }
+    }
+
+    /// A peer was looked up, to be told something. If nobody was there to ask, what became of its
+    /// messages is kept for it, for nobody else would tell it.
+    pub(crate) fn address_found(&mut self, peer: u32, found: bool, asked: bool, now: Time) {
+        for note in self.notes.looked_up(peer, found, asked, Self::query_at(now)) {
+            self.note_ended(peer, note, false, now);
+        }
+        self.tell_waiting(now);
+    }
+
+    fn send_note(&mut self, peer: u32, note: Note, slot: u32, now: Time) {
+        let unknown = self.peers.get(peer).is_some_and(|peer| peer.record.is_none());
+        if unknown && self.op_lane(peer, Class::Low).is_none() {
+            self.pool.sends.give(slot);
+            return self.look_up_for_note(peer, note, now);
+        }
+        let Note { kind, detail, dst_port, dst_vqp, src_vqp, cookie } = note;
+        let header = Header { kind, detail, dst_port, dst_vqp, src_vqp, cookie, ..self.blank };
+        let written = self.pool.write_header(slot, &header);
+        debug_assert_eq!(written, Ok(()), "a slot has room for a header");
+        let work = Work::Send { slot, length: HEADER_BYTES as u32 };
+        match self.start_op(peer, Class::Low, OpKind::Message(note), work) {
+            Ok(op) => self.post_op(op, now),
+            Err(_) => {
+                self.pool.sends.give(slot);
+                self.note_dropped(peer, note, now);
+            }
+        }
+    }
+
+    /// A note could not be sent.
+    fn note_dropped(&mut self, peer: u32, note: Note, now: Time) {
+        if self.notes.is_crowded() || self.ops.is_full() {
+            // That says nothing of the peer. Who probes, asks or takes back does so again, and who does
+            // not hear of his message asks after it.
+            self.stats.messages_lost += 1;
+        } else {
+            self.note_ended(peer, note, false, now);
+        }
+    }
+}
