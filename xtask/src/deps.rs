@@ -110,6 +110,7 @@ fn one(rest: &mut &[&str], allowed: &dyn Fn(&str) -> bool) -> Result<bool> {
         return Ok(satisfied);
     }
     let Some((name, more)) = rest.split_first() else { bail!("a licence is missing") };
+    ensure!(![")", "AND", "OR", "WITH"].contains(name), "{name:?} is no licence");
     *rest = more;
     match rest {
         ["WITH", exception, more @ ..] => {

@@ -13,7 +13,7 @@ const CANARY_SEEDS: u64 = 100;
 
 /// Seeds that found something, and what, with nobody who forges. They stay what they are as long as a
 /// run's plan does.
-const FOUND: [(u64, &str); 26] = [
+const FOUND: [(u64, &str); 27] = [
     (1_004, "a READ that waits for memory was blamed for what was refused behind it"),
     (1_083, "a request for credit that was flushed was taken for a peer that does not answer"),
     (1_094, "that a long message was read was flushed, and not told again"),
@@ -53,6 +53,7 @@ const FOUND: [(u64, &str); 26] = [
     (41_007_409, "a VQP that had failed before it was connected got no receives"),
     (51_015_542, "messages had to arrive of which the last one found no room"),
     (51_016_690, "as 51015542, and the sender had failed before it completed"),
+    (54_011_171, "a region's second key was kept that the device had taken back before the first"),
     (81_000_280, "a WR whose own memory was not at hand was blamed for its peer's that was gone"),
     (82_000_076, "a message was refused since one before it was still written to its receive"),
 ];

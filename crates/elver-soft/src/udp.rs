@@ -4,7 +4,7 @@
 //! IPv4's identification is covered by the ICRC and hidden from sockets. On an unconnected socket
 //! with `IP_PMTUDISC_DO` the kernel sends ID 0 with DF, and where it cuts a train in software, ID i
 //! on the i-th segment. Senders seal accordingly; receivers take these as likely and solve for
-//! others. `tests/wire_capture.rs` checks what really leaves.
+//! others. `tests/all/wire_capture.rs` checks what really leaves.
 
 use std::io;
 use std::mem;

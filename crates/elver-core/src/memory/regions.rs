@@ -21,7 +21,7 @@
 //! - Where `F'` is larger than `max(L, F)`, there is no `P` of use; it is `F`, as if the peer had the
 //!   owner's retries, and the first rule holds again.
 
-use elver_verbs::{AccessFlags, Device, MrInfo, Time, VerbsError};
+use elver_verbs::{AccessFlags, Device, Mr, MrInfo, Time, VerbsError};
 
 #[cfg(doc)]
 use crate::Terms;
@@ -135,13 +135,17 @@ impl<D: Device> Core<D> {
             return;
         };
         let (owner, handle, alias) = (mr.owner, mr.info.mr, mr.alias);
-        // They are the core's own handles, and no window is bound to them.
-        for handle in alias.map(|alias| alias.mr).into_iter().chain([handle]) {
-            if let Err(VerbsError::InUse { .. }) = self.device.dereg_mr(handle) {
-                // Somebody's copy has not ended.
-                self.mrs.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
-                return;
+        if let Some(alias) = alias {
+            if !self.take_from_device(alias.mr) {
+                return self.mrs.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
             }
+            // The region itself may have to wait, and the key of this one is another's by then.
+            if let Some(mr) = self.mrs.get_mut(slot) {
+                mr.alias = None;
+            }
+        }
+        if !self.take_from_device(handle) {
+            return self.mrs.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
         }
         self.mrs.remove(slot);
         if let Some(client) = self.clients.get_mut(owner.0) {
@@ -151,6 +155,12 @@ impl<D: Device> Core<D> {
             self.events.push_back(Event::Deregistered { client: owner, token });
         }
         self.forget_client(owner.0);
+    }
+
+    /// Takes one of the core's own regions from the device, to which no window is bound; false while
+    /// somebody's copy of it has not ended.
+    fn take_from_device(&mut self, mr: Mr) -> bool {
+        !matches!(self.device.dereg_mr(mr), Err(VerbsError::InUse { .. }))
     }
 
     /// Lets go of what leases or messages were waited for that are over by now. Whether there was any.
@@ -168,9 +178,8 @@ impl<D: Device> Core<D> {
     pub(crate) fn attend_aliases(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some(slot) = self.mrs.pop_unshared(now) {
-            // It is the core's own handle. Somebody's copy may not have ended.
             if let Some(alias) = self.mrs.take_alias(slot)
-                && let Err(VerbsError::InUse { .. }) = self.device.dereg_mr(alias.mr)
+                && !self.take_from_device(alias.mr)
                 && let Some(mr) = self.mrs.get_mut(slot)
             {
                 mr.alias = Some(alias);
