@@ -47,6 +47,8 @@ impl End {
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
             min_rnr_timer: 1,
+            // Half a second: beside others of these tests a peer may not get its turn for long.
+            timeout: 17,
             ..QpAttr::default()
         };
         let mut from = QpState::Reset;
