@@ -36,6 +36,12 @@ impl World {
         busy.then(|| format!("node {number} makes or closes RC QPs: {held:?}"))
     }
 
+    /// Whether a node's device has work, whoever waits for it.
+    pub(crate) fn is_any_posting(&self) -> bool {
+        let cores = self.nodes.iter().filter_map(|node| node.core.as_ref());
+        cores.filter_map(|core| core.audit().ok()).any(|held| held.posted > 0)
+    }
+
     /// What is left at a node that has no clients, and should not be.
     pub(crate) fn remains(&mut self, number: usize) -> Option<String> {
         // A node that is bad keeps what it leases for as long as it lives.

@@ -77,8 +77,10 @@ impl World {
         let began = self.now;
         self.settle()?;
         let recovery_ns = self.now.ns_since(began);
-        if self.model.regions.iter().any(|region| region.vanished) {
-            // Nobody waits for the end of a READ that is not signalled, and it may break a queue pair yet.
+        let vanished = self.model.regions.iter().any(|region| region.vanished);
+        if vanished || self.is_any_posting() {
+            // Nobody waits for the end of a READ that is not signalled, or of what a node tells another
+            // that has started anew since, and both may break a queue pair yet.
             self.run_until(self.now.saturating_add_ns(REST_NS))?;
             self.settle()?;
         }
