@@ -1,3 +1,5 @@
+//! How urgent the work of a VQP is, as all nodes name it.
+
 /// Priority of a VQP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
