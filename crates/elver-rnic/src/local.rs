@@ -392,6 +392,10 @@ impl QueuePair {
             return Reply::Done;
         }
         let Some(code) = fault.nak() else {
+            if !takes_packets(core.state, false) {
+                // It failed while what was begun waited for memory: no receive will come.
+                return Reply::NoAnswer;
+            }
             hw.counters.rnr_nak_sent += 1;
             return Reply::NotReady(core.rnr_timer());
         };

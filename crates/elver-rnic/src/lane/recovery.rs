@@ -136,7 +136,12 @@ impl Lane {
             return false;
         }
         if self.wait_until.take().is_some() {
-            self.heard(env);
+            if self.next_psn == self.una {
+                self.heard(env);
+            } else {
+                // It waited for something of its own, with packets under way: their time goes on.
+                self.arm(env);
+            }
             return true;
         }
         if self.taking.is_some() {

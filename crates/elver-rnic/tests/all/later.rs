@@ -524,6 +524,65 @@ fn a_window_is_invalidated_when_nothing_is_written_through_it() {
     assert_eq!(statuses(&mut late.net.hosts[0]), [WcStatus::Success]);
 }
 
+/// An invalidation waited for its window while a request was under way, and what was sent behind it had
+/// no timer: the peer's silence was never noticed.
+#[test]
+fn a_peers_silence_is_noticed_behind_an_invalidation_that_waited() {
+    let mut late = Late::new(2, 13, |_| {});
+    let (a, b) = pair(&mut late);
+    let (mr, now) = (late.memories[0].1, late.net.now);
+    let (own, result) = (late.sge(1, false, 0, 4), late.sge(0, false, 64, 8));
+    let (word, far) = (late.remote(1, false, 64), late.remote(1, false, 128));
+    let host = &mut late.net.hosts[0];
+    let window = host.nic.alloc_mw(host.pd).unwrap();
+    let access = AccessFlags::REMOTE_WRITE;
+    let (rkey, addr) = (window.rkey.wrapping_add(1), mr.addr);
+    let bind = BindMw { mw: window.mw, rkey, mr: mr.mr, addr, length: 64, access };
+    host.post(now, a, SendOp::BindMw(bind), &[], None);
+    exchange(&mut late);
+    assert_eq!(statuses(&mut late.net.hosts[0]), [WcStatus::Success]);
+    late.net.hosts[1].post(now, b, SendOp::Write(RemoteAddr { addr, rkey }), &[own], None);
+    exchange(&mut late);
+    assert_eq!(late.errands.len(), 1);
+    let host = &mut late.net.hosts[0];
+    host.post(now, a, SendOp::FetchAdd { remote: word, add: 1 }, &[result], None);
+    host.post(now, a, SendOp::LocalInv(rkey), &[], None);
+    host.post(now, a, SendOp::Write(far), &[result], None);
+    for _ in 0..10_000 {
+        late.net.transmit();
+        late.net.wire.clear();
+        let host = &mut late.net.hosts[0];
+        let Some(due) = host.nic.poll_timeout() else { break };
+        late.net.now = late.net.now.max(due);
+        late.run_errand(true);
+        late.net.hosts[0].nic.handle_timeout(late.net.now);
+    }
+    let failed = [WcStatus::RetryExcErr, WcStatus::WrFlushErr, WcStatus::WrFlushErr];
+    assert_eq!(statuses(&mut late.net.hosts[0]), failed);
+}
+
+/// Within a device, a QP fails while a request that takes a receive waits for its memory: whose
+/// receives are gone for good gives no answer, rather than one that says to try again.
+#[test]
+fn who_failed_while_a_request_waited_does_not_ask_for_another_try() {
+    let mut late = Late::new(1, 14, |_| {});
+    let host = &mut late.net.hosts[0];
+    let (a, b) = (host.create_qp(QpType::Rc), host.create_qp(QpType::Rc));
+    host.connect(a, QpType::Rc, address(0), b.0, |attr| attr.rnr_retry = 0);
+    host.connect(b, QpType::Rc, address(0), a.0, |_| {});
+    let (sge, far, now) = (late.sge(0, false, 0, 3_000), late.remote(0, true, 9), late.net.now);
+    let host = &mut late.net.hosts[0];
+    host.nic.post_recv(now, b, &[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+    host.post(now, a, SendOp::WriteWithImm(far, 5), &[sge], None);
+    late.net.transmit();
+    late.run_errand(false);
+    assert_eq!(late.errands.len(), 1);
+    go(&mut late.net.hosts[0], b, QpState::Err).unwrap();
+    late.run(0);
+    let ended = [WcStatus::WrFlushErr, WcStatus::RetryExcErr];
+    assert_eq!(statuses(&mut late.net.hosts[0]), ended);
+}
+
 /// A stream that is reset while it waits forgets it; its errand ends and changes nothing.
 #[test]
 fn who_is_reset_waits_no_longer() {
