@@ -6,6 +6,15 @@ use elver_sim::{Canary, Coverage, Fault, Options, Transport, run};
 const SEEDS: u64 = 200;
 /// Seeds within which each canary must have been caught.
 const CANARY_SEEDS: u64 = 40;
+/// Seeds that failed once, and what was wrong.
+const FOUND: [(u64, &str); 6] = [
+    (9_005_571, "a DCI's work never completed"),
+    (9_023_345, "a DCI's work never completed"),
+    (660_001_190, "who had failed while a request waited asked for it again"),
+    (660_008_446, "a lane that waited to invalidate a window forgot its timer"),
+    (660_024_796, "a lane that waited to invalidate a window forgot its timer"),
+    (660_099_456, "the model forgot that a copy within a device may end in the middle"),
+];
 
 #[test]
 fn runs_pass_and_cover_all_operations_and_faults() {
@@ -19,6 +28,14 @@ fn runs_pass_and_cover_all_operations_and_faults() {
     assert_eq!(coverage.missing(&Transport::ALL), []);
     for fault in Fault::ALL {
         assert!(coverage.faults()[&fault] > 0, "{fault} never happened");
+    }
+}
+
+#[test]
+fn seeds_that_failed_once_pass() {
+    for (seed, what) in FOUND {
+        let Err(failure) = run(seed, &Options::default()) else { continue };
+        panic!("{what}? {failure}\n{}", failure.trace.join("\n"));
     }
 }
 

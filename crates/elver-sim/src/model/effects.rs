@@ -59,8 +59,9 @@ impl Model {
             return Ok(());
         };
         let arena = self.arena(*range);
-        let since = ops.iter().filter(|op| **op >= id);
-        if arena.lost || arena.look(*range, |bytes| matches_any(since, bytes)) {
+        let since = &ops[ops.partition_point(|op| *op < id)..];
+        let all = |bytes: &[u8]| self.written_over(since, bytes) == bytes.len();
+        if arena.lost || arena.look(*range, all) {
             return Ok(());
         }
         Err(Violation::new(format!(
@@ -276,9 +277,11 @@ impl Model {
                 let since = &ops[last.unwrap_or(0)..];
                 let fill = arena.fill(cell.range);
                 let right = arena.look(cell.range, |bytes| {
-                    let untouched = fill.matches(u64::from(cell.range.offset), bytes);
-                    matches_any(since.iter(), bytes)
-                        || (last.is_none() && (untouched || self.late_memory))
+                    let at = self.written_over(since, bytes);
+                    let rest = &bytes[at..];
+                    at == bytes.len()
+                        || (last.is_none()
+                            && fill.matches(u64::from(cell.range.offset) + at as u64, rest))
                 });
                 if right {
                     return Ok(());
@@ -301,6 +304,23 @@ impl Model {
                 self.check_counter(*initial, ops, arena.word(cell.range))
             }
         }
+    }
+
+    /// How many of the bytes of a range are what one of the `ops` wrote over all of it, the last over
+    /// those before. One that waited within a device may have written a beginning alone.
+    fn written_over(&self, ops: &[OpId], bytes: &[u8]) -> usize {
+        let mut at = 0;
+        for id in ops.iter().rev() {
+            let good = message(*id).common(at as u64, &bytes[at..]);
+            let op = &self.ops[*id];
+            let partly = self.late_memory
+                && !op.succeeded()
+                && self.source(*id).host == self.target(*id).host;
+            if partly || at + good == bytes.len() {
+                at += good;
+            }
+        }
+        at
     }
 
     /// Additions that succeeded took disjoint steps, in the order of each lane; what lies between
@@ -431,10 +451,6 @@ impl Model {
             op.opcode, source.qp_type
         )))
     }
-}
-
-fn matches_any<'a>(ops: impl Iterator<Item = &'a OpId>, bytes: &[u8]) -> bool {
-    ops.into_iter().any(|op| message(*op).matches(0, bytes))
 }
 
 /// Whether some of `parts` make up `sum`.
