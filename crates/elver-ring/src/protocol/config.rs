@@ -1,0 +1,145 @@
+use thiserror::Error;
+
+use super::shape::{HEADER_BYTES, SLOT_UNIT, Shape};
+
+/// Most slots of a ring.
+pub const SLOTS_MAX: u32 = 1 << 20;
+/// Most bytes of a ring's slots.
+const RING_BYTES_MAX: u64 = 1 << 32;
+
+/// A ring's measures. Both ends have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Slots, a power of two (N).
+    pub slots: u32,
+    /// Bytes of a slot, a multiple of [`SLOT_UNIT`].
+    pub slot_bytes: u32,
+    /// Pointer advancement: after so many slots the tail is told (α).
+    pub alpha: u32,
+    /// Slot transmission: so many slots go out ahead of the tail (β). With α = β = 1 nothing is batched.
+    pub beta: u32,
+    /// Lazy push: after so many processed slots the head is told (γ).
+    pub gamma: u32,
+    /// After so many nanoseconds what was committed goes out though it is fewer than α slots.
+    pub linger_ns: Option<u64>,
+}
+
+impl Default for Config {
+    /// The paper's (section V-A): 128 slots of a cache line, α = 32, β = 16, γ = 32.
+    fn default() -> Config {
+        Config { slots: 128, slot_bytes: 64, alpha: 32, beta: 16, gamma: 32, linger_ns: None }
+    }
+}
+
+impl Config {
+    /// As this, with nothing batched: each message is told at once.
+    pub fn unbatched(self) -> Config {
+        Config { alpha: 1, beta: 1, ..self }
+    }
+
+    /// As this, with slots that hold messages of `bytes` bytes each, header included.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if no slot is so long.
+    pub fn for_messages_of(self, bytes: u32) -> Result<Config, ConfigError> {
+        let whole = u64::from(bytes) + HEADER_BYTES;
+        let slot_bytes = u32::try_from(whole.next_multiple_of(u64::from(SLOT_UNIT)))
+            .map_err(|_| ConfigError::SlotBytes { slot_bytes: bytes })?;
+        let config = Config { slot_bytes, ..self };
+        config.check().map(|_| config)
+    }
+
+    /// Checks the measures.
+    ///
+    /// # Errors
+    /// [`ConfigError`] says which does not fit.
+    pub fn check(&self) -> Result<Shape, ConfigError> {
+        let Config { slots, slot_bytes, alpha, beta, gamma, .. } = *self;
+        if !slots.is_power_of_two() || !(2..=SLOTS_MAX).contains(&slots) {
+            return Err(ConfigError::Slots { slots });
+        }
+        let bytes = u64::from(slots) * u64::from(slot_bytes);
+        if slot_bytes == 0 || !slot_bytes.is_multiple_of(SLOT_UNIT) || bytes > RING_BYTES_MAX {
+            return Err(ConfigError::SlotBytes { slot_bytes });
+        }
+        if beta == 0 || beta > alpha || alpha > slots {
+            return Err(ConfigError::Batching { alpha, beta, slots });
+        }
+        if gamma == 0 || gamma > slots {
+            return Err(ConfigError::LazyPush { gamma, slots });
+        }
+        Ok(Shape::new(slots, slot_bytes, slots - gamma + 1))
+    }
+}
+
+/// A measure that does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// The number of slots.
+    #[error("a ring has a power of two of slots, 2 to {SLOTS_MAX}, and not {slots}")]
+    Slots {
+        /// What was asked for.
+        slots: u32,
+    },
+    /// The length of a slot.
+    #[error(
+        "a slot of {slot_bytes} bytes does not fit: it is a multiple of {SLOT_UNIT}, and all slots \
+         together are at most {RING_BYTES_MAX} bytes"
+    )]
+    SlotBytes {
+        /// What was asked for.
+        slot_bytes: u32,
+    },
+    /// α and β.
+    #[error("1 ≤ β ≤ α ≤ slots must hold: β is {beta}, α is {alpha}, of {slots} slots")]
+    Batching {
+        /// α.
+        alpha: u32,
+        /// β.
+        beta: u32,
+        /// The ring's slots.
+        slots: u32,
+    },
+    /// γ.
+    #[error("1 ≤ γ ≤ slots must hold: γ is {gamma}, of {slots} slots")]
+    LazyPush {
+        /// γ.
+        gamma: u32,
+        /// The ring's slots.
+        slots: u32,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_that_do_not_fit_are_named() {
+        let good = Config::default();
+        assert_eq!(good.check().unwrap().bytes(), 128 * 64);
+        let slots = |slots| Config { slots, ..good }.check().unwrap_err();
+        assert_eq!(slots(0), ConfigError::Slots { slots: 0 });
+        assert_eq!(slots(100), ConfigError::Slots { slots: 100 });
+        assert_eq!(slots(SLOTS_MAX * 2), ConfigError::Slots { slots: SLOTS_MAX * 2 });
+        let bytes = |slot_bytes| Config { slot_bytes, ..good }.check().unwrap_err();
+        for wrong in [0, 63, 65, 1 << 31] {
+            assert_eq!(bytes(wrong), ConfigError::SlotBytes { slot_bytes: wrong });
+        }
+        for (alpha, beta) in [(0, 0), (16, 0), (16, 17), (129, 1)] {
+            let wrong = Config { alpha, beta, ..good }.check();
+            assert_eq!(wrong, Err(ConfigError::Batching { alpha, beta, slots: 128 }));
+        }
+        for gamma in [0, 129] {
+            let wrong = Config { gamma, ..good }.check();
+            assert_eq!(wrong, Err(ConfigError::LazyPush { gamma, slots: 128 }));
+        }
+    }
+
+    #[test]
+    fn slots_are_made_for_a_message() {
+        let slot = |bytes| Config::default().for_messages_of(bytes).map(|config| config.slot_bytes);
+        assert_eq!((slot(0), slot(56), slot(57), slot(64)), (Ok(64), Ok(64), Ok(128), Ok(128)));
+        assert!(slot(u32::MAX).is_err());
+    }
+}
