@@ -1,9 +1,80 @@
-//! RB²: a ring of messages from one process to another, over one-sided WRITEs (RB², the paper, sections
-//! III and IV).
+//! RB²: a ring of messages from one process to another, over one-sided WRITEs (Sun et al., "RB²: Narrow the
+//! Gap between RDMA Abstraction and Performance via a Middle Layer").
 //!
-//! What is here so far is the protocol, [`protocol`]: which slots to WRITE when, what a pointer of the
-//! peer's may say, and what is a message. It does no IO, and has no clock and no randomness.
+//! ```no_run
+//! use elver_ring::{Listener, ListenerOptions, Options, connect};
+//! # fn main() -> Result<(), elver_ring::Error> {
+//! # let (session, gid) = (elver::Session::connect_default()?, elver::Gid::default());
+//! // One end listens …
+//! let listener = Listener::bind(&session, 7, ListenerOptions::default())?;
+//! let mut there = listener.accept(None)?;
+//! while let Some(message) = there.receiver.recv(None)? {
+//!     println!("{} bytes", message.len());
+//! }
+//! // … and the other connects, and sends.
+//! let mut here = connect(&session, gid, 7, Options::default(), None)?;
+//! here.sender.send(b"copied into the ring", None)?;
+//! let mut room = here.sender.reserve(8, None)?;
+//! let [first, second] = room.parts(); // filled where it lies
+//! first.fill(1);
+//! second.fill(1);
+//! room.commit()?;
+//! here.sender.flush()?; // nothing more for now: the receiver shall have it
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it is good at, and what it costs
+//! - Small messages go out in batches: a WRITE for β slots, a second one for the tail of α. The last ones
+//!   stay here until α slots are there, a [`Sender::flush`], or their deadline.
+//! - Nothing is copied by the ring: a message is made and read where it lies.
+//! - A message takes whole slots, and 8 bytes for itself ([`Config::for_messages_of`]).
+//! - A receiver looks for messages in memory, which costs its processor; one that waits sleeps after a
+//!   time ([`Options::spin`]).
+//! - Both ends keep all slots, and one VQP for both directions.
+//!
+//! The protocol is [`protocol`], two state machines without IO. What it runs over is a [`Carrier`]; the one
+//! that is here, [`Wire`], is a VQP of the client library, so that a ring is the same between hosts and on
+//! one host.
+//!
+//! # Waiting
+//! [`Receiver::try_recv`] and [`Sender::try_reserve`] do not wait; [`Receiver::recv`] and
+//! [`Sender::reserve`] do, and sleep; with the feature `tokio`, `recv_async` and `reserve_async` wait in
+//! tasks. A peer or a node that is gone ends each of them with [`Error::Carrier`], within a second.
+//!
+//! # Trust
+//! A peer may write the words and slots that it was given at any time, and anything. Its pointers are
+//! believed only as far as they can be true; else the ring ends with [`Error::Fault`], and nothing more is
+//! delivered. A message that is read where it lies is read as atomics, since such a peer may change it
+//! meanwhile.
+//!
+//! `unsafe` stands in [`memory`](Slots), where slots are touched, and at its three callers.
 
 #![warn(clippy::missing_errors_doc)]
 
+mod carrier;
+mod connect;
+mod error;
+mod greeting;
+mod inbox;
+mod memory;
 pub mod protocol;
+mod receiver;
+mod sender;
+#[cfg(feature = "tokio")]
+mod tasks;
+mod wire;
+
+pub use carrier::{Carrier, Cell, Pause, WRITES_MAX, Write};
+pub use connect::{Ends, Listener, ListenerCounters, ListenerOptions, Options, connect};
+pub use error::{Error, Refusal};
+pub use memory::Slots;
+pub use protocol::{Config, Fault};
+pub use receiver::{Message, Receiver};
+pub use sender::{Room, Sender};
+pub use wire::{Wire, WireCounters};
+
+/// The README's program is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

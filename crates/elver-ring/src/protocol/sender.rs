@@ -166,8 +166,7 @@ impl Sender {
         }
         self.tail += frame.slots;
         self.counters.messages += 1;
-        let is_due = self.tail - self.synced_tail >= u64::from(self.config.alpha);
-        self.counters.deferred += u64::from(is_due && self.in_flight());
+        self.counters.deferred += u64::from(self.is_deferred());
     }
 
     /// Has all that was committed told at once.
@@ -266,6 +265,12 @@ impl Sender {
             self.advances += 1;
             self.counters.advances += 1;
         }
+    }
+
+    /// Whether a batch is there whose tail waits for the previous one's completion (elastic threshold).
+    #[inline]
+    pub fn is_deferred(&self) -> bool {
+        self.tail - self.synced_tail >= u64::from(self.config.alpha) && self.in_flight()
     }
 
     /// Whether the receiver has read all that was sent.

@@ -1,0 +1,295 @@
+//! How a pair of rings comes about: who connects says which measures it has, and where; the listener makes
+//! its end, and answers.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use elver::{
+    AccessFlags, Completed, Gid, Mr, Payload, SendFlags, SendOp, SendWr, Session, Vqp, VqpOptions,
+    Wc, WcOpcode,
+};
+
+use crate::error::Refusal;
+use crate::greeting::{GREETING_BYTES, Greeting, Nonsense, Place, VERSION};
+use crate::inbox::Inbox;
+use crate::protocol::Config;
+use crate::wire::{BELL_BYTES, BELLS, CELLS_BYTES, Parts, SENDS_MAX, Wire, post_bell};
+use crate::{Error, Receiver, Sender};
+
+/// How an end is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The ring from who connects to the listener.
+    pub there: Config,
+    /// The ring back.
+    pub back: Config,
+    /// Slots from huge pages, at this end, where the system has them ([`Session::alloc_huge`]).
+    pub huge_pages: bool,
+    /// How long a wait looks before it sleeps.
+    pub spin: Duration,
+    /// What the listener is told of this pair: which of several it is, for example.
+    pub token: u64,
+}
+
+impl Default for Options {
+    /// The paper's measures both ways.
+    fn default() -> Options {
+        Options::both(Config::default())
+    }
+}
+
+impl Options {
+    /// The same measures both ways.
+    pub fn both(config: Config) -> Options {
+        let spin = Duration::from_micros(100);
+        Options { there: config, back: config, huge_pages: false, spin, token: 0 }
+    }
+}
+
+/// One end of a pair of rings.
+#[derive(Debug)]
+pub struct Ends {
+    /// Sends to the peer.
+    pub sender: Sender<Wire>,
+    /// Receives from it.
+    pub receiver: Receiver<Wire>,
+    /// What who connected said of the pair.
+    pub token: u64,
+}
+
+/// Connects to a listener, waiting at most so long.
+///
+/// # Errors
+/// [`Error::Config`], [`Error::Refused`], [`Error::Version`], [`Error::NoListener`], [`Error::TimedOut`];
+/// [`Error::Carrier`] if the node refuses memory or the connection.
+pub fn connect(
+    session: &Session,
+    gid: Gid,
+    port: u16,
+    options: Options,
+    at_most: Option<Duration>,
+) -> Result<Ends, Error> {
+    let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
+    let vqp_options =
+        VqpOptions { max_send_wr: SENDS_MAX + 1, max_recv_wr: BELLS, ..VqpOptions::default() };
+    let memory = Memory::new(session, options.there, options.back, options.huge_pages)?;
+    let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
+    let vqp = session.create_vqp(vqp_options)?;
+    vqp.qconnect(gid, port)?;
+    for bell in 0..BELLS {
+        post_bell(&vqp, &bells, bell.into())?;
+    }
+    let Options { there, back, token, .. } = options;
+    send(&vqp, &Greeting::Hello { there, back, place: memory.place(), token })?;
+    let peer = loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let mut wcs = [Wc::default()];
+        vqp.wait_cq(&mut wcs, left)?;
+        let [wc] = wcs;
+        wc.succeeded()?;
+        if wc.opcode != WcOpcode::Recv {
+            continue;
+        }
+        let mut bytes = [0; BELL_BYTES as usize];
+        let bytes = &mut bytes[..wc.byte_len.min(BELL_BYTES) as usize];
+        let index = wc.wr_id >> 2;
+        bells.read(index * u64::from(BELL_BYTES), bytes)?;
+        post_bell(&vqp, &bells, index)?;
+        break welcome(bytes)?;
+    };
+    let Memory { cells, outgoing, incoming } = memory;
+    let bells = Some(bells);
+    let spin = options.spin;
+    let parts = Parts { vqp, inbox: None, bells, cells, outgoing, incoming, peer, spin };
+    ends(parts, there, back, token)
+}
+
+/// What a listener answers.
+fn welcome(bytes: &[u8]) -> Result<Place, Error> {
+    match Greeting::decode(bytes) {
+        Ok(Greeting::Welcome(place)) => Ok(place),
+        Ok(Greeting::Refused(reason)) => Err(Error::Refused { reason }),
+        Ok(Greeting::Hello { .. }) => Err(Error::NoListener { what: "it connects itself" }),
+        Err(Nonsense::Version(theirs)) => Err(Error::Version { theirs, ours: VERSION }),
+        Err(Nonsense::Malformed(what)) => Err(Error::NoListener { what }),
+    }
+}
+
+/// What a listener takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenerOptions {
+    /// Most bytes of the slots of a pair's rings, both together.
+    pub ring_bytes_max: u64,
+    /// As [`Options::huge_pages`].
+    pub huge_pages: bool,
+    /// As [`Options::spin`].
+    pub spin: Duration,
+}
+
+impl Default for ListenerOptions {
+    /// 64 MiB a pair.
+    fn default() -> ListenerOptions {
+        let Options { huge_pages, spin, .. } = Options::default();
+        ListenerOptions { ring_bytes_max: 64 << 20, huge_pages, spin }
+    }
+}
+
+/// What a listener has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerCounters {
+    /// Pairs that were made.
+    pub accepted: u64,
+    /// Greetings that were refused, each with its reason told to who sent it.
+    pub refused: u64,
+    /// Messages that came while too many waited.
+    pub dropped: u64,
+}
+
+/// Takes pairs of rings that others connect. It must live as long as they do: their wakings come by its
+/// port.
+pub struct Listener {
+    session: Session,
+    inbox: Rc<Inbox>,
+    port: u16,
+    options: ListenerOptions,
+    counters: Cell<ListenerCounters>,
+}
+
+impl Listener {
+    /// Listens at a port of the session's node; 0 takes a free one.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`] if another has the port.
+    pub fn bind(session: &Session, port: u16, options: ListenerOptions) -> Result<Listener, Error> {
+        inline_fits(session)?;
+        let (inbox, port) = Inbox::bind(session, port)?;
+        let (session, inbox) = (session.clone(), Rc::new(inbox));
+        Ok(Listener { session, inbox, port, options, counters: Cell::default() })
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What it has seen.
+    pub fn counters(&self) -> ListenerCounters {
+        ListenerCounters { dropped: self.inbox.dropped(), ..self.counters.get() }
+    }
+
+    /// The next pair, if somebody has connected one. Who says what does not fit is told, and counted.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`] if the node is gone.
+    pub fn try_accept(&self) -> Result<Option<Ends>, Error> {
+        self.inbox.drain()?;
+        while let Some((source, bytes)) = self.inbox.next() {
+            let mut counters = self.counters.get();
+            match self.take(&source, &bytes) {
+                Ok(ends) => {
+                    counters.accepted += 1;
+                    self.counters.set(counters);
+                    return Ok(Some(ends));
+                }
+                Err(reason) => {
+                    counters.refused += 1;
+                    self.counters.set(counters);
+                    // It may be gone.
+                    let _ = send(&source, &Greeting::Refused(reason));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`Listener::try_accept`], but waits for one, at most so long.
+    ///
+    /// # Errors
+    /// As [`Listener::try_accept`]; [`Error::TimedOut`].
+    pub fn accept(&self, at_most: Option<Duration>) -> Result<Ends, Error> {
+        let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
+        loop {
+            if let Some(ends) = self.try_accept()? {
+                return Ok(ends);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            self.session.wait_ready(left)?;
+        }
+    }
+
+    fn take(&self, source: &Vqp, bytes: &[u8]) -> Result<Ends, Refusal> {
+        let greeting = Greeting::decode(bytes).map_err(|nonsense| match nonsense {
+            Nonsense::Version(_) => Refusal::Version,
+            Nonsense::Malformed(_) => Refusal::Malformed,
+        })?;
+        let Greeting::Hello { there, back, place: peer, token } = greeting else {
+            return Err(Refusal::Malformed);
+        };
+        let shapes = [there, back].map(|config| config.check().map_err(|_| Refusal::Config));
+        let [there_shape, back_shape] = shapes;
+        if there_shape?.bytes() + back_shape?.bytes() > self.options.ring_bytes_max {
+            return Err(Refusal::TooLarge);
+        }
+        let ListenerOptions { huge_pages, spin, .. } = self.options;
+        let memory = Memory::new(&self.session, back, there, huge_pages);
+        let memory = memory.map_err(|_| Refusal::Memory)?;
+        send(source, &Greeting::Welcome(memory.place())).map_err(|_| Refusal::Memory)?;
+        let Memory { cells, outgoing, incoming } = memory;
+        let (vqp, inbox) = (source.clone(), Some(self.inbox.clone()));
+        let parts = Parts { vqp, inbox, bells: None, cells, outgoing, incoming, peer, spin };
+        ends(parts, back, there, token).map_err(|_| Refusal::Config)
+    }
+}
+
+/// The memory of an end.
+struct Memory {
+    cells: Mr,
+    outgoing: Mr,
+    incoming: Mr,
+}
+
+impl Memory {
+    fn new(session: &Session, out: Config, into: Config, huge: bool) -> Result<Memory, Error> {
+        inline_fits(session)?;
+        let written = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let max = session.limits().message_bytes;
+        let slots = |config: Config, access| {
+            let bytes = config.check()?.bytes();
+            if bytes > max {
+                return Err(Error::Transfer { bytes, max });
+            }
+            Ok(if huge { session.alloc_huge(bytes, access) } else { session.alloc(bytes, access) }?)
+        };
+        Ok(Memory {
+            cells: session.alloc(CELLS_BYTES, written)?,
+            // Peers have no business here.
+            outgoing: slots(out, AccessFlags::empty())?,
+            incoming: slots(into, written)?,
+        })
+    }
+
+    fn place(&self) -> Place {
+        Place { cells: self.cells.remote(0), slots: self.incoming.remote(0) }
+    }
+}
+
+fn ends(parts: Parts, out: Config, into: Config, token: u64) -> Result<Ends, Error> {
+    let wire = Wire::new(parts);
+    let (sender, receiver) = (Sender::new(out, wire.clone())?, Receiver::new(into, wire)?);
+    Ok(Ends { sender, receiver, token })
+}
+
+/// Pointers and greetings are written inline.
+fn inline_fits(session: &Session) -> Result<(), Error> {
+    let (max, needed) = (session.limits().max_inline, GREETING_BYTES as u32);
+    if max < needed { Err(Error::Inline { max, needed }) } else { Ok(()) }
+}
+
+/// Sends a greeting. Its completion is the first of its VQP.
+fn send(vqp: &Vqp, greeting: &Greeting) -> Result<(), Error> {
+    let bytes = greeting.encode();
+    let payload = Payload::Inline(&bytes);
+    let (op, flags) = (SendOp::Send, SendFlags::SIGNALED);
+    Ok(vqp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest: None }])?)
+}

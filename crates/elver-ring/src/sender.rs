@@ -1,0 +1,289 @@
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::carrier::{Carrier, Cell, Pause, WRITES_MAX, Write};
+use crate::protocol::{self, Config, Frame, Refused, SenderCounters, Shape};
+
+/// The end of a ring that messages go in by.
+///
+/// Messages go out in batches ([`Config`]). Who sends no more for now calls [`Sender::flush`], or the last
+/// ones may stay here; with [`Config::linger_ns`], calls [`Sender::poll`] from time to time.
+///
+/// Dropped, it ends the ring. Only [`Sender::finish`] tells whether everything was read.
+#[derive(Debug)]
+pub struct Sender<C: Carrier> {
+    protocol: protocol::Sender,
+    carrier: C,
+    /// From when times are counted, if messages have a deadline.
+    clock: Option<Instant>,
+}
+
+/// Room for a message, in the ring itself. Dropped, it is forgotten.
+#[derive(Debug)]
+#[must_use = "nothing is sent without `commit`"]
+pub struct Room<'a, C: Carrier> {
+    sender: &'a mut Sender<C>,
+    frame: Frame,
+}
+
+impl<C: Carrier> Sender<C> {
+    /// The sender of a new ring over a carrier.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn new(config: Config, carrier: C) -> Result<Sender<C>, Error> {
+        let clock = config.linger_ns.map(|_| Instant::now());
+        Ok(Sender { protocol: protocol::Sender::new(config)?, carrier, clock })
+    }
+
+    /// Its measures.
+    pub fn shape(&self) -> &Shape {
+        self.protocol.shape()
+    }
+
+    /// What carries it.
+    pub fn carrier(&self) -> &C {
+        &self.carrier
+    }
+
+    /// What it did.
+    pub fn counters(&self) -> &SenderCounters {
+        self.protocol.counters()
+    }
+
+    /// Sends a message that is copied into the ring.
+    ///
+    /// # Errors
+    /// As [`Sender::try_reserve`].
+    #[inline]
+    pub fn try_send(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let mut room = self.try_reserve(bytes.len())?;
+        room.fill(bytes);
+        room.commit()
+    }
+
+    /// As [`Sender::try_send`], but waits for room, at most so long.
+    ///
+    /// # Errors
+    /// As [`Sender::reserve`].
+    #[inline]
+    pub fn send(&mut self, bytes: &[u8], at_most: Option<Duration>) -> Result<(), Error> {
+        let mut room = self.reserve(bytes.len(), at_most)?;
+        room.fill(bytes);
+        room.commit()
+    }
+
+    /// Takes room for a message, to be filled in place.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::TooLong`], [`Error::Ended`], [`Error::Deaf`], [`Error::Fault`], and
+    /// [`Error::Carrier`] if the peer or the node is gone.
+    #[inline]
+    pub fn try_reserve(&mut self, len: usize) -> Result<Room<'_, C>, Error> {
+        let frame = self.frame(len)?;
+        Ok(self.room(frame))
+    }
+
+    /// As [`Sender::try_reserve`], but waits for room, at most so long.
+    ///
+    /// # Errors
+    /// As [`Sender::try_reserve`], but [`Error::TimedOut`] instead of [`Error::Full`].
+    #[inline]
+    pub fn reserve(&mut self, len: usize, at_most: Option<Duration>) -> Result<Room<'_, C>, Error> {
+        let frame = match self.frame(len) {
+            Err(Error::Full) => self.wait_for(len, at_most)?,
+            frame => frame?,
+        };
+        Ok(self.room(frame))
+    }
+
+    pub(crate) fn room(&mut self, frame: Frame) -> Room<'_, C> {
+        Room { sender: self, frame }
+    }
+
+    /// Room, if it is there.
+    #[inline]
+    pub(crate) fn frame(&mut self, len: usize) -> Result<Frame, Error> {
+        match self.protocol.reserve(len) {
+            // What is known of the head may be old.
+            Err(Refused::Full) => {
+                self.poll()?;
+                Ok(self.protocol.reserve(len)?)
+            }
+            frame => Ok(frame?),
+        }
+    }
+
+    #[cold]
+    fn wait_for(&mut self, len: usize, at_most: Option<Duration>) -> Result<Frame, Error> {
+        let mut pause = Pause::new(at_most);
+        loop {
+            self.carrier.rest(&mut pause)?;
+            match self.frame(len) {
+                Err(Error::Full) => {}
+                frame => return frame,
+            }
+        }
+    }
+
+    /// Sends what is in the ring now, without waiting for a batch to be full.
+    ///
+    /// # Errors
+    /// [`Error::Fault`] and [`Error::Carrier`].
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.protocol.flush();
+        self.post_all()
+    }
+
+    /// Sends no more: the receiver reads what was sent, and hears that it was all.
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    pub fn end(&mut self) -> Result<(), Error> {
+        self.protocol.end();
+        self.post_all()
+    }
+
+    /// Ends, and waits until the receiver has read everything, at most so long.
+    ///
+    /// # Errors
+    /// As [`Sender::flush`]; [`Error::Deaf`] if it stopped reading before; [`Error::TimedOut`].
+    pub fn finish(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
+        self.end()?;
+        let mut pause = Pause::new(at_most);
+        loop {
+            // A receiver that has read the end may be gone right behind its last word.
+            let polled = self.poll();
+            if self.protocol.is_drained() {
+                return Ok(());
+            }
+            polled?;
+            match self.protocol.reserve(0) {
+                Err(Refused::Ended) => {}
+                refused => return Err(refused.err().map_or(Error::Ended, Error::from)),
+            }
+            self.carrier.rest(&mut pause)?;
+        }
+    }
+
+    /// Takes in what the receiver has told, and sends what is due: a batch that was put off, or whose time
+    /// has come.
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    pub fn poll(&mut self) -> Result<(), Error> {
+        let polled = self.carrier.poll();
+        self.protocol.advanced(self.carrier.advances());
+        self.protocol.head_is(self.carrier.word(Cell::Head))?;
+        polled?;
+        if self.clock.is_some() {
+            self.protocol.handle_time(self.now_ns());
+        }
+        self.drive().map(drop)
+    }
+
+    /// Posts all that is due, waiting for room below.
+    #[inline]
+    fn post_all(&mut self) -> Result<(), Error> {
+        if self.drive()? {
+            return Ok(());
+        }
+        let mut pause = Pause::new(None);
+        while !self.drive()? {
+            self.carrier.rest(&mut pause)?;
+            self.poll()?;
+        }
+        Ok(())
+    }
+
+    /// Posts what is due; false if there is no room below for all of it.
+    #[inline]
+    fn drive(&mut self) -> Result<bool, Error> {
+        while let Some(mut due) = self.protocol.due() {
+            if due.tail.is_none() && self.protocol.is_deferred() {
+                // The elastic threshold: is the previous advancement still under way?
+                self.carrier.poll()?;
+                self.protocol.advanced(self.carrier.advances());
+                due = self.protocol.due().unwrap_or(due);
+            }
+            let mut writes = [Write::Tail(0); WRITES_MAX];
+            let mut count = 0;
+            for span in due.slots {
+                if span.len > 0 {
+                    writes[count] = Write::Slots(span);
+                    count += 1;
+                }
+            }
+            if let Some(tail) = due.tail {
+                writes[count] = Write::Tail(tail);
+                count += 1;
+            }
+            if !self.carrier.post(&writes[..count])? {
+                return Ok(false);
+            }
+            self.protocol.posted(&due);
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        self.clock.map_or(0, |clock| clock.elapsed().as_nanos() as u64)
+    }
+}
+
+impl<C: Carrier> Drop for Sender<C> {
+    fn drop(&mut self) {
+        // Whoever is gone needs not hear of it.
+        self.protocol.end();
+        let _ = self.drive();
+    }
+}
+
+impl<C: Carrier> Room<'_, C> {
+    /// Bytes of the message.
+    pub fn len(&self) -> usize {
+        self.frame.len() as usize
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.frame.is_empty()
+    }
+
+    /// The message's bytes, in two parts: it may go on at the ring's beginning. They hold what the ring
+    /// held before.
+    #[inline]
+    pub fn parts(&mut self) -> [&mut [u8]; 2] {
+        let slots = self.sender.carrier.outgoing();
+        // SAFETY: the slots are the sender's, this is the only room of it, since it borrows it, and the
+        // two spans of a frame do not overlap; both references end before `self` is used again.
+        self.frame.spans().map(|span| unsafe { slots.fill(span) })
+    }
+
+    /// Copies the message in.
+    ///
+    /// # Panics
+    /// If it is not as long as the room.
+    #[inline]
+    pub fn fill(&mut self, bytes: &[u8]) {
+        let [first, second] = self.parts();
+        let (one, other) = bytes.split_at(first.len());
+        first.copy_from_slice(one);
+        second.copy_from_slice(other);
+    }
+
+    /// Sends it, with its batch.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`]: the peer or the node is gone.
+    #[inline]
+    pub fn commit(self) -> Result<(), Error> {
+        let Room { sender, frame } = self;
+        sender.carrier.outgoing().set_word(frame.header_offset(), frame.header());
+        let now_ns = sender.now_ns();
+        sender.protocol.commit(&frame, now_ns);
+        sender.drive().map(drop)
+    }
+}

@@ -1,0 +1,483 @@
+//! Rings over a VQP.
+//!
+//! Each end has one VQP for both directions. It keeps three words for its peer, each in a cache line of its
+//! own: the tail of the ring that comes in, the head of the one that goes out, and the peer's nap.
+//!
+//! # Sleeping
+//! A WRITE makes no completion at the peer, so that one who sleeps must be woken by a message. Who is about
+//! to sleep writes a new number into the peer's nap word. The peer looks at that word whenever it writes a
+//! pointer, and again when a tail has completed; when the number is one that it has not seen, it sends a
+//! message of one byte. A pointer that was under way while the word was written may be missed by both; the
+//! first sleep is therefore short, and each one twice as long as the one before, up to a quarter of a
+//! second. Then the word is written anew, which at the same time shows whether the peer is there; who looks
+//! without sleeping writes the old number as often, for this alone.
+
+use std::cell::Cell;
+use std::fmt;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use elver::{
+    Completed, Mr, Payload, RecvWr, SendFlags, SendOp, SendWr, Session, Sge, Vqp, Wc, WcOpcode,
+    WcStatus,
+};
+
+use crate::Error;
+use crate::carrier::{self, Carrier, Pause, WRITES_MAX, Write};
+use crate::greeting::Place;
+use crate::inbox::{Inbox, WAKING};
+use crate::memory::Slots;
+
+/// Bytes of the words that a peer writes.
+pub(crate) const CELLS_BYTES: u64 = 3 * LINE;
+const LINE: u64 = 64;
+const TAIL: u64 = 0;
+const HEAD: u64 = LINE;
+const NAP: u64 = 2 * LINE;
+
+/// Send WRs that are outstanding at most; a greeting comes on top.
+pub(crate) const SENDS_MAX: u32 = 127;
+/// Of so many WRs one at least is signalled, so that the send queue never fills with those of which nobody
+/// hears.
+const UNSIGNALLED_MAX: u64 = 32;
+/// Receives for wakings.
+pub(crate) const BELLS: u32 = 8;
+/// Bytes of each, which a greeting fits too.
+pub(crate) const BELL_BYTES: u32 = 128;
+
+/// Looks without letting other threads run.
+const EAGER_LOOKS: u32 = 64;
+/// Looks for one at the clock.
+const LOOKS_PER_CLOCK: u32 = 256;
+/// The first sleep, and the longest.
+const NAP_FIRST: Duration = Duration::from_millis(1);
+const NAP_LONGEST: Duration = Duration::from_millis(250);
+/// How long an end that is dropped waits for what it has posted.
+const SETTLE: Duration = Duration::from_millis(250);
+
+/// What a carrier did beside carrying.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WireCounters {
+    /// Times that this end told the peer that it sleeps.
+    pub naps: u64,
+    /// Times that it woke the peer.
+    pub wakings: u64,
+}
+
+/// A VQP that carries a pair of rings.
+#[derive(Clone)]
+pub struct Wire(pub(crate) Rc<Shared>);
+
+pub(crate) struct Shared {
+    session: Session,
+    vqp: Vqp,
+    /// Where wakings come, at a listener's end.
+    inbox: Option<Rc<Inbox>>,
+    /// Where they come at the other one.
+    bells: Option<Mr>,
+    cells: Mr,
+    outgoing: Slots,
+    outgoing_lkey: u32,
+    incoming: Slots,
+    peer: Place,
+    spin: Duration,
+    posted: Cell<u64>,
+    completed: Cell<u64>,
+    signalled: Cell<u64>,
+    advances: Cell<u64>,
+    /// The number of this end's last nap, and of the peer's last that it was woken from.
+    nap: Cell<u64>,
+    woken: Cell<u64>,
+    wakings: Cell<u64>,
+    /// Looks, and when the peer was asked whether it is there.
+    looks: Cell<u32>,
+    probed: Cell<Instant>,
+    /// The completion that the VQP failed with.
+    failed: Cell<Option<Wc>>,
+}
+
+/// What a WR was for: the lowest bits of its `wr_id`, above which its number stands.
+const OTHER: u64 = 0;
+const ADVANCE: u64 = 1;
+/// A `wr_id` of a receive.
+pub(crate) const BELL: u64 = 2;
+
+/// What an end is made of.
+pub(crate) struct Parts {
+    pub(crate) vqp: Vqp,
+    pub(crate) inbox: Option<Rc<Inbox>>,
+    pub(crate) bells: Option<Mr>,
+    pub(crate) cells: Mr,
+    pub(crate) outgoing: Mr,
+    pub(crate) incoming: Mr,
+    pub(crate) peer: Place,
+    pub(crate) spin: Duration,
+}
+
+impl Wire {
+    pub(crate) fn new(parts: Parts) -> Wire {
+        let Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, spin } = parts;
+        let outgoing_lkey = outgoing.lkey();
+        Wire(Rc::new(Shared {
+            session: vqp.session().clone(),
+            vqp,
+            inbox,
+            bells,
+            cells,
+            outgoing: slots(outgoing),
+            outgoing_lkey,
+            incoming: slots(incoming),
+            peer,
+            spin,
+            posted: Cell::new(0),
+            completed: Cell::new(0),
+            signalled: Cell::new(0),
+            advances: Cell::new(0),
+            nap: Cell::new(0),
+            woken: Cell::new(0),
+            wakings: Cell::new(0),
+            looks: Cell::new(0),
+            probed: Cell::new(Instant::now()),
+            failed: Cell::new(None),
+        }))
+    }
+
+    /// The VQP below, to ask how it is.
+    pub fn vqp(&self) -> &Vqp {
+        &self.0.vqp
+    }
+
+    /// What it did beside carrying.
+    pub fn counters(&self) -> WireCounters {
+        WireCounters { naps: self.0.nap.get(), wakings: self.0.wakings.get() }
+    }
+}
+
+/// A region as slots. It is the value's alone, so that no other writes a sender's: peers have no right to.
+fn slots(region: Mr) -> Slots {
+    let (start, len) = (region.as_ptr(), region.len());
+    let start = NonNull::new(start).expect("a region has an address");
+    // SAFETY: a region that the session has allocated is mapped while it lives and aligned to a cache
+    // line. It was made for this and is moved in here, so that nothing else in the process knows of it.
+    unsafe { Slots::new(start, len, Box::new(region)) }
+}
+
+impl Carrier for Wire {
+    #[inline]
+    fn post(&self, writes: &[Write]) -> Result<bool, Error> {
+        self.0.post(writes, None)
+    }
+
+    #[inline]
+    fn poll(&self) -> Result<(), Error> {
+        self.0.poll()
+    }
+
+    #[inline]
+    fn advances(&self) -> u64 {
+        self.0.advances.get()
+    }
+
+    #[inline]
+    fn word(&self, cell: carrier::Cell) -> u64 {
+        self.0.word(match cell {
+            carrier::Cell::Tail => TAIL,
+            carrier::Cell::Head => HEAD,
+        })
+    }
+
+    #[inline]
+    fn outgoing(&self) -> &Slots {
+        &self.0.outgoing
+    }
+
+    #[inline]
+    fn incoming(&self) -> &Slots {
+        &self.0.incoming
+    }
+
+    fn rest(&self, pause: &mut Pause) -> Result<(), Error> {
+        self.0.rest(pause)
+    }
+}
+
+impl Shared {
+    /// A word that the peer writes; acquire, as [`Mr::read_u64`] is.
+    #[inline]
+    fn word(&self, offset: u64) -> u64 {
+        u64::from_le(self.cells.read_u64(offset).expect("the words lie in their region"))
+    }
+
+    /// Posts WRITEs, and the number of a nap.
+    #[inline]
+    fn post(&self, writes: &[Write], nap: Option<u64>) -> Result<bool, Error> {
+        const WRS_MAX: usize = WRITES_MAX + 2;
+        let points = writes.iter().any(|write| !matches!(write, Write::Slots(_)));
+        let wakes = self.peer_naps().filter(|_| points);
+        let count = writes.len() + usize::from(nap.is_some()) + usize::from(wakes.is_some());
+        if !self.has_room(count as u64) {
+            self.poll()?;
+            if !self.has_room(count as u64) {
+                return Ok(false);
+            }
+        }
+        let mut sges = [[Sge::default(); 1]; WRITES_MAX];
+        let mut words = [[0; 8]; WRITES_MAX];
+        let nap_word = nap.unwrap_or(0).to_le_bytes();
+        for ((write, sge), word) in writes.iter().zip(&mut sges).zip(&mut words) {
+            match *write {
+                Write::Slots(span) => {
+                    let length = u32::try_from(span.len).expect("a ring is no longer than a WRITE");
+                    let addr = self.outgoing.addr() + span.offset;
+                    sge[0] = Sge { addr, length, lkey: self.outgoing_lkey };
+                }
+                Write::Tail(value) | Write::Head(value) => *word = value.to_le_bytes(),
+            }
+        }
+        let mut number = self.posted.get();
+        let mut signalled = self.signalled.get();
+        let wrs: [SendWr<'_>; WRS_MAX] = std::array::from_fn(|at| {
+            let write = writes.get(at);
+            let (kind, op, payload) = match write {
+                Some(Write::Slots(span)) => {
+                    let remote = beyond(self.peer.slots, span.offset);
+                    (OTHER, SendOp::Write(remote), Payload::Sges(&sges[at][..]))
+                }
+                Some(Write::Tail(_)) => {
+                    let remote = beyond(self.peer.cells, TAIL);
+                    (ADVANCE, SendOp::Write(remote), Payload::Inline(&words[at][..]))
+                }
+                Some(Write::Head(_)) => {
+                    let remote = beyond(self.peer.cells, HEAD);
+                    (OTHER, SendOp::Write(remote), Payload::Inline(&words[at][..]))
+                }
+                None if nap.is_some() && at == writes.len() => {
+                    let remote = beyond(self.peer.cells, NAP);
+                    (OTHER, SendOp::Write(remote), Payload::Inline(&nap_word[..]))
+                }
+                // The others are not posted.
+                None => (OTHER, SendOp::Send, Payload::Inline(WAKING)),
+            };
+            let mut flags = SendFlags::empty();
+            if at < count {
+                number += 1;
+                let is_nap = nap.is_some() && at == writes.len();
+                if kind == ADVANCE || is_nap || number - signalled >= UNSIGNALLED_MAX {
+                    flags = SendFlags::SIGNALED;
+                    signalled = number;
+                }
+            }
+            SendWr { wr_id: number << 2 | kind, op, flags, payload, dest: None }
+        });
+        if let Err(failed) = self.vqp.post_send(&wrs[..count]) {
+            return Err(self.reason(failed.into()));
+        }
+        self.posted.set(number);
+        self.signalled.set(signalled);
+        if let Some(nap) = wakes {
+            self.woken.set(nap);
+            self.wakings.set(self.wakings.get() + 1);
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn has_room(&self, count: u64) -> bool {
+        self.posted.get() - self.completed.get() + count <= u64::from(SENDS_MAX)
+    }
+
+    /// The number of the peer's nap, if it has not been woken from it.
+    #[inline]
+    fn peer_naps(&self) -> Option<u64> {
+        Some(self.word(NAP)).filter(|nap| *nap != self.woken.get())
+    }
+
+    /// Why the VQP takes nothing: the completion that it failed with says more than that it has failed.
+    #[cold]
+    fn reason(&self, error: Error) -> Error {
+        match self.take() {
+            Err(reason) => reason,
+            Ok(()) => error,
+        }
+    }
+
+    /// Asks whether the peer is still there, if it was not asked for long: its node may be gone, and then
+    /// nobody tells.
+    #[cold]
+    fn probe(&self) -> Result<(), Error> {
+        let now = Instant::now();
+        if now - self.probed.get() >= NAP_LONGEST && self.has_room(2) {
+            self.probed.set(now);
+            // The same number: it does not sleep.
+            self.post(&[], Some(self.nap.get()))?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn poll(&self) -> Result<(), Error> {
+        let looks = self.looks.get().wrapping_add(1);
+        self.looks.set(looks);
+        if looks.is_multiple_of(LOOKS_PER_CLOCK) {
+            self.probe()?;
+        }
+        self.take()
+    }
+
+    /// Takes what the node told.
+    #[inline]
+    fn take(&self) -> Result<(), Error> {
+        const AT_ONCE: usize = 8;
+        let mut told = false;
+        loop {
+            let mut wcs = [Wc::default(); AT_ONCE];
+            let taken = self.vqp.poll_cq(&mut wcs)?;
+            for wc in &wcs[..taken] {
+                told |= self.complete(wc)?;
+            }
+            if taken < AT_ONCE {
+                break;
+            }
+        }
+        if let Some(wc) = self.failed.get() {
+            wc.succeeded()?;
+        }
+        if let Some(failure) = self.vqp.failure() {
+            return Err(failure.into());
+        }
+        // A peer that lay down while a tail was under way.
+        if told && self.peer_naps().is_some() {
+            self.wake()?;
+        }
+        Ok(())
+    }
+
+    /// Takes a completion in; whether it was a tail's.
+    #[inline]
+    fn complete(&self, wc: &Wc) -> Result<bool, Error> {
+        if wc.status != WcStatus::Success {
+            self.failed.set(self.failed.get().or(Some(*wc)));
+            return Ok(false);
+        }
+        if wc.opcode == WcOpcode::Recv {
+            self.bell(wc.wr_id)?;
+            return Ok(false);
+        }
+        self.completed.set(self.completed.get().max(wc.wr_id >> 2));
+        let is_advance = wc.wr_id & 3 == ADVANCE;
+        self.advances.set(self.advances.get() + u64::from(is_advance));
+        Ok(is_advance)
+    }
+
+    /// A waking came: its receive is posted again.
+    #[cold]
+    fn bell(&self, wr_id: u64) -> Result<(), Error> {
+        let Some(bells) = &self.bells else { return Ok(()) };
+        post_bell(&self.vqp, bells, wr_id >> 2)
+    }
+
+    #[cold]
+    fn wake(&self) -> Result<(), Error> {
+        let nap = self.word(NAP);
+        if !self.has_room(1) {
+            // Whoever makes room comes by again.
+            return Ok(());
+        }
+        let number = self.posted.get() + 1;
+        let flags = SendFlags::SIGNALED;
+        let payload = Payload::Inline(WAKING);
+        let wr_id = number << 2 | OTHER;
+        let wr = SendWr { wr_id, op: SendOp::Send, flags, payload, dest: None };
+        self.vqp.post_send(&[wr])?;
+        self.posted.set(number);
+        self.signalled.set(number);
+        self.woken.set(nap);
+        self.wakings.set(self.wakings.get() + 1);
+        Ok(())
+    }
+
+    #[cold]
+    fn rest(&self, pause: &mut Pause) -> Result<(), Error> {
+        let Some(slice) = self.before_sleep(pause)? else { return Ok(()) };
+        let slept = self.session.wait_ready(Some(slice)).map(drop);
+        self.after_sleep(pause, slept)
+    }
+
+    /// How long to sleep before the next look, when the peer knows of it; nothing as long as this end
+    /// looks on.
+    pub(crate) fn before_sleep(&self, pause: &mut Pause) -> Result<Option<Duration>, Error> {
+        pause.looks = pause.looks.saturating_add(1);
+        if pause.looks < EAGER_LOOKS {
+            std::hint::spin_loop();
+            return Ok(None);
+        }
+        let now = Instant::now();
+        let left = pause.left(now)?;
+        if now - *pause.began.get_or_insert(now) < self.spin {
+            std::thread::yield_now();
+            return Ok(None);
+        }
+        if pause.told.is_none_or(|told| now - told >= NAP_LONGEST) {
+            let nap = self.nap.get() + 1;
+            if self.post(&[], Some(nap))? {
+                self.nap.set(nap);
+                pause.told = Some(now);
+                pause.slice = NAP_FIRST;
+            }
+        }
+        let slice = pause.slice.max(NAP_FIRST);
+        Ok(Some(left.map_or(slice, |left| left.min(slice))))
+    }
+
+    /// What woke this end: the next sleep is longer if nothing did.
+    pub(crate) fn after_sleep(
+        &self,
+        pause: &mut Pause,
+        slept: Result<(), elver::Error>,
+    ) -> Result<(), Error> {
+        match slept {
+            Ok(()) => {}
+            Err(elver::Error::TimedOut) => pause.slice = (pause.slice * 2).min(NAP_LONGEST),
+            Err(error) => return Err(error.into()),
+        }
+        match &self.inbox {
+            Some(inbox) => inbox.drain(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Shared {
+    /// Lets what was posted arrive, the end of a ring above all, for a short time: with the VQP it would go.
+    fn drop(&mut self) {
+        // Signalled, and no news for the peer.
+        let told = self.poll().and_then(|()| self.post(&[], Some(self.nap.get())));
+        if !matches!(told, Ok(true)) {
+            return;
+        }
+        let began = Instant::now();
+        while self.completed.get() < self.posted.get() && began.elapsed() < SETTLE {
+            if self.poll().is_err() {
+                return;
+            }
+            let _ = self.session.wait_ready(Some(NAP_FIRST));
+        }
+    }
+}
+
+/// Posts a receive for wakings.
+pub(crate) fn post_bell(vqp: &Vqp, bells: &Mr, index: u64) -> Result<(), Error> {
+    let sges = [bells.sge(index * u64::from(BELL_BYTES), BELL_BYTES)];
+    Ok(vqp.post_recv(&[RecvWr { wr_id: index << 2 | BELL, sges: &sges }])?)
+}
+
+fn beyond(remote: elver::RemoteAddr, offset: u64) -> elver::RemoteAddr {
+    elver::RemoteAddr { addr: remote.addr.wrapping_add(offset), ..remote }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire").field("vqp", &self.0.vqp.id()).finish_non_exhaustive()
+    }
+}
