@@ -67,9 +67,11 @@ impl Client {
 
     /// A VQP that a message of a peer's made is none any longer.
     pub(crate) fn unaccept(&mut self, peer: u32) {
-        self.accepted.now = self.accepted.now.saturating_sub(1);
-        let Some(of_peer) = self.accepted_of.get_mut(&peer) else { return };
-        of_peer.now = of_peer.now.saturating_sub(1);
+        count_off!(self.accepted.now, 1);
+        let Some(of_peer) = self.accepted_of.get_mut(&peer) else {
+            return bug!("a VQP that was accepted is of no peer");
+        };
+        count_off!(of_peer.now, 1);
         if of_peer.now == 0 {
             self.accepted_of.remove(&peer);
         }

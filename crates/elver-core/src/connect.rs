@@ -81,7 +81,7 @@ impl<D: Device> Core<D> {
 
     /// A connect goes on with an RC QP: the peer's, or one of its own.
     fn connect_by_link(&mut self, id: u32, attempt: u32, peer: u32, now: Time) {
-        let Some(vqp) = self.vqps.get(id) else { return };
+        let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone connects") };
         let (class, policy) = (vqp.class, vqp.policy);
         if policy == Policy::Leased {
             return self.lease_link(id, attempt, peer, now);
@@ -226,10 +226,12 @@ impl<D: Device> Core<D> {
         found: Result<(Via, Option<u32>), ConnectError>,
         now: Time,
     ) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone has connected");
+        };
         let (client, token) = (ClientId(vqp.client), vqp.token);
         vqp.state = VqpState::Idle;
-        self.lookups.waiting = self.lookups.waiting.saturating_sub(1);
+        count_off!(self.lookups.waiting, 1);
         let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
         let result = found.and_then(|(via, lane)| {
             let attached = self.attach(id, peer, via, lane);
@@ -260,6 +262,7 @@ impl<D: Device> Core<D> {
         let ah = self.address_of(peer)?;
         let gone = CoreError::NoSuchVqp(VqpId(id));
         let (Some(entry), Some(vqp)) = (self.peers.get_mut(peer), self.vqps.get_mut(id)) else {
+            bug!("a VQP that is gone has connected");
             return Err(gone);
         };
         let shared = match via {
@@ -296,22 +299,34 @@ impl<D: Device> Core<D> {
     /// Moves a connected VQP of which nothing is in flight to a DC lane: the QP that it was on is
     /// gone, or down. Returns whether it is on one.
     pub(crate) fn move_to_dc(&mut self, id: u32) -> bool {
-        let Some(vqp) = self.vqps.get_mut(id) else { return false };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            bug!("a VQP that is gone moves");
+            return false;
+        };
         let (peer, class, old) = (vqp.peer, vqp.class, vqp.lane);
         if vqp.inflight > 0 || self.lacks_dc(peer) || self.address_of(peer).is_err() {
             return false;
         }
-        let Some(entry) = self.peers.get(peer) else { return false };
+        let Some(entry) = self.peers.get(peer) else {
+            bug!("a VQP moves to a peer that is gone");
+            return false;
+        };
         let lane = self.lanes.dc_lane(entry.hash, class);
         let Some(lane) = lane.filter(|_| entry.record.is_some()) else { return false };
         if lane == old {
             return true;
         }
-        let LaneKind::Dc { stream } = self.lanes.lanes[lane as usize].kind else { return false };
+        let LaneKind::Dc { stream } = self.lanes.lanes[lane as usize].kind else {
+            bug!("a lane of DC is none");
+            return false;
+        };
         let dest = entry.dc_dest(stream);
         self.leave_lane(id);
         self.lanes.lanes[lane as usize].vqps += 1;
-        let Some(vqp) = self.vqps.get_mut(id) else { return false };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            bug!("a VQP that moves is gone");
+            return false;
+        };
         (vqp.lane, vqp.dest) = (lane, dest);
         vqp.count_move(Via::DcCached, &mut self.stats);
         true

@@ -215,7 +215,7 @@ impl<D: Device> Core<D> {
             // From the start again, where what was there last is still in a near cache.
             client.completions.clear();
         }
-        client.pending = client.pending.saturating_sub(count as u32);
+        count_off!(client.pending, count as u32);
         count
     }
 
@@ -250,7 +250,10 @@ impl<D: Device> Core<D> {
             }
             // One queue for all, and it drives the device when there is nothing: a poll looks at
             // the network once.
-            let Ok(count) = self.device.poll_cq(self.pool.cq, &mut wcs) else { break };
+            let Ok(count) = self.device.poll_cq(self.pool.cq, &mut wcs) else {
+                self.stats.device_faults += 1;
+                break;
+            };
             for wc in &wcs[..count] {
                 self.complete(wc, now);
             }
@@ -372,7 +375,8 @@ impl<D: Device> Core<D> {
             control_resent: self.links.control.stats().retransmitted
                 + self.links.control.stats().answered_again,
             control_busy: self.links.control.stats().busy,
-            control_stray: self.links.control.stats().stray,
+            bugs: crate::bug::count(),
+            control_stray: self.stats.control_stray + self.links.control.stats().stray,
             ..self.stats
         }
     }

@@ -45,7 +45,7 @@
 //! | `pool` | physical queue pairs, buffers; `lane` | 4.3 |
 //! | `rc` | which RC queue pairs there are; `links`: their handshakes and ends; `ud`: what carries requests; `back_off`; `fate`: whether what one flushed was executed | 4.2, 4.3 |
 //! | | `transfer`: moving VQPs to them and back | 4.6 |
-//! | `slots`, `due`, `stats` | tables with ids that miss, what is due at a time, counters | |
+//! | `slots`, `due`, `stats`, `bug` | tables with ids that miss, what is due at a time, counters, what cannot be | |
 //! | `audit` | every count against what it counts, for tests | |
 //!
 //! # What differs from KRCORE
@@ -67,6 +67,9 @@
 
 extern crate alloc;
 
+#[macro_use]
+mod bug;
+
 mod audit;
 mod client;
 mod config;
@@ -87,6 +90,7 @@ mod stats;
 mod vqp;
 
 pub use audit::Holdings;
+pub use bug::stop_at_bugs;
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
 pub use core::Core;
 pub use elver_control::{

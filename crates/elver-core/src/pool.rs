@@ -149,7 +149,9 @@ impl Lanes {
     /// Lets go of an RC QP, with nothing and nobody on its lane.
     pub(crate) fn remove_rc(&mut self, lane: u32) {
         let entry = &mut self.lanes[lane as usize];
-        debug_assert!(entry.is_left(), "an RC QP goes while it is used: {entry:?}");
+        if !entry.is_left() {
+            bug!("an RC QP goes while it is used");
+        }
         entry.state = LaneState::Gone;
         let at = entry.qp;
         let phys = &mut self.qps[at as usize];
@@ -240,7 +242,7 @@ pub(crate) fn create<D: Device>(
     let cq = device.create_cq(CqInit { cqe })?;
     let srq = device.create_srq(SrqInit { pd, max_wr: config.recv_buffers, max_sge: 1 })?;
 
-    let body = config.recv_buffer_bytes.saturating_sub(HEADER_BYTES as u32);
+    let body = config.recv_buffer_bytes - HEADER_BYTES as u32;
     let max_inline = config.max_inline.min(attr.max_inline_data).min(body);
     let slot = HEADER_BYTES as u64 + u64::from(max_inline.max(config.max_sge * 16));
     let slots = (dcis + config.transfer.rc_qps_max).max(1).saturating_mul(config.sq_depth);

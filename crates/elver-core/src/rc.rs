@@ -271,7 +271,7 @@ impl RcPool {
 
     /// A link is on the way out: a leased one makes room for others soon.
     pub(crate) fn set_leaving(&mut self, id: u32, ticket: Option<Ticket>) {
-        let Some(link) = self.links.get_mut(id) else { return };
+        let Some(link) = self.links.get_mut(id) else { return bug!("a link that is gone leaves") };
         if let (Purpose::Leased(Some(_)), false) = (link.purpose, link.is_ending()) {
             self.leases_ending += 1;
         }
@@ -281,10 +281,10 @@ impl RcPool {
     /// Nothing of ours is on a link any longer, and the peer is asked to leave it: the WRs that it
     /// may have had outstanding are free for others.
     pub(crate) fn set_closing(&mut self, id: u32) {
-        let Some(link) = self.links.get_mut(id) else { return };
+        let Some(link) = self.links.get_mut(id) else { return bug!("a link that is gone closes") };
         if let Purpose::Leased(Some(_)) = link.purpose {
             self.leases_ending += u32::from(!link.is_ending());
-            self.leased_wrs -= core::mem::take(&mut link.depth);
+            count_off!(self.leased_wrs, core::mem::take(&mut link.depth));
         }
         link.state = LinkState::Closing;
     }
@@ -299,17 +299,17 @@ impl RcPool {
             self.by_lane.remove(&link.lane);
         }
         match link.purpose {
-            Purpose::Pool => self.pooled -= 1,
-            Purpose::Meta => self.meta -= 1,
+            Purpose::Pool => count_off!(self.pooled, 1),
+            Purpose::Meta => count_off!(self.meta, 1),
             Purpose::Leased(Some(_)) => {
-                self.leases -= 1;
-                self.leased_wrs -= link.depth;
-                self.leases_ending -= u32::from(link.is_ending());
+                count_off!(self.leases, 1);
+                count_off!(self.leased_wrs, link.depth);
+                count_off!(self.leases_ending, u32::from(link.is_ending()));
             }
             Purpose::Leased(None) => {
-                self.ends -= 1;
+                count_off!(self.ends, 1);
                 if let Some(of) = self.ends_of.get_mut(&link.peer) {
-                    *of -= 1;
+                    count_off!(*of, 1);
                     if *of == 0 {
                         self.ends_of.remove(&link.peer);
                     }

@@ -86,6 +86,8 @@ stats! {
     messages_malformed,
     /// Messages to a VQP that is not connected to their sender.
     messages_strayed,
+    /// What peers told of messages of VQPs that are gone, or connected to others by now.
+    notes_strayed,
     /// VQPs made for senders.
     accepts,
     /// Of these, the ones that gave way to others before they were used.
@@ -148,6 +150,9 @@ stats! {
     wrs_unsure,
     /// Operations of the core's own that had to wait for an RC QP, since there was no way to their peer.
     ops_waited,
+    /// States that nobody can have brought about but the core itself, in all cores of this process: 0 unless
+    /// it is at fault.
+    bugs,
     ; gauges:
     /// Clients now: a gauge.
     clients,

@@ -232,6 +232,13 @@ fn a_message_is_from_where_its_packets_came_from() {
     member.send(gid, record, &message(false, honest.0, client.0));
     member.sent(&mut cluster);
     cluster.until("it is counted", |cluster| stat(cluster, 1, "messages_strayed") == 1);
+    // Nor has it read a message of that one's.
+    let mut fin = message(false, honest.0, client.0);
+    (fin[3], fin[20]) = (4, 0);
+    fin.pop();
+    member.send(gid, record, &fin);
+    member.sent(&mut cluster);
+    cluster.until("it is counted", |cluster| stat(cluster, 1, "notes_strayed") == 1);
     assert!(cluster.nodes[1].completions.is_empty());
 
     // Nobody knows the member, so that an answer to it ends in nothing; the honest one gets his.

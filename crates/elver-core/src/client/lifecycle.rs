@@ -120,8 +120,14 @@ impl<D: Device> Core<D> {
     fn evict_accepted(&mut self, scope: Scope) -> bool {
         let looked_at = self.accepted_in(scope).map_or(0, |accepted| accepted.order.len());
         for _ in 0..looked_at.min(EVICTIONS_LOOKED_AT) {
-            let Some(accepted) = self.accepted_in(scope) else { return false };
-            let Some(id) = accepted.order.pop_front() else { return false };
+            let Some(accepted) = self.accepted_in(scope) else {
+                bug!("VQPs that were accepted are of nobody");
+                return false;
+            };
+            let Some(id) = accepted.order.pop_front() else {
+                bug!("an accepted VQP is in no order");
+                return false;
+            };
             let Some(vqp) = self.vqps.get(id) else { continue };
             if vqp.zombie || vqp.accepted.is_none() {
                 continue;
@@ -258,7 +264,9 @@ impl<D: Device> Core<D> {
     /// The client is done with a VQP. It goes at once, or when nothing of its is in flight.
     pub(crate) fn destroy(&mut self, id: u32, now: Time) {
         self.cancel_connect(id);
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone is destroyed");
+        };
         if core::mem::replace(&mut vqp.zombie, true) {
             return;
         }
@@ -283,7 +291,7 @@ impl<D: Device> Core<D> {
     /// To be called for a VQP in its error state whenever nothing of its may be left on a lane, or with
     /// a receiver: what it still holds is flushed, and a zombie goes.
     pub(crate) fn settle(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone settles") };
         if vqp.inflight > 0 || vqp.reads > 0 {
             vqp.watch = true;
             return;
@@ -291,6 +299,7 @@ impl<D: Device> Core<D> {
         vqp.watch = false;
         self.flush(id, now);
         self.drop_backlog(id, now);
+        // To tell a sender may have ended what it waited for, and it has gone.
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.sq.len() > 0 {
             // Its client gets its messages back when no receiver reads them any longer.
@@ -307,7 +316,7 @@ impl<D: Device> Core<D> {
         self.credit_probes.forget(id, credit);
         self.vqps.remove(id);
         if let Some(client) = self.clients.get_mut(client) {
-            client.zombies -= 1;
+            count_off!(client.zombies, 1);
         }
         self.forget_client(client);
     }
@@ -328,13 +337,13 @@ impl<D: Device> Core<D> {
 
     /// A `qconnect` that is pending ends without a result.
     pub(crate) fn cancel_connect(&mut self, id: u32) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone connects") };
         if vqp.state != VqpState::Connecting {
             return;
         }
         vqp.state = VqpState::Idle;
         vqp.attempt = vqp.attempt.wrapping_add(1);
-        self.lookups.waiting = self.lookups.waiting.saturating_sub(1);
+        count_off!(self.lookups.waiting, 1);
         let (client, vqp, token) = (ClientId(vqp.client), VqpId(id), vqp.token);
         let result = Err(ConnectError::Cancelled);
         self.events.push_back(Event::Connected { client, token, vqp, result });
@@ -344,7 +353,9 @@ impl<D: Device> Core<D> {
     pub(crate) fn detach(&mut self, id: u32) {
         self.leave_lane(id);
         self.leave_peer(id);
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone is detached");
+        };
         vqp.moving = false;
         if vqp.lease != 0 {
             self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
@@ -353,9 +364,9 @@ impl<D: Device> Core<D> {
             if self.accepted.get(&key).is_some_and(|(accepted, _)| *accepted == id) {
                 self.accepted.remove(&key);
             }
-            self.accepts.now = self.accepts.now.saturating_sub(1);
+            count_off!(self.accepts.now, 1);
             if let Some(entry) = self.peers.get_mut(key.1) {
-                entry.accepted = entry.accepted.saturating_sub(1);
+                count_off!(entry.accepted, 1);
             }
             if let Some(client) = self.clients.get_mut(vqp.client) {
                 client.unaccept(key.1);
@@ -367,6 +378,7 @@ impl<D: Device> Core<D> {
 
     /// Lets go of a closed client of which nothing is left.
     pub(crate) fn forget_client(&mut self, id: u32) {
+        // It may have gone with its last region.
         let Some(client) = self.clients.get(id) else { return };
         if client.closed && client.mrs == 0 && client.zombies == 0 {
             self.clients.remove(id);

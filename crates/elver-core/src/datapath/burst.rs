@@ -72,7 +72,10 @@ impl<D: Device> Core<D> {
     /// its deficit allows.
     pub(crate) fn post_ready(&mut self, id: u32, in_turn: bool, now: Time) -> Stop {
         loop {
-            let Some(vqp) = self.vqps.get(id) else { return Stop::Waits };
+            let Some(vqp) = self.vqps.get(id) else {
+                bug!("a VQP that is gone posts");
+                return Stop::Waits;
+            };
             let mut unposted = vqp.sq.unposted();
             if unposted == 0 {
                 return Stop::Empty;
@@ -117,7 +120,10 @@ impl<D: Device> Core<D> {
         let Core { vqps, store, device, pool, blank, mrs, qos, unread, lanes, .. } = self;
         let mut burst =
             Burst { count: 0, bytes: 0, pair: false, stopped: Check::Ready, asks: false, psns: 0 };
-        let Some(vqp) = vqps.get_mut(id) else { return burst };
+        let Some(vqp) = vqps.get_mut(id) else {
+            bug!("a VQP that is gone posts");
+            return burst;
+        };
         let limit = most.min(room);
         let path = &lanes.lanes[vqp.lane as usize].path;
         let counted = vqp.class == Class::Low && qos.counts_low(now);
@@ -179,7 +185,10 @@ impl<D: Device> Core<D> {
     /// Posts a burst. Returns whether the device took all of it.
     fn post_burst(&mut self, id: u32, burst: &Burst, now: Time) -> bool {
         let Core { vqps, lanes, peers, device, stats, links, config, qos, .. } = self;
-        let Some(vqp) = vqps.get_mut(id) else { return true };
+        let Some(vqp) = vqps.get_mut(id) else {
+            bug!("a VQP that is gone posts");
+            return true;
+        };
         let lane = &mut lanes.lanes[vqp.lane as usize];
         let phys = &mut lanes.qps[lane.qp as usize];
         let first = vqp.sq.posted;
@@ -219,7 +228,7 @@ impl<D: Device> Core<D> {
 
     /// A VQP's next WR does not go: it waits for something, or ends.
     fn wait_for(&mut self, id: u32, stopped: Check, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone waits") };
         match stopped {
             Check::Unknown(rkey) => {
                 vqp.wait = Wait::Mr;

@@ -47,7 +47,9 @@ impl<D: Device> Core<D> {
     /// is not done.
     #[cold]
     fn complete_failed(&mut self, id: u32, behind: u32, second: bool, status: WcStatus, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP with WRs on a lane is gone");
+        };
         let (lane, to) = (vqp.lane, (vqp.peer, vqp.dest));
         let verdict = self.lane_failed(lane, status, to, now);
         if verdict == Verdict::Unsure {
@@ -55,7 +57,7 @@ impl<D: Device> Core<D> {
         }
         let mut count = 1;
         let Core { vqps, pool, qos, .. } = self;
-        let Some(vqp) = vqps.get_mut(id) else { return };
+        let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
         // Otherwise it is the second half of a WR that has ended with its first.
         let on_lane = behind < vqp.sq.posted.wrapping_sub(vqp.sq.done);
         if on_lane {
@@ -96,7 +98,7 @@ impl<D: Device> Core<D> {
     /// The WRs of a VQP from the first that is not done on were not executed, or may be executed again:
     /// they are posted again when its lane is set going, or over another one.
     pub(crate) fn rewind(&mut self, id: u32) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone is rewound") };
         if !vqp.rewound {
             vqp.rewound = true;
             self.stats.wrs_reposted += u64::from(vqp.sq.posted.wrapping_sub(vqp.sq.done));
@@ -108,7 +110,9 @@ impl<D: Device> Core<D> {
     /// The first WR of a VQP that is not done ends with an error, if that is the one which failed,
     /// and the VQP in any case.
     fn end_failed(&mut self, id: u32, status: WcStatus, on_lane: bool, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP with WRs on a lane is gone");
+        };
         if on_lane {
             let entry = vqp.sq.entry_mut(vqp.sq.done);
             entry.status = status;
@@ -124,6 +128,7 @@ impl<D: Device> Core<D> {
     /// Somebody may wait for a VQP to have nothing on its lane.
     #[inline]
     pub(crate) fn drained(&mut self, id: u32, now: Time) {
+        // One that its client is done with goes with its last WR.
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.inflight > 0 {
             return;
@@ -151,8 +156,12 @@ impl<D: Device> Core<D> {
     /// one, and it may end.
     fn retire_plain(&mut self, id: u32, now: Time) -> bool {
         let Core { vqps, clients, mrs, stats, ready_clients, .. } = self;
+        // One that has failed, and that its client is done with, has told all that it had, and is gone.
         let Some(vqp) = vqps.get_mut(id) else { return false };
-        let Some(client) = clients.get_mut(vqp.client) else { return false };
+        let Some(client) = clients.get_mut(vqp.client) else {
+            bug!("a VQP has no client");
+            return false;
+        };
         let (mut users, mut untold, mut told) = (Users::default(), 0, 0);
         let (mut freed, mut other) = (false, false);
         while vqp.sq.head != vqp.sq.done {
@@ -174,7 +183,7 @@ impl<D: Device> Core<D> {
             vqp.sq.head = vqp.sq.head.wrapping_add(1);
         }
         freed |= mrs.remove_users(users);
-        client.pending = client.pending.saturating_sub(untold);
+        count_off!(client.pending, untold);
         stats.completions += told;
         if told > 0 && !client.ready {
             client.ready = true;
@@ -194,8 +203,8 @@ impl<D: Device> Core<D> {
         let peer = self.vqps.get(id).map_or(NONE, |vqp| vqp.peer);
         let grace = now.saturating_add_ns(self.flight_ns_of(peer));
         let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
-        let Some(vqp) = vqps.get_mut(id) else { return };
-        let Some(client) = clients.get_mut(vqp.client) else { return };
+        let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that tells of a WR is gone") };
+        let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         let seq = vqp.sq.head;
         let entry = *vqp.sq.entry(seq);
         if entry.slot != NONE {
@@ -203,7 +212,10 @@ impl<D: Device> Core<D> {
         }
         let mut freed = mrs.remove_users(Users::one(entry.mr));
         for (at, sge) in vqp.sq.sges(seq).iter().enumerate().filter(|(_, sge)| sge.length > 0) {
-            let Some(slot) = mrs.slot_of(sge.lkey) else { continue };
+            let Some(slot) = mrs.slot_of(sge.lkey) else {
+                bug!("a region that a WR uses is gone");
+                continue;
+            };
             // The first one's user was counted under `mr`.
             freed |= at > 0 && mrs.remove_users(Users::one(slot));
             if entry.shared && mrs.unshare(slot) {
@@ -218,7 +230,7 @@ impl<D: Device> Core<D> {
         vqp.failed |= entry.status != WcStatus::Success;
         let signaled = entry.flags.contains(SendFlags::SIGNALED);
         if vqp.zombie || (entry.status == WcStatus::Success && !signaled) {
-            client.pending = client.pending.saturating_sub(1);
+            count_off!(client.pending, 1);
         } else {
             client.completions.push_back(completion_of(entry, vqp.id));
             stats.completions += 1;
@@ -246,7 +258,7 @@ impl<D: Device> Core<D> {
 
     /// A VQP goes to its error state. What is on its lane ends first, then the rest is flushed.
     pub(crate) fn fail(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
         if vqp.state != VqpState::Error {
             vqp.state = VqpState::Error;
             vqp.wait = Wait::Nothing;
@@ -257,7 +269,7 @@ impl<D: Device> Core<D> {
 
     /// The next WR of a VQP that is to be posted ends with an error, and the VQP with it.
     pub(crate) fn fail_next(&mut self, id: u32, status: WcStatus, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
         if vqp.state != VqpState::Error {
             vqp.fault = Some((vqp.sq.posted, status));
         }
@@ -266,7 +278,7 @@ impl<D: Device> Core<D> {
 
     /// The next WR of a VQP that is to be posted may not do to the peer's memory what it wants.
     pub(crate) fn fail_access(&mut self, id: u32, fault: AccessFault, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
         if vqp.sq.unposted() > 0 {
             vqp.sq.entry_mut(vqp.sq.posted).detail = fault as u8;
         }
@@ -275,7 +287,7 @@ impl<D: Device> Core<D> {
 
     /// Ends all that a VQP in its error state holds. Nothing of its is on a lane.
     pub(crate) fn flush(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
         let fault = vqp.fault.take();
         while vqp.sq.done != vqp.sq.tail {
             let own = fault.filter(|(seq, _)| *seq == vqp.sq.done);
@@ -291,13 +303,13 @@ impl<D: Device> Core<D> {
     /// Ends the receives of a VQP in its error state.
     fn flush_receives(&mut self, id: u32) {
         let Core { vqps, clients, stats, ready_clients, .. } = self;
-        let Some(vqp) = vqps.get_mut(id) else { return };
-        let Some(client) = clients.get_mut(vqp.client) else { return };
+        let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
+        let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         while vqp.rq.head != vqp.rq.tail {
             let entry = *vqp.rq.entry(vqp.rq.head);
             vqp.rq.head = vqp.rq.head.wrapping_add(1);
             if vqp.zombie {
-                client.pending = client.pending.saturating_sub(1);
+                count_off!(client.pending, 1);
                 continue;
             }
             let wc = Wc {
@@ -349,10 +361,9 @@ impl Vqp {
     /// So many of its physical WRs are no longer on the lane.
     #[inline]
     pub(crate) fn off_lane(&mut self, count: u32, qos: &mut Qos, now: Time) {
-        let before = self.inflight;
-        self.inflight = before.saturating_sub(count);
+        count_off!(self.inflight, count);
         if self.class == Class::High {
-            qos.high_ended(before - self.inflight, now);
+            qos.high_ended(count, now);
         }
     }
 }

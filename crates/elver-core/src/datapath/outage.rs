@@ -132,7 +132,10 @@ impl<D: Device> Core<D> {
         }
         let class = self.lanes.class_of(self.lanes.lanes[lane as usize].qp);
         for id in core::mem::take(&mut self.lanes.lanes[lane as usize].ops) {
-            let Some(peer) = self.ops.get(id).map(|op| op.peer) else { continue };
+            let Some(peer) = self.ops.get(id).map(|op| op.peer) else {
+                bug!("an operation that waits on a lane is gone");
+                continue;
+            };
             let way = self.way_of_op(peer, class).filter(|(other, _)| *other != lane);
             if let Some(op) = self.ops.get_mut(id)
                 && let Some(way) = way

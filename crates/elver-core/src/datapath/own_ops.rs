@@ -40,7 +40,10 @@ impl<D: Device> Core<D> {
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.pins += 1;
         }
-        Ok(id.unwrap_or(0))
+        Ok(id.unwrap_or_else(|| {
+            bug!("a table that is not full takes no operation");
+            0
+        }))
     }
 
     /// The lane of an operation to a peer, and its destination there.
@@ -56,7 +59,7 @@ impl<D: Device> Core<D> {
 
     /// Posts an operation's WR, now or when there is a lane that has room.
     pub(crate) fn post_op(&mut self, id: u32, now: Time) {
-        let Some(op) = self.ops.get(id) else { return };
+        let Some(op) = self.ops.get(id) else { return bug!("an operation that is gone is posted") };
         let lane = op.lane;
         if lane == NONE {
             return self.await_way(id, now);
@@ -75,7 +78,10 @@ impl<D: Device> Core<D> {
     /// Puts an operation's WR on its lane. Returns whether it may still be done, and the device took
     /// it.
     pub(crate) fn send_op(&mut self, id: u32, now: Time) -> bool {
-        let Some(op) = self.ops.get(id) else { return true };
+        let Some(op) = self.ops.get(id) else {
+            bug!("an operation that is gone is posted");
+            return true;
+        };
         // What nobody waits for may be of a peer that has started anew since, and so may a table.
         let is_late = match (&op.kind, &op.work) {
             (OpKind::Gather(gather), _) => gather.is_late(now),
@@ -177,11 +183,11 @@ impl<D: Device> Core<D> {
             Some(OpKind::Gather(_)) => self.conclude_gather(id, ok, now),
             Some(OpKind::Message(_)) => {
                 let Some(Op { peer, kind: OpKind::Message(note), .. }) = self.end_op(id) else {
-                    return;
+                    return bug!("an operation that has ended is gone");
                 };
                 self.note_ended(peer, note, ok, now);
             }
-            None => {}
+            None => bug!("an operation that is gone ends"),
         }
     }
 
@@ -208,10 +214,10 @@ impl<D: Device> Core<D> {
     #[inline]
     pub(crate) fn account(&mut self, lane: u32, count: u32) {
         let entry = &mut self.lanes.lanes[lane as usize];
-        entry.uncompleted = entry.uncompleted.saturating_sub(count);
+        count_off!(entry.uncompleted, count);
         let qp = entry.qp;
         let phys = &mut self.lanes.qps[qp as usize];
-        phys.posted = phys.posted.saturating_sub(count);
+        count_off!(phys.posted, count);
         self.lanes.freed(qp, &mut self.dirty_qps);
     }
 }

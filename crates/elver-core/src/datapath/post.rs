@@ -29,6 +29,7 @@ impl<D: Device> Core<D> {
             return Err((0, state_error(entry.state)));
         }
         let Some(owner) = self.clients.get_mut(client.0) else {
+            bug!("a VQP has no client");
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
         let limits = Limits {
@@ -137,6 +138,7 @@ impl<D: Device> Core<D> {
             return Err((0, state_error(entry.state)));
         }
         let Some(owner) = self.clients.get_mut(client.0) else {
+            bug!("a VQP has no client");
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
         let mut result = Ok(());

@@ -199,8 +199,7 @@ impl Qos {
     #[inline]
     pub(crate) fn high_ended(&mut self, wrs: u32, now: Time) {
         self.load.advance(now);
-        debug_assert!(self.load.inflight >= wrs, "more ended than were posted");
-        self.load.inflight = self.load.inflight.saturating_sub(wrs);
+        count_off!(self.load.inflight, wrs);
     }
 
     /// Physical WRs of the high class on their lanes.
@@ -222,7 +221,10 @@ impl<D: Device> Core<D> {
             if self.qos.due > now {
                 break;
             }
-            let Some(id) = self.qos.held.pop_front() else { break };
+            let Some(id) = self.qos.held.pop_front() else {
+                bug!("VQPs that waited for tokens are fewer");
+                break;
+            };
             if let Some(vqp) = self.vqps.get_mut(id)
                 && vqp.wait == Wait::Tokens
             {

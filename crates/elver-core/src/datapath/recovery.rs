@@ -201,7 +201,10 @@ impl<D: Device> Core<D> {
         }
         let ops = core::mem::take(&mut self.lanes.lanes[lane as usize].ops);
         for op in ops {
-            let Some(peer) = self.ops.get(op).map(|op| op.peer) else { continue };
+            let Some(peer) = self.ops.get(op).map(|op| op.peer) else {
+                bug!("an operation that waits on a lane is gone");
+                continue;
+            };
             if dead == Some(peer) {
                 self.conclude_op(op, false, now);
             } else if running {
@@ -218,7 +221,9 @@ impl<D: Device> Core<D> {
     /// An operation of the core's own takes another way than a lane that is gone, now or when there is
     /// one.
     fn send_op_elsewhere(&mut self, id: u32, lane: u32, now: Time) {
-        let Some((peer, class)) = self.ops.get(id).map(|op| (op.peer, op.class)) else { return };
+        let Some((peer, class)) = self.ops.get(id).map(|op| (op.peer, op.class)) else {
+            return bug!("an operation that waits on a lane is gone");
+        };
         if let Some(way) = self.way_of_op(peer, class).filter(|(other, _)| *other != lane)
             && let Some(op) = self.ops.get_mut(id)
         {

@@ -17,7 +17,7 @@ impl<D: Device> Core<D> {
     /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn.
     #[inline]
     pub(crate) fn pump(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get(id) else { return };
+        let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone posts") };
         if !vqp.may_post() || vqp.ready || vqp.sq.unposted() == 0 {
             if vqp.lane == NONE && vqp.state == VqpState::Connected {
                 self.find_lane(id, now);
@@ -38,7 +38,9 @@ impl<D: Device> Core<D> {
 
     /// Puts a VQP behind the others that wait for its lane.
     pub(crate) fn enlist(&mut self, id: u32) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone takes its turn");
+        };
         if vqp.ready || !vqp.may_post() || vqp.sq.unposted() == 0 {
             return;
         }
@@ -53,6 +55,7 @@ impl<D: Device> Core<D> {
             let phys = &mut self.lanes.qps[qp as usize];
             phys.dirty = false;
             for _ in 0..phys.waiting.len() {
+                // An RC QP that breaks meanwhile leaves none.
                 let Some(lane) = self.lanes.qps[qp as usize].waiting.pop_front() else { break };
                 self.lanes.lanes[lane as usize].waiting = false;
                 self.serve_lane(lane, now);
@@ -86,7 +89,10 @@ impl<D: Device> Core<D> {
             }
             let Some(id) = entry.ready.pop_front() else { return };
             let alone = entry.ready.is_empty();
-            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            let Some(vqp) = self.vqps.get_mut(id) else {
+                bug!("a VQP whose turn it is is gone");
+                continue;
+            };
             vqp.ready = false;
             if vqp.lane != lane || !vqp.may_post() {
                 continue;
@@ -95,7 +101,10 @@ impl<D: Device> Core<D> {
             vqp.deficit = deficit.min(2 * QUANTUM);
             let before = vqp.sq.posted;
             let stop = self.post_ready(id, true, now);
-            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            let Some(vqp) = self.vqps.get_mut(id) else {
+                bug!("a VQP whose turn it is is gone");
+                continue;
+            };
             if stop != Stop::Room {
                 vqp.deficit = 0;
             } else if vqp.sq.posted == before && vqp.deficit > 0 {

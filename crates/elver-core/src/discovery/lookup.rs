@@ -102,6 +102,7 @@ impl Lookups {
 impl<D: Device> Core<D> {
     /// Has a peer looked up, once for all who wait, and at once if as few are under way as may be.
     pub(crate) fn want_node(&mut self, peer: u32, waiter: Waiter, now: Time) {
+        // One whose message waits may be forgotten, if no VQP is connected to it.
         let Some(entry) = self.peers.get_mut(peer) else { return };
         if entry.waiting.capacity() == 0 {
             entry.waiting = core::mem::take(&mut self.lookups.no_waiters);
@@ -112,7 +113,9 @@ impl<D: Device> Core<D> {
 
     /// Has a peer looked up, whether or not something is known of it.
     pub(crate) fn refresh_node(&mut self, peer: u32, now: Time) {
-        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let Some(entry) = self.peers.get_mut(peer) else {
+            return bug!("a peer that is gone is looked up");
+        };
         if entry.lookup != PeerLookup::None {
             return;
         }
@@ -170,8 +173,8 @@ impl<D: Device> Core<D> {
 
     /// The READ of a server that is measured has ended.
     pub(crate) fn probe_ended(&mut self, id: u32, ok: bool, now: Time) {
-        let Some(op) = self.end_op(id) else { return };
-        let OpKind::Probe { asked_at } = op.kind else { return };
+        let Some(op) = self.end_op(id) else { return bug!("an operation that has ended is gone") };
+        let OpKind::Probe { asked_at } = op.kind else { return bug!("a probe is none") };
         if ok {
             self.lookups.servers.answered(op.peer, now.ns_since(asked_at));
         } else {
@@ -212,7 +215,7 @@ impl<D: Device> Core<D> {
             self.lookups.servers.failed(silent, now);
         }
         if tried >= count {
-            self.lookups.running = self.lookups.running.saturating_sub(1);
+            count_off!(self.lookups.running, 1);
             self.node_found(peer, Err(ConnectError::NoMetaServer { tried: count }), now);
             return self.start_lookups(now);
         }
@@ -221,7 +224,7 @@ impl<D: Device> Core<D> {
             Some(buffer) => self.ask(peer, (server + 1) % count, tried + 1, buffer, now),
             None => {
                 // Buffers of given-up look-ups come back when their READs end: it waits, first.
-                self.lookups.running = self.lookups.running.saturating_sub(1);
+                count_off!(self.lookups.running, 1);
                 if let Some(entry) = self.peers.get_mut(peer) {
                     entry.lookup = PeerLookup::Queued;
                 }
@@ -263,10 +266,16 @@ impl<D: Device> Core<D> {
 
     /// A READ of a look-up has ended.
     pub(crate) fn complete_lookup(&mut self, id: u32, ok: bool, now: Time) {
-        let Some(op) = self.ops.get_mut(id) else { return };
+        let Some(op) = self.ops.get_mut(id) else {
+            return bug!("an operation that has ended is gone");
+        };
         let Op { peer: asked, kind, work, abandoned, .. } = op;
-        let Work::Read { remote, length, buffer } = work else { return };
-        let (OpKind::Node { lookup, .. } | OpKind::Mr { lookup, .. }) = kind else { return };
+        let Work::Read { remote, length, buffer } = work else {
+            return bug!("a look-up reads nothing");
+        };
+        let (OpKind::Node { lookup, .. } | OpKind::Mr { lookup, .. }) = kind else {
+            return bug!("a look-up is none");
+        };
         let step = match self.lookups.cluster.get_mut(..*length as usize) {
             Some(bytes) if ok && !*abandoned => {
                 let read = self.pool.memory.read(self.pool.reads.offset(*buffer), bytes);
@@ -306,8 +315,12 @@ impl<D: Device> Core<D> {
         self.discard_read(id, asked, buffer);
         match (node, region) {
             (Some(peer), _) if !abandoned => {
-                let Some(entry) = self.peers.get(peer) else { return };
-                let PeerLookup::Running { tried, server, .. } = entry.lookup else { return };
+                let Some(entry) = self.peers.get(peer) else {
+                    return bug!("a peer that is looked up is gone");
+                };
+                let PeerLookup::Running { tried, server, .. } = entry.lookup else {
+                    return bug!("a peer is not looked up that was found");
+                };
                 let found = match value {
                     Some(None) => Err(ConnectError::NoSuchNode { gid: entry.gid }),
                     Some(Some(value)) => match NodeRecord::decode(&value) {
@@ -323,7 +336,7 @@ impl<D: Device> Core<D> {
                     }
                     None => return self.ask_next(peer, server, tried, now),
                 };
-                self.lookups.running = self.lookups.running.saturating_sub(1);
+                count_off!(self.lookups.running, 1);
                 self.node_found(peer, found, now);
             }
             (_, Some((rkey, asked_at))) => {
@@ -350,7 +363,9 @@ impl<D: Device> Core<D> {
         found: Result<NodeRecord, ConnectError>,
         now: Time,
     ) {
-        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let Some(entry) = self.peers.get_mut(peer) else {
+            return bug!("a peer that is looked up is gone");
+        };
         entry.lookup = PeerLookup::None;
         let mut waiting = core::mem::take(&mut entry.waiting);
         match &found {
@@ -434,7 +449,9 @@ impl<D: Device> Core<D> {
         last: Time,
         now: Time,
     ) {
-        let Some(waiting) = self.lookups.mrs.remove(&(peer, rkey)) else { return };
+        let Some(waiting) = self.lookups.mrs.remove(&(peer, rkey)) else {
+            return bug!("a region was found that nobody looks up");
+        };
         match found {
             Some(Some(mr)) => self.store.put(peer, rkey, mr),
             _ => self.store.forget(peer, rkey),
@@ -508,8 +525,10 @@ impl<D: Device> Core<D> {
 
     /// One of a `warm` call's peers is at hand, or cannot be.
     pub(crate) fn warmed(&mut self, warm: u32, ok: bool) {
-        let Some(slot) = self.lookups.warms.get_mut(warm as usize) else { return };
-        let Some(entry) = slot else { return };
+        let Some(slot) = self.lookups.warms.get_mut(warm as usize) else {
+            return bug!("a warm call is unknown");
+        };
+        let Some(entry) = slot else { return bug!("a warm call goes on that has ended") };
         entry.left -= 1;
         if ok {
             entry.ready += 1;

@@ -49,7 +49,7 @@ impl<D: Device> Core<D> {
         if gid == self.gid || self.is_meta_server(peer) {
             return;
         }
-        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let Some(entry) = self.peers.get_mut(peer) else { return bug!("a peer of a GID is gone") };
         if record.is_some_and(|record| entry.news(record) != record) {
             return;
         }
@@ -109,7 +109,7 @@ impl<D: Device> Core<D> {
     /// One reason less to remember a peer.
     pub(crate) fn unpin(&mut self, peer: u32) {
         if let Some(entry) = self.peers.get_mut(peer) {
-            entry.pins = entry.pins.saturating_sub(1);
+            count_off!(entry.pins, 1);
             self.peers.rest(peer);
         }
     }

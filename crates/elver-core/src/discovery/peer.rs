@@ -190,7 +190,9 @@ impl Peers {
 
     /// To be called when a peer may have become one that nobody uses, or was used.
     pub(crate) fn rest(&mut self, peer: u32) {
-        let Some(entry) = self.slots.get_mut(peer) else { return };
+        let Some(entry) = self.slots.get_mut(peer) else {
+            return bug!("a peer that is gone rests");
+        };
         if !entry.is_idle() {
             return;
         }

@@ -85,6 +85,7 @@ impl Servers {
 
     /// A server answered a READ that was posted so long ago.
     pub(crate) fn answered(&mut self, peer: u32, round_trip_ns: u64) {
+        // It may be one no longer.
         let Some(server) = self.list.iter_mut().find(|server| server.peer == peer) else { return };
         let smoothed = |before: u64| before - before / 8 + round_trip_ns / 8;
         server.round_trip_ns = Some(server.round_trip_ns.map_or(round_trip_ns, smoothed));
@@ -98,6 +99,7 @@ impl Servers {
 
     /// A server did not answer: it counts as far away until it does.
     pub(crate) fn failed(&mut self, peer: u32, now: Time) {
+        // It may be one no longer.
         let Some(server) = self.list.iter_mut().find(|server| server.peer == peer) else { return };
         if server.rests_until > now {
             return;

@@ -132,7 +132,10 @@ impl<D: Device> Core<D> {
 
     /// Whether a packet may cause, or wait for, a look-up of a node that is remembered.
     pub(crate) fn may_refresh(&mut self, peer: u32, now: Time) -> bool {
-        let Some(entry) = self.peers.get_mut(peer) else { return false };
+        let Some(entry) = self.peers.get_mut(peer) else {
+            bug!("a peer that is gone is looked up");
+            return false;
+        };
         if entry.is_looked_up() {
             return true;
         }
@@ -146,7 +149,9 @@ impl<D: Device> Core<D> {
     /// The look-up of a node has ended: its requests are served if it is who they said, and nothing
     /// of them is left if not.
     pub(crate) fn serve_strangers(&mut self, peer: u32, now: Time) {
-        let Some(gid) = self.peers.get(peer).map(|entry| entry.gid) else { return };
+        let Some(gid) = self.peers.get(peer).map(|entry| entry.gid) else {
+            return bug!("a peer that was looked up is gone");
+        };
         let held = &mut self.links.strangers.held;
         let found: Vec<Held> = held.extract_if(.., |held| held.gid == gid).collect();
         let asked = !found.is_empty();

@@ -239,16 +239,23 @@ impl<M: Memory> LocalMrs<M> {
     /// So many WRs more use a region; none do where there is none.
     #[inline]
     pub(crate) fn add_users(&mut self, users: Users) {
-        if let Some(mr) = self.get_mut(users.slot) {
-            mr.refs += users.wrs;
+        match self.get_mut(users.slot) {
+            Some(mr) => mr.refs += users.wrs,
+            None if users.slot != NONE => bug!("a region that WRs use is gone"),
+            None => {}
         }
     }
 
     /// WRs have ended. Returns whether a deregistration may have waited for that.
     #[inline]
     pub(crate) fn remove_users(&mut self, users: Users) -> bool {
-        let Some(mr) = self.get_mut(users.slot) else { return false };
-        mr.refs = mr.refs.saturating_sub(users.wrs);
+        let Some(mr) = self.get_mut(users.slot) else {
+            if users.slot != NONE {
+                bug!("a region that WRs use is gone");
+            }
+            return false;
+        };
+        count_off!(mr.refs, users.wrs);
         mr.refs == 0 && mr.closing.is_some()
     }
 

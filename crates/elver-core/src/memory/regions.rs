@@ -111,7 +111,9 @@ impl<D: Device> Core<D> {
 
     fn close_mr(&mut self, slot: u32, token: Option<u64>, now: Time) {
         let wait = self.record.terms.wait_ns();
-        let Some(mr) = self.mrs.get_mut(slot) else { return };
+        let Some(mr) = self.mrs.get_mut(slot) else {
+            return bug!("a region that is gone is closed");
+        };
         let due = if mr.open || mr.alias.is_some() { now.saturating_add_ns(wait) } else { now };
         mr.closing = Some(Closing { token, due });
         let (open, rkey) = (mr.open, mr.info.rkey);
@@ -119,7 +121,9 @@ impl<D: Device> Core<D> {
         self.mrs.forget_hits();
         if open {
             // It was put in when the region was made, and only here it is taken out.
-            let _ = self.valid_mrs.remove(&rkey.to_le_bytes());
+            if self.valid_mrs.remove(&rkey.to_le_bytes()).is_err() {
+                bug!("a region that is open is not in ValidMR");
+            }
         }
         if late {
             self.mrs.close_at(slot, due);
@@ -130,6 +134,7 @@ impl<D: Device> Core<D> {
 
     /// Deregisters a region at the device, if nothing needs it any longer.
     pub(crate) fn try_release_mr(&mut self, slot: u32, now: Time) {
+        // One that waited for its WRs alone may have gone with the last, ahead of its next try.
         let Some(mr) = self.mrs.get(slot) else { return };
         let Some(closing) = mr.closing.filter(|closing| closing.due <= now && mr.refs == 0) else {
             return;
@@ -149,7 +154,7 @@ impl<D: Device> Core<D> {
         }
         self.mrs.remove(slot);
         if let Some(client) = self.clients.get_mut(owner.0) {
-            client.mrs = client.mrs.saturating_sub(1);
+            count_off!(client.mrs, 1);
         }
         if let Some(token) = closing.token {
             self.events.push_back(Event::Deregistered { client: owner, token });

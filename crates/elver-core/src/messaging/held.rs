@@ -30,8 +30,7 @@ impl Held {
 
     /// Messages of so many bytes wait no longer.
     pub(crate) fn remove(&mut self, bytes: u64) {
-        debug_assert!(bytes <= self.bytes, "{bytes} of {} bytes go", self.bytes);
-        self.bytes = self.bytes.saturating_sub(bytes);
+        count_off!(self.bytes, bytes);
     }
 
     /// A VQP's first message is looked at again then.

@@ -280,7 +280,10 @@ impl<D: Device> Core<D> {
                 .position(|(incoming, _)| incoming.from.0 == peer && !core.is_readable(incoming))
         };
         while let Some(at) = unread(self) {
-            let Some((incoming, _)) = self.take_held(id, at, now) else { break };
+            let Some((incoming, _)) = self.take_held(id, at, now) else {
+                bug!("a message that waits is gone");
+                break;
+            };
             self.refuse(incoming.from, Refusal::Unfit, incoming.cookie, now);
         }
         // Not on top of this one's stack.
@@ -373,7 +376,13 @@ impl<D: Device> Core<D> {
             {
                 return self.want_sender(id, incoming.from.0, now);
             }
-            let Some((incoming, bytes)) = self.take_held(id, 0, now) else { return };
+            let Some((incoming, bytes)) = self.take_held(id, 0, now) else {
+                return bug!("a message that waits is gone");
+            };
+            // It may have failed for what its senders were told meanwhile: then nothing takes the message.
+            if !self.vqps.get(id).is_some_and(|vqp| vqp.rq.has_next()) {
+                return self.refuse(incoming.from, Refusal::Gone, incoming.cookie, now);
+            }
             self.receive(id, &incoming, &Body::Held(&bytes), now);
         }
     }
@@ -418,7 +427,7 @@ impl<D: Device> Core<D> {
     #[inline]
     fn receive(&mut self, id: u32, incoming: &Incoming, body: &Body<'_>, now: Time) {
         let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
-        let Some(vqp) = vqps.get_mut(id) else { return };
+        let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone receives") };
         let seq = vqp.rq.next;
         vqp.rq.next = seq.wrapping_add(1);
         let opcode = match incoming.kind {
@@ -449,7 +458,7 @@ impl<D: Device> Core<D> {
             return self.end_receive(id, seq, incoming, WcStatus::Success, opcode);
         }
         // Nothing is before it, and nothing behind.
-        let Some(client) = clients.get_mut(vqp.client) else { return };
+        let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         vqp.rq.head = vqp.rq.next;
         let outcome = RecvOutcome::of(incoming, WcStatus::Success, opcode);
         client.completions.push_back(outcome.completion(vqp.id, vqp.rq.entry(seq).wr_id));
@@ -485,8 +494,9 @@ impl<D: Device> Core<D> {
         opcode: WcOpcode,
     ) {
         let Core { vqps, clients, stats, ready_clients, .. } = self;
+        // To tell a sender that it was refused may have ended what a VQP waited for that is to go.
         let Some(vqp) = vqps.get_mut(id) else { return };
-        let Some(client) = clients.get_mut(vqp.client) else { return };
+        let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         let told = vqp.end_receive(seq, RecvOutcome::of(incoming, status, opcode), client);
         stats.completions += told;
         if told > 0 && !client.ready {
@@ -572,7 +582,7 @@ impl Vqp {
             let wr_id = self.rq.entry(self.rq.head).wr_id;
             self.rq.head = self.rq.head.wrapping_add(1);
             if self.zombie {
-                client.pending = client.pending.saturating_sub(1);
+                count_off!(client.pending, 1);
             } else {
                 client.completions.push_back(outcome.completion(self.id, wr_id));
                 told += 1;

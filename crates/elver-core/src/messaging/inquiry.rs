@@ -56,9 +56,15 @@ impl<D: Device> Core<D> {
     /// The VQP that has sent the message which a peer names. Only the node that the VQP is connected
     /// to knows the cookie.
     pub(crate) fn sender_named(&mut self, from: u32, header: &Header) -> Option<&mut Vqp> {
-        let vqp = self.vqps.get_mut(header.dst_vqp)?;
-        let known = vqp.peer == from && vqp.nonce == (header.cookie >> 32) as u32;
-        known.then_some(&mut **vqp)
+        let Core { vqps, stats, .. } = self;
+        let known = |vqp: &Vqp| vqp.peer == from && vqp.nonce == (header.cookie >> 32) as u32;
+        match vqps.get_mut(header.dst_vqp) {
+            Some(vqp) if known(vqp) => Some(vqp),
+            _ => {
+                stats.notes_strayed += 1;
+                None
+            }
+        }
     }
 
     /// The receiver has read a message of a VQP's.
@@ -104,7 +110,7 @@ impl<D: Device> Core<D> {
 
     /// A VQP fails for what its peer says, if it has not failed before.
     pub(crate) fn fail_for(&mut self, id: u32, cause: ConnectError, now: Time) {
-        let Some(vqp) = self.vqps.get(id) else { return };
+        let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone fails") };
         if vqp.state != VqpState::Connected {
             return self.answered(id, now);
         }
@@ -116,13 +122,16 @@ impl<D: Device> Core<D> {
     /// Takes back the messages of a VQP in its error state, of which nothing is on a lane.
     pub(crate) fn revoke(&mut self, id: u32, now: Time) {
         let until = self.unread_from(now);
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone takes messages back");
+        };
         if vqp.read_until.is_some() {
             return;
         }
         vqp.read_until = Some(until);
         let (first, count) = (vqp.sq.head, vqp.sq.len());
         for seq in (0..count).map(|n| first.wrapping_add(n)) {
+            // To tell of one may have ended another's wait, and with the last it goes.
             let Some(vqp) = self.vqps.get(id) else { return };
             if vqp.awaits(seq) {
                 let (peer, note) = (vqp.peer, vqp.note(Kind::Revoke, seq));
@@ -161,7 +170,9 @@ impl<D: Device> Core<D> {
 
     /// A message was not read for long.
     fn look_after(&mut self, id: u32, seq: u32, now: Time) {
-        let Some(vqp) = self.vqps.get(id) else { return };
+        let Some(vqp) = self.vqps.get(id) else {
+            return bug!("a VQP whose message is on its way is gone");
+        };
         let delivered = seq.wrapping_sub(vqp.sq.head) < vqp.sq.done.wrapping_sub(vqp.sq.head);
         let (peer, until) = (vqp.peer, vqp.read_until);
         match vqp.state {
@@ -267,7 +278,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn ask_leave(&mut self, id: u32, now: Time) {
         let backlog = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.as_mut());
         let Some((incoming, _)) = backlog.and_then(|held| held.messages.front_mut()) else {
-            return;
+            return bug!("a message that waits is gone");
         };
         if incoming.ask_at > now {
             return;

@@ -145,7 +145,7 @@ impl<D: Device> Core<D> {
 
     fn end_landing(&mut self, id: u32, ok: bool, now: Time) {
         let Some(Landing { vqp, seq, incoming, slots, .. }) = self.landings.remove(id) else {
-            return;
+            return bug!("a message that was written is gone");
         };
         if ok {
             self.end_receive(vqp, seq, &incoming, WcStatus::Success, WcOpcode::Recv);
@@ -158,7 +158,7 @@ impl<D: Device> Core<D> {
             freed |= self.mrs.remove_users(Users::one(slot));
         }
         if let Some(entry) = self.vqps.get_mut(vqp) {
-            entry.reads = entry.reads.saturating_sub(1);
+            count_off!(entry.reads, 1);
         }
         if freed {
             self.release_mrs(now);
@@ -183,6 +183,7 @@ fn plan<M: Memory>(
         }
         let slot = mrs.check(client, &mut hit, sge, true).map_err(|_| WcStatus::LocProtErr)?;
         let Some(mr) = mrs.get(slot).filter(|_| slot != NONE) else {
+            bug!("a region that was checked is gone");
             return Err(WcStatus::LocProtErr);
         };
         slots.push(slot);

@@ -33,7 +33,10 @@ impl Vqp {
         if pool.sends.available() <= SLOTS_RESERVED {
             return Check::NoSlot;
         }
-        let Some(slot) = pool.sends.take() else { return Check::NoSlot };
+        let Some(slot) = pool.sends.take() else {
+            bug!("send slots that are free are none");
+            return Check::NoSlot;
+        };
         self.sq.entry_mut(seq).slot = slot;
         let (kind, imm) = match opcode {
             SendOpcode::WriteWithImm => (Kind::WriteImm, Some(imm)),

@@ -116,7 +116,10 @@ impl<D: Device> Core<D> {
                 self.let_go(&gather, now);
                 Err(WcStatus::RetryExcErr)
             }
-            Err(_) => Err(WcStatus::RetryExcErr),
+            Err(_) => {
+                bug!("an operation that was not begun is another");
+                Err(WcStatus::RetryExcErr)
+            }
         }
     }
 
@@ -130,7 +133,9 @@ impl<D: Device> Core<D> {
                 return self.post_op(id, now);
             }
         }
-        let Some(OpKind::Gather(gather)) = self.end_op(id).map(|op| op.kind) else { return };
+        let Some(OpKind::Gather(gather)) = self.end_op(id).map(|op| op.kind) else {
+            return bug!("a message that was read is gone");
+        };
         let (to, cookie) = (gather.incoming.from, gather.incoming.cookie);
         let status = if ok { WcStatus::Success } else { WcStatus::RemOpErr };
         self.end_receive(gather.vqp, gather.seq, &gather.incoming, status, WcOpcode::Recv);
@@ -150,7 +155,7 @@ impl<D: Device> Core<D> {
             freed |= self.mrs.remove_users(Users::one(*slot));
         }
         if let Some(vqp) = self.vqps.get_mut(gather.vqp) {
-            vqp.reads = vqp.reads.saturating_sub(1);
+            count_off!(vqp.reads, 1);
         }
         if freed {
             self.release_mrs(now);
@@ -186,8 +191,11 @@ impl<M: Memory> LocalMrs<M> {
 
     /// A message is on its way no longer. Returns whether it was the region's last.
     pub(crate) fn unshare(&mut self, slot: u32) -> bool {
-        let Some(mr) = self.get_mut(slot) else { return false };
-        mr.readers = mr.readers.saturating_sub(1);
+        let Some(mr) = self.get_mut(slot) else {
+            bug!("a region that a message is read from is gone");
+            return false;
+        };
+        count_off!(mr.readers, 1);
         mr.readers == 0 && mr.alias.is_some()
     }
 
@@ -226,8 +234,10 @@ fn plan<M: Memory>(
     for (remote, mut left) in pieces.iter().map(piece_of).filter(|(_, len)| *len > 0) {
         let mut local = Vec::new();
         while left > 0 {
-            // The caller has checked that the receive is long enough.
-            let Some(sge) = &mut current else { return Err(WcStatus::LocLenErr) };
+            let Some(sge) = &mut current else {
+                bug!("a receive that was long enough is not");
+                return Err(WcStatus::LocLenErr);
+            };
             let part = left.min(sge.length);
             local.push(Sge { length: part, ..*sge });
             (sge.addr, sge.length, left) =

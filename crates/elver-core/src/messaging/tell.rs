@@ -26,6 +26,7 @@ impl<D: Device> Core<D> {
             && let Some(slot) = self.pool.sends.take()
         {
             let Some((peer, note)) = self.notes.pop_pending() else {
+                bug!("notes that wait are none");
                 return self.pool.sends.give(slot);
             };
             self.send_note(peer, note, slot, now);
@@ -59,7 +60,9 @@ impl<D: Device> Core<D> {
         let Note { kind, detail, dst_port, dst_vqp, src_vqp, cookie } = note;
         let header = Header { kind, detail, dst_port, dst_vqp, src_vqp, cookie, ..self.blank };
         let written = self.pool.write_header(slot, &header);
-        debug_assert_eq!(written, Ok(()), "a slot has room for a header");
+        if written.is_err() {
+            bug!("a slot has no room for a header");
+        }
         let work = Work::Send { slot, length: HEADER_BYTES as u32 };
         match self.start_op(peer, Class::Low, OpKind::Message(note), work) {
             Ok(op) => self.post_op(op, now),

@@ -179,7 +179,7 @@ impl<D: Device> Core<D> {
     /// VQP's first WR that is not done.
     pub(crate) fn user_flushed(&mut self, id: u32, behind: u32, second: bool, now: Time) {
         let Core { vqps, pool, lanes, qos, .. } = self;
-        let Some(vqp) = vqps.get_mut(id) else { return };
+        let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
         let (lane, seq) = (vqp.lane, vqp.sq.done.wrapping_add(behind));
         let mut count = 0;
         // The first one that comes back tells of those before it.
@@ -286,7 +286,7 @@ impl<D: Device> Core<D> {
         now: Time,
     ) {
         let Core { vqps, pool, stats, qos, .. } = self;
-        let Some(vqp) = vqps.get_mut(id) else { return };
+        let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
         vqp.unsure = false;
         if vqp.state != VqpState::Connected {
             vqp.off_lane(1, qos, now);
@@ -312,7 +312,9 @@ impl<D: Device> Core<D> {
                 entry.first_done = true;
                 vqp.off_lane(1, qos, now);
             } else {
-                debug_assert_eq!(seq, vqp.sq.done & SEQ_MASK, "WRs settle in order");
+                if seq != vqp.sq.done & SEQ_MASK {
+                    bug!("WRs do not settle in order");
+                }
                 vqp.execute(pool, 1, qos, now);
                 self.retire(id, now);
             }
@@ -340,7 +342,9 @@ impl<D: Device> Core<D> {
     /// The first WR of a VQP that is not done may have been executed, or its result is lost: it ends
     /// with an error, and the VQP with it.
     pub(crate) fn fail_unsure(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP with WRs on a lane is gone");
+        };
         vqp.sq.posted = vqp.sq.done;
         vqp.fault = Some((vqp.sq.done, WcStatus::RespTimeoutErr));
         self.stats.wrs_unsure += 1;

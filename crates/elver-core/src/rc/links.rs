@@ -27,6 +27,7 @@ use elver_verbs::{AsyncEvent, Device, Time, Wc};
 
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::discovery::strangers::Strangers;
+use crate::pool::CONTROL_RECVS;
 use crate::rc::back_off::BackOff;
 use crate::rc::ud::Ud;
 use crate::rc::{LinkState, Purpose, RcLink, RcPool};
@@ -200,7 +201,8 @@ impl<D: Device> Core<D> {
         while self.links.ud.can_send()
             && let Some((to, message)) = self.links.control.poll_transmit()
         {
-            self.links.ud.send(&mut self.device, to, &message);
+            let taken = self.links.ud.send(&mut self.device, to, &message);
+            self.stats.device_refusals += u64::from(!taken);
             busy = true;
         }
         busy
@@ -211,7 +213,11 @@ impl<D: Device> Core<D> {
         if slot & GREETING != 0 {
             return self.greeted(slot & !GREETING, wc.status, now);
         }
-        let Some(datagram) = self.links.ud.complete(&mut self.device, slot, wc) else { return };
+        let Some(datagram) = self.links.ud.complete(&mut self.device, slot, wc) else {
+            // What came, if it is not one that we have sent, is no message.
+            self.stats.control_stray += u64::from(slot < CONTROL_RECVS);
+            return;
+        };
         let from = (datagram.from, datagram.from_qpn);
         let Some(message) = self.links.control.read(datagram.bytes()) else { return };
         match message.body {
@@ -291,7 +297,9 @@ impl<D: Device> Core<D> {
     /// who wait.
     pub(crate) fn ask_meta(&mut self, peer: u32, waiter: Waiter, now: Time) {
         let to = self.control_addr(peer);
-        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let Some(entry) = self.peers.get_mut(peer) else {
+            return bug!("a peer that is gone is asked");
+        };
         let gid = entry.gid;
         entry.waiting.push(waiter);
         if entry.lookup != PeerLookup::None {
@@ -308,7 +316,9 @@ impl<D: Device> Core<D> {
 
     /// A request of ours has ended.
     fn call_ended(&mut self, token: u64, answer: Option<Answer>, now: Time) {
-        let Some(what) = self.links.calls.remove(token as u32) else { return };
+        let Some(what) = self.links.calls.remove(token as u32) else {
+            return bug!("a request has ended that was not made");
+        };
         // There is room for another call.
         self.links.waiting.stirred = true;
         match what {
@@ -350,7 +360,9 @@ impl<D: Device> Core<D> {
     /// Takes over what a peer's record is now. If it is another one the peer has started anew, and
     /// knows nothing of our links.
     pub(crate) fn learn(&mut self, peer: u32, record: NodeRecord, now: Time) {
-        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let Some(entry) = self.peers.get_mut(peer) else {
+            return bug!("a peer that is gone is told of");
+        };
         let record = entry.news(record);
         if entry.gid != self.gid && entry.record != Some(record) {
             let anew = entry.hear(record);
@@ -401,7 +413,10 @@ impl<D: Device> Core<D> {
         let crossed = core::mem::take(&mut self.links.crossed);
         self.sweep_waiting(now);
         for index in 0..self.lookups.servers.len() {
-            let Some((peer, _)) = self.lookups.servers.get(index) else { break };
+            let Some((peer, _)) = self.lookups.servers.get(index) else {
+                bug!("a meta server is gone");
+                break;
+            };
             // Over DC it is asked without one. If it cannot be asked for a link now, the next sweep
             // tries again.
             if self.lacks_dc(peer) && self.links.rc.find(peer, Class::Low).is_none() {

@@ -39,7 +39,9 @@ impl<D: Device> Core<D> {
 
     /// Moves all VQPs off the lane of an RC QP.
     pub(crate) fn move_off(&mut self, lane: u32, now: Time) {
-        let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind else { return };
+        let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind else {
+            return bug!("a link has a lane of DC");
+        };
         let found = self.vqps_to(peer).filter(|(_, vqp)| vqp.lane == lane);
         let found: Vec<u32> = found.map(|(id, _)| id).collect();
         for id in found {
@@ -49,6 +51,7 @@ impl<D: Device> Core<D> {
 
     /// Has a VQP move to the lane that it should be on, as soon as nothing of its is on its old one.
     fn transfer(&mut self, id: u32, now: Time) {
+        // One that its client is done with may have gone when another before it moved.
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.inflight == 0 {
             return self.switch_lane(id, now);
@@ -68,7 +71,9 @@ impl<D: Device> Core<D> {
 
     /// Puts a VQP of which nothing is on a lane onto the lane that it should be on now.
     pub(crate) fn switch_lane(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone takes another lane");
+        };
         vqp.moving = false;
         let (old, peer, class) = (vqp.lane, vqp.peer, vqp.class);
         let connected = vqp.state == VqpState::Connected;
@@ -81,7 +86,9 @@ impl<D: Device> Core<D> {
             LaneKind::Dc { stream } => self.peers.get(peer)?.dc_dest(stream),
             LaneKind::Rc { .. } => None,
         });
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that takes another lane is gone");
+        };
         match target {
             Some(lane) => {
                 let rc = dest.is_none();
@@ -106,7 +113,9 @@ impl<D: Device> Core<D> {
     /// VQPs wait for a lane to a peer. One of which nothing is known may be gone, or another by now:
     /// a meta server tells, and much sooner than a request to a peer that is not there would fail.
     pub(crate) fn want_lane(&mut self, peer: u32, class: Class, now: Time) {
-        let Some(entry) = self.peers.get(peer) else { return };
+        let Some(entry) = self.peers.get(peer) else {
+            return bug!("a lane is wanted to a peer that is gone");
+        };
         let waiter = Waiter::Lane(class);
         if entry.record.is_some() {
             self.need_link(peer, class, now);
@@ -134,9 +143,11 @@ impl<D: Device> Core<D> {
 
     /// Takes a VQP of which nothing is on its lane off that lane's lists.
     pub(crate) fn leave_lane(&mut self, id: u32) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone leaves its lane");
+        };
         let Some(lane) = self.lanes.lanes.get_mut(vqp.lane as usize) else { return };
-        lane.vqps = lane.vqps.saturating_sub(1);
+        count_off!(lane.vqps, 1);
         if core::mem::take(&mut vqp.ready) {
             lane.ready.retain(|other| *other != id);
         }
@@ -200,7 +211,9 @@ impl<D: Device> Core<D> {
     /// Puts a VQP, which is in no peer's list, into a peer's.
     #[inline]
     pub(crate) fn join_peer(&mut self, id: u32, peer: u32) {
-        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let Some(entry) = self.peers.get_mut(peer) else {
+            return bug!("a VQP joins a peer that is gone");
+        };
         entry.vqps += 1;
         let behind = core::mem::replace(&mut entry.last_vqp, id);
         if let Some(vqp) = self.vqps.get_mut(behind) {
@@ -214,11 +227,13 @@ impl<D: Device> Core<D> {
     /// Takes a VQP off its peer's list, if it is in one.
     #[inline]
     pub(crate) fn leave_peer(&mut self, id: u32) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone leaves its peer");
+        };
         let peer = core::mem::replace(&mut vqp.peer, NONE);
         let [before, behind] = core::mem::take(&mut vqp.beside);
         let Some(entry) = self.peers.get_mut(peer) else { return };
-        entry.vqps = entry.vqps.saturating_sub(1);
+        count_off!(entry.vqps, 1);
         if entry.last_vqp == id {
             entry.last_vqp = behind;
         }

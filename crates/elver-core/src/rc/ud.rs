@@ -77,15 +77,19 @@ impl<M: Memory> Ud<M> {
         self.addresses.len() as u32
     }
 
-    /// Sends a message. One that the device refuses is lost, as UD may lose it.
+    /// Sends a message, for which a slot is free. Returns whether the device took it; one that it refuses is
+    /// lost, as UD may lose it.
     pub(crate) fn send<D: Device<Memory = M>>(
         &mut self,
         device: &mut D,
         to: ControlAddr,
         message: &ControlMessage,
-    ) {
-        let Ok(ah) = self.address(device, to.gid) else { return };
-        let Some(slot) = self.free.pop() else { return };
+    ) -> bool {
+        let Ok(ah) = self.address(device, to.gid) else { return false };
+        let Some(slot) = self.free.pop() else {
+            bug!("no send is free that was");
+            return false;
+        };
         let mut bytes = [0; CONTROL_BYTES_MAX];
         let len = message.encode(&mut bytes);
         let offset = offset(slot);
@@ -99,9 +103,11 @@ impl<M: Memory> Ud<M> {
             dest: Some(dest),
         };
         let written = self.memory.write(offset, &bytes[..len]).is_ok();
-        if !written || device.post_send(self.qp, &[wr]).is_err() {
+        let taken = written && device.post_send(self.qp, &[wr]).is_ok();
+        if !taken {
             self.free.push(slot);
         }
+        taken
     }
 
     /// Takes a completion of the UD QP's: a datagram, if it is of one that came.

@@ -213,7 +213,10 @@ impl<D: Device> Core<D> {
     /// A VQP's credit runs out: it asks for more. Returns whether it is still connected.
     #[cold]
     pub(crate) fn ask_for_credit(&mut self, id: u32, now: Time) -> bool {
-        let Some(vqp) = self.vqps.get_mut(id) else { return false };
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            bug!("a VQP that is gone asks for credit");
+            return false;
+        };
         self.credit_probes.asked(id, &mut vqp.credit, now);
         let (peer, note) = (vqp.peer, vqp.note(Kind::CreditProbe, vqp.sq.head));
         self.tell(peer, note, now);
@@ -224,7 +227,10 @@ impl<D: Device> Core<D> {
     pub(crate) fn probe_credit_again(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some(id) = self.credit_probes.pop_due(now) {
-            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            let Some(vqp) = self.vqps.get_mut(id) else {
+                bug!("a VQP that asks for credit is gone");
+                continue;
+            };
             vqp.credit.listed = false;
             if vqp.asks_for_credit() {
                 self.ask_for_credit(id, now);

@@ -196,7 +196,7 @@ impl SendRing {
     /// WRs that it takes beside those in it.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
-        self.max.saturating_sub(self.len())
+        less!(self.max, self.len())
     }
 
     /// Whether a message was ever prepared, or may have been.

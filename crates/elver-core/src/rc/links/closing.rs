@@ -62,7 +62,7 @@ impl<D: Device> Core<D> {
     /// Takes the VQPs off a link and closes it when they and their work are gone.
     pub(super) fn leave(&mut self, id: u32, ticket: Option<Ticket>, now: Time) {
         self.links.rc.set_leaving(id, ticket);
-        let Some(link) = self.links.rc.get(id) else { return };
+        let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone leaves") };
         let (peer, class, lane, qpn) = (link.peer, link.class, link.lane, link.qpn);
         // Both sides may have made one; but the second end of one to this node itself goes too.
         let works = |link: &RcLink| link.state == LinkState::Ready && link.peer_qpn != qpn;
@@ -93,7 +93,10 @@ impl<D: Device> Core<D> {
 
     /// Closes a link on the way out, if everything has left it; returns false if not.
     fn close_if_left(&mut self, id: u32, now: Time) -> bool {
-        let Some(link) = self.links.rc.get(id) else { return true };
+        let Some(link) = self.links.rc.get(id) else {
+            bug!("a link that leaves is gone");
+            return true;
+        };
         let lane = self.lanes.lanes.get(link.lane as usize);
         if lane.is_some_and(|lane| !lane.is_left()) {
             return false;
@@ -117,7 +120,7 @@ impl<D: Device> Core<D> {
     pub(super) fn ask_close(&mut self, id: u32, now: Time) {
         self.links.rc.set_closing(id);
         self.links.waiting.stirred = true;
-        let Some(link) = self.links.rc.get(id) else { return };
+        let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone closes") };
         let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
         if !self.call(link.control, request, CallFor::Close { link: id }, now) {
             self.drop_link(id, now);
@@ -174,6 +177,7 @@ impl<D: Device> Core<D> {
 
     /// Destroys a link's QP. Nothing of ours is on it.
     pub(super) fn drop_link(&mut self, id: u32, now: Time) {
+        // That of a VQP which waits no longer went when it was told that the link does not come.
         let Some(link) = self.links.rc.remove(id) else { return };
         self.keep_completions();
         if self.device.destroy_qp(link.qp).is_err() {
@@ -197,7 +201,9 @@ impl<D: Device> Core<D> {
     /// An RC QP went to its error state, and all that was on it has come back: it goes, and the peer
     /// is told.
     pub(crate) fn link_broken(&mut self, lane: u32, now: Time) {
-        let Some(id) = self.links.rc.by_lane(lane) else { return };
+        let Some(id) = self.links.rc.by_lane(lane) else {
+            return bug!("a lane of an RC QP is of no link");
+        };
         let waits = matches!(
             self.links.rc.get(id).map(|link| link.state),
             Some(LinkState::Leaving(_) | LinkState::Closing)

@@ -67,7 +67,9 @@ impl<D: Device> Core<D> {
     /// Our end of a link has failed: the peer is told how far it got, and asked for the same. Also if
     /// nothing of ours is on it, since the peer's work would else run into its retries.
     pub(super) fn ask_fate(&mut self, id: u32, now: Time) {
-        let Some(link) = self.links.rc.get(id) else { return };
+        let Some(link) = self.links.rc.get(id) else {
+            return bug!("a link that is gone has failed");
+        };
         if link.reached != Reached::Unasked || link.state == LinkState::Asking {
             return;
         }
@@ -136,6 +138,7 @@ impl<D: Device> Core<D> {
     }
 
     fn fate_told(&mut self, id: u32, reached: Reached, now: Time) {
+        // It may have been closed meanwhile.
         let Some(link) = self.links.rc.get(id) else { return };
         // The peer's own request may have told it before.
         if link.reached != Reached::Asked {
@@ -201,7 +204,7 @@ impl<D: Device> Core<D> {
 
     /// A link goes though its peer has not agreed.
     pub(super) fn remember_end(&mut self, id: u32) {
-        let Some(link) = self.links.rc.get(id) else { return };
+        let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone ends") };
         let &RcLink { qp, peer, peer_qpn, qpn, .. } = link;
         if let Stopped::At(psn) = self.stop_end(qp) {
             if self.links.ended.len() >= ENDED_MAX {

@@ -196,7 +196,7 @@ impl<D: Device> Core<D> {
 
     /// A link that a peer was asked for does not come: it refused, or did not answer.
     pub(super) fn link_failed(&mut self, id: u32, refusal: Option<Refusal>, now: Time) {
-        let Some(link) = self.links.rc.get(id) else { return };
+        let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone fails") };
         let (peer, class, purpose) = (link.peer, link.class, link.purpose);
         self.stats.links_failed += 1;
         let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
@@ -223,7 +223,9 @@ impl<D: Device> Core<D> {
 
     /// A link works: those that wait for it go on, and VQPs of its class move to it.
     fn link_ready(&mut self, id: u32, now: Time) {
-        let Some(link) = self.links.rc.get_mut(id) else { return };
+        let Some(link) = self.links.rc.get_mut(id) else {
+            return bug!("a link that is gone works");
+        };
         link.state = LinkState::Ready;
         let (peer, class, purpose) = (link.peer, link.class, link.purpose);
         let (qp, depth) = (link.qp, link.depth);
@@ -249,7 +251,7 @@ impl<D: Device> Core<D> {
 
     /// Makes a first packet go over a link, a WRITE of nothing: the peer uses its end only then.
     fn greet(&mut self, id: u32) {
-        let Some(link) = self.links.rc.get(id) else { return };
+        let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone greets") };
         let wr = SendWr {
             wr_id: WrId::Control(GREETING | link.lane).encode(),
             op: SendOp::Write(RemoteAddr { addr: 0, rkey: 0 }),
@@ -302,6 +304,7 @@ impl<D: Device> Core<D> {
 
     /// A link's QP went to its error state, perhaps with nothing of ours on it.
     pub(super) fn link_errored(&mut self, qp: Qp, now: Time) {
+        // Other QPs fail too, and a link may be gone when its device tells.
         let Some((id, link)) = self.links.rc.by_qp(qp) else { return };
         let used = matches!(link.state, LinkState::Ready | LinkState::Listening);
         self.ask_fate(id, now);

@@ -28,7 +28,9 @@ impl<D: Device> Core<D> {
 
     /// An operation waits for a link to its peer.
     pub(crate) fn await_way(&mut self, op: u32, now: Time) {
-        let Some(entry) = self.ops.get_mut(op) else { return };
+        let Some(entry) = self.ops.get_mut(op) else {
+            return bug!("an operation that is gone waits for a way");
+        };
         (entry.lane, entry.dest) = (NONE, None);
         let (peer, class) = (entry.peer, entry.class);
         let until = now.saturating_add_ns(SILENCE_NS);

@@ -327,7 +327,9 @@ impl<D: Device> Core<D> {
     /// Refuses the requests that wait and that a peer did not make as what it is now: to take up one
     /// of them would be to believe again what it was.
     pub(crate) fn refuse_past(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
-        let Some(gid) = self.peers.get(peer).map(|entry| entry.gid) else { return };
+        let Some(gid) = self.peers.get(peer).map(|entry| entry.gid) else {
+            return bug!("a peer that is gone is another");
+        };
         let past = |served: &Served| {
             let from = served.ticket.from;
             from.gid == gid && is.is_none_or(|record| record.control_qpn != from.qpn)
