@@ -269,37 +269,8 @@ impl<D: Device> Core<D> {
             }
         }
         self.wcs = wcs;
-        busy | self.attend(now)
-    }
-
-    /// When [`Core::poll`] must be called next, if nothing comes from the device before.
-    pub fn poll_timeout(&self) -> Option<Time> {
-        self.deadlines().into_iter().flatten().min()
-    }
-
-    /// When each part has something to do by the clock: what [`Core::attend`] does, in its order.
-    fn deadlines(&self) -> [Option<Time>; 10] {
-        [
-            self.lookups.next_deadline(),
-            self.unread.next_due(),
-            self.held.next_due(),
-            self.notes.next_due(),
-            self.mrs.next_unshared(),
-            self.links.poll_timeout(),
-            self.qos.poll_timeout(),
-            self.next_restart(),
-            self.credit_probes.next_due(),
-            self.mrs.next_closing(),
-        ]
-    }
-
-    /// Does what is due by the clock.
-    fn attend(&mut self, now: Time) -> bool {
         self.store.flush(now);
-        let mut busy = self.expire_lookups(now) | self.attend_messages(now);
-        busy |= self.attend_aliases(now) | self.attend_links(now);
-        busy |= self.release_held(now) | self.retry_dcis(now) | self.probe_credit_again(now);
-        busy | self.attend_mrs(now)
+        busy | self.attend(now)
     }
 
     /// What completed before a QP was destroyed.

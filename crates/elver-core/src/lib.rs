@@ -45,7 +45,8 @@
 //! | `pool` | physical queue pairs, buffers; `lane` | 4.3 |
 //! | `rc` | which RC queue pairs there are; `links`: their handshakes and ends; `ud`: what carries requests; `back_off`; `fate`: whether what one flushed was executed | 4.2, 4.3 |
 //! | | `transfer`: moving VQPs to them and back | 4.6 |
-//! | `slots`, `due`, `stats`, `bug` | tables with ids that miss, what is due at a time, counters, what cannot be | |
+//! | `slots`, `due`, `timers` | tables with ids that miss, what is due at a time, all that is done by the clock | |
+//! | `stats`, `bug` | counters, what cannot be | |
 //! | `audit` | every count against what it counts, for tests | |
 //!
 //! # What differs from KRCORE
@@ -87,6 +88,7 @@ mod pool;
 mod rc;
 mod slots;
 mod stats;
+mod timers;
 mod vqp;
 
 pub use audit::Holdings;

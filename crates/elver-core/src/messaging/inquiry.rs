@@ -140,9 +140,9 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Asks after the messages that were not read for long, asks for those that may not be read, and
-    /// ends what is due.
-    pub(crate) fn attend_messages(&mut self, now: Time) -> bool {
+    /// Asks after the messages that were not read for long, and ends what is due of them. Whether there was
+    /// any.
+    pub(crate) fn attend_unread(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some((id, seq)) = self.next_unread(now) {
             if self.vqps.get(id).is_some_and(|vqp| vqp.awaits(seq)) {
@@ -150,12 +150,14 @@ impl<D: Device> Core<D> {
                 self.look_after(id, seq, now);
             }
         }
+        busy
+    }
+
+    /// Looks at messages again that wait for receives, or to be read. Whether there were any.
+    pub(crate) fn attend_held(&mut self, now: Time) -> bool {
+        let mut busy = false;
         while let Some(id) = self.held.pop_due(now) {
             self.serve_backlog(id, now);
-            busy = true;
-        }
-        while let Some((peer, note)) = self.notes.pop_due(now) {
-            self.tell(peer, note, now);
             busy = true;
         }
         busy

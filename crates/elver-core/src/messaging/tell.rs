@@ -51,6 +51,16 @@ impl<D: Device> Core<D> {
         self.tell_waiting(now);
     }
 
+    /// Tells what waited until there may be somebody to ask. Whether there was anything.
+    pub(crate) fn attend_notes(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some((peer, note)) = self.notes.pop_due(now) {
+            self.tell(peer, note, now);
+            busy = true;
+        }
+        busy
+    }
+
     fn send_note(&mut self, peer: u32, note: Note, slot: u32, now: Time) {
         let unknown = self.peers.get(peer).is_some_and(|peer| peer.record.is_none());
         if unknown && self.op_lane(peer, Class::Low).is_none() {

@@ -1,0 +1,49 @@
+//! What a core does by the clock: one table says when, and what then.
+
+use elver_verbs::{Device, Time};
+
+use crate::Core;
+
+/// One line for each part that waits for a time: when something of its is due next, and what does it, which
+/// tells whether there was something. What is due at once is done in this order.
+macro_rules! timers {
+    ($core:ident: $($due:expr => $attend:ident,)*) => {
+        impl<D: Device> Core<D> {
+            /// When [`Core::poll`] must be called next, if nothing comes from the device before.
+            pub fn poll_timeout(&self) -> Option<Time> {
+                let $core = self;
+                [$($due),*].into_iter().flatten().min()
+            }
+
+            /// Does what is due.
+            pub(crate) fn attend(&mut self, now: Time) -> bool {
+                let mut busy = false;
+                $(busy |= self.$attend(now);)*
+                busy
+            }
+        }
+    };
+}
+
+timers! {
+    core:
+    // Look-ups that take too long are given up.
+    core.lookups.next_deadline() => expire_lookups,
+    // Long messages that their receivers have not read are asked after.
+    core.unread.next_due() => attend_unread,
+    // Messages that wait for receives are looked at again.
+    core.held.next_due() => attend_held,
+    // What peers were to be told is told when there may be somebody who knows them.
+    core.notes.next_due() => attend_notes,
+    // Second registrations of regions go.
+    core.mrs.next_unshared() => attend_aliases,
+    core.links.poll_timeout() => attend_links,
+    // The low class has tokens again.
+    core.qos.poll_timeout() => release_held,
+    // DCIs that are down are tried again.
+    core.next_restart() => retry_dcis,
+    // Senders ask again for credit.
+    core.credit_probes.next_due() => probe_credit_again,
+    // Leases of regions that are deregistered have run out.
+    core.mrs.next_closing() => attend_mrs,
+}
