@@ -7,6 +7,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use elver_control::Class;
 use elver_verbs::Device;
 
 use crate::datapath::ops::{OpKind, Work};
@@ -15,7 +16,7 @@ use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::links::Tally;
 use crate::vqp::send_ring::NONE;
 use crate::vqp::{Vqp, Wait};
-use crate::{Class, ClientId, Core, VqpState};
+use crate::{ClientId, Core, VqpState};
 
 /// Regions of the core's own: its buffers, those of its UD QP, and ValidMR.
 const OWN_MRS: u32 = 3;

@@ -1,6 +1,7 @@
 //! `qconnect` (Algorithm 1): an RC QP if there is one, else DC with metadata from the DCCache or
 //! from a meta server.
 
+use elver_control::Class;
 use elver_verbs::{Device, Gid, Time, VerbsError};
 
 use crate::discovery::lookup::WARMS_MAX;
@@ -8,8 +9,7 @@ use crate::discovery::peer::Waiter;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::vqp::send_ring::NONE;
 use crate::{
-    Class, ClientId, ConnectError, ConnectOptions, Core, CoreError, Event, Policy, Via, VqpId,
-    VqpState,
+    ClientId, ConnectError, ConnectOptions, Core, CoreError, Event, Policy, Via, VqpId, VqpState,
 };
 
 impl<D: Device> Core<D> {

@@ -2,7 +2,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_control::{MRS_ADDR, mrs_id, mrs_layout};
+use elver_control::{MRS_ADDR, NodeRecord, Terms, mrs_id, mrs_layout};
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
@@ -34,10 +34,7 @@ use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::Vqp;
 use crate::vqp::credit::CreditProbes;
 use crate::vqp::send_ring::NONE;
-use crate::{
-    ClientId, Completion, Config, CoreError, Event, NodeRecord, PeerInfo, Stats, Terms, VqpId,
-    VqpInfo,
-};
+use crate::{ClientId, Completion, Config, CoreError, Event, PeerInfo, Stats, VqpId, VqpInfo};
 use elver_random::{Rng, Seed};
 
 /// Completions taken from the device at once.

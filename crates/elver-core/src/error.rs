@@ -1,10 +1,11 @@
 use alloc::format;
 use alloc::string::String;
 
+use elver_control::Shortage;
 use elver_verbs::{Gid, VerbsError};
 use thiserror::Error;
 
-use crate::{ClientId, Shortage, VqpId};
+use crate::{ClientId, VqpId};
 
 /// Why a call was refused. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

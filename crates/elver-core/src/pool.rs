@@ -4,12 +4,13 @@ pub(crate) mod lane;
 
 use alloc::vec::Vec;
 
-use elver_control::control_qkey;
+use elver_control::{Class, control_qkey};
 use elver_verbs::{
     AccessFlags, AddressVector, Cq, CqInit, DciInit, Device, DeviceAttr, Gid, MemoryError, MrInfo,
     Mtu, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit, VerbsError,
 };
 
+use crate::Config;
 use crate::datapath::wr_id::WrId;
 use crate::messaging::landing::LANDINGS_MAX;
 use crate::messaging::message::{HEADER_BYTES, Header};
@@ -17,7 +18,6 @@ use crate::messaging::outgoing::SLOTS_RESERVED;
 use crate::pool::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::rc::META_LINKS_MAX;
 use crate::rc::fate::Path;
-use crate::{Class, Config};
 use elver_random::Rng;
 
 /// Bytes of a buffer that look-ups read into: no cluster of a table is longer.

@@ -12,14 +12,14 @@ use alloc::format;
 use alloc::string::String;
 use core::ops::RangeInclusive;
 
-use elver_control::{ControlAddr, Shortage, Ticket};
+use elver_control::{Class, ControlAddr, Shortage, Ticket};
 use elver_verbs::{Qp, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::TransferConfig;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::send_ring::NONE;
-use crate::{Class, TransferConfig};
 use elver_random::Rng;
 
 /// Most RC QPs to meta servers where there is no DC, which come on top of the pool's.

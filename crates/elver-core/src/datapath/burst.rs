@@ -1,6 +1,7 @@
 //! Bursts: which of a VQP's WRs may go, and how they go to the device (Algorithm 2,
 //! `post_send_virtualized`).
 
+use elver_control::Class;
 use elver_verbs::{
     AccessFault, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus,
 };
@@ -9,7 +10,7 @@ use crate::datapath::wr_id::WrId;
 use crate::memory::mr_store::MrStore;
 use crate::vqp::send_ring::SqEntry;
 use crate::vqp::{Vqp, Wait};
-use crate::{Class, Core, Via};
+use crate::{Core, Via};
 
 /// Most WRs posted to the device by one call: as many as the device sends in one piece.
 const BURST: u32 = 64;

@@ -1,5 +1,6 @@
 //! Completions: from physical WRs to those of VQPs, in order.
 
+use elver_control::Class;
 use elver_verbs::{AccessFault, Device, Memory, SendFlags, SendOpcode, Time, Wc, WcStatus};
 
 use crate::datapath::qos::Qos;
@@ -9,7 +10,7 @@ use crate::memory::mr::Users;
 use crate::pool::Pool;
 use crate::vqp::send_ring::{NONE, SqEntry};
 use crate::vqp::{Vqp, Wait};
-use crate::{Class, Completion, Core, VqpId, VqpState};
+use crate::{Completion, Core, VqpId, VqpState};
 
 impl<D: Device> Core<D> {
     /// A physical WR of a VQP has completed: on success, all WRs of the VQP up to this one.

@@ -1,9 +1,9 @@
 use alloc::boxed::Box;
 
+use elver_control::Class;
 use elver_kv::Lookup;
 use elver_verbs::{Dest, RemoteAddr, Time};
 
-use crate::Class;
 use crate::messaging::notes::Note;
 use crate::messaging::rendezvous::Gather;
 use crate::rc::fate::Suspect;

@@ -1,7 +1,9 @@
 //! The core's own operations on lanes: posted like the WRs of VQPs, and ahead of them.
 
+use elver_control::Class;
 use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time, WcStatus};
 
+use crate::Core;
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
@@ -9,7 +11,6 @@ use crate::messaging::message::Kind;
 use crate::pool::lane::LaneKind;
 use crate::rc::fate::Suspect;
 use crate::vqp::send_ring::NONE;
-use crate::{Class, Core};
 
 /// What a READ of no bytes names; nobody looks at it.
 const NOWHERE: RemoteAddr = RemoteAddr { addr: 0, rkey: 0 };

@@ -5,6 +5,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use elver_control::{Class, NodeRecord, Terms};
 use elver_kv::{Lookup, Step};
 use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
 use hashbrown::HashMap;
@@ -16,7 +17,7 @@ use crate::discovery::servers::Servers;
 use crate::memory::mr_store::RemoteMr;
 use crate::pool::READ_BUFFER_BYTES;
 use crate::vqp::{Vqp, Wait};
-use crate::{Class, ClientId, ConnectError, Core, Event, NodeRecord, Terms};
+use crate::{ClientId, ConnectError, Core, Event};
 
 /// How long one meta server may take before the next one is asked, in nanoseconds. Far above what a
 /// READ takes, since a spurious change costs only a READ more.

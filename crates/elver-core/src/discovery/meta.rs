@@ -2,11 +2,12 @@
 
 use alloc::vec::Vec;
 
+use elver_control::{MetaServer, NODE_RECORD_BYTES, NodeRecord};
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{Device, Gid, MrInfo, Time};
 
 use crate::core::{create_table, layout, no_table};
-use crate::{Core, CoreError, MetaServer, NODE_RECORD_BYTES, NodeRecord};
+use crate::{Core, CoreError};
 
 /// The table of all nodes, on a meta server.
 #[derive(Debug)]

@@ -2,6 +2,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::hash::Hasher;
 
+use elver_control::{Class, NodeRecord};
 use elver_verbs::{Ah, Dest, Gid, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxSeededState;
@@ -10,7 +11,6 @@ use siphasher::sip::SipHasher13;
 use crate::rc::Heat;
 use crate::rc::back_off::BackOff;
 use crate::slots::Slots;
-use crate::{Class, NodeRecord};
 use elver_random::Rng;
 
 /// The nodes that this one knows: the DCCache (section 4.2), with what is on the way to it.

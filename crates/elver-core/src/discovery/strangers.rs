@@ -8,10 +8,10 @@
 
 use alloc::vec::Vec;
 
-use elver_control::{ControlAddr, Request};
+use elver_control::{ControlAddr, NodeRecord, Request};
 use elver_verbs::{Device, Gid, Time};
 
-use crate::{Core, NodeRecord};
+use crate::Core;
 
 /// Most requests that wait for look-ups of their senders,
 const HELD_MAX: usize = 1_024;

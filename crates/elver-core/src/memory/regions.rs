@@ -24,7 +24,8 @@
 use elver_verbs::{AccessFlags, Device, Mr, MrInfo, Time, VerbsError};
 
 #[cfg(doc)]
-use crate::Terms;
+use elver_control::Terms;
+
 use crate::core::no_table;
 use crate::memory::mr::{Closing, LocalMr};
 use crate::memory::mr_store::RemoteMr;

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use elver_control::Class;
 use elver_verbs::{Device, Gid, Memory, Time, WcOpcode, WcStatus};
 
 use crate::client::Client;
@@ -17,7 +18,7 @@ use crate::vqp::Vqp;
 use crate::vqp::credit::Halted;
 use crate::vqp::recv_ring::RecvOutcome;
 use crate::vqp::send_ring::NONE;
-use crate::{Class, ClientId, ConnectError, Core, CoreError, Policy, Via, VqpInit, VqpState};
+use crate::{ClientId, ConnectError, Core, CoreError, Policy, Via, VqpInit, VqpState};
 
 /// All held messages of a node may take so many times what one VQP's may.
 const HELD_VQPS: u64 = 16;

@@ -1,13 +1,14 @@
 //! Telling peers of messages: notes go as messages of the core's own, as soon as there is a send slot
 //! and the peer is known.
 
+use elver_control::Class;
 use elver_verbs::{Device, Time};
 
+use crate::Core;
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::{Peer, Waiter};
 use crate::messaging::message::{HEADER_BYTES, Header};
 use crate::messaging::notes::Note;
-use crate::{Class, Core};
 
 impl<D: Device> Core<D> {
     /// Sends a message of the core's own to a VQP of a peer's, as soon as there is a send slot.

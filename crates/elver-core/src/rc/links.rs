@@ -22,7 +22,9 @@ pub(crate) use audit::Tally;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_control::{Answer, Control, ControlAddr, ControlBody, ControlConfig, Request};
+use elver_control::{
+    Answer, Class, Control, ControlAddr, ControlBody, ControlConfig, NodeRecord, Request,
+};
 use elver_verbs::{AsyncEvent, Device, Time, Wc};
 
 use crate::discovery::peer::{PeerLookup, Waiter};
@@ -33,7 +35,7 @@ use crate::rc::ud::Ud;
 use crate::rc::{LinkState, Purpose, RcLink, RcPool};
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::send_ring::NONE;
-use crate::{Class, Config, ConnectError, Core, NodeRecord, Via, VqpState};
+use crate::{Config, ConnectError, Core, Via, VqpState};
 use waiting::Waiting;
 
 /// How often what has no moment of its own is looked after, in nanoseconds.

@@ -10,13 +10,14 @@
 
 use alloc::vec::Vec;
 
+use elver_control::Class;
 use elver_verbs::{Device, Time, WcStatus};
 
 use crate::discovery::peer::Waiter;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::NONE;
-use crate::{Class, Core, Stats, Via, VqpState};
+use crate::{Core, Stats, Via, VqpState};
 
 impl<D: Device> Core<D> {
     /// Moves the VQPs of a class that are connected to a peer to its RC QP.

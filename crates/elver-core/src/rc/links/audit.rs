@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use elver_control::Class;
 use elver_verbs::Device;
 
 use super::{CallFor, fate};
@@ -12,7 +13,7 @@ use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::NONE;
-use crate::{Class, Core, VqpState};
+use crate::{Core, VqpState};
 
 /// How many links there are of some kinds.
 pub(crate) struct Tally {

@@ -1,6 +1,8 @@
 //! The handshake: from a request, ours or the peer's, to a link that takes WRs.
 
-use elver_control::{Answer, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket};
+use elver_control::{
+    Answer, Class, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket,
+};
 use elver_verbs::{
     Device, Payload, Qp, QpCap, QpInit, QpState, QpType, RemoteAddr, SendFlags, SendOp, SendWr,
     Time, VerbsError, WcStatus,
@@ -14,7 +16,7 @@ use crate::pool::lane::{LaneKind, RESERVED};
 use crate::rc::fate::Path;
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::send_ring::NONE;
-use crate::{Class, ConnectError, Core};
+use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
     pub(super) fn call(

@@ -4,11 +4,12 @@
 
 use alloc::vec::Vec;
 
+use elver_control::Class;
 use elver_verbs::{Device, Time};
 
 use super::SILENCE_NS;
+use crate::Core;
 use crate::vqp::send_ring::NONE;
-use crate::{Class, Core};
 
 /// An operation that waits for a link.
 #[derive(Clone, Copy, Debug)]

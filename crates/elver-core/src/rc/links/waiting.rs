@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use elver_control::{Answer, ControlAddr, Refusal, Served, Shortage, Ticket};
+use elver_control::{Answer, Class, ControlAddr, NodeRecord, Refusal, Served, Shortage, Ticket};
 use elver_verbs::{Device, Time};
 
 use super::SILENCE_NS;
@@ -16,7 +16,7 @@ use super::laneless::Laneless;
 use crate::rc::Purpose;
 use crate::slots::Slots;
 use crate::vqp::Vqp;
-use crate::{Class, ConnectError, Core, NodeRecord, VqpState};
+use crate::{ConnectError, Core, VqpState};
 
 /// Those whose VQP waits no longer stay in the lists until they are as many as those that do, and
 /// so many more.
