@@ -3,6 +3,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use elver_memory::SoftMemory;
 use elver_rnic::{Config, Counters, Rnic, Seed, Time};
 use elver_verbs::{
     AccessFlags, Cq, Device, Mr, MrInfo, Mtu, Pd, PostError, Qp, QpAttr, QpInit, SendWr,
@@ -12,18 +13,19 @@ use elver_wire::{HEADERS_MAX, ICRC_LEN};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
+use crate::SoftError;
 use crate::capture::tap::Tap;
 use crate::capture::{Capture, FileCapture, LinkType};
 use crate::clock::now;
 use crate::errands::Errands;
 use crate::frames::{FrameCounters, FrameLink, FramePort};
+use crate::inlet::Inlet;
 use crate::interface::Interface;
-use crate::link::{Inlet, Link, Port, UdpPort};
+use crate::link::{Link, Port, UdpPort};
 use crate::loss::{Loss, LossState};
 use crate::publish::Publisher;
 use crate::transmit::Transmitter;
 use crate::udp::UdpIo;
-use crate::{SoftError, SoftMemory};
 
 /// ECT(0) (RFC 3168): what packets carry unless a QP asks for another traffic class.
 const TRAFFIC_CLASS: u8 = 0b10;

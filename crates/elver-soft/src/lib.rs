@@ -21,6 +21,7 @@ mod drive;
 mod errands;
 mod error;
 mod frames;
+mod inlet;
 mod interface;
 mod link;
 mod loss;

@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 
 use crate::capture::{Capture, Direction};
 use crate::frames::{FrameCounters, FrameLink, FramePort};
-use crate::loss::LossState;
+use crate::inlet::Inlet;
 use crate::transmit::Transmitter;
 use crate::udp::UdpIo;
 
@@ -26,22 +26,6 @@ pub enum Link {
     Udp,
     /// Ethernet frames over a socket: the device has MAC and IP addresses of its own.
     Frames(FrameLink),
-}
-
-/// Where received packets go.
-pub(crate) struct Inlet<'a> {
-    pub(crate) now: Time,
-    pub(crate) rnic: &'a mut Rnic<SoftMemory>,
-    pub(crate) capture: &'a mut Option<Box<Capture>>,
-    pub(crate) loss: &'a mut Option<LossState>,
-}
-
-impl Inlet<'_> {
-    /// Whether the next packet is dropped by design.
-    #[inline]
-    pub(crate) fn loses(&mut self) -> bool {
-        self.loss.as_mut().is_some_and(LossState::drops)
-    }
 }
 
 /// A link at work.

@@ -2,9 +2,15 @@ use thiserror::Error;
 
 use crate::eth::fill_fits;
 use crate::{
-    Aeth, AtomicEth, BTH_LEN, DcEth, DcExtra, Deth, ICRC_LEN, Opcode, Operation, PKEY_DEFAULT, Psn,
-    Qpn, Reth, Syndrome, Transport,
+    Aeth, AtomicEth, BTH_LEN, DcConnect, DcEth, DcExtra, Deth, ICRC_LEN, Opcode, Operation,
+    PAYLOAD_MAX, PKEY_DEFAULT, Psn, Qpn, Reth, Syndrome, Transport,
 };
+
+/// Longest headers in front of a payload: those of a DC WRITE_ONLY_WITH_IMM that connects. Atomics
+/// have longer ones, and no payload.
+pub const HEADERS_MAX: usize = BTH_LEN + DcEth::LEN + DcConnect::LEN + Reth::LEN + 4;
+/// Longest packet in bytes, from the BTH to the ICRC.
+pub const PACKET_MAX: usize = HEADERS_MAX + PAYLOAD_MAX + ICRC_LEN;
 
 /// Length of a packet from the BTH to the ICRC, with its padding.
 #[inline]
@@ -376,7 +382,7 @@ fn put_word(buf: &mut [u8], at: usize, word: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Credits, DcConnect, HEADERS_MAX, Msn, NakCode, PACKET_MAX};
+    use crate::{Credits, Msn, NakCode};
 
     #[test]
     fn nonsense_cannot_be_built() {

@@ -17,36 +17,24 @@
 extern crate std;
 
 mod bytes;
+mod error;
 mod eth;
 mod headers;
 pub mod icrc;
 mod number;
 mod opcode;
+mod sizes;
 mod syndrome;
 mod timer;
 mod view;
 
+pub use error::ParseError;
 pub use eth::{Aeth, AtomicEth, DcConnect, DcEth, DcExtra, Deth, Reth};
-pub use headers::{Headers, Message, Route, Tail, WireError, packet_len};
+pub use headers::{HEADERS_MAX, Headers, Message, PACKET_MAX, Route, Tail, WireError, packet_len};
 pub use icrc::{Flow, IcrcMismatch, IpId};
 pub use number::{Msn, Psn, Qpn};
 pub use opcode::{Opcode, Operation, Transport};
+pub use sizes::{BTH_LEN, ICRC_LEN, PAYLOAD_MAX, PKEY_DEFAULT, UDP_PORT};
 pub use syndrome::{Credits, NakCode, Syndrome};
 pub use timer::{RnrTimer, Timeout};
-pub use view::{PacketView, ParseError};
-
-/// Length of a base transport header in bytes.
-pub const BTH_LEN: usize = 12;
-/// Length of the invariant CRC in bytes.
-pub const ICRC_LEN: usize = 4;
-/// Longest payload of a packet in bytes: the largest path MTU.
-pub const PAYLOAD_MAX: usize = 4096;
-/// Longest headers in front of a payload: those of a DC WRITE_ONLY_WITH_IMM that connects. Atomics
-/// have longer ones, and no payload.
-pub const HEADERS_MAX: usize = BTH_LEN + DcEth::LEN + DcConnect::LEN + Reth::LEN + 4;
-/// Longest packet in bytes, from the BTH to the ICRC.
-pub const PACKET_MAX: usize = HEADERS_MAX + PAYLOAD_MAX + ICRC_LEN;
-/// The default P_Key: full member of the default partition.
-pub const PKEY_DEFAULT: u16 = 0xffff;
-/// The UDP port of RoCEv2 (IBTA annex A17.4.5.1).
-pub const UDP_PORT: u16 = 4791;
+pub use view::PacketView;

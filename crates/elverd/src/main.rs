@@ -1,6 +1,7 @@
 //! `elverd`, the daemon of an Elver node.
 
 mod activation;
+mod arguments;
 mod door;
 mod manual;
 mod notify;
@@ -20,44 +21,19 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
+use crate::arguments::{Arguments, CONFIG_FILE};
 use crate::door::Door;
-use crate::manual::{Print, print};
+use crate::manual::{print, run};
 
 /// Descriptors of a node and a few sessions.
 const DESCRIPTORS_MIN: u64 = 64;
 /// The longest time that a daemon which ends takes to say why.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
-/// Read if no other is named and it is there.
-const CONFIG_FILE: &str = "/etc/elver/elverd.toml";
-
-/// The daemon of an Elver node: it owns a software RNIC and gives processes RDMA connections in
-/// about a microsecond, over shared memory.
-///
-/// It needs no privileges. Processes find it by its Unix socket: ELVER_SOCKET if that is set, else
-/// `socket.path` of the configuration, else /run/elver/elverd.sock for root and
-/// $XDG_RUNTIME_DIR/elver/elverd.sock for others; a socket that systemd passes goes before all.
-/// Ends at SIGTERM and SIGINT, with exit code 0; 1 means that it failed, 2 that its arguments or
-/// its configuration cannot be.
-#[derive(Debug, Parser)]
-#[command(name = "elverd", version, args_conflicts_with_subcommands = true)]
-struct Arguments {
-    /// Configuration; by default /etc/elver/elverd.toml if that is there.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Check the configuration and end.
-    #[arg(long)]
-    check: bool,
-    /// Print a commented configuration with all defaults and end.
-    #[arg(long, conflicts_with_all = ["config", "check"])]
-    print_config: bool,
-    #[command(subcommand)]
-    print: Option<Print>,
-}
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let printed = match &arguments.print {
-        Some(what) => Some(what.run()),
+        Some(what) => Some(run(what)),
         None => arguments.print_config.then(|| print(DEFAULT_FILE.as_bytes())),
     };
     match printed {

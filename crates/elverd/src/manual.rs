@@ -2,36 +2,23 @@
 
 use std::io::{ErrorKind, Write, stdout};
 
-use clap::{CommandFactory, Subcommand};
+use clap::CommandFactory;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use elver_node::config::DEFAULT_FILE;
 
-use crate::{Arguments, CONFIG_FILE};
+use crate::arguments::{Arguments, CONFIG_FILE, Print};
 
-/// Something to print instead of serving.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Print {
-    /// Prints the manual page, in roff: `elverd man | man -l -`.
-    Man,
-    /// Prints a completion script for a shell: `source <(elverd completions bash)`.
-    Completions {
-        /// The shell.
-        shell: clap_complete::Shell,
-    },
-}
-
-impl Print {
-    pub(crate) fn run(&self) -> std::io::Result<()> {
-        let mut text = Vec::new();
-        match self {
-            Print::Man => page(&mut text)?,
-            Print::Completions { shell } => {
-                clap_complete::generate(*shell, &mut Arguments::command(), "elverd", &mut text);
-            }
+/// Prints it.
+pub(crate) fn run(what: &Print) -> std::io::Result<()> {
+    let mut text = Vec::new();
+    match what {
+        Print::Man => page(&mut text)?,
+        Print::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Arguments::command(), "elverd", &mut text);
         }
-        print(&text)
     }
+    print(&text)
 }
 
 /// Writes to standard output. Whoever reads it may have enough.

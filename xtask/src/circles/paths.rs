@@ -192,7 +192,8 @@ fn follow(
 fn branches(group: TokenStream, base: &Name, house: &House<'_>, found: &mut Vec<Name>) {
     let tokens: Vec<TokenTree> = group.into_iter().collect();
     let comma = |token: &TokenTree| matches!(token, TokenTree::Punct(p) if p.as_char() == ',');
-    for branch in tokens.split(comma) {
+    // Behind the last comma stands nothing.
+    for branch in tokens.split(comma).filter(|branch| !branch.is_empty()) {
         let Some(TokenTree::Ident(word)) = branch.first() else {
             // `*`
             found.push(base.clone());

@@ -13,7 +13,7 @@ use crate::frames::config::FrameLink;
 use crate::frames::host::{FRAME_BUFFER, Host};
 use crate::frames::ip::HEADROOM;
 use crate::frames::socket::{ReceivedFrame, SentFrame};
-use crate::link::Inlet;
+use crate::inlet::Inlet;
 
 /// Frames that one look takes at most.
 const RECEIVE_FRAMES: usize = 32;
