@@ -530,3 +530,24 @@ fn a_vqp_that_goes_while_its_receive_is_written_goes_after_that() {
     cluster.check();
     drop(std::hint::black_box(own));
 }
+
+/// A client without regions was forgotten with the first of its VQPs: what the others had on their lanes kept
+/// its send slots, and they stood for ever.
+#[test]
+fn a_client_that_goes_takes_all_of_its_vqps_along() {
+    let mut cluster = Cluster::new(115, 2, &config());
+    cluster.bound(1, 7);
+    let vqps: Vec<VqpId> = (0..3).map(|_| cluster.vqp(0)).collect();
+    for vqp in &vqps[1..] {
+        cluster.connect(0, *vqp, 1, 7);
+        let inline = Payload::Inline(b"last words");
+        cluster.post(0, *vqp, &[SendWr { payload: inline, ..wr(1, SendOp::Send, &[]) }]);
+    }
+    let (client, now) = (cluster.nodes[0].client, cluster.now());
+    cluster.nodes[0].core.client_close(client, now);
+    cluster.until("all of it to go", |cluster| {
+        let core = &cluster.nodes[0].core;
+        let slots = core.audit().unwrap().send_slots;
+        core.client_is_gone(client) && (core.stats().vqps, slots) == (0, 0)
+    });
+}

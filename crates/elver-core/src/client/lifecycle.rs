@@ -380,7 +380,8 @@ impl<D: Device> Core<D> {
     pub(crate) fn forget_client(&mut self, id: u32) {
         // It may have gone with its last region.
         let Some(client) = self.clients.get(id) else { return };
-        if client.closed && client.mrs == 0 && client.zombies == 0 {
+        let has_gone = client.vqps.is_empty() && client.zombies == 0 && client.mrs == 0;
+        if client.closed && has_gone {
             self.clients.remove(id);
         }
     }
