@@ -241,7 +241,9 @@ impl<D: Device> Core<D> {
         let mut busy = false;
         let mut wcs = core::mem::take(&mut self.wcs);
         for _ in 0..BATCHES_MAX {
-            if !self.links.kept.is_empty() {
+            // What was kept may bring another QP to its end: what that leaves is older, too, than what
+            // the device tells next.
+            while !self.links.kept.is_empty() {
                 self.complete_kept(now);
                 busy = true;
             }
