@@ -134,18 +134,18 @@ impl<D: Device> Core<D> {
             agree!(reads + lands, vqp.reads, "messages on their way to receives of VQP {id:#x}");
             let bound = (vqp.bound != 0 && !vqp.zombie).then_some(id);
             if bound.is_some() {
-                agree!(self.ports.get(&vqp.bound).copied(), bound, "port {}", vqp.bound);
+                agree!(self.ports.bound_to(vqp.bound), bound, "port {}", vqp.bound);
             }
         }
         let accepted = self.vqps.iter().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
-        agree!(accepted, self.accepts.now, "accepted VQPs");
+        agree!(accepted, self.accepts.now(), "accepted VQPs");
         if accepted > self.config.accepts() {
             return Err(format!("{accepted} accepted VQPs"));
         }
         let bound = self.vqps.iter().filter(|(_, vqp)| vqp.bound != 0 && !vqp.zombie).count();
         agree!(bound, self.ports.len(), "ports");
-        for (key, (id, _)) in &self.accepted {
-            let vqp = self.vqps.get(*id).and_then(|vqp| vqp.accepted);
+        for (key, id) in self.accepts.iter() {
+            let vqp = self.vqps.get(id).and_then(|vqp| vqp.accepted);
             agree!(vqp, Some(*key), "accepted VQP {id:#x}");
         }
         let backlogs = self.vqps.iter().filter_map(|(_, vqp)| vqp.backlog.as_ref());
@@ -210,11 +210,11 @@ impl<D: Device> Core<D> {
             let zombies = of().filter(|(_, vqp)| vqp.zombie).count() as u32;
             agree!(zombies, client.zombies, "VQPs of client {id:#x} that go");
             let accepted = of().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
-            agree!(accepted, client.accepted.now, "accepted VQPs of client {id:#x}");
-            for (peer, of_peer) in &client.accepted_of {
-                let key = |vqp: &Vqp| vqp.accepted.is_some_and(|(_, from, _)| from == *peer);
+            agree!(accepted, client.accepted.now(), "accepted VQPs of client {id:#x}");
+            for (peer, of_peer) in client.accepted.peers() {
+                let key = |vqp: &Vqp| vqp.accepted.is_some_and(|(_, from, _)| from == peer);
                 let accepted = of().filter(|(_, vqp)| key(vqp)).count() as u32;
-                agree!(accepted, of_peer.now, "accepted VQPs of client {id:#x} and peer {peer:#x}");
+                agree!(accepted, of_peer, "accepted VQPs of client {id:#x} and peer {peer:#x}");
             }
             let mrs = self.mrs.iter().filter(|(_, mr)| mr.owner == ClientId(id)).count() as u32;
             agree!(mrs, client.mrs, "regions of client {id:#x}");

@@ -7,10 +7,10 @@ use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
 };
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
 
-use crate::client::{Accepted, Client};
+use crate::client::Client;
+use crate::client::accept::Accepts;
+use crate::client::ports::Ports;
 use crate::datapath::ops::Op;
 use crate::datapath::outage::Outage;
 use crate::datapath::qos::Qos;
@@ -18,14 +18,14 @@ use crate::datapath::wr_id::WrId;
 use crate::discovery::lookup::Lookups;
 use crate::discovery::meta::ServedTable;
 use crate::discovery::peer::Peers;
-use crate::due::DueQueue;
 use crate::memory::mr::LocalMrs;
 use crate::memory::mr_store::MrStore;
+use crate::memory::valid_mrs::ValidMrs;
 use crate::messaging::held::Held;
-use crate::messaging::inbox::{AcceptKey, SourceLast};
 use crate::messaging::landing::{LANDINGS_MAX, Landing};
 use crate::messaging::message::Header;
 use crate::messaging::notes::Notes;
+use crate::messaging::unread::Unread;
 use crate::pool::lane::LaneKind;
 use crate::pool::{self, Lanes, Pool};
 use crate::rc::links::Links;
@@ -58,20 +58,15 @@ pub struct Core<D: Device> {
     pub(crate) peers: Peers,
     pub(crate) clients: Slots<Client>,
     pub(crate) vqps: Slots<Box<Vqp>>,
-    /// VQPs that messages to bound ones made, and the secret of the sender's connection.
-    pub(crate) accepted: HashMap<AcceptKey, (u32, u32), FxBuildHasher>,
-    /// The same of all clients, in order.
-    pub(crate) accepts: Accepted,
-    /// Of these the one that a message came for last.
-    pub(crate) source_last: SourceLast,
+    /// VQPs that messages to bound ones made.
+    pub(crate) accepts: Accepts,
     /// Who sent the message that came last: its GID, and the peer.
     pub(crate) sender_last: (Gid, u32),
     /// Messages that wait for receives.
     pub(crate) held: Held,
     /// A header with what all of this node's have.
     pub(crate) blank: Header,
-    /// Long messages that their receivers have not read, by when they are looked after.
-    pub(crate) unread: DueQueue<(u32, u32)>,
+    pub(crate) unread: Unread,
     pub(crate) credit_probes: CreditProbes,
     /// What waits to be told to peers.
     pub(crate) notes: Notes,
@@ -79,11 +74,9 @@ pub struct Core<D: Device> {
     pub(crate) heard: Time,
     /// VQPs that wait for send slots.
     pub(crate) slot_waiters: VecDeque<u32>,
-    /// VQPs by the port that they are bound to.
-    pub(crate) ports: HashMap<u16, u32, FxBuildHasher>,
+    pub(crate) ports: Ports,
     pub(crate) mrs: LocalMrs<D::Memory>,
-    /// The table in which peers find the regions that are open to them.
-    pub(crate) valid_mrs: Table<D::Memory>,
+    pub(crate) valid_mrs: ValidMrs<D::Memory>,
     pub(crate) store: MrStore,
     pub(crate) ops: Slots<Op>,
     /// Messages that are being written to receives which are not at hand.
@@ -139,20 +132,18 @@ impl<D: Device> Core<D> {
             peers,
             clients: Slots::new(SLOTS_MAX),
             vqps: Slots::new(config.max_vqps),
-            accepted: HashMap::default(),
-            accepts: Accepted::default(),
-            source_last: SourceLast::NONE,
+            accepts: Accepts::default(),
             sender_last: (Gid::default(), NONE),
             held: Held::default(),
             blank: Header::blank(record.tag()),
-            unread: DueQueue::default(),
+            unread: Unread::default(),
             credit_probes: CreditProbes::default(),
             notes: Notes::default(),
             heard: now,
             slot_waiters: VecDeque::new(),
-            ports: HashMap::default(),
+            ports: Ports::default(),
             mrs: LocalMrs::new(config.max_mrs),
-            valid_mrs,
+            valid_mrs: ValidMrs::new(valid_mrs),
             store: MrStore::new(config.max_cached_mrs),
             ops: Slots::new(SLOTS_MAX),
             landings: Slots::new(LANDINGS_MAX),
@@ -341,7 +332,7 @@ impl<D: Device> Core<D> {
             peers: u64::from(self.peers.slots.len()),
             rc_qps: u64::from(self.links.rc.len()),
             dcis_down: self.outages.len() as u64,
-            accepted: self.accepts.now.into(),
+            accepted: self.accepts.now().into(),
             control_resent: self.links.control.stats().retransmitted
                 + self.links.control.stats().answered_again,
             control_busy: self.links.control.stats().busy,

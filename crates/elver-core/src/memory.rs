@@ -4,3 +4,4 @@
 pub(crate) mod mr;
 pub(crate) mod mr_store;
 pub(crate) mod regions;
+pub(crate) mod valid_mrs;

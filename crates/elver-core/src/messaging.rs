@@ -10,3 +10,4 @@ pub(crate) mod notes;
 pub(crate) mod outgoing;
 pub(crate) mod rendezvous;
 pub(crate) mod tell;
+pub(crate) mod unread;

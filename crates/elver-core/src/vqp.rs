@@ -9,9 +9,10 @@ use alloc::boxed::Box;
 use elver_control::Class;
 use elver_verbs::{Dest, Gid, Time, WcStatus};
 
+use crate::client::accept::AcceptKey;
 use crate::memory::mr::LocalHit;
 use crate::memory::mr_store::RemoteMr;
-use crate::messaging::inbox::{AcceptKey, Backlog};
+use crate::messaging::inbox::Backlog;
 use crate::rc::fate::Suspect;
 use crate::vqp::credit::Credit;
 use crate::vqp::recv_ring::RecvRing;

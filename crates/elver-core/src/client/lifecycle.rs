@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Device, Time};
 
-use crate::client::{Accepted, Client};
+use crate::client::Client;
+use crate::client::accept::Accepted;
+use crate::client::ports::Ports;
 use crate::memory::mr::LocalHit;
 use crate::messaging::message::Kind;
 use crate::messaging::notes::Note;
@@ -20,8 +22,6 @@ use crate::{
 
 /// Accepted VQPs that are looked at for one to give way.
 const EVICTIONS_LOOKED_AT: usize = 64;
-/// The ports that `qbind` takes from when it is asked for any.
-const FREE_PORTS: core::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 /// Whose accepted VQPs one is to give way among.
 #[derive(Clone, Copy, Debug)]
@@ -86,11 +86,12 @@ impl<D: Device> Core<D> {
     ) -> Option<u32> {
         let entry = self.open_client(client).ok()?;
         let limits = entry.limits;
-        let full = entry.vqps.len() as u32 >= limits.vqps || entry.accepted.now >= limits.accepts();
-        let share = entry.accepts_of(peer) >= limits.accepts_of_peer();
+        let full =
+            entry.vqps.len() as u32 >= limits.vqps || entry.accepted.now() >= limits.accepts();
+        let share = entry.accepted.of(peer) >= limits.accepts_of_peer();
         let of_node = self.peers.get(peer).map_or(0, |entry| entry.accepted);
         let share = share || of_node >= self.config.accepts_of_peer();
-        let node_full = self.accepts.now >= self.config.accepts() || self.vqps.is_full();
+        let node_full = self.accepts.now() >= self.config.accepts() || self.vqps.is_full();
         // One of its own that gives way makes room for all.
         let room = if share {
             self.evict_accepted(Scope::Client(client, Some(peer)))
@@ -110,21 +111,21 @@ impl<D: Device> Core<D> {
     /// The accepted VQPs of a scope.
     fn accepted_in(&mut self, scope: Scope) -> Option<&mut Accepted> {
         match scope {
-            Scope::Client(client, peer) => self.clients.get_mut(client.0)?.accepted_mut(peer),
-            Scope::Node => Some(&mut self.accepts),
+            Scope::Client(client, peer) => self.clients.get_mut(client.0)?.accepted.in_order(peer),
+            Scope::Node => Some(self.accepts.in_order()),
         }
     }
 
     /// Has an accepted VQP give way that failed or that its client has not used, the oldest first;
     /// whether there was one.
     fn evict_accepted(&mut self, scope: Scope) -> bool {
-        let looked_at = self.accepted_in(scope).map_or(0, |accepted| accepted.order.len());
+        let looked_at = self.accepted_in(scope).map_or(0, |accepted| accepted.listed());
         for _ in 0..looked_at.min(EVICTIONS_LOOKED_AT) {
             let Some(accepted) = self.accepted_in(scope) else {
                 bug!("VQPs that were accepted are of nobody");
                 return false;
             };
-            let Some(id) = accepted.order.pop_front() else {
+            let Some(id) = accepted.pop() else {
                 bug!("an accepted VQP is in no order");
                 return false;
             };
@@ -141,7 +142,7 @@ impl<D: Device> Core<D> {
                 return true;
             }
             if let Some(accepted) = self.accepted_in(scope) {
-                accepted.order.push_back(id);
+                accepted.put_back(id);
             }
         }
         false
@@ -240,25 +241,19 @@ impl<D: Device> Core<D> {
             return Err(CoreError::State { state: "bound", call: "qbind" });
         }
         let port = match port {
-            0 => self.free_port().ok_or(CoreError::Limit {
+            0 => self.ports.any_free(&mut self.rng).ok_or(CoreError::Limit {
                 what: "free ports",
-                limit: FREE_PORTS.len() as u64,
+                limit: Ports::FREE.len() as u64,
                 setting: "ports",
             })?,
-            port if self.ports.contains_key(&port) => return Err(CoreError::PortInUse { port }),
+            port if self.ports.bound_to(port).is_some() => {
+                return Err(CoreError::PortInUse { port });
+            }
             port => port,
         };
-        self.ports.insert(port, vqp.0);
+        self.ports.bind(port, vqp.0);
         self.own_vqp(client, vqp)?.bound = port;
         Ok(port)
-    }
-
-    /// A port that nobody is bound to, from a random place on.
-    fn free_port(&mut self) -> Option<u16> {
-        let count = FREE_PORTS.len() as u32;
-        let start = self.rng.next_u32() % count;
-        let ports = (0..count).map(|n| FREE_PORTS.start() + ((start + n) % count) as u16);
-        ports.into_iter().find(|port| !self.ports.contains_key(port))
     }
 
     /// The client is done with a VQP. It goes at once, or when nothing of its is in flight.
@@ -273,7 +268,7 @@ impl<D: Device> Core<D> {
         vqp.state = VqpState::Error;
         vqp.wait = Wait::Nothing;
         if vqp.bound != 0 {
-            self.ports.remove(&vqp.bound);
+            self.ports.release(vqp.bound);
         }
         if let Some(client) = self.clients.get_mut(vqp.client) {
             let at = vqp.client_at as usize;
@@ -326,7 +321,7 @@ impl<D: Device> Core<D> {
     fn farewell(&self, id: u32) -> Option<(u32, Note)> {
         let vqp = self.vqps.get(id)?;
         if let Some(key) = vqp.accepted {
-            let &(_, nonce) = self.accepted.get(&key).filter(|(accepted, _)| *accepted == id)?;
+            let (_, nonce) = self.accepts.get(&key).filter(|(accepted, _)| *accepted == id)?;
             let is_open = self.vqps.get(key.0).is_some_and(|bound| !bound.zombie);
             let note = Note::to_sender(Kind::Gone, key.2, u64::from(nonce) << 32);
             return (!is_open).then_some((key.1, note));
@@ -361,15 +356,12 @@ impl<D: Device> Core<D> {
             self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
         }
         if let Some(key) = vqp.accepted.take() {
-            if self.accepted.get(&key).is_some_and(|(accepted, _)| *accepted == id) {
-                self.accepted.remove(&key);
-            }
-            count_off!(self.accepts.now, 1);
+            self.accepts.remove(&key, id);
             if let Some(entry) = self.peers.get_mut(key.1) {
                 count_off!(entry.accepted, 1);
             }
             if let Some(client) = self.clients.get_mut(vqp.client) {
-                client.unaccept(key.1);
+                client.accepted.remove(key.1);
             }
         }
         (vqp.lane, vqp.dest, vqp.via) = (NONE, None, None);

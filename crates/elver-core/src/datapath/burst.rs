@@ -158,7 +158,7 @@ impl<D: Device> Core<D> {
                 let before = entry.shared;
                 burst.stopped = vqp.prepare(seq, pool, blank, mrs, device);
                 if !before && vqp.sq.entry(seq).shared {
-                    unread.push(query_at, (id, seq));
+                    unread.look_after(query_at, id, seq);
                 }
                 if burst.stopped != Check::Ready {
                     break;

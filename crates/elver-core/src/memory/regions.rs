@@ -26,9 +26,7 @@ use elver_verbs::{AccessFlags, Device, Mr, MrInfo, Time, VerbsError};
 #[cfg(doc)]
 use elver_control::Terms;
 
-use crate::core::no_table;
 use crate::memory::mr::{Closing, LocalMr};
-use crate::memory::mr_store::RemoteMr;
 use crate::{ClientId, Core, CoreError, Event};
 
 /// The flags that let peers in.
@@ -57,12 +55,9 @@ impl<D: Device> Core<D> {
         }
         let info = self.device.reg_mr(self.pool.pd, memory.clone(), iova, access)?;
         let open = access.intersects(REMOTE);
-        if open {
-            let value = RemoteMr::encode(info.addr, info.length, access);
-            if self.valid_mrs.put(&info.rkey.to_le_bytes(), &value).is_err() {
-                self.device.dereg_mr(info.mr)?;
-                return Err(CoreError::Device(no_table()));
-            }
+        if open && let Err(error) = self.valid_mrs.open(&info, access) {
+            self.device.dereg_mr(info.mr)?;
+            return Err(CoreError::Device(error));
         }
         self.mrs.insert(LocalMr {
             memory,
@@ -122,9 +117,7 @@ impl<D: Device> Core<D> {
         self.mrs.forget_hits();
         if open {
             // It was put in when the region was made, and only here it is taken out.
-            if self.valid_mrs.remove(&rkey.to_le_bytes()).is_err() {
-                bug!("a region that is open is not in ValidMR");
-            }
+            self.valid_mrs.close(rkey);
         }
         if late {
             self.mrs.close_at(slot, due);

@@ -9,6 +9,7 @@ use elver_control::Class;
 use elver_verbs::{Device, Gid, Memory, Time, WcOpcode, WcStatus};
 
 use crate::client::Client;
+use crate::client::accept::AcceptKey;
 use crate::discovery::peer::Waiter;
 use crate::memory::mr::{LocalMrs, ScatterError};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind, Refusal};
@@ -17,7 +18,6 @@ use crate::messaging::rendezvous::PIECE_BYTES;
 use crate::vqp::Vqp;
 use crate::vqp::credit::Halted;
 use crate::vqp::recv_ring::RecvOutcome;
-use crate::vqp::send_ring::NONE;
 use crate::{ClientId, ConnectError, Core, CoreError, Policy, Via, VqpInit, VqpState};
 
 /// All held messages of a node may take so many times what one VQP's may.
@@ -58,24 +58,6 @@ pub(crate) enum Body<'a> {
     /// Copied aside.
     Held(&'a [u8]),
 }
-
-/// Where the last message to a port went: the port, the sender's node and VQP; the VQP that is bound,
-/// and the one that is connected to the sender. VQPs may have gone since.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SourceLast {
-    key: (u16, u32, u32),
-    target: u32,
-    source: u32,
-}
-
-impl SourceLast {
-    /// Nothing remembered: no VQP has this id.
-    pub(crate) const NONE: SourceLast =
-        SourceLast { key: (0, NONE, NONE), target: NONE, source: NONE };
-}
-
-/// An accepted VQP by the VQP that is bound, the sender's node and the sender's VQP.
-pub(crate) type AcceptKey = (u32, u32, u32);
 
 impl<D: Device> Core<D> {
     /// A message of a node's stands in a receive buffer.
@@ -201,18 +183,17 @@ impl<D: Device> Core<D> {
         if header.dst_vqp == 0 {
             // Messages come in rows.
             let key = (header.dst_port, from, header.src_vqp);
-            let SourceLast { key: last, target, source } = self.source_last;
             let binds = |vqp: &Vqp| vqp.bound == header.dst_port && !vqp.zombie;
-            let accepted = Some((target, from, header.src_vqp));
-            if key == last
+            if let Some((target, source)) = self.accepts.last(key)
+                && let accepted = Some((target, from, header.src_vqp))
                 && self.vqps.get(target).is_some_and(|vqp| binds(vqp))
                 && self.vqps.get(source).is_some_and(|vqp| vqp.takes_of(accepted))
             {
                 return Ok((target, source));
             }
-            let target = self.ports.get(&header.dst_port).copied().ok_or(Refusal::Port)?;
+            let target = self.ports.bound_to(header.dst_port).ok_or(Refusal::Port)?;
             let source = self.source_of(target, from, header)?;
-            self.source_last = SourceLast { key, target, source };
+            self.accepts.set_last(key, target, source);
             return Ok((target, source));
         }
         let vqp = self.vqps.get(header.dst_vqp).filter(|vqp| !vqp.zombie);
@@ -297,11 +278,8 @@ impl<D: Device> Core<D> {
     fn source_of(&mut self, bound: u32, peer: u32, header: &Header) -> Result<u32, Refusal> {
         let key = (bound, peer, header.src_vqp);
         let nonce = (header.cookie >> 32) as u32;
-        if let Some((source, last)) = self.accepted.get_mut(&key)
-            && let source = *source
-            && self.vqps.get(source).is_some_and(|vqp| vqp.takes_of(Some(key)))
-        {
-            *last = nonce;
+        let takes = |id: u32| self.vqps.get(id).is_some_and(|vqp| vqp.takes_of(Some(key)));
+        if let Some(source) = self.accepts.hear(&key, nonce, takes) {
             return Ok(source);
         }
         let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
@@ -321,7 +299,7 @@ impl<D: Device> Core<D> {
         let is_there = |id| vqps.get(id).is_some_and(|vqp| vqp.accepted.is_some());
         self.accepts.push(source, is_there);
         if let Some(client) = self.clients.get_mut(client) {
-            client.accept(source, peer, is_there);
+            client.accepted.push(source, peer, is_there);
         }
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.accepted += 1;
@@ -330,7 +308,7 @@ impl<D: Device> Core<D> {
             self.destroy(source, Time::ZERO);
             return Err(Refusal::Crowded);
         }
-        self.accepted.insert(key, (source, nonce));
+        self.accepts.take_from(key, source, nonce);
         self.stats.accepts += 1;
         Ok(source)
     }

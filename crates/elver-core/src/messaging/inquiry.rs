@@ -167,7 +167,7 @@ impl<D: Device> Core<D> {
     fn next_unread(&mut self, now: Time) -> Option<(u32, u32)> {
         let Core { unread, vqps, .. } = self;
         let awaits = |id: u32, seq: u32| vqps.get(id).is_some_and(|vqp| vqp.awaits(seq));
-        unread.pop_due_unless(now, |(id, seq)| awaits(*id, *seq))
+        unread.pop(now, awaits)
     }
 
     /// A message was not read for long.
@@ -195,7 +195,7 @@ impl<D: Device> Core<D> {
             }
             _ => {}
         }
-        self.unread.push(Self::query_at(now), (id, seq));
+        self.unread.look_after(Self::query_at(now), id, seq);
     }
 
     /// Whether a query of a VQP's is on its way.
@@ -264,7 +264,7 @@ impl<D: Device> Core<D> {
     /// The VQP that a message goes to; [`NONE`] if there is none.
     pub(crate) fn target_of(&self, header: &Header) -> u32 {
         match header.dst_vqp {
-            0 => self.ports.get(&header.dst_port).copied().unwrap_or(NONE),
+            0 => self.ports.bound_to(header.dst_port).unwrap_or(NONE),
             vqp => vqp,
         }
     }
@@ -299,7 +299,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn parted(&mut self, from: u32, header: &Header, now: Time) {
         let id = if header.dst_vqp == 0 {
             let key = (self.target_of(header), from, header.src_vqp);
-            self.accepted.get(&key).map(|(accepted, _)| *accepted)
+            self.accepts.get(&key).map(|(accepted, _)| accepted)
         } else {
             self.sender_named(from, header).map(|vqp| vqp.id)
         };

@@ -178,7 +178,7 @@ impl<D: Device> Core<D> {
     /// How many messages each sender of a VQP's may send.
     fn grant_of(&self, id: u32) -> u32 {
         let client = self.vqps.get(id).and_then(|vqp| self.clients.get(vqp.client));
-        let senders = client.map_or(1, |client| client.accepted.now.max(1));
+        let senders = client.map_or(1, |client| client.accepted.now().max(1));
         let bytes = self.config.backlog_bytes / u64::from(self.config.eager_bytes_max.max(1));
         let room = u64::from(self.config.backlog).min(bytes) as u32 / GRANTED;
         (room / senders).clamp(1, GRANT_MAX)

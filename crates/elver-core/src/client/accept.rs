@@ -1,0 +1,236 @@
+//! VQPs that messages made: whose messages each takes, and in which order they give way.
+
+use alloc::collections::VecDeque;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::vqp::send_ring::NONE;
+
+/// An accepted VQP by the VQP that is bound, the sender's node and the sender's VQP.
+pub(crate) type AcceptKey = (u32, u32, u32);
+
+/// Where the last message to a port went: the port, the sender's node and VQP; the VQP that is bound,
+/// and the one that is connected to the sender. VQPs may have gone since.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    key: (u16, u32, u32),
+    target: u32,
+    source: u32,
+}
+
+/// All accepted VQPs of a node.
+#[derive(Debug)]
+pub(crate) struct Accepts {
+    /// Of those that take messages, with the secret of the sender's connection.
+    by_sender: HashMap<AcceptKey, (u32, u32), FxBuildHasher>,
+    all: Accepted,
+    last: Last,
+}
+
+impl Default for Accepts {
+    fn default() -> Accepts {
+        // No VQP has this id.
+        let last = Last { key: (0, NONE, NONE), target: NONE, source: NONE };
+        Accepts { by_sender: HashMap::default(), all: Accepted::default(), last }
+    }
+}
+
+impl Accepts {
+    /// How many there are.
+    pub(crate) fn now(&self) -> u32 {
+        self.all.now
+    }
+
+    /// The same, in order.
+    pub(crate) fn in_order(&mut self) -> &mut Accepted {
+        &mut self.all
+    }
+
+    /// Takes one in, that takes no messages yet. `is_there` tells which ids are not of the gone.
+    pub(crate) fn push(&mut self, id: u32, is_there: impl Fn(u32) -> bool) {
+        self.all.push(id, is_there);
+    }
+
+    /// One takes the messages of a sender from now on, whose connection has this secret.
+    pub(crate) fn take_from(&mut self, key: AcceptKey, id: u32, nonce: u32) {
+        self.by_sender.insert(key, (id, nonce));
+    }
+
+    /// One is none any longer.
+    pub(crate) fn remove(&mut self, key: &AcceptKey, id: u32) {
+        if self.get(key).is_some_and(|(accepted, _)| accepted == id) {
+            self.by_sender.remove(key);
+        }
+        self.all.remove();
+    }
+
+    /// The one that takes a sender's messages, and the secret that these came with.
+    pub(crate) fn get(&self, key: &AcceptKey) -> Option<(u32, u32)> {
+        self.by_sender.get(key).copied()
+    }
+
+    /// The one that takes a sender's messages, if it does still; this one has come with a secret.
+    pub(crate) fn hear(
+        &mut self,
+        key: &AcceptKey,
+        nonce: u32,
+        takes: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let (id, last) = self.by_sender.get_mut(key).filter(|(id, _)| takes(*id))?;
+        *last = nonce;
+        Some(*id)
+    }
+
+    /// Where the last message to a port went, if that was one of this sender's: to the VQP that is bound,
+    /// and the accepted one.
+    #[inline]
+    pub(crate) fn last(&self, key: (u16, u32, u32)) -> Option<(u32, u32)> {
+        let Last { key: last, target, source } = self.last;
+        (key == last).then_some((target, source))
+    }
+
+    /// A message to a port went there.
+    pub(crate) fn set_last(&mut self, key: (u16, u32, u32), target: u32, source: u32) {
+        self.last = Last { key, target, source };
+    }
+
+    /// Those that take messages, for [`crate::Core::audit`].
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&AcceptKey, u32)> {
+        self.by_sender.iter().map(|(key, (id, _))| (key, *id))
+    }
+}
+
+/// Accepted VQPs, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Accepted {
+    /// How many there are.
+    now: u32,
+    /// Which they are, those first that were made, or looked at, longest ago. Ids of the gone mean
+    /// nothing.
+    order: VecDeque<u32>,
+}
+
+/// Ids of the gone in an order of accepted VQPs, beyond as many as there are VQPs.
+const GONE_MAX: usize = 64;
+
+impl Accepted {
+    /// Takes one in. `is_there` tells which ids are not of the gone.
+    fn push(&mut self, id: u32, is_there: impl Fn(u32) -> bool) {
+        self.now += 1;
+        self.order.push_back(id);
+        if self.order.len() > 2 * self.now as usize + GONE_MAX {
+            self.order.retain(|id| is_there(*id));
+        }
+    }
+
+    /// One has gone; its id is left where it stands.
+    fn remove(&mut self) {
+        count_off!(self.now, 1);
+    }
+
+    /// As many as can be looked at for one to give way, the gone included.
+    pub(crate) fn listed(&self) -> usize {
+        self.order.len()
+    }
+
+    /// The next that may give way.
+    pub(crate) fn pop(&mut self) -> Option<u32> {
+        self.order.pop_front()
+    }
+
+    /// It does not: it is looked at again after all others.
+    pub(crate) fn put_back(&mut self, id: u32) {
+        self.order.push_back(id);
+    }
+}
+
+/// Accepted VQPs of a client.
+#[derive(Debug, Default)]
+pub(crate) struct AcceptedOf {
+    all: Accepted,
+    /// The same, by the peer that the messages came from.
+    by_peer: HashMap<u32, Accepted, FxBuildHasher>,
+}
+
+impl AcceptedOf {
+    /// How many there are.
+    pub(crate) fn now(&self) -> u32 {
+        self.all.now
+    }
+
+    /// How many of a peer.
+    pub(crate) fn of(&self, peer: u32) -> u32 {
+        self.by_peer.get(&peer).map_or(0, |of_peer| of_peer.now)
+    }
+
+    /// Those of a peer, or all, in order.
+    pub(crate) fn in_order(&mut self, peer: Option<u32>) -> Option<&mut Accepted> {
+        match peer {
+            Some(peer) => self.by_peer.get_mut(&peer),
+            None => Some(&mut self.all),
+        }
+    }
+
+    /// A message of a peer's made a VQP. `is_there` tells which of them still are.
+    pub(crate) fn push(&mut self, id: u32, peer: u32, is_there: impl Fn(u32) -> bool) {
+        self.all.push(id, &is_there);
+        self.by_peer.entry(peer).or_default().push(id, is_there);
+    }
+
+    /// A VQP that a message of a peer's made is none any longer.
+    pub(crate) fn remove(&mut self, peer: u32) {
+        self.all.remove();
+        let Some(of_peer) = self.by_peer.get_mut(&peer) else {
+            return bug!("a VQP that was accepted is of no peer");
+        };
+        of_peer.remove();
+        if of_peer.now == 0 {
+            self.by_peer.remove(&peer);
+        }
+    }
+
+    /// How many there are of each peer.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.by_peer.iter().map(|(peer, of_peer)| (*peer, of_peer.now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gone_do_not_pile_up() {
+        let mut accepted = AcceptedOf::default();
+        for id in 1..10_000 {
+            accepted.push(id, id % 3, |other| other + 2 > id);
+            assert!(accepted.now() <= 2);
+            let orders = [Some(0), Some(1), Some(2), None]
+                .map(|peer| accepted.in_order(peer).map_or(0, |order| order.listed()));
+            assert!(orders.iter().all(|len| *len <= GONE_MAX + 4), "{orders:?}");
+            if id > 1 {
+                accepted.remove((id - 1) % 3);
+            }
+        }
+        assert_eq!((accepted.now(), accepted.peers().count()), (1, 1));
+    }
+
+    #[test]
+    fn a_sender_has_the_vqp_that_takes_its_messages_now() {
+        let mut accepts = Accepts::default();
+        let key = (1, 2, 3);
+        for id in [7, 8] {
+            accepts.push(id, |_| true);
+            accepts.take_from(key, id, 9);
+        }
+        assert_eq!(accepts.hear(&key, 10, |id| id == 8), Some(8));
+        assert_eq!(accepts.hear(&key, 11, |_| false), None);
+        assert_eq!(accepts.get(&key), Some((8, 10)));
+        // The one before it went later.
+        accepts.remove(&key, 7);
+        assert_eq!((accepts.get(&key), accepts.now()), (Some((8, 10)), 1));
+        accepts.remove(&key, 8);
+        assert_eq!((accepts.get(&key), accepts.now()), (None, 0));
+    }
+}

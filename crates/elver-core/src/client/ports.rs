@@ -1,0 +1,74 @@
+use core::ops::RangeInclusive;
+
+use elver_random::Rng;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+/// The ports of a node, and the VQP that is bound to each.
+#[derive(Debug, Default)]
+pub(crate) struct Ports {
+    vqps: HashMap<u16, u32, FxBuildHasher>,
+}
+
+impl Ports {
+    /// Those that `qbind` takes from when it is asked for any.
+    pub(crate) const FREE: RangeInclusive<u16> = 49_152..=65_535;
+
+    /// The VQP that is bound to a port.
+    pub(crate) fn bound_to(&self, port: u16) -> Option<u32> {
+        self.vqps.get(&port).copied()
+    }
+
+    /// Binds a VQP to a port that nobody is bound to.
+    pub(crate) fn bind(&mut self, port: u16, vqp: u32) {
+        if self.vqps.insert(port, vqp).is_some() {
+            bug!("a port is bound twice");
+        }
+    }
+
+    /// A VQP goes that was bound to it.
+    pub(crate) fn release(&mut self, port: u16) {
+        if self.vqps.remove(&port).is_none() {
+            bug!("a port is released that nobody was bound to");
+        }
+    }
+
+    /// A port that nobody is bound to, from a random place on.
+    pub(crate) fn any_free(&self, rng: &mut Rng) -> Option<u16> {
+        let count = Ports::FREE.len() as u32;
+        let start = rng.next_u32() % count;
+        let mut ports = (0..count).map(|n| Ports::FREE.start() + ((start + n) % count) as u16);
+        ports.find(|port| !self.vqps.contains_key(port))
+    }
+
+    /// How many are bound.
+    pub(crate) fn len(&self) -> usize {
+        self.vqps.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_has_one_vqp_until_that_goes() {
+        let (mut ports, mut rng) = (Ports::default(), Rng::new(1));
+        let any = ports.any_free(&mut rng).unwrap();
+        assert!(Ports::FREE.contains(&any));
+        ports.bind(any, 5);
+        assert_eq!((ports.bound_to(any), ports.bound_to(7), ports.len()), (Some(5), None, 1));
+        ports.release(any);
+        assert_eq!((ports.bound_to(any), ports.len()), (None, 0));
+    }
+
+    #[test]
+    fn all_free_ports_are_found() {
+        let (mut ports, mut rng) = (Ports::default(), Rng::new(2));
+        for _ in Ports::FREE {
+            let port = ports.any_free(&mut rng).unwrap();
+            ports.bind(port, 1);
+        }
+        assert_eq!(ports.any_free(&mut rng), None);
+    }
+}

@@ -1,0 +1,31 @@
+use elver_verbs::Time;
+
+use crate::due::DueQueue;
+
+/// Long messages that their receivers have not read, by when they are looked after: the VQP of each, and
+/// its number there.
+#[derive(Debug, Default)]
+pub(crate) struct Unread {
+    messages: DueQueue<(u32, u32)>,
+}
+
+impl Unread {
+    /// A message is looked after then.
+    pub(crate) fn look_after(&mut self, due: Time, vqp: u32, seq: u32) {
+        self.messages.push(due, (vqp, seq));
+    }
+
+    /// The next that is to be looked after now, or that is not `awaited` any longer.
+    pub(crate) fn pop(
+        &mut self,
+        now: Time,
+        awaited: impl Fn(u32, u32) -> bool,
+    ) -> Option<(u32, u32)> {
+        self.messages.pop_due_unless(now, |(vqp, seq)| awaited(*vqp, *seq))
+    }
+
+    /// When that is.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        self.messages.next_due()
+    }
+}
