@@ -78,6 +78,7 @@ fn what_spins() {
     a_demonstration_that_is_ended_leaves_nothing();
     the_status_is_shown();
     connects_have_their_rows();
+    rings_have_their_rows();
     data_has_its_rows();
     a_mesh_has_its_rows();
     a_storm_has_its_rows();
@@ -504,6 +505,45 @@ fn priorities_have_their_rows() {
     let object = bench("qos", "loopback", &["--rounds", "1", "--duration", "0.1"]);
     let keys = ["name", "p50_us", "p99_us", "ops_per_s", "flood_mb_per_s"];
     check_rows(&object, &["alone", "qos-on", "qos-off"], &keys);
+}
+
+/// Of each design, mode and size one, whose figures go together.
+fn rings_have_their_rows() {
+    let short = ["--rounds", "1", "--duration", "0.05", "--sizes", "64,100000"];
+    let mut placements = vec!["loopback", "host"];
+    if is_root() {
+        placements.push("netns");
+    }
+    for placement in placements {
+        let object = bench("ring", placement, &short);
+        let rows = object["rows"].as_array().unwrap();
+        let mut expected = Vec::new();
+        for mode in ["throughput", "latency"] {
+            for size in [64, 100_000] {
+                expected.extend(["rb2", "raw"].map(|design| (design, size, mode)));
+            }
+        }
+        let found: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                let text = |key: &str| row[key].as_str().unwrap();
+                (text("design"), row["size"].as_u64().unwrap(), text("mode"))
+            })
+            .collect();
+        assert_eq!(found, expected);
+        for row in rows {
+            let figure = |key: &str| row[key].as_f64().unwrap();
+            assert_eq!(row["threads"], 1);
+            assert!(figure("mmsg_per_s") >= 0.0 && figure("gbps") >= 0.0, "{row}");
+            let latency = &row["lat_us"];
+            assert_eq!(latency.is_object(), row["mode"] == "latency", "{row}");
+            if latency.is_object() {
+                let [mean, p999] = ["mean", "p999"].map(|key| latency[key].as_f64().unwrap());
+                assert!(mean > 0.0 && p999 > 0.0, "{row}");
+            }
+        }
+        the_machine_is_judged(&object);
+    }
 }
 
 #[test]

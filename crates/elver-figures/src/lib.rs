@@ -21,6 +21,7 @@ mod mesh;
 mod pool;
 mod qos;
 mod report;
+mod ring;
 mod rnic;
 mod storm;
 mod vqp_load;
@@ -56,6 +57,8 @@ pub enum Bench {
     Pool(pool::PoolArgs),
     /// Memory of connections by peers and by VQPs.
     Memory(memory::MemoryArgs),
+    /// Messages through RB²'s rings, beside WRITEs that are posted one by one.
+    Ring(ring::RingArgs),
     /// Many connects at once to one node.
     Storm(storm::StormArgs),
     /// The high class of VQPs beside a flood of the low class.
@@ -80,6 +83,7 @@ pub fn run(bench: &Bench, programs: &Programs) -> Result<(), Failure> {
         Bench::Factors(args) => factors::run(args),
         Bench::Pool(args) => pool::run(args),
         Bench::Memory(args) => memory::run(args, programs),
+        Bench::Ring(args) => ring::run(args),
         Bench::Storm(args) => storm::run(args, programs),
         Bench::Qos(args) => qos::run(args),
     }

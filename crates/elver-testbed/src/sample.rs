@@ -79,6 +79,11 @@ impl Sample {
         self.latency.value_at_percentile(percentile) as f64 / 1e3
     }
 
+    /// The mean in microseconds; not a number if nothing was recorded.
+    pub fn mean_us(&self) -> f64 {
+        if self.latency.is_empty() { f64::NAN } else { self.latency.mean() / 1e3 }
+    }
+
     /// Operations a second.
     pub fn per_s(&self) -> f64 {
         if self.seconds > 0.0 {

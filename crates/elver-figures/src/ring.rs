@@ -1,0 +1,210 @@
+//! `elver bench ring`: messages through RB²'s rings beside WRITEs that are posted one by one (RB², figures 5
+//! and 6).
+
+mod raw;
+mod rb2;
+mod stage;
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, value_parser};
+use elver_console::table::{self, number};
+use elver_console::{Failure, say};
+use elver_testbed::sample::Sample;
+use serde_json::json;
+
+use crate::args::{RunArgs, TimeArgs};
+use crate::report::contract;
+use crate::report::frame::Frame;
+use crate::report::rows::{Figure, Row, Target};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo elver bench ring
+      messages of 64 B to 1 MB between two nodes in two network namespaces
+  elver bench ring --placement host
+      between two sessions of one node: two threads that send and receive, and the node's
+  elver bench ring --sizes 64 --modes throughput --placement loopback --rounds 1";
+
+/// Sizes by default, of figure 5.
+const SIZES: &str = "64,512,4096,32768,1048576";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RingArgs {
+    /// Bytes of a message.
+    #[arg(long, value_delimiter = ',', default_value = SIZES, value_parser = value_parser!(u32).range(1..=1 << 20))]
+    sizes: Vec<u32>,
+    /// Designs to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "rb2,raw")]
+    designs: Vec<Design>,
+    /// What to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "throughput,latency")]
+    modes: Vec<Mode>,
+    #[command(flatten)]
+    time: TimeArgs,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// How messages get to the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Design {
+    /// Rings of 128 slots, a message each; α 32, β 16, γ 32. For latency nothing is batched.
+    Rb2,
+    /// A WRITE a message through the same kind of VQP, 128 under way, one in 64 signalled; for latency
+    /// WRITEs back and forth.
+    Raw,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// One way, as fast as it goes.
+    Throughput,
+    /// Back and forth, one at a time: the time of both ways.
+    Latency,
+}
+
+/// A row: what is measured, and what the rounds gave.
+struct Measured {
+    design: Design,
+    mode: Mode,
+    size: u32,
+    per_s: Figure,
+    mean_us: Figure,
+    p999_us: Figure,
+}
+
+/// Measures and prints.
+pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
+    let duration = Duration::from_secs_f64(args.time.duration);
+    let mut rows = Vec::new();
+    for mode in &args.modes {
+        for size in &args.sizes {
+            rows.extend(args.designs.iter().map(|design| Measured::new(*design, *mode, *size)));
+        }
+    }
+    let ended = Frame::begin("ring", &args.run).run(|stage, doing| {
+        for row in &mut rows {
+            doing(&format!("{}, {} B, {}", row.design.name(), row.size, row.mode.name()));
+            row.push(&match (row.design, row.mode) {
+                (Design::Rb2, Mode::Throughput) => rb2::throughput(stage, row.size, duration)?,
+                (Design::Rb2, Mode::Latency) => rb2::latency(stage, row.size, duration)?,
+                (Design::Raw, Mode::Throughput) => raw::throughput(stage, row.size, duration)?,
+                (Design::Raw, Mode::Latency) => raw::latency(stage, row.size, duration)?,
+            });
+        }
+        Ok(())
+    })?;
+    ended.tell(
+        Some(&claims(&rows)),
+        || json!({"rows": rows.iter().map(Measured::as_json).collect::<Vec<_>>()}),
+        || {
+            let cells: Vec<_> = rows.iter().map(Measured::cells).collect();
+            let heads =
+                ["design", "bytes", "", "Mmsg/s [min … max]", "Gbit/s", "mean µs", "p99.9 µs"];
+            table::print(heads, &cells, 3);
+            say!(
+                "\nlatency is of both ways; in throughput's rows the receiver reads a word of each"
+            );
+        },
+    );
+    Ok(())
+}
+
+/// RB² beside the WRITEs.
+fn claims(rows: &[Measured]) -> Vec<Row> {
+    let of = |design, row: &Measured| {
+        rows.iter().find(|other| {
+            other.design == design && other.mode == row.mode && other.size == row.size
+        })
+    };
+    let ours = rows.iter().filter(|row| row.design == Design::Rb2);
+    let claim = |row: &Measured| {
+        let raw = of(Design::Raw, row)?;
+        let (unit, figure, target) = match (row.mode, row.size) {
+            (Mode::Latency, _) => ("µs", [&row.p999_us, &raw.p999_us], Target::None),
+            (_, 64) => ("/s", [&row.per_s, &raw.per_s], Target::AtLeast(2.0)),
+            (_, 1_048_576) => ("/s", [&row.per_s, &raw.per_s], Target::AtLeast(0.97)),
+            _ => ("/s", [&row.per_s, &raw.per_s], Target::None),
+        };
+        let name = match row.mode {
+            Mode::Throughput => format!("rb2: messages of {} B", row.size),
+            Mode::Latency => format!("rb2: p99.9 of {} B and back", row.size),
+        };
+        let [ours, baseline] = figure.map(Figure::clone);
+        Some(Row { name, unit, ours, baseline: Some(("raw", baseline)), target })
+    };
+    ours.filter_map(claim).collect()
+}
+
+impl Measured {
+    fn new(design: Design, mode: Mode, size: u32) -> Measured {
+        let none = Figure::default();
+        let [per_s, mean_us, p999_us] = [none.clone(), none.clone(), none];
+        Measured { design, mode, size, per_s, mean_us, p999_us }
+    }
+
+    fn push(&mut self, sample: &Sample) {
+        self.per_s.push(sample.per_s());
+        if self.mode == Mode::Latency {
+            self.mean_us.push(sample.mean_us());
+            self.p999_us.push(sample.us(99.9));
+        }
+    }
+
+    fn gbps(&self) -> f64 {
+        self.per_s.median() * f64::from(self.size) * 8.0 / 1e9
+    }
+
+    fn as_json(&self) -> serde_json::Value {
+        let thousandth = |value: f64| (value * 1e3).round() / 1e3;
+        let mut row = json!({
+            "design": self.design.name(),
+            "size": self.size,
+            "threads": 1,
+            "mode": self.mode.name(),
+            "gbps": thousandth(self.gbps()),
+            "mmsg_per_s": thousandth(self.per_s.median() / 1e6),
+            "mmsg_per_s_spread": self.per_s.spread().map(|per_s| thousandth(per_s / 1e6)),
+        });
+        if self.mode == Mode::Latency {
+            row["lat_us"] = json!({
+                "mean": contract::us(self.mean_us.median()),
+                "p999": contract::us(self.p999_us.median()),
+            });
+        }
+        row
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let mut rate = Figure::default();
+        let [least, most] = self.per_s.spread();
+        [least, self.per_s.median(), most].iter().for_each(|per_s| rate.push(per_s / 1e6));
+        let latency = |figure: &Figure| match self.mode {
+            Mode::Latency => number(figure.median()),
+            Mode::Throughput => String::new(),
+        };
+        let (design, mode) = (self.design.name().to_string(), self.mode.name().to_string());
+        let [mean, p999] = [&self.mean_us, &self.p999_us].map(latency);
+        [design, self.size.to_string(), mode, rate.text(), number(self.gbps()), mean, p999]
+    }
+}
+
+impl Design {
+    fn name(self) -> &'static str {
+        match self {
+            Design::Rb2 => "rb2",
+            Design::Raw => "raw",
+        }
+    }
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Throughput => "throughput",
+            Mode::Latency => "latency",
+        }
+    }
+}

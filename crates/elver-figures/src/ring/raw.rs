@@ -1,0 +1,180 @@
+//! WRITEs through a VQP, as perftest posts them: one for each message, and nothing else.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use elver::{
+    AccessFlags, Completed, Gid, Mr, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Session, Vqp,
+    VqpOptions, Wc,
+};
+use elver_console::Failure;
+use elver_testbed::pair::Client;
+use elver_testbed::sample::{Clock, Sample};
+
+use super::stage::{self, STALL};
+use crate::args::Stage;
+
+/// WRITEs under way, and of how many one is signalled.
+const DEPTH: u64 = 128;
+const SIGNALLED: u64 = 64;
+
+struct End {
+    vqp: Vqp,
+    memory: Mr,
+    size: u32,
+}
+
+impl End {
+    fn open(session: &Session, size: u32, peer: Gid) -> Result<End> {
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        // What is written from, and behind it what is written to.
+        let memory = session.alloc(2 * u64::from(size.next_multiple_of(64)), access)?;
+        let options = VqpOptions { max_send_wr: DEPTH as u32, ..VqpOptions::default() };
+        let vqp = session.create_vqp(options)?;
+        vqp.qconnect(peer, 0)?;
+        Ok(End { vqp, memory, size })
+    }
+
+    fn into(&self) -> u64 {
+        u64::from(self.size.next_multiple_of(64))
+    }
+
+    fn place(&self) -> RemoteAddr {
+        self.memory.remote(self.into())
+    }
+
+    fn write(&self, to: RemoteAddr, signalled: bool) -> Result<()> {
+        let sges = [self.memory.sge(0, self.size)];
+        let flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let (op, payload) = (SendOp::Write(to), Payload::Sges(&sges));
+        Ok(self.vqp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest: None }])?)
+    }
+
+    fn completed(&self) -> Result<u64> {
+        let mut wcs = [Wc::default(); 4];
+        let taken = self.vqp.poll_cq(&mut wcs)?;
+        for wc in &wcs[..taken] {
+            wc.succeeded()?;
+        }
+        Ok(taken as u64)
+    }
+
+    /// The last byte of what is written to this end, by which perftest's ping-pong knows that it came.
+    fn last(&self) -> Result<u8> {
+        let mut byte = [0];
+        self.memory.read(self.into() + u64::from(self.size) - 1, &mut byte)?;
+        Ok(byte[0])
+    }
+
+    /// Waits for a message that ends so, and says whether it came before the other end went.
+    fn wait(&self, byte: u8, is_gone: impl Fn() -> bool) -> Result<bool> {
+        let began = Instant::now();
+        while self.last()? != byte {
+            self.completed()?;
+            if is_gone() {
+                return Ok(false);
+            }
+            std::thread::yield_now();
+            ensure!(Some(began.elapsed()) < STALL, "no message came");
+        }
+        Ok(true)
+    }
+
+    fn stamp(&self, byte: u8) -> Result<()> {
+        Ok(self.memory.write(u64::from(self.size) - 1, &[byte])?)
+    }
+}
+
+/// As many as go, one way. Nobody takes them in.
+pub(super) fn throughput(stage: Stage, size: u32, duration: Duration) -> Result<Sample, Failure> {
+    let place = OnceLock::new();
+    let serve = |session: &Session, peer: Gid, client: &Client| {
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let memory = session.alloc(size.into(), access)?;
+        let _ = (place.set(memory.remote(0)), peer);
+        client.begin();
+        while !client.is_gone() {
+            session.poll()?;
+            std::thread::yield_now();
+        }
+        Ok(())
+    };
+    stage::run(stage, serve, |session, peer| {
+        let end = End::open(session, size, peer)?;
+        let to = *place.get().ok_or_else(|| anyhow!("the other end said nothing"))?;
+        let (mut posted, mut completed) = (0, 0);
+        let mut take = |until: u64| -> Result<()> {
+            let began = Instant::now();
+            while completed < until {
+                completed += SIGNALLED * end.completed()?;
+                ensure!(Some(began.elapsed()) < STALL, "nothing completes");
+            }
+            Ok(())
+        };
+        let mut sample = Sample::of_batches(SIGNALLED as usize)?;
+        let mut clock = Clock::new(duration);
+        while clock.goes_on(&mut sample) {
+            let began = Instant::now();
+            take((posted + SIGNALLED).saturating_sub(DEPTH))?;
+            for number in 1..=SIGNALLED {
+                end.write(to, number == SIGNALLED)?;
+            }
+            posted += SIGNALLED;
+            sample.record(began.elapsed());
+        }
+        take(posted)?;
+        clock.finish(&mut sample);
+        Ok(sample)
+    })
+}
+
+/// Back and forth, each end looking at the last byte.
+pub(super) fn latency(stage: Stage, size: u32, duration: Duration) -> Result<Sample, Failure> {
+    let (theirs, ours) = (OnceLock::new(), OnceLock::new());
+    let serve = |session: &Session, peer: Gid, client: &Client| {
+        // Its memory first, and its way back when the client's is known.
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let memory = session.alloc(2 * u64::from(size.next_multiple_of(64)), access)?;
+        let _ = theirs.set(memory.remote(u64::from(size.next_multiple_of(64))));
+        client.begin();
+        let to = loop {
+            if let Some(to) = ours.get() {
+                break *to;
+            }
+            if client.is_gone() {
+                return Ok(());
+            }
+            session.poll()?;
+            std::thread::yield_now();
+        };
+        let vqp = session.create_vqp(VqpOptions::default())?;
+        vqp.qconnect(peer, 0)?;
+        let end = End { vqp, memory, size };
+        let mut byte = 1;
+        while end.wait(byte, || client.is_gone())? {
+            end.stamp(byte)?;
+            end.write(to, true)?;
+            byte = byte.wrapping_add(1);
+        }
+        Ok(())
+    };
+    stage::run(stage, serve, |session, peer| {
+        let end = End::open(session, size, peer)?;
+        let to = *theirs.get().ok_or_else(|| anyhow!("the other end said nothing"))?;
+        let _ = ours.set(end.place());
+        let mut byte = 1u8;
+        let mut sample = Sample::new()?;
+        let mut clock = Clock::new(duration);
+        while clock.goes_on(&mut sample) {
+            end.stamp(byte)?;
+            let began = Instant::now();
+            end.write(to, true)?;
+            end.wait(byte, || false)?;
+            sample.record(began.elapsed());
+            byte = byte.wrapping_add(1);
+        }
+        clock.finish(&mut sample);
+        Ok(sample)
+    })
+}

@@ -1,0 +1,101 @@
+//! Two ends with a session each: at two nodes, which their threads drive, or at one on a third thread.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, bail};
+use elver::{EmbeddedNode, Gid, Session, SessionOptions};
+use elver_console::Failure;
+use elver_node::Node;
+use elver_node::config::Config;
+use elver_testbed::pair::{self, Client, End, Placement};
+
+use crate::args::Stage;
+
+/// The longest that one end waits for the other.
+pub(super) const STALL: Option<Duration> = Some(Duration::from_secs(10));
+const REGISTRY_PORT: u16 = 4_790;
+
+/// Runs both ends; gives what `client` does. Each is given its session and the other end's node.
+pub(super) fn run<T: Send>(
+    stage: Stage,
+    server: impl FnOnce(&Session, Gid, &Client) -> Result<()> + Send,
+    client: impl FnOnce(&Session, Gid) -> Result<T> + Send,
+) -> Result<T, Failure> {
+    if stage == Stage::Host {
+        return beside_one_node(server, client);
+    }
+    let (_, out) = pair::run(
+        stage.pair(),
+        |end, peer| {
+            let session = node(end, end.own)?;
+            server(&session, Gid::from(end.peer), peer)
+        },
+        |end| {
+            let session = node(end, end.peer)?;
+            client(&session, Gid::from(end.peer))
+        },
+    )?;
+    Ok(out)
+}
+
+/// Both at one node, as two processes of a host are, through its portals.
+fn beside_one_node<T: Send>(
+    server: impl FnOnce(&Session, Gid, &Client) -> Result<()> + Send,
+    client: impl FnOnce(&Session, Gid) -> Result<T> + Send,
+) -> Result<T, Failure> {
+    let open = || -> Result<_> {
+        let config = config(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let thread = Node::embedded(config)?.spawn()?;
+        let sockets = [thread.connect()?, thread.connect()?];
+        Ok((thread, sockets))
+    };
+    let (_thread, [first, second]) = open()?;
+    let (first, second) = (Mutex::new(Some(first)), Mutex::new(Some(second)));
+    let session = |socket: &Mutex<Option<_>>| -> Result<Session> {
+        let socket = socket.lock().ok().and_then(|mut socket| socket.take());
+        let socket = socket.ok_or_else(|| anyhow!("an end is made once"))?;
+        Ok(Session::over(socket, SessionOptions::default())?)
+    };
+    let (_, out) = pair::run(
+        Placement::Loopback,
+        |_, peer| {
+            let session = session(&first)?;
+            server(&session, session.gid(), peer)
+        },
+        |_| {
+            let session = session(&second)?;
+            client(&session, session.gid())
+        },
+    )?;
+    Ok(out)
+}
+
+fn config(address: IpAddr) -> Config {
+    let mut config = Config::default();
+    config.node.address = address;
+    config.metrics.listen = String::new();
+    config
+}
+
+/// A session at a node that this thread drives, in the cluster of the meta server at `meta`.
+fn node(end: End, meta: IpAddr) -> Result<Session> {
+    let mut config = config(end.own);
+    let listen = format!("{meta}:{REGISTRY_PORT}");
+    if end.own == meta {
+        config.meta.serve = true;
+        config.meta.listen = listen.clone();
+    }
+    config.meta.servers = vec![listen];
+    let node = EmbeddedNode::new(Node::embedded(config)?);
+    let began = Instant::now();
+    while node.with(Node::status).registered == 0 {
+        node.poll();
+        std::thread::yield_now();
+        if Some(began.elapsed()) > STALL {
+            bail!("the meta server did not register this node");
+        }
+    }
+    Ok(node.session(SessionOptions::default())?)
+}
