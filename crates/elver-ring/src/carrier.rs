@@ -73,13 +73,15 @@ pub struct Pause {
     /// When the peer was told that this end sleeps.
     pub(crate) told: Option<Instant>,
     pub(crate) slice: Duration,
+    /// Wakings that this end has had.
+    pub(crate) rung: u64,
 }
 
 impl Pause {
     /// A wait of at most so long.
     pub fn new(at_most: Option<Duration>) -> Pause {
         let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
-        Pause { looks: 0, began: None, deadline, told: None, slice: Duration::ZERO }
+        Pause { looks: 0, began: None, deadline, told: None, slice: Duration::ZERO, rung: 0 }
     }
 
     /// How much of it is left; none without an end.

@@ -24,6 +24,7 @@ pub(crate) struct Inbox {
     waiting: RefCell<VecDeque<(Vqp, Vec<u8>)>>,
     /// Greetings beyond what may wait.
     dropped: Cell<u64>,
+    wakings: Cell<u64>,
 }
 
 impl Inbox {
@@ -33,7 +34,13 @@ impl Inbox {
         let port = bound.qbind(port)?;
         let bytes = u64::from(RECEIVES * RECEIVE_BYTES);
         let memory = session.alloc(bytes, AccessFlags::LOCAL_WRITE)?;
-        let inbox = Inbox { bound, memory, waiting: RefCell::default(), dropped: Cell::default() };
+        let inbox = Inbox {
+            bound,
+            memory,
+            waiting: RefCell::default(),
+            dropped: Cell::default(),
+            wakings: Cell::default(),
+        };
         for receive in 0..RECEIVES {
             inbox.post(receive.into())?;
         }
@@ -53,6 +60,7 @@ impl Inbox {
             self.memory.read(message.wc.wr_id * u64::from(RECEIVE_BYTES), bytes)?;
             self.post(message.wc.wr_id)?;
             if bytes == WAKING {
+                self.wakings.set(self.wakings.get() + 1);
                 continue;
             }
             let mut waiting = self.waiting.borrow_mut();
@@ -68,6 +76,10 @@ impl Inbox {
     /// The next that is no waking.
     pub(crate) fn next(&self) -> Option<(Vqp, Vec<u8>)> {
         self.waiting.borrow_mut().pop_front()
+    }
+
+    pub(crate) fn wakings(&self) -> u64 {
+        self.wakings.get()
     }
 
     pub(crate) fn dropped(&self) -> u64 {

@@ -9,7 +9,7 @@
 //! pointer, and again when a tail has completed; when the number is one that it has not seen, it sends a
 //! message of one byte. A pointer that was under way while the word was written may be missed by both; the
 //! first sleep is therefore short, and each one twice as long as the one before, up to a quarter of a
-//! second. Then the word is written anew, which at the same time shows whether the peer is there; who looks
+//! second. Then, and when it was woken and finds nothing, the word is written anew, which at the same time shows whether the peer is there; who looks
 //! without sleeping writes the old number as often, for this alone.
 
 use std::cell::Cell;
@@ -61,7 +61,9 @@ const SETTLE: Duration = Duration::from_millis(250);
 pub struct WireCounters {
     /// Times that this end told the peer that it sleeps.
     pub naps: u64,
-    /// Times that it woke the peer.
+    /// Times that the peer told this end that it sleeps.
+    pub peer_naps: u64,
+    /// Times that this end woke it.
     pub wakings: u64,
 }
 
@@ -90,6 +92,8 @@ pub(crate) struct Shared {
     nap: Cell<u64>,
     woken: Cell<u64>,
     wakings: Cell<u64>,
+    /// Wakings that came.
+    rung: Cell<u64>,
     /// Looks, and when the peer was asked whether it is there.
     looks: Cell<u32>,
     probed: Cell<Instant>,
@@ -137,6 +141,7 @@ impl Wire {
             nap: Cell::new(0),
             woken: Cell::new(0),
             wakings: Cell::new(0),
+            rung: Cell::new(0),
             looks: Cell::new(0),
             probed: Cell::new(Instant::now()),
             failed: Cell::new(None),
@@ -150,7 +155,8 @@ impl Wire {
 
     /// What it did beside carrying.
     pub fn counters(&self) -> WireCounters {
-        WireCounters { naps: self.0.nap.get(), wakings: self.0.wakings.get() }
+        let (naps, wakings) = (self.0.nap.get(), self.0.wakings.get());
+        WireCounters { naps, peer_naps: self.0.word(NAP), wakings }
     }
 }
 
@@ -373,6 +379,7 @@ impl Shared {
     /// A waking came: its receive is posted again.
     #[cold]
     fn bell(&self, wr_id: u64) -> Result<(), Error> {
+        self.rung.set(self.rung.get() + 1);
         let Some(bells) = &self.bells else { return Ok(()) };
         post_bell(&self.vqp, bells, wr_id >> 2)
     }
@@ -418,7 +425,10 @@ impl Shared {
             std::thread::yield_now();
             return Ok(None);
         }
-        if pause.told.is_none_or(|told| now - told >= NAP_LONGEST) {
+        // One that was woken, by a pointer that it knew maybe, is not woken again from the same nap.
+        let rung = self.rung();
+        let is_awake = std::mem::replace(&mut pause.rung, rung) != rung;
+        if is_awake || pause.told.is_none_or(|told| now - told >= NAP_LONGEST) {
             let nap = self.nap.get() + 1;
             if self.post(&[], Some(nap))? {
                 self.nap.set(nap);
@@ -428,6 +438,11 @@ impl Shared {
         }
         let slice = pause.slice.max(NAP_FIRST);
         Ok(Some(left.map_or(slice, |left| left.min(slice))))
+    }
+
+    /// Wakings that came to this end, or to its listener.
+    fn rung(&self) -> u64 {
+        self.rung.get() + self.inbox.as_ref().map_or(0, |inbox| inbox.wakings())
     }
 
     /// What woke this end: the next sleep is longer if nothing did.

@@ -94,7 +94,8 @@ fn messages_go_both_ways_between_two_nodes() {
     both_ways((&other, &one), SMALL);
 }
 
-/// A request and its answer, one at a time, flushed: each end sleeps while the other works.
+/// A request and its answer, one at a time: who waits for the answer sleeps, which the other end is told, and
+/// is woken by it.
 #[test]
 fn who_sleeps_is_woken() {
     const ROUNDS: u64 = 200;
@@ -105,14 +106,24 @@ fn who_sleeps_is_woken() {
         (&node, &node),
         options,
         |_listener, mut ends| {
+            let (mut answered, mut naps, mut wakings) = (0, 0, 0);
             while let Some(message) = ends.receiver.recv(WAIT).unwrap() {
                 let bytes = message.to_vec();
                 drop(message);
+                // The other end has nothing else to do.
+                while ends.sender.carrier().counters().peer_naps == naps {
+                    ends.sender.poll().unwrap();
+                    std::thread::yield_now();
+                }
+                naps = ends.sender.carrier().counters().peer_naps;
                 ends.sender.send(&bytes, WAIT).unwrap();
                 ends.sender.flush().unwrap();
+                let counters = ends.sender.carrier().counters();
+                assert!(counters.wakings > wakings, "{counters:?}, {wakings} before");
+                wakings = counters.wakings;
+                answered += 1;
             }
-            let counters = ends.sender.carrier().counters();
-            assert!(counters.naps > 0 && counters.wakings > 0, "{counters:?}");
+            assert_eq!(answered, ROUNDS);
         },
         |_session, mut ends| {
             for round in 0..ROUNDS {
