@@ -9,8 +9,8 @@
 //! pointer, and again when a tail has completed; when the number is one that it has not seen, it sends a
 //! message of one byte. A pointer that was under way while the word was written may be missed by both; the
 //! first sleep is therefore short, and each one twice as long as the one before, up to a quarter of a
-//! second. Then, and when it was woken and finds nothing, the word is written anew, which at the same time shows whether the peer is there; who looks
-//! without sleeping writes the old number as often, for this alone.
+//! second. Then, and when it was woken and finds nothing, it writes the word anew. That shows at the same
+//! time whether the peer is there; who looks without sleeping writes the old number as often, for this alone.
 
 use std::cell::Cell;
 use std::fmt;
