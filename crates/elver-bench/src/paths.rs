@@ -139,6 +139,8 @@ paths! {
     Vqp "vqp-connect" OFTEN, 1, "creating and connecting a VQP, metadata at hand": vqp::connect();
     Vqp "vqp-connect-looked-up" OFTEN, 1, "creating and connecting a VQP, metadata looked up":
         vqp::connect_looked_up();
+    Vqp "vqp-connect-x64" 64, 64, "connecting 64 VQPs at once to a node that is looked up, a VQP":
+        vqp::connect_together(64);
     Pair "vqp-rc-read" OFTEN, 1, "RC READ 8 B": vqp_pair::exchange(Rc, Read, 8, 1);
     Pair "vqp-dc-read" OFTEN, 1, "DC READ 8 B": vqp_pair::exchange(Dci, Read, 8, 1);
     Pair "vqp-rc-write" OFTEN, 1, "RC WRITE 64 B": vqp_pair::exchange(Rc, Write, 64, 1);

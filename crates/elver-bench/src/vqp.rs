@@ -89,6 +89,38 @@ pub(crate) fn connect_looked_up() -> Result<Step> {
     }))
 }
 
+/// So many VQPs at once, which share the look-up and have been created before.
+pub(crate) fn connect_together(count: u32) -> Result<Step> {
+    let mut node = Node::new()?;
+    let server = node.core.serve_meta(NODES_MAX)?;
+    let (gid, record) = (node.core.gid(), node.core.record());
+    node.core.meta_put(gid, record)?;
+    node.core.set_meta_servers(&[server], NOW);
+    let options = ConnectOptions { uncached: true, ..ConnectOptions::default() };
+    let mut vqps = Vec::with_capacity(count as usize);
+    Ok(Box::new(move || {
+        let Node { core, client, .. } = &mut node;
+        for _ in 0..count {
+            vqps.push(core.vqp_create(*client, VqpInit::default()).expect("there is room"));
+        }
+        initiator_side(|| {
+            for vqp in &vqps {
+                let via = core.qconnect(*client, *vqp, gid, PORT, options, 0, NOW);
+                assert_eq!(via, Ok(None));
+            }
+            core.poll(NOW);
+            for _ in &vqps {
+                let event = core.poll_event();
+                let connected = matches!(event, Some(Event::Connected { result: Ok(_), .. }));
+                assert!(connected, "{event:?}");
+            }
+        });
+        for vqp in vqps.drain(..) {
+            core.vqp_destroy(*client, vqp, NOW).expect("it is there");
+        }
+    }))
+}
+
 impl Node {
     fn new() -> Result<Node> {
         let rnic = elver_rnic::Config::for_address(IpAddr::from([10, 0, 0, 1]));

@@ -31,6 +31,10 @@ const PORT: u16 = 7;
 /// A mesh that takes longer has failed.
 const STALL: Duration = Duration::from_secs(20);
 
+/// Workers' connects that a node takes before its engine turns, as a daemon takes them from the rings
+/// of its clients.
+const CONNECTS_A_TURN: usize = 64;
+
 /// Depth of a VQP: thousands of the rivals' QPs stand at once.
 const DEPTH: u32 = 16;
 
@@ -182,9 +186,14 @@ fn mesh_end(
     let before = Counted::of(node);
     let start = Instant::now();
     let mut pending = 0usize;
-    for (vqp, target) in vqps.into_iter().zip(targets) {
+    for (begun, (vqp, target)) in vqps.into_iter().zip(targets).enumerate() {
         let gid = if *target == Target::Own { own } else { peer };
         pending += usize::from(node.begin_connect(vqp, gid, PORT, way.options)?.is_none());
+        if begun % CONNECTS_A_TURN == CONNECTS_A_TURN - 1 {
+            node.poll();
+            beside();
+            pending -= connected(node)?;
+        }
     }
     let mut took = None;
     loop {
@@ -201,12 +210,19 @@ fn mesh_end(
         }
         node.poll();
         beside();
-        while let Some((_, result)) = node.next_connected() {
-            result?;
-            pending -= 1;
-        }
+        pending -= connected(node)?;
         ensure!(start.elapsed() < STALL, "{}: {pending} connects did not end", way.name);
     }
+}
+
+/// How many connects have ended.
+fn connected(node: &mut Node) -> Result<usize> {
+    let mut ended = 0;
+    while let Some((_, result)) = node.next_connected() {
+        result?;
+        ended += 1;
+    }
+    Ok(ended)
 }
 
 fn claims(rows: &[MeshRow]) -> Vec<Row> {

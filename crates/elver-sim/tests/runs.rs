@@ -7,13 +7,16 @@ const SEEDS: u64 = 200;
 /// Seeds within which each canary must have been caught.
 const CANARY_SEEDS: u64 = 40;
 /// Seeds that failed once, and what was wrong.
-const FOUND: [(u64, &str); 6] = [
+const FOUND: [(u64, &str); 9] = [
     (9_005_571, "a DCI's work never completed"),
     (9_023_345, "a DCI's work never completed"),
     (660_001_190, "who had failed while a request waited asked for it again"),
     (660_008_446, "a lane that waited to invalidate a window forgot its timer"),
     (660_024_796, "a lane that waited to invalidate a window forgot its timer"),
     (660_099_456, "the model forgot that a copy within a device may end in the middle"),
+    (660_215_936, "as 660099456, over UC"),
+    (660_256_287, "a path stayed full of packets that nobody was asked to acknowledge"),
+    (660_310_927, "as 660256287"),
 ];
 
 #[test]

@@ -29,6 +29,8 @@ enum Start {
     Decided,
     /// Something must happen first.
     Wait,
+    /// The path has no room for it.
+    Full,
 }
 
 impl Lane {
@@ -72,9 +74,25 @@ impl Lane {
                     continue;
                 }
                 Start::Wait => return None,
+                Start::Full => return self.ask(env, buf),
             }
             return self.emit(env, slot, buf);
         }
+    }
+
+    /// The path is full, with packets of this lane's among others which nobody was asked to acknowledge:
+    /// they wait for their successors, which have no room. It asks, or none would ever come back.
+    #[cold]
+    fn ask<M: Memory>(&mut self, env: &mut Env<'_, M>, buf: &mut [u8]) -> Option<Transmit> {
+        if self.unasked == 0 {
+            return None;
+        }
+        self.probing = true;
+        let packet = self.probe(env, buf);
+        if packet.is_some() {
+            self.unasked = 0;
+        }
+        packet
     }
 
     /// Brings the WQE at the cursor to where its next packet can be sent.
@@ -135,7 +153,7 @@ impl Lane {
                     self.stalled = true;
                     env.hw.stalled.push(core.qpn.get());
                 }
-                return Start::Wait;
+                return Start::Full;
             }
         }
         let mtu = core.attr.path_mtu.bytes();

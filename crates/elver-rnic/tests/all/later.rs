@@ -583,6 +583,36 @@ fn who_failed_while_a_request_waited_does_not_ask_for_another_try() {
     assert_eq!(statuses(&mut late.net.hosts[0]), ended);
 }
 
+/// Two lanes had a packet under way, which nobody was asked to acknowledge, when the network narrowed
+/// and their next packets had to be fetched: the path was full of these two, and stayed so.
+#[test]
+fn lanes_that_fill_a_path_with_what_was_not_asked_about_ask() {
+    let mut late = Late::new(2, 15, |config| {
+        config.tail_probe_ns = 0;
+        (config.flow.window_initial, config.flow.window_min) = (3, 2);
+    });
+    let far = late.remote(1, false, 0);
+    let (near, rest) = (late.sge(0, false, 0, 1_024), late.sge(0, true, 0, 1_000));
+    for _ in 0..2 {
+        let (a, _) = late.net.connect(QpType::Rc, |attr| {
+            (attr.path_mtu, attr.timeout) = (Mtu::Mtu1024, 0);
+        });
+        let now = late.net.now;
+        late.net.hosts[0].post(now, a, SendOp::Write(far), &[near, rest], None);
+    }
+    late.lazy = true;
+    late.net.transmit();
+    late.run_errand(false);
+    assert_eq!((late.net.wire.len(), late.errands.len()), (2, 2));
+    for mut packet in std::mem::take(&mut late.net.wire) {
+        // The mark of congestion (RFC 3168, section 5).
+        packet.traffic_class |= 0b11;
+        late.net.deliver(&packet);
+    }
+    late.run(0);
+    assert_eq!(statuses(&mut late.net.hosts[0]), [WcStatus::Success; 2]);
+}
+
 /// A stream that is reset while it waits forgets it; its errand ends and changes nothing.
 #[test]
 fn who_is_reset_waits_no_longer() {

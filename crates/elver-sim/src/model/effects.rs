@@ -312,10 +312,9 @@ impl Model {
         let mut at = 0;
         for id in ops.iter().rev() {
             let good = message(*id).common(at as u64, &bytes[at..]);
-            let op = &self.ops[*id];
-            let partly = self.late_memory
-                && !op.succeeded()
-                && self.source(*id).host == self.target(*id).host;
+            let source = self.source(*id);
+            let whole = self.ops[*id].succeeded() && source.qp_type.is_reliable();
+            let partly = self.late_memory && !whole && source.host == self.target(*id).host;
             if partly || at + good == bytes.len() {
                 at += good;
             }
