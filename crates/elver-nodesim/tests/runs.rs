@@ -13,7 +13,7 @@ const CANARY_SEEDS: u64 = 100;
 
 /// Seeds that found something, and what, with nobody who forges. They stay what they are as long as a
 /// run's plan does.
-const FOUND: [(u64, &str); 28] = [
+const FOUND: [(u64, &str); 32] = [
     (956, "what was told to a node that had started anew broke a lane in peace"),
     (1_004, "a READ that waits for memory was blamed for what was refused behind it"),
     (1_083, "a request for credit that was flushed was taken for a peer that does not answer"),
@@ -57,6 +57,10 @@ const FOUND: [(u64, &str); 28] = [
     (54_011_171, "a region's second key was kept that the device had taken back before the first"),
     (81_000_280, "a WR whose own memory was not at hand was blamed for its peer's that was gone"),
     (82_000_076, "a message was refused since one before it was still written to its receive"),
+    (60_006_766, "a look-up did not wait for the link that follows the one to the meta server"),
+    (60_008_984, "what was read ahead for a WR was taken for a later one's bytes"),
+    (60_017_694, "an answer that had been under way undid what the registry had told since"),
+    (60_024_082, "as 60017694"),
 ];
 
 #[test]

@@ -198,8 +198,13 @@ impl Lane {
 
     /// Whether a local copy was begun: its peer was asked, or it waits for memory.
     pub(crate) fn has_begun_copy(&self) -> bool {
-        let waits = self.sending.as_ref().is_some_and(|aside| aside.lands);
-        self.unanswered || self.copied > 0 || waits
+        self.unanswered || self.copied > 0 || self.has_waited_to_copy()
+    }
+
+    /// Whether a local copy waits for memory, or has. What is read ahead for packets is no copy's.
+    #[inline]
+    pub(crate) fn has_waited_to_copy(&self) -> bool {
+        self.sending.as_ref().is_some_and(|aside| aside.lands)
     }
 
     /// Whether a WR was started and has not ended.

@@ -81,7 +81,7 @@ impl<M: Memory> Rnic<M> {
             let Some(queue_pair) = self.qps.get_mut(qp) else {
                 return;
             };
-            let reply = if queue_pair.lanes[lane].sending.is_some() {
+            let reply = if queue_pair.lanes[lane].has_waited_to_copy() {
                 match self.resume(qp, lane) {
                     None => return,
                     Some(reply) => reply,
@@ -131,7 +131,7 @@ impl<M: Memory> Rnic<M> {
         }
         let (mut done, mut found) = (Vec::new(), found);
         if let Some(queue_pair) = self.qps.get_mut(qp)
-            && let Some(mut aside) = queue_pair.lanes[lane].sending.take()
+            && let Some(mut aside) = queue_pair.lanes[lane].sending.take_if(|aside| aside.lands)
         {
             (done, found) = (aside.take_done(), found.or(aside.original));
         }

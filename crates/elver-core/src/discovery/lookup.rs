@@ -239,6 +239,26 @@ impl<D: Device> Core<D> {
         self.lookups.servers.get(server).is_some_and(|(_, nodes)| nodes.rkey() != table)
     }
 
+    /// What a peer is now was told while it is being looked up: what is on its way may be what it was.
+    pub(crate) fn overtake_lookup(&mut self, peer: u32, record: Option<NodeRecord>, now: Time) {
+        let lookup = self.peers.get(peer).map(|entry| entry.lookup);
+        let Some(PeerLookup::Running { op, tried, server, .. }) = lookup else { return };
+        if let Some(op) = self.ops.get_mut(op) {
+            op.abandoned = true;
+        }
+        match record {
+            Some(record) => {
+                self.lookups.running = self.lookups.running.saturating_sub(1);
+                self.node_found(peer, Ok(record), now);
+                self.start_lookups(now);
+            }
+            None => match self.pool.reads.take() {
+                Some(buffer) => self.ask(peer, server, tried, buffer, now),
+                None => self.ask_next(peer, server, tried, now),
+            },
+        }
+    }
+
     /// Gives up look-ups that take too long.
     pub(crate) fn expire_lookups(&mut self, now: Time) -> bool {
         let mut busy = false;

@@ -70,6 +70,7 @@ impl<D: Device> Core<D> {
         if record.is_none() || anew || first {
             self.leave_links_to(peer, record, now);
         }
+        self.overtake_lookup(peer, record, now);
     }
 
     /// Takes the meta server's role: makes the table of nodes, for `capacity` of them.

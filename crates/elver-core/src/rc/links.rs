@@ -84,9 +84,9 @@ pub(crate) struct Links<M> {
     /// What completed before a QP was destroyed, in order: before anything that the device tells next.
     pub(crate) kept: Vec<Wc>,
     sweep: Option<Time>,
-    /// A meta server asks for a link itself, and has refused ours for that. Its request is on its way,
-    /// or the next sweep asks again.
-    crossed: bool,
+    /// There is no link to a meta server, but one is due: the server asks for it and has refused ours for
+    /// that, or the one before has ended. Its request is on its way, or the next sweep asks again.
+    meta_link_due: bool,
 }
 
 /// What a request of ours is for.
@@ -134,7 +134,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             moved: Vec::new(),
             kept: Vec::new(),
             sweep: None,
-            crossed: false,
+            meta_link_due: false,
         }
     }
 
@@ -233,14 +233,16 @@ impl<D: Device> Core<D> {
 
     /// Whether no meta server can be asked yet, but one can as soon as the link to it is there.
     pub(crate) fn awaits_meta_link(&self) -> bool {
-        // Also one that the meta server asked for: it refuses ours then.
+        // Also one that the meta server asked for: it refuses ours then. One that ends has a successor.
         let comes = |link: &RcLink| {
+            let ends = matches!(link.state, LinkState::Leaving(_) | LinkState::Closing);
             link.class == Class::Low
-                && matches!(link.state, LinkState::Asking | LinkState::Listening)
+                && link.state != LinkState::Ready
+                && (!ends || link.purpose == Purpose::Meta)
                 && self.is_meta_server(link.peer)
         };
         !self.reaches_meta_server()
-            && (self.links.crossed || self.links.rc.shared().any(|(_, link)| comes(link)))
+            && (self.links.meta_link_due || self.links.rc.shared().any(|(_, link)| comes(link)))
     }
 
     fn reaches_meta_server(&self) -> bool {
@@ -412,7 +414,7 @@ impl<D: Device> Core<D> {
     /// that nobody uses, and connects that wait for too long.
     fn sweep_links(&mut self, now: Time) {
         self.links.sweep = None;
-        let crossed = core::mem::take(&mut self.links.crossed);
+        let due = core::mem::take(&mut self.links.meta_link_due);
         self.sweep_waiting(now);
         for index in 0..self.lookups.servers.len() {
             let Some((peer, _)) = self.lookups.servers.get(index) else {
@@ -442,7 +444,7 @@ impl<D: Device> Core<D> {
         if listening || waiting {
             self.sweep_soon(now);
         }
-        if crossed {
+        if due {
             self.start_lookups(now);
         }
     }

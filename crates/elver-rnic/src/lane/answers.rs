@@ -366,6 +366,9 @@ impl Lane {
             return;
         };
         self.cursor = self.cursor.saturating_sub(1);
+        if self.sending.is_some() {
+            self.forget_read_ahead(slot);
+        }
         let wqe = env.pool.get(slot);
         if status != WcStatus::Success || wqe.flags.contains(SendFlags::SIGNALED) {
             let wc = Wc {
@@ -380,6 +383,12 @@ impl Lane {
             env.hw.complete(env.core.init.send_cq.0, wc, false);
         }
         env.pool.release(slot);
+    }
+
+    /// What was read ahead for a WQE is not its memory's any longer once its owner is told.
+    #[cold]
+    fn forget_read_ahead(&mut self, slot: u32) {
+        self.sending.take_if(|aside| aside.ready && aside.tag.0 == slot);
     }
 
     /// Marks the front WQE as failed.

@@ -613,6 +613,37 @@ fn lanes_that_fill_a_path_with_what_was_not_asked_about_ask() {
     assert_eq!(statuses(&mut late.net.hosts[0]), [WcStatus::Success; 2]);
 }
 
+/// What had been read ahead for a WR's last packets, which then were not fetched, was taken for the
+/// bytes of a later WR from the same place within the device.
+#[test]
+fn what_was_read_ahead_is_nobodys_when_the_wr_has_ended() {
+    let mut late = Late::new(2, 16, |_| {});
+    let [near, far] = [0, 1].map(|host| dct(&mut late.net.hosts[host], KEY, ALL_ACCESS));
+    let qp = dci(&mut late.net.hosts[0], 0, 0);
+    let [own, peer] = [0, 1].map(|host| handle(&mut late.net.hosts[0], host));
+    let (sge, now) = (late.sge(0, true, 0, 3_000), late.net.now);
+    let (there, here) = (late.remote(1, false, 0), late.remote(0, false, 10_000));
+    let before = late.fill(0, true, 0, 3_000);
+    let host = &mut late.net.hosts[0];
+    host.post(now, qp, SendOp::Write(there), &[sge], dest(peer, &far, KEY, 0));
+    late.net.transmit();
+    assert!(late.run_errand(true));
+    // The first packet takes what was fetched for all of them; the others find their memory at hand.
+    assert!(late.net.transmit_one(0));
+    late.memories[0].0.come_back();
+    late.run(0);
+    assert_eq!(statuses(&mut late.net.hosts[0]), [WcStatus::Success]);
+    assert!(late.net.hosts[1].memory.get(0, 3_000) == before);
+
+    let after = late.fill(0, true, 0, 3_000);
+    late.memories[0].0.recede();
+    let host = &mut late.net.hosts[0];
+    host.post(now, qp, SendOp::Write(here), &[sge], dest(own, &near, KEY, 0));
+    late.run(0);
+    assert_eq!(statuses(&mut late.net.hosts[0]), [WcStatus::Success]);
+    assert!(late.net.hosts[0].memory.get(10_000, 3_000) == after, "bytes of the WR before");
+}
+
 /// A stream that is reset while it waits forgets it; its errand ends and changes nothing.
 #[test]
 fn who_is_reset_waits_no_longer() {

@@ -194,6 +194,9 @@ impl<D: Device> Core<D> {
         self.unpin(link.peer);
         self.links.waiting.stirred = true;
         if link.purpose == Purpose::Meta {
+            // Look-ups that have waited for its end wait for its successor.
+            self.links.meta_link_due |=
+                matches!(link.state, LinkState::Leaving(_) | LinkState::Closing);
             self.sweep_soon(now);
         }
     }

@@ -205,7 +205,7 @@ impl<D: Device> Core<D> {
         let error = match refusal {
             // The peer's own request brings the link.
             Some(Refusal::Crossed) => {
-                self.links.crossed |= purpose == Purpose::Meta;
+                self.links.meta_link_due |= purpose == Purpose::Meta;
                 return self.drop_link(id, now);
             }
             Some(Refusal::Short { of, used, limit }) => {

@@ -329,16 +329,22 @@ impl Net {
         if before == 0 {
             self.look();
         }
-        for host in &mut self.hosts {
-            let mut buf = [0; MAX_PACKET];
-            while let Some(sent) = host.nic.poll_transmit(self.now, &mut buf) {
-                let bytes = &mut buf[..sent.len];
-                icrc::seal(&sent.flow, 0, bytes);
-                let (flow, traffic_class) = (sent.flow, sent.traffic_class);
-                self.wire.push_back(Packet { flow, traffic_class, bytes: bytes.to_vec() });
-            }
+        for host in 0..self.hosts.len() {
+            while self.transmit_one(host) {}
         }
         self.wire.len() > before
+    }
+
+    /// Puts on the wire what one host wants to send next.
+    pub fn transmit_one(&mut self, host: usize) -> bool {
+        let mut buf = [0; MAX_PACKET];
+        let sent = self.hosts[host].nic.poll_transmit(self.now, &mut buf);
+        let Some(sent) = sent else { return false };
+        let bytes = &mut buf[..sent.len];
+        icrc::seal(&sent.flow, 0, bytes);
+        let (flow, traffic_class) = (sent.flow, sent.traffic_class);
+        self.wire.push_back(Packet { flow, traffic_class, bytes: bytes.to_vec() });
+        true
     }
 
     pub fn deliver(&mut self, packet: &Packet) {
