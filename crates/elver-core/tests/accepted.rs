@@ -20,8 +20,8 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(group: u8, config: &Config) -> Scene {
-        let mut cluster = Cluster::new(group, 3, config);
+    fn new(config: &Config) -> Scene {
+        let mut cluster = Cluster::new(3, config);
         let own = [0, 2].map(|from| cluster.region(from, 64, ALL));
         let core = &mut cluster.nodes[1].core;
         let made = [7, 8].map(|port| {
@@ -87,7 +87,7 @@ fn small() -> Config {
 
 #[test]
 fn peers_make_a_node_hold_so_many_vqps_whoever_they_are_for() {
-    let mut scene = Scene::new(177, &small());
+    let mut scene = Scene::new(&small());
     // In use, they do not give way: the greedy node gets its share of both clients together.
     let greedy: Vec<Option<VqpId>> = (0..10).map(|n| scene.send(0, n % 2, true)).collect();
     assert!(greedy[..OF_PEER].iter().all(Option::is_some), "{greedy:?}");
@@ -106,7 +106,7 @@ fn peers_make_a_node_hold_so_many_vqps_whoever_they_are_for() {
 
 #[test]
 fn what_no_client_used_gives_way_in_the_whole_node() {
-    let mut scene = Scene::new(178, &small());
+    let mut scene = Scene::new(&small());
     for n in 0..OF_PEER {
         assert!(scene.send(0, 0, false).is_some(), "{n}");
     }
@@ -122,7 +122,7 @@ fn what_no_client_used_gives_way_in_the_whole_node() {
 
 #[test]
 fn clients_have_vqps_of_their_own_whatever_peers_send() {
-    let mut scene = Scene::new(179, &Config { max_vqps: 10, ..config() });
+    let mut scene = Scene::new(&Config { max_vqps: 10, ..config() });
     assert_eq!(scene.cluster.nodes[1].core.config().accepts(), 8, "three quarters");
     for n in 0..20 {
         assert!(scene.send(2 * (n % 2), 0, false).is_some(), "{n}");

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use common::*;
 use elver_core::*;
-use elver_soft::Loss;
 use elver_verbs::*;
 
 const NODES: usize = 4;
@@ -49,10 +48,7 @@ struct Churn {
 
 impl Churn {
     fn new(seed: u64, config: &Config, loss: u32) -> Churn {
-        let group = 20 + seed as u8;
-        let mut cluster = Cluster::with_devices(group, NODES as u8, config, |device| {
-            device.loss = Some(Loss { per_million: loss, seed });
-        });
+        let mut cluster = Cluster::on(network(loss, seed), NODES as u8, config, |_, _| {});
         let near = (0..NODES).map(|n| cluster.region(n, 8, AccessFlags::LOCAL_WRITE)).collect();
         let far = (0..NODES).map(|n| cluster.region(n, 8, ALL)).collect();
         let (rng, executed) = (Rng(seed), [0; NODES]);
@@ -155,7 +151,7 @@ impl Churn {
             left == 0
         });
         for n in 0..NODES {
-            assert_eq!(self.far[n].memory.read_u64(0), Ok(self.executed[n]), "at node {n}");
+            assert_eq!(self.far[n].word(0), self.executed[n], "at node {n}");
         }
         while let Some(key) = self.pick() {
             self.workers.remove(&key);
@@ -177,9 +173,9 @@ impl Churn {
     }
 
     fn drive(&mut self, what: &str, mut done: impl FnMut(&mut Churn) -> bool) {
-        let end = std::time::Instant::now() + WAIT;
+        let end = self.cluster.now().saturating_add_ns(WAIT_NS);
         while !done(self) {
-            assert!(std::time::Instant::now() < end, "never: {what}");
+            assert!(self.cluster.now() < end, "never: {what}");
             self.cluster.round();
             self.take();
         }

@@ -4,14 +4,13 @@ mod common;
 
 use common::*;
 use elver_core::*;
-use elver_soft::Loss;
 use elver_verbs::*;
 
 /// What makes peers hot soon, and reclaims at once.
 fn eager(rc_qps_max: u32) -> Config {
     let transfer = TransferConfig {
         rc_qps_max,
-        hot_ops: 200,
+        hot_ops: 40,
         window_ns: 5_000_000,
         idle_ns: 0,
         ..config().transfer
@@ -52,9 +51,20 @@ struct Load {
     far: Region,
     posted: u64,
     done: u64,
+    next: Time,
+}
+
+/// Whether the first of two is the heavier one now: they take turns.
+fn is_firsts_turn(cluster: &Cluster) -> bool {
+    (cluster.now().0 / TURN_NS).is_multiple_of(2)
 }
 
 const WINDOW: u64 = 24;
+/// For so long one of two loads is the heavier one: longer than a link that was lost is not asked for.
+const TURN_NS: u64 = 100_000_000;
+/// The heavier one fills its window so often, which makes its peer hot, and the lighter one so often.
+const HEAVY_NS: u64 = 500_000;
+const LIGHT_NS: u64 = 5_000_000;
 
 impl Load {
     fn new(cluster: &mut Cluster, n: usize, to: usize) -> Load {
@@ -62,18 +72,22 @@ impl Load {
         let far = cluster.region(to, 64, ALL);
         let vqp = cluster.vqp(n);
         cluster.connect(n, vqp, to, 7);
-        Load { n, vqp, near, far, posted: 0, done: 0 }
+        Load { n, vqp, near, far, posted: 0, done: 0, next: Time::ZERO }
     }
 
     /// Fills the window, every third WR unsignalled.
     fn post(&mut self, cluster: &mut Cluster) {
         while self.posted < self.done + WINDOW {
-            let sges = [self.near.sge(self.posted % WINDOW * 8, 8)];
-            let op = SendOp::FetchAdd { remote: self.far.remote(0), add: 1 };
-            let make = if self.posted.is_multiple_of(3) { quiet } else { wr };
-            cluster.post(self.n, self.vqp, &[make(self.posted, op, &sges)]);
-            self.posted += 1;
+            self.post_one(cluster);
         }
+    }
+
+    fn post_one(&mut self, cluster: &mut Cluster) {
+        let sges = [self.near.sge(self.posted % WINDOW * 8, 8)];
+        let op = SendOp::FetchAdd { remote: self.far.remote(0), add: 1 };
+        let make = if self.posted.is_multiple_of(3) { quiet } else { wr };
+        cluster.post(self.n, self.vqp, &[make(self.posted, op, &sges)]);
+        self.posted += 1;
     }
 
     /// Takes what completed, in order, and checks what was fetched.
@@ -88,7 +102,7 @@ impl Load {
             let expected = self.done + u64::from(self.done.is_multiple_of(3));
             assert_eq!(completion.wc.wr_id, expected, "completions are in order");
             while self.done <= expected {
-                let fetched = self.near.memory.read_u64(self.done % WINDOW * 8).unwrap();
+                let fetched = self.near.word(self.done % WINDOW * 8);
                 assert_eq!(fetched, self.done, "executed in order, and once");
                 self.done += 1;
             }
@@ -100,27 +114,37 @@ impl Load {
         self.take(cluster);
     }
 
+    /// The same, but it posts no more often than so.
+    fn step_each(&mut self, ns: u64, cluster: &mut Cluster) {
+        if cluster.now() >= self.next {
+            self.next = cluster.now().saturating_add_ns(ns);
+            self.post(cluster);
+        }
+        self.take(cluster);
+    }
+
     /// Waits until all that was posted is done.
     fn finish(&mut self, cluster: &mut Cluster) {
-        while self.posted.is_multiple_of(3) || self.posted == self.done + WINDOW {
-            cluster.round();
-            self.step(cluster);
+        cluster.until("room", |cluster| {
+            self.take(cluster);
+            self.posted + 2 <= self.done + WINDOW
+        });
+        // The last one must tell of itself.
+        let quiet_first = self.posted.is_multiple_of(3);
+        for _ in 0..=u64::from(quiet_first) {
+            self.post_one(cluster);
         }
-        let op = SendOp::FetchAdd { remote: self.far.remote(0), add: 1 };
-        let sges = [self.near.sge(self.posted % WINDOW * 8, 8)];
-        cluster.post(self.n, self.vqp, &[wr(self.posted, op, &sges)]);
-        self.posted += 1;
         cluster.until("all done", |cluster| {
             self.take(cluster);
             self.done == self.posted
         });
-        assert_eq!(self.far.memory.read_u64(0), Ok(self.posted));
+        assert_eq!(self.far.word(0), self.posted);
     }
 }
 
 #[test]
 fn a_loaded_vqp_moves_to_rc_and_back_with_its_order_kept() {
-    let mut cluster = Cluster::new(121, 4, &eager(1));
+    let mut cluster = Cluster::new(4, &eager(1));
     let mut a = Load::new(&mut cluster, 1, 2);
     let mut b = Load::new(&mut cluster, 1, 3);
     assert_eq!(info(&cluster, 1, a.vqp).via, Some(Via::DcLookup));
@@ -131,13 +155,15 @@ fn a_loaded_vqp_moves_to_rc_and_back_with_its_order_kept() {
     assert_eq!((rc_qps(&cluster, 1, 2), rc_qps(&cluster, 1, 3)), (1, 0));
     // The other peer gets hotter; there is room for one RC QP alone.
     cluster.until("back on DC, still loaded", |cluster| {
-        a.step(cluster);
-        b.step(cluster);
+        a.step_each(LIGHT_NS, cluster);
+        b.step_each(HEAVY_NS, cluster);
         info(cluster, 1, a.vqp).via == Some(Via::DcCached)
     });
     cluster.until("both moved several times", |cluster| {
-        a.step(cluster);
-        b.step(cluster);
+        let [heavy, light] =
+            if is_firsts_turn(cluster) { [&mut a, &mut b] } else { [&mut b, &mut a] };
+        heavy.step_each(HEAVY_NS, cluster);
+        light.step_each(LIGHT_NS, cluster);
         let moved = [a.vqp, b.vqp].map(|vqp| info(cluster, 1, vqp).transfers);
         moved[0] >= 6 && moved[1] >= 6
     });
@@ -155,7 +181,7 @@ fn a_loaded_vqp_moves_to_rc_and_back_with_its_order_kept() {
 
 #[test]
 fn the_link_that_was_used_longest_ago_makes_room() {
-    let mut cluster = Cluster::new(122, 5, &eager(2));
+    let mut cluster = Cluster::new(5, &eager(2));
     let mut loads: Vec<Load> = (2..5).map(|to| Load::new(&mut cluster, 1, to)).collect();
     for (which, load) in loads.iter_mut().enumerate() {
         let to = which + 2;
@@ -176,7 +202,7 @@ fn the_link_that_was_used_longest_ago_makes_room() {
 
 #[test]
 fn lite_shares_an_rc_qp_that_the_first_connect_makes() {
-    let mut cluster = Cluster::new(123, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let [a, b] = [1, 1].map(|n| cluster.vqp(n));
     assert_eq!(connect_with(&mut cluster, 1, a, 2, Policy::Lite, false), None);
     assert_eq!(cluster.connected(1, a), Ok(Via::Rc));
@@ -197,7 +223,7 @@ fn lite_shares_an_rc_qp_that_the_first_connect_makes() {
 /// The RC QP is gone with the guilty one; the others, whose WRs stood behind, go on over DC.
 #[test]
 fn who_leaves_a_broken_link_is_counted() {
-    let mut cluster = Cluster::new(176, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let vqps = [1, 1, 1].map(|n| cluster.vqp(n));
     let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
     let [far, gone] = [2, 2].map(|n| cluster.region(n, 64, ALL));
@@ -227,7 +253,7 @@ fn who_leaves_a_broken_link_is_counted() {
 
 #[test]
 fn both_sides_that_ask_at_once_share_one_link() {
-    let mut cluster = Cluster::new(124, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     // Both know each other, so that the requests leave at once.
     for (n, to) in [(1, 2), (2, 1)] {
         let vqp = cluster.vqp(n);
@@ -247,7 +273,7 @@ fn both_sides_that_ask_at_once_share_one_link() {
 
 #[test]
 fn a_leased_qp_lives_as_long_as_its_vqp() {
-    let mut cluster = Cluster::new(125, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let before = cluster.nodes[2].core.stats().rc_qps;
     let vqp = cluster.vqp(1);
     assert_eq!(connect_with(&mut cluster, 1, vqp, 2, Policy::Leased, false), None);
@@ -272,7 +298,7 @@ fn a_leased_qp_lives_as_long_as_its_vqp() {
 
 #[test]
 fn metadata_can_be_asked_of_the_peer_itself() {
-    let mut cluster = Cluster::new(126, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let [a, b] = [1, 1].map(|n| cluster.vqp(n));
     // Where the peer takes such requests is not known yet.
     assert_eq!(connect_with(&mut cluster, 1, a, 2, Policy::RpcMeta, false), None);
@@ -286,7 +312,7 @@ fn metadata_can_be_asked_of_the_peer_itself() {
 
 #[test]
 fn without_dc_rc_qps_do_it_all() {
-    let mut cluster = Cluster::new(127, 3, &Config { dc_qps: 0, ..config() });
+    let mut cluster = Cluster::new(3, &Config { dc_qps: 0, ..config() });
     let mut loads: Vec<Load> = [(1, 2), (2, 1), (1, 0), (0, 1), (1, 1), (0, 0)]
         .map(|(n, to)| Load::new(&mut cluster, n, to))
         .into();
@@ -308,7 +334,7 @@ fn without_dc_rc_qps_do_it_all() {
 
 #[test]
 fn messages_keep_their_order_while_the_vqp_moves() {
-    let mut cluster = Cluster::new(130, 4, &eager(1));
+    let mut cluster = Cluster::new(4, &eager(1));
     let mut other = Load::new(&mut cluster, 1, 3);
     let sender = cluster.vqp(1);
     let bound = cluster.bound(2, 7);
@@ -317,14 +343,18 @@ fn messages_keep_their_order_while_the_vqp_moves() {
     for n in 0..64 {
         cluster.recv(2, bound, n, &[inbox.sge(n * 8, 8)]);
     }
-    let (mut sent, mut told, mut received) = (0u64, 0u64, 0u64);
+    let (mut sent, mut told, mut received, mut next) = (0u64, 0u64, 0u64, Time::ZERO);
     cluster.until("moved several times", |cluster| {
-        other.step(cluster);
-        while sent < told + 16 && sent < received + 32 {
+        let heavy = is_firsts_turn(cluster);
+        other.step_each(if heavy { HEAVY_NS } else { LIGHT_NS }, cluster);
+        while !heavy && cluster.now() >= next && sent < told + 16 && sent < received + 32 {
             let bytes = sent.to_le_bytes();
             let inline = SendWr { payload: Payload::Inline(&bytes), ..wr(sent, SendOp::Send, &[]) };
             cluster.post(1, sender, &[inline]);
             sent += 1;
+            if sent.is_multiple_of(16) {
+                next = cluster.now().saturating_add_ns(HEAVY_NS);
+            }
         }
         for done in std::mem::take(&mut cluster.nodes[1].completions) {
             if done.vqp == sender {
@@ -338,7 +368,7 @@ fn messages_keep_their_order_while_the_vqp_moves() {
         for done in std::mem::take(&mut cluster.nodes[2].completions) {
             assert_eq!((done.wc.wr_id, done.wc.status), (received % 64, WcStatus::Success));
             let at = received % 64 * 8;
-            assert_eq!(inbox.memory.read_u64(at), Ok(received), "in order, each once");
+            assert_eq!(inbox.word(at), received, "in order, each once");
             cluster.recv(2, bound, received % 64, &[inbox.sge(at, 8)]);
             received += 1;
         }
@@ -350,9 +380,7 @@ fn messages_keep_their_order_while_the_vqp_moves() {
 
 #[test]
 fn handshakes_and_moves_bear_loss() {
-    let mut cluster = Cluster::with_devices(131, 4, &eager(1), |config| {
-        config.loss = Some(Loss { per_million: 30_000, seed: 5 });
-    });
+    let mut cluster = Cluster::on(network(30_000, 5), 4, &eager(1), |_, _| {});
     let mut a = Load::new(&mut cluster, 1, 2);
     let mut b = Load::new(&mut cluster, 1, 3);
     cluster.until("both moved", |cluster| {
@@ -368,12 +396,12 @@ fn handshakes_and_moves_bear_loss() {
 
 #[test]
 fn a_peer_that_starts_anew_is_reached_anew() {
-    let mut cluster = Cluster::new(132, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let [a, b] = [1, 1].map(|n| cluster.vqp(n));
     connect_with(&mut cluster, 1, a, 2, Policy::Lite, false);
     assert_eq!(cluster.connected(1, a), Ok(Via::Rc));
     drop(cluster.nodes.remove(2));
-    cluster.add(132, 3, config());
+    cluster.add(3, config());
     cluster.register(2);
     let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
     let now = cluster.now();
@@ -391,7 +419,7 @@ fn a_peer_that_starts_anew_is_reached_anew() {
 #[test]
 fn who_has_no_room_says_so_and_dc_goes_on() {
     let transfer = TransferConfig { rc_qps_max: 1, leased_wrs_max: 150, ..config().transfer };
-    let mut cluster = Cluster::new(134, 4, &Config { transfer, ..config() });
+    let mut cluster = Cluster::new(4, &Config { transfer, ..config() });
     let gid = cluster.nodes[2].core.gid();
     let [a, b] = [1, 3].map(|n| cluster.vqp(n));
     connect_with(&mut cluster, 1, a, 2, Policy::Lite, false);
@@ -415,7 +443,7 @@ fn who_has_no_room_says_so_and_dc_goes_on() {
 
 #[test]
 fn a_link_that_nobody_waits_for_any_longer_goes_at_both_ends() {
-    let mut cluster = Cluster::new(135, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let known = cluster.vqp(1);
     cluster.connect(1, known, 2, 7);
     let vqp = cluster.vqp(1);
@@ -430,7 +458,7 @@ fn a_link_that_nobody_waits_for_any_longer_goes_at_both_ends() {
 
 #[test]
 fn an_end_whose_other_is_never_heard_of_is_closed() {
-    let mut cluster = Cluster::new(136, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let known = cluster.vqp(1);
     cluster.connect(1, known, 2, 7);
     let vqp = cluster.vqp(1);
@@ -440,11 +468,11 @@ fn an_end_whose_other_is_never_heard_of_is_closed() {
     cluster.until("its end is made", |cluster| cluster.nodes[1].core.stats().rc_qps == 1);
     let now = cluster.now();
     assert!(cluster.nodes[1].core.poll_timeout().is_some_and(|due| due.ns_since(now) < 1 << 30));
-    cluster.ahead += 5_000_000_000;
+    cluster.skip(5_000_000_000);
     cluster.round();
     // Nobody answers when it asks to close it.
     for _ in 0..200 {
-        cluster.ahead += 10_000_000;
+        cluster.skip(10_000_000);
         cluster.round();
     }
     assert_eq!(cluster.nodes[1].core.stats().rc_qps, 0);
@@ -453,7 +481,7 @@ fn an_end_whose_other_is_never_heard_of_is_closed() {
 
 #[test]
 fn a_dead_peer_fails_its_vqps_alone() {
-    let mut cluster = Cluster::new(133, 4, &config());
+    let mut cluster = Cluster::new(4, &config());
     let [dying, other, connecting] = [1, 1, 1].map(|n| cluster.vqp(n));
     connect_with(&mut cluster, 1, dying, 3, Policy::Lite, false);
     assert_eq!(cluster.connected(1, dying), Ok(Via::Rc));
@@ -485,13 +513,13 @@ fn a_dead_peer_fails_its_vqps_alone() {
 
 #[test]
 fn a_peer_that_starts_anew_is_not_asked_where_it_was() {
-    let mut cluster = Cluster::new(174, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let [known, anew] = [1, 1].map(|n| cluster.vqp(n));
     assert_eq!(cluster.connect(1, known, 2, 7), Via::DcLookup);
     let gid = cluster.nodes.remove(2).core.gid();
     let now = cluster.now();
     cluster.nodes[1].core.node_changed(gid, None, now);
-    cluster.add(174, 3, config());
+    cluster.add(3, config());
     cluster.register(2);
     let record = cluster.nodes[2].core.record();
     cluster.nodes[1].core.node_changed(gid, Some(record), now);
@@ -507,7 +535,7 @@ fn a_peer_that_starts_anew_is_not_asked_where_it_was() {
 #[test]
 fn one_place_for_a_link_is_enough_for_both_who_ask_at_once() {
     let transfer = TransferConfig { rc_qps_max: 1, ..config().transfer };
-    let mut cluster = Cluster::new(175, 3, &Config { transfer, ..config() });
+    let mut cluster = Cluster::new(3, &Config { transfer, ..config() });
     for (n, to) in [(1, 2), (2, 1)] {
         let vqp = cluster.vqp(n);
         cluster.connect(n, vqp, to, 7);
@@ -522,7 +550,7 @@ fn one_place_for_a_link_is_enough_for_both_who_ask_at_once() {
 
 #[test]
 fn who_has_lost_its_link_asks_who_the_peer_is_now() {
-    let mut cluster = Cluster::new(171, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let [posts, rests] = [1, 1].map(|n| cluster.vqp(n));
     for vqp in [posts, rests] {
         connect_with(&mut cluster, 1, vqp, 2, Policy::Lite, false);
@@ -538,7 +566,7 @@ fn who_has_lost_its_link_asks_who_the_peer_is_now() {
     assert_eq!(cluster.take_one(1).wc.status, WcStatus::RetryExcErr);
     assert_eq!(cluster.nodes[1].core.stats().links_asked, asked, "nobody is there to be asked");
 
-    cluster.add(171, 3, config());
+    cluster.add(3, config());
     cluster.register(2);
     let far = cluster.region(2, 64, ALL);
     far.fill(0, &[5; 64]);
@@ -550,7 +578,7 @@ fn who_has_lost_its_link_asks_who_the_peer_is_now() {
 
 #[test]
 fn links_to_a_peer_that_went_are_left_also_if_its_record_is_forgotten() {
-    let mut cluster = Cluster::new(172, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let high = VqpInit { class: Class::High, ..VqpInit::default() };
     let client = cluster.nodes[1].client;
     let [linked, anew] = [0, 0].map(|_| cluster.nodes[1].core.vqp_create(client, high).unwrap());
@@ -566,7 +594,7 @@ fn links_to_a_peer_that_went_are_left_also_if_its_record_is_forgotten() {
     cluster.post(1, over_dc, &[wr(1, SendOp::Send, &[near.sge(0, 8)])]);
     assert_eq!(cluster.take_one(1).wc.status, WcStatus::RetryExcErr);
 
-    cluster.add(172, 3, config());
+    cluster.add(3, config());
     cluster.register(2);
     let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
     let now = cluster.now();
@@ -578,7 +606,7 @@ fn links_to_a_peer_that_went_are_left_also_if_its_record_is_forgotten() {
 #[test]
 fn many_handshakes_at_once_all_end() {
     let storm = StormConfig { handshakes_max: 2, ..config().storm };
-    let mut cluster = Cluster::new(128, 4, &Config { storm, ..config() });
+    let mut cluster = Cluster::new(4, &Config { storm, ..config() });
     let mut vqps = Vec::new();
     for n in [1, 2, 3] {
         for _ in 0..40 {
@@ -603,7 +631,7 @@ fn the_low_class_keeps_to_its_rate_while_the_high_one_is_loaded() {
         load_percent: 0,
         low_bytes_per_s: 1_000_000,
     };
-    let mut cluster = Cluster::new(129, 4, &Config { qos, ..config() });
+    let mut cluster = Cluster::new(4, &Config { qos, ..config() });
     let [low, high] = [Class::Low, Class::High].map(|class| {
         let node = &mut cluster.nodes[1];
         node.core.vqp_create(node.client, VqpInit { class, ..VqpInit::default() }).unwrap()
@@ -651,7 +679,7 @@ fn the_low_class_keeps_to_its_rate_while_the_high_one_is_loaded() {
 /// peer's list in whatever order takes nobody along.
 #[test]
 fn a_link_moves_the_vqps_of_its_peer_alone() {
-    let mut cluster = Cluster::new(152, 4, &eager(1));
+    let mut cluster = Cluster::new(4, &eager(1));
     let vqps = [2, 3].map(|to| {
         let all: Vec<VqpId> = (0..50).map(|_| cluster.vqp(1)).collect();
         for vqp in &all {

@@ -11,10 +11,10 @@ const FEW: u8 = 16;
 const READS: u64 = 100;
 
 /// Three nodes; the last takes few READs at once, the others as many as a device may.
-fn cluster(group: u8) -> Cluster {
-    Cluster::with_devices(group, 3, &config(), |soft| {
-        if soft.rnic.addresses[0] == std::net::IpAddr::from([127, 0, group, 3]) {
-            soft.rnic.max_rd_atomic = FEW;
+fn cluster() -> Cluster {
+    Cluster::on(network(0, 1), 3, &config(), |host, device| {
+        if host == 3 {
+            device.max_rd_atomic = FEW;
         }
     })
 }
@@ -56,7 +56,7 @@ fn refusals(cluster: &mut Cluster) -> u64 {
 /// A node that asked for more than its peer serves would be refused, and the link be lost.
 #[test]
 fn the_end_that_asks_for_a_link_keeps_to_what_the_other_serves() {
-    let mut cluster = cluster(232);
+    let mut cluster = cluster();
     let vqp = connect(&mut cluster, 1, 2, Policy::Lite);
     read_much(&mut cluster, 1, vqp, 2);
     assert_eq!(refusals(&mut cluster), 0);
@@ -66,7 +66,7 @@ fn the_end_that_asks_for_a_link_keeps_to_what_the_other_serves() {
 /// The end that was asked goes to RTS later than the other, when what it was told lies behind.
 #[test]
 fn the_end_that_is_asked_keeps_to_it_too() {
-    let mut cluster = cluster(233);
+    let mut cluster = cluster();
     connect(&mut cluster, 2, 1, Policy::Lite);
     let gid = cluster.nodes[2].core.gid();
     cluster.until("the asked end is ready", |cluster| {
@@ -83,7 +83,7 @@ fn the_end_that_is_asked_keeps_to_it_too() {
 /// Nobody tells of a DCT's limit: it is the same at every node, whatever its device is allowed.
 #[test]
 fn over_dc_every_node_serves_as_many_as_any_sends() {
-    let mut cluster = cluster(234);
+    let mut cluster = cluster();
     let vqp = connect(&mut cluster, 1, 2, Policy::Shared);
     read_much(&mut cluster, 1, vqp, 2);
     let back = connect(&mut cluster, 2, 1, Policy::Shared);

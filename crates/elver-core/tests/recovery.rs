@@ -22,8 +22,8 @@ fn pull_away(cluster: &mut Cluster, n: usize, region: &Region) {
     cluster.nodes[n].core.device().dereg_mr(region.info.mr).unwrap();
 }
 
-fn one_guilty(group: u8, config: &Config) {
-    let mut cluster = Cluster::new(group, 3, config);
+fn one_guilty(config: &Config) {
+    let mut cluster = Cluster::new(3, config);
     let near = cluster.region(1, 1 << 16, AccessFlags::LOCAL_WRITE);
     let far = cluster.region(2, 1 << 16, ALL);
     let gone = cluster.region(2, 64, ALL);
@@ -64,8 +64,8 @@ fn one_guilty(group: u8, config: &Config) {
         let expected: Vec<_> = (0..40).step_by(4).map(|n| (n, WcStatus::Success)).collect();
         assert_eq!(of(&told, vqp), expected);
         for n in 0..40u64 {
-            let word = far.memory.read_u64(8 * (at as u64 * 40 + n));
-            assert_eq!(word, Ok(n + 1), "once each: VQP {at}, WR {n}");
+            let word = far.word(8 * (at as u64 * 40 + n));
+            assert_eq!(word, n + 1, "once each: VQP {at}, WR {n}");
         }
     }
     let stats = cluster.nodes[1].core.stats();
@@ -79,17 +79,17 @@ fn one_guilty(group: u8, config: &Config) {
 
 #[test]
 fn one_guilty_vqp_on_a_stream() {
-    one_guilty(121, &config());
+    one_guilty(&config());
 }
 
 #[test]
 fn one_guilty_vqp_on_a_dci_that_bears_no_fault() {
-    one_guilty(122, &one_lane());
+    one_guilty(&one_lane());
 }
 
 #[test]
 fn a_silent_peer_ends_its_vqps_and_no_other() {
-    let mut cluster = Cluster::new(123, 4, &one_lane());
+    let mut cluster = Cluster::new(4, &one_lane());
     let near = cluster.region(1, 4096, AccessFlags::LOCAL_WRITE);
     let far = cluster.region(2, 4096, ALL);
     let lost = cluster.region(3, 4096, ALL);
@@ -118,7 +118,7 @@ fn a_silent_peer_ends_its_vqps_and_no_other() {
     for vqp in [good, other] {
         assert_eq!(of(&told, vqp), (0..10).map(|n| (n, WcStatus::Success)).collect::<Vec<_>>());
     }
-    assert!((0..10).all(|n| far.memory.read_u64(8 * n) == Ok(2)), "once each");
+    assert!((0..10).all(|n| far.word(8 * n) == 2), "once each");
     for vqp in dead {
         let own = of(&told, vqp);
         assert_eq!(own[0], (0, WcStatus::RetryExcErr));
@@ -138,7 +138,7 @@ fn a_silent_peer_ends_its_vqps_and_no_other() {
 
 #[test]
 fn a_client_that_goes_in_the_middle_leaves_nothing() {
-    let mut cluster = Cluster::new(124, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let far = cluster.region(2, 1 << 16, ALL);
     let stayer = cluster.vqp(1);
     let mine = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
@@ -182,7 +182,7 @@ fn a_client_that_goes_in_the_middle_leaves_nothing() {
 
 #[test]
 fn a_deregistration_waits_for_work_in_flight() {
-    let mut cluster = Cluster::new(125, 3, &config());
+    let mut cluster = Cluster::new(3, &config());
     let near = cluster.region(1, 1 << 20, AccessFlags::LOCAL_WRITE);
     let far = cluster.region(2, 1 << 20, ALL);
     let vqp = cluster.vqp(1);
@@ -203,7 +203,7 @@ fn a_deregistration_waits_for_work_in_flight() {
 
 #[test]
 fn another_meta_server_takes_over() {
-    let mut cluster = Cluster::new(126, 4, &config());
+    let mut cluster = Cluster::new(4, &config());
     let second = cluster.nodes[1].core.serve_meta(10).unwrap();
     let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
     cluster.nodes[1].core.meta_put(gid, record).unwrap();
@@ -244,7 +244,7 @@ fn another_meta_server_takes_over() {
 
 #[test]
 fn a_warm_call_gets_all_that_there_are() {
-    let mut cluster = Cluster::new(127, 5, &config());
+    let mut cluster = Cluster::new(5, &config());
     let mut gids: Vec<Gid> = cluster.nodes.iter().map(|node| node.core.gid()).collect();
     gids.extend([Gid([3; 16]), gids[2]]);
     let now = cluster.now();

@@ -1,17 +1,25 @@
-//! Nodes on loopback addresses, all driven by the test's own thread.
+//! Nodes that look at the network in turns, in virtual time: what a test waits for comes or does not,
+//! however busy the machine is.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
 pub mod attacker;
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
 
 use elver_core::*;
-use elver_soft::{SoftConfig, SoftDevice, SoftMemory};
+use elver_sim::{FaultPlan, Rates, SimDevice, SimMemory, SimNet};
 use elver_verbs::*;
 
-/// The longest that anything here may take.
-pub const WAIT: Duration = Duration::from_secs(30);
+/// The longest that a test may wait for anything, in virtual time.
+pub const WAIT_NS: u64 = 30_000_000_000;
+/// Rounds that it may take: in each something happens, or time passes.
+const ROUNDS_MAX: u32 = 10_000_000;
+/// Time that passes in a round in which something was done, at most.
+const BUSY_NS: u64 = 1_000;
+/// The same in one in which nothing was: as long as no packet comes and no timer, at most.
+const IDLE_NS: u64 = 100_000;
+/// Hosts that a network has room for; the last ones are no nodes, but who they are is the tests' to say.
+pub const HOSTS: u8 = 16;
 pub const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_WRITE)
     .union(AccessFlags::REMOTE_READ)
@@ -19,7 +27,7 @@ pub const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
 
 /// A node with one client.
 pub struct Node {
-    pub core: Core<SoftDevice>,
+    pub core: Core<SimDevice>,
     pub client: ClientId,
     pub completions: Vec<Completion>,
     pub events: Vec<Event>,
@@ -27,7 +35,7 @@ pub struct Node {
 
 /// A region of a client's.
 pub struct Region {
-    pub memory: SoftMemory,
+    pub memory: SimMemory,
     pub info: MrInfo,
 }
 
@@ -44,20 +52,20 @@ impl Region {
         self.memory.write(at, bytes).unwrap();
     }
 
+    pub fn word(&self, at: u64) -> u64 {
+        u64::from_ne_bytes(self.bytes(at, 8).try_into().unwrap())
+    }
+
     pub fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.memory.read(at, &mut bytes).unwrap();
-        bytes
+        self.memory.view()[at as usize..][..len].to_vec()
     }
 }
 
 /// Some nodes; the first is the meta server of all.
 pub struct Cluster {
+    pub net: SimNet,
     pub nodes: Vec<Node>,
-    start: Instant,
     added: u64,
-    /// Nanoseconds by which the nodes' clock is ahead of the real one.
-    pub ahead: u64,
 }
 
 /// A configuration that makes tests quick: few buffers, short retries and leases.
@@ -75,30 +83,36 @@ pub fn config() -> Config {
     }
 }
 
-pub fn device(group: u8, host: u8, change: &dyn Fn(&mut SoftConfig)) -> SoftDevice {
-    let mut config = SoftConfig::for_address(IpAddr::from([127, 0, group, host]));
-    config.rnic.udp_port = 20_000 + u16::from(group);
-    config.publish = false;
-    change(&mut config);
-    SoftDevice::open(config).unwrap()
+/// The address of a host, counted from 1.
+pub fn address(host: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, host])
+}
+
+/// A network on which nothing goes wrong but that so many packets in a million are lost.
+pub fn network(loss: u32, seed: u64) -> SimNet {
+    let rates = Rates { loss, ..Rates::default() };
+    let plan = FaultPlan { rates, ..FaultPlan::default() };
+    SimNet::new((1..=HOSTS).map(address).collect(), &plan, seed)
 }
 
 impl Cluster {
-    /// `count` nodes on 127.0.`group`.x.
-    pub fn new(group: u8, count: u8, config: &Config) -> Cluster {
-        Cluster::with_devices(group, count, config, |_| {})
+    /// `count` nodes.
+    pub fn new(count: u8, config: &Config) -> Cluster {
+        Cluster::on(network(0, 1), count, config, |_, _| {})
     }
 
-    /// The same, on devices whose configuration `change` has changed.
-    pub fn with_devices(
-        group: u8,
+    /// The same on a network, on devices whose configuration `change` has changed, by their host.
+    pub fn on(
+        net: SimNet,
         count: u8,
         config: &Config,
-        change: impl Fn(&mut SoftConfig),
+        change: impl Fn(u8, &mut elver_sim::Config),
     ) -> Cluster {
-        let mut cluster = Cluster { nodes: Vec::new(), start: Instant::now(), added: 0, ahead: 0 };
+        let mut cluster = Cluster { net, nodes: Vec::new(), added: 0 };
         for host in 1..=count {
-            cluster.add_on(device(group, host, &change), host, config.clone());
+            let mut device = elver_sim::Config::default();
+            change(host, &mut device);
+            cluster.add_on(host, device, config.clone());
         }
         let meta = cluster.nodes[0].core.serve_meta(100).unwrap();
         for n in 0..cluster.nodes.len() {
@@ -109,11 +123,13 @@ impl Cluster {
         cluster
     }
 
-    pub fn add(&mut self, group: u8, host: u8, config: Config) {
-        self.add_on(device(group, host, &|_| {}), host, config);
+    /// One more node, behind the others; at a host where one was, as after a restart.
+    pub fn add(&mut self, host: u8, config: Config) {
+        self.add_on(host, elver_sim::Config::default(), config);
     }
 
-    fn add_on(&mut self, device: SoftDevice, host: u8, config: Config) {
+    fn add_on(&mut self, host: u8, device: elver_sim::Config, config: Config) {
+        let device = self.net.device(usize::from(host) - 1, device).unwrap();
         // A node that starts anew has another seed.
         self.added += 1;
         let seed = self.added << 8 | u64::from(host);
@@ -129,15 +145,29 @@ impl Cluster {
     }
 
     pub fn now(&self) -> Time {
-        Time(self.start.elapsed().as_nanos() as u64 + self.ahead + 1)
+        self.net.now()
     }
 
-    /// Polls every node once and takes what there is for their clients.
+    /// Lets time pass in which nobody looks at anything.
+    pub fn skip(&self, ns: u64) {
+        self.net.advance(self.now().saturating_add_ns(ns));
+    }
+
+    /// Polls every node once and takes what there is for their clients. Then time passes until the next
+    /// thing happens.
     pub fn round(&mut self) {
-        let now = self.now();
+        self.round_without(usize::MAX);
+    }
+
+    /// The same, but one of them stands still.
+    pub fn round_without(&mut self, still: usize) {
+        let (now, mut busy) = (self.now(), false);
         let blank = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
-        for node in &mut self.nodes {
-            node.core.poll(now);
+        for (n, node) in self.nodes.iter_mut().enumerate() {
+            if n == still {
+                continue;
+            }
+            busy |= node.core.poll(now);
             let mut into = [blank; 16];
             loop {
                 let count = node.core.poll_completions(node.client, &mut into);
@@ -149,15 +179,36 @@ impl Cluster {
             node.events.extend(std::iter::from_fn(|| node.core.poll_event()));
             node.core.audit().unwrap();
         }
+        let most = now.saturating_add_ns(if busy { BUSY_NS } else { IDLE_NS });
+        let awake = self.nodes.iter_mut().enumerate().filter(|(n, _)| *n != still);
+        let wakes = awake.flat_map(|(_, node)| {
+            // What is due and was not done must not stop the clock.
+            let due = [node.core.device().wake_at(), node.core.poll_timeout()];
+            due.into_iter().flatten().map(|due| due.max(now.saturating_add_ns(1)))
+        });
+        let next = wakes.chain(self.net.next_arrival()).min();
+        self.net.advance(next.map_or(most, |next| next.min(most)));
+    }
+
+    /// Drives all for so long.
+    pub fn drive(&mut self, ns: u64) {
+        let end = self.now().saturating_add_ns(ns);
+        while self.now() < end {
+            self.round();
+        }
     }
 
     /// Drives all until `done` holds.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Cluster) -> bool) {
-        let end = Instant::now() + WAIT;
-        while !done(self) {
-            assert!(Instant::now() < end, "never: {what}");
+        let end = self.now().saturating_add_ns(WAIT_NS);
+        for _ in 0..ROUNDS_MAX {
+            if done(self) {
+                return;
+            }
+            assert!(self.now() < end, "never: {what}");
             self.round();
         }
+        panic!("never: {what}");
     }
 
     pub fn region(&mut self, n: usize, len: u64, access: AccessFlags) -> Region {
