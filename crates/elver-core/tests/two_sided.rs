@@ -519,7 +519,7 @@ fn a_vqp_that_goes_while_its_receive_is_written_goes_after_that() {
 /// its send slots, and they stood for ever.
 #[test]
 fn a_client_that_goes_takes_all_of_its_vqps_along() {
-    let mut cluster = Cluster::new(115, 2, &config());
+    let mut cluster = Cluster::new(2, &config());
     cluster.bound(1, 7);
     let vqps: Vec<VqpId> = (0..3).map(|_| cluster.vqp(0)).collect();
     for vqp in &vqps[1..] {

@@ -1,16 +1,13 @@
 //! What somebody with a UDP socket and nothing else can do to daemons that have a secret: where tests
 //! may do so, as user nobody. Each attack ends in counters.
 
-#[path = "../../../elver-core/tests/common/attacker.rs"]
-mod attacker;
-
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 
+use crate::attacker::{self, Attacker};
 use crate::common::daemon::{Daemon, Directory, Witness};
 use crate::common::process::{Process, role, stay};
 use crate::common::{Client, gid, wait_for};
-use attacker::Attacker;
 use elver_core::{Class, ControlBody, RcEnd, Request};
 use elver_verbs::Mtu;
 

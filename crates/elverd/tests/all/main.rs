@@ -1,5 +1,6 @@
 //! The built daemon, from without: one program of tests, so that what they share is used by all of it.
 
+mod attacker;
 mod attacks;
 mod capture;
 mod common;
