@@ -91,5 +91,5 @@ macro_rules! examples {
 examples! {
     records, 30, "2000 records of";
     ping_pong, 31, "2000 questions";
-    tasks, 32, "the sum is 5050";
+    ring_tasks, 32, "the sum is 5050";
 }

@@ -1,6 +1,6 @@
 //! A ring in a task (feature `tokio`).
 //!
-//! Run it beside a daemon: `cargo run --example tasks -p elver-ring --features tokio`.
+//! Run it beside a daemon: `cargo run --example ring_tasks -p elver-ring --features tokio`.
 
 use elver::Session;
 use elver::tokio::AsyncSession;
