@@ -8,7 +8,7 @@ use elver_core::{
 };
 use elver_rnic::Rnic;
 use elver_verbs::{
-    AccessFlags, Device, MrInfo, Payload, RemoteAddr, SendFlags, SendWr, Sge, Wc, WcStatus,
+    AccessFlags, Device, Gid, MrInfo, Payload, RemoteAddr, SendFlags, SendWr, Sge, Wc, WcStatus,
 };
 
 use crate::bare::{Bare, NOW};
@@ -69,10 +69,7 @@ pub(crate) fn connect() -> Result<Step> {
 /// to MR.
 pub(crate) fn connect_looked_up() -> Result<Step> {
     let mut node = Node::new()?;
-    let server = node.core.serve_meta(NODES_MAX)?;
-    let (gid, record) = (node.core.gid(), node.core.record());
-    node.core.meta_put(gid, record)?;
-    node.core.set_meta_servers(&[server], NOW);
+    let gid = node.serve_itself()?;
     let options = ConnectOptions { uncached: true, ..ConnectOptions::default() };
     Ok(Box::new(move || {
         let Node { core, client, .. } = &mut node;
@@ -92,10 +89,7 @@ pub(crate) fn connect_looked_up() -> Result<Step> {
 /// So many VQPs at once, which share the look-up and have been created before.
 pub(crate) fn connect_together(count: u32) -> Result<Step> {
     let mut node = Node::new()?;
-    let server = node.core.serve_meta(NODES_MAX)?;
-    let (gid, record) = (node.core.gid(), node.core.record());
-    node.core.meta_put(gid, record)?;
-    node.core.set_meta_servers(&[server], NOW);
+    let gid = node.serve_itself()?;
     let options = ConnectOptions { uncached: true, ..ConnectOptions::default() };
     let mut vqps = Vec::with_capacity(count as usize);
     Ok(Box::new(move || {
@@ -131,6 +125,15 @@ impl Node {
         let mr = core.reg_mr(client, memory, None, ACCESS)?;
         let none = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
         Ok(Node { core, client, mr, completions: [none; OUTSTANDING_MAX as usize] })
+    }
+
+    /// Makes it the meta server of itself, the only node that there is; its GID.
+    fn serve_itself(&mut self) -> Result<Gid> {
+        let server = self.core.serve_meta(NODES_MAX)?;
+        let (gid, record) = (self.core.gid(), self.core.record());
+        self.core.meta_put(gid, record)?;
+        self.core.set_meta_servers(&[server], NOW);
+        Ok(gid)
     }
 
     fn connect(&mut self) -> VqpId {

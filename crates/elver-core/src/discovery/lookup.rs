@@ -248,7 +248,7 @@ impl<D: Device> Core<D> {
         }
         match record {
             Some(record) => {
-                self.lookups.running = self.lookups.running.saturating_sub(1);
+                count_off!(self.lookups.running, 1);
                 self.node_found(peer, Ok(record), now);
                 self.start_lookups(now);
             }
