@@ -45,6 +45,9 @@ stats! {
     lookup_reads,
     /// Nodes that were asked for their record themselves, by an RPC.
     meta_calls,
+    /// Nodes that answered as what they were taken to have been before: what had passed for news of
+    /// them was late.
+    peers_past_again,
     /// Look-ups that went on at the next meta server.
     lookups_failed_over,
     /// READs that only measured how far a meta server is.

@@ -130,3 +130,28 @@ fn late_news_does_not_end_the_links_to_a_node_that_started_anew() {
     assert_eq!(changing(&cluster), 0, "the link is left");
     reach(&mut cluster);
 }
+
+/// Node 1 looks an heir up, and is told only then what it was before: the registry tells in order, but
+/// the table was ahead of it. Node 1 once took that for good, and denied all that the heir asked of it.
+#[test]
+fn a_node_that_was_looked_up_before_the_registry_told_of_what_it_had_been_is_believed() {
+    let mut cluster = Cluster::new(2, &config());
+    cluster.add(3, config());
+    cluster.register(2);
+    let past = cluster.nodes.remove(2).core.record();
+    cluster.add(3, config());
+    cluster.register(2);
+    let vqp = cluster.vqp(1);
+    cluster.connect(1, vqp, 2, 7);
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, Some(past), now);
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    let server = cluster.nodes[0].core.serve_meta(100).unwrap();
+    cluster.nodes[2].core.set_meta_servers(&[server], now);
+    let lite = cluster.vqp(2);
+    connect_lite(&mut cluster, 2, lite, 1);
+    assert_eq!(cluster.connected(2, lite), Ok(Via::Rc));
+    assert_eq!(cluster.nodes[1].core.stats().peers_past_again, 1);
+    cluster.check();
+}

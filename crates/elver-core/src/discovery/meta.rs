@@ -52,7 +52,7 @@ impl<D: Device> Core<D> {
         }
         let Some(entry) = self.peers.get_mut(peer) else { return bug!("a peer of a GID is gone") };
         if record.is_some_and(|record| entry.news(record) != record) {
-            return;
+            return self.ask_past(peer, now);
         }
         let first = entry.last.is_none();
         let anew = record.is_some_and(|record| entry.hear(record));

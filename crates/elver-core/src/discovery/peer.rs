@@ -46,6 +46,8 @@ pub(crate) struct Peer {
     pub(crate) tag: Option<u16>,
     /// The record before that one. The peer has started anew since: who still tells it is late.
     pub(crate) before: Option<NodeRecord>,
+    /// Whether that one is being asked if it is there after all.
+    pub(crate) asked_past: bool,
     /// VQPs connected to it, and the one that was connected last: the head of their list.
     pub(crate) vqps: u32,
     pub(crate) last_vqp: u32,
@@ -167,6 +169,7 @@ impl Peers {
             last: None,
             tag: None,
             before: None,
+            asked_past: false,
             vqps: 0,
             last_vqp: 0,
             pins: 0,

@@ -15,6 +15,7 @@ mod closing;
 mod fate;
 mod handshake;
 mod laneless;
+mod past;
 mod waiting;
 
 pub(crate) use audit::Tally;
@@ -97,6 +98,7 @@ enum CallFor {
     Fate { link: u32 },
     Remind(Unclosed),
     Meta { peer: u32 },
+    Past { peer: u32 },
 }
 
 /// A link that is gone here, and whose peer did not answer when it was asked to leave it.
@@ -331,6 +333,7 @@ impl<D: Device> Core<D> {
             CallFor::Fate { link } => self.fate_answered(link, answer, now),
             CallFor::Remind(unclosed) if answer.is_none() => self.remind_later(unclosed, now),
             CallFor::Remind(_) => {}
+            CallFor::Past { peer } => self.past_answered(peer, answer, now),
             CallFor::Meta { peer } => {
                 let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
                 let found = match answer {
@@ -358,24 +361,6 @@ impl<D: Device> Core<D> {
         let links: Vec<u32> = links.map(|(id, _)| id).collect();
         for id in links {
             self.leave(id, None, now);
-        }
-    }
-
-    /// Takes over what a peer's record is now. If it is another one the peer has started anew, and
-    /// knows nothing of our links.
-    pub(crate) fn learn(&mut self, peer: u32, record: NodeRecord, now: Time) {
-        let Some(entry) = self.peers.get_mut(peer) else {
-            return bug!("a peer that is gone is told of");
-        };
-        let record = entry.news(record);
-        if entry.gid != self.gid && entry.record != Some(record) {
-            let anew = entry.hear(record);
-            entry.set_record(Some(record));
-            entry.back_off = BackOff::default();
-            if anew {
-                self.forget_regions(peer);
-                self.leave_links_to(peer, Some(record), now);
-            }
         }
     }
 

@@ -64,7 +64,9 @@ impl<D: Device> Core<D> {
     /// Switches the VQPs that move and of which nothing is under way any longer.
     pub(crate) fn switch_moved(&mut self, now: Time) {
         while let Some(id) = self.links.moved.pop() {
-            if self.vqps.get(id).is_some_and(|vqp| vqp.moving) {
+            // One that took another lane before its turn came here, and is asked to leave that one as
+            // well, comes here anew when what it posted there has completed.
+            if self.vqps.get(id).is_some_and(|vqp| vqp.moving && vqp.inflight == 0) {
                 self.switch_lane(id, now);
             }
         }
@@ -75,6 +77,9 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone takes another lane");
         };
+        if vqp.inflight > 0 {
+            return bug!("a VQP takes another lane with WRs on its old one");
+        }
         vqp.moving = false;
         let (old, peer, class) = (vqp.lane, vqp.peer, vqp.class);
         let connected = vqp.state == VqpState::Connected;
