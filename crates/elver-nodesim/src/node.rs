@@ -27,6 +27,8 @@ pub(crate) struct Node {
     pub(crate) packets: u64,
     /// What it had most of.
     pub(crate) most: Most,
+    /// Requests that its device has refused for good.
+    pub(crate) refused: u64,
     /// Bytes that a planted bug keeps.
     pub(crate) kept_bytes: u64,
 }
@@ -44,6 +46,7 @@ impl Node {
             idle_runs: 0,
             packets: 0,
             most: Most::default(),
+            refused: 0,
             kept_bytes: 0,
         }
     }

@@ -169,11 +169,15 @@ impl Plan {
         IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8 + 1))
     }
 
+    /// How long it takes a WR to fail that nobody answers.
+    pub(crate) fn retries_ns(&self) -> u64 {
+        (4_096 << self.config.timeout) * (u64::from(self.config.retry_cnt) + 2)
+    }
+
     /// How long anything that is pending may take once faults are over. So many `requests` to other
     /// cores may be pending at one node.
     pub(crate) fn patience_ns(&self, requests: u32) -> u64 {
-        let timeout = 4_096_u64 << self.config.timeout;
-        let retries = timeout * (u64::from(self.config.retry_cnt) + 2);
+        let retries = self.retries_ns();
         // A look-up at each meta server, the READ of a region's entry, the WR itself, an answer.
         let attempts = self.metas as u64 + 3;
         4 * attempts * retries

@@ -5,6 +5,7 @@ use elver_verbs::{Device, QpAttr, QpState, QpType};
 
 use crate::canary::Canary;
 use crate::model::{ClientPhase, Hold, Pending, Phase, Region, Violation, VqpIx, broken};
+use crate::run::STEP_NS;
 use crate::world::World;
 
 /// The most that a node had of some things at once since it booted: its tables keep their room.
@@ -75,6 +76,8 @@ impl World {
         let disturbed =
             self.disturbed(number) || self.model.regions.iter().any(|region| region.vanished);
         let (quiet, forged) = (self.quiet, self.forge.is_some());
+        // What had to wait in a send queue, or whose device stood still, may outlive its lease.
+        let late_until = self.hindered_until.saturating_add_ns(self.plan.retries_ns() + STEP_NS);
         let forge = self.forge.as_deref();
         let node = &mut self.nodes[number];
         let Some(core) = &mut node.core else { return Ok(()) };
@@ -120,11 +123,14 @@ impl World {
         // Memory that is gone is refused by the device alone, and so is what somebody forges.
         let vanished = |region: &Region| region.vanished && region.place.0 == number;
         let vanished = self.model.regions.iter().any(vanished);
-        if device.counters().nak_fatal_sent > 0 && !vanished && !forged {
+        let refused = device.counters().nak_fatal_sent;
+        let excused = vanished || forged || self.now <= late_until;
+        if refused > node.refused && !excused {
             broken!(
                 "node {number}: a request that its region does not allow has come to the device"
             );
         }
+        node.refused = refused;
         let found = Holdings { dcis, rc_qps, other_qps, mrs, ahs, ..held };
         if found != held || dcis != core.config().dc_qps {
             broken!("node {number}: its device has {found:?}, its core {held:?}");

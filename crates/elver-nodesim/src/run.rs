@@ -121,6 +121,7 @@ impl World {
             let to = self.meddling.index(self.plan.nodes);
             let until = self.now.saturating_add_ns(self.meddling.between(1, PARTITION_NS));
             self.net.partition(any, to, until);
+            self.hindered_until = self.hindered_until.max(until);
             self.note(format_args!("fault: partition, node {any} -> {to}"));
             if self.meddling.percent(50) {
                 self.net.partition(to, any, until);
@@ -130,6 +131,7 @@ impl World {
         if self.meddling.percent(faults.slow_percent) {
             let until = self.now.saturating_add_ns(self.meddling.between(1, PAUSE_NS));
             self.net.stall(any, until);
+            self.hindered_until = self.hindered_until.max(until);
             self.note(format_args!("fault: slow engine, node {any}"));
             return Ok(());
         }
@@ -246,6 +248,7 @@ impl World {
     /// Ends all faults.
     fn heal(&mut self) -> Result<(), Violation> {
         self.net.heal();
+        self.hindered_until = self.hindered_until.min(self.now);
         self.registry.down_until = self.now;
         // Nodes that are down come back, and the registry tells everybody of it.
         while self.has_tasks() {

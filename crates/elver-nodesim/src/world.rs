@@ -45,6 +45,8 @@ pub(crate) struct World {
     pub(crate) colliding: Rng,
     /// Who forges packets, if anybody does.
     pub(crate) forge: Option<Box<Forge>>,
+    /// Up to when some node does not reach another, or stands still.
+    pub(crate) hindered_until: Time,
     /// Faults are over.
     pub(crate) healed: bool,
     /// And everything that they led to has had its time.
@@ -88,6 +90,7 @@ impl World {
             polling: root.split("polling"),
             colliding: root.split("colliding"),
             forge: Forge::of(options.forgers, options.canary, root.split("forger")),
+            hindered_until: Time::ZERO,
             healed: false,
             quiet: false,
             net,
@@ -162,7 +165,7 @@ impl World {
         booted.core = Some(core);
         booted.called = true;
         booted.ready.clear();
-        (booted.most, booted.kept_bytes) = Default::default();
+        (booted.most, booted.kept_bytes, booted.refused) = Default::default();
         let place = booted.place(node);
         self.note(format_args!("node {node} boots, its DCT is {:#x}", record.dctn));
         self.count("node booted");

@@ -13,7 +13,7 @@ const CANARY_SEEDS: u64 = 100;
 
 /// Seeds that found something, and what, with nobody who forges. They stay what they are as long as a
 /// run's plan does.
-const FOUND: [(u64, &str); 34] = [
+const FOUND: [(u64, &str); 36] = [
     (956, "what was told to a node that had started anew broke a lane in peace"),
     (1_004, "a READ that waits for memory was blamed for what was refused behind it"),
     (1_083, "a request for credit that was flushed was taken for a peer that does not answer"),
@@ -62,6 +62,11 @@ const FOUND: [(u64, &str); 34] = [
     (60_017_694, "an answer that had been under way undid what the registry had told since"),
     (60_024_082, "as 60017694"),
     (61_018_067, "a node held another for what it had been, whose table was ahead of the registry"),
+    (62_001_656, "a look-up failed since too much else was asked for at once for its link to be"),
+    (
+        62_003_658,
+        "a WR outlived its lease while its device stood still, and that was held for a fault",
+    ),
     (61_030_741, "a VQP that was to move twice left its second lane with WRs on it"),
 ];
 

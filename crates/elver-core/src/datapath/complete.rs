@@ -56,6 +56,10 @@ impl<D: Device> Core<D> {
         if verdict == Verdict::Unsure {
             return self.user_flushed(id, behind, second, now);
         }
+        if verdict == Verdict::Guilty(WcStatus::RemAccessErr) {
+            // ValidMR had permitted it.
+            self.stats.mr_leases_outlived += 1;
+        }
         let mut count = 1;
         let Core { vqps, pool, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
@@ -86,8 +90,6 @@ impl<D: Device> Core<D> {
                     Verdict::Guilty(status) if vqp.state == VqpState::Connected => status,
                     _ => WcStatus::WrFlushErr,
                 };
-                // ValidMR had permitted it.
-                self.stats.mr_leases_outlived += u64::from(status == WcStatus::RemAccessErr);
                 self.end_failed(id, status, on_lane, now);
             }
         }

@@ -16,8 +16,9 @@
 //!   has posted until then and what then is at the head of its queue arrives, or has failed, by
 //!   `a + P + F' = a + W <= t + W`.
 //! - A WR may stand behind others in the queue of its lane, each with retries of its own, and for that
-//!   there is no bound: one WRITE may have 2 GB. What it waits there is the first rule's. The peer
-//!   counts it, `mr_leases_outlived`.
+//!   there is no bound: one WRITE may have 2 GB. Nor is there one for how long a device stands still,
+//!   its host being busy. What waits there is the first rule's. The peer counts it,
+//!   `mr_leases_outlived`.
 //! - Where `F'` is larger than `max(L, F)`, there is no `P` of use; it is `F`, as if the peer had the
 //!   owner's retries, and the first rule holds again.
 

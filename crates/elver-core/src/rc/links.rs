@@ -37,7 +37,7 @@ use crate::rc::{LinkState, Purpose, RcLink, RcPool};
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::send_ring::NONE;
 use crate::{Config, ConnectError, Core, Via, VqpState};
-use waiting::Waiting;
+use waiting::{Unasked, Waiting};
 
 /// How often what has no moment of its own is looked after, in nanoseconds.
 const SWEEP_NS: u64 = BackOff::WAIT_NS;
@@ -86,8 +86,9 @@ pub(crate) struct Links<M> {
     pub(crate) kept: Vec<Wc>,
     sweep: Option<Time>,
     /// There is no link to a meta server, but one is due: the server asks for it and has refused ours for
-    /// that, or the one before has ended. Its request is on its way, or the next sweep asks again.
-    meta_link_due: bool,
+    /// that, the one before has ended, or too much else is being asked for. Its request is on its way, or
+    /// the next sweep asks again. Look-ups wait for it until then.
+    meta_link_due: Option<Time>,
 }
 
 /// What a request of ours is for.
@@ -136,7 +137,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             moved: Vec::new(),
             kept: Vec::new(),
             sweep: None,
-            meta_link_due: false,
+            meta_link_due: None,
         }
     }
 
@@ -236,15 +237,22 @@ impl<D: Device> Core<D> {
     /// Whether no meta server can be asked yet, but one can as soon as the link to it is there.
     pub(crate) fn awaits_meta_link(&self) -> bool {
         // Also one that the meta server asked for: it refuses ours then. One that ends has a successor.
-        let comes = |link: &RcLink| {
-            let ends = matches!(link.state, LinkState::Leaving(_) | LinkState::Closing);
-            link.class == Class::Low
-                && link.state != LinkState::Ready
-                && (!ends || link.purpose == Purpose::Meta)
-                && self.is_meta_server(link.peer)
-        };
+        let comes =
+            |link: &RcLink| link.state != LinkState::Ready && self.is_way_to_meta_server(link);
         !self.reaches_meta_server()
-            && (self.links.meta_link_due || self.links.rc.shared().any(|(_, link)| comes(link)))
+            && (self.links.meta_link_due.is_some()
+                || self.links.rc.shared().any(|(_, link)| comes(link)))
+    }
+
+    /// Look-ups wait for a link that does not come at once.
+    fn await_meta_link(&mut self, now: Time) {
+        self.links.meta_link_due.get_or_insert(now.saturating_add_ns(SILENCE_NS));
+    }
+
+    /// Whether look-ups go over a link, if it is ready.
+    fn is_way_to_meta_server(&self, link: &RcLink) -> bool {
+        let leased = matches!(link.purpose, Purpose::Leased(_));
+        !leased && link.class == Class::Low && self.is_meta_server(link.peer)
     }
 
     fn reaches_meta_server(&self) -> bool {
@@ -399,7 +407,7 @@ impl<D: Device> Core<D> {
     /// that nobody uses, and connects that wait for too long.
     fn sweep_links(&mut self, now: Time) {
         self.links.sweep = None;
-        let due = core::mem::take(&mut self.links.meta_link_due);
+        let due = self.links.meta_link_due.take();
         self.sweep_waiting(now);
         for index in 0..self.lookups.servers.len() {
             let Some((peer, _)) = self.lookups.servers.get(index) else {
@@ -409,7 +417,11 @@ impl<D: Device> Core<D> {
             // Over DC it is asked without one. If it cannot be asked for a link now, the next sweep
             // tries again.
             if self.lacks_dc(peer) && self.links.rc.find(peer, Class::Low).is_none() {
-                let _ = self.ask_link(peer, Class::Low, Purpose::Meta, now);
+                let asked = self.ask_link(peer, Class::Low, Purpose::Meta, now);
+                if matches!(asked, Err(Unasked::Busy)) && due.is_none_or(|until| now < until) {
+                    self.links.meta_link_due = due;
+                    self.await_meta_link(now);
+                }
                 self.sweep_soon(now);
             }
         }
@@ -429,7 +441,7 @@ impl<D: Device> Core<D> {
         if listening || waiting {
             self.sweep_soon(now);
         }
-        if due {
+        if due.is_some() {
             self.start_lookups(now);
         }
     }

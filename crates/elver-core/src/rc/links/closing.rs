@@ -193,10 +193,11 @@ impl<D: Device> Core<D> {
         }
         self.unpin(link.peer);
         self.links.waiting.stirred = true;
-        if link.purpose == Purpose::Meta {
+        if link.purpose == Purpose::Meta || self.is_way_to_meta_server(&link) {
             // Look-ups that have waited for its end wait for its successor.
-            self.links.meta_link_due |=
-                matches!(link.state, LinkState::Leaving(_) | LinkState::Closing);
+            if matches!(link.state, LinkState::Leaving(_) | LinkState::Closing) {
+                self.await_meta_link(now);
+            }
             self.sweep_soon(now);
         }
     }

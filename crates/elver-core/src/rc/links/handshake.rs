@@ -205,7 +205,9 @@ impl<D: Device> Core<D> {
         let error = match refusal {
             // The peer's own request brings the link.
             Some(Refusal::Crossed) => {
-                self.links.meta_link_due |= purpose == Purpose::Meta;
+                if purpose == Purpose::Meta {
+                    self.await_meta_link(now);
+                }
                 return self.drop_link(id, now);
             }
             Some(Refusal::Short { of, used, limit }) => {
