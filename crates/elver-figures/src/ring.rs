@@ -1,6 +1,7 @@
 //! `elver bench ring`: messages through RB²'s rings beside WRITEs that are posted one by one (RB², figures 5
 //! and 6).
 
+mod measures;
 mod raw;
 mod rb2;
 mod stage;
@@ -17,6 +18,7 @@ use crate::args::{RunArgs, TimeArgs};
 use crate::report::contract;
 use crate::report::frame::Frame;
 use crate::report::rows::{Figure, Row, Target};
+use measures::Measures;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,6 +44,8 @@ pub struct RingArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "throughput,latency")]
     modes: Vec<Mode>,
     #[command(flatten)]
+    measures: Measures,
+    #[command(flatten)]
     time: TimeArgs,
     #[command(flatten)]
     run: RunArgs,
@@ -52,9 +56,11 @@ pub struct RingArgs {
 enum Design {
     /// Rings of 128 slots, a message each; α 32, β 16, γ 32. For latency nothing is batched.
     Rb2,
-    /// A WRITE a message through the same kind of VQP, 128 under way, one in 64 signalled; for latency
-    /// WRITEs back and forth.
+    /// A WRITE a message through the same kind of VQP, from and to as many buffers in turn as the ring
+    /// has slots, 128 under way, one in 64 signalled; for latency WRITEs back and forth.
     Raw,
+    /// The same from and to one buffer, which stays in the cache, as perftest does.
+    RawHot,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -88,10 +94,20 @@ pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
         for row in &mut rows {
             doing(&format!("{}, {} B, {}", row.design.name(), row.size, row.mode.name()));
             row.push(&match (row.design, row.mode) {
-                (Design::Rb2, Mode::Throughput) => rb2::throughput(stage, row.size, duration)?,
+                (Design::Rb2, Mode::Throughput) => {
+                    rb2::throughput(stage, row.size, args.measures.config(row.size)?, duration)?
+                }
                 (Design::Rb2, Mode::Latency) => rb2::latency(stage, row.size, duration)?,
-                (Design::Raw, Mode::Throughput) => raw::throughput(stage, row.size, duration)?,
-                (Design::Raw, Mode::Latency) => raw::latency(stage, row.size, duration)?,
+                (Design::Raw, Mode::Throughput) => {
+                    let buffers = args.measures.slots_for(row.size);
+                    raw::throughput(stage, row.size, buffers, duration)?
+                }
+                (Design::RawHot, Mode::Throughput) => {
+                    raw::throughput(stage, row.size, 1, duration)?
+                }
+                (Design::Raw | Design::RawHot, Mode::Latency) => {
+                    raw::latency(stage, row.size, duration)?
+                }
             });
         }
         Ok(())
@@ -196,6 +212,7 @@ impl Design {
         match self {
             Design::Rb2 => "rb2",
             Design::Raw => "raw",
+            Design::RawHot => "raw-hot",
         }
     }
 }

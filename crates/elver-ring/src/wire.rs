@@ -46,8 +46,10 @@ pub(crate) const BELLS: u32 = 8;
 /// Bytes of each, which a greeting fits too.
 pub(crate) const BELL_BYTES: u32 = 128;
 
-/// Looks without letting other threads run.
+/// Looks without letting other threads run, where this thread may run on a core for each of the two ends and
+/// for the node. With fewer, who looks on keeps that from running which it looks for.
 const EAGER_LOOKS: u32 = 64;
+const CORES_FOR_EAGER: usize = 3;
 /// Looks for one at the clock.
 const LOOKS_PER_CLOCK: u32 = 256;
 /// The first sleep, and the longest.
@@ -84,6 +86,7 @@ pub(crate) struct Shared {
     incoming: Slots,
     peer: Place,
     spin: Duration,
+    eager_looks: u32,
     posted: Cell<u64>,
     completed: Cell<u64>,
     signalled: Cell<u64>,
@@ -123,6 +126,7 @@ impl Wire {
     pub(crate) fn new(parts: Parts) -> Wire {
         let Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, spin } = parts;
         let outgoing_lkey = outgoing.lkey();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Wire(Rc::new(Shared {
             session: vqp.session().clone(),
             vqp,
@@ -134,6 +138,7 @@ impl Wire {
             incoming: slots(incoming),
             peer,
             spin,
+            eager_looks: if cores >= CORES_FOR_EAGER { EAGER_LOOKS } else { 0 },
             posted: Cell::new(0),
             completed: Cell::new(0),
             signalled: Cell::new(0),
@@ -415,7 +420,7 @@ impl Shared {
     /// looks on.
     pub(crate) fn before_sleep(&self, pause: &mut Pause) -> Result<Option<Duration>, Error> {
         pause.looks = pause.looks.saturating_add(1);
-        if pause.looks < EAGER_LOOKS {
+        if pause.looks < self.eager_looks {
             std::hint::spin_loop();
             return Ok(None);
         }

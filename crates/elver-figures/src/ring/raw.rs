@@ -25,11 +25,16 @@ struct End {
     size: u32,
 }
 
+/// Bytes of a buffer: whole cache lines, as a slot.
+fn lines(size: u32) -> u64 {
+    u64::from(size.next_multiple_of(64))
+}
+
 impl End {
-    fn open(session: &Session, size: u32, peer: Gid) -> Result<End> {
+    fn open(session: &Session, size: u32, buffers: u32, peer: Gid) -> Result<End> {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         // What is written from, and behind it what is written to.
-        let memory = session.alloc(2 * u64::from(size.next_multiple_of(64)), access)?;
+        let memory = session.alloc(u64::from(buffers) * lines(size), access)?;
         let options = VqpOptions { max_send_wr: DEPTH as u32, ..VqpOptions::default() };
         let vqp = session.create_vqp(options)?;
         vqp.qconnect(peer, 0)?;
@@ -37,15 +42,17 @@ impl End {
     }
 
     fn into(&self) -> u64 {
-        u64::from(self.size.next_multiple_of(64))
+        lines(self.size)
     }
 
     fn place(&self) -> RemoteAddr {
         self.memory.remote(self.into())
     }
 
-    fn write(&self, to: RemoteAddr, signalled: bool) -> Result<()> {
-        let sges = [self.memory.sge(0, self.size)];
+    /// Writes from so many bytes behind the beginning to the same distance from `to`.
+    fn write(&self, to: RemoteAddr, offset: u64, signalled: bool) -> Result<()> {
+        let sges = [self.memory.sge(offset, self.size)];
+        let to = RemoteAddr { addr: to.addr + offset, ..to };
         let flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let (op, payload) = (SendOp::Write(to), Payload::Sges(&sges));
         Ok(self.vqp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest: None }])?)
@@ -86,12 +93,17 @@ impl End {
     }
 }
 
-/// As many as go, one way. Nobody takes them in.
-pub(super) fn throughput(stage: Stage, size: u32, duration: Duration) -> Result<Sample, Failure> {
+/// As many as go, one way, through `buffers` in turn. Nobody takes them in.
+pub(super) fn throughput(
+    stage: Stage,
+    size: u32,
+    buffers: u32,
+    duration: Duration,
+) -> Result<Sample, Failure> {
     let place = OnceLock::new();
     let serve = |session: &Session, peer: Gid, client: &Client| {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-        let memory = session.alloc(size.into(), access)?;
+        let memory = session.alloc(u64::from(buffers) * lines(size), access)?;
         let _ = (place.set(memory.remote(0)), peer);
         client.begin();
         while !client.is_gone() {
@@ -101,13 +113,18 @@ pub(super) fn throughput(stage: Stage, size: u32, duration: Duration) -> Result<
         Ok(())
     };
     stage::run(stage, serve, |session, peer| {
-        let end = End::open(session, size, peer)?;
+        let end = End::open(session, size, buffers, peer)?;
         let to = *place.get().ok_or_else(|| anyhow!("the other end said nothing"))?;
         let (mut posted, mut completed) = (0, 0);
         let mut take = |until: u64| -> Result<()> {
             let began = Instant::now();
             while completed < until {
-                completed += SIGNALLED * end.completed()?;
+                let more = end.completed()?;
+                completed += SIGNALLED * more;
+                if more == 0 {
+                    // The node may be on this core.
+                    std::thread::yield_now();
+                }
                 ensure!(Some(began.elapsed()) < STALL, "nothing completes");
             }
             Ok(())
@@ -117,10 +134,11 @@ pub(super) fn throughput(stage: Stage, size: u32, duration: Duration) -> Result<
         while clock.goes_on(&mut sample) {
             let began = Instant::now();
             take((posted + SIGNALLED).saturating_sub(DEPTH))?;
-            for number in 1..=SIGNALLED {
-                end.write(to, number == SIGNALLED)?;
+            for _ in 0..SIGNALLED {
+                let offset = posted % u64::from(buffers) * lines(size);
+                posted += 1;
+                end.write(to, offset, posted.is_multiple_of(SIGNALLED))?;
             }
-            posted += SIGNALLED;
             sample.record(began.elapsed());
         }
         take(posted)?;
@@ -135,8 +153,8 @@ pub(super) fn latency(stage: Stage, size: u32, duration: Duration) -> Result<Sam
     let serve = |session: &Session, peer: Gid, client: &Client| {
         // Its memory first, and its way back when the client's is known.
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-        let memory = session.alloc(2 * u64::from(size.next_multiple_of(64)), access)?;
-        let _ = theirs.set(memory.remote(u64::from(size.next_multiple_of(64))));
+        let memory = session.alloc(2 * lines(size), access)?;
+        let _ = theirs.set(memory.remote(lines(size)));
         client.begin();
         let to = loop {
             if let Some(to) = ours.get() {
@@ -154,13 +172,13 @@ pub(super) fn latency(stage: Stage, size: u32, duration: Duration) -> Result<Sam
         let mut byte = 1;
         while end.wait(byte, || client.is_gone())? {
             end.stamp(byte)?;
-            end.write(to, true)?;
+            end.write(to, 0, true)?;
             byte = byte.wrapping_add(1);
         }
         Ok(())
     };
     stage::run(stage, serve, |session, peer| {
-        let end = End::open(session, size, peer)?;
+        let end = End::open(session, size, 2, peer)?;
         let to = *theirs.get().ok_or_else(|| anyhow!("the other end said nothing"))?;
         let _ = ours.set(end.place());
         let mut byte = 1u8;
@@ -169,7 +187,7 @@ pub(super) fn latency(stage: Stage, size: u32, duration: Duration) -> Result<Sam
         while clock.goes_on(&mut sample) {
             end.stamp(byte)?;
             let began = Instant::now();
-            end.write(to, true)?;
+            end.write(to, 0, true)?;
             end.wait(byte, || false)?;
             sample.record(began.elapsed());
             byte = byte.wrapping_add(1);

@@ -16,14 +16,12 @@ const PORT: u16 = 7;
 /// Messages between two looks at the clock.
 const BURST: usize = 256;
 
-/// Rings of 128 slots that hold a message each; 1 MB and its header take a slot of a cache line more.
-fn config(size: u32) -> Result<Config> {
-    Ok(Config::default().for_messages_of(size)?)
-}
-
-/// For one message at a time as many slots do as there are for one of them and the next.
+/// Nothing is batched but the head, which is pushed lazily (section IV-A): the paper's measures, with fewer
+/// slots for long messages, of which one is under way.
 fn unbatched(size: u32) -> Result<Config> {
-    Ok(Config { slots: 8, gamma: 2, ..config(size)?.unbatched() })
+    let slots = if size > 4_096 { 16 } else { 128 };
+    let config = Config { slots, gamma: slots / 4, alpha: 1, beta: 1, ..Config::default() };
+    Ok(config.for_messages_of(size)?)
 }
 
 /// Both ends look for as long as it takes.
@@ -44,7 +42,12 @@ fn accept(session: &Session, client: &Client) -> Result<(Listener, Ends)> {
 }
 
 /// Messages that are filled where they lie, one way; the receiver reads a word of each.
-pub(super) fn throughput(stage: Stage, size: u32, duration: Duration) -> Result<Sample, Failure> {
+pub(super) fn throughput(
+    stage: Stage,
+    size: u32,
+    config: Config,
+    duration: Duration,
+) -> Result<Sample, Failure> {
     let serve = |session: &Session, _: Gid, client: &Client| {
         let (_listener, mut ends) = accept(session, client)?;
         let mut word = [0; 1];
@@ -54,8 +57,7 @@ pub(super) fn throughput(stage: Stage, size: u32, duration: Duration) -> Result<
         Ok(ends.sender.finish(STALL)?)
     };
     stage::run(stage, serve, |session, peer| {
-        let mut ends =
-            connect(session, peer, PORT, options(config(size)?, Config::default()), STALL)?;
+        let mut ends = connect(session, peer, PORT, options(config, Config::default()), STALL)?;
         let mut burst = |count: usize| -> Result<()> {
             for number in 0..count {
                 let mut room = ends.sender.reserve(size as usize, STALL)?;

@@ -37,6 +37,13 @@ impl Config {
         Config { alpha: 1, beta: 1, ..self }
     }
 
+    /// As this, with so many slots, and α, β and γ in the paper's proportion to them: a quarter, an eighth,
+    /// a quarter. The more of them are filled while a pointer is under way, the less each costs.
+    pub fn with_slots(self, slots: u32) -> Config {
+        let [quarter, eighth] = [4, 8].map(|part| (slots / part).max(1));
+        Config { slots, alpha: quarter, beta: eighth, gamma: quarter, ..self }
+    }
+
     /// As this, with slots that hold messages of `bytes` bytes each, header included.
     ///
     /// # Errors
@@ -133,6 +140,16 @@ mod tests {
         for gamma in [0, 129] {
             let wrong = Config { gamma, ..good }.check();
             assert_eq!(wrong, Err(ConfigError::LazyPush { gamma, slots: 128 }));
+        }
+    }
+
+    #[test]
+    fn any_number_of_slots_has_measures_that_fit() {
+        let paper = Config::default();
+        assert_eq!(paper.with_slots(128), paper);
+        for slots in (1..=20).map(|bits| 1 << bits) {
+            let config = paper.with_slots(slots);
+            assert_eq!(config.check().map(|shape| shape.slots()), Ok(u64::from(slots)));
         }
     }
 
