@@ -145,7 +145,7 @@ impl<D: Device> Core<D> {
         let bound = self.vqps.iter().filter(|(_, vqp)| vqp.bound != 0 && !vqp.zombie).count();
         agree!(bound, self.ports.len(), "ports");
         for (key, id) in self.accepts.iter() {
-            let vqp = self.vqps.get(id).and_then(|vqp| vqp.accepted);
+            let vqp = self.vqps.get(id).and_then(|vqp| vqp.accepted).map(|accepted| accepted.key);
             agree!(vqp, Some(*key), "accepted VQP {id:#x}");
         }
         let backlogs = self.vqps.iter().filter_map(|(_, vqp)| vqp.backlog.as_ref());
@@ -212,7 +212,7 @@ impl<D: Device> Core<D> {
             let accepted = of().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
             agree!(accepted, client.accepted.now(), "accepted VQPs of client {id:#x}");
             for (peer, of_peer) in client.accepted.peers() {
-                let key = |vqp: &Vqp| vqp.accepted.is_some_and(|(_, from, _)| from == peer);
+                let key = |vqp: &Vqp| vqp.accepted.is_some_and(|accepted| accepted.key.1 == peer);
                 let accepted = of().filter(|(_, vqp)| key(vqp)).count() as u32;
                 agree!(accepted, of_peer, "accepted VQPs of client {id:#x} and peer {peer:#x}");
             }
@@ -326,7 +326,7 @@ impl<D: Device> Core<D> {
             let gid = peer.gid;
             let vqps = self.vqps.iter().filter(|(_, vqp)| vqp.peer == id).count() as u32;
             agree!(vqps, peer.vqps, "VQPs connected to {gid}");
-            let of_peer = |vqp: &Vqp| vqp.accepted.is_some_and(|(_, from, _)| from == id);
+            let of_peer = |vqp: &Vqp| vqp.accepted.is_some_and(|accepted| accepted.key.1 == id);
             let accepted = self.vqps.iter().filter(|(_, vqp)| of_peer(vqp)).count() as u32;
             agree!(accepted, peer.accepted, "accepted VQPs of {gid}");
             let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == id).count() as u32;

@@ -284,16 +284,25 @@ impl<D: Device> Core<D> {
             Some(LaneKind::Rc { .. }) | None => None,
         };
         (vqp.lane, vqp.via) = (lane, Some(via));
-        // Where nothing was ever known of the peer, it is taken to be as this node.
-        let room = entry.last.map_or(self.pool.room_bytes(), |last| last.terms.room_bytes());
-        let eager_max = room.min(self.pool.eager_max);
-        (vqp.room, vqp.read_from) = (room, if vqp.confirm_sends { 0 } else { eager_max + 1 });
         vqp.state = VqpState::Connected;
         self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
             lane.vqps += 1;
         }
+        self.measure_room(id);
         Ok(())
+    }
+
+    /// Sets what messages a VQP's peer has room for, and which of them it reads.
+    pub(crate) fn measure_room(&mut self, id: u32) {
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone is measured");
+        };
+        let last = self.peers.get(vqp.peer).and_then(|entry| entry.last);
+        // Where nothing was ever known of the peer, it is taken to be as this node.
+        let room = last.map_or(self.pool.room_bytes(), |last| last.terms.room_bytes());
+        let eager_max = room.min(self.pool.eager_max);
+        (vqp.room, vqp.read_from) = (room, if vqp.confirm_sends { 0 } else { eager_max + 1 });
     }
 
     /// Moves a connected VQP of which nothing is in flight to a DC lane: the QP that it was on is

@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use elver_control::Class;
 use elver_verbs::{Dest, Gid, Time, WcStatus};
 
-use crate::client::accept::AcceptKey;
+use crate::client::accept::Acceptance;
 use crate::memory::mr::LocalHit;
 use crate::memory::mr_store::RemoteMr;
 use crate::messaging::inbox::Backlog;
@@ -202,8 +202,8 @@ pub(crate) struct Vqp {
     pub(crate) transfers: u32,
     /// Messages that wait for receives.
     pub(crate) backlog: Option<Box<Backlog>>,
-    /// For an accepted VQP: what it is found by.
-    pub(crate) accepted: Option<AcceptKey>,
+    /// For an accepted VQP.
+    pub(crate) accepted: Option<Acceptance>,
     /// Local region used last.
     pub(crate) local: LocalHit,
     /// Remote region used last: its rkey and what is known of it.

@@ -155,3 +155,47 @@ fn a_node_that_was_looked_up_before_the_registry_told_of_what_it_had_been_is_bel
     assert_eq!(cluster.nodes[1].core.stats().peers_past_again, 1);
     cluster.check();
 }
+
+/// Node 1 knows only what node 2 was when a message of what it is comes. The VQP that the message makes once
+/// sent to what was there before, and who waited for the answer waited for ever.
+#[test]
+fn who_answers_a_node_that_started_anew_answers_what_it_is_now() {
+    let (mut cluster, _) = with_an_heir();
+    is_answered(&mut cluster);
+}
+
+/// Something is under way to what node 2 was. It fails, and once took the answer with it, which had waited
+/// behind it for another target: as if it might have been executed.
+#[test]
+fn what_fails_at_what_a_node_was_takes_nothing_with_it_that_goes_to_what_it_is() {
+    let mut cluster = Cluster::new(3, &config());
+    let vqp = cluster.vqp(1);
+    cluster.connect(1, vqp, 2, 7);
+    let own = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    drop(cluster.nodes.remove(2));
+    cluster.post(1, vqp, &[wr(5, SendOp::Send, &[own.sge(0, 8)])]);
+    cluster.add(3, config());
+    is_answered(&mut cluster);
+    let failed = cluster.take_one(1).wc;
+    assert_eq!((failed.wr_id, failed.status), (5, WcStatus::RetryExcErr));
+}
+
+/// Node 2, which has started anew, sends to a port of node 1's, and is answered.
+fn is_answered(cluster: &mut Cluster) {
+    cluster.register(2);
+    let server = cluster.nodes[0].core.serve_meta(100).unwrap();
+    let now = cluster.now();
+    cluster.nodes[2].core.set_meta_servers(&[server], now);
+    let listener = cluster.bound(1, 9);
+    let regions = [1, 2].map(|n| cluster.region(n, 64, AccessFlags::LOCAL_WRITE));
+    cluster.recv(1, listener, 1, &[regions[0].sge(0, 64)]);
+    let vqp = cluster.vqp(2);
+    cluster.recv(2, vqp, 2, &[regions[1].sge(0, 64)]);
+    cluster.connect(2, vqp, 1, 9);
+    cluster.post(2, vqp, &[quiet(3, SendOp::Send, &[regions[1].sge(0, 8)])]);
+    let source = cluster.take_one(1).source.unwrap();
+    cluster.post(1, source, &[quiet(4, SendOp::Send, &[regions[0].sge(0, 8)])]);
+    let answer = cluster.take_one(2).wc;
+    assert_eq!((answer.wr_id, answer.status), (2, WcStatus::Success));
+    cluster.check();
+}

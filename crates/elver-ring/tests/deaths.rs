@@ -152,7 +152,7 @@ fn a_process_that_is_killed_is_missed() {
 #[test]
 fn a_host_that_dies_is_missed() {
     let (meta, _other) = cluster(12);
-    for (host, hear) in [(3, sleeps as fn(&mut Ends) -> _), (4, polls), (5, sends)] {
+    for (host, hear) in [(3, sleeps as fn(&mut Ends) -> _), (3, polls), (3, sends)] {
         hears(&meta, (12, host), "process_that_is_a_host", hear);
     }
 }

@@ -10,6 +10,16 @@ use crate::vqp::send_ring::NONE;
 /// An accepted VQP by the VQP that is bound, the sender's node and the sender's VQP.
 pub(crate) type AcceptKey = (u32, u32, u32);
 
+/// What an accepted VQP has besides what all have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acceptance {
+    /// What it is found by.
+    pub(crate) key: AcceptKey,
+    /// The message that made it was sent by another than its peer was known as: what that is now is looked
+    /// up before it posts anything, and it has no lane until then.
+    pub(crate) peer_unsure: bool,
+}
+
 /// Where the last message to a port went: the port, the sender's node and VQP; the VQP that is bound,
 /// and the one that is connected to the sender. VQPs may have gone since.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Time};
 
 use crate::client::Client;
-use crate::client::accept::Accepted;
+use crate::client::accept::{Acceptance, Accepted};
 use crate::client::ports::Ports;
 use crate::memory::mr::LocalHit;
 use crate::messaging::message::Kind;
@@ -320,7 +320,7 @@ impl<D: Device> Core<D> {
     /// port, whose messages it stood for, that nobody takes them any longer.
     fn farewell(&self, id: u32) -> Option<(u32, Note)> {
         let vqp = self.vqps.get(id)?;
-        if let Some(key) = vqp.accepted {
+        if let Some(Acceptance { key, .. }) = vqp.accepted {
             let (_, nonce) = self.accepts.get(&key).filter(|(accepted, _)| *accepted == id)?;
             let is_open = self.vqps.get(key.0).is_some_and(|bound| !bound.zombie);
             let note = Note::to_sender(Kind::Gone, key.2, u64::from(nonce) << 32);
@@ -355,7 +355,7 @@ impl<D: Device> Core<D> {
         if vqp.lease != 0 {
             self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
         }
-        if let Some(key) = vqp.accepted.take() {
+        if let Some(Acceptance { key, .. }) = vqp.accepted.take() {
             self.accepts.remove(&key, id);
             if let Some(entry) = self.peers.get_mut(key.1) {
                 count_off!(entry.accepted, 1);

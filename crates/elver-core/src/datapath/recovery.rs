@@ -14,8 +14,9 @@
 //! - The peer has refused a WR that stood before it: a responder that refuses executes nothing after
 //!   that, be it an RC QP or a context of a DCT (IBTA vol. 1, 9.9.3). One that finds the memory of a READ
 //!   gone when it answers says so by an operation error, and then this is no reason.
-//! - It goes to another peer than the WR of the same DCI stream that failed: the stream turns to
-//!   another target only when all that went to the one before was acknowledged.
+//! - It goes to another target than the WR of the same DCI stream that failed, another peer's or the
+//!   one that the peer has now: the stream turns to another target only when all that went to the one
+//!   before was acknowledged.
 //! - It stood on an RC QP, and the peer has told that it did not get so far: [`crate::rc::fate`].
 //! - It reads, and reads again: the result of the first READ went nowhere.
 //!
@@ -60,7 +61,7 @@ impl<D: Device> Core<D> {
             entry.state = LaneState::Failing;
             // What a peer has refused stopped it: it executed nothing behind that. A failure of this
             // side's, or none at all, says nothing of what was sent.
-            entry.unsure = (!refused_by_peer(status)).then_some(peer);
+            entry.unsure = (!refused_by_peer(status)).then_some((peer, dest));
             self.stats.lanes_reset += 1;
             if rc {
                 self.lane_broke(lane, now);
@@ -73,7 +74,7 @@ impl<D: Device> Core<D> {
             }
             // A DCI turns to another target only when all that it sent was acknowledged: what goes
             // elsewhere than the WR that failed was not sent.
-            WcStatus::WrFlushErr if entry.unsure != Some(peer) => Verdict::Innocent,
+            WcStatus::WrFlushErr if entry.unsure != Some((peer, dest)) => Verdict::Innocent,
             WcStatus::WrFlushErr if rc => Verdict::Unsure,
             WcStatus::WrFlushErr => Verdict::Repeatable,
             WcStatus::RetryExcErr | WcStatus::RnrRetryExcErr => {

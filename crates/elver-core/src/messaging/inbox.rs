@@ -9,7 +9,7 @@ use elver_control::Class;
 use elver_verbs::{Device, Gid, Memory, Time, WcOpcode, WcStatus};
 
 use crate::client::Client;
-use crate::client::accept::AcceptKey;
+use crate::client::accept::{AcceptKey, Acceptance};
 use crate::discovery::peer::Waiter;
 use crate::memory::mr::{LocalMrs, ScatterError};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind, Refusal};
@@ -18,6 +18,7 @@ use crate::messaging::rendezvous::PIECE_BYTES;
 use crate::vqp::Vqp;
 use crate::vqp::credit::Halted;
 use crate::vqp::recv_ring::RecvOutcome;
+use crate::vqp::send_ring::NONE;
 use crate::{ClientId, ConnectError, Core, CoreError, Policy, Via, VqpInit, VqpState};
 
 /// All held messages of a node may take so many times what one VQP's may.
@@ -287,13 +288,18 @@ impl<D: Device> Core<D> {
         let init = VqpInit { class, ..VqpInit::default() };
         let source = self.create_accepted(ClientId(client), peer, init).ok_or(Refusal::Crowded)?;
         // Without DC the RC QP that the message came over may be usable in a moment only.
-        let unknown = self.peers.get(peer).is_some_and(|entry| entry.record.is_none());
-        let later = if unknown && !self.lacks_dc(peer) { Via::DcLookup } else { Via::Rc };
-        let via = self.at_hand(peer, class, Policy::Shared).unwrap_or(later);
-        let attached: Result<(), CoreError> = self.attach(source, peer, via, None);
+        let entry = self.peers.get(peer);
+        let unknown = entry.is_some_and(|entry| entry.record.is_none());
+        let unsure = !unknown && entry.is_some_and(|entry| entry.tag != Some(header.tag));
+        let later =
+            if (unknown || unsure) && !self.lacks_dc(peer) { Via::DcLookup } else { Via::Rc };
+        let at_hand = self.at_hand(peer, class, Policy::Shared).filter(|_| !unsure);
+        let via = at_hand.unwrap_or(later);
+        let lane = unsure.then_some(NONE);
+        let attached: Result<(), CoreError> = self.attach(source, peer, via, lane);
         if let Some(vqp) = self.vqps.get_mut(source) {
             vqp.peer_vqp = header.src_vqp;
-            vqp.accepted = Some(key);
+            vqp.accepted = Some(Acceptance { key, peer_unsure: unsure });
         }
         let vqps = &self.vqps;
         let is_there = |id| vqps.get(id).is_some_and(|vqp| vqp.accepted.is_some());
@@ -522,7 +528,7 @@ impl Vqp {
     /// Whether it is the VQP that is connected to a sender to a port, and still takes its messages.
     #[inline]
     fn takes_of(&self, accepted: Option<AcceptKey>) -> bool {
-        self.state == VqpState::Connected && self.accepted == accepted
+        self.state == VqpState::Connected && self.accepted.map(|own| own.key) == accepted
     }
 
     /// Copies a message's bytes into a receive.

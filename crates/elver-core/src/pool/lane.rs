@@ -1,7 +1,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_verbs::Qp;
+use elver_verbs::{Dest, Qp};
 
 use crate::rc::fate::{Flushed, Path};
 
@@ -87,8 +87,8 @@ pub(crate) struct Lane {
     /// While it fails: VQPs whose WRs are posted again.
     pub(crate) rewound: Vec<u32>,
     /// While it fails: what was flushed may have been executed, see [`crate::rc::fate`]; of a lane over DC,
-    /// what goes to this peer.
-    pub(crate) unsure: Option<u32>,
+    /// what goes where the WR went that failed.
+    pub(crate) unsure: Option<(u32, Option<Dest>)>,
     /// Of an RC QP: how what is posted on it is counted.
     pub(crate) path: Path,
     /// Of an RC QP that fails: what was flushed and may have been executed, in order. It counts as

@@ -81,6 +81,13 @@ impl<D: Device> Core<D> {
             return bug!("a VQP takes another lane with WRs on its old one");
         }
         vqp.moving = false;
+        let unsure = vqp.accepted.as_mut().map(|accepted| &mut accepted.peer_unsure);
+        if unsure.is_some_and(core::mem::take) {
+            self.measure_room(id);
+        }
+        let Some(vqp) = self.vqps.get(id) else {
+            return bug!("a VQP that was measured is gone");
+        };
         let (old, peer, class) = (vqp.lane, vqp.peer, vqp.class);
         let connected = vqp.state == VqpState::Connected;
         let target = if connected { self.shared_lane(peer, class) } else { None };
@@ -166,7 +173,13 @@ impl<D: Device> Core<D> {
     /// A connected VQP without a lane has something to post.
     #[cold]
     pub(crate) fn find_lane(&mut self, id: u32, now: Time) {
-        self.switch_lane(id, now);
+        let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone finds a lane") };
+        let (peer, waiter) = (vqp.peer, Waiter::Lane(vqp.class));
+        if !vqp.accepted.is_some_and(|accepted| accepted.peer_unsure) {
+            self.switch_lane(id, now);
+        } else if self.peers.get(peer).is_some_and(|entry| !entry.waiting.contains(&waiter)) {
+            self.want_node(peer, waiter, now);
+        }
     }
 
     /// No lane to the peer comes: the VQPs that have something to post fail, and operations.
