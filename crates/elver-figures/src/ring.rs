@@ -4,10 +4,12 @@
 mod measures;
 mod raw;
 mod rb2;
+mod rivals;
 mod stage;
 
 use std::time::Duration;
 
+use anyhow::anyhow;
 use clap::{Args, ValueEnum, value_parser};
 use elver_console::table::{self, number};
 use elver_console::{Failure, say};
@@ -19,6 +21,7 @@ use crate::report::contract;
 use crate::report::frame::Frame;
 use crate::report::rows::{Figure, Row, Target};
 use measures::Measures;
+use rivals::Choices;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,7 +41,12 @@ pub struct RingArgs {
     #[arg(long, value_delimiter = ',', default_value = SIZES, value_parser = value_parser!(u32).range(1..=1 << 20))]
     sizes: Vec<u32>,
     /// Designs to measure.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "rb2,raw")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "rb2,farm,socksdirect,l5,mvapich,raw"
+    )]
     designs: Vec<Design>,
     /// What to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "throughput,latency")]
@@ -61,6 +69,23 @@ enum Design {
     Raw,
     /// The same from and to one buffer, which stays in the cache, as perftest does.
     RawHot,
+    /// FaRM: ring at the receiver, a WRITE and its length for each message, zeroing.
+    Farm,
+    /// SocksDirect: WRITE_WITH_IMM, ten under way, copies.
+    #[value(name = "socksdirect")]
+    SocksDirect,
+    /// L5: two WRITEs for each message, copies.
+    L5,
+    /// MVAPICH: a WRITE and its length for each message, the head after each, copies.
+    Mvapich,
+    /// The micro-benchmark: the sender reads the head, completions tell the tail.
+    PullCq,
+    /// The micro-benchmark: the receiver writes the head, completions tell the tail.
+    PushCq,
+    /// The micro-benchmark: the sender reads the head, a second WRITE tells the tail.
+    PullWt,
+    /// The micro-benchmark: the receiver writes the head, a second WRITE tells the tail.
+    PushWt,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -108,6 +133,16 @@ pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
                 (Design::Raw | Design::RawHot, Mode::Latency) => {
                     raw::latency(stage, row.size, duration)?
                 }
+                (design, mode) => {
+                    let rival = design.rival().ok_or_else(|| anyhow!("no rival is that"))?;
+                    match mode {
+                        Mode::Throughput => {
+                            let slots = args.measures.slots_for(row.size);
+                            rivals::throughput(stage, row.size, slots, rival, duration)?
+                        }
+                        Mode::Latency => rivals::latency(stage, row.size, rival, duration)?,
+                    }
+                }
             });
         }
         Ok(())
@@ -128,30 +163,40 @@ pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// RB² beside the WRITEs.
+/// RB² beside the WRITEs, and beside the best of the rivals; of 1 MB, of those that copy.
 fn claims(rows: &[Measured]) -> Vec<Row> {
-    let of = |design, row: &Measured| {
-        rows.iter().find(|other| {
-            other.design == design && other.mode == row.mode && other.size == row.size
-        })
+    let beside = |row: &Measured, design: fn(Design) -> bool| -> Vec<&Measured> {
+        let same = |other: &&Measured| other.mode == row.mode && other.size == row.size;
+        rows.iter().filter(same).filter(|other| design(other.design)).collect()
     };
     let ours = rows.iter().filter(|row| row.design == Design::Rb2);
-    let claim = |row: &Measured| {
-        let raw = of(Design::Raw, row)?;
-        let (unit, figure, target) = match (row.mode, row.size) {
-            (Mode::Latency, _) => ("µs", [&row.p999_us, &raw.p999_us], Target::None),
-            (_, 64) => ("/s", [&row.per_s, &raw.per_s], Target::AtLeast(2.0)),
-            (_, 1_048_576) => ("/s", [&row.per_s, &raw.per_s], Target::AtLeast(0.97)),
-            _ => ("/s", [&row.per_s, &raw.per_s], Target::None),
+    let mut claims = Vec::new();
+    for row in ours {
+        let is_latency = row.mode == Mode::Latency;
+        let figure =
+            |row: &Measured| if is_latency { row.p999_us.clone() } else { row.per_s.clone() };
+        let raw = beside(row, |design| design == Design::Raw);
+        let mut rivals = beside(row, Design::is_published);
+        rivals.retain(|row| row.size < 1_048_576 || row.design.copies());
+        rivals.sort_by(|one, other| figure(one).median().total_cmp(&figure(other).median()));
+        let best = if is_latency { rivals.first() } else { rivals.last() };
+        let targets = match (row.mode, row.size) {
+            (Mode::Latency, 64) => [Target::None, Target::AtMost(1.0)],
+            (Mode::Throughput, 64) => [Target::AtLeast(2.0), Target::AtLeast(2.5)],
+            (Mode::Throughput, 1_048_576) => [Target::AtLeast(0.97), Target::AtLeast(1.8)],
+            _ => [Target::None, Target::None],
         };
-        let name = match row.mode {
-            Mode::Throughput => format!("rb2: messages of {} B", row.size),
-            Mode::Latency => format!("rb2: p99.9 of {} B and back", row.size),
+        let (unit, name) = match row.mode {
+            Mode::Throughput => ("/s", format!("rb2: messages of {} B", row.size)),
+            Mode::Latency => ("µs", format!("rb2: p99.9 of {} B and back", row.size)),
         };
-        let [ours, baseline] = figure.map(Figure::clone);
-        Some(Row { name, unit, ours, baseline: Some(("raw", baseline)), target })
-    };
-    ours.filter_map(claim).collect()
+        for (other, target) in [raw.first(), best].into_iter().zip(targets) {
+            let Some(other) = other else { continue };
+            let baseline = Some((other.design.name(), figure(other)));
+            claims.push(Row { name: name.clone(), unit, ours: figure(row), baseline, target });
+        }
+    }
+    claims
 }
 
 impl Measured {
@@ -213,7 +258,39 @@ impl Design {
             Design::Rb2 => "rb2",
             Design::Raw => "raw",
             Design::RawHot => "raw-hot",
+            Design::Farm => "farm",
+            Design::SocksDirect => "socksdirect",
+            Design::L5 => "l5",
+            Design::Mvapich => "mvapich",
+            Design::PullCq => "pull-cq",
+            Design::PushCq => "push-cq",
+            Design::PullWt => "pull-wt",
+            Design::PushWt => "push-wt",
         }
+    }
+
+    /// What it chooses, if it is a rival.
+    fn rival(self) -> Option<Choices> {
+        Some(match self {
+            Design::Rb2 | Design::Raw | Design::RawHot => return None,
+            Design::Farm => Choices::farm(),
+            Design::SocksDirect => Choices::socksdirect(),
+            Design::L5 => Choices::l5(),
+            Design::Mvapich => Choices::mvapich(),
+            Design::PullCq => Choices::pull_cq(),
+            Design::PushCq => Choices::push_cq(),
+            Design::PullWt => Choices::pull_wt(),
+            Design::PushWt => Choices::push_wt(),
+        })
+    }
+
+    fn copies(self) -> bool {
+        self.rival().is_some_and(|choices| choices.copies)
+    }
+
+    /// Whether it is one that the paper's figures 5 and 6 have.
+    fn is_published(self) -> bool {
+        matches!(self, Design::Farm | Design::SocksDirect | Design::L5 | Design::Mvapich)
     }
 }
 

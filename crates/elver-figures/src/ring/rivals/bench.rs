@@ -1,0 +1,190 @@
+//! What is measured of them: the same as of RB²'s rings.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use elver::{Gid, Session};
+use elver_console::Failure;
+use elver_testbed::pair::Client;
+use elver_testbed::sample::{Clock, Sample};
+
+use super::super::stage::{self, STALL};
+use super::lane::{Lane, Meeting, wait};
+use super::receiver::Receiver;
+use super::sender::Sender;
+use super::{Choices, Layout};
+use crate::args::Stage;
+
+/// Where the client listens for the ring there, and the server for the one back.
+pub(super) const THERE: u16 = 11;
+pub(super) const BACK: u16 = 12;
+/// Messages between two looks at the clock.
+const BURST: usize = 256;
+/// Slots where one message is under way.
+const LATENCY_SLOTS: [u32; 2] = [128, 16];
+
+/// How far a measurement is: the ends tell each other beside the ring, so that neither goes while the other
+/// still looks.
+struct Course {
+    /// Messages that there are, once that is known.
+    sent: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Default for Course {
+    fn default() -> Course {
+        Course { sent: AtomicU64::new(u64::MAX), is_over: AtomicBool::new(false) }
+    }
+}
+
+impl Course {
+    /// Whether so many are all: then the receiver looks no more.
+    fn is_all(&self, count: u64) -> bool {
+        let is_all = count == self.sent.load(Ordering::Acquire);
+        if is_all {
+            self.is_over.store(true, Ordering::Release);
+        }
+        is_all
+    }
+
+    /// Waits until so many are read.
+    fn finish(&self, session: &Session, count: u64) -> Result<()> {
+        self.sent.store(count, Ordering::Release);
+        wait(session, || Ok(self.is_over.load(Ordering::Acquire).then_some(())))
+    }
+}
+
+/// What a copy needs beside the ring: all of a message, or a byte of one that is made in its place.
+pub(super) fn buffer(choices: &Choices, size: u32) -> Vec<u8> {
+    vec![0; if choices.copies { size as usize } else { 1 }]
+}
+
+/// Sends a message, waiting for room.
+pub(super) fn send(sender: &mut Sender, bytes: &[u8]) -> Result<()> {
+    if sender.try_send(bytes)? {
+        return Ok(());
+    }
+    let began = Instant::now();
+    while !sender.try_send(bytes)? {
+        std::thread::yield_now();
+        ensure!(Some(began.elapsed()) < STALL, "no room comes");
+    }
+    Ok(())
+}
+
+pub(super) fn flush(sender: &mut Sender) -> Result<()> {
+    let began = Instant::now();
+    while !sender.flush()? {
+        std::thread::yield_now();
+        ensure!(Some(began.elapsed()) < STALL, "nothing goes out");
+    }
+    Ok(())
+}
+
+/// One way, as many as go.
+pub(in super::super) fn throughput(
+    stage: Stage,
+    size: u32,
+    slots: u32,
+    choices: Choices,
+    duration: Duration,
+) -> Result<Sample, Failure> {
+    let layout = Layout::new(&choices, size, slots);
+    let meeting = Meeting::default();
+    let course = Course::default();
+    let serve = |session: &Session, peer: Gid, client: &Client| {
+        client.begin();
+        let lane = Lane::receiver(session, layout, peer, THERE, &meeting)?;
+        let mut receiver = Receiver::new(lane, choices);
+        let mut into = buffer(&choices, size);
+        let mut count = 0;
+        while !client.is_gone() {
+            if receiver.try_recv(&mut into)? {
+                count += 1;
+                continue;
+            }
+            if course.is_all(count) {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    };
+    stage::run(stage, serve, |session, _| {
+        let lane = Lane::sender(session, layout, THERE, &meeting)?;
+        let mut sender = Sender::new(lane, choices);
+        let mut bytes = buffer(&choices, size);
+        let each = BURST.min((64 << 20) / size as usize).max(1);
+        let mut sample = Sample::of_batches(each)?;
+        let mut clock = Clock::new(duration);
+        let mut count = 0;
+        while clock.goes_on(&mut sample) {
+            let began = Instant::now();
+            for _ in 0..each {
+                bytes[0] = count as u8;
+                send(&mut sender, &bytes)?;
+                count += 1;
+            }
+            sample.record(began.elapsed());
+        }
+        flush(&mut sender)?;
+        course.finish(session, count)?;
+        clock.finish(&mut sample);
+        Ok(sample)
+    })
+}
+
+/// A message and the same one back, nothing batched.
+pub(in super::super) fn latency(
+    stage: Stage,
+    size: u32,
+    choices: Choices,
+    duration: Duration,
+) -> Result<Sample, Failure> {
+    let choices = choices.unbatched();
+    let layout = Layout::new(&choices, size, LATENCY_SLOTS[usize::from(size > 4_096)]);
+    let (there, back) = (Meeting::default(), Meeting::default());
+    let course = Course::default();
+    let serve = |session: &Session, peer: Gid, client: &Client| {
+        client.begin();
+        let lane = Lane::receiver(session, layout, peer, THERE, &there)?;
+        let mut receiver = Receiver::new(lane, choices);
+        let mut sender = Sender::new(Lane::sender(session, layout, BACK, &back)?, choices);
+        let mut bytes = buffer(&choices, size);
+        let mut count = 0;
+        while !client.is_gone() && !course.is_all(count) {
+            if receiver.try_recv(&mut bytes)? {
+                send(&mut sender, &bytes)?;
+                flush(&mut sender)?;
+                count += 1;
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    };
+    stage::run(stage, serve, |session, peer| {
+        let mut sender = Sender::new(Lane::sender(session, layout, THERE, &there)?, choices);
+        let lane = Lane::receiver(session, layout, peer, BACK, &back)?;
+        let mut receiver = Receiver::new(lane, choices);
+        let mut bytes = buffer(&choices, size);
+        let mut sample = Sample::new()?;
+        let mut clock = Clock::new(duration);
+        let mut count = 0;
+        while clock.goes_on(&mut sample) {
+            count += 1;
+            let began = Instant::now();
+            send(&mut sender, &bytes)?;
+            flush(&mut sender)?;
+            while !receiver.try_recv(&mut bytes)? {
+                std::thread::yield_now();
+                ensure!(Some(began.elapsed()) < STALL, "no answer comes");
+            }
+            sample.record(began.elapsed());
+        }
+        clock.finish(&mut sample);
+        course.finish(session, count)?;
+        Ok(sample)
+    })
+}

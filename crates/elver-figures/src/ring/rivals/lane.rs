@@ -1,0 +1,102 @@
+//! How a sender and a receiver of one process meet: places go through shared cells, since nothing of it is
+//! measured. The receiver connects, so that completions of WRITE_WITH_IMM come to its own VQP.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use elver::{
+    AccessFlags, Gid, Mr, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Session, Vqp,
+    VqpOptions,
+};
+
+use super::super::stage::STALL;
+use super::Layout;
+
+/// What the two ends know of each other.
+#[derive(Debug, Default)]
+pub(super) struct Meeting {
+    sender: OnceLock<RemoteAddr>,
+    receiver: OnceLock<RemoteAddr>,
+}
+
+/// An end's VQP, its memory, and where the other's is.
+pub(super) struct Lane {
+    pub(super) session: Session,
+    pub(super) vqp: Vqp,
+    pub(super) memory: Mr,
+    pub(super) peer: RemoteAddr,
+    pub(super) layout: Layout,
+    /// What the port was bound with.
+    _bound: Option<(Vqp, Mr)>,
+}
+
+/// WRs of either queue.
+pub(super) const QUEUE: u32 = 128;
+
+impl Lane {
+    /// The sender's end, at a port of its own.
+    pub(super) fn sender(
+        session: &Session,
+        layout: Layout,
+        port: u16,
+        meeting: &Meeting,
+    ) -> Result<Lane> {
+        let memory = memory(session, &layout)?;
+        let bound = session.create_vqp(VqpOptions::default())?;
+        bound.qbind(port)?;
+        let hello = session.alloc(64, AccessFlags::LOCAL_WRITE)?;
+        bound.post_recv(&[RecvWr { wr_id: 0, sges: &[hello.sge(0, 64)] }])?;
+        let _ = meeting.sender.set(memory.remote(0));
+        let peer = wait(session, || Ok(meeting.receiver.get().copied()))?;
+        let vqp = wait(session, || Ok(bound.qpop_msgs()?.pop().map(|message| message.source)))?;
+        let _bound = Some((bound, hello));
+        Ok(Lane { session: session.clone(), vqp, memory, peer, layout, _bound })
+    }
+
+    /// The receiver's.
+    pub(super) fn receiver(
+        session: &Session,
+        layout: Layout,
+        gid: Gid,
+        port: u16,
+        meeting: &Meeting,
+    ) -> Result<Lane> {
+        let memory = memory(session, &layout)?;
+        let _ = meeting.receiver.set(memory.remote(0));
+        let peer = wait(session, || Ok(meeting.sender.get().copied()))?;
+        let options =
+            VqpOptions { max_send_wr: QUEUE, max_recv_wr: QUEUE, ..VqpOptions::default() };
+        let vqp = session.create_vqp(options)?;
+        vqp.qconnect(gid, port)?;
+        for wr_id in 0..QUEUE {
+            vqp.post_recv(&[RecvWr { wr_id: wr_id.into(), sges: &[] }])?;
+        }
+        let (op, payload) = (SendOp::Send, Payload::Inline(b"hello"));
+        vqp.post_send(&[SendWr { wr_id: 0, op, flags: SendFlags::empty(), payload, dest: None }])?;
+        Ok(Lane { session: session.clone(), vqp, memory, peer, layout, _bound: None })
+    }
+
+    /// A place in the other end's memory.
+    pub(super) fn at(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.peer.addr + offset, ..self.peer }
+    }
+}
+
+fn memory(session: &Session, layout: &Layout) -> Result<Mr> {
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+    Ok(session.alloc(layout.bytes(), access)?)
+}
+
+/// Waits for what the other end does.
+pub(super) fn wait<T>(session: &Session, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        session.poll()?;
+        std::thread::yield_now();
+        ensure!(Some(began.elapsed()) < STALL, "the other end does nothing");
+    }
+}

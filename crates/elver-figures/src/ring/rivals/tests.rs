@@ -1,0 +1,82 @@
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use elver::{Gid, Session};
+use elver_console::Failure;
+use elver_testbed::pair::Client;
+
+use super::super::stage::{self, STALL};
+use super::bench::{THERE, flush, send};
+use super::lane::{Lane, Meeting};
+use super::receiver::Receiver;
+use super::sender::Sender;
+use super::{Choices, Layout};
+use crate::args::Stage;
+
+type Made = fn() -> Choices;
+
+const DESIGNS: [(&str, Made); 8] = [
+    ("pull-cq", Choices::pull_cq),
+    ("push-cq", Choices::push_cq),
+    ("pull-wt", Choices::pull_wt),
+    ("push-wt", Choices::push_wt),
+    ("farm", Choices::farm),
+    ("socksdirect", Choices::socksdirect),
+    ("l5", Choices::l5),
+    ("mvapich", Choices::mvapich),
+];
+/// No multiple of a batch or of the slots, and several laps of the short rings.
+const MESSAGES: u64 = 403;
+
+fn content(number: u64, size: u32) -> Vec<u8> {
+    (0..u64::from(size)).map(|at| (number * 31 + at * 7 + 1) as u8).collect()
+}
+
+/// A tail that is told too early, a place that is filled before it is read, a batch that is lost or told
+/// twice, messages that fill the ring while the send queue is full and are never written, a header in the message's place: each shows as wrong bytes, or as a message that does not come.
+#[test]
+fn every_message_of_every_design_comes_once_in_order_as_it_was() {
+    for (name, choices) in DESIGNS {
+        for (size, slots) in [(64, 256), (100, 16), (9_000, 32)] {
+            let choices = choices();
+            let layout = Layout::new(&choices, size, slots);
+            let meeting = Meeting::default();
+            let serve = |session: &Session, peer: Gid, client: &Client| -> Result<()> {
+                client.begin();
+                let lane = Lane::receiver(session, layout, peer, THERE, &meeting)?;
+                let mut receiver = Receiver::new(lane, choices);
+                let mut into = vec![0; size as usize];
+                let (mut count, mut began) = (0, Instant::now());
+                while count < MESSAGES {
+                    if receiver.try_recv(&mut into)? {
+                        ensure!(into == content(count, size), "message {count} has other bytes");
+                        (count, began) = (count + 1, Instant::now());
+                    } else {
+                        std::thread::yield_now();
+                        ensure!(Some(began.elapsed()) < STALL, "message {count} does not come");
+                    }
+                }
+                // The sender waits for all of them to be acknowledged before it goes.
+                while !client.is_gone() {
+                    ensure!(!receiver.try_recv(&mut into)?, "one more message came");
+                    std::thread::yield_now();
+                }
+                Ok(())
+            };
+            let ran = stage::run(Stage::Loopback, serve, |session, _| {
+                let lane = Lane::sender(session, layout, THERE, &meeting)?;
+                let mut sender = Sender::new(lane, choices);
+                for number in 0..MESSAGES {
+                    send(&mut sender, &content(number, size))?;
+                }
+                flush(&mut sender)?;
+                sender.settle()
+            });
+            match ran {
+                Ok(()) => {}
+                Err(Failure::Failed(error)) => panic!("{name}, {size} B: {error:#}"),
+                Err(Failure::Unusable(why)) => panic!("{name}, {size} B: {why}"),
+            }
+        }
+    }
+}
