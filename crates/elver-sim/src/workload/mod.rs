@@ -4,12 +4,14 @@ mod aim;
 mod relay;
 mod window;
 
+use std::collections::BTreeSet;
+
 use elver_verbs::{
     Dest, Payload, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendOpcode, SendWr, Sge,
 };
 
 use crate::model::{
-    ArenaId, CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, Owner, Planted,
+    ArenaId, CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, OpId, Owner, Planted,
     QueueId, Range, Recv, Room, State, Violation, WindowId, WindowState, message_id, recv_wr_id,
     send_wr_id,
 };
@@ -223,10 +225,26 @@ impl World {
             let op = &model.ops[**id];
             op.takes_receive() && model.endpoints[op.dest].queue == Some(queue)
         });
-        let to_come = to_come.count() as u64;
+        let to_come = to_come.count() as u64 + self.unseen(queue);
         let queue = &mut self.model.queues[queue];
         queue.aimed = queue.posted - queue.outstanding.len() as u64 + to_come;
         Ok(())
+    }
+
+    /// Messages to a queue whose senders are gone, and which may come all the same: they are on no wire,
+    /// but may wait in the receiver's device for memory.
+    fn unseen(&self, queue: QueueId) -> u64 {
+        let model = &self.model;
+        let of_queue = model.recvs.iter().filter(|recv| recv.queue == queue);
+        let come: BTreeSet<OpId> = of_queue.filter_map(|recv| Some(recv.got?.0)).collect();
+        let forgotten = (0..model.ops.len()).filter(|id| {
+            let op = &model.ops[*id];
+            op.state == State::Forgotten
+                && op.takes_receive()
+                && model.endpoints[op.dest].queue == Some(queue)
+                && !come.contains(id)
+        });
+        forgotten.count() as u64
     }
 
     /// Whether no packet is on its way to anyone.
