@@ -10,10 +10,11 @@ use elver_testbed::pair::Client;
 use elver_testbed::sample::{Clock, Sample};
 
 use super::super::stage::{self, STALL};
+use super::choices::Choices;
 use super::lane::{Lane, Meeting, wait};
+use super::layout::Layout;
 use super::receiver::Receiver;
 use super::sender::Sender;
-use super::{Choices, Layout};
 use crate::args::Stage;
 
 /// Where the client listens for the ring there, and the server for the one back.

@@ -11,7 +11,7 @@ use elver::{
 };
 
 use super::super::stage::STALL;
-use super::Layout;
+use super::layout::Layout;
 
 /// What the two ends know of each other.
 #[derive(Debug, Default)]

@@ -3,8 +3,9 @@
 use anyhow::{Result, ensure};
 use elver::{Completed, Payload, RecvWr, SendFlags, SendOp, SendWr, Wc, WcOpcode};
 
+use super::choices::{Choices, Head, Tail};
 use super::lane::{Lane, QUEUE};
-use super::{Choices, HEAD, Head, TAIL, Tail};
+use super::layout::{HEAD, TAIL};
 
 /// One in so many heads that are written is signalled.
 const SIGNALLED: u64 = 16;

@@ -3,8 +3,9 @@
 use anyhow::{Result, ensure};
 use elver::{Completed, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Wc};
 
+use super::choices::{Choices, Head, Tail};
 use super::lane::{Lane, QUEUE};
-use super::{Choices, HEAD, Head, TAIL, Tail};
+use super::layout::{HEAD, TAIL};
 
 /// Of so many WRs one is signalled at least.
 const UNSIGNALLED_MAX: u64 = 32;

@@ -7,10 +7,11 @@ use elver_testbed::pair::Client;
 
 use super::super::stage::{self, STALL};
 use super::bench::{THERE, flush, send};
+use super::choices::Choices;
 use super::lane::{Lane, Meeting};
+use super::layout::Layout;
 use super::receiver::Receiver;
 use super::sender::Sender;
-use super::{Choices, Layout};
 use crate::args::Stage;
 
 type Made = fn() -> Choices;
