@@ -509,6 +509,7 @@ fn priorities_have_their_rows() {
 
 /// Of each design, mode and size one, whose figures go together.
 fn rings_have_their_rows() {
+    const DESIGNS: [&str; 6] = ["rb2", "farm", "socksdirect", "l5", "mvapich", "raw"];
     let short = ["--rounds", "1", "--duration", "0.05", "--sizes", "64,100000"];
     let mut placements = vec!["loopback", "host"];
     if is_root() {
@@ -520,7 +521,7 @@ fn rings_have_their_rows() {
         let mut expected = Vec::new();
         for mode in ["throughput", "latency"] {
             for size in [64, 100_000] {
-                expected.extend(["rb2", "raw"].map(|design| (design, size, mode)));
+                expected.extend(DESIGNS.map(|design| (design, size, mode)));
             }
         }
         let found: Vec<_> = rows

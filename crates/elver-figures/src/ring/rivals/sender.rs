@@ -11,6 +11,9 @@ use super::layout::{HEAD, TAIL};
 const UNSIGNALLED_MAX: u64 = 32;
 /// WRs of one call: messages, and a word.
 const WRS: u64 = 2;
+/// A sender that found its send queue full goes on when so much of it is done: WRs that are posted together
+/// leave together, and each look in vain costs a turn of the node's engine.
+const GOES_ON_AT: u64 = QUEUE as u64 / 2;
 
 pub(super) struct Sender {
     lane: Lane,
@@ -26,6 +29,8 @@ pub(super) struct Sender {
     /// WRITEs of messages under way, where they are counted.
     in_flight: u64,
     is_reading: bool,
+    /// The send queue was full, and not enough of it is done yet.
+    is_full: bool,
     /// Bytes of a message that goes inline; none where none does.
     inline: Vec<u8>,
 }
@@ -40,7 +45,7 @@ impl Sender {
         let fits = choices.one_buffer && lane.layout.size <= lane.session.limits().max_inline;
         let inline = vec![0; if fits { lane.layout.size as usize } else { 0 }];
         let (made, written, read, posted, signalled, done) = (0, 0, 0, 0, 0, 0);
-        let (in_flight, is_reading) = (0, false);
+        let (in_flight, is_reading, is_full) = (0, false, false);
         Sender {
             lane,
             choices,
@@ -52,6 +57,7 @@ impl Sender {
             done,
             in_flight,
             is_reading,
+            is_full,
             inline,
         }
     }
@@ -76,10 +82,21 @@ impl Sender {
         Ok(true)
     }
 
-    /// Whether there is a place, in the ring and, where the sender has but one, of its own.
-    fn has_room(&self) -> bool {
+    /// Whether there is a place, in the ring and, where the sender has but one, of its own. Where messages
+    /// do not wait for what is under way, also in the send queue.
+    fn has_room(&mut self) -> bool {
         let waits = self.choices.one_buffer && (self.in_flight > 0 || self.written < self.made);
-        self.made - self.read < self.lane.layout.slots && !waits
+        let posts_at_once = self.choices.in_flight == u64::MAX;
+        self.made - self.read < self.lane.layout.slots
+            && !waits
+            && !(posts_at_once && self.waits_for_queue())
+    }
+
+    /// Whether the send queue is full, or was, and is not half empty yet.
+    fn waits_for_queue(&mut self) -> bool {
+        let under_way = self.posted - self.done;
+        self.is_full = !self.fits() || self.is_full && under_way > GOES_ON_AT;
+        self.is_full
     }
 
     /// Writes all messages; false if some must wait.
