@@ -62,7 +62,8 @@ pub struct RingArgs {
 /// How messages get to the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Design {
-    /// Rings of 128 slots, a message each; α 32, β 16, γ 32. For latency nothing is batched.
+    /// Rings of as many slots as `--slots` says, a message each, with `--alpha`, `--beta` and `--gamma`. For
+    /// latency nothing is batched.
     Rb2,
     /// A WRITE a message through the same kind of VQP, from and to as many buffers in turn as the ring
     /// has slots, 128 under way, one in 64 signalled; for latency WRITEs back and forth.
