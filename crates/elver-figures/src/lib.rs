@@ -57,7 +57,7 @@ pub enum Bench {
     Pool(pool::PoolArgs),
     /// Memory of connections by peers and by VQPs.
     Memory(memory::MemoryArgs),
-    /// Messages through RB²'s rings, beside WRITEs that are posted one by one.
+    /// Messages through RB²'s rings, beside rival designs and WRITEs that are posted one by one.
     Ring(ring::RingArgs),
     /// Many connects at once to one node.
     Storm(storm::StormArgs),

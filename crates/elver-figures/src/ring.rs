@@ -1,5 +1,5 @@
-//! `elver bench ring`: messages through RB²'s rings beside WRITEs that are posted one by one (RB², figures 5
-//! and 6).
+//! `elver bench ring`: messages through RB²'s rings, beside the designs that it is compared with and WRITEs that
+//! are posted one by one (RB², figures 5 and 6).
 
 mod measures;
 mod raw;

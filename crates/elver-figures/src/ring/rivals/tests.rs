@@ -1,3 +1,5 @@
+//! Every design moves every message, whole and once.
+
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -34,7 +36,8 @@ fn content(number: u64, size: u32) -> Vec<u8> {
 }
 
 /// A tail that is told too early, a place that is filled before it is read, a batch that is lost or told
-/// twice, messages that fill the ring while the send queue is full and are never written, a header in the message's place: each shows as wrong bytes, or as a message that does not come.
+/// twice, messages that fill the ring while the send queue is full and are never written, a header in the
+/// message's place: each shows as wrong bytes, or as a message that does not come.
 #[test]
 fn every_message_of_every_design_comes_once_in_order_as_it_was() {
     for (name, choices) in DESIGNS {
