@@ -52,10 +52,9 @@ impl<D: Device> Core<D> {
             self.events.push_back(Event::Connected { client, token, vqp, result });
             return Ok(None);
         }
+        let attempt = self.lookups.attempt_begins();
         let entry = self.own_vqp(client, vqp)?;
-        entry.state = VqpState::Connecting;
-        let attempt = entry.attempt;
-        self.lookups.waiting += 1;
+        (entry.state, entry.attempt) = (VqpState::Connecting, attempt);
         let waiter = Waiter::Vqp { vqp: vqp.0, attempt };
         let doubted = self.peers.get(peer).is_some_and(|entry| entry.doubted);
         let address = !doubted && self.control_addr(peer).is_some();
@@ -157,7 +156,6 @@ impl<D: Device> Core<D> {
         }
         let entry = self.own_vqp(client, vqp)?;
         entry.state = VqpState::Idle;
-        entry.attempt = entry.attempt.wrapping_add(1);
         Ok(())
     }
 

@@ -7,13 +7,18 @@ const SLOT_BITS: u32 = 20;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 /// Most slots of a table.
 pub(crate) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
+/// Salts that there are; 0 is none.
+const SALTS: u16 = (1 << (u32::BITS - SLOT_BITS)) - 1;
 
-/// A dense table whose ids miss once their entry is gone: each use of a slot has another salt.
+/// A dense table whose ids miss once their entry is gone: each use of a slot has another salt, and
+/// none comes again before the slot has had them all.
 ///
 /// Finding an entry is one indexed load and one comparison, and 0 is no id.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
+    /// All salts in an order that was drawn; a slot takes them from a place of its own on.
+    salts: Vec<u16>,
     free: Vec<u32>,
     limit: u32,
     len: u32,
@@ -22,13 +27,16 @@ pub(crate) struct Slots<T> {
 #[derive(Debug)]
 struct Slot<T> {
     id: u32,
+    /// Where in `salts` its next one is.
+    next: u16,
     value: Option<T>,
 }
 
 impl<T> Slots<T> {
     /// A table of at most `limit` entries, and never more than [`SLOTS_MAX`].
     pub(crate) fn new(limit: u32) -> Slots<T> {
-        Slots { slots: Vec::new(), free: Vec::new(), limit: limit.min(SLOTS_MAX), len: 0 }
+        let limit = limit.min(SLOTS_MAX);
+        Slots { slots: Vec::new(), salts: Vec::new(), free: Vec::new(), limit, len: 0 }
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -46,14 +54,16 @@ impl<T> Slots<T> {
     /// Puts in what `make` gives for its id; none when the table is full.
     pub(crate) fn insert(&mut self, rng: &mut Rng, make: impl FnOnce(u32) -> T) -> Option<u32> {
         let index = self.vacancy()?;
-        let slot = &mut self.slots[index as usize];
-        let last_salt = slot.id >> SLOT_BITS;
-        let mut salt = rng.next_u32() >> SLOT_BITS;
-        while salt == 0 || salt == last_salt {
-            salt = rng.next_u32() >> SLOT_BITS;
+        if self.salts.is_empty() {
+            self.salts = shuffled(rng);
         }
-        let id = salt << SLOT_BITS | index;
-        *slot = Slot { id, value: Some(make(id)) };
+        let slot = &mut self.slots[index as usize];
+        if slot.id == 0 {
+            slot.next = (rng.next_u32() % u32::from(SALTS)) as u16;
+        }
+        let id = u32::from(self.salts[usize::from(slot.next)]) << SLOT_BITS | index;
+        let next = (slot.next + 1) % SALTS;
+        *slot = Slot { id, next, value: Some(make(id)) };
         Some(id)
     }
 
@@ -76,7 +86,7 @@ impl<T> Slots<T> {
         }
         self.len += 1;
         Some(self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { id: 0, value: None });
+            self.slots.push(Slot { id: 0, next: 0, value: None });
             self.slots.len() as u32 - 1
         }))
     }
@@ -126,8 +136,18 @@ impl<T> Slots<T> {
 
     /// Bytes of the table itself.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.slots.capacity() * size_of::<Slot<T>>() + self.free.capacity() * 4) as u64
+        let slots = self.slots.capacity() * size_of::<Slot<T>>() + self.free.capacity() * 4;
+        (slots + self.salts.capacity() * 2) as u64
     }
+}
+
+/// All salts, in any order (Fisher and Yates).
+fn shuffled(rng: &mut Rng) -> Vec<u16> {
+    let mut salts: Vec<u16> = (1..=SALTS).collect();
+    for last in (1..salts.len()).rev() {
+        salts.swap(last, rng.next_u32() as usize % (last + 1));
+    }
+    salts
 }
 
 #[cfg(test)]
@@ -154,18 +174,32 @@ mod tests {
     }
 
     #[test]
+    fn no_id_comes_again_before_its_slot_has_had_all_salts() {
+        let mut rng = Rng::new(2);
+        let mut slots = Slots::new(2);
+        let stays = slots.insert(&mut rng, |_| 0).unwrap();
+        let mut ids = Vec::new();
+        for n in 0..SALTS {
+            let id = slots.insert(&mut rng, |_| n).unwrap();
+            assert!(!ids.contains(&id) && id != stays, "{id:#x} again at {n}");
+            ids.push(id);
+            slots.discard(id);
+        }
+        assert_eq!(slots.insert(&mut rng, |_| 0), Some(ids[0]));
+    }
+
+    #[test]
     fn ids_in_turn_miss_too_until_a_slot_has_had_all_its_salts() {
         let mut slots = Slots::new(1);
         let first = slots.insert_in_turn(0).unwrap();
         assert_eq!(slots.insert_in_turn(0), None);
-        let salts = (1 << (u32::BITS - SLOT_BITS)) - 1;
-        for n in 1..salts {
+        for n in 1..SALTS {
             slots.discard(first);
             slots.discard(slots.slots[0].id);
             let id = slots.insert_in_turn(n).unwrap();
             assert_eq!((slots.get(id), slots.get(first), slots.len()), (Some(&n), None, 1));
         }
-        assert_eq!(slots.remove(slots.slots[0].id), Some(salts - 1));
+        assert_eq!(slots.remove(slots.slots[0].id), Some(SALTS - 1));
         assert_eq!(slots.insert_in_turn(0), Some(first));
     }
 }

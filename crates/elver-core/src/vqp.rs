@@ -189,7 +189,8 @@ pub(crate) struct Vqp {
     /// them, and the rest is read by the receiver.
     pub(crate) room: u32,
     pub(crate) read_from: u32,
-    /// Counts `qconnect`s, so that the answer to an older one is known as such.
+    /// Its `qconnect` that waits, of all that the core was ever asked for: what an older one waited for is
+    /// known as such, also if its VQP is gone and had the same id.
     pub(crate) attempt: u32,
     /// Secret of this connection, which names its messages besides their numbers: only the peer that
     /// got one can answer to it.

@@ -220,6 +220,45 @@ fn lite_shares_an_rc_qp_that_the_first_connect_makes() {
     cluster.check();
 }
 
+/// The salts of a slot's ids come again: what a VQP that is gone had waited for was taken for what its
+/// successor with the same id waits for, which was connected to another node so.
+#[test]
+fn a_link_that_comes_late_is_not_for_a_vqp_that_has_the_id_of_one_that_is_gone() {
+    let mut cluster = Cluster::new(4, &config());
+    // They are known, so that the requests leave at once.
+    for to in [2, 3] {
+        let vqp = cluster.vqp(1);
+        cluster.connect(1, vqp, to, 7);
+    }
+    let gone = cluster.vqp(1);
+    assert_eq!(connect_with(&mut cluster, 1, gone, 2, Policy::Lite, false), None);
+    let (client, now) = (cluster.nodes[1].client, cluster.now());
+    let mut vqp = gone;
+    for made in 1.. {
+        cluster.nodes[1].core.vqp_destroy(client, vqp, now).unwrap();
+        vqp = cluster.vqp(1);
+        if vqp == gone {
+            break;
+        }
+        assert!(made < 1 << 12, "the id does not come again");
+    }
+    assert_eq!(connect_with(&mut cluster, 1, vqp, 3, Policy::Lite, false), None);
+    let result = loop {
+        // Its first connect was told to be cancelled when it was destroyed.
+        match cluster.connected(1, vqp) {
+            Err(ConnectError::Cancelled) => {}
+            result => break result,
+        }
+    };
+    assert_eq!(result, Ok(Via::Rc));
+    let (near, far) = (cluster.region(1, 64, AccessFlags::LOCAL_WRITE), cluster.region(3, 64, ALL));
+    far.fill(0, &[5; 64]);
+    cluster.post(1, vqp, &[wr(1, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    assert_eq!(near.bytes(0, 64), [5; 64]);
+    cluster.check();
+}
+
 /// The RC QP is gone with the guilty one; the others, whose WRs stood behind, go on over DC.
 #[test]
 fn who_leaves_a_broken_link_is_counted() {

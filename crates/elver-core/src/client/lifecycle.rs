@@ -337,7 +337,6 @@ impl<D: Device> Core<D> {
             return;
         }
         vqp.state = VqpState::Idle;
-        vqp.attempt = vqp.attempt.wrapping_add(1);
         count_off!(self.lookups.waiting, 1);
         let (client, vqp, token) = (ClientId(vqp.client), VqpId(id), vqp.token);
         let result = Err(ConnectError::Cancelled);

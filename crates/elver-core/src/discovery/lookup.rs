@@ -39,6 +39,8 @@ pub(crate) struct Lookups {
     deadlines: VecDeque<(Time, u32)>,
     /// Connects that wait.
     pub(crate) waiting: u32,
+    /// Connects that ever waited; their number is the last one's.
+    attempts: u32,
     /// Regions being looked up, by peer and rkey, and the VQPs that wait for each.
     mrs: HashMap<(u32, u32), Vec<u32>, FxBuildHasher>,
     /// Of these, the ones that wait for a buffer.
@@ -64,6 +66,13 @@ pub(crate) struct Warm {
 impl Lookups {
     pub(crate) fn new() -> Lookups {
         Lookups { cluster: alloc::vec![0; READ_BUFFER_BYTES as usize], ..Lookups::default() }
+    }
+
+    /// A connect waits: its number, which no other has that may still be waited for.
+    pub(crate) fn attempt_begins(&mut self) -> u32 {
+        self.waiting += 1;
+        self.attempts = self.attempts.wrapping_add(1);
+        self.attempts
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
