@@ -13,7 +13,7 @@ use elver_verbs::Device;
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
 use crate::pool::lane::{LaneKind, LaneState};
-use crate::rc::links::Tally;
+use crate::rc::links::audit::Tally;
 use crate::vqp::send_ring::NONE;
 use crate::vqp::{Vqp, Wait};
 use crate::{ClientId, Core, VqpState};

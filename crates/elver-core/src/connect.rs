@@ -4,7 +4,7 @@
 use elver_control::Class;
 use elver_verbs::{Device, Gid, Time, VerbsError};
 
-use crate::discovery::lookup::WARMS_MAX;
+use crate::discovery::lookups::WARMS_MAX;
 use crate::discovery::peer::Waiter;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::vqp::send_ring::NONE;

@@ -1,8 +1,11 @@
 //! Two-sided messages: how they are sent, accepted and received (sections 4.1, 4.4 and 4.5), and what
 //! two nodes tell each other of those that are still on their way.
 
+pub(crate) mod backlog;
+pub(crate) mod gather;
 pub(crate) mod held;
 pub(crate) mod inbox;
+pub(crate) mod incoming;
 pub(crate) mod inquiry;
 pub(crate) mod landing;
 pub(crate) mod message;

@@ -14,12 +14,13 @@ use crate::Config;
 use crate::datapath::wr_id::WrId;
 use crate::messaging::landing::LANDINGS_MAX;
 use crate::messaging::message::{HEADER_BYTES, Header};
-use crate::messaging::outgoing::SLOTS_RESERVED;
 use crate::pool::lane::{Lane, LaneKind, LaneState, PhysQp, RESERVED};
 use crate::rc::META_LINKS_MAX;
-use crate::rc::fate::Path;
+use crate::rc::path::Path;
 use elver_random::Rng;
 
+/// Send slots kept for the core's own messages.
+pub(crate) const SLOTS_RESERVED: u32 = 32;
 /// Bytes of a buffer that look-ups read into: no cluster of a table is longer.
 pub(crate) const READ_BUFFER_BYTES: u64 = 1024;
 /// Receives that the UD QP holds.

@@ -4,6 +4,8 @@
 pub(crate) mod back_off;
 pub(crate) mod fate;
 pub(crate) mod links;
+pub(crate) mod path;
+pub(crate) mod suspect;
 pub(crate) mod transfer;
 pub(crate) mod ud;
 

@@ -11,7 +11,7 @@ use crate::client::ports::Ports;
 use crate::memory::mr::LocalHit;
 use crate::messaging::message::Kind;
 use crate::messaging::notes::Note;
-use crate::rc::fate::Suspect;
+use crate::rc::suspect::Suspect;
 use crate::vqp::credit::Credit;
 use crate::vqp::recv_ring::RecvRing;
 use crate::vqp::send_ring::{NONE, SendRing};

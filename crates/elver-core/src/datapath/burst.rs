@@ -16,8 +16,10 @@ use crate::{Core, Via};
 const BURST: u32 = 64;
 /// What a WR counts as besides its bytes, in its VQP's turn.
 const WR_BYTES: i64 = 256;
+/// Bytes that a VQP may post in each of its turns on a lane that others wait for.
+pub(crate) const QUANTUM: i64 = 64 << 10;
 /// The most that a VQP may owe; a WR may be as long as 2 GB.
-const DEBT_MAX: i64 = 8 * crate::datapath::round_robin::QUANTUM;
+const DEBT_MAX: i64 = 8 * QUANTUM;
 
 /// What stopped a VQP's posting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use elver_control::Class;
 use elver_kv::Lookup;
 use elver_verbs::{Dest, RemoteAddr, Time};
 
+use crate::messaging::gather::Gather;
 use crate::messaging::notes::Note;
-use crate::messaging::rendezvous::Gather;
-use crate::rc::fate::Suspect;
+use crate::rc::suspect::Suspect;
 
 /// Something that the core itself does on a lane: READs or messages, one signalled WR at a time.
 #[derive(Debug)]

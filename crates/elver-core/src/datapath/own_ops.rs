@@ -9,7 +9,7 @@ use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
 use crate::messaging::message::Kind;
 use crate::pool::lane::LaneKind;
-use crate::rc::fate::Suspect;
+use crate::rc::suspect::Suspect;
 use crate::vqp::send_ring::NONE;
 
 /// What a READ of no bytes names; nobody looks at it.

@@ -1,11 +1,12 @@
 //! Priority classes (the arXiv version of KRCORE, section 4.7): see [`Qos`].
 
+mod release;
+
 use alloc::collections::VecDeque;
 
-use elver_verbs::{Device, Time};
+use elver_verbs::Time;
 
-use crate::vqp::Wait;
-use crate::{Core, QosConfig};
+use crate::QosConfig;
 
 /// What a WR costs on top of its bytes: so that small WRs, of which the device does a limited
 /// number a second, are slowed too.
@@ -209,31 +210,6 @@ impl Qos {
 
     fn burst(&self) -> i128 {
         i128::from(self.bytes_per_s) * i128::from(BURST_NS)
-    }
-}
-
-impl<D: Device> Core<D> {
-    /// Lets VQPs go on that waited for tokens, in order, until there are none again. Returns
-    /// whether one did.
-    pub(crate) fn release_held(&mut self, now: Time) -> bool {
-        let mut busy = false;
-        for _ in 0..self.qos.held.len() {
-            if self.qos.due > now {
-                break;
-            }
-            let Some(id) = self.qos.held.pop_front() else {
-                bug!("VQPs that waited for tokens are fewer");
-                break;
-            };
-            if let Some(vqp) = self.vqps.get_mut(id)
-                && vqp.wait == Wait::Tokens
-            {
-                vqp.wait = Wait::Nothing;
-                self.pump(id, now);
-                busy = true;
-            }
-        }
-        busy
     }
 }
 

@@ -4,14 +4,11 @@ use elver_verbs::{Device, Time};
 
 use crate::Core;
 use crate::VqpState;
-use crate::datapath::burst::Stop;
-use crate::messaging::outgoing::SLOTS_RESERVED;
+use crate::datapath::burst::{QUANTUM, Stop};
+use crate::pool::SLOTS_RESERVED;
 use crate::pool::lane::LaneState;
 use crate::vqp::Wait;
 use crate::vqp::send_ring::NONE;
-
-/// Bytes that a VQP may post in each of its turns on a lane that others wait for.
-pub(crate) const QUANTUM: i64 = 64 << 10;
 
 impl<D: Device> Core<D> {
     /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn.

@@ -3,18 +3,12 @@
 use alloc::vec::Vec;
 
 use elver_control::{MetaServer, NODE_RECORD_BYTES, NodeRecord};
-use elver_kv::{Layout, Table, TableId};
-use elver_verbs::{Device, Gid, MrInfo, Time};
+use elver_kv::{Layout, TableId};
+use elver_verbs::{Device, Gid, Time};
 
 use crate::core::{create_table, layout, no_table};
+use crate::discovery::served::ServedTable;
 use crate::{Core, CoreError};
-
-/// The table of all nodes, on a meta server.
-#[derive(Debug)]
-pub(crate) struct ServedTable<M> {
-    pub(crate) table: Table<M>,
-    mr: MrInfo,
-}
 
 impl<D: Device> Core<D> {
     /// The meta servers; the nearest is asked first, by the round trips of look-ups. Without DC, RC QPs

@@ -2,7 +2,6 @@
 //! (sections 4.1 and 4.4).
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use elver_control::Class;
@@ -12,53 +11,18 @@ use crate::client::Client;
 use crate::client::accept::{AcceptKey, Acceptance};
 use crate::discovery::peer::Waiter;
 use crate::memory::mr::{LocalMrs, ScatterError};
+use crate::messaging::backlog::Halted;
+use crate::messaging::gather::PIECE_BYTES;
+use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::messaging::notes::Note;
-use crate::messaging::rendezvous::PIECE_BYTES;
 use crate::vqp::Vqp;
-use crate::vqp::credit::Halted;
 use crate::vqp::recv_ring::RecvOutcome;
 use crate::vqp::send_ring::NONE;
 use crate::{ClientId, ConnectError, Core, CoreError, Policy, Via, VqpInit, VqpState};
 
 /// All held messages of a node may take so many times what one VQP's may.
 const HELD_VQPS: u64 = 16;
-
-/// What of a message's header its receive needs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Incoming {
-    pub(crate) kind: Kind,
-    pub(crate) imm: Option<u32>,
-    pub(crate) length: u32,
-    pub(crate) cookie: u64,
-    /// VQP that is connected to the sender, for a message to a port; else 0.
-    pub(crate) source: u32,
-    /// The sender's node, and its VQP.
-    pub(crate) from: (u32, u32),
-    /// Of the sender's record then: one that has started anew has not sent it.
-    pub(crate) tag: u16,
-    /// Until when it may be read, if it is a long one.
-    pub(crate) until: Time,
-    /// When its sender is next asked whether it may be read after that.
-    pub(crate) ask_at: Time,
-}
-
-/// Messages that wait for receives.
-#[derive(Debug, Default)]
-pub(crate) struct Backlog {
-    pub(crate) messages: VecDeque<(Incoming, Vec<u8>)>,
-    pub(crate) bytes: u64,
-    /// Senders that wait until there are fewer.
-    pub(crate) halted: Halted,
-}
-
-/// Where a message's bytes are.
-pub(crate) enum Body<'a> {
-    /// In a receive buffer: first byte and how many.
-    Buffer(u64, u32),
-    /// Copied aside.
-    Held(&'a [u8]),
-}
 
 impl<D: Device> Core<D> {
     /// A message of a node's stands in a receive buffer.
@@ -514,13 +478,6 @@ impl<D: Device> Core<D> {
         };
         vqp.not_read(header.cookie as u32);
         self.fail_for(header.dst_vqp, cause, now);
-    }
-}
-
-impl Incoming {
-    /// Whether its sender must be asked before it is read.
-    pub(crate) fn is_late(&self, now: Time) -> bool {
-        self.kind == Kind::Rendezvous && self.until <= now
     }
 }
 

@@ -6,17 +6,17 @@
 //!   the last piece ──▶ the receive has ended; it is told when those before it were
 //! ```
 
+mod write;
+
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Memory, Mr, Time, WcOpcode, WcStatus};
+use elver_verbs::{Memory, Mr, WcStatus};
 
-use crate::datapath::wr_id::WrId;
-use crate::memory::mr::{LocalHit, LocalMrs, Users};
-use crate::messaging::inbox::{Body, Incoming};
-use crate::messaging::message::Refusal;
+use crate::ClientId;
+use crate::memory::mr::{LocalHit, LocalMrs};
+use crate::messaging::incoming::Incoming;
 use crate::vqp::send_ring::NONE;
-use crate::{ClientId, Core};
 
 /// Messages that are written to receives at once, at most: each may have a completion at the device,
 /// which bounds each payer's share of them sooner. Beyond it a receive that is not at hand fails.
@@ -56,114 +56,6 @@ impl Landing {
     /// How often it counts among the users of a region.
     pub(crate) fn uses(&self, slot: u32) -> u32 {
         self.slots.iter().filter(|used| **used == slot).count() as u32
-    }
-}
-
-impl<D: Device> Core<D> {
-    /// Begins to write a message to a receive that is not at hand.
-    #[cold]
-    pub(crate) fn begin_landing(
-        &mut self,
-        vqp: u32,
-        seq: u32,
-        incoming: &Incoming,
-        body: &Body<'_>,
-        now: Time,
-    ) {
-        match self.prepare_landing(vqp, seq, incoming, body) {
-            Ok(landing) => {
-                if let Some(ok) = self.write_on(landing) {
-                    self.end_landing(landing, ok, now);
-                }
-            }
-            Err(status) => self.fail_receive(vqp, seq, incoming, status, now),
-        }
-    }
-
-    fn prepare_landing(
-        &mut self,
-        vqp: u32,
-        seq: u32,
-        incoming: &Incoming,
-        body: &Body<'_>,
-    ) -> Result<u32, WcStatus> {
-        let mut bytes = alloc::vec![0; incoming.length as usize];
-        match *body {
-            Body::Buffer(start, _) => {
-                self.pool.memory.read(start, &mut bytes).map_err(|_| WcStatus::LocProtErr)?;
-            }
-            Body::Held(held) => {
-                let held = held.get(..bytes.len()).ok_or(WcStatus::LocProtErr)?;
-                bytes.copy_from_slice(held);
-            }
-        }
-        let Core { vqps, mrs, landings, .. } = self;
-        let entry = vqps.get_mut(vqp).ok_or(WcStatus::WrFlushErr)?;
-        let (pieces, slots) = plan(mrs, ClientId(entry.client), entry.rq.sges(seq), bytes.len())?;
-        let incoming = *incoming;
-        let landing = Landing { vqp, seq, incoming, bytes, pieces, slots: slots.clone() };
-        let id = landings.insert_in_turn(landing).ok_or(WcStatus::LocProtErr)?;
-        for slot in slots {
-            mrs.add_users(Users::one(slot));
-        }
-        entry.reads += 1;
-        self.stats.messages_landed_late += 1;
-        Ok(id)
-    }
-
-    /// Writes pieces until the device must wait for one; whether all went well, if none is left.
-    fn write_on(&mut self, id: u32) -> Option<bool> {
-        let Core { landings, device, pool, .. } = self;
-        let Landing { bytes, pieces, .. } = landings.get_mut(id)?;
-        while let Some(Piece { mr, offset, from, len }) = pieces.front().copied() {
-            let piece = &bytes[from..from + len];
-            match device.write_region(mr, offset, piece, pool.cq, WrId::Landing(id).encode()) {
-                Ok(true) => drop(pieces.pop_front()),
-                Ok(false) => return None,
-                Err(_) => return Some(false),
-            }
-        }
-        Some(true)
-    }
-
-    /// A piece was written, or could not be.
-    #[cold]
-    pub(crate) fn piece_landed(&mut self, id: u32, status: WcStatus, now: Time) {
-        let Some(landing) = self.landings.get_mut(id) else {
-            self.stats.completions_unknown += 1;
-            return;
-        };
-        landing.pieces.pop_front();
-        let ended = match status {
-            WcStatus::Success => self.write_on(id),
-            _ => Some(false),
-        };
-        if let Some(ok) = ended {
-            self.end_landing(id, ok, now);
-        }
-    }
-
-    fn end_landing(&mut self, id: u32, ok: bool, now: Time) {
-        let Some(Landing { vqp, seq, incoming, slots, .. }) = self.landings.remove(id) else {
-            return bug!("a message that was written is gone");
-        };
-        if ok {
-            self.end_receive(vqp, seq, &incoming, WcStatus::Success, WcOpcode::Recv);
-        } else {
-            self.refuse(incoming.from, Refusal::Unfit, incoming.cookie, now);
-            self.end_receive(vqp, seq, &incoming, WcStatus::LocProtErr, WcOpcode::Recv);
-        }
-        let mut freed = false;
-        for slot in slots {
-            freed |= self.mrs.remove_users(Users::one(slot));
-        }
-        if let Some(entry) = self.vqps.get_mut(vqp) {
-            count_off!(entry.reads, 1);
-        }
-        if freed {
-            self.release_mrs(now);
-        }
-        self.drained(vqp, now);
     }
 }
 

@@ -6,14 +6,11 @@ use elver_verbs::{Device, Memory, RemoteAddr, SendOpcode, VerbsError};
 
 use crate::datapath::burst::Check;
 use crate::memory::mr::LocalMrs;
+use crate::messaging::gather::{PIECE_BYTES, encode_piece};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind};
-use crate::messaging::rendezvous::{PIECE_BYTES, encode_piece};
-use crate::pool::Pool;
+use crate::pool::{Pool, SLOTS_RESERVED};
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::{NONE, SqEntry};
-
-/// Send slots kept for the core's own messages.
-pub(crate) const SLOTS_RESERVED: u32 = 32;
 
 impl Vqp {
     /// Makes a message's header, in a send slot, unless that is done. A message that is too long to

@@ -3,7 +3,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Dest, Qp};
 
-use crate::rc::fate::{Flushed, Path};
+use crate::rc::path::{Flushed, Path};
 
 /// Of every queue so many places are kept for the core's own operations, so that look-ups and FINs
 /// pass however many WRs wait.

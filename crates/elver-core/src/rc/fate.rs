@@ -25,7 +25,7 @@
 //!
 //! Both ends may refuse something at once, and then neither hears the refusal: its QP has failed by
 //! then. What was refused would be posted again for ever. It can only be the first WR that was not
-//! executed, or the first READ without an answer: one that has been that on [`SUSPECTED_MAX`] RC QPs in
+//! executed, or the first READ without an answer: one that has been that on `SUSPECTED_MAX` RC QPs in
 //! a row ends like one whose fate is unknown.
 
 use elver_control::PSN_MASK;
@@ -33,109 +33,10 @@ use elver_verbs::{Device, SendOpcode, Time, WcStatus};
 
 use crate::Core;
 use crate::VqpState;
-use crate::datapath::ops::{Op, OpKind, Work};
+use crate::datapath::ops::{OpKind, Work};
 use crate::datapath::wr_id::{SEQ_MASK, WrId};
-use crate::messaging::message::HEADER_BYTES;
-use crate::messaging::rendezvous::PIECE_BYTES;
 use crate::rc::Reached;
-use crate::vqp::send_ring::SendRing;
-
-/// So many RC QPs in a row may fail at the same WR before it is taken for the reason.
-const SUSPECTED_MAX: u8 = 8;
-
-/// The WR or operation at which RC QPs failed, by the low bits of its number, and how many did in a row.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Suspect {
-    seq: u8,
-    times: u8,
-}
-
-impl Suspect {
-    /// Another one has failed at it. Whether it goes on; if not, what comes next is not suspected.
-    fn is_cleared(&mut self, seq: u32) -> bool {
-        let seq = seq as u8;
-        if self.seq != seq {
-            *self = Suspect { seq, times: 0 };
-        }
-        self.times += 1;
-        let cleared = self.times < SUSPECTED_MAX;
-        if !cleared {
-            *self = Suspect::default();
-        }
-        cleared
-    }
-}
-
-/// What was flushed from an RC QP and may have been executed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Flushed {
-    who: WrId,
-    psns: u32,
-}
-
-/// How what is posted on an RC QP is counted. A lane over DC has [`Path::NONE`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Path {
-    /// The PSN behind all that was posted, in its low 24 bits.
-    pub(crate) psn: u32,
-    /// Path MTU in bytes.
-    mtu: u32,
-    /// A WR of so many bytes takes one packet, whatever it is.
-    pub(crate) one_packet: u32,
-}
-
-impl Path {
-    /// Of a lane whose PSNs nobody asks for.
-    pub(crate) const NONE: Path = Path { psn: 0, mtu: u32::MAX, one_packet: u32::MAX };
-
-    pub(crate) fn new(psn: u32, mtu: u32, max_sge: u32) -> Path {
-        let head = HEADER_BYTES as u32 + max_sge * PIECE_BYTES as u32;
-        Path { psn, mtu, one_packet: mtu.saturating_sub(head) }
-    }
-
-    fn packets(&self, bytes: u64) -> u32 {
-        bytes.div_ceil(self.mtu.into()).max(1) as u32
-    }
-
-    /// PSNs that one of the physical WRs of an entry takes, which was prepared.
-    fn psns_of(&self, ring: &SendRing, seq: u32, second: bool) -> u32 {
-        let entry = ring.entry(seq);
-        let head = || u64::from(ring.message_sges(seq)[0].length);
-        let bytes = u64::from(entry.length);
-        self.packets(match entry.opcode {
-            SendOpcode::Write | SendOpcode::Read => bytes,
-            SendOpcode::WriteWithImm if second => head(),
-            SendOpcode::WriteWithImm => bytes,
-            // What is long is read later, and what is inline stands behind the header.
-            _ if entry.is_send() && (entry.shared || entry.inline) => head(),
-            _ if entry.is_send() => head() + bytes,
-            _ => 0,
-        })
-    }
-
-    /// PSNs that an entry takes beyond one for each of its physical WRs.
-    #[cold]
-    pub(crate) fn more_psns(&self, ring: &SendRing, seq: u32) -> u32 {
-        let entry = ring.entry(seq);
-        let of = |second| self.psns_of(ring, seq, second);
-        match entry.opcode {
-            SendOpcode::WriteWithImm if entry.first_done => of(true) - 1,
-            SendOpcode::WriteWithImm => of(false) + of(true) - 2,
-            _ => of(false) - 1,
-        }
-    }
-
-    /// PSNs that an operation of the core's own takes.
-    pub(crate) fn psns_of_op(&self, op: &Op) -> u32 {
-        self.packets(match (&op.work, &op.kind) {
-            (Work::Read { length, .. } | Work::Send { length, .. }, _) => u64::from(*length),
-            (Work::Gather, OpKind::Gather(gather)) => {
-                gather.read().1.iter().map(|sge| u64::from(sge.length)).sum()
-            }
-            (Work::Gather, _) => 0,
-        })
-    }
-}
+use crate::rc::path::Flushed;
 
 /// What became of a WR that was flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -378,20 +279,5 @@ mod tests {
         let suspected = flushed
             .map(|(who, reads)| suspicion.falls_on(who, fates.next().unwrap_or(Fate::Not), reads));
         assert_eq!(suspected, [false, false, false, true, false], "the first that was begun");
-    }
-
-    /// A VQP that was connected anew, and whose next WR had the same low bits, was failed for the first
-    /// RC QP that broke; and two hundred such were more than the count holds.
-    #[test]
-    fn what_was_taken_for_the_reason_is_not_held_against_what_comes_next() {
-        let mut suspect = Suspect::default();
-        let cleared = (0..400).map(|_| suspect.is_cleared(1 << 8)).collect::<alloc::vec::Vec<_>>();
-        for (at, cleared) in cleared.into_iter().enumerate() {
-            assert_eq!(cleared, at % usize::from(SUSPECTED_MAX) != 7, "{at}");
-        }
-        // Another WR begins anew too.
-        let seqs = [3, 3, 3, 4, 3, 3, 3, 3, 3, 3, 3, 3];
-        let cleared = seqs.map(|seq| suspect.is_cleared(seq));
-        assert_eq!(cleared.iter().position(|cleared| !cleared), Some(11));
     }
 }

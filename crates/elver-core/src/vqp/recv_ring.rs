@@ -2,7 +2,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{RecvWr, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
-use crate::messaging::inbox::Incoming;
+use crate::messaging::incoming::Incoming;
 use crate::{Completion, VqpId};
 
 /// Entries that a ring starts with.

@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use elver_control::Class;
 use elver_verbs::Device;
 
-use super::{CallFor, fate};
+use super::CallFor;
+use super::ended::Unsettled;
 use crate::discovery::peer::Waiter;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
@@ -38,7 +39,7 @@ impl<D: Device> Core<D> {
             }
         }
         tickets.extend(self.links.waiting.held_tickets());
-        tickets.extend(self.links.unsettled.iter().filter_map(fate::Unsettled::ticket));
+        tickets.extend(self.links.unsettled.iter().filter_map(Unsettled::ticket));
         let requests = self.links.control.audit(self.links.calls.len() as usize, &tickets)?;
         if self.links.sweep.is_none() && !self.links.waiting.is_empty() {
             return Err("links are waited for, and nobody looks after that".into());

@@ -3,20 +3,11 @@
 use elver_control::{Answer, Request, Ticket};
 use elver_verbs::{Device, Qp, QpAttr, QpState, Time};
 
+use super::ended::{Ended, Unsettled};
 use super::{CallFor, ENDED_MAX};
 use crate::Core;
 use crate::rc::{LinkState, RcLink, Reached};
 use crate::vqp::send_ring::NONE;
-
-/// An end that went before its peer had agreed to that: the peer may still ask how far it got.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ended {
-    /// The peer, its end, and this one.
-    peer: u32,
-    peer_qpn: u32,
-    qpn: u32,
-    psn: u32,
-}
 
 /// Time between two looks whether an end has settled.
 const SETTLE_NS: u64 = 100_000;
@@ -28,22 +19,6 @@ enum Stopped {
     /// The device still copies what the peer writes.
     Waiting,
     Unknown,
-}
-
-/// An end that was stopped while the device copied for it.
-#[derive(Debug)]
-pub(super) struct Unsettled {
-    id: u32,
-    qp: Qp,
-    /// What the peer has asked; else we ask the peer.
-    asked: Option<(Ticket, (u32, u32), u32)>,
-}
-
-impl Unsettled {
-    /// What it owes an answer.
-    pub(super) fn ticket(&self) -> Option<Ticket> {
-        self.asked.map(|(ticket, ..)| ticket)
-    }
 }
 
 impl Stopped {

@@ -13,7 +13,7 @@ use super::{CallFor, GREETING};
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
 use crate::pool::lane::{LaneKind, RESERVED};
-use crate::rc::fate::Path;
+use crate::rc::path::Path;
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::send_ring::NONE;
 use crate::{ConnectError, Core};

@@ -8,18 +8,9 @@ use elver_control::Class;
 use elver_verbs::{Device, Time};
 
 use super::SILENCE_NS;
+use super::waiting::Laneless;
 use crate::Core;
 use crate::vqp::send_ring::NONE;
-
-/// An operation that waits for a link.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Laneless {
-    op: u32,
-    peer: u32,
-    class: Class,
-    /// Then it ends, without success.
-    until: Time,
-}
 
 impl<D: Device> Core<D> {
     /// Whether an operation to a peer that has no way there now may have one soon.

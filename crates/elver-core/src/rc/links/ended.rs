@@ -1,0 +1,30 @@
+//! Ends of links of which a peer may still ask how far they got.
+
+use elver_control::Ticket;
+use elver_verbs::Qp;
+
+/// An end that went before its peer had agreed to that: the peer may still ask how far it got.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    /// The peer, its end, and this one.
+    pub(super) peer: u32,
+    pub(super) peer_qpn: u32,
+    pub(super) qpn: u32,
+    pub(super) psn: u32,
+}
+
+/// An end that was stopped while the device copied for it.
+#[derive(Debug)]
+pub(super) struct Unsettled {
+    pub(super) id: u32,
+    pub(super) qp: Qp,
+    /// What the peer has asked; else we ask the peer.
+    pub(super) asked: Option<(Ticket, (u32, u32), u32)>,
+}
+
+impl Unsettled {
+    /// What it owes an answer.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        self.asked.map(|(ticket, ..)| ticket)
+    }
+}

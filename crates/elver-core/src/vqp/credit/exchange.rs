@@ -1,0 +1,131 @@
+//! What sender and receiver tell each other of credit.
+
+use elver_verbs::{Device, Time};
+
+use super::Credit;
+use crate::messaging::backlog::Halted;
+use crate::messaging::message::{Header, Kind};
+use crate::messaging::notes::Note;
+use crate::vqp::{Vqp, Wait};
+use crate::{Core, VqpState};
+
+/// The part of what a receiver may hold that its senders get credit for.
+const GRANTED: u32 = 2;
+/// The most that a sender gets at a time: enough to be on the way while it asks for more.
+const GRANT_MAX: u32 = 256;
+
+impl<D: Device> Core<D> {
+    // The receiver's side.
+
+    /// A message of this sender's was held.
+    pub(crate) fn halt_sender(&mut self, id: u32, from: (u32, u32), cookie: u64, now: Time) {
+        if self.must_wait(id, from, cookie) {
+            self.stats.senders_halted += 1;
+            self.tell(from.0, Note::to_sender(Kind::Halt, from.1, cookie), now);
+        }
+    }
+
+    /// A sender asks for credit.
+    pub(crate) fn credit_probed(&mut self, peer: u32, header: &Header, now: Time) {
+        let (target, from) = (self.target_of(header), (peer, header.src_vqp));
+        let backlog = self.vqps.get(target).and_then(|vqp| vqp.backlog.as_ref());
+        if backlog.is_some_and(|backlog| backlog.is_filling(&self.config)) {
+            self.must_wait(target, from, header.cookie);
+        } else {
+            self.grant(target, from, header.cookie, now);
+        }
+    }
+
+    /// Makes a note of a sender, if a VQP holds much. Whether it was not known to wait before.
+    fn must_wait(&mut self, id: u32, from: (u32, u32), cookie: u64) -> bool {
+        let Core { vqps, config, .. } = self;
+        let backlog = vqps.get_mut(id).and_then(|vqp| vqp.backlog.as_mut());
+        let backlog = backlog.filter(|backlog| backlog.is_filling(config));
+        backlog.is_some_and(|backlog| backlog.halted.insert(from, cookie).is_none())
+    }
+
+    /// Lets senders go on that waited for a VQP.
+    pub(crate) fn resume_senders(&mut self, id: u32, halted: Halted, now: Time) {
+        for (from, cookie) in halted {
+            self.grant(id, from, cookie, now);
+        }
+    }
+
+    fn grant(&mut self, id: u32, (peer, vqp): (u32, u32), cookie: u64, now: Time) {
+        let messages = self.grant_of(id) as u16;
+        let note = Note::to_sender(Kind::Grant, vqp, cookie);
+        self.tell(peer, Note { detail: messages, ..note }, now);
+    }
+
+    /// How many messages each sender of a VQP's may send.
+    fn grant_of(&self, id: u32) -> u32 {
+        let client = self.vqps.get(id).and_then(|vqp| self.clients.get(vqp.client));
+        let senders = client.map_or(1, |client| client.accepted.now().max(1));
+        let bytes = self.config.backlog_bytes / u64::from(self.config.eager_bytes_max.max(1));
+        let room = u64::from(self.config.backlog).min(bytes) as u32 / GRANTED;
+        (room / senders).clamp(1, GRANT_MAX)
+    }
+
+    // The sender's side.
+
+    /// A receiver wants no more of a VQP's messages for now.
+    pub(crate) fn halted(&mut self, from: u32, header: &Header) {
+        let Some(vqp) = self.sender_named(from, header) else { return };
+        if vqp.state == VqpState::Connected && vqp.credit.left == Credit::FREE {
+            (vqp.credit.left, vqp.credit.granted) = (0, 0);
+            self.stats.halts += 1;
+        }
+    }
+
+    /// A receiver wants so many of a VQP's messages.
+    pub(crate) fn granted(&mut self, from: u32, header: &Header, now: Time) {
+        let Some(vqp) = self.sender_named(from, header) else { return };
+        let messages = u32::from(header.detail).min(GRANT_MAX);
+        if vqp.state != VqpState::Connected || vqp.credit.left == Credit::FREE || messages == 0 {
+            return;
+        }
+        let listed = vqp.credit.listed;
+        vqp.credit = Credit { left: messages, granted: messages, asks: false, listed };
+        if vqp.wait == Wait::Credit {
+            vqp.wait = Wait::Nothing;
+            self.pump(header.dst_vqp, now);
+        }
+    }
+
+    /// A VQP's credit runs out: it asks for more. Returns whether it is still connected.
+    #[cold]
+    pub(crate) fn ask_for_credit(&mut self, id: u32, now: Time) -> bool {
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            bug!("a VQP that is gone asks for credit");
+            return false;
+        };
+        self.credit_probes.asked(id, &mut vqp.credit, now);
+        let (peer, note) = (vqp.peer, vqp.note(Kind::CreditProbe, vqp.sq.head));
+        self.tell(peer, note, now);
+        self.vqps.get(id).is_some_and(|vqp| vqp.state == VqpState::Connected)
+    }
+
+    /// Asks again for VQPs that have waited for long.
+    pub(crate) fn probe_credit_again(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(id) = self.credit_probes.pop_due(now) {
+            let Some(vqp) = self.vqps.get_mut(id) else {
+                bug!("a VQP that asks for credit is gone");
+                continue;
+            };
+            vqp.credit.listed = false;
+            if vqp.asks_for_credit() {
+                self.ask_for_credit(id, now);
+            }
+            busy = true;
+        }
+        busy
+    }
+}
+
+impl Vqp {
+    /// Whether it has asked its receiver for credit, and waits for the answer.
+    pub(crate) fn asks_for_credit(&self) -> bool {
+        self.state == VqpState::Connected && self.credit.asks
+    }
+}
