@@ -7,7 +7,7 @@ use std::fmt::Write;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{list, metadata, text};
+use crate::metadata::{list, metadata, text};
 
 /// Members that are no part of the house.
 const OUTSIDE: [&str; 2] = ["xtask", "elver-fuzz"];

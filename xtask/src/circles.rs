@@ -6,6 +6,7 @@
 
 mod calls;
 mod graph;
+mod modules;
 mod names;
 mod paths;
 
@@ -16,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::calls::Calls;
 use self::names::Names;
-use crate::{list, metadata, text};
+use crate::metadata::{list, metadata, text};
 
 /// Crates whose files still import one another in circles. One where none do any more leaves this list;
 /// `--all` shows the circles of the others.
@@ -87,7 +88,7 @@ type Arrows = BTreeMap<PathBuf, Vec<PathBuf>>;
 /// What the files of a crate import from, and whose methods they call, from its root on. `read` gives what
 /// stands in a file, if it is there.
 fn arrows(root: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Result<(Arrows, Arrows)> {
-    let modules = paths::modules(root, read)?;
+    let modules = modules::modules(root, read)?;
     let mut sources = BTreeMap::new();
     for module in modules.values().filter(|module| !module.inline) {
         let source = read(&module.file).with_context(|| format!("{}", module.file.display()))?;

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::{metadata, text};
+use crate::metadata::{metadata, text};
 
 const TABLE: &str = "docs/instruction-counts.md";
 /// A change of this share is told as drift: less is the layout of code and memory.

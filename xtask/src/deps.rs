@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::{list, metadata, text};
+use crate::metadata::{list, metadata, text};
 
 /// The part of `deny.toml` that is checked here.
 #[derive(serde::Deserialize)]

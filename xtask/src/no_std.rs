@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{list, metadata, text};
+use crate::metadata::{list, metadata, text};
 
 /// The crates that a kernel could host.
 const CRATES: [&str; 7] = [

@@ -5,8 +5,8 @@ use elver_rnic::Time;
 use elver_verbs::{Payload, QpType, SendFlags, SendWr};
 
 use crate::host::{Host, OUTSTANDING_MAX};
-use crate::paths::{Operation, Step};
 use crate::sides::initiator_side;
+use crate::step::{Operation, Step};
 
 /// WRs of `bytes` bytes, `batch` at a time, each with a completion.
 pub(crate) fn exchange(

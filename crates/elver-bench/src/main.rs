@@ -11,6 +11,7 @@ mod paths;
 mod pipe;
 mod remote;
 mod sides;
+mod step;
 mod vqp;
 mod vqp_pair;
 mod wire;

@@ -3,13 +3,11 @@
 use std::fmt;
 
 use anyhow::Result;
-use elver_verbs::{QpType, RemoteAddr, SendOp};
+use elver_verbs::QpType;
 use elver_wire::IpId;
 
+use crate::step::{Operation, Step};
 use crate::{local, remote, vqp, vqp_pair, wire};
-
-/// One iteration of a path.
-pub(crate) type Step = Box<dyn FnMut()>;
 
 pub(crate) struct Path {
     pub(crate) name: &'static str,
@@ -37,24 +35,6 @@ enum Group {
     Pair,
     /// Control.
     Control,
-}
-
-/// What a WR does.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Read,
-    Write,
-    Send,
-}
-
-impl Operation {
-    pub(crate) fn towards(self, remote: RemoteAddr) -> SendOp {
-        match self {
-            Operation::Read => SendOp::Read(remote),
-            Operation::Write => SendOp::Write(remote),
-            Operation::Send => SendOp::Send,
-        }
-    }
 }
 
 impl fmt::Display for Path {

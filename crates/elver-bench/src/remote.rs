@@ -5,9 +5,9 @@ use elver_rnic::Time;
 use elver_verbs::{Payload, Qp, QpType, SendFlags, SendWr};
 
 use crate::host::{Host, OUTSTANDING_MAX};
-use crate::paths::{Operation, Step};
 use crate::pipe::Pipe;
 use crate::sides::{initiator_side, target_side};
+use crate::step::{Operation, Step};
 
 /// Virtual time between two rounds.
 const ROUND_NS: u64 = 10_000;

@@ -13,8 +13,8 @@ use elver_verbs::{
 
 use crate::bare::{Bare, NOW};
 use crate::host::OUTSTANDING_MAX;
-use crate::paths::{Operation, Step};
 use crate::sides::initiator_side;
+use crate::step::{Operation, Step};
 
 const SEED: u64 = 1;
 const PORT: u16 = 1;

@@ -16,9 +16,9 @@ use elver_verbs::{
 
 use crate::bare::{Bare, NOW};
 use crate::host::OUTSTANDING_MAX;
-use crate::paths::{Operation, Step};
 use crate::pipe::Pipe;
 use crate::sides::{initiator_side, target_side};
+use crate::step::{Operation, Step};
 
 const PORT: u16 = 1;
 /// Nodes that the meta server's table holds.

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use elver_wire::{Flow, Headers, IpId, Message, PacketView, Psn, Qpn, Reth, Route};
 use elver_wire::{icrc, packet_len};
 
-use crate::paths::Step;
 use crate::sides::{initiator_side, target_side};
+use crate::step::Step;
 
 /// A WRITE_ONLY of RC with `len` bytes of payload. The receiver is told `ip_id`, and 0 was sent.
 pub(crate) fn write_only(len: usize, ip_id: IpId) -> Result<Step> {

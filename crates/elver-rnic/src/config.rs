@@ -5,6 +5,8 @@ use core::net::{IpAddr, Ipv4Addr};
 
 use elver_verbs::{Mtu, VerbsError};
 
+/// Longest message in bytes (IBTA vol. 1, 9.7.4.1.1).
+pub const MAX_MESSAGE: u32 = 1 << 31;
 /// READs and atomics that a DCT serves at once for each initiator, whatever the device's own limit
 /// is: nobody tells an initiator of a target's limit, so it is a constant of DC on the wire.
 pub const DC_RD_ATOMIC: u8 = 128;

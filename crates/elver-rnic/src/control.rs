@@ -4,18 +4,18 @@ use alloc::boxed::Box;
 
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Memory, Mr, MrInfo, Mw, MwInfo,
-    ObjectKind, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, QpType, Srq, SrqAttr, SrqInit,
+    ObjectKind, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, QpType, Srq, SrqAttr, SrqInit, Time,
     VerbsError, qp_state, qpn_valid,
 };
 use elver_wire::{Psn, Qpn};
 
+use crate::Rnic;
 use crate::cq::CompletionQueue;
 use crate::dct::Dct;
 use crate::hw::{AddressHandle, ProtectionDomain, SharedReceiveQueue};
 use crate::qp::QueuePair;
 use crate::recv_queue::RecvQueue;
 use crate::responder::Responder;
-use crate::{Rnic, Time};
 
 /// Widest value of a field of so many bits.
 const fn bits(count: u32) -> u64 {

@@ -4,13 +4,13 @@ use core::borrow::Borrow;
 
 use elver_verbs::{
     Cq, Dest, Memory, ObjectKind, Payload, PostError, Qp, QpState, QpType, RecvWr, SendOp,
-    SendOpcode, SendWr, Srq, VerbsError, Wc, qpn_valid,
+    SendOpcode, SendWr, Srq, Time, VerbsError, Wc, qpn_valid,
 };
 
 use crate::hw::Hw;
 use crate::qp::QueuePair;
 use crate::recv_queue::RecvQueue;
-use crate::{MAX_MESSAGE, Rnic, Time};
+use crate::{MAX_MESSAGE, Rnic};
 
 impl<M: Memory> Rnic<M> {
     /// Posts send WRs. On an error the WRs before the refused one are posted: the pair tells how

@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use elver_verbs::{AsyncEvent, Gid, Memory, Mtu, Qp};
+use elver_verbs::{AsyncEvent, Gid, Memory, Mtu, Qp, Time};
 use elver_wire::{
     Aeth, DcConnect, DcEth, DcExtra, Flow, Headers, Message, Msn, NakCode, Psn, Qpn, RnrTimer,
     Route, Syndrome, packet_len,
@@ -18,13 +18,13 @@ use elver_wire::{
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::RxMeta;
 use crate::counters::Counters;
 use crate::distrust::Class;
 use crate::hw::Hw;
 use crate::proof::{Proof, answer_len, refusal_len};
-use crate::qp::QpCore;
+use crate::qp_core::QpCore;
 use crate::responder::{Handled, Responder};
-use crate::{RxMeta, Time};
 
 /// Refusals that wait to be sent; further ones are not answered.
 const REFUSALS_MAX: usize = 64;

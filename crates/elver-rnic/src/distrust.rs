@@ -10,7 +10,7 @@ use core::net::IpAddr;
 
 use elver_random::KeyedHash;
 
-use crate::Time;
+use elver_verbs::Time;
 
 /// Sources that are remembered at once. One that shares its place with another wears it off.
 const SLOTS: usize = 1024;

@@ -1,11 +1,12 @@
 //! Packets out, QP by QP in turn; within a QP answers before requests.
 
-use elver_verbs::{Memory, QpState};
-use elver_wire::{Flow, Headers, Message, Psn, Qpn, Route, packet_len};
+use elver_verbs::{Memory, QpState, Time};
+use elver_wire::{Flow, Headers, Message, Psn, Route, packet_len};
 
+use crate::Rnic;
 use crate::hw::Hw;
 use crate::qp::QueuePair;
-use crate::{Rnic, Time};
+use crate::transmit::{Notification, Transmit};
 
 /// Packets that a QP sends before the next one has its turn.
 const TURN_PACKETS: u32 = 64;
@@ -13,26 +14,6 @@ const TURN_PACKETS: u32 = 64;
 const HOP_LIMIT: u8 = 64;
 /// ECT(0) (RFC 3168).
 const ECN_CAPABLE: u8 = 0b10;
-
-/// A packet that was written, and how it travels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// Its length in bytes, from the BTH to the ICRC, whose 4 bytes are still to be sealed.
-    pub len: usize,
-    /// Its addresses.
-    pub flow: Flow,
-    /// IP traffic class, with the ECN bits.
-    pub traffic_class: u8,
-    /// IP hop limit.
-    pub hop_limit: u8,
-}
-
-/// A CNP that waits to be sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Notification {
-    pub(crate) flow: Flow,
-    pub(crate) to: Qpn,
-}
 
 impl<M: Memory> Rnic<M> {
     /// Writes one packet to the start of `buf`, if there is any to send now. The caller seals it

@@ -11,11 +11,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use elver_verbs::{ObjectKind, VerbsError};
+use elver_verbs::{ObjectKind, Time, VerbsError};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::Time;
 use crate::config::FlowConfig;
 
 /// Index of a path.

@@ -3,10 +3,11 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::net::IpAddr;
 
-use elver_verbs::{AddressVector, AsyncEvent, Cq, Memory, ObjectKind, VerbsError, Wc, WcStatus};
+use elver_verbs::{
+    AddressVector, AsyncEvent, Cq, Memory, ObjectKind, Time, VerbsError, Wc, WcStatus,
+};
 use elver_wire::Qpn;
 
-use crate::Time;
 use crate::aside::Errands;
 use crate::config::Config;
 use crate::counters::Counters;

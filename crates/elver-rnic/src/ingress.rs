@@ -1,17 +1,18 @@
 //! Datagrams in: what they are, whom they are for, and every reason to drop them.
 
-use elver_verbs::{Memory, QpState, QpType, WcStatus};
+use elver_verbs::{Memory, QpState, QpType, Time, WcStatus};
 use elver_wire::{
-    BTH_LEN, Flow, Headers, ICRC_LEN, IpId, Message, NakCode, PKEY_DEFAULT, PacketView, Route,
-    icrc, packet_len,
+    BTH_LEN, Flow, Headers, ICRC_LEN, Message, NakCode, PKEY_DEFAULT, PacketView, Route, icrc,
+    packet_len,
 };
 
 use crate::dct::Dct;
 use crate::distrust::Class;
-use crate::egress::Notification;
 use crate::qp::QueuePair;
 use crate::responder::Handled;
-use crate::{Rnic, Time, unreliable};
+use crate::rx_meta::RxMeta;
+use crate::transmit::Notification;
+use crate::{Rnic, unreliable};
 
 /// The lower two bits of a traffic class: congestion was experienced (RFC 3168).
 const ECN_CE: u8 = 0b11;
@@ -21,19 +22,6 @@ const NOTIFICATIONS_MAX: usize = 64;
 const CNP_LEN: usize = BTH_LEN + 16 + ICRC_LEN;
 /// Membership is the high bit; the rest names the partition (IBTA vol. 1, 10.9.3).
 const PKEY_PARTITION: u16 = 0x7fff;
-
-/// What surrounds a received packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RxMeta {
-    /// Whence and to which of our addresses it came.
-    pub flow: Flow,
-    /// IP traffic class, with the ECN bits.
-    pub traffic_class: u8,
-    /// IP hop limit.
-    pub hop_limit: u8,
-    /// IPv4 identification.
-    pub ip_id: IpId,
-}
 
 /// The completion status that a NAK stands for (IBTA vol. 1, table 46).
 pub(crate) fn status_of(code: NakCode) -> WcStatus {

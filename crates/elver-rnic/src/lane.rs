@@ -12,13 +12,12 @@ mod transmit;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use elver_verbs::{Dest, Memory};
+use elver_verbs::{Dest, Memory, Time};
 use elver_wire::{Psn, Qpn};
 
-use crate::Time;
 use crate::aside::Aside;
 use crate::hw::Hw;
-use crate::qp::QpCore;
+use crate::qp_core::QpCore;
 use crate::route::Route;
 use crate::send_queue::SendPool;
 

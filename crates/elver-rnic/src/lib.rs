@@ -41,30 +41,32 @@ mod lane;
 mod lane_set;
 mod ledger;
 mod local;
+mod place;
 mod proof;
 mod qp;
+mod qp_core;
 mod recv_queue;
 mod regions;
 mod responder;
 mod rnic;
 mod route;
+mod rx_meta;
 mod send_queue;
 mod table;
+mod transmit;
 mod unreliable;
 
 pub use aside::Errand;
-pub use config::{Config, DC_RD_ATOMIC, FlowConfig};
+pub use config::{Config, DC_RD_ATOMIC, FlowConfig, MAX_MESSAGE};
 pub use counters::{Counters, DropReason};
-pub use egress::Transmit;
 pub use elver_random::Seed;
 /// For [`calls_of_rnic`].
 #[doc(hidden)]
 pub use elver_verbs as verbs;
 pub use elver_verbs::Time;
-pub use ingress::RxMeta;
 pub use rnic::Rnic;
+pub use rx_meta::RxMeta;
+pub use transmit::Transmit;
 
-/// Longest message in bytes (IBTA vol. 1, 9.7.4.1.1).
-pub const MAX_MESSAGE: u32 = 1 << 31;
 /// A buffer of this size holds any packet that [`Rnic::poll_transmit`] writes.
 pub const MAX_PACKET: usize = elver_wire::PACKET_MAX;

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 
 use elver_verbs::{
     AccessFlags, Ah, AsyncEvent, Dest, Gid, Memory, Qp, QpState, QpType, RemoteAddr, SendFlags,
-    SendOp, WcStatus,
+    SendOp, Time, WcStatus,
 };
 use elver_wire::{IpId, NakCode, Reth, RnrTimer, Tail};
 
@@ -15,12 +15,13 @@ use crate::execute::{Atomic, End, Fault, Inbound, Segments, Sender, Source};
 use crate::hw::Hw;
 use crate::ingress::{status_of, takes_packets};
 use crate::lane::{Env, Lane};
-use crate::qp::{QpCore, QueuePair};
-use crate::regions::{Place, Refused};
+use crate::place::{Place, Refused};
+use crate::qp::QueuePair;
+use crate::qp_core::QpCore;
 use crate::route::Route;
 use crate::send_queue::{Local, SendWqe};
 use crate::unreliable::receive_datagram;
-use crate::{Rnic, RxMeta, Time, grh};
+use crate::{Rnic, RxMeta, grh};
 
 /// A WR on its way to a QP of the same device. Its local memory stands in the device's scratch
 /// buffers.

@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use elver_random::KeyedHash;
 use elver_wire::{BTH_LEN, DcConnect, DcEth, ICRC_LEN, Message, Reth, Tail};
 
-use crate::Time;
+use elver_verbs::Time;
 
 /// An AETH.
 const AETH: u64 = 4;

@@ -6,6 +6,7 @@ use elver_verbs::{
 };
 
 use crate::aside::{Desk, ERRAND_BYTES_MAX};
+use crate::place::{Place, Refused};
 use crate::table::Table;
 use elver_random::Rng;
 
@@ -54,29 +55,11 @@ struct Bound {
     access: AccessFlags,
 }
 
-/// A checked place in a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) region: u32,
-    pub(crate) offset: u64,
-}
-
 /// A checked piece of local memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub(crate) place: Place,
     pub(crate) length: u32,
-}
-
-/// Why an access was not made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// Key, protection domain, range or rights, or the memory is gone.
-    Access,
-    /// Of a copy from one region to another: the one that is read does not give its bytes.
-    Source,
-    /// It must wait: see [`crate::aside`].
-    Later,
 }
 
 impl<M: Memory> Regions<M> {

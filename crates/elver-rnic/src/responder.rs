@@ -15,9 +15,9 @@ use crate::RxMeta;
 use crate::aside::{Aside, Part};
 use crate::execute::{Atomic, End, Fault, Inbound, Sender};
 use crate::hw::Hw;
-use crate::qp::QpCore;
+use crate::place::{Place, Refused};
+use crate::qp_core::QpCore;
 use crate::recv_queue::Recv;
-use crate::regions::{Place, Refused};
 
 /// The acknowledgement that grants no credits because it counts none (IBTA vol. 1, 9.7.7.2.1).
 const ACK: Syndrome = Syndrome::Ack(Credits::UNCOUNTED);

@@ -2,16 +2,16 @@ use alloc::collections::VecDeque;
 
 use elver_random::{Rng, Seed};
 use elver_verbs::{
-    AsyncEvent, Cq, DeviceAttr, Gid, Memory, ObjectKind, PortAttr, PortState, VerbsError,
+    AsyncEvent, Cq, DeviceAttr, Gid, Memory, ObjectKind, PortAttr, PortState, Time, VerbsError,
 };
 use elver_verbs::{AtomicCap, Mtu, QpState, TransportCaps};
 
+use crate::MAX_MESSAGE;
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};
 use crate::hw::Hw;
 use crate::qp::QueuePair;
 use crate::table::Table;
-use crate::{MAX_MESSAGE, Time};
 
 /// A software RNIC over memory of kind `M`.
 ///
@@ -26,7 +26,7 @@ pub struct Rnic<M> {
     /// Packets that the QP at the front may still send before its turn ends.
     pub(crate) turn_left: u32,
     /// CNPs that wait to be sent.
-    pub(crate) notifications: VecDeque<crate::egress::Notification>,
+    pub(crate) notifications: VecDeque<crate::transmit::Notification>,
 }
 
 impl<M: Memory> Rnic<M> {

@@ -7,7 +7,7 @@ use crate::RxMeta;
 use crate::execute::{End, Fault, Inbound, Sender, Source};
 use crate::grh;
 use crate::hw::Hw;
-use crate::qp::QpCore;
+use crate::qp_core::QpCore;
 use crate::recv_queue::Recv;
 use crate::responder::check_length;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use super::paths::tokens;
+use super::modules::tokens;
 
 /// The methods of a type in a file, and what they call on themselves.
 #[derive(Default)]

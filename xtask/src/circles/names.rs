@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use proc_macro2::TokenTree;
 
-use super::paths::{Modules, Name, base, tokens};
+use super::modules::{Modules, Name, base, tokens};
 
 /// By a module and a name of it, the module that it comes from and its name there.
 #[derive(Default)]

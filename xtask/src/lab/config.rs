@@ -80,7 +80,7 @@ pub fn directory() -> PathBuf {
 impl Config {
     pub fn read() -> Result<Config> {
         let path = directory().join("lab.toml");
-        let text = super::read(&path)?;
+        let text = super::host::read(&path)?;
         let config: Config =
             toml::from_str(&text).with_context(|| format!("cannot read {}", path.display()))?;
         for engine in &config.engines {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,27 +15,9 @@ use rustix::process::{Pid, Signal};
 
 use super::cache::Cache;
 use super::config::{Config, Engine, Kind};
+use super::devices::{Devices, Network};
 use super::stock::{self, Stock};
 use super::{uml, userland};
-
-/// What a guest has beside processors.
-pub struct Devices {
-    pub memory_mb: u32,
-    pub mtu: u32,
-    /// The guest's ends of the line to the runner and of the control channel; without them, the terminal.
-    pub lines: Option<(OwnedFd, OwnedFd)>,
-    pub network: Network,
-    /// A directory of the host that the guest sees as /job.
-    pub share: Option<PathBuf>,
-}
-
-pub enum Network {
-    None,
-    /// A datagram socket that carries Ethernet frames.
-    Frames(OwnedFd),
-    /// A tap device of this network namespace.
-    Tap(String),
-}
 
 /// A kernel that is ready to run.
 pub enum Kernel {

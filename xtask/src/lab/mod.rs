@@ -4,9 +4,11 @@
 //! (`lab/scenarios/NAME`) is a script that runs in them and, if it wants, a program on the host at the other end of
 //! their wire. Nothing here needs privileges. CONTRIBUTING.md, "The lab", says how to use it.
 
+mod addresses;
 mod archive;
 mod cache;
 mod config;
+mod devices;
 mod guest;
 mod host;
 mod job;
@@ -16,19 +18,19 @@ mod progress;
 mod run;
 mod scenario;
 mod shell;
+mod signals;
 mod stock;
 mod switch;
 mod tap;
 mod uml;
 mod userland;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::cache::Cache;
 use self::config::Config;
@@ -108,7 +110,7 @@ fn command(command: Command) -> Result<ExitCode> {
         }
         Command::Run { names, engine, json, verbose, keep } => {
             let mut how = How { json, verbose, keep, failed: false };
-            handle_signals()?;
+            signals::handle()?;
             run(&config, &cache, &names, &engine, &mut how)?;
             if how.failed {
                 return Ok(ExitCode::FAILURE);
@@ -116,7 +118,7 @@ fn command(command: Command) -> Result<ExitCode> {
         }
         Command::Shell { engine } => shell::shell(&cache, &config, config.engines(&engine)?[0])?,
         Command::Inside { name, engine, run } => {
-            handle_signals()?;
+            signals::handle()?;
             run::inside(&cache, &config, &engine, &name, &run)?;
         }
     }
@@ -153,7 +155,7 @@ fn run(
     let scenarios = names.iter().map(|name| Scenario::read(name)).collect::<Result<Vec<_>>>()?;
     for engine in config.engines(engine)? {
         for scenario in &scenarios {
-            if play::INTERRUPTED.load(Ordering::Relaxed) {
+            if signals::INTERRUPTED.load(Ordering::Relaxed) {
                 how.failed = true;
                 return Ok(());
             }
@@ -185,21 +187,4 @@ fn run(
         }
     }
     Ok(())
-}
-
-/// Signals end a run in order: guests are in process groups of their own, and would outlive this one.
-fn handle_signals() -> Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
-        .context("cannot handle signals")?;
-    std::thread::spawn(move || {
-        for _ in signals.forever() {
-            play::INTERRUPTED.store(true, Ordering::Relaxed);
-        }
-    });
-    Ok(())
-}
-
-/// A text file, or an error that names it.
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -14,23 +14,21 @@ use anyhow::{Context, Result};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use super::addresses::{GUESTS, HOST_ADDRESS, guest_address, guest_mac};
 use super::config::Engine;
-use super::guest::{Devices, Event, Group, Guest, Kernel, Network, Source, listen_to_host};
+use super::devices::{Devices, Network};
+use super::guest::{Event, Group, Guest, Kernel, Source, listen_to_host};
 use super::progress::Step;
 use super::scenario::{self, Form, Link, Scenario, Until};
+use super::signals::INTERRUPTED;
 use super::switch::{self, Switch};
 use super::tap;
-
-pub const GUESTS: [&str; 2] = ["a", "b"];
 
 /// How often processes are looked after.
 const TICK: Duration = Duration::from_millis(20);
 
 /// How long the others may go on when one has failed, times the engine's slowness.
 const GRACE: Duration = Duration::from_secs(3);
-
-/// Set by signals: everything ends.
-pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// What became of it.
 #[derive(Default, Deserialize, Serialize)]
@@ -56,16 +54,6 @@ pub struct HostPlayed {
     pub exit: Option<i32>,
     pub output: String,
 }
-
-pub fn guest_address(index: usize) -> String {
-    format!("10.9.0.{}", index + 1)
-}
-
-pub fn guest_mac(index: usize) -> String {
-    format!("02:00:0a:09:00:{:02x}", index + 1)
-}
-
-pub const HOST_ADDRESS: &str = "10.9.0.254";
 
 /// Plays it in this network namespace. `values` are the placeholders known so far.
 pub fn play(

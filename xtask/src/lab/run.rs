@@ -9,10 +9,11 @@ use anyhow::{Context, Result};
 use rustix::process::Pid;
 use serde::Serialize;
 
+use super::addresses::{GUESTS, HOST_ADDRESS, guest_address, guest_mac};
 use super::cache::{Cache, fresh_directory};
 use super::config::{self, Config, Engine};
 use super::guest::Kernel;
-use super::play::{self, GUESTS, Played, guest_address, guest_mac};
+use super::play::{self, Played};
 use super::scenario::{self, Link, Scenario};
 use super::{host, job, tap};
 
@@ -127,7 +128,7 @@ fn play_inside(scenario: &Scenario, engine: &Engine, run: &Path) -> Result<Playe
     let arguments = ["lab", "inside", &scenario.name, "--engine", &engine.name, &directory];
     tap::run_inside(&arguments, patience)?;
     let path = run.join("played.json");
-    let played = serde_json::from_str(&super::read(&path)?)?;
+    let played = serde_json::from_str(&super::host::read(&path)?)?;
     fs::remove_file(path)?;
     Ok(played)
 }
@@ -146,7 +147,7 @@ fn values(
     set("run", run.display().to_string());
     set("capture", run.join("capture.pcap").display().to_string());
     set("engine", engine.name.clone());
-    set("host_ip", play::HOST_ADDRESS.into());
+    set("host_ip", HOST_ADDRESS.into());
     set("guest_ip", guest_address(0));
     set("guest_mac", guest_mac(0));
     for (index, name) in GUESTS[..scenario.guests].iter().enumerate() {
@@ -165,7 +166,7 @@ fn environment(
     let mut environment = BTreeMap::new();
     let mut set = |name: &str, value: String| environment.insert(name.to_owned(), value);
     set("LAB_IP", guest_address(index));
-    set("LAB_HOST_IP", play::HOST_ADDRESS.into());
+    set("LAB_HOST_IP", HOST_ADDRESS.into());
     set("LAB_RDMA", engine.rdma(&scenario.rdma)?.join(" "));
     if scenario.guests == 2 {
         set("LAB_PEER_IP", guest_address(1 - index));

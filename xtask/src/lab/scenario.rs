@@ -119,7 +119,7 @@ impl Scenario {
         if !path.exists() {
             bail!("no scenario {name:?}; there are: {}", names()?.join(", "));
         }
-        Self::parse(name, &super::read(&path)?)
+        Self::parse(name, &super::host::read(&path)?)
             .with_context(|| format!("cannot read {}", path.display()))
     }
 

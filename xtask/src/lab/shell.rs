@@ -5,10 +5,11 @@ use std::process::Stdio;
 
 use anyhow::{Result, ensure};
 
+use super::addresses::{guest_address, guest_mac};
 use super::cache::Cache;
 use super::config::{Config, Engine};
-use super::guest::{Devices, Kernel, Network};
-use super::play::{guest_address, guest_mac};
+use super::devices::{Devices, Network};
+use super::guest::Kernel;
 
 pub fn shell(cache: &Cache, config: &Config, engine: &Engine) -> Result<()> {
     ensure!(

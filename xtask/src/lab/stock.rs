@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use super::archive::Archive;
 use super::cache::Cache;
 use super::config::{Config, Engine};
-use super::guest::{Devices, Network};
+use super::devices::{Devices, Network};
 use super::progress::Step;
 use super::{host, packages};
 

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal};
 
-use super::play::{HOST_ADDRESS, INTERRUPTED};
-use super::{host, play};
+use super::addresses::{HOST_ADDRESS, guest_address, guest_mac};
+use super::host;
+use super::signals::INTERRUPTED;
 
 pub const NAME: &str = "tap0";
 
@@ -88,7 +89,7 @@ pub fn set_up(mtu: u32) -> Result<()> {
         host::output(host::command("ip").args(arguments))?;
     }
     // The guest is known, so that nobody waits for address resolution before it is up.
-    let neighbour = [play::guest_address(0), play::guest_mac(0)];
+    let neighbour = [guest_address(0), guest_mac(0)];
     let [address, mac] = &neighbour;
     host::output(host::command("ip").args(["neigh", "add", address, "lladdr", mac, "dev", NAME]))?;
     Ok(())

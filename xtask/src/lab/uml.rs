@@ -11,9 +11,10 @@ use anyhow::{Context, Result, ensure};
 
 use super::cache::Cache;
 use super::config::{self, Engine};
-use super::guest::{Devices, Network};
+use super::devices::{Devices, Network};
+use super::host::{self, read};
+use super::packages;
 use super::progress::Step;
-use super::{host, packages, read};
 
 /// To be raised when this file makes something else of the same inputs.
 const RECIPE: &str = "1";

@@ -10,8 +10,9 @@ use anyhow::{Context, Result, ensure};
 use super::archive::Archive;
 use super::cache::Cache;
 use super::config::{self, Config};
+use super::host::{self, read};
+use super::packages;
 use super::progress::Step;
-use super::{host, packages, read};
 
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];

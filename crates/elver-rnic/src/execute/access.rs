@@ -3,10 +3,10 @@
 use elver_verbs::{AccessFlags, AsyncEvent, Memory, Qp};
 use elver_wire::{NakCode, Reth, RnrTimer};
 
-use super::Fault;
+use super::fault::Fault;
 use crate::hw::Hw;
-use crate::qp::QpCore;
-use crate::regions::Place;
+use crate::place::Place;
+use crate::qp_core::QpCore;
 
 /// What an atomic does to its word.
 #[derive(Clone, Copy, Debug)]

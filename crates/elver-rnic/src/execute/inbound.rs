@@ -3,11 +3,12 @@
 use elver_verbs::{AccessFlags, Gid, Memory, Wc, WcFlags, WcOpcode, WcStatus};
 use elver_wire::{Reth, Tail};
 
-use super::{Fault, Source};
+use super::fault::Fault;
+use super::source::Source;
 use crate::hw::Hw;
-use crate::qp::QpCore;
+use crate::place::Place;
+use crate::qp_core::QpCore;
 use crate::recv_queue::Recv;
-use crate::regions::Place;
 
 /// The SEND or WRITE that is arriving, packet by packet or at once.
 #[derive(Debug, Default)]

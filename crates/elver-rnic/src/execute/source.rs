@@ -2,8 +2,9 @@
 
 use elver_verbs::{Memory, Sge};
 
-use super::Fault;
-use crate::regions::{Place, Regions, Segment};
+use super::fault::Fault;
+use crate::place::Place;
+use crate::regions::{Regions, Segment};
 
 /// Bytes on their way into memory; each is copied once.
 pub(crate) trait Source {

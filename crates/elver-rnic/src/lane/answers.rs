@@ -10,7 +10,7 @@ use crate::RxMeta;
 use crate::aside::Part;
 use crate::flow::Paths;
 use crate::ingress::status_of;
-use crate::regions::Refused;
+use crate::place::Refused;
 use crate::send_queue::{Local, SendPool};
 
 impl Lane {

@@ -1,11 +1,11 @@
 //! Loss and time: what a lane does when answers are missing.
 
-use elver_verbs::{Memory, WcStatus};
+use elver_verbs::{Memory, Time, WcStatus};
 use elver_wire::Timeout;
 
 use super::{Env, Lane, NEVER};
-use crate::qp::QpCore;
-use crate::{Time, Transmit};
+use crate::Transmit;
+use crate::qp_core::QpCore;
 
 /// The time from one tail probe to the next doubles so often.
 const PROBE_DOUBLINGS: u32 = 10;

@@ -11,8 +11,8 @@ use elver_wire::{
 use super::{Env, Lane, Target};
 use crate::Transmit;
 use crate::aside::{Aside, Part};
+use crate::place::Refused;
 use crate::proof;
-use crate::regions::Refused;
 use crate::route::Route;
 use crate::send_queue::{Local, SendWqe};
 
