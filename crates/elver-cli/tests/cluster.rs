@@ -504,7 +504,8 @@ fn a_storm_has_its_rows() {
 fn priorities_have_their_rows() {
     let object = bench("qos", "loopback", &["--rounds", "1", "--duration", "0.1"]);
     let keys = ["name", "p50_us", "p99_us", "ops_per_s", "flood_mb_per_s"];
-    check_rows(&object, &["alone", "qos-on", "qos-off"], &keys);
+    let names = ["alone", "qos-on", "qos-off", "alone-busy", "qos-on-busy"];
+    check_rows(&object, &names, &keys);
 }
 
 /// Of each design, mode and size one, whose figures go together.

@@ -1,6 +1,8 @@
 //! `elver bench qos`: what a flood of the low class does to the high one (KRCORE, the earlier
 //! version, section 4.7).
 
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -30,19 +32,30 @@ const STALL: Duration = Duration::from_secs(10);
 
 /// A row: what is there beside the READs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Case {
-    Alone,
-    QosOn,
-    QosOff,
+struct Case {
+    name: &'static str,
+    flood: bool,
+    /// Else all are of one class, and no queue pairs are kept for the high one.
+    qos: bool,
+    /// A third thread takes what it gets of the two cores, as any other program on the machine might.
+    busy: bool,
 }
 
-const CASES: [(&str, Case); 3] =
-    [("alone", Case::Alone), ("qos-on", Case::QosOn), ("qos-off", Case::QosOff)];
+const CASES: [Case; 5] = [
+    Case { name: "alone", flood: false, qos: true, busy: false },
+    Case { name: "qos-on", flood: true, qos: true, busy: false },
+    Case { name: "qos-off", flood: true, qos: false, busy: false },
+    Case { name: "alone-busy", flood: false, qos: true, busy: true },
+    Case { name: "qos-on-busy", flood: true, qos: true, busy: true },
+];
+/// p99 beside the flood, by p99 alone.
+const SLOWER_MAX: f64 = 2.0;
 
 const QOS_EXAMPLES: &str = "\
 Examples:
   sudo elver bench qos
-      READs of the high class alone, and beside a flood of the low class with QoS on and off";
+      READs of the high class alone, and beside a flood of the low class with QoS on and off; the
+      rows \"-busy\" have a third thread beside both ends, which spins and is pinned nowhere";
 
 #[derive(Debug, Args)]
 #[command(after_help = QOS_EXAMPLES)]
@@ -55,30 +68,33 @@ pub struct QosArgs {
 
 /// Measures and prints.
 pub(crate) fn run(args: &QosArgs) -> Result<(), Failure> {
-    let mut rows = CASES.map(|(name, case)| (name, case, Figures::default(), Figure::default()));
+    let mut rows = CASES.map(|case| (case, Figures::default(), Figure::default()));
     let duration = Duration::from_secs_f64(args.time.duration);
     let ended = Frame::begin_between_nodes("qos", &args.run)?.run(|stage, doing| {
-        for (name, case, figures, flood) in &mut rows {
-            doing(name);
+        for (case, figures, flood) in &mut rows {
+            doing(case.name);
             let case = *case;
-            let (sample, bytes_per_s) = node_pair::run(
-                stage.pair(),
-                &config(case),
-                |_| Ok(()),
-                |_, ()| Ok(()),
-                |node, far| measure(node, far, case, duration),
-            )?;
+            let measured = || {
+                node_pair::run(
+                    stage.pair(),
+                    &config(case),
+                    |_| Ok(()),
+                    |_, ()| Ok(()),
+                    |node, far| measure(node, far, case, duration),
+                )
+            };
+            let (sample, bytes_per_s) = if case.busy { beside(measured)? } else { measured()? };
             figures.push(&sample);
             flood.push(bytes_per_s / 1e6);
         }
         Ok(())
     })?;
     ended.tell(
-        Some(&claims(&rows.each_ref().map(|row| &row.2))),
+        Some(&claims(&rows.each_ref().map(|row| &row.1))),
         || {
-            let rows = rows.iter().map(|(name, _, figures, flood)| {
+            let rows = rows.iter().map(|(case, figures, flood)| {
                 json!({
-                    "name": name,
+                    "name": case.name,
                     "p50_us": contract::us(figures.p50_us.median()),
                     "p99_us": contract::us(figures.p99_us.median()),
                     "ops_per_s": figures.per_s.median().round(),
@@ -88,9 +104,9 @@ pub(crate) fn run(args: &QosArgs) -> Result<(), Failure> {
             json!({"rows": rows.collect::<Vec<_>>()})
         },
         || {
-            let rows = rows.each_ref().map(|(name, _, figures, flood)| {
+            let rows = rows.each_ref().map(|(case, figures, flood)| {
                 let (p50, p99) = (figures.p50_us.text(), figures.p99_us.text());
-                [name.to_string(), p50, p99, number(flood.median())]
+                [case.name.to_string(), p50, p99, number(flood.median())]
             });
             let heads = ["8 B READ", "p50 µs [min … max]", "p99 µs [min … max]", "flood MB/s"];
             table::print(heads, &rows, 1);
@@ -103,19 +119,42 @@ pub(crate) fn run(args: &QosArgs) -> Result<(), Failure> {
 fn config(case: Case) -> Config {
     let mut config = Config::default();
     config.transfer.rc_qps_max = 0;
-    if case == Case::QosOff {
+    if !case.qos {
         config.qos.high_dc_qps = 0;
     }
     config
 }
 
+/// Runs it beside a thread that spins.
+fn beside<T>(measured: impl FnOnce() -> T) -> T {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                spin_loop();
+            }
+        });
+        // Also if it panics: the thread would be waited for.
+        let _ends = EndsWhenDropped(&ended);
+        measured()
+    })
+}
+
+struct EndsWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for EndsWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// READs one at a time, and the flood beside; with the bytes a second that it moved.
 fn measure(node: &mut Node, far: &Far, case: Case, duration: Duration) -> Result<(Sample, f64)> {
     // Without QoS all are of one class.
-    let class = if case == Case::QosOff { Class::Low } else { Class::High };
+    let class = if case.qos { Class::High } else { Class::Low };
     let vqp = node.vqp(VqpInit { class, ..VqpInit::default() })?;
     node.connect(vqp, far.meta, PORT, ConnectOptions::default())?;
-    let floods = if case == Case::Alone { 0 } else { FLOODS };
+    let floods = if case.flood { FLOODS } else { 0 };
     let mut flood: Vec<VqpId> = Vec::new();
     for _ in 0..floods {
         let vqp = node.vqp(VqpInit { class: Class::Low, ..VqpInit::default() })?;
@@ -165,17 +204,19 @@ fn measure(node: &mut Node, far: &Far, case: Case, duration: Duration) -> Result
     Ok((sample, moved as f64 / began.elapsed().as_secs_f64()))
 }
 
-fn claims(figures: &[&Figures; 3]) -> Vec<Row> {
-    let [alone, on, off] = figures.map(|figures| figures.p99_us.clone());
-    let row = |name: &str, ours, baseline| Row {
+fn claims(figures: &[&Figures; 5]) -> Vec<Row> {
+    let [alone, on, off, alone_busy, on_busy] = figures.map(|figures| figures.p99_us.clone());
+    let row = |name: &str, ours, baseline, target| Row {
         name: name.into(),
         unit: "µs",
         ours,
         baseline: Some(baseline),
-        target: Target::None,
+        target,
     };
+    let most = Target::AtMost(SLOWER_MAX);
     vec![
-        row("p99 with QoS / alone", on.clone(), ("alone", alone)),
-        row("p99 without QoS / with", off, ("with QoS", on)),
+        row("p99 with QoS / alone", on.clone(), ("alone", alone), most),
+        row("p99 with QoS / alone, a busy thread beside", on_busy, ("alone", alone_busy), most),
+        row("p99 without QoS / with", off, ("with QoS", on), Target::None),
     ]
 }
