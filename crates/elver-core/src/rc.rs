@@ -399,6 +399,11 @@ impl RcPool {
         self.shared().filter(|(_, link)| ends(link)).count()
     }
 
+    /// Whether a shared link to a peer is on its way out.
+    pub(crate) fn is_one_ending(&self, peer: u32) -> bool {
+        self.of_peer(peer, 0, LEASED - 1).any(|(_, link)| link.is_ending())
+    }
+
     /// Leased links on the way out, so that room for others comes.
     pub(crate) fn leases_ending(&self) -> u32 {
         self.leases_ending

@@ -151,6 +151,8 @@ stats! {
     wrs_executed_unseen,
     /// WRs that ended with an error since they may have been executed, or their results were lost.
     wrs_unsure,
+    /// Operations of the core's own that ended since RC QPs had failed at them again and again.
+    ops_unsure,
     /// Operations of the core's own that had to wait for an RC QP, since there was no way to their peer.
     ops_waited,
     /// States that nobody can have brought about but the core itself, in all cores of this process: 0 unless

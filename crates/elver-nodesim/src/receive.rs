@@ -52,6 +52,14 @@ impl World {
         Ok(())
     }
 
+    /// Whether an operation of a node's was held for what RC QPs failed for, which memory that is gone
+    /// explains.
+    fn was_suspected(&self, node: usize) -> bool {
+        let ops_unsure =
+            self.nodes[node].core.as_ref().is_some_and(|core| core.stats().ops_unsure > 0);
+        ops_unsure && self.model.regions.iter().any(|region| region.vanished)
+    }
+
     /// A receive has completed.
     pub(crate) fn received(
         &mut self,
@@ -81,9 +89,11 @@ impl World {
                 self.model.release(&pieces);
                 return Ok(());
             }
-            // A message that could not be read: its sender does not answer, or has failed.
+            // A message that could not be read: its sender does not answer, or has failed; or it was read
+            // beside what both ends refused, over and over.
             WcStatus::RemOpErr | WcStatus::RetryExcErr
                 if self.disturbed(self.model.place(vqp).0)
+                    || self.was_suspected(self.model.place(vqp).0)
                     || self.forge.as_ref().is_some_and(|forge| forge.has_sent_long_messages()) =>
             {
                 self.accept(vqp, completion, None)?;

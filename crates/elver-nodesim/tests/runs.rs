@@ -13,7 +13,7 @@ const CANARY_SEEDS: u64 = 100;
 
 /// Seeds that found something, and what, with nobody who forges. They stay what they are as long as a
 /// run's plan does.
-const FOUND: [(u64, &str); 36] = [
+const FOUND: [(u64, &str); 38] = [
     (956, "what was told to a node that had started anew broke a lane in peace"),
     (1_004, "a READ that waits for memory was blamed for what was refused behind it"),
     (1_083, "a request for credit that was flushed was taken for a peer that does not answer"),
@@ -67,6 +67,8 @@ const FOUND: [(u64, &str); 36] = [
         62_003_658,
         "a WR outlived its lease while its device stood still, and that was held for a fault",
     ),
+    (66_070_568, "a look-up that was answered was blamed for what was refused behind it"),
+    (66_156_540, "a link was not asked for again whose peer still had those that had broken"),
     (61_030_741, "a VQP that was to move twice left its second lane with WRs on it"),
 ];
 

@@ -58,8 +58,8 @@ struct Suspicion {
 }
 
 impl Suspicion {
-    /// Whether the next one of what was flushed is suspected.
-    fn falls_on(&mut self, who: WrId, fate: Fate, reads: bool) -> bool {
+    /// Whether the next one of what was flushed is suspected. `waits`: it reads, and may not get that.
+    fn falls_on(&mut self, who: WrId, fate: Fate, waits: bool) -> bool {
         // The first packet over an RC QP is nobody's, and nobody refuses it. Where it was not executed
         // either, since it was lost and the peer has heard what came behind it, it must not take the
         // suspicion off that.
@@ -69,7 +69,7 @@ impl Suspicion {
         match fate {
             Fate::Not | Fate::Begun => !core::mem::replace(&mut self.stopped, true),
             Fate::Executed | Fate::Unknown => {
-                reads && !core::mem::replace(&mut self.unanswered, true)
+                waits && !core::mem::replace(&mut self.unanswered, true)
             }
         }
     }
@@ -151,7 +151,7 @@ impl<D: Device> Core<D> {
                 Some(_) => Fate::Begun,
             };
             at += psns;
-            let suspect = suspicion.falls_on(who, fate, self.reads(who));
+            let suspect = suspicion.falls_on(who, fate, self.may_wait_for_ever(who, fate));
             self.account(lane, 1);
             match who {
                 WrId::User { vqp, seq, second } => {
@@ -164,15 +164,18 @@ impl<D: Device> Core<D> {
         true
     }
 
-    /// Whether something that was flushed waits for what it reads.
-    fn reads(&self, who: WrId) -> bool {
+    /// Whether something that was flushed waits for what it reads, and may not get it.
+    fn may_wait_for_ever(&self, who: WrId, fate: Fate) -> bool {
         match who {
             WrId::User { vqp, seq, .. } => self.vqps.get(vqp).is_some_and(|vqp| {
                 vqp.state == VqpState::Connected && vqp.sq.entry(seq).opcode == SendOpcode::Read
             }),
-            WrId::Op(op) => {
-                self.ops.get(op).is_some_and(|op| !matches!(op.work, Work::Send { .. }))
-            }
+            WrId::Op(op) => self.ops.get(op).is_some_and(|op| match op.work {
+                Work::Gather => true,
+                // What was executed is answered, and the core's own memory takes every answer.
+                Work::Read { .. } => fate == Fate::Unknown,
+                Work::Send { .. } => false,
+            }),
             WrId::Recv(_) | WrId::Control(_) | WrId::Landing(_) => false,
         }
     }
@@ -233,9 +236,24 @@ impl<D: Device> Core<D> {
         let suspected = suspect && self.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
         let tells = self.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {
-            Fate::Executed if tells => self.conclude_op(id, true, now),
-            Fate::Unknown if !self.is_repeatable(id) => self.conclude_op(id, false, now),
-            _ if suspected => self.conclude_op(id, false, now),
+            Fate::Executed if tells => {
+                extern crate std;
+                std::eprintln!("DBG conclude at rc/fate.rs:239 {:?}", now);
+                self.conclude_op(id, true, now)
+            }
+            Fate::Unknown if !self.is_repeatable(id) => {
+                extern crate std;
+                std::eprintln!("DBG conclude at rc/fate.rs:240 {:?}", now);
+                self.conclude_op(id, false, now)
+            }
+            _ if suspected => {
+                self.stats.ops_unsure += 1;
+                {
+                    extern crate std;
+                    std::eprintln!("DBG conclude at rc/fate.rs:243 {:?}", now);
+                    self.conclude_op(id, false, now)
+                };
+            }
             _ => self.op_again(id, lane),
         }
     }

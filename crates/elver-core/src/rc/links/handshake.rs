@@ -9,7 +9,7 @@ use elver_verbs::{
 };
 
 use super::waiting::Unasked;
-use super::{CallFor, GREETING};
+use super::{CallFor, GREETING, SILENCE_NS};
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
 use crate::pool::lane::{LaneKind, RESERVED};
@@ -209,6 +209,18 @@ impl<D: Device> Core<D> {
                     self.await_meta_link(now);
                 }
                 return self.drop_link(id, now);
+            }
+            // It has as many of ours as one may have, and some of them go: then the next one is asked for.
+            Some(Refusal::Short { of: Shortage::Share, .. })
+                if purpose == Purpose::Pool && self.links.rc.is_one_ending(peer) =>
+            {
+                let stirred = self.links.waiting.stirred;
+                self.drop_link(id, now);
+                // It made no room at the peer.
+                self.links.waiting.stirred = stirred;
+                self.links.waiting.want(peer, class, now.saturating_add_ns(SILENCE_NS));
+                self.sweep_soon(now);
+                return self.start_lookups(now);
             }
             Some(Refusal::Short { of, used, limit }) => {
                 ConnectError::NoRcQp { gid, here: false, of, used, limit }

@@ -77,7 +77,7 @@ impl Waiting {
         ours && lost.is_empty() && held.is_empty()
     }
 
-    fn want(&mut self, peer: u32, class: Class, until: Time) {
+    pub(super) fn want(&mut self, peer: u32, class: Class, until: Time) {
         if self.is_wanted.insert((peer, class)) {
             self.wanted.push_back((until, peer, class));
         }
