@@ -111,6 +111,12 @@ impl Connecting {
         self.vqp.session()
     }
 
+    /// The connect of the VQP, as long as it goes on.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn asked(&self) -> Option<&elver::Connecting> {
+        self.asked.as_ref()
+    }
+
     /// The pair, once, if the listener has answered.
     ///
     /// # Errors
@@ -304,6 +310,12 @@ impl Listener {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             self.session.wait_ready(left)?;
         }
+    }
+
+    /// Whether somebody has greeted who was not looked at.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.inbox.is_greeted()
     }
 
     fn take(&self, source: &Vqp, bytes: &[u8]) -> Result<Ends, Refusal> {

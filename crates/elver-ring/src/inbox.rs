@@ -95,6 +95,12 @@ impl Inbox {
         self.waiting.borrow_mut().pop_front()
     }
 
+    /// Whether one waits.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_greeted(&self) -> bool {
+        !self.waiting.borrow().is_empty()
+    }
+
     /// Counts the wakings that come from a VQP's peer, from now on.
     pub(crate) fn count(&self, vqp: u32) -> Rc<Cell<u64>> {
         self.wakings.borrow_mut().entry(vqp).or_default().clone()

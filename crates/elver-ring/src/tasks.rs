@@ -1,7 +1,8 @@
 //! Waiting in tasks (feature `tokio`).
 
-use std::future::poll_fn;
-use std::task::Poll;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Poll, ready};
 
 use elver::tokio::AsyncSession;
 
@@ -58,10 +59,16 @@ impl Wire {
             yield_now().await;
             return Ok(());
         };
-        let slept = match tokio::time::timeout(slice, session.wait_ready()).await {
-            Ok(ready) => ready.map(drop),
-            Err(_) => Err(elver::Error::TimedOut),
-        };
+        let mut asleep = pin!(tokio::time::timeout(slice, session.wait_ready()));
+        let slept = poll_fn(|cx| {
+            // Another task has taken the waking: a listener's come by one port.
+            if self.0.is_roused(pause) {
+                return Poll::Ready(Ok(()));
+            }
+            let slept = ready!(asleep.as_mut().poll(cx));
+            Poll::Ready(slept.unwrap_or(Err(elver::Error::TimedOut)).map(drop))
+        })
+        .await;
         self.0.after_sleep(pause, slept)?;
         // What the session has may be for another task, which then takes it.
         yield_now().await;
@@ -79,7 +86,16 @@ impl Listener {
             if let Some(ends) = self.try_accept()? {
                 return Ok(ends);
             }
-            session.wait_ready().await?;
+            let mut ready = pin!(session.wait_ready());
+            poll_fn(|cx| {
+                // Another task has taken the greeting.
+                if self.is_greeted() {
+                    return Poll::Ready(Ok(()));
+                }
+                ready.as_mut().poll(cx).map_ok(drop)
+            })
+            .await?;
+            // What the session has may be for another task, which then takes it.
             yield_now().await;
         }
     }
@@ -92,6 +108,9 @@ impl Connecting {
     /// As [`Connecting::wait`].
     pub async fn wait_async(mut self, session: &AsyncSession) -> Result<Ends, Error> {
         loop {
+            if let Some(asked) = self.asked() {
+                session.wait_connected(asked).await?;
+            }
             if let Some(ends) = self.poll()? {
                 return Ok(ends);
             }

@@ -480,6 +480,12 @@ impl Shared {
         Ok(pause.slice.max(NAP_FIRST))
     }
 
+    /// Whether this end was woken since it lay down.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_roused(&self, pause: &Pause) -> bool {
+        self.rung.get() != pause.rung
+    }
+
     /// What woke this end: the next sleep is longer if nothing did.
     pub(crate) fn after_sleep(
         &self,
