@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use elver::{
     AccessFlags, Completed, ConnectOptions, Gid, Mr, Session, Vqp, VqpOptions, Wc, WcOpcode,
+    WcStatus,
 };
 
 use crate::error::Refusal;
@@ -83,6 +84,8 @@ pub struct Connecting {
     asked: Option<elver::Connecting>,
     /// The end's memory, and that of what comes to it, until the pair is made.
     memory: Option<(Memory, Mr)>,
+    /// The VQP has failed: a receive that was flushed, and when. The reason comes behind it.
+    flushed: Option<(Wc, Instant)>,
     options: Options,
 }
 
@@ -103,7 +106,7 @@ impl Connecting {
         let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
         let vqp = session.create_vqp(vqp_options)?;
         let asked = Some(vqp.qconnect_start(gid, port, ConnectOptions::default())?);
-        Ok(Connecting { vqp, asked, memory: Some((memory, bells)), options })
+        Ok(Connecting { vqp, asked, memory: Some((memory, bells)), flushed: None, options })
     }
 
     /// The session.
@@ -134,9 +137,10 @@ impl Connecting {
                 return Ok(Some(ends));
             }
         }
-        match self.vqp.failure() {
-            Some(failure) => Err(failure.into()),
-            None => Ok(None),
+        match (self.vqp.failure(), self.flushed) {
+            (Some(failure), _) => Err(failure.into()),
+            (None, Some((wc, since))) if since.elapsed() >= REASON => Err(unsuccessful(wc)),
+            _ => Ok(None),
         }
     }
 
@@ -153,7 +157,11 @@ impl Connecting {
         }
         loop {
             let mut wcs = [Wc::default()];
-            self.vqp.wait_cq(&mut wcs, left())?;
+            let at_most = if self.flushed.is_some() { Some(REASON) } else { left() };
+            match (self.vqp.wait_cq(&mut wcs, at_most), self.flushed) {
+                (Err(elver::Error::TimedOut), Some((wc, _))) => return Err(unsuccessful(wc)),
+                (waited, _) => waited?,
+            };
             if let Some(ends) = self.hear(wcs[0])? {
                 return Ok(ends);
             }
@@ -174,10 +182,11 @@ impl Connecting {
 
     /// Takes a completion; the pair, if it is the answer's.
     fn hear(&mut self, wc: Wc) -> Result<Option<Ends>, Error> {
-        if let Err(error) = wc.succeeded() {
-            // What failed it says more than that a receive was flushed.
-            return Err(self.vqp.failure().unwrap_or(error).into());
+        if wc.status == WcStatus::WrFlushErr {
+            self.flushed.get_or_insert((wc, Instant::now()));
+            return Ok(None);
         }
+        wc.succeeded()?;
         if wc.opcode != WcOpcode::Recv {
             return Ok(None);
         }
@@ -194,6 +203,13 @@ impl Connecting {
         let parts = Parts { vqp, inbox: None, bells, cells, outgoing, incoming, peer, spin };
         ends(parts, there, back, token).map(Some)
     }
+}
+
+/// How long the reason is waited for why a VQP has failed.
+const REASON: Duration = Duration::from_secs(1);
+
+fn unsuccessful(wc: Wc) -> Error {
+    Error::Carrier(elver::Error::Completion { wc })
 }
 
 const MADE: elver::Error = elver::Error::Invalid { what: "the pair of rings was made already" };

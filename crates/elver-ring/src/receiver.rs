@@ -91,7 +91,15 @@ impl<C: Carrier> Receiver<C> {
     /// [`Error::Carrier`].
     pub fn stop(&mut self) -> Result<(), Error> {
         self.protocol.stop();
-        self.drive()
+        self.drive()?;
+        // Nobody may come back to say it when there is room below.
+        let mut pause = Pause::new(None);
+        while self.protocol.due().is_some() {
+            self.carrier.rest(&mut pause)?;
+            self.carrier.poll()?;
+            self.drive()?;
+        }
+        Ok(())
     }
 
     #[cold]
@@ -175,7 +183,8 @@ impl<C: Carrier> Receiver<C> {
 impl<C: Carrier> Drop for Receiver<C> {
     fn drop(&mut self) {
         // Whoever is gone needs not hear of it.
-        let _ = self.stop();
+        self.protocol.stop();
+        let _ = self.drive();
     }
 }
 

@@ -351,6 +351,11 @@ fn timeouts_and_what_cannot_be() {
     // Nothing is asked for.
     assert_eq!(accepted.read(&mut []).unwrap(), 0);
     assert_eq!(accepted.write(&[]).unwrap(), 0);
+    accepted.set_nonblocking(false);
+    accepted.set_read_timeout(None).unwrap();
+    session.waker().unwrap().wake();
+    let woken = accepted.read(&mut [0; 4]).unwrap_err();
+    assert_eq!(woken.kind(), ErrorKind::Other, "who tries again would wait on: {woken}");
     connected.set_nodelay(true);
     assert!(connected.nodelay() && !accepted.nodelay());
 }
@@ -367,6 +372,9 @@ fn where_nobody_listens_a_stream_is_refused() {
     let unbound = refused(&session, 999);
     assert_eq!(unbound.kind(), ErrorKind::ConnectionRefused, "{unbound}");
     assert!(unbound.to_string().contains("999"), "{unbound}");
+    let nowhere = std::net::IpAddr::from([127, 9, 10, 77]).into();
+    let lost = Stream::connect(&session, nowhere, 7, SMALL, WAIT).map(drop).unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::HostUnreachable, "{lost}");
     // Nobody answers as long as nobody accepts.
     let (listener, _accepted, _connected) = beside(&session, SMALL);
     let port = listener.port();
