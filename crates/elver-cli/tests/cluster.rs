@@ -79,6 +79,7 @@ fn what_spins() {
     the_status_is_shown();
     connects_have_their_rows();
     rings_have_their_rows();
+    streams_have_their_rows();
     data_has_its_rows();
     a_mesh_has_its_rows();
     a_storm_has_its_rows();
@@ -543,6 +544,44 @@ fn rings_have_their_rows() {
                 let [mean, p999] = ["mean", "p999"].map(|key| latency[key].as_f64().unwrap());
                 assert!(mean > 0.0 && p999 > 0.0, "{row}");
             }
+        }
+        the_machine_is_judged(&object);
+    }
+}
+
+/// Of each mode and design one, and a claim for each mode: with a target on one host alone.
+fn streams_have_their_rows() {
+    let mut placements = vec!["loopback", "host"];
+    if is_root() {
+        placements.push("netns");
+    }
+    for placement in placements {
+        let short = ["--rounds", "1", "--duration", "0.05"];
+        let object = bench("stream", placement, &short);
+        let rows = object["rows"].as_array().unwrap();
+        let found: Vec<_> = rows
+            .iter()
+            .map(|row| (row["mode"].as_str().unwrap(), row["design"].as_str().unwrap()))
+            .collect();
+        let of = |mode| ["elver-stream", "tcp"].map(|design| (mode, design));
+        assert_eq!(found, [of("latency"), of("throughput")].concat());
+        for row in rows {
+            let is_latency = row["mode"] == "latency";
+            assert_eq!(row["size"], if is_latency { 64 } else { 1 << 20 });
+            assert_eq!(row["per_s_spread"].as_array().unwrap().len(), 2);
+            let figures = if is_latency {
+                ["mean", "p50", "p999"].map(|key| row["lat_us"][key].as_f64())
+            } else {
+                [row["gb_per_s"].as_f64(), row["per_s"].as_f64(), Some(1.0)]
+            };
+            assert!(figures.iter().all(|figure| figure.is_some_and(|it| it > 0.0)), "{row}");
+        }
+        let claims = object["claims"].as_array().unwrap();
+        assert_eq!(claims.len(), 2);
+        for claim in claims {
+            assert_eq!(claim["baseline"]["name"], "tcp");
+            assert!(claim["ratio"].as_f64().unwrap() > 0.0, "{claim}");
+            assert_eq!(claim["met"].is_boolean(), placement == "host", "{claim}");
         }
         the_machine_is_judged(&object);
     }

@@ -24,6 +24,7 @@ mod report;
 mod ring;
 mod rnic;
 mod storm;
+mod stream;
 mod vqp_load;
 mod window;
 mod zero_copy;
@@ -59,6 +60,8 @@ pub enum Bench {
     Memory(memory::MemoryArgs),
     /// Messages through RB²'s rings, beside rival designs and WRITEs that are posted one by one.
     Ring(ring::RingArgs),
+    /// Bytes through streams over RB²'s rings, beside TCP.
+    Stream(stream::StreamArgs),
     /// Many connects at once to one node.
     Storm(storm::StormArgs),
     /// The high class of VQPs beside a flood of the low class.
@@ -84,6 +87,7 @@ pub fn run(bench: &Bench, programs: &Programs) -> Result<(), Failure> {
         Bench::Pool(args) => pool::run(args),
         Bench::Memory(args) => memory::run(args, programs),
         Bench::Ring(args) => ring::run(args),
+        Bench::Stream(args) => stream::run(args),
         Bench::Storm(args) => storm::run(args, programs),
         Bench::Qos(args) => qos::run(args),
     }

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use elver::{
-    AccessFlags, Completed, Gid, Mr, Payload, SendFlags, SendOp, SendWr, Session, Vqp, VqpOptions,
-    Wc, WcOpcode,
+    AccessFlags, Completed, ConnectOptions, Gid, Mr, Session, Vqp, VqpOptions, Wc, WcOpcode,
+    WcStatus,
 };
 
 use crate::error::Refusal;
 use crate::greeting::{GREETING_BYTES, Greeting, Nonsense, Place, VERSION};
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, greet, refuse};
 use crate::protocol::Config;
 use crate::wire::{BELL_BYTES, BELLS, CELLS_BYTES, Parts, SENDS_MAX, Wire, post_bell};
 use crate::{Error, Receiver, Sender};
@@ -30,6 +30,9 @@ pub struct Options {
     pub spin: Duration,
     /// What the listener is told of this pair: which of several it is, for example.
     pub token: u64,
+    /// What is spoken over the rings: a listener takes pairs of its own ([`ListenerOptions::application`])
+    /// alone. 0 for messages of the user's, about which the two agree elsewhere.
+    pub application: u64,
 }
 
 impl Default for Options {
@@ -43,7 +46,7 @@ impl Options {
     /// The same measures both ways.
     pub fn both(config: Config) -> Options {
         let spin = Duration::from_micros(100);
-        Options { there: config, back: config, huge_pages: false, spin, token: 0 }
+        Options { there: config, back: config, huge_pages: false, spin, token: 0, application: 0 }
     }
 }
 
@@ -70,40 +73,146 @@ pub fn connect(
     options: Options,
     at_most: Option<Duration>,
 ) -> Result<Ends, Error> {
-    let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
-    let vqp_options =
-        VqpOptions { max_send_wr: SENDS_MAX + 1, max_recv_wr: BELLS, ..VqpOptions::default() };
-    let memory = Memory::new(session, options.there, options.back, options.huge_pages)?;
-    let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
-    let vqp = session.create_vqp(vqp_options)?;
-    vqp.qconnect(gid, port)?;
-    for bell in 0..BELLS {
-        post_bell(&vqp, &bells, bell.into())?;
+    Connecting::start(session, gid, port, options)?.wait(at_most)
+}
+
+/// A pair of rings that is being connected. Dropped, it is given up.
+#[derive(Debug)]
+pub struct Connecting {
+    vqp: Vqp,
+    /// As long as the VQP is not connected.
+    asked: Option<elver::Connecting>,
+    /// The end's memory, and that of what comes to it, until the pair is made.
+    memory: Option<(Memory, Mr)>,
+    /// The VQP has failed: a receive that was flushed, and when. The reason comes behind it.
+    flushed: Option<(Wc, Instant)>,
+    options: Options,
+}
+
+impl Connecting {
+    /// Begins to connect to a listener, and does not wait for it.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn start(
+        session: &Session,
+        gid: Gid,
+        port: u16,
+        options: Options,
+    ) -> Result<Connecting, Error> {
+        let vqp_options =
+            VqpOptions { max_send_wr: SENDS_MAX + 1, max_recv_wr: BELLS, ..VqpOptions::default() };
+        let memory = Memory::new(session, options.there, options.back, options.huge_pages)?;
+        let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
+        let vqp = session.create_vqp(vqp_options)?;
+        let asked = Some(vqp.qconnect_start(gid, port, ConnectOptions::default())?);
+        Ok(Connecting { vqp, asked, memory: Some((memory, bells)), flushed: None, options })
     }
-    let Options { there, back, token, .. } = options;
-    send(&vqp, &Greeting::Hello { there, back, place: memory.place(), token })?;
-    let peer = loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+
+    /// The session.
+    pub fn session(&self) -> &Session {
+        self.vqp.session()
+    }
+
+    /// The connect of the VQP, as long as it goes on.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn asked(&self) -> Option<&elver::Connecting> {
+        self.asked.as_ref()
+    }
+
+    /// The pair, once, if the listener has answered.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn poll(&mut self) -> Result<Option<Ends>, Error> {
+        if let Some(asked) = &self.asked {
+            if asked.poll()?.is_none() {
+                return Ok(None);
+            }
+            self.greet()?;
+        }
         let mut wcs = [Wc::default()];
-        vqp.wait_cq(&mut wcs, left)?;
-        let [wc] = wcs;
+        while self.vqp.poll_cq(&mut wcs)? > 0 {
+            if let Some(ends) = self.hear(wcs[0])? {
+                return Ok(Some(ends));
+            }
+        }
+        match (self.vqp.failure(), self.flushed) {
+            (Some(failure), _) => Err(failure.into()),
+            (None, Some((wc, since))) if since.elapsed() >= REASON => Err(unsuccessful(wc)),
+            _ => Ok(None),
+        }
+    }
+
+    /// As [`Connecting::poll`], but waits, at most so long.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn wait(mut self, at_most: Option<Duration>) -> Result<Ends, Error> {
+        let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
+        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if let Some(asked) = &self.asked {
+            asked.wait(left())?;
+            self.greet()?;
+        }
+        loop {
+            let mut wcs = [Wc::default()];
+            let at_most = if self.flushed.is_some() { Some(REASON) } else { left() };
+            match (self.vqp.wait_cq(&mut wcs, at_most), self.flushed) {
+                (Err(elver::Error::TimedOut), Some((wc, _))) => return Err(unsuccessful(wc)),
+                (waited, _) => waited?,
+            };
+            if let Some(ends) = self.hear(wcs[0])? {
+                return Ok(ends);
+            }
+        }
+    }
+
+    /// The VQP is connected: says what is wanted.
+    fn greet(&mut self) -> Result<(), Error> {
+        self.asked = None;
+        let (memory, bells) = self.memory.as_ref().ok_or(MADE)?;
+        for bell in 0..BELLS {
+            post_bell(&self.vqp, bells, bell.into())?;
+        }
+        let place = memory.place();
+        let Options { there, back, token, application, .. } = self.options;
+        greet(&self.vqp, &Greeting::Hello { there, back, place, token, application })
+    }
+
+    /// Takes a completion; the pair, if it is the answer's.
+    fn hear(&mut self, wc: Wc) -> Result<Option<Ends>, Error> {
+        if wc.status == WcStatus::WrFlushErr {
+            self.flushed.get_or_insert((wc, Instant::now()));
+            return Ok(None);
+        }
         wc.succeeded()?;
         if wc.opcode != WcOpcode::Recv {
-            continue;
+            return Ok(None);
         }
         let mut bytes = [0; BELL_BYTES as usize];
         let bytes = &mut bytes[..wc.byte_len.min(BELL_BYTES) as usize];
         let index = wc.wr_id >> 2;
+        let (memory, bells) = self.memory.take().ok_or(MADE)?;
         bells.read(index * u64::from(BELL_BYTES), bytes)?;
-        post_bell(&vqp, &bells, index)?;
-        break welcome(bytes)?;
-    };
-    let Memory { cells, outgoing, incoming } = memory;
-    let bells = Some(bells);
-    let spin = options.spin;
-    let parts = Parts { vqp, inbox: None, bells, cells, outgoing, incoming, peer, spin };
-    ends(parts, there, back, token)
+        post_bell(&self.vqp, &bells, index)?;
+        let peer = welcome(bytes)?;
+        let Memory { cells, outgoing, incoming } = memory;
+        let (vqp, bells) = (self.vqp.clone(), Some(bells));
+        let Options { there, back, spin, token, .. } = self.options;
+        let parts = Parts { vqp, inbox: None, bells, cells, outgoing, incoming, peer, spin };
+        ends(parts, there, back, token).map(Some)
+    }
 }
+
+/// How long the reason is waited for why a VQP has failed.
+const REASON: Duration = Duration::from_secs(1);
+
+fn unsuccessful(wc: Wc) -> Error {
+    Error::Carrier(elver::Error::Completion { wc })
+}
+
+const MADE: elver::Error = elver::Error::Invalid { what: "the pair of rings was made already" };
 
 /// What a listener answers.
 fn welcome(bytes: &[u8]) -> Result<Place, Error> {
@@ -125,13 +234,15 @@ pub struct ListenerOptions {
     pub huge_pages: bool,
     /// As [`Options::spin`].
     pub spin: Duration,
+    /// As [`Options::application`]: others are refused.
+    pub application: u64,
 }
 
 impl Default for ListenerOptions {
     /// 64 MiB a pair.
     fn default() -> ListenerOptions {
-        let Options { huge_pages, spin, .. } = Options::default();
-        ListenerOptions { ring_bytes_max: 64 << 20, huge_pages, spin }
+        let Options { huge_pages, spin, application, .. } = Options::default();
+        ListenerOptions { ring_bytes_max: 64 << 20, huge_pages, spin, application }
     }
 }
 
@@ -146,8 +257,8 @@ pub struct ListenerCounters {
     pub dropped: u64,
 }
 
-/// Takes pairs of rings that others connect. It must live as long as they do: their wakings come by its
-/// port.
+/// Takes pairs of rings that others connect. Their wakings come by its port, which stays taken as long as
+/// one of them lives; dropped, the listener refuses others.
 pub struct Listener {
     session: Session,
     inbox: Rc<Inbox>,
@@ -195,8 +306,7 @@ impl Listener {
                 Err(reason) => {
                     counters.refused += 1;
                     self.counters.set(counters);
-                    // It may be gone.
-                    let _ = send(&source, &Greeting::Refused(reason));
+                    refuse(&source, reason);
                 }
             }
         }
@@ -218,14 +328,23 @@ impl Listener {
         }
     }
 
+    /// Whether somebody has greeted who was not looked at.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.inbox.is_greeted()
+    }
+
     fn take(&self, source: &Vqp, bytes: &[u8]) -> Result<Ends, Refusal> {
         let greeting = Greeting::decode(bytes).map_err(|nonsense| match nonsense {
             Nonsense::Version(_) => Refusal::Version,
             Nonsense::Malformed(_) => Refusal::Malformed,
         })?;
-        let Greeting::Hello { there, back, place: peer, token } = greeting else {
+        let Greeting::Hello { there, back, place: peer, token, application } = greeting else {
             return Err(Refusal::Malformed);
         };
+        if application != self.options.application {
+            return Err(Refusal::Application);
+        }
         let shapes = [there, back].map(|config| config.check().map_err(|_| Refusal::Config));
         let [there_shape, back_shape] = shapes;
         if there_shape?.bytes() + back_shape?.bytes() > self.options.ring_bytes_max {
@@ -234,7 +353,7 @@ impl Listener {
         let ListenerOptions { huge_pages, spin, .. } = self.options;
         let memory = Memory::new(&self.session, back, there, huge_pages);
         let memory = memory.map_err(|_| Refusal::Memory)?;
-        send(source, &Greeting::Welcome(memory.place())).map_err(|_| Refusal::Memory)?;
+        greet(source, &Greeting::Welcome(memory.place())).map_err(|_| Refusal::Memory)?;
         let Memory { cells, outgoing, incoming } = memory;
         let (vqp, inbox) = (source.clone(), Some(self.inbox.clone()));
         let parts = Parts { vqp, inbox, bells: None, cells, outgoing, incoming, peer, spin };
@@ -242,7 +361,16 @@ impl Listener {
     }
 }
 
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // What came and was not looked at. If the node is gone, so are they.
+        let _ = self.inbox.drain();
+        self.inbox.close();
+    }
+}
+
 /// The memory of an end.
+#[derive(Debug)]
 struct Memory {
     cells: Mr,
     outgoing: Mr,
@@ -284,12 +412,4 @@ fn ends(parts: Parts, out: Config, into: Config, token: u64) -> Result<Ends, Err
 fn inline_fits(session: &Session) -> Result<(), Error> {
     let (max, needed) = (session.limits().max_inline, GREETING_BYTES as u32);
     if max < needed { Err(Error::Inline { max, needed }) } else { Ok(()) }
-}
-
-/// Sends a greeting. Its completion is the first of its VQP.
-fn send(vqp: &Vqp, greeting: &Greeting) -> Result<(), Error> {
-    let bytes = greeting.encode();
-    let payload = Payload::Inline(&bytes);
-    let (op, flags) = (SendOp::Send, SendFlags::SIGNALED);
-    Ok(vqp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest: None }])?)
 }

@@ -95,6 +95,14 @@ pub enum Refusal {
     /// It has no memory for them.
     #[error("it has no memory for them")]
     Memory,
+    /// Something else is spoken over its rings (`Options::application`).
+    #[error(
+        "something else is spoken over its rings: messages, streams, or another's; check the port"
+    )]
+    Application,
+    /// It takes no more.
+    #[error("it takes no more")]
+    Closed,
 }
 
 impl From<elver::Error> for Error {

@@ -1,4 +1,4 @@
-//! What the two ends of a pair of rings tell each other once, in a message of their VQP: 14 words of 8
+//! What the two ends of a pair of rings tell each other once, in a message of their VQP: 15 words of 8
 //! bytes, little-endian.
 //!
 //! | word | what |
@@ -9,6 +9,7 @@
 //! | 9, 10 | address and rkey of the words that the peer writes; of a refusal, the reason |
 //! | 11, 12 | address and rkey of the slots that the peer fills |
 //! | 13 | what the user of who connects says of the pair |
+//! | 14 | what is spoken over the rings |
 
 use elver::RemoteAddr;
 
@@ -16,15 +17,16 @@ use crate::error::Refusal;
 use crate::protocol::Config;
 
 /// The version of greeting and protocol.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Bytes of a greeting.
-pub(crate) const GREETING_BYTES: usize = 14 * 8;
+pub(crate) const GREETING_BYTES: usize = WORDS * 8;
+const WORDS: usize = 15;
 const MAGIC: u32 = u32::from_le_bytes(*b"RB2R");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Greeting {
     /// Who connects: the measures of both rings, and where they are at this end.
-    Hello { there: Config, back: Config, place: Place, token: u64 },
+    Hello { there: Config, back: Config, place: Place, token: u64, application: u64 },
     /// The listener's end.
     Welcome(Place),
     /// The listener does not take it.
@@ -48,18 +50,25 @@ pub(crate) enum Nonsense {
 const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
 const REFUSED: u16 = 3;
-const REFUSALS: [Refusal; 5] =
-    [Refusal::Version, Refusal::Malformed, Refusal::Config, Refusal::TooLarge, Refusal::Memory];
+const REFUSALS: [Refusal; 7] = [
+    Refusal::Version,
+    Refusal::Malformed,
+    Refusal::Config,
+    Refusal::TooLarge,
+    Refusal::Memory,
+    Refusal::Application,
+    Refusal::Closed,
+];
 
 impl Greeting {
     pub(crate) fn encode(&self) -> [u8; GREETING_BYTES] {
-        let mut words = [0; 14];
+        let mut words = [0; WORDS];
         let kind = match *self {
-            Greeting::Hello { there, back, place, token } => {
+            Greeting::Hello { there, back, place, token, application } => {
                 put_config(&mut words[1..5], &there);
                 put_config(&mut words[5..9], &back);
                 put_place(&mut words, place);
-                words[13] = token;
+                (words[13], words[14]) = (token, application);
                 HELLO
             }
             Greeting::Welcome(place) => {
@@ -95,7 +104,7 @@ impl Greeting {
         }
         let bytes: &[u8; GREETING_BYTES] =
             bytes.try_into().map_err(|_| Nonsense::Malformed("a greeting has another length"))?;
-        let mut words = [0; 14];
+        let mut words = [0; WORDS];
         for (word, from) in words.iter_mut().zip(bytes.as_chunks().0) {
             *word = u64::from_le_bytes(*from);
         }
@@ -105,6 +114,7 @@ impl Greeting {
                 back: config(&words[5..9])?,
                 place: place(&words)?,
                 token: words[13],
+                application: words[14],
             },
             WELCOME => Greeting::Welcome(place(&words)?),
             REFUSED => {
@@ -161,7 +171,8 @@ mod tests {
         let at = |addr, rkey| RemoteAddr { addr, rkey };
         let place = Place { cells: at(1 << 40, 7), slots: at(3, u32::MAX) };
         let there = Config { linger_ns: Some(5), ..Config::default() };
-        let hello = Greeting::Hello { there, back: there.unbatched(), place, token: u64::MAX };
+        let (back, token, application) = (there.unbatched(), u64::MAX, 1 << 63);
+        let hello = Greeting::Hello { there, back, place, token, application };
         let refused = REFUSALS.map(Greeting::Refused);
         for greeting in [hello, Greeting::Welcome(place)].into_iter().chain(refused) {
             let bytes = greeting.encode();

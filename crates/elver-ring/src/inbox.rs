@@ -1,12 +1,16 @@
 //! Messages that come to a listener's port: greetings, and wakings from the ends that have connected.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 
-use elver::{AccessFlags, Mr, RecvWr, Session, Vqp, VqpOptions};
+use elver::{
+    AccessFlags, Mr, Payload, RecvWr, SendFlags, SendOp, SendWr, Session, Vqp, VqpOptions,
+};
 
 use crate::Error;
-use crate::greeting::GREETING_BYTES;
+use crate::error::Refusal;
+use crate::greeting::{GREETING_BYTES, Greeting};
 
 /// Bytes of a waking.
 pub(crate) const WAKING: &[u8] = &[1];
@@ -24,7 +28,10 @@ pub(crate) struct Inbox {
     waiting: RefCell<VecDeque<(Vqp, Vec<u8>)>>,
     /// Greetings beyond what may wait.
     dropped: Cell<u64>,
-    wakings: Cell<u64>,
+    /// Wakings, by the VQP back to who sent them.
+    wakings: RefCell<HashMap<u32, Rc<Cell<u64>>>>,
+    /// Nobody accepts any more.
+    closed: Cell<bool>,
 }
 
 impl Inbox {
@@ -39,7 +46,8 @@ impl Inbox {
             memory,
             waiting: RefCell::default(),
             dropped: Cell::default(),
-            wakings: Cell::default(),
+            wakings: RefCell::default(),
+            closed: Cell::default(),
         };
         for receive in 0..RECEIVES {
             inbox.post(receive.into())?;
@@ -52,17 +60,26 @@ impl Inbox {
         Ok(self.bound.post_recv(&[RecvWr { wr_id: receive, sges: &sges }])?)
     }
 
-    /// Takes in what came.
-    pub(crate) fn drain(&self) -> Result<(), Error> {
+    /// Takes in what came; whether a greeting was among it.
+    pub(crate) fn drain(&self) -> Result<bool, Error> {
+        let mut greeted = false;
         for message in self.bound.qpop_msgs()? {
             let mut bytes = [0; RECEIVE_BYTES as usize];
             let bytes = &mut bytes[..message.wc.byte_len.min(RECEIVE_BYTES) as usize];
             self.memory.read(message.wc.wr_id * u64::from(RECEIVE_BYTES), bytes)?;
             self.post(message.wc.wr_id)?;
             if bytes == WAKING {
-                self.wakings.set(self.wakings.get() + 1);
+                // One that is gone needs none.
+                if let Some(count) = self.wakings.borrow().get(&message.source.id()) {
+                    count.set(count.get() + 1);
+                }
                 continue;
             }
+            if self.closed.get() {
+                refuse(&message.source, Refusal::Closed);
+                continue;
+            }
+            greeted = true;
             let mut waiting = self.waiting.borrow_mut();
             if waiting.len() < WAITING_MAX {
                 waiting.push_back((message.source, bytes.to_vec()));
@@ -70,7 +87,7 @@ impl Inbox {
                 self.dropped.set(self.dropped.get() + 1);
             }
         }
-        Ok(())
+        Ok(greeted)
     }
 
     /// The next that is no waking.
@@ -78,13 +95,46 @@ impl Inbox {
         self.waiting.borrow_mut().pop_front()
     }
 
-    pub(crate) fn wakings(&self) -> u64 {
-        self.wakings.get()
+    /// Whether one waits.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_greeted(&self) -> bool {
+        !self.waiting.borrow().is_empty()
+    }
+
+    /// Counts the wakings that come from a VQP's peer, from now on.
+    pub(crate) fn count(&self, vqp: u32) -> Rc<Cell<u64>> {
+        self.wakings.borrow_mut().entry(vqp).or_default().clone()
+    }
+
+    /// Counts them no more.
+    pub(crate) fn forget(&self, vqp: u32) {
+        self.wakings.borrow_mut().remove(&vqp);
+    }
+
+    /// Accepts no more: who waits is refused, and who comes.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        while let Some((source, _)) = self.next() {
+            refuse(&source, Refusal::Closed);
+        }
     }
 
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.get()
     }
+}
+
+/// Sends a greeting. Its completion is the first of its VQP.
+pub(crate) fn greet(vqp: &Vqp, greeting: &Greeting) -> Result<(), Error> {
+    let bytes = greeting.encode();
+    let payload = Payload::Inline(&bytes);
+    let (op, flags) = (SendOp::Send, SendFlags::SIGNALED);
+    Ok(vqp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest: None }])?)
+}
+
+/// Says why not; it may be gone.
+pub(crate) fn refuse(vqp: &Vqp, reason: Refusal) {
+    let _ = greet(vqp, &Greeting::Refused(reason));
 }
 
 const _: () = assert!(GREETING_BYTES < RECEIVE_BYTES as usize);

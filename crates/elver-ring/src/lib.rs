@@ -66,7 +66,9 @@ mod tasks;
 mod wire;
 
 pub use carrier::{Carrier, Cell, Pause, WRITES_MAX, Write};
-pub use connect::{Ends, Listener, ListenerCounters, ListenerOptions, Options, connect};
+pub use connect::{
+    Connecting, Ends, Listener, ListenerCounters, ListenerOptions, Options, connect,
+};
 pub use error::{Error, Refusal};
 pub use memory::Slots;
 pub use protocol::{Config, Fault};

@@ -80,6 +80,18 @@ impl Slots {
         unsafe { AtomicU64::from_ptr(at.cast()) }
     }
 
+    /// Whole words that a peer may change at any time.
+    #[inline]
+    fn words(&self, span: Span) -> &[AtomicU64] {
+        if span.len < 8 {
+            return &[];
+        }
+        assert!(span.offset.is_multiple_of(8), "words are aligned");
+        // SAFETY: the span lies inside (`at`), its words are aligned as `start` is, any bytes are a valid
+        // `AtomicU64`, and no reference of another kind is made to a receiver's slots.
+        unsafe { std::slice::from_raw_parts(self.at(span).cast(), span.len as usize / 8) }
+    }
+
     /// Bytes that a peer may change at any time.
     #[inline]
     pub(crate) fn bytes(&self, span: Span) -> &[AtomicU8] {
@@ -112,12 +124,20 @@ impl Slots {
             byte[0] = self.byte(offset);
             (offset, rest) = (offset + 1, more);
         }
-        let mut words = rest.chunks_exact_mut(8);
-        for word in &mut words {
-            word.copy_from_slice(&self.word_at(offset).load(Ordering::Relaxed).to_ne_bytes());
-            offset += 8;
+        let (words, last) = rest.as_chunks_mut::<8>();
+        let len = 8 * words.len() as u64;
+        let from = self.words(Span { offset, len });
+        // A cache line at a time, for which the compiler has wider instructions.
+        let (lines, more) = words.as_chunks_mut::<8>();
+        let (from_lines, from_more) = from.as_chunks::<8>();
+        for (line, from) in lines.iter_mut().zip(from_lines) {
+            *line = std::array::from_fn(|at| from[at].load(Ordering::Relaxed).to_ne_bytes());
         }
-        for byte in words.into_remainder() {
+        for (word, from) in more.iter_mut().zip(from_more) {
+            *word = from.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        offset += len;
+        for byte in last {
             *byte = self.byte(offset);
             offset += 1;
         }

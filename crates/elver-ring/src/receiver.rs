@@ -10,13 +10,23 @@ use crate::protocol::{self, Config, Frame, ReceiverCounters, Shape, Span};
 pub struct Receiver<C: Carrier> {
     protocol: protocol::Receiver,
     carrier: C,
+    /// A message that was read in part.
+    left: Option<Piece>,
 }
 
-/// A message, where it lies in the ring. Dropped, it was read, and its place is free.
+/// A message, of which so many bytes were read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    frame: Frame,
+    read: u64,
+}
+
+/// A message, where it lies in the ring. Dropped, it was read, and its place is free; or what is left of
+/// one ([`Message::keep_from`]).
 #[derive(Debug)]
 pub struct Message<'a, C: Carrier> {
     receiver: &'a mut Receiver<C>,
-    frame: Frame,
+    piece: Piece,
 }
 
 impl<C: Carrier> Receiver<C> {
@@ -25,7 +35,7 @@ impl<C: Carrier> Receiver<C> {
     /// # Errors
     /// [`Error::Config`].
     pub fn new(config: Config, carrier: C) -> Result<Receiver<C>, Error> {
-        Ok(Receiver { protocol: protocol::Receiver::new(config)?, carrier })
+        Ok(Receiver { protocol: protocol::Receiver::new(config)?, carrier, left: None })
     }
 
     /// Its measures.
@@ -50,7 +60,7 @@ impl<C: Carrier> Receiver<C> {
     /// it had told before.
     #[inline]
     pub fn try_recv(&mut self) -> Result<Option<Message<'_, C>>, Error> {
-        Ok(self.next()?.map(|frame| self.message(frame)))
+        Ok(self.next()?.map(|piece| self.message(piece)))
     }
 
     /// As [`Receiver::try_recv`], but waits for a message, at most so long. None if the sender has ended.
@@ -59,15 +69,15 @@ impl<C: Carrier> Receiver<C> {
     /// As [`Receiver::try_recv`]; [`Error::TimedOut`].
     #[inline]
     pub fn recv(&mut self, at_most: Option<Duration>) -> Result<Option<Message<'_, C>>, Error> {
-        let frame = match self.next()? {
+        let piece = match self.next()? {
             None if !self.is_ended() => self.wait(at_most)?,
-            frame => frame,
+            piece => piece,
         };
-        Ok(frame.map(|frame| self.message(frame)))
+        Ok(piece.map(|piece| self.message(piece)))
     }
 
-    pub(crate) fn message(&mut self, frame: Frame) -> Message<'_, C> {
-        Message { receiver: self, frame }
+    pub(crate) fn message(&mut self, piece: Piece) -> Message<'_, C> {
+        Message { receiver: self, piece }
     }
 
     /// Whether all is read, and no more will come.
@@ -81,30 +91,42 @@ impl<C: Carrier> Receiver<C> {
     /// [`Error::Carrier`].
     pub fn stop(&mut self) -> Result<(), Error> {
         self.protocol.stop();
-        self.drive()
+        self.drive()?;
+        // Nobody may come back to say it when there is room below.
+        let mut pause = Pause::new(None);
+        while self.protocol.due().is_some() {
+            self.carrier.rest(&mut pause)?;
+            self.carrier.poll()?;
+            self.drive()?;
+        }
+        Ok(())
     }
 
     #[cold]
-    fn wait(&mut self, at_most: Option<Duration>) -> Result<Option<Frame>, Error> {
+    fn wait(&mut self, at_most: Option<Duration>) -> Result<Option<Piece>, Error> {
         let mut pause = Pause::new(at_most);
         loop {
             self.carrier.rest(&mut pause)?;
             match self.next()? {
                 None if !self.is_ended() => {}
-                frame => return Ok(frame),
+                piece => return Ok(piece),
             }
         }
     }
 
     /// The next message's place, if one is there.
     #[inline]
-    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Error> {
+    pub(crate) fn next(&mut self) -> Result<Option<Piece>, Error> {
+        if self.left.is_some() {
+            return Ok(self.left);
+        }
         if self.protocol.next_offset().is_none() {
             self.look()?;
         }
         let Some(offset) = self.protocol.next_offset() else { return Ok(None) };
         let header = self.carrier.incoming().word(offset);
-        Ok(Some(self.protocol.frame(header)?))
+        // Read once: a peer may change it.
+        Ok(Some(Piece { frame: self.protocol.frame(header)?, read: 0 }))
     }
 
     /// All that is known of was read: is there more?
@@ -137,6 +159,7 @@ impl<C: Carrier> Receiver<C> {
     }
 
     fn release(&mut self, frame: &Frame) {
+        self.left = None;
         self.protocol.release(frame);
         if self.protocol.is_ended() {
             self.protocol.push();
@@ -160,25 +183,42 @@ impl<C: Carrier> Receiver<C> {
 impl<C: Carrier> Drop for Receiver<C> {
     fn drop(&mut self) {
         // Whoever is gone needs not hear of it.
-        let _ = self.stop();
+        self.protocol.stop();
+        let _ = self.drive();
+    }
+}
+
+impl Piece {
+    fn len(&self) -> u64 {
+        u64::from(self.frame.len()) - self.read
+    }
+
+    /// Where what is not read stands, in two parts.
+    #[inline]
+    fn spans(&self) -> [Span; 2] {
+        let [first, second] = self.frame.spans();
+        let of_first = self.read.min(first.len);
+        let of_second = self.read - of_first;
+        [(first, of_first), (second, of_second)]
+            .map(|(Span { offset, len }, read)| Span { offset: offset + read, len: len - read })
     }
 }
 
 impl<C: Carrier> Message<'_, C> {
     /// Bytes of the message.
     pub fn len(&self) -> usize {
-        self.frame.len() as usize
+        self.piece.len() as usize
     }
 
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.frame.is_empty()
+        self.piece.len() == 0
     }
 
     /// The bytes where they lie, in two parts: the message may go on at the ring's beginning. The peer
     /// can change them at any time, though one that keeps to the protocol does not.
     pub fn parts(&self) -> [&[AtomicU8]; 2] {
-        self.frame.spans().map(|span| self.receiver.carrier.incoming().bytes(span))
+        self.piece.spans().map(|span| self.receiver.carrier.incoming().bytes(span))
     }
 
     /// As [`Message::parts`], as plain bytes, for who trusts the peer.
@@ -189,7 +229,7 @@ impl<C: Carrier> Message<'_, C> {
         let slots = self.receiver.carrier.incoming();
         // SAFETY: the message is not released while it is borrowed, and the caller promises that the
         // peer writes nothing that is not.
-        self.frame.spans().map(|span| unsafe { slots.trusted(span) })
+        self.piece.spans().map(|span| unsafe { slots.trusted(span) })
     }
 
     /// Copies bytes of the message out, from `offset` on.
@@ -201,13 +241,28 @@ impl<C: Carrier> Message<'_, C> {
         let end = offset.checked_add(dst.len());
         assert!(end.is_some_and(|end| end <= self.len()), "the bytes are of the message");
         let slots = self.receiver.carrier.incoming();
-        let [first, second] = self.frame.spans();
+        let [first, second] = self.piece.spans();
         let skip = (offset as u64).min(first.len);
         let from_first = (first.len - skip).min(dst.len() as u64);
         let (one, other) = dst.split_at_mut(from_first as usize);
         slots.copy_out(Span { offset: first.offset + skip, len: from_first }, one);
         let skip = offset as u64 - skip;
         slots.copy_out(Span { offset: second.offset + skip, len: other.len() as u64 }, other);
+    }
+
+    /// Lets the bytes from `from` on be the next message: those before it were read. The place in the ring
+    /// is free when all of it is.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn keep_from(self, from: usize) {
+        assert!(from <= self.len(), "the bytes are of the message");
+        let Piece { frame, read } = self.piece;
+        if from < self.len() {
+            self.receiver.left = Some(Piece { frame, read: read + from as u64 });
+            // It is not free yet.
+            std::mem::forget(self);
+        }
     }
 
     /// The message, copied.
@@ -221,7 +276,7 @@ impl<C: Carrier> Message<'_, C> {
 impl<C: Carrier> Drop for Message<'_, C> {
     #[inline]
     fn drop(&mut self) {
-        let frame = self.frame;
+        let frame = self.piece.frame;
         self.receiver.release(&frame);
     }
 }

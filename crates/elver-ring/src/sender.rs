@@ -136,6 +136,36 @@ impl<C: Carrier> Sender<C> {
         self.post_all()
     }
 
+    /// As [`Sender::flush`], unless a batch is on its way: what is there then joins the next one, which goes out
+    /// by a later call, when that one has arrived, or is full.
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    #[inline]
+    pub fn flush_if_idle(&mut self) -> Result<(), Error> {
+        if self.protocol.is_in_flight() {
+            self.carrier.poll()?;
+            self.protocol.advanced(self.carrier.advances());
+            if self.protocol.is_in_flight() {
+                return Ok(());
+            }
+        }
+        self.flush()
+    }
+
+    /// Bytes of the longest message that there is room for now; none if the ring is full.
+    ///
+    /// # Errors
+    /// As [`Sender::poll`].
+    #[inline]
+    pub fn room_bytes(&mut self) -> Result<usize, Error> {
+        if self.protocol.room_bytes() == 0 {
+            // What is known of the head may be old.
+            self.poll()?;
+        }
+        Ok(self.protocol.room_bytes() as usize)
+    }
+
     /// Sends no more: the receiver reads what was sent, and hears that it was all.
     ///
     /// # Errors

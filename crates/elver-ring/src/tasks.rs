@@ -1,12 +1,13 @@
 //! Waiting in tasks (feature `tokio`).
 
-use std::future::poll_fn;
-use std::task::Poll;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Poll, ready};
 
 use elver::tokio::AsyncSession;
 
 use crate::carrier::Pause;
-use crate::{Error, Message, Receiver, Room, Sender, Wire};
+use crate::{Connecting, Ends, Error, Listener, Message, Receiver, Room, Sender, Wire};
 
 impl Receiver<Wire> {
     /// As [`Receiver::recv`], in a task: `session` is the ring's. Dropped before it is done, it has taken
@@ -21,8 +22,8 @@ impl Receiver<Wire> {
         let mut pause = Pause::new(None);
         loop {
             match self.next()? {
-                None if !self.is_ended() => rest(self.carrier(), session, &mut pause).await?,
-                frame => return Ok(frame.map(|frame| self.message(frame))),
+                None if !self.is_ended() => self.carrier().rest_async(session, &mut pause).await?,
+                piece => return Ok(piece.map(|piece| self.message(piece))),
             }
         }
     }
@@ -41,30 +42,93 @@ impl Sender<Wire> {
         let mut pause = Pause::new(None);
         loop {
             match self.frame(len) {
-                Err(Error::Full) => rest(self.carrier(), session, &mut pause).await?,
+                Err(Error::Full) => self.carrier().rest_async(session, &mut pause).await?,
                 frame => return Ok(self.room(frame?)),
             }
         }
     }
 }
 
-/// One rest of a wait: others run meanwhile.
-async fn rest(wire: &Wire, session: &AsyncSession, pause: &mut Pause) -> Result<(), Error> {
-    let Some(slice) = wire.0.before_sleep(pause)? else {
-        let mut yielded = false;
-        poll_fn(|cx| {
-            if std::mem::replace(&mut yielded, true) {
-                return Poll::Ready(());
+impl Wire {
+    /// As [`Carrier::rest`](crate::Carrier::rest), in a task: others run meanwhile. `session` is the ring's.
+    ///
+    /// # Errors
+    /// As [`Carrier::rest`](crate::Carrier::rest).
+    pub async fn rest_async(&self, session: &AsyncSession, pause: &mut Pause) -> Result<(), Error> {
+        let Some(slice) = self.0.before_sleep(pause)? else {
+            yield_now().await;
+            return Ok(());
+        };
+        let mut asleep = pin!(tokio::time::timeout(slice, session.wait_ready()));
+        let slept = poll_fn(|cx| {
+            // Another task has taken the waking: a listener's come by one port.
+            if self.0.is_roused(pause) {
+                return Poll::Ready(Ok(()));
             }
-            cx.waker().wake_by_ref();
-            Poll::Pending
+            let slept = ready!(asleep.as_mut().poll(cx));
+            Poll::Ready(slept.unwrap_or(Err(elver::Error::TimedOut)).map(drop))
         })
         .await;
-        return Ok(());
-    };
-    let slept = match tokio::time::timeout(slice, session.wait_ready()).await {
-        Ok(ready) => ready.map(drop),
-        Err(_) => Err(elver::Error::TimedOut),
-    };
-    wire.0.after_sleep(pause, slept)
+        self.0.after_sleep(pause, slept)?;
+        // What the session has may be for another task, which then takes it.
+        yield_now().await;
+        Ok(())
+    }
+}
+
+impl Listener {
+    /// As [`Listener::accept`], in a task: `session` is the listener's.
+    ///
+    /// # Errors
+    /// As [`Listener::try_accept`].
+    pub async fn accept_async(&self, session: &AsyncSession) -> Result<Ends, Error> {
+        loop {
+            if let Some(ends) = self.try_accept()? {
+                return Ok(ends);
+            }
+            let mut ready = pin!(session.wait_ready());
+            poll_fn(|cx| {
+                // Another task has taken the greeting.
+                if self.is_greeted() {
+                    return Poll::Ready(Ok(()));
+                }
+                ready.as_mut().poll(cx).map_ok(drop)
+            })
+            .await?;
+            // What the session has may be for another task, which then takes it.
+            yield_now().await;
+        }
+    }
+}
+
+impl Connecting {
+    /// As [`Connecting::wait`], in a task: `session` is the one that it was started with.
+    ///
+    /// # Errors
+    /// As [`Connecting::wait`].
+    pub async fn wait_async(mut self, session: &AsyncSession) -> Result<Ends, Error> {
+        loop {
+            if let Some(asked) = self.asked() {
+                session.wait_connected(asked).await?;
+            }
+            if let Some(ends) = self.poll()? {
+                return Ok(ends);
+            }
+            session.wait_ready().await?;
+            yield_now().await;
+        }
+    }
+}
+
+/// Lets other tasks run once.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

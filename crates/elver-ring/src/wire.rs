@@ -95,8 +95,8 @@ pub(crate) struct Shared {
     nap: Cell<u64>,
     woken: Cell<u64>,
     wakings: Cell<u64>,
-    /// Wakings that came.
-    rung: Cell<u64>,
+    /// Wakings that came, to this end or for it to its listener.
+    rung: Rc<Cell<u64>>,
     /// Looks, and when the peer was asked whether it is there.
     looks: Cell<u32>,
     probed: Cell<Instant>,
@@ -126,6 +126,7 @@ impl Wire {
     pub(crate) fn new(parts: Parts) -> Wire {
         let Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, spin } = parts;
         let outgoing_lkey = outgoing.lkey();
+        let rung = inbox.as_ref().map_or_else(Rc::default, |inbox| inbox.count(vqp.id()));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Wire(Rc::new(Shared {
             session: vqp.session().clone(),
@@ -146,7 +147,7 @@ impl Wire {
             nap: Cell::new(0),
             woken: Cell::new(0),
             wakings: Cell::new(0),
-            rung: Cell::new(0),
+            rung,
             looks: Cell::new(0),
             probed: Cell::new(Instant::now()),
             failed: Cell::new(None),
@@ -156,6 +157,31 @@ impl Wire {
     /// The VQP below, to ask how it is.
     pub fn vqp(&self) -> &Vqp {
         &self.0.vqp
+    }
+
+    /// For who waits by the session's descriptor ([`Session::arm`]): tells the peer that this end sleeps,
+    /// and how long it may sleep until it looks again. Nothing if a greeting came meanwhile, at a listener's
+    /// end: look for that first. `pause` is kept from one wait to the next, and the rings are looked at
+    /// behind this, before the wait.
+    ///
+    /// # Errors
+    /// As [`Carrier::post`].
+    pub fn lie_down(&self, pause: &mut Pause) -> Result<Option<Duration>, Error> {
+        let shared = &*self.0;
+        // Also of one whose peer is gone: what came by the port is the others'.
+        if let Some(inbox) = &shared.inbox
+            && inbox.drain()?
+        {
+            return Ok(None);
+        }
+        shared.poll()?;
+        let now = Instant::now();
+        // Whoever comes back when the time has passed was not woken.
+        if pause.began.is_some_and(|began| now - began >= pause.slice) {
+            pause.slice = (pause.slice * 2).min(NAP_LONGEST);
+        }
+        pause.began = Some(now);
+        shared.lie_down(pause, now).map(Some)
     }
 
     /// What it did beside carrying.
@@ -351,11 +377,15 @@ impl Shared {
                 break;
             }
         }
-        if let Some(wc) = self.failed.get() {
+        // What was flushed does not say why.
+        if let Some(wc) = self.failed.get().filter(|wc| wc.status != WcStatus::WrFlushErr) {
             wc.succeeded()?;
         }
         if let Some(failure) = self.vqp.failure() {
             return Err(failure.into());
+        }
+        if let Some(wc) = self.failed.get() {
+            wc.succeeded()?;
         }
         // A peer that lay down while a tail was under way.
         if told && self.peer_naps().is_some() {
@@ -430,8 +460,14 @@ impl Shared {
             std::thread::yield_now();
             return Ok(None);
         }
+        let slice = self.lie_down(pause, now)?;
+        Ok(Some(left.map_or(slice, |left| left.min(slice))))
+    }
+
+    /// Tells the peer that this end sleeps, unless it knows; how long to sleep at most.
+    fn lie_down(&self, pause: &mut Pause, now: Instant) -> Result<Duration, Error> {
         // One that was woken, by a pointer that it knew maybe, is not woken again from the same nap.
-        let rung = self.rung();
+        let rung = self.rung.get();
         let is_awake = std::mem::replace(&mut pause.rung, rung) != rung;
         if is_awake || pause.told.is_none_or(|told| now - told >= NAP_LONGEST) {
             let nap = self.nap.get() + 1;
@@ -441,13 +477,13 @@ impl Shared {
                 pause.slice = NAP_FIRST;
             }
         }
-        let slice = pause.slice.max(NAP_FIRST);
-        Ok(Some(left.map_or(slice, |left| left.min(slice))))
+        Ok(pause.slice.max(NAP_FIRST))
     }
 
-    /// Wakings that came to this end, or to its listener.
-    fn rung(&self) -> u64 {
-        self.rung.get() + self.inbox.as_ref().map_or(0, |inbox| inbox.wakings())
+    /// Whether this end was woken since it lay down.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_roused(&self, pause: &Pause) -> bool {
+        self.rung.get() != pause.rung
     }
 
     /// What woke this end: the next sleep is longer if nothing did.
@@ -462,7 +498,7 @@ impl Shared {
             Err(error) => return Err(error.into()),
         }
         match &self.inbox {
-            Some(inbox) => inbox.drain(),
+            Some(inbox) => inbox.drain().map(drop),
             None => Ok(()),
         }
     }
@@ -471,6 +507,9 @@ impl Shared {
 impl Drop for Shared {
     /// Lets what was posted arrive, the end of a ring above all, for a short time: with the VQP it would go.
     fn drop(&mut self) {
+        if let Some(inbox) = &self.inbox {
+            inbox.forget(self.vqp.id());
+        }
         // Signalled, and no news for the peer.
         let told = self.poll().and_then(|()| self.post(&[], Some(self.nap.get())));
         if !matches!(told, Ok(true)) {

@@ -27,10 +27,10 @@ struct Raw {
 }
 
 /// A hello for rings of 8 slots of 64 bytes, α 4, β 2, γ 2.
-fn hello(cells: RemoteAddr, slots: RemoteAddr) -> [u64; 14] {
+fn hello(cells: RemoteAddr, slots: RemoteAddr) -> [u64; 15] {
     let config = [8 | 64 << 32, 4 | 2 << 32, 2, u64::MAX];
-    let mut words = [0; 14];
-    words[0] = u64::from(u32::from_le_bytes(*b"RB2R")) | 1 << 32 | 1 << 48;
+    let mut words = [0; 15];
+    words[0] = u64::from(u32::from_le_bytes(*b"RB2R")) | 2 << 32 | 1 << 48;
     words[1..5].copy_from_slice(&config);
     words[5..9].copy_from_slice(&config);
     words[9..13].copy_from_slice(&[cells.addr, cells.rkey.into(), slots.addr, slots.rkey.into()]);
@@ -57,7 +57,7 @@ fn say(session: &Session, vqp: &Vqp, bytes: &[u8]) -> Vec<u64> {
         vqp.wait_cq(&mut wcs, WAIT).unwrap();
         let wc = wcs[0].succeeded().unwrap();
         if wc.opcode == WcOpcode::Recv {
-            return (0..14).map(|at| answer.read_u64(8 * at).unwrap()).collect();
+            return (0..15).map(|at| answer.read_u64(8 * at).unwrap()).collect();
         }
     }
 }
@@ -272,7 +272,7 @@ fn a_listener_refuses_what_does_not_fit() {
             };
             let cases = [
                 (b"hello".to_vec(), Refusal::Malformed),
-                (bytes(&good[..13]), Refusal::Malformed),
+                (bytes(&good[..14]), Refusal::Malformed),
                 (with(0, good[0] ^ 1 << 32), Refusal::Version),
                 (with(0, good[0] ^ 1), Refusal::Malformed),
                 // It answers, and nobody has asked.
@@ -283,6 +283,7 @@ fn a_listener_refuses_what_does_not_fit() {
                 (with(2, 4 | 5 << 32), Refusal::Config),
                 (with(3, 9), Refusal::Config),
                 (with(1, 1 << 16 | 4096 << 32), Refusal::TooLarge),
+                (with(14, 5), Refusal::Application),
             ];
             for (index, (bytes, expected)) in cases.into_iter().enumerate() {
                 let answer = say(&session, &vqp, &bytes);
@@ -293,6 +294,7 @@ fn a_listener_refuses_what_does_not_fit() {
                     Refusal::Config,
                     Refusal::TooLarge,
                     Refusal::Memory,
+                    Refusal::Application,
                 ];
                 assert_eq!(reasons[answer[9] as usize], expected, "case {index}");
             }
@@ -308,7 +310,7 @@ fn a_listener_refuses_what_does_not_fit() {
         });
         listener.accept(WAIT).unwrap();
         let counters = listener.counters();
-        assert_eq!((counters.accepted, counters.refused, counters.dropped), (1, 11, 0));
+        assert_eq!((counters.accepted, counters.refused, counters.dropped), (1, 12, 0));
     });
 }
 
@@ -325,7 +327,7 @@ fn who_connects_is_told_what_answers() {
             let session = node.session();
             let ask = || connect(&session, node.gid, port, Options::default(), WAIT).unwrap_err();
             let other = ask();
-            assert!(matches!(other, Error::Version { theirs: 9, ours: 1 }), "{other}");
+            assert!(matches!(other, Error::Version { theirs: 9, ours: 2 }), "{other}");
             let echo = ask();
             assert!(matches!(echo, Error::NoListener { .. }), "{echo}");
             let short = Some(Duration::from_millis(5));

@@ -242,7 +242,7 @@ impl Sender {
         let (staged, untold) = (self.tail - self.esc_tail, self.tail - self.synced_tail);
         let is_batch = untold >= u64::from(self.config.alpha) || self.pressed;
         let tells_end = self.ending && !self.end_told;
-        let advances = self.flush || tells_end || is_batch && !self.in_flight();
+        let advances = self.flush || tells_end || is_batch && !self.is_in_flight();
         if !advances && staged < u64::from(self.config.beta) {
             return None;
         }
@@ -270,7 +270,7 @@ impl Sender {
     /// Whether a batch is there whose tail waits for the previous one's completion (elastic threshold).
     #[inline]
     pub fn is_deferred(&self) -> bool {
-        self.tail - self.synced_tail >= u64::from(self.config.alpha) && self.in_flight()
+        self.tail - self.synced_tail >= u64::from(self.config.alpha) && self.is_in_flight()
     }
 
     /// Whether the receiver has read all that was sent.
@@ -278,9 +278,16 @@ impl Sender {
         self.local_head == self.tail
     }
 
+    /// Bytes of the longest message that there is room for, as far as the receiver has told; none if there is
+    /// no slot.
+    #[inline]
+    pub fn room_bytes(&self) -> u32 {
+        self.shape.fits(self.shape.slots() - (self.tail - self.local_head))
+    }
+
     /// Whether an advancement is under way.
     #[inline]
-    fn in_flight(&self) -> bool {
+    pub fn is_in_flight(&self) -> bool {
         self.completed != self.advances
     }
 

@@ -55,8 +55,15 @@ impl Shape {
 
     /// Bytes of the longest message.
     pub fn message_bytes_max(&self) -> u32 {
-        let most = u64::from(self.message_slots_max) * u64::from(self.slot_bytes) - HEADER_BYTES;
-        u32::try_from(most).unwrap_or(u32::MAX)
+        self.fits(u64::from(self.message_slots_max))
+    }
+
+    /// Bytes of the longest message that so many free slots hold.
+    #[inline]
+    pub(super) fn fits(&self, slots: u64) -> u32 {
+        let slots = slots.min(u64::from(self.message_slots_max));
+        let bytes = (slots * u64::from(self.slot_bytes)).saturating_sub(HEADER_BYTES);
+        u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
     /// Where a slot begins.

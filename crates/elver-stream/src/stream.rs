@@ -1,0 +1,375 @@
+use std::cell::{Cell, RefCell, RefMut};
+use std::fmt;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use elver::{Gid, Session};
+use elver_ring::{Ends, Error};
+
+use crate::error;
+use crate::state::State;
+use crate::{Options, StreamCounters};
+
+/// A connected stream of bytes, both ways. As std's `TcpStream`; what differs the crate's page says.
+///
+/// It belongs to its session's thread. Dropped, it ends: what was written still arrives, and the peer hears
+/// that this end neither writes nor reads any more.
+pub struct Stream {
+    state: RefCell<State>,
+    /// Known where it was connected; else the node is asked.
+    peer: Cell<Option<Gid>>,
+    port: u16,
+    nonblocking: Cell<bool>,
+    read_timeout: Cell<Option<Duration>>,
+    write_timeout: Cell<Option<Duration>>,
+}
+
+/// What a wait is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Bytes, or the end.
+    Readable,
+    /// Room.
+    Writable,
+    /// Either of them.
+    Both,
+}
+
+impl Stream {
+    /// Connects to a listener, waiting at most so long.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` if nobody listens there, or the listener does not take it: it says why.
+    /// `HostUnreachable` if no such node is found. `TimedOut`. `InvalidInput` for buffers that cannot be.
+    pub fn connect(
+        session: &Session,
+        gid: Gid,
+        port: u16,
+        options: Options,
+        at_most: Option<Duration>,
+    ) -> io::Result<Stream> {
+        Connecting::start(session, gid, port, options)?.wait(at_most)
+    }
+
+    pub(crate) fn new(ends: Ends, peer: Option<Gid>, port: u16, nodelay: bool) -> Stream {
+        Stream {
+            state: RefCell::new(State::new(ends, nodelay)),
+            peer: Cell::new(peer),
+            port,
+            nonblocking: Cell::default(),
+            read_timeout: Cell::default(),
+            write_timeout: Cell::default(),
+        }
+    }
+
+    /// The peer's node.
+    ///
+    /// # Errors
+    /// `ConnectionAborted` if this end's node is gone; `NotConnected` if it has forgotten the peer.
+    pub fn peer_gid(&self) -> io::Result<Gid> {
+        if let Some(gid) = self.peer.get() {
+            return Ok(gid);
+        }
+        let info = self.state().wire().vqp().info().map_err(|error| error::of(error.into()))?;
+        let (gid, _) = info.peer.ok_or(ErrorKind::NotConnected)?;
+        self.peer.set(Some(gid));
+        Ok(gid)
+    }
+
+    /// The listener's port, at both ends.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The session that it belongs to.
+    pub fn session(&self) -> Session {
+        self.state().wire().vqp().session().clone()
+    }
+
+    /// What it did.
+    pub fn counters(&self) -> StreamCounters {
+        self.state().counters()
+    }
+
+    /// Whether reads and writes that would wait fail with `WouldBlock` instead.
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.set(nonblocking);
+    }
+
+    /// Whether each write goes out at once, as long as there is room; without, as long as no other batch
+    /// is on its way.
+    pub fn set_nodelay(&self, nodelay: bool) {
+        self.state().nodelay = nodelay;
+    }
+
+    /// What was set so.
+    pub fn nodelay(&self) -> bool {
+        self.state().nodelay
+    }
+
+    /// The longest that a read waits, before it fails with `TimedOut`; as long as it takes by default.
+    ///
+    /// # Errors
+    /// `InvalidInput` for no time at all, as std.
+    pub fn set_read_timeout(&self, at_most: Option<Duration>) -> io::Result<()> {
+        self.read_timeout.set(some_time(at_most)?);
+        Ok(())
+    }
+
+    /// The longest that a write waits for room, before it fails with `TimedOut`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for no time at all, as std.
+    pub fn set_write_timeout(&self, at_most: Option<Duration>) -> io::Result<()> {
+        self.write_timeout.set(some_time(at_most)?);
+        Ok(())
+    }
+
+    /// What was set so.
+    pub fn read_timeout(&self) -> Option<Duration> {
+        self.read_timeout.get()
+    }
+
+    /// What was set so.
+    pub fn write_timeout(&self) -> Option<Duration> {
+        self.write_timeout.get()
+    }
+
+    /// Ends a direction, or both. Without writing, the peer reads what was written, and then the end;
+    /// without reading, its writes fail with `BrokenPipe`, and reads here give 0. Again, it does nothing.
+    ///
+    /// # Errors
+    /// `ConnectionReset` if the peer is gone.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let mut state = self.state();
+        let ended = if how == Shutdown::Read { Ok(()) } else { state.end() };
+        let stopped = if how == Shutdown::Write { Ok(()) } else { state.stop() };
+        match ended.and(stopped) {
+            Err(Error::Deaf) => Ok(()),
+            ended => ended.map_err(error::of),
+        }
+    }
+
+    /// Ends writing, and waits until the peer has read everything, at most so long.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if it stopped reading before, `ConnectionReset` if it is gone, `TimedOut`.
+    pub fn finish(&self, at_most: Option<Duration>) -> io::Result<()> {
+        self.state().finish(at_most).map_err(error::of)
+    }
+
+    /// For who waits by the session's descriptor: has the peer wake this session when there is something,
+    /// and lets out what was written. None if there is something already; else how long to wait at most
+    /// before looking again. [`elver::Session::arm`] follows; the crate's page has the whole way.
+    ///
+    /// # Errors
+    /// `ConnectionAborted` if the node is gone. A stream that has failed is ready: its reads and writes
+    /// tell why.
+    pub fn arm(&self, interest: Interest) -> io::Result<Option<Duration>> {
+        let mut state = self.state();
+        let slept = match state.lie_down() {
+            Ok(slept) => slept,
+            Err(Error::Carrier(elver::Error::NodeGone)) => {
+                return Err(error::of(elver::Error::NodeGone.into()));
+            }
+            Err(_) => None,
+        };
+        // Behind it: what comes from here on wakes.
+        let ready = match interest {
+            Interest::Readable => state.is_readable(),
+            Interest::Writable => state.is_writable(),
+            Interest::Both => state.is_readable() || state.is_writable(),
+        };
+        Ok(slept.filter(|_| !ready))
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> RefMut<'_, State> {
+        self.state.borrow_mut()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn wire(&self) -> elver_ring::Wire {
+        self.state().wire().clone()
+    }
+
+    #[inline]
+    fn read_bufs(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut state = self.state();
+        let mut until = None;
+        loop {
+            if let Some(read) = state.try_read(bufs).map_err(error::of)? {
+                return Ok(read);
+            }
+            if self.nonblocking.get() {
+                // Who has nothing to read may wait for an answer.
+                state.send_all();
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            let left = *until.get_or_insert_with(|| Until::new(self.read_timeout.get()));
+            state.wait_readable(left.left()).map_err(error::of)?;
+        }
+    }
+
+    #[inline]
+    fn write_bufs(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut state = self.state();
+        let mut until = None;
+        loop {
+            if let Some(written) = state.try_write(bufs).map_err(error::of)? {
+                return Ok(written);
+            }
+            if self.nonblocking.get() {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            let left = *until.get_or_insert_with(|| Until::new(self.write_timeout.get()));
+            state.wait_writable(left.left()).map_err(error::of)?;
+        }
+    }
+}
+
+/// When a wait ends.
+#[derive(Clone, Copy)]
+struct Until(Option<Instant>);
+
+impl Until {
+    fn new(at_most: Option<Duration>) -> Until {
+        Until(at_most.and_then(|at_most| Instant::now().checked_add(at_most)))
+    }
+
+    fn left(self) -> Option<Duration> {
+        self.0.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// As std: no time at all is not what anybody means.
+fn some_time(at_most: Option<Duration>) -> io::Result<Option<Duration>> {
+    match at_most {
+        Some(Duration::ZERO) => {
+            let text = "a timeout of no time at all: use set_nonblocking, or None to wait";
+            Err(io::Error::new(ErrorKind::InvalidInput, text))
+        }
+        at_most => Ok(at_most),
+    }
+}
+
+impl Read for &Stream {
+    #[inline]
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_bufs(&mut [IoSliceMut::new(buf)])
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.read_bufs(bufs)
+    }
+}
+
+impl Write for &Stream {
+    #[inline]
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.write_bufs(&[IoSlice::new(buf)])
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.write_bufs(bufs)
+    }
+
+    /// Lets out what was written, without waiting for the peer.
+    fn flush(&mut self) -> io::Result<()> {
+        self.state().flush().map_err(error::of)
+    }
+}
+
+impl Read for Stream {
+    #[inline]
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buf)
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self).read_vectored(bufs)
+    }
+}
+
+impl Write for Stream {
+    #[inline]
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        (&*self).write(buf)
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(bufs)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&*self).flush()
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let vqp = self.state().wire().vqp().id();
+        f.debug_struct("Stream")
+            .field("vqp", &vqp)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A stream that is being connected. Dropped, it is given up.
+#[derive(Debug)]
+pub struct Connecting {
+    ring: elver_ring::Connecting,
+    gid: Gid,
+    port: u16,
+    nodelay: bool,
+}
+
+impl Connecting {
+    /// Begins to connect, and does not wait for the listener.
+    ///
+    /// # Errors
+    /// As [`Stream::connect`].
+    pub fn start(
+        session: &Session,
+        gid: Gid,
+        port: u16,
+        options: Options,
+    ) -> io::Result<Connecting> {
+        let ring = elver_ring::Connecting::start(session, gid, port, options.ring()?);
+        let ring = ring.map_err(error::connecting)?;
+        Ok(Connecting { ring, gid, port, nodelay: options.nodelay })
+    }
+
+    /// The stream, once, if the listener has answered. Until then the session's descriptor tells when to
+    /// look again.
+    ///
+    /// # Errors
+    /// As [`Stream::connect`].
+    pub fn poll(&mut self) -> io::Result<Option<Stream>> {
+        let ends = self.ring.poll().map_err(error::connecting)?;
+        Ok(ends.map(|ends| Stream::new(ends, Some(self.gid), self.port, self.nodelay)))
+    }
+
+    /// As [`Connecting::poll`], but waits, at most so long.
+    ///
+    /// # Errors
+    /// As [`Stream::connect`].
+    pub fn wait(self, at_most: Option<Duration>) -> io::Result<Stream> {
+        let Connecting { ring, gid, port, nodelay } = self;
+        let ends = ring.wait(at_most).map_err(error::connecting)?;
+        Ok(Stream::new(ends, Some(gid), port, nodelay))
+    }
+
+    /// As [`Connecting::wait`], in a task.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn wait_async(
+        self,
+        session: &elver::tokio::AsyncSession,
+    ) -> io::Result<Stream> {
+        let Connecting { ring, gid, port, nodelay } = self;
+        let ends = ring.wait_async(session).await.map_err(error::connecting)?;
+        Ok(Stream::new(ends, Some(gid), port, nodelay))
+    }
+}
