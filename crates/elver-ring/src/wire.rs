@@ -158,6 +158,25 @@ impl Wire {
         &self.0.vqp
     }
 
+    /// Tells the peer that this end is about to sleep; for how long it may at most. For who waits for several
+    /// ends of one session: lies down with each, sleeps once ([`Session::wait_ready`]) for no longer than
+    /// the shortest of these times, and gets up with each. [`Carrier::rest`] does all of that for one.
+    ///
+    /// # Errors
+    /// As [`Carrier::post`].
+    pub fn lie_down(&self, pause: &mut Pause) -> Result<Duration, Error> {
+        self.0.tell_nap(pause, Instant::now())
+    }
+
+    /// Ends a sleep of several ends: with a waking or, `slept`, because its time was over.
+    ///
+    /// # Errors
+    /// As [`Carrier::post`].
+    pub fn get_up(&self, pause: &mut Pause, slept: bool) -> Result<(), Error> {
+        let woken = if slept { Err(elver::Error::TimedOut) } else { Ok(()) };
+        self.0.after_sleep(pause, woken)
+    }
+
     /// What it did beside carrying.
     pub fn counters(&self) -> WireCounters {
         let (naps, wakings) = (self.0.nap.get(), self.0.wakings.get());
@@ -430,6 +449,12 @@ impl Shared {
             std::thread::yield_now();
             return Ok(None);
         }
+        let slice = self.tell_nap(pause, now)?;
+        Ok(Some(left.map_or(slice, |left| left.min(slice))))
+    }
+
+    /// Tells the peer of a nap, if it need be; for how long to sleep.
+    fn tell_nap(&self, pause: &mut Pause, now: Instant) -> Result<Duration, Error> {
         // One that was woken, by a pointer that it knew maybe, is not woken again from the same nap.
         let rung = self.rung();
         let is_awake = std::mem::replace(&mut pause.rung, rung) != rung;
@@ -441,8 +466,7 @@ impl Shared {
                 pause.slice = NAP_FIRST;
             }
         }
-        let slice = pause.slice.max(NAP_FIRST);
-        Ok(Some(left.map_or(slice, |left| left.min(slice))))
+        Ok(pause.slice.max(NAP_FIRST))
     }
 
     /// Wakings that came to this end, or to its listener.
