@@ -1,0 +1,101 @@
+//! Small calls allocate nothing, at either end: neither those that go one by one nor those that are
+//! pipelined.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use common::{TestNode, WAIT, config};
+use elver_rpc::{Method, ServerOptions};
+
+/// The system's allocator, counting for each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: the system's allocator does all of it; the counter is a plain word, which needs no allocation and no
+// destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+fn allocations() -> u64 {
+    ALLOCATIONS.with(Cell::get)
+}
+
+const ECHO: Method<[u8; 64], [u8; 64]> = Method::new(1, "test.Echo");
+const BYTES: Method<[u8; 64], [u8; 64]> = Method::new(2, "test.Bytes");
+/// What the server's thread has allocated by now.
+const COUNT: Method<(), u64> = Method::new(3, "test.Count");
+const CALLS: u64 = 10_000;
+const UNDER_WAY: usize = 16;
+
+#[test]
+fn nothing_is_allocated_for_a_small_call() {
+    let node = TestNode::start(config(40, 1));
+    let answered = Arc::new(AtomicU64::new(0));
+    let count = answered.clone();
+    let serving = node.serve(ServerOptions::default(), move |server| {
+        server.on(ECHO, |bytes, _| Ok(bytes));
+        server.on_bytes(BYTES, move |bytes, _, reply| {
+            count.fetch_add(1, Ordering::Relaxed);
+            reply.extend_from_slice(bytes);
+            Ok(())
+        });
+        server.on(COUNT, |(), _| Ok(allocations()));
+    });
+    let session = node.session();
+    let client = serving.client(&session).unwrap();
+    let mut marks = Vec::new();
+    let mut calls = std::collections::VecDeque::with_capacity(UNDER_WAY);
+    // The first half is not counted: queues grow to what they need.
+    for _ in 0..2 {
+        let theirs = client.call(COUNT, &(), WAIT).unwrap();
+        marks.push((Instant::now(), allocations(), theirs));
+        for at in 0..CALLS {
+            let request = [at as u8; 64];
+            if at % 2 == 0 {
+                assert_eq!(client.call(ECHO, &request, WAIT).unwrap(), request);
+                continue;
+            }
+            calls.push_back((at, client.start(BYTES, &request, WAIT).unwrap()));
+            if calls.len() == UNDER_WAY {
+                let (at, call) = calls.pop_front().unwrap();
+                assert_eq!(call.wait().unwrap(), [at as u8; 64]);
+            }
+        }
+        for (at, call) in calls.drain(..) {
+            assert_eq!(call.wait().unwrap(), [at as u8; 64]);
+        }
+    }
+    let (mine, theirs) = (allocations(), client.call(COUNT, &(), WAIT).unwrap());
+    assert_eq!(answered.load(Ordering::Relaxed), CALLS);
+    let (since, mine_before, theirs_before) = marks[1];
+    // No more than what a session needs by itself: it looks at its socket every 50 ms, with room for a
+    // message and a file. That does not grow with calls.
+    let looks = since.elapsed().as_millis() as u64 / 50 + 2;
+    for (who, counted) in
+        [("the client", mine - mine_before), ("the server", theirs - theirs_before)]
+    {
+        println!("{who}: {counted} in {looks} looks at the socket");
+        assert!(counted <= 4 * looks, "{who}: {counted} in {looks} looks at the socket");
+    }
+}
