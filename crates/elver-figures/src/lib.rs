@@ -23,6 +23,7 @@ mod qos;
 mod report;
 mod ring;
 mod rnic;
+mod rpc;
 mod storm;
 mod vqp_load;
 mod window;
@@ -59,6 +60,8 @@ pub enum Bench {
     Memory(memory::MemoryArgs),
     /// Messages through RB²'s rings, beside rival designs and WRITEs that are posted one by one.
     Ring(ring::RingArgs),
+    /// Calls of 64 bytes by how many are under way, beside gRPC's.
+    Rpc(rpc::RpcArgs),
     /// Many connects at once to one node.
     Storm(storm::StormArgs),
     /// The high class of VQPs beside a flood of the low class.
@@ -84,6 +87,7 @@ pub fn run(bench: &Bench, programs: &Programs) -> Result<(), Failure> {
         Bench::Pool(args) => pool::run(args),
         Bench::Memory(args) => memory::run(args, programs),
         Bench::Ring(args) => ring::run(args),
+        Bench::Rpc(args) => rpc::run(args),
         Bench::Storm(args) => storm::run(args, programs),
         Bench::Qos(args) => qos::run(args),
     }

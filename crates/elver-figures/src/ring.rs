@@ -5,7 +5,7 @@ mod measures;
 mod raw;
 mod rb2;
 mod rivals;
-mod stage;
+pub(crate) mod stage;
 
 use std::time::Duration;
 

@@ -14,11 +14,11 @@ use elver_testbed::pair::{self, Client, End, Placement};
 use crate::args::Stage;
 
 /// The longest that one end waits for the other.
-pub(super) const STALL: Option<Duration> = Some(Duration::from_secs(10));
+pub(crate) const STALL: Option<Duration> = Some(Duration::from_secs(10));
 const REGISTRY_PORT: u16 = 4_790;
 
 /// Runs both ends; gives what `client` does. Each is given its session and the other end's node.
-pub(super) fn run<T: Send>(
+pub(crate) fn run<T: Send>(
     stage: Stage,
     server: impl FnOnce(&Session, Gid, &Client) -> Result<()> + Send,
     client: impl FnOnce(&Session, Gid) -> Result<T> + Send,
