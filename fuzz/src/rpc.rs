@@ -1,5 +1,6 @@
-//! Calls: what a client and a server make of any frames, beside calls of their own, and what any bytes are as
-//! messages. Either end may refuse, and must do nothing else: no call ends twice, and none is lost.
+//! Calls: what a client and a server make of any frames, beside calls of their own, and what any bytes
+//! are as messages. Either end may refuse, and must do nothing else: no call ends twice, and none is
+//! lost.
 
 use std::convert::Infallible;
 

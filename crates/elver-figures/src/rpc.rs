@@ -16,6 +16,7 @@ use crate::args::{RunArgs, TimeArgs};
 use crate::report::contract;
 use crate::report::frame::Frame;
 use crate::report::rows::{Figure, Row, Target};
+use ours::SIZE;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,9 +25,6 @@ Examples:
   cargo build --release -p elver-rivals
   sudo elver bench rpc --rival target/release/elver-rival-grpc
       beside gRPC's (tonic), between two network namespaces";
-
-/// Bytes of a request, and of its response.
-const SIZE: usize = 64;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -69,7 +67,8 @@ pub(crate) fn run(args: &RpcArgs) -> Result<(), Failure> {
             doing(&format!("{}, {} under way", row.name, row.in_flight));
             let sample = match &args.rival {
                 Some(program) if row.name == GRPC => {
-                    rival::echo(stage, program, row.in_flight, duration)?
+                    rival::Load { in_flight: row.in_flight, size: SIZE, duration }
+                        .echo(stage, program)?
                 }
                 _ => ours::echo(stage, row.in_flight, duration)?,
             };

@@ -1,9 +1,9 @@
-//! gRPC as tonic has it, to be measured beside Elver's calls: an echo of bytes, without a coder of messages, over one
-//! HTTP/2 connection on TCP without delay.
+//! gRPC as tonic has it, to be measured beside Elver's calls: an echo of bytes, without a coder of
+//! messages, over one HTTP/2 connection on TCP without delay.
 //!
-//! `elver-rival-grpc serve ADDRESS` says `ready` and serves until its input ends. `elver-rival-grpc call ADDRESS
-//! --in-flight N` measures, and prints a line of JSON: seconds, and how often each latency in nanoseconds was seen.
-//! `elver bench rpc --rival PATH` runs both.
+//! `elver-rival-grpc serve ADDRESS` says `ready` and where, and serves until its input ends.
+//! `elver-rival-grpc call ADDRESS --in-flight N` measures, and prints a line of JSON: seconds, and how
+//! often each latency in nanoseconds was seen. `elver bench rpc --rival PATH` runs both.
 
 mod client;
 mod codec;

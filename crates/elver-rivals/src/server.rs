@@ -2,58 +2,51 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io::Read;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result};
 use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tonic::body::Body;
-use tonic::server::{Grpc, NamedService, UnaryService};
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
-use tower_service::Service;
 
 use crate::codec::Raw;
 
-/// Serves until the input ends.
+/// Serves until the input ends. What is here is what tonic's own server does for a connection, less its
+/// router.
 pub(crate) async fn serve(address: SocketAddr) -> Result<()> {
-    let incoming = TcpIncoming::bind(address).map_err(|error| anyhow!("{address}: {error}"))?;
-    let incoming = incoming.with_nodelay(Some(true));
-    println!("ready");
-    let (tell, told) = tokio::sync::oneshot::channel::<()>();
+    let listener = TcpListener::bind(address).await.with_context(|| address.to_string())?;
+    println!("ready {}", listener.local_addr()?);
+    let (tell, mut told) = oneshot::channel::<()>();
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         drop(tell);
     });
-    let serving = Server::builder().add_service(Echo).serve_with_incoming(incoming);
-    // Whoever is still connected is cut off.
-    tokio::select! {
-        served = serving => Ok(served?),
-        _ = told => Ok(()),
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // Whoever is still connected is cut off.
+            _ = &mut told => return Ok(()),
+        };
+        let (stream, _) = accepted?;
+        stream.set_nodelay(true)?;
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .serve_connection(TokioIo::new(stream), service_fn(echo));
+        tokio::spawn(async {
+            // One that its client breaks is the client's affair.
+            let _ = connection.await;
+        });
     }
 }
 
 /// What code generated from a description would be.
-#[derive(Clone, Copy, Debug)]
-struct Echo;
-
-impl NamedService for Echo {
-    const NAME: &'static str = "bench.Echo";
-}
-
-impl Service<http::Request<Body>> for Echo {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(async { Ok(Grpc::new(Raw).unary(Answer, request).await) })
-    }
+async fn echo(request: http::Request<Incoming>) -> Result<http::Response<Body>, Infallible> {
+    Ok(Grpc::new(Raw).unary(Answer, request).await)
 }
 
 struct Answer;

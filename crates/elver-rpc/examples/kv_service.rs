@@ -1,6 +1,7 @@
 //! A store of values by key. It says its port, and serves until its input ends.
 //!
-//! Run it beside a daemon: `cargo run --release --example kv_service -p elver-rpc`, and then `kv_client PORT`.
+//! Run it beside a daemon: `cargo run --release --example kv_service -p elver-rpc`, and then `kv_client
+//! PORT`.
 
 mod kv;
 

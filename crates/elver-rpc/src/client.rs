@@ -25,8 +25,8 @@ use connection::Connection;
 
 /// A connection to a server. Clones are the same connection.
 ///
-/// A call that was [started](Client::start) goes with those after it, at the latest when something is waited for or
-/// [`Client::flush`] is called. Answers come while something is waited for, or polled.
+/// A call that was [started](Client::start) goes with those after it, at the latest when something is
+/// waited for or [`Client::flush`] is called. Answers come while something is waited for, or polled.
 #[derive(Clone)]
 pub struct Client {
     connection: Rc<RefCell<Connection>>,
@@ -36,8 +36,9 @@ impl Client {
     /// Connects to a server's port, waiting at most so long.
     ///
     /// # Errors
-    /// [`Code::Unavailable`](crate::Code::Unavailable) if nothing answers there, [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded), [`Code::FailedPrecondition`](crate::Code::FailedPrecondition) if the
-    /// versions differ, and whatever the server refuses with, as [`Code::ResourceExhausted`](crate::Code::ResourceExhausted).
+    /// `Code::Unavailable` if nothing answers there, `Code::DeadlineExceeded`,
+    /// `Code::FailedPrecondition` if the versions differ, and whatever the server refuses with, as
+    /// `Code::ResourceExhausted`.
     pub fn connect(
         session: &Session,
         gid: Gid,
@@ -92,8 +93,8 @@ impl Client {
     /// Begins a call. As many may be under way as the server takes ([`Client::server`]).
     ///
     /// # Errors
-    /// Nothing was sent: [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) if it is too long or too many are under way, [`Code::Unavailable`](crate::Code::Unavailable)
-    /// if the connection is over.
+    /// Nothing was sent: `Code::ResourceExhausted` if it is too long or too many are under way,
+    /// `Code::Unavailable` if the connection is over.
     pub fn start<Request: Message, Response: Message>(
         &self,
         method: Method<Request, Response>,

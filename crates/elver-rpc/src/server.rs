@@ -44,7 +44,8 @@ pub struct ServerOptions {
 }
 
 impl Default for ServerOptions {
-    /// 1024 clients with 4 MiB of rings each, 4096 calls that are answered later, 5 s for a greeting, no group.
+    /// 1024 clients with 4 MiB of rings each, 4096 calls that are answered later, 5 s for a greeting, no
+    /// group.
     fn default() -> ServerOptions {
         let listener = ListenerOptions { ring_bytes_max: 4 << 20, ..ListenerOptions::default() };
         ServerOptions {
@@ -79,7 +80,8 @@ pub struct ServerCounters {
 
 /// A server: one session and one thread, any number of clients.
 ///
-/// It does its calls in [`Server::run`], or in [`Server::poll`] and [`Server::wait`] of a loop of the caller's.
+/// It does its calls in [`Server::run`], or in [`Server::poll`] and [`Server::wait`] of a loop of the
+/// caller's.
 pub struct Server {
     session: Session,
     listener: Listener,
@@ -138,8 +140,8 @@ impl Server {
         self.common.methods.add(method, Methods::unary(handler));
     }
 
-    /// Does a method, at once, on its message's bytes, which are borrowed, and into a buffer for the response's, which
-    /// is empty and kept: nothing is allocated.
+    /// Does a method, at once, on its message's bytes, which are borrowed, and into a buffer for the
+    /// response's, which is empty and kept: nothing is allocated.
     pub fn on_bytes<Request, Response>(
         &mut self,
         method: Method<Request, Response>,
@@ -270,7 +272,8 @@ impl Server {
         }
     }
 
-    /// To be called when a poll found nothing: lets others run, or sleeps until something comes, at most so long.
+    /// To be called when a poll found nothing: lets others run, or sleeps until something comes, at most
+    /// so long.
     ///
     /// # Errors
     /// As [`Server::poll`].

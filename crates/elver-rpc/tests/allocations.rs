@@ -22,8 +22,8 @@ thread_local! {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: the system's allocator does all of it; the counter is a plain word, which needs no allocation and no
-// destructor.
+// SAFETY: the system's allocator does all of it; the counter is a plain word, which needs no allocation
+// and no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));

@@ -1,6 +1,6 @@
-//! The protocol under a model: calls of every kind, in random order, through pipes that are often full, with
-//! cancellations and deadlines on a clock of the test's. Nothing is answered twice, nothing is invented, and
-//! when all is done nothing is left.
+//! The protocol under a model: calls of every kind, in random order, through pipes that are often full,
+//! with cancellations and deadlines on a clock of the test's. Nothing is answered twice, nothing is
+//! invented, and when all is done nothing is left.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;

@@ -10,10 +10,11 @@ use elver_rpc::{Client, ClientOptions, Limits, Method, Server, ServerOptions};
 use elver_testbed::pair;
 use elver_testbed::sample::{Clock, Sample};
 
-use super::SIZE;
 use crate::args::Stage;
 use crate::ring::stage::{self, STALL};
 
+/// Bytes of a request, and of its response.
+pub(super) const SIZE: usize = 64;
 const PORT: u16 = 9;
 const ECHO: Method<[u8; SIZE], [u8; SIZE]> = Method::new(1, "bench.Echo");
 /// How long an end looks before it sleeps.

@@ -11,7 +11,6 @@ use elver_console::Failure;
 use elver_testbed::pair;
 use elver_testbed::sample::Sample;
 
-use super::SIZE;
 use crate::args::Stage;
 
 const PORT: u16 = 50_051;
@@ -34,27 +33,52 @@ impl Drop for Serving {
     }
 }
 
-/// So many calls under way. Each end is a process on the core, and in the namespace, that our own end has.
-pub(super) fn echo(
-    stage: Stage,
-    program: &Path,
-    in_flight: u32,
-    duration: Duration,
-) -> Result<Sample, Failure> {
-    let (_, sample) = pair::run(
-        stage.pair(),
-        |end, client| {
-            let serving = serve(program, SocketAddr::new(end.own, PORT))?;
-            client.begin();
-            while !client.is_gone() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            drop(serving);
-            Ok(())
-        },
-        |end| call(program, SocketAddr::new(end.peer, PORT), in_flight, duration),
-    )?;
-    Ok(sample)
+/// What is asked of it.
+pub(super) struct Load {
+    /// Calls under way.
+    pub(super) in_flight: u32,
+    /// Bytes of each, there and back.
+    pub(super) size: usize,
+    pub(super) duration: Duration,
+}
+
+impl Load {
+    /// Each end is a process on the core, and in the namespace, that our own end has.
+    pub(super) fn echo(&self, stage: Stage, program: &Path) -> Result<Sample, Failure> {
+        let (_, sample) = pair::run(
+            stage.pair(),
+            |end, client| {
+                let serving = serve(program, SocketAddr::new(end.own, PORT))?;
+                client.begin();
+                while !client.is_gone() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                drop(serving);
+                Ok(())
+            },
+            |end| self.call(program, SocketAddr::new(end.peer, PORT)),
+        )?;
+        Ok(sample)
+    }
+
+    fn call(&self, program: &Path, address: SocketAddr) -> Result<Sample> {
+        let Load { in_flight, size, duration } = self;
+        let output = Command::new(program)
+            .args(["call", &address.to_string(), "--in-flight", &in_flight.to_string()])
+            .args(["--duration", &duration.as_secs_f64().to_string()])
+            .args(["--size", &size.to_string()])
+            .output()
+            .with_context(|| format!("cannot run {}", program.display()))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("{} call: {}", program.display(), said.trim());
+        }
+        let told: Told = serde_json::from_slice(&output.stdout).context("what the rival prints")?;
+        let mut sample = Sample::new()?;
+        sample.add_counts(&told.counts);
+        sample.took(Duration::try_from_secs_f64(told.seconds)?);
+        Ok(sample)
+    }
 }
 
 fn serve(program: &Path, address: SocketAddr) -> Result<Serving> {
@@ -68,22 +92,6 @@ fn serve(program: &Path, address: SocketAddr) -> Result<Serving> {
     let serving = Serving(child);
     let mut line = String::new();
     BufReader::new(says.context("its output is a pipe")?).read_line(&mut line)?;
-    ensure!(line.trim() == "ready", "{} serve {address} did not get ready", program.display());
+    ensure!(line.starts_with("ready"), "{} serve {address} did not get ready", program.display());
     Ok(serving)
-}
-
-fn call(program: &Path, address: SocketAddr, in_flight: u32, duration: Duration) -> Result<Sample> {
-    let output = Command::new(program)
-        .args(["call", &address.to_string(), "--in-flight", &in_flight.to_string()])
-        .args(["--duration", &duration.as_secs_f64().to_string(), "--size", &SIZE.to_string()])
-        .output()
-        .with_context(|| format!("cannot run {}", program.display()))?;
-    if !output.status.success() {
-        bail!("{} call: {}", program.display(), String::from_utf8_lossy(&output.stderr).trim());
-    }
-    let told: Told = serde_json::from_slice(&output.stdout).context("what the rival prints")?;
-    let mut sample = Sample::new()?;
-    sample.add_counts(&told.counts);
-    sample.took(Duration::try_from_secs_f64(told.seconds)?);
-    Ok(sample)
 }

@@ -52,7 +52,8 @@ impl<Response: Message> Call<Response> {
         self.connection.borrow().caller.outcome(self.id).is_some()
     }
 
-    /// Gives it up: the server is told, and the answer is [`Code::Cancelled`](crate::Code::Cancelled), unless it is there.
+    /// Gives it up: the server is told, and the answer is [`Code::Cancelled`](crate::Code::Cancelled),
+    /// unless it is there.
     pub fn cancel(&mut self) {
         let mut connection = self.connection.borrow_mut();
         connection.caller.cancel(self.id);

@@ -8,8 +8,8 @@ pub struct ClientOptions {
     pub ring: elver_ring::Options,
     /// What this end takes.
     pub limits: Limits,
-    /// Which of a group's servers it goes to: this number modulo how many there are. None stays at the one that was
-    /// named.
+    /// Which of a group's servers it goes to: this number modulo how many there are. None stays at the
+    /// one that was named.
     pub spread: Option<u64>,
 }
 

@@ -155,8 +155,8 @@ pub enum Reply<'a> {
 }
 
 impl Callee {
-    /// A connection that waits for a hello. A frame has at most `chunk` bytes behind its header; `group` are the first of
-    /// the server's ports, and how many there are.
+    /// A connection that waits for a hello. A frame has at most `chunk` bytes behind its header; `group`
+    /// are the first of the server's ports, and how many there are.
     pub fn new(limits: Limits, chunk: usize, group: (u16, u16)) -> Callee {
         Callee {
             limits,
@@ -452,8 +452,8 @@ impl Callee {
         slot.message.shrink_to(KEPT_BYTES);
     }
 
-    /// Answers a call, with a message that `encode` fills or with a status. False if it has been answered: it was
-    /// cancelled, or it was too late.
+    /// Answers a call, with a message that `encode` fills or with a status. False if it has been
+    /// answered: it was cancelled, or it was too late.
     ///
     /// # Errors
     /// The outlet's.
@@ -543,7 +543,8 @@ impl Callee {
         usize::try_from(allowed).map_or(self.outbox.chunk(), |most| most.min(self.outbox.chunk()))
     }
 
-    /// Sends bytes of a stream back, no more than [`Callee::stream_room`]: `fill` adds them to an empty buffer.
+    /// Sends bytes of a stream back, no more than [`Callee::stream_room`]: `fill` adds them to an empty
+    /// buffer.
     pub fn stream_back(&mut self, call: CallId, fill: impl FnOnce(&mut Vec<u8>)) {
         let room = self.stream_room(call);
         let mut len = 0;

@@ -551,8 +551,8 @@ impl Caller {
         )
     }
 
-    /// Sends bytes of a call's stream, no more than [`Caller::upload_room`]; `ends`: the last ones, of which there may be
-    /// none.
+    /// Sends bytes of a call's stream, no more than [`Caller::upload_room`]; `ends`: the last ones, of
+    /// which there may be none.
     pub fn upload(&mut self, call: CallId, bytes: &[u8], ends: bool) {
         let room = self.upload_room(call);
         assert!(room.is_some_and(|room| bytes.len() <= room), "a stream keeps to its room");

@@ -12,8 +12,9 @@
 //! | 24 to 27 | bytes of the body |
 //! | 28 to 31 | of a request and a response: bytes of the whole message |
 //!
-//! What a kind has no use for is zero. Kinds from [`KIND_OPTIONAL`] on, and the upper four flags, are for later minor
-//! versions: who does not know them passes over them. Any other is refused, and ends the connection.
+//! What a kind has no use for is zero. Kinds from [`KIND_OPTIONAL`] on, and the upper four flags, are for
+//! later minor versions: who does not know them passes over them. Any other is refused, and ends the
+//! connection.
 
 use super::fault::Fault;
 use super::kind::{CallId, KINDS, Kind};

@@ -34,9 +34,9 @@ impl Context {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether nobody waits for the answer any more: the call was cancelled, its client is gone, or its deadline has
-    /// passed. A handler that answers before it returns only learns of the deadline, since nothing is read
-    /// meanwhile.
+    /// Whether nobody waits for the answer any more: the call was cancelled, its client is gone, or its
+    /// deadline has passed. A handler that answers before it returns only learns of the deadline, since
+    /// nothing is read meanwhile.
     pub fn is_cancelled(&self) -> bool {
         let cancelled = self.cancelled.as_ref();
         cancelled.is_some_and(|cancelled| cancelled.load(Ordering::Relaxed))
@@ -57,7 +57,8 @@ pub(super) struct Late {
     pub(super) reply: Result<Vec<u8>, Status>,
 }
 
-/// Answers a call, later and from any thread. Dropped without an answer, the call fails with [`Code::Internal`].
+/// Answers a call, later and from any thread. Dropped without an answer, the call fails with
+/// [`Code::Internal`].
 #[derive(Debug)]
 #[must_use = "a call that is not answered fails"]
 pub struct Responder<Response> {

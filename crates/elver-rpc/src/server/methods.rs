@@ -30,7 +30,8 @@ pub trait Source {
     /// What it answers in the end.
     type Response: Message;
 
-    /// Fills in bytes: how many; 0 when there are no more. It is asked for no more than the client has room for.
+    /// Fills in bytes: how many; 0 when there are no more. It is asked for no more than the client has
+    /// room for.
     ///
     /// # Errors
     /// A status ends the call.
