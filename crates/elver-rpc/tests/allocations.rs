@@ -1,5 +1,5 @@
-//! Small calls allocate nothing, at either end: neither those that go one by one nor those that are
-//! pipelined.
+//! Small calls allocate nothing, at either end that does not sleep: neither those that go one by one nor
+//! those that are pipelined.
 
 mod common;
 
@@ -7,10 +7,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{TestNode, WAIT, config};
-use elver_rpc::{Method, ServerOptions};
+use elver_ring::ListenerOptions;
+use elver_rpc::{Client, ClientOptions, Method, ServerOptions};
 
 /// The system's allocator, counting for each thread.
 struct Counting;
@@ -53,7 +54,11 @@ fn nothing_is_allocated_for_a_small_call() {
     let node = TestNode::start(config(40, 1));
     let answered = Arc::new(AtomicU64::new(0));
     let count = answered.clone();
-    let serving = node.serve(ServerOptions::default(), move |server| {
+    // Who sleeps is woken by a message of the node's, for which the session makes room: both ends look.
+    let spin = Duration::from_secs(60);
+    let listener = ListenerOptions { spin, ..ServerOptions::default().listener };
+    let options = ServerOptions { listener, ..ServerOptions::default() };
+    let serving = node.serve(options, move |server| {
         server.on(ECHO, |bytes, _| Ok(bytes));
         server.on_bytes(BYTES, move |bytes, _, reply| {
             count.fetch_add(1, Ordering::Relaxed);
@@ -63,7 +68,9 @@ fn nothing_is_allocated_for_a_small_call() {
         server.on(COUNT, |(), _| Ok(allocations()));
     });
     let session = node.session();
-    let client = serving.client(&session).unwrap();
+    let mut options = ClientOptions::default();
+    options.ring.spin = spin;
+    let client = Client::connect(&session, node.gid, serving.port, options, WAIT).unwrap();
     let mut marks = Vec::new();
     let mut calls = std::collections::VecDeque::with_capacity(UNDER_WAY);
     // The first half is not counted: queues grow to what they need.

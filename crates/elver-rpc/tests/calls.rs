@@ -161,8 +161,8 @@ fn who_waits_no_longer_is_told_and_the_handler_too() {
     let late = client.call(NEVER, &1, Some(time)).unwrap_err();
     assert_eq!((late.code(), late.executed), (Code::DeadlineExceeded, Executed::Maybe));
     let responder = kept.recv().unwrap();
-    assert!(responder.context().is_cancelled());
-    while client.under_way() > 0 {
+    // By the server's clock it may come a little later.
+    while !responder.context().is_cancelled() || client.under_way() > 0 {
         client.flush();
     }
     drop(responder);
@@ -190,7 +190,8 @@ fn who_waits_no_longer_is_told_and_the_handler_too() {
         client.flush();
     }
     let counters = client.counters();
-    assert_eq!((counters.expired, counters.cancelled, counters.late), (1, 1, 3));
+    // Either end may have been the first to see that the deadline had passed.
+    assert_eq!((counters.cancelled, counters.late), (1, 2 + counters.expired));
     // One that nobody answers.
     let call = client.start(NEVER, &1, WAIT).unwrap();
     client.flush();
