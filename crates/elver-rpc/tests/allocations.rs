@@ -1,4 +1,4 @@
-//! Small calls allocate nothing, at either end that does not sleep: neither those that go one by one nor
+//! Small calls allocate nothing, while neither the ends nor the node sleep: neither those that go one by one nor
 //! those that are pipelined.
 
 mod common;
@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{TestNode, WAIT, config};
 use elver_ring::ListenerOptions;
@@ -51,7 +51,10 @@ const UNDER_WAY: usize = 16;
 
 #[test]
 fn nothing_is_allocated_for_a_small_call() {
-    let node = TestNode::start(config(40, 1));
+    // A node that sleeps is woken by a message, which the session makes.
+    let mut config = config(40, 1);
+    config.engine.spin_us = 1_000_000;
+    let node = TestNode::start(config);
     let answered = Arc::new(AtomicU64::new(0));
     let count = answered.clone();
     // Who sleeps is woken by a message of the node's, for which the session makes room: both ends look.
@@ -76,7 +79,7 @@ fn nothing_is_allocated_for_a_small_call() {
     // The first half is not counted: queues grow to what they need.
     for _ in 0..2 {
         let theirs = client.call(COUNT, &(), WAIT).unwrap();
-        marks.push((Instant::now(), allocations(), theirs));
+        marks.push((allocations(), theirs));
         for at in 0..CALLS {
             let request = [at as u8; 64];
             if at % 2 == 0 {
@@ -95,14 +98,14 @@ fn nothing_is_allocated_for_a_small_call() {
     }
     let (mine, theirs) = (allocations(), client.call(COUNT, &(), WAIT).unwrap());
     assert_eq!(answered.load(Ordering::Relaxed), CALLS);
-    let (since, mine_before, theirs_before) = marks[1];
-    // No more than what a session needs by itself: it looks at its socket every 50 ms, with room for a
-    // message and a file. That does not grow with calls.
-    let looks = since.elapsed().as_millis() as u64 / 50 + 2;
+    let (mine_before, theirs_before) = marks[1];
+    // A session makes room when it looks at its socket, every 50 ms, and for a message to a node that has
+    // looked away, as it does when a thread got no core for a millisecond. That is a few dozen times, and an
+    // allocation in either kind of call would be 5000.
     for (who, counted) in
         [("the client", mine - mine_before), ("the server", theirs - theirs_before)]
     {
-        println!("{who}: {counted} in {looks} looks at the socket");
-        assert!(counted <= 4 * looks, "{who}: {counted} in {looks} looks at the socket");
+        println!("{who}: {counted} in {CALLS} calls");
+        assert!(counted < CALLS / 20, "{who}: {counted} in {CALLS} calls");
     }
 }
