@@ -5,5 +5,6 @@ pub mod control;
 pub mod core;
 pub mod frames;
 pub mod portal;
+pub mod rpc;
 pub mod verbs;
 pub mod wire;

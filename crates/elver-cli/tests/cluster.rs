@@ -80,6 +80,7 @@ fn what_spins() {
     connects_have_their_rows();
     rings_have_their_rows();
     streams_have_their_rows();
+    calls_have_their_rows();
     data_has_its_rows();
     a_mesh_has_its_rows();
     a_storm_has_its_rows();
@@ -507,6 +508,31 @@ fn priorities_have_their_rows() {
     let keys = ["name", "p50_us", "p99_us", "ops_per_s", "flood_mb_per_s"];
     let names = ["alone", "qos-on", "qos-off", "alone-busy", "qos-on-busy"];
     check_rows(&object, &names, &keys);
+}
+
+/// Of each number of calls under way one.
+fn calls_have_their_rows() {
+    let short = ["--rounds", "1", "--duration", "0.05", "--in-flight", "1,16"];
+    let mut placements = vec!["loopback", "host"];
+    if is_root() {
+        placements.push("netns");
+    }
+    for placement in placements {
+        let object = bench("rpc", placement, &short);
+        let rows = object["rows"].as_array().unwrap();
+        let found: Vec<_> = rows.iter().map(|row| row["in_flight"].as_u64().unwrap()).collect();
+        assert_eq!(found, [1, 16]);
+        for row in rows {
+            assert_eq!((&row["name"], &row["size"]), (&"elver-rpc".into(), &64.into()));
+            assert!(row["calls_per_s"].as_f64().unwrap() > 0.0, "{row}");
+            let latency = ["mean", "p50", "p999"].map(|key| row["lat_us"][key].as_f64().unwrap());
+            assert!(latency.iter().all(|us| *us > 0.0), "{row}");
+        }
+    }
+    let arguments = ["bench", "rpc", "--placement", "loopback", "--rival", "/nowhere/at/all"];
+    let failed = run(&arguments);
+    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(!failed.status.success() && said.contains("cannot run /nowhere/at/all"), "{said}");
 }
 
 /// Of each design, mode and size one, whose figures go together.

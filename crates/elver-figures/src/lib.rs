@@ -23,6 +23,7 @@ mod qos;
 mod report;
 mod ring;
 mod rnic;
+mod rpc;
 mod storm;
 mod stream;
 mod vqp_load;
@@ -62,6 +63,8 @@ pub enum Bench {
     Ring(ring::RingArgs),
     /// Bytes through streams over RB²'s rings, beside TCP.
     Stream(stream::StreamArgs),
+    /// Calls of 64 bytes by how many are under way, beside gRPC's.
+    Rpc(rpc::RpcArgs),
     /// Many connects at once to one node.
     Storm(storm::StormArgs),
     /// The high class of VQPs beside a flood of the low class.
@@ -88,6 +91,7 @@ pub fn run(bench: &Bench, programs: &Programs) -> Result<(), Failure> {
         Bench::Memory(args) => memory::run(args, programs),
         Bench::Ring(args) => ring::run(args),
         Bench::Stream(args) => stream::run(args),
+        Bench::Rpc(args) => rpc::run(args),
         Bench::Storm(args) => storm::run(args, programs),
         Bench::Qos(args) => qos::run(args),
     }

@@ -1,0 +1,321 @@
+//! The server: a port, its clients, and what does their calls.
+
+mod connection;
+mod context;
+mod methods;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use elver::Session;
+use elver_ring::{Error as RingError, Listener, ListenerCounters, ListenerOptions, Pause};
+
+use crate::error::Error;
+use crate::link::Link;
+use crate::message::Message;
+use crate::method::Method;
+use crate::protocol::{CalleeCounters, Limits};
+use crate::status::{Code, Status};
+
+pub use context::{Context, Responder};
+pub use methods::{Sink, Source};
+
+use connection::{Common, Connection, callee};
+use context::Late;
+use methods::Methods;
+
+/// How a server is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// What it takes of each client.
+    pub limits: Limits,
+    /// Most clients; who comes then is refused with [`Code::ResourceExhausted`].
+    pub clients: usize,
+    /// Most calls that are [answered later](Server::on_deferred), of all clients together.
+    pub deferred: usize,
+    /// How long a client may take for its greeting.
+    pub greeting_time: Duration,
+    /// Rings of clients, and how long to look before sleeping.
+    pub listener: ListenerOptions,
+    /// The ports of the group that it belongs to: the first, and how many. Clients that
+    /// [spread](crate::ClientOptions::spread) choose one of these.
+    pub group: (u16, u16),
+}
+
+impl Default for ServerOptions {
+    /// 1024 clients with 4 MiB of rings each, 4096 calls that are answered later, 5 s for a greeting, no
+    /// group.
+    fn default() -> ServerOptions {
+        let listener = ListenerOptions { ring_bytes_max: 4 << 20, ..ListenerOptions::default() };
+        ServerOptions {
+            limits: Limits::default(),
+            clients: 1024,
+            deferred: 4096,
+            greeting_time: Duration::from_secs(5),
+            listener,
+            group: (0, 0),
+        }
+    }
+}
+
+/// What a server has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    /// Clients that are there.
+    pub clients: usize,
+    /// Clients that have been welcome.
+    pub accepted: u64,
+    /// Clients that were refused: too many, or rings too short for a frame.
+    pub refused: u64,
+    /// Clients that said no hello in time.
+    pub ungreeted: u64,
+    /// Calls that are answered later, and have not been.
+    pub deferred: usize,
+    /// The calls of all clients, those that are gone as well.
+    pub calls: CalleeCounters,
+    /// Rings that came, and that did not come about.
+    pub rings: ListenerCounters,
+}
+
+/// A server: one session and one thread, any number of clients.
+///
+/// It does its calls in [`Server::run`], or in [`Server::poll`] and [`Server::wait`] of a loop of the
+/// caller's.
+pub struct Server {
+    session: Session,
+    listener: Listener,
+    options: ServerOptions,
+    connections: Vec<Connection>,
+    common: Common,
+    answers: mpsc::Receiver<Late>,
+    next_client: u64,
+    /// Since when nothing has come.
+    idle: Option<Instant>,
+    counters: ServerCounters,
+}
+
+impl Server {
+    /// Listens at a port of the session's node; 0 takes a free one.
+    ///
+    /// # Errors
+    /// [`Code::Unavailable`] if another has the port.
+    pub fn bind(session: &Session, port: u16, options: ServerOptions) -> Result<Server, Error> {
+        let listener = Listener::bind(session, port, options.listener).map_err(Error::of_ring)?;
+        let (late, answers) = mpsc::channel();
+        let common = Common {
+            methods: Methods::default(),
+            late,
+            deferred: 0,
+            deferred_max: options.deferred,
+            reply: Vec::new(),
+        };
+        Ok(Server {
+            session: session.clone(),
+            listener,
+            options,
+            connections: Vec::new(),
+            common,
+            answers,
+            next_client: 0,
+            idle: None,
+            counters: ServerCounters::default(),
+        })
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.listener.port()
+    }
+
+    /// Does a method, at once: other calls wait meanwhile.
+    ///
+    /// # Panics
+    /// If another method has its number, as do all of these.
+    pub fn on<Request: Message, Response: Message>(
+        &mut self,
+        method: Method<Request, Response>,
+        handler: impl FnMut(Request, &Context) -> Result<Response, Status> + 'static,
+    ) {
+        self.common.methods.add(method, Methods::unary(handler));
+    }
+
+    /// Does a method, at once, on its message's bytes, which are borrowed, and into a buffer for the
+    /// response's, which is empty and kept: nothing is allocated.
+    pub fn on_bytes<Request, Response>(
+        &mut self,
+        method: Method<Request, Response>,
+        handler: impl FnMut(&[u8], &Context, &mut Vec<u8>) -> Result<(), Status> + 'static,
+    ) {
+        self.common.methods.add(method, Methods::bytes(handler));
+    }
+
+    /// Does a method, and answers when it is done, from any thread.
+    pub fn on_deferred<Request: Message, Response: Message>(
+        &mut self,
+        method: Method<Request, Response>,
+        handler: impl FnMut(Request, Responder<Response>) + 'static,
+    ) {
+        self.common.methods.add(method, Methods::deferred(handler));
+    }
+
+    /// Does a method whose request goes on in a stream of bytes: the handler gives what takes it.
+    pub fn on_upload<Request: Message, S: Sink + 'static>(
+        &mut self,
+        method: Method<Request, S::Response>,
+        handler: impl FnMut(Request, &Context) -> Result<S, Status> + 'static,
+    ) {
+        self.common.methods.add(method, Methods::upload(handler));
+    }
+
+    /// Does a method that gives a stream of bytes back: the handler gives what it comes from.
+    pub fn on_download<Request: Message, S: Source + 'static>(
+        &mut self,
+        method: Method<Request, S::Response>,
+        handler: impl FnMut(Request, &Context) -> Result<S, Status> + 'static,
+    ) {
+        self.common.methods.add(method, Methods::download(handler));
+    }
+
+    /// What it has seen.
+    pub fn counters(&self) -> ServerCounters {
+        let mut counters = self.counters;
+        counters.clients = self.connections.len();
+        counters.deferred = self.common.deferred;
+        counters.rings = self.listener.counters();
+        for connection in &self.connections {
+            counters.calls.add(connection.counters());
+        }
+        counters
+    }
+
+    /// Serves until it is told to stop, which it sees within a quarter of a second.
+    ///
+    /// # Errors
+    /// As [`Server::poll`].
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), Error> {
+        while !stop.load(Ordering::Relaxed) {
+            if !self.poll()? {
+                self.wait(Some(Duration::from_millis(250)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what has come, and does it; whether there was anything.
+    ///
+    /// # Errors
+    /// [`Code::Unavailable`]: the node is gone. What clients do ends no more than their connection.
+    pub fn poll(&mut self) -> Result<bool, Error> {
+        let mut busy = false;
+        while let Some(ends) = self.listener.try_accept().map_err(Error::of_ring)? {
+            busy = true;
+            self.accept(Link::new(ends));
+        }
+        while let Ok(late) = self.answers.try_recv() {
+            busy = true;
+            self.answer(late);
+        }
+        let mut at = 0;
+        while let Some(connection) = self.connections.get_mut(at) {
+            if let Ok(came) = connection.round(&mut self.common) {
+                if came {
+                    connection.pause = None;
+                }
+                busy |= came;
+                if connection.is_greeted() || connection.age() < self.options.greeting_time {
+                    at += 1;
+                    continue;
+                }
+                self.counters.ungreeted += 1;
+            }
+            busy = true;
+            let gone = self.connections.swap_remove(at);
+            self.counters.calls.add(gone.counters());
+        }
+        if busy {
+            self.idle = None;
+        }
+        Ok(busy)
+    }
+
+    fn accept(&mut self, link: Link) {
+        let Some(callee) = callee(&link, self.options.limits, self.options.group) else {
+            self.counters.refused += 1;
+            return;
+        };
+        self.next_client += 1;
+        let mut connection = Connection::new(self.next_client, link, callee);
+        if self.connections.len() >= self.options.clients {
+            self.counters.refused += 1;
+            let most = self.options.clients;
+            let why = format!("the server has {most} clients, and takes no more");
+            connection.refuse(&Status::new(Code::ResourceExhausted, why));
+            // It is told, and then it is over.
+            let _ = connection.round(&mut self.common);
+            return;
+        }
+        self.counters.accepted += 1;
+        self.connections.push(connection);
+    }
+
+    fn answer(&mut self, late: Late) {
+        self.common.deferred -= 1;
+        let client = late.place.client;
+        let connection = self.connections.iter_mut().find(|one| one.client == client);
+        match connection {
+            None => self.counters.calls.answers_dropped += 1,
+            // One that has ended is seen by its next round.
+            Some(connection) => {
+                let _ = connection.answer_late(late.place.call, late.reply);
+            }
+        }
+    }
+
+    /// To be called when a poll found nothing: lets others run, or sleeps until something comes, at most
+    /// so long.
+    ///
+    /// # Errors
+    /// As [`Server::poll`].
+    pub fn wait(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
+        let now = Instant::now();
+        if now - *self.idle.get_or_insert(now) < self.options.listener.spin {
+            std::thread::yield_now();
+            return Ok(());
+        }
+        let mut slice = at_most.unwrap_or(LONGEST).min(LONGEST);
+        if self.common.deferred > 0 {
+            // Other threads have no way to wake this one.
+            slice = slice.min(LATE);
+        }
+        for connection in &mut self.connections {
+            let mut pause = connection.pause.take().unwrap_or_else(|| Pause::new(None));
+            let nap = connection.wire().lie_down(&mut pause);
+            connection.pause = Some(pause);
+            let nap = match nap {
+                Ok(Some(nap)) => nap,
+                // Somebody wants to be accepted.
+                Ok(None) => return Ok(()),
+                // One that is gone is seen by its next round.
+                Err(_) => Duration::ZERO,
+            };
+            let deadline = connection.next_deadline().unwrap_or(LONGEST);
+            slice = slice.min(nap).min(deadline);
+        }
+        match self.session.wait_ready(Some(slice)).map(drop).map_err(RingError::from) {
+            Ok(()) | Err(RingError::TimedOut) => Ok(()),
+            Err(error) => Err(Error::of_ring(error)),
+        }
+    }
+}
+
+/// The longest sleep.
+const LONGEST: Duration = Duration::from_millis(250);
+/// The longest while answers are to come from other threads.
+const LATE: Duration = Duration::from_millis(1);
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("port", &self.port()).finish_non_exhaustive()
+    }
+}
