@@ -36,7 +36,7 @@
 //! gone ends all calls with [`Code::Unavailable`], within a second.
 //!
 //! # How it is built
-//! [`protocol`] has both ends as state machines without IO, [`message`] what messages are as bytes; the
+//! [`protocol`] has both ends as state machines without IO, [`mod@message`] what messages are as bytes; the
 //! rest ties them to rings. Everything that a peer can cause is bounded by [`Limits`] and
 //! [`ServerOptions`], and counted.
 #![forbid(unsafe_code)]
