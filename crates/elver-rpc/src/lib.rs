@@ -57,6 +57,7 @@ pub use error::Error;
 pub use message::{Decoder, Encoder, Malformed, Message, assert_optional_last, decode, encode};
 pub use method::Method;
 pub use protocol::{CalleeCounters, CallerCounters, Limits};
+pub use ring::APPLICATION;
 pub use server::{Context, Responder, Server, ServerCounters, ServerOptions, Sink, Source};
 pub use status::{Code, Executed, Status};
 

@@ -16,6 +16,7 @@ use crate::link::Link;
 use crate::message::Message;
 use crate::method::Method;
 use crate::protocol::{CalleeCounters, Limits};
+use crate::ring::APPLICATION;
 use crate::status::{Code, Status};
 
 pub use context::{Context, Responder};
@@ -101,7 +102,8 @@ impl Server {
     /// # Errors
     /// [`Code::Unavailable`] if another has the port.
     pub fn bind(session: &Session, port: u16, options: ServerOptions) -> Result<Server, Error> {
-        let listener = Listener::bind(session, port, options.listener).map_err(Error::of_ring)?;
+        let listener = ListenerOptions { application: APPLICATION, ..options.listener };
+        let listener = Listener::bind(session, port, listener).map_err(Error::of_ring)?;
         let (late, answers) = mpsc::channel();
         let common = Common {
             methods: Methods::default(),

@@ -82,6 +82,26 @@ fn say(ends: &mut Ends, frame: &[u8]) {
     ends.sender.flush().unwrap();
 }
 
+/// Of a client's, as a ring is connected that says so.
+fn rings() -> Options {
+    Options { application: elver_rpc::APPLICATION, ..Options::default() }
+}
+
+/// Messages, or streams, would be taken for frames.
+#[test]
+fn rings_of_another_use_are_refused() {
+    let node = TestNode::start(config(27, 1));
+    let serving = node.serve(ServerOptions::default(), |_| {});
+    let session = node.session();
+    let refused =
+        elver_ring::connect(&session, node.gid, serving.port, Options::default(), WAIT).err();
+    let refusal = elver_ring::Refusal::Application;
+    assert!(
+        matches!(&refused, Some(elver_ring::Error::Refused { reason }) if *reason == refusal),
+        "{refused:?}"
+    );
+}
+
 #[test]
 fn a_client_that_sends_nonsense_harms_itself_alone() {
     let node = TestNode::start(config(20, 1));
@@ -93,8 +113,7 @@ fn a_client_that_sends_nonsense_harms_itself_alone() {
     let nonsense = nonsense();
     for wrong in &nonsense {
         let mut ends =
-            elver_ring::connect(&session, node.gid, serving.port, Options::default(), WAIT)
-                .unwrap();
+            elver_ring::connect(&session, node.gid, serving.port, rings(), WAIT).unwrap();
         say(&mut ends, &hello());
         assert!(ends.receiver.recv(WAIT).unwrap().is_some(), "it is welcome");
         say(&mut ends, wrong);
@@ -102,13 +121,11 @@ fn a_client_that_sends_nonsense_harms_itself_alone() {
         assert_eq!(honest.call(ADD, &(1, 2), WAIT).unwrap(), 3);
     }
     // No greeting at all.
-    let mut ends =
-        elver_ring::connect(&session, node.gid, serving.port, Options::default(), WAIT).unwrap();
+    let mut ends = elver_ring::connect(&session, node.gid, serving.port, rings(), WAIT).unwrap();
     say(&mut ends, &request(CallId { slot: 0, turn: 1 }, 1, 16));
     assert!(hears(&mut ends).is_empty());
     // What later versions may add is passed over.
-    let mut ends =
-        elver_ring::connect(&session, node.gid, serving.port, Options::default(), WAIT).unwrap();
+    let mut ends = elver_ring::connect(&session, node.gid, serving.port, rings(), WAIT).unwrap();
     say(&mut ends, &hello());
     let mut later = request(CallId { slot: 0, turn: 1 }, 1, 16);
     later[1] = 200;
@@ -132,8 +149,7 @@ fn a_client_that_says_nothing_is_not_kept() {
     let options = ServerOptions { greeting_time, ..ServerOptions::default() };
     let serving = node.serve(options, |_| {});
     let session = node.session();
-    let mut ends =
-        elver_ring::connect(&session, node.gid, serving.port, Options::default(), WAIT).unwrap();
+    let mut ends = elver_ring::connect(&session, node.gid, serving.port, rings(), WAIT).unwrap();
     assert!(hears(&mut ends).is_empty());
     assert_eq!(serving.stop().ungreeted, 1);
 }
@@ -151,7 +167,9 @@ fn answered(
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let session = node.session();
-            let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+            let application = elver_rpc::APPLICATION;
+            let listener = ListenerOptions { application, ..ListenerOptions::default() };
+            let listener = Listener::bind(&session, 0, listener).unwrap();
             tell.send(listener.port()).unwrap();
             let mut ends = listener.accept(WAIT).unwrap();
             assert!(ends.receiver.recv(WAIT).unwrap().is_some());
@@ -227,8 +245,7 @@ fn clients_of_another_version_are_told() {
     let node = TestNode::start(config(24, 1));
     let serving = node.serve(ServerOptions::default(), |_| {});
     let session = node.session();
-    let mut ends =
-        elver_ring::connect(&session, node.gid, serving.port, Options::default(), WAIT).unwrap();
+    let mut ends = elver_ring::connect(&session, node.gid, serving.port, rings(), WAIT).unwrap();
     let mut other = hello();
     (other[0], other[36]) = (9, 9);
     say(&mut ends, &other);

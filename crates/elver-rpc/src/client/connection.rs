@@ -10,6 +10,7 @@ use super::options::ClientOptions;
 use crate::error::{Error, ring_status};
 use crate::link::Link;
 use crate::protocol::{Begun, CallId, Caller, Greeting};
+use crate::ring::APPLICATION;
 use crate::status::{Code, Executed, Status};
 
 pub(super) struct Connection {
@@ -29,8 +30,9 @@ impl Connection {
         at_most: Option<Duration>,
     ) -> Result<Connection, Error> {
         let began = Instant::now();
-        let ends = elver_ring::connect(session, gid, port, options.ring, at_most)
-            .map_err(Error::of_ring)?;
+        let ring = elver_ring::Options { application: APPLICATION, ..options.ring };
+        let ends =
+            elver_ring::connect(session, gid, port, ring, at_most).map_err(Error::of_ring)?;
         let link = Link::new(ends);
         let Some(body_max) = link.body_max() else {
             let why =
