@@ -5,6 +5,7 @@ pub mod control;
 pub mod core;
 pub mod frames;
 pub mod portal;
+pub mod ring;
 pub mod rpc;
 pub mod verbs;
 pub mod wire;

@@ -76,6 +76,15 @@ pub use receiver::{Message, Receiver};
 pub use sender::{Room, Sender};
 pub use wire::{Wire, WireCounters};
 
+/// What is fuzzed that is not public: `fuzz` calls it.
+#[doc(hidden)]
+pub mod fuzzed {
+    /// Whether these bytes are a greeting.
+    pub fn greeting(bytes: &[u8]) -> bool {
+        crate::greeting::Greeting::decode(bytes).is_ok()
+    }
+}
+
 /// The README's program is compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
