@@ -16,6 +16,8 @@ const NEEDED: [(&str, &str); 7] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("setpriv", "util-linux"),
+    ("ibv_rc_pingpong", "ibverbs-utils"),
+    ("ib_write_bw", "perftest"),
 ];
 
 /// How this process gets root.

@@ -24,7 +24,7 @@ const SYSFS_ROCE_V2: c_uint = 1;
 const ROCE_V2: u32 = 2;
 /// The default P_Key, a full member's.
 const PKEY: u16 = 0xffff;
-/// Millions, because libfabric asks for that many; the RNIC refuses what it cannot hold.
+/// `IBV_LINK_LAYER_ETHERNET`.
 const ETHERNET: u8 = 2;
 
 /// A context, and what a program does not see of it.
