@@ -60,12 +60,21 @@ fn run(words: &[&str]) -> String {
     succeeded(&words.join(" "), &command(words).output().unwrap())
 }
 
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<String> {
+    let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    listed.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
 /// Waits until a server listens on a port, without talking to it: it takes one connection only.
 fn await_listener(port: u16, server: &mut Child) {
     let wanted = format!(":{port:04X}");
     let begun = Instant::now();
     loop {
-        let is_there = ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
+        let is_there = ["tcp", "tcp6"].iter().any(|file| {
+            // `timeout` starts the server in a process of its own, which `env` and `ip` do not.
+            let file = children(server.id()).last().map(|pid| format!("/proc/{pid}/net/{file}"));
+            let Some(file) = file else { return false };
             let table = std::fs::read_to_string(file).unwrap_or_default();
             table
                 .lines()
@@ -89,16 +98,68 @@ fn await_listener(port: u16, server: &mut Child) {
 
 /// Runs a program's server and its client; returns what the client said.
 fn pair(words: &[&str]) -> String {
+    pair_of(words, "127.0.0.1", &[], &[])
+}
+
+/// The same, of a server at an address; the other words stand before the server's and the client's.
+fn pair_of(words: &[&str], address: &str, at_server: &[&str], at_client: &[&str]) -> String {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let number = port.to_string();
     let words = [words, &["-p", &number]].concat();
-    let mut server = command(&words).spawn().unwrap();
+    let mut server = command(&[at_server, &words].concat()).spawn().unwrap();
     await_listener(port, &mut server);
-    let client = command(&[&words[..], &["127.0.0.1"]].concat()).output().unwrap();
+    let client = command(&[at_client, &words, &[address]].concat()).output().unwrap();
     let server = server.wait_with_output().unwrap();
     let name = words.join(" ");
     succeeded(&format!("server of {name}"), &server);
     succeeded(&format!("client of {name}"), &client)
+}
+
+fn ip(words: &str) {
+    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
+    succeeded(&format!("ip {words} (it needs root)"), &output);
+}
+
+/// Two network namespaces with a link between them; they go when it does.
+struct Namespaces([String; 2]);
+
+impl Namespaces {
+    fn new() -> Namespaces {
+        let id = std::process::id();
+        let made = Namespaces(["a", "b"].map(|end| format!("preload-{id}-{end}")));
+        let [a, b] = &made.0;
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!("link add pl0 netns {a} type veth peer name pl0 netns {b}"));
+        for (end, namespace) in made.0.iter().enumerate() {
+            ip(&format!("-n {namespace} addr add 10.77.5.{}/24 dev pl0", end + 1));
+            ip(&format!("-n {namespace} link set pl0 up"));
+        }
+        made
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for namespace in &self.0 {
+            // One that was not made is not there to go.
+            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
+        }
+    }
+}
+
+#[test]
+fn two_namespaces_reach_each_other() {
+    let namespaces = Namespaces::new();
+    let [a, b] = &namespaces.0;
+    let at_a = ["ip", "netns", "exec", a, "env", "ELVER_ADDRESS=10.77.5.1"];
+    let at_b = ["ip", "netns", "exec", b, "env", "ELVER_ADDRESS=10.77.5.2"];
+    for words in
+        [&["ibv_rc_pingpong", "-g", "0", "-n", "200", "-c"][..], &["ib_write_bw", "-n", "200"]]
+    {
+        let said = pair_of(words, "10.77.5.1", &at_a, &at_b);
+        assert!(said.contains("10.77.5.2") || said.contains("10:77:05:02"), "{words:?}: {said}");
+    }
 }
 
 #[test]
