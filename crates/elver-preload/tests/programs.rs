@@ -199,6 +199,36 @@ fn perftest_measures() {
     }
 }
 
+/// What libraries bind to is there: each symbol of the version script, in its version, and the name.
+#[test]
+fn symbols_have_their_versions() {
+    let library = library().join("libibverbs.so.1");
+    let output = Command::new("objdump").arg("-pT").arg(&library).output().unwrap();
+    let dump = succeeded("objdump", &output);
+    let soname = |line: &str| line.split_whitespace().eq(["SONAME", "libibverbs.so.1"]);
+    assert!(dump.lines().any(soname), "{dump}");
+    let exported: Vec<(&str, &str)> = dump
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().rev();
+            words.next().zip(words.next())
+        })
+        .collect();
+    let mut version = "";
+    let mut count = 0;
+    for line in include_str!("../libibverbs.map").lines().map(str::trim) {
+        if let Some(name) = line.strip_suffix('{').and_then(|line| line.split(' ').next()) {
+            version = name;
+        } else if let Some(symbol) = line.strip_suffix(';')
+            && (symbol.contains("ibv") || symbol.contains("verbs"))
+        {
+            assert!(exported.contains(&(symbol, version)), "no {symbol}@@{version}");
+            count += 1;
+        }
+    }
+    assert!(count > 100, "the version script has {count} symbols");
+}
+
 /// An address that is none of this host's is refused with a sentence.
 #[test]
 fn a_wrong_address_is_told() {
