@@ -126,7 +126,18 @@ mod tests {
         assert!(missing(&|_| true).is_empty());
         assert_eq!(missing(&|program| program != "ip"), ["iproute2"]);
         let all = missing(&|_| false);
-        assert_eq!(all, ["tshark", "iproute2", "ethtool", "iputils-ping", "util-linux"]);
+        assert_eq!(
+            all,
+            [
+                "tshark",
+                "iproute2",
+                "ethtool",
+                "iputils-ping",
+                "util-linux",
+                "ibverbs-utils",
+                "perftest"
+            ]
+        );
     }
 
     /// The README gives the command, and no list of its own.
