@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// Programs that tests start, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 7] = [
+const NEEDED: [(&str, &str); 9] = [
     ("tshark", "tshark"),
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
@@ -16,6 +16,8 @@ const NEEDED: [(&str, &str); 7] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("setpriv", "util-linux"),
+    ("ibv_rc_pingpong", "ibverbs-utils"),
+    ("ib_write_bw", "perftest"),
 ];
 
 /// How this process gets root.
@@ -124,7 +126,18 @@ mod tests {
         assert!(missing(&|_| true).is_empty());
         assert_eq!(missing(&|program| program != "ip"), ["iproute2"]);
         let all = missing(&|_| false);
-        assert_eq!(all, ["tshark", "iproute2", "ethtool", "iputils-ping", "util-linux"]);
+        assert_eq!(
+            all,
+            [
+                "tshark",
+                "iproute2",
+                "ethtool",
+                "iputils-ping",
+                "util-linux",
+                "ibverbs-utils",
+                "perftest"
+            ]
+        );
     }
 
     /// The README gives the command, and no list of its own.

@@ -225,6 +225,13 @@ impl SoftDevice {
         self.port.poll_fd().map(|(fd, _)| fd)
     }
 
+    /// How long until a timer is due, for who sleeps on [`SoftDevice::as_fd`] himself; none if none
+    /// runs.
+    pub fn due_in(&self) -> Option<Duration> {
+        let due = [self.rnic.poll_timeout(), self.port.poll_timeout()].into_iter().flatten().min();
+        due.map(|due| Duration::from_nanos(due.ns_since(now())))
+    }
+
     /// Sleeps until a packet arrives, a timer is due or `at_most` has passed.
     pub fn wait(&mut self, at_most: Duration) -> Result<(), SoftError> {
         self.wait_beside(at_most, None)

@@ -1,0 +1,211 @@
+//! The one device of this process, who drives it, and who is told of its events.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use elver_soft::{SoftConfig, SoftDevice, SoftError};
+use elver_verbs::{AsyncEvent, Cq, Device, Qp, Srq};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::Timespec;
+
+use crate::channel::CqObject;
+use crate::context::{self, Told};
+use crate::device::node_guid;
+
+/// How long the thread leaves the device to a program that polls before it looks again.
+const NAP: Duration = Duration::from_millis(1);
+/// The longest sleep; timers and packets end it earlier.
+const SLEEP: Duration = Duration::from_secs(1);
+/// Addresses of 127.0.0.0/8 that are tried before it is taken for full.
+const LOOPBACK_TRIES: u32 = 64;
+
+/// The device of this process.
+pub(crate) struct Engine {
+    state: Mutex<State>,
+    /// Rises whenever a program drives the device.
+    polls: AtomicU64,
+    /// Whether the thread does not look at the socket just now.
+    naps: AtomicBool,
+    wake: OwnedFd,
+    socket: OwnedFd,
+}
+
+/// What the lock protects.
+pub(crate) struct State {
+    pub(crate) device: SoftDevice,
+    /// The program's objects that events belong to.
+    pub(crate) cqs: HashMap<Cq, CqObject>,
+    pub(crate) qps: HashMap<Qp, Told>,
+    pub(crate) srqs: HashMap<Srq, Told>,
+}
+
+static ENGINE: OnceLock<Engine> = OnceLock::new();
+static OPENING: Mutex<()> = Mutex::new(());
+
+impl Engine {
+    /// The engine, opened by the first who asks.
+    pub(crate) fn open() -> Result<&'static Engine, c_int> {
+        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = ENGINE.get() {
+            return Ok(engine);
+        }
+        let refused = |error: String| {
+            eprintln!("elver: no device: {error}");
+            libc::ENODEV
+        };
+        let device = open_device().map_err(|error| refused(error.to_string()))?;
+        let socket = device.as_fd().ok_or_else(|| refused("it has no socket".into()))?;
+        let socket = socket.try_clone_to_owned().map_err(|error| refused(error.to_string()))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| refused(error.to_string()))?;
+        let state =
+            State { device, cqs: HashMap::new(), qps: HashMap::new(), srqs: HashMap::new() };
+        let engine = ENGINE.get_or_init(|| Engine {
+            state: Mutex::new(state),
+            polls: AtomicU64::new(0),
+            naps: AtomicBool::new(false),
+            wake,
+            socket,
+        });
+        std::thread::Builder::new()
+            .name("elver".into())
+            .spawn(|| engine.attend())
+            .map_err(|error| refused(error.to_string()))?;
+        Ok(engine)
+    }
+
+    /// The engine of a program that has a context.
+    pub(crate) fn get() -> Result<&'static Engine, c_int> {
+        ENGINE.get().ok_or(libc::ENODEV)
+    }
+
+    /// The device, for who does not drive it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device, for a program that polls or posts.
+    pub(crate) fn drive(&self) -> MutexGuard<'_, State> {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        self.lock()
+    }
+
+    /// Has the thread watch: a program is about to wait for an event.
+    pub(crate) fn watch(&self) {
+        if self.naps.load(Ordering::SeqCst) {
+            // It can only fail when it was rung often enough already.
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// What the thread does: it drives the device while the program does not.
+    fn attend(&self) {
+        loop {
+            let seen = self.polls.load(Ordering::Relaxed);
+            let busy = {
+                let mut state = self.lock();
+                let acted = state.device.progress();
+                state.tell();
+                acted
+            };
+            if self.polls.load(Ordering::Relaxed) != seen {
+                self.nap();
+            } else if busy {
+                std::thread::yield_now();
+            } else {
+                let due = self.lock().device.due_in();
+                self.sleep(due.unwrap_or(SLEEP).min(SLEEP), true);
+            }
+        }
+    }
+
+    /// Leaves the device to who polls it, and so sees to packets and timers alike.
+    fn nap(&self) {
+        self.naps.store(true, Ordering::SeqCst);
+        loop {
+            let before = self.polls.load(Ordering::Relaxed);
+            if !self.sleep(NAP, false) || before == self.polls.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        self.naps.store(false, Ordering::SeqCst);
+    }
+
+    /// Sleeps; says whether nobody woke it.
+    fn sleep(&self, at_most: Duration, packets: bool) -> bool {
+        let mut all = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        if packets {
+            all.push(PollFd::new(&self.socket, PollFlags::IN));
+        }
+        let timeout = Timespec::try_from(at_most).ok();
+        let _ = poll(&mut all, timeout.as_ref());
+        let mut count = [0; 8];
+        rustix::io::read(&self.wake, &mut count).is_err()
+    }
+}
+
+impl State {
+    /// Tells channels and contexts of what happened.
+    pub(crate) fn tell(&mut self) {
+        while let Some(cq) = self.device.poll_cq_event() {
+            if let Some(object) = self.cqs.get(&cq) {
+                object.tell();
+            }
+        }
+        while let Some(event) = self.device.poll_async_event() {
+            let told = match event {
+                AsyncEvent::CqErr(cq) => self.cqs.get(&cq).map(|object| object.told),
+                AsyncEvent::QpFatal(qp)
+                | AsyncEvent::QpReqErr(qp)
+                | AsyncEvent::QpAccessErr(qp)
+                | AsyncEvent::CommEst(qp)
+                | AsyncEvent::SqDrained(qp)
+                | AsyncEvent::QpLastWqeReached(qp)
+                | AsyncEvent::DctAccessErr(qp) => self.qps.get(&qp).copied(),
+                AsyncEvent::SrqErr(srq) | AsyncEvent::SrqLimitReached(srq) => {
+                    self.srqs.get(&srq).copied()
+                }
+            };
+            if let Some(told) = told {
+                context::tell(told, event);
+            }
+        }
+    }
+}
+
+/// Opens the device on the address that the user named, or on a free one of loopback.
+fn open_device() -> Result<SoftDevice, String> {
+    if let Some(named) = std::env::var_os("ELVER_ADDRESS") {
+        let address = named.to_str().and_then(|text| text.parse().ok()).ok_or_else(|| {
+            format!("ELVER_ADDRESS is {named:?}; give an IP address of this host")
+        })?;
+        return open_at(address).map_err(|error| error.to_string());
+    }
+    let mut last = String::new();
+    for attempt in 0..LOOPBACK_TRIES {
+        match open_at(IpAddr::V4(loopback(attempt))) {
+            Ok(device) => return Ok(device),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(format!("no free address in 127.0.0.0/8 after {LOOPBACK_TRIES} tries: {last}"))
+}
+
+/// An address that no other process is likely to try: 127.64.0.1 to 127.127.255.254.
+fn loopback(attempt: u32) -> Ipv4Addr {
+    let drawn =
+        std::process::id().wrapping_add(attempt.wrapping_mul(0x9e37_79b1)) % ((1 << 22) - 2);
+    Ipv4Addr::from(0x7f40_0001 + drawn)
+}
+
+fn open_at(address: IpAddr) -> Result<SoftDevice, SoftError> {
+    let mut config = SoftConfig::for_address(address);
+    config.rnic.name = crate::device::name();
+    config.rnic.node_guid = node_guid();
+    SoftDevice::open(config)
+}

@@ -1,0 +1,388 @@
+//! The public structures of libibverbs, as a compiler lays them out that reads `infiniband/verbs.h` of
+//! rdma-core 44. The names of fields are the header's, whose manual pages say what they mean; parts
+//! that this library leaves at zero are arrays under the name of the first field among them.
+//! `tests/layout.rs` compares each with the installed header.
+#![allow(missing_docs)]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{pthread_cond_t, pthread_mutex_t};
+
+/// `union ibv_gid`: its bytes, aligned as the words that the union has too.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+pub struct Gid(pub [u8; 16]);
+
+/// `wr` of `ibv_send_wr`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub union WrUnion {
+    pub rdma: Rdma,
+    pub atomic: Atomic,
+    pub ud: UdDest,
+}
+
+/// Where a READ or WRITE goes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Rdma {
+    pub remote_addr: u64,
+    pub rkey: u32,
+}
+
+/// What an atomic does, and where.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Atomic {
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+    pub rkey: u32,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct UdDest {
+    pub ah: *mut Ah,
+    pub remote_qpn: u32,
+    pub remote_qkey: u32,
+}
+
+/// A structure's name in C, its size, and each field's name in C and offset.
+pub type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
+
+macro_rules! layouts {
+    ($($name:ident $c:literal { $($field:ident: $of:ty,)* })*) => {
+        $(
+            #[doc = concat!("`struct ", $c, "`.")]
+            #[derive(Clone, Copy)]
+            #[repr(C)]
+            pub struct $name {
+                $(pub $field: $of,)*
+            }
+        )*
+
+        /// All structures of this file.
+        pub fn layouts() -> Vec<Layout> {
+            vec![$((
+                $c,
+                size_of::<$name>(),
+                vec![$((stringify!($field), std::mem::offset_of!($name, $field)),)*],
+            ),)*]
+        }
+    };
+}
+
+layouts! {
+    Sge "ibv_sge" {
+        addr: u64,
+        length: u32,
+        lkey: u32,
+    }
+    DeviceAttr "ibv_device_attr" {
+        fw_ver: [c_char; 64],
+        node_guid: u64,
+        sys_image_guid: u64,
+        max_mr_size: u64,
+        page_size_cap: u64,
+        vendor_id: u32,
+        vendor_part_id: u32,
+        hw_ver: u32,
+        max_qp: c_int,
+        max_qp_wr: c_int,
+        device_cap_flags: c_uint,
+        max_sge: c_int,
+        max_sge_rd: c_int,
+        max_cq: c_int,
+        max_cqe: c_int,
+        max_mr: c_int,
+        max_pd: c_int,
+        max_qp_rd_atom: c_int,
+        max_ee_rd_atom: c_int,
+        max_res_rd_atom: c_int,
+        max_qp_init_rd_atom: c_int,
+        max_ee_init_rd_atom: c_int,
+        atomic_cap: c_int,
+        max_ee: c_int,
+        max_rdd: c_int,
+        max_mw: c_int,
+        max_raw_ipv6_qp: c_int,
+        max_raw_ethy_qp: c_int,
+        max_mcast_grp: c_int,
+        max_mcast_qp_attach: c_int,
+        max_total_mcast_qp_attach: c_int,
+        max_ah: c_int,
+        max_fmr: c_int,
+        max_map_per_fmr: c_int,
+        max_srq: c_int,
+        max_srq_wr: c_int,
+        max_srq_sge: c_int,
+        max_pkeys: u16,
+        local_ca_ack_delay: u8,
+        phys_port_cnt: u8,
+    }
+    PortAttr "ibv_port_attr" {
+        state: c_uint,
+        max_mtu: c_uint,
+        active_mtu: c_uint,
+        gid_tbl_len: c_int,
+        port_cap_flags: u32,
+        max_msg_sz: u32,
+        bad_pkey_cntr: u32,
+        qkey_viol_cntr: u32,
+        pkey_tbl_len: u16,
+        lid: u16,
+        sm_lid: u16,
+        lmc: u8,
+        max_vl_num: u8,
+        sm_sl: u8,
+        subnet_timeout: u8,
+        init_type_reply: u8,
+        active_width: u8,
+        active_speed: u8,
+        phys_state: u8,
+        link_layer: u8,
+        flags: u8,
+        port_cap_flags2: u16,
+    }
+    QpCap "ibv_qp_cap" {
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline_data: u32,
+    }
+    GlobalRoute "ibv_global_route" {
+        dgid: Gid,
+        flow_label: u32,
+        sgid_index: u8,
+        hop_limit: u8,
+        traffic_class: u8,
+    }
+    AhAttr "ibv_ah_attr" {
+        grh: GlobalRoute,
+        dlid: u16,
+        sl: u8,
+        src_path_bits: u8,
+        static_rate: u8,
+        is_global: u8,
+        port_num: u8,
+    }
+    QpAttr "ibv_qp_attr" {
+        qp_state: c_uint,
+        cur_qp_state: c_uint,
+        path_mtu: c_uint,
+        path_mig_state: c_uint,
+        qkey: u32,
+        rq_psn: u32,
+        sq_psn: u32,
+        dest_qp_num: u32,
+        qp_access_flags: c_uint,
+        cap: QpCap,
+        ah_attr: AhAttr,
+        alt_ah_attr: AhAttr,
+        pkey_index: u16,
+        alt_pkey_index: u16,
+        en_sqd_async_notify: u8,
+        sq_draining: u8,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        min_rnr_timer: u8,
+        port_num: u8,
+        timeout: u8,
+        retry_cnt: u8,
+        rnr_retry: u8,
+        alt_port_num: u8,
+        alt_timeout: u8,
+        rate_limit: u32,
+    }
+    QpInitAttr "ibv_qp_init_attr" {
+        qp_context: *mut c_void,
+        send_cq: *mut Cq,
+        recv_cq: *mut Cq,
+        srq: *mut Srq,
+        cap: QpCap,
+        qp_type: c_uint,
+        sq_sig_all: c_int,
+    }
+    RecvWr "ibv_recv_wr" {
+        wr_id: u64,
+        next: *mut RecvWr,
+        sg_list: *mut Sge,
+        num_sge: c_int,
+    }
+    SendWr "ibv_send_wr" {
+        wr_id: u64,
+        next: *mut SendWr,
+        sg_list: *mut Sge,
+        num_sge: c_int,
+        opcode: c_uint,
+        send_flags: c_uint,
+        imm_data: u32,
+        wr: WrUnion,
+        qp_type: u32,
+        bind_mw: [u64; 6],
+    }
+    Wc "ibv_wc" {
+        wr_id: u64,
+        status: c_uint,
+        opcode: c_uint,
+        vendor_err: u32,
+        byte_len: u32,
+        imm_data: u32,
+        qp_num: u32,
+        src_qp: u32,
+        wc_flags: c_uint,
+        pkey_index: u16,
+        slid: u16,
+        sl: u8,
+        dlid_path_bits: u8,
+    }
+    Mr "ibv_mr" {
+        context: *mut Context,
+        pd: *mut Pd,
+        addr: *mut c_void,
+        length: usize,
+        handle: u32,
+        lkey: u32,
+        rkey: u32,
+    }
+    Pd "ibv_pd" {
+        context: *mut Context,
+        handle: u32,
+    }
+    Cq "ibv_cq" {
+        context: *mut Context,
+        channel: *mut CompChannel,
+        cq_context: *mut c_void,
+        handle: u32,
+        cqe: c_int,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        comp_events_completed: u32,
+        async_events_completed: u32,
+    }
+    Qp "ibv_qp" {
+        context: *mut Context,
+        qp_context: *mut c_void,
+        pd: *mut Pd,
+        send_cq: *mut Cq,
+        recv_cq: *mut Cq,
+        srq: *mut Srq,
+        handle: u32,
+        qp_num: u32,
+        state: c_uint,
+        qp_type: c_uint,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        events_completed: u32,
+    }
+    Srq "ibv_srq" {
+        context: *mut Context,
+        srq_context: *mut c_void,
+        pd: *mut Pd,
+        handle: u32,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        events_completed: u32,
+    }
+    Ah "ibv_ah" {
+        context: *mut Context,
+        pd: *mut Pd,
+        handle: u32,
+    }
+    CompChannel "ibv_comp_channel" {
+        context: *mut Context,
+        fd: c_int,
+        refcnt: c_int,
+    }
+    AsyncEvent "ibv_async_event" {
+        element: *mut c_void,
+        event_type: c_uint,
+    }
+    GidEntry "ibv_gid_entry" {
+        gid: Gid,
+        gid_index: u32,
+        port_num: u32,
+        gid_type: u32,
+        ndev_ifindex: u32,
+    }
+    SrqAttr "ibv_srq_attr" {
+        max_wr: u32,
+        max_sge: u32,
+        srq_limit: u32,
+    }
+    SrqInitAttr "ibv_srq_init_attr" {
+        srq_context: *mut c_void,
+        attr: SrqAttr,
+    }
+    Grh "ibv_grh" {
+        version_tclass_flow: u32,
+        paylen: u16,
+        next_hdr: u8,
+        hop_limit: u8,
+        sgid: Gid,
+        dgid: Gid,
+    }
+    Device "ibv_device" {
+        _ops: [usize; 2],
+        node_type: c_int,
+        transport_type: c_int,
+        name: [c_char; 64],
+        dev_name: [c_char; 64],
+        dev_path: [c_char; 256],
+        ibdev_path: [c_char; 256],
+    }
+    ContextOps "ibv_context_ops" {
+        _compat_query_device: [usize; 7],
+        alloc_mw: usize,
+        bind_mw: usize,
+        dealloc_mw: usize,
+        _compat_create_cq: usize,
+        poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int>,
+        req_notify_cq: Option<unsafe extern "C" fn(*mut Cq, c_int) -> c_int>,
+        _compat_cq_event: [usize; 7],
+        post_srq_recv: Option<unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
+        _compat_create_qp: [usize; 4],
+        post_send: Option<unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int>,
+        post_recv: Option<unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
+        _compat_create_ah: [usize; 5],
+    }
+    Context "ibv_context" {
+        device: *mut Device,
+        ops: ContextOps,
+        cmd_fd: c_int,
+        async_fd: c_int,
+        num_comp_vectors: c_int,
+        mutex: pthread_mutex_t,
+        abi_compat: *mut c_void,
+    }
+    VerbsContext "verbs_context" {
+        query_port: Option<unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, usize) -> c_int>,
+        advise_mr: [usize; 26],
+        query_device_ex: Option<unsafe extern "C" fn(*mut Context, *const c_void, *mut DeviceAttrEx, usize) -> c_int>,
+        ibv_destroy_flow: [usize; 11],
+        sz: usize,
+        context: Context,
+    }
+    DeviceAttrEx "ibv_device_attr_ex" {
+        orig_attr: DeviceAttr,
+        comp_mask: u32,
+        odp_caps: [u64; 3],
+        completion_timestamp_mask: u64,
+        hca_core_clock: u64,
+        device_cap_flags_ex: u64,
+        tso_caps: [u32; 2],
+        rss_caps: [u64; 4],
+        max_wq_type_rq: u32,
+        packet_pacing_caps: [u32; 3],
+        raw_packet_caps: u32,
+        tm_caps: [u32; 5],
+        cq_mod_caps: [u16; 2],
+        max_dm_size: u64,
+        pci_atomic_caps: [u16; 3],
+        xrc_odp_caps: u32,
+        phys_port_cnt_ex: u32,
+    }
+}

@@ -1,0 +1,31 @@
+//! `libibverbs.so.1` on Elver's soft device: programs that are linked to libibverbs run unmodified on
+//! a machine with no RDMA device. `docs/preload.md` says what works and what does not.
+//!
+//! Each process has one [`elver_soft::SoftDevice`] behind one lock, shared by all contexts. Who polls
+//! or posts drives it; while nobody polls, a thread does, which sleeps on the device's socket.
+//!
+//! The process's own memory is registered as it stands. The kernel would pin it; here it must stay
+//! mapped until it is deregistered.
+//!
+//! Nothing unwinds into a program: each call is [`guard`]ed, and a panic becomes an errno.
+// Every exported function takes what libibverbs' function of that name takes, whose manual page states
+// the contract: pointers come from this library or are what the page asks for, and are not freed
+// while in use. The SAFETY reasons below refer to it as the verbs contract.
+#![allow(clippy::missing_safety_doc)]
+
+mod ah;
+mod channel;
+mod context;
+mod cq;
+mod device;
+mod engine;
+mod errno;
+pub mod layout;
+mod memory;
+mod names;
+mod private;
+mod qp;
+mod srq;
+mod wr;
+
+pub use errno::guard;

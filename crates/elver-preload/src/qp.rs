@@ -1,0 +1,250 @@
+//! Queue pairs.
+
+use std::ffi::{c_int, c_uint};
+use std::mem::MaybeUninit;
+
+use elver_verbs::{
+    AccessFlags, Cq as CqHandle, Device as _, Mtu, Pd as PdHandle, Qp as Handle, QpAttr as Attr,
+    QpAttrMask, QpCap as Cap, QpInit, QpState, QpType, Srq as SrqHandle,
+};
+
+use crate::ah::{attr as ah_attr, vector};
+use crate::context::{self, Told};
+use crate::engine::Engine;
+use crate::errno::{code, guard, object, of_verbs};
+use crate::layout::{Pd, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr};
+use crate::wr;
+
+/// `IBV_QPT_UD`.
+const UD: c_uint = 4;
+
+fn cap(cap: &QpCap) -> Cap {
+    Cap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+fn cap_back(cap: &Cap) -> QpCap {
+    QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, init: *mut QpInitAttr) -> *mut Qp {
+    object(|| {
+        // SAFETY: the verbs contract.
+        let init = unsafe { &mut *init };
+        let qp_type = match init.qp_type {
+            2 => QpType::Rc,
+            3 => QpType::Uc,
+            UD => QpType::Ud,
+            _ => return Err(libc::EOPNOTSUPP),
+        };
+        if init.send_cq.is_null() || init.recv_cq.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the verbs contract.
+        let wanted = unsafe {
+            QpInit {
+                send_cq: CqHandle((*init.send_cq).handle),
+                recv_cq: CqHandle((*init.recv_cq).handle),
+                srq: init.srq.as_ref().map(|srq| SrqHandle(srq.handle)),
+                cap: cap(&init.cap),
+                sq_sig_all: init.sq_sig_all != 0,
+                ..QpInit::new(qp_type, PdHandle((*pd).handle), CqHandle(0))
+            }
+        };
+        let mut state = Engine::get()?.lock();
+        let handle = state.device.create_qp(wanted).map_err(of_verbs)?;
+        let given = state.device.query_qp(handle).map_err(of_verbs)?;
+        let qp_num = state.device.qp_num(handle).map_err(of_verbs)?;
+        init.cap = cap_back(&given.1.cap);
+        // SAFETY: zero is a fresh mutex and condition on Linux, null, or a number.
+        let mut qp: Box<Qp> = Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
+        // SAFETY: the verbs contract.
+        qp.context = unsafe { (*pd).context };
+        qp.qp_context = init.qp_context;
+        qp.pd = pd;
+        qp.send_cq = init.send_cq;
+        qp.recv_cq = init.recv_cq;
+        qp.srq = init.srq;
+        qp.handle = handle.0;
+        qp.qp_num = qp_num;
+        qp.qp_type = init.qp_type;
+        let context = qp.context;
+        let qp = Box::into_raw(qp);
+        state.qps.insert(handle, Told { context, element: qp.cast() });
+        Ok(qp)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
+    code(|| {
+        // SAFETY: the verbs contract.
+        let handle = Handle(unsafe { (*qp).handle });
+        let mut state = Engine::get()?.lock();
+        state.device.destroy_qp(handle).map_err(of_verbs)?;
+        if let Some(told) = state.qps.remove(&handle) {
+            context::forget(told);
+        }
+        // SAFETY: it is ours, and nothing knows it any more.
+        drop(unsafe { Box::from_raw(qp) });
+        Ok(())
+    })
+}
+
+fn state_of(code: c_uint) -> Result<QpState, c_int> {
+    QpState::ALL.get(code as usize).copied().ok_or(libc::EINVAL)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
+    code(|| {
+        let mask = QpAttrMask::from_bits(mask as u32).ok_or(libc::EINVAL)?;
+        // SAFETY: the verbs contract.
+        let (handle, given) = unsafe { (Handle((*qp).handle), &*attr) };
+        let has = |flag| mask.contains(flag);
+        let mut wanted = Attr {
+            en_sqd_async_notify: given.en_sqd_async_notify != 0,
+            pkey_index: given.pkey_index,
+            port_num: given.port_num,
+            qkey: given.qkey,
+            timeout: given.timeout,
+            retry_cnt: given.retry_cnt,
+            rnr_retry: given.rnr_retry,
+            rq_psn: given.rq_psn & 0xff_ffff,
+            sq_psn: given.sq_psn & 0xff_ffff,
+            max_rd_atomic: given.max_rd_atomic,
+            max_dest_rd_atomic: given.max_dest_rd_atomic,
+            min_rnr_timer: given.min_rnr_timer,
+            dest_qp_num: given.dest_qp_num,
+            cap: cap(&given.cap),
+            ..Attr::default()
+        };
+        if has(QpAttrMask::STATE) {
+            wanted.qp_state = state_of(given.qp_state)?;
+        }
+        if has(QpAttrMask::CUR_STATE) {
+            wanted.cur_qp_state = state_of(given.cur_qp_state)?;
+        }
+        if has(QpAttrMask::ACCESS_FLAGS) {
+            wanted.qp_access_flags =
+                AccessFlags::from_bits(given.qp_access_flags).ok_or(libc::EINVAL)?;
+        }
+        if has(QpAttrMask::AV) {
+            wanted.ah_attr = vector(&given.ah_attr)?;
+        }
+        if has(QpAttrMask::PATH_MTU) {
+            let code = u8::try_from(given.path_mtu).map_err(|_| libc::EINVAL)?;
+            wanted.path_mtu = Mtu::from_code(code).ok_or(libc::EINVAL)?;
+        }
+        let mut state = Engine::get()?.drive();
+        state.device.modify_qp(handle, &wanted, mask).map_err(of_verbs)?;
+        if has(QpAttrMask::STATE) {
+            // SAFETY: the verbs contract.
+            unsafe { (*qp).state = given.qp_state };
+        }
+        // To ERR, what is outstanding is flushed, and somebody may wait for that.
+        state.tell();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut Qp,
+    attr: *mut QpAttr,
+    _: c_int,
+    init: *mut QpInitAttr,
+) -> c_int {
+    code(|| {
+        // SAFETY: the verbs contract.
+        let (handle, object) = unsafe { (Handle((*qp).handle), &mut *qp) };
+        let (now, made) = Engine::get()?.lock().device.query_qp(handle).map_err(of_verbs)?;
+        // SAFETY: numbers may be zero.
+        let mut all: QpAttr = unsafe { MaybeUninit::zeroed().assume_init() };
+        all.qp_state = now.qp_state as c_uint;
+        all.cur_qp_state = now.qp_state as c_uint;
+        all.path_mtu = now.path_mtu.code().into();
+        all.qkey = now.qkey;
+        all.rq_psn = now.rq_psn;
+        all.sq_psn = now.sq_psn;
+        all.dest_qp_num = now.dest_qp_num;
+        all.qp_access_flags = now.qp_access_flags.bits();
+        all.cap = cap_back(&made.cap);
+        all.ah_attr = ah_attr(&now.ah_attr);
+        all.pkey_index = now.pkey_index;
+        all.en_sqd_async_notify = now.en_sqd_async_notify.into();
+        all.max_rd_atomic = now.max_rd_atomic;
+        all.max_dest_rd_atomic = now.max_dest_rd_atomic;
+        all.min_rnr_timer = now.min_rnr_timer;
+        all.port_num = now.port_num;
+        all.timeout = now.timeout;
+        all.retry_cnt = now.retry_cnt;
+        all.rnr_retry = now.rnr_retry;
+        object.state = all.qp_state;
+        let made = QpInitAttr {
+            qp_context: object.qp_context,
+            send_cq: object.send_cq,
+            recv_cq: object.recv_cq,
+            srq: object.srq,
+            cap: all.cap,
+            qp_type: object.qp_type,
+            sq_sig_all: made.sq_sig_all.into(),
+        };
+        // SAFETY: the verbs contract.
+        unsafe {
+            *attr = all;
+            *init = made;
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut Qp,
+    list: *mut SendWr,
+    bad: *mut *mut SendWr,
+) -> c_int {
+    guard(libc::EIO, || {
+        let Ok(engine) = Engine::get() else { return libc::ENODEV };
+        let mut state = engine.drive();
+        // SAFETY: the verbs contract.
+        let result = unsafe {
+            let handle = Handle((*qp).handle);
+            let datagrams = (*qp).qp_type == UD;
+            wr::post_sends(list, bad, datagrams, |wr| state.device.post_send(handle, &[wr]))
+        };
+        state.tell();
+        result
+    })
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut Qp,
+    list: *mut RecvWr,
+    bad: *mut *mut RecvWr,
+) -> c_int {
+    guard(libc::EIO, || {
+        let Ok(engine) = Engine::get() else { return libc::ENODEV };
+        let mut state = engine.drive();
+        // SAFETY: the verbs contract.
+        let result = unsafe {
+            let handle = Handle((*qp).handle);
+            wr::post_recvs(list, bad, |wr| state.device.post_recv(handle, &[wr]))
+        };
+        // Receives posted in ERR are flushed at once.
+        state.tell();
+        result
+    })
+}

@@ -1,0 +1,158 @@
+//! Work requests, from libibverbs' form to the device's.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use elver_verbs::{
+    Ah, Dest, Payload, PostError, RecvWr as Recv, RemoteAddr, SendFlags, SendOp, SendWr as Send,
+    Sge as Piece,
+};
+
+use crate::errno::of_post;
+use crate::layout::{RecvWr, SendWr, Sge};
+
+/// SGEs and inline bytes of a WR: what the device offers ([`elver_soft::SoftConfig`]) fits.
+const SGES: usize = 32;
+const INLINE: usize = 512;
+/// `IBV_SEND_INLINE`.
+const INLINE_FLAG: u32 = 8;
+
+type Posted = Result<(), (usize, PostError)>;
+
+/// The SGEs of a WR, copied.
+///
+/// # Safety
+/// `list` has `count` entries.
+unsafe fn pieces(
+    list: *const Sge,
+    count: c_int,
+    to: &mut [Piece; SGES],
+) -> Result<&[Piece], c_int> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= SGES).ok_or(libc::EINVAL)?;
+    for (at, piece) in to[..count].iter_mut().enumerate() {
+        // SAFETY: the caller's word.
+        let sge = unsafe { *list.add(at) };
+        *piece = Piece { addr: sge.addr, length: sge.length, lkey: sge.lkey };
+    }
+    Ok(&to[..count])
+}
+
+/// The bytes that a WR carries itself.
+///
+/// # Safety
+/// The program's SGEs lie in its memory; of inline data nobody checks a key.
+unsafe fn gather<'a>(pieces: &[Piece], to: &'a mut [u8; INLINE]) -> Result<&'a [u8], c_int> {
+    let mut len = 0;
+    for piece in pieces {
+        let end = len + piece.length as usize;
+        let room = to.get_mut(len..end).ok_or(libc::EINVAL)?;
+        let from: *const u8 = ptr::with_exposed_provenance(piece.addr as usize);
+        // SAFETY: the caller's word; the room was measured.
+        unsafe { ptr::copy_nonoverlapping(from, room.as_mut_ptr(), room.len()) };
+        len = end;
+    }
+    Ok(&to[..len])
+}
+
+/// Posts a list of send WRs; `post` posts one.
+///
+/// # Safety
+/// The verbs contract of `ibv_post_send`.
+pub(crate) unsafe fn post_sends(
+    mut list: *mut SendWr,
+    bad: *mut *mut SendWr,
+    datagrams: bool,
+    mut post: impl FnMut(Send<'_>) -> Posted,
+) -> c_int {
+    while !list.is_null() {
+        // SAFETY: the verbs contract.
+        let wr = unsafe { &*list };
+        // SAFETY: as above.
+        if let Err(error) = unsafe { post_send(wr, datagrams, &mut post) } {
+            // SAFETY: as above.
+            unsafe { *bad = list };
+            return error;
+        }
+        list = wr.next;
+    }
+    0
+}
+
+/// # Safety
+/// As [`post_sends`].
+unsafe fn post_send(
+    wr: &SendWr,
+    datagrams: bool,
+    post: &mut impl FnMut(Send<'_>) -> Posted,
+) -> Result<(), c_int> {
+    let mut room = [Piece::default(); SGES];
+    // SAFETY: the verbs contract.
+    let pieces = unsafe { pieces(wr.sg_list, wr.num_sge, &mut room)? };
+    let mut bytes = [0; INLINE];
+    let payload = if wr.send_flags & INLINE_FLAG != 0 {
+        // SAFETY: the verbs contract.
+        Payload::Inline(unsafe { gather(pieces, &mut bytes)? })
+    } else {
+        Payload::Sges(pieces)
+    };
+    let imm = u32::from_be(wr.imm_data);
+    // SAFETY: the opcode says which member the program wrote; all are numbers of any value.
+    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
+    let remote = RemoteAddr { addr: rdma.remote_addr, rkey: rdma.rkey };
+    let word = RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey };
+    let op = match wr.opcode {
+        0 => SendOp::Write(remote),
+        1 => SendOp::WriteWithImm(remote, imm),
+        2 => SendOp::Send,
+        3 => SendOp::SendWithImm(imm),
+        4 => SendOp::Read(remote),
+        5 => SendOp::CompareSwap { remote: word, compare: atomic.compare_add, swap: atomic.swap },
+        6 => SendOp::FetchAdd { remote: word, add: atomic.compare_add },
+        7 => SendOp::LocalInv(wr.imm_data),
+        9 => SendOp::SendWithInv(wr.imm_data),
+        _ => return Err(libc::EINVAL),
+    };
+    let dest = if datagrams {
+        // SAFETY: a UD QP's WRs have this member.
+        let ud = unsafe { wr.wr.ud };
+        if ud.ah.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the verbs contract.
+        let ah = Ah(unsafe { (*ud.ah).handle });
+        Some(Dest::Ud { ah, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey })
+    } else {
+        None
+    };
+    // The first three flags are numbered alike.
+    let flags = SendFlags::from_bits_truncate(wr.send_flags as u8);
+    let wr = Send { wr_id: wr.wr_id, op, flags, payload, dest };
+    post(wr).map_err(|(_, error)| of_post(error))
+}
+
+/// Posts a list of receive WRs; `post` posts one.
+///
+/// # Safety
+/// The verbs contract of `ibv_post_recv`.
+pub(crate) unsafe fn post_recvs(
+    mut list: *mut RecvWr,
+    bad: *mut *mut RecvWr,
+    mut post: impl FnMut(Recv<'_>) -> Posted,
+) -> c_int {
+    let mut room = [Piece::default(); SGES];
+    while !list.is_null() {
+        // SAFETY: the verbs contract.
+        let wr = unsafe { &*list };
+        // SAFETY: as above.
+        let posted = unsafe { pieces(wr.sg_list, wr.num_sge, &mut room) }.and_then(|sges| {
+            post(Recv { wr_id: wr.wr_id, sges }).map_err(|(_, error)| of_post(error))
+        });
+        if let Err(error) = posted {
+            // SAFETY: as above.
+            unsafe { *bad = list };
+            return error;
+        }
+        list = wr.next;
+    }
+    0
+}

@@ -1,0 +1,239 @@
+//! Debian's own programs, unmodified, over the library: two processes of one host, each for at most
+//! [`LIMIT`]. The ping-pongs compare what they received (`-c`).
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// The longest that a program may take, in seconds.
+const LIMIT: &str = "60";
+
+/// The folder with the library, linked once.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<TempDir> = OnceLock::new();
+    LIBRARY
+        .get_or_init(|| {
+            let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let dir = tempfile::tempdir().unwrap();
+            // Where this test stands: `target/PROFILE/deps`. Cargo gives the archive to builds alone.
+            let own = std::env::current_exe().unwrap();
+            let target: PathBuf = own.ancestors().nth(3).unwrap().to_owned();
+            let built = Command::new(env!("CARGO"))
+                .args(["build", "-q", "-p", "elver-preload", "--target-dir"])
+                .arg(&target)
+                .current_dir(crate_dir)
+                .output()
+                .unwrap();
+            succeeded("cargo build", &built);
+            let linked = Command::new(crate_dir.join("link.sh"))
+                .arg(target.join("debug/libelver_preload.a"))
+                .arg(dir.path().join("libibverbs.so.1"))
+                .output()
+                .unwrap();
+            succeeded("link.sh", &linked);
+            dir
+        })
+        .path()
+}
+
+fn succeeded(what: &str, output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {}\n{said}\n{complaint}", output.status);
+    said
+}
+
+fn command(words: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", LIMIT]).args(words).env("LD_LIBRARY_PATH", library());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(words: &[&str]) -> String {
+    succeeded(&words.join(" "), &command(words).output().unwrap())
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<String> {
+    let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    listed.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Waits until a server listens on a port, without talking to it: it takes one connection only.
+fn await_listener(port: u16, server: &mut Child) {
+    let wanted = format!(":{port:04X}");
+    let begun = Instant::now();
+    loop {
+        let is_there = ["tcp", "tcp6"].iter().any(|file| {
+            // `timeout` starts the server in a process of its own, which `env` and `ip` do not.
+            let file = children(server.id()).last().map(|pid| format!("/proc/{pid}/net/{file}"));
+            let Some(file) = file else { return false };
+            let table = std::fs::read_to_string(file).unwrap_or_default();
+            table
+                .lines()
+                .filter_map(|line| {
+                    line.split_whitespace().nth(1).zip(line.split_whitespace().nth(3))
+                })
+                .any(|(local, state)| local.ends_with(&wanted) && state == "0A")
+        });
+        if is_there {
+            return;
+        }
+        if let Some(status) = server.try_wait().unwrap() {
+            let mut said = String::new();
+            server.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            panic!("the server ended with {status} before it listened: {said}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "no server on port {port}");
+        thread::yield_now();
+    }
+}
+
+/// Runs a program's server and its client; returns what the client said.
+fn pair(words: &[&str]) -> String {
+    pair_of(words, "127.0.0.1", &[], &[])
+}
+
+/// The same, of a server at an address; the other words stand before the server's and the client's.
+fn pair_of(words: &[&str], address: &str, at_server: &[&str], at_client: &[&str]) -> String {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let number = port.to_string();
+    let words = [words, &["-p", &number]].concat();
+    let mut server = command(&[at_server, &words].concat()).spawn().unwrap();
+    await_listener(port, &mut server);
+    let client = command(&[at_client, &words, &[address]].concat()).output().unwrap();
+    let server = server.wait_with_output().unwrap();
+    let name = words.join(" ");
+    succeeded(&format!("server of {name}"), &server);
+    succeeded(&format!("client of {name}"), &client)
+}
+
+fn ip(words: &str) {
+    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
+    succeeded(&format!("ip {words} (it needs root)"), &output);
+}
+
+/// Two network namespaces with a link between them; they go when it does.
+struct Namespaces([String; 2]);
+
+impl Namespaces {
+    fn new() -> Namespaces {
+        let id = std::process::id();
+        let made = Namespaces(["a", "b"].map(|end| format!("preload-{id}-{end}")));
+        let [a, b] = &made.0;
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!("link add pl0 netns {a} type veth peer name pl0 netns {b}"));
+        for (end, namespace) in made.0.iter().enumerate() {
+            ip(&format!("-n {namespace} addr add 10.77.5.{}/24 dev pl0", end + 1));
+            ip(&format!("-n {namespace} link set pl0 up"));
+        }
+        made
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for namespace in &self.0 {
+            // One that was not made is not there to go.
+            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
+        }
+    }
+}
+
+#[test]
+fn two_namespaces_reach_each_other() {
+    let namespaces = Namespaces::new();
+    let [a, b] = &namespaces.0;
+    let at_a = ["ip", "netns", "exec", a, "env", "ELVER_ADDRESS=10.77.5.1"];
+    let at_b = ["ip", "netns", "exec", b, "env", "ELVER_ADDRESS=10.77.5.2"];
+    for words in
+        [&["ibv_rc_pingpong", "-g", "0", "-n", "200", "-c"][..], &["ib_write_bw", "-n", "200"]]
+    {
+        let said = pair_of(words, "10.77.5.1", &at_a, &at_b);
+        assert!(said.contains("10.77.5.2") || said.contains("10:77:05:02"), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn the_device_is_listed_and_described() {
+    assert!(run(&["ibv_devices"]).contains("elver0"));
+    let said = run(&["ibv_devinfo", "-v"]);
+    for line in ["hca_id:\telver0", "PORT_ACTIVE", "::ffff:127."] {
+        assert!(said.contains(line), "{line} in {said}");
+    }
+    let renamed = command(&["ibv_devices"]).env("ELVER_DEVICE", "mine").output().unwrap();
+    assert!(succeeded("ibv_devices", &renamed).contains("mine"));
+}
+
+#[test]
+fn pingpongs_receive_what_was_sent() {
+    for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
+        for events in [&["-e"][..], &[]] {
+            let said = pair(&[&[program, "-g", "0", "-n", "200", "-c"], events].concat());
+            assert!(said.contains("iters in"), "{program} {events:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn perftest_measures() {
+    for program in [
+        "ib_write_bw",
+        "ib_write_lat",
+        "ib_read_bw",
+        "ib_read_lat",
+        "ib_send_bw",
+        "ib_send_lat",
+        "ib_atomic_bw",
+    ] {
+        let said = pair(&[program, "-n", "200"]);
+        assert!(said.contains("#bytes"), "{program}: {said}");
+    }
+}
+
+/// What libraries bind to is there: each symbol of the version script, in its version, and the name.
+#[test]
+fn symbols_have_their_versions() {
+    let library = library().join("libibverbs.so.1");
+    let output = Command::new("objdump").arg("-pT").arg(&library).output().unwrap();
+    let dump = succeeded("objdump", &output);
+    let soname = |line: &str| line.split_whitespace().eq(["SONAME", "libibverbs.so.1"]);
+    assert!(dump.lines().any(soname), "{dump}");
+    let exported: Vec<(&str, &str)> = dump
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().rev();
+            words.next().zip(words.next())
+        })
+        .collect();
+    let mut version = "";
+    let mut count = 0;
+    for line in include_str!("../libibverbs.map").lines().map(str::trim) {
+        if let Some(name) = line.strip_suffix('{').and_then(|line| line.split(' ').next()) {
+            version = name;
+        } else if let Some(symbol) = line.strip_suffix(';')
+            && (symbol.contains("ibv") || symbol.contains("verbs"))
+        {
+            assert!(exported.contains(&(symbol, version)), "no {symbol}@@{version}");
+            count += 1;
+        }
+    }
+    assert!(count > 100, "the version script has {count} symbols");
+}
+
+/// An address that is none of this host's is refused with a sentence.
+#[test]
+fn a_wrong_address_is_told() {
+    let output = command(&["ibv_devinfo"]).env("ELVER_ADDRESS", "nowhere").output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("give an IP address of this host"), "{said}");
+}
