@@ -9,6 +9,7 @@ mod lab;
 mod limits;
 mod metadata;
 mod no_std;
+mod preload;
 mod test;
 
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ usage: cargo xtask CHECK
   client   the client library takes in few crates, and no node
   deps     every crate has a licence and a source that deny.toml allows
   no-std   the crates that a kernel could host use nothing of std
+  preload  makes libibverbs for unmodified programs, for `elver run`
   test     installs what the tests need, where it may, and runs them with the
            arguments of cargo test that follow
   lab      runs scenarios against the kernel's RDMA stack (cargo xtask lab --help)
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Some("client") => client::check(),
         Some("deps") => deps::check(),
         Some("no-std") => no_std::check(),
+        Some("preload") => preload::run(),
         Some("test") => test::run(&arguments.collect::<Vec<_>>()),
         Some("lab") => return lab::main(std::env::args().skip(1)),
         Some("--help" | "-h" | "help") => {

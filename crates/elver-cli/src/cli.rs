@@ -11,6 +11,7 @@ use crate::demo::DemoArgs;
 use crate::devinfo::DevinfoArgs;
 use crate::install::InstallArgs;
 use crate::man::ManArgs;
+use crate::run::RunArgs;
 use crate::sim::Sim;
 use crate::status::StatusArgs;
 
@@ -59,6 +60,8 @@ pub(crate) enum Command {
     Devinfo(DevinfoArgs),
     /// Records what a running node, or an elver command, sends and receives, as pcapng.
     Capture(CaptureArgs),
+    /// Runs a program that is linked to libibverbs on Elver's device, unmodified.
+    Run(RunArgs),
     /// Simulates networks of devices under faults, and checks every run.
     #[command(subcommand)]
     Sim(Sim),

@@ -6,6 +6,7 @@ mod demo;
 mod devinfo;
 mod install;
 mod man;
+mod run;
 mod sim;
 mod status;
 
@@ -53,6 +54,7 @@ fn run(command: Command) -> Result<(), Failure> {
             elver_console::write(&script);
             Ok(())
         }
+        Command::Run(args) => run::run(&args),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::Install(args) => install::run(&args, &Cli::command(), &programs()?),
     }

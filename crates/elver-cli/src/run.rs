@@ -1,0 +1,187 @@
+//! `elver run`: a program that is linked to libibverbs, on Elver's device (docs/preload.md).
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use elver_console::Failure;
+
+/// The library, below a directory of programs and below the one above it.
+const LIBRARY: &str = "lib/elver/libibverbs.so.1";
+
+const EXAMPLES: &str = "\
+Examples:
+  elver run -- ibv_devinfo
+      the device that programs find
+  elver run -- ib_write_bw &
+  elver run -- ib_write_bw 127.0.0.1
+      perftest between two processes of this host: no RDMA device, no kernel module, no privilege
+  elver run --address 192.0.2.1 -- ib_write_bw
+      to be reached by other hosts; one process for each address
+  elver run -- sh -c 'ibv_rc_pingpong & sleep 1; ibv_rc_pingpong localhost'
+      what the program starts has the library too";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunArgs {
+    /// The device's name.
+    #[arg(long, value_name = "NAME")]
+    device: Option<OsString>,
+    /// The address of this host that the device has; else each process takes a free one of 127.0.0.0/8.
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
+    /// The library, if it is not where it was installed.
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program: signals reach it, and its exit code is this one's.
+pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
+    let library = library(args.library.as_deref())?;
+    let (name, rest) = args.command.split_first().context("no program was named")?;
+    let program = found(Path::new(name))?;
+    if let Some(why) = out_of_reach(&program)? {
+        let program = program.display();
+        return Err(Failure::unusable(format!(
+            "{program} {why}, so that no library can be put under it"
+        )));
+    }
+    let mut command = Command::new(&program);
+    command.arg0(name).args(rest).env("LD_PRELOAD", preloaded(&library)?);
+    if let Some(device) = &args.device {
+        command.env("ELVER_DEVICE", device);
+    }
+    if let Some(address) = args.address {
+        command.env("ELVER_ADDRESS", address.to_string());
+    }
+    Err(anyhow::Error::new(command.exec())
+        .context(format!("cannot run {}", program.display()))
+        .into())
+}
+
+/// Where the library is.
+fn library(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(named) = named {
+        let path = std::path::absolute(named).context("the directory of this process is gone")?;
+        return match path.is_file() {
+            true => Ok(path),
+            false => Err(Failure::unusable(format!("there is no library {}", path.display()))),
+        };
+    }
+    let own = std::env::current_exe().context("where this program is cannot be told")?;
+    let mut places = own.ancestors().skip(1).take(2).map(|place| place.join(LIBRARY));
+    places.find(|path| path.is_file()).ok_or_else(|| {
+        Failure::unusable(format!(
+            "there is no {LIBRARY} beside {}: in a source tree make it with `cargo xtask preload`, or name \
+             one with --library",
+            own.display()
+        ))
+    })
+}
+
+/// A program, as a shell finds it.
+fn found(name: &Path) -> Result<PathBuf, Failure> {
+    if name.components().count() > 1 {
+        return Ok(name.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_program = |path: &PathBuf| {
+        path.metadata().is_ok_and(|file| file.is_file() && file.mode() & 0o111 != 0)
+    };
+    let mut places = std::env::split_paths(&path).map(|place| place.join(name));
+    places
+        .find(is_program)
+        .ok_or_else(|| Failure::unusable(format!("there is no program {} in PATH", name.display())))
+}
+
+/// Why the loader would put no library under a program.
+fn out_of_reach(program: &Path) -> Result<Option<&'static str>> {
+    let cannot = || format!("cannot read {}", program.display());
+    let mut file = File::open(program).with_context(cannot)?;
+    if file.metadata().with_context(cannot)?.mode() & 0o6000 != 0 {
+        return Ok(Some("changes its user or group when it starts (setuid)"));
+    }
+    // A header and its table stand at the beginning of every program that a linker made.
+    let mut head = Vec::new();
+    file.by_ref().take(1 << 16).read_to_end(&mut head).with_context(cannot)?;
+    Ok(is_static(&head).then_some("is linked statically, as Go's programs are"))
+}
+
+/// Whether a file begins as a program for 64 bits does that asks for no loader (PT_INTERP; System V ABI,
+/// "Program Header"). Scripts are run by programs that do.
+fn is_static(head: &[u8]) -> bool {
+    const PT_INTERP: u64 = 3;
+    let word = |at: usize, len: usize| -> Option<u64> {
+        let bytes = head.get(at..at.checked_add(len)?)?;
+        Some(bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+    };
+    if !head.starts_with(b"\x7fELF\x02\x01") {
+        return false;
+    }
+    let (Some(table), Some(entry), Some(count)) = (word(32, 8), word(54, 2), word(56, 2)) else {
+        return false;
+    };
+    let asks = |at: u64| {
+        let at = usize::try_from(table.checked_add(at * entry)?).ok()?;
+        (word(at, 4)? == PT_INTERP).then_some(())
+    };
+    (0..count).all(|at| asks(at).is_none())
+}
+
+/// What the loader is to load ahead of all else.
+fn preloaded(library: &Path) -> Result<OsString, Failure> {
+    let mut all = library.as_os_str().to_owned();
+    if all.as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
+        let path = library.display();
+        return Err(Failure::unusable(format!(
+            "the loader takes no library whose path has a space or a colon: move {path}"
+        )));
+    }
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header with so many entries of these kinds.
+    fn program(kinds: &[u32]) -> Vec<u8> {
+        let mut head = b"\x7fELF\x02\x01".to_vec();
+        head.resize(64, 0);
+        head[32] = 64;
+        (head[54], head[56]) = (56, kinds.len() as u8);
+        for kind in kinds {
+            head.extend(kind.to_le_bytes());
+            head.extend([0; 52]);
+        }
+        head
+    }
+
+    #[test]
+    fn who_asks_for_no_loader_is_static() {
+        assert!(is_static(&program(&[1, 1, 4])));
+        assert!(!is_static(&program(&[6, 3, 1])));
+        assert!(!is_static(b"#!/bin/sh\n"));
+        // What a program says of itself may be anything.
+        let mut nonsense = program(&[3]);
+        nonsense[32..40].fill(0xff);
+        assert!(is_static(&nonsense));
+        for len in 0..nonsense.len() {
+            is_static(&program(&[1])[..len]);
+        }
+    }
+}

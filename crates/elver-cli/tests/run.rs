@@ -1,0 +1,79 @@
+//! `elver run`: what a program is given, and which programs are refused.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Any shared object that can be loaded stands for the library here; what that does is tested where it is
+/// made (crates/elver-preload/tests/programs.rs).
+fn library() -> &'static str {
+    let places = ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6", "/usr/lib/libm.so.6"];
+    places.into_iter().find(|path| Path::new(path).exists()).expect("a C library")
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_elver"))
+        .arg("run")
+        .args(arguments)
+        .env_remove("LD_PRELOAD")
+        .output()
+        .unwrap()
+}
+
+fn refused(arguments: &[&str], why: &str) {
+    let output = run(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains(why), "{}: {said}", output.status);
+}
+
+#[test]
+fn a_program_gets_the_library_and_its_exit_code_is_handed_on() {
+    let words = "echo $LD_PRELOAD $ELVER_DEVICE $ELVER_ADDRESS $0; exit 7";
+    let named = ["--device", "rdma7", "--address", "127.9.9.9", "--library", library()];
+    let output = run(&[&named[..], &["--", "sh", "-c", words]].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(said, format!("{} rdma7 127.9.9.9 sh\n", library()));
+    assert_eq!(output.status.code(), Some(7));
+}
+
+#[test]
+fn the_library_stands_before_others_that_are_loaded_ahead() {
+    let output = Command::new(env!("CARGO_BIN_EXE_elver"))
+        .args(["run", "--library", library(), "--", "sh", "-c", "echo $LD_PRELOAD"])
+        .env("LD_PRELOAD", "/lib/other.so")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(said, format!("{}:/lib/other.so\n", library()));
+}
+
+#[test]
+fn programs_that_no_library_reaches_are_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("own");
+    std::fs::copy("/bin/true", &own).unwrap();
+    std::fs::set_permissions(&own, PermissionsExt::from_mode(0o4755)).unwrap();
+    let own = own.to_str().unwrap();
+    refused(&["--library", library(), "--", own], "changes its user or group");
+    let source = dir.path().join("main.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let program = dir.path().join("static");
+    let built = Command::new("cc").arg("-static").arg("-o").args([&program, &source]).status();
+    assert!(built.unwrap().success(), "cc -static");
+    let program = program.to_str().unwrap();
+    refused(&["--library", library(), "--", program], "is linked statically");
+    refused(
+        &["--library", library(), "--", "no-such-program"],
+        "no program no-such-program in PATH",
+    );
+}
+
+#[test]
+fn where_there_is_no_library_the_way_to_one_is_named() {
+    refused(&["--library", "/nowhere/libibverbs.so.1", "--", "true"], "no library /nowhere");
+    // Beside the program that tests build there is none, unless somebody made one.
+    let beside = Path::new(env!("CARGO_BIN_EXE_elver")).ancestors().skip(1).take(2);
+    if !beside.map(|place| place.join("lib/elver/libibverbs.so.1")).any(|path| path.exists()) {
+        refused(&["--", "true"], "cargo xtask preload");
+    }
+}
