@@ -1,5 +1,6 @@
 //! Completion queues.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -14,6 +15,8 @@ use crate::layout::{CompChannel, Context, Cq, Wc};
 
 /// Completions taken from the device at once.
 const BATCH: usize = 32;
+/// Polls in a row that find nothing before a thread lets others run: some ten microseconds.
+const EMPTY_POLLS: u32 = 32;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_cq(
@@ -109,8 +112,23 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, most: c_int, to: *mut Wc) -
             }
         }
         state.tell();
+        drop(state);
+        rest(taken > 0);
         taken as c_int
     })
+}
+
+/// Lets others run, once a thread has polled for long in vain: the one that it waits for may need this core.
+fn rest(found: bool) {
+    thread_local! {
+        static EMPTY: Cell<u32> = const { Cell::new(0) };
+    }
+    EMPTY.with(|empty| {
+        empty.set(if found { 0 } else { empty.get().saturating_add(1) });
+        if empty.get() > EMPTY_POLLS {
+            std::thread::yield_now();
+        }
+    });
 }
 
 /// Writes a completion in libibverbs' form.
