@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Programs that tests start, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 9] = [
+/// Programs that tests start, a header that one reads, and the Debian packages that have them.
+const NEEDED: [(&str, &str); 10] = [
     ("tshark", "tshark"),
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
@@ -18,6 +18,7 @@ const NEEDED: [(&str, &str); 9] = [
     ("setpriv", "util-linux"),
     ("ibv_rc_pingpong", "ibverbs-utils"),
     ("ib_write_bw", "perftest"),
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
 ];
 
 /// How this process gets root.
@@ -65,6 +66,7 @@ fn missing(is_there: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
     packages
 }
 
+/// Whether a program is in a path, or a file is there that is named with its own.
 fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Users' paths often lack those of the administrator, where some of these stand.
@@ -135,7 +137,8 @@ mod tests {
                 "iputils-ping",
                 "util-linux",
                 "ibverbs-utils",
-                "perftest"
+                "perftest",
+                "libibverbs-dev"
             ]
         );
     }
