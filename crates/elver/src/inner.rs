@@ -167,6 +167,8 @@ impl Inner {
                         left(&mut self.leaving, &mut self.arena, request, &answer);
                     }
                 }
+                // Until the node has answered, it tells of what the VQP was connected to before.
+                Reply::VqpFailed { vqp, .. } if connects(&self.awaited, vqp) => {}
                 Reply::VqpFailed { vqp, cause } => {
                     if let Some(entry) = self.vqps.get_mut(&vqp) {
                         entry.state = QpState::Err;
@@ -644,6 +646,11 @@ fn left(leaving: &mut Vec<(u32, Piece)>, arena: &mut Arena, request: u32, answer
     if matches!(answer, Answer::Done) {
         arena.give_back(piece);
     }
+}
+
+/// Whether the node has not answered a connect of a VQP's.
+fn connects(awaited: &[Awaited], vqp: u32) -> bool {
+    awaited.iter().any(|awaited| awaited.connects == Some(vqp) && awaited.outcome.is_none())
 }
 
 fn answered(

@@ -630,5 +630,8 @@ fn a_confirmed_send_completes_when_a_receive_has_taken_it() {
     vqp.qconnect(meta.gid, port ^ 0x3fff).unwrap();
     post(7, 4).unwrap();
     assert_ne!(completion(&vqp).status, WcStatus::Success);
+    // The reason comes behind it.
+    let told = vqp.wait_cq(&mut [Wc::default()], WAIT);
+    assert!(matches!(told, Err(Error::Refused { code: RefusalCode::NoSuchPort, .. })), "{told:?}");
     assert!(vqp.failure().is_some());
 }
