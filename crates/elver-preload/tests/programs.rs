@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -96,6 +97,21 @@ fn await_listener(port: u16, server: &mut Child) {
     }
 }
 
+/// A port that nobody takes meanwhile: of none that the system gives to who asks for any, and each once.
+fn free_port() -> u16 {
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 10_000;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let taken = TAKEN.fetch_add(1, Ordering::Relaxed);
+        assert!(taken < COUNT, "no port is free from {FIRST} on");
+        let port = (FIRST + (std::process::id() * 100 + taken) % COUNT) as u16;
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 /// Runs a program's server and its client; returns what the client said.
 fn pair(words: &[&str]) -> String {
     pair_of(words, "127.0.0.1", &[], &[])
@@ -103,7 +119,7 @@ fn pair(words: &[&str]) -> String {
 
 /// The same, of a server at an address; the other words stand before the server's and the client's.
 fn pair_of(words: &[&str], address: &str, at_server: &[&str], at_client: &[&str]) -> String {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let number = port.to_string();
     let words = [words, &["-p", &number]].concat();
     let mut server = command(&[at_server, &words].concat()).spawn().unwrap();
