@@ -389,7 +389,7 @@ impl<D: Device> Core<D> {
 
     /// The peer of a GID, new if need be; none when as many are in use as may be.
     pub(crate) fn peer_of(&mut self, gid: Gid) -> Option<u32> {
-        let (peer, freed) = self.peers.find_or_insert(gid, &mut self.rng)?;
+        let (peer, freed) = self.peers.find_or_insert(gid)?;
         if let Some(ah) = freed {
             // It fails only if it is no handle, and then there is nothing to free.
             let _ = self.device.destroy_ah(ah);

@@ -22,7 +22,6 @@ use rustc_hash::FxBuildHasher;
 use crate::TransferConfig;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::send_ring::NONE;
-use elver_random::Rng;
 
 /// Most RC QPs to meta servers where there is no DC, which come on top of the pool's.
 pub(crate) const META_LINKS_MAX: u32 = 8;
@@ -226,14 +225,14 @@ impl RcPool {
     }
 
     /// Takes a link in, if there is room.
-    pub(crate) fn insert(&mut self, link: RcLink, rng: &mut Rng) -> Option<u32> {
+    pub(crate) fn insert(&mut self, link: RcLink) -> Option<u32> {
         let (purpose, depth) = (link.purpose, link.depth);
         if !self.has_room(purpose, depth) {
             return None;
         }
         let (qp, qpn) = (link.qp, link.qpn);
         let (peer, kind) = (link.peer, kind(purpose, link.class));
-        let id = self.links.insert(rng, |_| link)?;
+        let id = self.links.insert_in_turn(link)?;
         self.by_qp.insert(qp, id);
         self.by_qpn.insert(qpn, id);
         self.by_peer.insert((peer, kind, id));
@@ -545,9 +544,8 @@ mod tests {
 
     #[test]
     fn each_purpose_has_room_of_its_own() {
-        let mut rng = elver_random::Rng::new(1);
         let mut pool = RcPool::new(CONFIG);
-        let mut insert = |pool: &mut RcPool, purpose| pool.insert(link(9, purpose, 0), &mut rng);
+        let insert = |pool: &mut RcPool, purpose| pool.insert(link(9, purpose, 0));
         for _ in 0..4 {
             insert(&mut pool, Purpose::Pool).unwrap();
         }
@@ -567,10 +565,9 @@ mod tests {
 
     #[test]
     fn a_ready_link_is_found_before_one_that_is_not() {
-        let mut rng = elver_random::Rng::new(1);
         let mut pool = RcPool::new(CONFIG);
-        let ready = pool.insert(link(1, Purpose::Pool, 0), &mut rng).unwrap();
-        let asking = pool.insert(link(1, Purpose::Pool, 0), &mut rng).unwrap();
+        let ready = pool.insert(link(1, Purpose::Pool, 0)).unwrap();
+        let asking = pool.insert(link(1, Purpose::Pool, 0)).unwrap();
         pool.get_mut(asking).unwrap().state = LinkState::Asking;
         assert_eq!(pool.find(1, Class::Low).unwrap().0, ready);
         pool.get_mut(ready).unwrap().state = LinkState::Leaving(None);
@@ -597,10 +594,9 @@ mod tests {
         fn the_least_recently_used_goes_first(
             uses in prop::collection::vec((0..4u32, 1..40u64), 1..60),
         ) {
-            let mut rng = elver_random::Rng::new(1);
-            let mut pool = RcPool::new(CONFIG);
+                let mut pool = RcPool::new(CONFIG);
             let ids: Vec<u32> = (0..4)
-                .map(|peer| pool.insert(link(peer, Purpose::Pool, u64::from(peer)), &mut rng))
+                .map(|peer| pool.insert(link(peer, Purpose::Pool, u64::from(peer))))
                 .map(Option::unwrap)
                 .collect();
             let mut order: Vec<(u32, u64)> = (0..4).map(|peer| (peer, u64::from(peer))).collect();

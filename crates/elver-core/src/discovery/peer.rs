@@ -150,7 +150,7 @@ impl Peers {
 
     /// The peer of a GID, new if need be. With it comes the address handle of one that had to give
     /// way. None when all are in use.
-    pub(crate) fn find_or_insert(&mut self, gid: Gid, rng: &mut Rng) -> Option<(u32, Option<Ah>)> {
+    pub(crate) fn find_or_insert(&mut self, gid: Gid) -> Option<(u32, Option<Ah>)> {
         if let Some(peer) = self.find(&gid) {
             return Some((peer, None));
         }
@@ -161,7 +161,7 @@ impl Peers {
         let mut hasher = SipHasher13::new_with_keys(self.lane_key, 0);
         hasher.write(&gid.0);
         let hash = hasher.finish();
-        let id = self.slots.insert(rng, |_| Peer {
+        let id = self.slots.insert_in_turn(Peer {
             gid,
             hash,
             ah: None,
@@ -304,19 +304,19 @@ mod tests {
     fn the_least_recently_used_gives_way_and_the_used_stay() {
         let mut rng = Rng::new(3);
         let mut peers = Peers::new(3, &mut rng);
-        let [a, b, c] = [1, 2, 3].map(|n| peers.find_or_insert(gid(n), &mut rng).unwrap().0);
+        let [a, b, c] = [1, 2, 3].map(|n| peers.find_or_insert(gid(n)).unwrap().0);
         peers.get_mut(a).unwrap().vqps = 1;
         peers.rest(b);
-        let (d, _) = peers.find_or_insert(gid(4), &mut rng).unwrap();
+        let (d, _) = peers.find_or_insert(gid(4)).unwrap();
         assert!(peers.get(c).is_none() && peers.find(&gid(3)).is_none());
         assert_eq!(peers.find(&gid(2)), Some(b));
         for id in [b, d] {
             peers.get_mut(id).unwrap().pins = 1;
         }
-        assert!(peers.find_or_insert(gid(5), &mut rng).is_none());
+        assert!(peers.find_or_insert(gid(5)).is_none());
         peers.get_mut(a).unwrap().vqps = 0;
         peers.rest(a);
-        assert!(peers.find_or_insert(gid(5), &mut rng).is_some());
+        assert!(peers.find_or_insert(gid(5)).is_some());
         assert_eq!(peers.find(&gid(1)), None);
     }
 
@@ -324,7 +324,7 @@ mod tests {
     fn the_list_of_idle_ones_stays_short() {
         let mut rng = Rng::new(3);
         let mut peers = Peers::new(4, &mut rng);
-        let (a, _) = peers.find_or_insert(gid(1), &mut rng).unwrap();
+        let (a, _) = peers.find_or_insert(gid(1)).unwrap();
         for _ in 0..1000 {
             peers.rest(a);
         }

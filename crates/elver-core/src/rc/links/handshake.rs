@@ -26,7 +26,7 @@ impl<D: Device> Core<D> {
         what: CallFor,
         now: Time,
     ) -> bool {
-        let Some(token) = self.links.calls.insert(&mut self.rng, |_| what) else { return false };
+        let Some(token) = self.links.calls.insert_in_turn(what) else { return false };
         let made = self.links.control.call(to, request, token.into(), &mut self.rng, now);
         if made.is_none() {
             self.links.calls.remove(token);
@@ -125,7 +125,7 @@ impl<D: Device> Core<D> {
             mtu: 0,
             reached: Reached::Unasked,
         };
-        let id = self.links.rc.insert(link, &mut self.rng).ok_or(of_device)?;
+        let id = self.links.rc.insert(link).ok_or(of_device)?;
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.pins += 1;
         }
