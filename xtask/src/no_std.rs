@@ -78,15 +78,25 @@ fn std_features(tree: &str) -> Vec<&str> {
 fn sources(source: &Path) -> Result<()> {
     let root = fs::read_to_string(source.join("lib.rs"))?;
     ensure!(root.contains("#![no_std]"), "{} lacks #![no_std]", source.display());
-    for entry in fs::read_dir(source)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path)?;
-            let product = text.split("#[cfg(test)]").next().unwrap_or_default();
-            ensure!(!product.contains("std::"), "{} names std outside tests", path.display());
+    let mut folders = vec![source.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path)?;
+                ensure!(!names_std(&text), "{} names std outside tests", path.display());
+            }
         }
     }
     Ok(())
+}
+
+/// Whether a source names std before its tests begin.
+fn names_std(source: &str) -> bool {
+    let product = source.split("#[cfg(test)]").next().unwrap_or_default();
+    product.contains("std::") || product.contains("extern crate std")
 }
 
 #[cfg(test)]
@@ -97,5 +107,12 @@ mod tests {
     fn a_std_feature_is_found() {
         let tree = "a v1 [alloc]\nb v1 [default,std]\nc v1 (proc-macro) [std]\nd v2 [std] (*)\n";
         assert_eq!(std_features(tree), ["b v1 [default,std]", "d v2 [std] (*)"]);
+    }
+
+    #[test]
+    fn std_is_found_before_the_tests_alone() {
+        assert!(names_std("fn a() {\n    extern crate std;\n}\n"));
+        assert!(names_std("use std::fmt;\n"));
+        assert!(!names_std("use core::fmt;\n#[cfg(test)]\nmod tests {\n    use std::fmt;\n}\n"));
     }
 }

@@ -236,23 +236,11 @@ impl<D: Device> Core<D> {
         let suspected = suspect && self.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
         let tells = self.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {
-            Fate::Executed if tells => {
-                extern crate std;
-                std::eprintln!("DBG conclude at rc/fate.rs:239 {:?}", now);
-                self.conclude_op(id, true, now)
-            }
-            Fate::Unknown if !self.is_repeatable(id) => {
-                extern crate std;
-                std::eprintln!("DBG conclude at rc/fate.rs:240 {:?}", now);
-                self.conclude_op(id, false, now)
-            }
+            Fate::Executed if tells => self.conclude_op(id, true, now),
+            Fate::Unknown if !self.is_repeatable(id) => self.conclude_op(id, false, now),
             _ if suspected => {
                 self.stats.ops_unsure += 1;
-                {
-                    extern crate std;
-                    std::eprintln!("DBG conclude at rc/fate.rs:243 {:?}", now);
-                    self.conclude_op(id, false, now)
-                };
+                self.conclude_op(id, false, now);
             }
             _ => self.op_again(id, lane),
         }
