@@ -35,6 +35,7 @@ impl World {
     /// take no more than they may.
     pub(crate) fn check_step(&mut self, number: usize) -> Result<(), Violation> {
         self.check_strangers(number)?;
+        self.check_refusals(number)?;
         let node = &mut self.nodes[number];
         let Some(core) = &mut node.core else { return Ok(()) };
         node.most.see(&core.stats());
@@ -69,15 +70,33 @@ impl World {
         Ok(())
     }
 
+    /// What a node's device refuses, its core would have: leases see to it.
+    fn check_refusals(&mut self, number: usize) -> Result<(), Violation> {
+        // Memory that is gone is refused by the device alone, and so is what somebody forges.
+        let vanished = |region: &Region| region.vanished && region.place.0 == number;
+        let vanished = self.model.regions.iter().any(vanished);
+        // What had to wait in a send queue, or whose device stood still, may outlive its lease.
+        let late_until = self.hindered_until.saturating_add_ns(self.plan.retries_ns() + STEP_NS);
+        let excused = vanished || self.forge.is_some() || self.now <= late_until;
+        let node = &mut self.nodes[number];
+        let Some(core) = &mut node.core else { return Ok(()) };
+        let refused = core.device().counters().nak_fatal_sent;
+        if refused > node.refused && !excused {
+            broken!(
+                "node {number}: a request that its region does not allow has come to the device"
+            );
+        }
+        node.refused = refused;
+        Ok(())
+    }
+
     /// The pool of a node: as many of everything as its configuration and its core say, and no shared
     /// QP in error because of a client.
     pub(crate) fn check_pool(&mut self, number: usize) -> Result<(), Violation> {
         // Also what is aimed at memory that is gone breaks queue pairs, at both ends.
         let disturbed =
             self.disturbed(number) || self.model.regions.iter().any(|region| region.vanished);
-        let (quiet, forged) = (self.quiet, self.forge.is_some());
-        // What had to wait in a send queue, or whose device stood still, may outlive its lease.
-        let late_until = self.hindered_until.saturating_add_ns(self.plan.retries_ns() + STEP_NS);
+        let quiet = self.quiet;
         let forge = self.forge.as_deref();
         let node = &mut self.nodes[number];
         let Some(core) = &mut node.core else { return Ok(()) };
@@ -120,17 +139,6 @@ impl World {
             broken!("node {number}: {rc_errored} RC QPs are in error, and not all of them go");
         }
         let (mrs, ahs) = (device.mr_count(), device.ah_count());
-        // Memory that is gone is refused by the device alone, and so is what somebody forges.
-        let vanished = |region: &Region| region.vanished && region.place.0 == number;
-        let vanished = self.model.regions.iter().any(vanished);
-        let refused = device.counters().nak_fatal_sent;
-        let excused = vanished || forged || self.now <= late_until;
-        if refused > node.refused && !excused {
-            broken!(
-                "node {number}: a request that its region does not allow has come to the device"
-            );
-        }
-        node.refused = refused;
         let found = Holdings { dcis, rc_qps, other_qps, mrs, ahs, ..held };
         if found != held || dcis != core.config().dc_qps {
             broken!("node {number}: its device has {found:?}, its core {held:?}");

@@ -13,7 +13,7 @@ const CANARY_SEEDS: u64 = 100;
 
 /// Seeds that found something, and what, with nobody who forges. They stay what they are as long as a
 /// run's plan does.
-const FOUND: [(u64, &str); 38] = [
+const FOUND: [(u64, &str); 40] = [
     (956, "what was told to a node that had started anew broke a lane in peace"),
     (1_004, "a READ that waits for memory was blamed for what was refused behind it"),
     (1_083, "a request for credit that was flushed was taken for a peer that does not answer"),
@@ -69,6 +69,8 @@ const FOUND: [(u64, &str); 38] = [
     ),
     (66_070_568, "a look-up that was answered was blamed for what was refused behind it"),
     (66_156_540, "a link was not asked for again whose peer still had those that had broken"),
+    (69_260_075, "a VQP that had left a broken link did not take the other one that there was"),
+    (69_243_344, "what was refused was held against the time at which it was seen"),
     (61_030_741, "a VQP that was to move twice left its second lane with WRs on it"),
 ];
 

@@ -77,6 +77,10 @@ impl<D: Device> Core<D> {
         if lane != NONE {
             self.move_off(lane, now);
         }
+        // Who had left this one, since it failed, and has no lane yet takes the other, too.
+        if other.is_some() {
+            self.move_onto_link(peer, class, now);
+        }
         if !self.close_if_left(id, now) {
             self.links.leaving.push(id);
         }
