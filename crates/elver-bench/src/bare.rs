@@ -81,6 +81,7 @@ impl Device for Bare {
         destroy_ah(ah: Ah) -> Result<(), VerbsError>;
         create_qp(init: QpInit) -> Result<Qp, VerbsError>;
         poll_async_event() -> Option<AsyncEvent>;
+        take_short_turns(qp: Qp, short: bool) -> ();
     }
 
     does_at! {

@@ -408,6 +408,14 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
+    /// Whether a QP sends but little in each of its turns; see
+    /// [`elver_verbs::Device::take_short_turns`].
+    pub fn take_short_turns(&mut self, qp: Qp, short: bool) {
+        if let Some(queue_pair) = self.qps.get_mut(qp.0) {
+            queue_pair.short_turns = short;
+        }
+    }
+
     /// Sets an errored stream of a DCI going again.
     pub fn reset_dci_stream(
         &mut self,

@@ -10,6 +10,8 @@ use crate::transmit::{Notification, Transmit};
 
 /// Packets that a QP sends before the next one has its turn.
 const TURN_PACKETS: u32 = 64;
+/// As many where its turns are short.
+const SHORT_TURN_PACKETS: u32 = 1;
 /// IP hop limit of answers.
 const HOP_LIMIT: u8 = 64;
 /// ECT(0) (RFC 3168).
@@ -33,6 +35,14 @@ impl<M: Memory> Rnic<M> {
     #[inline]
     pub fn wants_to_transmit(&self) -> bool {
         !self.active.is_empty() || !self.notifications.is_empty() || self.can_wake()
+    }
+
+    /// Whether what [`Rnic::poll_transmit`] would write next is of a QP that takes short turns
+    /// ([`elver_verbs::Device::take_short_turns`]), so that what came should be looked at before.
+    #[inline]
+    pub fn gives_way(&self) -> bool {
+        let is_short = |front: &u32| self.qps.get(*front).is_some_and(|qp| qp.short_turns);
+        self.notifications.is_empty() && self.active.front().is_some_and(is_short)
     }
 
     /// Whether QPs wait for room in a window and some came back.
@@ -59,20 +69,22 @@ impl<M: Memory> Rnic<M> {
         while let Some(&qpn) = self.active.front() {
             let sent = self.transmit_from(now, qpn, buf);
             self.stop_failed_cqs(now);
-            if sent.is_none() {
+            let Some(mut sent) = sent else {
                 self.active.pop_front();
-                self.turn_left = TURN_PACKETS;
+                self.turn_sent = 0;
                 if let Some(queue_pair) = self.qps.get_mut(qpn) {
                     queue_pair.scheduled = false;
                 }
                 continue;
-            }
-            self.turn_left = self.turn_left.saturating_sub(1);
-            if self.turn_left == 0 {
-                self.turn_left = TURN_PACKETS;
+            };
+            self.turn_sent += 1;
+            let short = self.qps.get_mut(qpn).is_some_and(|queue_pair| queue_pair.short_turns);
+            if self.turn_sent >= if short { SHORT_TURN_PACKETS } else { TURN_PACKETS } {
+                self.turn_sent = 0;
                 self.active.rotate_left(1);
+                sent.ends_piece = short;
             }
-            return sent;
+            return Some(sent);
         }
         None
     }
@@ -130,7 +142,7 @@ impl<M> Hw<M> {
     fn sent(&mut self, len: usize, flow: Flow, traffic_class: u8) -> Transmit {
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += len as u64;
-        Transmit { len, flow, traffic_class, hop_limit: HOP_LIMIT }
+        Transmit { len, flow, traffic_class, hop_limit: HOP_LIMIT, ends_piece: false }
     }
 }
 

@@ -146,6 +146,10 @@ macro_rules! calls_of_rnic {
             self.$rnic.reset_dci_stream(self.$now(), qp, stream_id)
         }
 
+        fn take_short_turns(&mut self, qp: $crate::verbs::Qp, short: bool) {
+            self.$rnic.take_short_turns(qp, short);
+        }
+
         #[inline]
         fn post_recv(
             &mut self,

@@ -32,6 +32,8 @@ pub(crate) struct QueuePair {
     pub(crate) dct: Option<Box<Dct>>,
     /// It stands in the list of QPs that have something to send.
     pub(crate) scheduled: bool,
+    /// See [`elver_verbs::Device::take_short_turns`].
+    pub(crate) short_turns: bool,
     /// The lane that sends next.
     pub(crate) next_lane: usize,
     pub(crate) errored_streams: u32,
@@ -67,6 +69,7 @@ impl QueuePair {
             assembly: Assembly::default(),
             dct: None,
             scheduled: false,
+            short_turns: false,
             next_lane: 0,
             errored_streams: 0,
             drain_told: false,

@@ -23,8 +23,8 @@ pub struct Rnic<M> {
     pub(crate) qps: Table<QueuePair>,
     /// QPs that may have something to send, in turn.
     pub(crate) active: VecDeque<u32>,
-    /// Packets that the QP at the front may still send before its turn ends.
-    pub(crate) turn_left: u32,
+    /// Packets that the QP at the front has sent in its turn.
+    pub(crate) turn_sent: u32,
     /// CNPs that wait to be sent.
     pub(crate) notifications: VecDeque<crate::transmit::Notification>,
 }
@@ -37,7 +37,7 @@ impl<M: Memory> Rnic<M> {
         Ok(Rnic {
             qps: Table::new(ObjectKind::Qp, config.max_qp, "max_qp"),
             active: VecDeque::new(),
-            turn_left: 0,
+            turn_sent: 0,
             notifications: VecDeque::new(),
             hw: Hw::new(config, Rng::new(seed)),
         })
@@ -168,7 +168,13 @@ impl<M: Memory> Rnic<M> {
             && !queue_pair.scheduled
         {
             queue_pair.scheduled = true;
-            self.active.push_back(qpn);
+            let short = queue_pair.short_turns;
+            // Who takes short turns gives way where its turn has not begun.
+            if !short && self.turn_sent == 0 && self.gives_way() {
+                self.active.push_front(qpn);
+            } else {
+                self.active.push_back(qpn);
+            }
         }
     }
 

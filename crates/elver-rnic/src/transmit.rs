@@ -11,6 +11,9 @@ pub struct Transmit {
     pub traffic_class: u8,
     /// IP hop limit.
     pub hop_limit: u8,
+    /// It ends a short turn ([`elver_verbs::Device::take_short_turns`]): it should be sent, and what
+    /// came meanwhile be looked at, before another packet is asked for.
+    pub ends_piece: bool,
 }
 
 /// A CNP that waits to be sent.

@@ -466,7 +466,8 @@ mod tests {
         let flow =
             Flow { src: "10.0.0.1:4791".parse().unwrap(), dst: "10.0.0.2:4791".parse().unwrap() };
         let bytes = vec![mark; 100];
-        let transmit = Transmit { len: bytes.len(), flow, traffic_class: 2, hop_limit: 64 };
+        let transmit =
+            Transmit { len: bytes.len(), flow, traffic_class: 2, hop_limit: 64, ends_piece: false };
         network.send(now, 0, &transmit, bytes, &mut Trace::new(false));
     }
 

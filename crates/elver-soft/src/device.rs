@@ -24,7 +24,7 @@ use crate::interface::Interface;
 use crate::link::{Link, Port, UdpPort};
 use crate::loss::{Loss, LossState};
 use crate::publish::Publisher;
-use crate::transmit::Transmitter;
+use crate::transmit::{Send, Transmitter};
 use crate::udp::UdpIo;
 
 /// ECT(0) (RFC 3168): what packets carry unless a QP asks for another traffic class.
@@ -35,6 +35,8 @@ const POLLS_PER_PROGRESS: u32 = 64;
 const POSTS_PER_FLUSH: u32 = 16;
 /// Empty looks at the socket before one at the clock.
 const EMPTY_PER_CLOCK: u32 = 8;
+/// Looks at the socket in a row that found something before what gives way is sent all the same.
+const HELD_MAX: u32 = 4;
 /// How often the counters are published.
 const PUBLISH_INTERVAL_NS: u64 = 50_000_000;
 
@@ -106,6 +108,8 @@ pub struct SoftDevice {
     loss: Option<LossState>,
     polls: u32,
     posts: u32,
+    /// Looks at the socket that what gives way was held for and that found something, in a row.
+    held: u32,
     /// Looks at the socket that found nothing.
     empty: u32,
     /// When the clock was looked at last.
@@ -157,6 +161,7 @@ impl SoftDevice {
             published_at: Time::ZERO,
             loss: config.loss.map(LossState::new),
             polls: 0,
+            held: 0,
             posts: 0,
             empty: 0,
             looked_at: Time::ZERO,
@@ -286,7 +291,13 @@ impl SoftDevice {
     /// Sends what there is to send.
     fn transmit(&mut self, now: Time) -> bool {
         let SoftDevice { rnic, port, capture, .. } = self;
-        port.transmit(now, rnic, capture)
+        port.transmit(now, rnic, capture, Send::All)
+    }
+
+    /// Sends what does not give way.
+    fn transmit_urgent(&mut self, now: Time) {
+        let SoftDevice { rnic, port, capture, .. } = self;
+        port.transmit(now, rnic, capture, Send::Urgent);
     }
 
     fn drive(&mut self) -> bool {
@@ -313,9 +324,12 @@ impl SoftDevice {
         self.posts = 0;
         self.polls = 0;
         let sends = self.port.is_waiting() || self.rnic.wants_to_transmit();
-        let sent = sends && self.transmit(now());
+        let holds = self.rnic.gives_way() && self.held < HELD_MAX;
+        let mut sent = sends && !holds && self.transmit(now());
         let count = self.port.receive();
         if count == 0 {
+            self.held = 0;
+            sent |= holds && self.transmit(now());
             // Looking at the clock costs a good part of an empty look at the socket.
             self.empty = self.empty.wrapping_add(1);
             if self.empty.is_multiple_of(EMPTY_PER_CLOCK) {
@@ -330,7 +344,13 @@ impl SoftDevice {
         let now = now();
         self.looked_at = now;
         self.take(now, count);
-        self.transmit(now);
+        if holds {
+            self.held += 1;
+            self.transmit_urgent(now);
+        } else {
+            self.held = 0;
+            self.transmit(now);
+        }
         self.attend(now);
         true
     }

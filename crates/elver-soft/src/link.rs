@@ -12,7 +12,7 @@ use rustix::event::PollFlags;
 use crate::capture::{Capture, Direction};
 use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::inlet::Inlet;
-use crate::transmit::Transmitter;
+use crate::transmit::{Send, Transmitter};
 use crate::udp::UdpIo;
 
 /// Hop limit that a UDP socket does not tell: what a UD receive shows in its GRH.
@@ -79,9 +79,10 @@ impl Port {
         now: Time,
         rnic: &mut Rnic<SoftMemory>,
         capture: &mut Option<Box<Capture>>,
+        what: Send,
     ) -> bool {
         match self {
-            Port::Udp(port) => port.transmitter.run(now, rnic, &mut port.io, capture),
+            Port::Udp(port) => port.transmitter.run(now, rnic, &mut port.io, capture, what),
             Port::Frames(port) => port.transmit(now, rnic, capture),
         }
     }
@@ -120,9 +121,23 @@ pub(crate) struct UdpPort {
     pub(crate) address: IpAddr,
 }
 
+/// Bytes of a train beyond which answers to what came before leave before it is taken: it takes
+/// longer than a system call.
+const LONG_TRAIN: usize = 8 << 10;
+
 impl UdpPort {
+    /// Whether what was received there takes long to take.
+    #[inline]
+    fn is_long(&self, index: usize) -> bool {
+        self.io.received(index).is_some_and(|(_, bytes)| bytes.len() > LONG_TRAIN)
+    }
+
     fn take(&mut self, count: usize, inlet: &mut Inlet<'_>) {
         for index in 0..count {
+            if inlet.rnic.wants_to_transmit() && self.is_long(index) {
+                let (now, capture) = (inlet.now, &mut *inlet.capture);
+                self.transmitter.run(now, inlet.rnic, &mut self.io, capture, Send::Urgent);
+            }
             let Some((received, bytes)) = self.io.received(index) else {
                 break;
             };

@@ -12,6 +12,14 @@ use elver_memory::SoftMemory;
 /// Bytes of the send buffer: a few full trains, and room for the packet that is being written.
 const BUFFER: usize = 4 * TRAIN_BYTES + MAX_PACKET;
 
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Send {
+    All,
+    /// All but what gives way ([`Rnic::gives_way`]).
+    Urgent,
+}
+
 pub(crate) struct Transmitter {
     buffer: Vec<u8>,
     trains: Vec<Train>,
@@ -41,16 +49,18 @@ impl Transmitter {
         !self.trains.is_empty()
     }
 
-    /// Sends what the RNIC has to send, up to one buffer full; true if anything left or waits.
+    /// Sends what the RNIC has to send, up to one buffer full or one short turn; true if anything left
+    /// or waits.
     pub(crate) fn run(
         &mut self,
         now: Time,
         rnic: &mut Rnic<SoftMemory>,
         io: &mut UdpIo,
         capture: &mut Option<Box<Capture>>,
+        what: Send,
     ) -> bool {
         if self.trains.is_empty() {
-            self.load(now, rnic, io.gso);
+            self.load(now, rnic, io.gso, what);
             if self.trains.is_empty() {
                 return false;
             }
@@ -63,12 +73,15 @@ impl Transmitter {
     }
 
     /// Fills the buffer with sealed packets, train by train.
-    fn load(&mut self, now: Time, rnic: &mut Rnic<SoftMemory>, gso: bool) {
+    fn load(&mut self, now: Time, rnic: &mut Rnic<SoftMemory>, gso: bool, what: Send) {
         let train_packets = if gso { TRAIN_PACKETS } else { 1 };
         let mut at = 0;
         let mut open = false;
         let mut packets = 0;
         while at + MAX_PACKET <= BUFFER {
+            if what == Send::Urgent && rnic.gives_way() {
+                return;
+            }
             let room = &mut self.buffer[at..];
             let Some(packet) = rnic.poll_transmit(now, room) else {
                 return;
@@ -95,6 +108,9 @@ impl Transmitter {
             open = self.append(&packet);
             packets += 1;
             at += packet.len;
+            if packet.ends_piece {
+                return;
+            }
             if self.trains.len() == TRAINS && (!open || packets == train_packets) {
                 return;
             }

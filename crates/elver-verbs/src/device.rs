@@ -145,6 +145,11 @@ pub trait Device {
     /// Sets an errored stream of a DCI going again (`mlx5dv_dci_stream_id_reset`).
     fn reset_dci_stream(&mut self, qp: Qp, stream_id: u16) -> Result<(), VerbsError>;
 
+    /// Whether a QP sends but little in each of its turns, so that others wait less for it: what goes
+    /// to the network in one piece, a software device cannot take back. A device whose hardware
+    /// interleaves packets has nothing to do for it.
+    fn take_short_turns(&mut self, _qp: Qp, _short: bool) {}
+
     /// Posts send WRs. On an error the WRs before the refused one are posted: the pair tells how
     /// many.
     fn post_send(&mut self, qp: Qp, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)>;

@@ -68,6 +68,8 @@ struct Burst {
     asks: bool,
     /// PSNs that they take beyond one each.
     psns: u32,
+    /// They are of the low class, and the high one is loaded.
+    gives_way: bool,
 }
 
 impl<D: Device> Core<D> {
@@ -121,8 +123,15 @@ impl<D: Device> Core<D> {
     fn next_burst(&mut self, id: u32, most: u32, room: u32, in_turn: bool, now: Time) -> Burst {
         let query_at = Self::query_at(now);
         let Core { vqps, store, device, pool, blank, mrs, qos, unread, lanes, .. } = self;
-        let mut burst =
-            Burst { count: 0, bytes: 0, pair: false, stopped: Check::Ready, asks: false, psns: 0 };
+        let mut burst = Burst {
+            count: 0,
+            bytes: 0,
+            pair: false,
+            stopped: Check::Ready,
+            asks: false,
+            psns: 0,
+            gives_way: false,
+        };
         let Some(vqp) = vqps.get_mut(id) else {
             bug!("a VQP that is gone posts");
             return burst;
@@ -130,6 +139,7 @@ impl<D: Device> Core<D> {
         let limit = most.min(room);
         let path = &lanes.lanes[vqp.lane as usize].path;
         let counted = vqp.class == Class::Low && qos.counts_low(now);
+        burst.gives_way = counted;
         let mut deficit = vqp.deficit;
         while burst.count < limit {
             if in_turn && deficit <= 0 {
@@ -195,6 +205,10 @@ impl<D: Device> Core<D> {
         let lane = &mut lanes.lanes[vqp.lane as usize];
         let phys = &mut lanes.qps[lane.qp as usize];
         let first = vqp.sq.posted;
+        if phys.short_turns != burst.gives_way {
+            phys.short_turns = burst.gives_way;
+            device.take_short_turns(phys.qp, burst.gives_way);
+        }
         // What the device takes of them, and how many physical WRs that makes.
         let (posted, physical) = if burst.pair {
             let cost = vqp.sq.entry(first).cost();

@@ -26,12 +26,15 @@ pub(crate) struct PhysQp {
     pub(crate) lanes: (u32, u32),
     /// It is in its error state, and is set up anew once nothing of its is outstanding.
     pub(crate) broken: bool,
+    /// It takes short turns: of the low class, while the high one is loaded.
+    pub(crate) short_turns: bool,
 }
 
 impl PhysQp {
     pub(crate) fn new(qp: Qp, depth: u32, lanes: (u32, u32)) -> PhysQp {
         let waiting = VecDeque::new();
-        PhysQp { qp, depth, posted: 0, waiting, dirty: false, lanes, broken: false }
+        let (dirty, broken, short_turns) = (false, false, false);
+        PhysQp { qp, depth, posted: 0, waiting, dirty, lanes, broken, short_turns }
     }
 }
 

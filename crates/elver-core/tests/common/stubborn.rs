@@ -12,11 +12,14 @@ pub struct Stubborn {
     pub no_modify_of: Vec<Qp>,
     /// It refuses to make queue pairs.
     pub no_create: bool,
+    /// Which queue pairs were told to take short turns, or no longer to.
+    pub short_turns: Vec<(Qp, bool)>,
 }
 
 impl Stubborn {
     pub fn new(inner: SimDevice) -> Stubborn {
-        Stubborn { inner, no_modify: false, no_create: false, no_modify_of: Vec::new() }
+        let (no_modify_of, short_turns) = (Vec::new(), Vec::new());
+        Stubborn { inner, no_modify: false, no_create: false, no_modify_of, short_turns }
     }
 
     /// The queue pairs of a type.
@@ -58,6 +61,11 @@ impl Device for Stubborn {
             return Err(VerbsError::Unsupported { what: "changes of queue pairs, for now" });
         }
         self.inner.modify_qp(qp, attr, mask)
+    }
+
+    fn take_short_turns(&mut self, qp: Qp, short: bool) {
+        self.short_turns.push((qp, short));
+        self.inner.take_short_turns(qp, short);
     }
 
     fn post_sends<'a>(&mut self, qp: Qp, wrs: impl Iterator<Item = SendWr<'a>>) -> Posted {

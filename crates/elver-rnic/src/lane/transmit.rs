@@ -331,6 +331,7 @@ impl Lane {
             flow: route.flow,
             traffic_class: route.traffic_class,
             hop_limit: route.hop_limit,
+            ends_piece: false,
         })
     }
 

@@ -8,3 +8,4 @@ mod later;
 mod same;
 mod strangers;
 mod transport;
+mod turns;

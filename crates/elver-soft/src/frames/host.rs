@@ -272,7 +272,7 @@ impl Host {
         packet: &Transmit,
         buffer: &mut [u8],
     ) -> Option<std::ops::Range<usize>> {
-        let Transmit { len, flow, traffic_class, hop_limit } = packet;
+        let Transmit { len, flow, traffic_class, hop_limit, .. } = packet;
         let Some(next_hop) = self.next_hop(flow.dst.ip()) else {
             self.counters.frame_drop_no_route += 1;
             return None;

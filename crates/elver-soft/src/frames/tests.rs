@@ -44,7 +44,7 @@ fn packet(src: &str, dst: &str) -> (Transmit, Vec<u8>) {
     let mut buffer = vec![0xee; FRAME_BUFFER];
     buffer[HEADROOM..HEADROOM + len].fill(0x11);
     let flow = Flow { src: (ip(src), 4791).into(), dst: (ip(dst), 4791).into() };
-    (Transmit { len, flow, traffic_class: 2, hop_limit: 64 }, buffer)
+    (Transmit { len, flow, traffic_class: 2, hop_limit: 64, ends_piece: false }, buffer)
 }
 
 /// Sends a packet; returns its frame if it can leave.

@@ -51,6 +51,24 @@ fn segmentation_on_one_side_of_the_wire_only() {
     megabytes_both_ways(13, |config| config.gso = false);
 }
 
+/// Several messages in turns of a few packets, in trains that are looked behind.
+#[test]
+fn in_short_turns_everything_arrives() {
+    let (mut a, mut b) = pair(19, QpType::Rc, |_| {});
+    a.device.take_short_turns(a.qp, true);
+    b.device.take_short_turns(b.qp, true);
+    let sge = [a.sge(0, 1 << 20)];
+    let to = b.remote(0);
+    for _ in 0..4 {
+        a.post(SendOp::Write(to), &sge);
+        a.post(SendOp::Read(to), &sge);
+    }
+    let back = [b.sge(0, 1 << 20)];
+    let from = a.remote(0);
+    b.post(SendOp::Write(from), &back);
+    all_succeed(&complete(&mut a, &mut b, 8));
+}
+
 #[test]
 fn atomics_count() {
     let (mut a, mut b) = pair(14, QpType::Rc, |_| {});
