@@ -290,7 +290,10 @@ impl Control {
                 break;
             }
             self.timers.pop_first();
-            let call = self.calls.get_mut(&id).expect("a timer is of a call");
+            let Some(call) = self.calls.get_mut(&id) else {
+                bug!("a timer is of a call that has ended");
+                continue;
+            };
             let (to, sent, state) = (call.to, call.sent, call.state);
             let unheard = matches!(state, CallState::Flying | CallState::Apart)
                 && call.tries >= TRIES_MIN
@@ -335,7 +338,9 @@ impl Control {
 
     /// Has a peer take turns, if calls to it wait and it is not silent.
     fn enlist(&mut self, to: ControlAddr) {
-        let Some(peer) = self.peers.get_mut(&to) else { return };
+        let Some(peer) = self.peers.get_mut(&to) else {
+            return bug!("a peer without calls takes turns");
+        };
         if !peer.waiting.is_empty() && !peer.silent && !peer.enlisted {
             peer.enlisted = true;
             self.turns.push_back(to);
@@ -369,10 +374,12 @@ impl Control {
     /// A peer let a call that was sent then come to its timer. If it was not heard since, others go
     /// first.
     fn suspect(&mut self, to: ControlAddr, sent: Time, rng: &mut Rng, now: Time) {
-        let Some(peer) = self.peers.get_mut(&to) else { return };
+        let Some(peer) = self.peers.get_mut(&to) else {
+            return bug!("a call that was sent is to no peer");
+        };
         if !peer.silent && peer.heard < sent {
             peer.silent = true;
-            self.flying -= peer.flying;
+            count_off!(self.flying, peer.flying);
             self.launch(rng, now);
         }
     }
@@ -408,10 +415,12 @@ impl Control {
 
     /// A call to a peer is not under way any longer.
     fn landed(&mut self, to: ControlAddr) {
-        let Some(peer) = self.peers.get_mut(&to) else { return };
-        peer.flying -= 1;
+        let Some(peer) = self.peers.get_mut(&to) else {
+            return bug!("a call that was under way is to no peer");
+        };
+        count_off!(peer.flying, 1);
         if !peer.silent {
-            self.flying -= 1;
+            count_off!(self.flying, 1);
         } else if peer.flying == 0 {
             // Nothing would tell that it is back.
             peer.silent = false;
@@ -421,7 +430,9 @@ impl Control {
 
     /// Sends a flying call and sets its timer.
     fn transmit(&mut self, id: u64, rng: &mut Rng, now: Time) {
-        let call = self.calls.get_mut(&id).expect("who is sent is a call");
+        let Some(call) = self.calls.get_mut(&id) else {
+            return bug!("a call that has ended is sent");
+        };
         let rto = jittered((RTO_NS << call.tries.min(16)).min(RTO_NS_MAX), rng);
         call.tries += 1;
         call.sent = now;
@@ -432,17 +443,20 @@ impl Control {
     }
 
     fn finish(&mut self, id: u64, answer: Option<Answer>, rng: &mut Rng, now: Time) {
-        let call = self.calls.remove(&id).expect("who ends is a call");
+        let Some(call) = self.calls.remove(&id) else {
+            return bug!("a call ends that has ended");
+        };
         self.timers.remove(&(call.timer, id));
         self.done.push_back(Done { token: call.token, answer });
         if call.state == CallState::Flying {
             self.landed(call.to);
         }
-        if let Some(peer) = self.peers.get_mut(&call.to) {
-            peer.calls -= 1;
-            if peer.calls == 0 {
-                self.peers.remove(&call.to);
-            }
+        let Some(peer) = self.peers.get_mut(&call.to) else {
+            return bug!("a call that has ended was to no peer");
+        };
+        count_off!(peer.calls, 1);
+        if peer.calls == 0 {
+            self.peers.remove(&call.to);
         }
         self.launch(rng, now);
     }
@@ -474,8 +488,9 @@ impl Control {
                 self.timers.remove(&(call.timer, id));
                 call.timer = now.saturating_add_ns(jittered(rest.min(REST_NS_MAX), rng));
                 self.timers.insert((call.timer, id));
-                if let Some(peer) = self.peers.get_mut(&from) {
-                    peer.resting.push_back(id);
+                match self.peers.get_mut(&from) {
+                    Some(peer) => peer.resting.push_back(id),
+                    None => bug!("a call that rests is to no peer"),
                 }
                 self.landed(from);
             }
@@ -491,7 +506,9 @@ impl Control {
     /// A peer has done something for us, so that it has room for what it turned away longest ago:
     /// how long a crowd takes is then up to the work that it makes, and not to timers.
     fn wake_one(&mut self, from: ControlAddr) {
-        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return bug!("a call that was answered is to no peer");
+        };
         while let Some(id) = peer.resting.pop_front() {
             let call = self.calls.get_mut(&id);
             if let Some(call) = call.filter(|call| call.state == CallState::Resting) {

@@ -14,6 +14,8 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[macro_use(bug, count_off)]
+extern crate elver_verbs;
 
 mod class;
 mod control;

@@ -336,7 +336,7 @@ impl<D: Device> Core<D> {
             control_resent: self.links.control.stats().retransmitted
                 + self.links.control.stats().answered_again,
             control_busy: self.links.control.stats().busy,
-            bugs: crate::bug::count(),
+            bugs: elver_verbs::bug::count(),
             control_stray: self.stats.control_stray + self.links.control.stats().stray,
             ..self.stats
         }

@@ -67,9 +67,8 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-
-#[macro_use]
-mod bug;
+#[macro_use(bug, count_off, less)]
+extern crate elver_verbs;
 
 mod audit;
 mod client;
@@ -92,7 +91,6 @@ mod timers;
 mod vqp;
 
 pub use audit::Holdings;
-pub use bug::stop_at_bugs;
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
 pub use core::Core;
 pub use elver_control::{

@@ -350,7 +350,9 @@ impl Dct {
     /// who comes.
     fn return_receives<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>) {
         for _ in 0..self.unfinished.len().min(UNFINISHED_LOOKED_AT) {
-            let Some(id) = self.unfinished.pop_front() else { return };
+            let Some(id) = self.unfinished.pop_front() else {
+                return bug!("contexts with unfinished messages are fewer");
+            };
             let holds = |dct: &Dct| dct.contexts[id as usize].responder.holds_receive();
             if holds(self) && !self.give_up(id, core, hw) {
                 self.unfinished.push_back(id);

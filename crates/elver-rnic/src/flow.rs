@@ -189,7 +189,7 @@ impl Paths {
     #[inline]
     pub(crate) fn forgotten(&mut self, id: PathId, packets: u32) {
         let path = &mut self.paths[id.0 as usize];
-        path.in_flight = path.in_flight.saturating_sub(packets);
+        count_off!(path.in_flight, packets);
         self.freed |= packets > 0;
     }
 
@@ -207,7 +207,7 @@ impl Paths {
     #[inline]
     pub(crate) fn acked(&mut self, id: PathId, packets: u32) {
         let path = &mut self.paths[id.0 as usize];
-        path.in_flight = path.in_flight.saturating_sub(packets);
+        count_off!(path.in_flight, packets);
         self.freed |= packets > 0;
         path.acked += if path.growing_fast { packets * 8 } else { packets };
         if path.acked >= path.window {

@@ -119,7 +119,7 @@ impl<M: Memory> Hw<M> {
     #[inline]
     pub(crate) fn complete(&mut self, cq: u32, wc: Wc, solicited: bool) {
         let Some(queue) = self.cqs.get_mut(cq) else {
-            return;
+            return bug!("a CQ went before the QPs that use it");
         };
         match queue.push(wc, solicited) {
             Pushed::Quietly | Pushed::Lost => {}
@@ -154,6 +154,7 @@ impl<M: Memory> Hw<M> {
     /// Takes the oldest receive of an SRQ, and tells when its limit is reached.
     pub(crate) fn take_shared(&mut self, srq: u32, recv: &mut Recv) -> bool {
         let Some(shared) = self.srqs.get_mut(srq) else {
+            bug!("an SRQ went before the QPs that use it");
             return false;
         };
         let taken = shared.queue.pop(recv);

@@ -115,7 +115,7 @@ impl<M: Memory> Rnic<M> {
             self.notify_congestion(now, meta, headers, payload.len());
         }
         let Some(queue_pair) = self.qps.get_mut(qpn) else {
-            return;
+            return bug!("a QP went while its packet was looked at");
         };
         match headers.route() {
             Route::Rc if message.is_response() => {
@@ -173,7 +173,9 @@ impl<M: Memory> Rnic<M> {
             }
             Route::Dc { eth, extra } => {
                 let QueuePair { core, dct, .. } = queue_pair;
-                let Some(dct) = dct else { return };
+                let Some(dct) = dct else {
+                    return bug!("a DCT that takes packets has no contexts");
+                };
                 dct.request(core, &mut self.hw, now, meta, &eth, extra, headers, payload);
                 if dct.has_answers() {
                     self.schedule(qpn);
@@ -193,7 +195,7 @@ impl<M: Memory> Rnic<M> {
         payload: &[u8],
     ) {
         let Some(queue_pair) = self.qps.get_mut(qpn) else {
-            return;
+            return bug!("a response comes to a QP that is gone");
         };
         queue_pair.with_lane(lane, &mut self.hw, now, |lane, env| {
             lane.response(env, meta, headers, payload);
@@ -224,7 +226,7 @@ impl<M: Memory> Rnic<M> {
             self.hw.counters.window_cuts += 1;
         }
         let Some(queue_pair) = self.qps.get(headers.dest_qpn.get()) else {
-            return;
+            return bug!("a QP went while its packet was looked at");
         };
         let to = match headers.route() {
             Route::Rc | Route::Uc => queue_pair.core.dest_qpn(),

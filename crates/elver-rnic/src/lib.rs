@@ -21,6 +21,10 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+/// For [`calls_of_rnic`].
+#[doc(hidden)]
+#[macro_use(bug, count_off)]
+pub extern crate elver_verbs as verbs;
 
 mod aside;
 mod config;
@@ -60,9 +64,6 @@ pub use aside::Errand;
 pub use config::{Config, DC_RD_ATOMIC, FlowConfig, MAX_MESSAGE};
 pub use counters::{Counters, DropReason};
 pub use elver_random::Seed;
-/// For [`calls_of_rnic`].
-#[doc(hidden)]
-pub use elver_verbs as verbs;
 pub use elver_verbs::Time;
 pub use rnic::Rnic;
 pub use rx_meta::RxMeta;

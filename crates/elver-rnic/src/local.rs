@@ -80,7 +80,7 @@ impl<M: Memory> Rnic<M> {
     pub(crate) fn run_local(&mut self, now: Time, qp: u32, lane: usize) {
         loop {
             let Some(queue_pair) = self.qps.get_mut(qp) else {
-                return;
+                return bug!("WRs within the device run on a QP that is gone");
             };
             let reply = if queue_pair.lanes[lane].has_waited_to_copy() {
                 match self.resume(qp, lane) {
@@ -102,7 +102,7 @@ impl<M: Memory> Rnic<M> {
                 reply => reply,
             };
             let Some(queue_pair) = self.qps.get_mut(qp) else {
-                return;
+                return bug!("a QP went with its own WR");
             };
             if !queue_pair.conclude(&mut self.hw, now, lane, reply) {
                 return;
@@ -164,11 +164,17 @@ impl<M: Memory> Rnic<M> {
     #[cold]
     pub(crate) fn end_local(&mut self, now: Time, qp: u32, lane: usize) {
         loop {
-            let Some(queue_pair) = self.qps.get_mut(qp) else { return };
+            let Some(queue_pair) = self.qps.get_mut(qp) else {
+                return bug!("a WR within the device ends on a QP that is gone");
+            };
             queue_pair.lanes[lane].wait_until = None;
             let reply = self.run_later(now, qp, lane, None);
-            let Some(queue_pair) = self.qps.get_mut(qp) else { return };
-            let Some((front, mut env)) = queue_pair.split(lane, &mut self.hw, now) else { return };
+            let Some(queue_pair) = self.qps.get_mut(qp) else {
+                return bug!("a QP went with its own WR");
+            };
+            let Some((front, mut env)) = queue_pair.split(lane, &mut self.hw, now) else {
+                return bug!("a WR within the device ends on a lane that is gone");
+            };
             match reply {
                 Reply::Later(_) => return,
                 Reply::Done if front.goes_on(&env) => continue,
@@ -186,7 +192,10 @@ impl<M: Memory> Rnic<M> {
 
     /// Has the front WR copied piece by piece from now on; false if it cannot be.
     fn cut(&mut self, qp: u32, lane: usize) -> bool {
-        let Some(QueuePair { pool, lanes, .. }) = self.qps.get_mut(qp) else { return false };
+        let Some(QueuePair { pool, lanes, .. }) = self.qps.get_mut(qp) else {
+            bug!("a WR is cut on a QP that is gone");
+            return false;
+        };
         let lane = &mut lanes[lane];
         let op = lane.queue.front().map(|slot| pool.get(*slot).op);
         let data =

@@ -112,7 +112,7 @@ impl QueuePair {
     /// as many have failed as it may bear.
     pub(crate) fn lane_failed<M: Memory>(&mut self, index: usize, hw: &mut Hw<M>, now: Time) {
         let Some((lane, mut env)) = self.split(index, hw, now) else {
-            return;
+            return bug!("a lane fails that a QP does not have");
         };
         if lane.is_landing() {
             return;
@@ -142,7 +142,7 @@ impl QueuePair {
     pub(crate) fn flush_lane<M: Memory>(&mut self, index: usize, hw: &mut Hw<M>, now: Time) {
         let route = self.core.remote;
         let Some((lane, mut env)) = self.split(index, hw, now) else {
-            return;
+            return bug!("a lane is flushed that a QP does not have");
         };
         if lane.is_landing() {
             lane.flush_later();

@@ -175,16 +175,18 @@ impl<M: Memory> Regions<M> {
             return Err(WcStatus::MwBindErr);
         }
         region.windows += 1;
-        if let Some(Key::Window(window)) = self.keys.get_mut(bind.mw.0) {
-            window.tag = bind.rkey as u8;
-            window.bound = Some(Bound {
-                region: bind.mr.0,
-                qpn,
-                base: bind.addr,
-                length: bind.length,
-                access: bind.access,
-            });
-        }
+        let Some(Key::Window(window)) = self.keys.get_mut(bind.mw.0) else {
+            bug!("a window went while it was bound");
+            return Err(WcStatus::MwBindErr);
+        };
+        window.tag = bind.rkey as u8;
+        window.bound = Some(Bound {
+            region: bind.mr.0,
+            qpn,
+            base: bind.addr,
+            length: bind.length,
+            access: bind.access,
+        });
         Ok(())
     }
 
@@ -209,19 +211,23 @@ impl<M: Memory> Regions<M> {
         };
         match self.keys.get(bound.region) {
             Some(Key::Region(region)) => region.errands,
-            _ => 0,
+            _ => {
+                bug!("a window is bound to a region that is gone");
+                0
+            }
         }
     }
 
     fn unbind(&mut self, window: u32) {
         let Some(Key::Window(entry)) = self.keys.get_mut(window) else {
-            return;
+            return bug!("a window that is gone is unbound");
         };
         let Some(bound) = entry.bound.take() else {
             return;
         };
-        if let Some(Key::Region(region)) = self.keys.get_mut(bound.region) {
-            region.windows -= 1;
+        match self.keys.get_mut(bound.region) {
+            Some(Key::Region(region)) => count_off!(region.windows, 1),
+            _ => bug!("a window was bound to a region that is gone"),
         }
     }
 
@@ -279,6 +285,7 @@ impl<M: Memory> Regions<M> {
                     return Err(Refused::Access);
                 }
                 let Some(Key::Region(region)) = self.keys.get(bound.region) else {
+                    bug!("a window is bound to a region that is gone");
                     return Err(Refused::Access);
                 };
                 let Bound { base, length, access, .. } = bound;

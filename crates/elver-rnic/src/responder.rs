@@ -136,7 +136,9 @@ impl Responder {
     /// nothing else.
     #[cold]
     pub(crate) fn settle(&mut self, written: bool) {
-        let Some(aside) = self.resume() else { return };
+        let Some(aside) = self.resume() else {
+            return bug!("what was written waited for nothing");
+        };
         let message = aside.parked.front().map(|packet| packet.headers.message());
         let executed = matches!(
             message,

@@ -192,6 +192,7 @@ impl<M: Memory> Rnic<M> {
             let affected: alloc::vec::Vec<u32> = self.qps.ids().collect();
             for id in affected {
                 let Some(queue_pair) = self.qps.get_mut(id) else {
+                    bug!("a QP that was listed is gone");
                     continue;
                 };
                 let init = &queue_pair.core.init;

@@ -43,6 +43,8 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let fail = |virtual_ns, violation: Violation, trace, canary_strikes| {
         Box::new(Failure { seed, virtual_ns, violation: violation.0, trace, canary_strikes })
     };
+    // What only a device itself can have brought about ends the run, also in a build that goes on.
+    elver_verbs::bug::stop_at_bugs();
     let mut world = World::new(seed, options).map_err(|what| fail(0, what, Vec::new(), 0))?;
     match world.play() {
         Ok(recovery_ns) => Ok(world.report(seed, recovery_ns)),

@@ -6,12 +6,16 @@
 //! and capabilities. The names are those of the InfiniBand Architecture Specification, volume 1,
 //! chapters 10 and 11, and of `libibverbs`; DC follows `mlx5dv`.
 //!
+//! The state machines above share one more word: [`bug!`] names what only they themselves can cause.
+//!
 //! Objects are small numbered handles. Calls take `&mut self`: a device has one owner, so nothing
 //! in it is locked.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+pub mod bug;
 
 mod access;
 mod caps;

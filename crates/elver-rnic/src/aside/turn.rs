@@ -11,6 +11,7 @@ use crate::control::in_range;
 use crate::hw::Hw;
 use crate::place::{Place, Refused};
 use crate::qp::QueuePair;
+use crate::responder::Responder;
 use crate::{Rnic, RxMeta};
 
 impl<M: Memory> Hw<M> {
@@ -22,7 +23,9 @@ impl<M: Memory> Hw<M> {
         errands.serial += 1;
         let serial = errands.serial;
         let (done, wanted) = self.regions.desk.take();
-        debug_assert!(wanted.is_some(), "who waits waits for an errand");
+        if wanted.is_none() {
+            bug!("who waits for memory waits for no errand");
+        }
         let writes = wanted.as_ref().is_some_and(|wanted| wanted.writes);
         let mut payer = 0;
         if let Some(Wanted { memory, place, bytes, writes, room }) = wanted {
@@ -158,8 +161,10 @@ impl<M: Memory> Rnic<M> {
                     lane.has_memory(env);
                 });
             }
-            Part::Requests(_) if queue_pair.core.state == QpState::Err => {
-                queue_pair.responder.settle(done);
+            Part::Requests(context) if queue_pair.core.state == QpState::Err => {
+                if let Some(responder) = queue_pair.responder_of(context) {
+                    responder.settle(done);
+                }
             }
             Part::Requests(_) | Part::Responses(_) => self.replay(now, qpn, part),
             Part::Region { .. } => {}
@@ -169,7 +174,9 @@ impl<M: Memory> Rnic<M> {
 
     /// Takes the packets of a stream that waited: the first with what was done for it.
     fn replay(&mut self, now: Time, qpn: u32, part: Part) {
-        let Some(mut aside) = self.qps.get_mut(qpn).and_then(|qp| qp.resume(part)) else { return };
+        let Some(mut aside) = self.qps.get_mut(qpn).and_then(|qp| qp.resume(part)) else {
+            return bug!("nothing waited for what an errand brought");
+        };
         self.hw.regions.desk.lay_out(aside.take_done());
         while let Some(packet) = aside.parked.pop_front() {
             self.dispatch(now, &packet.meta, &packet.headers, &packet.payload);
@@ -185,15 +192,19 @@ impl<M: Memory> Rnic<M> {
 }
 
 impl QueuePair {
+    /// The responder of a DCT's context, or the only one.
+    fn responder_of(&mut self, context: u32) -> Option<&mut Responder> {
+        match &mut self.dct {
+            Some(dct) => dct.responder(context),
+            None => Some(&mut self.responder),
+        }
+    }
+
     /// Where a part of it waits.
     fn aside(&mut self, part: Part) -> Option<&mut Option<Box<Aside>>> {
         match part {
             Part::Requests(context) | Part::Answers(context) => {
-                let responder = match &mut self.dct {
-                    Some(dct) => dct.responder(context)?,
-                    None => &mut self.responder,
-                };
-                let [requests, answers] = responder.asides();
+                let [requests, answers] = self.responder_of(context)?.asides();
                 Some(if matches!(part, Part::Requests(_)) { requests } else { answers })
             }
             Part::Sends(lane) => Some(&mut self.lanes.get_mut(lane as usize)?.sending),
@@ -210,7 +221,9 @@ impl QueuePair {
     /// A response that was being written when a lane's WRs ended was written; now they may be told.
     /// One of which that was all that was missing has succeeded.
     fn land<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, index: usize) {
-        let Some((lane, mut env)) = self.split(index, hw, now) else { return };
+        let Some((lane, mut env)) = self.split(index, hw, now) else {
+            return bug!("what was written landed on a lane that a QP does not have");
+        };
         if !lane.fault
             && let Some(mut aside) = lane.taking.take()
             && let Some(packet) = aside.parked.pop_front()
@@ -238,10 +251,7 @@ impl QueuePair {
     /// Ends the wait of packets that came.
     fn resume(&mut self, part: Part) -> Option<Box<Aside>> {
         match part {
-            Part::Requests(context) => match &mut self.dct {
-                Some(dct) => dct.responder(context)?.resume(),
-                None => self.responder.resume(),
-            },
+            Part::Requests(context) => self.responder_of(context)?.resume(),
             _ => self.aside(part)?.take(),
         }
     }

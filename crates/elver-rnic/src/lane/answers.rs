@@ -208,7 +208,7 @@ impl Lane {
             return;
         }
         let Some(&slot) = self.queue.front() else {
-            return;
+            return bug!("a PSN is outstanding of no WR");
         };
         let wqe = *env.pool.get(slot);
         if !wqe.started || !matches!(wqe.op, SendOp::Read(_)) {
@@ -235,7 +235,7 @@ impl Lane {
             return;
         }
         let Some(&slot) = self.queue.front() else {
-            return;
+            return bug!("a PSN is outstanding of no WR");
         };
         let wqe = *env.pool.get(slot);
         let atomic = matches!(wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
@@ -363,7 +363,7 @@ impl Lane {
     /// Takes the front WQE off the queue and gives its completion.
     pub(crate) fn retire<M: Memory>(&mut self, env: &mut Env<'_, M>, status: WcStatus) {
         let Some(slot) = self.queue.pop_front() else {
-            return;
+            return bug!("a lane without WRs tells the end of one");
         };
         self.cursor = self.cursor.saturating_sub(1);
         if self.sending.is_some() {
@@ -393,15 +393,20 @@ impl Lane {
 
     /// Marks the front WQE as failed.
     pub(crate) fn fail_front<M: Memory>(&mut self, env: &mut Env<'_, M>, status: WcStatus) {
-        if let Some(slot) = self.queue.front() {
-            env.pool.get_mut(*slot).outcome = Some(status);
-            self.fault = true;
-        }
+        let Some(slot) = self.queue.front() else {
+            return bug!("the first WR of a lane that has none fails");
+        };
+        env.pool.get_mut(*slot).outcome = Some(status);
+        self.fault = true;
     }
 
     /// The status of the failed front WQE.
     pub(crate) fn front_status(&self, pool: &SendPool) -> WcStatus {
         let slot = self.queue.front().copied();
-        slot.and_then(|slot| pool.get(slot).outcome).unwrap_or(WcStatus::GeneralErr)
+        let Some(status) = slot.and_then(|slot| pool.get(slot).outcome) else {
+            bug!("a lane has failed, and not for its first WR");
+            return WcStatus::GeneralErr;
+        };
+        status
     }
 }

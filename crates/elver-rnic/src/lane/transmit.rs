@@ -139,6 +139,7 @@ impl Lane {
         if reliable {
             let in_flight = self.next_psn.distance(self.una) as u32;
             let Some(route) = self.path(core) else {
+                bug!("a lane that sends has no way to its peer");
                 return Start::Wait;
             };
             if in_flight >= env.hw.config.max_packets_in_flight {
@@ -172,6 +173,7 @@ impl Lane {
     fn aim<M: Memory>(&mut self, env: &mut Env<'_, M>, slot: u32) -> bool {
         let Some(dest @ Dest::Dc { ah, remote_dctn, dc_access_key, .. }) = env.pool.get(slot).dest
         else {
+            bug!("a WR of a DCI names no DCT");
             env.pool.get_mut(slot).outcome = Some(WcStatus::LocQpOpErr);
             return false;
         };
@@ -198,7 +200,9 @@ impl Lane {
 
     /// Begins a new DC session; its first PSN is the low 24 bits of its number.
     pub(super) fn open_session<M: Memory>(&mut self, env: &mut Env<'_, M>) {
-        let Some(target) = self.target else { return };
+        let Some(target) = self.target else {
+            return bug!("a DC session begins without a target");
+        };
         self.session = env.hw.next_dc_session(target.route.flow.dst.ip(), target.dctn);
         self.connected = false;
         self.telling = false;
@@ -345,6 +349,7 @@ impl Lane {
         payload: &mut [u8],
     ) -> Result<(), Refused> {
         let (wqe, Local::Sges(sges)) = (env.pool.get(slot), env.pool.local(slot)) else {
+            bug!("inline bytes are fetched");
             return Err(Refused::Access);
         };
         let tag = (slot, wqe.first_psn.get());
@@ -429,6 +434,7 @@ impl Lane {
             QpType::Uc => Some((core.remote?, Header::Uc, core.dest_qpn())),
             QpType::Ud => {
                 let Some(Dest::Ud { ah, remote_qpn, remote_qkey }) = wqe.dest else {
+                    bug!("a WR of a UD QP names nobody");
                     return None;
                 };
                 let handle = env.hw.ahs.get(ah.0)?;
