@@ -1,10 +1,10 @@
 //! `elverd`, the daemon of an Elver node.
+#![forbid(unsafe_code)]
 
 mod activation;
 mod arguments;
 mod door;
 mod manual;
-mod notify;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -18,6 +18,7 @@ use clap::Parser;
 use elver_node::config::{Config, DEFAULT_FILE};
 use elver_node::{Node, Observer, Watchdog};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
@@ -131,9 +132,9 @@ fn serve(config: Config) -> anyhow::Result<()> {
         tell(registry),
         tell(metrics)
     );
-    notify::send("READY=1");
+    tell_supervisor(NotifyState::Ready);
     let result = node.run(&stop);
-    notify::send("STOPPING=1");
+    tell_supervisor(NotifyState::Stopping);
     handle.close();
     // A panic of the thread was reported where it happened.
     let _ = waiting.join();
@@ -141,13 +142,19 @@ fn serve(config: Config) -> anyhow::Result<()> {
     Ok(result?)
 }
 
+/// Tells systemd, or whoever else started the daemon and asked for it, how it is.
+fn tell_supervisor(state: NotifyState<'_>) {
+    // Who asked and does not listen has to do without.
+    let _ = sd_notify::notify(&[state]);
+}
+
 /// Tells the supervisor while the engine turns, and ends the daemon when it hangs.
 fn watchdog(config: &Config) -> Watchdog {
     let (hang_ms, aborts) = (config.engine.hang_ms, config.engine.hang_aborts);
-    let every = notify::watchdog();
+    let every = sd_notify::watchdog_enabled().filter(|every| !every.is_zero());
     let turned = move || {
         if every.is_some() {
-            notify::send("WATCHDOG=1");
+            tell_supervisor(NotifyState::Watchdog);
         }
     };
     let hung = move |place: &str| {

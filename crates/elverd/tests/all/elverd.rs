@@ -224,7 +224,7 @@ fn it_takes_a_socket_and_tells_its_starter() {
     let mut bytes = [0; 64];
     let mut heard = || {
         let count = told.recv(&mut bytes).unwrap();
-        text(&bytes[..count]).to_string()
+        text(&bytes[..count]).trim_end().to_string()
     };
     assert_eq!(heard(), "READY=1");
     let mut client = Client::over(early).unwrap();

@@ -246,7 +246,7 @@ fn what_is_passed_wrongly_is_told() {
     assert!(with("").contains("without LISTEN_FDS"));
     let closed = "exec 3<&- && export LISTEN_PID=$$ LISTEN_FDS=1";
     let text = failure(behind(closed, &config).output().unwrap());
-    assert!(text.contains("descriptor 3 is not open"), "{text}");
+    assert!(text.contains("fd 3 is not a socket"), "{text}");
     // Meant for another process: it makes its own.
     let daemon = Daemon::run(behind("export LISTEN_PID=1 LISTEN_FDS=1", &config));
     assert_eq!(daemon.socket, directory.path.join("a.sock"));

@@ -86,7 +86,7 @@ fn a_daemon_whose_engine_hangs_says_where_and_ends() {
     let heard = || {
         let mut bytes = [0; 64];
         let count = told.recv(&mut bytes).ok()?;
-        Some(String::from_utf8(bytes[..count].to_vec()).unwrap())
+        Some(std::str::from_utf8(&bytes[..count]).unwrap().trim_end().to_string())
     };
     assert_eq!(heard().as_deref(), Some("READY=1"));
     for _ in 0..5 {
