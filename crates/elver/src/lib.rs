@@ -47,6 +47,9 @@
 //! To wait beside other things a session has a descriptor ([`Session::arm`] says how), and with the
 //! feature `tokio` the module `tokio` waits in tasks.
 //!
+//! # Tables
+//! With the feature `kv` the module `kv` puts a hash table into a region, which peers look keys up in by one-sided READs.
+//!
 //! # Completions that failed
 //! [`Wc::status`] says how; [`Completed::succeeded`] makes an [`Error`] of it that says what helps.
 //! [`Wc::vendor_err`] is an [`AccessFault`] where that is [`WcStatus::RemAccessErr`], and 0 else: a node
@@ -66,6 +69,8 @@ mod embedded;
 mod error;
 mod fork;
 mod inner;
+#[cfg(feature = "kv")]
+pub mod kv;
 mod link;
 mod mr;
 mod path;

@@ -2,7 +2,7 @@ use std::ptr::NonNull;
 
 use elver_memory::{Reservation, SoftMemory};
 use elver_portal::{Command, RefusalCode, memfd::HUGE_PAGE};
-use elver_verbs::{AccessFlags, Memory, RemoteAddr, Sge};
+use elver_verbs::{AccessFlags, Memory, MemoryError, RemoteAddr, Sge};
 
 use crate::arena::Piece;
 use crate::inner::Outcome;
@@ -172,7 +172,7 @@ impl Mr {
     /// # Errors
     /// [`Error::Invalid`] if they do not lie in it.
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
-        self.memory.read(offset, dst).map_err(|_| OUTSIDE)
+        self.load(offset, dst).map_err(|_| OUTSIDE)
     }
 
     /// Copies bytes into the region.
@@ -180,7 +180,7 @@ impl Mr {
     /// # Errors
     /// [`Error::Invalid`] if they do not lie in it.
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
-        self.memory.write(offset, src).map_err(|_| OUTSIDE)
+        self.store(offset, src).map_err(|_| OUTSIDE)
     }
 
     /// The word at `offset`, in the host's byte order.
@@ -197,6 +197,21 @@ impl Mr {
     /// [`Error::Invalid`] if it does not lie in the region.
     pub fn write_u64(&self, offset: u64, value: u64) -> Result<(), Error> {
         self.memory.write_u64(offset, value).map_err(|_| OUTSIDE)
+    }
+
+    #[inline]
+    pub(crate) fn load(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.read(offset, dst)
+    }
+
+    #[inline]
+    pub(crate) fn store(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write(offset, src)
+    }
+
+    #[cfg(feature = "kv")]
+    pub(crate) fn memory(&self) -> &SoftMemory {
+        &self.memory
     }
 
     /// Deregisters the region, and returns when nobody can touch the memory any more: neither work

@@ -15,6 +15,7 @@ examples! {
     many_clients, 202, "the sum is 1400";
     reconnect, 203, "it works again";
     unsignalled, 204, "100000 WRITEs, 1563 completions";
+    table, 213, "1000 look-ups took ";
     threads, 205, "4 threads added 1";
     epoll, 206, "100 READs by epoll";
     tasks, 207, "4 tasks, 100 READs each";
