@@ -29,7 +29,9 @@
 //!
 //! # Threads
 //! A session and all that it made belong to one thread, so that nothing in it is locked. Each thread
-//! opens its own, which costs some tens of microseconds.
+//! opens its own, which costs some tens of microseconds. What may go from thread to thread are GIDs, addresses, keys and
+//! descriptors, which are plain values, a [`Waker`], and [`SharedMemory`]: memory that one session has allocated
+//! ([`Session::alloc_shared`]), and others of the process register too ([`Session::attach`]).
 //!
 //! # fork
 //! A session belongs to the process that opened it: after `fork`, every call on it in the child fails
@@ -94,7 +96,7 @@ pub use elver_verbs::{
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedNode;
 pub use error::{Completed, Error, PostFailed};
-pub use mr::Mr;
+pub use mr::{Mr, SharedMemory};
 pub use path::SOCKET_VARIABLE;
 pub use ready::{Cq, Ready};
 pub use session::{Connecting, Session, SessionOptions};

@@ -9,6 +9,7 @@ mod kv;
 mod one_node;
 mod operations;
 mod processes;
+mod shared_memory;
 mod sharing;
 mod tasks;
 mod two_nodes;
