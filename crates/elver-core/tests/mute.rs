@@ -10,7 +10,7 @@ use elver_core::*;
 use elver_sim::Datagram;
 use elver_verbs::*;
 use elver_wire::{
-    Deth, Flow, Headers, Message, PacketView, Psn, Qpn, Route, Tail, UDP_PORT, icrc, packet_len,
+    Deth, Flow, Headers, Message, PacketView, Psn, Qpn, Route, Tail, UDP_PORT, packet_len,
 };
 
 use virtual_time::Nodes;
@@ -56,9 +56,7 @@ fn answer(to: NodeRecord, asked: &Datagram) -> Option<Datagram> {
         dst: SocketAddr::new(asked.flow.src.ip(), UDP_PORT),
     };
     let mut bytes = vec![0; packet_len(headers.header_len(), len)];
-    let at = headers.emit(&mut bytes, len);
-    bytes[at..at + len].copy_from_slice(&message[..len]);
-    icrc::seal(&flow, 0, &mut bytes);
+    headers.write(&flow, 0, &message[..len], &mut bytes);
     Some(Datagram { flow, traffic_class: 0, bytes })
 }
 

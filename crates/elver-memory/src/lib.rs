@@ -12,6 +12,7 @@ mod copier;
 mod error;
 pub mod fault;
 mod foreign;
+mod words;
 
 use std::fmt;
 use std::os::fd::AsFd;

@@ -74,6 +74,17 @@ pub enum Command<'a> {
         /// What the region permits.
         access: AccessFlags,
     },
+    /// Register memory of a [`Command::AllocMr`] once more: [`crate::Answer::Mr`]. The session that has it
+    /// is this one or another of the same process's, and who has registered it last gives it back.
+    /// Since minor version 1.
+    ShareMr {
+        /// The key of a region of it.
+        lkey: u32,
+        /// Where the client has it mapped, as that region was told.
+        addr: u64,
+        /// What the new region permits.
+        access: AccessFlags,
+    },
     /// Deregister a region: [`crate::Answer::Done`] once nobody can touch the memory.
     DeregisterMr {
         /// Its key.
@@ -180,6 +191,7 @@ const DEREGISTER_MR: u8 = 8;
 const QUERY_VQP: u8 = 9;
 const GOODBYE: u8 = 10;
 const CARVE_MR: u8 = 11;
+const SHARE_MR: u8 = 12;
 
 /// What stands for no [`Class`] where one may be.
 const NO_CLASS: u32 = 2;
@@ -240,6 +252,10 @@ impl Command<'_> {
                     writer.put(u64::from(access.bits()));
                 })
             }
+            Command::ShareMr { lkey, addr, access } => to.push(SHARE_MR, request, 2, |writer| {
+                writer.put(addr);
+                writer.put(join(lkey, access.bits()));
+            }),
             Command::DeregisterMr { lkey } => {
                 to.push(DEREGISTER_MR, request, 1, |writer| writer.put(u64::from(lkey)))
             }
@@ -307,6 +323,10 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
         REGISTER_MR => {
             let (len, addr) = (fields.word()?, fields.word()?);
             Command::RegisterMr { addr, len, access: access(fields.word()? as u32)? }
+        }
+        SHARE_MR => {
+            let (addr, (lkey, bits)) = (fields.word()?, halves(fields.word()?));
+            Command::ShareMr { lkey, addr, access: access(bits)? }
         }
         DEREGISTER_MR => Command::DeregisterMr { lkey: fields.word()? as u32 },
         QUERY_VQP => Command::QueryVqp { vqp: fields.word()? as u32 },

@@ -120,6 +120,11 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
             len,
             access
         }),
+        (any::<(u32, u64)>(), access()).prop_map(|((lkey, addr), access)| Command::ShareMr {
+            lkey,
+            addr,
+            access
+        }),
         any::<u32>().prop_map(|lkey| Command::DeregisterMr { lkey }),
         any::<u32>().prop_map(|vqp| Command::QueryVqp { vqp }),
         Just(Command::Goodbye),

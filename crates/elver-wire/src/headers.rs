@@ -1,6 +1,7 @@
 use thiserror::Error;
 
 use crate::eth::fill_fits;
+use crate::icrc::{self, Flow};
 use crate::{
     Aeth, AtomicEth, BTH_LEN, DcConnect, DcEth, DcExtra, Deth, ICRC_LEN, Opcode, Operation,
     PAYLOAD_MAX, PKEY_DEFAULT, Psn, Qpn, Reth, Syndrome, Transport,
@@ -299,6 +300,19 @@ impl Headers {
             Some(operation) => BTH_LEN + self.route.header_len() + operation.extended_len(),
             None => BTH_LEN + CNP_RESERVED,
         }
+    }
+
+    /// Writes a whole packet to the start of `buf`: headers, payload, and the ICRC for its way. Returns its length. For who
+    /// makes a packet at a time; who makes trains of them writes headers alone ([`Headers::emit`]).
+    ///
+    /// # Panics
+    /// If `buf` is shorter than the packet.
+    pub fn write(&self, flow: &Flow, ip_id: u16, payload: &[u8], buf: &mut [u8]) -> usize {
+        let at = self.emit(buf, payload.len());
+        buf[at..at + payload.len()].copy_from_slice(payload);
+        let len = packet_len(at, payload.len());
+        icrc::seal(flow, ip_id, &mut buf[..len]);
+        len
     }
 
     /// Writes the headers to the start of `buf` and zeroes the padding behind the payload, whose

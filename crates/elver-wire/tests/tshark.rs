@@ -10,7 +10,7 @@ use std::thread;
 use elver_wire::{
     Aeth, AtomicEth, BTH_LEN, Credits, DcConnect, DcEth, DcExtra, Deth, Flow, Headers, ICRC_LEN,
     Message, Msn, NakCode, Opcode, Operation, PACKET_MAX, PAYLOAD_MAX, Psn, Qpn, Reth, RnrTimer,
-    Route, Syndrome, Tail, Transport, UDP_PORT, icrc, packet_len,
+    Route, Syndrome, Tail, Transport, UDP_PORT,
 };
 
 #[test]
@@ -160,10 +160,8 @@ struct Sent {
 impl Sent {
     fn new(flow: &Flow, headers: Headers, payload: &[u8]) -> Sent {
         let mut bytes = vec![0xa5; PACKET_MAX];
-        let at = headers.emit(&mut bytes, payload.len());
-        bytes[at..at + payload.len()].copy_from_slice(payload);
-        bytes.truncate(packet_len(at, payload.len()));
-        icrc::seal(flow, IP_ID, &mut bytes);
+        let len = headers.write(flow, IP_ID, payload, &mut bytes);
+        bytes.truncate(len);
         Sent { headers, payload: payload.to_vec(), bytes }
     }
 }

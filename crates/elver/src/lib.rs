@@ -29,7 +29,9 @@
 //!
 //! # Threads
 //! A session and all that it made belong to one thread, so that nothing in it is locked. Each thread
-//! opens its own, which costs some tens of microseconds.
+//! opens its own, which costs some tens of microseconds. What may go from thread to thread are GIDs, addresses, keys and
+//! descriptors, which are plain values, a [`Waker`], and [`SharedMemory`]: memory that one session has allocated
+//! ([`Session::alloc_shared`]), and others of the process register too ([`Session::attach`]).
 //!
 //! # fork
 //! A session belongs to the process that opened it: after `fork`, every call on it in the child fails
@@ -46,6 +48,9 @@
 //!
 //! To wait beside other things a session has a descriptor ([`Session::arm`] says how), and with the
 //! feature `tokio` the module `tokio` waits in tasks.
+//!
+//! # Tables
+//! With the feature `kv` the module `kv` puts a hash table into a region, which peers look keys up in by one-sided READs.
 //!
 //! # Completions that failed
 //! [`Wc::status`] says how; [`Completed::succeeded`] makes an [`Error`] of it that says what helps.
@@ -66,6 +71,8 @@ mod embedded;
 mod error;
 mod fork;
 mod inner;
+#[cfg(feature = "kv")]
+pub mod kv;
 mod link;
 mod mr;
 mod path;
@@ -89,7 +96,7 @@ pub use elver_verbs::{
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedNode;
 pub use error::{Completed, Error, PostFailed};
-pub use mr::Mr;
+pub use mr::{Mr, SharedMemory};
 pub use path::SOCKET_VARIABLE;
 pub use ready::{Cq, Ready};
 pub use session::{Connecting, Session, SessionOptions};

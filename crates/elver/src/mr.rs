@@ -2,7 +2,7 @@ use std::ptr::NonNull;
 
 use elver_memory::{Reservation, SoftMemory};
 use elver_portal::{Command, RefusalCode, memfd::HUGE_PAGE};
-use elver_verbs::{AccessFlags, Memory, RemoteAddr, Sge};
+use elver_verbs::{AccessFlags, Memory, MemoryError, RemoteAddr, Sge};
 
 use crate::arena::Piece;
 use crate::inner::Outcome;
@@ -24,6 +24,24 @@ pub struct Mr {
     /// Where it stands in the session's arena, if it does.
     piece: Option<Piece>,
     registered: bool,
+    /// Other sessions of the process may have it too: it is read and written by whole words.
+    shared: bool,
+}
+
+/// Memory of an [`Mr`] that other sessions of this process may register too ([`Session::attach`]): a plain value, which
+/// may be sent to another thread. It keeps the memory mapped, and nothing registered.
+#[derive(Clone, Debug)]
+pub struct SharedMemory {
+    memory: SoftMemory,
+    len: u64,
+    lkey: u32,
+}
+
+/// What becomes of the memory that [`Mr::alloc`] makes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Kind {
+    pub(crate) huge: bool,
+    pub(crate) shared: bool,
 }
 
 impl Mr {
@@ -51,7 +69,16 @@ impl Mr {
                 drop(inner);
                 let session = session.clone();
                 let piece = Some(piece);
-                Ok(Some(Mr { session, memory, len, lkey, rkey, piece, registered: true }))
+                Ok(Some(Mr {
+                    session,
+                    memory,
+                    len,
+                    lkey,
+                    rkey,
+                    piece,
+                    registered: true,
+                    shared: false,
+                }))
             }
             Ok(_) => Err(UNEXPECTED),
             Err(error) => {
@@ -66,8 +93,9 @@ impl Mr {
         session: &Session,
         len: u64,
         access: AccessFlags,
-        huge: bool,
+        kind: Kind,
     ) -> Result<Mr, Error> {
+        let huge = kind.huge;
         // Addresses in WRs are this process's, so that the place must be known before.
         let page = if huge { HUGE_PAGE } else { PAGE };
         let rounded = len.max(1).checked_next_multiple_of(page).unwrap_or(len);
@@ -93,7 +121,24 @@ impl Mr {
         inner.regions.add(lkey, region(&memory, len, access));
         drop(inner);
         let session = session.clone();
-        Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true })
+        let shared = kind.shared;
+        Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true, shared })
+    }
+
+    /// Memory that this session, or another of the process, has already.
+    pub(crate) fn attach(
+        session: &Session,
+        shared: &SharedMemory,
+        access: AccessFlags,
+    ) -> Result<Mr, Error> {
+        let SharedMemory { memory, len, lkey } = shared.clone();
+        let mut inner = session.inner.borrow_mut();
+        let command = Command::ShareMr { lkey, addr: memory.base_addr(), access };
+        let Outcome::Mr { lkey, rkey, .. } = inner.call(&command)? else { return Err(UNEXPECTED) };
+        inner.regions.add(lkey, region(&memory, len, access));
+        drop(inner);
+        let session = session.clone();
+        Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true, shared: true })
     }
 
     /// # Safety
@@ -123,7 +168,7 @@ impl Mr {
         inner.regions.add(lkey, region(&memory, len, access));
         drop(inner);
         let session = session.clone();
-        Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true })
+        Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true, shared: false })
     }
 
     /// Address of the first byte.
@@ -157,6 +202,19 @@ impl Mr {
         self.rkey
     }
 
+    /// Its memory, for other sessions of this process: of a region that [`Session::alloc_shared`] or
+    /// [`Session::attach`] gave. Good for as long as this region is registered.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a region of another kind.
+    pub fn share(&self) -> Result<SharedMemory, Error> {
+        if !self.shared {
+            let what = "the region's memory is this session's alone; allocate it by alloc_shared";
+            return Err(Error::Invalid { what });
+        }
+        Ok(SharedMemory { memory: self.memory.clone(), len: self.len, lkey: self.lkey })
+    }
+
     /// A piece of the region, for a WR. Whether it lies inside is checked when it is posted.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr().wrapping_add(offset), length, lkey: self.lkey }
@@ -172,7 +230,7 @@ impl Mr {
     /// # Errors
     /// [`Error::Invalid`] if they do not lie in it.
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
-        self.memory.read(offset, dst).map_err(|_| OUTSIDE)
+        self.load(offset, dst).map_err(|_| OUTSIDE)
     }
 
     /// Copies bytes into the region.
@@ -180,7 +238,7 @@ impl Mr {
     /// # Errors
     /// [`Error::Invalid`] if they do not lie in it.
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
-        self.memory.write(offset, src).map_err(|_| OUTSIDE)
+        self.store(offset, src).map_err(|_| OUTSIDE)
     }
 
     /// The word at `offset`, in the host's byte order.
@@ -188,7 +246,9 @@ impl Mr {
     /// # Errors
     /// [`Error::Invalid`] if it does not lie in the region.
     pub fn read_u64(&self, offset: u64) -> Result<u64, Error> {
-        self.memory.read_u64(offset).map_err(|_| OUTSIDE)
+        let mut bytes = [0; 8];
+        self.read(offset, &mut bytes)?;
+        Ok(u64::from_ne_bytes(bytes))
     }
 
     /// Sets the word at `offset`, in the host's byte order.
@@ -196,7 +256,28 @@ impl Mr {
     /// # Errors
     /// [`Error::Invalid`] if it does not lie in the region.
     pub fn write_u64(&self, offset: u64, value: u64) -> Result<(), Error> {
-        self.memory.write_u64(offset, value).map_err(|_| OUTSIDE)
+        self.write(offset, &value.to_ne_bytes())
+    }
+
+    #[inline]
+    pub(crate) fn load(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
+        if self.shared {
+            return self.memory.read_words(offset, dst);
+        }
+        self.memory.read(offset, dst)
+    }
+
+    #[inline]
+    pub(crate) fn store(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
+        if self.shared {
+            return self.memory.write_words(offset, src);
+        }
+        self.memory.write(offset, src)
+    }
+
+    #[cfg(feature = "kv")]
+    pub(crate) fn memory(&self) -> &SoftMemory {
+        &self.memory
     }
 
     /// Deregisters the region, and returns when nobody can touch the memory any more: neither work
@@ -209,6 +290,18 @@ impl Mr {
         let mut inner = self.session.inner.borrow_mut();
         let request = inner.deregister(self.lkey, self.piece.take(), true)?;
         inner.outcome(request, crate::link::Wait::new(None)).map(drop)
+    }
+}
+
+impl SharedMemory {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 }
 

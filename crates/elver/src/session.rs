@@ -9,8 +9,9 @@ use elver_verbs::{AccessFlags, Gid};
 
 use crate::inner::{Inner, Outcome};
 use crate::link::{Link, Wait};
+use crate::mr::Kind;
 use crate::path::Paths;
-use crate::{Cq, Error, Mr, Via, Vqp};
+use crate::{Cq, Error, Mr, SharedMemory, Via, Vqp};
 
 /// How a session is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +107,7 @@ impl Session {
     pub fn alloc(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
         match Mr::carve(self, len, access)? {
             Some(mr) => Ok(mr),
-            None => Mr::alloc(self, len, access, false),
+            None => Mr::alloc(self, len, access, Kind::default()),
         }
     }
 
@@ -117,7 +118,29 @@ impl Session {
     /// # Errors
     /// As [`Session::alloc`].
     pub fn alloc_huge(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
-        Mr::alloc(self, len, access, true)
+        Mr::alloc(self, len, access, Kind { huge: true, ..Kind::default() })
+    }
+
+    /// As [`Session::alloc`], for memory that other sessions of this process, of other threads, register too: send them
+    /// what [`Mr::share`] gives. It costs a file of its own, some tens of microseconds. Reads and writes of the region
+    /// ([`Mr::read`], [`Mr::write`]) are made of whole words of 8 bytes, so that threads that do them at once see old and
+    /// new words, and no half ones; who takes turns sees all.
+    ///
+    /// # Errors
+    /// As [`Session::alloc`].
+    pub fn alloc_shared(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
+        Mr::alloc(self, len, access, Kind { shared: true, ..Kind::default() })
+    }
+
+    /// Registers memory once more that another session of this process has, or this one with other rights. The region
+    /// has keys of its own, and is deregistered by itself; the memory keeps its content until the last of its regions
+    /// goes. Its bytes count on the quota for each.
+    ///
+    /// # Errors
+    /// [`crate::RefusalCode::NoSuchMr`] if the region that was shared is registered no more, is another node's, or another
+    /// process's; [`crate::RefusalCode::Limit`] for a quota; [`crate::RefusalCode::Unsupported`] by an older node.
+    pub fn attach(&self, memory: &SharedMemory, access: AccessFlags) -> Result<Mr, Error> {
+        Mr::attach(self, memory, access)
     }
 
     /// Registers memory of this process's. The node copies to and from it by system calls, which

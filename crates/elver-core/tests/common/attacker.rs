@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use elver_core::{CONTROL_BYTES_MAX, ControlBody, ControlMessage};
 use elver_sim::{Datagram, SimNet};
-use elver_wire::{Deth, Flow, Headers, Message, Psn, Qpn, Route, Tail, UDP_PORT, icrc, packet_len};
+use elver_wire::{Deth, Flow, Headers, Message, Psn, Qpn, Route, Tail, UDP_PORT, packet_len};
 
 /// QPN that an attacker's datagrams say they come from.
 pub const QPN: u32 = 0x00_0777;
@@ -26,9 +26,7 @@ impl Attacker {
     /// Sends a packet of these headers with this payload.
     pub fn send(&self, headers: &Headers, payload: &[u8]) {
         let mut bytes = vec![0; packet_len(headers.header_len(), payload.len())];
-        let at = headers.emit(&mut bytes, payload.len());
-        bytes[at..at + payload.len()].copy_from_slice(payload);
-        icrc::seal(&self.flow, 0, &mut bytes);
+        headers.write(&self.flow, 0, payload, &mut bytes);
         let datagram = Datagram { flow: self.flow, traffic_class: 0, bytes };
         self.net.inject(self.net.now(), datagram);
     }

@@ -20,6 +20,7 @@ mod requests;
 mod room;
 mod session;
 mod sessions;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod translate;

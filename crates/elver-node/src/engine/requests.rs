@@ -19,6 +19,7 @@ use super::maker::{Made, Maker, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
 use super::sessions::{End, GREETINGS_MAX};
+use super::shares::{Held, Share};
 use super::translate::{self, Refused};
 use super::{Engine, NEWCOMER_NS, NEWCOMERS_MAX};
 
@@ -241,7 +242,7 @@ impl Engine {
             *taken += wrs.len() as u32;
             counters.posts_refused += open.post_receives(core, vqp, wrs, now)?;
         }
-        let mut goodbye = None;
+        let (mut goodbye, mut share) = (None, None);
         for _ in 0..REQUESTS_MAX {
             if open.owes() || *taken >= most {
                 break;
@@ -266,6 +267,13 @@ impl Engine {
                 }
                 Request::Command { request, command: Command::Goodbye } => {
                     goodbye = Some((open.client, request));
+                    break;
+                }
+                Request::Command { request, command: Command::ShareMr { lkey, addr, access } } => {
+                    counters.commands += 1;
+                    // All sessions are looked through: the others' turn.
+                    *taken += WRS_PER_SLOW;
+                    share = Some((request, Share { lkey, addr, access }));
                     break;
                 }
                 Request::Command { request, command } => {
@@ -310,6 +318,16 @@ impl Engine {
             }
         }
         open.wrs += u64::from(*taken);
+        if let Some((request, share)) = share {
+            let reply = match sessions.share(slot, share, core) {
+                Ok(answer) => Owed::Answer { request, answer },
+                Err(refused) => {
+                    counters.commands_refused += 1;
+                    Owed::Refused { request, refused }
+                }
+            };
+            sessions.reply(slot, reply)?;
+        }
         if let Some((client, request)) = goodbye {
             core.client_close(client, now);
             sessions.leave(slot, request);
@@ -520,7 +538,8 @@ impl Desk<'_> {
                 let info = self.core.vqp_info(client, VqpId(vqp))?;
                 Ok(Some(Answer::Info(translate::vqp_info(&info))))
             }
-            Command::Goodbye => {
+            // Both concern more than one session, or its end, and are done where all are at hand.
+            Command::ShareMr { .. } | Command::Goodbye => {
                 Err(Refused::new(RefusalCode::State, "the session has said goodbye already"))
             }
         }
@@ -730,7 +749,8 @@ fn hand_over(
     let info = core
         .reg_mr(open.client, memory, Some(order.addr), order.access)
         .map_err(|error| NotHanded { refused: error.into(), kept: false })?;
-    let (memory, backing) = (Some(piece.memory), Some(piece.file.clone()));
+    let memory = Some(Held::new(piece.memory, order.addr));
+    let backing = Some(piece.file.clone());
     open.regions.insert(info.lkey, Region { usage, memory, backing });
     let message = Message::Memory { request: order.request };
     // A client that does not read its socket keeps the region, unusable, until it ends.

@@ -12,6 +12,7 @@ use super::account::{Account, Customer};
 use super::door::Spare;
 use super::quota::Usage;
 use super::room::Backing;
+use super::shares::Held;
 use super::translate::Refused;
 
 /// A process that connected.
@@ -74,7 +75,7 @@ pub(super) struct Open {
 pub(super) struct Region {
     pub(super) usage: Usage,
     /// Keeps memory that the node allocated: the last owner takes long to give a large one back.
-    pub(super) memory: Option<SoftMemory>,
+    pub(super) memory: Option<Held>,
     /// Its file, which tells how much of it is there.
     pub(super) backing: Option<Backing>,
 }
@@ -153,7 +154,7 @@ impl Open {
         let mut regions = self.regions.values().chain(self.leaving.values());
         self.end.is_lost()
             || self.arena.is_lost()
-            || regions.any(|region| region.memory.as_ref().is_some_and(SoftMemory::is_lost))
+            || regions.any(|region| region.memory.as_ref().is_some_and(Held::is_lost))
     }
 
     /// All that it has of its user's quota.

@@ -10,6 +10,7 @@ use super::maker::Maker;
 use super::quota::{Holding, Quotas, Usage, is_modest};
 use super::room::Backing;
 use super::session::{Open, Owed, Region, Session};
+use super::shares::Held;
 use super::translate::Refused;
 use super::turns::Turns;
 use crate::config::QuotaConfig;
@@ -45,7 +46,8 @@ pub(super) struct Sessions {
 struct Ghost {
     account: Account,
     usage: Usage,
-    memory: Vec<(SoftMemory, u64)>,
+    arena: SoftMemory,
+    memory: Vec<(Held, u64)>,
     /// The files of these.
     _backings: Vec<Backing>,
 }
@@ -137,6 +139,16 @@ impl Sessions {
     #[inline]
     pub(super) fn get(&mut self, slot: u32) -> Option<&mut Session> {
         self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// The session at a place.
+    pub(super) fn at(&self, slot: u32) -> Option<&Session> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    /// All that there are.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.slots.iter().flatten()
     }
 
     /// A session, and what its user may have.
@@ -269,7 +281,7 @@ impl Sessions {
         if let Some(Region { usage, memory, .. }) = region {
             quotas.give_back(session.customer.account, usage);
             if let Some(memory) = memory {
-                maker.give_back(memory, usage.bytes);
+                memory.give_back(usage.bytes, maker);
             }
         }
     }
@@ -313,13 +325,14 @@ impl Sessions {
             process.revoke();
         }
         let usage = Usage { sessions: 0, ..open.usage() };
-        let mut memory = vec![(open.arena, ARENA_BYTES)];
+        let (arena, mut memory) = (open.arena, Vec::new());
         let mut backings = vec![open.backing];
         for region in open.regions.into_values().chain(open.leaving.into_values()) {
             memory.extend(region.memory.map(|memory| (memory, region.usage.bytes)));
             backings.extend(region.backing);
         }
-        self.ghosts.insert(open.client, Ghost { account, usage, memory, _backings: backings });
+        self.ghosts
+            .insert(open.client, Ghost { account, usage, arena, memory, _backings: backings });
         if open.goodbye.is_some() {
             self.leaving -= 1;
             return None;
@@ -339,8 +352,9 @@ impl Sessions {
                 return true;
             }
             quotas.give_back(ghost.account, ghost.usage);
+            maker.give_back(ghost.arena.clone(), ARENA_BYTES);
             for (memory, bytes) in ghost.memory.drain(..) {
-                maker.give_back(memory, bytes);
+                memory.give_back(bytes, maker);
             }
             false
         });
@@ -363,7 +377,7 @@ impl Sessions {
         quotas.give_back(account, Usage { sessions: 0, ..open.usage() });
         for (_, region) in open.regions.drain().chain(open.leaving.drain()) {
             if let Some(memory) = region.memory {
-                maker.give_back(memory, region.usage.bytes);
+                memory.give_back(region.usage.bytes, maker);
             }
         }
         open.vqps.clear();

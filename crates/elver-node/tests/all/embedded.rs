@@ -1,14 +1,10 @@
 //! Nodes that run embedded, each on a thread of its own, and clients over portals.
 
 use crate::common::{Client, PATIENCE, engine_counter, free_address, gid, wait_for};
-use crate::config;
+use crate::{client, config, node};
 use elver_node::{Node, NodeThread};
 use elver_portal::{Answer, Command, ConnectOptions, RefusalCode};
 use elver_verbs::{Memory, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus};
-
-fn node(config: elver_node::config::Config) -> NodeThread {
-    Node::embedded(config).unwrap().spawn().unwrap()
-}
 
 /// A meta server, and another node that is registered there.
 fn pair() -> (NodeThread, String, NodeThread, String) {
@@ -23,10 +19,6 @@ fn pair() -> (NodeThread, String, NodeThread, String) {
         wait_for("registration", || (node.status()?.registered == 1).then_some(()));
     }
     (first, a, second, b)
-}
-
-fn client(node: &NodeThread) -> Client {
-    Client::over(node.connect().unwrap()).unwrap()
 }
 
 #[test]

@@ -3,8 +3,12 @@
 mod common;
 mod embedded;
 mod forged;
+mod shares;
 
 use elver_node::config::Config;
+use elver_node::{Node, NodeThread};
+
+use common::Client;
 
 /// A configuration for tests: no fixed ports, small pools.
 pub fn config(address: &str) -> Config {
@@ -15,4 +19,12 @@ pub fn config(address: &str) -> Config {
     config.engine.spin_us = 20;
     config.memory.lease_ms = 50;
     config
+}
+
+fn node(config: Config) -> NodeThread {
+    Node::embedded(config).unwrap().spawn().unwrap()
+}
+
+fn client(node: &NodeThread) -> Client {
+    Client::over(node.connect().unwrap()).unwrap()
 }

@@ -6,7 +6,7 @@ use elver_sim::{Datagram, Rng};
 use elver_verbs::{Device, Gid, QpType};
 use elver_wire::{
     AtomicEth, DcEth, DcExtra, Flow, Headers, Message, PACKET_MAX, PAYLOAD_MAX, Psn, Qpn, Reth,
-    Route, Tail, UDP_PORT, icrc, packet_len,
+    Route, Tail, UDP_PORT, icrc,
 };
 
 use super::{Forge, Prey};
@@ -33,10 +33,8 @@ pub(super) fn flow(src: (IpAddr, u16), dst: IpAddr) -> Flow {
 pub(super) fn datagram(flow: Flow, headers: &Headers, payload: &[u8]) -> Datagram {
     // Fill counts among the headers, and may be as long as a payload.
     let mut bytes = vec![0; PACKET_MAX + PAYLOAD_MAX];
-    let at = headers.emit(&mut bytes, payload.len());
-    bytes[at..at + payload.len()].copy_from_slice(payload);
-    bytes.truncate(packet_len(at, payload.len()));
-    icrc::seal(&flow, 0, &mut bytes);
+    let len = headers.write(&flow, 0, payload, &mut bytes);
+    bytes.truncate(len);
     Datagram { flow, traffic_class: 0, bytes }
 }
 

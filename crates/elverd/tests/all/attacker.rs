@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use elver_core::{CONTROL_BYTES_MAX, ControlBody, ControlMessage};
-use elver_wire::{Deth, Flow, Headers, Message, Psn, Qpn, Route, Tail, icrc, packet_len};
+use elver_wire::{Deth, Flow, Headers, Message, Psn, Qpn, Route, Tail, packet_len};
 
 /// QPN that an attacker's datagrams say they come from.
 pub const QPN: u32 = 0x00_0777;
@@ -27,11 +27,9 @@ impl Attacker {
     /// Sends a packet of these headers with this payload.
     pub fn send(&self, headers: &Headers, payload: &[u8]) {
         let mut packet = vec![0; packet_len(headers.header_len(), payload.len())];
-        let at = headers.emit(&mut packet, payload.len());
-        packet[at..at + payload.len()].copy_from_slice(payload);
-        let src = self.socket.local_addr().unwrap();
+        let flow = Flow { src: self.socket.local_addr().unwrap(), dst: self.target };
         // Where the identification that the kernel writes is not known, receivers solve for it.
-        icrc::seal(&Flow { src, dst: self.target }, 0, &mut packet);
+        headers.write(&flow, 0, payload, &mut packet);
         self.socket.send_to(&packet, self.target).unwrap();
     }
 

@@ -6,9 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::attacker::{self, Attacker};
 use crate::common::daemon::{Daemon, Directory, Witness};
-use crate::common::process::{Process, role, stay};
+use crate::common::process;
 use crate::common::{Client, gid, wait_for};
 use elver_core::{Class, ControlBody, RcEnd, Request};
+use elver_testkit::{Process, Role, role, stay};
 use elver_verbs::Mtu;
 
 /// UDP port of RoCEv2.
@@ -48,7 +49,7 @@ impl Cluster {
     /// the meta server.
     fn attack(&self, test: &str) -> Process {
         let knows = format!("{} {}", self.node.address, self.meta.address);
-        Process::start(&self.directory, &self.node.socket, test, &knows)
+        process::start(&self.directory, &self.node.socket, test, &knows)
     }
 
     /// All is as before, for those who are known and for those who come.
@@ -101,7 +102,7 @@ fn datagrams_tell_a_stranger_nothing() {
 /// have, under its own name and under that of the meta server.
 #[test]
 fn attacker_that_asks() {
-    let Some((_, knows)) = role() else { return };
+    let Some(Role { knows, .. }) = role() else { return };
     let (node, meta) = addresses(&knows);
     let attackers = [own(), meta].map(|address| Attacker::new(address, node));
     let end = RcEnd { qpn: attacker::QPN, psn: 1, mtu: Mtu::Mtu1024, rd_atomic: 16 };
@@ -138,7 +139,7 @@ fn a_flood_of_new_addresses_uses_up_nothing() {
 /// Not a test of its own: sends a request from many addresses.
 #[test]
 fn attacker_of_many_addresses() {
-    let Some((_, knows)) = role() else { return };
+    let Some(Role { knows, .. }) = role() else { return };
     let (node, _) = addresses(&knows);
     for n in 0..ADDRESSES {
         // Of a half of 127.0.0.0/8 that tests have no nodes in.

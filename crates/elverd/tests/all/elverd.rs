@@ -10,9 +10,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::daemon::{Daemon, Directory, clean, elverd, toml};
-use crate::common::process::{copy, nobody};
+use crate::common::process::nobody;
 use crate::common::{Client, PATIENCE, engine_counter, free_address, gid, wait_for};
 use elver_portal::{RefusalCode, Via};
+use elver_testkit::copy;
 use elver_verbs::{Memory, RemoteAddr, WcStatus};
 use rustix::process::Signal;
 

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Command as Program;
 
 use crate::common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
-use crate::common::process::{Process, is_root, nobody, role, stay};
+use crate::common::process::{nobody, start, start_by};
 use crate::common::{Client, Region, engine_counter, free_address, gid, wait_for};
 use elver_portal::{Answer, Command, Layout, Message, Received, RefusalCode, Socket, VqpOptions};
+use elver_testkit::{Role, is_root, role, stay};
 use elver_verbs::{AccessFlags, Memory, RemoteAddr, Sge, WcStatus};
 use rustix::fs::FallocateFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -23,8 +24,7 @@ fn who_says_no_hello_keeps_nobody_out() {
     let quota = "[quota]\nsessions = 4\nsessions_total = 100";
     let daemon = Daemon::start(&directory, "a", quota);
     let mut witness = Witness::new(&daemon);
-    let mut flood =
-        Process::start(&directory, &daemon.socket, "hostile::client_that_says_no_hello", "");
+    let mut flood = start(&directory, &daemon.socket, "hostile::client_that_says_no_hello", "");
     // A user gets places for 4 sessions and 64 greetings, and is told nothing of those beyond.
     assert_eq!(flood.says(), "at most 68 of 300 stay");
     witness.works();
@@ -43,7 +43,7 @@ fn who_says_no_hello_keeps_nobody_out() {
 /// Not a test of its own: a process that connects without end and says nothing.
 #[test]
 fn client_that_says_no_hello() {
-    let Some((socket, _)) = role() else { return };
+    let Some(Role { socket, .. }) = role() else { return };
     let sockets: Vec<Socket> = (0..300).map(|_| Socket::connect(&socket).unwrap()).collect();
     let open = |socket: &&Socket| matches!(socket.receive(false), Ok(Received::Nothing));
     // Those that nobody has accepted yet seem to stay, for a moment.
@@ -224,8 +224,7 @@ fn a_client_in_another_pid_namespace_is_served() {
     assert!(text.contains("another PID namespace"), "{text}");
     witness.works();
     // Its end is seen all the same.
-    let mut other =
-        Process::start(&directory, &daemon.socket, "hostile::client_that_has_a_session", "");
+    let mut other = start(&directory, &daemon.socket, "hostile::client_that_has_a_session", "");
     assert_eq!(other.says(), "session");
     assert_eq!(daemon.status().sessions.len(), 2);
     drop(other);
@@ -236,7 +235,7 @@ fn a_client_in_another_pid_namespace_is_served() {
 /// Not a test of its own: a process with a session and a VQP.
 #[test]
 fn client_that_has_a_session() {
-    let Some((socket, _)) = role() else { return };
+    let Some(Role { socket, .. }) = role() else { return };
     let mut client = Client::connect(&socket).unwrap();
     client.create();
     eprintln!("session");
@@ -256,7 +255,7 @@ fn another_users_handles_are_refused() {
         witness.vqp, witness.region.lkey, witness.region.rkey, daemon.address
     );
     let test = "hostile::client_that_tries_others_handles";
-    let mut other = Process::start(&directory, &daemon.socket, test, &knows);
+    let mut other = start(&directory, &daemon.socket, test, &knows);
     assert_eq!(other.says(), "refused 7 times");
     // And root has no more right to its.
     let its: Vec<u32> = other.says().split(' ').map(|one| one.parse().unwrap()).collect();
@@ -283,7 +282,7 @@ fn another_users_handles_are_refused() {
 /// Not a test of its own: a process that knows another's handles, and uses them for its own.
 #[test]
 fn client_that_tries_others_handles() {
-    let Some((socket, knows)) = role() else { return };
+    let Some(Role { socket, knows }) = role() else { return };
     let words: Vec<&str> = knows.split(' ').collect();
     let number = |index: usize| words[index].parse::<u32>().unwrap();
     let (vqp, lkey, rkey, port) = (number(0), number(1), number(2), number(3) as u16);
@@ -336,7 +335,7 @@ fn each_quota_has_its_own_refusal() {
             continue;
         }
         let test = "hostile::client_that_takes_all";
-        let mut greedy = Process::start(&directory, &daemon.socket, test, "");
+        let mut greedy = start(&directory, &daemon.socket, test, "");
         assert_eq!(greedy.says(), expected);
         assert!(counter(&daemon, "commands_refused") >= 2);
         witness.works();
@@ -347,7 +346,7 @@ fn each_quota_has_its_own_refusal() {
 /// Not a test of its own: a process that takes what it gets, and says why it got no more.
 #[test]
 fn client_that_takes_all() {
-    let Some((socket, _)) = role() else { return };
+    let Some(Role { socket, .. }) = role() else { return };
     let mut client = Client::connect(&socket).unwrap();
     let why = |(code, text): (RefusalCode, String)| {
         assert_eq!(code, RefusalCode::Limit, "{text}");
@@ -424,7 +423,7 @@ fn huge_pages_are_for_the_trusted_and_where_there_are_none_small_ones_do() {
 
     // One whom nobody trusts gets small ones, which it may take away without harm.
     let test = "hostile::client_that_takes_its_memory_away";
-    let mut other = Process::start(&directory, &daemon.socket, test, &daemon.address);
+    let mut other = start(&directory, &daemon.socket, test, &daemon.address);
     let trusted = nobody().is_none();
     assert_eq!(other.says(), if trusted { "huge" } else { "small" });
     if !trusted {
@@ -440,7 +439,7 @@ fn memory_that_its_process_takes_away_harms_nobody() {
     let daemon = Daemon::start(&directory, "a", "");
     let mut witness = Witness::new(&daemon);
     let test = "hostile::client_that_takes_its_memory_away";
-    let mut other = Process::start(&directory, &daemon.socket, test, &daemon.address);
+    let mut other = start(&directory, &daemon.socket, test, &daemon.address);
     assert_eq!(other.says(), "small");
     assert_eq!(other.says(), "zeros");
     other.ends();
@@ -451,7 +450,7 @@ fn memory_that_its_process_takes_away_harms_nobody() {
 /// has the node read it, and write it.
 #[test]
 fn client_that_takes_its_memory_away() {
-    let Some((socket, node)) = role() else { return };
+    let Some(Role { socket, knows: node }) = role() else { return };
     let mut client = Client::connect(&socket).unwrap();
     let (region, file, bytes): (Region, OwnedFd, u64) = client.alloc_file(8_000, true).unwrap();
     if bytes == HUGE {
@@ -488,7 +487,7 @@ fn memory_of_another_users_process_is_copied_for_it_alone() {
     let directory = Directory::new();
     let daemon = Daemon::start(&directory, "a", "");
     let test = "hostile::client_that_registers_its_memory";
-    let mut other = Process::start(&directory, &daemon.socket, test, &daemon.address);
+    let mut other = start(&directory, &daemon.socket, test, &daemon.address);
     assert_eq!(other.says(), "copied");
     other.ends();
 }
@@ -496,7 +495,7 @@ fn memory_of_another_users_process_is_copied_for_it_alone() {
 /// Not a test of its own: a process whose own memory is copied, while it is there.
 #[test]
 fn client_that_registers_its_memory() {
-    let Some((socket, node)) = role() else { return };
+    let Some(Role { socket, knows: node }) = role() else { return };
     let mut client = Client::connect(&socket).unwrap();
     let own = elver_soft::SoftMemory::alloc(8_192).unwrap();
     own.write(0, b"of nobody").unwrap();
@@ -527,7 +526,7 @@ fn client_that_registers_its_memory() {
 /// Not a test of its own: a process that says whether it got a session, VQPs and regions.
 #[test]
 fn client_that_says_what_it_gets() {
-    let Some((socket, knows)) = role() else { return };
+    let Some(Role { socket, knows }) = role() else { return };
     match Client::connect(&socket) {
         Err(refused) => eprintln!("{refused}"),
         Ok(mut client) => {
@@ -585,7 +584,7 @@ fn a_users_other_numbers_give_it_no_more() {
     let as_number = |number: &str| {
         let by = ["nsenter", "--user", "--target", &pid, "--setuid", number, "--setgid", "0"];
         let test = "hostile::client_that_says_what_it_gets";
-        let mut process = Process::start_by(&by, &directory, &daemon.socket, test, "1");
+        let mut process = start_by(&by, &directory, &daemon.socket, test, "1");
         (process.says(), process)
     };
     let sessions: Vec<_> = ["0", "7", "8"].map(as_number).into_iter().collect();
@@ -597,11 +596,11 @@ fn a_users_other_numbers_give_it_no_more() {
     assert!(refused.contains("user 65534") && refused.contains("quota.sessions"), "{refused}");
     // Nor has the user itself any left.
     let test = "hostile::client_that_says_what_it_gets";
-    let refused = Process::start(&directory, &daemon.socket, test, "1").says();
+    let refused = start(&directory, &daemon.socket, test, "1").says();
     assert!(refused.contains("quota.sessions"), "{refused}");
     // Another user is not concerned.
     let by = ["setpriv", "--reuid=7777", "--clear-groups"];
-    let mut other = Process::start_by(&by, &directory, &daemon.socket, test, "1");
+    let mut other = start_by(&by, &directory, &daemon.socket, test, "1");
     assert_eq!(other.says(), "1 VQPs, 1 regions, 1 ports");
     witness.works();
 }
@@ -617,7 +616,7 @@ fn root_of_a_container_is_not_the_hosts() {
     let mut witness = Witness::new(&daemon);
     let run = |by: &[&str]| {
         let test = "hostile::client_that_says_what_it_gets";
-        let mut process = Process::start_by(by, &directory, &daemon.socket, test, "5");
+        let mut process = start_by(by, &directory, &daemon.socket, test, "5");
         (process.says(), process)
     };
     let (hosts, _root) = run(&["env"]);
@@ -664,7 +663,7 @@ fn whoever_takes_all_it_gets_leaves_some_to_others() {
     let run = |uid: u32| {
         let (by, test) = (format!("--reuid={uid}"), "hostile::client_that_says_what_it_gets");
         let by = ["setpriv", &by, "--clear-groups"];
-        let mut process = Process::start_by(&by, &directory, &daemon.socket, test, "1000");
+        let mut process = start_by(&by, &directory, &daemon.socket, test, "1000");
         (process.says(), process)
     };
     let (first, _first) = run(7_001);
@@ -693,7 +692,7 @@ fn a_page_that_never_comes_is_waited_for_once() {
     let by: &[&str] = if is_root() { &["unshare", "--mount"] } else { &["env"] };
     let place = directory.file("slow", "");
     let knows = format!("{} {}", daemon.address, place.display());
-    let mut other = Process::start_by(by, &directory, &daemon.socket, test, &knows);
+    let mut other = start_by(by, &directory, &daemon.socket, test, &knows);
     let says = other.says();
     if says == "none" {
         return println!("skipped: nobody here may mount a file system");
@@ -739,7 +738,7 @@ fn nobody_waits_for_another_s_page() {
     let test = "hostile::client_that_waits_for_its_page";
     let by: &[&str] = if is_root() { &["unshare", "--mount"] } else { &["env"] };
     let knows = format!("{} {}", daemon.address, directory.file("slow", "").display());
-    let mut other = Process::start_by(by, &directory, &daemon.socket, test, &knows);
+    let mut other = start_by(by, &directory, &daemon.socket, test, &knows);
     let says = other.says();
     if says == "none" {
         return println!("skipped: nobody here may mount a file system");
@@ -776,7 +775,7 @@ fn nobody_waits_for_another_s_page() {
 #[test]
 fn client_that_waits_for_its_page() {
     const PAGE: u64 = 4_096;
-    let Some((socket, knows)) = role() else { return };
+    let Some(Role { socket, knows }) = role() else { return };
     let (node, place) = knows.split_once(' ').unwrap();
     let Some(own) = crate::common::stall::map(std::path::Path::new(place)) else {
         return eprintln!("none");
@@ -813,7 +812,7 @@ fn client_that_waits_for_its_page() {
 #[test]
 fn client_with_a_page_that_never_comes() {
     const PAGE: u64 = 4_096;
-    let Some((socket, knows)) = role() else { return };
+    let Some(Role { socket, knows }) = role() else { return };
     let (node, place) = knows.split_once(' ').unwrap();
     let Some(own) = crate::common::stall::map(std::path::Path::new(place)) else {
         return eprintln!("none");

@@ -8,11 +8,12 @@ use std::process::{Command, Output};
 
 use crate::common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
 use crate::common::group::Group;
-use crate::common::process::{copy, is_root, nobody};
+use crate::common::process::nobody;
 use crate::common::{Client, engine_counter, free_address, wait_for};
 use elver_portal::{
     Answer, Class, Command as Ask, Layout, Message, RefusalCode, Socket, VqpOptions,
 };
+use elver_testkit::{copy, is_root};
 
 /// The daemon behind a command of the shell's, which may limit it.
 fn behind(shell: &str, config: &Path) -> Command {

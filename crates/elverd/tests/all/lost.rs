@@ -5,9 +5,9 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 use crate::common::daemon::{Daemon, Directory, Witness, toml};
-use crate::common::process::is_root;
 use crate::common::{Client, Region, engine_counter, free_address, gid, wait_for};
 use elver_portal::RefusalCode;
+use elver_testkit::is_root;
 use elver_verbs::{Memory, RemoteAddr, WcStatus};
 use rustix::fs::FallocateFlags;
 

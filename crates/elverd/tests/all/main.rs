@@ -9,5 +9,6 @@ mod hostile;
 mod limits;
 mod lost;
 mod registry;
+mod shares;
 mod storms;
 mod watchdog;

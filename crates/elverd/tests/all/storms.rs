@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::common::daemon::{Daemon, Directory};
-use crate::common::process::{Process, role, stay};
+use crate::common::process::start;
 use crate::common::{Client, PATIENCE, gid, wait_for};
 use elver_portal::{Answer, Command, ConnectOptions, Policy, RefusalCode};
+use elver_testkit::{Process, Role, role, stay};
 use elver_verbs::{RemoteAddr, WcStatus};
 
 /// The longest that any one of a crowd may wait; most wait a thousandth of that.
@@ -39,9 +40,8 @@ fn two_hundred_and_forty_processes_connect_at_once() {
     let target = there.alloc(64).unwrap();
     let knows = format!("{} {} {}", meta.address, target.addr, target.rkey);
     for test in ["storms::client_that_connects", "storms::client_that_leases"] {
-        let mut crowd: Vec<Process> = (0..PROCESSES)
-            .map(|_| Process::start(&directory, &node.socket, test, &knows))
-            .collect();
+        let mut crowd: Vec<Process> =
+            (0..PROCESSES).map(|_| start(&directory, &node.socket, test, &knows)).collect();
         for one in &mut crowd {
             assert_eq!(one.says(), "ready");
         }
@@ -70,7 +70,7 @@ fn client_that_leases() {
 }
 
 fn connects(options: ConnectOptions) {
-    let Some((socket, knows)) = role() else { return };
+    let Some(Role { socket, knows }) = role() else { return };
     let words: Vec<&str> = knows.split(' ').collect();
     let remote = RemoteAddr { addr: words[1].parse().unwrap(), rkey: words[2].parse().unwrap() };
     let mut client = Client::connect(&socket).unwrap();
@@ -97,7 +97,7 @@ fn sixty_four_processes_connect_with_sixty_four() {
         .map(|number| {
             let daemon = if number % 2 == 0 { &meta } else { &node };
             let knows = format!("{knows} {number} {PROCESSES}");
-            Process::start(&directory, &daemon.socket, "storms::client_of_a_mesh", &knows)
+            start(&directory, &daemon.socket, "storms::client_of_a_mesh", &knows)
         })
         .collect();
     for one in &mut crowd {
@@ -119,7 +119,7 @@ fn sixty_four_processes_connect_with_sixty_four() {
 /// Not a test of its own: one of a mesh. It is bound, and connects with all.
 #[test]
 fn client_of_a_mesh() {
-    let Some((socket, knows)) = role() else { return };
+    let Some(Role { socket, knows }) = role() else { return };
     let words: Vec<&str> = knows.split(' ').collect();
     let number: u16 = words[2].parse().unwrap();
     let count: u16 = words[3].parse().unwrap();

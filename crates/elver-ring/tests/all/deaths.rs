@@ -1,0 +1,107 @@
+//! Peers that are killed: their other ends hear it, whether they sleep, look or send, after all that was
+//! told before.
+
+use std::time::Instant;
+
+use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
+use elver::{Gid, Session};
+use elver_ring::{Carrier, Config, Ends, Error, Listener, ListenerOptions, Options, connect};
+use elver_testkit::{Launch, Process, Role, role, stay};
+
+/// Of the cluster of which a host dies.
+const GROUP: u8 = 12;
+
+/// Connects, sends one message and a part of a batch, and does nothing more.
+fn linger(session: &Session, gid: Gid, port: u16) {
+    // So that the first one is told, and of the others their slots are there.
+    let config = Config { alpha: 8, beta: 2, ..Config::default() };
+    let mut ends = connect(session, gid, port, Options::both(config), WAIT).unwrap();
+    ends.sender.send(b"told", WAIT).unwrap();
+    ends.sender.flush().unwrap();
+    while ends.sender.carrier().advances() == 0 {
+        ends.sender.poll().unwrap();
+    }
+    (0..5).for_each(|_| ends.sender.send(b"not told", WAIT).unwrap());
+    eprintln!("ready");
+    stay();
+}
+
+/// Not a test of its own: a peer.
+#[test]
+fn process_that_is_a_peer() {
+    let Some(Role { socket, knows }) = role() else { return };
+    let session = Session::connect(socket).unwrap();
+    linger(&session, session.gid(), knows.parse().unwrap());
+}
+
+/// Not a test of its own: a peer with a node of its own, which dies with it, as a host does.
+#[test]
+fn process_that_is_a_host() {
+    let Some(Role { knows, .. }) = role() else { return };
+    let node = PLACE.member(GROUP, 3, |_| ());
+    let session = session_at(&node);
+    // Nobody does it when this is killed.
+    std::fs::remove_file(&node.path).unwrap();
+    linger(&session, PLACE.address(GROUP, 1).into(), knows.parse().unwrap());
+}
+
+/// A process that runs one of these tests, when it is ready.
+fn ready(test: &str, node: &TestNode, port: u16) -> Process {
+    let test = format!("deaths::{test}");
+    let mut process = Launch::new(&test, &node.path).knows(port).start();
+    assert_eq!(process.says(), "ready");
+    process
+}
+
+/// Reads what was told, kills the peer, and hears of it.
+fn hears(node: &TestNode, peer: &str, hear: impl FnOnce(&mut Ends) -> Result<(), Error>) {
+    let session = session_at(node);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let port = listener.port();
+    let (mut ends, process) = std::thread::scope(|scope| {
+        let process = scope.spawn(|| ready(peer, node, port));
+        (listener.accept(WAIT).unwrap(), process.join().unwrap())
+    });
+    process.kill();
+    let killed = Instant::now();
+    // What was told before counts, and the part of a batch behind it does not.
+    assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"told");
+    let gone = hear(&mut ends).unwrap_err();
+    println!("heard after {:?}: {gone}", killed.elapsed());
+    assert!(matches!(gone, Error::Carrier(_)), "{gone}");
+    assert!(ends.receiver.try_recv().is_err() && ends.sender.poll().is_err(), "it stays so");
+    assert_eq!(ends.receiver.counters().messages, 1);
+}
+
+fn sleeps(ends: &mut Ends) -> Result<(), Error> {
+    ends.receiver.recv(WAIT).map(|message| assert!(message.is_none(), "nothing was told"))
+}
+
+fn polls(ends: &mut Ends) -> Result<(), Error> {
+    loop {
+        assert!(ends.receiver.try_recv()?.is_none(), "nothing was told");
+    }
+}
+
+fn sends(ends: &mut Ends) -> Result<(), Error> {
+    loop {
+        ends.sender.send(b"into the void", WAIT)?;
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_is_missed() {
+    let node = TestNode::start(config(11, 1));
+    for hear in [sleeps, polls, sends] {
+        hears(&node, "process_that_is_a_peer", hear);
+    }
+}
+
+/// Nobody is there to tell of it: who waits, and who looks, finds out by asking now and then.
+#[test]
+fn a_host_that_dies_is_missed() {
+    let (meta, _other) = cluster(GROUP);
+    for hear in [sleeps as fn(&mut Ends) -> _, polls, sends] {
+        hears(&meta, "process_that_is_a_host", hear);
+    }
+}

@@ -1,0 +1,348 @@
+//! Peers that are no peers: what they write and say by hand is told to their other end, counted, and nothing
+//! of it is delivered.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::common::{TestNode, WAIT, config, session_at};
+use elver::{
+    AccessFlags, Completed, Gid, Mr, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
+    Session, Vqp, VqpOptions, Wc, WcOpcode, WcStatus,
+};
+use elver_ring::{
+    Config, Ends, Error, Fault, Listener, ListenerOptions, Options, Refusal, connect,
+};
+
+const ALL: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE);
+
+/// An end that is made by hand, as `greeting` has it.
+struct Raw {
+    vqp: Vqp,
+    cells: Mr,
+    slots: Mr,
+    peer_cells: RemoteAddr,
+    peer_slots: RemoteAddr,
+}
+
+/// A hello for rings of 8 slots of 64 bytes, α 4, β 2, γ 2.
+fn hello(cells: RemoteAddr, slots: RemoteAddr) -> [u64; 15] {
+    let config = [8 | 64 << 32, 4 | 2 << 32, 2, u64::MAX];
+    let mut words = [0; 15];
+    words[0] = u64::from(u32::from_le_bytes(*b"RB2R")) | 2 << 32 | 1 << 48;
+    words[1..5].copy_from_slice(&config);
+    words[5..9].copy_from_slice(&config);
+    words[9..13].copy_from_slice(&[cells.addr, cells.rkey.into(), slots.addr, slots.rkey.into()]);
+    words
+}
+
+fn bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn send(vqp: &Vqp, op: SendOp, bytes: &[u8]) {
+    let payload = Payload::Inline(bytes);
+    let wr = SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED, payload, dest: None };
+    vqp.post_send(&[wr]).unwrap();
+}
+
+/// Says something to a listener; the words that it answers.
+fn say(session: &Session, vqp: &Vqp, bytes: &[u8]) -> Vec<u64> {
+    let answer = session.alloc(128, ALL).unwrap();
+    vqp.post_recv(&[RecvWr { wr_id: 2, sges: &[answer.sge(0, 128)] }]).unwrap();
+    send(vqp, SendOp::Send, bytes);
+    loop {
+        let mut wcs = [Wc::default()];
+        vqp.wait_cq(&mut wcs, WAIT).unwrap();
+        let wc = wcs[0].succeeded().unwrap();
+        if wc.opcode == WcOpcode::Recv {
+            return (0..15).map(|at| answer.read_u64(8 * at).unwrap()).collect();
+        }
+    }
+}
+
+fn vqp(session: &Session, gid: Gid, port: u16) -> Vqp {
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(gid, port).unwrap();
+    vqp
+}
+
+impl Raw {
+    fn connect(session: &Session, gid: Gid, port: u16) -> Raw {
+        let (cells, slots) = (session.alloc(192, ALL).unwrap(), session.alloc(512, ALL).unwrap());
+        let vqp = vqp(session, gid, port);
+        let words = say(session, &vqp, &bytes(&hello(cells.remote(0), slots.remote(0))));
+        assert_eq!(words[0] >> 48, 2, "it is welcome");
+        let at = |addr, rkey: u64| RemoteAddr { addr, rkey: rkey as u32 };
+        let (peer_cells, peer_slots) = (at(words[9], words[10]), at(words[11], words[12]));
+        Raw { vqp, cells, slots, peer_cells, peer_slots }
+    }
+
+    /// Writes a word there, and waits until it is there.
+    fn write(&self, to: RemoteAddr, offset: u64, word: u64) {
+        let to = RemoteAddr { addr: to.addr + offset, ..to };
+        send(&self.vqp, SendOp::Write(to), &word.to_le_bytes());
+        let mut wcs = [Wc::default()];
+        self.vqp.wait_cq(&mut wcs, WAIT).unwrap();
+        wcs[0].succeeded().unwrap();
+    }
+
+    fn tail(&self, tail: u64) {
+        self.write(self.peer_cells, 0, tail);
+    }
+
+    fn head(&self, head: u64) {
+        self.write(self.peer_cells, 64, head);
+    }
+
+    /// The header of a message in slot `at`.
+    fn header(&self, at: u64, len: u64) {
+        self.write(self.peer_slots, (at % 8) * 64, (at + 1) << 32 | len);
+    }
+}
+
+/// A hand-made end and an honest one, which says when it is ready for what the other does next.
+fn beside(group: u8, hostile: impl FnOnce(Raw) + Send, honest: impl FnOnce(Listener, Ends)) {
+    let node = TestNode::start(config(group, 1));
+    let session = session_at(&node);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let port = listener.port();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = session_at(&node);
+            hostile(Raw::connect(&session, node.gid, port));
+        });
+        let ends = listener.accept(WAIT).unwrap();
+        honest(listener, ends);
+    });
+}
+
+/// Does to a fresh ring what `hostile` does; how its receiver ends. One that was right before is read.
+fn received(group: u8, hostile: impl FnOnce(&Raw) + Send) -> Fault {
+    let (tell, told) = mpsc::channel::<()>();
+    let mut fault = None;
+    beside(
+        group,
+        move |raw| {
+            raw.header(0, 0);
+            raw.tail(1);
+            // Until the first one is read.
+            while raw.cells.read_u64(64).unwrap() == 0 {
+                if told.try_recv().is_ok() {
+                    break;
+                }
+            }
+            hostile(&raw);
+            let _ = told.recv();
+        },
+        |_listener, mut ends| {
+            assert!(ends.receiver.recv(WAIT).unwrap().unwrap().is_empty());
+            tell.send(()).unwrap();
+            let error = ends.receiver.recv(WAIT).map(|_| ()).unwrap_err();
+            assert!(ends.receiver.try_recv().is_err(), "it does not get well");
+            let counters = ends.receiver.counters();
+            assert_eq!((counters.faults, counters.messages), (1, 1));
+            let Error::Fault(told) = error else { panic!("{error}") };
+            fault = Some(told);
+            drop(tell);
+        },
+    );
+    fault.unwrap()
+}
+
+#[test]
+fn a_tail_that_cannot_be_ends_the_ring() {
+    let fault = received(20, |raw| raw.tail(1_000));
+    assert_eq!(fault, Fault::Tail { claimed: 1_000, least: 1, most: 8 });
+    let fault = received(21, |raw| raw.tail(0));
+    assert_eq!(fault, Fault::Tail { claimed: 0, least: 1, most: 8 });
+}
+
+#[test]
+fn a_length_beyond_the_tail_ends_the_ring() {
+    let fault = received(22, |raw| {
+        raw.header(1, 100_000);
+        raw.tail(3);
+    });
+    assert_eq!(fault, Fault::Length { at: 1, bytes: 100_000, slots: 2 });
+}
+
+/// A tail that comes before its message finds what stood there before.
+#[test]
+fn a_tail_that_is_told_too_early_ends_the_ring() {
+    let fault = received(23, |raw| raw.tail(2));
+    assert!(matches!(fault, Fault::Stale { at: 1, .. }), "{fault}");
+}
+
+#[test]
+fn a_head_that_cannot_be_ends_the_ring() {
+    let (tell, told) = mpsc::channel::<()>();
+    beside(
+        24,
+        move |raw| {
+            raw.head(5);
+            let _ = told.recv();
+        },
+        |_listener, mut ends| {
+            let error = loop {
+                ends.sender.try_send(b"x").unwrap();
+                match ends.sender.flush().and_then(|()| ends.sender.poll()) {
+                    Ok(()) if ends.sender.counters().messages < 4 => {}
+                    Ok(()) => break ends.sender.send(&[0; 400], WAIT).unwrap_err(),
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, Error::Fault(Fault::Head { claimed: 5, .. })), "{error}");
+            assert_eq!(ends.sender.counters().faults, 1);
+            assert!(matches!(ends.sender.try_send(b"x"), Err(Error::Fault(_))));
+            drop(tell);
+        },
+    );
+}
+
+/// Who stops within a batch has sent nothing of it; and who then goes is missed.
+#[test]
+fn of_a_batch_without_its_tail_nothing_is_delivered() {
+    let (tell, told) = mpsc::channel::<()>();
+    beside(
+        25,
+        move |raw| {
+            raw.header(0, 8);
+            let _ = told.recv();
+        },
+        |_listener, mut ends| {
+            let short = Some(Duration::from_millis(20));
+            assert!(matches!(ends.receiver.recv(short), Err(Error::TimedOut)));
+            drop(tell);
+            let gone = ends.receiver.recv(WAIT).map(|_| ()).unwrap_err();
+            assert!(matches!(gone, Error::Carrier(_)), "{gone}");
+        },
+    );
+}
+
+/// Memory that is no ring's any more takes nothing: the sender is told which WRITE failed, and why.
+#[test]
+fn a_ring_whose_memory_vanishes_is_told_to_its_sender() {
+    let (tell, told) = mpsc::channel::<()>();
+    let (gone, is_gone) = mpsc::channel::<()>();
+    beside(
+        26,
+        move |raw| {
+            raw.slots.deregister().unwrap();
+            gone.send(()).unwrap();
+            let _ = told.recv();
+            drop(raw.vqp);
+        },
+        |_listener, mut ends| {
+            is_gone.recv().unwrap();
+            let error = loop {
+                match ends.sender.try_send(b"x").and_then(|()| ends.sender.flush()) {
+                    Ok(()) | Err(Error::Full) => {}
+                    Err(error) => break error,
+                }
+            };
+            let failed = match &error {
+                Error::Carrier(elver::Error::Completion { wc }) => wc.status,
+                _ => panic!("{error}"),
+            };
+            assert_eq!(failed, WcStatus::RemAccessErr);
+            drop(tell);
+        },
+    );
+}
+
+/// Who says what makes no sense is told why, and counted; the next one is served.
+#[test]
+fn a_listener_refuses_what_does_not_fit() {
+    let node = TestNode::start(config(27, 1));
+    let session = session_at(&node);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let port = listener.port();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = session_at(&node);
+            let vqp = vqp(&session, node.gid, port);
+            let mr = session.alloc(4_096, ALL).unwrap();
+            let good = hello(mr.remote(0), mr.remote(0));
+            let with = |at: usize, word: u64| {
+                let mut words = good;
+                words[at] = word;
+                bytes(&words)
+            };
+            let cases = [
+                (b"hello".to_vec(), Refusal::Malformed),
+                (bytes(&good[..14]), Refusal::Malformed),
+                (with(0, good[0] ^ 1 << 32), Refusal::Version),
+                (with(0, good[0] ^ 1), Refusal::Malformed),
+                // It answers, and nobody has asked.
+                (with(0, good[0] ^ 1 << 48 ^ 2 << 48), Refusal::Malformed),
+                // A slot of 65 bytes, 7 slots, β > α, γ > slots.
+                (with(1, 8 | 65 << 32), Refusal::Config),
+                (with(5, 7 | 64 << 32), Refusal::Config),
+                (with(2, 4 | 5 << 32), Refusal::Config),
+                (with(3, 9), Refusal::Config),
+                (with(1, 1 << 16 | 4096 << 32), Refusal::TooLarge),
+                (with(14, 5), Refusal::Application),
+            ];
+            for (index, (bytes, expected)) in cases.into_iter().enumerate() {
+                let answer = say(&session, &vqp, &bytes);
+                assert_eq!(answer[0] >> 48, 3, "case {index} is refused");
+                let reasons = [
+                    Refusal::Version,
+                    Refusal::Malformed,
+                    Refusal::Config,
+                    Refusal::TooLarge,
+                    Refusal::Memory,
+                    Refusal::Application,
+                ];
+                assert_eq!(reasons[answer[9] as usize], expected, "case {index}");
+            }
+            // Whoever uses the library is told by it.
+            let large = Config { slots: 1 << 16, slot_bytes: 4_096, ..Config::default() };
+            let refused = connect(&session, node.gid, port, Options::both(large), WAIT);
+            let expected = Refusal::TooLarge;
+            assert!(
+                matches!(refused, Err(Error::Refused { reason }) if reason == expected),
+                "{refused:?}"
+            );
+            connect(&session, node.gid, port, Options::default(), WAIT).unwrap();
+        });
+        listener.accept(WAIT).unwrap();
+        let counters = listener.counters();
+        assert_eq!((counters.accepted, counters.refused, counters.dropped), (1, 12, 0));
+    });
+}
+
+/// What answers may be of another version, or nothing of the kind.
+#[test]
+fn who_connects_is_told_what_answers() {
+    let node = TestNode::start(config(28, 1));
+    let session = session_at(&node);
+    let bound = session.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    let mr = session.alloc(256, ALL).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = session_at(&node);
+            let ask = || connect(&session, node.gid, port, Options::default(), WAIT).unwrap_err();
+            let other = ask();
+            assert!(matches!(other, Error::Version { theirs: 9, ours: 2 }), "{other}");
+            let echo = ask();
+            assert!(matches!(echo, Error::NoListener { .. }), "{echo}");
+            let short = Some(Duration::from_millis(5));
+            let silent = connect(&session, node.gid, port, Options::default(), short);
+            assert!(matches!(silent, Err(Error::TimedOut)), "{silent:?}");
+        });
+        for is_echo in [false, true] {
+            bound.post_recv(&[RecvWr { wr_id: 0, sges: &[mr.sge(0, 256)] }]).unwrap();
+            let message = bound.wait_msgs(WAIT).unwrap().remove(0);
+            let mut answer = vec![0; message.wc.byte_len as usize];
+            mr.read(0, &mut answer).unwrap();
+            if !is_echo {
+                answer[4] = 9;
+            }
+            send(&message.source, SendOp::Send, &answer);
+            let mut wcs = [Wc::default()];
+            message.source.wait_cq(&mut wcs, WAIT).unwrap();
+        }
+    });
+}

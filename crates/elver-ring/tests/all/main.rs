@@ -1,0 +1,17 @@
+//! Rings, alone and between sessions: one program of tests, so that what they share is used by all of it.
+
+mod allocations;
+mod common;
+mod deaths;
+mod examples;
+mod hostile;
+mod in_parts;
+mod lossless;
+mod protocol;
+mod rings;
+mod rules;
+mod tasks;
+
+/// What is hot allocates nothing: `allocations` counts.
+#[global_allocator]
+static ALLOCATOR: elver_testkit::Counting = elver_testkit::Counting;

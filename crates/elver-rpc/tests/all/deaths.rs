@@ -1,0 +1,133 @@
+//! Processes that are killed: a client hears it with its calls under way, and a server's handlers hear that
+//! nobody waits.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::common::{TestNode, WAIT, config, serve, session_at};
+use elver::{Gid, Session};
+use elver_rpc::{
+    Client, ClientOptions, Code, Executed, Method, Responder, Server, ServerOptions, Sink, Status,
+};
+use elver_testkit::{Launch, Process, Role, role};
+
+const NEVER: Method<u64, u64> = Method::new(1, "test.Never");
+const ADD: Method<(u64, u64), u64> = Method::new(2, "test.Add");
+const PUT: Method<(), ()> = Method::new(3, "test.Put");
+
+/// Takes whatever comes.
+struct Taken;
+
+impl Sink for Taken {
+    type Response = ();
+
+    fn write(&mut self, _: &[u8]) -> Result<(), Status> {
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+/// Not a test of its own: a server that keeps a call.
+#[test]
+fn process_that_is_a_server() {
+    let Some(role) = role() else { return };
+    let session = Session::connect(role.socket).unwrap();
+    let mut server = Server::bind(&session, 0, ServerOptions::default()).unwrap();
+    let mut kept = Vec::new();
+    server.on_deferred(NEVER, move |_, responder: Responder<u64>| kept.push(responder));
+    server.on(ADD, |(one, other), _| Ok(one + other));
+    server.on_upload(PUT, |(), _| Ok(Taken));
+    eprintln!("{}", server.port());
+    server.run(&AtomicBool::new(false)).unwrap();
+}
+
+/// Not a test of its own: a client with a call under way.
+#[test]
+fn process_that_is_a_client() {
+    let Some(Role { socket, knows }) = role() else { return };
+    let session = Session::connect(socket).unwrap();
+    let port = knows.parse().unwrap();
+    let options = ClientOptions::default();
+    let client = Client::connect(&session, session.gid(), port, options, WAIT).unwrap();
+    let call = client.start(NEVER, &1, None).unwrap();
+    client.flush();
+    eprintln!("ready");
+    let _ = call.wait();
+}
+
+/// A client of a process that says its port.
+fn client(session: &Session, gid: Gid, process: &mut Process) -> Client {
+    let port = process.says().parse().unwrap();
+    Client::connect(session, gid, port, ClientOptions::default(), WAIT).unwrap()
+}
+
+#[test]
+fn a_server_that_is_killed_fails_the_calls_under_way() {
+    let node = TestNode::start(config(30, 1));
+    let session = session_at(&node);
+    let mut process = Launch::new("deaths::process_that_is_a_server", &node.path).start();
+    let client = client(&session, node.gid, &mut process);
+    assert_eq!(client.call(ADD, &(1, 2), WAIT).unwrap(), 3);
+    let calls = [1, 2, 3].map(|at| client.start(NEVER, &at, None).unwrap());
+    client.flush();
+    process.kill();
+    let killed = Instant::now();
+    for call in calls {
+        let error = call.wait().unwrap_err();
+        assert_eq!((error.code(), error.executed), (Code::Unavailable, Executed::Maybe));
+    }
+    println!("heard after {:?}", killed.elapsed());
+    let error = client.call(ADD, &(1, 2), None).unwrap_err();
+    assert_eq!((error.code(), error.executed), (Code::Unavailable, Executed::No));
+    assert!(error.cause.is_some(), "{error}");
+    assert_eq!((client.under_way(), client.counters().failed), (0, 3));
+}
+
+#[test]
+fn a_server_that_is_killed_ends_a_stream() {
+    let node = TestNode::start(config(31, 1));
+    let session = session_at(&node);
+    let mut process = Launch::new("deaths::process_that_is_a_server", &node.path).start();
+    let client = client(&session, node.gid, &mut process);
+    let mut upload = client.upload(PUT, &(), None).unwrap();
+    upload.write(&[1; 100_000]).unwrap();
+    process.kill();
+    let error =
+        std::iter::repeat_with(|| upload.write(&[1; 50_000])).find_map(Result::err).unwrap();
+    assert_eq!((error.code(), error.executed), (Code::Unavailable, Executed::Maybe));
+}
+
+#[test]
+fn a_client_that_is_killed_is_forgotten() {
+    let node = TestNode::start(config(32, 1));
+    let (tell, kept) = mpsc::channel();
+    let serving = serve(&node, ServerOptions::default(), move |server| {
+        server.on(ADD, |(one, other), _| Ok(one + other));
+        server.on_deferred(NEVER, move |_, responder: Responder<u64>| {
+            tell.send(responder).unwrap();
+        });
+    });
+    let session = session_at(&node);
+    let other = serving.client(&session).unwrap();
+    let launch = Launch::new("deaths::process_that_is_a_client", &node.path);
+    let mut process = launch.knows(serving.port).start();
+    assert_eq!(process.says(), "ready");
+    let responder = kept.recv().unwrap();
+    assert!(!responder.context().is_cancelled());
+    process.kill();
+    let killed = Instant::now();
+    while !responder.context().is_cancelled() {
+        assert!(killed.elapsed() < Duration::from_secs(30));
+        std::thread::yield_now();
+    }
+    println!("heard after {:?}", killed.elapsed());
+    responder.respond(Ok(1));
+    assert_eq!(other.call(ADD, &(1, 2), WAIT).unwrap(), 3);
+    let counters = serving.stop();
+    assert_eq!((counters.clients, counters.accepted), (1, 2));
+    assert_eq!((counters.deferred, counters.calls.answers_dropped), (0, 1));
+}

@@ -1,0 +1,193 @@
+//! Waiting for many streams by the session's descriptor.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::common::{SMALL, TestNode, WAIT, byte, config, pair, session_at};
+use elver::Session;
+use elver_stream::{Interest, Listener, ListenerOptions, Options, Shutdown, Stream};
+use rustix::event::{Timespec, epoll};
+
+/// An epoll that has a session's descriptor.
+fn watch(session: &Session) -> rustix::fd::OwnedFd {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let data = epoll::EventData::new_u64(0);
+    epoll::add(&epoll, session.as_fd(), data, epoll::EventFlags::IN).unwrap();
+    epoll
+}
+
+/// Waits at most so long; whether the descriptor was readable.
+fn sleep(epoll: &rustix::fd::OwnedFd, session: &Session, at_most: Duration) -> bool {
+    let mut events = Vec::with_capacity(4);
+    let at_most = Timespec::try_from(at_most).unwrap();
+    let woken =
+        epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&at_most)).unwrap();
+    session.disarm().unwrap();
+    woken > 0
+}
+
+/// A client as its server sees it: what came and has not gone back.
+struct Echo {
+    stream: Stream,
+    held: Vec<u8>,
+    ended: bool,
+}
+
+impl Echo {
+    /// Does what can be done; whether there will be more.
+    fn serve(&mut self) -> bool {
+        loop {
+            let mut bytes = [0; 1_000];
+            // No more is taken than goes back.
+            if self.held.is_empty() && !self.ended {
+                match self.stream.read(&mut bytes) {
+                    Ok(0) => self.ended = true,
+                    Ok(read) => self.held.extend_from_slice(&bytes[..read]),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            if self.held.is_empty() {
+                return false;
+            }
+            match self.stream.write(&self.held) {
+                Ok(written) => drop(self.held.drain(..written)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn interest(&self) -> Interest {
+        if self.held.is_empty() { Interest::Readable } else { Interest::Writable }
+    }
+}
+
+/// Many clients of one thread, each with more under way than the buffers hold.
+#[test]
+fn one_descriptor_serves_many() {
+    const STREAMS: u64 = 24;
+    const TOTAL: u64 = 40_000;
+    let node = TestNode::start(config(30, 1));
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = session_at(&node);
+            let epoll = watch(&session);
+            let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+            tell.send(listener.port()).unwrap();
+            let (mut echoes, mut accepted, mut slept) = (Vec::new(), 0, 0);
+            while accepted < STREAMS || !echoes.is_empty() {
+                while let Some(stream) = listener.try_accept().unwrap() {
+                    stream.set_nonblocking(true);
+                    echoes.push(Echo { stream, held: Vec::new(), ended: false });
+                    accepted += 1;
+                }
+                echoes.retain_mut(Echo::serve);
+                let mut at_most = Some(Duration::from_secs(30));
+                for echo in &echoes {
+                    let armed = echo.stream.arm(echo.interest()).unwrap();
+                    at_most = at_most.zip(armed).map(|(one, other)| one.min(other));
+                }
+                let Some(at_most) = at_most else { continue };
+                if session.arm().unwrap() {
+                    let woken = sleep(&epoll, &session, at_most);
+                    assert!(woken || at_most < Duration::from_secs(30), "nobody came");
+                    slept += 1;
+                }
+            }
+            assert!(slept > 0);
+        });
+        let (port, session) = (told.recv().unwrap(), session_at(&node));
+        let connect = |id| {
+            let stream = Stream::connect(&session, node.gid, port, SMALL, WAIT).unwrap();
+            stream.set_nonblocking(true);
+            (id, stream, 0, 0)
+        };
+        let mut streams: Vec<_> = (0..STREAMS).map(connect).collect();
+        let begun = Instant::now();
+        while !streams.is_empty() {
+            assert!(begun.elapsed().as_secs() < 60, "{} do not end", streams.len());
+            streams.retain_mut(|(id, stream, sent, heard)| {
+                let len = (*id * 37 % 900 + 1).min(TOTAL - *sent);
+                let bytes: Vec<u8> = (*sent..*sent + len).map(|at| byte(*id, at)).collect();
+                if len > 0
+                    && let Ok(written) = stream.write(&bytes)
+                {
+                    *sent += written as u64;
+                    if *sent == TOTAL {
+                        stream.shutdown(Shutdown::Write).unwrap();
+                    }
+                }
+                let mut bytes = [0; 2_000];
+                let read = match stream.read(&mut bytes) {
+                    Ok(read) => read,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                    Err(error) => panic!("{error}"),
+                };
+                for found in &bytes[..read] {
+                    assert_eq!(*found, byte(*id, *heard), "byte {heard} of stream {id}");
+                    *heard += 1;
+                }
+                assert!(read > 0 || *heard == TOTAL);
+                read > 0
+            });
+        }
+    });
+}
+
+/// Who sleeps is woken by the next byte, each time, and not by the time that it sleeps at most.
+#[test]
+fn who_sleeps_is_woken() {
+    const ROUNDS: u64 = 100;
+    let node = TestNode::start(config(31, 1));
+    pair(
+        (&node, &node),
+        Options::default(),
+        |_listener, mut stream| {
+            let session = stream.session();
+            let epoll = watch(&session);
+            stream.set_nonblocking(true);
+            let mut heard = 0;
+            while heard < ROUNDS {
+                match stream.read(&mut [0]) {
+                    Ok(read) => {
+                        assert_eq!(read, 1);
+                        heard += 1;
+                        stream.write_all(&[heard as u8]).unwrap();
+                    }
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+                let armed = stream.arm(Interest::Readable).unwrap();
+                if let Some(at_most) = armed
+                    && session.arm().unwrap()
+                {
+                    sleep(&epoll, &session, at_most);
+                }
+            }
+        },
+        |_session, mut stream| {
+            let (mut naps, mut answer) = (0, [0]);
+            for round in 1..=ROUNDS {
+                let begun = Instant::now();
+                loop {
+                    let counters = stream.counters().wire;
+                    if counters.peer_naps > naps {
+                        naps = counters.peer_naps;
+                        break;
+                    }
+                    assert!(begun.elapsed().as_secs() < 30, "it does not lie down: {counters:?}");
+                    std::thread::yield_now();
+                }
+                let before = stream.counters().wire.wakings;
+                stream.write_all(&[0]).unwrap();
+                stream.flush().unwrap();
+                assert!(stream.counters().wire.wakings > before, "round {round}");
+                stream.read_exact(&mut answer).unwrap();
+                assert_eq!(answer[0], round as u8);
+            }
+        },
+    );
+}

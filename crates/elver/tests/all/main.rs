@@ -1,0 +1,16 @@
+//! The client library beside nodes, in this process and in others: one program of tests, so that what they
+//! share is used by all of it.
+
+mod common;
+mod embedded;
+mod examples;
+mod fairness;
+mod kv;
+mod one_node;
+mod operations;
+mod processes;
+mod shared_memory;
+mod sharing;
+mod tasks;
+mod two_nodes;
+mod waiting;

@@ -1,0 +1,134 @@
+//! Sessions of two nodes: look-ups, messages.
+
+use elver::{
+    ConnectOptions, Error, Gid, RecvWr, RefusalCode, SendOp, VqpOptions, WcOpcode, WcStatus,
+};
+
+use crate::common::{ALL, WAIT, cluster, completion, session_at, succeeds, wr};
+
+#[test]
+fn a_peer_is_looked_up_once_and_read() {
+    let (meta, node) = cluster(160, |_| {});
+    let (here, there) = (session_at(&node), session_at(&meta));
+    let (local, remote) = (here.alloc(4096, ALL).unwrap(), there.alloc(4096, ALL).unwrap());
+    remote.write(0, b"other node").unwrap();
+    let vqp = here.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(meta.gid, 0).unwrap();
+    succeeds(&vqp, wr(1, SendOp::Read(remote.remote(0)), &[local.sge(0, 10)]));
+    let mut bytes = [0; 10];
+    local.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"other node");
+
+    assert_eq!(here.warm(&[meta.gid, Gid([9; 16])]).unwrap(), (1, 1));
+    let connecting = vqp.qconnect_start(Gid([9; 16]), 0, ConnectOptions::default()).unwrap();
+    let refused = connecting.wait(WAIT);
+    let expected = RefusalCode::NoSuchNode;
+    assert!(matches!(refused, Err(Error::Refused { code, .. }) if code == expected), "{refused:?}");
+}
+
+#[test]
+fn messages_come_with_a_way_back() {
+    let (meta, node) = cluster(161, |_| {});
+    let (client, server) = (session_at(&node), session_at(&meta));
+    let (out, into) = (client.alloc(1 << 20, ALL).unwrap(), server.alloc(1 << 20, ALL).unwrap());
+    let bound = server.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    for id in 0..4 {
+        let sges = [into.sge(id << 18, 1 << 18)];
+        bound.post_recv(&[RecvWr { wr_id: id, sges: &sges }]).unwrap();
+    }
+    let vqp = client.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(meta.gid, port).unwrap();
+    // One that is copied, and one that the receiver reads.
+    for (id, len) in [(1, 100), (2, 200_000)] {
+        let data: Vec<u8> = (0..len).map(|at: u32| ((at * 31) >> 3) as u8 ^ id as u8).collect();
+        out.write(0, &data).unwrap();
+        succeeds(&vqp, wr(id, SendOp::SendWithImm(id as u32), &[out.sge(0, len)]));
+        let messages = bound.wait_msgs(WAIT).unwrap();
+        let message = &messages[0];
+        assert_eq!((messages.len(), message.wc.wr_id), (1, id - 1));
+        assert_eq!((message.wc.byte_len, message.wc.imm_data), (len, id as u32));
+        let mut bytes = vec![0; data.len()];
+        into.read((id - 1) << 18, &mut bytes).unwrap();
+        assert!(bytes == data);
+
+        // The reply needs no connect.
+        let sges = [out.sge(1 << 19, 64)];
+        vqp.post_recv(&[RecvWr { wr_id: 77, sges: &sges }]).unwrap();
+        into.write(0, b"reply").unwrap();
+        succeeds(&message.source, wr(9, SendOp::Send, &[into.sge(0, 5)]));
+        let wc = completion(&vqp);
+        let got = (wc.wr_id, wc.status, wc.opcode, wc.byte_len);
+        assert_eq!(got, (77, WcStatus::Success, WcOpcode::Recv, 5));
+        let mut bytes = [0; 5];
+        out.read(1 << 19, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"reply");
+    }
+}
+
+/// Clients that come, send one message each and end, one after the other: nothing of them stays at the
+/// server, and its VQPs to those who live are not touched.
+#[test]
+fn nothing_stays_of_senders_that_have_gone() {
+    const SENDERS: u64 = 100;
+    let (meta, node) = cluster(195, |_| {});
+    let server = session_at(&meta);
+    let into = server.alloc(4_096, ALL).unwrap();
+    let bound = server.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    let send = || {
+        let client = session_at(&node);
+        let near = client.alloc(64, ALL).unwrap();
+        let vqp = client.create_vqp(VqpOptions::default()).unwrap();
+        vqp.qconnect(meta.gid, port).unwrap();
+        bound.post_recv(&[RecvWr { wr_id: 1, sges: &[into.sge(0, 64)] }]).unwrap();
+        succeeds(&vqp, wr(1, SendOp::Send, &[near.sge(0, 64)]));
+        let source = bound.wait_msgs(WAIT).unwrap()[0].source.clone();
+        (client, vqp, near, source)
+    };
+    let lives = send();
+    for _ in 0..SENDERS {
+        send();
+    }
+    // It hears of the ends when it looks.
+    let since = std::time::Instant::now();
+    loop {
+        bound.qpop_msgs().unwrap();
+        let stay = meta.thread.status().unwrap().vqps_total;
+        if stay == 2 {
+            break;
+        }
+        assert!(Some(since.elapsed()) < WAIT, "{stay} VQPs stay");
+    }
+    let (client, vqp, near, source) = lives;
+    vqp.post_recv(&[RecvWr { wr_id: 2, sges: &[near.sge(0, 64)] }]).unwrap();
+    succeeds(&source, wr(3, SendOp::Send, &[into.sge(0, 64)]));
+    let wc = completion(&vqp);
+    assert_eq!((wc.wr_id, wc.opcode, wc.status), (2, WcOpcode::Recv, WcStatus::Success));
+    drop(client);
+}
+
+/// A VQP that only waits for an answer hears at once that the process it has asked is gone.
+#[test]
+fn who_waits_for_an_answer_hears_that_the_other_end_is_gone() {
+    let (meta, node) = cluster(196, |_| {});
+    let (client, server) = (session_at(&node), session_at(&meta));
+    let into = server.alloc(64, ALL).unwrap();
+    let near = client.alloc(64, ALL).unwrap();
+    let bound = server.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    bound.post_recv(&[RecvWr { wr_id: 1, sges: &[into.sge(0, 64)] }]).unwrap();
+    let vqp = client.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(meta.gid, port).unwrap();
+    succeeds(&vqp, wr(1, SendOp::Send, &[near.sge(0, 64)]));
+    assert_eq!(bound.wait_msgs(WAIT).unwrap().len(), 1);
+    drop((bound, into, server));
+    let gone = vqp.wait_cq(&mut [Default::default()], WAIT).unwrap_err();
+    let expected = RefusalCode::PeerGone;
+    assert!(matches!(gone, Error::Refused { code, .. } if code == expected), "{gone:?}");
+    // It stays readable, until the VQP is connected anew.
+    assert!(matches!(vqp.failure(), Some(Error::Refused { code, .. }) if code == expected));
+    assert!(vqp.failure().is_some());
+    vqp.qconnect(meta.gid, 0).unwrap();
+    assert!(vqp.failure().is_none());
+}

@@ -1,0 +1,306 @@
+//! Waiting by a descriptor, over all that a session has, and until somebody ends it.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use elver::{
+    Completed, Error, Mr, Ready, SendOp, Session, SessionOptions, Vqp, VqpOptions, VqpState, Wc,
+    WcStatus,
+};
+use rustix::event::epoll;
+use rustix::time::Timespec;
+
+use crate::common::{ALL, TestNode, WAIT, config, wr};
+
+/// A session that sleeps at once, so that every wait needs a waking.
+fn sleepy(node: &TestNode) -> Session {
+    let options = SessionOptions { spin: Duration::ZERO, ..SessionOptions::default() };
+    Session::connect_with(Some(&node.path), options).unwrap()
+}
+
+fn connected(session: &Session, node: &TestNode) -> Vqp {
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(node.gid, 0).unwrap();
+    vqp
+}
+
+fn read(vqp: &Vqp, mr: &Mr, wr_id: u64) {
+    vqp.post_send(&[wr(wr_id, SendOp::Read(mr.remote(0)), &[mr.sge(64, 8)])]).unwrap();
+}
+
+/// An epoll set with a session in it.
+struct Set(std::os::fd::OwnedFd);
+
+impl Set {
+    fn of(session: &Session) -> Set {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        epoll::add(&set, session, epoll::EventData::new_u64(1), epoll::EventFlags::IN).unwrap();
+        Set(set)
+    }
+
+    /// Whether the descriptor becomes readable.
+    fn wait(&self, at_most: Duration) -> bool {
+        let mut events = [const { MaybeUninit::uninit() }; 4];
+        let timeout = Timespec::try_from(at_most).unwrap();
+        let (ready, _) = epoll::wait(&self.0, &mut events[..], Some(&timeout)).unwrap();
+        !ready.is_empty()
+    }
+}
+
+/// A node that wakes a session that armed after it told something, or not at all, hangs this: each
+/// round goes by the descriptor alone, at many distances between posting and arming.
+#[test]
+fn no_waking_by_the_descriptor_is_lost() {
+    const ROUNDS: u64 = 5_000;
+    let node = TestNode::start(config(180, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(4096, ALL).unwrap();
+    let vqp = connected(&session, &node);
+    let set = Set::of(&session);
+    let (mut slept, mut busy) = (0, 0);
+    for round in 0..ROUNDS {
+        read(&vqp, &mr, round);
+        (0..round % 64 * 40).for_each(|_| std::hint::spin_loop());
+        let mut wcs = [Wc::default()];
+        while vqp.poll_cq(&mut wcs).unwrap() == 0 {
+            if session.arm().unwrap() {
+                slept += 1;
+                assert!(set.wait(WAIT.unwrap()), "round {round}: the waking is lost");
+                session.disarm().unwrap();
+            } else {
+                busy += 1;
+            }
+        }
+        assert_eq!(wcs[0].succeeded().unwrap().wr_id, round);
+    }
+    assert!(slept > 0, "{slept} sleeps, {busy} times busy");
+}
+
+/// What another call has taken from the ring, but nobody from the session, would be slept over.
+#[test]
+fn arming_says_busy_while_there_is_something_to_take() {
+    let node = TestNode::start(config(181, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(4096, ALL).unwrap();
+    let (one, other) = (connected(&session, &node), connected(&session, &node));
+    read(&one, &mr, 1);
+    read(&other, &mr, 2);
+    let mut wcs = [Wc::default()];
+    // Takes both completions from the ring.
+    while session.wait_ready(WAIT).unwrap().len() < 2 {}
+    assert_eq!(other.wait_cq(&mut wcs, WAIT).unwrap(), 1);
+    assert!(!session.arm().unwrap());
+    assert_eq!(one.wait_cq(&mut wcs, WAIT).unwrap(), 1);
+    assert!(session.arm().unwrap(), "all is taken");
+    let set = Set::of(&session);
+    assert!(!set.wait(Duration::ZERO), "nothing came");
+    session.disarm().unwrap();
+    // A connect that has ended is something too.
+    let connecting = one.qconnect_start(node.gid, 0, Default::default()).unwrap();
+    while session.arm().unwrap() {
+        assert!(set.wait(WAIT.unwrap()));
+        session.disarm().unwrap();
+        session.poll().unwrap();
+    }
+    connecting.poll().unwrap().expect("it has ended");
+}
+
+/// A second wait for a connect that had ended waited for ever, and a second look found nothing.
+#[test]
+fn a_connect_tells_its_end_as_often_as_it_is_asked() {
+    let node = TestNode::start(config(186, 1));
+    let session = sleepy(&node);
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    let connecting = vqp.qconnect_start(node.gid, 0, Default::default()).unwrap();
+    let via = connecting.wait(WAIT).unwrap();
+    assert_eq!(connecting.wait(WAIT).unwrap(), via);
+    assert_eq!(connecting.poll().unwrap(), Some(via));
+    assert!(session.arm().unwrap(), "nothing is untold");
+    session.disarm().unwrap();
+    let nowhere = "192.0.2.1".parse().unwrap();
+    let refused = vqp.qconnect_start(nowhere, 0, Default::default()).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(refused.wait(WAIT), Err(Error::Refused { .. })));
+    }
+}
+
+/// Its VQP stayed "connecting" for its user, though the node had connected it.
+#[test]
+fn a_connect_that_nobody_asks_for_goes_on() {
+    let node = TestNode::start(config(187, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(4096, ALL).unwrap();
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    drop(vqp.qconnect_start(node.gid, 0, Default::default()).unwrap());
+    // Whoever asks the node hears of the connect before, and there is nothing of it to take.
+    while vqp.info().unwrap().state != VqpState::Connected {}
+    assert!(session.arm().unwrap(), "nobody waits for it");
+    session.disarm().unwrap();
+    read(&vqp, &mr, 3);
+    let mut wcs = [Wc::default()];
+    vqp.wait_cq(&mut wcs, WAIT).unwrap();
+    assert_eq!(wcs[0].succeeded().unwrap().wr_id, 3);
+    // One that goes before its answer comes leaves nothing behind.
+    drop(vqp.qconnect_start(node.gid, 0, Default::default()).unwrap());
+    drop(vqp);
+    assert!(connected(&session, &node).info().is_ok());
+}
+
+#[test]
+fn a_wait_over_all_tells_each_that_has_something_until_it_is_empty() {
+    let node = TestNode::start(config(182, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(4096, ALL).unwrap();
+    let vqps: Vec<Vqp> = (0..5).map(|_| connected(&session, &node)).collect();
+    for vqp in &vqps[1..4] {
+        read(vqp, &mr, u64::from(vqp.id()));
+        read(vqp, &mr, 0);
+    }
+    let (mut found, mut told) = (vec![0; vqps.len()], 0);
+    while found.iter().sum::<usize>() < 6 {
+        for ready in session.wait_ready(WAIT).unwrap() {
+            let Ready::Vqp(vqp) = ready else { panic!("{ready:?}") };
+            let at = vqps.iter().position(|it| it.id() == vqp.id()).unwrap();
+            // One at a time: it is told again.
+            let taken = vqp.poll_cq(&mut [Wc::default()]).unwrap();
+            assert_eq!(taken, 1, "it was told");
+            found[at] += taken;
+            told += 1;
+        }
+    }
+    assert_eq!((found, told), (vec![0, 2, 2, 2, 0], 6));
+    let none = session.wait_ready(Some(Duration::from_millis(1)));
+    assert!(matches!(none, Err(Error::TimedOut)), "{none:?}");
+    // Alone, and the last to have something: it was the first in the list once.
+    read(&vqps[4], &mr, 9);
+    assert_eq!(session.wait_ready(WAIT).unwrap().len(), 1);
+}
+
+#[test]
+fn vqps_share_a_cq() {
+    let node = TestNode::start(config(183, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(4096, ALL).unwrap();
+    let cq = session.create_cq();
+    let vqps: Vec<Vqp> = (0..3)
+        .map(|_| {
+            let vqp = session.create_vqp_on(VqpOptions::default(), &cq).unwrap();
+            vqp.qconnect(node.gid, 0).unwrap();
+            vqp
+        })
+        .collect();
+    for vqp in &vqps {
+        read(vqp, &mr, u64::from(vqp.id()));
+    }
+    let mut ids = Vec::new();
+    while ids.len() < 3 {
+        let mut wcs = [Wc::default(); 8];
+        let taken = cq.wait(&mut wcs, WAIT).unwrap();
+        for wc in &wcs[..taken] {
+            assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, u64::from(wc.qp_num)));
+            ids.push(wc.qp_num);
+        }
+    }
+    ids.sort_unstable();
+    let mut made: Vec<u32> = vqps.iter().map(Vqp::id).collect();
+    made.sort_unstable();
+    assert_eq!(ids, made);
+    // What it holds of a VQP that goes stays, as in the verbs.
+    read(&vqps[0], &mr, 5);
+    while !matches!(session.wait_ready(WAIT).unwrap()[..], [Ready::Cq(_)]) {}
+    drop(vqps);
+    assert_eq!(cq.poll(&mut [Wc::default(); 2]).unwrap(), 1);
+    let stranger = sleepy(&node);
+    assert!(stranger.create_vqp_on(VqpOptions::default(), &cq).is_err());
+}
+
+#[test]
+fn a_waker_ends_a_wait_from_another_thread() {
+    let node = TestNode::start(config(184, 1));
+    for spin in [Duration::ZERO, WAIT.unwrap()] {
+        let options = SessionOptions { spin, ..SessionOptions::default() };
+        let session = Session::connect_with(Some(&node.path), options).unwrap();
+        let vqp = connected(&session, &node);
+        let waker = session.waker().unwrap();
+        for _ in 0..50 {
+            let elsewhere = {
+                let waker = waker.clone();
+                std::thread::spawn(move || waker.wake())
+            };
+            let ended = vqp.wait_cq(&mut [Wc::default()], WAIT);
+            assert!(matches!(ended, Err(Error::Woken)), "{ended:?}");
+            elsewhere.join().unwrap();
+        }
+        // One that came before counts for the next wait, and calls that ask the node end as ever.
+        waker.wake();
+        session.alloc(64, ALL).unwrap();
+        let ended = vqp.wait_msgs(WAIT).map(|messages| messages.len());
+        assert!(matches!(ended, Err(Error::Woken)), "{ended:?}");
+        let none = vqp.wait_cq(&mut [Wc::default()], Some(Duration::from_millis(1)));
+        assert!(matches!(none, Err(Error::TimedOut)), "{none:?}");
+        // Who found its descriptor readable takes it back so; it was left there.
+        waker.wake();
+        let ended = session.wait_ready(Some(Duration::ZERO));
+        assert!(matches!(ended, Err(Error::Woken)), "{ended:?}");
+        assert!(waker.as_fd().try_clone_to_owned().is_ok());
+    }
+}
+
+/// A program that was asked to end by a signal sat in a wait until a message came.
+#[test]
+fn a_signal_ends_a_wait_that_sleeps_if_it_shall() {
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn note(_: libc::c_int) {
+        SEEN.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: the handler touches an atomic alone; all zeros are a valid `sigaction`.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = note as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+    let node = TestNode::start(config(185, 1));
+    let options =
+        SessionOptions { spin: Duration::ZERO, end_on_signal: true, ..SessionOptions::default() };
+    let session = Session::connect_with(Some(&node.path), options).unwrap();
+    let vqp = connected(&session, &node);
+    // SAFETY: names this thread, which is joined with below.
+    let me = unsafe { libc::pthread_self() } as usize;
+    let done = std::sync::Arc::new(AtomicU32::new(0));
+    let signals = {
+        let done = done.clone();
+        std::thread::spawn(move || {
+            // One may come while the thread does not sleep yet.
+            while done.load(Ordering::Relaxed) == 0 {
+                // SAFETY: the thread lives until this one was joined with.
+                unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR1) };
+                std::thread::yield_now();
+            }
+        })
+    };
+    let ended = vqp.wait_cq(&mut [Wc::default()], WAIT);
+    done.store(1, Ordering::Relaxed);
+    signals.join().unwrap();
+    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
+    assert!(SEEN.load(Ordering::Relaxed) > 0);
+    // Without the option they do not, however many come.
+    let session = sleepy(&node);
+    let vqp = connected(&session, &node);
+    let done = std::sync::Arc::new(AtomicU32::new(0));
+    let signals = {
+        let done = done.clone();
+        std::thread::spawn(move || {
+            while done.load(Ordering::Relaxed) == 0 {
+                // SAFETY: as above.
+                unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR1) };
+                std::thread::yield_now();
+            }
+        })
+    };
+    let ended = vqp.wait_cq(&mut [Wc::default()], Some(Duration::from_millis(20)));
+    done.store(1, Ordering::Relaxed);
+    signals.join().unwrap();
+    assert!(matches!(ended, Err(Error::TimedOut)), "{ended:?}");
+}
