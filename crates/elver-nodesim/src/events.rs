@@ -162,6 +162,7 @@ impl World {
             ConnectError::Overrun { .. }
             | ConnectError::Crowded { .. }
             | ConnectError::ReceiveUnfit { .. }
+            | ConnectError::Silent { .. }
             | ConnectError::Cancelled => false,
         }
     }
@@ -175,7 +176,9 @@ impl World {
             ConnectError::Unreachable { .. } | ConnectError::NoSuchNode { .. } => {
                 target.place.0 >= self.nodes.len() || self.net.disturbed(node, target.place.0)
             }
-            ConnectError::NoSuchPort { .. } | ConnectError::PeerGone { .. } => self.may_refuse(vqp),
+            ConnectError::Silent { .. } => self.may_be_silent(vqp, target),
+            ConnectError::NoSuchPort { .. } => self.may_refuse(vqp),
+            ConnectError::PeerGone { .. } => self.may_refuse(vqp) || self.may_be_past(vqp, target),
             ConnectError::Overrun { .. } | ConnectError::Crowded { .. } => self.may_overrun(vqp),
             ConnectError::ReceiveUnfit { .. } => self.may_be_unfit(vqp),
             _ => false,
