@@ -319,6 +319,16 @@ impl<D: Device> Core<D> {
         self.vqps.iter().filter(|(_, vqp)| !vqp.zombie).map(|(_, vqp)| self.info_of(vqp))
     }
 
+    /// VQPs of a client, those included that messages made, without those that it is done with.
+    pub fn vqps_of(&self, client: ClientId) -> u32 {
+        self.clients.get(client.0).map_or(0, |client| client.vqps.len() as u32)
+    }
+
+    /// VQPs that their clients are done with, and that stay until nothing of theirs is on its way.
+    pub fn vqps_going(&self) -> u32 {
+        self.clients.iter().map(|(_, client)| client.zombies).sum()
+    }
+
     /// All peers that are remembered.
     pub fn peers(&self) -> impl Iterator<Item = PeerInfo> + '_ {
         self.peers.slots.iter().map(|(_, peer)| PeerInfo {

@@ -2,7 +2,7 @@
 //!
 //! The model knows what answers have arrived at a node's device, and not what its core made of them.
 
-use elver_core::{Answer, ControlBody, ControlMessage};
+use elver_core::{Answer, ControlBody, ControlMessage, VqpState};
 use elver_verbs::Time;
 use elver_wire::{PacketView, Route};
 
@@ -49,17 +49,30 @@ impl World {
 
     /// Whether the node that a VQP is connected to may be one that has gone, or has started anew since.
     pub(crate) fn may_be_past(&self, vqp: VqpIx, target: Target) -> bool {
+        let (peer, _) = target.place;
+        let started_anew = self.nodes.get(peer).is_none_or(|there| there.boot > 1);
+        self.is_past(target) || self.model.vqps[vqp].outdated && started_anew
+    }
+
+    /// Whether a node is not there, or not what it was.
+    pub(crate) fn is_past(&self, target: Target) -> bool {
         let (peer, boot) = target.place;
-        let Some(there) = self.nodes.get(peer) else { return true };
-        let is_past = there.core.is_none() || there.boot != boot;
-        is_past || self.model.vqps[vqp].outdated && there.boot > 1
+        self.nodes.get(peer).is_none_or(|there| there.core.is_none() || there.boot != boot)
     }
 
     /// Whether a VQP stands that must have failed by now, since its node has gone long ago.
     pub(crate) fn should_have_failed(&self, vqp: VqpIx) -> bool {
         let known = &self.model.vqps[vqp];
-        let Some(Target { place: (peer, boot), .. }) = known.target else { return false };
-        let has_gone = self.nodes.get(peer).is_some_and(|there| there.boot != boot);
-        self.plan.config.keep_alive_ns > 0 && known.phase == Phase::Up && has_gone
+        let stands = known.phase == Phase::Up && !known.outdated;
+        let has_gone = known.target.is_some_and(|target| self.is_past(target));
+        if self.plan.config.keep_alive_ns == 0 || !stands || !has_gone {
+            return false;
+        }
+        // Of one that was accepted it is told before its client knows it by its first message.
+        let (node, _) = self.model.place(vqp);
+        let owner = self.model.clients[known.client].id;
+        let core = self.nodes[node].core.as_ref();
+        let info = core.and_then(|core| core.vqp_info(owner, known.id).ok());
+        info.is_some_and(|info| info.state == VqpState::Connected)
     }
 }

@@ -63,6 +63,10 @@ impl World {
                             elver_core::Via::DcLookup => "connected by DC, looked up",
                             elver_core::Via::Leased => "connected by a leased QP",
                         });
+                        // It may have started anew while that was on its way, before or after it was asked.
+                        let is_past = |target| self.is_past(target);
+                        let unsure = self.model.vqps[ours].target.is_some_and(is_past);
+                        self.model.vqps[ours].outdated |= unsure;
                         self.model.vqps[ours].phase = Phase::Up;
                     }
                     Err(error) => {
