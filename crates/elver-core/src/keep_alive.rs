@@ -118,8 +118,10 @@ pub(crate) struct Failing {
 pub(crate) enum Loss {
     /// The node: it does not answer.
     Silent,
-    /// The process: somebody else has its port, or nobody; or its node has started anew.
-    Process,
+    /// The node, which has started anew.
+    Past,
+    /// Who had the port: somebody else has it, or nobody.
+    Port,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -230,6 +230,34 @@ fn the_end_of_a_ports_owner_is_told_to_who_has_sent_him_nothing() {
     }
 }
 
+/// What serves a sender outlives the VQP that took the first message, as a connection its listener.
+#[test]
+fn who_has_a_vqp_of_its_own_there_does_not_need_the_port() {
+    let mut cluster = Cluster::new(3, &keep_alive());
+    let owner = cluster.bound(2, 7);
+    let vqp = waiting(&mut cluster, 7);
+    let (own, inbox) = (cluster.region(1, 64, ALL), cluster.region(2, 64, ALL));
+    cluster.recv(2, owner, 1, &[inbox.sge(0, 64)]);
+    cluster.post(1, vqp, &[wr(2, SendOp::Send, &[own.sge(0, 8)])]);
+    let source = cluster.take_one(2).source.unwrap();
+    assert_eq!(cluster.take_one(1).wc.wr_id, 2);
+    let now = cluster.now();
+    let there = &mut cluster.nodes[2];
+    there.core.vqp_destroy(there.client, owner, now).unwrap();
+    cluster.drive(2 * TELL_NS);
+    assert_eq!(failures(&mut cluster, 1), []);
+    cluster.post(2, source, &[wr(3, SendOp::Send, &[inbox.sge(0, 8)])]);
+    let answer = cluster.take_one(1);
+    assert_eq!((answer.wc.wr_id, answer.wc.status), (40, WcStatus::Success));
+    // And of the end of that it is told.
+    let now = cluster.now();
+    let there = &mut cluster.nodes[2];
+    there.core.vqp_destroy(there.client, source, now).unwrap();
+    cluster.drive(TELL_NS);
+    let gid = cluster.nodes[2].core.gid();
+    assert_eq!(failures(&mut cluster, 1), [(vqp, ConnectError::PeerGone { gid })]);
+}
+
 #[test]
 fn the_same_holds_within_one_node() {
     let mut cluster = Cluster::new(2, &keep_alive());

@@ -63,7 +63,7 @@ impl<D: Device> Core<D> {
         let vqps = &self.vqps;
         let lost = parted.into_iter().filter_map(|id| {
             let nonce = vqps.get(id)?.nonce;
-            Some(Failing { vqp: id, nonce, loss: Loss::Process })
+            Some(Failing { vqp: id, nonce, loss: Loss::Port })
         });
         self.keep_alive.fail_all(lost);
         true

@@ -110,14 +110,15 @@ impl<D: Device> Core<D> {
     fn give_up(&mut self, key: NodeKey) {
         self.stats.peers_given_up += 1;
         let is_same = self.peers.get(key.peer).is_some_and(|entry| entry.tag == Some(key.tag));
-        let loss = if is_same { Loss::Silent } else { Loss::Process };
+        let loss = if is_same { Loss::Silent } else { Loss::Past };
         let lost: Vec<Failing> = self
             .vqps_to(key.peer)
             .filter(|(_, vqp)| vqp.watched_node() == Some(key))
             .map(|(id, vqp)| Failing { vqp: id, nonce: vqp.nonce, loss })
             .collect();
         self.keep_alive.fail_all(lost.into_iter());
-        if is_same {
+        // What a meta server is this node does not have from look-ups.
+        if is_same && !self.is_meta_server(key.peer) {
             self.doubt(key.peer);
         }
     }
@@ -135,11 +136,16 @@ impl<D: Device> Core<D> {
             if vqp.nonce != nonce || vqp.state != VqpState::Connected || vqp.zombie {
                 continue;
             }
+            // Its messages have a VQP of their own there by now, which may stay when the port is given up, and
+            // of whose end it is told.
+            if loss == Loss::Port && vqp.sq.has_sent_messages() {
+                continue;
+            }
             let peer = vqp.peer;
             let gid = self.gid_of(peer);
             let cause = match loss {
                 Loss::Silent => ConnectError::Silent { gid, for_ns: self.config.keep_alive_ns },
-                Loss::Process => ConnectError::PeerGone { gid },
+                Loss::Past | Loss::Port => ConnectError::PeerGone { gid },
             };
             self.stats.vqps_forsaken += 1;
             self.fail_for(id, cause, now);
