@@ -41,8 +41,10 @@ local message_kinds = {
 }
 local control_kinds = {
   [1] = "RC connect", [2] = "RC close", [3] = "tell the record", [4] = "RC fate",
+  [5] = "are you there",
   [0x81] = "RC accepted", [0x82] = "RC closed", [0x83] = "record", [0x84] = "busy",
   [0x85] = "refused", [0x86] = "working", [0x87] = "fate",
+  [0x88] = "there",
 }
 
 local fields = {}

@@ -111,10 +111,11 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
         text.line(&format!("cannot register at {}: {}", refusal.registry, refusal.reason));
     }
     text.line(&format!(
-        "memory of connections {} KB  sessions {}  VQPs {}  peers {}",
+        "memory of connections {} KB  sessions {}  VQPs {} (going {})  peers {}",
         status.connection_bytes / 1024,
         status.sessions.len(),
         status.vqps_total,
+        status.vqps_going,
         status.peers_total
     ));
     let sessions = status.sessions.iter().map(|one| {

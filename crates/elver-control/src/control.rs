@@ -268,6 +268,17 @@ impl Control {
         self.send(ticket.from, ticket.id, ControlBody::Answer(answer));
     }
 
+    /// Sends a request that is answered at most, and that nobody here waits for: who sends it does so again
+    /// if he likes, and takes its answer before [`Control::handle_answer`] does.
+    pub fn ask_once(&mut self, to: ControlAddr, id: u64, request: Request) {
+        self.send(to, id, ControlBody::Request(request));
+    }
+
+    /// Answers such a request.
+    pub fn answer_once(&mut self, to: ControlAddr, id: u64, answer: Answer) {
+        self.send(to, id, ControlBody::Answer(answer));
+    }
+
     /// The next message to send, and where to.
     pub fn poll_transmit(&mut self) -> Option<(ControlAddr, ControlMessage)> {
         self.outgoing.pop_front()
@@ -530,7 +541,7 @@ impl Control {
     ) -> Option<Served> {
         let connect = matches!(request, Request::RcConnect { .. });
         let ticket = Ticket { from, id, connect };
-        if request == Request::Meta {
+        if matches!(request, Request::Meta | Request::Alive { .. }) {
             return Some(Served { ticket, request });
         }
         let key = ticket.key();

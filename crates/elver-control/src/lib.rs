@@ -4,7 +4,7 @@
 //! - A [`NodeRecord`] is what others must know of a node to reach it: meta servers keep it, and a
 //!   [`MetaServer`] is what members are told of one. [`Terms`] are what two nodes must agree on.
 //! - A [`ControlMessage`] is a request or an answer: make an RC queue pair, take one down, tell how far
-//!   its end got, tell your record.
+//!   its end got, tell your record, say that you are there.
 //! - [`Control`] sees to it that each request is done once and answered, over a service of datagrams that
 //!   loses, doubles and reorders.
 //!
@@ -25,8 +25,8 @@ mod record;
 pub use class::Class;
 pub use control::{Control, ControlAddr, ControlConfig, ControlStats, Done, Served, Ticket};
 pub use message::{
-    Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, PSN_MASK, RcEnd, Refusal,
-    Request, Shortage,
+    Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, PORTS_ASKED, PSN_MASK,
+    RcEnd, Refusal, Request, Shortage,
 };
 pub use record::{
     META_SERVER_BYTES, MR_VALUE_BYTES, MRS_ADDR, MetaServer, NODE_RECORD_BYTES, NodeRecord,

@@ -15,6 +15,10 @@ const HEADER_BYTES: usize = 16;
 const CONNECT_BYTES: usize = 12;
 /// The body of the longest message: a record.
 const BODY_BYTES_MAX: usize = NODE_RECORD_BYTES;
+/// Ports that one [`Request::Alive`] asks about, at most.
+pub const PORTS_ASKED: usize = 8;
+/// A word and two bytes for each port, as question and as answer: nobody is sent more than he sent.
+const ALIVE_BYTES: usize = 4 + 2 * PORTS_ASKED;
 /// The most READs and atomics that a QP of any device serves at once.
 const RD_ATOMIC_MAX: u8 = 128;
 /// What stands for no PSN.
@@ -80,6 +84,14 @@ pub enum Request {
     },
     /// Tell your record (the RPC that KRCORE compares its meta server with).
     Meta,
+    /// Say that you are there, and who has these ports. It is answered whoever asks, so that nobody has to
+    /// be looked up for it: who asks says where the answer gets in.
+    Alive {
+        /// The Q_Key of the UD QP that it comes from.
+        qkey: u32,
+        /// Ports of the asked node's; 0 for none.
+        ports: [u16; PORTS_ASKED],
+    },
 }
 
 /// One end of an RC connection, as the other must know it.
@@ -117,6 +129,15 @@ pub enum Answer {
     Refused(Refusal),
     /// The request came and is worked on.
     Working,
+    /// The node is there.
+    Alive {
+        /// Whether it turns by itself. One that turns only when its owner calls it may be silent for long,
+        /// and is there.
+        turns: bool,
+        /// For each port that was asked about a number of the binding that it has: another one if somebody
+        /// else is bound to it, 0 if nobody is.
+        bound: [u16; PORTS_ASKED],
+    },
 }
 
 /// Why a core refuses.
@@ -234,6 +255,14 @@ impl ControlMessage {
                 put_word(body, 4, used);
                 put_word(body, 8, limit);
             }
+            ControlBody::Request(Request::Alive { qkey, ports }) => {
+                put_word(body, 0, qkey);
+                put_ports(body, ports);
+            }
+            ControlBody::Answer(Answer::Alive { turns, bound }) => {
+                put_word(body, 0, u32::from(turns));
+                put_ports(body, bound);
+            }
             ControlBody::Request(Request::Meta)
             | ControlBody::Answer(Answer::Closed | Answer::Working) => {}
         }
@@ -269,6 +298,7 @@ impl ControlMessage {
             ControlBody::Request(Request::RcClose { .. }) => 2,
             ControlBody::Request(Request::Meta) => 3,
             ControlBody::Request(Request::RcFate { .. }) => 4,
+            ControlBody::Request(Request::Alive { .. }) => 5,
             ControlBody::Answer(Answer::Accepted(_)) => 0x81,
             ControlBody::Answer(Answer::Closed) => 0x82,
             ControlBody::Answer(Answer::Record(_)) => 0x83,
@@ -276,6 +306,7 @@ impl ControlMessage {
             ControlBody::Answer(Answer::Refused(_)) => 0x85,
             ControlBody::Answer(Answer::Working) => 0x86,
             ControlBody::Answer(Answer::Fate(_)) => 0x87,
+            ControlBody::Answer(Answer::Alive { .. }) => 0x88,
         }
     }
 }
@@ -289,6 +320,7 @@ fn body_bytes(kind: u8) -> Option<usize> {
         4 | 0x81 | 0x85 => 12,
         0x83 => NODE_RECORD_BYTES,
         0x84 | 0x87 => 4,
+        5 | 0x88 => ALIVE_BYTES,
         _ => return None,
     })
 }
@@ -319,6 +351,17 @@ fn decode_body(kind: u8, body: &[u8]) -> Result<ControlBody, ControlError> {
             peer_qpn: number(body, 4, "peer_qpn")?,
             psn: psn(body, 8)?,
         }),
+        5 => {
+            let (qkey, ports) = (word(body, 0), get_ports(body));
+            ControlBody::Request(Request::Alive { qkey, ports })
+        }
+        0x88 => {
+            let turns = match word(body, 0) {
+                flag @ (0 | 1) => flag == 1,
+                given => return Err(ControlError::Field { name: "turns", given }),
+            };
+            ControlBody::Answer(Answer::Alive { turns, bound: get_ports(body) })
+        }
         0x87 if word(body, 0) == NO_PSN => ControlBody::Answer(Answer::Fate(None)),
         0x87 => ControlBody::Answer(Answer::Fate(Some(psn(body, 0)?))),
         0x81 => {
@@ -362,6 +405,16 @@ fn get_refusal(body: &[u8]) -> Result<Refusal, ControlError> {
     let of = Shortage::from_code(body[0]);
     let of = of.ok_or(ControlError::Field { name: "refusal", given: body[0].into() })?;
     Ok(Refusal::Short { of, used, limit })
+}
+
+fn put_ports(body: &mut [u8], ports: [u16; PORTS_ASKED]) {
+    for (into, port) in body[4..ALIVE_BYTES].chunks_exact_mut(2).zip(ports) {
+        into.copy_from_slice(&port.to_le_bytes());
+    }
+}
+
+fn get_ports(body: &[u8]) -> [u16; PORTS_ASKED] {
+    core::array::from_fn(|n| u16::from_le_bytes([body[4 + 2 * n], body[5 + 2 * n]]))
 }
 
 fn class_code(class: Class) -> u8 {
@@ -434,13 +487,15 @@ pub(crate) mod tests {
             Answer::Refused(Refusal::Short { of: Shortage::Peers, used: 9, limit: 9 }),
             Answer::Refused(Refusal::Short { of: Shortage::Device, used: 1, limit: 2 }),
             Answer::Working,
+            Answer::Alive { turns: true, bound: [0, 1, 2, 3, 4, 5, 0xff00, 0xffff] },
         ]
         .map(ControlBody::Answer)
         .into();
         all.extend([connect(Class::Low, false), connect(Class::High, true)]);
         let close = Request::RcClose { qpn: 0xff_ffff, peer_qpn: 2 };
         let fate = Request::RcFate { qpn: 3, peer_qpn: 0xff_ffff, psn: PSN_MASK };
-        all.extend([close, fate, Request::Meta].map(ControlBody::Request));
+        let alive = Request::Alive { qkey: 0x7fff_fffe, ports: [0xffff, 7, 0, 0, 0, 0, 0, 1] };
+        all.extend([close, fate, Request::Meta, alive].map(ControlBody::Request));
         all
     }
 
@@ -486,7 +541,7 @@ pub(crate) mod tests {
         };
         assert_eq!(field(0, 0), ControlError::Magic);
         assert_eq!(field(4, 1), ControlError::Version { given: 1 });
-        assert_eq!(field(5, 5), ControlError::Kind { given: 5 });
+        assert_eq!(field(5, 6), ControlError::Kind { given: 6 });
         assert_eq!(field(6, 1), ControlError::Field { name: "reserved", given: 1 });
         assert_eq!(field(19, 1), ControlError::Field { name: "qpn", given: 0x0100_0007 });
         assert_eq!(field(24, 6), ControlError::Field { name: "mtu", given: 6 });
@@ -509,10 +564,26 @@ pub(crate) mod tests {
         assert_eq!(field(20, 3), ControlError::Field { name: "reserved", given: 3 });
     }
 
+    #[test]
+    fn who_asks_whether_a_node_is_there_sends_as_much_as_he_is_sent() {
+        let alive =
+            |body: &&ControlBody| matches!(body, ControlBody::Request(Request::Alive { .. }));
+        let answer =
+            |body: &&ControlBody| matches!(body, ControlBody::Answer(Answer::Alive { .. }));
+        let all = bodies();
+        let [asked, told] =
+            [encoded(*all.iter().find(alive).unwrap()), encoded(*all.iter().find(answer).unwrap())];
+        assert_eq!(asked.len(), told.len());
+        let mut bytes = told;
+        bytes[17] = 1;
+        let refused = ControlMessage::decode(&bytes).unwrap_err();
+        assert_eq!(refused, ControlError::Field { name: "turns", given: 0x101 });
+    }
+
     proptest! {
         #[test]
         fn what_decodes_encodes_to_the_same(
-            which in 0..12usize,
+            which in 0..bodies().len(),
             at in 6..CONTROL_BYTES_MAX,
             value: u8,
         ) {

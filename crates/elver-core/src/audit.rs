@@ -3,6 +3,7 @@
 //! Nothing of this is on any path of a running node. A count that went wrong shows here at the next
 //! look, and not when a pool that leaked has run dry.
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -137,6 +138,11 @@ impl<D: Device> Core<D> {
                 agree!(self.ports.bound_to(vqp.bound), bound, "port {}", vqp.bound);
             }
         }
+        let mut watched = BTreeMap::new();
+        for key in self.vqps.iter().filter_map(|(_, vqp)| vqp.watched_node()) {
+            *watched.entry(key).or_insert(0) += 1;
+        }
+        agree!(watched, self.keep_alive.counts().collect(), "VQPs that count for their nodes");
         let accepted = self.vqps.iter().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
         agree!(accepted, self.accepts.now(), "accepted VQPs");
         if accepted > self.config.accepts() {

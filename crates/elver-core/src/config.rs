@@ -49,6 +49,9 @@ pub struct Config {
     pub retry_cnt: u8,
     /// RNR retries of shared QPs.
     pub rnr_retry: u8,
+    /// A VQP whose peer has gone fails within so many nanoseconds, also one that only waits; 0: not before
+    /// it sends something.
+    pub keep_alive_ns: u64,
     /// Transfer between DC and RC.
     pub transfer: TransferConfig,
     /// Admission.
@@ -176,6 +179,7 @@ impl Default for Config {
             timeout: 14,
             retry_cnt: 5,
             rnr_retry: 7,
+            keep_alive_ns: 500_000_000,
             transfer: TransferConfig {
                 rc_qps_max: 32,
                 leased_wrs_max: 1 << 17,

@@ -6,6 +6,7 @@ use elver_verbs::{Device, Gid, Time, VerbsError};
 
 use crate::discovery::lookups::WARMS_MAX;
 use crate::discovery::peer::Waiter;
+use crate::keep_alive::Watched;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::vqp::send_ring::NONE;
 use crate::{
@@ -283,6 +284,10 @@ impl<D: Device> Core<D> {
         };
         (vqp.lane, vqp.via) = (lane, Some(via));
         vqp.state = VqpState::Connected;
+        if let Some(tag) = entry.tag {
+            (vqp.peer_tag, vqp.watched) = (tag, Watched::No);
+        }
+        self.keep_alive.connected(id);
         self.join_peer(id, peer);
         if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
             lane.vqps += 1;

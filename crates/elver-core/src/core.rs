@@ -18,6 +18,7 @@ use crate::datapath::wr_id::WrId;
 use crate::discovery::lookups::Lookups;
 use crate::discovery::peer::Peers;
 use crate::discovery::served::ServedTable;
+use crate::keep_alive::KeepAlive;
 use crate::memory::mr::LocalMrs;
 use crate::memory::mr_store::MrStore;
 use crate::memory::valid_mrs::ValidMrs;
@@ -68,6 +69,10 @@ pub struct Core<D: Device> {
     pub(crate) blank: Header,
     pub(crate) unread: Unread,
     pub(crate) credit_probes: CreditProbes,
+    /// Whether the peers of VQPs are there.
+    pub(crate) keep_alive: KeepAlive,
+    /// It turns by itself, and not only when its owner calls.
+    pub(crate) turns: bool,
     /// What waits to be told to peers.
     pub(crate) notes: Notes,
     /// All that had arrived by then was taken from the device.
@@ -138,6 +143,8 @@ impl<D: Device> Core<D> {
             blank: Header::blank(record.tag()),
             unread: Unread::default(),
             credit_probes: CreditProbes::default(),
+            keep_alive: KeepAlive::new(config.keep_alive_ns),
+            turns: true,
             notes: Notes::default(),
             heard: now,
             slot_waiters: VecDeque::new(),
@@ -310,6 +317,16 @@ impl<D: Device> Core<D> {
     /// All VQPs.
     pub fn vqps(&self) -> impl Iterator<Item = VqpInfo> + '_ {
         self.vqps.iter().filter(|(_, vqp)| !vqp.zombie).map(|(_, vqp)| self.info_of(vqp))
+    }
+
+    /// VQPs of a client, those included that messages made, without those that it is done with.
+    pub fn vqps_of(&self, client: ClientId) -> u32 {
+        self.clients.get(client.0).map_or(0, |client| client.vqps.len() as u32)
+    }
+
+    /// VQPs that their clients are done with, and that stay until nothing of theirs is on its way.
+    pub fn vqps_going(&self) -> u32 {
+        self.clients.iter().map(|(_, client)| client.zombies).sum()
     }
 
     /// All peers that are remembered.

@@ -84,6 +84,17 @@ pub enum ConnectError {
         /// Its GID.
         gid: Gid,
     },
+    /// The node was silent for so long, though it was asked again and again.
+    #[error(
+        "node {gid} has gone: it did not answer for {} ms (`pool.keep_alive_ms`)",
+        .for_ns / 1_000_000
+    )]
+    Silent {
+        /// Its GID.
+        gid: Gid,
+        /// For how long at most, in nanoseconds.
+        for_ns: u64,
+    },
     /// Nobody is bound to the port at the node.
     #[error("no VQP is bound to port {port} at node {gid}")]
     NoSuchPort {
@@ -99,7 +110,9 @@ pub enum ConnectError {
         gid: Gid,
     },
     /// The VQP that was sent to is gone.
-    #[error("the VQP at node {gid} that was sent to is gone")]
+    #[error(
+        "the VQP at node {gid} that this one was connected to is gone, perhaps with its process"
+    )]
     PeerGone {
         /// Its GID.
         gid: Gid,

@@ -81,6 +81,7 @@ mod due;
 mod error;
 mod event;
 mod ids;
+mod keep_alive;
 mod memory;
 mod messaging;
 mod pool;
@@ -95,8 +96,8 @@ pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
 pub use core::Core;
 pub use elver_control::{
     Answer, CONTROL_BYTES_MAX, Class, ControlBody, ControlError, ControlMessage, META_SERVER_BYTES,
-    MetaServer, NODE_RECORD_BYTES, NodeRecord, RcEnd, RecordError, Refusal, Request, Shortage,
-    Terms,
+    MetaServer, NODE_RECORD_BYTES, NodeRecord, PORTS_ASKED, RcEnd, RecordError, Refusal, Request,
+    Shortage, Terms,
 };
 pub use elver_random::Seed;
 pub use error::{ConnectError, CoreError};

@@ -108,6 +108,16 @@ stats! {
     device_faults,
     /// VQPs that went to their error state.
     vqp_errors,
+    /// Times that a peer which was silent was asked whether it is there.
+    peers_asked,
+    /// Answers to that.
+    peers_answered,
+    /// Times that this node was asked so, and answered.
+    peers_assured,
+    /// Peers that were given up since they did not answer.
+    peers_given_up,
+    /// VQPs that failed since their peer's node, or the owner of its port, has gone.
+    vqps_forsaken,
     /// RC QPs that peers were asked for.
     links_asked,
     /// RC QPs that were connected, at either side's request.

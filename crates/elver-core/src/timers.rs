@@ -37,6 +37,8 @@ timers! {
     core.notes.next_due() => attend_notes,
     // Second registrations of regions go.
     core.mrs.next_unshared() => attend_aliases,
+    // Peers that VQPs only wait for are asked whether they are there.
+    core.keep_alive.poll_timeout() => attend_keep_alive,
     core.links.poll_timeout() => attend_links,
     // The low class has tokens again.
     core.qos.poll_timeout() => release_held,

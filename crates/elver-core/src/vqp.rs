@@ -10,6 +10,7 @@ use elver_control::Class;
 use elver_verbs::{Dest, Gid, Time, WcStatus};
 
 use crate::client::accept::Acceptance;
+use crate::keep_alive::Watched;
 use crate::memory::mr::LocalHit;
 use crate::memory::mr_store::RemoteMr;
 use crate::messaging::backlog::Backlog;
@@ -178,9 +179,10 @@ pub(crate) struct Vqp {
     pub(crate) suspect: Suspect,
     /// A WR of its was told to have failed: all behind it are flushed.
     pub(crate) failed: bool,
-    /// The WR that is not posted for a fault of its own, and how it ends. Those before it go first, and
-    /// those behind it are flushed.
-    pub(crate) fault: Option<(u32, WcStatus)>,
+    /// How a WR ends that is not posted for a fault of its own, and which it is. Those before it go first,
+    /// and those behind it are flushed.
+    pub(crate) fault: Option<WcStatus>,
+    pub(crate) fault_at: u32,
     /// Somebody must be told when `inflight` gets to 0: see `Core::drained`.
     pub(crate) watch: bool,
     /// Bytes that it may post ahead of its next turn on a lane that others wait for.
@@ -201,6 +203,11 @@ pub(crate) struct Vqp {
     /// Token of the pending `qconnect`.
     pub(crate) token: u64,
     pub(crate) transfers: u32,
+    /// Tag of the record of the node that it is connected to, as that was then, unless nothing was known of
+    /// it ([`Watched::Unknown`]).
+    pub(crate) peer_tag: u16,
+    /// How it is looked after, so that it fails when its peer goes.
+    pub(crate) watched: Watched,
     /// Messages that wait for receives.
     pub(crate) backlog: Option<Box<Backlog>>,
     /// For an accepted VQP.

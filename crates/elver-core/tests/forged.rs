@@ -260,3 +260,52 @@ fn a_message_is_from_where_its_packets_came_from() {
     assert_eq!((ended[&forged], ended[&honest]), (WcStatus::RetryExcErr, WcStatus::Success));
     cluster.check();
 }
+
+/// Who can send in the peer's name, but has not seen the question, ends nothing by an answer: neither that the
+/// peer's port is another's, nor that it need not be asked. And who has the Q_Key is sent no more than he sent.
+#[test]
+fn answers_to_questions_that_were_not_asked_end_nothing() {
+    const TELL_NS: u64 = 32_000_000;
+    let config = Config { keep_alive_ns: TELL_NS, ..config() };
+    let mut cluster = Cluster::new(3, &config);
+    cluster.bound(2, 7);
+    let vqp = cluster.vqp(1);
+    cluster.connect(1, vqp, 2, 7);
+    cluster.drive(TELL_NS);
+    assert!(stat(&cluster, 1, "peers_answered") > 0);
+    let (own, peer) = (cluster.nodes[1].core.record(), cluster.nodes[2].core.record());
+    let forger = attacker(&cluster, 3, true, 2);
+    const FORGED: u64 = 2_000;
+    for id in 0..FORGED {
+        let (turns, bound) = (id % 2 == 0, [id as u16; PORTS_ASKED]);
+        let answer = ControlBody::Answer(Answer::Alive { turns, bound });
+        forger.control(own.control_qpn, own.control_qkey(), peer.control_qpn, id, answer);
+        if id % 16 == 0 {
+            cluster.round();
+        }
+    }
+    cluster.drive(2 * TELL_NS);
+    assert_eq!(stat(&cluster, 1, "control_stray"), FORGED);
+    assert_eq!(stat(&cluster, 1, "vqps_forsaken"), 0);
+    // Questions, of nobody that is known.
+    told(&cluster, STRANGER);
+    let stranger = attacker(&cluster, STRANGER, true, 2);
+    let before = stat(&cluster, 1, "peers_assured");
+    for id in 0..FORGED {
+        let question = Request::Alive { qkey: 1, ports: [7; PORTS_ASKED] };
+        let body = ControlBody::Request(question);
+        stranger.control(own.control_qpn, own.control_qkey(), attacker::QPN, id, body);
+        if id % 16 == 0 {
+            cluster.round();
+        }
+    }
+    cluster.drive(TELL_NS);
+    let assured = stat(&cluster, 1, "peers_assured") - before;
+    assert!((1..=FORGED + 16).contains(&assured), "{assured}");
+    assert!(told(&cluster, STRANGER) as u64 <= FORGED);
+    assert_eq!(stat(&cluster, 1, "control_strangers"), 0, "and nobody is looked up");
+    let stranger = Gid::from(address(STRANGER));
+    assert!(cluster.nodes[1].core.peers().all(|peer| peer.gid != stranger));
+    assert!(!cluster.nodes[1].events.iter().any(|event| matches!(event, Event::Failed { .. })));
+    cluster.check();
+}

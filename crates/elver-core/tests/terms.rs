@@ -18,8 +18,9 @@ fn nodes(count: u8, config: &dyn Fn(usize) -> Config) -> Nodes {
 }
 
 fn leased(lease_ns: u64) -> Config {
-    // All retries within 33 ms.
-    Config { mr_lease_ns: lease_ns, timeout: 11, retry_cnt: 3, ..Config::default() }
+    // All retries within 33 ms, and no timers but those of the leases: what has happened shows at the next one.
+    let (timeout, retry_cnt) = (11, 3);
+    Config { mr_lease_ns: lease_ns, timeout, retry_cnt, keep_alive_ns: 0, ..Config::default() }
 }
 
 fn region(nodes: &mut Nodes, n: usize, bytes: u64) -> (MrInfo, SimMemory) {

@@ -39,6 +39,11 @@ impl Collector for Metrics {
                 status.sessions.iter().filter(|session| session.active).count() as u64,
             ),
             ("elver_vqps", "Virtual queue pairs", status.vqps_total),
+            (
+                "elver_vqps_going",
+                "Virtual queue pairs that nobody has any longer",
+                status.vqps_going,
+            ),
             ("elver_peers", "Peers whose metadata is remembered", status.peers_total),
             (
                 "elver_connection_bytes",

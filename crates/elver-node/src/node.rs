@@ -71,6 +71,8 @@ impl Node {
         soft.rnic.max_cqe = COMPLETIONS_MAX as u32 + elver_core::LANDINGS_MAX;
         let device = SoftDevice::open(soft)?;
         let mut core = Core::new(device, config.core(), seed()?, now())?;
+        // Until a thread drives it ([`Node::run`]), which may be never.
+        core.turns_by_itself(false);
         let (outlet, inlet) =
             channel().map_err(|reason| NodeError::System { call: "eventfd", reason })?;
         let secret = config.secret()?;
@@ -158,6 +160,7 @@ impl Node {
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), NodeError> {
         let pulse = self.pulse.clone();
         let _driven = pulse.drive();
+        self.engine.core().turns_by_itself(true);
         let mut idle_since = None;
         while !stop.load(Ordering::Relaxed) {
             if self.engine.poll(Driver::Thread) {

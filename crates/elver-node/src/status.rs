@@ -39,8 +39,10 @@ pub struct Status {
     pub refusals: Vec<RefusalStatus>,
     /// Bytes that connections take: pool, peers, caches.
     pub connection_bytes: u64,
-    /// VQPs in all, those that are going included.
+    /// VQPs in all: the sum of what the sessions have.
     pub vqps_total: u64,
+    /// VQPs besides, that nobody has any longer and that wait for what of theirs is on its way.
+    pub vqps_going: u64,
     /// Peers in all.
     pub peers_total: u64,
     /// Sessions.
@@ -108,7 +110,7 @@ pub struct SessionStatus {
     pub pid: i32,
     /// Its user.
     pub uid: u32,
-    /// VQPs that it created.
+    /// VQPs that it created, and those that messages to it made.
     pub vqps: u32,
     /// Its memory regions.
     pub mrs: u32,
@@ -131,7 +133,7 @@ pub struct UserStatus {
     pub trusted: bool,
     /// Sessions.
     pub sessions: u32,
-    /// VQPs that they created.
+    /// VQPs that count on it: those that they created, and those back to senders that they were told of.
     pub vqps: u32,
     /// Ports that these are bound to.
     #[serde(default)]
@@ -201,7 +203,8 @@ impl Status {
             pid: std::process::id(),
             address: Some(core.gid().to_ip()),
             connection_bytes: core.connection_bytes(),
-            vqps_total: stats.vqps,
+            vqps_total: stats.vqps - u64::from(core.vqps_going()),
+            vqps_going: core.vqps_going().into(),
             peers_total: stats.peers,
             vqps: core.vqps().take(VQPS_LISTED_MAX).map(|vqp| VqpStatus::of(&vqp)).collect(),
             peers: core.peers().take(PEERS_LISTED_MAX).map(peer).collect(),

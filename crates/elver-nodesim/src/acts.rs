@@ -355,9 +355,11 @@ impl World {
         }
         self.count("connect");
         let step = self.model.tick();
+        let outdated = !self.settled_since(self.now);
         let known = &mut self.model.vqps[vqp];
         known.epoch += 1;
         known.connected_at = step;
+        known.outdated = outdated;
         known.target = Some(Target { place, to: Addressee::Port(port) });
         known.options = options;
         let epoch = known.epoch;

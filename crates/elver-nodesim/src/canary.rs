@@ -47,6 +47,8 @@ pub enum Canary {
     /// A device tells of an RC QP that broke that this got less far than it did, so that WRs are posted
     /// again which were executed.
     PostedAgain,
+    /// A device does not take some of the answers of peers that they are there.
+    UnheardAnswer,
     /// A node takes control messages that have not its Q_Key.
     UncheckedQkey,
     /// A DC target opens sessions for those who have not its access key.
@@ -59,7 +61,7 @@ pub enum Canary {
     UncheckedToken,
 }
 
-const NAMES: [(Canary, &str); 20] = [
+const NAMES: [(Canary, &str); 21] = [
     (Canary::RepeatedCompletion, "repeated-completion"),
     (Canary::StrayCompletion, "stray-completion"),
     (Canary::ReorderedCompletion, "reordered-completion"),
@@ -75,6 +77,7 @@ const NAMES: [(Canary, &str); 20] = [
     (Canary::StuckQueue, "stuck-queue"),
     (Canary::GrowingPool, "growing-pool"),
     (Canary::PostedAgain, "posted-again"),
+    (Canary::UnheardAnswer, "unheard-answer"),
     (Canary::UncheckedQkey, "unchecked-qkey"),
     (Canary::UncheckedKey, "unchecked-key"),
     (Canary::UncheckedSource, "unchecked-source"),
@@ -116,7 +119,7 @@ impl Canary {
         match self {
             // A run has few chances for these, or needs many strikes.
             Canary::SkippedCheck | Canary::EarlyDeregistration | Canary::GrowingPool => 50,
-            Canary::PostedAgain => 100,
+            Canary::PostedAgain | Canary::UnheardAnswer => 100,
             // A check that there is not never strikes.
             _ if self.forger().is_some() => 100,
             _ => 10,

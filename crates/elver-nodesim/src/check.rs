@@ -151,6 +151,11 @@ impl World {
             if known.failed_in(known.epoch) {
                 continue;
             }
+            if self.should_have_failed(vqp) {
+                broken!(
+                    "VQP {vqp}: the node that it is connected to has gone, and it does not fail"
+                );
+            }
             if known.hole == Some(known.epoch) && !self.may_refuse(vqp) {
                 broken!("VQP {vqp}: a message is lost, and later ones came");
             }

@@ -63,6 +63,10 @@ impl World {
                             elver_core::Via::DcLookup => "connected by DC, looked up",
                             elver_core::Via::Leased => "connected by a leased QP",
                         });
+                        // It may have started anew while that was on its way, before or after it was asked.
+                        let is_past = |target| self.is_past(target);
+                        let unsure = self.model.vqps[ours].target.is_some_and(is_past);
+                        self.model.vqps[ours].outdated |= unsure;
                         self.model.vqps[ours].phase = Phase::Up;
                     }
                     Err(error) => {
@@ -162,6 +166,7 @@ impl World {
             ConnectError::Overrun { .. }
             | ConnectError::Crowded { .. }
             | ConnectError::ReceiveUnfit { .. }
+            | ConnectError::Silent { .. }
             | ConnectError::Cancelled => false,
         }
     }
@@ -175,7 +180,9 @@ impl World {
             ConnectError::Unreachable { .. } | ConnectError::NoSuchNode { .. } => {
                 target.place.0 >= self.nodes.len() || self.net.disturbed(node, target.place.0)
             }
-            ConnectError::NoSuchPort { .. } | ConnectError::PeerGone { .. } => self.may_refuse(vqp),
+            ConnectError::Silent { .. } => self.may_be_silent(vqp, target),
+            ConnectError::NoSuchPort { .. } => self.may_refuse(vqp),
+            ConnectError::PeerGone { .. } => self.may_refuse(vqp) || self.may_be_past(vqp, target),
             ConnectError::Overrun { .. } | ConnectError::Crowded { .. } => self.may_overrun(vqp),
             ConnectError::ReceiveUnfit { .. } => self.may_be_unfit(vqp),
             _ => false,

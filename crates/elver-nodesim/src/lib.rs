@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod acts;
+mod alive;
 mod canary;
 mod check;
 mod collide;

@@ -13,6 +13,9 @@ pub struct Options {
     pub canary: Option<Canary>,
     /// Which runs have somebody who forges packets. A canary that needs one has him in every run.
     pub forgers: Forgers,
+    /// No node asks whether its peers are there, as before there was a keep-alive: so that seeds of then find
+    /// what they found.
+    pub no_keep_alive: bool,
     /// Keep the whole trace for a failure, packets included, and not only its end.
     pub trace: bool,
 }

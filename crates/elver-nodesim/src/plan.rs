@@ -16,6 +16,9 @@ const RC_QPS_ENOUGH: u32 = 64;
 /// Messages that a receiver holds at least.
 pub(crate) const BACKLOG_MIN: u32 = 2;
 
+/// Within what time VQPs must fail whose peers have gone; 0: they need not.
+const KEEP_ALIVE_NS: [u64; 3] = [0, 8_000_000, 40_000_000];
+
 /// Least timeout of QPs where memory is late, as its exponent: 4 ms.
 const LATE_TIMEOUT: u8 = 10;
 
@@ -89,6 +92,7 @@ impl Plan {
             // What reaches nobody over DC needs room for a link to everybody, for each class.
             config.transfer.rc_qps_max = RC_QPS_ENOUGH;
         }
+        config.keep_alive_ns = rng.split("keep-alive").pick(&KEEP_ALIVE_NS);
         let late_memory_percent = rng.split("late memory").pick(&[0, 0, 0, 10, 100]);
         if late_memory_percent > 0 {
             // A peer is patient for longer than memory is late.
@@ -224,6 +228,7 @@ fn config(rng: &mut Rng) -> Config {
         timeout: rng.pick(&[6, 8, 10]),
         retry_cnt: rng.between(2, 7) as u8,
         rnr_retry: 7,
+        keep_alive_ns: 0,
         transfer: TransferConfig {
             rc_qps_max: rng.pick(&[0, 1, 4, 32]),
             leased_wrs_max: rng.pick(&[64, 256, 4_096]),

@@ -7,6 +7,7 @@ use elver_core::{Core, NodeRecord};
 use elver_sim::{Rng, SimNet};
 use elver_verbs::{Gid, Time};
 
+use crate::alive;
 use crate::canary::{Canary, Planter};
 use crate::forge::Forge;
 use crate::model::{ClientIx, Model, Place, Violation, broken};
@@ -65,12 +66,16 @@ pub(crate) enum Task {
 impl World {
     pub(crate) fn new(seed: u64, options: &Options) -> Result<World, Violation> {
         let root = Rng::new(seed);
-        let plan = Plan::generate(&mut root.split("plan"));
+        let mut plan = Plan::generate(&mut root.split("plan"));
+        if options.no_keep_alive {
+            plan.config.keep_alive_ns = 0;
+        }
         let addresses = (0..plan.nodes).map(Plan::address).collect();
         let net = SimNet::new(addresses, &plan.faults, root.split("net").next_u64());
         if options.trace {
             net.keep_whole_trace();
         }
+        net.mark_arrivals(alive::is_answer);
         let mut world = World {
             now: Time::ZERO,
             gids: (0..plan.nodes).map(|node| net.gid(node)).collect(),
@@ -154,6 +159,9 @@ impl World {
         let mut device = device.map_err(|error| Violation::new(format!("no device: {error}")))?;
         if self.planter.strikes(Canary::PostedAgain) {
             device.forget_packets();
+        }
+        if self.planter.strikes(Canary::UnheardAnswer) {
+            device.overlook(alive::is_answer_to_every_second);
         }
         let core = match Core::new(device, self.plan.config_of(node), seed, self.now) {
             Ok(core) => core,

@@ -76,7 +76,7 @@ const FOUND: [(u64, &str); 40] = [
 
 #[test]
 fn what_was_found_is_not_there_any_more() {
-    let options = Options { forgers: Forgers::None, ..Options::default() };
+    let options = Options { forgers: Forgers::None, no_keep_alive: true, ..Options::default() };
     for (seed, what) in FOUND {
         if let Err(failure) = run(seed, &options) {
             panic!("{what}: {failure}\n{}", failure.trace.join("\n"));
@@ -125,8 +125,11 @@ fn runs_pass_and_do_everything() {
         "low_held",
         "messages_held",
         "mr_refusals",
+        "peers_answered",
+        "peers_given_up",
         "transfers_to_dc",
         "transfers_to_rc",
+        "vqps_forsaken",
     ];
     for counter in needed {
         assert!(counters[counter] > 0, "{counter} never counted: {counters:?}");

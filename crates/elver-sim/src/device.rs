@@ -9,7 +9,7 @@ use elver_verbs::{
 
 use crate::errands::Errands;
 use crate::memory::SimMemory;
-use crate::net::NetState;
+use crate::net::{NetState, Which};
 use crate::network::{ENGINE_PACKET_NS, peek};
 use crate::trace::Event;
 
@@ -32,6 +32,7 @@ pub struct SimDevice {
     rnic: Rnic<SimMemory>,
     buffer: Vec<u8>,
     forgetful: bool,
+    overlooks: Option<Which>,
     errands: Errands,
 }
 
@@ -46,7 +47,8 @@ impl SimDevice {
         let rnic = Rnic::new(config, seed)?;
         let errands = Errands::default();
         let buffer = vec![0; MAX_PACKET];
-        Ok(SimDevice { net, host, serial, rnic, buffer, forgetful: false, errands })
+        let (forgetful, overlooks) = (false, None);
+        Ok(SimDevice { net, host, serial, rnic, buffer, forgetful, overlooks, errands })
     }
 
     /// Its host.
@@ -58,6 +60,11 @@ impl SimDevice {
     /// far than it did.
     pub fn forget_packets(&mut self) {
         self.forgetful = true;
+    }
+
+    /// Plants a bug: from now on it does not take datagrams of a kind.
+    pub fn overlook(&mut self, which: Which) {
+        self.overlooks = Some(which);
     }
 
     /// What it has done and seen.
@@ -115,7 +122,7 @@ impl SimDevice {
     }
 
     fn drive(&mut self) -> bool {
-        let SimDevice { net, host, serial, rnic, buffer, errands, .. } = self;
+        let SimDevice { net, host, serial, rnic, buffer, errands, overlooks, .. } = self;
         let net = &mut *net.borrow_mut();
         let (now, number) = (net.now, *host);
         let seat = &mut net.seats[number];
@@ -130,7 +137,9 @@ impl SimDevice {
             let (opcode, qpn, psn) = peek(&packet.bytes);
             let len = packet.bytes.len();
             net.trace.add(now.0, Event::Delivered { to: number, len, opcode, qpn, psn });
-            rnic.handle_datagram(now, &packet.meta, &packet.bytes);
+            if !overlooks.is_some_and(|which| which(&packet.bytes)) {
+                rnic.handle_datagram(now, &packet.meta, &packet.bytes);
+            }
             packets += 1;
         }
         rnic.caught_up(now);

@@ -49,7 +49,7 @@ pub use device::SimDevice;
 pub use elver_rnic::{Config, FlowConfig};
 pub use faults::{Fault, FaultPlan, Rates};
 pub use memory::SimMemory;
-pub use net::SimNet;
+pub use net::{SimNet, Which};
 pub use network::Datagram;
 pub use options::{Failure, OpCount, Options, Report, Transport, UnknownTransport};
 pub use rng::Rng;

@@ -13,6 +13,8 @@ use crate::network::{Datagram, Network, Packet};
 use crate::rng::Rng;
 use crate::trace::Trace;
 
+/// Arrivals that are kept of each way: the newest.
+const MARKS_MAX: usize = 16;
 /// Virtual addresses of one host's memory begin this far behind those of the one before.
 const HOST_SPAN: u64 = 1 << 40;
 
@@ -38,6 +40,18 @@ pub(crate) struct NetState {
     pub(crate) seats: Vec<Seat>,
     pub(crate) trace: Trace,
     making: Rng,
+    marks: Option<Marks>,
+}
+
+/// Tells something of a datagram by its bytes, from the BTH to the ICRC.
+pub type Which = fn(&[u8]) -> bool;
+
+/// When datagrams of a kind arrived.
+#[derive(Debug)]
+struct Marks {
+    which: Which,
+    /// By the hosts that they say they are from, and that they are for: the newest, oldest first.
+    arrivals: BTreeMap<(IpAddr, usize), VecDeque<Time>>,
 }
 
 /// A host's place on the network, where one device after the other may stand.
@@ -70,6 +84,7 @@ impl SimNet {
             seats,
             trace: Trace::new(false),
             making: root.split("devices"),
+            marks: None,
         };
         SimNet { state: Rc::new(RefCell::new(state)) }
     }
@@ -196,6 +211,20 @@ impl SimNet {
         self.state.borrow_mut().network.inject(at.0, datagram);
     }
 
+    /// Has [`SimNet::marked`] tell when datagrams of a kind arrive from now on.
+    pub fn mark_arrivals(&self, which: Which) {
+        self.state.borrow_mut().marks = Some(Marks { which, arrivals: BTreeMap::new() });
+    }
+
+    /// When datagrams of that kind arrived from one host at another, whose engine stood there: the 16 newest,
+    /// oldest first.
+    pub fn marked(&self, from: usize, to: usize) -> Vec<Time> {
+        let state = self.state.borrow();
+        let from = state.network.address_of(from);
+        let arrivals = state.marks.as_ref().and_then(|marks| marks.arrivals.get(&(from, to)));
+        arrivals.map_or(Vec::new(), |all| all.iter().copied().collect())
+    }
+
     /// Has [`SimNet::take_heard`] and [`SimNet::take_strays`] tell what is sent from now on.
     pub fn overhear(&self) {
         self.state.borrow_mut().network.overhear();
@@ -241,6 +270,16 @@ impl NetState {
             return;
         }
         if seat.inbox.len() < INBOX_PACKETS {
+            if let Some(marks) = &mut self.marks
+                && (marks.which)(&packet.bytes)
+            {
+                let way = (packet.meta.flow.src.ip(), packet.to);
+                let arrivals = marks.arrivals.entry(way).or_default();
+                if arrivals.len() == MARKS_MAX {
+                    arrivals.pop_front();
+                }
+                arrivals.push_back(self.now);
+            }
             seat.inbox.push_back(packet);
             return;
         }

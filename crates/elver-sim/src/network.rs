@@ -290,6 +290,10 @@ impl Network {
         self.push(arrives, packet);
     }
 
+    pub(crate) fn address_of(&self, host: usize) -> IpAddr {
+        self.addresses[host]
+    }
+
     fn host_at(&self, address: IpAddr) -> Option<usize> {
         self.addresses.iter().position(|host| *host == address)
     }

@@ -25,7 +25,7 @@ const OFFERED: [SendOpcode; 7] = [
 ];
 
 /// What cores count ([`elver_core::Stats`]) of what must have happened in many runs.
-const NEEDED: [&str; 13] = [
+const NEEDED: [&str; 16] = [
     "accepts",
     "connects_busy",
     "control_resent",
@@ -36,8 +36,11 @@ const NEEDED: [&str; 13] = [
     "messages_held",
     "messages_refused",
     "mr_refusals",
+    "peers_answered",
+    "peers_given_up",
     "transfers_to_dc",
     "transfers_to_rc",
+    "vqps_forsaken",
     "wrs_reposted",
 ];
 
@@ -51,6 +54,9 @@ pub(crate) struct NodeArgs {
     /// node's host), `member` (one gone bad) or `on-path`.
     #[arg(long, value_name = "KIND", default_value_t)]
     pub(crate) forger: Forgers,
+    /// No node asks whether its peers are there: what seeds did before there was a keep-alive.
+    #[arg(long)]
+    pub(crate) no_keep_alive: bool,
     #[command(flatten)]
     pub(crate) seeds: SeedArgs,
 }
@@ -77,7 +83,12 @@ pub(super) fn run(args: &NodeArgs) -> Result<(), Failure> {
         campaign::list(Canary::all());
         return Ok(());
     }
-    let options = Options { canary: args.canary, forgers: args.forger, trace: args.seeds.trace };
+    let options = Options {
+        canary: args.canary,
+        forgers: args.forger,
+        no_keep_alive: args.no_keep_alive,
+        trace: args.seeds.trace,
+    };
     campaign::run(&Nodes(options), &args.seeds, args.canary.map(|canary| canary.to_string()))
 }
 
@@ -87,7 +98,10 @@ impl Simulation for Nodes {
     const NAME: &'static str = "node";
 
     fn options(&self) -> Value {
-        json!({ "forger": self.0.forgers.to_string() })
+        json!({
+            "forger": self.0.forgers.to_string(),
+            "no_keep_alive": self.0.no_keep_alive,
+        })
     }
 
     fn from_options(options: &Value) -> Result<Nodes, Failure> {
@@ -95,7 +109,8 @@ impl Simulation for Nodes {
             Some(name) => name.parse().map_err(Failure::unusable)?,
             None => Forgers::default(),
         };
-        Ok(Nodes(Options { forgers, ..Options::default() }))
+        let no_keep_alive = options["no_keep_alive"].as_bool().unwrap_or_default();
+        Ok(Nodes(Options { forgers, no_keep_alive, ..Options::default() }))
     }
 
     fn run(&self, seed: u64) -> Result<Report, Box<elver_sim::Failure>> {

@@ -8,6 +8,7 @@ use elver_verbs::{Device, Time};
 use crate::client::Client;
 use crate::client::accept::{Acceptance, Accepted};
 use crate::client::ports::Ports;
+use crate::keep_alive::Watched;
 use crate::memory::mr::LocalHit;
 use crate::messaging::message::Kind;
 use crate::messaging::notes::Note;
@@ -201,6 +202,7 @@ impl<D: Device> Core<D> {
                 watch: false,
                 failed: false,
                 fault: None,
+                fault_at: 0,
                 deficit: 0,
                 room: 0,
                 read_from: 0,
@@ -209,6 +211,8 @@ impl<D: Device> Core<D> {
                 read_until: None,
                 token: 0,
                 transfers: 0,
+                peer_tag: 0,
+                watched: Watched::Unknown,
                 backlog: None,
                 accepted: None,
                 local: LocalHit::NONE,
@@ -346,6 +350,13 @@ impl<D: Device> Core<D> {
     /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
     pub(crate) fn detach(&mut self, id: u32) {
         self.leave_lane(id);
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone is detached");
+        };
+        if let Some(key) = vqp.watched_node() {
+            self.keep_alive.leave(key, id, vqp.watched_port());
+            vqp.watched = Watched::Unknown;
+        }
         self.leave_peer(id);
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone is detached");

@@ -7,7 +7,9 @@ use rustc_hash::FxBuildHasher;
 /// The ports of a node, and the VQP that is bound to each.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
-    vqps: HashMap<u16, u32, FxBuildHasher>,
+    vqps: HashMap<u16, (u32, u16), FxBuildHasher>,
+    /// The number of the last binding.
+    last: u16,
 }
 
 impl Ports {
@@ -16,12 +18,18 @@ impl Ports {
 
     /// The VQP that is bound to a port.
     pub(crate) fn bound_to(&self, port: u16) -> Option<u32> {
-        self.vqps.get(&port).copied()
+        self.vqps.get(&port).map(|(vqp, _)| *vqp)
+    }
+
+    /// A number that tells the binding of a port from those before it; 0 if nobody is bound to it.
+    pub(crate) fn binding_of(&self, port: u16) -> u16 {
+        self.vqps.get(&port).map_or(0, |(_, number)| *number)
     }
 
     /// Binds a VQP to a port that nobody is bound to.
     pub(crate) fn bind(&mut self, port: u16, vqp: u32) {
-        if self.vqps.insert(port, vqp).is_some() {
+        self.last = self.last.checked_add(1).unwrap_or(1);
+        if self.vqps.insert(port, (vqp, self.last)).is_some() {
             bug!("a port is bound twice");
         }
     }
@@ -57,9 +65,13 @@ mod tests {
         let any = ports.any_free(&mut rng).unwrap();
         assert!(Ports::FREE.contains(&any));
         ports.bind(any, 5);
+        let first = ports.binding_of(any);
         assert_eq!((ports.bound_to(any), ports.bound_to(7), ports.len()), (Some(5), None, 1));
         ports.release(any);
         assert_eq!((ports.bound_to(any), ports.len()), (None, 0));
+        assert_eq!((ports.binding_of(any), ports.binding_of(7)), (0, 0));
+        ports.bind(any, 5);
+        assert_ne!(ports.binding_of(any), first);
     }
 
     #[test]

@@ -85,7 +85,8 @@ impl<D: Device> Core<D> {
             if unposted == 0 {
                 return Stop::Empty;
             }
-            if let Some((seq, status)) = vqp.fault {
+            if let Some(status) = vqp.fault {
+                let seq = vqp.fault_at;
                 unposted = seq.wrapping_sub(vqp.sq.posted);
                 if unposted == 0 {
                     self.fail_next(id, status, now);

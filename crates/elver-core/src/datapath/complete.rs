@@ -274,7 +274,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn fail_next(&mut self, id: u32, status: WcStatus, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
         if vqp.state != VqpState::Error {
-            vqp.fault = Some((vqp.sq.posted, status));
+            (vqp.fault, vqp.fault_at) = (Some(status), vqp.sq.posted);
         }
         self.fail(id, now);
     }
@@ -291,7 +291,7 @@ impl<D: Device> Core<D> {
     /// Ends all that a VQP in its error state holds. Nothing of its is on a lane.
     pub(crate) fn flush(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
-        let fault = vqp.fault.take();
+        let fault = vqp.fault.take().map(|status| (vqp.fault_at, status));
         while vqp.sq.done != vqp.sq.tail {
             let own = fault.filter(|(seq, _)| *seq == vqp.sq.done);
             let status = own.map_or(WcStatus::WrFlushErr, |(_, status)| status);

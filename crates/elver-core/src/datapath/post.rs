@@ -96,7 +96,7 @@ impl<D: Device> Core<D> {
         owner.pending += 1;
         entry.sq.reserve(1);
         if is_first {
-            entry.fault = Some((entry.sq.tail, status));
+            (entry.fault, entry.fault_at) = (Some(status), entry.sq.tail);
         }
         entry.sq.push(SqEntry { wr_id, opcode, ..SqEntry::BLANK });
         if entry.state == VqpState::Error {

@@ -10,6 +10,7 @@ use elver_verbs::{Device, Gid, Memory, Time, WcOpcode, WcStatus};
 use crate::client::Client;
 use crate::client::accept::{AcceptKey, Acceptance};
 use crate::discovery::peer::Waiter;
+use crate::keep_alive::Watched;
 use crate::memory::mr::{LocalMrs, ScatterError};
 use crate::messaging::backlog::Halted;
 use crate::messaging::gather::PIECE_BYTES;
@@ -264,6 +265,8 @@ impl<D: Device> Core<D> {
         if let Some(vqp) = self.vqps.get_mut(source) {
             vqp.peer_vqp = header.src_vqp;
             vqp.accepted = Some(Acceptance { key, peer_unsure: unsure });
+            // What sent the message, whatever the peer is known as.
+            (vqp.peer_tag, vqp.watched) = (header.tag, Watched::No);
         }
         let vqps = &self.vqps;
         let is_there = |id| vqps.get(id).is_some_and(|vqp| vqp.accepted.is_some());

@@ -253,7 +253,7 @@ impl<D: Device> Core<D> {
             return bug!("a VQP with WRs on a lane is gone");
         };
         vqp.sq.posted = vqp.sq.done;
-        vqp.fault = Some((vqp.sq.done, WcStatus::RespTimeoutErr));
+        (vqp.fault, vqp.fault_at) = (Some(WcStatus::RespTimeoutErr), vqp.sq.done);
         self.stats.wrs_unsure += 1;
         self.fail(id, now);
     }

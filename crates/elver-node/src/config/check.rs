@@ -23,6 +23,9 @@ const RECV_BUFFER_BYTES_MIN: u64 = 512;
 /// Bytes of a message's header in a receive buffer, and a little more.
 const MESSAGE_HEADER_BYTES: u64 = 256;
 
+/// The shortest time in which a peer may be taken for dead.
+const KEEP_ALIVE_MS_MIN: u64 = 20;
+
 impl Config {
     /// Whether all values can be.
     pub fn check(&self) -> Result<(), ConfigError> {
@@ -50,6 +53,7 @@ impl Config {
             ("pool.timeout", u64::from(pool.timeout), 1..=31),
             ("pool.retry_cnt", u64::from(pool.retry_cnt), 0..=7),
             ("pool.rnr_retry", u64::from(pool.rnr_retry), 0..=7),
+            ("pool.keep_alive_ms", pool.keep_alive_ms, 0..=3_600_000),
             ("memory.max_mrs", u64::from(self.memory.max_mrs), 1..=1 << 20),
             ("memory.lease_ms", self.memory.lease_ms, 1..=3_600_000),
             ("memory.patience_ms", self.memory.patience_ms, 1..=3_600_000),
@@ -89,6 +93,7 @@ impl Config {
                 return Err(value(option, slots, "it must be a power of two"));
             }
         }
+        self.keep_alive_fits()?;
         self.fits_one_queue()?;
         self.patience_fits()?;
         self.socket_mode()?;
@@ -114,6 +119,20 @@ impl Config {
              `messages.recv_buffers` come to {wrs} WRs, and {COMPLETIONS_MAX} can be"
         );
         Err(value("transfer.rc_qps_max", rc_qps, why))
+    }
+
+    /// Whether a peer that is there, and is asked whether it is, has the time to answer: engines sleep, and
+    /// systems let others run.
+    fn keep_alive_fits(&self) -> Result<(), ConfigError> {
+        let given = self.pool.keep_alive_ms;
+        if given == 0 || given >= KEEP_ALIVE_MS_MIN {
+            return Ok(());
+        }
+        let why = format!(
+            "a peer that is slow would be taken for dead; it must be 0, for never, or at least \
+             {KEEP_ALIVE_MS_MIN}"
+        );
+        Err(value("pool.keep_alive_ms", given, why))
     }
 
     /// Whether who shares a queue pair with a slow page outlives the wait for it: his retries are
@@ -198,6 +217,7 @@ impl Config {
             timeout: self.pool.timeout,
             retry_cnt: self.pool.retry_cnt,
             rnr_retry: self.pool.rnr_retry,
+            keep_alive_ns: self.pool.keep_alive_ms * NS_PER_MS,
             transfer: elver_core::TransferConfig {
                 rc_qps_max: self.transfer.rc_qps_max,
                 leased_wrs_max: self.transfer.leased_wrs_max,

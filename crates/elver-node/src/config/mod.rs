@@ -170,6 +170,9 @@ mod tests {
             // Beyond it the retries of whoever shares a queue pair with a slow page ran out.
             ("[memory]\npatience_ms = 302", "memory.patience_ms"),
             ("[pool]\nretry_cnt = 0", "memory.patience_ms"),
+            // Shorter than what an engine may sleep.
+            ("[pool]\nkeep_alive_ms = 19", "pool.keep_alive_ms"),
+            ("[pool]\nkeep_alive_ms = 3600001", "pool.keep_alive_ms"),
         ] {
             match parse(text) {
                 Err(ConfigError::Value { option: named, .. }) => assert_eq!(named, option),
@@ -177,6 +180,8 @@ mod tests {
             }
         }
         assert!(parse("[memory]\npatience_ms = 301").is_ok());
+        assert!(parse("[pool]\nkeep_alive_ms = 0").is_ok());
+        assert!(parse("[pool]\nkeep_alive_ms = 20").is_ok());
         assert!(parse("[pool]\nretry_cnt = 0\n[memory]\npatience_ms = 50").is_ok());
     }
 

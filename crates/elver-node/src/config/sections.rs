@@ -112,6 +112,8 @@ pub struct PoolConfig {
     pub retry_cnt: u8,
     /// RNR retries.
     pub rnr_retry: u8,
+    /// A VQP whose peer has gone fails within this time, in milliseconds; 0 for not.
+    pub keep_alive_ms: u64,
 }
 
 /// Memory regions.
@@ -298,6 +300,7 @@ impl Default for PoolConfig {
             timeout: core.timeout,
             retry_cnt: core.retry_cnt,
             rnr_retry: core.rnr_retry,
+            keep_alive_ms: core.keep_alive_ns / NS_PER_MS,
         }
     }
 }

@@ -589,7 +589,7 @@ impl Engine {
             let seen = *registry.lock().unwrap_or_else(PoisonError::into_inner);
             status.registry = seen.iter().map(by_name).collect();
         }
-        status.sessions = self.sessions.describe();
+        status.sessions = self.sessions.describe(&self.core);
         status.users = self.sessions.users();
         status
     }

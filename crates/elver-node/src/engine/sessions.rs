@@ -1,5 +1,6 @@
-use elver_core::ClientId;
+use elver_core::{ClientId, Core};
 use elver_portal::{ARENA_BYTES, Answer, Layout, Peer, Socket, Violation};
+use elver_soft::SoftDevice;
 use elver_soft::SoftMemory;
 use elver_verbs::Time;
 use rustc_hash::FxHashMap;
@@ -425,7 +426,7 @@ impl Sessions {
     }
 
     /// All that have begun, as `elver status` shows them.
-    pub(super) fn describe(&self) -> Vec<SessionStatus> {
+    pub(super) fn describe(&self, core: &Core<SoftDevice>) -> Vec<SessionStatus> {
         let describe = |session: &Option<Session>| {
             let session = session.as_ref()?;
             let open = session.open.as_ref()?;
@@ -434,7 +435,7 @@ impl Sessions {
                 client: open.client.0,
                 pid: session.peer.pid,
                 uid: session.peer.uid,
-                vqps: usage.vqps,
+                vqps: core.vqps_of(open.client),
                 mrs: usage.mrs,
                 bytes: usage.bytes,
                 active: open.active,

@@ -59,7 +59,9 @@ impl From<ConnectError> for Refused {
         let code = match &error {
             ConnectError::NoSuchNode { .. } => RefusalCode::NoSuchNode,
             ConnectError::NoMetaServer { .. } => RefusalCode::NoMetaServer,
-            ConnectError::Unreachable { .. } => RefusalCode::Unreachable,
+            ConnectError::Unreachable { .. } | ConnectError::Silent { .. } => {
+                RefusalCode::Unreachable
+            }
             ConnectError::NoSuchPort { .. } => RefusalCode::NoSuchPort,
             ConnectError::Overrun { .. } | ConnectError::ReceiveUnfit { .. } => {
                 RefusalCode::Overrun

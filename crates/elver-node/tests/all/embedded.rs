@@ -76,8 +76,8 @@ fn a_client_that_goes_leaves_nothing() {
     drop(gone);
     wait_for("what it had to go", || {
         let status = node.status()?;
-        (status.sessions.is_empty() && status.vqps_total == 0 && status.users.is_empty())
-            .then_some(())
+        let vqps = status.vqps_total + status.vqps_going;
+        (status.sessions.is_empty() && vqps == 0 && status.users.is_empty()).then_some(())
     });
     assert_eq!(node.status().unwrap().core["mrs"], 0);
     // Its ports are free again.
@@ -97,7 +97,7 @@ fn goodbye_is_answered_when_all_is_gone() {
     one.done(&Command::Goodbye).unwrap();
     assert_eq!(small.memory.read_u64(0), Ok(0));
     let status = node.status().unwrap();
-    assert_eq!((status.vqps_total, status.core["mrs"]), (0, 0));
+    assert_eq!((status.vqps_total + status.vqps_going, status.core["mrs"]), (0, 0));
     drop(one);
     wait_for("the session to end", || node.status()?.sessions.is_empty().then_some(()));
 }
@@ -292,8 +292,21 @@ fn a_vqp_that_was_accepted_counts_for_its_user() {
     sender.wake();
     assert_eq!(server.completion().status, WcStatus::Success);
     let status = node.status().unwrap();
+    assert_eq!(status.vqps_total, 3);
     let vqps: Vec<u32> = status.sessions.iter().map(|session| session.vqps).collect();
     assert_eq!((vqps, status.users[0].vqps), (vec![2, 1], 3));
+    // One whose message the process has not taken counts for its session already, and so in all.
+    let other = sender.create();
+    sender.qconnect(other, gid(&address), port).unwrap();
+    sender.end.send(other, &wr).unwrap();
+    sender.wake();
+    wait_for("the message to come", || {
+        let status = node.status()?;
+        let vqps: Vec<u32> = status.sessions.iter().map(|session| session.vqps).collect();
+        let all: u32 = vqps.iter().sum();
+        assert_eq!(status.vqps_total, u64::from(all));
+        (vqps == [3, 2]).then_some(())
+    });
     drop((server, sender));
     wait_for("the quota to be free", || node.status()?.users.is_empty().then_some(()));
 }

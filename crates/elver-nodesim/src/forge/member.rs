@@ -125,6 +125,9 @@ impl Forge {
             }
             Request::RcConnect { end, .. } => Answer::Accepted(RcEnd { qpn: QPN, ..end }),
             Request::Meta => Answer::Record(self.record?),
+            Request::Alive { ports, .. } => {
+                Answer::Alive { turns: self.rng.percent(90), bound: ports }
+            }
         };
         let node = world.gids.iter().position(|gid| *gid == Gid::from(asked.flow.src.ip()))?;
         let record = world.nodes[node].core.as_ref()?.record();

@@ -4,7 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use elver_core::{
-    Answer, CONTROL_BYTES_MAX, Class, ControlBody, ControlMessage, NodeRecord, RcEnd, Request,
+    Answer, CONTROL_BYTES_MAX, Class, ControlBody, ControlMessage, NodeRecord, PORTS_ASKED, RcEnd,
+    Request,
 };
 use elver_sim::Datagram;
 use elver_verbs::{Mtu, QpType};
@@ -163,7 +164,7 @@ impl Forge {
         let own = RcEnd { qpn: QPN, psn: 1, mtu: Mtu::Mtu1024, rd_atomic: 16 };
         let class = self.rng.pick(&[Class::Low, Class::High]);
         let leased = self.rng.percent(30);
-        match self.rng.below(9) {
+        match self.rng.below(11) {
             0 => ControlBody::Request(Request::Meta),
             1 => ControlBody::Request(Request::RcConnect { end: own, class, leased }),
             2 => ControlBody::Request(Request::RcClose { qpn, peer_qpn }),
@@ -172,6 +173,12 @@ impl Forge {
             5 => ControlBody::Answer(Answer::Closed),
             6 => ControlBody::Answer(Answer::Fate(Some(psn))),
             7 => ControlBody::Answer(Answer::Record(prey.record)),
+            // That a node is there, and that nobody has any of its ports.
+            8 => ControlBody::Answer(Answer::Alive { turns: false, bound: [0; PORTS_ASKED] }),
+            9 => {
+                let qkey = prey.record.control_qkey() ^ self.rng.next_u64() as u32 & 1;
+                ControlBody::Request(Request::Alive { qkey, ports: [1; PORTS_ASKED] })
+            }
             _ => ControlBody::Answer(Answer::Busy { retry_after_us: u32::MAX }),
         }
     }

@@ -26,6 +26,8 @@ pub(crate) struct Vqp {
     /// The steps at which it was bound, and connected last.
     pub(crate) bound_at: u64,
     pub(crate) connected_at: u64,
+    /// When it was connected last its node may have known the peer as what that was before.
+    pub(crate) outdated: bool,
     /// When it was made, or accepted.
     pub(crate) since: Time,
     /// For an accepted VQP: the one that sent the first message.
@@ -95,6 +97,7 @@ impl Vqp {
             bound: None,
             bound_at: 0,
             connected_at: 0,
+            outdated: false,
             since,
             origin: None,
             sends: VecDeque::new(),

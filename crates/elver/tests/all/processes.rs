@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use elver::node::Node;
-use elver::{AccessFlags, Error, PostFailed, SendOp, Session, VqpOptions, Wc, WcStatus};
+use elver::{AccessFlags, Error, PostFailed, RecvWr, SendOp, Session, VqpOptions, Wc, WcStatus};
 use elver_portal::Listener;
 use elver_testkit::{Launch, Process, Role, copy, is_root, role, stay};
 
-use crate::common::{ALL, TestNode, WAIT, config, run, session_at, succeeds, wr};
+use crate::common::{ALL, TestNode, WAIT, completion, config, run, session_at, succeeds, wr};
 
 const NOBODY: u32 = 65_534;
+/// The port that a process serves.
+const SERVED: u16 = 7;
 
 /// A directory that every user may use, with this program in it.
 struct Place(PathBuf);
@@ -52,9 +54,12 @@ fn process_that_is_a_node() {
     let listener = Listener::bind(&socket).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     std::fs::set_permissions(&socket, mode).unwrap();
-    let _node =
-        Node::open(config(knows.parse().unwrap(), 1), Some(listener)).unwrap().spawn().unwrap();
+    let mut config = config(knows.parse().unwrap(), 1);
+    config.meta.serve = true;
+    config.meta.listen = format!("{}:0", config.node.address);
+    let node = Node::open(config, Some(listener)).unwrap().spawn().unwrap();
     eprintln!("ready");
+    eprintln!("{}", node.registry_address().unwrap());
     stay();
 }
 
@@ -116,6 +121,102 @@ fn a_node_of_another_user_says_why_it_cannot() {
     let said = client.says();
     assert!(said.starts_with("Permission: ") && said.contains("of its own user"), "{said}");
     assert!(said.contains("Mr::alloc"), "{said}");
+}
+
+/// Not a test of its own: a process at the node that serves a port, and answers the first message to it.
+#[test]
+fn process_that_serves_a_port() {
+    let Some(Role { socket, .. }) = role() else { return };
+    let session = Session::connect(&socket).unwrap();
+    let mr = session.alloc(64, ALL).unwrap();
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qbind(SERVED).unwrap();
+    vqp.post_recv(&[RecvWr { wr_id: 1, sges: &[mr.sge(0, 64)] }]).unwrap();
+    eprintln!("serves");
+    if let Ok(messages) = vqp.wait_msgs(WAIT)
+        && let Some(message) = messages.first()
+    {
+        message.source.post_send(&[wr(2, SendOp::Send, &[mr.sge(0, 8)])]).unwrap();
+        eprintln!("answered");
+    }
+    stay();
+}
+
+/// What a client at another node is told that only waits, when one of the other end's node and process has
+/// been ended; the one that is left stays until it is told.
+fn told_who_only_waits(
+    group: u8,
+    talks: bool,
+    ends: impl FnOnce(Process, Process) -> Process,
+) -> String {
+    let place = Place::new(group);
+    let mut node = place.start(group, "process_that_is_a_node", NOBODY);
+    assert_eq!(node.says(), "ready");
+    let mut server = place.start(group, "process_that_serves_a_port", NOBODY);
+    assert_eq!(server.says(), "serves");
+    let mut own = config(group, 2);
+    own.meta.servers = vec![node.says()];
+    let own = TestNode::start(own);
+    let until = |what: &str, done: &dyn Fn(&elver::node::Status) -> bool| {
+        let began = Instant::now();
+        while !done(&own.thread.status().unwrap()) {
+            assert!(began.elapsed() < WAIT.unwrap(), "never: {what}");
+            std::thread::yield_now();
+        }
+    };
+    until("registered", &|status| status.registered > 0);
+    let session = session_at(&own);
+    let mr = session.alloc(64, ALL).unwrap();
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    let peer = elver::Gid::from(std::net::IpAddr::from([127, 0, group, 1]));
+    vqp.qconnect(peer, SERVED).unwrap();
+    let sges = [mr.sge(0, 64)];
+    vqp.post_recv(&[RecvWr { wr_id: 1, sges: &sges }, RecvWr { wr_id: 2, sges: &sges }]).unwrap();
+    if talks {
+        vqp.post_send(&[wr(3, SendOp::Send, &[mr.sge(0, 8)])]).unwrap();
+        let mut ended: Vec<u64> = [completion(&vqp), completion(&vqp)].map(|wc| wc.wr_id).into();
+        ended.sort_unstable();
+        assert_eq!((ended, server.says().as_str()), (vec![1, 3], "answered"));
+    }
+    // The peer's node, and who has the port, are known by then.
+    until("asked whether it is there", &|status| status.core["peers_answered"] >= 2);
+    let _left = ends(node, server);
+    // What it had posted comes back, and why.
+    let mut wcs = [Wc::default(); 4];
+    let error = match vqp.wait_cq(&mut wcs, WAIT) {
+        Err(error) => error,
+        Ok(count) => {
+            assert!(wcs[..count].iter().all(|wc| wc.status == WcStatus::WrFlushErr), "{wcs:?}");
+            vqp.failure().unwrap()
+        }
+    };
+    error.to_string()
+}
+
+#[test]
+fn who_only_waits_is_told_that_the_other_process_was_killed() {
+    for (group, talks) in [(177, true), (178, false)] {
+        let told = told_who_only_waits(group, talks, |node, server| {
+            server.kill();
+            node
+        });
+        assert!(
+            told.contains(&format!("at node 127.0.{group}.1")) && told.contains("gone"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn who_only_waits_is_told_that_the_other_node_was_killed() {
+    for (group, talks) in [(179, true), (180, false)] {
+        let told = told_who_only_waits(group, talks, |node, server| {
+            node.kill();
+            server
+        });
+        let gone = format!("node 127.0.{group}.1 has gone: it did not answer for 500 ms");
+        assert!(told.contains(&gone), "{told}");
+    }
 }
 
 #[test]

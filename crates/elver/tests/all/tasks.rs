@@ -6,7 +6,7 @@ use std::time::Duration;
 use elver::tokio::AsyncSession;
 use elver::{Completed, Error, RecvWr, SendOp, Session, SessionOptions, VqpOptions, Wc};
 
-use crate::common::{ALL, TestNode, config, wr};
+use crate::common::{ALL, TestNode, cluster, config, session_at, wr};
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -100,5 +100,32 @@ fn messages_and_the_end_of_the_node_come_to_tasks() {
         let gone = server.wait_cq(&bound, &mut [Wc::default()]).await;
         assert!(matches!(gone, Err(Error::NodeGone)), "{gone:?}");
         ends.await.unwrap();
+    });
+}
+
+/// It has exchanged nothing with the other end, and nothing is posted but a receive.
+#[test]
+fn a_task_that_only_waits_is_woken_when_the_other_end_goes() {
+    let (meta, node) = cluster(192, |_| {});
+    run(async {
+        let server = session_at(&meta);
+        let bound = server.create_vqp(VqpOptions::default()).unwrap();
+        let port = bound.qbind(0).unwrap();
+        let client = AsyncSession::new(session(&node, Duration::ZERO)).unwrap();
+        let vqp = client.session().create_vqp(VqpOptions::default()).unwrap();
+        vqp.qconnect(meta.gid, port).unwrap();
+        let into = client.session().alloc(64, ALL).unwrap();
+        vqp.post_recv(&[RecvWr { wr_id: 3, sges: &[into.sge(0, 64)] }]).unwrap();
+        let asked = || node.thread.status().unwrap().core["peers_answered"];
+        let ends = async {
+            while asked() < 2 {
+                tokio::task::yield_now().await;
+            }
+            drop((bound, server));
+        };
+        let mut wcs = [Wc::default()];
+        let (told, ()) = tokio::join!(client.wait_cq(&vqp, &mut wcs), ends);
+        let error = told.err().or_else(|| vqp.failure()).unwrap().to_string();
+        assert!(error.contains("127.0.192.1") && error.contains("is gone"), "{error}");
     });
 }

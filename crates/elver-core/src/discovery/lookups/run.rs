@@ -304,7 +304,7 @@ impl<D: Device> Core<D> {
         let mut waiting = core::mem::take(&mut entry.waiting);
         match &found {
             Ok(record) => self.learn(peer, *record, now),
-            Err(ConnectError::NoSuchNode { .. }) => self.forget_record(peer),
+            Err(ConnectError::NoSuchNode { .. }) if !self.is_meta_server(peer) => self.doubt(peer),
             Err(_) => {}
         }
         let asked = matches!(found, Ok(_) | Err(ConnectError::NoSuchNode { .. }));

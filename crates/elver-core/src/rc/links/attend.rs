@@ -85,6 +85,12 @@ impl<D: Device> Core<D> {
         let from = (datagram.from, datagram.from_qpn);
         let Some(message) = self.links.control.read(datagram.bytes()) else { return };
         match message.body {
+            ControlBody::Request(Request::Alive { qkey, ports }) => {
+                self.answer_alive(from, message.id, qkey, ports);
+            }
+            ControlBody::Answer(Answer::Alive { turns, bound }) => {
+                self.heard_alive(from, message.id, turns, &bound);
+            }
             ControlBody::Request(request) => self.take_request(from, message.id, request, now),
             ControlBody::Answer(answer) => {
                 let control = &mut self.links.control;

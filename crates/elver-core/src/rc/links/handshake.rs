@@ -349,6 +349,9 @@ impl<D: Device> Core<D> {
                 };
                 self.links.control.answer(ticket, answer, now);
             }
+            Request::Alive { .. } => {
+                bug!("who asks whether this node is there is answered at once")
+            }
             Request::RcClose { qpn, peer_qpn } => self.serve_close(ticket, qpn, peer_qpn, now),
             Request::RcFate { qpn, peer_qpn, psn } => {
                 self.serve_fate(ticket, (qpn, peer_qpn), psn, now);

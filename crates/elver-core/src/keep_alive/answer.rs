@@ -1,0 +1,71 @@
+//! Questions of peers, and their answers.
+
+use elver_control::{Answer, ControlAddr, PORTS_ASKED};
+use elver_verbs::{Device, Gid};
+
+use super::{Failing, Loss};
+use crate::Core;
+
+impl<D: Device> Core<D> {
+    /// Whether this node turns by itself. One that turns only when its owner calls it may be silent for
+    /// long, and tells its peers so: none of them takes it for dead. It does, unless this says otherwise.
+    pub fn turns_by_itself(&mut self, turns: bool) {
+        self.turns = turns;
+    }
+
+    /// A node asks whether this one is there. Who knows the Q_Key to ask is answered, known or not: with as
+    /// many bytes as it sent, and nothing is kept of it.
+    pub(crate) fn answer_alive(
+        &mut self,
+        (gid, qpn): (Gid, u32),
+        id: u64,
+        qkey: u32,
+        ports: [u16; PORTS_ASKED],
+    ) {
+        self.stats.peers_assured += 1;
+        let answer = Answer::Alive { turns: self.turns, bound: self.bindings(ports) };
+        self.links.control.answer_once(ControlAddr { gid, qpn, qkey }, id, answer);
+    }
+
+    /// The numbers of the bindings of ports; 0 for those that nobody has.
+    pub(crate) fn bindings(&self, ports: [u16; PORTS_ASKED]) -> [u16; PORTS_ASKED] {
+        ports.map(|port| self.ports.binding_of(port))
+    }
+
+    /// A node has answered that it is there.
+    pub(crate) fn heard_alive(
+        &mut self,
+        (gid, qpn): (Gid, u32),
+        id: u64,
+        turns: bool,
+        bound: &[u16; PORTS_ASKED],
+    ) {
+        // Of those that nobody remembers nobody has asked.
+        let peer = self.peers.find(&gid);
+        if peer.is_none_or(|peer| !self.peer_answered((peer, qpn), id, turns, bound)) {
+            self.stats.control_stray += 1;
+        } else {
+            self.stats.peers_answered += 1;
+        }
+    }
+
+    /// The same of a peer; whether it was asked.
+    pub(crate) fn peer_answered(
+        &mut self,
+        from: (u32, u32),
+        id: u64,
+        turns: bool,
+        bound: &[u16; PORTS_ASKED],
+    ) -> bool {
+        let Some((_, parted)) = self.keep_alive.answered(from, id, turns, bound) else {
+            return false;
+        };
+        let vqps = &self.vqps;
+        let lost = parted.into_iter().filter_map(|id| {
+            let nonce = vqps.get(id)?.nonce;
+            Some(Failing { vqp: id, nonce, loss: Loss::Port })
+        });
+        self.keep_alive.fail_all(lost);
+        true
+    }
+}
