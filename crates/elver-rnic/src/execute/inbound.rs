@@ -173,7 +173,7 @@ impl Inbound {
     }
 
     /// Takes the last bytes of a WRITE. Keys are looked up again: the region may have gone since the
-    /// message began. Without a receive for its immediate data, what came before stays as it is, and
+    /// message began, and then no receive is taken for its immediate data. Without a receive for its immediate data, what came before stays as it is, and
     /// the end may come again.
     #[inline]
     pub(crate) fn end_write<M: Memory>(
@@ -189,7 +189,7 @@ impl Inbound {
         if bytes.len() != remaining {
             return Err(Fault::Length);
         }
-        let place = write_place(core, hw, va, rkey, remaining);
+        let place = write_place(core, hw, va, rkey, remaining)?;
         self.finish_write(core, hw, place, bytes, length, end)?;
         self.state = Incoming::None;
         Ok(())
@@ -209,7 +209,7 @@ impl Inbound {
         if bytes.len() != reth.len {
             return Err(Fault::Length);
         }
-        self.finish_write(core, hw, Ok(place), bytes, reth.len, end)
+        self.finish_write(core, hw, place, bytes, reth.len, end)
     }
 
     /// Writes the last bytes of a WRITE of `length`, and tells its end. With immediate data it needs
@@ -219,18 +219,18 @@ impl Inbound {
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
-        place: Result<Option<Place>, Fault>,
+        place: Option<Place>,
         bytes: &(impl Source + ?Sized),
         length: u32,
         end: Option<End>,
     ) -> Result<(), Fault> {
         let Some(end) = end else {
-            return store(hw, place?, bytes);
+            return store(hw, place, bytes);
         };
         if !core.take_receive(hw, &mut self.recv) {
             return Err(Fault::NotReady);
         }
-        if let Err(fault) = place.and_then(|place| store(hw, place, bytes)) {
+        if let Err(fault) = store(hw, place, bytes) {
             if fault == Fault::Later {
                 core.return_receive(hw, &self.recv);
                 return Err(fault);
