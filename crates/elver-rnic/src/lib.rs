@@ -23,6 +23,7 @@
 extern crate alloc;
 
 mod aside;
+mod change;
 mod config;
 mod control;
 mod counters;
@@ -64,6 +65,7 @@ pub use elver_random::Seed;
 #[doc(hidden)]
 pub use elver_verbs as verbs;
 pub use elver_verbs::Time;
+pub use regions::MrChange;
 pub use rnic::Rnic;
 pub use rx_meta::RxMeta;
 pub use transmit::Transmit;
