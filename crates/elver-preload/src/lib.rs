@@ -30,6 +30,7 @@ mod mw;
 mod names;
 mod odp;
 mod owned;
+mod paths;
 mod pd;
 mod private;
 mod qp;
@@ -39,6 +40,7 @@ mod ring;
 mod srq;
 mod staged;
 mod told;
+mod tree;
 mod wr;
 
 pub use errno::guard;
