@@ -3,6 +3,7 @@
 mod arrows;
 mod circles;
 mod client;
+mod conformance;
 mod counts;
 mod deps;
 mod lab;
@@ -24,6 +25,9 @@ usage: cargo xtask CHECK
   deps     every crate has a licence and a source that deny.toml allows
   no-std   the crates that a kernel could host use nothing of std
   preload  makes libibverbs for unmodified programs, for `elver run`
+  conformance  runs rdma-core's own tests and Debian's programs over that library, and
+           writes docs/conformance.md; --check compares with it and writes nothing, and
+           with --quick runs the part that takes a minute
   test     installs what the tests need, where it may, and runs them with the
            arguments of cargo test that follow
   lab      runs scenarios against the kernel's RDMA stack (cargo xtask lab --help)
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         Some("deps") => deps::check(),
         Some("no-std") => no_std::check(),
         Some("preload") => preload::run(),
+        Some("conformance") => conformance::run(&arguments.collect::<Vec<_>>()),
         Some("test") => test::run(&arguments.collect::<Vec<_>>()),
         Some("lab") => return lab::main(std::env::args().skip(1)),
         Some("--help" | "-h" | "help") => {

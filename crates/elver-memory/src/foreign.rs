@@ -278,7 +278,11 @@ impl Foreign {
     }
 
     /// One that nobody has looked at.
-    fn unseen(process: Arc<ProcessMemory>, addr: u64, len: u64) -> Result<Foreign, MapError> {
+    pub(super) fn unseen(
+        process: Arc<ProcessMemory>,
+        addr: u64,
+        len: u64,
+    ) -> Result<Foreign, MapError> {
         let foreign = Foreign { process, addr, len };
         let fits = addr.checked_add(len).is_some_and(|end| end <= i64::MAX as u64);
         if !fits || len == 0 {

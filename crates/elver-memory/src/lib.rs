@@ -165,6 +165,20 @@ impl SoftMemory {
         Ok(SoftMemory { start: NonNull::dangling(), len: 0, owner })
     }
 
+    /// As [`SoftMemory::of_process`], and nobody looks whether it is there now: each access finds out
+    /// for itself.
+    ///
+    /// # Errors
+    /// No bytes, or more than a file's offsets reach.
+    pub fn of_process_unseen(
+        process: Arc<ProcessMemory>,
+        addr: u64,
+        len: u64,
+    ) -> Result<SoftMemory, MapError> {
+        let owner = Some(Arc::new(Owner::Foreign(Foreign::unseen(process, addr, len)?)));
+        Ok(SoftMemory { start: NonNull::dangling(), len: 0, owner })
+    }
+
     /// As [`SoftMemory::of_process`] of a guarded process, whose pages may not come: its copier looks
     /// whether the memory is there, and `told` is called on a thread of that one's, unless it is given
     /// up ([`Copier::overdue`]).

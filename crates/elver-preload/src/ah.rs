@@ -9,6 +9,7 @@ use elver_verbs::{AddressVector, Ah as Handle, Device as _, Gid as Address, Pd a
 use crate::engine::Engine;
 use crate::errno::{code, minus_one, object, of_verbs};
 use crate::layout::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
+use crate::owned::given;
 
 /// What an address vector of the program's says; on Ethernet it must have a GID.
 pub(crate) fn vector(attr: &AhAttr) -> Result<AddressVector, c_int> {
@@ -42,7 +43,7 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
     object(|| {
         // SAFETY: the verbs contract.
         let (context, domain, vector) =
-            unsafe { ((*pd).context, PdHandle((*pd).handle), vector(&*attr)?) };
+            unsafe { (given(pd)?.context, PdHandle((*pd).handle), vector(given(attr)?)?) };
         let handle = Engine::get()?.lock().device.create_ah(domain, vector).map_err(of_verbs)?;
         Ok(Box::into_raw(Box::new(Ah { context, pd, handle: handle.0 })))
     })
@@ -52,7 +53,7 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
 unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
-        let handle = Handle(unsafe { (*ah).handle });
+        let handle = Handle(unsafe { given(ah)? }.handle);
         Engine::get()?.lock().device.destroy_ah(handle).map_err(of_verbs)?;
         // SAFETY: it is ours.
         drop(unsafe { Box::from_raw(ah) });

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use rustix::event::{EventfdFlags, eventfd};
-
-use crate::context::Told;
-use crate::engine::Engine;
-use crate::errno::{code, minus_one, object};
+use crate::errno::{minus_one, object};
 use crate::layout::{CompChannel, Context, Cq};
+use crate::owned::{OwnedCq, acknowledge, given};
+use crate::ring::{event_fd, ring, take};
+use crate::told::Told;
 
 /// A channel, and what a program does not see of it.
 #[repr(C)]
@@ -59,34 +59,6 @@ impl CqObject {
     }
 }
 
-/// A descriptor that is readable as often as it was rung.
-pub(crate) fn event_fd() -> Result<OwnedFd, c_int> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
-        .map_err(|error| error.raw_os_error())
-}
-
-/// Makes it readable once more.
-pub(crate) fn ring(fd: &OwnedFd) {
-    // It fails only beyond 2^64 events.
-    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
-}
-
-/// Takes one ring, waiting for it unless the program made the descriptor nonblocking.
-pub(crate) fn take(fd: RawFd, waits: bool) -> Result<(), c_int> {
-    // SAFETY: who asks holds its owner.
-    let fd: BorrowedFd<'_> = unsafe { BorrowedFd::borrow_raw(fd) };
-    if !waits {
-        let mut ready =
-            [rustix::event::PollFd::from_borrowed_fd(fd.as_fd(), rustix::event::PollFlags::IN)];
-        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        if rustix::event::poll(&mut ready, Some(&now)) != Ok(1) {
-            return Err(libc::EAGAIN);
-        }
-    }
-    let mut count = [0; 8];
-    rustix::io::read(fd, &mut count).map(drop).map_err(|error| error.raw_os_error())
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     object(|| {
@@ -96,38 +68,41 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut Comp
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
-    code(|| {
-        let _state = Engine::get()?.lock();
-        // SAFETY: the verbs contract; `refcnt` changes under the lock alone.
-        if unsafe { (*channel).refcnt } > 0 {
-            return Err(libc::EBUSY);
-        }
-        // SAFETY: it is ours, and no CQ uses it.
-        drop(unsafe { Box::from_raw(channel.cast::<Owned>()) });
-        Ok(())
-    })
+/// Frees a channel that no CQ uses; under the engine's lock, which `refcnt` changes under alone.
+///
+/// # Safety
+/// The verbs contract of `ibv_destroy_comp_channel`.
+pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<(), c_int> {
+    // SAFETY: the caller's word.
+    if unsafe { given(channel)? }.refcnt > 0 {
+        return Err(libc::EBUSY);
+    }
+    // SAFETY: it is ours, and no CQ uses it.
+    drop(unsafe { Box::from_raw(channel.cast::<Owned>()) });
+    Ok(())
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_cq_event(
+/// Takes the next event, after a thread was set to watch the device.
+///
+/// # Safety
+/// The verbs contract of `ibv_get_cq_event`.
+pub(crate) unsafe fn get(
     channel: *mut CompChannel,
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
     minus_one(|| {
-        Engine::get()?.watch();
-        // SAFETY: the verbs contract.
-        let owned = unsafe { &*channel.cast::<Owned>() };
+        // SAFETY: the caller's word.
+        let owned = unsafe { given(channel.cast::<Owned>())? };
         take(owned.fd.as_raw_fd(), true)?;
         let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
         let found: *mut Cq =
             ptr::with_exposed_provenance_mut(events.pop_front().ok_or(libc::EAGAIN)?);
-        // SAFETY: the CQ's events go before it does; the rest is the verbs contract.
+        // SAFETY: the CQ's events go before it does; the rest is the caller's word.
         unsafe {
-            *cq = found;
-            *cq_context = (*found).cq_context;
+            (*found.cast::<OwnedCq>()).taken.fetch_add(1, Ordering::Relaxed);
+            *given(cq)? = found;
+            *given(cq_context)? = (*found).cq_context;
         }
         Ok(())
     })
@@ -137,7 +112,9 @@ unsafe extern "C" fn ibv_get_cq_event(
 unsafe extern "C" fn ibv_ack_cq_events(cq: *mut Cq, count: c_uint) {
     // SAFETY: the verbs contract.
     unsafe {
-        let completed = &raw mut (*cq).comp_events_completed;
-        *completed = (*completed).wrapping_add(count);
+        if let Ok(cq) = given(cq) {
+            let completed = &raw mut cq.comp_events_completed;
+            acknowledge(&raw mut cq.mutex, &raw mut cq.cond, completed, count);
+        }
     }
 }

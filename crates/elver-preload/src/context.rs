@@ -1,91 +1,58 @@
-//! Contexts, what they answer about device and port, and their asynchronous events.
+//! Contexts: made, closed, and made of the file that stands for a device.
 
-use std::collections::VecDeque;
-use std::ffi::{c_int, c_uint, c_void};
-use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use elver_verbs::{AsyncEvent as Event, AtomicCap, Device as _, PortState};
-
-use crate::channel::{event_fd, ring, take};
-use crate::device::write;
+use crate::device::device;
 use crate::engine::Engine;
-use crate::errno::{code, minus_one, object, of_verbs};
-use crate::layout::{
-    AsyncEvent, Context, ContextOps, Cq, Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr,
-    Qp, Srq, VerbsContext,
-};
-use crate::{cq, qp, srq};
+use crate::errno::{code, object};
+use crate::layout::{Context, ContextOps, Device, VerbsContext};
+use crate::owned::given;
+use crate::ring::event_fd;
+use crate::told::{Owned, owned};
+use crate::{caps, cq, cq_ex, dm, mw, odp, pd, qp, qp_ex, srq};
 
-/// `IBV_GID_TYPE_SYSFS_ROCE_V2` of `ibv_query_gid_type`, and `IBV_GID_TYPE_ROCE_V2`.
-const SYSFS_ROCE_V2: c_uint = 1;
-const ROCE_V2: u32 = 2;
-/// The default P_Key, a full member's.
-const PKEY: u16 = 0xffff;
-/// `IBV_LINK_LAYER_ETHERNET`.
-const ETHERNET: u8 = 2;
-
-/// A context, and what a program does not see of it.
-#[repr(C)]
-pub(crate) struct Owned {
-    verbs: VerbsContext,
-    fd: OwnedFd,
-    events: Mutex<VecDeque<AsyncEvent>>,
-}
-
-/// Whom an event is told: an object of the program's, and its context.
-#[derive(Clone, Copy)]
-pub(crate) struct Told {
-    pub(crate) context: *mut Context,
-    pub(crate) element: *mut c_void,
-}
-
-// SAFETY: the pointers are followed only under the engine's lock, from whose tables they go before
-// their objects are freed.
-unsafe impl Send for Told {}
-
-/// The whole of a context.
-///
-/// # Safety
-/// `context` came from `ibv_open_device` and is not closed.
-unsafe fn owned<'a>(context: *mut Context) -> &'a Owned {
-    let start = context.cast::<u8>();
-    // SAFETY: contexts of ours stand at this place of an `Owned`.
-    unsafe { &*start.sub(offset_of!(Owned, verbs) + offset_of!(VerbsContext, context)).cast() }
-}
-
-/// Queues an event for whoever asks its context.
-pub(crate) fn tell(told: Told, event: Event) {
-    let event_type = match event {
-        Event::CqErr(_) => 0,
-        Event::QpFatal(_) => 1,
-        Event::QpReqErr(_) => 2,
-        Event::QpAccessErr(_) | Event::DctAccessErr(_) => 3,
-        Event::CommEst(_) => 4,
-        Event::SqDrained(_) => 5,
-        Event::SrqErr(_) => 14,
-        Event::SrqLimitReached(_) => 15,
-        Event::QpLastWqeReached(_) => 16,
+/// A context of the process's device.
+fn open(device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
+    let fd = event_fd()?;
+    // SAFETY: zero is a null pointer, no function, or a number for every field.
+    let mut verbs: VerbsContext = unsafe { MaybeUninit::zeroed().assume_init() };
+    verbs.sz = size_of::<VerbsContext>();
+    verbs.query_port = Some(caps::query_port);
+    verbs.query_device_ex = Some(caps::query_device_ex);
+    verbs.advise_mr = Some(odp::advise_mr);
+    verbs.reg_dm_mr = Some(dm::reg_dm_mr);
+    verbs.alloc_dm = Some(dm::alloc_dm);
+    verbs.free_dm = Some(dm::free_dm);
+    verbs.alloc_parent_domain = Some(pd::alloc_parent_domain);
+    verbs.alloc_td = Some(pd::alloc_td);
+    verbs.dealloc_td = Some(pd::dealloc_td);
+    verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
+    verbs.create_qp_ex = Some(qp_ex::create_qp_ex);
+    verbs.create_srq_ex = Some(srq::create_srq_ex);
+    verbs.context.device = device;
+    verbs.context.ops = ContextOps {
+        poll_cq: Some(cq::poll_cq),
+        req_notify_cq: Some(cq::req_notify_cq),
+        post_srq_recv: Some(srq::post_srq_recv),
+        post_send: Some(qp::post_send),
+        post_recv: Some(qp::post_recv),
+        alloc_mw: Some(mw::alloc_mw),
+        bind_mw: Some(mw::bind_mw),
+        dealloc_mw: Some(mw::dealloc_mw),
+        ..verbs.context.ops
     };
-    // SAFETY: objects leave the engine's tables before they are freed, and their contexts after.
-    let owned = unsafe { owned(told.context) };
-    let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-    events.push_back(AsyncEvent { element: told.element, event_type });
-    ring(&owned.fd);
-}
-
-/// Forgets events of an object that is going.
-pub(crate) fn forget(told: Told) {
-    // SAFETY: as in `tell`.
-    let owned = unsafe { owned(told.context) };
-    let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = events.len();
-    events.retain(|event| event.element != told.element);
-    for _ in events.len()..before {
-        let _ = take(owned.fd.as_raw_fd(), false);
-    }
+    verbs.context.cmd_fd = cmd.as_raw_fd();
+    verbs.context.async_fd = fd.as_raw_fd();
+    verbs.context.num_comp_vectors = 1;
+    // `__VERBS_ABI_IS_EXTENDED`.
+    verbs.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
+    let owned = Box::into_raw(Box::new(Owned { verbs, fd, cmd, events: Mutex::default() }));
+    // SAFETY: it was just made.
+    Ok(unsafe { &raw mut (*owned).verbs.context })
 }
 
 #[unsafe(no_mangle)]
@@ -94,298 +61,40 @@ unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
         if device.is_null() {
             return Err(libc::EINVAL);
         }
-        Engine::open()?;
-        let fd = event_fd()?;
-        // SAFETY: zero is a null pointer, no function, or a number for every field.
-        let mut verbs: VerbsContext = unsafe { MaybeUninit::zeroed().assume_init() };
-        verbs.sz = size_of::<VerbsContext>();
-        verbs.query_port = Some(query_port);
-        verbs.query_device_ex = Some(query_device_ex);
-        verbs.context.device = device;
-        verbs.context.ops = ContextOps {
-            poll_cq: Some(cq::poll_cq),
-            req_notify_cq: Some(cq::req_notify_cq),
-            post_srq_recv: Some(srq::post_srq_recv),
-            post_send: Some(qp::post_send),
-            post_recv: Some(qp::post_recv),
-            alloc_mw: no_mw as *const () as usize,
-            bind_mw: no_call as *const () as usize,
-            dealloc_mw: no_call as *const () as usize,
-            ..verbs.context.ops
-        };
-        verbs.context.cmd_fd = -1;
-        verbs.context.async_fd = fd.as_raw_fd();
-        verbs.context.num_comp_vectors = 1;
-        // `__VERBS_ABI_IS_EXTENDED`.
-        verbs.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
-        let owned = Box::into_raw(Box::new(Owned { verbs, fd, events: Mutex::default() }));
-        // SAFETY: it was just made.
-        Ok(unsafe { &raw mut (*owned).verbs.context })
+        let cmd = Engine::open()?.file.try_clone().map_err(|_| libc::EMFILE)?;
+        open(device, cmd)
     })
 }
 
-/// What windows' calls answer: there are none.
-unsafe extern "C" fn no_call() -> c_int {
-    libc::EOPNOTSUPP
-}
-
-unsafe extern "C" fn no_mw() -> *mut c_void {
-    object(|| Err(libc::EOPNOTSUPP))
+/// A context by the file of another (`cmd_fd`), which it owns from then on. Objects are those of one
+/// process: the file of another process's device is refused.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context {
+    object(|| {
+        if cmd_fd < 0 {
+            return Err(libc::EBADF);
+        }
+        let engine = Engine::get()?;
+        // SAFETY: the verbs contract: the descriptor is the program's, and becomes ours when all is well.
+        let cmd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
+        let identity =
+            |fd: &OwnedFd| rustix::fs::fstat(fd.as_fd()).map(|stat| (stat.st_dev, stat.st_ino));
+        match (identity(&cmd), identity(&engine.file)) {
+            (Ok(given), Ok(ours)) if given == ours => open(device(), cmd),
+            (result, _) => {
+                // It stays the program's.
+                let _ = std::os::fd::IntoRawFd::into_raw_fd(cmd);
+                Err(result.map_or_else(|error| error.raw_os_error(), |_| libc::EINVAL))
+            }
+        }
+    })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     code(|| {
         // SAFETY: the verbs contract: it is ours, and nothing of it is left.
-        drop(unsafe { Box::from_raw(ptr::from_ref(owned(context)).cast_mut()) });
+        drop(unsafe { Box::from_raw(ptr::from_ref(owned(given(context)?)).cast_mut()) });
         Ok(())
     })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_int {
-    code(|| {
-        let found = Engine::get()?.lock().device.query_device();
-        let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
-        // SAFETY: integers may be zero.
-        let mut all: DeviceAttr = unsafe { MaybeUninit::zeroed().assume_init() };
-        write(&mut all.fw_ver, &found.fw_ver);
-        all.node_guid = found.node_guid.to_be();
-        all.sys_image_guid = found.node_guid.to_be();
-        all.max_mr_size = found.max_mr_size;
-        all.page_size_cap = 0xffff_f000;
-        all.max_qp = int(found.max_qp);
-        all.max_qp_wr = int(found.max_qp_wr);
-        all.max_sge = int(found.max_sge);
-        all.max_sge_rd = int(found.max_sge);
-        all.max_cq = int(found.max_cq);
-        all.max_cqe = int(found.max_cqe);
-        all.max_mr = int(found.max_mr);
-        all.max_pd = int(found.max_pd);
-        all.max_qp_rd_atom = found.max_qp_rd_atom.into();
-        all.max_res_rd_atom = c_int::from(found.max_qp_rd_atom).saturating_mul(all.max_qp);
-        all.max_qp_init_rd_atom = found.max_qp_init_rd_atom.into();
-        all.atomic_cap = match found.atomic_cap {
-            AtomicCap::None => 0,
-            AtomicCap::Hca => 1,
-            AtomicCap::Glob => 2,
-        };
-        all.max_ah = int(found.max_ah);
-        all.max_srq = int(found.max_srq);
-        all.max_srq_wr = int(found.max_srq_wr);
-        all.max_srq_sge = int(found.max_srq_sge);
-        all.max_pkeys = 1;
-        all.local_ca_ack_delay = found.local_ca_ack_delay;
-        all.phys_port_cnt = 1;
-        // SAFETY: the verbs contract.
-        unsafe { *attr = all };
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn query_device_ex(
-    context: *mut Context,
-    _: *const c_void,
-    attr: *mut DeviceAttrEx,
-    size: usize,
-) -> c_int {
-    code(|| {
-        if size < size_of::<DeviceAttr>() {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: integers may be zero.
-        let mut all: DeviceAttrEx = unsafe { MaybeUninit::zeroed().assume_init() };
-        // SAFETY: it is ours to write.
-        match unsafe { ibv_query_device(context, &mut all.orig_attr) } {
-            0 => {}
-            error => return Err(error),
-        }
-        all.phys_port_cnt_ex = 1;
-        let known = size.min(size_of::<DeviceAttrEx>());
-        // SAFETY: the program says that it has `size` bytes there.
-        unsafe {
-            ptr::write_bytes(attr.cast::<u8>(), 0, size);
-            ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attr.cast(), known);
-        }
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn query_port(
-    _: *mut Context,
-    port: u8,
-    attr: *mut PortAttr,
-    size: usize,
-) -> c_int {
-    code(|| {
-        if port != 1 {
-            return Err(libc::EINVAL);
-        }
-        let found = Engine::get()?.lock().device.query_port();
-        // SAFETY: integers may be zero.
-        let mut all: PortAttr = unsafe { MaybeUninit::zeroed().assume_init() };
-        let active = found.state == PortState::Active;
-        all.state = if active { 4 } else { 1 };
-        all.phys_state = if active { 5 } else { 3 };
-        all.max_mtu = found.max_mtu.code().into();
-        all.active_mtu = found.active_mtu.code().into();
-        all.gid_tbl_len = found.gid_tbl_len as c_int;
-        all.max_msg_sz = found.max_msg_sz;
-        all.bad_pkey_cntr = found.bad_pkey_cntr;
-        all.qkey_viol_cntr = found.qkey_viol_cntr;
-        all.pkey_tbl_len = 1;
-        all.max_vl_num = 1;
-        // One lane of 2.5 Gb/s, the least that the encoding has: a socket has no width.
-        all.active_width = 1;
-        all.active_speed = 1;
-        all.link_layer = ETHERNET;
-        let known = size.min(size_of::<PortAttr>());
-        // SAFETY: the program says that it has `size` bytes there.
-        unsafe { ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attr.cast(), known) };
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
-    // The function behind the header's macro knows the structure up to `link_layer`.
-    // SAFETY: the verbs contract.
-    unsafe { query_port(context, port, attr, offset_of!(PortAttr, flags)) }
-}
-
-fn gid(port: u32, index: c_int) -> Result<Gid, c_int> {
-    let index = u8::try_from(index).map_err(|_| libc::EINVAL)?;
-    if port != 1 {
-        return Err(libc::EINVAL);
-    }
-    let gid = Engine::get()?.lock().device.query_gid(index).map_err(of_verbs)?;
-    Ok(Gid(gid.0))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid(_: *mut Context, port: u8, index: c_int, to: *mut Gid) -> c_int {
-    minus_one(|| {
-        let gid = gid(port.into(), index)?;
-        // SAFETY: the verbs contract. A `union ibv_gid` of the program's may be less aligned.
-        unsafe { to.write_unaligned(gid) };
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid_type(
-    _: *mut Context,
-    port: u8,
-    index: c_uint,
-    to: *mut c_uint,
-) -> c_int {
-    minus_one(|| {
-        gid(port.into(), c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
-        // SAFETY: the verbs contract.
-        unsafe { *to = SYSFS_ROCE_V2 };
-        Ok(())
-    })
-}
-
-fn gid_entry(port: u32, index: u32) -> Result<GidEntry, c_int> {
-    let gid = gid(port, c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
-    Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type: ROCE_V2, ndev_ifindex: 0 })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _ibv_query_gid_ex(
-    _: *mut Context,
-    port: u32,
-    index: u32,
-    entry: *mut GidEntry,
-    flags: u32,
-    size: usize,
-) -> c_int {
-    code(|| {
-        if flags != 0 || size < size_of::<GidEntry>() {
-            return Err(libc::EINVAL);
-        }
-        let found = gid_entry(port, index)?;
-        // SAFETY: the verbs contract.
-        unsafe { entry.write(found) };
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _ibv_query_gid_table(
-    _: *mut Context,
-    entries: *mut GidEntry,
-    most: usize,
-    flags: u32,
-    size: usize,
-) -> isize {
-    let mut count = 0;
-    let result = code(|| {
-        if flags != 0 || size != size_of::<GidEntry>() {
-            return Err(libc::EINVAL);
-        }
-        let all = Engine::get()?.lock().device.query_port().gid_tbl_len;
-        if most < all as usize {
-            return Err(libc::EINVAL);
-        }
-        for index in 0..all {
-            // SAFETY: there is room for `most`, the verbs contract.
-            unsafe { entries.add(index as usize).write(gid_entry(1, index)?) };
-        }
-        count = all as isize;
-        Ok(())
-    });
-    if result == 0 { count } else { -(result as isize) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_pkey(
-    _: *mut Context,
-    port: u8,
-    index: c_int,
-    to: *mut u16,
-) -> c_int {
-    minus_one(|| {
-        if port != 1 || index != 0 {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: the verbs contract.
-        unsafe { *to = PKEY.to_be() };
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_pkey_index(_: *mut Context, port: u8, pkey: u16) -> c_int {
-    if port == 1 && pkey == PKEY.to_be() { 0 } else { -1 }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent) -> c_int {
-    minus_one(|| {
-        Engine::get()?.watch();
-        // SAFETY: the verbs contract.
-        let owned = unsafe { owned(context) };
-        take(owned.fd.as_raw_fd(), true)?;
-        let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = events.pop_front().ok_or(libc::EAGAIN)?;
-        // SAFETY: the verbs contract.
-        unsafe { *to = event };
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_async_event(event: *mut AsyncEvent) {
-    // SAFETY: the verbs contract: it came from `ibv_get_async_event`, and its object is alive.
-    unsafe {
-        let event = &*event;
-        match event.event_type {
-            0 => (*event.element.cast::<Cq>()).async_events_completed += 1,
-            1..=5 | 16 => (*event.element.cast::<Qp>()).events_completed += 1,
-            14 | 15 => (*event.element.cast::<Srq>()).events_completed += 1,
-            _ => {}
-        }
-    }
 }

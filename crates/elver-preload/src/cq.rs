@@ -1,22 +1,56 @@
 //! Completion queues.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use elver_verbs::{Cq as Handle, CqInit, Device as _, Wc as Done, WcFlags, WcOpcode};
 
 use crate::channel::CqObject;
-use crate::context::{self, Told};
 use crate::engine::Engine;
 use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{CompChannel, Context, Cq, Wc};
+use crate::owned::{OwnedCq, await_acks, given};
+use crate::told::{self, Told};
 
 /// Completions taken from the device at once.
 const BATCH: usize = 32;
 /// Polls in a row that find nothing before a thread lets others run: some ten microseconds.
 const EMPTY_POLLS: u32 = 32;
+
+/// Makes a CQ.
+///
+/// # Safety
+/// The verbs contract of `ibv_create_cq`.
+pub(crate) unsafe fn make(
+    context: *mut Context,
+    cqe: u32,
+    cq_context: *mut c_void,
+    channel: *mut CompChannel,
+    comp_vector: u32,
+) -> Result<*mut Cq, c_int> {
+    let entries = c_int::try_from(cqe).map_err(|_| libc::EINVAL)?;
+    if cqe == 0 || comp_vector != 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut state = Engine::get()?.lock();
+    let handle = state.device.create_cq(CqInit { cqe }).map_err(of_verbs)?;
+    let mut owned = OwnedCq::new();
+    owned.ex.context = context;
+    owned.ex.channel = channel;
+    owned.ex.cq_context = cq_context;
+    owned.ex.handle = handle.0;
+    owned.ex.cqe = entries;
+    let cq: *mut Cq = Box::into_raw(owned).cast();
+    cq.expose_provenance();
+    // SAFETY: the caller's word; it changes under the lock alone.
+    if let Some(channel) = unsafe { channel.as_mut() } {
+        channel.refcnt += 1;
+    }
+    let told = Told { context, element: cq.cast() };
+    state.cqs.insert(handle, CqObject { told, channel });
+    Ok(cq)
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_cq(
@@ -26,62 +60,64 @@ unsafe extern "C" fn ibv_create_cq(
     channel: *mut CompChannel,
     comp_vector: c_int,
 ) -> *mut Cq {
-    object(|| {
-        if cqe < 1 || comp_vector != 0 {
-            return Err(libc::EINVAL);
-        }
-        let mut state = Engine::get()?.lock();
-        let handle = state.device.create_cq(CqInit { cqe: cqe as u32 }).map_err(of_verbs)?;
-        // SAFETY: zero is a fresh mutex and condition on Linux, null, or a number.
-        let mut cq: Box<Cq> = Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
-        cq.context = context;
-        cq.channel = channel;
-        cq.cq_context = cq_context;
-        cq.handle = handle.0;
-        cq.cqe = cqe;
-        let cq = Box::into_raw(cq);
-        cq.expose_provenance();
-        if !channel.is_null() {
-            // SAFETY: the verbs contract; it changes under the lock alone.
-            unsafe { (*channel).refcnt += 1 };
-        }
-        let told = Told { context, element: cq.cast() };
-        state.cqs.insert(handle, CqObject { told, channel });
-        Ok(cq)
-    })
+    // What is negative is too much.
+    // SAFETY: the verbs contract.
+    object(|| unsafe { make(context, cqe as u32, cq_context, channel, comp_vector as u32) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
     code(|| {
-        let mut state = Engine::get()?.lock();
         // SAFETY: the verbs contract.
-        let (handle, channel) = unsafe { (Handle((*cq).handle), (*cq).channel) };
-        state.device.destroy_cq(handle).map_err(of_verbs)?;
-        if let Some(object) = state.cqs.remove(&handle) {
-            object.forget();
-            context::forget(object.told);
+        let (handle, channel) = unsafe { (Handle(given(cq)?.handle), (*cq).channel) };
+        {
+            let mut state = Engine::get()?.lock();
+            state.device.destroy_cq(handle).map_err(of_verbs)?;
+            if let Some(object) = state.cqs.remove(&handle) {
+                object.forget();
+                told::forget(object.told);
+            }
         }
-        if !channel.is_null() {
-            // SAFETY: it stays until this count is 0.
-            unsafe { (*channel).refcnt -= 1 };
+        let owned = cq.cast::<OwnedCq>();
+        // SAFETY: it is ours, and events of it come no more; the lock is free for who takes their channel.
+        unsafe {
+            let (mutex, cond) = (&raw mut (*cq).mutex, &raw mut (*cq).cond);
+            let counts = [
+                (&raw const (*cq).comp_events_completed, &(*owned).taken),
+                (&raw const (*cq).async_events_completed, &(*owned).taken_async),
+            ];
+            await_acks(mutex, cond, &counts);
         }
-        // SAFETY: it is ours, and nothing knows it any more.
-        drop(unsafe { Box::from_raw(cq) });
+        let _state = Engine::get()?.lock();
+        // SAFETY: the channel stays until this count is 0, and nothing knows the CQ any more.
+        unsafe {
+            if let Some(channel) = channel.as_mut() {
+                channel.refcnt -= 1;
+            }
+            drop(Box::from_raw(owned));
+        }
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_resize_cq(_: *mut Cq, _: c_int) -> c_int {
-    libc::EOPNOTSUPP
+unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
+    code(|| {
+        let entries = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
+        // SAFETY: the verbs contract.
+        let cq = unsafe { given(cq)? };
+        let mut state = Engine::get()?.lock();
+        state.device.resize_cq(Handle(cq.handle), entries).map_err(of_verbs)?;
+        cq.cqe = cqe;
+        Ok(())
+    })
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
     code(|| {
         let engine = Engine::get()?;
         // SAFETY: the verbs contract.
-        let handle = Handle(unsafe { (*cq).handle });
+        let handle = Handle(unsafe { given(cq)? }.handle);
         let mut state = engine.lock();
         state.device.req_notify_cq(handle, solicited_only != 0).map_err(of_verbs)?;
         state.tell();
@@ -119,7 +155,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, most: c_int, to: *mut Wc) -
 }
 
 /// Lets others run, once a thread has polled for long in vain: the one that it waits for may need this core.
-fn rest(found: bool) {
+pub(crate) fn rest(found: bool) {
     thread_local! {
         static EMPTY: Cell<u32> = const { Cell::new(0) };
     }
@@ -131,12 +167,9 @@ fn rest(found: bool) {
     });
 }
 
-/// Writes a completion in libibverbs' form.
-///
-/// # Safety
-/// `to` can be written.
-unsafe fn put(wc: &Done, to: *mut Wc) {
-    let opcode = match wc.opcode {
+/// `enum ibv_wc_opcode`.
+pub(crate) fn form(opcode: WcOpcode) -> c_uint {
+    match opcode {
         WcOpcode::Send => 0,
         WcOpcode::RdmaWrite => 1,
         WcOpcode::RdmaRead => 2,
@@ -146,17 +179,26 @@ unsafe fn put(wc: &Done, to: *mut Wc) {
         WcOpcode::LocalInv => 6,
         WcOpcode::Recv => 128,
         WcOpcode::RecvRdmaWithImm => 129,
-    };
-    // An immediate is in the network's order; the key of a region that was invalidated is a number.
-    let imm_data =
-        if wc.flags.contains(WcFlags::WITH_IMM) { wc.imm_data.to_be() } else { wc.imm_data };
+    }
+}
+
+/// An immediate, in the network's order; or the key of a region that was invalidated, a number.
+pub(crate) fn immediate(wc: &Done) -> u32 {
+    if wc.flags.contains(WcFlags::WITH_IMM) { wc.imm_data.to_be() } else { wc.imm_data }
+}
+
+/// Writes a completion in libibverbs' form.
+///
+/// # Safety
+/// `to` can be written.
+unsafe fn put(wc: &Done, to: *mut Wc) {
     let wc = Wc {
         wr_id: wc.wr_id,
         status: wc.status as u32,
-        opcode,
+        opcode: form(wc.opcode),
         vendor_err: wc.vendor_err,
         byte_len: wc.byte_len,
-        imm_data,
+        imm_data: immediate(wc),
         qp_num: wc.qp_num,
         src_qp: wc.src_qp,
         wc_flags: wc.flags.bits(),

@@ -1,6 +1,6 @@
 //! The one device of this process, who drives it, and who is told of its events.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use elver_soft::{SoftConfig, SoftDevice, SoftError};
-use elver_verbs::{AsyncEvent, Cq, Device, Qp, Srq};
+use elver_soft::{SoftConfig, SoftDevice, SoftError, SoftMemory};
+use elver_verbs::{AsyncEvent, Cq, Device, Mr, Pd, Qp, Srq};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::time::Timespec;
 
 use crate::channel::CqObject;
-use crate::context::{self, Told};
 use crate::device::node_guid;
+use crate::told::{self, Told};
 
 /// How long the thread leaves the device to a program that polls before it looks again.
 const NAP: Duration = Duration::from_millis(1);
@@ -23,6 +24,9 @@ const NAP: Duration = Duration::from_millis(1);
 const SLEEP: Duration = Duration::from_secs(1);
 /// Addresses of 127.0.0.0/8 that are tried before it is taken for full.
 const LOOPBACK_TRIES: u32 = 64;
+
+/// Bytes of a process's address space: a region may have all of it.
+pub(crate) const ADDRESSES: u64 = 1 << 47;
 
 /// The device of this process.
 pub(crate) struct Engine {
@@ -33,6 +37,8 @@ pub(crate) struct Engine {
     naps: AtomicBool,
     wake: OwnedFd,
     socket: OwnedFd,
+    /// What contexts show as the descriptor of their device: another context can be made of it.
+    pub(crate) file: OwnedFd,
 }
 
 /// What the lock protects.
@@ -42,6 +48,55 @@ pub(crate) struct State {
     pub(crate) cqs: HashMap<Cq, CqObject>,
     pub(crate) qps: HashMap<Qp, Told>,
     pub(crate) srqs: HashMap<Srq, Told>,
+    /// What can be imported.
+    pub(crate) pds: HashSet<Pd>,
+    pub(crate) mrs: HashMap<Mr, Region>,
+    pub(crate) dms: HashMap<u32, DeviceMemory>,
+    /// The number of the next device memory.
+    pub(crate) next_dm: u32,
+}
+
+/// A region, as who imports it is told of it.
+pub(crate) struct Region {
+    pub(crate) pd: Pd,
+    pub(crate) length: usize,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+    pub(crate) kind: Kind,
+}
+
+/// What memory a region is of.
+pub(crate) enum Kind {
+    /// The program's, which stays mapped.
+    Own,
+    /// The program's, which comes and goes: from this address on, and whether it may be written.
+    OnDemand { addr: u64, writable: bool },
+    /// A device memory, by its number.
+    DeviceMemory(u32),
+}
+
+/// A device memory.
+pub(crate) struct DeviceMemory {
+    pub(crate) memory: SoftMemory,
+    /// In bytes.
+    pub(crate) length: usize,
+    /// Regions of it.
+    pub(crate) users: u32,
+}
+
+impl State {
+    fn new(device: SoftDevice) -> State {
+        State {
+            device,
+            cqs: HashMap::new(),
+            qps: HashMap::new(),
+            srqs: HashMap::new(),
+            pds: HashSet::new(),
+            mrs: HashMap::new(),
+            dms: HashMap::new(),
+            next_dm: 1,
+        }
+    }
 }
 
 static ENGINE: OnceLock<Engine> = OnceLock::new();
@@ -63,14 +118,15 @@ impl Engine {
         let socket = socket.try_clone_to_owned().map_err(|error| refused(error.to_string()))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| refused(error.to_string()))?;
-        let state =
-            State { device, cqs: HashMap::new(), qps: HashMap::new(), srqs: HashMap::new() };
+        let file = memfd_create("elver", MemfdFlags::CLOEXEC)
+            .map_err(|error| refused(error.to_string()))?;
         let engine = ENGINE.get_or_init(|| Engine {
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(device)),
             polls: AtomicU64::new(0),
             naps: AtomicBool::new(false),
             wake,
             socket,
+            file,
         });
         std::thread::Builder::new()
             .name("elver".into())
@@ -172,7 +228,7 @@ impl State {
                 }
             };
             if let Some(told) = told {
-                context::tell(told, event);
+                told::tell(told, event);
             }
         }
     }
@@ -205,6 +261,7 @@ fn loopback(attempt: u32) -> Ipv4Addr {
 
 fn open_at(address: IpAddr) -> Result<SoftDevice, SoftError> {
     let mut config = SoftConfig::for_address(address);
+    config.rnic.max_mr_size = ADDRESSES;
     config.rnic.name = crate::device::name();
     config.rnic.node_guid = node_guid();
     SoftDevice::open(config)

@@ -49,6 +49,15 @@ pub struct UdDest {
     pub remote_qkey: u32,
 }
 
+/// `bind_mw` of `ibv_send_wr`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct BindMwWr {
+    pub mw: *mut Mw,
+    pub rkey: u32,
+    pub bind_info: MwBindInfo,
+}
+
 /// A structure's name in C, its size, and each field's name in C and offset.
 pub type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
 
@@ -68,7 +77,7 @@ macro_rules! layouts {
             vec![$((
                 $c,
                 size_of::<$name>(),
-                vec![$((stringify!($field), std::mem::offset_of!($name, $field)),)*],
+                vec![$((stringify!($field).trim_start_matches("r#"), std::mem::offset_of!($name, $field)),)*],
             ),)*]
         }
     };
@@ -222,7 +231,7 @@ layouts! {
         imm_data: u32,
         wr: WrUnion,
         qp_type: u32,
-        bind_mw: [u64; 6],
+        bind_mw: BindMwWr,
     }
     Wc "ibv_wc" {
         wr_id: u64,
@@ -336,9 +345,9 @@ layouts! {
     }
     ContextOps "ibv_context_ops" {
         _compat_query_device: [usize; 7],
-        alloc_mw: usize,
-        bind_mw: usize,
-        dealloc_mw: usize,
+        alloc_mw: Option<unsafe extern "C" fn(*mut Pd, c_uint) -> *mut Mw>,
+        bind_mw: Option<unsafe extern "C" fn(*mut Qp, *mut Mw, *mut MwBind) -> c_int>,
+        dealloc_mw: Option<unsafe extern "C" fn(*mut Mw) -> c_int>,
         _compat_create_cq: usize,
         poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int>,
         req_notify_cq: Option<unsafe extern "C" fn(*mut Cq, c_int) -> c_int>,
@@ -360,9 +369,25 @@ layouts! {
     }
     VerbsContext "verbs_context" {
         query_port: Option<unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, usize) -> c_int>,
-        advise_mr: [usize; 26],
-        query_device_ex: Option<unsafe extern "C" fn(*mut Context, *const c_void, *mut DeviceAttrEx, usize) -> c_int>,
-        ibv_destroy_flow: [usize; 11],
+        advise_mr: Option<unsafe extern "C" fn(*mut Pd, c_uint, u32, *mut Sge, u32) -> c_int>,
+        alloc_null_mr: [usize; 5],
+        reg_dm_mr: Option<unsafe extern "C" fn(*mut Pd, *mut Dm, u64, usize, c_uint) -> *mut Mr>,
+        alloc_dm: Option<unsafe extern "C" fn(*mut Context, *mut AllocDmAttr) -> *mut Dm>,
+        free_dm: Option<unsafe extern "C" fn(*mut Dm) -> c_int>,
+        modify_flow_action_esp: [usize; 4],
+        alloc_parent_domain: Option<unsafe extern "C" fn(*mut Context, *mut ParentDomainInitAttr) -> *mut Pd>,
+        dealloc_td: Option<unsafe extern "C" fn(*mut Td) -> c_int>,
+        alloc_td: Option<unsafe extern "C" fn(*mut Context, *mut TdInitAttr) -> *mut Td>,
+        modify_cq: [usize; 8],
+        create_cq_ex: Option<unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx>,
+        r#priv: usize,
+        query_device_ex: Option<unsafe extern "C" fn(*mut Context, *const u32, *mut DeviceAttrEx, usize) -> c_int>,
+        ibv_destroy_flow: [usize; 4],
+        open_qp: usize,
+        create_qp_ex: Option<unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp>,
+        get_srq_num: usize,
+        create_srq_ex: Option<unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq>,
+        open_xrcd: [usize; 3],
         sz: usize,
         context: Context,
     }
@@ -384,5 +409,148 @@ layouts! {
         pci_atomic_caps: [u16; 3],
         xrc_odp_caps: u32,
         phys_port_cnt_ex: u32,
+    }    Mw "ibv_mw" {
+        context: *mut Context,
+        pd: *mut Pd,
+        rkey: u32,
+        handle: u32,
+        r#type: c_uint,
+    }
+    MwBindInfo "ibv_mw_bind_info" {
+        mr: *mut Mr,
+        addr: u64,
+        length: u64,
+        mw_access_flags: c_uint,
+    }
+    MwBind "ibv_mw_bind" {
+        wr_id: u64,
+        send_flags: c_uint,
+        bind_info: MwBindInfo,
+    }
+    QpEx "ibv_qp_ex" {
+        qp_base: Qp,
+        comp_mask: u64,
+        wr_id: u64,
+        wr_flags: c_uint,
+        wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut QpEx, u32, u64, u64, u64)>,
+        wr_atomic_fetch_add: Option<unsafe extern "C" fn(*mut QpEx, u32, u64, u64)>,
+        wr_bind_mw: Option<unsafe extern "C" fn(*mut QpEx, *mut Mw, u32, *const MwBindInfo)>,
+        wr_local_inv: Option<unsafe extern "C" fn(*mut QpEx, u32)>,
+        wr_rdma_read: Option<unsafe extern "C" fn(*mut QpEx, u32, u64)>,
+        wr_rdma_write: Option<unsafe extern "C" fn(*mut QpEx, u32, u64)>,
+        wr_rdma_write_imm: Option<unsafe extern "C" fn(*mut QpEx, u32, u64, u32)>,
+        wr_send: Option<unsafe extern "C" fn(*mut QpEx)>,
+        wr_send_imm: Option<unsafe extern "C" fn(*mut QpEx, u32)>,
+        wr_send_inv: Option<unsafe extern "C" fn(*mut QpEx, u32)>,
+        wr_send_tso: usize,
+        wr_set_ud_addr: Option<unsafe extern "C" fn(*mut QpEx, *mut Ah, u32, u32)>,
+        wr_set_xrc_srqn: usize,
+        wr_set_inline_data: Option<unsafe extern "C" fn(*mut QpEx, *mut c_void, usize)>,
+        wr_set_inline_data_list: Option<unsafe extern "C" fn(*mut QpEx, usize, *const DataBuf)>,
+        wr_set_sge: Option<unsafe extern "C" fn(*mut QpEx, u32, u64, u32)>,
+        wr_set_sge_list: Option<unsafe extern "C" fn(*mut QpEx, usize, *const Sge)>,
+        wr_start: Option<unsafe extern "C" fn(*mut QpEx)>,
+        wr_complete: Option<unsafe extern "C" fn(*mut QpEx) -> c_int>,
+        wr_abort: Option<unsafe extern "C" fn(*mut QpEx)>,
+        wr_atomic_write: usize,
+    }
+    DataBuf "ibv_data_buf" {
+        addr: *mut c_void,
+        length: usize,
+    }
+    CqEx "ibv_cq_ex" {
+        context: *mut Context,
+        channel: *mut CompChannel,
+        cq_context: *mut c_void,
+        handle: u32,
+        cqe: c_int,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        comp_events_completed: u32,
+        async_events_completed: u32,
+        comp_mask: u32,
+        status: c_uint,
+        wr_id: u64,
+        start_poll: Option<unsafe extern "C" fn(*mut CqEx, *mut PollCqAttr) -> c_int>,
+        next_poll: Option<unsafe extern "C" fn(*mut CqEx) -> c_int>,
+        end_poll: Option<unsafe extern "C" fn(*mut CqEx)>,
+        read_opcode: Option<unsafe extern "C" fn(*mut CqEx) -> c_uint>,
+        read_vendor_err: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_byte_len: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_imm_data: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_qp_num: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_src_qp: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_wc_flags: Option<unsafe extern "C" fn(*mut CqEx) -> c_uint>,
+        read_slid: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
+        read_sl: Option<unsafe extern "C" fn(*mut CqEx) -> u8>,
+        read_dlid_path_bits: Option<unsafe extern "C" fn(*mut CqEx) -> u8>,
+        read_completion_ts: [usize; 5],
+    }
+    PollCqAttr "ibv_poll_cq_attr" {
+        comp_mask: u32,
+    }
+    CqInitAttrEx "ibv_cq_init_attr_ex" {
+        cqe: u32,
+        cq_context: *mut c_void,
+        channel: *mut CompChannel,
+        comp_vector: u32,
+        wc_flags: u64,
+        comp_mask: u32,
+        flags: u32,
+        parent_domain: *mut Pd,
+    }
+    QpInitAttrEx "ibv_qp_init_attr_ex" {
+        qp_context: *mut c_void,
+        send_cq: *mut Cq,
+        recv_cq: *mut Cq,
+        srq: *mut Srq,
+        cap: QpCap,
+        qp_type: c_uint,
+        sq_sig_all: c_int,
+        comp_mask: u32,
+        pd: *mut Pd,
+        xrcd: *mut c_void,
+        create_flags: u32,
+        max_tso_header: u16,
+        rwq_ind_tbl: *mut c_void,
+        rx_hash_conf: [u64; 3],
+        source_qpn: u32,
+        send_ops_flags: u64,
+    }
+    SrqInitAttrEx "ibv_srq_init_attr_ex" {
+        srq_context: *mut c_void,
+        attr: SrqAttr,
+        comp_mask: u32,
+        srq_type: c_uint,
+        pd: *mut Pd,
+        xrcd: *mut c_void,
+        cq: *mut Cq,
+        tm_cap: [u32; 2],
+    }
+    ParentDomainInitAttr "ibv_parent_domain_init_attr" {
+        pd: *mut Pd,
+        td: *mut Td,
+        comp_mask: u32,
+        alloc: usize,
+        free: usize,
+        pd_context: *mut c_void,
+    }
+    Td "ibv_td" {
+        context: *mut Context,
+    }
+    TdInitAttr "ibv_td_init_attr" {
+        comp_mask: u32,
+    }
+    Dm "ibv_dm" {
+        context: *mut Context,
+        memcpy_to_dm: Option<unsafe extern "C" fn(*mut Dm, u64, *const c_void, usize) -> c_int>,
+        memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut Dm, u64, usize) -> c_int>,
+        comp_mask: u32,
+        handle: u32,
+    }
+    AllocDmAttr "ibv_alloc_dm_attr" {
+        length: usize,
+        log_align_req: u32,
+        comp_mask: u32,
     }
 }

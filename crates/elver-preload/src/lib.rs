@@ -14,18 +14,33 @@
 #![allow(clippy::missing_safety_doc)]
 
 mod ah;
+mod caps;
 mod channel;
 mod context;
 mod cq;
+mod cq_ex;
 mod device;
+mod dm;
 mod engine;
 mod errno;
+mod events;
 pub mod layout;
 mod memory;
+mod mw;
 mod names;
+mod odp;
+mod owned;
+mod paths;
+mod pd;
 mod private;
 mod qp;
+mod qp_ex;
+mod region;
+mod ring;
 mod srq;
+mod staged;
+mod told;
+mod tree;
 mod wr;
 
 pub use errno::guard;

@@ -1,42 +1,29 @@
-//! Protection domains and memory regions.
+//! Memory regions.
 //!
 //! A region is the program's own bytes, which a device reads and writes while the program does as it
 //! likes: they are only ever copied, never borrowed.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::mem::MaybeUninit;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
-use elver_soft::SoftMemory;
-use elver_verbs::{AccessFlags, Device as _, Mr as MrHandle, Pd as PdHandle};
+use elver_soft::{MrChange, SoftMemory};
+use elver_verbs::{AccessFlags, Device as _, Mr as Handle, Pd as PdHandle};
 
-use crate::engine::Engine;
-use crate::errno::{code, object, of_verbs};
-use crate::layout::{Context, Mr, Pd};
+use crate::engine::{Engine, Kind, Region};
+use crate::errno::{code, object, of_verbs, set};
+use crate::layout::{Mr, Pd};
+use crate::odp;
+use crate::owned::given;
+use crate::region::{ON_DEMAND, boxed, register, rights};
 
-/// `IBV_ACCESS_OPTIONAL_RANGE`: what a device may leave aside, relaxed ordering among it.
-const OPTIONAL: c_uint = 0x3ff0_0000;
 const PAGE: usize = 4096;
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
-    object(|| {
-        let handle = Engine::get()?.lock().device.alloc_pd().map_err(of_verbs)?;
-        Ok(Box::into_raw(Box::new(Pd { context, handle: handle.0 })))
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
-    code(|| {
-        // SAFETY: the verbs contract.
-        let handle = PdHandle(unsafe { (*pd).handle });
-        Engine::get()?.lock().device.dealloc_pd(handle).map_err(of_verbs)?;
-        // SAFETY: it is ours, and nothing uses it.
-        drop(unsafe { Box::from_raw(pd) });
-        Ok(())
-    })
-}
+/// `enum ibv_rereg_mr_flags`.
+const TRANSLATION: c_int = 1;
+const PD: c_int = 2;
+const ACCESS: c_int = 4;
+/// `IBV_REREG_MR_ERR_INPUT` and `IBV_REREG_MR_ERR_CMD`.
+const ERR_INPUT: c_int = -1;
+const ERR_CMD: c_int = -4;
 
 /// Whether all of it is mapped: the kernel would pin it now, and fail where it is not.
 fn is_mapped(addr: usize, length: usize) -> bool {
@@ -46,10 +33,21 @@ fn is_mapped(addr: usize, length: usize) -> bool {
     unsafe { libc::msync(first as *mut c_void, end - first, libc::MS_ASYNC) == 0 }
 }
 
-/// Registers memory of the program's.
+/// Memory of the program's.
 ///
 /// # Safety
 /// The verbs contract of `ibv_reg_mr`: it stays mapped until it is deregistered.
+unsafe fn memory(addr: *mut c_void, length: usize) -> Result<SoftMemory, c_int> {
+    let start = NonNull::new(addr.cast::<u8>()).filter(|_| length > 0).ok_or(libc::EINVAL)?;
+    if !is_mapped(addr as usize, length) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the caller's word; nobody here holds references to it.
+    Ok(unsafe { SoftMemory::from_raw_parts(start, length) })
+}
+
+/// # Safety
+/// As [`memory`].
 unsafe fn reg(
     pd: *mut Pd,
     addr: *mut c_void,
@@ -57,31 +55,14 @@ unsafe fn reg(
     iova: u64,
     access: c_uint,
 ) -> Result<*mut Mr, c_int> {
-    let rights = access & !OPTIONAL;
-    let access = AccessFlags::from_bits(rights).ok_or(libc::EOPNOTSUPP)?;
-    // The kernel refuses these too: who may write from afar must be able to here.
-    if access.intersects(AccessFlags::REMOTE_CHANGES) && !access.contains(AccessFlags::LOCAL_WRITE)
-    {
-        return Err(libc::EINVAL);
+    if access & ON_DEMAND != 0 {
+        return odp::reg(pd, addr, length, iova, access);
     }
-    let start = NonNull::new(addr.cast::<u8>()).filter(|_| length > 0).ok_or(libc::EINVAL)?;
-    if !is_mapped(addr as usize, length) {
-        return Err(libc::EFAULT);
-    }
-    // SAFETY: the verbs contract; nobody here holds references to it.
-    let memory = unsafe { SoftMemory::from_raw_parts(start, length) };
-    // SAFETY: the verbs contract.
-    let (context, handle) = unsafe { ((*pd).context, PdHandle((*pd).handle)) };
+    let access = rights(access)?;
+    // SAFETY: the caller's word.
+    let memory = unsafe { memory(addr, length)? };
     let iova = if access.contains(AccessFlags::ZERO_BASED) { 0 } else { iova };
-    let info = Engine::get()?
-        .lock()
-        .device
-        .reg_mr(handle, memory, Some(iova), access)
-        .map_err(of_verbs)?;
-    // SAFETY: null pointers and numbers may be zero.
-    let mut mr: Box<Mr> = Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
-    *mr = Mr { context, pd, addr, length, handle: info.mr.0, lkey: info.lkey, rkey: info.rkey };
-    Ok(Box::into_raw(mr))
+    register(pd, memory, iova, access, addr, length, Kind::Own)
 }
 
 #[unsafe(no_mangle)]
@@ -123,10 +104,122 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
-        let handle = MrHandle(unsafe { (*mr).handle });
-        Engine::get()?.lock().device.dereg_mr(handle).map_err(of_verbs)?;
+        let handle = Handle(unsafe { given(mr)? }.handle);
+        let mut state = Engine::get()?.lock();
+        state.device.dereg_mr(handle).map_err(of_verbs)?;
+        let region = state.mrs.remove(&handle);
+        if let Some(Region { kind: Kind::DeviceMemory(dm), .. }) = region
+            && let Some(dm) = state.dms.get_mut(&dm)
+        {
+            dm.users -= 1;
+        }
         // SAFETY: it is ours, and nothing uses it.
         drop(unsafe { Box::from_raw(mr) });
         Ok(())
     })
+}
+
+/// What was wrong with `ibv_rereg_mr`, and the errno.
+type Refused = (c_int, c_int);
+
+/// # Safety
+/// The verbs contract of `ibv_rereg_mr`.
+unsafe fn rereg(
+    mr: *mut Mr,
+    flags: c_int,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> Result<(), Refused> {
+    let wrong = |error| (ERR_INPUT, error);
+    let has = |flag: c_int| flags & flag != 0;
+    // SAFETY: the caller's word.
+    let object = unsafe { given(mr) }.map_err(wrong)?;
+    let handle = Handle(object.handle);
+    if flags & !(TRANSLATION | PD | ACCESS) != 0
+        || has(TRANSLATION) && (addr.is_null() || length == 0)
+        || has(PD) && pd.is_null()
+        || access != 0 && !has(ACCESS)
+    {
+        return Err(wrong(libc::EINVAL));
+    }
+    let mut change = MrChange { memory: None, pd: None, access: None };
+    if has(TRANSLATION) {
+        // SAFETY: the caller's word.
+        let memory = unsafe { memory(addr, length) }.map_err(wrong)?;
+        change.memory = Some((memory, addr as u64));
+    }
+    if has(PD) {
+        // SAFETY: the caller's word.
+        change.pd = Some(PdHandle(unsafe { (*pd).handle }));
+    }
+    if has(ACCESS) {
+        change.access = Some(rights(access as c_uint).map_err(wrong)?);
+    }
+    let domain = change.pd;
+    let mut state = Engine::get().map_err(wrong)?.lock();
+    let region = state.mrs.get(&handle).ok_or(wrong(libc::EINVAL))?;
+    if !matches!(region.kind, Kind::Own) {
+        return Err(wrong(libc::EINVAL));
+    }
+    state.device.rereg_mr(handle, change).map_err(|error| (ERR_CMD, of_verbs(error)))?;
+    if has(TRANSLATION) {
+        (object.addr, object.length) = (addr, length);
+    }
+    if has(PD) {
+        object.pd = pd;
+    }
+    if let Some(region) = state.mrs.get_mut(&handle) {
+        region.length = object.length;
+        region.pd = domain.unwrap_or(region.pd);
+    }
+    Ok(())
+}
+
+/// A refusal leaves the region as it was, whatever it is told as.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut Mr,
+    flags: c_int,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    // SAFETY: the verbs contract.
+    let result = crate::guard(Err((ERR_CMD, libc::EIO)), || unsafe {
+        rereg(mr, flags, pd, addr, length, access)
+    });
+    match result {
+        Ok(()) => 0,
+        Err((code, error)) => {
+            set(error);
+            code
+        }
+    }
+}
+
+/// A region of this process by its number. Its address is not told, as rdma-core's is not.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
+    object(|| {
+        // SAFETY: the verbs contract.
+        let (context, domain) = unsafe { (given(pd)?.context, PdHandle((*pd).handle)) };
+        let state = Engine::get()?.lock();
+        let Some(region) = state.mrs.get(&Handle(handle)) else { return Err(libc::ENOENT) };
+        if region.pd != domain {
+            return Err(libc::EINVAL);
+        }
+        let Region { length, lkey, rkey, .. } = *region;
+        Ok(boxed(Mr { context, pd, addr: ptr::null_mut(), length, handle, lkey, rkey }))
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_unimport_mr(mr: *mut Mr) {
+    if !mr.is_null() {
+        // SAFETY: the verbs contract: it came from `ibv_import_mr`; the region itself stays.
+        drop(unsafe { Box::from_raw(mr) });
+    }
 }

@@ -40,26 +40,17 @@ nothing! {
     verbs_set_ops,
     verbs_uninit_context,
     __verbs_log,
-    ibv_unimport_mr,
-    ibv_unimport_pd,
-    ibv_unimport_dm,
 }
 
 refused_objects! {
     verbs_open_device,
     _verbs_init_and_alloc_context,
-    ibv_import_device,
-    ibv_import_mr,
-    ibv_import_pd,
-    ibv_import_dm,
     ibv_reg_dmabuf_mr,
-    ibv_qp_to_qp_ex,
 }
 
 refused! {
     ibv_attach_mcast,
     ibv_detach_mcast,
-    ibv_rereg_mr,
     ibv_set_ece,
     ibv_query_ece,
     ibv_resolve_eth_l2_from_gid,

@@ -4,19 +4,22 @@ use std::ffi::{c_int, c_uint};
 use std::mem::MaybeUninit;
 
 use elver_verbs::{
-    AccessFlags, Cq as CqHandle, Device as _, Mtu, Pd as PdHandle, Qp as Handle, QpAttr as Attr,
-    QpAttrMask, QpCap as Cap, QpInit, QpState, QpType, Srq as SrqHandle,
+    Cq as CqHandle, Device as _, Mtu, Pd as PdHandle, Qp as Handle, QpAttr as Attr, QpAttrMask,
+    QpCap as Cap, QpInit, QpState, QpType, Srq as SrqHandle,
 };
 
 use crate::ah::{attr as ah_attr, vector};
-use crate::context::{self, Told};
 use crate::engine::Engine;
 use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{Pd, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr};
+use crate::owned::{OwnedQp, await_acks, given};
+use crate::region::rights_of_qp;
+use crate::staged::{Batch, Limits};
+use crate::told::{self, Told};
 use crate::wr;
 
 /// `IBV_QPT_UD`.
-const UD: c_uint = 4;
+pub(crate) const UD: c_uint = 4;
 
 fn cap(cap: &QpCap) -> Cap {
     Cap {
@@ -38,67 +41,89 @@ fn cap_back(cap: &Cap) -> QpCap {
     }
 }
 
+/// The transport of a number of `enum ibv_qp_type`.
+pub(crate) fn type_of(qp_type: c_uint) -> Result<QpType, c_int> {
+    match qp_type {
+        2 => Ok(QpType::Rc),
+        3 => Ok(QpType::Uc),
+        UD => Ok(QpType::Ud),
+        // XRC, raw packets, and what a driver has: they are known, and not there.
+        8..=10 | 0xff => Err(libc::EOPNOTSUPP),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// Makes a QP.
+///
+/// # Safety
+/// The verbs contract of `ibv_create_qp`.
+pub(crate) unsafe fn make(pd: *mut Pd, init: &mut QpInitAttr) -> Result<*mut Qp, c_int> {
+    let qp_type = type_of(init.qp_type)?;
+    // SAFETY: the caller's word.
+    let (wanted, context) = unsafe {
+        let domain = given(pd)?;
+        let wanted = QpInit {
+            send_cq: CqHandle(given(init.send_cq)?.handle),
+            recv_cq: CqHandle(given(init.recv_cq)?.handle),
+            srq: init.srq.as_ref().map(|srq| SrqHandle(srq.handle)),
+            cap: cap(&init.cap),
+            sq_sig_all: init.sq_sig_all != 0,
+            ..QpInit::new(qp_type, PdHandle(domain.handle), CqHandle(0))
+        };
+        (wanted, domain.context)
+    };
+    let mut state = Engine::get()?.lock();
+    let handle = state.device.create_qp(wanted).map_err(of_verbs)?;
+    let given = state.device.query_qp(handle).map_err(of_verbs)?;
+    let qp_num = state.device.qp_num(handle).map_err(of_verbs)?;
+    init.cap = cap_back(&given.1.cap);
+    let limits = Limits {
+        wrs: init.cap.max_send_wr as usize,
+        sges: init.cap.max_send_sge as usize,
+        inline: init.cap.max_inline_data as usize,
+    };
+    let mut owned = OwnedQp::new(Batch::new(limits));
+    let qp = &mut owned.ex.qp_base;
+    qp.context = context;
+    qp.qp_context = init.qp_context;
+    qp.pd = pd;
+    qp.send_cq = init.send_cq;
+    qp.recv_cq = init.recv_cq;
+    qp.srq = init.srq;
+    qp.handle = handle.0;
+    qp.qp_num = qp_num;
+    qp.qp_type = init.qp_type;
+    let qp: *mut Qp = Box::into_raw(owned).cast();
+    state.qps.insert(handle, Told { context, element: qp.cast() });
+    Ok(qp)
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, init: *mut QpInitAttr) -> *mut Qp {
-    object(|| {
-        // SAFETY: the verbs contract.
-        let init = unsafe { &mut *init };
-        let qp_type = match init.qp_type {
-            2 => QpType::Rc,
-            3 => QpType::Uc,
-            UD => QpType::Ud,
-            _ => return Err(libc::EOPNOTSUPP),
-        };
-        if init.send_cq.is_null() || init.recv_cq.is_null() {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: the verbs contract.
-        let wanted = unsafe {
-            QpInit {
-                send_cq: CqHandle((*init.send_cq).handle),
-                recv_cq: CqHandle((*init.recv_cq).handle),
-                srq: init.srq.as_ref().map(|srq| SrqHandle(srq.handle)),
-                cap: cap(&init.cap),
-                sq_sig_all: init.sq_sig_all != 0,
-                ..QpInit::new(qp_type, PdHandle((*pd).handle), CqHandle(0))
-            }
-        };
-        let mut state = Engine::get()?.lock();
-        let handle = state.device.create_qp(wanted).map_err(of_verbs)?;
-        let given = state.device.query_qp(handle).map_err(of_verbs)?;
-        let qp_num = state.device.qp_num(handle).map_err(of_verbs)?;
-        init.cap = cap_back(&given.1.cap);
-        // SAFETY: zero is a fresh mutex and condition on Linux, null, or a number.
-        let mut qp: Box<Qp> = Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
-        // SAFETY: the verbs contract.
-        qp.context = unsafe { (*pd).context };
-        qp.qp_context = init.qp_context;
-        qp.pd = pd;
-        qp.send_cq = init.send_cq;
-        qp.recv_cq = init.recv_cq;
-        qp.srq = init.srq;
-        qp.handle = handle.0;
-        qp.qp_num = qp_num;
-        qp.qp_type = init.qp_type;
-        let context = qp.context;
-        let qp = Box::into_raw(qp);
-        state.qps.insert(handle, Told { context, element: qp.cast() });
-        Ok(qp)
-    })
+    // SAFETY: the verbs contract.
+    object(|| unsafe { make(pd, given(init)?) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
-        let handle = Handle(unsafe { (*qp).handle });
-        let mut state = Engine::get()?.lock();
-        state.device.destroy_qp(handle).map_err(of_verbs)?;
-        if let Some(told) = state.qps.remove(&handle) {
-            context::forget(told);
+        let handle = Handle(unsafe { given(qp)? }.handle);
+        {
+            let mut state = Engine::get()?.lock();
+            state.device.destroy_qp(handle).map_err(of_verbs)?;
+            if let Some(told) = state.qps.remove(&handle) {
+                told::forget(told);
+            }
         }
-        // SAFETY: it is ours, and nothing knows it any more.
-        drop(unsafe { Box::from_raw(qp) });
+        let owned = qp.cast::<OwnedQp>();
+        // SAFETY: it is ours, and events of it come no more; then nothing knows it.
+        unsafe {
+            let (mutex, cond) = (&raw mut (*qp).mutex, &raw mut (*qp).cond);
+            let counts = [(&raw const (*qp).events_completed, &(*owned).taken_async)];
+            await_acks(mutex, cond, &counts);
+            drop(Box::from_raw(owned));
+        }
         Ok(())
     })
 }
@@ -112,7 +137,7 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
     code(|| {
         let mask = QpAttrMask::from_bits(mask as u32).ok_or(libc::EINVAL)?;
         // SAFETY: the verbs contract.
-        let (handle, given) = unsafe { (Handle((*qp).handle), &*attr) };
+        let (handle, given) = unsafe { (Handle(given(qp)?.handle), &*given(attr)?) };
         let has = |flag| mask.contains(flag);
         let mut wanted = Attr {
             en_sqd_async_notify: given.en_sqd_async_notify != 0,
@@ -138,8 +163,7 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             wanted.cur_qp_state = state_of(given.cur_qp_state)?;
         }
         if has(QpAttrMask::ACCESS_FLAGS) {
-            wanted.qp_access_flags =
-                AccessFlags::from_bits(given.qp_access_flags).ok_or(libc::EINVAL)?;
+            wanted.qp_access_flags = rights_of_qp(given.qp_access_flags)?;
         }
         if has(QpAttrMask::AV) {
             wanted.ah_attr = vector(&given.ah_attr)?;
@@ -169,7 +193,7 @@ unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
-        let (handle, object) = unsafe { (Handle((*qp).handle), &mut *qp) };
+        let (handle, object) = unsafe { (Handle(given(qp)?.handle), given(qp)?) };
         let (now, made) = Engine::get()?.lock().device.query_qp(handle).map_err(of_verbs)?;
         // SAFETY: numbers may be zero.
         let mut all: QpAttr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -204,8 +228,8 @@ unsafe extern "C" fn ibv_query_qp(
         };
         // SAFETY: the verbs contract.
         unsafe {
-            *attr = all;
-            *init = made;
+            *given(attr)? = all;
+            *given(init)? = made;
         }
         Ok(())
     })

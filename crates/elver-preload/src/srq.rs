@@ -1,57 +1,97 @@
 //! Shared receive queues.
 
-use std::ffi::c_int;
-use std::mem::MaybeUninit;
+use std::ffi::{c_int, c_uint};
 
 use elver_verbs::{Device as _, Pd as PdHandle, Srq as Handle, SrqInit};
 
-use crate::context::{self, Told};
 use crate::engine::Engine;
 use crate::errno::{code, guard, object, of_verbs};
-use crate::layout::{Pd, RecvWr, Srq, SrqAttr, SrqInitAttr};
+use crate::layout::{Context, Pd, RecvWr, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
+use crate::owned::{OwnedSrq, await_acks, given};
+use crate::told::{self, Told};
 use crate::wr;
 
 /// `IBV_SRQ_MAX_WR` and `IBV_SRQ_LIMIT`.
 const MAX_WR: c_int = 1;
 const LIMIT: c_int = 2;
+/// `IBV_SRQ_INIT_ATTR_TYPE` and `_PD`, and `IBV_SRQT_BASIC`.
+const TYPE: u32 = 1;
+const PD: u32 = 2;
+const BASIC: c_uint = 0;
+
+/// Makes an SRQ.
+///
+/// # Safety
+/// The verbs contract of `ibv_create_srq`.
+unsafe fn make(pd: *mut Pd, init: &mut SrqInitAttr) -> Result<*mut Srq, c_int> {
+    // SAFETY: the caller's word.
+    let (context, domain) = unsafe { (given(pd)?.context, (*pd).handle) };
+    let wanted = SrqInit {
+        pd: PdHandle(domain),
+        max_wr: init.attr.max_wr,
+        max_sge: init.attr.max_sge.max(1),
+    };
+    let mut state = Engine::get()?.lock();
+    let handle = state.device.create_srq(wanted).map_err(of_verbs)?;
+    init.attr.max_sge = wanted.max_sge;
+    let mut owned = OwnedSrq::new();
+    owned.srq.context = context;
+    owned.srq.srq_context = init.srq_context;
+    owned.srq.pd = pd;
+    owned.srq.handle = handle.0;
+    let srq: *mut Srq = Box::into_raw(owned).cast();
+    state.srqs.insert(handle, Told { context, element: srq.cast() });
+    Ok(srq)
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, init: *mut SrqInitAttr) -> *mut Srq {
+    // SAFETY: the verbs contract.
+    object(|| unsafe { make(pd, given(init)?) })
+}
+
+/// Of basic SRQs: those of XRC, and those that match tags, are not there.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _: *mut Context,
+    init: *mut SrqInitAttrEx,
+) -> *mut Srq {
     object(|| {
         // SAFETY: the verbs contract.
-        let (init, context, domain) = unsafe { (&mut *init, (*pd).context, (*pd).handle) };
-        let wanted = SrqInit {
-            pd: PdHandle(domain),
-            max_wr: init.attr.max_wr,
-            max_sge: init.attr.max_sge.max(1),
-        };
-        let mut state = Engine::get()?.lock();
-        let handle = state.device.create_srq(wanted).map_err(of_verbs)?;
-        init.attr.max_sge = wanted.max_sge;
-        // SAFETY: zero is a fresh mutex and condition on Linux, null, or a number.
-        let mut srq: Box<Srq> = Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
-        srq.context = context;
-        srq.srq_context = init.srq_context;
-        srq.pd = pd;
-        srq.handle = handle.0;
-        let srq = Box::into_raw(srq);
-        state.srqs.insert(handle, Told { context, element: srq.cast() });
-        Ok(srq)
+        let init = unsafe { given(init)? };
+        let mask = init.comp_mask;
+        if mask & !(TYPE | PD) != 0 || mask & TYPE != 0 && init.srq_type != BASIC {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if mask & PD == 0 {
+            return Err(libc::EINVAL);
+        }
+        let pd = init.pd;
+        // SAFETY: it begins as `ibv_srq_init_attr` does.
+        unsafe { make(pd, &mut *std::ptr::from_mut(init).cast()) }
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int {
     code(|| {
-        if mask & MAX_WR != 0 {
-            return Err(libc::EOPNOTSUPP);
-        }
-        if mask & LIMIT == 0 {
+        if mask & !(MAX_WR | LIMIT) != 0 || mask == 0 {
             return Err(libc::EINVAL);
         }
         // SAFETY: the verbs contract.
-        let (handle, limit) = unsafe { (Handle((*srq).handle), (*attr).srq_limit) };
-        Engine::get()?.lock().device.modify_srq(handle, limit).map_err(of_verbs)
+        let (handle, attr) = unsafe { (Handle(given(srq)?.handle), &*given(attr)?) };
+        let mut state = Engine::get()?.lock();
+        let before = state.device.query_srq(handle).map_err(of_verbs)?;
+        if mask & MAX_WR != 0 {
+            state.device.resize_srq(handle, attr.max_wr).map_err(of_verbs)?;
+        }
+        if mask & LIMIT != 0
+            && let Err(error) = state.device.modify_srq(handle, attr.srq_limit)
+        {
+            // Nothing is changed by half; what it had before fits.
+            state.device.resize_srq(handle, before.max_wr).map_err(of_verbs)?;
+            return Err(of_verbs(error));
+        }
+        Ok(())
     })
 }
 
@@ -59,12 +99,12 @@ unsafe extern "C" fn ibv_modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_i
 unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
-        let handle = Handle(unsafe { (*srq).handle });
+        let handle = Handle(unsafe { given(srq)? }.handle);
         let found = Engine::get()?.lock().device.query_srq(handle).map_err(of_verbs)?;
         let found =
             SrqAttr { max_wr: found.max_wr, max_sge: found.max_sge, srq_limit: found.limit };
         // SAFETY: the verbs contract.
-        unsafe { *attr = found };
+        unsafe { *given(attr)? = found };
         Ok(())
     })
 }
@@ -73,14 +113,22 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
 unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
-        let handle = Handle(unsafe { (*srq).handle });
-        let mut state = Engine::get()?.lock();
-        state.device.destroy_srq(handle).map_err(of_verbs)?;
-        if let Some(told) = state.srqs.remove(&handle) {
-            context::forget(told);
+        let handle = Handle(unsafe { given(srq)? }.handle);
+        {
+            let mut state = Engine::get()?.lock();
+            state.device.destroy_srq(handle).map_err(of_verbs)?;
+            if let Some(told) = state.srqs.remove(&handle) {
+                told::forget(told);
+            }
         }
-        // SAFETY: it is ours, and nothing knows it any more.
-        drop(unsafe { Box::from_raw(srq) });
+        let owned = srq.cast::<OwnedSrq>();
+        // SAFETY: it is ours, and events of it come no more; then nothing knows it.
+        unsafe {
+            let (mutex, cond) = (&raw mut (*srq).mutex, &raw mut (*srq).cond);
+            let counts = [(&raw const (*srq).events_completed, &(*owned).taken_async)];
+            await_acks(mutex, cond, &counts);
+            drop(Box::from_raw(owned));
+        }
         Ok(())
     })
 }

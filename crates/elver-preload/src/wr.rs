@@ -10,12 +10,17 @@ use elver_verbs::{
 
 use crate::errno::of_post;
 use crate::layout::{RecvWr, SendWr, Sge};
+use crate::mw::bind_of;
+use crate::owned::given;
 
 /// SGEs and inline bytes of a WR: what the device offers ([`elver_soft::SoftConfig`]) fits.
 const SGES: usize = 32;
 const INLINE: usize = 512;
 /// `IBV_SEND_INLINE`.
 const INLINE_FLAG: u32 = 8;
+
+/// `IBV_MW_TYPE_2`.
+const MW_TYPE_2: u32 = 2;
 
 type Posted = Result<(), (usize, PostError)>;
 
@@ -29,6 +34,9 @@ unsafe fn pieces(
     to: &mut [Piece; SGES],
 ) -> Result<&[Piece], c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count <= SGES).ok_or(libc::EINVAL)?;
+    if list.is_null() && count > 0 {
+        return Err(libc::EINVAL);
+    }
     for (at, piece) in to[..count].iter_mut().enumerate() {
         // SAFETY: the caller's word.
         let sge = unsafe { *list.add(at) };
@@ -70,7 +78,9 @@ pub(crate) unsafe fn post_sends(
         // SAFETY: as above.
         if let Err(error) = unsafe { post_send(wr, datagrams, &mut post) } {
             // SAFETY: as above.
-            unsafe { *bad = list };
+            if let Some(bad) = unsafe { bad.as_mut() } {
+                *bad = list;
+            }
             return error;
         }
         list = wr.next;
@@ -109,6 +119,16 @@ unsafe fn post_send(
         5 => SendOp::CompareSwap { remote: word, compare: atomic.compare_add, swap: atomic.swap },
         6 => SendOp::FetchAdd { remote: word, add: atomic.compare_add },
         7 => SendOp::LocalInv(wr.imm_data),
+        8 => {
+            // SAFETY: the verbs contract.
+            unsafe {
+                // Windows of type 1 have a call of their own.
+                if given(wr.bind_mw.mw)?.r#type != MW_TYPE_2 {
+                    return Err(libc::EINVAL);
+                }
+                SendOp::BindMw(bind_of(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info)?)
+            }
+        }
         9 => SendOp::SendWithInv(wr.imm_data),
         _ => return Err(libc::EINVAL),
     };
@@ -149,7 +169,9 @@ pub(crate) unsafe fn post_recvs(
         });
         if let Err(error) = posted {
             // SAFETY: as above.
-            unsafe { *bad = list };
+            if let Some(bad) = unsafe { bad.as_mut() } {
+                *bad = list;
+            }
             return error;
         }
         list = wr.next;

@@ -1,61 +1,16 @@
-//! Debian's own programs, unmodified, over the library: two processes of one host, each for at most
-//! [`LIMIT`]. The ping-pongs compare what they received (`-c`).
+//! Debian's own programs, unmodified, over the library: two processes of one host, each for at
+//! most a minute. The ping-pongs compare what they received (`-c`).
+
+mod common;
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-
-/// The longest that a program may take, in seconds.
-const LIMIT: &str = "60";
-
-/// The folder with the library, linked once.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<TempDir> = OnceLock::new();
-    LIBRARY
-        .get_or_init(|| {
-            let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-            let dir = tempfile::tempdir().unwrap();
-            // Where this test stands: `target/PROFILE/deps`. Cargo gives the archive to builds alone.
-            let own = std::env::current_exe().unwrap();
-            let target: PathBuf = own.ancestors().nth(3).unwrap().to_owned();
-            let built = Command::new(env!("CARGO"))
-                .args(["build", "-q", "-p", "elver-preload", "--target-dir"])
-                .arg(&target)
-                .current_dir(crate_dir)
-                .output()
-                .unwrap();
-            succeeded("cargo build", &built);
-            let linked = Command::new(crate_dir.join("link.sh"))
-                .arg(target.join("debug/libelver_preload.a"))
-                .arg(dir.path().join("libibverbs.so.1"))
-                .output()
-                .unwrap();
-            succeeded("link.sh", &linked);
-            dir
-        })
-        .path()
-}
-
-fn succeeded(what: &str, output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{what}: {}\n{said}\n{complaint}", output.status);
-    said
-}
-
-fn command(words: &[&str]) -> Command {
-    let mut command = Command::new("timeout");
-    command.args(["-k", "5", LIMIT]).args(words).env("LD_LIBRARY_PATH", library());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
+use common::{command, library, succeeded};
 
 fn run(words: &[&str]) -> String {
     succeeded(&words.join(" "), &command(words).output().unwrap())

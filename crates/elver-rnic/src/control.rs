@@ -75,7 +75,7 @@ impl<M: Memory> Rnic<M> {
     pub fn alloc_mw(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.require(pd.0)?;
-        let info = hw.regions.alloc_mw(&mut hw.rng, pd.0)?;
+        let info = hw.regions.alloc_mw(&mut hw.rng, pd.0, false)?;
         hw.use_pd(pd.0)?;
         Ok(info)
     }

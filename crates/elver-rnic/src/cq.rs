@@ -77,6 +77,16 @@ impl CompletionQueue {
         count
     }
 
+    /// Completions that wait.
+    pub(crate) fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    /// Changes how many it holds; the caller has checked that those fit that wait.
+    pub(crate) fn resize(&mut self, capacity: u32) {
+        self.capacity = capacity;
+    }
+
     /// Arms one event. A request for any completion is not weakened by one for solicited ones.
     pub(crate) fn arm(&mut self, solicited_only: bool) {
         self.notify = match (self.notify, solicited_only) {

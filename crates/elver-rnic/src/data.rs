@@ -155,6 +155,29 @@ impl QueuePair {
         Ok(lane)
     }
 
+    /// The checks of [`QueuePair::post`], behind `ahead` WRs that are not posted yet.
+    pub(crate) fn would_take<M: Memory>(
+        &self,
+        hw: &Hw<M>,
+        wr: &SendWr<'_>,
+        ahead: usize,
+    ) -> Result<(), PostError> {
+        let (qp_type, opcode) = (self.core.qp_type, wr.op.opcode());
+        if !qp_type.supports(opcode) {
+            return Err(PostError::Opcode { qp_type, opcode });
+        }
+        match self.core.state {
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
+            state => return Err(PostError::State { qp_type, state }),
+        }
+        self.check_payload(wr)?;
+        self.check_dest(hw, wr)?;
+        if ahead >= self.pool.room() {
+            return Err(PostError::QueueFull { capacity: self.pool.capacity() });
+        }
+        Ok(())
+    }
+
     /// Checks the local bytes of a WR; returns how many there are.
     #[inline]
     fn check_payload(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {

@@ -27,6 +27,7 @@ extern crate alloc;
 pub extern crate elver_verbs as verbs;
 
 mod aside;
+mod change;
 mod config;
 mod control;
 mod counters;
@@ -65,6 +66,7 @@ pub use config::{Config, DC_RD_ATOMIC, FlowConfig, MAX_MESSAGE};
 pub use counters::{Counters, DropReason};
 pub use elver_random::Seed;
 pub use elver_verbs::Time;
+pub use regions::MrChange;
 pub use rnic::Rnic;
 pub use rx_meta::RxMeta;
 pub use transmit::Transmit;

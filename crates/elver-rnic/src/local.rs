@@ -464,10 +464,15 @@ impl QpCore {
         self.destination(hw, wqe).is_some_and(|(route, ..)| route.local)
     }
 
-    /// Whether a window is to be invalidated while something may still be written through it.
+    /// Whether a window is to be invalidated, or bound anew, while something may still be written through it.
     #[inline]
     pub(crate) fn must_wait<M: Memory>(&self, hw: &Hw<M>, op: &SendOp) -> bool {
-        matches!(op, SendOp::LocalInv(rkey) if hw.regions.errands_behind(*rkey >> 8) > 0)
+        match op {
+            SendOp::LocalInv(rkey) => hw.regions.errands_behind(*rkey >> 8) > 0,
+            // One of type 1 may be bound already.
+            SendOp::BindMw(bind) => hw.regions.errands_behind(bind.mw.0) > 0,
+            _ => false,
+        }
     }
 
     /// Runs an operation that concerns this device alone; none if it is not one.

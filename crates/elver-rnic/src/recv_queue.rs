@@ -49,6 +49,11 @@ impl RecvQueue {
         self.entries.len() as u32
     }
 
+    /// Changes how many it holds; the caller has checked that those fit that wait.
+    pub(crate) fn resize(&mut self, capacity: u32) {
+        self.capacity = capacity;
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.len() >= self.capacity
     }

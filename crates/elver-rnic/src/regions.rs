@@ -1,8 +1,8 @@
 //! Memory regions and windows, and the protection checks of IBTA vol. 1, 10.6 and 9.4.1.
 
 use elver_verbs::{
-    AccessFlags, BindMw, Memory, MemoryError, Mr, MrInfo, Mw, MwInfo, ObjectKind, Sge, VerbsError,
-    WcStatus,
+    AccessFlags, BindMw, Memory, MemoryError, Mr, MrInfo, Mw, MwInfo, ObjectKind, Pd, Sge,
+    VerbsError, WcStatus,
 };
 
 use crate::aside::{Desk, ERRAND_BYTES_MAX};
@@ -43,16 +43,30 @@ struct Region<M> {
 struct Window {
     pd: u32,
     tag: u8,
+    /// Type 1: any QP of its PD may bind it, and again while it is bound.
+    any_qp: bool,
     bound: Option<Bound>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     region: u32,
-    qpn: u32,
+    /// The one QP that may use it; none where any of the PD may.
+    qpn: Option<u32>,
     base: u64,
     length: u64,
     access: AccessFlags,
+}
+
+/// What is to be different about a region: what is none stays.
+#[derive(Debug)]
+pub struct MrChange<M> {
+    /// Other memory, and the address of its first byte for WRs and peers.
+    pub memory: Option<(M, u64)>,
+    /// Another PD.
+    pub pd: Option<Pd>,
+    /// Other rights.
+    pub access: Option<AccessFlags>,
 }
 
 /// A checked piece of local memory.
@@ -60,6 +74,31 @@ struct Bound {
 pub(crate) struct Segment {
     pub(crate) place: Place,
     pub(crate) length: u32,
+}
+
+/// Checks what a region is to be.
+fn check_region(
+    access: AccessFlags,
+    base: u64,
+    length: u64,
+    length_max: u64,
+) -> Result<(), VerbsError> {
+    if access.intersects(AccessFlags::REMOTE_CHANGES) && !access.contains(AccessFlags::LOCAL_WRITE)
+    {
+        return Err(VerbsError::InvalidArgument {
+            what: "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well",
+        });
+    }
+    if length > length_max {
+        let (name, min) = ("MR length", 0);
+        return Err(VerbsError::OutOfRange { name, value: length, min, max: length_max });
+    }
+    if base.checked_add(length).is_none() {
+        return Err(VerbsError::InvalidArgument {
+            what: "iova + length exceeds the 64-bit address space",
+        });
+    }
+    Ok(())
 }
 
 impl<M: Memory> Regions<M> {
@@ -80,32 +119,13 @@ impl<M: Memory> Regions<M> {
         iova: Option<u64>,
         access: AccessFlags,
     ) -> Result<MrInfo, VerbsError> {
-        if access.intersects(AccessFlags::REMOTE_CHANGES)
-            && !access.contains(AccessFlags::LOCAL_WRITE)
-        {
-            return Err(VerbsError::InvalidArgument {
-                what: "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well",
-            });
-        }
         let length = memory.size();
-        if length > self.max_mr_size {
-            return Err(VerbsError::OutOfRange {
-                name: "MR length",
-                value: length,
-                min: 0,
-                max: self.max_mr_size,
-            });
-        }
         let base = match iova {
             Some(address) => address,
             None if access.contains(AccessFlags::ZERO_BASED) => 0,
             None => memory.base_addr(),
         };
-        if base.checked_add(length).is_none() {
-            return Err(VerbsError::InvalidArgument {
-                what: "iova + length exceeds the 64-bit address space",
-            });
-        }
+        check_region(access, base, length, self.max_mr_size)?;
         let tag = rng.next_u32() as u8;
         let region = Region { pd, tag, memory, base, length, access, windows: 0, errands: 0 };
         let id = self.keys.insert(rng, |_| Key::Region(region))?;
@@ -128,9 +148,40 @@ impl<M: Memory> Regions<M> {
         Ok(pd)
     }
 
-    pub(crate) fn alloc_mw(&mut self, rng: &mut Rng, pd: u32) -> Result<MwInfo, VerbsError> {
+    /// Changes a region that no window is bound to and that nothing is copied to or from just now
+    /// (`ibv_rereg_mr`); its keys stay. Returns its PD before.
+    pub(crate) fn rereg_mr(&mut self, mr: Mr, change: MrChange<M>) -> Result<u32, VerbsError> {
+        let Some(Key::Region(region)) = self.keys.get_mut(mr.0) else {
+            return Err(VerbsError::InvalidHandle { kind: ObjectKind::Mr, handle: mr.0 });
+        };
+        let users = region.windows + region.errands;
+        if users > 0 {
+            return Err(VerbsError::InUse { kind: ObjectKind::Mr, handle: mr.0, users });
+        }
+        let access = change.access.unwrap_or(region.access);
+        let (base, length) = match &change.memory {
+            Some((memory, iova)) => (*iova, memory.size()),
+            None => (region.base, region.length),
+        };
+        check_region(access, base, length, self.max_mr_size)?;
+        let before = region.pd;
+        (region.access, region.base, region.length) = (access, base, length);
+        region.pd = change.pd.map_or(region.pd, |pd| pd.0);
+        if let Some((memory, _)) = change.memory {
+            region.memory = memory;
+        }
+        Ok(before)
+    }
+
+    pub(crate) fn alloc_mw(
+        &mut self,
+        rng: &mut Rng,
+        pd: u32,
+        any_qp: bool,
+    ) -> Result<MwInfo, VerbsError> {
         let tag = rng.next_u32() as u8;
-        let id = self.keys.insert(rng, |_| Key::Window(Window { pd, tag, bound: None }))?;
+        let window = Window { pd, tag, any_qp, bound: None };
+        let id = self.keys.insert(rng, |_| Key::Window(window))?;
         Ok(MwInfo { mw: Mw(id), rkey: id << 8 | u32::from(tag) })
     }
 
@@ -148,14 +199,26 @@ impl<M: Memory> Regions<M> {
         Ok(pd)
     }
 
-    /// Binds a type 2 window for the QP `qpn` (IBTA vol. 1, 10.6.7.2.2). The window must be unbound.
+    /// Binds a window (IBTA vol. 1, 10.6.7.2): one of type 2 for the QP `qpn`, and it must be unbound;
+    /// one of type 1 for all QPs of the PD, in the place of what it was bound to, and to no bytes at
+    /// all to unbind it.
     pub(crate) fn bind(&mut self, pd: u32, qpn: u32, bind: &BindMw) -> Result<(), WcStatus> {
         const REMOTE: AccessFlags = AccessFlags::REMOTE_CHANGES.union(AccessFlags::REMOTE_READ);
         let Some(Key::Window(window)) = self.keys.get(bind.mw.0) else {
             return Err(WcStatus::MwBindErr);
         };
-        if window.pd != pd || window.bound.is_some() || bind.rkey >> 8 != bind.mw.0 {
+        let any_qp = window.any_qp;
+        let taken = window.bound.is_some() && !any_qp;
+        if window.pd != pd || taken || bind.rkey >> 8 != bind.mw.0 {
             return Err(WcStatus::MwBindErr);
+        }
+        if any_qp && bind.length == 0 {
+            self.unbind(bind.mw.0);
+            let Some(Key::Window(window)) = self.keys.get_mut(bind.mw.0) else {
+                return Err(gone_while_bound());
+            };
+            window.tag = bind.rkey as u8;
+            return Ok(());
         }
         if !REMOTE.contains(bind.access) {
             return Err(WcStatus::MwBindErr);
@@ -175,14 +238,14 @@ impl<M: Memory> Regions<M> {
             return Err(WcStatus::MwBindErr);
         }
         region.windows += 1;
+        self.unbind(bind.mw.0);
         let Some(Key::Window(window)) = self.keys.get_mut(bind.mw.0) else {
-            bug!("a window went while it was bound");
-            return Err(WcStatus::MwBindErr);
+            return Err(gone_while_bound());
         };
         window.tag = bind.rkey as u8;
         window.bound = Some(Bound {
             region: bind.mr.0,
-            qpn,
+            qpn: (!any_qp).then_some(qpn),
             base: bind.addr,
             length: bind.length,
             access: bind.access,
@@ -190,13 +253,13 @@ impl<M: Memory> Regions<M> {
         Ok(())
     }
 
-    /// Invalidates the rkey of a bound window, at its owner's wish or at a peer's.
+    /// Invalidates the rkey of a bound window of type 2, at its owner's wish or at a peer's.
     pub(crate) fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Refused> {
         let Some(Key::Window(window)) = self.keys.get(rkey >> 8) else {
             return Err(Refused::Access);
         };
         let bound = window.bound.ok_or(Refused::Access)?;
-        if window.pd != pd || window.tag != rkey as u8 || bound.qpn != qpn {
+        if window.pd != pd || window.tag != rkey as u8 || bound.qpn != Some(qpn) {
             return Err(Refused::Access);
         }
         self.unbind(rkey >> 8);
@@ -281,7 +344,7 @@ impl<M: Memory> Regions<M> {
             }
             Some(Key::Window(window)) => {
                 let bound = window.bound.ok_or(Refused::Access)?;
-                if bound.qpn != qpn {
+                if bound.qpn.is_some_and(|only| only != qpn) {
                     return Err(Refused::Access);
                 }
                 let Some(Key::Region(region)) = self.keys.get(bound.region) else {
@@ -545,4 +608,8 @@ impl<'a> Pieces<'a> {
         }
         None
     }
+}
+fn gone_while_bound() -> WcStatus {
+    bug!("a window went while it was bound");
+    WcStatus::MwBindErr
 }

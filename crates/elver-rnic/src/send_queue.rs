@@ -81,6 +81,11 @@ impl SendPool {
         self.capacity
     }
 
+    /// WRs that it takes before it is full.
+    pub(crate) fn room(&self) -> usize {
+        self.capacity as usize - (self.wqes.len() - self.free.len())
+    }
+
     /// Whether no WR is outstanding.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

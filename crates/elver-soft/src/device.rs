@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use elver_memory::SoftMemory;
-use elver_rnic::{Config, Counters, Rnic, Seed, Time};
+use elver_rnic::{Config, Counters, MrChange, Rnic, Seed, Time};
 use elver_verbs::{
-    AccessFlags, Cq, Device, Mr, MrInfo, Mtu, Pd, PostError, Qp, QpAttr, QpInit, SendWr,
-    VerbsError, Wc,
+    AccessFlags, Cq, Device, Mr, MrInfo, Mtu, MwInfo, Pd, PostError, Qp, QpAttr, QpInit, SendWr,
+    Srq, VerbsError, Wc,
 };
 use elver_wire::{HEADERS_MAX, ICRC_LEN};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -188,6 +188,50 @@ impl SoftDevice {
     /// What the RNIC was made with, as the interface changed it.
     pub fn config(&self) -> &Config {
         self.rnic.config()
+    }
+
+    /// As [`Rnic::rereg_mr`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rereg_mr(&mut self, mr: Mr, change: MrChange<SoftMemory>) -> Result<(), VerbsError> {
+        self.rnic.rereg_mr(mr, change)
+    }
+
+    /// As [`Rnic::alloc_mw_type_1`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn alloc_mw_type_1(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
+        self.rnic.alloc_mw_type_1(pd)
+    }
+
+    /// As [`Rnic::resize_cq`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resize_cq(&mut self, cq: Cq, cqe: u32) -> Result<(), VerbsError> {
+        self.rnic.resize_cq(cq, cqe)
+    }
+
+    /// As [`Rnic::resize_srq`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resize_srq(&mut self, srq: Srq, max_wr: u32) -> Result<(), VerbsError> {
+        self.rnic.resize_srq(srq, max_wr)
+    }
+
+    /// As [`Rnic::check_sends`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_sends<'a>(
+        &self,
+        qp: Qp,
+        wrs: impl Iterator<Item = SendWr<'a>>,
+    ) -> Result<(), (usize, PostError)> {
+        self.rnic.check_sends(qp, wrs)
     }
 
     /// Gives what goes over the link from now on to a tap, or to nobody. It takes the place of a

@@ -2,6 +2,7 @@
 //! share is used by all of it.
 
 mod amplification;
+mod change;
 mod common;
 mod dc;
 mod later;

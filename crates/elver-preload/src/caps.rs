@@ -1,0 +1,255 @@
+//! What device and port say of themselves.
+
+use std::ffi::{c_int, c_uint};
+use std::mem::{MaybeUninit, offset_of};
+use std::ptr;
+
+use elver_verbs::{AtomicCap, Device as _, PortState};
+
+use crate::device::write;
+use crate::dm::DM_MAX;
+use crate::engine::Engine;
+use crate::errno::{code, minus_one, of_verbs};
+use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr};
+use crate::odp;
+use crate::owned::given;
+
+/// `IBV_GID_TYPE_SYSFS_ROCE_V2` of `ibv_query_gid_type`, and `IBV_GID_TYPE_ROCE_V2`.
+const SYSFS_ROCE_V2: c_uint = 1;
+const ROCE_V2: u32 = 2;
+/// The default P_Key, a full member's.
+const PKEY: u16 = 0xffff;
+/// `IBV_LINK_LAYER_ETHERNET`.
+const ETHERNET: u8 = 2;
+/// No vendor's OUI, as rdma_rxe says.
+const NO_VENDOR: u32 = 0xff_ffff;
+/// `enum ibv_device_cap_flags`: counters of wrong P_Keys and Q_Keys, `IBV_QP_CUR_STATE`, RNR NAKs, SRQs
+/// that change their size, windows of type 1, and of type 2 that are their QP's alone (2B).
+const CAN: c_uint = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 24;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_int {
+    code(|| {
+        let found = Engine::get()?.lock().device.query_device();
+        let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
+        // SAFETY: integers may be zero.
+        let mut all: DeviceAttr = unsafe { MaybeUninit::zeroed().assume_init() };
+        write(&mut all.fw_ver, &found.fw_ver);
+        all.node_guid = found.node_guid.to_be();
+        all.sys_image_guid = found.node_guid.to_be();
+        all.max_mr_size = found.max_mr_size;
+        all.vendor_id = NO_VENDOR;
+        all.device_cap_flags = CAN;
+        all.max_mw = int(found.max_mw);
+        all.page_size_cap = 0xffff_f000;
+        all.max_qp = int(found.max_qp);
+        all.max_qp_wr = int(found.max_qp_wr);
+        all.max_sge = int(found.max_sge);
+        all.max_sge_rd = int(found.max_sge);
+        all.max_cq = int(found.max_cq);
+        all.max_cqe = int(found.max_cqe);
+        all.max_mr = int(found.max_mr);
+        all.max_pd = int(found.max_pd);
+        all.max_qp_rd_atom = found.max_qp_rd_atom.into();
+        all.max_res_rd_atom = c_int::from(found.max_qp_rd_atom).saturating_mul(all.max_qp);
+        all.max_qp_init_rd_atom = found.max_qp_init_rd_atom.into();
+        all.atomic_cap = match found.atomic_cap {
+            AtomicCap::None => 0,
+            AtomicCap::Hca => 1,
+            AtomicCap::Glob => 2,
+        };
+        all.max_ah = int(found.max_ah);
+        all.max_srq = int(found.max_srq);
+        all.max_srq_wr = int(found.max_srq_wr);
+        all.max_srq_sge = int(found.max_srq_sge);
+        all.max_pkeys = 1;
+        all.local_ca_ack_delay = found.local_ca_ack_delay;
+        all.phys_port_cnt = 1;
+        // SAFETY: the verbs contract.
+        unsafe { *given(attr)? = all };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut Context,
+    input: *const u32,
+    attr: *mut DeviceAttrEx,
+    size: usize,
+) -> c_int {
+    code(|| {
+        // SAFETY: the verbs contract: a mask, if anything.
+        let asked = unsafe { input.as_ref() }.copied().unwrap_or(0);
+        if asked != 0 || size < size_of::<DeviceAttr>() || attr.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: integers may be zero.
+        let mut all: DeviceAttrEx = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: it is ours to write.
+        match unsafe { ibv_query_device(context, &mut all.orig_attr) } {
+            0 => {}
+            error => return Err(error),
+        }
+        all.max_dm_size = DM_MAX as u64;
+        let transports = u64::from(odp::RC) | u64::from(odp::UC) << 32;
+        all.odp_caps = [odp::GENERAL, transports, odp::UD.into()];
+        all.phys_port_cnt_ex = 1;
+        let known = size.min(size_of::<DeviceAttrEx>());
+        // SAFETY: the program says that it has `size` bytes there.
+        unsafe {
+            ptr::write_bytes(attr.cast::<u8>(), 0, size);
+            ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attr.cast(), known);
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn query_port(
+    _: *mut Context,
+    port: u8,
+    attr: *mut PortAttr,
+    size: usize,
+) -> c_int {
+    code(|| {
+        if port != 1 || attr.is_null() {
+            return Err(libc::EINVAL);
+        }
+        let found = Engine::get()?.lock().device.query_port();
+        // SAFETY: integers may be zero.
+        let mut all: PortAttr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let active = found.state == PortState::Active;
+        all.state = if active { 4 } else { 1 };
+        all.phys_state = if active { 5 } else { 3 };
+        all.max_mtu = found.max_mtu.code().into();
+        all.active_mtu = found.active_mtu.code().into();
+        all.gid_tbl_len = found.gid_tbl_len as c_int;
+        all.max_msg_sz = found.max_msg_sz;
+        all.bad_pkey_cntr = found.bad_pkey_cntr;
+        all.qkey_viol_cntr = found.qkey_viol_cntr;
+        all.pkey_tbl_len = 1;
+        all.max_vl_num = 1;
+        // One lane of 2.5 Gb/s, the least that the encoding has: a socket has no width.
+        all.active_width = 1;
+        all.active_speed = 1;
+        all.link_layer = ETHERNET;
+        let known = size.min(size_of::<PortAttr>());
+        // SAFETY: the program says that it has `size` bytes there.
+        unsafe { ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attr.cast(), known) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
+    // The function behind the header's macro knows the structure up to `link_layer`.
+    // SAFETY: the verbs contract.
+    unsafe { query_port(context, port, attr, offset_of!(PortAttr, flags)) }
+}
+
+fn gid(port: u32, index: c_int) -> Result<Gid, c_int> {
+    let index = u8::try_from(index).map_err(|_| libc::EINVAL)?;
+    if port != 1 {
+        return Err(libc::EINVAL);
+    }
+    let gid = Engine::get()?.lock().device.query_gid(index).map_err(of_verbs)?;
+    Ok(Gid(gid.0))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid(_: *mut Context, port: u8, index: c_int, to: *mut Gid) -> c_int {
+    minus_one(|| {
+        let gid = gid(port.into(), index)?;
+        // SAFETY: the verbs contract. A `union ibv_gid` of the program's may be less aligned.
+        unsafe { to.write_unaligned(gid) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid_type(
+    _: *mut Context,
+    port: u8,
+    index: c_uint,
+    to: *mut c_uint,
+) -> c_int {
+    minus_one(|| {
+        gid(port.into(), c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
+        // SAFETY: the verbs contract.
+        unsafe { *to = SYSFS_ROCE_V2 };
+        Ok(())
+    })
+}
+
+fn gid_entry(port: u32, index: u32) -> Result<GidEntry, c_int> {
+    let gid = gid(port, c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
+    Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type: ROCE_V2, ndev_ifindex: 0 })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_ex(
+    _: *mut Context,
+    port: u32,
+    index: u32,
+    entry: *mut GidEntry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    code(|| {
+        if flags != 0 || size < size_of::<GidEntry>() {
+            return Err(libc::EINVAL);
+        }
+        let found = gid_entry(port, index)?;
+        // SAFETY: the verbs contract.
+        unsafe { entry.write(found) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_table(
+    _: *mut Context,
+    entries: *mut GidEntry,
+    most: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    let mut count = 0;
+    let result = code(|| {
+        if flags != 0 || size != size_of::<GidEntry>() {
+            return Err(libc::EINVAL);
+        }
+        let all = Engine::get()?.lock().device.query_port().gid_tbl_len;
+        if most < all as usize {
+            return Err(libc::EINVAL);
+        }
+        for index in 0..all {
+            // SAFETY: there is room for `most`, the verbs contract.
+            unsafe { entries.add(index as usize).write(gid_entry(1, index)?) };
+        }
+        count = all as isize;
+        Ok(())
+    });
+    if result == 0 { count } else { -(result as isize) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_pkey(
+    _: *mut Context,
+    port: u8,
+    index: c_int,
+    to: *mut u16,
+) -> c_int {
+    minus_one(|| {
+        if port != 1 || index != 0 {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the verbs contract.
+        unsafe { *to = PKEY.to_be() };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_pkey_index(_: *mut Context, port: u8, pkey: u16) -> c_int {
+    if port == 1 && pkey == PKEY.to_be() { 0 } else { -1 }
+}

@@ -1,0 +1,34 @@
+//! Descriptors that are readable as often as somebody rang.
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// A descriptor that is readable as often as it was rung.
+pub(crate) fn event_fd() -> Result<OwnedFd, c_int> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
+        .map_err(|error| error.raw_os_error())
+}
+
+/// Makes it readable once more.
+pub(crate) fn ring(fd: &OwnedFd) {
+    // It fails only beyond 2^64 events.
+    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+}
+
+/// Takes one ring, waiting for it unless the program made the descriptor nonblocking.
+pub(crate) fn take(fd: RawFd, waits: bool) -> Result<(), c_int> {
+    // SAFETY: who asks holds its owner.
+    let fd: BorrowedFd<'_> = unsafe { BorrowedFd::borrow_raw(fd) };
+    if !waits {
+        let mut ready =
+            [rustix::event::PollFd::from_borrowed_fd(fd.as_fd(), rustix::event::PollFlags::IN)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        if rustix::event::poll(&mut ready, Some(&now)) != Ok(1) {
+            return Err(libc::EAGAIN);
+        }
+    }
+    let mut count = [0; 8];
+    rustix::io::read(fd, &mut count).map(drop).map_err(|error| error.raw_os_error())
+}

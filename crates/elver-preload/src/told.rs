@@ -1,0 +1,107 @@
+//! Contexts as this library knows them, and the asynchronous events that they are told.
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use elver_verbs::AsyncEvent as Event;
+
+use crate::errno::minus_one;
+use crate::layout::{AsyncEvent, Context, VerbsContext};
+use crate::owned::{ack_async, given, take_async};
+use crate::ring::{ring, take};
+
+/// A context, and what a program does not see of it.
+#[repr(C)]
+pub(crate) struct Owned {
+    pub(crate) verbs: VerbsContext,
+    pub(crate) fd: OwnedFd,
+    /// The file that stands for the device; another process of ours may import nothing by it.
+    pub(crate) cmd: OwnedFd,
+    pub(crate) events: Mutex<VecDeque<AsyncEvent>>,
+}
+
+/// Whom an event is told: an object of the program's, and its context.
+#[derive(Clone, Copy)]
+pub(crate) struct Told {
+    pub(crate) context: *mut Context,
+    pub(crate) element: *mut c_void,
+}
+
+// SAFETY: the pointers are followed only under the engine's lock, from whose tables they go before
+// their objects are freed.
+unsafe impl Send for Told {}
+
+/// The whole of a context.
+///
+/// # Safety
+/// `context` came from `ibv_open_device` and is not closed.
+pub(crate) unsafe fn owned<'a>(context: *mut Context) -> &'a Owned {
+    let start = context.cast::<u8>();
+    // SAFETY: contexts of ours stand at this place of an `Owned`.
+    unsafe { &*start.sub(offset_of!(Owned, verbs) + offset_of!(VerbsContext, context)).cast() }
+}
+
+/// Queues an event for whoever asks its context.
+pub(crate) fn tell(told: Told, event: Event) {
+    let event_type = match event {
+        Event::CqErr(_) => 0,
+        Event::QpFatal(_) => 1,
+        Event::QpReqErr(_) => 2,
+        Event::QpAccessErr(_) | Event::DctAccessErr(_) => 3,
+        Event::CommEst(_) => 4,
+        Event::SqDrained(_) => 5,
+        Event::SrqErr(_) => 14,
+        Event::SrqLimitReached(_) => 15,
+        Event::QpLastWqeReached(_) => 16,
+    };
+    // SAFETY: objects leave the engine's tables before they are freed, and their contexts after.
+    let owned = unsafe { owned(told.context) };
+    let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
+    events.push_back(AsyncEvent { element: told.element, event_type });
+    ring(&owned.fd);
+}
+
+/// Forgets events of an object that is going.
+pub(crate) fn forget(told: Told) {
+    // SAFETY: as in `tell`.
+    let owned = unsafe { owned(told.context) };
+    let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = events.len();
+    events.retain(|event| event.element != told.element);
+    for _ in events.len()..before {
+        let _ = take(owned.fd.as_raw_fd(), false);
+    }
+}
+
+/// Takes the next event, after a thread was set to watch the device.
+///
+/// # Safety
+/// The verbs contract of `ibv_get_async_event`.
+pub(crate) unsafe fn get(context: *mut Context, to: *mut AsyncEvent) -> c_int {
+    minus_one(|| {
+        // SAFETY: the caller's word.
+        let owned = unsafe { owned(given(context)?) };
+        take(owned.fd.as_raw_fd(), true)?;
+        let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = events.pop_front().ok_or(libc::EAGAIN)?;
+        // SAFETY: the caller's word; the object's events go before it does.
+        unsafe {
+            take_async(event.event_type, event.element);
+            *given(to)? = event;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_async_event(event: *mut AsyncEvent) {
+    // SAFETY: the verbs contract: it came from `ibv_get_async_event`, and its object is alive.
+    unsafe {
+        if let Ok(event) = given(event) {
+            ack_async(event.event_type, event.element);
+        }
+    }
+}

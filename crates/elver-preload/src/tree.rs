@@ -1,0 +1,182 @@
+//! What stands in sysfs about an RDMA device, as files: programs read it by name. They are made when the
+//! first of these names is looked up, in a folder of this process, and go when it exits.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::OnceLock;
+
+use elver_verbs::{Device as _, Gid};
+
+use crate::device::{name, node_guid};
+use crate::engine::Engine;
+
+/// The folder, and the process that made it.
+struct Tree {
+    at: PathBuf,
+    maker: u32,
+}
+
+static TREE: OnceLock<Option<Tree>> = OnceLock::new();
+
+/// Where the names of sysfs and of devices are that this library answers for; none for all others.
+pub(crate) fn place(path: &[u8]) -> Option<CString> {
+    const CLASSES: &[u8] = b"/sys/class/";
+    if path == b"/dev/infiniband/uverbs0" {
+        // A character device, as it should be; nobody is to speak to it.
+        return CString::new("/dev/null").ok();
+    }
+    let below = path.strip_prefix(CLASSES)?;
+    let class = below.split(|byte| *byte == b'/').next()?;
+    if class != b"infiniband" && class != b"infiniband_verbs" {
+        return None;
+    }
+    let tree = TREE.get_or_init(|| make().ok()).as_ref()?;
+    let mut whole = tree.at.as_os_str().as_encoded_bytes().to_vec();
+    whole.push(b'/');
+    whole.extend_from_slice(below);
+    CString::new(whole).ok()
+}
+
+fn make() -> io::Result<Tree> {
+    let gid = gid().map_err(io::Error::from_raw_os_error)?;
+    let maker = process::id();
+    let folder = std::env::temp_dir();
+    // Numbers of processes are those of one namespace.
+    let prefix = format!("elver-sysfs-{}-", fs::metadata("/proc/self/ns/pid")?.ino());
+    sweep(&folder, &prefix);
+    let at = folder.join(format!("{prefix}{maker}-{:x}", node_guid()));
+    fs::DirBuilder::new().mode(0o700).create(&at)?;
+    let tree = Tree { at, maker };
+    for (file, text) in files(&gid) {
+        let file = tree.at.join(file);
+        fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))?;
+        fs::write(file, text + "\n")?;
+    }
+    // SAFETY: the function takes nothing, and leaves all but files alone.
+    unsafe { libc::atexit(remove) };
+    Ok(tree)
+}
+
+/// Removes what processes left that were killed, or ended without their last words (`_exit`).
+fn sweep(folder: &Path, prefix: &str) {
+    let Ok(all) = fs::read_dir(folder) else { return };
+    for entry in all.filter_map(Result::ok) {
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        let pid = rest.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // Another user's stays.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn gid() -> Result<Gid, i32> {
+    let state = Engine::open()?.lock();
+    state.device.query_gid(0).map_err(|_| libc::EINVAL)
+}
+
+/// Removes the folder; a child of the process that made it leaves it.
+extern "C" fn remove() {
+    if let Some(Some(tree)) = TREE.get()
+        && tree.maker == process::id()
+    {
+        // What cannot be removed stays: the process ends, and nobody could be told.
+        let _ = fs::remove_dir_all(&tree.at);
+    }
+}
+
+/// Each file, and what it says: as the kernel has them for RoCE, as far as the device has an answer.
+fn files(gid: &Gid) -> Vec<(String, String)> {
+    let groups = |bytes: &[u8]| {
+        let group = |pair: &[u8]| format!("{:02x}{:02x}", pair[0], pair[1]);
+        bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")
+    };
+    let guid = groups(&node_guid().to_be_bytes());
+    let device = format!("infiniband/{}", name());
+    let of_device = [
+        ("node_type", "1: CA".to_string()),
+        ("node_guid", guid.clone()),
+        ("sys_image_guid", guid),
+        ("node_desc", "Elver".to_string()),
+        ("fw_ver", env!("CARGO_PKG_VERSION").to_string()),
+        ("device/numa_node", "-1".to_string()),
+        ("device/modalias", "elver".to_string()),
+        ("ports/1/state", "4: ACTIVE".to_string()),
+        ("ports/1/phys_state", "5: LinkUp".to_string()),
+        ("ports/1/link_layer", "Ethernet".to_string()),
+        ("ports/1/rate", "2.5 Gb/sec (1X SDR)".to_string()),
+        ("ports/1/lid", "0x0".to_string()),
+        ("ports/1/sm_lid", "0x0".to_string()),
+        ("ports/1/lid_mask_count", "0".to_string()),
+        ("ports/1/pkeys/0", "0xffff".to_string()),
+        ("ports/1/gids/0", groups(&gid.0)),
+        ("ports/1/gid_attrs/types/0", "RoCE v2".to_string()),
+        ("tc/1/traffic_class", "Global tclass=0".to_string()),
+    ];
+    let of_verbs = [
+        ("infiniband_verbs/abi_version", "6".to_string()),
+        ("infiniband_verbs/uverbs0/ibdev", name()),
+        ("infiniband_verbs/uverbs0/abi_version", "1".to_string()),
+    ];
+    let below = |(file, text): (&str, String)| (format!("{device}/{file}"), text);
+    let as_it_is = |(file, text): (&str, String)| (file.to_string(), text);
+    of_device.into_iter().map(below).chain(of_verbs.into_iter().map(as_it_is)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_names_are_not_ours() {
+        for path in [
+            "",
+            "/",
+            "/sys",
+            "/sys/class",
+            "/sys/class/net",
+            "/sys/class/infinibandx",
+            "/sys/class/infiniband_mad",
+            "/dev/infiniband",
+            "/dev/infiniband/rdma_cm",
+            "/dev/infiniband/uverbs1",
+            "sys/class/infiniband",
+        ] {
+            assert!(place(path.as_bytes()).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_the_dead_left_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut dead = process::Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        let names = [
+            (format!("elver-sysfs-7-{}-a", dead.id()), false),
+            (format!("elver-sysfs-7-{}-b", process::id()), true),
+            (format!("elver-sysfs-8-{}-c", dead.id()), true),
+            ("elver-sysfs-7-x-d".to_string(), true),
+        ];
+        for (name, _) in &names {
+            fs::create_dir_all(folder.path().join(name).join("infiniband")).unwrap();
+        }
+        sweep(folder.path(), "elver-sysfs-7-");
+        for (name, stays) in names {
+            assert_eq!(folder.path().join(&name).exists(), stays, "{name}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_as_sysfs_writes_them() {
+        let gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+        let files = files(&gid);
+        let text = |end: &str| &files.iter().find(|(file, _)| file.ends_with(end)).unwrap().1;
+        assert_eq!(text("gids/0"), "0000:0000:0000:0000:0000:ffff:0a00:0001");
+        assert_eq!(text("node_guid").len(), 19);
+    }
+}

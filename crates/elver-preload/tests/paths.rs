@@ -1,0 +1,90 @@
+//! Names of sysfs and of devices, as programs look them up that know nothing of the library: each way
+//! that libc has, and those that are not ours as ever.
+
+mod common;
+
+use std::path::Path;
+use std::process::Output;
+
+use common::{command, succeeded};
+use tempfile::TempDir;
+
+/// Runs a program over the library, whose files are to be in a folder.
+fn run(words: &[&str], folder: &Path) -> Output {
+    command(words)
+        .env("LD_PRELOAD", common::library().join("libibverbs.so.1"))
+        .env("TMPDIR", folder)
+        .output()
+        .unwrap()
+}
+
+fn said(words: &[&str]) -> String {
+    let folder = TempDir::new().unwrap();
+    let said = succeeded(&words.join(" "), &run(words, folder.path()));
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 0, "{words:?} left files");
+    said
+}
+
+#[test]
+fn each_way_finds_the_device() {
+    let device = "/sys/class/infiniband/elver0";
+    assert_eq!(said(&["ls", "/sys/class/infiniband"]), "elver0\n");
+    assert_eq!(said(&["cat", &format!("{device}/ports/1/gid_attrs/types/0")]), "RoCE v2\n");
+    assert_eq!(said(&["stat", "-c", "%F", "/dev/infiniband/uverbs0"]), "character special file\n");
+    assert_eq!(said(&["readlink", "-f", device]), format!("{device}\n"));
+    assert_eq!(
+        said(&["grep", "-r", "Ethernet", device]),
+        format!("{device}/ports/1/link_layer:Ethernet\n")
+    );
+    assert_eq!(
+        said(&["find", &format!("{device}/tc"), "-type", "f"]),
+        format!("{device}/tc/1/traffic_class\n")
+    );
+    assert_eq!(said(&["cat", "/sys/class/infiniband_verbs/uverbs0/ibdev"]), "elver0\n");
+    let program = "import os\nos.chdir('/sys/class/infiniband/elver0')\nprint(os.listdir('ports'), os.access('/sys/class/\
+                   infiniband', os.R_OK), os.stat('/dev/infiniband/uverbs0').st_mode)";
+    assert_eq!(said(&["python3", "-c", program]), "['1'] True 8630\n");
+}
+
+#[test]
+fn other_names_are_as_ever() {
+    let text = std::fs::read_to_string("/etc/passwd").unwrap();
+    assert_eq!(said(&["cat", "/etc/passwd"]), text);
+    assert_eq!(said(&["head", "-c", "0", "/dev/null"]), "");
+    for name in [
+        "/sys/class/infiniband_mad",
+        "/dev/infiniband/rdma_cm",
+        "/sys/class/infiniband/other",
+        "/nowhere",
+    ] {
+        let folder = TempDir::new().unwrap();
+        let output = run(&["cat", name], folder.path());
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(complaint.contains("No such file or directory"), "{name}: {complaint}");
+    }
+}
+
+/// A program that writes, with a mode, and at a folder.
+#[test]
+fn files_are_made_as_ever() {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    succeeded("cp", &run(&["cp", "/etc/passwd", &at("copy")], folder.path()));
+    succeeded("mkdir", &run(&["mkdir", "-m", "700", &at("below")], folder.path()));
+    succeeded(
+        "touch",
+        &run(&["sh", "-c", &format!("umask 077; : > {}", at("below/file"))], folder.path()),
+    );
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |name: &str| std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("below"), mode("below/file")), (0o700, 0o600));
+    assert_eq!(std::fs::read(at("copy")).unwrap(), std::fs::read("/etc/passwd").unwrap());
+}
+
+/// Where nothing can be written, the names are not there, and the program goes on.
+#[test]
+fn without_a_folder_there_is_nothing() {
+    let output = run(&["ls", "/sys/class/infiniband"], Path::new("/nowhere"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("No such file or directory"));
+}

@@ -1,0 +1,106 @@
+//! `cargo xtask conformance`: rdma-core's own Python tests, and Debian's programs, over the library that
+//! `cargo xtask preload` makes. The result stands in `docs/conformance.md` and `docs/conformance.json`;
+//! `--check` compares with it, writes nothing, and fails when something that passed does not any more.
+
+mod outcome;
+mod process;
+mod programs;
+mod reasons;
+mod report;
+mod suite;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::metadata::{metadata, text};
+use outcome::Item;
+use process::Runner;
+use reasons::{REASONS, Reasons};
+use report::{LIST, PAGE};
+
+/// Runs all, or with `--quick` what takes a minute, and writes what came out, or with `--check` compares.
+pub(crate) fn run(arguments: &[String]) -> Result<String> {
+    let known = ["--check", "--quick"];
+    if let Some(unknown) = arguments.iter().find(|word| !known.contains(&word.as_str())) {
+        bail!("{unknown} is no option of conformance: --check, --quick");
+    }
+    let has = |option: &str| arguments.iter().any(|word| word == option);
+    let (check, quick) = (has("--check"), has("--quick"));
+    ensure!(check || !quick, "--quick runs a part, which can be checked, not written: add --check");
+    let metadata = metadata(&["--no-deps"])?;
+    let root = PathBuf::from(text(&metadata, "workspace_root")?);
+    let target = PathBuf::from(text(&metadata, "target_directory")?);
+    let runner = Runner::new(&target)?;
+    let reasons = Reasons::read(&root.join(REASONS))?;
+
+    let mut items = suite::run(&runner, &target.join("conformance"))?;
+    items.extend(programs::run(&runner, quick)?);
+    for item in &mut items {
+        item.reason = reasons.of(item);
+    }
+    let passed = items.iter().filter(|item| item.passes()).count();
+    let said = format!("{passed} of {} pass", items.len());
+    for item in items.iter().filter(|item| !item.passes()) {
+        println!("{} {}: {}", item.outcome, item.name, item.said);
+    }
+    without_reason(&items)?;
+    if check {
+        let before = report::read(&root.join(LIST))?;
+        worse(&before, &items)?;
+        return Ok(format!("{said}, and nothing that passed before fails"));
+    }
+    reasons.all_used(&items)?;
+    report::write(&root.join(LIST), &root.join(PAGE), &items)
+        .with_context(|| format!("cannot write {LIST} and {PAGE}"))?;
+    Ok(format!("{said}: {PAGE}"))
+}
+
+fn without_reason(items: &[Item]) -> Result<()> {
+    let bare: Vec<String> = items
+        .iter()
+        .filter(|item| !item.passes() && item.reason.is_empty())
+        .map(|item| format!("{} ({}): {}", item.name, item.outcome, item.said))
+        .collect();
+    ensure!(bare.is_empty(), "without a reason in {REASONS}:\n{}", bare.join("\n"));
+    Ok(())
+}
+
+/// What passed before must pass, among what was run now.
+fn worse(before: &[Item], now: &[Item]) -> Result<()> {
+    let lost: Vec<String> = now
+        .iter()
+        .filter(|item| !item.passes())
+        .filter(|item| before.iter().any(|old| old.name == item.name && old.passes()))
+        .map(|item| format!("{} ({}): {}", item.name, item.outcome, item.said))
+        .collect();
+    ensure!(lost.is_empty(), "passed before, and does not now:\n{}", lost.join("\n"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::outcome::Outcome;
+    use super::*;
+
+    fn item(name: &str, outcome: Outcome) -> Item {
+        Item { outcome, ..Item::new(name.to_string(), outcome, String::new()) }
+    }
+
+    #[test]
+    fn only_what_passed_before_is_asked_for() {
+        let before = [item("a", Outcome::Pass), item("b", Outcome::Fail), item("c", Outcome::Pass)];
+        let now = [item("a", Outcome::Pass), item("b", Outcome::Fail), item("d", Outcome::Skip)];
+        worse(&before, &now).unwrap();
+        let error = worse(&before, &[item("c", Outcome::Skip)]).unwrap_err();
+        assert!(error.to_string().contains("c (skip)"), "{error}");
+    }
+
+    #[test]
+    fn a_failure_needs_a_reason() {
+        let mut one = item("a", Outcome::Fail);
+        assert!(without_reason(&[one.clone()]).is_err());
+        one.reason = "no such hardware".into();
+        without_reason(&[one, item("b", Outcome::Pass)]).unwrap();
+    }
+}
