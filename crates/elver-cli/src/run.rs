@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -25,6 +26,12 @@ Examples:
       perftest between two processes of this host: no RDMA device, no kernel module, no privilege
   elver run --address 192.0.2.1 -- ib_write_bw
       to be reached by other hosts; one process for each address
+  elver run --loss 1% --delay 50us --seed 7 -- ib_send_lat 127.0.0.1
+      how a program bears a bad network: the same packets are lost for the same seed
+  elver run --kill-peer-after 3s -- PROGRAM
+      how it bears that its peers die
+  elver run --capture trace -- ib_write_bw
+      its packets, for Wireshark: trace.PID
   elver run -- sh -c 'ibv_rc_pingpong & sleep 1; ibv_rc_pingpong localhost'
       what the program starts has the library too";
 
@@ -37,6 +44,22 @@ pub(crate) struct RunArgs {
     /// The address of this host that the device has; else each process takes a free one of 127.0.0.0/8.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
+    /// Drop this share of the packets that reach each process's device, in per cent: "1%", "0.01%".
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    loss: Option<u32>,
+    /// Have each packet taken so much later than it arrived: "50us", "2ms".
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    delay: Option<Duration>,
+    /// So long after a process has opened its device nothing reaches it any longer, as if all of its
+    /// peers had died: its queue pairs fail when their retries have run out.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    kill_peer_after: Option<Duration>,
+    /// Which packets are lost: the same ones for the same seed.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// Record the packets of each process as pcapng, in FILE.PID.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
     /// The library, if it is not where it was installed.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -64,9 +87,41 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     if let Some(address) = args.address {
         command.env("ELVER_ADDRESS", address.to_string());
     }
+    ask(&mut command, args)?;
     Err(anyhow::Error::new(command.exec())
         .context(format!("cannot run {}", program.display()))
         .into())
+}
+
+/// Tells the library what befalls packets, and where they are recorded.
+fn ask(command: &mut Command, args: &RunArgs) -> Result<()> {
+    let mut tell = |name: &str, value: Option<u128>| {
+        if let Some(value) = value {
+            command.env(name, value.to_string());
+        }
+    };
+    tell("ELVER_LOSS_PER_MILLION", args.loss.map(u128::from));
+    tell("ELVER_DELAY_US", args.delay.map(|time| time.as_micros()));
+    tell("ELVER_PEERS_DIE_AFTER_MS", args.kill_peer_after.map(|time| time.as_millis()));
+    tell("ELVER_SEED", args.loss.map(|_| u128::from(args.seed)));
+    if let Some(file) = &args.capture {
+        // The program may go elsewhere before it opens its device.
+        let file = std::path::absolute(file).context("the directory of this process is gone")?;
+        command.env("ELVER_CAPTURE", file);
+    }
+    Ok(())
+}
+
+/// A share in per cent, as packets of a million.
+fn share(text: &str) -> Result<u32, String> {
+    let wrong =
+        || format!("{text:?} is no share; give per cent from 0% to 100%, as in 1% or 0.01%");
+    let number = text.strip_suffix('%').ok_or_else(wrong)?;
+    let percent: f64 = number.trim().parse().map_err(|_| wrong())?;
+    if !(0.0..=100.0).contains(&percent) {
+        return Err(wrong());
+    }
+    Ok((percent * 10_000.0).round() as u32)
 }
 
 /// Where the library is.
@@ -169,6 +224,16 @@ mod tests {
             head.extend([0; 52]);
         }
         head
+    }
+
+    #[test]
+    fn shares_are_in_per_cent() {
+        assert_eq!(share("1%"), Ok(10_000));
+        assert_eq!(share("0.01%"), Ok(100));
+        assert_eq!(share("100 %"), Ok(1_000_000));
+        for wrong in ["1", "-1%", "101%", "%", "NaN%", "a%"] {
+            assert!(share(wrong).unwrap_err().contains("per cent"), "{wrong}");
+        }
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub fn soft_config(
     config.capture = capture.map(Path::to_path_buf);
     if args.loss > 0.0 {
         let per_million = (args.loss.min(100.0) * 10_000.0) as u32;
-        config.loss = Some(Loss { per_million, seed: LOSS_SEED });
+        config.faults.loss = Some(Loss { per_million, seed: LOSS_SEED });
     }
     config
 }

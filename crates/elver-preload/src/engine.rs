@@ -17,6 +17,7 @@ use rustix::time::Timespec;
 use crate::channel::CqObject;
 use crate::device::node_guid;
 use crate::told::{self, Told};
+use crate::wishes::Wishes;
 
 /// How long the thread leaves the device to a program that polls before it looks again.
 const NAP: Duration = Duration::from_millis(1);
@@ -236,15 +237,16 @@ impl State {
 
 /// Opens the device on the address that the user named, or on a free one of loopback.
 fn open_device() -> Result<SoftDevice, String> {
+    let wishes = Wishes::told()?;
     if let Some(named) = std::env::var_os("ELVER_ADDRESS") {
         let address = named.to_str().and_then(|text| text.parse().ok()).ok_or_else(|| {
             format!("ELVER_ADDRESS is {named:?}; give an IP address of this host")
         })?;
-        return open_at(address).map_err(|error| error.to_string());
+        return open_at(address, &wishes).map_err(|error| error.to_string());
     }
     let mut last = String::new();
     for attempt in 0..LOOPBACK_TRIES {
-        match open_at(IpAddr::V4(loopback(attempt))) {
+        match open_at(IpAddr::V4(loopback(attempt)), &wishes) {
             Ok(device) => return Ok(device),
             Err(error) => last = error.to_string(),
         }
@@ -259,10 +261,11 @@ fn loopback(attempt: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x7f40_0001 + drawn)
 }
 
-fn open_at(address: IpAddr) -> Result<SoftDevice, SoftError> {
+fn open_at(address: IpAddr, wishes: &Wishes) -> Result<SoftDevice, SoftError> {
     let mut config = SoftConfig::for_address(address);
     config.rnic.max_mr_size = ADDRESSES;
     config.rnic.name = crate::device::name();
     config.rnic.node_guid = node_guid();
+    wishes.apply(&mut config);
     SoftDevice::open(config)
 }

@@ -41,6 +41,7 @@ mod srq;
 mod staged;
 mod told;
 mod tree;
+mod wishes;
 mod wr;
 
 pub use errno::guard;

@@ -170,6 +170,46 @@ fn perftest_measures() {
     }
 }
 
+/// What `elver run` asks for by these variables: loss and delay cost time alone, and the data is right.
+#[test]
+fn a_bad_network_costs_time_alone() {
+    let bad = ["env", "ELVER_LOSS_PER_MILLION=10000", "ELVER_DELAY_US=50", "ELVER_SEED=5"];
+    let words = ["ibv_rc_pingpong", "-g", "0", "-n", "300", "-c"];
+    let said = pair_of(&words, "127.0.0.1", &bad, &bad);
+    assert!(said.contains("iters in"), "{said}");
+}
+
+#[test]
+fn peers_die_on_demand() {
+    let port = free_port();
+    let words = ["ibv_rc_pingpong", "-g", "0", "-p", &port.to_string()];
+    let mut server = command(&words).spawn().unwrap();
+    await_listener(port, &mut server);
+    let deaf = ["env", "ELVER_PEERS_DIE_AFTER_MS=0"];
+    let client = command(&[&deaf, &words[..], &["127.0.0.1"]].concat()).output().unwrap();
+    // Who watches over it hands that on, and does not hand on being killed.
+    let ended = Command::new("kill").arg(server.id().to_string()).status().unwrap();
+    assert!(ended.success());
+    server.wait().unwrap();
+    let said = String::from_utf8_lossy(&client.stderr);
+    assert!(!client.status.success() && said.contains("retry"), "{said}");
+}
+
+#[test]
+fn packets_are_recorded_for_each_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let variable = format!("ELVER_CAPTURE={}", dir.path().join("trace").display());
+    let recorded = ["env", &variable];
+    pair_of(&["ibv_rc_pingpong", "-g", "0", "-n", "10"], "127.0.0.1", &recorded, &recorded);
+    let files: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap()).collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+    for file in files {
+        // The first block of pcapng.
+        let bytes = std::fs::read(file.path()).unwrap();
+        assert!(bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && bytes.len() > 1_000, "{file:?}");
+    }
+}
+
 /// What libraries bind to is there: each symbol of the version script, in its version, and the name.
 #[test]
 fn symbols_have_their_versions() {

@@ -18,11 +18,11 @@ use crate::capture::tap::Tap;
 use crate::capture::{Capture, FileCapture, LinkType};
 use crate::clock::now;
 use crate::errands::Errands;
+use crate::faults::{FaultState, Faults};
 use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::inlet::Inlet;
 use crate::interface::Interface;
 use crate::link::{Link, Port, UdpPort};
-use crate::loss::{Loss, LossState};
 use crate::publish::Publisher;
 use crate::transmit::{Send, Transmitter};
 use crate::udp::UdpIo;
@@ -63,8 +63,8 @@ pub struct SoftConfig {
     pub capture_bytes_max: u64,
     /// Whether other processes can read the counters.
     pub publish: bool,
-    /// Drops a share of what arrives, to measure how loss is borne.
-    pub loss: Option<Loss>,
+    /// What befalls the packets that arrive, to see how it is borne.
+    pub faults: Faults,
 }
 
 impl SoftConfig {
@@ -80,7 +80,7 @@ impl SoftConfig {
             capture: None,
             capture_bytes_max: 1 << 30,
             publish: true,
-            loss: None,
+            faults: Faults::default(),
         }
     }
 
@@ -105,7 +105,7 @@ pub struct SoftDevice {
     link_type: LinkType,
     publisher: Option<Publisher>,
     published_at: Time,
-    loss: Option<LossState>,
+    faults: Option<Box<FaultState>>,
     polls: u32,
     posts: u32,
     /// Looks at the socket that what gives way was held for and that found something, in a row.
@@ -159,7 +159,7 @@ impl SoftDevice {
             link_type,
             publisher,
             published_at: Time::ZERO,
-            loss: config.loss.map(LossState::new),
+            faults: FaultState::new(config.faults, now()).map(Box::new),
             polls: 0,
             held: 0,
             posts: 0,
@@ -277,7 +277,8 @@ impl SoftDevice {
     /// How long until a timer is due, for who sleeps on [`SoftDevice::as_fd`] himself; none if none
     /// runs.
     pub fn due_in(&self) -> Option<Duration> {
-        let due = [self.rnic.poll_timeout(), self.port.poll_timeout()].into_iter().flatten().min();
+        let due = [self.rnic.poll_timeout(), self.port.poll_timeout(), self.late_due()];
+        let due = due.into_iter().flatten().min();
         due.map(|due| Duration::from_nanos(due.ns_since(now())))
     }
 
@@ -293,7 +294,8 @@ impl SoftDevice {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), SoftError> {
         let mut wait = at_most;
-        for due in [self.rnic.poll_timeout(), self.port.poll_timeout()].into_iter().flatten() {
+        let due = [self.rnic.poll_timeout(), self.port.poll_timeout(), self.late_due()];
+        for due in due.into_iter().flatten() {
             wait = wait.min(Duration::from_nanos(due.ns_since(now())));
         }
         if self.rnic.has_errands() {
@@ -328,8 +330,30 @@ impl SoftDevice {
 
     /// Gives what arrived to the RNIC.
     fn take(&mut self, now: Time, count: usize) {
-        let SoftDevice { rnic, port, capture, loss, .. } = self;
-        port.take(count, Inlet { now, rnic, capture, loss });
+        let SoftDevice { rnic, port, capture, faults, .. } = self;
+        port.take(count, Inlet { now, rnic, capture, faults });
+    }
+
+    /// Takes what came before and was to be taken later. Whether there was something.
+    #[cold]
+    fn take_late(&mut self) -> bool {
+        let now = now();
+        let SoftDevice { rnic, faults, .. } = self;
+        let Some(faults) = faults else { return false };
+        let mut any = false;
+        while let Some((meta, packet)) = faults.take_due(now) {
+            rnic.handle_datagram(now, &meta, &packet);
+            any = true;
+        }
+        any && {
+            self.transmit(now);
+            true
+        }
+    }
+
+    /// When a packet that came before is to be taken.
+    fn late_due(&self) -> Option<Time> {
+        self.faults.as_ref().and_then(|faults| faults.due())
     }
 
     /// Sends what there is to send.
@@ -345,7 +369,8 @@ impl SoftDevice {
     }
 
     fn drive(&mut self) -> bool {
-        let acted = self.look_around();
+        let late = self.faults.is_some() && self.take_late();
+        let acted = self.look_around() || late;
         if self.rnic.has_errands() || self.errands.any() {
             self.run_errands() | acted
         } else {
@@ -379,7 +404,9 @@ impl SoftDevice {
             if self.empty.is_multiple_of(EMPTY_PER_CLOCK) {
                 // What came before the clock was last looked at is taken: the socket was asked
                 // since, and is empty.
-                self.rnic.caught_up(self.looked_at);
+                if self.late_due().is_none() {
+                    self.rnic.caught_up(self.looked_at);
+                }
                 self.looked_at = now();
                 return self.attend(self.looked_at) || sent;
             }

@@ -1,21 +1,32 @@
 use elver_memory::SoftMemory;
-use elver_rnic::{Rnic, Time};
+use elver_rnic::{DropReason, Rnic, RxMeta, Time};
 
 use crate::capture::Capture;
-use crate::loss::LossState;
+use crate::faults::FaultState;
 
 /// Where received packets go.
 pub(crate) struct Inlet<'a> {
     pub(crate) now: Time,
     pub(crate) rnic: &'a mut Rnic<SoftMemory>,
     pub(crate) capture: &'a mut Option<Box<Capture>>,
-    pub(crate) loss: &'a mut Option<LossState>,
+    pub(crate) faults: &'a mut Option<Box<FaultState>>,
 }
 
 impl Inlet<'_> {
     /// Whether the next packet is dropped by design.
     #[inline]
     pub(crate) fn loses(&mut self) -> bool {
-        self.loss.as_mut().is_some_and(LossState::drops)
+        self.faults.as_mut().is_some_and(|faults| faults.loses(self.now))
+    }
+
+    /// Gives a packet to the RNIC, now or later.
+    #[inline]
+    pub(crate) fn give(&mut self, meta: &RxMeta, packet: &[u8]) {
+        let Some(faults) = self.faults.as_mut().filter(|faults| faults.delays()) else {
+            return self.rnic.handle_datagram(self.now, meta, packet);
+        };
+        if !faults.keep(self.now, meta, packet) {
+            self.rnic.count_drop(DropReason::Driver);
+        }
     }
 }

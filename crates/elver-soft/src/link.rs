@@ -162,7 +162,7 @@ impl UdpPort {
                     hop_limit: HOP_LIMIT_HIDDEN,
                     ip_id: IpId::Likely(id as u16),
                 };
-                inlet.rnic.handle_datagram(inlet.now, &meta, packet);
+                inlet.give(&meta, packet);
             }
         }
     }

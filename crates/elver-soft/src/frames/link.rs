@@ -107,7 +107,7 @@ impl FramePort {
             if let Some((meta, packet)) = self.host.handle_frame(inlet.now, frame)
                 && !inlet.loses()
             {
-                inlet.rnic.handle_datagram(inlet.now, &meta, packet);
+                inlet.give(&meta, packet);
             }
         }
     }

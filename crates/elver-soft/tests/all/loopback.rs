@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use crate::common::{End, complete, pair};
 use elver_soft::{Idle, SoftConfig, SoftThread, drive};
@@ -67,6 +68,35 @@ fn in_short_turns_everything_arrives() {
     let from = a.remote(0);
     b.post(SendOp::Write(from), &back);
     all_succeed(&complete(&mut a, &mut b, 8));
+}
+
+/// Bytes come through as they do without it, and the device tells when it is to be driven again.
+#[test]
+fn with_delay_everything_arrives_later() {
+    let delay = Duration::from_micros(200);
+    let (mut a, mut b) = pair(20, QpType::Rc, |config| config.faults.delay = delay);
+    let sge = [a.sge(0, 100_000)];
+    let to = b.remote(0);
+    let began = Instant::now();
+    for _ in 0..4 {
+        a.post(SendOp::Write(to), &sge);
+        a.post(SendOp::Read(to), &sge);
+    }
+    all_succeed(&complete(&mut a, &mut b, 8));
+    assert!(began.elapsed() >= 2 * delay, "there and back");
+    assert_eq!(b.device.counters().drop_driver, 0);
+}
+
+#[test]
+fn who_hears_nobody_gives_up() {
+    let (mut a, mut b) = pair(21, QpType::Rc, |config| {
+        config.faults.peers_die_after = Some(Duration::ZERO);
+    });
+    let sge = [a.sge(0, 8)];
+    let to = b.remote(0);
+    a.post(SendOp::Write(to), &sge);
+    let wcs = complete(&mut a, &mut b, 1);
+    assert_eq!(wcs[0].status, WcStatus::RetryExcErr);
 }
 
 #[test]

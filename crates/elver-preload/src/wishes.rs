@@ -1,0 +1,97 @@
+//! What `elver run` asks of the device for who tests a program: faults, and a record of its packets.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use elver_soft::{Faults, Loss, SoftConfig};
+
+/// Packets lost of a million.
+const LOSS: &str = "ELVER_LOSS_PER_MILLION";
+/// Microseconds that packets are taken later.
+const DELAY: &str = "ELVER_DELAY_US";
+/// Milliseconds after which the device hears nobody.
+const PEERS_DIE: &str = "ELVER_PEERS_DIE_AFTER_MS";
+/// Which packets are lost.
+const SEED: &str = "ELVER_SEED";
+/// The file of the record.
+const CAPTURE: &str = "ELVER_CAPTURE";
+
+/// What is asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    faults: Faults,
+    capture: Option<PathBuf>,
+}
+
+impl Wishes {
+    /// By the environment of this process.
+    pub(crate) fn told() -> Result<Wishes, String> {
+        Wishes::read(|name| std::env::var_os(name), std::process::id())
+    }
+
+    fn read(told: impl Fn(&str) -> Option<OsString>, process: u32) -> Result<Wishes, String> {
+        let seed = number(&told, SEED)?.unwrap_or(1);
+        let loss = number(&told, LOSS)?;
+        if let Some(loss @ 1_000_001..) = loss {
+            return Err(format!("{LOSS} is {loss}; give 0 to 1000000"));
+        }
+        let faults = Faults {
+            loss: loss.map(|loss| Loss { per_million: loss as u32, seed }),
+            delay: number(&told, DELAY)?.map(Duration::from_micros).unwrap_or_default(),
+            peers_die_after: number(&told, PEERS_DIE)?.map(Duration::from_millis),
+        };
+        // A program may start others, each with a device of its own.
+        let capture = told(CAPTURE).map(|mut name| {
+            name.push(format!(".{process}"));
+            name.into()
+        });
+        Ok(Wishes { faults, capture })
+    }
+
+    pub(crate) fn apply(&self, config: &mut SoftConfig) {
+        config.faults = self.faults;
+        config.capture.clone_from(&self.capture);
+    }
+}
+
+fn number(told: impl Fn(&str) -> Option<OsString>, name: &str) -> Result<Option<u64>, String> {
+    let Some(value) = told(name) else { return Ok(None) };
+    let parsed = value.to_str().and_then(|text| u64::from_str(text).ok());
+    parsed.map(Some).ok_or_else(|| format!("{name} is {value:?}; give a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(told: &[(&str, &str)]) -> Result<Wishes, String> {
+        let find = |name: &str| told.iter().find(|(other, _)| *other == name);
+        Wishes::read(|name| find(name).map(|(_, value)| value.into()), 77)
+    }
+
+    #[test]
+    fn nothing_is_asked_for_by_default() {
+        assert_eq!(read(&[]), Ok(Wishes::default()));
+    }
+
+    #[test]
+    fn all_of_it_is_understood() {
+        let told =
+            [(LOSS, "10000"), (SEED, "5"), (DELAY, "50"), (PEERS_DIE, "3000"), (CAPTURE, "a")];
+        let faults = Faults {
+            loss: Some(Loss { per_million: 10_000, seed: 5 }),
+            delay: Duration::from_micros(50),
+            peers_die_after: Some(Duration::from_secs(3)),
+        };
+        assert_eq!(read(&told), Ok(Wishes { faults, capture: Some("a.77".into()) }));
+    }
+
+    #[test]
+    fn what_is_no_number_is_named() {
+        assert_eq!(read(&[(DELAY, "5us")]), Err("ELVER_DELAY_US is \"5us\"; give a number".into()));
+        let too_much = read(&[(LOSS, "1000001")]);
+        assert_eq!(too_much, Err("ELVER_LOSS_PER_MILLION is 1000001; give 0 to 1000000".into()));
+    }
+}
