@@ -17,15 +17,20 @@ const FAILS_MAX: usize = 64;
 
 impl<D: Device> Core<D> {
     /// Looks at the peers of VQPs that are due. Whether there was anything to do.
+    #[inline]
     pub(crate) fn attend_keep_alive(&mut self, now: Time) -> bool {
-        if self.keep_alive.poll_timeout().is_none_or(|due| now < due) {
-            return false;
-        }
+        self.keep_alive.is_due(now) && self.keep_alive_due(now)
+    }
+
+    #[cold]
+    fn keep_alive_due(&mut self, now: Time) -> bool {
         let looks = self.keep_alive.tick(now, self.heard);
         if looks {
             self.look_at_peers(now);
         }
-        self.fail_lost(now) || looks
+        let busy = self.fail_lost(now) || looks;
+        self.keep_alive.attended();
+        busy
     }
 
     fn look_at_peers(&mut self, now: Time) {

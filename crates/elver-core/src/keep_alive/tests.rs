@@ -30,6 +30,8 @@ impl Rig {
         rig.keep_alive.connected(1);
         assert_eq!(rig.keep_alive.poll_timeout(), Some(Time::ZERO));
         assert!(!rig.keep_alive.tick(Time(rig.now), Time(rig.now)));
+        rig.keep_alive.attended();
+        assert_eq!(rig.keep_alive.poll_timeout(), Some(Time(rig.now + TICK)));
         assert_eq!(rig.keep_alive.take_newcomers(), [1]);
         rig.keep_alive.enroll(KEY, 1, port);
         rig
@@ -50,6 +52,7 @@ impl Rig {
             }
             self.keep_alive.looked();
         }
+        self.keep_alive.attended();
         steps
     }
 
