@@ -141,7 +141,7 @@ pub(crate) struct KeepAlive {
     /// By the time that counts, which [`KeepAlive::tick`] tells.
     due: BTreeSet<(u64, NodeKey)>,
     /// VQPs that were connected since the last look.
-    newcomers: Vec<u32>,
+    newcomers: VecDeque<u32>,
     failing: VecDeque<Failing>,
     /// Nanoseconds that count.
     awake: u64,
@@ -199,7 +199,7 @@ impl KeepAlive {
             times,
             nodes: BTreeMap::new(),
             due: BTreeSet::new(),
-            newcomers: Vec::new(),
+            newcomers: VecDeque::new(),
             failing: VecDeque::new(),
             awake: 0,
             last: Time::ZERO,
@@ -229,7 +229,7 @@ impl KeepAlive {
     #[inline]
     pub(crate) fn connected(&mut self, vqp: u32) {
         if self.wake != NEVER || self.begins() {
-            self.newcomers.push(vqp);
+            self.newcomers.push_back(vqp);
         }
     }
 
@@ -267,9 +267,14 @@ impl KeepAlive {
         }
     }
 
-    /// The VQPs that were connected since the last look.
-    pub(crate) fn take_newcomers(&mut self) -> Vec<u32> {
-        core::mem::take(&mut self.newcomers)
+    /// How many VQPs were connected and did not have their turn.
+    pub(crate) fn newcomers(&self) -> usize {
+        self.newcomers.len()
+    }
+
+    /// The next of them.
+    pub(crate) fn next_newcomer(&mut self) -> Option<u32> {
+        self.newcomers.pop_front()
     }
 
     /// A VQP that is connected to a node counts; so does the port, if it is to be asked about.

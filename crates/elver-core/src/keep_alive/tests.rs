@@ -32,7 +32,7 @@ impl Rig {
         assert!(!rig.keep_alive.tick(Time(rig.now), Time(rig.now)));
         rig.keep_alive.attended();
         assert_eq!(rig.keep_alive.poll_timeout(), Some(Time(rig.now + TICK)));
-        assert_eq!(rig.keep_alive.take_newcomers(), [1]);
+        assert_eq!((rig.keep_alive.next_newcomer(), rig.keep_alive.newcomers()), (Some(1), 0));
         rig.keep_alive.enroll(KEY, 1, port);
         rig
     }
@@ -260,7 +260,7 @@ fn off_it_does_nothing() {
     let mut keep_alive = KeepAlive::new(0);
     keep_alive.connected(1);
     assert_eq!(keep_alive.poll_timeout(), None);
-    assert!(!keep_alive.tick(Time(5), Time(5)) && keep_alive.take_newcomers().is_empty());
+    assert!(!keep_alive.tick(Time(5), Time(5)) && keep_alive.newcomers() == 0);
 }
 
 #[test]
