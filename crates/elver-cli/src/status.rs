@@ -148,10 +148,23 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
             one.class.clone(),
             dash(one.bound.map(|port| port.to_string())),
             one.outstanding.to_string(),
+            one.sends_done.to_string(),
+            one.receives_done.to_string(),
             one.transfers.to_string(),
         ]
     });
-    let heads = ["VQP", "STATE", "PEER", "VIA", "CLASS", "BOUND", "OUTSTANDING", "TRANSFERS"];
+    let heads = [
+        "VQP",
+        "STATE",
+        "PEER",
+        "VIA",
+        "CLASS",
+        "BOUND",
+        "OUTSTANDING",
+        "SENT",
+        "RECEIVED",
+        "TRANSFERS",
+    ];
     text.table(heads, vqps, 5);
     let peers = status.peers.iter().map(|one| {
         let old = before.and_then(|(past, status)| {

@@ -400,6 +400,10 @@ impl<D: Device> Core<D> {
             via: vqp.via,
             class: vqp.class,
             outstanding: vqp.sq.len(),
+            sends: vqp.sq.tail,
+            sends_done: vqp.sq.head,
+            receives: vqp.rq.tail,
+            receives_done: vqp.rq.head,
             transfers: vqp.transfers,
         }
     }

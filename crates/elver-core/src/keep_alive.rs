@@ -141,14 +141,19 @@ pub(crate) struct KeepAlive {
     /// By the time that counts, which [`KeepAlive::tick`] tells.
     due: BTreeSet<(u64, NodeKey)>,
     /// VQPs that were connected since the last look.
-    newcomers: Vec<u32>,
+    newcomers: VecDeque<u32>,
     failing: VecDeque<Failing>,
     /// Nanoseconds that count.
     awake: u64,
     /// Up to when time was counted, and when the next look is.
     last: Time,
     next: Option<Time>,
+    /// When there is something to do next: the one number that each poll looks at.
+    wake: Time,
 }
+
+/// There is nothing to do.
+const NEVER: Time = Time(u64::MAX);
 
 /// A node that VQPs are connected to.
 #[derive(Debug)]
@@ -194,32 +199,50 @@ impl KeepAlive {
             times,
             nodes: BTreeMap::new(),
             due: BTreeSet::new(),
-            newcomers: Vec::new(),
+            newcomers: VecDeque::new(),
             failing: VecDeque::new(),
             awake: 0,
             last: Time::ZERO,
             next: None,
+            wake: NEVER,
         }
     }
 
-    /// When [`KeepAlive::tick`] must be called next.
-    #[inline]
+    /// When there is something to do next: a look, or VQPs fail.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        if !self.failing.is_empty() || self.next.is_none() && !self.newcomers.is_empty() {
-            return Some(Time::ZERO);
-        }
-        self.next
+        (self.wake != NEVER).then_some(self.wake)
+    }
+
+    /// Whether there is something to do.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.wake <= now
+    }
+
+    /// What was due is done.
+    pub(crate) fn attended(&mut self) {
+        let now = !self.failing.is_empty() || self.next.is_none() && !self.newcomers.is_empty();
+        self.wake = if now { Time::ZERO } else { self.next.unwrap_or(NEVER) };
     }
 
     /// A VQP was connected.
     #[inline]
     pub(crate) fn connected(&mut self, vqp: u32) {
-        if self.times.is_some() {
-            self.newcomers.push(vqp);
+        if self.wake != NEVER || self.begins() {
+            self.newcomers.push_back(vqp);
         }
     }
 
-    /// Counts time. All that had arrived by `heard` was taken. Returns whether it is time for a look.
+    /// Nobody was looked at: whether that begins.
+    #[cold]
+    fn begins(&mut self) -> bool {
+        if self.times.is_some() {
+            self.wake = Time::ZERO;
+        }
+        self.times.is_some()
+    }
+
+    /// Counts time, and says when the next look is. All that had arrived by `heard` was taken. Returns whether it is time for a look.
     pub(crate) fn tick(&mut self, now: Time, heard: Time) -> bool {
         let Some(times) = self.times else { return false };
         let Some(due) = self.next else {
@@ -244,9 +267,14 @@ impl KeepAlive {
         }
     }
 
-    /// The VQPs that were connected since the last look.
-    pub(crate) fn take_newcomers(&mut self) -> Vec<u32> {
-        core::mem::take(&mut self.newcomers)
+    /// How many VQPs were connected and did not have their turn.
+    pub(crate) fn newcomers(&self) -> usize {
+        self.newcomers.len()
+    }
+
+    /// The next of them.
+    pub(crate) fn next_newcomer(&mut self) -> Option<u32> {
+        self.newcomers.pop_front()
     }
 
     /// A VQP that is connected to a node counts; so does the port, if it is to be asked about.
@@ -334,6 +362,7 @@ impl KeepAlive {
     /// VQPs are to fail.
     pub(crate) fn fail_all(&mut self, failing: impl Iterator<Item = Failing>) {
         self.failing.extend(failing);
+        self.attended();
     }
 
     /// The next VQP that is to fail.

@@ -106,6 +106,14 @@ pub struct VqpInfo {
     pub class: Class,
     /// WRs posted and not completed.
     pub outstanding: u32,
+    /// Send WRs that were posted to it since it was made, modulo 2^32.
+    pub sends: u32,
+    /// Of these, the ones that have ended, signalled or not.
+    pub sends_done: u32,
+    /// Receives that were posted to it since it was made, modulo 2^32.
+    pub receives: u32,
+    /// Of these, the ones that have ended: that took messages, or were flushed.
+    pub receives_done: u32,
     /// Times that it moved between DC and RC, or to another RC QP.
     pub transfers: u32,
 }

@@ -79,7 +79,7 @@ fn a_vqp_that_only_waits_is_told_that_its_node_has_gone() {
 #[test]
 fn all_vqps_of_a_node_that_has_gone_fail_and_one_question_serves_all() {
     let mut cluster = Cluster::new(3, &keep_alive());
-    let vqps: Vec<VqpId> = (0..300).map(|_| cluster.vqp(1)).collect();
+    let vqps: Vec<VqpId> = (0..1_200).map(|_| cluster.vqp(1)).collect();
     for vqp in &vqps {
         cluster.connect(1, *vqp, 2, 0);
     }

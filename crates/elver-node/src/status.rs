@@ -168,6 +168,18 @@ pub struct VqpStatus {
     pub class: String,
     /// WRs posted and not completed.
     pub outstanding: u32,
+    /// Send WRs that were posted to it since it was made, modulo 2^32.
+    #[serde(default)]
+    pub sends: u32,
+    /// Of these, the ones that have ended, signalled or not.
+    #[serde(default)]
+    pub sends_done: u32,
+    /// Receives that were posted to it since it was made, modulo 2^32.
+    #[serde(default)]
+    pub receives: u32,
+    /// Of these, the ones that have ended: that took messages, or were flushed.
+    #[serde(default)]
+    pub receives_done: u32,
     /// Times that it moved between DC and RC, or to another RC QP.
     pub transfers: u32,
 }
@@ -241,6 +253,10 @@ impl VqpStatus {
             via: via.map(str::to_string),
             class: class.to_string(),
             outstanding: info.outstanding,
+            sends: info.sends,
+            sends_done: info.sends_done,
+            receives: info.receives,
+            receives_done: info.receives_done,
             transfers: info.transfers,
         }
     }

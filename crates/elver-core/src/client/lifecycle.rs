@@ -350,13 +350,6 @@ impl<D: Device> Core<D> {
     /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
     pub(crate) fn detach(&mut self, id: u32) {
         self.leave_lane(id);
-        let Some(vqp) = self.vqps.get_mut(id) else {
-            return bug!("a VQP that is gone is detached");
-        };
-        if let Some(key) = vqp.watched_node() {
-            self.keep_alive.leave(key, id, vqp.watched_port());
-            vqp.watched = Watched::Unknown;
-        }
         self.leave_peer(id);
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone is detached");

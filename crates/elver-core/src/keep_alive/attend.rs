@@ -12,25 +12,38 @@ use crate::{ConnectError, Core, VqpState};
 
 /// Peers that are looked at in one poll, at most; the others have their turn at the next look.
 const LOOKS_MAX: usize = 256;
+/// VQPs that are taken in at one look, at most; those that have gone again do not count.
+const NEWCOMERS_MAX: usize = 1_024;
 /// VQPs that fail in one poll, at most.
 const FAILS_MAX: usize = 64;
 
 impl<D: Device> Core<D> {
     /// Looks at the peers of VQPs that are due. Whether there was anything to do.
+    #[inline]
     pub(crate) fn attend_keep_alive(&mut self, now: Time) -> bool {
-        if self.keep_alive.poll_timeout().is_none_or(|due| now < due) {
-            return false;
-        }
+        self.keep_alive.is_due(now) && self.keep_alive_due(now)
+    }
+
+    #[cold]
+    fn keep_alive_due(&mut self, now: Time) -> bool {
         let looks = self.keep_alive.tick(now, self.heard);
         if looks {
             self.look_at_peers(now);
         }
-        self.fail_lost(now) || looks
+        let busy = self.fail_lost(now) || looks;
+        self.keep_alive.attended();
+        busy
     }
 
     fn look_at_peers(&mut self, now: Time) {
-        for vqp in self.keep_alive.take_newcomers() {
-            self.enroll(vqp);
+        let mut enrolled = 0;
+        for _ in 0..self.keep_alive.newcomers() {
+            if enrolled == NEWCOMERS_MAX {
+                break;
+            }
+            if let Some(vqp) = self.keep_alive.next_newcomer() {
+                enrolled += usize::from(self.enroll(vqp));
+            }
         }
         for _ in 0..LOOKS_MAX {
             let Some(key) = self.keep_alive.next_due() else { break };
@@ -57,17 +70,20 @@ impl<D: Device> Core<D> {
         self.keep_alive.looked();
     }
 
-    /// A VQP was connected some time ago: from now on it is looked after, if it still is.
-    fn enroll(&mut self, id: u32) {
+    /// A VQP was connected some time ago: from now on it is looked after, if it still is. Whether that begins.
+    fn enroll(&mut self, id: u32) -> bool {
         // It may have gone since, or have been connected twice.
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get_mut(id) else { return false };
         if vqp.peer == NONE || vqp.state != VqpState::Connected || vqp.is_watched() {
-            return;
+            return false;
         }
         if vqp.watched == Watched::Unknown {
             let tag = self.peers.get(vqp.peer).and_then(|entry| entry.tag);
             // It has an RC QP that its peer asked for, and nothing is known of that yet.
-            let Some(tag) = tag else { return self.keep_alive.connected(id) };
+            let Some(tag) = tag else {
+                self.keep_alive.connected(id);
+                return false;
+            };
             vqp.peer_tag = tag;
         }
         // Who has sent messages there is told by the peer when their receiver goes.
@@ -75,6 +91,7 @@ impl<D: Device> Core<D> {
         vqp.watched = if asks { Watched::Port } else { Watched::Node };
         let (key, port) = (NodeKey { peer: vqp.peer, tag: vqp.peer_tag }, vqp.watched_port());
         self.keep_alive.enroll(key, id, port);
+        true
     }
 
     fn facts_of(&self, key: NodeKey) -> Facts {

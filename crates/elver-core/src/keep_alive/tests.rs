@@ -30,7 +30,9 @@ impl Rig {
         rig.keep_alive.connected(1);
         assert_eq!(rig.keep_alive.poll_timeout(), Some(Time::ZERO));
         assert!(!rig.keep_alive.tick(Time(rig.now), Time(rig.now)));
-        assert_eq!(rig.keep_alive.take_newcomers(), [1]);
+        rig.keep_alive.attended();
+        assert_eq!(rig.keep_alive.poll_timeout(), Some(Time(rig.now + TICK)));
+        assert_eq!((rig.keep_alive.next_newcomer(), rig.keep_alive.newcomers()), (Some(1), 0));
         rig.keep_alive.enroll(KEY, 1, port);
         rig
     }
@@ -50,6 +52,7 @@ impl Rig {
             }
             self.keep_alive.looked();
         }
+        self.keep_alive.attended();
         steps
     }
 
@@ -257,7 +260,7 @@ fn off_it_does_nothing() {
     let mut keep_alive = KeepAlive::new(0);
     keep_alive.connected(1);
     assert_eq!(keep_alive.poll_timeout(), None);
-    assert!(!keep_alive.tick(Time(5), Time(5)) && keep_alive.take_newcomers().is_empty());
+    assert!(!keep_alive.tick(Time(5), Time(5)) && keep_alive.newcomers() == 0);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use elver_control::Class;
 use elver_verbs::{Device, Time, WcStatus};
 
 use crate::discovery::peer::Waiter;
+use crate::keep_alive::Watched;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::NONE;
@@ -249,6 +250,10 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone leaves its peer");
         };
+        if let Some(key) = vqp.watched_node() {
+            self.keep_alive.leave(key, id, vqp.watched_port());
+        }
+        vqp.watched = Watched::Unknown;
         let peer = core::mem::replace(&mut vqp.peer, NONE);
         let [before, behind] = core::mem::take(&mut vqp.beside);
         let Some(entry) = self.peers.get_mut(peer) else { return };

@@ -94,7 +94,10 @@ fn nothing_stays_of_senders_that_have_gone() {
     let since = std::time::Instant::now();
     loop {
         bound.qpop_msgs().unwrap();
-        let stay = meta.thread.status().unwrap().vqps_total;
+        let status = meta.thread.status().unwrap();
+        let stay = status.vqps_total;
+        let of_sessions: u64 = status.sessions.iter().map(|session| u64::from(session.vqps)).sum();
+        assert_eq!(stay, of_sessions, "in all as many as the sessions have");
         if stay == 2 {
             break;
         }
@@ -105,6 +108,14 @@ fn nothing_stays_of_senders_that_have_gone() {
     succeeds(&source, wr(3, SendOp::Send, &[into.sge(0, 64)]));
     let wc = completion(&vqp);
     assert_eq!((wc.wr_id, wc.opcode, wc.status), (2, WcOpcode::Recv, WcStatus::Success));
+    // What the node shows of the VQP that took all the messages, and of the one back to who lives.
+    let shown = meta.thread.status().unwrap().vqps;
+    let counts = |vqp: u32| {
+        let one = shown.iter().find(|one| one.vqp == vqp).unwrap();
+        (one.sends, one.sends_done, one.receives, one.receives_done)
+    };
+    let all = SENDERS as u32 + 1;
+    assert_eq!((counts(bound.id()), counts(source.id())), ((0, 0, all, all), (1, 1, 0, 0)));
     drop(client);
 }
 
