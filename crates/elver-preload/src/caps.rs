@@ -5,14 +5,16 @@ use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 
 use elver_verbs::{AtomicCap, Device as _, PortState};
+use libc::timespec;
 
 use crate::device::write;
 use crate::dm::DM_MAX;
 use crate::engine::Engine;
 use crate::errno::{code, minus_one, of_verbs};
-use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr};
+use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, ValuesEx};
 use crate::odp;
 use crate::owned::given;
+use crate::timed::Stamp;
 
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2` of `ibv_query_gid_type`, and `IBV_GID_TYPE_ROCE_V2`.
 const SYSFS_ROCE_V2: c_uint = 1;
@@ -21,6 +23,10 @@ const ROCE_V2: u32 = 2;
 const PKEY: u16 = 0xffff;
 /// `IBV_LINK_LAYER_ETHERNET`.
 const ETHERNET: u8 = 2;
+/// Time stamps are in nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
+/// `IBV_VALUES_MASK_RAW_CLOCK`.
+const RAW_CLOCK: u32 = 1;
 /// No vendor's OUI, as rdma_rxe says.
 const NO_VENDOR: u32 = 0xff_ffff;
 /// `enum ibv_device_cap_flags`: counters of wrong P_Keys and Q_Keys, `IBV_QP_CUR_STATE`, RNR NAKs, SRQs
@@ -90,9 +96,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             0 => {}
             error => return Err(error),
         }
+        all.completion_timestamp_mask = u64::MAX;
+        all.hca_core_clock = CLOCK_KHZ;
         all.max_dm_size = DM_MAX as u64;
-        let transports = u64::from(odp::RC) | u64::from(odp::UC) << 32;
-        all.odp_caps = [odp::GENERAL, transports, odp::UD.into()];
+        all.odp_caps = odp::caps();
         all.phys_port_cnt_ex = 1;
         let known = size.min(size_of::<DeviceAttrEx>());
         // SAFETY: the program says that it has `size` bytes there.
@@ -100,6 +107,19 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             ptr::write_bytes(attr.cast::<u8>(), 0, size);
             ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attr.cast(), known);
         }
+        Ok(())
+    })
+}
+
+/// The clock of time stamps, now: all of it in nanoseconds, as other providers give their raw one.
+pub(crate) unsafe extern "C" fn query_rt_values(_: *mut Context, values: *mut ValuesEx) -> c_int {
+    code(|| {
+        // SAFETY: the verbs contract.
+        let values = unsafe { given(values)? };
+        if values.comp_mask & !RAW_CLOCK != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        values.raw_clock = timespec { tv_sec: 0, tv_nsec: Stamp::now().raw as i64 };
         Ok(())
     })
 }

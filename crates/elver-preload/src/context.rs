@@ -24,6 +24,7 @@ fn open(device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
     verbs.query_port = Some(caps::query_port);
     verbs.query_device_ex = Some(caps::query_device_ex);
     verbs.advise_mr = Some(odp::advise_mr);
+    verbs.query_rt_values = Some(caps::query_rt_values);
     verbs.reg_dm_mr = Some(dm::reg_dm_mr);
     verbs.alloc_dm = Some(dm::alloc_dm);
     verbs.free_dm = Some(dm::free_dm);

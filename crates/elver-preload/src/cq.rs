@@ -73,6 +73,7 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
         {
             let mut state = Engine::get()?.lock();
             state.device.destroy_cq(handle).map_err(of_verbs)?;
+            state.timed.remove(&handle);
             if let Some(object) = state.cqs.remove(&handle) {
                 object.forget();
                 told::forget(object.told);
@@ -106,8 +107,12 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
         let entries = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
         // SAFETY: the verbs contract.
         let cq = unsafe { given(cq)? };
+        let handle = Handle(cq.handle);
         let mut state = Engine::get()?.lock();
-        state.device.resize_cq(Handle(cq.handle), entries).map_err(of_verbs)?;
+        if state.timed.get_mut(&handle).is_some_and(|timed| !timed.resize(entries as usize)) {
+            return Err(libc::EINVAL);
+        }
+        state.device.resize_cq(handle, entries).map_err(of_verbs)?;
         cq.cqe = cqe;
         Ok(())
     })
@@ -137,7 +142,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, most: c_int, to: *mut Wc) -
         let mut taken = 0;
         while taken < most {
             let room = (most - taken).min(BATCH);
-            let Ok(count) = state.device.poll_cq(handle, &mut done[..room]) else { return -1 };
+            let Ok(count) = state.poll(handle, &mut done[..room]) else { return -1 };
             for (at, wc) in done[..count].iter().enumerate() {
                 // SAFETY: the program has room for `most`.
                 unsafe { put(wc, to.add(taken + at)) };

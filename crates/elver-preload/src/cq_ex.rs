@@ -11,15 +11,19 @@ use crate::engine::Engine;
 use crate::errno::{guard, object};
 use crate::layout::{Context, CqEx, CqInitAttrEx, PollCqAttr};
 use crate::owned::{OwnedCq, Turn, given};
+use crate::timed::{Stamp, Timed};
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS` and `_PD`.
 const FLAGS: u32 = 1;
 const PD: u32 = 2;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
 const SINGLE_THREADED: u32 = 1;
-/// What completions can tell, from `IBV_WC_EX_WITH_BYTE_LEN` to `_DLID_PATH_BITS`: there are no time
-/// stamps, VLANs, flows or tags.
-const TOLD: u64 = 0x7f;
+/// `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP`, and `_WALLCLOCK`.
+const RAW: u64 = 1 << 7;
+const WALL: u64 = 1 << 11;
+/// What completions can tell, from `IBV_WC_EX_WITH_BYTE_LEN` to `_DLID_PATH_BITS`, and when: there are no
+/// VLANs, flows or tags.
+const TOLD: u64 = 0x7f | RAW | WALL;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut Context,
@@ -59,6 +63,12 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         ex.read_sl = asked(1 << 5).then_some(read_nothing);
         ex.read_dlid_path_bits = asked(1 << 6).then_some(read_nothing);
         ex.read_wc_flags = Some(read_wc_flags);
+        ex.read_completion_ts = asked(RAW).then_some(read_raw);
+        ex.read_completion_wallclock_ns = asked(WALL).then_some(read_wall);
+        if asked(RAW | WALL) {
+            let timed = Timed::new(ex.cqe as usize);
+            Engine::get()?.lock().timed.insert(Handle(ex.handle), timed);
+        }
         Ok(ptr::from_mut(ex))
     })
 }
@@ -70,22 +80,28 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 unsafe fn advance(cq: *mut CqEx) -> c_int {
     guard(libc::EIO, || {
         let Ok(engine) = Engine::get() else { return libc::ENODEV };
-        let mut done = [Done::default()];
         // SAFETY: the caller's word.
         let handle = Handle(unsafe { (*cq).handle });
         let mut state = engine.drive();
-        let found = state.device.poll_cq(handle, &mut done);
+        let found = match state.timed.contains_key(&handle) {
+            true => Ok(state.poll_timed(handle)),
+            false => {
+                let mut done = [Done::default()];
+                let polled = state.device.poll_cq(handle, &mut done);
+                polled.map(|count| (count > 0).then_some((done[0], Stamp::default())))
+            }
+        };
         state.tell();
         drop(state);
-        cq::rest(found == Ok(1));
+        cq::rest(matches!(found, Ok(Some(_))));
         match found {
-            Ok(0) => libc::ENOENT,
-            Ok(_) => {
+            Ok(None) => libc::ENOENT,
+            Ok(Some((done, stamp))) => {
                 // SAFETY: extended CQs of ours stand at the beginning of an `OwnedCq`.
                 let owned = unsafe { &mut *cq.cast::<OwnedCq>() };
-                owned.done = done[0];
-                owned.ex.status = done[0].status as c_uint;
-                owned.ex.wr_id = done[0].wr_id;
+                (owned.done, owned.stamp) = (done, stamp);
+                owned.ex.status = done.status as c_uint;
+                owned.ex.wr_id = done.wr_id;
                 0
             }
             Err(_) => libc::EINVAL,
@@ -146,6 +162,18 @@ fields! {
     read_qp_num: u32 = |done| done.qp_num;
     read_src_qp: u32 = |done| done.src_qp;
     read_wc_flags: c_uint = |done| done.flags.bits();
+}
+
+/// When it was seen, in nanoseconds of the clock that `ibv_query_rt_values_ex` reads.
+unsafe extern "C" fn read_raw(cq: *mut CqEx) -> u64 {
+    // SAFETY: as in `fields!`.
+    unsafe { (*cq.cast::<OwnedCq>()).stamp.raw }
+}
+
+/// The same, since 1970.
+unsafe extern "C" fn read_wall(cq: *mut CqEx) -> u64 {
+    // SAFETY: as in `fields!`.
+    unsafe { (*cq.cast::<OwnedCq>()).stamp.wall }
 }
 
 /// Ethernet has no LIDs.

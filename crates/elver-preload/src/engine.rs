@@ -9,13 +9,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use elver_soft::{SoftConfig, SoftDevice, SoftError, SoftMemory};
-use elver_verbs::{AsyncEvent, Cq, Device, Mr, Pd, Qp, Srq};
+use elver_verbs::{AsyncEvent, Cq, Device, Mr, Pd, Qp, Srq, VerbsError, Wc};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::time::Timespec;
 
 use crate::channel::CqObject;
 use crate::device::node_guid;
+use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
 use crate::wishes::Wishes;
 
@@ -47,6 +48,8 @@ pub(crate) struct State {
     pub(crate) device: SoftDevice,
     /// The program's objects that events belong to.
     pub(crate) cqs: HashMap<Cq, CqObject>,
+    /// Those whose completions are stamped.
+    pub(crate) timed: HashMap<Cq, Timed>,
     pub(crate) qps: HashMap<Qp, Told>,
     pub(crate) srqs: HashMap<Srq, Told>,
     /// What can be imported.
@@ -90,6 +93,7 @@ impl State {
         State {
             device,
             cqs: HashMap::new(),
+            timed: HashMap::new(),
             qps: HashMap::new(),
             srqs: HashMap::new(),
             pds: HashSet::new(),
@@ -207,8 +211,36 @@ impl Engine {
 }
 
 impl State {
+    /// Takes completions of a CQ, and drives the device if there are none.
+    pub(crate) fn poll(&mut self, cq: Cq, wcs: &mut [Wc]) -> Result<usize, VerbsError> {
+        // Nearly no program has any.
+        if self.timed.is_empty() || !self.timed.contains_key(&cq) {
+            return self.device.poll_cq(cq, wcs);
+        }
+        let mut count = 0;
+        while count < wcs.len() {
+            let Some((wc, _)) = self.poll_timed(cq) else { break };
+            wcs[count] = wc;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Takes one completion of a CQ that stamps them.
+    pub(crate) fn poll_timed(&mut self, cq: Cq) -> Option<(Wc, Stamp)> {
+        let timed = self.timed.get_mut(&cq)?;
+        timed.take().or_else(|| {
+            self.device.progress();
+            timed.stamp(&mut self.device, cq);
+            timed.take()
+        })
+    }
+
     /// Tells channels and contexts of what happened.
     pub(crate) fn tell(&mut self) {
+        for (cq, timed) in &mut self.timed {
+            timed.stamp(&mut self.device, *cq);
+        }
         while let Some(cq) = self.device.poll_cq_event() {
             if let Some(object) = self.cqs.get(&cq) {
                 object.tell();

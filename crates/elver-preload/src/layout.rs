@@ -378,7 +378,8 @@ layouts! {
         alloc_parent_domain: Option<unsafe extern "C" fn(*mut Context, *mut ParentDomainInitAttr) -> *mut Pd>,
         dealloc_td: Option<unsafe extern "C" fn(*mut Td) -> c_int>,
         alloc_td: Option<unsafe extern "C" fn(*mut Context, *mut TdInitAttr) -> *mut Td>,
-        modify_cq: [usize; 8],
+        modify_cq: [usize; 7],
+        query_rt_values: Option<unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int>,
         create_cq_ex: Option<unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx>,
         r#priv: usize,
         query_device_ex: Option<unsafe extern "C" fn(*mut Context, *const u32, *mut DeviceAttrEx, usize) -> c_int>,
@@ -484,7 +485,9 @@ layouts! {
         read_slid: Option<unsafe extern "C" fn(*mut CqEx) -> u32>,
         read_sl: Option<unsafe extern "C" fn(*mut CqEx) -> u8>,
         read_dlid_path_bits: Option<unsafe extern "C" fn(*mut CqEx) -> u8>,
-        read_completion_ts: [usize; 5],
+        read_completion_ts: Option<unsafe extern "C" fn(*mut CqEx) -> u64>,
+        read_cvlan: [usize; 3],
+        read_completion_wallclock_ns: Option<unsafe extern "C" fn(*mut CqEx) -> u64>,
     }
     PollCqAttr "ibv_poll_cq_attr" {
         comp_mask: u32,
@@ -552,5 +555,9 @@ layouts! {
         length: usize,
         log_align_req: u32,
         comp_mask: u32,
+    }
+    ValuesEx "ibv_values_ex" {
+        comp_mask: u32,
+        raw_clock: libc::timespec,
     }
 }

@@ -39,6 +39,7 @@ mod region;
 mod ring;
 mod srq;
 mod staged;
+mod timed;
 mod told;
 mod tree;
 mod wishes;

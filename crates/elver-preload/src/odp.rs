@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use elver_soft::{ProcessMemory, SoftMemory};
 use elver_verbs::{AccessFlags, Mr as Handle, Pd as PdHandle};
-use rustix::process::{Pid, PidfdFlags, getpid, getuid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, getpid, pidfd_open};
 
 use crate::engine::{ADDRESSES, Engine, Kind, Region};
 use crate::errno::code;
@@ -18,11 +18,11 @@ use crate::owned::given;
 use crate::region::{HUGE, ON_DEMAND, register, rights};
 
 /// `enum ibv_odp_transport_cap_bits`: all but atomics and, where there are none, WRITE and READ.
-pub(crate) const RC: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 5;
-pub(crate) const UC: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 5;
-pub(crate) const UD: u32 = 1 | 1 << 1 | 1 << 5;
+const RC: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 5;
+const UC: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 5;
+const UD: u32 = 1 | 1 << 1 | 1 << 5;
 /// `IBV_ODP_SUPPORT` and `IBV_ODP_SUPPORT_IMPLICIT`.
-pub(crate) const GENERAL: u64 = 1 | 1 << 1;
+const GENERAL: u64 = 1 | 1 << 1;
 
 /// `enum ib_uverbs_advise_mr_advice`, and `IB_UVERBS_ADVISE_MR_FLAG_FLUSH`.
 const PREFETCH: c_uint = 0;
@@ -43,10 +43,18 @@ fn own_memory() -> Result<Arc<ProcessMemory>, c_int> {
         return Ok(memory.clone());
     }
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.raw_os_error())?;
-    let memory = ProcessMemory::open(pid.as_raw_nonzero().get(), getuid().as_raw(), pidfd);
+    let memory = ProcessMemory::open(pid.as_raw_nonzero().get(), geteuid().as_raw(), pidfd);
     let memory = Arc::new(memory.map_err(|_| libc::EOPNOTSUPP)?);
     *own = Some((pid, memory.clone()));
     Ok(memory)
+}
+
+/// `struct ibv_odp_caps`: nothing where the system keeps a process from its own memory.
+pub(crate) fn caps() -> [u64; 3] {
+    match own_memory() {
+        Ok(_) => [GENERAL, u64::from(RC) | u64::from(UC) << u32::BITS, UD.into()],
+        Err(_) => [0; 3],
+    }
 }
 
 /// Registers memory on demand: none is looked at now. No address and all bytes are the whole of the

@@ -11,6 +11,7 @@ use libc::{pthread_cond_t, pthread_mutex_t};
 
 use crate::layout::{Cq, CqEx, Qp, QpEx, Srq};
 use crate::staged::Batch;
+use crate::timed::Stamp;
 
 /// A CQ.
 #[repr(C)]
@@ -22,6 +23,7 @@ pub(crate) struct OwnedCq {
     pub(crate) taken_async: AtomicU32,
     /// The completion that `read_*` speak of, and whose turn it is to poll.
     pub(crate) done: Done,
+    pub(crate) stamp: Stamp,
     pub(crate) turn: Turn,
 }
 
@@ -52,6 +54,7 @@ impl OwnedCq {
             taken: AtomicU32::new(0),
             taken_async: AtomicU32::new(0),
             done: Done::default(),
+            stamp: Stamp::default(),
             turn: Turn::default(),
         })
     }

@@ -108,10 +108,13 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, init: *mut QpInitAttr) -> *mut Q
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
-        let handle = Handle(unsafe { given(qp)? }.handle);
+        let (handle, qp_num) = unsafe { (Handle(given(qp)?.handle), (*qp).qp_num) };
         {
             let mut state = Engine::get()?.lock();
             state.device.destroy_qp(handle).map_err(of_verbs)?;
+            for timed in state.timed.values_mut() {
+                timed.forget(qp_num);
+            }
             if let Some(told) = state.qps.remove(&handle) {
                 told::forget(told);
             }

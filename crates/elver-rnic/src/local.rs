@@ -464,15 +464,22 @@ impl QpCore {
         self.destination(hw, wqe).is_some_and(|(route, ..)| route.local)
     }
 
-    /// Whether a window is to be invalidated, or bound anew, while something may still be written through it.
+    /// Whether a window is to be invalidated, or bound anew, while something may still be written
+    /// through it.
     #[inline]
     pub(crate) fn must_wait<M: Memory>(&self, hw: &Hw<M>, op: &SendOp) -> bool {
-        match op {
-            SendOp::LocalInv(rkey) => hw.regions.errands_behind(*rkey >> 8) > 0,
+        matches!(op, SendOp::BindMw(_) | SendOp::LocalInv(_)) && Self::is_written_through(hw, op)
+    }
+
+    #[cold]
+    fn is_written_through<M: Memory>(hw: &Hw<M>, op: &SendOp) -> bool {
+        let window = match op {
+            SendOp::LocalInv(rkey) => rkey >> 8,
             // One of type 1 may be bound already.
-            SendOp::BindMw(bind) => hw.regions.errands_behind(bind.mw.0) > 0,
-            _ => false,
-        }
+            SendOp::BindMw(bind) => bind.mw.0,
+            _ => return false,
+        };
+        hw.regions.errands_behind(window) > 0
     }
 
     /// Runs an operation that concerns this device alone; none if it is not one.

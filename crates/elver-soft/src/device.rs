@@ -222,6 +222,14 @@ impl SoftDevice {
         self.rnic.resize_srq(srq, max_wr)
     }
 
+    /// Takes completions that are there, as [`Device::poll_cq`], without driving the device.
+    ///
+    /// # Errors
+    /// An unknown CQ.
+    pub fn take_completions(&mut self, cq: Cq, wcs: &mut [Wc]) -> Result<usize, VerbsError> {
+        self.rnic.poll_cq(cq, wcs)
+    }
+
     /// As [`Rnic::check_sends`].
     ///
     /// # Errors

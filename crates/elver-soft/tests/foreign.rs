@@ -275,3 +275,30 @@ fn a_guarded_process_is_copied_all_the_same() {
     let process = open(pid, &pidfd(pid)).unwrap().guarded(Arc::new(Copier::default()), 7);
     assert!(SoftMemory::of_process(Arc::new(process), PAGE, 8).is_err());
 }
+
+/// Memory that nobody looked at when it was named: each access finds out.
+#[test]
+fn unseen_memory_is_looked_at_when_it_is_used() {
+    let map = || {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: an anonymous mapping at an address of the kernel's choice.
+        unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE as usize, protection, flags)
+        }
+    };
+    let at = map().unwrap();
+    let whole = SoftMemory::of_process_unseen(myself(), 0, 1 << 47).unwrap();
+    let page = SoftMemory::of_process_unseen(myself(), at as u64, PAGE).unwrap();
+    whole.write(at as u64, b"abc").unwrap();
+    let mut bytes = [0; 3];
+    page.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"abc");
+    assert!(whole.read(0, &mut bytes).is_err(), "nothing is mapped at 0");
+    assert!(page.read(PAGE - 2, &mut bytes).is_err(), "beyond its end");
+    assert_eq!(page.fetch_add(0, 1), Err(MemoryError::NoAtomics));
+    // SAFETY: the mapping is this test's, and nobody holds references to it.
+    unsafe { rustix::mm::munmap(at, PAGE as usize) }.unwrap();
+    for (addr, len) in [(0, 0), (1, u64::MAX), (i64::MAX as u64, 1)] {
+        assert!(SoftMemory::of_process_unseen(myself(), addr, len).is_err(), "{addr:#x} {len}");
+    }
+}

@@ -176,7 +176,7 @@ static void queues(void)
 	};
 	NONE(ibv_create_srq_ex(ctx, &ex), EOPNOTSUPP);
 
-	struct ibv_cq_init_attr_ex cq_init = { .cqe = 4, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP };
+	struct ibv_cq_init_attr_ex cq_init = { .cqe = 4, .wc_flags = IBV_WC_EX_WITH_CVLAN };
 	NONE(ibv_create_cq_ex(ctx, &cq_init), EOPNOTSUPP);
 	cq_init.wc_flags = IBV_WC_EX_WITH_IMM;
 	cq_init.comp_mask = 1 << 9;
@@ -475,6 +475,49 @@ static void on_demand(void)
 	CODE(ibv_dereg_mr(fixed), 0);
 }
 
+/* A completion of a CQ with time stamps lies between two looks at the clock; one of a QP that is gone is gone. */
+static void stamps(void)
+{
+	struct ibv_cq_init_attr_ex init = {
+		.cqe = 8,
+		.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+	};
+	struct ibv_cq *whole = cq;
+	struct ibv_cq_ex *ex;
+	MADE(ex, ibv_create_cq_ex(ctx, &init));
+	cq = ibv_cq_ex_to_cq(ex);
+	struct ibv_values_ex before = { IBV_VALUES_MASK_RAW_CLOCK }, after = before;
+	CODE(ibv_query_rt_values_ex(ctx, &before), 0);
+	struct ibv_qp *qp = qp_of(IBV_QPT_UD);
+	CODE(to_rts(qp), 0);
+	struct ibv_sge sge = { (uintptr_t)buffer, 16, mr->lkey };
+	struct ibv_recv_wr recv = { .wr_id = 5, .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	for (int at = 0; at < 3; at++)
+		CODE(ibv_post_recv(qp, &recv, &bad), 0);
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0); /* the receives are flushed */
+	CODE(ibv_query_rt_values_ex(ctx, &after), 0);
+	CODE(ibv_resize_cq(cq, 2), EINVAL);
+	struct ibv_poll_cq_attr poll = { 0 };
+	CODE(ibv_start_poll(ex, &poll), 0);
+	check("its status", ex->status, IBV_WC_WR_FLUSH_ERR);
+	check("its id", ex->wr_id, 5);
+	uint64_t raw = ibv_wc_read_completion_ts(ex), wall = ibv_wc_read_completion_wallclock_ns(ex);
+	check("not before", raw >= (uint64_t)before.raw_clock.tv_nsec, 1);
+	check("not after", raw <= (uint64_t)after.raw_clock.tv_nsec, 1);
+	check("in this century", wall / 1000000000 > 1700000000, 1);
+	ibv_end_poll(ex);
+	struct ibv_wc wc;
+	CODE(ibv_poll_cq(cq, 1, &wc), 1);
+	CODE(ibv_destroy_qp(qp), 0);
+	CODE(ibv_start_poll(ex, &poll), ENOENT);
+	before.comp_mask = 2;
+	CODE(ibv_query_rt_values_ex(ctx, &before), EOPNOTSUPP);
+	CODE(ibv_query_rt_values_ex(ctx, NULL), EINVAL);
+	CODE(ibv_destroy_cq(cq), 0);
+	cq = whole;
+}
+
 static struct ibv_cq *going;
 static int acknowledged;
 
@@ -540,6 +583,7 @@ int main(void)
 	windows();
 	device_memory();
 	on_demand();
+	stamps();
 	events();
 	CODE(ibv_dealloc_pd(pd), EBUSY);
 	CODE(ibv_dereg_mr(mr), 0);
