@@ -253,7 +253,7 @@ pub struct ListenerCounters {
     pub accepted: u64,
     /// Greetings that were refused, each with its reason told to who sent it.
     pub refused: u64,
-    /// Messages that came while too many waited.
+    /// Messages that came while too many waited, and those that are no wakings, of who is connected already.
     pub dropped: u64,
 }
 

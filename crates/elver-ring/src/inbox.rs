@@ -26,7 +26,7 @@ pub(crate) struct Inbox {
     memory: Mr,
     /// Who sent something that is no waking, and what.
     waiting: RefCell<VecDeque<(Vqp, Vec<u8>)>>,
-    /// Greetings beyond what may wait.
+    /// Greetings beyond what may wait, and those of VQPs that have an end.
     dropped: Cell<u64>,
     /// Wakings, by the VQP back to who sent them.
     wakings: RefCell<HashMap<u32, Rc<Cell<u64>>>>,
@@ -90,9 +90,16 @@ impl Inbox {
         Ok(greeted)
     }
 
-    /// The next that is no waking.
+    /// The next that is no waking. A VQP that has an end greets no second time: two ends would take each
+    /// other's completions.
     pub(crate) fn next(&self) -> Option<(Vqp, Vec<u8>)> {
-        self.waiting.borrow_mut().pop_front()
+        loop {
+            let (source, bytes) = self.waiting.borrow_mut().pop_front()?;
+            if !self.wakings.borrow().contains_key(&source.id()) {
+                return Some((source, bytes));
+            }
+            self.dropped.set(self.dropped.get() + 1);
+        }
     }
 
     /// Whether one waits.

@@ -102,6 +102,16 @@ impl<C: Carrier> Receiver<C> {
         Ok(())
     }
 
+    /// Tells the sender of room that it does not know of, if that is due: for who waits for something else
+    /// than a message. [`Receiver::try_recv`] does it as well, when nothing is there.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`].
+    #[inline]
+    pub fn poll(&mut self) -> Result<(), Error> {
+        self.drive()
+    }
+
     #[cold]
     fn wait(&mut self, at_most: Option<Duration>) -> Result<Option<Piece>, Error> {
         let mut pause = Pause::new(at_most);

@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use elver::{
@@ -45,6 +46,13 @@ const UNSIGNALLED_MAX: u64 = 32;
 pub(crate) const BELLS: u32 = 8;
 /// Bytes of each, which a greeting fits too.
 pub(crate) const BELL_BYTES: u32 = 128;
+
+/// Ends of this process, which number their WRs from different beginnings: a VQP back to a peer lives as long
+/// as the listener's, and may have completions of an end that is gone for the next one.
+static ENDS: AtomicU64 = AtomicU64::new(0);
+/// How many WRs lie between two beginnings, and how many beginnings there are.
+const WRS_BITS: u32 = 40;
+const BEGINNINGS: u64 = 1 << 20;
 
 /// Looks without letting other threads run, where this thread may run on a core for each of the two ends and
 /// for the node. With fewer, who looks on keeps that from running which it looks for.
@@ -87,6 +95,8 @@ pub(crate) struct Shared {
     peer: Place,
     spin: Duration,
     eager_looks: u32,
+    /// WRs have the numbers behind it.
+    beginning: u64,
     posted: Cell<u64>,
     completed: Cell<u64>,
     signalled: Cell<u64>,
@@ -128,6 +138,7 @@ impl Wire {
         let outgoing_lkey = outgoing.lkey();
         let rung = inbox.as_ref().map_or_else(Rc::default, |inbox| inbox.count(vqp.id()));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let beginning = (ENDS.fetch_add(1, Ordering::Relaxed) % BEGINNINGS) << WRS_BITS;
         Wire(Rc::new(Shared {
             session: vqp.session().clone(),
             vqp,
@@ -140,9 +151,10 @@ impl Wire {
             peer,
             spin,
             eager_looks: if cores >= CORES_FOR_EAGER { EAGER_LOOKS } else { 0 },
-            posted: Cell::new(0),
-            completed: Cell::new(0),
-            signalled: Cell::new(0),
+            beginning,
+            posted: Cell::new(beginning),
+            completed: Cell::new(beginning),
+            signalled: Cell::new(beginning),
             advances: Cell::new(0),
             nap: Cell::new(0),
             woken: Cell::new(0),
@@ -405,7 +417,12 @@ impl Shared {
             self.bell(wc.wr_id)?;
             return Ok(false);
         }
-        self.completed.set(self.completed.get().max(wc.wr_id >> 2));
+        let number = wc.wr_id >> 2;
+        if number <= self.beginning || number > self.posted.get() {
+            // The greeting's, or of an end that is gone.
+            return Ok(false);
+        }
+        self.completed.set(self.completed.get().max(number));
         let is_advance = wc.wr_id & 3 == ADVANCE;
         self.advances.set(self.advances.get() + u64::from(is_advance));
         Ok(is_advance)

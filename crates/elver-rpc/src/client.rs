@@ -7,7 +7,7 @@ mod streams;
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elver::{Gid, Session};
 
@@ -46,6 +46,7 @@ impl Client {
         options: ClientOptions,
         at_most: Option<Duration>,
     ) -> Result<Client, Error> {
+        let began = Instant::now();
         let first = Connection::open(session, gid, port, &options, at_most)?;
         let group = first.server().map_or((0, 0), |server| server.group);
         let own = options.spread.and_then(|spread| {
@@ -55,7 +56,8 @@ impl Client {
         let connection = match own {
             Some(own) if own != port => {
                 drop(first);
-                Connection::open(session, gid, own, &options, at_most)?
+                let left = at_most.map(|at_most| at_most.saturating_sub(began.elapsed()));
+                Connection::open(session, gid, own, &options, left)?
             }
             _ => first,
         };
@@ -144,8 +146,10 @@ impl Client {
     ) -> Result<Call<Response>, Error> {
         let mut connection = self.connection.borrow_mut();
         let now_us = connection.now_us();
-        let deadline_us =
-            deadline.map(|deadline| now_us.saturating_add(deadline.as_micros() as u64));
+        let deadline_us = deadline.map(|deadline| {
+            // One that is beyond all clocks is none.
+            now_us.saturating_add(u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX))
+        });
         let (method, len) = (method.id(), request.encoded_len());
         let begun = Begun { method, deadline_us, len, uploads, downloads };
         let encode = |room: &mut [u8]| request.encode(&mut Encoder::new(room));

@@ -59,6 +59,11 @@ impl Link {
         (&self.frame[..len], &mut self.outgoing)
     }
 
+    /// Most frames that may be there at a time.
+    pub(crate) fn frames_max(&self) -> u32 {
+        u32::try_from(self.receiver.shape().slots()).unwrap_or(u32::MAX)
+    }
+
     /// Whether the peer sends no more.
     pub(crate) fn is_ended(&self) -> bool {
         self.receiver.is_ended()

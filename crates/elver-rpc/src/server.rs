@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use elver::Session;
-use elver_ring::{Error as RingError, Listener, ListenerCounters, ListenerOptions, Pause};
+use elver_ring::{Listener, ListenerCounters, ListenerOptions, Pause};
 
 use crate::error::Error;
 use crate::link::Link;
@@ -23,7 +23,7 @@ pub use context::{Context, Responder};
 pub use methods::{Sink, Source};
 
 use connection::{Common, Connection, callee};
-use context::Late;
+use context::{Late, Returns};
 use methods::Methods;
 
 /// How a server is made.
@@ -73,6 +73,8 @@ pub struct ServerCounters {
     pub ungreeted: u64,
     /// Calls that are answered later, and have not been.
     pub deferred: usize,
+    /// Times that an answer of another thread, or somebody else with the session's waker, ended its sleep.
+    pub woken: u64,
     /// The calls of all clients, those that are gone as well.
     pub calls: CalleeCounters,
     /// Rings that came, and that did not come about.
@@ -105,9 +107,10 @@ impl Server {
         let listener = ListenerOptions { application: APPLICATION, ..options.listener };
         let listener = Listener::bind(session, port, listener).map_err(Error::of_ring)?;
         let (late, answers) = mpsc::channel();
+        let waker = session.waker().map_err(|error| Error::of_ring(error.into()))?;
         let common = Common {
             methods: Methods::default(),
-            late,
+            returns: Returns::new(late, waker),
             deferred: 0,
             deferred_max: options.deferred,
             reply: Vec::new(),
@@ -286,8 +289,8 @@ impl Server {
             return Ok(());
         }
         let mut slice = at_most.unwrap_or(LONGEST).min(LONGEST);
-        if self.common.deferred > 0 {
-            // Other threads have no way to wake this one.
+        if self.common.deferred > 0 && self.session.is_driven() {
+            // A node's sleep on this thread is not ended by other threads.
             slice = slice.min(LATE);
         }
         for connection in &mut self.connections {
@@ -304,16 +307,28 @@ impl Server {
             let deadline = connection.next_deadline().unwrap_or(LONGEST);
             slice = slice.min(nap).min(deadline);
         }
-        match self.session.wait_ready(Some(slice)).map(drop).map_err(RingError::from) {
-            Ok(()) | Err(RingError::TimedOut) => Ok(()),
-            Err(error) => Err(Error::of_ring(error)),
+        self.common.returns.lie_down();
+        if let Ok(late) = self.answers.try_recv() {
+            self.common.returns.rise();
+            self.answer(late);
+            return Ok(());
+        }
+        let slept = self.session.wait_ready(Some(slice)).map(drop);
+        self.common.returns.rise();
+        match slept {
+            Err(elver::Error::Woken) => {
+                self.counters.woken += 1;
+                Ok(())
+            }
+            Ok(()) | Err(elver::Error::TimedOut) => Ok(()),
+            Err(error) => Err(Error::of_ring(error.into())),
         }
     }
 }
 
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(250);
-/// The longest while answers are to come from other threads.
+/// The longest while answers are to come from other threads, and the node runs on this one.
 const LATE: Duration = Duration::from_millis(1);
 
 impl std::fmt::Debug for Server {

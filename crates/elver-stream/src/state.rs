@@ -2,7 +2,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use elver_ring::protocol::{ReceiverCounters, SenderCounters};
-use elver_ring::{Ends, Error, Pause, Receiver, Sender, Wire, WireCounters};
+use elver_ring::{Carrier as _, Ends, Error, Pause, Receiver, Sender, Wire, WireCounters};
 
 /// What a stream did since it was connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -183,10 +183,14 @@ impl State {
     /// Waits until there is room to write.
     pub(crate) fn wait_writable(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
         self.send_all();
-        match self.sender.reserve(1, at_most) {
-            Ok(_forgotten) => Ok(()),
-            Err(error) => Err(self.reason(error)),
+        let mut pause = Pause::new(at_most);
+        while !self.is_writable() {
+            // The peer may wait for room of which it was not told, and read nothing before.
+            self.receiver.poll().map_err(|error| self.reason(error))?;
+            let rested = self.wire().rest(&mut pause);
+            rested.map_err(|error| self.reason(error))?;
         }
+        Ok(())
     }
 
     /// Who waits lets out what was written; whatever is wrong, the wait says it.
@@ -219,6 +223,7 @@ impl State {
     /// Tells the peer that this end sleeps; for how long at most, or none if there is news.
     pub(crate) fn lie_down(&mut self) -> Result<Option<Duration>, Error> {
         self.send_all();
+        self.receiver.poll()?;
         let State { sender, pause, .. } = self;
         sender.carrier().lie_down(pause)
     }

@@ -4,6 +4,7 @@
 //! The namespaces have no names: each lives as long as its thread, so that nothing is left behind
 //! however the process ends.
 
+use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -71,6 +72,8 @@ pub struct End {
 pub struct Client {
     ready: SyncSender<()>,
     gone: Arc<AtomicBool>,
+    /// Closed when it is gone.
+    ended: Receiver<Infallible>,
 }
 
 impl Client {
@@ -83,6 +86,12 @@ impl Client {
     /// Whether the client has ended: nothing more will come from it.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it is.
+    pub fn wait_gone(&self) {
+        // Nothing is ever sent: it closes.
+        let _ = self.ended.recv();
     }
 
     /// Accepts the client's connection; fails if it ended without one.
@@ -105,12 +114,15 @@ impl Client {
     }
 }
 
-/// Tells that a thread has ended, however it did.
-struct Ends(Arc<AtomicBool>);
+/// Tells that a thread has ended, however it did: by a flag, and by what is closed behind it.
+struct Ends {
+    gone: Arc<AtomicBool>,
+    _ended: SyncSender<Infallible>,
+}
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.gone.store(true, Ordering::Relaxed);
     }
 }
 
@@ -137,13 +149,14 @@ pub fn run<S: Send, C: Send>(
     let (done_tx, done_rx) = sync_channel::<()>(1);
     let gone = Arc::new(AtomicBool::new(false));
     let client_gone = gone.clone();
+    let (_ended, ended) = sync_channel(1);
     thread::scope(|scope| {
         let serving = scope.spawn(move || {
             pin(1);
             if netns {
                 enter_and_offer(&joined)?;
             }
-            let client = Client { ready, gone: client_gone };
+            let client = Client { ready, gone: client_gone, ended };
             let result = server(there, &client);
             drop(client);
             // The namespace must outlive the client's part in it.
@@ -151,7 +164,7 @@ pub fn run<S: Send, C: Send>(
             result
         });
         let asking = scope.spawn(move || {
-            let _ends = Ends(gone);
+            let _ends = Ends { gone, _ended };
             pin(0);
             if netns {
                 enter_and_join(&join)?;

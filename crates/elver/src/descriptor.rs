@@ -49,6 +49,12 @@ impl Session {
         disarmed
     }
 
+    /// Whether this thread drives the session's node: then there is no descriptor for who waits, and the node's
+    /// own sleep is not ended by a [`Waker`].
+    pub fn is_driven(&self) -> bool {
+        self.inner.borrow().link.is_driven()
+    }
+
     /// What ends this session's waits from another thread or a signal's handler. All of a session's
     /// wakers are one.
     ///

@@ -284,6 +284,11 @@ impl Link {
         self.look()
     }
 
+    /// Whether this thread drives the node.
+    pub(crate) fn is_driven(&self) -> bool {
+        !matches!(self.host, Host::Apart)
+    }
+
     /// What ends waits.
     pub(crate) fn waker(&mut self) -> Result<Waker, Error> {
         let bell = match &self.bell {

@@ -50,9 +50,7 @@ impl Load {
             |end, client| {
                 let serving = serve(program, SocketAddr::new(end.own, PORT))?;
                 client.begin();
-                while !client.is_gone() {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                client.wait_gone();
                 drop(serving);
                 Ok(())
             },

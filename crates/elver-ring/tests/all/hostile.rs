@@ -346,3 +346,57 @@ fn who_connects_is_told_what_answers() {
         }
     });
 }
+
+/// Two ends on one VQP would count each other's completions, and find more of them than they had posted.
+#[test]
+fn a_peer_that_greets_again_has_one_end_all_the_same() {
+    let (tell, told) = mpsc::channel::<()>();
+    beside(
+        60,
+        move |raw| {
+            let again = bytes(&hello(raw.cells.remote(0), raw.slots.remote(0)));
+            send(&raw.vqp, SendOp::Send, &again);
+            let _ = told.recv();
+        },
+        |listener, mut ends| {
+            while listener.counters().dropped == 0 {
+                assert!(listener.try_accept().unwrap().is_none(), "the VQP has an end");
+                // Whose pointers complete meanwhile.
+                if ends.sender.try_send(&[1]).is_ok() {
+                    ends.sender.flush().unwrap();
+                }
+            }
+            assert_eq!(listener.counters().accepted, 1);
+            drop(tell);
+        },
+    );
+}
+
+/// The VQP back to a peer outlives an end: a second one on it begins anew, and takes no completion for its
+/// own that is the first one's.
+#[test]
+fn a_peer_may_greet_again_when_its_end_is_gone() {
+    let (tell, told) = mpsc::channel::<()>();
+    beside(
+        61,
+        move |raw| {
+            told.recv().unwrap();
+            let again = bytes(&hello(raw.cells.remote(0), raw.slots.remote(0)));
+            send(&raw.vqp, SendOp::Send, &again);
+            let _ = told.recv();
+        },
+        |listener, mut ends| {
+            ends.sender.send(&[1], WAIT).unwrap();
+            ends.sender.flush().unwrap();
+            drop(ends);
+            tell.send(()).unwrap();
+            let mut ends = listener.accept(WAIT).unwrap();
+            for _ in 0..7 {
+                ends.sender.send(&[1], WAIT).unwrap();
+                ends.sender.flush().unwrap();
+            }
+            assert_eq!(ends.sender.counters().messages, 7);
+            drop(tell);
+        },
+    );
+}

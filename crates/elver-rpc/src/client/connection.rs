@@ -13,6 +13,9 @@ use crate::protocol::{Begun, CallId, Caller, Greeting};
 use crate::ring::APPLICATION;
 use crate::status::{Code, Executed, Status};
 
+/// Frames that are taken before deadlines are looked at: a server may never stop to send.
+const FRAMES_AT_ONCE: u32 = 256;
+
 pub(super) struct Connection {
     pub(super) caller: Caller,
     link: Link,
@@ -102,24 +105,38 @@ impl Connection {
         if self.caller.over().is_some() {
             return Ok(false);
         }
-        let mut came = false;
-        while let Some(frame) = self.link.next()? {
-            came = true;
+        let came = self.take_in(FRAMES_AT_ONCE)?;
+        if self.caller.over().is_some() {
+            return Ok(true);
+        }
+        let now_us = self.now_us();
+        self.caller.handle_time(now_us);
+        let sent = self.caller.transmit(now_us, &mut self.link.outgoing);
+        if let Err(error) = sent.and_then(|_| self.link.outgoing.flush()) {
+            // What the server said before it went counts: as much as a ring may hold.
+            self.take_in(self.link.frames_max())?;
+            return Err(error);
+        }
+        Ok(came)
+    }
+
+    /// Takes in what has come, as far as it is no more than so many frames; whether anything was there.
+    fn take_in(&mut self, frames_max: u32) -> Result<bool, elver_ring::Error> {
+        for taken in 0..frames_max {
+            let Some(frame) = self.link.next()? else {
+                if self.link.is_ended() {
+                    let why = "the server ended the connection";
+                    self.caller.disconnect(&Status::new(Code::Unavailable, why));
+                    return Ok(true);
+                }
+                return Ok(taken > 0);
+            };
             if self.caller.handle(frame).is_err() {
                 // It is over, and whoever waits has been told.
                 return Ok(true);
             }
         }
-        if self.link.is_ended() {
-            let why = "the server ended the connection";
-            self.caller.disconnect(&Status::new(Code::Unavailable, why));
-            return Ok(true);
-        }
-        let now_us = self.now_us();
-        self.caller.handle_time(now_us);
-        self.caller.transmit(now_us, &mut self.link.outgoing)?;
-        self.link.outgoing.flush()?;
-        Ok(came)
+        Ok(true)
     }
 
     fn failed(&mut self, error: elver_ring::Error) {
@@ -148,6 +165,8 @@ impl Connection {
             Ok(()) => {}
             // A deadline has come.
             Err(elver_ring::Error::TimedOut) => wait.pause = None,
+            // Meant for somebody else's wait on the session.
+            Err(elver_ring::Error::Carrier(elver::Error::Woken)) => {}
             Err(error) => self.failed(error),
         }
     }

@@ -299,7 +299,7 @@ impl Callee {
         let slot = self.slots.get_mut(call.slot as usize).ok_or(out_of_range)?;
         // Turns of calls that the client gave up before it sent them are left out.
         let is_later = (1..1 << 31).contains(&call.turn.wrapping_sub(slot.turn));
-        if slot.state != State::Free || !is_later {
+        if slot.state != State::Free || !is_later || call.turn == 0 {
             return Err(Fault::Turn { call, turn: slot.turn });
         }
         self.counters.requests += 1;

@@ -180,7 +180,8 @@ impl Caller {
         };
         let window = self.server.as_ref().map_or(0, |server| server.window);
         let at = &mut self.slots[slot as usize];
-        at.turn = at.turn.wrapping_add(1);
+        // No call has turn 0, which slots have that were never used.
+        at.turn = at.turn.wrapping_add(1).max(1);
         (at.owed, at.held, at.taken) = (true, true, true);
         (at.outcome, at.total, at.came) = (None, None, 0);
         at.deadline = call.deadline_us.unwrap_or(NO_DEADLINE);
@@ -312,6 +313,9 @@ impl Caller {
         let held = self.held_bytes;
         let is_sent = self.outbox.is_sent(header.call.slot);
         let slot = self.owed(header)?;
+        if slot.total.is_some() {
+            return Err(Fault::Unexpected { kind: Kind::Response });
+        }
         if header.code != 0 {
             let executed = match header.flags & FLAG_NOT_EXECUTED {
                 0 => Executed::Maybe,
@@ -322,7 +326,7 @@ impl Caller {
         }
         // What has not gone whole cannot have succeeded.
         let is_sent = is_sent && slot.upload.is_none_or(|upload| upload.ended);
-        if slot.total.is_some() || (slot.outcome.is_none() && !is_sent) {
+        if slot.outcome.is_none() && !is_sent {
             return Err(Fault::Unexpected { kind: Kind::Response });
         }
         (slot.total, slot.came) = (Some(header.total), header.len);

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use elver_ring::{Pause, Wire};
 
-use super::context::{Context, Late, Place};
+use super::context::{Context, Place, Returns};
 use super::methods::{BytesSink, BytesSource, Handler, Later, Methods, unreadable};
 use crate::link::Link;
 use crate::protocol::{CallId, Callee, CalleeCounters, Event, Limits, Outlet, Reply};
@@ -49,7 +48,7 @@ enum Running {
 /// What all clients have in common.
 pub(super) struct Common {
     pub(super) methods: Methods,
-    pub(super) late: mpsc::Sender<Late>,
+    pub(super) returns: Returns,
     /// Calls that are answered later, and how many may be.
     pub(super) deferred: usize,
     pub(super) deferred_max: usize,
@@ -290,7 +289,7 @@ fn begin(
             let cancelled = Arc::new(AtomicBool::new(false));
             context.cancelled = Some(cancelled.clone());
             let place = Place { client: context.client, call };
-            let later = Later { late: common.late.clone(), place, context };
+            let later = Later { returns: common.returns.clone(), place, context };
             handler(message, later).map_err(unreadable).map(|()| {
                 common.deferred += 1;
                 Running::Deferred(cancelled)

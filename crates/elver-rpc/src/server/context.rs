@@ -2,9 +2,11 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+
+use elver::Waker;
 
 use crate::message::{Message, encode};
 use crate::protocol::CallId;
@@ -57,12 +59,49 @@ pub(super) struct Late {
     pub(super) reply: Result<Vec<u8>, Status>,
 }
 
+/// The way back to the server's thread, from any other.
+#[derive(Clone, Debug)]
+pub(super) struct Returns {
+    late: mpsc::Sender<Late>,
+    waker: Waker,
+    /// The server sleeps, or is about to.
+    asleep: Arc<AtomicBool>,
+}
+
+impl Returns {
+    pub(super) fn new(late: mpsc::Sender<Late>, waker: Waker) -> Returns {
+        Returns { late, waker, asleep: Arc::default() }
+    }
+
+    /// The server is about to sleep: what is brought from here on wakes it, and it looks once more for what
+    /// came before.
+    pub(super) fn lie_down(&self) {
+        self.asleep.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// It sleeps no more.
+    pub(super) fn rise(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    fn bring(&self, late: Late) {
+        // A server that is gone needs no answer.
+        let _ = self.late.send(late);
+        fence(Ordering::SeqCst);
+        // Looked at first: most answers find it awake.
+        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+}
+
 /// Answers a call, later and from any thread. Dropped without an answer, the call fails with
 /// [`Code::Internal`].
 #[derive(Debug)]
 #[must_use = "a call that is not answered fails"]
 pub struct Responder<Response> {
-    late: mpsc::Sender<Late>,
+    returns: Returns,
     place: Place,
     context: Context,
     answered: bool,
@@ -70,12 +109,8 @@ pub struct Responder<Response> {
 }
 
 impl<Response: Message> Responder<Response> {
-    pub(super) fn new(
-        late: mpsc::Sender<Late>,
-        place: Place,
-        context: Context,
-    ) -> Responder<Response> {
-        Responder { late, place, context, answered: false, response: PhantomData }
+    pub(super) fn new(returns: Returns, place: Place, context: Context) -> Responder<Response> {
+        Responder { returns, place, context, answered: false, response: PhantomData }
     }
 
     /// The call.
@@ -87,8 +122,7 @@ impl<Response: Message> Responder<Response> {
     pub fn respond(mut self, reply: Result<Response, Status>) {
         self.answered = true;
         let reply = reply.map(|response| encode(&response));
-        // A server that is gone needs no answer.
-        let _ = self.late.send(Late { place: self.place, reply });
+        self.returns.bring(Late { place: self.place, reply });
     }
 }
 
@@ -96,7 +130,7 @@ impl<Response> Drop for Responder<Response> {
     fn drop(&mut self) {
         if !self.answered {
             let reply = Err(Status::new(Code::Internal, "the handler gave no answer"));
-            let _ = self.late.send(Late { place: self.place, reply });
+            self.returns.bring(Late { place: self.place, reply });
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::context::{Context, Late, Place, Responder};
+use super::context::{Context, Place, Responder, Returns};
 use crate::message::{Encoder, Malformed, Message, decode};
 use crate::method::Method;
 use crate::status::{Code, Status};
@@ -91,7 +91,7 @@ pub(super) enum Handler {
 
 /// What a responder is made of.
 pub(super) struct Later {
-    pub(super) late: std::sync::mpsc::Sender<Late>,
+    pub(super) returns: Returns,
     pub(super) place: Place,
     pub(super) context: Context,
 }
@@ -135,8 +135,8 @@ impl Methods {
     ) -> Handler {
         Handler::Deferred(Box::new(move |message, later| {
             let request = decode(message)?;
-            let Later { late, place, context } = later;
-            handler(request, Responder::new(late, place, context));
+            let Later { returns, place, context } = later;
+            handler(request, Responder::new(returns, place, context));
             Ok(())
         }))
     }

@@ -420,3 +420,38 @@ fn many_clients_are_served_by_the_servers_of_a_group() {
         thread.join().unwrap();
     }
 }
+
+#[test]
+fn a_time_beyond_all_clocks_is_no_time_at_all_past() {
+    let (node, serving) = served(60, ServerOptions::default());
+    let session = node.session();
+    let client = serving.client(&session).unwrap();
+    // In µs these are more than 64 bits have; the last one's lowest 64 are 0.
+    for seconds in [u64::MAX, u64::MAX / 1_000_000 + 1, 1 << 58] {
+        let deadline = Some(Duration::from_secs(seconds));
+        assert_eq!(client.call(ADD, &(1, 2), deadline).unwrap(), 3);
+    }
+}
+
+/// Who answers from another thread ends the server's sleep.
+#[test]
+fn an_answer_from_another_thread_wakes_the_server() {
+    let node = TestNode::start(config(61, 1));
+    let (hand, handed) = mpsc::channel::<Responder<u64>>();
+    let serving = node.serve(ServerOptions::default(), move |server| {
+        server.on_deferred(LATER, move |_, responder| hand.send(responder).unwrap());
+    });
+    let answering = std::thread::spawn(move || {
+        for responder in handed {
+            responder.respond(Ok(7));
+        }
+    });
+    let session = node.session();
+    let client = serving.client(&session).unwrap();
+    for _ in 0..2_000 {
+        assert_eq!(client.call(LATER, &1, WAIT).unwrap(), 7);
+    }
+    drop(client);
+    serving.stop();
+    answering.join().unwrap();
+}

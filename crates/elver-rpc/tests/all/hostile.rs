@@ -253,3 +253,69 @@ fn clients_of_another_version_are_told() {
     let told = String::from_utf8_lossy(&heard[0][32..]);
     assert!(told.contains("9.0") && told.contains("1.0"), "{told}");
 }
+
+/// A server that never stops to send keeps nobody beyond his deadline.
+#[test]
+fn a_flood_of_frames_does_not_stop_the_clock() {
+    let node = TestNode::start(config(60, 1));
+    let session = node.session();
+    let options =
+        ListenerOptions { application: elver_rpc::APPLICATION, ..ListenerOptions::default() };
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = node.session();
+            let listener = Listener::bind(&session, 0, options).unwrap();
+            tell.send(listener.port()).unwrap();
+            let mut ends = listener.accept(WAIT).unwrap();
+            assert!(ends.receiver.recv(WAIT).unwrap().is_some(), "a hello");
+            say(&mut ends, &welcome());
+            let mut later = frame(Kind::Credit, CallId::default(), |_| {}, &[]);
+            later[1] = 200;
+            // Until the client is gone.
+            while ends.sender.send(&later, WAIT).is_ok() {}
+        });
+        let port = told.recv().unwrap();
+        let client =
+            Client::connect(&session, node.gid, port, ClientOptions::default(), WAIT).unwrap();
+        let error = client.call(ADD, &(1, 2), Some(Duration::from_millis(20))).unwrap_err();
+        assert_eq!((error.status.code, error.executed), (Code::DeadlineExceeded, Executed::Maybe));
+        assert!(client.counters().passed_over > 0);
+    });
+}
+
+/// What a server had answered before it went is an answer, also to who was about to send more.
+#[test]
+fn an_answer_counts_that_came_before_the_end() {
+    let node = TestNode::start(config(61, 1));
+    let session = node.session();
+    let options =
+        ListenerOptions { application: elver_rpc::APPLICATION, ..ListenerOptions::default() };
+    let (tell, told) = mpsc::channel();
+    let (gone, is_gone) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = node.session();
+            let listener = Listener::bind(&session, 0, options).unwrap();
+            tell.send(listener.port()).unwrap();
+            let mut ends = listener.accept(WAIT).unwrap();
+            assert!(ends.receiver.recv(WAIT).unwrap().is_some(), "a hello");
+            say(&mut ends, &welcome());
+            let asked = ends.receiver.recv(WAIT).unwrap().unwrap().to_vec();
+            let call = Header::decode(&asked).unwrap().unwrap().call;
+            let answer = frame(Kind::Response, call, |header| header.total = 8, &[3; 8]);
+            say(&mut ends, &answer);
+            drop((ends, listener));
+            gone.send(()).unwrap();
+        });
+        let port = told.recv().unwrap();
+        let client =
+            Client::connect(&session, node.gid, port, ClientOptions::default(), WAIT).unwrap();
+        let call = client.start(ADD, &(1, 2), WAIT).unwrap();
+        client.flush();
+        is_gone.recv().unwrap();
+        // The ring to the server is closed by now, which this one finds first.
+        let _ = client.start(ADD, &(1, 2), WAIT).map(drop);
+        assert_eq!(call.wait().unwrap(), u64::from_le_bytes([3; 8]));
+    });
+}

@@ -459,6 +459,7 @@ fn what_cannot_be_is_named() {
         (vec![vec![0; 5]], Fault::Short { bytes: 5 }),
         (vec![request(id(6, 1), 9)], Fault::Slot { slot: 6, slots: 6 }),
         (vec![request(id(0, 0), 9)], Fault::Turn { call: id(0, 0), turn: 0 }),
+        (vec![request(id(0, 1 << 31), 9)], Fault::Turn { call: id(0, 1 << 31), turn: 0 }),
         (vec![request(whole, 9), request(id(0, 2), 9)], Fault::Turn { call: id(0, 2), turn: 1 }),
         (
             vec![frame(Kind::Piece, whole, |_| {}, 1)],
@@ -513,6 +514,14 @@ fn what_cannot_be_is_named() {
             Fault::NoCall { kind: Kind::Response, call: whole },
         ),
         (vec![response(whole, 3), response(whole, 9)], Fault::Unexpected { kind: Kind::Response }),
+        // That nothing was executed, say, behind half of what was.
+        (
+            vec![
+                response(whole, 3),
+                frame(Kind::Response, whole, |header| (header.code, header.flags) = (13, 4), 0),
+            ],
+            Fault::Unexpected { kind: Kind::Response },
+        ),
         (
             vec![response(whole, 3), frame(Kind::Piece, whole, |_| {}, 7)],
             Fault::TooMuch { total: 9, bytes: 10 },
