@@ -424,7 +424,7 @@ fn many_clients_are_served_by_the_servers_of_a_group() {
 #[test]
 fn a_time_beyond_all_clocks_is_no_time_at_all_past() {
     let (node, serving) = served(60, ServerOptions::default());
-    let session = node.session();
+    let session = session_at(&node);
     let client = serving.client(&session).unwrap();
     // In µs these are more than 64 bits have; the last one's lowest 64 are 0.
     for seconds in [u64::MAX, u64::MAX / 1_000_000 + 1, 1 << 58] {
@@ -438,7 +438,7 @@ fn a_time_beyond_all_clocks_is_no_time_at_all_past() {
 fn an_answer_from_another_thread_wakes_the_server() {
     let node = TestNode::start(config(61, 1));
     let (hand, handed) = mpsc::channel::<Responder<u64>>();
-    let serving = node.serve(ServerOptions::default(), move |server| {
+    let serving = serve(&node, ServerOptions::default(), move |server| {
         server.on_deferred(LATER, move |_, responder| hand.send(responder).unwrap());
     });
     let answering = std::thread::spawn(move || {
@@ -446,7 +446,7 @@ fn an_answer_from_another_thread_wakes_the_server() {
             responder.respond(Ok(7));
         }
     });
-    let session = node.session();
+    let session = session_at(&node);
     let client = serving.client(&session).unwrap();
     for _ in 0..2_000 {
         assert_eq!(client.call(LATER, &1, WAIT).unwrap(), 7);

@@ -258,13 +258,13 @@ fn clients_of_another_version_are_told() {
 #[test]
 fn a_flood_of_frames_does_not_stop_the_clock() {
     let node = TestNode::start(config(60, 1));
-    let session = node.session();
+    let session = session_at(&node);
     let options =
         ListenerOptions { application: elver_rpc::APPLICATION, ..ListenerOptions::default() };
     let (tell, told) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let session = node.session();
+            let session = session_at(&node);
             let listener = Listener::bind(&session, 0, options).unwrap();
             tell.send(listener.port()).unwrap();
             let mut ends = listener.accept(WAIT).unwrap();
@@ -288,14 +288,14 @@ fn a_flood_of_frames_does_not_stop_the_clock() {
 #[test]
 fn an_answer_counts_that_came_before_the_end() {
     let node = TestNode::start(config(61, 1));
-    let session = node.session();
+    let session = session_at(&node);
     let options =
         ListenerOptions { application: elver_rpc::APPLICATION, ..ListenerOptions::default() };
     let (tell, told) = mpsc::channel();
     let (gone, is_gone) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let session = node.session();
+            let session = session_at(&node);
             let listener = Listener::bind(&session, 0, options).unwrap();
             tell.send(listener.port()).unwrap();
             let mut ends = listener.accept(WAIT).unwrap();
