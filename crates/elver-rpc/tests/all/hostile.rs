@@ -257,7 +257,7 @@ fn clients_of_another_version_are_told() {
 /// A server that never stops to send keeps nobody beyond his deadline.
 #[test]
 fn a_flood_of_frames_does_not_stop_the_clock() {
-    let node = TestNode::start(config(60, 1));
+    let node = TestNode::start(config(28, 1));
     let session = session_at(&node);
     let options =
         ListenerOptions { application: elver_rpc::APPLICATION, ..ListenerOptions::default() };
@@ -287,7 +287,7 @@ fn a_flood_of_frames_does_not_stop_the_clock() {
 /// What a server had answered before it went is an answer, also to who was about to send more.
 #[test]
 fn an_answer_counts_that_came_before_the_end() {
-    let node = TestNode::start(config(61, 1));
+    let node = TestNode::start(config(29, 1));
     let session = session_at(&node);
     let options =
         ListenerOptions { application: elver_rpc::APPLICATION, ..ListenerOptions::default() };
