@@ -3,10 +3,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elver_core::{Core, Event, MetaServer, Seed};
-use elver_portal::{Listener, Socket};
+use elver_portal::{Listener, Socket, Turns};
 use elver_soft::{SoftConfig, SoftDevice};
 
 use crate::clock::now;
@@ -158,7 +158,8 @@ impl Node {
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), NodeError> {
         let pulse = self.pulse.clone();
         let _driven = pulse.drive();
-        let mut idle_since = None;
+        let (mut idle_since, mut turns) = (None, Turns::default());
+        let looks_throughout = Turns::are_ignored(Duration::from_nanos(self.idle.spin_ns));
         while !stop.load(Ordering::Relaxed) {
             if self.engine.poll(Driver::Thread) {
                 idle_since = None;
@@ -166,10 +167,11 @@ impl Node {
             }
             let now = now();
             let since = *idle_since.get_or_insert(now);
-            if now.ns_since(since) >= self.idle.spin_ns {
+            let is_held = turns.may_be_held() && !looks_throughout && turns.is_held(Instant::now());
+            if is_held || now.ns_since(since) >= self.idle.spin_ns {
                 self.rest(SLEEP_MAX)?;
             } else if self.idle.yields {
-                std::thread::yield_now();
+                turns.pass(Instant::now());
             } else {
                 std::hint::spin_loop();
             }
