@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use elver_core::{Core, Event, MetaServer, Seed};
 use elver_portal::{Listener, Socket, Turns};
@@ -167,11 +167,11 @@ impl Node {
             }
             let now = now();
             let since = *idle_since.get_or_insert(now);
-            let is_held = turns.may_be_held() && !looks_throughout && turns.is_held(Instant::now());
+            let is_held = !looks_throughout && turns.is_held_now();
             if is_held || now.ns_since(since) >= self.idle.spin_ns {
                 self.rest(SLEEP_MAX)?;
             } else if self.idle.yields {
-                turns.pass(Instant::now());
+                turns.pass();
             } else {
                 std::hint::spin_loop();
             }

@@ -40,17 +40,24 @@ impl Turns {
         is_held
     }
 
+    /// As [`Turns::is_held`], by the clock of now, which is not asked while nothing is held.
+    #[inline]
+    pub fn is_held_now(&mut self) -> bool {
+        self.may_be_held() && self.is_held(Instant::now())
+    }
+
     /// As [`Turns::is_held`], as far as is known without the time: false is certain.
     #[inline]
     pub fn may_be_held(&self) -> bool {
         self.held_until.is_some()
     }
 
-    /// Lets other threads run once, from `now` on.
+    /// Lets other threads run once.
     #[inline]
-    pub fn pass(&mut self, now: Instant) {
+    pub fn pass(&mut self) {
+        let from = Instant::now();
         std::thread::yield_now();
-        self.passed(now, Instant::now());
+        self.passed(from, Instant::now());
     }
 
     /// Others may have run from one time to the other.

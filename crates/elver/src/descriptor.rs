@@ -59,7 +59,7 @@ impl Session {
         let turns = &mut self.inner.borrow_mut().link.turns;
         let looks_on = Turns::are_ignored(spin) || !turns.is_held(now);
         if looks_on {
-            turns.pass(now);
+            turns.pass();
         }
         looks_on
     }

@@ -275,7 +275,7 @@ impl Link {
             }
         }
         if !self.is_driven() {
-            self.turns.pass(Instant::now());
+            self.turns.pass();
         }
         Ok(false)
     }
