@@ -1,8 +1,6 @@
 //! `elver bench qos`: what a flood of the low class does to the high one (KRCORE, the earlier
 //! version, section 4.7).
 
-use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -18,6 +16,7 @@ use elver_verbs::{Payload, SendFlags, SendOp, SendWr};
 use serde_json::json;
 
 use crate::args::{RunArgs, TimeArgs};
+use crate::busy::beside;
 use crate::report::contract::{self, Figures};
 use crate::report::frame::Frame;
 use crate::report::rows::{Figure, Row, Target};
@@ -83,7 +82,8 @@ pub(crate) fn run(args: &QosArgs) -> Result<(), Failure> {
                     |node, far| measure(node, far, case, duration),
                 )
             };
-            let (sample, bytes_per_s) = if case.busy { beside(measured)? } else { measured()? };
+            let (sample, bytes_per_s) =
+                if case.busy { beside(&[None], measured)? } else { measured()? };
             figures.push(&sample);
             flood.push(bytes_per_s / 1e6);
         }
@@ -123,29 +123,6 @@ fn config(case: Case) -> Config {
         config.qos.high_dc_qps = 0;
     }
     config
-}
-
-/// Runs it beside a thread that spins.
-fn beside<T>(measured: impl FnOnce() -> T) -> T {
-    let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !ended.load(Ordering::Relaxed) {
-                spin_loop();
-            }
-        });
-        // Also if it panics: the thread would be waited for.
-        let _ends = EndsWhenDropped(&ended);
-        measured()
-    })
-}
-
-struct EndsWhenDropped<'a>(&'a AtomicBool);
-
-impl Drop for EndsWhenDropped<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// READs one at a time, and the flood beside; with the bytes a second that it moved.

@@ -13,6 +13,7 @@ use elver_testbed::sample::Sample;
 use serde_json::json;
 
 use crate::args::{RunArgs, TimeArgs};
+use crate::busy::Load;
 use crate::report::contract;
 use crate::report::frame::Frame;
 use crate::report::rows::{Figure, Row, Target};
@@ -32,6 +33,9 @@ pub struct RpcArgs {
     /// Calls under way.
     #[arg(long, value_delimiter = ',', default_value = "1,16,128", value_parser = value_parser!(u32).range(1..=1024))]
     in_flight: Vec<u32>,
+    /// What else runs on the two cores.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "quiet,busy")]
+    loads: Vec<Load>,
     /// The program elver-rival-grpc, to be measured beside.
     #[arg(long)]
     rival: Option<PathBuf>,
@@ -43,6 +47,7 @@ pub struct RpcArgs {
 
 /// A row: what is measured, and what the rounds gave.
 struct Measured {
+    load: Load,
     name: &'static str,
     in_flight: u32,
     per_s: Figure,
@@ -52,26 +57,33 @@ struct Measured {
 }
 
 const OURS: &str = "elver-rpc";
+const DEFAULT: &str = "elver-rpc-default";
 const GRPC: &str = "grpc-tonic";
 
 /// Measures and prints.
 pub(crate) fn run(args: &RpcArgs) -> Result<(), Failure> {
     let duration = Duration::from_secs_f64(args.time.duration);
     let mut rows = Vec::new();
-    for in_flight in &args.in_flight {
-        rows.push(Measured::new(OURS, *in_flight));
-        rows.extend(args.rival.as_ref().map(|_| Measured::new(GRPC, *in_flight)));
+    for load in &args.loads {
+        for in_flight in &args.in_flight {
+            let rival = args.rival.as_ref().map(|_| GRPC);
+            let names = [OURS, DEFAULT].into_iter().chain(rival);
+            rows.extend(names.map(|name| Measured::new(*load, name, *in_flight)));
+        }
     }
     let ended = Frame::begin("rpc", &args.run).run(|stage, doing| {
         for row in &mut rows {
-            doing(&format!("{}, {} under way", row.name, row.in_flight));
-            let sample = match &args.rival {
-                Some(program) if row.name == GRPC => {
-                    rival::Load { in_flight: row.in_flight, size: SIZE, duration }
-                        .echo(stage, program)?
+            let Measured { load, name, in_flight, .. } = *row;
+            doing(&format!("{name}, {in_flight} under way, {}", load.name()));
+            let sample = load.beside(|| match &args.rival {
+                Some(program) if name == GRPC => {
+                    rival::Calls { in_flight, size: SIZE, duration }.echo(stage, program)
                 }
-                _ => ours::echo(stage, row.in_flight, duration)?,
-            };
+                _ => {
+                    let spin = (name == OURS).then_some(ours::SPIN);
+                    ours::echo(stage, in_flight, spin, duration)
+                }
+            })?;
             row.push(&sample);
         }
         Ok(())
@@ -81,8 +93,12 @@ pub(crate) fn run(args: &RpcArgs) -> Result<(), Failure> {
         || json!({"rows": rows.iter().map(Measured::as_json).collect::<Vec<_>>()}),
         || {
             let cells: Vec<_> = rows.iter().map(Measured::cells).collect();
-            table::print(["", "in flight", "calls/s", "mean µs", "p50 µs", "p99.9 µs"], &cells, 1);
-            say!("\nof {SIZE} bytes each way, over one connection");
+            let heads = ["", "cores", "in flight", "calls/s", "mean µs", "p50 µs", "p99.9 µs"];
+            table::print(heads, &cells, 2);
+            say!(
+                "\nof {SIZE} bytes each way, over one connection; {OURS} looks for as long as it takes, \
+                 {DEFAULT} for 0.1 ms before it sleeps; busy: beside a thread on each core, which spins"
+            );
         },
     );
     Ok(())
@@ -90,25 +106,31 @@ pub(crate) fn run(args: &RpcArgs) -> Result<(), Failure> {
 
 /// Calls a second beside the rival's.
 fn claims(rows: &[Measured]) -> Vec<Row> {
-    let ours = rows.iter().filter(|row| row.name == OURS);
+    let ours = rows.iter().filter(|row| row.name != GRPC);
     ours.map(|row| {
         let mut rivals = rows.iter().filter(|other| other.name == GRPC);
-        let rival = rivals.find(|other| other.in_flight == row.in_flight);
+        let rival = rivals.find(|other| other.in_flight == row.in_flight && other.load == row.load);
+        let target = match (row.load, row.name) {
+            (Load::Busy, _) => Target::AtLeast(0.5),
+            (Load::Quiet, OURS) => Target::AtLeast(3.0),
+            (Load::Quiet, _) => Target::None,
+        };
+        let Measured { load, name, in_flight, .. } = row;
         Row {
-            name: format!("echo of {SIZE} B, {} under way", row.in_flight),
+            name: format!("{name}, {}: echo of {SIZE} B, {in_flight} under way", load.name()),
             unit: "/s",
             ours: row.per_s.clone(),
             baseline: rival.map(|rival| (GRPC, rival.per_s.clone())),
-            target: rival.map_or(Target::None, |_| Target::AtLeast(3.0)),
+            target: rival.map_or(Target::None, |_| target),
         }
     })
     .collect()
 }
 
 impl Measured {
-    fn new(name: &'static str, in_flight: u32) -> Measured {
+    fn new(load: Load, name: &'static str, in_flight: u32) -> Measured {
         let [per_s, mean_us, p50_us, p999_us] = [(); 4].map(|()| Figure::default());
-        Measured { name, in_flight, per_s, mean_us, p50_us, p999_us }
+        Measured { load, name, in_flight, per_s, mean_us, p50_us, p999_us }
     }
 
     fn push(&mut self, sample: &Sample) {
@@ -121,6 +143,7 @@ impl Measured {
     fn as_json(&self) -> serde_json::Value {
         json!({
             "name": self.name,
+            "cores": self.load.name(),
             "size": SIZE,
             "in_flight": self.in_flight,
             "calls_per_s": self.per_s.median().round(),
@@ -133,9 +156,10 @@ impl Measured {
         })
     }
 
-    fn cells(&self) -> [String; 6] {
+    fn cells(&self) -> [String; 7] {
         let latency = [&self.mean_us, &self.p50_us, &self.p999_us];
         let [mean, p50, p999] = latency.map(|figure| number(figure.median()));
-        [self.name.into(), self.in_flight.to_string(), self.per_s.text(), mean, p50, p999]
+        let load = self.load.name().into();
+        [self.name.into(), load, self.in_flight.to_string(), self.per_s.text(), mean, p50, p999]
     }
 }

@@ -16,6 +16,7 @@ use elver_testbed::sample::{Clock, Sample};
 use serde_json::json;
 
 use crate::args::{RunArgs, Stage, TimeArgs};
+use crate::busy::Load;
 use crate::report::contract;
 use crate::report::frame::Frame;
 use crate::report::rows::{Figure, Row, Target};
@@ -46,6 +47,9 @@ pub struct StreamArgs {
     /// What to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "latency,throughput")]
     modes: Vec<Mode>,
+    /// What else runs on the two cores.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "quiet,busy")]
+    loads: Vec<Load>,
     /// KiB of a stream's buffer, each way; TCP's are the system's own.
     #[arg(long, default_value_t = 256, value_parser = value_parser!(u32).range(4..=65_536))]
     buffer_kib: u32,
@@ -75,6 +79,7 @@ enum Mode {
 
 /// A row: what is measured, and what the rounds gave.
 struct Measured {
+    load: Load,
     design: Design,
     mode: Mode,
     per_s: Figure,
@@ -90,17 +95,20 @@ pub(crate) fn run(args: &StreamArgs) -> Result<(), Failure> {
     let options =
         Options { send_buffer_bytes: bytes, receive_buffer_bytes: bytes, ..Options::default() };
     let mut rows = Vec::new();
-    for mode in &args.modes {
-        rows.extend(args.designs.iter().map(|design| Measured::new(*design, *mode)));
+    for load in &args.loads {
+        for mode in &args.modes {
+            rows.extend(args.designs.iter().map(|design| Measured::new(*load, *design, *mode)));
+        }
     }
     let ended = Frame::begin("stream", &args.run).run(|stage, doing| {
         for row in &mut rows {
-            doing(&format!("{}, {}", row.design.name(), row.mode.name()));
-            row.push(&match row.design {
-                Design::ElverStream => over_rings(stage, row.mode, options, duration)?,
-                Design::Tcp => over_tcp(stage, row.mode, false, duration)?,
-                Design::TcpSpin => over_tcp(stage, row.mode, true, duration)?,
-            });
+            let Measured { load, design, mode, .. } = *row;
+            doing(&format!("{}, {}, {}", design.name(), mode.name(), load.name()));
+            row.push(&load.beside(|| match design {
+                Design::ElverStream => over_rings(stage, mode, options, duration),
+                Design::Tcp => over_tcp(stage, mode, false, duration),
+                Design::TcpSpin => over_tcp(stage, mode, true, duration),
+            })?);
         }
         Ok(())
     })?;
@@ -110,10 +118,22 @@ pub(crate) fn run(args: &StreamArgs) -> Result<(), Failure> {
         || json!({"rows": rows.iter().map(Measured::as_json).collect::<Vec<_>>()}),
         || {
             let cells: Vec<_> = rows.iter().map(Measured::cells).collect();
-            let heads =
-                ["design", "", "bytes", "/s [min … max]", "GB/s", "mean µs", "p50 µs", "p99.9 µs"];
-            table::print(heads, &cells, 2);
-            say!("\nlatency is of both ways; a chunk counts when it is read");
+            let heads = [
+                "design",
+                "",
+                "cores",
+                "bytes",
+                "/s [min … max]",
+                "GB/s",
+                "mean µs",
+                "p50 µs",
+                "p99.9 µs",
+            ];
+            table::print(heads, &cells, 3);
+            say!(
+                "\nlatency is of both ways; a chunk counts when it is read; busy: beside a thread on each \
+                 core, which spins"
+            );
         },
     );
     Ok(())
@@ -265,27 +285,35 @@ fn ask(
     Ok(sample)
 }
 
-/// Streams beside TCP: three times as good on one host.
+/// Streams beside TCP: three times as good on one host, and never worse than half of it on busy cores.
 fn claims(rows: &[Measured], stage: Stage) -> Vec<Row> {
-    let of = |design, mode| rows.iter().find(|row| row.design == design && row.mode == mode);
-    let target = if stage == Stage::Host { Target::AtLeast(3.0) } else { Target::None };
-    let beside = |mode| {
-        let (ours, tcp) = (of(Design::ElverStream, mode)?, of(Design::Tcp, mode)?);
-        let name = match mode {
-            Mode::Latency => "elver-stream: 64 B and back",
-            Mode::Throughput => "elver-stream: chunks of 1 MiB",
+    let ours = rows.iter().filter(|row| row.design == Design::ElverStream);
+    let beside = |row: &Measured| {
+        let Measured { load, mode, .. } = *row;
+        let mut rivals = rows.iter().filter(|other| other.design == Design::Tcp);
+        let tcp = rivals.find(|other| other.load == load && other.mode == mode)?;
+        let what = match mode {
+            Mode::Latency => "64 B and back",
+            Mode::Throughput => "chunks of 1 MiB",
         };
-        let (name, ours) = (name.to_string(), ours.per_s.clone());
-        Some(Row { name, unit: "/s", ours, baseline: Some(("tcp", tcp.per_s.clone())), target })
+        let (name, target) = match load {
+            Load::Busy => (format!("elver-stream, busy: {what}"), Target::AtLeast(0.5)),
+            Load::Quiet if stage == Stage::Host => {
+                (format!("elver-stream: {what}"), Target::AtLeast(3.0))
+            }
+            Load::Quiet => (format!("elver-stream: {what}"), Target::None),
+        };
+        let (ours, baseline) = (row.per_s.clone(), Some(("tcp", tcp.per_s.clone())));
+        Some(Row { name, unit: "/s", ours, baseline, target })
     };
-    [Mode::Latency, Mode::Throughput].into_iter().filter_map(beside).collect()
+    ours.filter_map(beside).collect()
 }
 
 impl Measured {
-    fn new(design: Design, mode: Mode) -> Measured {
+    fn new(load: Load, design: Design, mode: Mode) -> Measured {
         let none = Figure::default();
         let [per_s, mean_us, p50_us, p999_us] = [none.clone(), none.clone(), none.clone(), none];
-        Measured { design, mode, per_s, mean_us, p50_us, p999_us }
+        Measured { load, design, mode, per_s, mean_us, p50_us, p999_us }
     }
 
     fn push(&mut self, sample: &Sample) {
@@ -314,6 +342,7 @@ impl Measured {
         let mut row = json!({
             "design": self.design.name(),
             "mode": self.mode.name(),
+            "cores": self.load.name(),
             "size": self.size(),
             "per_s": self.per_s.median().round(),
             "per_s_spread": self.per_s.spread().map(f64::round),
@@ -338,7 +367,7 @@ impl Measured {
         row
     }
 
-    fn cells(&self) -> [String; 8] {
+    fn cells(&self) -> [String; 9] {
         let latency = |figure: &Figure| match self.mode {
             Mode::Latency => number(figure.median()),
             Mode::Throughput => String::new(),
@@ -349,7 +378,8 @@ impl Measured {
         };
         let (design, mode) = (self.design.name().to_string(), self.mode.name().to_string());
         let [mean, p50, p999] = [&self.mean_us, &self.p50_us, &self.p999_us].map(latency);
-        [design, mode, self.size().to_string(), self.per_s.text(), rate, mean, p50, p999]
+        let (load, size) = (self.load.name().to_string(), self.size().to_string());
+        [design, mode, load, size, self.per_s.text(), rate, mean, p50, p999]
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use elver_core::{Core, Event, MetaServer, Seed};
-use elver_portal::{Listener, Socket};
+use elver_portal::{Listener, Socket, Turns};
 use elver_soft::{SoftConfig, SoftDevice};
 
 use crate::clock::now;
@@ -161,7 +161,8 @@ impl Node {
         let pulse = self.pulse.clone();
         let _driven = pulse.drive();
         self.engine.core().turns_by_itself(true);
-        let mut idle_since = None;
+        let (mut idle_since, mut turns) = (None, Turns::default());
+        let looks_throughout = Turns::are_ignored(Duration::from_nanos(self.idle.spin_ns));
         while !stop.load(Ordering::Relaxed) {
             if self.engine.poll(Driver::Thread) {
                 idle_since = None;
@@ -169,10 +170,11 @@ impl Node {
             }
             let now = now();
             let since = *idle_since.get_or_insert(now);
-            if now.ns_since(since) >= self.idle.spin_ns {
+            let is_held = !looks_throughout && turns.is_held_now();
+            if is_held || now.ns_since(since) >= self.idle.spin_ns {
                 self.rest(SLEEP_MAX)?;
             } else if self.idle.yields {
-                std::thread::yield_now();
+                turns.pass();
             } else {
                 std::hint::spin_loop();
             }

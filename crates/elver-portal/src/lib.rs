@@ -43,6 +43,7 @@ mod ring;
 mod socket;
 mod standing;
 mod sync;
+mod turns;
 pub mod version;
 mod wqe;
 
@@ -58,5 +59,6 @@ pub use reply::{
 pub use ring::Violation;
 pub use socket::{Listener, Received, Socket};
 pub use standing::{Space, Standing};
+pub use turns::Turns;
 pub use version::VERSION;
 pub use wqe::{BATCH_MAX, INLINE_MAX, RecvBatch, SGES_MAX, SendBatch};

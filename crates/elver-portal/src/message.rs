@@ -97,6 +97,8 @@ const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const REJECTED: u8 = 3;
 const WAKE: u8 = 4;
+/// [`Message::Wake`], encoded: it is sent while data go, and allocates nothing.
+pub(crate) const WAKE_BYTES: &[u8] = &[WAKE];
 const MEMORY: u8 = 5;
 
 impl Message {
@@ -133,7 +135,7 @@ impl Message {
                 bytes.extend(&text.as_bytes()[..text.floor_char_boundary(room)]);
                 bytes
             }
-            Message::Wake => vec![WAKE],
+            Message::Wake => WAKE_BYTES.to_vec(),
             Message::Memory { request } => {
                 let mut bytes = vec![MEMORY];
                 bytes.extend(request.to_le_bytes());

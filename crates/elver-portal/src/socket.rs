@@ -12,7 +12,7 @@ use rustix::net::{
 };
 use rustix::time::Timespec;
 
-use crate::message::{MESSAGE_BYTES_MAX, Message, MessageError};
+use crate::message::{MESSAGE_BYTES_MAX, Message, MessageError, WAKE_BYTES};
 use crate::peer::{self, Peer};
 
 /// Clients that may wait to be accepted; the system may allow fewer.
@@ -114,7 +114,10 @@ impl Socket {
     /// Sends a message, and a file with it. Fails at once with [`io::ErrorKind::WouldBlock`] if
     /// the other end has too many unread.
     pub fn send(&self, message: &Message, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let bytes = message.encode();
+        self.send_bytes(&message.encode(), file)
+    }
+
+    fn send_bytes(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -122,13 +125,13 @@ impl Socket {
         if let Some(files) = &files {
             control.push(SendAncillaryMessage::ScmRights(files));
         }
-        rustix::net::sendmsg(&self.fd, &[IoSlice::new(&bytes)], &mut control, flags)?;
+        rustix::net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut control, flags)?;
         Ok(())
     }
 
     /// Wakes the other end. That it has too many unread is no failure: it will wake for those.
     pub fn wake(&self) -> io::Result<()> {
-        match self.send(&Message::Wake, None) {
+        match self.send_bytes(WAKE_BYTES, None) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             sent => sent,
         }

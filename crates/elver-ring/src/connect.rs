@@ -26,7 +26,8 @@ pub struct Options {
     pub back: Config,
     /// Slots from huge pages, at this end, where the system has them ([`Session::alloc_huge`]).
     pub huge_pages: bool,
-    /// How long a wait looks before it sleeps.
+    /// How long a wait looks before it sleeps: less where others have long turns on its core, unless it is a
+    /// second or longer ([`Session::look_on`]).
     pub spin: Duration,
     /// What the listener is told of this pair: which of several it is, for example.
     pub token: u64,

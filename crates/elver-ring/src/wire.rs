@@ -196,9 +196,14 @@ impl Wire {
         shared.lie_down(pause, now).map(Some)
     }
 
+    /// Times that this end told the peer that it sleeps.
+    pub fn naps(&self) -> u64 {
+        self.0.nap.get()
+    }
+
     /// What it did beside carrying.
     pub fn counters(&self) -> WireCounters {
-        let (naps, wakings) = (self.0.nap.get(), self.0.wakings.get());
+        let (naps, wakings) = (self.naps(), self.0.wakings.get());
         WireCounters { naps, peer_naps: self.0.word(NAP), wakings }
     }
 }
@@ -473,11 +478,16 @@ impl Shared {
         }
         let now = Instant::now();
         let left = pause.left(now)?;
-        if now - *pause.began.get_or_insert(now) < self.spin {
-            std::thread::yield_now();
+        let looked_for = now - *pause.began.get_or_insert(now);
+        if looked_for < self.spin && self.session.look_on(now, self.spin) {
             return Ok(None);
         }
+        let told = pause.told;
         let slice = self.lie_down(pause, now)?;
+        if pause.told != told {
+            // What came before the peer knew of it is looked for once more.
+            return Ok(None);
+        }
         Ok(Some(left.map_or(slice, |left| left.min(slice))))
     }
 

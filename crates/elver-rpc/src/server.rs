@@ -284,8 +284,9 @@ impl Server {
     /// As [`Server::poll`].
     pub fn wait(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
         let now = Instant::now();
-        if now - *self.idle.get_or_insert(now) < self.options.listener.spin {
-            std::thread::yield_now();
+        let looked_for = now - *self.idle.get_or_insert(now);
+        let spin = self.options.listener.spin;
+        if looked_for < spin && self.session.look_on(now, spin) {
             return Ok(());
         }
         let mut slice = at_most.unwrap_or(LONGEST).min(LONGEST);
@@ -293,7 +294,9 @@ impl Server {
             // A node's sleep on this thread is not ended by other threads.
             slice = slice.min(LATE);
         }
+        let mut told = false;
         for connection in &mut self.connections {
+            let naps = connection.wire().naps();
             let mut pause = connection.pause.take().unwrap_or_else(|| Pause::new(None));
             let nap = connection.wire().lie_down(&mut pause);
             connection.pause = Some(pause);
@@ -306,6 +309,11 @@ impl Server {
             };
             let deadline = connection.next_deadline().unwrap_or(LONGEST);
             slice = slice.min(nap).min(deadline);
+            told |= connection.wire().naps() != naps;
+        }
+        if told {
+            // What came before the clients knew of it is looked for once more.
+            return Ok(());
         }
         self.common.returns.lie_down();
         if let Ok(late) = self.answers.try_recv() {

@@ -1,6 +1,9 @@
 //! Waiting by a descriptor, beside others.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use elver_portal::Turns;
 
 use crate::{Error, Session, Waker};
 
@@ -47,6 +50,18 @@ impl Session {
         let disarmed = inner.link.disarm();
         inner.rouse();
         disarmed
+    }
+
+    /// Lets other threads run once, for who looks for something again and again, for as long as `spin` in all.
+    /// False, without doing so, if it is better to sleep: others have long turns on this core, and who yields
+    /// to them gets it back after milliseconds. Who is to look for a second or longer always looks on.
+    pub fn look_on(&self, now: Instant, spin: Duration) -> bool {
+        let turns = &mut self.inner.borrow_mut().link.turns;
+        let looks_on = Turns::are_ignored(spin) || !turns.is_held(now);
+        if looks_on {
+            turns.pass();
+        }
+        looks_on
     }
 
     /// Whether this thread drives the session's node: then there is no descriptor for who waits, and the node's

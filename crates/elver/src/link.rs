@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elver_portal::{
-    ClientEnd, Command, Layout, Message, Peer, PushError, Received, Reply, Scratch, Socket, Welcome,
+    ClientEnd, Command, Layout, Message, Peer, PushError, Received, Reply, Scratch, Socket, Turns,
+    Welcome,
 };
 use elver_verbs::{RecvWr, SendWr};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -57,6 +58,7 @@ pub(crate) struct Link {
     /// Files that came, with the requests that they are for.
     files: Vec<(u32, OwnedFd)>,
     pub(crate) spin: Duration,
+    pub(crate) turns: Turns,
     end_on_signal: bool,
     /// What ends waits, if somebody has it.
     bell: Option<Arc<Bell>>,
@@ -69,6 +71,8 @@ pub(crate) struct Link {
 pub(crate) struct Wait {
     looks: u32,
     began: Option<Instant>,
+    /// The last look at the clock.
+    looked: Option<Instant>,
     deadline: Option<Instant>,
     /// Wakers and signals end it.
     endable: bool,
@@ -113,6 +117,7 @@ impl Link {
                         welcome,
                         files: Vec::new(),
                         spin: options.spin,
+                        turns: Turns::default(),
                         end_on_signal: options.end_on_signal,
                         bell: None,
                         gone: false,
@@ -248,8 +253,13 @@ impl Link {
             std::hint::spin_loop();
             return Ok(false);
         }
-        if wait.looks.is_multiple_of(LOOKS_PER_CLOCK) {
+        if wait.looks.is_multiple_of(LOOKS_PER_CLOCK) || self.turns.may_be_held() {
             let now = Instant::now();
+            // Looks take no time of note, so that a gap between them is others'.
+            let looked = wait.looked.replace(now);
+            if let Some(looked) = looked.filter(|_| self.is_driven()) {
+                self.turns.passed(looked, now);
+            }
             // Before the time: a wait of no time at all is how one takes back a waking.
             if wait.endable && self.bell.as_ref().is_some_and(|bell| bell.take()) {
                 return Err(Error::Woken);
@@ -257,13 +267,15 @@ impl Link {
             if wait.deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(Error::TimedOut);
             }
-            if now - *wait.began.get_or_insert(now) >= self.spin {
+            let looked_for = now - *wait.began.get_or_insert(now);
+            let is_held = self.turns.is_held(now) && !Turns::are_ignored(self.spin);
+            if looked_for >= self.spin || is_held {
                 let left = wait.deadline.map_or(SLEEP_MAX, |deadline| deadline - now);
                 return self.sleep(left.min(SLEEP_MAX), wait.endable).map(|()| true);
             }
         }
-        if matches!(self.host, Host::Apart) {
-            std::thread::yield_now();
+        if !self.is_driven() {
+            self.turns.pass();
         }
         Ok(false)
     }
@@ -336,7 +348,7 @@ impl Wait {
     /// A wait that ends with an error after `at_most`.
     pub(crate) fn new(at_most: Option<Duration>) -> Wait {
         let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
-        Wait { looks: 0, began: None, deadline, endable: false }
+        Wait { looks: 0, began: None, looked: None, deadline, endable: false }
     }
 
     /// A wait that wakers and signals end too.

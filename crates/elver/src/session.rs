@@ -16,7 +16,8 @@ use crate::{Cq, Error, Mr, SharedMemory, Via, Vqp};
 /// How a session is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// How long a call looks for its answer before it sleeps. A node that sleeps takes up to
+    /// How long a call looks for its answer before it sleeps: less where others have long turns on its core,
+    /// unless it is a second or longer ([`Session::look_on`]). A node that sleeps takes up to
     /// 100 µs to wake.
     pub spin: Duration,
     /// The rings that are asked for; the node may grant smaller ones.

@@ -127,9 +127,9 @@ impl AsyncSession {
                 std::hint::spin_loop();
             }
             looks = LOOKS;
-            if began.get_or_insert_with(Instant::now).elapsed() < spin {
-                // Others may need this core for the answer: another process, and another task.
-                std::thread::yield_now();
+            let now = Instant::now();
+            // Others may need this core for the answer: another process, and another task.
+            if now - *began.get_or_insert(now) < spin && self.session().look_on(now, spin) {
                 yield_now().await;
             } else {
                 looks = 1;

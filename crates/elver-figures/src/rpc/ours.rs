@@ -1,4 +1,4 @@
-//! Elver's calls: a client and a server, each a thread that looks for as long as it takes.
+//! Elver's calls: a client and a server, each a thread that looks for so long before it sleeps.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,16 +17,22 @@ use crate::ring::stage::{self, STALL};
 pub(super) const SIZE: usize = 64;
 const PORT: u16 = 9;
 const ECHO: Method<[u8; SIZE], [u8; SIZE]> = Method::new(1, "bench.Echo");
-/// How long an end looks before it sleeps.
-const SPIN: Duration = Duration::from_secs(1);
+/// How long an end looks before it sleeps that is to look for as long as it takes.
+pub(super) const SPIN: Duration = Duration::from_millis(900);
 /// The server's looks for a client that is gone.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// So many calls under way, each answered with what it brought.
-pub(super) fn echo(stage: Stage, in_flight: u32, duration: Duration) -> Result<Sample, Failure> {
+pub(super) fn echo(
+    stage: Stage,
+    in_flight: u32,
+    spin: Option<Duration>,
+    duration: Duration,
+) -> Result<Sample, Failure> {
+    let spin = spin.unwrap_or(ClientOptions::default().ring.spin);
     let serve = |session: &Session, _: Gid, client: &pair::Client| {
         let limits = Limits { calls: in_flight, ..Limits::default() };
-        let listener = ListenerOptions { spin: SPIN, ..ServerOptions::default().listener };
+        let listener = ListenerOptions { spin, ..ServerOptions::default().listener };
         let options = ServerOptions { limits, listener, ..ServerOptions::default() };
         let mut server = Server::bind(session, PORT, options)?;
         server.on_bytes(ECHO, |request, _, response| {
@@ -43,7 +49,7 @@ pub(super) fn echo(stage: Stage, in_flight: u32, duration: Duration) -> Result<S
     };
     stage::run(stage, serve, |session, peer| {
         let mut options = ClientOptions::default();
-        options.ring = Options { spin: SPIN, ..options.ring };
+        options.ring = Options { spin, ..options.ring };
         let client = Client::connect(session, peer, PORT, options, STALL)?;
         let mut calls = VecDeque::new();
         let mut sample = Sample::new()?;

@@ -34,7 +34,7 @@ impl Drop for Serving {
 }
 
 /// What is asked of it.
-pub(super) struct Load {
+pub(super) struct Calls {
     /// Calls under way.
     pub(super) in_flight: u32,
     /// Bytes of each, there and back.
@@ -42,7 +42,7 @@ pub(super) struct Load {
     pub(super) duration: Duration,
 }
 
-impl Load {
+impl Calls {
     /// Each end is a process on the core, and in the namespace, that our own end has.
     pub(super) fn echo(&self, stage: Stage, program: &Path) -> Result<Sample, Failure> {
         let (_, sample) = pair::run(
@@ -60,7 +60,7 @@ impl Load {
     }
 
     fn call(&self, program: &Path, address: SocketAddr) -> Result<Sample> {
-        let Load { in_flight, size, duration } = self;
+        let Calls { in_flight, size, duration } = self;
         let output = Command::new(program)
             .args(["call", &address.to_string(), "--in-flight", &in_flight.to_string()])
             .args(["--duration", &duration.as_secs_f64().to_string()])
