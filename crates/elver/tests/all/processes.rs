@@ -195,7 +195,7 @@ fn told_who_only_waits(
 
 #[test]
 fn who_only_waits_is_told_that_the_other_process_was_killed() {
-    for (group, talks) in [(177, true), (178, false)] {
+    for (group, talks) in [(240, true), (241, false)] {
         let told = told_who_only_waits(group, talks, |node, server| {
             server.kill();
             node
@@ -209,7 +209,7 @@ fn who_only_waits_is_told_that_the_other_process_was_killed() {
 
 #[test]
 fn who_only_waits_is_told_that_the_other_node_was_killed() {
-    for (group, talks) in [(179, true), (180, false)] {
+    for (group, talks) in [(242, true), (243, false)] {
         let told = told_who_only_waits(group, talks, |node, server| {
             node.kill();
             server

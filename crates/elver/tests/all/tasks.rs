@@ -106,7 +106,7 @@ fn messages_and_the_end_of_the_node_come_to_tasks() {
 /// It has exchanged nothing with the other end, and nothing is posted but a receive.
 #[test]
 fn a_task_that_only_waits_is_woken_when_the_other_end_goes() {
-    let (meta, node) = cluster(192, |_| {});
+    let (meta, node) = cluster(244, |_| {});
     run(async {
         let server = session_at(&meta);
         let bound = server.create_vqp(VqpOptions::default()).unwrap();
@@ -126,6 +126,6 @@ fn a_task_that_only_waits_is_woken_when_the_other_end_goes() {
         let mut wcs = [Wc::default()];
         let (told, ()) = tokio::join!(client.wait_cq(&vqp, &mut wcs), ends);
         let error = told.err().or_else(|| vqp.failure()).unwrap().to_string();
-        assert!(error.contains("127.0.192.1") && error.contains("is gone"), "{error}");
+        assert!(error.contains("127.0.244.1") && error.contains("is gone"), "{error}");
     });
 }
