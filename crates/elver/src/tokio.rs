@@ -74,9 +74,13 @@ impl AsyncSession {
     /// As [`Vqp::wait_cq`].
     ///
     /// # Errors
-    /// [`Error::NodeGone`].
+    /// [`Error::NodeGone`]; why the VQP failed, when all that it held has come back.
     pub async fn wait_cq(&self, vqp: &Vqp, wcs: &mut [Wc]) -> Result<usize, Error> {
-        self.until(|| some(vqp.poll_cq(wcs)?)).await
+        self.until(|| match vqp.poll_cq(wcs)? {
+            0 => vqp.failure().map_or(Ok(None), Err),
+            taken => Ok(Some(taken)),
+        })
+        .await
     }
 
     /// As [`Cq::wait`].
