@@ -1,6 +1,6 @@
 //! `cargo xtask deps`: what the workspace is built of, by `deny.toml`: every crate has a licence that is
 //! allowed there, and comes from a registry that is. cargo-deny checks the same and more; to build it takes
-//! as long as a good part of CI, and its advisories want a network.
+//! as long as a good part of CI, and its advisories want a network (`cargo xtask advisories` asks a checkout).
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;

@@ -1,5 +1,6 @@
 //! Checks of the workspace that cargo itself does not make, and the lab: `cargo xtask CHECK`, `cargo xtask lab …`.
 
+mod advisories;
 mod arrows;
 mod circles;
 mod client;
@@ -18,6 +19,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask CHECK
 
+  advisories DIR
+           nothing is known against a crate, by a checkout of RustSec's database
   arrows   no crate depends on one of its own floor or above (ARCHITECTURE.md)
   circles  no files of a crate import one another, or call one another's methods, in a
            circle; --all shows those that still do
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     let check = arguments.next();
     let result = match check.as_deref() {
         Some("counts") => counts::run(&arguments.collect::<Vec<_>>()),
+        Some("advisories") => advisories::check(&arguments.collect::<Vec<_>>()),
         Some("arrows") => arrows::check(),
         Some("circles") => circles::check(&arguments.collect::<Vec<_>>()),
         Some("client") => client::check(),
