@@ -510,7 +510,7 @@ fn priorities_have_their_rows() {
     check_rows(&object, &names, &keys);
 }
 
-/// Of each number of calls under way one.
+/// Of each load, number of calls under way and way to wait one.
 fn calls_have_their_rows() {
     let short = ["--rounds", "1", "--duration", "0.05", "--in-flight", "1,16"];
     let mut placements = vec!["loopback", "host"];
@@ -520,10 +520,23 @@ fn calls_have_their_rows() {
     for placement in placements {
         let object = bench("rpc", placement, &short);
         let rows = object["rows"].as_array().unwrap();
-        let found: Vec<_> = rows.iter().map(|row| row["in_flight"].as_u64().unwrap()).collect();
-        assert_eq!(found, [1, 16]);
+        let found: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                let [cores, name] = ["cores", "name"].map(|key| row[key].as_str().unwrap());
+                (cores, row["in_flight"].as_u64().unwrap(), name)
+            })
+            .collect();
+        let mut expected = Vec::new();
+        for cores in ["quiet", "busy"] {
+            for in_flight in [1, 16] {
+                let names = ["elver-rpc", "elver-rpc-default"];
+                expected.extend(names.map(|name| (cores, in_flight, name)));
+            }
+        }
+        assert_eq!(found, expected);
         for row in rows {
-            assert_eq!((&row["name"], &row["size"]), (&"elver-rpc".into(), &64.into()));
+            assert_eq!(row["size"], 64);
             assert!(row["calls_per_s"].as_f64().unwrap() > 0.0, "{row}");
             let latency = ["mean", "p50", "p999"].map(|key| row["lat_us"][key].as_f64().unwrap());
             assert!(latency.iter().all(|us| *us > 0.0), "{row}");
