@@ -339,6 +339,8 @@ impl QueuePair {
                 lane.retire(env, WcStatus::Success);
                 true
             }
+            // A QP that is connected to itself has gone to ERR with what it refused, and flushed it.
+            Reply::Refused(_) if lane.queue.is_empty() => false,
             Reply::Refused(code) => {
                 lane.fail_front(env, status_of(code));
                 false
