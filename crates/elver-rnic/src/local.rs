@@ -319,6 +319,8 @@ impl QueuePair {
         let reliable = self.core.qp_type.is_reliable();
         let acted = self.with_lane(lane, hw, now, |lane, env| match reply {
             Reply::Later(_) => false,
+            // A QP that is connected to itself went to ERR with what it could not take, and flushed it.
+            _ if lane.queue.is_empty() => false,
             Reply::Done if lane.goes_on(env) => true,
             Reply::Done => {
                 env.hw.counters.local_copies += 1;
@@ -339,8 +341,6 @@ impl QueuePair {
                 lane.retire(env, WcStatus::Success);
                 true
             }
-            // A QP that is connected to itself has gone to ERR with what it refused, and flushed it.
-            Reply::Refused(_) if lane.queue.is_empty() => false,
             Reply::Refused(code) => {
                 lane.fail_front(env, status_of(code));
                 false
