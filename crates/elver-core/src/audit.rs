@@ -268,7 +268,7 @@ impl<D: Device> Core<D> {
 
     fn audit_lanes(&self) -> Result<(), String> {
         for (id, op) in self.ops.iter().filter(|(_, op)| op.lane == NONE) {
-            if !self.laneless_ops().any(|other| other == id) {
+            if !self.links.laneless_ops().any(|other| other == id) {
                 return Err(format!("operation {id:#x} has no lane, and waits for none: {op:?}"));
             }
         }
@@ -390,8 +390,8 @@ impl<D: Device> Core<D> {
         let reads = &self.pool.reads;
         let taken = ops(|work| matches!(work, Work::Read { .. }));
         agree!(taken, reads.count - reads.available(), "buffers of look-ups");
-        if !self.notes.is_idle() && sends.available() > 0 {
-            return Err("messages wait for send slots that are free".into());
+        if self.has_effects() {
+            return Err("something was left to be done, or messages to be sent".into());
         }
         Ok(of_vqps + of_ops)
     }

@@ -1,7 +1,9 @@
 //! Clients: what each may have and has.
 
 pub(crate) mod accept;
+mod end;
 mod lifecycle;
+mod owned;
 pub(crate) mod ports;
 
 use alloc::collections::VecDeque;

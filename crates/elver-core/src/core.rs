@@ -4,9 +4,7 @@ use alloc::vec::Vec;
 
 use elver_control::{MRS_ADDR, NodeRecord, Terms, mrs_id, mrs_layout};
 use elver_kv::{Layout, Table, TableId};
-use elver_verbs::{
-    AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
-};
+use elver_verbs::{AccessFlags, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus};
 
 use crate::client::Client;
 use crate::client::accept::Accepts;
@@ -18,6 +16,7 @@ use crate::datapath::wr_id::WrId;
 use crate::discovery::lookups::Lookups;
 use crate::discovery::peer::Peers;
 use crate::discovery::served::ServedTable;
+use crate::effects::Effects;
 use crate::keep_alive::KeepAlive;
 use crate::memory::mr::LocalMrs;
 use crate::memory::mr_store::MrStore;
@@ -88,6 +87,8 @@ pub struct Core<D: Device> {
     pub(crate) landings: Slots<Landing>,
     pub(crate) lookups: Lookups,
     pub(crate) links: Links<D::Memory>,
+    /// What parts have left to be done.
+    pub(crate) effects: Effects,
     /// DCIs that the device did not set going again.
     pub(crate) outages: Vec<Outage>,
     pub(crate) qos: Qos,
@@ -156,6 +157,7 @@ impl<D: Device> Core<D> {
             landings: Slots::new(LANDINGS_MAX),
             lookups: Lookups::new(),
             links: Links::new(&config, ud),
+            effects: Effects::default(),
             outages: Vec::new(),
             qos: Qos::new(&config.qos),
             served: None,
@@ -257,6 +259,8 @@ impl<D: Device> Core<D> {
             busy |= count > 0;
             self.repost_receives();
             self.serve_dirty(now);
+            // Notes come before VQPs that wait for slots.
+            self.apply(now);
             self.serve_slot_waiters(now);
             if count < BATCH {
                 self.heard = now;
@@ -406,42 +410,6 @@ impl<D: Device> Core<D> {
             receives_done: vqp.rq.head,
             transfers: vqp.transfers,
         }
-    }
-
-    /// The peer of a GID, new if need be; none when as many are in use as may be.
-    pub(crate) fn peer_of(&mut self, gid: Gid) -> Option<u32> {
-        let (peer, freed) = self.peers.find_or_insert(gid)?;
-        if let Some(ah) = freed {
-            // It fails only if it is no handle, and then there is nothing to free.
-            let _ = self.device.destroy_ah(ah);
-        }
-        Some(peer)
-    }
-
-    /// The address handle of a peer, made if need be.
-    pub(crate) fn address_of(&mut self, peer: u32) -> Result<Ah, VerbsError> {
-        let what = "the peer is not remembered";
-        let entry = self.peers.get_mut(peer).ok_or(VerbsError::InvalidArgument { what })?;
-        if let Some(ah) = entry.ah {
-            return Ok(ah);
-        }
-        let av = AddressVector { dgid: entry.gid, ..AddressVector::default() };
-        let ah = self.device.create_ah(self.pool.pd, av)?;
-        entry.ah = Some(ah);
-        Ok(ah)
-    }
-
-    /// A client that is not closed.
-    pub(crate) fn open_client(&mut self, client: ClientId) -> Result<&mut Client, CoreError> {
-        let entry = self.clients.get_mut(client.0).filter(|entry| !entry.closed);
-        entry.ok_or(CoreError::NoSuchClient(client))
-    }
-
-    /// A VQP of a client's.
-    pub(crate) fn own_vqp(&mut self, client: ClientId, vqp: VqpId) -> Result<&mut Vqp, CoreError> {
-        let entry = self.vqps.get_mut(vqp.0);
-        let own = entry.filter(|entry| entry.client == client.0 && !entry.zombie);
-        own.map(|entry| &mut **entry).ok_or(CoreError::NoSuchVqp(vqp))
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod path;
 pub(crate) mod suspect;
 pub(crate) mod transfer;
 pub(crate) mod ud;
+mod wanted;
 
 use alloc::collections::BTreeSet;
 use alloc::format;

@@ -256,6 +256,11 @@ impl Vqp {
         u64::from(self.nonce) << 32 | u64::from(seq)
     }
 
+    /// Whether it is of a class, and connected without a lane.
+    pub(crate) fn is_laneless(&self, class: Class) -> bool {
+        self.class == class && self.lane == NONE && self.state == VqpState::Connected
+    }
+
     /// Whether it may post what waits.
     #[inline]
     pub(crate) fn may_post(&self) -> bool {

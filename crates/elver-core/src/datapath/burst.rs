@@ -7,6 +7,7 @@ use elver_verbs::{
 };
 
 use crate::datapath::wr_id::WrId;
+use crate::effects::Effect;
 use crate::memory::mr_store::MrStore;
 use crate::vqp::send_ring::SqEntry;
 use crate::vqp::{Vqp, Wait};
@@ -104,8 +105,13 @@ impl<D: Device> Core<D> {
                 self.fail_next(id, WcStatus::LocQpOpErr, now);
                 return Stop::Waits;
             }
-            if burst.asks && !self.ask_for_credit(id, now) {
-                return Stop::Waits;
+            if burst.asks {
+                self.ask_for_credit(id, now);
+                if !in_turn {
+                    // The question goes first.
+                    self.effects.push(Effect::Pump(id));
+                    return Stop::Waits;
+                }
             }
             match burst.stopped {
                 Check::Ready => {}

@@ -1,12 +1,12 @@
 //! The core's own operations on lanes: posted like the WRs of VQPs, and ahead of them.
 
 use elver_control::Class;
-use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time, WcStatus};
+use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time};
 
 use crate::Core;
 use crate::datapath::ops::{Op, OpKind, Work};
-use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
+use crate::effects::Effect;
 use crate::messaging::message::Kind;
 use crate::pool::lane::LaneKind;
 use crate::rc::suspect::Suspect;
@@ -68,7 +68,7 @@ impl<D: Device> Core<D> {
         let entry = &self.lanes.lanes[lane as usize];
         if entry.takes_op(&self.lanes.qps[entry.qp as usize]) {
             if !self.send_op(id, now) {
-                self.conclude_op(id, false, now);
+                self.effects.push(Effect::Conclude { op: id, ok: false });
             }
             return;
         }
@@ -129,36 +129,6 @@ impl<D: Device> Core<D> {
         true
     }
 
-    /// The WR of an operation has completed.
-    pub(crate) fn complete_op(&mut self, id: u32, status: WcStatus, now: Time) {
-        let Some(op) = self.ops.get(id) else {
-            self.stats.completions_unknown += 1;
-            return;
-        };
-        let (lane, to) = (op.lane, (op.peer, op.dest));
-        let verdict = match status {
-            WcStatus::Success => None,
-            status => Some(self.lane_failed(lane, status, to, now)),
-        };
-        if verdict == Some(Verdict::Unsure) {
-            let path = &self.lanes.lanes[lane as usize].path;
-            let psns = self.ops.get(id).map_or(1, |op| path.psns_of_op(op));
-            return self.hold_flushed(lane, WrId::Op(id), psns, now);
-        }
-        self.account(lane, 1);
-        match verdict {
-            None => self.conclude_op(id, true, now),
-            Some(Verdict::Guilty(_)) => self.conclude_op(id, false, now),
-            Some(Verdict::Repeatable) if !self.is_repeatable(id) => {
-                self.conclude_op(id, false, now);
-            }
-            Some(Verdict::Innocent | Verdict::Repeatable | Verdict::Unsure) => {
-                self.op_again(id, lane);
-            }
-        }
-        self.try_restart(lane, now);
-    }
-
     /// An operation's WR was not executed, or may be executed again: it is posted anew.
     pub(crate) fn op_again(&mut self, id: u32, lane: u32) {
         self.lanes.lanes[lane as usize].ops.push_back(id);
@@ -174,22 +144,6 @@ impl<D: Device> Core<D> {
                 true
             }
         })
-    }
-
-    /// The WR of an operation succeeded or did not: the operation goes on, or ends.
-    pub(crate) fn conclude_op(&mut self, id: u32, ok: bool, now: Time) {
-        match self.ops.get(id).map(|op| &op.kind) {
-            Some(OpKind::Node { .. } | OpKind::Mr { .. }) => self.complete_lookup(id, ok, now),
-            Some(OpKind::Probe { .. }) => self.probe_ended(id, ok, now),
-            Some(OpKind::Gather(_)) => self.conclude_gather(id, ok, now),
-            Some(OpKind::Message(_)) => {
-                let Some(Op { peer, kind: OpKind::Message(note), .. }) = self.end_op(id) else {
-                    return bug!("an operation that has ended is gone");
-                };
-                self.note_ended(peer, note, ok, now);
-            }
-            None => bug!("an operation that is gone ends"),
-        }
     }
 
     /// Takes an operation that has ended off its peer; its buffer is free again.
@@ -211,14 +165,19 @@ impl<D: Device> Core<D> {
         self.unpin(peer);
     }
 
-    /// So many physical WRs of a lane have completed.
-    #[inline]
-    pub(crate) fn account(&mut self, lane: u32, count: u32) {
-        let entry = &mut self.lanes.lanes[lane as usize];
-        count_off!(entry.uncompleted, count);
-        let qp = entry.qp;
-        let phys = &mut self.lanes.qps[qp as usize];
-        count_off!(phys.posted, count);
-        self.lanes.freed(qp, &mut self.dirty_qps);
+    /// Whether an operation to a peer that has no way there now may have one soon.
+    pub(crate) fn way_comes(&self, peer: u32) -> bool {
+        self.lacks_dc(peer) && self.peers.get(peer).is_some_and(|entry| entry.control.is_some())
+    }
+
+    /// An operation waits for a link to its peer.
+    pub(crate) fn await_way(&mut self, op: u32, now: Time) {
+        let Some(entry) = self.ops.get_mut(op) else {
+            return bug!("an operation that is gone waits for a way");
+        };
+        (entry.lane, entry.dest) = (NONE, None);
+        let (peer, class) = (entry.peer, entry.class);
+        self.links.await_way(op, (peer, class), now);
+        self.stats.ops_waited += 1;
     }
 }

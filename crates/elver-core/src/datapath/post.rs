@@ -63,8 +63,8 @@ impl<D: Device> Core<D> {
         self.stats.send_bytes += bytes;
         self.stats.send_wrs += taken as u64;
         self.stats.posts_refused += u64::from(result.is_err());
-        if taken > 0 {
-            self.pump(vqp.0, now);
+        if taken > 0 && self.pump(vqp.0, now) {
+            self.apply(now);
         }
         result
     }
@@ -104,6 +104,7 @@ impl<D: Device> Core<D> {
         } else {
             self.pump(vqp.0, now);
         }
+        self.apply(now);
         Ok(())
     }
 
@@ -120,6 +121,7 @@ impl<D: Device> Core<D> {
             }
             Some(VqpState::Error) | None => {}
         }
+        self.apply(now);
     }
 
     /// Posts receives.
@@ -158,6 +160,7 @@ impl<D: Device> Core<D> {
         }
         if entry.backlog.is_some() {
             self.serve_backlog(vqp.0, now);
+            self.apply(now);
         }
         result
     }

@@ -5,45 +5,45 @@ use elver_verbs::{Device, Time};
 use crate::Core;
 use crate::VqpState;
 use crate::datapath::burst::{QUANTUM, Stop};
+use crate::effects::Effect;
 use crate::pool::SLOTS_RESERVED;
 use crate::pool::lane::LaneState;
 use crate::vqp::Wait;
 use crate::vqp::send_ring::NONE;
 
 impl<D: Device> Core<D> {
-    /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn.
+    /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn. Returns whether
+    /// something may be left to be done ([`Core::apply`]).
     #[inline]
-    pub(crate) fn pump(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone posts") };
+    pub(crate) fn pump(&mut self, id: u32, now: Time) -> bool {
+        let Some(vqp) = self.vqps.get(id) else {
+            bug!("a VQP that is gone posts");
+            return false;
+        };
         if !vqp.may_post() || vqp.ready || vqp.sq.unposted() == 0 {
             if vqp.lane == NONE && vqp.state == VqpState::Connected {
                 self.find_lane(id, now);
+                return true;
             }
-            return;
+            return false;
         }
         let lane = &self.lanes.lanes[vqp.lane as usize];
         if lane.state == LaneState::Gone {
-            return self.leave_gone_lane(id, now);
+            self.leave_gone_lane(id);
+            return true;
         }
         if lane.state != LaneState::Running || !lane.ready.is_empty() || !lane.ops.is_empty() {
-            return self.enlist(id);
-        }
-        if self.post_ready(id, false, now) == Stop::Room {
             self.enlist(id);
+            return false;
         }
-    }
-
-    /// Puts a VQP behind the others that wait for its lane.
-    pub(crate) fn enlist(&mut self, id: u32) {
-        let Some(vqp) = self.vqps.get_mut(id) else {
-            return bug!("a VQP that is gone takes its turn");
-        };
-        if vqp.ready || !vqp.may_post() || vqp.sq.unposted() == 0 {
-            return;
+        match self.post_ready(id, false, now) {
+            Stop::Empty => false,
+            Stop::Room => {
+                self.enlist(id);
+                false
+            }
+            Stop::Waits => true,
         }
-        vqp.ready = true;
-        self.lanes.lanes[vqp.lane as usize].ready.push_back(id);
-        self.lanes.wait(vqp.lane);
     }
 
     /// Gives turns on the QPs where room was made.
@@ -77,7 +77,7 @@ impl<D: Device> Core<D> {
                 && let Some(op) = entry.ops.pop_front()
             {
                 if !self.send_op(op, now) {
-                    self.conclude_op(op, false, now);
+                    self.effects.push(Effect::Conclude { op, ok: false });
                 }
                 continue;
             }
@@ -117,7 +117,6 @@ impl<D: Device> Core<D> {
 
     /// Lets VQPs go on that waited for send slots.
     pub(crate) fn serve_slot_waiters(&mut self, now: Time) {
-        self.tell_waiting(now);
         while self.pool.sends.available() > SLOTS_RESERVED
             && let Some(id) = self.slot_waiters.pop_front()
         {
@@ -132,11 +131,11 @@ impl<D: Device> Core<D> {
 
     /// The RC QP that a VQP was on is gone.
     #[cold]
-    fn leave_gone_lane(&mut self, id: u32, now: Time) {
+    fn leave_gone_lane(&mut self, id: u32) {
         if self.move_to_dc(id) {
-            self.pump(id, now);
+            self.effects.push(Effect::Pump(id));
         } else {
-            self.switch_lane(id, now);
+            self.switch_lane(id);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Look-ups with one-sided READs: nodes at meta servers, regions at their owners (section 4.2).
 
+mod found;
 mod run;
 
 use alloc::collections::VecDeque;

@@ -98,6 +98,8 @@ pub(crate) enum PeerLookup {
         /// It is given up then.
         deadline: Time,
     },
+    /// It has ended, and who waits is told next.
+    Ended,
 }
 
 /// Who waits for a peer's record.

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::Time;
 
+use crate::Stats;
 use crate::due::DueQueue;
 use crate::messaging::message::Kind;
 
@@ -41,7 +42,7 @@ impl Note {
 /// Notes that wait, each with the peer that it is for:
 ///
 /// ```text
-///   push ──▶ pending ── pop_pending ──▶ sent ── nothing is known of the peer ──▶ unaddressed
+///   tell ──▶ pending ── pop_pending ──▶ sent ── nothing is known of the peer ──▶ unaddressed
 ///              ▲                                                                    │ looked up
 ///              ├──────────────────────────── found ─────────────────────────────────┤
 ///              └──── later, as if new ◀── unasked ◀── nobody to ask, and it is final ┘
@@ -62,8 +63,14 @@ impl Notes {
         self.pending.len() + self.unaddressed.len() >= PENDING_MAX
     }
 
-    /// Takes one in, to be sent behind those that wait.
-    pub(crate) fn push(&mut self, peer: u32, note: Note) {
+    /// Has a message of the core's own sent to a VQP of a peer's, behind those that wait.
+    pub(crate) fn tell(&mut self, stats: &mut Stats, peer: u32, note: Note) {
+        if self.is_crowded() {
+            // That says nothing of the peer. Who probes, asks or takes back does so again, and who does
+            // not hear of his message asks after it.
+            stats.messages_lost += 1;
+            return;
+        }
         self.pending.push_back((peer, note));
     }
 

@@ -90,9 +90,9 @@ impl<D: Device> Core<D> {
         let status = if ok { WcStatus::Success } else { WcStatus::RemOpErr };
         self.end_receive(gather.vqp, gather.seq, &gather.incoming, status, WcOpcode::Recv);
         if ok {
-            self.tell(to.0, Note::to_sender(Kind::Fin, to.1, cookie), now);
+            self.notes.tell(&mut self.stats, to.0, Note::to_sender(Kind::Fin, to.1, cookie));
         } else {
-            self.refuse(to, Refusal::Unfit, cookie, now);
+            self.refuse(to, Refusal::Unfit, cookie);
         }
         self.let_go(&gather, now);
         self.drained(gather.vqp, now);

@@ -11,15 +11,6 @@ use crate::messaging::message::{HEADER_BYTES, Header};
 use crate::messaging::notes::Note;
 
 impl<D: Device> Core<D> {
-    /// Sends a message of the core's own to a VQP of a peer's, as soon as there is a send slot.
-    pub(crate) fn tell(&mut self, peer: u32, note: Note, now: Time) {
-        if self.notes.is_crowded() {
-            return self.note_dropped(peer, note, now);
-        }
-        self.notes.push(peer, note);
-        self.tell_waiting(now);
-    }
-
     /// Sends what waits for send slots.
     #[inline]
     pub(crate) fn tell_waiting(&mut self, now: Time) {
@@ -49,14 +40,13 @@ impl<D: Device> Core<D> {
         for note in self.notes.looked_up(peer, found, asked, Self::query_at(now)) {
             self.note_ended(peer, note, false, now);
         }
-        self.tell_waiting(now);
     }
 
     /// Tells what waited until there may be somebody to ask. Whether there was anything.
     pub(crate) fn attend_notes(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some((peer, note)) = self.notes.pop_due(now) {
-            self.tell(peer, note, now);
+            self.notes.tell(&mut self.stats, peer, note);
             busy = true;
         }
         busy
@@ -87,8 +77,7 @@ impl<D: Device> Core<D> {
     /// A note could not be sent.
     fn note_dropped(&mut self, peer: u32, note: Note, now: Time) {
         if self.notes.is_crowded() || self.ops.is_full() {
-            // That says nothing of the peer. Who probes, asks or takes back does so again, and who does
-            // not hear of his message asks after it.
+            // As where it is told.
             self.stats.messages_lost += 1;
         } else {
             self.note_ended(peer, note, false, now);

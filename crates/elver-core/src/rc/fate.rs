@@ -19,8 +19,8 @@
 //! A WR that was executed completes with success. What was not is posted again, and so is a READ
 //! whose data went nowhere, as a responder reads anew for one that is sent again (9.7.5.1.3), and a
 //! SEND of which only the beginning arrived, which nobody has seen. An atomic whose result is lost
-//! ends with [`WcStatus::RespTimeoutErr`], and so does what stands in the middle of a WRITE: a reader
-//! may have taken back already what its first half has set. If the peer does not know, or does not
+//! ends with `RespTimeoutErr`, and so does what stands in the middle of a WRITE: a reader may have taken back
+//! already what its first half has set. If the peer does not know, or does not
 //! answer, all but READs ends so.
 //!
 //! Both ends may refuse something at once, and then neither hears the refusal: its QP has failed by
@@ -29,12 +29,13 @@
 //! a row ends like one whose fate is unknown.
 
 use elver_control::PSN_MASK;
-use elver_verbs::{Device, SendOpcode, Time, WcStatus};
+use elver_verbs::{Device, SendOpcode, Time};
 
 use crate::Core;
 use crate::VqpState;
 use crate::datapath::ops::{OpKind, Work};
 use crate::datapath::wr_id::{SEQ_MASK, WrId};
+use crate::effects::Effect;
 use crate::rc::Reached;
 use crate::rc::path::Flushed;
 
@@ -98,13 +99,13 @@ impl<D: Device> Core<D> {
         if count > 0 {
             self.retire(id, now);
         }
-        self.hold_flushed(lane, WrId::User { vqp: id, seq: seq & SEQ_MASK, second }, psns, now);
+        self.hold_flushed(lane, WrId::User { vqp: id, seq: seq & SEQ_MASK, second }, psns);
     }
 
     /// Keeps what was flushed until its fate is known.
-    pub(crate) fn hold_flushed(&mut self, lane: u32, who: WrId, psns: u32, now: Time) {
+    pub(crate) fn hold_flushed(&mut self, lane: u32, who: WrId, psns: u32) {
         self.lanes.lanes[lane as usize].flushed.push(Flushed { who, psns });
-        self.try_restart(lane, now);
+        self.effects.push(Effect::Restart(lane));
     }
 
     /// All that was on an RC QP has come back: what was flushed is told or posted again, if its fate
@@ -157,7 +158,7 @@ impl<D: Device> Core<D> {
                 WrId::User { vqp, seq, second } => {
                     self.settle_user(vqp, seq, second, (fate, suspect), now);
                 }
-                WrId::Op(op) => self.settle_op(op, lane, (fate, suspect), now),
+                WrId::Op(op) => self.settle_op(op, lane, (fate, suspect)),
                 WrId::Recv(_) | WrId::Control(_) | WrId::Landing(_) => {}
             }
         }
@@ -232,30 +233,20 @@ impl<D: Device> Core<D> {
     }
 
     /// The fate of an operation of the core's own is known.
-    fn settle_op(&mut self, id: u32, lane: u32, (fate, suspect): (Fate, bool), now: Time) {
+    fn settle_op(&mut self, id: u32, lane: u32, (fate, suspect): (Fate, bool)) {
         let suspected = suspect && self.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
         let tells = self.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {
-            Fate::Executed if tells => self.conclude_op(id, true, now),
-            Fate::Unknown if !self.is_repeatable(id) => self.conclude_op(id, false, now),
+            Fate::Executed if tells => self.effects.push(Effect::Conclude { op: id, ok: true }),
+            Fate::Unknown if !self.is_repeatable(id) => {
+                self.effects.push(Effect::Conclude { op: id, ok: false });
+            }
             _ if suspected => {
                 self.stats.ops_unsure += 1;
-                self.conclude_op(id, false, now);
+                self.effects.push(Effect::Conclude { op: id, ok: false });
             }
             _ => self.op_again(id, lane),
         }
-    }
-
-    /// The first WR of a VQP that is not done may have been executed, or its result is lost: it ends
-    /// with an error, and the VQP with it.
-    pub(crate) fn fail_unsure(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else {
-            return bug!("a VQP with WRs on a lane is gone");
-        };
-        vqp.sq.posted = vqp.sq.done;
-        (vqp.fault, vqp.fault_at) = (Some(WcStatus::RespTimeoutErr), vqp.sq.done);
-        self.stats.wrs_unsure += 1;
-        self.fail(id, now);
     }
 }
 

@@ -4,7 +4,8 @@ use elver_verbs::{Device, Qp, QpAttr, QpState, Time, WcStatus};
 
 use super::{Outage, PATIENCE_NS, RETRY_NS_MAX, RETRY_NS_MIN};
 use crate::Core;
-use crate::pool::lane::{LaneKind, LaneState};
+use crate::effects::Effect;
+use crate::pool::lane::LaneState;
 
 impl<D: Device> Core<D> {
     /// When a DCI that is down is tried again.
@@ -100,7 +101,7 @@ impl<D: Device> Core<D> {
             if stays && late {
                 self.fail_next(id, WcStatus::LocQpOpErr, now);
             } else {
-                self.pump(id, now);
+                self.effects.push(Effect::Pump(id));
             }
         }
         let class = self.lanes.class_of(self.lanes.lanes[lane as usize].qp);
@@ -117,18 +118,11 @@ impl<D: Device> Core<D> {
                 (op.lane, op.dest) = way;
                 self.post_op(id, now);
             } else if late || dead == Some(peer) {
-                self.conclude_op(id, false, now);
+                self.effects.push(Effect::Conclude { op: id, ok: false });
             } else {
                 self.lanes.lanes[lane as usize].ops.push_back(id);
             }
         }
         self.lanes.wait(lane);
-    }
-
-    /// Whether a lane is of a DCI that is down.
-    pub(crate) fn is_down(&self, lane: u32) -> bool {
-        let entry = &self.lanes.lanes[lane as usize];
-        matches!(entry.kind, LaneKind::Dc { .. })
-            && self.outages.iter().any(|outage| outage.qp == entry.qp)
     }
 }

@@ -26,7 +26,7 @@ impl<D: Device> Core<D> {
                     self.end_landing(landing, ok, now);
                 }
             }
-            Err(status) => self.fail_receive(vqp, seq, incoming, status, now),
+            Err(status) => self.fail_receive(vqp, seq, incoming, status),
         }
     }
 
@@ -100,7 +100,7 @@ impl<D: Device> Core<D> {
         if ok {
             self.end_receive(vqp, seq, &incoming, WcStatus::Success, WcOpcode::Recv);
         } else {
-            self.refuse(incoming.from, Refusal::Unfit, incoming.cookie, now);
+            self.refuse(incoming.from, Refusal::Unfit, incoming.cookie);
             self.end_receive(vqp, seq, &incoming, WcStatus::LocProtErr, WcOpcode::Recv);
         }
         let mut freed = false;

@@ -1,10 +1,11 @@
 //! The end of a link: its VQPs leave, then both sides let go of it.
 
 use elver_control::{Answer, Request, Ticket};
-use elver_verbs::{Device, Time, Wc};
+use elver_verbs::{Device, Qp, QpAttr, QpState, Time, Wc};
 
-use super::{CallFor, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
 use crate::Core;
+use crate::rc::links::ended::{Ended, Stopped};
+use crate::rc::links::{CallFor, ENDED_MAX, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::send_ring::NONE;
 
@@ -12,32 +13,6 @@ use crate::vqp::send_ring::NONE;
 const KEPT_AT_ONCE: usize = 16;
 
 impl<D: Device> Core<D> {
-    pub(super) fn serve_close(&mut self, ticket: Ticket, qpn: u32, peer_qpn: u32, now: Time) {
-        let found = self.links.rc.by_qpn(qpn).filter(|id| {
-            let link = self.links.rc.get(*id);
-            let peer = link.and_then(|link| self.peers.get(link.peer));
-            // The other end of one that was just asked for is not known yet.
-            let fits = |link: &RcLink| link.state == LinkState::Asking || link.peer_qpn == peer_qpn;
-            link.is_some_and(fits) && peer.is_some_and(|peer| peer.gid == ticket.from.gid)
-        });
-        let state = found.and_then(|id| self.links.rc.get(id)).map(|link| link.state);
-        match (found, state) {
-            (Some(id), Some(LinkState::Ready | LinkState::Listening)) => {
-                self.leave(id, Some(ticket), now);
-            }
-            (Some(id), Some(LinkState::Leaving(None))) => {
-                self.links.rc.set_leaving(id, Some(ticket));
-            }
-            // The peer gave up the end that it made; its answer, which is under way, means nothing.
-            (Some(id), Some(LinkState::Asking)) => {
-                self.link_failed(id, None, now);
-                self.links.control.answer(ticket, Answer::Closed, now);
-            }
-            // Nothing of ours is on it, and the answer to our own request ends it.
-            _ => self.links.control.answer(ticket, Answer::Closed, now),
-        }
-    }
-
     /// Has the link that was used longest ago closed, if none is being closed and one may be.
     pub(super) fn make_room(&mut self, now: Time) {
         if self.links.rc.ending() > 0 {
@@ -75,11 +50,11 @@ impl<D: Device> Core<D> {
         }
         self.link_lost(peer, class, now);
         if lane != NONE {
-            self.move_off(lane, now);
+            self.move_off(lane);
         }
         // Who had left this one, since it failed, and has no lane yet takes the other, too.
         if other.is_some() {
-            self.move_onto_link(peer, class, now);
+            self.move_onto_link(peer, class);
         }
         if !self.close_if_left(id, now) {
             self.links.leaving.push(id);
@@ -151,7 +126,7 @@ impl<D: Device> Core<D> {
         let due = now.saturating_add_ns(REMIND_NS);
         if due < unclosed.until && self.links.unclosed.len() < UNCLOSED_MAX {
             self.links.unclosed.push_back(Unclosed { due, ..unclosed });
-            self.sweep_soon(now);
+            self.links.sweep_soon(now);
         }
     }
 
@@ -200,9 +175,9 @@ impl<D: Device> Core<D> {
         if link.purpose == Purpose::Meta || self.is_way_to_meta_server(&link) {
             // Look-ups that have waited for its end wait for its successor.
             if matches!(link.state, LinkState::Leaving(_) | LinkState::Closing) {
-                self.await_meta_link(now);
+                self.links.await_meta_link(now);
             }
-            self.sweep_soon(now);
+            self.links.sweep_soon(now);
         }
     }
 
@@ -218,6 +193,35 @@ impl<D: Device> Core<D> {
         );
         if !waits {
             self.leave(id, None, now);
+        }
+    }
+
+    /// A link goes though its peer has not agreed.
+    fn remember_end(&mut self, id: u32) {
+        let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone ends") };
+        let &RcLink { qp, peer, peer_qpn, qpn, .. } = link;
+        if let Stopped::At(psn) = self.stop_end(qp) {
+            if self.links.ended.len() >= ENDED_MAX {
+                self.links.ended.pop_front();
+            }
+            self.links.ended.push_back(Ended { peer, peer_qpn, qpn, psn });
+        }
+    }
+
+    /// Takes a link's QP to ERR; the PSN that it expects next is final then.
+    pub(super) fn stop_end(&mut self, qp: Qp) -> Stopped {
+        let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
+        let running = match self.device.query_qp(qp) {
+            Ok((attr, _)) => attr.qp_state != QpState::Err,
+            Err(_) => return Stopped::Unknown,
+        };
+        if running && self.device.advance_qp(qp, &attr).is_err() {
+            return Stopped::Unknown;
+        }
+        match self.device.query_qp(qp) {
+            Ok((attr, _)) if attr.rq_waiting => Stopped::Waiting,
+            Ok((attr, _)) => Stopped::At(attr.rq_psn),
+            Err(_) => Stopped::Unknown,
         }
     }
 }

@@ -28,3 +28,21 @@ impl Unsettled {
         self.asked.map(|(ticket, ..)| ticket)
     }
 }
+
+/// How far an end got that was taken to ERR.
+pub(super) enum Stopped {
+    /// The PSN that it expects next, which is final.
+    At(u32),
+    /// The device still copies what the peer writes.
+    Waiting,
+    Unknown,
+}
+
+impl Stopped {
+    pub(super) fn psn(self) -> Option<u32> {
+        match self {
+            Stopped::At(psn) => Some(psn),
+            Stopped::Waiting | Stopped::Unknown => None,
+        }
+    }
+}

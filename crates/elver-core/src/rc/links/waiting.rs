@@ -4,7 +4,9 @@
 //! Room comes when a link ends, which takes a round trip to its peer. Who waits goes on at that
 //! moment, in order; the timers here only end what cannot come.
 
+mod refuse;
 mod serve;
+mod sweep;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,18 +27,18 @@ const STALE_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// Connects that wait for a shared link, by its peer and class, each in order.
-    connects: BTreeMap<(u32, Class), VecDeque<Waiter>>,
+    pub(super) connects: BTreeMap<(u32, Class), VecDeque<Waiter>>,
     /// Peers to which a link must be made as soon as there is room, in order, by when it must be
     /// there.
-    wanted: VecDeque<(Time, u32, Class)>,
+    pub(super) wanted: VecDeque<(Time, u32, Class)>,
     /// The same ones.
     is_wanted: BTreeSet<(u32, Class)>,
     /// Connects that wait for room for a link of their own, in order, with its peer.
-    leases: VecDeque<(Waiter, u32)>,
+    pub(super) leases: VecDeque<(Waiter, u32)>,
     /// Links that went while they were waited for; the next sweep asks for others.
-    lost: Vec<(u32, Class)>,
+    pub(super) lost: Vec<(u32, Class)>,
     /// Requests of others that wait for room, in order, by when they are refused.
-    held: VecDeque<(Time, Served)>,
+    pub(super) held: VecDeque<(Time, Served)>,
     /// Operations of the core's own that have no way to their peer.
     pub(super) ops: Vec<Laneless>,
     /// Room was made, or what was to make it did not.
@@ -45,7 +47,7 @@ pub(super) struct Waiting {
 
 /// A VQP whose `qconnect` waits.
 #[derive(Clone, Copy, Debug)]
-struct Waiter {
+pub(super) struct Waiter {
     vqp: u32,
     attempt: u32,
     until: Time,
@@ -88,7 +90,7 @@ impl Waiting {
         self.is_wanted.contains(&(peer, class))
     }
 
-    fn next_wanted(&mut self) -> Option<(Time, u32, Class)> {
+    pub(crate) fn next_wanted(&mut self) -> Option<(Time, u32, Class)> {
         let next = self.wanted.pop_front()?;
         self.is_wanted.remove(&(next.1, next.2));
         Some(next)

@@ -1,0 +1,57 @@
+//! The end of leased links, and of all that lead to a peer which has gone.
+
+use alloc::vec::Vec;
+
+use elver_control::NodeRecord;
+use elver_verbs::{Device, Time};
+
+use crate::rc::{LinkState, RcLink};
+use crate::vqp::send_ring::NONE;
+use crate::{ConnectError, Core, Via, VqpState};
+
+impl<D: Device> Core<D> {
+    /// A VQP's own link works, or will not come.
+    pub(crate) fn lease_ended(
+        &mut self,
+        id: u32,
+        link: u32,
+        found: Result<u32, ConnectError>,
+        now: Time,
+    ) {
+        let entry = self.vqps.get_mut(id).filter(|vqp| vqp.lease == link);
+        let Some(vqp) = entry.filter(|vqp| vqp.state == VqpState::Connecting) else {
+            return self.end_lease(link, now);
+        };
+        if found.is_err() {
+            vqp.lease = 0;
+        }
+        let peer = self.links.rc.get(link).map_or(NONE, |link| link.peer);
+        let found = found.map(|lane| (Via::Leased, Some(lane)));
+        self.connect_ended(id, peer, found, now);
+    }
+
+    /// The link of a VQP alone is not needed any longer.
+    pub(crate) fn end_lease(&mut self, link: u32, now: Time) {
+        match self.links.rc.get(link).map(|link| link.state) {
+            Some(LinkState::Ready) => self.leave(link, None, now),
+            Some(LinkState::Asking) => self.drop_link(link, now),
+            _ => {}
+        }
+    }
+
+    /// A peer went away, or is another now: nobody takes the links to it any longer, and what it
+    /// asked for before means nothing.
+    pub(crate) fn leave_links_to(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
+        self.refuse_past(peer, is, now);
+        self.drop_laneless_ops(peer);
+        if let Some(entry) = self.peers.get(peer) {
+            self.links.unclosed.retain(|unclosed| unclosed.to.gid != entry.gid);
+        }
+        let taken = |link: &RcLink| matches!(link.state, LinkState::Ready | LinkState::Listening);
+        let links = self.links.rc.to_peer(peer).filter(|(_, link)| taken(link));
+        let links: Vec<u32> = links.map(|(id, _)| id).collect();
+        for id in links {
+            self.leave(id, None, now);
+        }
+    }
+}
