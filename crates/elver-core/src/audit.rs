@@ -166,7 +166,7 @@ impl<D: Device> Core<D> {
         for (id, vqp) in self.vqps.iter() {
             let comes = match vqp.wait {
                 Wait::Nothing => true,
-                Wait::Mr => self.lookups.awaits(vqp.peer, id),
+                Wait::Mr => vqp.peer.is_some_and(|peer| self.lookups.awaits(peer, id)),
                 Wait::Slot => self.slot_waiters.contains(&id),
                 Wait::Tokens => self.qos.holds(id),
                 Wait::Credit => vqp.asks_for_credit(),
@@ -330,12 +330,12 @@ impl<D: Device> Core<D> {
     fn audit_peers(&self) -> Result<(), String> {
         for (id, peer) in self.peers.slots.iter() {
             let gid = peer.gid;
-            let vqps = self.vqps.iter().filter(|(_, vqp)| vqp.peer == id).count() as u32;
+            let vqps = self.vqps.iter().filter(|(_, vqp)| vqp.peer == Some(id)).count() as u32;
             agree!(vqps, peer.vqps, "VQPs connected to {gid}");
             let of_peer = |vqp: &Vqp| vqp.accepted.is_some_and(|accepted| accepted.key.1 == id);
             let accepted = self.vqps.iter().filter(|(_, vqp)| of_peer(vqp)).count() as u32;
             agree!(accepted, peer.accepted, "accepted VQPs of {gid}");
-            let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == id).count() as u32;
+            let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == Some(id)).count() as u32;
             agree!(listed, peer.vqps, "VQPs in the list of {gid}");
             let servers = self.lookups.servers.peers().filter(|peer| *peer == id).count();
             let ops = self.ops.iter().filter(|(_, op)| op.peer == id).count();

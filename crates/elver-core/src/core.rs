@@ -6,6 +6,7 @@ use elver_control::{MRS_ADDR, NodeRecord, Terms, mrs_id, mrs_layout};
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{AccessFlags, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus};
 
+use crate::ids::PeerId;
 use crate::client::Client;
 use crate::client::accept::Accepts;
 use crate::client::ports::Ports;
@@ -56,12 +57,12 @@ pub struct Core<D: Device> {
     pub(crate) pool: Pool<D::Memory>,
     pub(crate) lanes: Lanes,
     pub(crate) peers: Peers,
-    pub(crate) clients: Slots<Client>,
-    pub(crate) vqps: Slots<Box<Vqp>>,
+    pub(crate) clients: Slots<u32, Client>,
+    pub(crate) vqps: Slots<u32, Box<Vqp>>,
     /// VQPs that messages to bound ones made.
     pub(crate) accepts: Accepts,
     /// Who sent the message that came last: its GID, and the peer.
-    pub(crate) sender_last: (Gid, u32),
+    pub(crate) sender_last: Option<(Gid, PeerId)>,
     /// Messages that wait for receives.
     pub(crate) held: Held,
     /// A header with what all of this node's have.
@@ -82,9 +83,9 @@ pub struct Core<D: Device> {
     pub(crate) mrs: LocalMrs<D::Memory>,
     pub(crate) valid_mrs: ValidMrs<D::Memory>,
     pub(crate) store: MrStore,
-    pub(crate) ops: Slots<Op>,
+    pub(crate) ops: Slots<u32, Op>,
     /// Messages that are being written to receives which are not at hand.
-    pub(crate) landings: Slots<Landing>,
+    pub(crate) landings: Slots<u32, Landing>,
     pub(crate) lookups: Lookups,
     pub(crate) links: Links<D::Memory>,
     /// What parts have left to be done.
@@ -139,7 +140,7 @@ impl<D: Device> Core<D> {
             clients: Slots::new(SLOTS_MAX),
             vqps: Slots::new(config.max_vqps),
             accepts: Accepts::default(),
-            sender_last: (Gid::default(), NONE),
+            sender_last: None,
             held: Held::default(),
             blank: Header::blank(record.tag()),
             unread: Unread::default(),
@@ -400,7 +401,7 @@ impl<D: Device> Core<D> {
             client: ClientId(vqp.client),
             state: vqp.state,
             bound: (vqp.bound != 0).then_some(vqp.bound),
-            peer: self.peers.get(vqp.peer).map(|peer| (peer.gid, vqp.peer_port)),
+            peer: vqp.peer.map(|peer| (self.gid_of(peer), vqp.peer_port)),
             via: vqp.via,
             class: vqp.class,
             outstanding: vqp.sq.len(),

@@ -7,6 +7,7 @@ use alloc::collections::VecDeque;
 
 use elver_control::{Class, NodeRecord};
 
+use crate::ids::PeerId;
 use crate::ConnectError;
 
 /// Something to do once the part that found it has returned. What it is about may be gone by then.
@@ -26,19 +27,19 @@ pub(crate) enum Effect {
     /// The look-up of a peer has ended.
     NodeFound {
         /// The peer.
-        peer: u32,
+        peer: PeerId,
         /// What it is.
         found: Result<NodeRecord, ConnectError>,
     },
     /// A region of a peer's cannot be looked up.
     NoRegion {
         /// The peer.
-        peer: u32,
+        peer: PeerId,
         /// The region's key.
         rkey: u32,
     },
     /// VQPs or operations of a class wait for a lane to a peer.
-    WantLane(u32, Class),
+    WantLane(PeerId, Class),
     /// Something was settled that a lane which has failed may have waited for.
     Restart(u32),
 }

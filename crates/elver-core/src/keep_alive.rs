@@ -31,6 +31,8 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Bound;
 
+use crate::ids::PeerId;
+
 use elver_control::{ControlAddr, PORTS_ASKED};
 use elver_random::Rng;
 use elver_verbs::Time;
@@ -57,7 +59,7 @@ pub(crate) const SAMPLES: usize = 4;
 /// A node as it was when VQPs were connected to it: the peer, and the tag of its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeKey {
-    pub(crate) peer: u32,
+    pub(crate) peer: PeerId,
     pub(crate) tag: u16,
 }
 
@@ -343,7 +345,7 @@ impl KeepAlive {
     /// others' by now; none if there was no such question.
     pub(crate) fn answered(
         &mut self,
-        (peer, qpn): (u32, u32),
+        (peer, qpn): (PeerId, u32),
         id: u64,
         turns: bool,
         bound: &[u16; PORTS_ASKED],

@@ -10,6 +10,7 @@ use elver_verbs::{
     Mtu, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit, VerbsError,
 };
 
+use crate::ids::PeerId;
 use crate::Config;
 use crate::datapath::wr_id::WrId;
 use crate::messaging::landing::LANDINGS_MAX;
@@ -130,7 +131,7 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// Takes in an RC QP that is connected to a peer; returns its lane.
-    pub(crate) fn add_rc(&mut self, qp: Qp, depth: u32, peer: u32, path: Path) -> u32 {
+    pub(crate) fn add_rc(&mut self, qp: Qp, depth: u32, peer: PeerId, path: Path) -> u32 {
         let (at, lane) =
             self.free.pop().unwrap_or((self.qps.len() as u32, self.lanes.len() as u32));
         let phys = PhysQp::new(qp, depth, (lane, 1));

@@ -20,6 +20,7 @@ use elver_verbs::{Qp, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::ids::PeerId;
 use crate::TransferConfig;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::send_ring::NONE;
@@ -46,7 +47,7 @@ pub(crate) struct RcLink {
     /// READs and atomics that the other end serves at once, once it is known.
     pub(crate) peer_rd_atomic: u8,
     /// The peer.
-    pub(crate) peer: u32,
+    pub(crate) peer: PeerId,
     /// Where the node takes requests that the link was agreed with: what is known of the peer may be
     /// of an earlier start of its, and then of a later one.
     pub(crate) control: ControlAddr,
@@ -117,7 +118,7 @@ pub(crate) enum LinkState {
 /// victim of the pool, grows with the number of links.
 #[derive(Debug)]
 pub(crate) struct RcPool {
-    links: Slots<RcLink>,
+    links: Slots<u32, RcLink>,
     by_qpn: HashMap<u32, u32, FxBuildHasher>,
     by_qp: HashMap<Qp, u32, FxBuildHasher>,
     by_lane: HashMap<u32, u32, FxBuildHasher>,
@@ -137,12 +138,12 @@ pub(crate) struct RcPool {
     leases_ending: u32,
     /// Ends of leased ones of others, and by peer.
     ends: u32,
-    ends_of: HashMap<u32, u32, FxBuildHasher>,
+    ends_of: HashMap<PeerId, u32, FxBuildHasher>,
     config: TransferConfig,
 }
 
 /// The peer, [`kind`], and the link's id.
-type PeerKey = (u32, u8, u32);
+type PeerKey = (PeerId, u8, u32);
 
 /// What ranks a link among those of its peer: shared ones by their class, then leased ones.
 fn kind(purpose: Purpose, class: Class) -> u8 {
@@ -206,7 +207,7 @@ impl RcPool {
     }
 
     /// What a peer has had made here of this purpose, and how much it may, if that is as much.
-    pub(crate) fn share_used(&self, peer: u32, purpose: Purpose) -> Option<(u32, u32)> {
+    pub(crate) fn share_used(&self, peer: PeerId, purpose: Purpose) -> Option<(u32, u32)> {
         let (used, limit) = match purpose {
             Purpose::Leased(_) => {
                 let ends_max = (self.config.leased_wrs_max / LEASE_WRS_MIN).max(1);
@@ -323,25 +324,25 @@ impl RcPool {
 
     /// The link to a peer for a class, in whatever state: a node has one of each at most, but for
     /// its own second end and for those that leave.
-    pub(crate) fn find(&self, peer: u32, class: Class) -> Option<(u32, &RcLink)> {
+    pub(crate) fn find(&self, peer: PeerId, class: Class) -> Option<(u32, &RcLink)> {
         let found = self.of_peer(peer, class as u8, class as u8);
         let lasting = found.filter(|(_, link)| !link.is_ending());
         lasting.max_by_key(|(id, link)| (link.state == LinkState::Ready, *id))
     }
 
     /// The lanes to a peer, also those that are not shared.
-    pub(crate) fn lanes_to(&self, peer: u32) -> impl Iterator<Item = u32> {
+    pub(crate) fn lanes_to(&self, peer: PeerId) -> impl Iterator<Item = u32> {
         let ready = |link: &RcLink| link.state == LinkState::Ready && link.lane != NONE;
         let lanes = self.of_peer(peer, 0, LEASED).filter(move |(_, link)| ready(link));
         lanes.map(|(_, link)| link.lane)
     }
 
     /// All links to a peer.
-    pub(crate) fn to_peer(&self, peer: u32) -> impl Iterator<Item = (u32, &RcLink)> {
+    pub(crate) fn to_peer(&self, peer: PeerId) -> impl Iterator<Item = (u32, &RcLink)> {
         self.of_peer(peer, 0, LEASED)
     }
 
-    fn of_peer(&self, peer: u32, first: u8, last: u8) -> impl Iterator<Item = (u32, &RcLink)> {
+    fn of_peer(&self, peer: PeerId, first: u8, last: u8) -> impl Iterator<Item = (u32, &RcLink)> {
         let keys = self.by_peer.range(range(peer, first, last));
         keys.filter_map(|(_, _, id)| Some((*id, self.links.get(*id)?)))
     }
@@ -400,7 +401,7 @@ impl RcPool {
     }
 
     /// Whether a shared link to a peer is on its way out.
-    pub(crate) fn is_one_ending(&self, peer: u32) -> bool {
+    pub(crate) fn is_one_ending(&self, peer: PeerId) -> bool {
         self.of_peer(peer, 0, LEASED - 1).any(|(_, link)| link.is_ending())
     }
 
@@ -478,7 +479,7 @@ impl RcLink {
 }
 
 /// The keys of a peer's links of these kinds.
-fn range(peer: u32, first: u8, last: u8) -> RangeInclusive<PeerKey> {
+fn range(peer: PeerId, first: u8, last: u8) -> RangeInclusive<PeerKey> {
     (peer, first, 0)..=(peer, last, u32::MAX)
 }
 
@@ -530,7 +531,7 @@ mod tests {
             psn: 0,
             peer_qpn: 0,
             peer_rd_atomic: 16,
-            peer,
+            peer: PeerId::numbered(peer),
             control: ControlAddr { gid: elver_verbs::Gid::default(), qpn: 2, qkey: 2 },
             class: Class::Low,
             purpose,
@@ -570,10 +571,10 @@ mod tests {
         let ready = pool.insert(link(1, Purpose::Pool, 0)).unwrap();
         let asking = pool.insert(link(1, Purpose::Pool, 0)).unwrap();
         pool.get_mut(asking).unwrap().state = LinkState::Asking;
-        assert_eq!(pool.find(1, Class::Low).unwrap().0, ready);
+        assert_eq!(pool.find(PeerId::numbered(1), Class::Low).unwrap().0, ready);
         pool.get_mut(ready).unwrap().state = LinkState::Leaving(None);
-        assert_eq!(pool.find(1, Class::Low).unwrap().0, asking);
-        assert!(pool.find(1, Class::High).is_none() && pool.find(2, Class::Low).is_none());
+        assert_eq!(pool.find(PeerId::numbered(1), Class::Low).unwrap().0, asking);
+        assert!(pool.find(PeerId::numbered(1), Class::High).is_none() && pool.find(PeerId::numbered(2), Class::Low).is_none());
         assert_eq!(pool.ending(), 1);
         assert_eq!(pool.by_qpn(1_001).map(|id| id == ready || id == asking), Some(true));
     }
@@ -597,7 +598,7 @@ mod tests {
         ) {
                 let mut pool = RcPool::new(CONFIG);
             let ids: Vec<u32> = (0..4)
-                .map(|peer| pool.insert(link(peer, Purpose::Pool, u64::from(peer))))
+                .map(|peer| pool.insert(link(peer + 1, Purpose::Pool, u64::from(peer))))
                 .map(Option::unwrap)
                 .collect();
             let mut order: Vec<(u32, u64)> = (0..4).map(|peer| (peer, u64::from(peer))).collect();

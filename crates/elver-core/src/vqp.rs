@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 use elver_control::Class;
 use elver_verbs::{Dest, Gid, Time, WcStatus};
 
+use crate::ids::PeerId;
 use crate::client::accept::Acceptance;
 use crate::keep_alive::Watched;
 use crate::memory::mr::LocalHit;
@@ -149,8 +150,8 @@ pub(crate) struct Vqp {
     pub(crate) via: Option<Via>,
     /// The port that it is bound to; 0 for none.
     pub(crate) bound: u16,
-    /// The peer that it is connected to; [`NONE`] before. While it is set, the peer counts it.
-    pub(crate) peer: u32,
+    /// The peer that it is connected to, if it is. While it is set, the peer counts it.
+    pub(crate) peer: Option<PeerId>,
     /// The VQPs before and behind it in the list of its peer's; 0 at the ends.
     pub(crate) beside: [u32; 2],
     pub(crate) peer_port: u16,
@@ -232,7 +233,7 @@ impl Vqp {
     pub(crate) fn is_fresh(&self) -> bool {
         let fresh = self.state != VqpState::Connecting
             && self.via.is_none()
-            && self.peer == NONE
+            && self.peer.is_none()
             && self.lane == NONE
             && self.lease == 0;
         debug_assert!(!fresh || self.accepted.is_none() && !self.moving && self.dest.is_none());

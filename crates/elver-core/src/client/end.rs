@@ -2,6 +2,7 @@
 
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::client::accept::Acceptance;
 use crate::messaging::message::Kind;
 use crate::messaging::notes::Note;
@@ -71,7 +72,7 @@ impl<D: Device> Core<D> {
 
     /// What is told of a VQP that goes: to where it sent messages, that no more come; to who sends to a
     /// port, whose messages it stood for, that nobody takes them any longer.
-    fn farewell(&self, id: u32) -> Option<(u32, Note)> {
+    fn farewell(&self, id: u32) -> Option<(PeerId, Note)> {
         let vqp = self.vqps.get(id)?;
         if let Some(Acceptance { key, .. }) = vqp.accepted {
             let (_, nonce) = self.accepts.get(&key).filter(|(accepted, _)| *accepted == id)?;
@@ -79,8 +80,8 @@ impl<D: Device> Core<D> {
             let note = Note::to_sender(Kind::Gone, key.2, u64::from(nonce) << 32);
             return (!is_open).then_some((key.1, note));
         }
-        let sends = vqp.peer != NONE && vqp.peer_vqp == 0 && vqp.sq.has_sent_messages();
-        sends.then(|| (vqp.peer, vqp.note(Kind::Gone, vqp.sq.tail)))
+        let sends = vqp.peer_vqp == 0 && vqp.sq.has_sent_messages();
+        vqp.note(Kind::Gone, vqp.sq.tail).filter(|_| sends)
     }
 
     /// A `qconnect` that is pending ends without a result.

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::client::Client;
 use crate::client::accept::Accepted;
 use crate::client::ports::Ports;
@@ -24,7 +25,7 @@ const EVICTIONS_LOOKED_AT: usize = 64;
 #[derive(Clone, Copy, Debug)]
 enum Scope {
     /// A client's, perhaps only those of a peer.
-    Client(ClientId, Option<u32>),
+    Client(ClientId, Option<PeerId>),
     /// All.
     Node,
 }
@@ -79,7 +80,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn create_accepted(
         &mut self,
         client: ClientId,
-        peer: u32,
+        peer: PeerId,
         init: VqpInit,
     ) -> Option<u32> {
         let entry = self.open_client(client).ok()?;
@@ -177,7 +178,7 @@ impl<D: Device> Core<D> {
                 zombie: false,
                 via: None,
                 bound: 0,
-                peer: NONE,
+                peer: None,
                 beside: [0; 2],
                 peer_port: 0,
                 peer_vqp: 0,

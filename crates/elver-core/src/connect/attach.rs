@@ -2,6 +2,7 @@
 
 use elver_verbs::{Device, VerbsError};
 
+use crate::ids::PeerId;
 use crate::keep_alive::Watched;
 use crate::pool::lane::LaneKind;
 use crate::vqp::send_ring::NONE;
@@ -13,7 +14,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn attach(
         &mut self,
         id: u32,
-        peer: u32,
+        peer: PeerId,
         via: Via,
         lane: Option<u32>,
     ) -> Result<(), CoreError> {
@@ -64,7 +65,11 @@ impl<D: Device> Core<D> {
             bug!("a VQP that is gone moves");
             return false;
         };
-        let (peer, class, old) = (vqp.peer, vqp.class, vqp.lane);
+        let (class, old) = (vqp.class, vqp.lane);
+        let Some(peer) = vqp.peer else {
+            bug!("a VQP moves that is connected to nobody");
+            return false;
+        };
         if vqp.inflight > 0 || self.lacks_dc(peer) || self.address_of(peer).is_err() {
             return false;
         }
@@ -95,7 +100,7 @@ impl<D: Device> Core<D> {
 
     /// Puts a VQP, which is in no peer's list, into a peer's.
     #[inline]
-    fn join_peer(&mut self, id: u32, peer: u32) {
+    fn join_peer(&mut self, id: u32, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(peer) else {
             return bug!("a VQP joins a peer that is gone");
         };
@@ -105,7 +110,7 @@ impl<D: Device> Core<D> {
             vqp.beside[0] = id;
         }
         if let Some(vqp) = self.vqps.get_mut(id) {
-            (vqp.peer, vqp.beside) = (peer, [0, behind]);
+            (vqp.peer, vqp.beside) = (Some(peer), [0, behind]);
         }
     }
 
@@ -119,8 +124,8 @@ impl<D: Device> Core<D> {
             self.keep_alive.leave(key, id, vqp.watched_port());
         }
         vqp.watched = Watched::Unknown;
-        let peer = core::mem::replace(&mut vqp.peer, NONE);
         let [before, behind] = core::mem::take(&mut vqp.beside);
+        let Some(peer) = vqp.peer.take() else { return };
         let Some(entry) = self.peers.get_mut(peer) else { return };
         count_off!(entry.vqps, 1);
         if entry.last_vqp == id {

@@ -2,6 +2,7 @@
 
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::effects::Effect;
 use crate::vqp::send_ring::NONE;
 use crate::{ClientId, ConnectError, Core, Event, Via, VqpId, VqpState};
@@ -12,7 +13,7 @@ impl<D: Device> Core<D> {
         &mut self,
         id: u32,
         attempt: u32,
-        peer: u32,
+        peer: PeerId,
         found: Result<(), ConnectError>,
         now: Time,
     ) {
@@ -28,7 +29,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn connect_ended(
         &mut self,
         id: u32,
-        peer: u32,
+        peer: PeerId,
         found: Result<(Via, Option<u32>), ConnectError>,
         now: Time,
     ) {

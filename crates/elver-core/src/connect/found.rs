@@ -2,6 +2,7 @@
 
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::{ConnectError, Core, Policy, Via, VqpState};
 
 impl<D: Device> Core<D> {
@@ -10,7 +11,7 @@ impl<D: Device> Core<D> {
         &mut self,
         id: u32,
         attempt: u32,
-        peer: u32,
+        peer: PeerId,
         found: Result<(), ConnectError>,
         now: Time,
     ) {
@@ -26,7 +27,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A connect goes on with an RC QP: the peer's, or one of its own.
-    pub(crate) fn connect_by_link(&mut self, id: u32, attempt: u32, peer: u32, now: Time) {
+    pub(crate) fn connect_by_link(&mut self, id: u32, attempt: u32, peer: PeerId, now: Time) {
         let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone connects") };
         let (class, policy) = (vqp.class, vqp.policy);
         if policy == Policy::Leased {

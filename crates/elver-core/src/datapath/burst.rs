@@ -6,6 +6,7 @@ use elver_verbs::{
     AccessFault, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus,
 };
 
+use crate::ids::PeerId;
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::memory::mr_store::MrStore;
@@ -239,12 +240,14 @@ impl<D: Device> Core<D> {
         lane.path.psn = lane.path.psn.wrapping_add(physical + psns);
         phys.posted += physical;
         stats.posts += 1;
-        if let Some(peer) = peers.get_mut(vqp.peer) {
-            peer.ops += u64::from(posted);
-            peer.bytes += burst.bytes;
-            let heat = &mut peer.heat[vqp.class as usize];
+        if let Some(peer) = vqp.peer
+            && let Some(entry) = peers.get_mut(peer)
+        {
+            entry.ops += u64::from(posted);
+            entry.bytes += burst.bytes;
+            let heat = &mut entry.heat[vqp.class as usize];
             if heat.note(posted.into(), &config.transfer, now) && vqp.via != Some(Via::Leased) {
-                links.hot.push_back((vqp.peer, vqp.class));
+                links.hot.push_back((peer, vqp.class));
             }
         }
         posted == burst.count
@@ -255,8 +258,10 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone waits") };
         match stopped {
             Check::Unknown(rkey) => {
+                let Some(peer) = vqp.peer else {
+                    return bug!("a VQP posts that is connected to nobody");
+                };
                 vqp.wait = Wait::Mr;
-                let peer = vqp.peer;
                 self.want_mr(peer, rkey, Some(id), now);
             }
             Check::Held => {
@@ -341,7 +346,7 @@ fn send_pair<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, seq: u32) -> u32 {
 #[inline]
 fn check_remote(
     hit: &mut (u32, crate::memory::mr_store::RemoteMr),
-    peer: u32,
+    peer: Option<PeerId>,
     store: &MrStore,
     entry: &SqEntry,
     now: Time,
@@ -352,7 +357,7 @@ fn check_remote(
         return Check::Ready;
     }
     if hit.0 != at.rkey || hit.1.until <= now {
-        match store.get(peer, at.rkey, now) {
+        match peer.and_then(|peer| store.get(peer, at.rkey, now)) {
             Some(mr) => *hit = (at.rkey, mr),
             None => return Check::Unknown(at.rkey),
         }

@@ -50,8 +50,11 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP with WRs on a lane is gone");
         };
-        let (lane, to) = (vqp.lane, (vqp.peer, vqp.dest));
-        let verdict = self.lane_failed(lane, status, to, now);
+        let (lane, dest) = (vqp.lane, vqp.dest);
+        let Some(peer) = vqp.peer else {
+            return bug!("a VQP with WRs on a lane is connected to nobody");
+        };
+        let verdict = self.lane_failed(lane, status, (peer, dest), now);
         if verdict == Verdict::Unsure {
             return self.user_flushed(id, behind, second, now);
         }

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::Device;
 
+use crate::ids::PeerId;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::{Core, VqpState};
 
@@ -68,7 +69,7 @@ impl<D: Device> Core<D> {
 
     /// Takes what waits on a lane that has failed off its lists: VQPs, in order, and the peer that
     /// does not answer.
-    pub(crate) fn take_waiting(&mut self, lane: u32) -> (Option<u32>, Vec<u32>) {
+    pub(crate) fn take_waiting(&mut self, lane: u32) -> (Option<PeerId>, Vec<u32>) {
         let entry = &mut self.lanes.lanes[lane as usize];
         let dead = entry.dead.take();
         let mut waiting = core::mem::take(&mut entry.rewound);
@@ -89,9 +90,9 @@ impl<D: Device> Core<D> {
     }
 
     /// The peer of a VQP that waits on a lane, unless it has left it meanwhile, or failed.
-    pub(crate) fn peer_waited_for(&self, id: u32, lane: u32) -> Option<u32> {
+    pub(crate) fn peer_waited_for(&self, id: u32, lane: u32) -> Option<PeerId> {
         let vqp = self.vqps.get(id)?;
-        (vqp.lane == lane && vqp.state == VqpState::Connected).then_some(vqp.peer)
+        vqp.peer.filter(|_| vqp.lane == lane && vqp.state == VqpState::Connected)
     }
 
     /// Whether a lane is of a DCI that is down.

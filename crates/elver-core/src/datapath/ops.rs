@@ -4,6 +4,7 @@ use elver_control::Class;
 use elver_kv::Lookup;
 use elver_verbs::{Dest, RemoteAddr, Time};
 
+use crate::ids::PeerId;
 use crate::messaging::gather::Gather;
 use crate::messaging::notes::Note;
 use crate::rc::suspect::Suspect;
@@ -16,7 +17,7 @@ pub(crate) struct Op {
     /// Where it goes, on a DCI.
     pub(crate) dest: Option<Dest>,
     /// The peer that it goes to, which it pins.
-    pub(crate) peer: u32,
+    pub(crate) peer: PeerId,
     /// Whose traffic it goes with.
     pub(crate) class: Class,
     /// What it is for.
@@ -58,7 +59,7 @@ pub(crate) enum OpKind {
     /// Reads a node's record at a meta server.
     Node {
         /// The node.
-        node: u32,
+        node: PeerId,
         /// The look-up.
         lookup: Lookup,
         /// When its last READ was posted.

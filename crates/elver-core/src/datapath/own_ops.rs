@@ -3,6 +3,7 @@
 use elver_control::Class;
 use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time};
 
+use crate::ids::PeerId;
 use crate::Core;
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::datapath::wr_id::WrId;
@@ -20,7 +21,7 @@ impl<D: Device> Core<D> {
     /// peer cannot be reached.
     pub(crate) fn start_op(
         &mut self,
-        peer: u32,
+        peer: PeerId,
         class: Class,
         kind: OpKind,
         work: Work,
@@ -48,7 +49,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The lane of an operation to a peer, and its destination there.
-    pub(crate) fn way_of_op(&mut self, peer: u32, class: Class) -> Option<(u32, Option<Dest>)> {
+    pub(crate) fn way_of_op(&mut self, peer: PeerId, class: Class) -> Option<(u32, Option<Dest>)> {
         let lane = self.op_lane(peer, class)?;
         self.address_of(peer).ok()?;
         let entry = self.peers.get(peer)?;
@@ -159,14 +160,14 @@ impl<D: Device> Core<D> {
     }
 
     /// The same for a READ of which nothing is needed any longer: it goes where it stands.
-    pub(crate) fn discard_read(&mut self, id: u32, peer: u32, buffer: u32) {
+    pub(crate) fn discard_read(&mut self, id: u32, peer: PeerId, buffer: u32) {
         self.pool.reads.give(buffer);
         self.ops.discard(id);
         self.unpin(peer);
     }
 
     /// Whether an operation to a peer that has no way there now may have one soon.
-    pub(crate) fn way_comes(&self, peer: u32) -> bool {
+    pub(crate) fn way_comes(&self, peer: PeerId) -> bool {
         self.lacks_dc(peer) && self.peers.get(peer).is_some_and(|entry| entry.control.is_some())
     }
 

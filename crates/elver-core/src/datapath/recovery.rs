@@ -26,6 +26,7 @@
 
 use elver_verbs::{Dest, Device, Time, WcStatus};
 
+use crate::ids::PeerId;
 use crate::Core;
 use crate::pool::lane::{LaneKind, LaneState};
 
@@ -49,7 +50,7 @@ impl<D: Device> Core<D> {
         &mut self,
         lane: u32,
         status: WcStatus,
-        (peer, dest): (u32, Option<Dest>),
+        (peer, dest): (PeerId, Option<Dest>),
         now: Time,
     ) -> Verdict {
         let is_past = self.is_past(peer, dest);
@@ -88,7 +89,7 @@ impl<D: Device> Core<D> {
 
     /// Whether a WR went to where its peer is known to be no longer: that nobody answers there says nothing
     /// of the peer.
-    fn is_past(&self, peer: u32, dest: Option<Dest>) -> bool {
+    fn is_past(&self, peer: PeerId, dest: Option<Dest>) -> bool {
         let record = self.peers.get(peer).and_then(|entry| entry.record);
         matches!((dest, record), (Some(Dest::Dc { remote_dctn, .. }), Some(record))
             if record.dctn != remote_dctn)

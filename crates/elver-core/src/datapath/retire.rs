@@ -62,7 +62,7 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     fn retire_other(&mut self, id: u32, now: Time) {
         // A READ that the receiver posted before it learned of a failure may still arrive.
-        let peer = self.vqps.get(id).map_or(NONE, |vqp| vqp.peer);
+        let peer = self.vqps.get(id).and_then(|vqp| vqp.peer);
         let grace = now.saturating_add_ns(self.flight_ns_of(peer));
         let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that tells of a WR is gone") };

@@ -3,6 +3,7 @@
 use elver_control::{Class, ControlAddr};
 use elver_verbs::{AddressVector, Ah, Device, Gid, VerbsError};
 
+use crate::ids::PeerId;
 use crate::pool::lane::LaneState;
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::NONE;
@@ -10,7 +11,7 @@ use crate::{Core, Policy, Via};
 
 impl<D: Device> Core<D> {
     /// The peer of a GID, new if need be; none when as many are in use as may be.
-    pub(crate) fn peer_of(&mut self, gid: Gid) -> Option<u32> {
+    pub(crate) fn peer_of(&mut self, gid: Gid) -> Option<PeerId> {
         let (peer, freed) = self.peers.find_or_insert(gid)?;
         if let Some(ah) = freed {
             // It fails only if it is no handle, and then there is nothing to free.
@@ -19,12 +20,12 @@ impl<D: Device> Core<D> {
         Some(peer)
     }
 
-    pub(crate) fn gid_of(&self, peer: u32) -> Gid {
+    pub(crate) fn gid_of(&self, peer: PeerId) -> Gid {
         self.peers.get(peer).map(|peer| peer.gid).unwrap_or_default()
     }
 
     /// The address handle of a peer, made if need be.
-    pub(crate) fn address_of(&mut self, peer: u32) -> Result<Ah, VerbsError> {
+    pub(crate) fn address_of(&mut self, peer: PeerId) -> Result<Ah, VerbsError> {
         let what = "the peer is not remembered";
         let entry = self.peers.get_mut(peer).ok_or(VerbsError::InvalidArgument { what })?;
         if let Some(ah) = entry.ah {
@@ -37,7 +38,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Where a peer takes control messages, if that is known.
-    pub(crate) fn control_addr(&self, peer: u32) -> Option<ControlAddr> {
+    pub(crate) fn control_addr(&self, peer: PeerId) -> Option<ControlAddr> {
         let entry = self.peers.get(peer)?;
         let (qpn, qkey) = entry.control?;
         Some(ControlAddr { gid: entry.gid, qpn, qkey })
@@ -45,13 +46,13 @@ impl<D: Device> Core<D> {
 
     /// Whether a peer whose record is known cannot be reached over DC, since one of the two devices
     /// has none. Then all VQPs share RC QPs.
-    pub(crate) fn lacks_dc(&self, peer: u32) -> bool {
+    pub(crate) fn lacks_dc(&self, peer: PeerId) -> bool {
         let record = self.peers.get(peer).and_then(|entry| entry.record);
         self.pool.dct.is_none() || record.is_some_and(|record| record.dctn == 0)
     }
 
     /// The lane that the core's own operations to a peer take, and whether it works.
-    pub(crate) fn op_lane(&self, peer: u32, class: Class) -> Option<u32> {
+    pub(crate) fn op_lane(&self, peer: PeerId, class: Class) -> Option<u32> {
         let entry = self.peers.get(peer)?;
         let [own, other] = [entry.rc[class as usize], entry.rc[1 - class as usize]];
         let runs = |rc: &u32| self.lanes.lanes[*rc as usize].state != LaneState::Gone;
@@ -65,7 +66,7 @@ impl<D: Device> Core<D> {
     }
 
     /// What connects to a peer without asking anybody.
-    pub(crate) fn at_hand(&self, peer: u32, class: Class, policy: Policy) -> Option<Via> {
+    pub(crate) fn at_hand(&self, peer: PeerId, class: Class, policy: Policy) -> Option<Via> {
         let entry = self.peers.get(peer)?;
         match policy {
             Policy::Leased => None,
@@ -76,12 +77,12 @@ impl<D: Device> Core<D> {
         }
     }
 
-    pub(crate) fn is_meta_server(&self, peer: u32) -> bool {
+    pub(crate) fn is_meta_server(&self, peer: PeerId) -> bool {
         self.lookups.servers.peers().any(|server| server == peer)
     }
 
     /// The VQPs that are connected to a peer, the latest first.
-    pub(crate) fn vqps_to(&self, peer: u32) -> impl Iterator<Item = (u32, &Vqp)> {
+    pub(crate) fn vqps_to(&self, peer: PeerId) -> impl Iterator<Item = (u32, &Vqp)> {
         let first = self.peers.get(peer).map_or(0, |entry| entry.last_vqp);
         let mut next = first;
         core::iter::from_fn(move || {
@@ -96,7 +97,7 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone is measured");
         };
-        let last = self.peers.get(vqp.peer).and_then(|entry| entry.last);
+        let last = vqp.peer.and_then(|peer| self.peers.get(peer)?.last);
         // Where nothing was ever known of the peer, it is taken to be as this node.
         let room = last.map_or(self.pool.room_bytes(), |last| last.terms.room_bytes());
         let eager_max = room.min(self.pool.eager_max);
@@ -105,14 +106,14 @@ impl<D: Device> Core<D> {
 
     /// How long after its post a WR of a peer's may still arrive: all of its retries, or of ours if
     /// these take longer.
-    pub(crate) fn flight_ns_of(&self, peer: u32) -> u64 {
-        let theirs = self.peers.get(peer).and_then(|entry| entry.last);
+    pub(crate) fn flight_ns_of(&self, peer: Option<PeerId>) -> u64 {
+        let theirs = peer.and_then(|peer| self.peers.get(peer)?.last);
         let theirs = theirs.map_or(0, |record| record.terms.flight_ns());
         self.config.flight_ns().max(theirs)
     }
 
     /// One reason less to remember a peer.
-    pub(crate) fn unpin(&mut self, peer: u32) {
+    pub(crate) fn unpin(&mut self, peer: PeerId) {
         if let Some(entry) = self.peers.get_mut(peer) {
             count_off!(entry.pins, 1);
             self.peers.rest(peer);
@@ -121,7 +122,7 @@ impl<D: Device> Core<D> {
 
     /// A peer did not answer, or no meta server knows it: who connects next asks anew. What this node
     /// knows of itself, and of meta servers, it does not have from them.
-    pub(crate) fn forget_record(&mut self, peer: u32) {
+    pub(crate) fn forget_record(&mut self, peer: PeerId) {
         if self.is_meta_server(peer) {
             return;
         }
@@ -137,7 +138,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A peer has not answered a request: it may take them elsewhere by now.
-    pub(crate) fn doubt(&mut self, peer: u32) {
+    pub(crate) fn doubt(&mut self, peer: PeerId) {
         self.forget_record(peer);
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.doubted = entry.gid != self.gid;

@@ -12,6 +12,7 @@ use elver_verbs::Time;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::ids::PeerId;
 use crate::ClientId;
 use crate::discovery::peer::Waiter;
 use crate::discovery::servers::Servers;
@@ -30,19 +31,19 @@ pub(crate) struct Lookups {
     /// The meta servers and their tables of nodes.
     pub(crate) servers: Servers,
     /// Peers whose look-up waits for its turn.
-    queue: VecDeque<u32>,
+    queue: VecDeque<PeerId>,
     /// Look-ups of nodes that run.
     running: u32,
     /// When each of these is given up, in order; entries of look-ups that ended mean nothing.
-    deadlines: VecDeque<(Time, u32)>,
+    deadlines: VecDeque<(Time, PeerId)>,
     /// Connects that wait.
     pub(crate) waiting: u32,
     /// Connects that ever waited; their number is the last one's.
     attempts: u32,
     /// Regions being looked up, by peer and rkey, and the VQPs that wait for each.
-    mrs: HashMap<(u32, u32), Vec<u32>, FxBuildHasher>,
+    mrs: HashMap<(PeerId, u32), Vec<u32>, FxBuildHasher>,
     /// Of these, the ones that wait for a buffer.
-    mr_queue: VecDeque<(u32, u32)>,
+    mr_queue: VecDeque<(PeerId, u32)>,
     /// `warm` calls.
     warms: Vec<Option<Warm>>,
     /// An empty list of waiters, whose memory the next look-up takes.
@@ -79,7 +80,7 @@ impl Lookups {
 
     pub(crate) fn bytes(&self) -> u64 {
         let queues = self.queue.capacity() * 4 + self.deadlines.capacity() * 16;
-        let mrs = self.mrs.capacity() * (size_of::<((u32, u32), Vec<u32>)>() + 1);
+        let mrs = self.mrs.capacity() * (size_of::<((PeerId, u32), Vec<u32>)>() + 1);
         (queues + mrs + self.mr_queue.capacity() * 8) as u64
     }
 }
@@ -93,7 +94,7 @@ impl Lookups {
     }
 
     /// Whether the look-up of a region of the peer's brings a VQP back.
-    pub(crate) fn awaits(&self, peer: u32, vqp: u32) -> bool {
+    pub(crate) fn awaits(&self, peer: PeerId, vqp: u32) -> bool {
         self.mrs.iter().any(|((at, _), waiting)| *at == peer && waiting.contains(&vqp))
     }
 

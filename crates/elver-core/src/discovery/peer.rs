@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxSeededState;
 use siphasher::sip::SipHasher13;
 
+use crate::ids::PeerId;
 use crate::rc::Heat;
 use crate::rc::back_off::BackOff;
 use crate::slots::Slots;
@@ -19,11 +20,11 @@ use elver_random::Rng;
 /// least recently used first.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    pub(crate) slots: Slots<Peer>,
-    by_gid: HashMap<Gid, u32, FxSeededState>,
+    pub(crate) slots: Slots<PeerId, Peer>,
+    by_gid: HashMap<Gid, PeerId, FxSeededState>,
     /// Peers that nobody uses, with the stamp that they got then, oldest first. Entries whose peer
     /// has another stamp now mean nothing.
-    idle: VecDeque<(u32, u64)>,
+    idle: VecDeque<(PeerId, u64)>,
     stamp: u64,
     /// Keys the choice of lanes, so that nobody can aim many peers at one.
     lane_key: u64,
@@ -136,23 +137,23 @@ impl Peers {
     }
 
     #[inline]
-    pub(crate) fn get(&self, peer: u32) -> Option<&Peer> {
+    pub(crate) fn get(&self, peer: PeerId) -> Option<&Peer> {
         self.slots.get(peer)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, peer: u32) -> Option<&mut Peer> {
+    pub(crate) fn get_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
         self.slots.get_mut(peer)
     }
 
     #[inline]
-    pub(crate) fn find(&self, gid: &Gid) -> Option<u32> {
+    pub(crate) fn find(&self, gid: &Gid) -> Option<PeerId> {
         self.by_gid.get(gid).copied()
     }
 
     /// The peer of a GID, new if need be. With it comes the address handle of one that had to give
     /// way. None when all are in use.
-    pub(crate) fn find_or_insert(&mut self, gid: Gid) -> Option<(u32, Option<Ah>)> {
+    pub(crate) fn find_or_insert(&mut self, gid: Gid) -> Option<(PeerId, Option<Ah>)> {
         if let Some(peer) = self.find(&gid) {
             return Some((peer, None));
         }
@@ -194,7 +195,7 @@ impl Peers {
     }
 
     /// To be called when a peer may have become one that nobody uses, or was used.
-    pub(crate) fn rest(&mut self, peer: u32) {
+    pub(crate) fn rest(&mut self, peer: PeerId) {
         let Some(entry) = self.slots.get_mut(peer) else {
             return bug!("a peer that is gone rests");
         };
@@ -206,7 +207,7 @@ impl Peers {
         self.idle.push_back((peer, self.stamp));
         if self.idle.len() > 2 * self.slots.len() as usize + 16 {
             let slots = &self.slots;
-            let valid = |(id, stamp): &(u32, u64)| {
+            let valid = |(id, stamp): &(PeerId, u64)| {
                 slots.get(*id).is_some_and(|peer| peer.is_idle() && peer.stamp == *stamp)
             };
             self.idle.retain(valid);
@@ -215,7 +216,7 @@ impl Peers {
 
     /// Forgets a peer of which nothing was ever known, unless somebody uses it. Returns whether it
     /// went, and its address handle.
-    pub(crate) fn forget_stranger(&mut self, peer: u32) -> Option<Option<Ah>> {
+    pub(crate) fn forget_stranger(&mut self, peer: PeerId) -> Option<Option<Ah>> {
         self.slots.get(peer).filter(|entry| entry.is_idle() && entry.last.is_none())?;
         let entry = self.slots.remove(peer)?;
         self.by_gid.remove(&entry.gid);
@@ -234,9 +235,9 @@ impl Peers {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        let map = self.by_gid.capacity() * (size_of::<(Gid, u32)>() + 1);
-        let idle = self.idle.capacity() * size_of::<(u32, u64)>();
-        let waiting = |(_, peer): (u32, &Peer)| peer.waiting.capacity() * size_of::<Waiter>();
+        let map = self.by_gid.capacity() * (size_of::<(Gid, PeerId)>() + 1);
+        let idle = self.idle.capacity() * size_of::<(PeerId, u64)>();
+        let waiting = |(_, peer): (PeerId, &Peer)| peer.waiting.capacity() * size_of::<Waiter>();
         let waiting: usize = self.slots.iter().map(waiting).sum();
         self.slots.bytes() + (map + idle + waiting) as u64
     }

@@ -4,6 +4,7 @@ use elver_control::{Answer, ControlAddr, PORTS_ASKED};
 use elver_verbs::{Device, Gid};
 
 use super::{Failing, Loss};
+use crate::ids::PeerId;
 use crate::Core;
 
 impl<D: Device> Core<D> {
@@ -52,7 +53,7 @@ impl<D: Device> Core<D> {
     /// The same of a peer; whether it was asked.
     pub(crate) fn peer_answered(
         &mut self,
-        from: (u32, u32),
+        from: (PeerId, u32),
         id: u64,
         turns: bool,
         bound: &[u16; PORTS_ASKED],

@@ -7,7 +7,6 @@ use elver_verbs::{Device, Time};
 
 use super::{Facts, Failing, Loss, NodeKey, SAMPLES, Samples, Step, Watched};
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::NONE;
 use crate::{ConnectError, Core, VqpState};
 
 /// Peers that are looked at in one poll, at most; the others have their turn at the next look.
@@ -74,11 +73,12 @@ impl<D: Device> Core<D> {
     fn enroll(&mut self, id: u32) -> bool {
         // It may have gone since, or have been connected twice.
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
-        if vqp.peer == NONE || vqp.state != VqpState::Connected || vqp.is_watched() {
+        let Some(peer) = vqp.peer else { return false };
+        if vqp.state != VqpState::Connected || vqp.is_watched() {
             return false;
         }
         if vqp.watched == Watched::Unknown {
-            let tag = self.peers.get(vqp.peer).and_then(|entry| entry.tag);
+            let tag = self.peers.get(peer).and_then(|entry| entry.tag);
             // It has an RC QP that its peer asked for, and nothing is known of that yet.
             let Some(tag) = tag else {
                 self.keep_alive.connected(id);
@@ -89,7 +89,7 @@ impl<D: Device> Core<D> {
         // Who has sent messages there is told by the peer when their receiver goes.
         let asks = vqp.peer_vqp == 0 && vqp.peer_port != 0 && !vqp.sq.has_sent_messages();
         vqp.watched = if asks { Watched::Port } else { Watched::Node };
-        let (key, port) = (NodeKey { peer: vqp.peer, tag: vqp.peer_tag }, vqp.watched_port());
+        let (key, port) = (NodeKey { peer, tag: vqp.peer_tag }, vqp.watched_port());
         self.keep_alive.enroll(key, id, port);
         true
     }
@@ -158,8 +158,7 @@ impl<D: Device> Core<D> {
             if loss == Loss::Port && vqp.sq.has_sent_messages() {
                 continue;
             }
-            let peer = vqp.peer;
-            let gid = self.gid_of(peer);
+            let gid = vqp.peer.map(|peer| self.gid_of(peer)).unwrap_or_default();
             let cause = match loss {
                 Loss::Silent => ConnectError::Silent { gid, for_ns: self.config.keep_alive_ns },
                 Loss::Past | Loss::Port => ConnectError::PeerGone { gid },
@@ -183,6 +182,6 @@ impl Vqp {
 
     /// The node that it is connected to, if that is looked at for it.
     pub(crate) fn watched_node(&self) -> Option<NodeKey> {
-        self.is_watched().then_some(NodeKey { peer: self.peer, tag: self.peer_tag })
+        self.is_watched().then_some(NodeKey { peer: self.peer?, tag: self.peer_tag })
     }
 }

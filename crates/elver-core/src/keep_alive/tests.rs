@@ -2,7 +2,7 @@ use super::*;
 
 const TELL: u64 = 1_600;
 const TICK: u64 = TELL / TICKS;
-const KEY: NodeKey = NodeKey { peer: 3, tag: 9 };
+const KEY: NodeKey = NodeKey { peer: PeerId::numbered(3), tag: 9 };
 const NO_PORTS: [u16; PORTS_ASKED] = [0; PORTS_ASKED];
 
 /// A keep-alive under a clock of its own.
@@ -121,7 +121,7 @@ fn only_who_was_asked_can_answer_and_once() {
     assert_eq!(rig.answer(id ^ 1, true, &[]), None, "another id");
     let elsewhere = rig.keep_alive.answered((KEY.peer, 78), id, true, &NO_PORTS);
     assert_eq!(elsewhere, None, "another queue pair");
-    assert_eq!(rig.keep_alive.answered((4, 77), id, true, &NO_PORTS), None, "another node");
+    assert_eq!(rig.keep_alive.answered((PeerId::numbered(4), 77), id, true, &NO_PORTS), None, "another node");
     assert_eq!(rig.answer(id, true, &[]), Some(Vec::new()));
     assert_eq!(rig.answer(id, true, &[]), None);
 }

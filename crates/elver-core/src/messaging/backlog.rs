@@ -3,6 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
+use crate::ids::PeerId;
 use crate::Config;
 use crate::messaging::incoming::Incoming;
 
@@ -10,7 +11,7 @@ use crate::messaging::incoming::Incoming;
 const FILLING: u64 = 8;
 
 /// Senders that wait for a VQP: their nodes and VQPs, and the last cookie of each.
-pub(crate) type Halted = BTreeMap<(u32, u32), u64>;
+pub(crate) type Halted = BTreeMap<(PeerId, u32), u64>;
 
 /// Messages that wait for receives.
 #[derive(Debug, Default)]

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Memory, RemoteAddr, Sge, Time, WcStatus};
 
+use crate::ids::PeerId;
 use crate::ClientId;
 use crate::memory::mr::{LocalHit, LocalMrs};
 use crate::messaging::incoming::Incoming;
@@ -43,7 +44,7 @@ impl Gather {
     }
 
     /// Whether it reads this message.
-    pub(crate) fn reads(&self, from: (u32, u32), cookie: u64) -> bool {
+    pub(crate) fn reads(&self, from: (PeerId, u32), cookie: u64) -> bool {
         self.incoming.from == from && self.incoming.cookie == cookie
     }
 

@@ -4,6 +4,7 @@
 use elver_control::Class;
 use elver_verbs::{Device, Gid, Memory, Time};
 
+use crate::ids::PeerId;
 use crate::client::Client;
 use crate::client::accept::{AcceptKey, Acceptance};
 use crate::keep_alive::Watched;
@@ -67,9 +68,9 @@ impl<D: Device> Core<D> {
     /// may be. Nothing is believed of it: if the message was sent by another than the one that is
     /// known, that is looked up.
     #[inline]
-    fn sender_of(&mut self, gid: Gid, tag: u16, now: Time) -> Option<u32> {
-        let (last, peer) = self.sender_last;
-        if gid == last
+    fn sender_of(&mut self, gid: Gid, tag: u16, now: Time) -> Option<PeerId> {
+        if let Some((last, peer)) = self.sender_last
+            && gid == last
             && let Some(entry) = self.peers.get(peer)
             && (entry.tag == Some(tag) || entry.record.is_none())
         {
@@ -79,12 +80,12 @@ impl<D: Device> Core<D> {
     }
 
     #[inline(never)]
-    fn find_sender(&mut self, gid: Gid, tag: u16, now: Time) -> Option<u32> {
+    fn find_sender(&mut self, gid: Gid, tag: u16, now: Time) -> Option<PeerId> {
         if gid == Gid::default() {
             return None;
         }
         let peer = self.peer_of(gid)?;
-        self.sender_last = (gid, peer);
+        self.sender_last = Some((gid, peer));
         let entry = self.peers.get(peer)?;
         if entry.tag != Some(tag) && entry.record.is_some() {
             self.sender_differs(peer, now);
@@ -94,7 +95,7 @@ impl<D: Device> Core<D> {
 
     /// A message's sender is not what it is known as.
     #[cold]
-    fn sender_differs(&mut self, peer: u32, now: Time) {
+    fn sender_differs(&mut self, peer: PeerId, now: Time) {
         if !self.is_meta_server(peer) && self.may_refresh(peer, now) {
             self.refresh_node(peer, now);
         }
@@ -104,7 +105,7 @@ impl<D: Device> Core<D> {
     #[inline]
     fn deliver(
         &mut self,
-        from: u32,
+        from: PeerId,
         header: &Header,
         body: Body<'_>,
         now: Time,
@@ -136,7 +137,7 @@ impl<D: Device> Core<D> {
     /// The VQP that a message goes to, and the one that is connected to its sender, if it goes to a
     /// port.
     #[inline]
-    fn target_of_message(&mut self, from: u32, header: &Header) -> Result<(u32, u32), Refusal> {
+    fn target_of_message(&mut self, from: PeerId, header: &Header) -> Result<(u32, u32), Refusal> {
         if header.dst_vqp == 0 {
             // Messages come in rows.
             let key = (header.dst_port, from, header.src_vqp);
@@ -156,7 +157,7 @@ impl<D: Device> Core<D> {
         let vqp = self.vqps.get(header.dst_vqp).filter(|vqp| !vqp.zombie);
         let vqp = vqp.filter(|vqp| vqp.state == VqpState::Connected).ok_or(Refusal::Gone)?;
         // Only what it is connected to may name a VQP: the node, and there the VQP, if it is known.
-        if vqp.peer != from || (vqp.peer_vqp != 0 && vqp.peer_vqp != header.src_vqp) {
+        if vqp.peer != Some(from) || (vqp.peer_vqp != 0 && vqp.peer_vqp != header.src_vqp) {
             self.stats.messages_strayed += 1;
             return Err(Refusal::Gone);
         }
@@ -189,7 +190,7 @@ impl<D: Device> Core<D> {
     /// The VQP that is connected to the sender of a message to a port. The first message makes it
     /// (`qpop_msgs`, section 4.1). Where to reach the sender is looked up when it is needed, if it is
     /// not known.
-    fn source_of(&mut self, bound: u32, peer: u32, header: &Header) -> Result<u32, Refusal> {
+    fn source_of(&mut self, bound: u32, peer: PeerId, header: &Header) -> Result<u32, Refusal> {
         let key = (bound, peer, header.src_vqp);
         let nonce = (header.cookie >> 32) as u32;
         let takes = |id: u32| self.vqps.get(id).is_some_and(|vqp| vqp.takes_of(Some(key)));
@@ -235,7 +236,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A peer refused a message of a VQP's: the VQP fails.
-    fn refused(&mut self, from: u32, header: &Header, now: Time) {
+    fn refused(&mut self, from: PeerId, header: &Header, now: Time) {
         let Some(refusal) = Refusal::from_code(header.detail) else {
             self.stats.messages_malformed += 1;
             return;

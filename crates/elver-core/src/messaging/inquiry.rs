@@ -20,17 +20,17 @@
 
 use elver_verbs::{Device, Time, WcStatus};
 
+use crate::ids::PeerId;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::NONE;
 use crate::{ClientId, ConnectError, Core, Event, VqpId, VqpState};
 
 impl<D: Device> Core<D> {
     // The sender's side.
 
     /// The receiver has read a message of a VQP's.
-    pub(crate) fn message_read(&mut self, from: u32, header: &Header, now: Time) {
+    pub(crate) fn message_read(&mut self, from: PeerId, header: &Header, now: Time) {
         let seq = header.cookie as u32;
         let vqp = self.sender_named(from, header).filter(|vqp| vqp.awaits(seq));
         let Some(vqp) = vqp else { return };
@@ -39,7 +39,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The receiver does not have a message of a VQP's: it was revoked, or is lost.
-    pub(crate) fn not_known(&mut self, from: u32, header: &Header, now: Time) {
+    pub(crate) fn not_known(&mut self, from: PeerId, header: &Header, now: Time) {
         let seq = header.cookie as u32;
         let vqp = self.sender_named(from, header).filter(|vqp| vqp.awaits(seq));
         let Some(vqp) = vqp else { return };
@@ -49,7 +49,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A receiver asks whether it may read a message.
-    pub(crate) fn asked(&mut self, from: u32, header: &Header) {
+    pub(crate) fn asked(&mut self, from: PeerId, header: &Header) {
         let seq = header.cookie as u32;
         let vqp = self.sender_named(from, header);
         let stands = vqp.is_some_and(|vqp| vqp.awaits(seq) && vqp.state == VqpState::Connected);
@@ -107,31 +107,28 @@ impl<D: Device> Core<D> {
             return bug!("a VQP whose message is on its way is gone");
         };
         let delivered = seq.wrapping_sub(vqp.sq.head) < vqp.sq.done.wrapping_sub(vqp.sq.head);
-        let (peer, until) = (vqp.peer, vqp.read_until);
-        match vqp.state {
+        let until = vqp.read_until;
+        let note = match vqp.state {
             VqpState::Error if until.is_some_and(|until| until <= now) && !self.vouches(id) => {
                 if let Some(vqp) = self.vqps.get_mut(id) {
                     vqp.not_read(seq);
                 }
                 return self.answered(id, now);
             }
-            VqpState::Error if until.is_some() => {
-                let note = vqp.note(Kind::Revoke, seq);
-                self.notes.tell(&mut self.stats, peer, note);
-            }
+            VqpState::Error if until.is_some() => vqp.note(Kind::Revoke, seq),
             // A query must not come before the message.
-            VqpState::Connected if delivered => {
-                let note = vqp.note(Kind::Query, seq);
-                self.notes.tell(&mut self.stats, peer, note);
-            }
-            _ => {}
+            VqpState::Connected if delivered => vqp.note(Kind::Query, seq),
+            _ => None,
+        };
+        if let Some((peer, note)) = note {
+            self.notes.tell(&mut self.stats, peer, note);
         }
         self.unread.look_after(Self::query_at(now), id, seq);
     }
 
     // The receiver's side.
 
-    pub(crate) fn deny(&mut self, peer: u32, header: &Header) {
+    pub(crate) fn deny(&mut self, peer: PeerId, header: &Header) {
         self.notes.tell(
             &mut self.stats,
             peer,
@@ -159,7 +156,7 @@ impl<D: Device> Core<D> {
 
     /// A peer's VQP that sent messages to a port is gone, or the one that a VQP sends messages to: what is
     /// connected to it fails, also if it only waits for a message.
-    pub(crate) fn parted(&mut self, from: u32, header: &Header, now: Time) {
+    pub(crate) fn parted(&mut self, from: PeerId, header: &Header, now: Time) {
         let id = if header.dst_vqp == 0 {
             let key = (self.target_of(header), from, header.src_vqp);
             self.accepts.get(&key).map(|(accepted, _)| accepted)
@@ -172,7 +169,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A note has arrived, or the peer could not be told.
-    pub(crate) fn note_ended(&mut self, peer: u32, note: Note, ok: bool, now: Time) {
+    pub(crate) fn note_ended(&mut self, peer: PeerId, note: Note, ok: bool, now: Time) {
         if !ok {
             self.stats.messages_lost += 1;
         }
@@ -182,13 +179,13 @@ impl<D: Device> Core<D> {
                 let Some(vqp) = self.vqps.get_mut(note.src_vqp) else { return };
                 if let Some(last) = &mut vqp.read_until {
                     *last = until.max(*last);
-                } else if !ok && vqp.peer == peer && vqp.awaits(note.cookie as u32) {
+                } else if !ok && vqp.peer == Some(peer) && vqp.awaits(note.cookie as u32) {
                     self.unreachable(note.src_vqp, now);
                 }
             }
             Kind::CreditProbe if !ok => {
                 let vqp = self.vqps.get(note.src_vqp);
-                if vqp.is_some_and(|vqp| vqp.asks_for_credit() && vqp.peer == peer) {
+                if vqp.is_some_and(|vqp| vqp.asks_for_credit() && vqp.peer == Some(peer)) {
                     self.unreachable(note.src_vqp, now);
                 }
             }
@@ -208,8 +205,8 @@ impl<D: Device> Core<D> {
 
     /// The peer of a VQP does not hear what it must be told.
     fn unreachable(&mut self, id: u32, now: Time) {
-        let peer = self.vqps.get(id).map_or(NONE, |vqp| vqp.peer);
-        let gid = self.gid_of(peer);
+        let peer = self.vqps.get(id).and_then(|vqp| vqp.peer);
+        let gid = peer.map(|peer| self.gid_of(peer)).unwrap_or_default();
         self.fail_for(id, ConnectError::Unreachable { gid }, now);
     }
 }
@@ -231,10 +228,11 @@ impl Vqp {
         }
     }
 
-    /// What is to be told of a message to where it was sent.
-    pub(crate) fn note(&self, kind: Kind, seq: u32) -> Note {
+    /// What is to be told of a message to where it was sent; nothing before it is connected.
+    pub(crate) fn note(&self, kind: Kind, seq: u32) -> Option<(PeerId, Note)> {
         let dst_port = if self.peer_vqp == 0 { self.peer_port } else { 0 };
         let (dst_vqp, src_vqp) = (self.peer_vqp, self.id);
-        Note { kind, detail: 0, dst_port, dst_vqp, src_vqp, cookie: self.cookie(seq) }
+        let cookie = self.cookie(seq);
+        Some((self.peer?, Note { kind, detail: 0, dst_port, dst_vqp, src_vqp, cookie }))
     }
 }

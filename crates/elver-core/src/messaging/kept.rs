@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Device, Memory, Time, WcOpcode, WcStatus};
 
+use crate::ids::PeerId;
 use crate::Core;
 use crate::messaging::backlog::Halted;
 use crate::messaging::incoming::{Body, Incoming};
@@ -92,7 +93,7 @@ impl<D: Device> Core<D> {
     /// The look-up of the sender of messages that wait at a VQP has ended: those that cannot be read
     /// now, of one that is gone or was another then, never can. If nobody was there to ask, it is
     /// asked again, until the sender would have to vouch for them anew.
-    pub(crate) fn sender_found(&mut self, id: u32, peer: u32, asked: bool, now: Time) {
+    pub(crate) fn sender_found(&mut self, id: u32, peer: PeerId, asked: bool, now: Time) {
         if !asked {
             return self.held.ask_later(Self::query_at(now), id);
         }
@@ -115,7 +116,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Tells the sender of a message that it was refused.
-    pub(crate) fn refuse(&mut self, to: (u32, u32), refusal: Refusal, cookie: u64) {
+    pub(crate) fn refuse(&mut self, to: (PeerId, u32), refusal: Refusal, cookie: u64) {
         self.stats.messages_refused += 1;
         let note = Note::to_sender(Kind::Nack, to.1, cookie);
         self.notes.tell(&mut self.stats, to.0, Note { detail: refusal as u16, ..note });

@@ -2,6 +2,7 @@
 
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::Core;
 use crate::datapath::ops::OpKind;
 use crate::messaging::message::{Header, Kind};
@@ -35,9 +36,9 @@ impl<D: Device> Core<D> {
 
     /// The VQP that has sent the message which a peer names. Only the node that the VQP is connected
     /// to knows the cookie.
-    pub(crate) fn sender_named(&mut self, from: u32, header: &Header) -> Option<&mut Vqp> {
+    pub(crate) fn sender_named(&mut self, from: PeerId, header: &Header) -> Option<&mut Vqp> {
         let Core { vqps, stats, .. } = self;
-        let known = |vqp: &Vqp| vqp.peer == from && vqp.nonce == (header.cookie >> 32) as u32;
+        let known = |vqp: &Vqp| vqp.peer == Some(from) && vqp.nonce == (header.cookie >> 32) as u32;
         match vqps.get_mut(header.dst_vqp) {
             Some(vqp) if known(vqp) => Some(vqp),
             _ => {
@@ -67,9 +68,9 @@ impl<D: Device> Core<D> {
 
     /// Where a message waits: at a VQP, at a place in its backlog. None if its sender hears of it
     /// anyway: it is being read, or an answer is under way.
-    pub(crate) fn whereabouts(&self, peer: u32, header: &Header) -> Option<Option<(u32, usize)>> {
+    pub(crate) fn whereabouts(&self, peer: PeerId, header: &Header) -> Option<Option<(u32, usize)>> {
         let (from, cookie) = ((peer, header.src_vqp), header.cookie);
-        let answers = |to: u32, note: &Note| {
+        let answers = |to: PeerId, note: &Note| {
             let answer = matches!(note.kind, Kind::Fin | Kind::Nack | Kind::Unknown);
             answer && (to, note.dst_vqp) == from && note.cookie == cookie
         };
@@ -86,7 +87,7 @@ impl<D: Device> Core<D> {
         Some(self.place_of(target, from, cookie).map(|at| (target, at)))
     }
 
-    pub(crate) fn place_of(&self, id: u32, from: (u32, u32), cookie: u64) -> Option<usize> {
+    pub(crate) fn place_of(&self, id: u32, from: (PeerId, u32), cookie: u64) -> Option<usize> {
         let backlog = self.vqps.get(id)?.backlog.as_ref()?;
         backlog.messages.iter().position(|(held, _)| {
             held.kind == Kind::Rendezvous && held.from == from && held.cookie == cookie

@@ -21,8 +21,9 @@ impl<D: Device> Core<D> {
             let Some(vqp) = self.vqps.get(id) else {
                 return bug!("a VQP that takes messages back is gone");
             };
-            if vqp.awaits(seq) {
-                let (peer, note) = (vqp.peer, vqp.note(Kind::Revoke, seq));
+            if vqp.awaits(seq)
+                && let Some((peer, note)) = vqp.note(Kind::Revoke, seq)
+            {
                 self.notes.tell(&mut self.stats, peer, note);
             }
         }

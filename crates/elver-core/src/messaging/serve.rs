@@ -2,6 +2,7 @@
 
 use elver_verbs::{Device, Time, WcOpcode, WcStatus};
 
+use crate::ids::PeerId;
 use crate::Core;
 use crate::discovery::peer::Waiter;
 use crate::memory::mr::ScatterError;
@@ -79,7 +80,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A message's sender is looked up before the message is read.
-    fn want_sender(&mut self, id: u32, peer: u32, now: Time) {
+    fn want_sender(&mut self, id: u32, peer: PeerId, now: Time) {
         let waiter = Waiter::Reader(id);
         if !self.peers.get(peer).is_some_and(|peer| peer.waiting.contains(&waiter)) {
             self.want_node(peer, waiter, now);
@@ -97,7 +98,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A sender asks after a message, and vouches for it.
-    pub(crate) fn queried(&mut self, from: u32, header: &Header, now: Time) {
+    pub(crate) fn queried(&mut self, from: PeerId, header: &Header, now: Time) {
         let until = self.may_read_until();
         let Some(held) = self.whereabouts(from, header) else { return };
         match held {
@@ -113,7 +114,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A sender takes a message back.
-    pub(crate) fn revoked(&mut self, from: u32, header: &Header, now: Time) {
+    pub(crate) fn revoked(&mut self, from: PeerId, header: &Header, now: Time) {
         let Some(held) = self.whereabouts(from, header) else { return };
         self.deny(from, header);
         if let Some((id, at)) = held {

@@ -4,6 +4,7 @@
 use elver_control::Class;
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::Core;
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::{Peer, Waiter};
@@ -26,7 +27,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The peer that something is to be told to has sent a message, but nothing is known of it.
-    fn look_up_for_note(&mut self, peer: u32, note: Note, now: Time) {
+    fn look_up_for_note(&mut self, peer: PeerId, note: Note, now: Time) {
         self.notes.await_address(peer, note);
         let waits = |peer: &Peer| peer.waiting.contains(&Waiter::Notes);
         if !self.peers.get(peer).is_some_and(waits) {
@@ -36,7 +37,7 @@ impl<D: Device> Core<D> {
 
     /// A peer was looked up, to be told something. If nobody was there to ask, what became of its
     /// messages is kept for it, for nobody else would tell it.
-    pub(crate) fn address_found(&mut self, peer: u32, found: bool, asked: bool, now: Time) {
+    pub(crate) fn address_found(&mut self, peer: PeerId, found: bool, asked: bool, now: Time) {
         for note in self.notes.looked_up(peer, found, asked, Self::query_at(now)) {
             self.note_ended(peer, note, false, now);
         }
@@ -52,7 +53,7 @@ impl<D: Device> Core<D> {
         busy
     }
 
-    fn send_note(&mut self, peer: u32, note: Note, slot: u32, now: Time) {
+    fn send_note(&mut self, peer: PeerId, note: Note, slot: u32, now: Time) {
         let unknown = self.peers.get(peer).is_some_and(|peer| peer.record.is_none());
         if unknown && self.op_lane(peer, Class::Low).is_none() {
             self.pool.sends.give(slot);
@@ -75,7 +76,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A note could not be sent.
-    fn note_dropped(&mut self, peer: u32, note: Note, now: Time) {
+    fn note_dropped(&mut self, peer: PeerId, note: Note, now: Time) {
         if self.notes.is_crowded() || self.ops.is_full() {
             // As where it is told.
             self.stats.messages_lost += 1;

@@ -3,6 +3,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Dest, Qp};
 
+use crate::ids::PeerId;
 use crate::rc::path::{Flushed, Path};
 
 /// Of every queue so many places are kept for the core's own operations, so that look-ups and FINs
@@ -49,7 +50,7 @@ pub(crate) enum LaneKind {
     /// An RC QP: WRs name no target.
     Rc {
         /// The peer that it is connected to.
-        peer: u32,
+        peer: PeerId,
     },
 }
 
@@ -86,12 +87,12 @@ pub(crate) struct Lane {
     /// VQPs connected through it.
     pub(crate) vqps: u32,
     /// While it fails: the peer that does not answer, all of whose VQPs here fail.
-    pub(crate) dead: Option<u32>,
+    pub(crate) dead: Option<PeerId>,
     /// While it fails: VQPs whose WRs are posted again.
     pub(crate) rewound: Vec<u32>,
     /// While it fails: what was flushed may have been executed, see [`crate::rc::fate`]; of a lane over DC,
     /// what goes where the WR went that failed.
-    pub(crate) unsure: Option<(u32, Option<Dest>)>,
+    pub(crate) unsure: Option<(PeerId, Option<Dest>)>,
     /// Of an RC QP: how what is posted on it is counted.
     pub(crate) path: Path,
     /// Of an RC QP that fails: what was flushed and may have been executed, in order. It counts as

@@ -32,6 +32,7 @@ use elver_verbs::{Time, Wc};
 
 use self::ended::{Ended, Unsettled};
 use self::waiting::{Laneless, Waiting};
+use crate::ids::PeerId;
 use crate::Config;
 use crate::discovery::strangers::Strangers;
 use crate::rc::RcPool;
@@ -65,10 +66,10 @@ pub(crate) struct Links<M> {
     pub(crate) strangers: Strangers,
     pub(crate) ud: Ud<M>,
     pub(crate) rc: RcPool,
-    calls: Slots<CallFor>,
+    calls: Slots<u32, CallFor>,
     waiting: Waiting,
     /// Peers that became hot.
-    pub(crate) hot: VecDeque<(u32, Class)>,
+    pub(crate) hot: VecDeque<(PeerId, Class)>,
     /// Links whose VQPs leave.
     leaving: Vec<u32>,
     /// Links whose peers have not said that they left them.
@@ -98,8 +99,8 @@ enum CallFor {
     Close { link: u32 },
     Fate { link: u32 },
     Remind(Unclosed),
-    Meta { peer: u32 },
-    Past { peer: u32 },
+    Meta { peer: PeerId },
+    Past { peer: PeerId },
 }
 
 /// A link that is gone here, and whose peer did not answer when it was asked to leave it.
@@ -166,7 +167,7 @@ impl<M: elver_verbs::Memory> Links<M> {
     }
 
     /// An operation waits for a link to its peer.
-    pub(crate) fn await_way(&mut self, op: u32, (peer, class): (u32, Class), now: Time) {
+    pub(crate) fn await_way(&mut self, op: u32, (peer, class): (PeerId, Class), now: Time) {
         let until = now.saturating_add_ns(SILENCE_NS);
         self.waiting.ops.push(Laneless { op, peer, class, until });
         // The sweep asks for the link, and not this call: what follows if it cannot may be that another
@@ -175,7 +176,7 @@ impl<M: elver_verbs::Memory> Links<M> {
     }
 
     /// Whether an operation to a peer waits for a link of a class.
-    pub(crate) fn has_laneless_op(&self, peer: u32, class: Class) -> bool {
+    pub(crate) fn has_laneless_op(&self, peer: PeerId, class: Class) -> bool {
         self.waiting.ops.iter().any(|one| (one.peer, one.class) == (peer, class))
     }
 

@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use elver_control::Class;
 use elver_verbs::Device;
 
+use crate::ids::PeerId;
 use crate::effects::Effect;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::vqp::Vqp;
@@ -21,7 +22,7 @@ use crate::{Core, Stats, Via, VqpState};
 
 impl<D: Device> Core<D> {
     /// Moves the VQPs of a class that are connected to a peer to its RC QP.
-    pub(crate) fn move_onto_link(&mut self, peer: u32, class: Class) {
+    pub(crate) fn move_onto_link(&mut self, peer: PeerId, class: Class) {
         let Some(target) = self.peers.get(peer).and_then(|entry| entry.rc[class as usize]) else {
             return;
         };
@@ -88,7 +89,10 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get(id) else {
             return bug!("a VQP that was measured is gone");
         };
-        let (old, peer, class) = (vqp.lane, vqp.peer, vqp.class);
+        let (old, class) = (vqp.lane, vqp.class);
+        let Some(peer) = vqp.peer else {
+            return bug!("a VQP takes another lane that is connected to nobody");
+        };
         let connected = vqp.state == VqpState::Connected;
         let target = if connected { self.shared_lane(peer, class) } else { None };
         if target == Some(old) {
@@ -125,7 +129,7 @@ impl<D: Device> Core<D> {
 
     /// Where the VQPs of a class that are connected to a peer should be: on the RC QP to it if there
     /// is one, else on a lane of DC.
-    fn shared_lane(&mut self, peer: u32, class: Class) -> Option<u32> {
+    fn shared_lane(&mut self, peer: PeerId, class: Class) -> Option<u32> {
         let entry = self.peers.get(peer)?;
         let works = |lane: &u32| self.lanes.lanes[*lane as usize].state != LaneState::Gone;
         if let Some(lane) = entry.rc[class as usize].filter(works) {

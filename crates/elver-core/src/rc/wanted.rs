@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use elver_control::Class;
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::Core;
 use crate::discovery::peer::Waiter;
 
@@ -13,7 +14,10 @@ impl<D: Device> Core<D> {
     #[cold]
     pub(crate) fn find_lane(&mut self, id: u32, now: Time) {
         let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone finds a lane") };
-        let (peer, waiter) = (vqp.peer, Waiter::Lane(vqp.class));
+        let waiter = Waiter::Lane(vqp.class);
+        let Some(peer) = vqp.peer else {
+            return bug!("a VQP finds a lane that is connected to nobody");
+        };
         if !vqp.accepted.is_some_and(|accepted| accepted.peer_unsure) {
             self.switch_lane(id);
         } else if self.peers.get(peer).is_some_and(|entry| !entry.waiting.contains(&waiter)) {
@@ -23,7 +27,7 @@ impl<D: Device> Core<D> {
 
     /// VQPs wait for a lane to a peer. One of which nothing is known may be gone, or another by now:
     /// a meta server tells, and much sooner than a request to a peer that is not there would fail.
-    pub(crate) fn want_lane(&mut self, peer: u32, class: Class, now: Time) {
+    pub(crate) fn want_lane(&mut self, peer: PeerId, class: Class, now: Time) {
         let Some(entry) = self.peers.get(peer) else {
             return bug!("a lane is wanted to a peer that is gone");
         };
@@ -36,7 +40,7 @@ impl<D: Device> Core<D> {
     }
 
     /// What is known of a peer was looked up for VQPs that wait for a lane to it.
-    pub(crate) fn lane_found(&mut self, peer: u32, class: Class, found: bool, now: Time) {
+    pub(crate) fn lane_found(&mut self, peer: PeerId, class: Class, found: bool, now: Time) {
         if !found {
             return self.fail_laneless(peer, class, now);
         }

@@ -4,6 +4,7 @@ use elver_control::{NodeRecord, Terms};
 use elver_kv::Step;
 use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
 
+use crate::ids::PeerId;
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
@@ -107,7 +108,7 @@ impl<D: Device> Core<D> {
     /// The look-up of a peer has ended: those who wait for it go on.
     pub(crate) fn node_found(
         &mut self,
-        peer: u32,
+        peer: PeerId,
         found: Result<NodeRecord, ConnectError>,
         now: Time,
     ) {
@@ -148,7 +149,7 @@ impl<D: Device> Core<D> {
     /// WRs that have waited for it may be posted until `last`.
     pub(crate) fn mr_found(
         &mut self,
-        peer: u32,
+        peer: PeerId,
         rkey: u32,
         found: Option<Option<RemoteMr>>,
         last: Time,
@@ -163,7 +164,7 @@ impl<D: Device> Core<D> {
         }
         for id in waiting {
             let Some(vqp) = self.vqps.get_mut(id) else { continue };
-            if vqp.wait != Wait::Mr || vqp.peer != peer {
+            if vqp.wait != Wait::Mr || vqp.peer != Some(peer) {
                 continue;
             }
             vqp.wait = Wait::Nothing;

@@ -6,6 +6,7 @@ use elver_control::{Class, NodeRecord};
 use elver_kv::Lookup;
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::discovery::lookups::{ATTEMPT_NS, WARMS_MAX, Warm};
 use crate::discovery::peer::{PeerLookup, Waiter};
@@ -18,7 +19,7 @@ const REFRESH_NS: u64 = 10_000_000;
 
 impl<D: Device> Core<D> {
     /// Has a peer looked up, once for all who wait, and at once if as few are under way as may be.
-    pub(crate) fn want_node(&mut self, peer: u32, waiter: Waiter, now: Time) {
+    pub(crate) fn want_node(&mut self, peer: PeerId, waiter: Waiter, now: Time) {
         // One whose message waits may be forgotten, if no VQP is connected to it.
         let Some(entry) = self.peers.get_mut(peer) else { return };
         if entry.waiting.capacity() == 0 {
@@ -29,7 +30,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Has a peer looked up, whether or not something is known of it.
-    pub(crate) fn refresh_node(&mut self, peer: u32, now: Time) {
+    pub(crate) fn refresh_node(&mut self, peer: PeerId, now: Time) {
         let Some(entry) = self.peers.get_mut(peer) else {
             return bug!("a peer that is gone is looked up");
         };
@@ -46,7 +47,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The look-up of a peer has ended: those who wait for it go on next.
-    pub(crate) fn look_up_ended(&mut self, peer: u32, found: Result<NodeRecord, ConnectError>) {
+    pub(crate) fn look_up_ended(&mut self, peer: PeerId, found: Result<NodeRecord, ConnectError>) {
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.lookup = PeerLookup::Ended;
         }
@@ -111,14 +112,14 @@ impl<D: Device> Core<D> {
     }
 
     /// Asks a meta server for a peer, or else another one.
-    pub(crate) fn ask(&mut self, peer: u32, server: u32, tried: u32, buffer: u32, now: Time) {
+    pub(crate) fn ask(&mut self, peer: PeerId, server: u32, tried: u32, buffer: u32, now: Time) {
         if !self.asks(peer, server, tried, buffer, now) {
             self.ask_next(peer, server, tried, now);
         }
     }
 
     /// Asks a meta server for a peer; returns whether it can be asked.
-    fn asks(&mut self, peer: u32, server: u32, tried: u32, buffer: u32, now: Time) -> bool {
+    fn asks(&mut self, peer: PeerId, server: u32, tried: u32, buffer: u32, now: Time) -> bool {
         let Some((via, nodes)) = self.lookups.servers.get(server) else {
             self.pool.reads.give(buffer);
             return false;
@@ -145,7 +146,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A meta server gave no answer: the next one is asked, and another one first from now on.
-    pub(crate) fn ask_next(&mut self, peer: u32, mut server: u32, mut tried: u32, now: Time) {
+    pub(crate) fn ask_next(&mut self, peer: PeerId, mut server: u32, mut tried: u32, now: Time) {
         let count = self.lookups.servers.len();
         loop {
             if let Some((silent, _)) = self.lookups.servers.get(server) {
@@ -177,7 +178,7 @@ impl<D: Device> Core<D> {
     }
 
     /// What a peer is now was told while it is being looked up: what is on its way may be what it was.
-    pub(crate) fn overtake_lookup(&mut self, peer: u32, record: Option<NodeRecord>, now: Time) {
+    pub(crate) fn overtake_lookup(&mut self, peer: PeerId, record: Option<NodeRecord>, now: Time) {
         let lookup = self.peers.get(peer).map(|entry| entry.lookup);
         let Some(PeerLookup::Running { op, tried, server, .. }) = lookup else { return };
         if let Some(op) = self.ops.get_mut(op) {
@@ -222,7 +223,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Has a region of a peer's looked up. The VQP waits, if there is one.
-    pub(crate) fn want_mr(&mut self, peer: u32, rkey: u32, waiter: Option<u32>, now: Time) {
+    pub(crate) fn want_mr(&mut self, peer: PeerId, rkey: u32, waiter: Option<u32>, now: Time) {
         if let Some(waiting) = self.lookups.mrs.get_mut(&(peer, rkey)) {
             waiting.extend(waiter);
             return;
@@ -266,7 +267,7 @@ impl<D: Device> Core<D> {
 
     /// A peer has started anew: none of the regions that it had is there any longer, and what is
     /// being asked about them is not answered by who has them now.
-    pub(crate) fn forget_regions(&mut self, peer: u32) {
+    pub(crate) fn forget_regions(&mut self, peer: PeerId) {
         self.store.forget_peer(peer);
         let vqps: Vec<u32> = self.vqps_to(peer).map(|(id, _)| id).collect();
         for id in vqps {
@@ -321,7 +322,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Whether a packet may cause, or wait for, a look-up of a node that is remembered.
-    pub(crate) fn may_refresh(&mut self, peer: u32, now: Time) -> bool {
+    pub(crate) fn may_refresh(&mut self, peer: PeerId, now: Time) -> bool {
         let Some(entry) = self.peers.get_mut(peer) else {
             bug!("a peer that is gone is looked up");
             return false;

@@ -6,6 +6,7 @@ use elver_control::{ControlAddr, NodeRecord, Request};
 use elver_verbs::{Device, Gid, Time};
 
 use super::Held;
+use crate::ids::PeerId;
 use crate::Core;
 
 impl<D: Device> Core<D> {
@@ -69,7 +70,7 @@ impl<D: Device> Core<D> {
 
     /// The look-up of a node has ended: its requests are served if it is who they said, and nothing
     /// of them is left if not.
-    pub(crate) fn serve_strangers(&mut self, peer: u32, now: Time) {
+    pub(crate) fn serve_strangers(&mut self, peer: PeerId, now: Time) {
         let Some(gid) = self.peers.get(peer).map(|entry| entry.gid) else {
             return bug!("a peer that was looked up is gone");
         };

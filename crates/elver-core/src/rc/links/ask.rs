@@ -3,6 +3,7 @@
 use elver_control::{Class, ControlAddr, RcEnd, Request, Shortage};
 use elver_verbs::{Device, QpCap, QpInit, QpState, QpType, Time};
 
+use crate::ids::PeerId;
 use crate::Core;
 use crate::pool::lane::RESERVED;
 use crate::rc::links::CallFor;
@@ -14,7 +15,7 @@ impl<D: Device> Core<D> {
     /// Makes our end of a link and asks the peer for the other.
     pub(super) fn ask_link(
         &mut self,
-        peer: u32,
+        peer: PeerId,
         class: Class,
         purpose: Purpose,
         now: Time,
@@ -40,7 +41,7 @@ impl<D: Device> Core<D> {
     /// Makes an RC QP, in INIT.
     pub(crate) fn make_link(
         &mut self,
-        peer: u32,
+        peer: PeerId,
         control: ControlAddr,
         class: Class,
         purpose: Purpose,

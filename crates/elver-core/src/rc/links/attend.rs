@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use elver_control::{Answer, Class, ControlBody, Request};
 use elver_verbs::{AsyncEvent, Device, Time, Wc};
 
+use crate::ids::PeerId;
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::pool::CONTROL_RECVS;
 use crate::rc::back_off::BackOff;
@@ -87,7 +88,7 @@ impl<D: Device> Core<D> {
 
     /// A peer became hot: it gets a link in the background, if it has none and there is room. If
     /// there is none the link that was used longest ago makes it, for the next time.
-    fn warm_link(&mut self, peer: u32, class: Class, now: Time) {
+    fn warm_link(&mut self, peer: PeerId, class: Class, now: Time) {
         let own = self.peers.get(peer).is_none_or(|entry| entry.gid == self.gid);
         let held = self.peers.get(peer).is_some_and(|entry| entry.back_off.holds(now).is_some());
         if own || held || self.links.rc.find(peer, class).is_some() {
@@ -103,7 +104,7 @@ impl<D: Device> Core<D> {
 
     /// Asks a peer for its record (the RPC that KRCORE compares its meta server with), once for all
     /// who wait.
-    pub(crate) fn ask_meta(&mut self, peer: u32, waiter: Waiter, now: Time) {
+    pub(crate) fn ask_meta(&mut self, peer: PeerId, waiter: Waiter, now: Time) {
         let to = self.control_addr(peer);
         let Some(entry) = self.peers.get_mut(peer) else {
             return bug!("a peer that is gone is asked");

@@ -9,6 +9,7 @@ use elver_verbs::Device;
 
 use super::CallFor;
 use super::ended::Unsettled;
+use crate::ids::PeerId;
 use crate::discovery::peer::Waiter;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
@@ -132,13 +133,14 @@ impl<D: Device> Core<D> {
     /// Whether a lane, or the end of all hope for one, will come to a VQP that has none.
     fn lane_comes(&self, vqp: &Vqp) -> bool {
         let waits = |waiter: &Waiter| *waiter == Waiter::Lane(vqp.class);
-        let looked_up = self.peers.get(vqp.peer).is_some_and(|peer| peer.waiting.iter().any(waits));
-        looked_up || self.link_comes(vqp.peer, vqp.class)
+        let Some(peer) = vqp.peer else { return false };
+        let looked_up = self.peers.get(peer).is_some_and(|entry| entry.waiting.iter().any(waits));
+        looked_up || self.link_comes(peer, vqp.class)
     }
 
     /// Whether a shared link to a peer is made, or will be: one that works keeps nobody waiting, unless
     /// it is the second end of one to this node itself that goes.
-    fn link_comes(&self, peer: u32, class: Class) -> bool {
+    fn link_comes(&self, peer: PeerId, class: Class) -> bool {
         let goes = |link: &RcLink| {
             let mut others = self.links.rc.to_peer(peer);
             others.any(|(_, other)| other.qpn == link.peer_qpn && other.is_ending())

@@ -3,11 +3,13 @@
 use elver_control::Ticket;
 use elver_verbs::Qp;
 
+use crate::ids::PeerId;
+
 /// An end that went before its peer had agreed to that: the peer may still ask how far it got.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
     /// The peer, its end, and this one.
-    pub(super) peer: u32,
+    pub(super) peer: PeerId,
     pub(super) peer_qpn: u32,
     pub(super) qpn: u32,
     pub(super) psn: u32,

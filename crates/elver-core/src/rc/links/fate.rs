@@ -4,6 +4,7 @@ use elver_control::{Answer, Request, Ticket};
 use elver_verbs::{Device, Time};
 
 use super::{CallFor, ENDED_MAX};
+use crate::ids::PeerId;
 use crate::Core;
 use crate::effects::Effect;
 use crate::rc::links::ended::{Stopped, Unsettled};
@@ -103,7 +104,7 @@ impl<D: Device> Core<D> {
         now: Time,
     ) {
         let from = ticket.from.gid;
-        let of_peer = |peer: u32| self.peers.get(peer).is_some_and(|peer| peer.gid == from);
+        let of_peer = |peer: PeerId| self.peers.get(peer).is_some_and(|peer| peer.gid == from);
         let found = self.links.rc.by_qpn(qpn).filter(|id| {
             let fits = |link: &RcLink| link.peer_qpn == peer_qpn && of_peer(link.peer);
             self.links.rc.get(*id).is_some_and(fits)

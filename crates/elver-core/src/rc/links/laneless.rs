@@ -6,13 +6,14 @@ use elver_control::Class;
 use elver_verbs::{Device, Time};
 
 use super::waiting::Laneless;
+use crate::ids::PeerId;
 use crate::Core;
 use crate::effects::Effect;
 use crate::vqp::send_ring::NONE;
 
 impl<D: Device> Core<D> {
     /// A link to a peer works: the operations that waited for one go on.
-    pub(crate) fn ops_go_on(&mut self, peer: u32, now: Time) {
+    pub(crate) fn ops_go_on(&mut self, peer: PeerId, now: Time) {
         for waiting in self.links.take_laneless(|one| one.peer == peer) {
             if !self.go_on(waiting, now) {
                 self.links.waiting.ops.push(waiting);
@@ -21,7 +22,7 @@ impl<D: Device> Core<D> {
     }
 
     /// No link to a peer comes: what waits for one ends.
-    pub(crate) fn fail_laneless_ops(&mut self, peer: u32, class: Class, now: Time) {
+    pub(crate) fn fail_laneless_ops(&mut self, peer: PeerId, class: Class, now: Time) {
         for waiting in self.links.take_laneless(|one| (one.peer, one.class) == (peer, class)) {
             if !self.go_on(waiting, now) {
                 self.effects.push(Effect::Conclude { op: waiting.op, ok: false });
@@ -31,7 +32,7 @@ impl<D: Device> Core<D> {
 
     /// A peer went away, or is another now: what was meant for it as it was ends. The keys that it names
     /// may be others' by now.
-    pub(super) fn drop_laneless_ops(&mut self, peer: u32) {
+    pub(super) fn drop_laneless_ops(&mut self, peer: PeerId) {
         for waiting in self.links.take_laneless(|one| one.peer == peer) {
             if self.ops.get(waiting.op).is_some_and(|op| op.lane == NONE) {
                 self.effects.push(Effect::Conclude { op: waiting.op, ok: false });

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use elver_control::NodeRecord;
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::rc::{LinkState, RcLink};
-use crate::vqp::send_ring::NONE;
 use crate::{ConnectError, Core, Via, VqpState};
 
 impl<D: Device> Core<D> {
@@ -25,7 +25,9 @@ impl<D: Device> Core<D> {
         if found.is_err() {
             vqp.lease = 0;
         }
-        let peer = self.links.rc.get(link).map_or(NONE, |link| link.peer);
+        let Some(peer) = self.links.rc.get(link).map(|link| link.peer) else {
+            return bug!("a VQP's own link is gone when it is told of");
+        };
         let found = found.map(|lane| (Via::Leased, Some(lane)));
         self.connect_ended(id, peer, found, now);
     }
@@ -41,7 +43,7 @@ impl<D: Device> Core<D> {
 
     /// A peer went away, or is another now: nobody takes the links to it any longer, and what it
     /// asked for before means nothing.
-    pub(crate) fn leave_links_to(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
+    pub(crate) fn leave_links_to(&mut self, peer: PeerId, is: Option<NodeRecord>, now: Time) {
         self.refuse_past(peer, is, now);
         self.drop_laneless_ops(peer);
         if let Some(entry) = self.peers.get(peer) {

@@ -3,12 +3,13 @@
 use elver_control::Class;
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::Core;
 use crate::rc::{LinkState, Purpose, RcLink};
 
 impl<D: Device> Core<D> {
     /// Whether connects, VQPs or operations wait for a link.
-    pub(crate) fn is_link_needed(&self, peer: u32, class: Class) -> bool {
+    pub(crate) fn is_link_needed(&self, peer: PeerId, class: Class) -> bool {
         self.links.waiting.connects.contains_key(&(peer, class))
             || self.is_laneless(peer, class)
             || self.links.has_laneless_op(peer, class)
@@ -16,13 +17,13 @@ impl<D: Device> Core<D> {
 
     /// Whether a VQP to the peer waits for a lane. One that has nothing to post finds its lane when
     /// it has: it may be connected to what is long gone.
-    pub(crate) fn is_laneless(&self, peer: u32, class: Class) -> bool {
+    pub(crate) fn is_laneless(&self, peer: PeerId, class: Class) -> bool {
         self.vqps_to(peer).any(|(_, vqp)| vqp.is_laneless(class) && vqp.sq.unposted() > 0)
     }
 
     /// A link goes. If it is waited for another comes: at the peer's request, which may be on its
     /// way, or else at ours.
-    pub(crate) fn link_lost(&mut self, peer: u32, class: Class, now: Time) {
+    pub(crate) fn link_lost(&mut self, peer: PeerId, class: Class, now: Time) {
         let lost = &self.links.waiting.lost;
         if !lost.contains(&(peer, class)) && self.is_link_needed(peer, class) {
             self.links.waiting.lost.push((peer, class));

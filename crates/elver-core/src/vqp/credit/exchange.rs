@@ -3,6 +3,7 @@
 use elver_verbs::{Device, Time};
 
 use super::Credit;
+use crate::ids::PeerId;
 use crate::effects::Effect;
 use crate::messaging::backlog::Halted;
 use crate::messaging::message::{Header, Kind};
@@ -19,7 +20,7 @@ impl<D: Device> Core<D> {
     // The receiver's side.
 
     /// A message of this sender's was held.
-    pub(crate) fn halt_sender(&mut self, id: u32, from: (u32, u32), cookie: u64) {
+    pub(crate) fn halt_sender(&mut self, id: u32, from: (PeerId, u32), cookie: u64) {
         if self.must_wait(id, from, cookie) {
             self.stats.senders_halted += 1;
             self.notes.tell(&mut self.stats, from.0, Note::to_sender(Kind::Halt, from.1, cookie));
@@ -27,7 +28,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A sender asks for credit.
-    pub(crate) fn credit_probed(&mut self, peer: u32, header: &Header) {
+    pub(crate) fn credit_probed(&mut self, peer: PeerId, header: &Header) {
         let (target, from) = (self.target_of(header), (peer, header.src_vqp));
         let backlog = self.vqps.get(target).and_then(|vqp| vqp.backlog.as_ref());
         if backlog.is_some_and(|backlog| backlog.is_filling(&self.config)) {
@@ -38,7 +39,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Makes a note of a sender, if a VQP holds much. Whether it was not known to wait before.
-    fn must_wait(&mut self, id: u32, from: (u32, u32), cookie: u64) -> bool {
+    fn must_wait(&mut self, id: u32, from: (PeerId, u32), cookie: u64) -> bool {
         let Core { vqps, config, .. } = self;
         let backlog = vqps.get_mut(id).and_then(|vqp| vqp.backlog.as_mut());
         let backlog = backlog.filter(|backlog| backlog.is_filling(config));
@@ -52,7 +53,7 @@ impl<D: Device> Core<D> {
         }
     }
 
-    fn grant(&mut self, id: u32, (peer, vqp): (u32, u32), cookie: u64) {
+    fn grant(&mut self, id: u32, (peer, vqp): (PeerId, u32), cookie: u64) {
         let messages = self.grant_of(id) as u16;
         let note = Note::to_sender(Kind::Grant, vqp, cookie);
         self.notes.tell(&mut self.stats, peer, Note { detail: messages, ..note });
@@ -70,7 +71,7 @@ impl<D: Device> Core<D> {
     // The sender's side.
 
     /// A receiver wants no more of a VQP's messages for now.
-    pub(crate) fn halted(&mut self, from: u32, header: &Header) {
+    pub(crate) fn halted(&mut self, from: PeerId, header: &Header) {
         let Some(vqp) = self.sender_named(from, header) else { return };
         if vqp.state == VqpState::Connected && vqp.credit.left == Credit::FREE {
             (vqp.credit.left, vqp.credit.granted) = (0, 0);
@@ -79,7 +80,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A receiver wants so many of a VQP's messages.
-    pub(crate) fn granted(&mut self, from: u32, header: &Header) {
+    pub(crate) fn granted(&mut self, from: PeerId, header: &Header) {
         let Some(vqp) = self.sender_named(from, header) else { return };
         let messages = u32::from(header.detail).min(GRANT_MAX);
         if vqp.state != VqpState::Connected || vqp.credit.left == Credit::FREE || messages == 0 {
@@ -100,8 +101,9 @@ impl<D: Device> Core<D> {
             return bug!("a VQP that is gone asks for credit");
         };
         self.credit_probes.asked(id, &mut vqp.credit, now);
-        let (peer, note) = (vqp.peer, vqp.note(Kind::CreditProbe, vqp.sq.head));
-        self.notes.tell(&mut self.stats, peer, note);
+        if let Some((peer, note)) = vqp.note(Kind::CreditProbe, vqp.sq.head) {
+            self.notes.tell(&mut self.stats, peer, note);
+        }
     }
 
     /// Asks again for VQPs that have waited for long.

@@ -3,12 +3,13 @@
 use elver_control::{Answer, NodeRecord, Refusal, Served, Shortage};
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::Core;
 
 impl<D: Device> Core<D> {
     /// Refuses the requests that wait and that a peer did not make as what it is now: to take up one
     /// of them would be to believe again what it was.
-    pub(crate) fn refuse_past(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
+    pub(crate) fn refuse_past(&mut self, peer: PeerId, is: Option<NodeRecord>, now: Time) {
         let Some(gid) = self.peers.get(peer).map(|entry| entry.gid) else {
             return bug!("a peer that is gone is another");
         };

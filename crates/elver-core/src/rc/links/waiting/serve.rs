@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use elver_control::{Class, Served};
 use elver_verbs::{Device, Time, WcStatus};
 
+use crate::ids::PeerId;
 use crate::rc::Purpose;
 use crate::rc::links::SILENCE_NS;
 use crate::rc::links::waiting::{STALE_MAX, Unasked, Waiter};
@@ -13,7 +14,7 @@ use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
     /// A connect goes on when there is a link to its peer.
-    pub(crate) fn await_link(&mut self, vqp: u32, attempt: u32, peer: u32, now: Time) {
+    pub(crate) fn await_link(&mut self, vqp: u32, attempt: u32, peer: PeerId, now: Time) {
         let class = self.vqps.get(vqp).map_or(Class::Low, |vqp| vqp.class);
         let until = now.saturating_add_ns(SILENCE_NS);
         let waiting = self.links.waiting.connects.entry((peer, class)).or_default();
@@ -27,7 +28,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A link to a peer is needed: now, or as soon as there is room.
-    pub(crate) fn need_link(&mut self, peer: u32, class: Class, now: Time) {
+    pub(crate) fn need_link(&mut self, peer: PeerId, class: Class, now: Time) {
         let asked = self.links.rc.find(peer, class).is_some();
         if asked || self.links.waiting.wants(peer, class) {
             return;
@@ -47,7 +48,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A connect goes on with an RC QP of its own, as soon as there is room.
-    pub(crate) fn lease_link(&mut self, vqp: u32, attempt: u32, peer: u32, now: Time) {
+    pub(crate) fn lease_link(&mut self, vqp: u32, attempt: u32, peer: PeerId, now: Time) {
         let waiter = Waiter { vqp, attempt, until: now.saturating_add_ns(SILENCE_NS) };
         let waiting = &mut self.links.waiting.leases;
         if waiting.is_empty() {
@@ -65,7 +66,7 @@ impl<D: Device> Core<D> {
     pub(in crate::rc::links) fn lease_or_wait(
         &mut self,
         waiter: Waiter,
-        peer: u32,
+        peer: PeerId,
         now: Time,
     ) -> bool {
         let Waiter { vqp: id, until, .. } = waiter;
@@ -99,7 +100,7 @@ impl<D: Device> Core<D> {
     }
 
     /// What a connect is told that no link was asked for.
-    pub(in crate::rc::links) fn unasked(&self, why: Unasked, peer: u32) -> ConnectError {
+    pub(in crate::rc::links) fn unasked(&self, why: Unasked, peer: PeerId) -> ConnectError {
         let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
         match why {
             Unasked::NoAddress => ConnectError::Unreachable { gid },
@@ -111,7 +112,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A shared link works: who waits for it goes on.
-    pub(in crate::rc::links) fn waiters_go_on(&mut self, peer: u32, class: Class, now: Time) {
+    pub(in crate::rc::links) fn waiters_go_on(&mut self, peer: PeerId, class: Class, now: Time) {
         for waiter in self.links.waiting.connects.remove(&(peer, class)).unwrap_or_default() {
             self.link_found(waiter.vqp, waiter.attempt, peer, Ok(()), now);
         }
@@ -121,7 +122,7 @@ impl<D: Device> Core<D> {
     /// No link to a peer comes: who waits for one fails.
     pub(in crate::rc::links) fn waiters_fail(
         &mut self,
-        peer: u32,
+        peer: PeerId,
         class: Class,
         error: &ConnectError,
         now: Time,
@@ -146,7 +147,7 @@ impl<D: Device> Core<D> {
     }
 
     /// No lane to the peer comes: the VQPs that have something to post fail, and operations.
-    pub(crate) fn fail_laneless(&mut self, peer: u32, class: Class, now: Time) {
+    pub(crate) fn fail_laneless(&mut self, peer: PeerId, class: Class, now: Time) {
         let waits = |vqp: &Vqp| vqp.is_laneless(class) && vqp.sq.unposted() > 0;
         let found = self.vqps_to(peer).filter(|(_, vqp)| waits(vqp));
         let found: Vec<u32> = found.map(|(id, _)| id).collect();

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use elver_control::Class;
 use elver_verbs::{Device, Time};
 
+use crate::ids::PeerId;
 use crate::Core;
 use crate::rc::Purpose;
 use crate::rc::links::waiting::{Unasked, Waiter};
@@ -42,7 +43,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Asks for a link that was wanted, if it still is. Returns whether others may go on.
-    fn ask_wanted(&mut self, until: Time, peer: u32, class: Class, now: Time) -> bool {
+    fn ask_wanted(&mut self, until: Time, peer: PeerId, class: Class, now: Time) -> bool {
         if !self.is_link_needed(peer, class) || self.links.rc.find(peer, class).is_some() {
             return true;
         }
