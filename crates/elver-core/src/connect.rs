@@ -1,12 +1,13 @@
 //! `qconnect` (Algorithm 1): an RC QP if there is one, else DC with metadata from the DCCache or
 //! from a meta server.
 
-mod attach;
+pub(crate) mod attach;
 mod ended;
 mod found;
 
 use elver_verbs::{Device, Gid, Time};
 
+use crate::connect::attach::Onto;
 use crate::discovery::lookups::WARMS_MAX;
 use crate::discovery::peer::Waiter;
 use crate::{
@@ -42,7 +43,7 @@ impl<D: Device> Core<D> {
         if !options.uncached
             && let Some(via) = self.at_hand(peer, class, policy)
         {
-            self.attach(vqp.0, peer, via, None)?;
+            self.attach(vqp.0, peer, via, Onto::Shared)?;
             self.count_connect(via);
             return Ok(Some(via));
         }

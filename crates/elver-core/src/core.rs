@@ -6,7 +6,6 @@ use elver_control::{MRS_ADDR, NodeRecord, Terms, mrs_id, mrs_layout};
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{AccessFlags, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus};
 
-use crate::ids::PeerId;
 use crate::client::Client;
 use crate::client::accept::Accepts;
 use crate::client::ports::Ports;
@@ -18,6 +17,7 @@ use crate::discovery::lookups::Lookups;
 use crate::discovery::peer::Peers;
 use crate::discovery::served::ServedTable;
 use crate::effects::Effects;
+use crate::ids::{PeerId, QpIx};
 use crate::keep_alive::KeepAlive;
 use crate::memory::mr::LocalMrs;
 use crate::memory::mr_store::MrStore;
@@ -34,7 +34,6 @@ use crate::rc::ud::Ud;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::Vqp;
 use crate::vqp::credit::CreditProbes;
-use crate::vqp::send_ring::NONE;
 use crate::{ClientId, Completion, Config, CoreError, Event, PeerInfo, Stats, VqpId, VqpInfo};
 use elver_random::{Rng, Seed};
 
@@ -98,7 +97,7 @@ pub struct Core<D: Device> {
     /// Clients that got completions since they were last told.
     pub(crate) ready_clients: VecDeque<u32>,
     /// QPs on which room was made for lanes that wait.
-    pub(crate) dirty_qps: Vec<u32>,
+    pub(crate) dirty_qps: Vec<QpIx>,
     /// Receive buffers that were read, to be posted again.
     pub(crate) read_buffers: Vec<u32>,
     pub(crate) stats: Stats,
@@ -370,7 +369,7 @@ impl<D: Device> Core<D> {
         // What a QP's send queue holds at the device: a WQE of 64 bytes and an SGE of 16 for each
         // piece, which is what mlx5 takes.
         let wqe = 64 + 16 * u64::from(self.config.max_sge);
-        let queues: u64 = self.lanes.qps.iter().map(|qp| u64::from(qp.depth) * wqe).sum();
+        let queues: u64 = self.lanes.qps.iter().map(|(_, qp)| u64::from(qp.depth) * wqe).sum();
         let tables = self.lanes.bytes() + self.peers.bytes() + self.store.bytes();
         queues + tables + self.ops.bytes() + self.lookups.bytes() + self.links.bytes()
     }
@@ -385,9 +384,9 @@ impl<D: Device> Core<D> {
 
     /// The queue pair that a VQP sends on: its QPN, and that of the peer's end if it is an RC QP.
     pub fn qp_of(&self, vqp: VqpId) -> Option<(u32, Option<u32>)> {
-        let lane = self.vqps.get(vqp.0).map(|vqp| vqp.lane).filter(|lane| *lane != NONE)?;
-        let lane = &self.lanes.lanes[lane as usize];
-        let qp = self.lanes.qps[lane.qp as usize].qp;
+        let lane = self.vqps.get(vqp.0)?.lane?;
+        let lane = &self.lanes.lanes[lane];
+        let qp = self.lanes.qps[lane.qp].qp;
         let peer_end = match lane.kind {
             LaneKind::Rc { .. } => Some(self.device.query_qp(qp).ok()?.0.dest_qp_num),
             LaneKind::Dc { .. } => None,

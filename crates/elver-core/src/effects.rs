@@ -7,8 +7,8 @@ use alloc::collections::VecDeque;
 
 use elver_control::{Class, NodeRecord};
 
-use crate::ids::PeerId;
 use crate::ConnectError;
+use crate::ids::{LaneIx, PeerId};
 
 /// Something to do once the part that found it has returned. What it is about may be gone by then.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) enum Effect {
     /// VQPs or operations of a class wait for a lane to a peer.
     WantLane(PeerId, Class),
     /// Something was settled that a lane which has failed may have waited for.
-    Restart(u32),
+    Restart(LaneIx),
 }
 
 /// What is to be done, in order. It is empty whenever a call of the core's returns.

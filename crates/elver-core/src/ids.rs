@@ -3,6 +3,8 @@
 use core::fmt;
 use core::num::NonZeroU32;
 
+use crate::pool::index_vec::Ix;
+
 /// A client of the node: a process's session, or the process that hosts an embedded node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u32);
@@ -53,17 +55,6 @@ macro_rules! ids {
                 }
             }
 
-            #[cfg(test)]
-            impl $name {
-                /// One for a test.
-                pub(crate) const fn numbered(bits: u32) -> $name {
-                    match NonZeroU32::new(bits) {
-                        Some(bits) => $name(bits),
-                        None => panic!("0 is no id"),
-                    }
-                }
-            }
-
             impl fmt::LowerHex for $name {
                 fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                     self.0.fmt(f)
@@ -76,4 +67,58 @@ macro_rules! ids {
 ids! {
     /// A node that this one knows ([`crate::discovery::peer::Peers`]).
     PeerId,
+    /// An RC queue pair, from its creation to its end ([`crate::rc::RcPool`]).
+    LinkId,
+}
+
+/// Places in the vectors of the pool.
+macro_rules! places {
+    ($($(#[$what:meta])* $name:ident,)*) => {
+        $(
+            $(#[$what])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+            pub(crate) struct $name(pub(crate) u32);
+
+            impl Ix for $name {
+                #[inline]
+                fn new(at: usize) -> $name {
+                    $name(at as u32)
+                }
+
+                #[inline]
+                fn at(self) -> usize {
+                    self.0 as usize
+                }
+            }
+
+            impl fmt::Display for $name {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    self.0.fmt(f)
+                }
+            }
+        )*
+    };
+}
+
+places! {
+    /// A lane ([`crate::pool::Lanes`]): a stream of a DCI, or an RC QP.
+    LaneIx,
+    /// A physical queue pair that VQPs send on ([`crate::pool::Lanes`]).
+    QpIx,
+}
+
+impl LinkId {
+    /// The ids between which all are.
+    pub(crate) const ENDS: (LinkId, LinkId) = (LinkId(NonZeroU32::MIN), LinkId(NonZeroU32::MAX));
+}
+
+#[cfg(test)]
+impl PeerId {
+    /// One for a test.
+    pub(crate) const fn numbered(bits: u32) -> PeerId {
+        match NonZeroU32::new(bits) {
+            Some(bits) => PeerId(bits),
+            None => panic!("0 is no id"),
+        }
+    }
 }

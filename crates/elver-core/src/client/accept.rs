@@ -208,8 +208,9 @@ mod tests {
         for id in 1..10_000 {
             accepted.push(id, PeerId::numbered(id % 3 + 1), |other| other + 2 > id);
             assert!(accepted.now() <= 2);
-            let orders = [Some(1), Some(2), Some(3), None]
-                .map(|peer| accepted.in_order(peer.map(PeerId::numbered)).map_or(0, |order| order.listed()));
+            let orders = [Some(1), Some(2), Some(3), None].map(|peer| {
+                accepted.in_order(peer.map(PeerId::numbered)).map_or(0, |order| order.listed())
+            });
             assert!(orders.iter().all(|len| *len <= GONE_MAX + 4), "{orders:?}");
             if id > 1 {
                 accepted.remove(PeerId::numbered((id - 1) % 3 + 1));

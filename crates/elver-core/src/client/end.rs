@@ -2,11 +2,10 @@
 
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
 use crate::client::accept::Acceptance;
+use crate::ids::PeerId;
 use crate::messaging::message::Kind;
 use crate::messaging::notes::Note;
-use crate::vqp::send_ring::NONE;
 use crate::vqp::{Vqp, Wait};
 use crate::{ClientId, ConnectError, Core, Event, VqpId, VqpState};
 
@@ -105,9 +104,7 @@ impl<D: Device> Core<D> {
             return bug!("a VQP that is gone is detached");
         };
         vqp.moving = false;
-        if vqp.lease != 0 {
-            self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
-        }
+        self.links.ended_leases.extend(vqp.lease.take());
         if let Some(Acceptance { key, .. }) = vqp.accepted.take() {
             self.accepts.remove(&key, id);
             if let Some(entry) = self.peers.get_mut(key.1) {
@@ -117,7 +114,7 @@ impl<D: Device> Core<D> {
                 client.accepted.remove(key.1);
             }
         }
-        (vqp.lane, vqp.dest, vqp.via) = (NONE, None, None);
+        (vqp.lane, vqp.dest, vqp.via) = (None, None, None);
         (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);
     }
 }

@@ -5,16 +5,16 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
 use crate::client::Client;
 use crate::client::accept::Accepted;
 use crate::client::ports::Ports;
+use crate::ids::PeerId;
 use crate::keep_alive::Watched;
 use crate::memory::mr::LocalHit;
 use crate::rc::suspect::Suspect;
 use crate::vqp::credit::Credit;
 use crate::vqp::recv_ring::RecvRing;
-use crate::vqp::send_ring::{NONE, SendRing};
+use crate::vqp::send_ring::SendRing;
 use crate::vqp::{Vqp, Wait};
 use crate::{ClientId, ClientLimits, Core, CoreError, Policy, VqpId, VqpInit, VqpState};
 
@@ -182,7 +182,7 @@ impl<D: Device> Core<D> {
                 beside: [0; 2],
                 peer_port: 0,
                 peer_vqp: 0,
-                lane: NONE,
+                lane: None,
                 dest: None,
                 sq: SendRing::new(init.max_send_wr, max_sge, max_inline),
                 rq: RecvRing::new(init.max_recv_wr, max_sge),
@@ -192,7 +192,7 @@ impl<D: Device> Core<D> {
                 moving: false,
                 credit: Credit::NEW,
                 policy: Policy::Shared,
-                lease: 0,
+                lease: None,
                 ready: false,
                 rewound: false,
                 unsure: false,

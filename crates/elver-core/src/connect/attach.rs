@@ -2,21 +2,30 @@
 
 use elver_verbs::{Device, VerbsError};
 
-use crate::ids::PeerId;
+use crate::ids::{LaneIx, PeerId};
 use crate::keep_alive::Watched;
 use crate::pool::lane::LaneKind;
-use crate::vqp::send_ring::NONE;
 use crate::{Core, CoreError, Via, VqpId, VqpState};
 
+/// The lane that a VQP is tied to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Onto {
+    /// The one that others take which are backed by the same.
+    Shared,
+    /// One that is its alone.
+    Own(LaneIx),
+    /// None before what its peer is was looked up.
+    Nothing,
+}
+
 impl<D: Device> Core<D> {
-    /// Ties a VQP to a peer and to the lane that `via` says, or to this `lane`. What it needs for
-    /// that is at hand.
+    /// Ties a VQP to a peer and to a lane. What it needs for that is at hand.
     pub(crate) fn attach(
         &mut self,
         id: u32,
         peer: PeerId,
         via: Via,
-        lane: Option<u32>,
+        onto: Onto,
     ) -> Result<(), CoreError> {
         let what = "the device has no DC, and there is no RC QP to the peer";
         let none = CoreError::Device(VerbsError::Unsupported { what });
@@ -33,14 +42,15 @@ impl<D: Device> Core<D> {
                 lane.filter(|_| entry.record.is_some())
             }
         };
-        let lane = match lane.or(shared) {
-            Some(lane) => lane,
+        let lane = match onto {
+            Onto::Own(lane) => Some(lane),
+            Onto::Nothing => None,
             // It gets one when it needs it.
-            None if via == Via::Rc || entry.record.is_none() => NONE,
-            None => return Err(none),
+            Onto::Shared if via == Via::Rc || entry.record.is_none() => shared,
+            Onto::Shared => Some(shared.ok_or(none)?),
         };
         debug_assert_eq!(entry.ah, Some(ah));
-        vqp.dest = match self.lanes.lanes.get(lane as usize).map(|lane| lane.kind) {
+        vqp.dest = match lane.map(|lane| self.lanes.lanes[lane].kind) {
             Some(LaneKind::Dc { stream }) => entry.dc_dest(stream),
             Some(LaneKind::Rc { .. }) | None => None,
         };
@@ -51,8 +61,8 @@ impl<D: Device> Core<D> {
         }
         self.keep_alive.connected(id);
         self.join_peer(id, peer);
-        if let Some(lane) = self.lanes.lanes.get_mut(lane as usize) {
-            lane.vqps += 1;
+        if let Some(lane) = lane {
+            self.lanes.lanes[lane].vqps += 1;
         }
         self.measure_room(id);
         Ok(())
@@ -79,21 +89,21 @@ impl<D: Device> Core<D> {
         };
         let lane = self.lanes.dc_lane(entry.hash, class);
         let Some(lane) = lane.filter(|_| entry.record.is_some()) else { return false };
-        if lane == old {
+        if Some(lane) == old {
             return true;
         }
-        let LaneKind::Dc { stream } = self.lanes.lanes[lane as usize].kind else {
+        let LaneKind::Dc { stream } = self.lanes.lanes[lane].kind else {
             bug!("a lane of DC is none");
             return false;
         };
         let dest = entry.dc_dest(stream);
         self.leave_lane(id);
-        self.lanes.lanes[lane as usize].vqps += 1;
+        self.lanes.lanes[lane].vqps += 1;
         let Some(vqp) = self.vqps.get_mut(id) else {
             bug!("a VQP that moves is gone");
             return false;
         };
-        (vqp.lane, vqp.dest) = (lane, dest);
+        (vqp.lane, vqp.dest) = (Some(lane), dest);
         vqp.count_move(Via::DcCached, &mut self.stats);
         true
     }

@@ -2,9 +2,9 @@
 
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
+use crate::connect::attach::Onto;
 use crate::effects::Effect;
-use crate::vqp::send_ring::NONE;
+use crate::ids::{LaneIx, PeerId};
 use crate::{ClientId, ConnectError, Core, Event, Via, VqpId, VqpState};
 
 impl<D: Device> Core<D> {
@@ -30,7 +30,7 @@ impl<D: Device> Core<D> {
         &mut self,
         id: u32,
         peer: PeerId,
-        found: Result<(Via, Option<u32>), ConnectError>,
+        found: Result<(Via, Option<LaneIx>), ConnectError>,
         now: Time,
     ) {
         let Some(vqp) = self.vqps.get_mut(id) else {
@@ -41,7 +41,7 @@ impl<D: Device> Core<D> {
         count_off!(self.lookups.waiting, 1);
         let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
         let result = found.and_then(|(via, lane)| {
-            let attached = self.attach(id, peer, via, lane);
+            let attached = self.attach(id, peer, via, lane.map_or(Onto::Shared, Onto::Own));
             attached.map(|()| via).map_err(|_| ConnectError::Unreachable { gid })
         });
         match &result {
@@ -52,7 +52,7 @@ impl<D: Device> Core<D> {
             }
         }
         self.events.push_back(Event::Connected { client, token, vqp: VqpId(id), result });
-        if self.vqps.get(id).is_some_and(|vqp| vqp.lane == NONE || vqp.sq.unposted() > 0) {
+        if self.vqps.get(id).is_some_and(|vqp| vqp.lane.is_none() || vqp.sq.unposted() > 0) {
             self.effects.push(Effect::Pump(id));
         }
     }

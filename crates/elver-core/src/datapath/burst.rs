@@ -6,9 +6,9 @@ use elver_verbs::{
     AccessFault, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus,
 };
 
-use crate::ids::PeerId;
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
+use crate::ids::{LaneIx, PeerId};
 use crate::memory::mr_store::MrStore;
 use crate::vqp::send_ring::SqEntry;
 use crate::vqp::{Vqp, Wait};
@@ -95,13 +95,17 @@ impl<D: Device> Core<D> {
                     return Stop::Waits;
                 }
             }
-            let lane = &self.lanes.lanes[vqp.lane as usize];
-            let room = lane.room(&self.lanes.qps[lane.qp as usize]);
+            let Some(at) = vqp.lane else {
+                bug!("a VQP posts that has no lane");
+                return Stop::Waits;
+            };
+            let lane = &self.lanes.lanes[at];
+            let room = lane.room(&self.lanes.qps[lane.qp]);
             if room == 0 {
                 return Stop::Room;
             }
-            let burst = self.next_burst(id, unposted.min(BURST), room, in_turn, now);
-            if burst.count > 0 && !self.post_burst(id, &burst, now) {
+            let burst = self.next_burst(id, at, unposted.min(BURST), room, in_turn, now);
+            if burst.count > 0 && !self.post_burst(id, at, &burst, now) {
                 self.stats.device_refusals += 1;
                 self.fail_next(id, WcStatus::LocQpOpErr, now);
                 return Stop::Waits;
@@ -128,7 +132,15 @@ impl<D: Device> Core<D> {
 
     /// What of a VQP's WRs may go next, of those that wait at most `most`: which are then counted as
     /// gone, and messages among them have their headers.
-    fn next_burst(&mut self, id: u32, most: u32, room: u32, in_turn: bool, now: Time) -> Burst {
+    fn next_burst(
+        &mut self,
+        id: u32,
+        lane: LaneIx,
+        most: u32,
+        room: u32,
+        in_turn: bool,
+        now: Time,
+    ) -> Burst {
         let query_at = Self::query_at(now);
         let Core { vqps, store, device, pool, blank, mrs, qos, unread, lanes, .. } = self;
         let mut burst = Burst {
@@ -145,7 +157,7 @@ impl<D: Device> Core<D> {
             return burst;
         };
         let limit = most.min(room);
-        let path = &lanes.lanes[vqp.lane as usize].path;
+        let path = &lanes.lanes[lane].path;
         let counted = vqp.class == Class::Low && qos.counts_low(now);
         burst.gives_way = counted;
         let mut deficit = vqp.deficit;
@@ -204,14 +216,14 @@ impl<D: Device> Core<D> {
     }
 
     /// Posts a burst. Returns whether the device took all of it.
-    fn post_burst(&mut self, id: u32, burst: &Burst, now: Time) -> bool {
+    fn post_burst(&mut self, id: u32, at: LaneIx, burst: &Burst, now: Time) -> bool {
         let Core { vqps, lanes, peers, device, stats, links, config, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else {
             bug!("a VQP that is gone posts");
             return true;
         };
-        let lane = &mut lanes.lanes[vqp.lane as usize];
-        let phys = &mut lanes.qps[lane.qp as usize];
+        let lane = &mut lanes.lanes[at];
+        let phys = &mut lanes.qps[lane.qp];
         let first = vqp.sq.posted;
         if phys.short_turns != burst.gives_way {
             phys.short_turns = burst.gives_way;

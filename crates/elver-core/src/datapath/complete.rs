@@ -35,6 +35,7 @@ impl<D: Device> Core<D> {
             self.stats.completions_unknown += 1;
             return;
         }
+        let Some(lane) = lane else { return bug!("a VQP with WRs on a lane has none") };
         let count = vqp.execute(pool, behind + 1, qos, now);
         self.account(lane, count);
         self.retire(id, now);
@@ -50,9 +51,9 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP with WRs on a lane is gone");
         };
-        let (lane, dest) = (vqp.lane, vqp.dest);
-        let Some(peer) = vqp.peer else {
-            return bug!("a VQP with WRs on a lane is connected to nobody");
+        let dest = vqp.dest;
+        let (Some(lane), Some(peer)) = (vqp.lane, vqp.peer) else {
+            return bug!("a VQP with WRs on a lane has none, or is connected to nobody");
         };
         let verdict = self.lane_failed(lane, status, (peer, dest), now);
         if verdict == Verdict::Unsure {

@@ -4,18 +4,18 @@ use alloc::vec::Vec;
 
 use elver_verbs::Device;
 
-use crate::ids::PeerId;
+use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::{Core, VqpState};
 
 impl<D: Device> Core<D> {
     /// So many physical WRs of a lane have completed.
     #[inline]
-    pub(crate) fn account(&mut self, lane: u32, count: u32) {
-        let entry = &mut self.lanes.lanes[lane as usize];
+    pub(crate) fn account(&mut self, lane: LaneIx, count: u32) {
+        let entry = &mut self.lanes.lanes[lane];
         count_off!(entry.uncompleted, count);
         let qp = entry.qp;
-        let phys = &mut self.lanes.qps[qp as usize];
+        let phys = &mut self.lanes.qps[qp];
         count_off!(phys.posted, count);
         self.lanes.freed(qp, &mut self.dirty_qps);
     }
@@ -25,12 +25,13 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone takes its turn");
         };
+        let Some(lane) = vqp.lane else { return };
         if vqp.ready || !vqp.may_post() || vqp.sq.unposted() == 0 {
             return;
         }
         vqp.ready = true;
-        self.lanes.lanes[vqp.lane as usize].ready.push_back(id);
-        self.lanes.wait(vqp.lane);
+        self.lanes.lanes[lane].ready.push_back(id);
+        self.lanes.wait(lane);
     }
 
     /// Takes a VQP of which nothing is on its lane off that lane's lists.
@@ -38,7 +39,8 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone leaves its lane");
         };
-        let Some(lane) = self.lanes.lanes.get_mut(vqp.lane as usize) else { return };
+        let Some(lane) = vqp.lane else { return };
+        let lane = &mut self.lanes.lanes[lane];
         count_off!(lane.vqps, 1);
         if core::mem::take(&mut vqp.ready) {
             lane.ready.retain(|other| *other != id);
@@ -53,24 +55,25 @@ impl<D: Device> Core<D> {
     /// they are posted again when its lane is set going, or over another one.
     pub(crate) fn rewind(&mut self, id: u32) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone is rewound") };
+        let Some(lane) = vqp.lane else { return bug!("a VQP without a lane is rewound") };
         if !vqp.rewound {
             vqp.rewound = true;
             self.stats.wrs_reposted += u64::from(vqp.sq.posted.wrapping_sub(vqp.sq.done));
             vqp.sq.posted = vqp.sq.done;
-            self.lanes.lanes[vqp.lane as usize].rewound.push(id);
+            self.lanes.lanes[lane].rewound.push(id);
         }
     }
 
     /// A lane takes WRs again.
-    pub(crate) fn set_running(&mut self, lane: u32) {
-        let entry = &mut self.lanes.lanes[lane as usize];
+    pub(crate) fn set_running(&mut self, lane: LaneIx) {
+        let entry = &mut self.lanes.lanes[lane];
         (entry.state, entry.unsure) = (LaneState::Running, None);
     }
 
     /// Takes what waits on a lane that has failed off its lists: VQPs, in order, and the peer that
     /// does not answer.
-    pub(crate) fn take_waiting(&mut self, lane: u32) -> (Option<PeerId>, Vec<u32>) {
-        let entry = &mut self.lanes.lanes[lane as usize];
+    pub(crate) fn take_waiting(&mut self, lane: LaneIx) -> (Option<PeerId>, Vec<u32>) {
+        let entry = &mut self.lanes.lanes[lane];
         let dead = entry.dead.take();
         let mut waiting = core::mem::take(&mut entry.rewound);
         let mut turns = core::mem::take(&mut entry.ready);
@@ -85,19 +88,19 @@ impl<D: Device> Core<D> {
                 waiting.push(id);
             }
         }
-        self.lanes.lanes[lane as usize].ready = turns;
+        self.lanes.lanes[lane].ready = turns;
         (dead, waiting)
     }
 
     /// The peer of a VQP that waits on a lane, unless it has left it meanwhile, or failed.
-    pub(crate) fn peer_waited_for(&self, id: u32, lane: u32) -> Option<PeerId> {
+    pub(crate) fn peer_waited_for(&self, id: u32, lane: LaneIx) -> Option<PeerId> {
         let vqp = self.vqps.get(id)?;
-        vqp.peer.filter(|_| vqp.lane == lane && vqp.state == VqpState::Connected)
+        vqp.peer.filter(|_| vqp.lane == Some(lane) && vqp.state == VqpState::Connected)
     }
 
     /// Whether a lane is of a DCI that is down.
-    pub(crate) fn is_down(&self, lane: u32) -> bool {
-        let entry = &self.lanes.lanes[lane as usize];
+    pub(crate) fn is_down(&self, lane: LaneIx) -> bool {
+        let entry = &self.lanes.lanes[lane];
         matches!(entry.kind, LaneKind::Dc { .. })
             && self.outages.iter().any(|outage| outage.qp == entry.qp)
     }

@@ -14,13 +14,16 @@ impl<D: Device> Core<D> {
             self.stats.completions_unknown += 1;
             return;
         };
-        let (lane, to) = (op.lane, (op.peer, op.dest));
+        let to = (op.peer, op.dest);
+        let Some(lane) = op.lane else {
+            return bug!("an operation completes that has no lane");
+        };
         let verdict = match status {
             WcStatus::Success => None,
             status => Some(self.lane_failed(lane, status, to, now)),
         };
         if verdict == Some(Verdict::Unsure) {
-            let path = &self.lanes.lanes[lane as usize].path;
+            let path = &self.lanes.lanes[lane].path;
             let psns = self.ops.get(id).map_or(1, |op| path.psns_of_op(op));
             return self.hold_flushed(lane, WrId::Op(id), psns);
         }

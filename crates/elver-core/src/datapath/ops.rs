@@ -4,7 +4,7 @@ use elver_control::Class;
 use elver_kv::Lookup;
 use elver_verbs::{Dest, RemoteAddr, Time};
 
-use crate::ids::PeerId;
+use crate::ids::{LaneIx, PeerId};
 use crate::messaging::gather::Gather;
 use crate::messaging::notes::Note;
 use crate::rc::suspect::Suspect;
@@ -12,8 +12,8 @@ use crate::rc::suspect::Suspect;
 /// Something that the core itself does on a lane: READs or messages, one signalled WR at a time.
 #[derive(Debug)]
 pub(crate) struct Op {
-    /// The lane that it runs on; [`crate::vqp::send_ring::NONE`] while it waits for one.
-    pub(crate) lane: u32,
+    /// The lane that it runs on; none while it waits for one.
+    pub(crate) lane: Option<LaneIx>,
     /// Where it goes, on a DCI.
     pub(crate) dest: Option<Dest>,
     /// The peer that it goes to, which it pins.

@@ -3,15 +3,14 @@
 use elver_control::Class;
 use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time};
 
-use crate::ids::PeerId;
 use crate::Core;
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
+use crate::ids::{LaneIx, PeerId};
 use crate::messaging::message::Kind;
 use crate::pool::lane::LaneKind;
 use crate::rc::suspect::Suspect;
-use crate::vqp::send_ring::NONE;
 
 /// What a READ of no bytes names; nobody looks at it.
 const NOWHERE: RemoteAddr = RemoteAddr { addr: 0, rkey: 0 };
@@ -29,8 +28,8 @@ impl<D: Device> Core<D> {
         // Another meta server may be asked as well.
         let waits = !matches!(kind, OpKind::Node { .. } | OpKind::Probe { .. });
         let (lane, dest) = match self.way_of_op(peer, class) {
-            Some(way) => way,
-            None if waits && self.way_comes(peer) => (NONE, None),
+            Some((lane, dest)) => (Some(lane), dest),
+            None if waits && self.way_comes(peer) => (None, None),
             None => return Err(kind),
         };
         if self.ops.is_full() {
@@ -49,11 +48,15 @@ impl<D: Device> Core<D> {
     }
 
     /// The lane of an operation to a peer, and its destination there.
-    pub(crate) fn way_of_op(&mut self, peer: PeerId, class: Class) -> Option<(u32, Option<Dest>)> {
+    pub(crate) fn way_of_op(
+        &mut self,
+        peer: PeerId,
+        class: Class,
+    ) -> Option<(LaneIx, Option<Dest>)> {
         let lane = self.op_lane(peer, class)?;
         self.address_of(peer).ok()?;
         let entry = self.peers.get(peer)?;
-        match self.lanes.lanes[lane as usize].kind {
+        match self.lanes.lanes[lane].kind {
             LaneKind::Dc { stream } => Some((lane, Some(entry.dc_dest(stream)?))),
             LaneKind::Rc { .. } => Some((lane, None)),
         }
@@ -62,18 +65,15 @@ impl<D: Device> Core<D> {
     /// Posts an operation's WR, now or when there is a lane that has room.
     pub(crate) fn post_op(&mut self, id: u32, now: Time) {
         let Some(op) = self.ops.get(id) else { return bug!("an operation that is gone is posted") };
-        let lane = op.lane;
-        if lane == NONE {
-            return self.await_way(id, now);
-        }
-        let entry = &self.lanes.lanes[lane as usize];
-        if entry.takes_op(&self.lanes.qps[entry.qp as usize]) {
+        let Some(lane) = op.lane else { return self.await_way(id, now) };
+        let entry = &self.lanes.lanes[lane];
+        if entry.takes_op(&self.lanes.qps[entry.qp]) {
             if !self.send_op(id, now) {
                 self.effects.push(Effect::Conclude { op: id, ok: false });
             }
             return;
         }
-        self.lanes.lanes[lane as usize].ops.push_back(id);
+        self.lanes.lanes[lane].ops.push_back(id);
         self.lanes.wait(lane);
     }
 
@@ -95,8 +95,12 @@ impl<D: Device> Core<D> {
         if op.abandoned || is_late {
             return false;
         }
-        let lane = &mut self.lanes.lanes[op.lane as usize];
-        let phys = &mut self.lanes.qps[lane.qp as usize];
+        let Some(lane) = op.lane else {
+            bug!("an operation is posted that has no lane");
+            return false;
+        };
+        let lane = &mut self.lanes.lanes[lane];
+        let phys = &mut self.lanes.qps[lane.qp];
         let one;
         let (send, sges) = match (&op.work, &op.kind) {
             (Work::Read { remote, length, buffer }, _) => {
@@ -131,8 +135,8 @@ impl<D: Device> Core<D> {
     }
 
     /// An operation's WR was not executed, or may be executed again: it is posted anew.
-    pub(crate) fn op_again(&mut self, id: u32, lane: u32) {
-        self.lanes.lanes[lane as usize].ops.push_back(id);
+    pub(crate) fn op_again(&mut self, id: u32, lane: LaneIx) {
+        self.lanes.lanes[lane].ops.push_back(id);
         self.lanes.wait(lane);
     }
 
@@ -176,7 +180,7 @@ impl<D: Device> Core<D> {
         let Some(entry) = self.ops.get_mut(op) else {
             return bug!("an operation that is gone waits for a way");
         };
-        (entry.lane, entry.dest) = (NONE, None);
+        (entry.lane, entry.dest) = (None, None);
         let (peer, class) = (entry.peer, entry.class);
         self.links.await_way(op, (peer, class), now);
         self.stats.ops_waited += 1;

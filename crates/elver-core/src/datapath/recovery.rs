@@ -26,8 +26,8 @@
 
 use elver_verbs::{Dest, Device, Time, WcStatus};
 
-use crate::ids::PeerId;
 use crate::Core;
+use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
 
 /// What a WR that did not succeed means for who posted it.
@@ -48,13 +48,13 @@ impl<D: Device> Core<D> {
     /// A WR to `peer`, which went to `dest` there, completed with an error on a lane.
     pub(crate) fn lane_failed(
         &mut self,
-        lane: u32,
+        lane: LaneIx,
         status: WcStatus,
         (peer, dest): (PeerId, Option<Dest>),
         now: Time,
     ) -> Verdict {
         let is_past = self.is_past(peer, dest);
-        let entry = &mut self.lanes.lanes[lane as usize];
+        let entry = &mut self.lanes.lanes[lane];
         let rc = matches!(entry.kind, LaneKind::Rc { .. });
         if entry.state == LaneState::Running {
             entry.state = LaneState::Failing;
@@ -66,7 +66,7 @@ impl<D: Device> Core<D> {
                 self.lane_broke(lane, now);
             }
         }
-        let entry = &mut self.lanes.lanes[lane as usize];
+        let entry = &mut self.lanes.lanes[lane];
         match status {
             WcStatus::WrFlushErr if entry.dead == Some(peer) => {
                 Verdict::Guilty(WcStatus::RetryExcErr)
@@ -96,8 +96,8 @@ impl<D: Device> Core<D> {
     }
 
     /// Sets a failing lane going again, once nothing is outstanding on it.
-    pub(crate) fn try_restart(&mut self, lane: u32, now: Time) {
-        let entry = &self.lanes.lanes[lane as usize];
+    pub(crate) fn try_restart(&mut self, lane: LaneIx, now: Time) {
+        let entry = &self.lanes.lanes[lane];
         // What was flushed and may have been executed counts until its fate is known.
         if entry.state != LaneState::Failing || entry.uncompleted as usize > entry.flushed.len() {
             return;
@@ -105,7 +105,7 @@ impl<D: Device> Core<D> {
         let (kind, qp) = (entry.kind, entry.qp);
         match kind {
             LaneKind::Dc { stream } => {
-                let phys = &mut self.lanes.qps[qp as usize];
+                let phys = &mut self.lanes.qps[qp];
                 if !phys.broken && self.device.reset_dci_stream(phys.qp, stream).is_ok() {
                     self.set_running(lane);
                     return self.resume(lane, now);
@@ -117,7 +117,7 @@ impl<D: Device> Core<D> {
                 if !self.settle_flushed(lane, now) {
                     return;
                 }
-                self.lanes.lanes[lane as usize].state = LaneState::Gone;
+                self.lanes.lanes[lane].state = LaneState::Gone;
                 self.resume(lane, now);
                 self.link_broken(lane, now);
             }

@@ -6,10 +6,10 @@ use crate::Core;
 use crate::VqpState;
 use crate::datapath::burst::{QUANTUM, Stop};
 use crate::effects::Effect;
+use crate::ids::LaneIx;
 use crate::pool::SLOTS_RESERVED;
 use crate::pool::lane::LaneState;
 use crate::vqp::Wait;
-use crate::vqp::send_ring::NONE;
 
 impl<D: Device> Core<D> {
     /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn. Returns whether
@@ -21,13 +21,14 @@ impl<D: Device> Core<D> {
             return false;
         };
         if !vqp.may_post() || vqp.ready || vqp.sq.unposted() == 0 {
-            if vqp.lane == NONE && vqp.state == VqpState::Connected {
+            if vqp.lane.is_none() && vqp.state == VqpState::Connected {
                 self.find_lane(id, now);
                 return true;
             }
             return false;
         }
-        let lane = &self.lanes.lanes[vqp.lane as usize];
+        let Some(lane) = vqp.lane else { return false };
+        let lane = &self.lanes.lanes[lane];
         if lane.state == LaneState::Gone {
             self.leave_gone_lane(id);
             return true;
@@ -49,14 +50,14 @@ impl<D: Device> Core<D> {
     /// Gives turns on the QPs where room was made.
     pub(crate) fn serve_dirty(&mut self, now: Time) {
         while let Some(qp) = self.dirty_qps.pop() {
-            let phys = &mut self.lanes.qps[qp as usize];
+            let phys = &mut self.lanes.qps[qp];
             phys.dirty = false;
             for _ in 0..phys.waiting.len() {
                 // An RC QP that breaks meanwhile leaves none.
-                let Some(lane) = self.lanes.qps[qp as usize].waiting.pop_front() else { break };
-                self.lanes.lanes[lane as usize].waiting = false;
+                let Some(lane) = self.lanes.qps[qp].waiting.pop_front() else { break };
+                self.lanes.lanes[lane].waiting = false;
                 self.serve_lane(lane, now);
-                let entry = &self.lanes.lanes[lane as usize];
+                let entry = &self.lanes.lanes[lane];
                 if !entry.ready.is_empty() || !entry.ops.is_empty() {
                     self.lanes.wait(lane);
                 }
@@ -66,10 +67,10 @@ impl<D: Device> Core<D> {
 
     /// Gives turns on a lane while it has room: to the core's own operations, then to the VQPs in
     /// turn, each by bytes (deficit round robin).
-    fn serve_lane(&mut self, lane: u32, now: Time) {
+    fn serve_lane(&mut self, lane: LaneIx, now: Time) {
         loop {
-            let entry = &mut self.lanes.lanes[lane as usize];
-            let phys = &self.lanes.qps[entry.qp as usize];
+            let entry = &mut self.lanes.lanes[lane];
+            let phys = &self.lanes.qps[entry.qp];
             if entry.state != LaneState::Running {
                 return;
             }
@@ -91,7 +92,7 @@ impl<D: Device> Core<D> {
                 continue;
             };
             vqp.ready = false;
-            if vqp.lane != lane || !vqp.may_post() {
+            if vqp.lane != Some(lane) || !vqp.may_post() {
                 continue;
             }
             let deficit = if alone { QUANTUM } else { vqp.deficit + QUANTUM };
@@ -107,7 +108,7 @@ impl<D: Device> Core<D> {
             } else if vqp.sq.posted == before && vqp.deficit > 0 {
                 // Its next WR takes more room than there is: it keeps its turn.
                 vqp.ready = true;
-                self.lanes.lanes[lane as usize].ready.push_front(id);
+                self.lanes.lanes[lane].ready.push_front(id);
                 return;
             } else {
                 self.enlist(id);

@@ -3,10 +3,9 @@
 use elver_control::{Class, ControlAddr};
 use elver_verbs::{AddressVector, Ah, Device, Gid, VerbsError};
 
-use crate::ids::PeerId;
+use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::LaneState;
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::NONE;
 use crate::{Core, Policy, Via};
 
 impl<D: Device> Core<D> {
@@ -52,17 +51,16 @@ impl<D: Device> Core<D> {
     }
 
     /// The lane that the core's own operations to a peer take, and whether it works.
-    pub(crate) fn op_lane(&self, peer: PeerId, class: Class) -> Option<u32> {
+    pub(crate) fn op_lane(&self, peer: PeerId, class: Class) -> Option<LaneIx> {
         let entry = self.peers.get(peer)?;
         let [own, other] = [entry.rc[class as usize], entry.rc[1 - class as usize]];
-        let runs = |rc: &u32| self.lanes.lanes[*rc as usize].state != LaneState::Gone;
+        let runs = |rc: &LaneIx| self.lanes.lanes[*rc].state != LaneState::Gone;
         let rc = own.or(other).filter(runs);
         if rc.is_none() && self.lacks_dc(peer) {
             return self.links.rc.lanes_to(peer).find(runs);
         }
         let dc = || self.lanes.dc_lane(entry.hash, class).filter(|_| entry.record.is_some());
-        let lane = rc.or_else(dc);
-        lane.filter(|lane| *lane != NONE)
+        rc.or_else(dc)
     }
 
     /// What connects to a peer without asking anybody.

@@ -12,10 +12,10 @@ use elver_verbs::Time;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::ids::PeerId;
 use crate::ClientId;
 use crate::discovery::peer::Waiter;
 use crate::discovery::servers::Servers;
+use crate::ids::PeerId;
 use crate::pool::READ_BUFFER_BYTES;
 
 /// How long one meta server may take before the next one is asked, in nanoseconds. Far above what a

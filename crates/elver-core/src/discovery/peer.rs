@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxSeededState;
 use siphasher::sip::SipHasher13;
 
-use crate::ids::PeerId;
+use crate::ids::{LaneIx, PeerId};
 use crate::rc::Heat;
 use crate::rc::back_off::BackOff;
 use crate::slots::Slots;
@@ -58,7 +58,7 @@ pub(crate) struct Peer {
     /// operations of the core's own are under way to it.
     pub(crate) pins: u32,
     /// Lanes of the shared RC QPs to it that are connected, by class.
-    pub(crate) rc: [Option<u32>; 2],
+    pub(crate) rc: [Option<LaneIx>; 2],
     /// How much the VQPs of each class talk to it.
     pub(crate) heat: [Heat; 2],
     /// When it may be asked for a link that nobody waits for.

@@ -46,7 +46,11 @@ struct Server {
 
 impl Servers {
     /// Takes servers over; what is known of those that were there stays. `own` is this node's GID.
-    pub(crate) fn replace(&mut self, own: Gid, servers: Vec<(PeerId, Gid, Descriptor)>) -> Vec<PeerId> {
+    pub(crate) fn replace(
+        &mut self,
+        own: Gid,
+        servers: Vec<(PeerId, Gid, Descriptor)>,
+    ) -> Vec<PeerId> {
         let old = core::mem::take(&mut self.list);
         let before = old.get(self.preferred as usize).map(|server| server.peer);
         let known = |peer| old.iter().find(|server| server.peer == peer);

@@ -4,8 +4,8 @@ use elver_control::{Answer, ControlAddr, PORTS_ASKED};
 use elver_verbs::{Device, Gid};
 
 use super::{Failing, Loss};
-use crate::ids::PeerId;
 use crate::Core;
+use crate::ids::PeerId;
 
 impl<D: Device> Core<D> {
     /// Whether this node turns by itself. One that turns only when its owner calls it may be silent for

@@ -121,7 +121,11 @@ fn only_who_was_asked_can_answer_and_once() {
     assert_eq!(rig.answer(id ^ 1, true, &[]), None, "another id");
     let elsewhere = rig.keep_alive.answered((KEY.peer, 78), id, true, &NO_PORTS);
     assert_eq!(elsewhere, None, "another queue pair");
-    assert_eq!(rig.keep_alive.answered((PeerId::numbered(4), 77), id, true, &NO_PORTS), None, "another node");
+    assert_eq!(
+        rig.keep_alive.answered((PeerId::numbered(4), 77), id, true, &NO_PORTS),
+        None,
+        "another node"
+    );
     assert_eq!(rig.answer(id, true, &[]), Some(Vec::new()));
     assert_eq!(rig.answer(id, true, &[]), None);
 }

@@ -131,7 +131,10 @@ mod tests {
         let mut store = MrStore::new(4);
         store.put(PEER, 2, region(10));
         assert_eq!(store.get(PEER, 2, Time(9)), Some(region(10)));
-        assert_eq!((store.get(PEER, 2, Time(10)), store.get(PeerId::numbered(2), 2, Time(0))), (None, None));
+        assert_eq!(
+            (store.get(PEER, 2, Time(10)), store.get(PeerId::numbered(2), 2, Time(0))),
+            (None, None)
+        );
         store.put(PEER, 2, region(20));
         store.flush(Time(15));
         assert_eq!(store.get(PEER, 2, Time(15)), Some(region(20)));

@@ -3,8 +3,8 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use crate::ids::PeerId;
 use crate::Config;
+use crate::ids::PeerId;
 use crate::messaging::incoming::Incoming;
 
 /// A backlog is filling from this part of what it may hold on, and low below half of that.

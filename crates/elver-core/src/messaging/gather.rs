@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Memory, RemoteAddr, Sge, Time, WcStatus};
 
-use crate::ids::PeerId;
 use crate::ClientId;
+use crate::ids::PeerId;
 use crate::memory::mr::{LocalHit, LocalMrs};
 use crate::messaging::incoming::Incoming;
 use crate::vqp::send_ring::NONE;

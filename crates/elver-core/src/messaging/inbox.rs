@@ -4,9 +4,10 @@
 use elver_control::Class;
 use elver_verbs::{Device, Gid, Memory, Time};
 
-use crate::ids::PeerId;
 use crate::client::Client;
 use crate::client::accept::{AcceptKey, Acceptance};
+use crate::connect::attach::Onto;
+use crate::ids::PeerId;
 use crate::keep_alive::Watched;
 use crate::memory::mr::{LocalMrs, ScatterError};
 use crate::messaging::gather::PIECE_BYTES;
@@ -14,7 +15,6 @@ use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::vqp::Vqp;
 use crate::vqp::recv_ring::RecvOutcome;
-use crate::vqp::send_ring::NONE;
 use crate::{ClientId, ConnectError, Core, CoreError, Policy, Via, VqpInit, VqpState};
 
 impl<D: Device> Core<D> {
@@ -209,8 +209,8 @@ impl<D: Device> Core<D> {
             if (unknown || unsure) && !self.lacks_dc(peer) { Via::DcLookup } else { Via::Rc };
         let at_hand = self.at_hand(peer, class, Policy::Shared).filter(|_| !unsure);
         let via = at_hand.unwrap_or(later);
-        let lane = unsure.then_some(NONE);
-        let attached: Result<(), CoreError> = self.attach(source, peer, via, lane);
+        let onto = if unsure { Onto::Nothing } else { Onto::Shared };
+        let attached: Result<(), CoreError> = self.attach(source, peer, via, onto);
         if let Some(vqp) = self.vqps.get_mut(source) {
             vqp.peer_vqp = header.src_vqp;
             vqp.accepted = Some(Acceptance { key, peer_unsure: unsure });

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Device, Memory, Time, WcOpcode, WcStatus};
 
-use crate::ids::PeerId;
 use crate::Core;
+use crate::ids::PeerId;
 use crate::messaging::backlog::Halted;
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Kind, Refusal};

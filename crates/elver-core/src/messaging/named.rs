@@ -2,9 +2,9 @@
 
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
 use crate::Core;
 use crate::datapath::ops::OpKind;
+use crate::ids::PeerId;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::Vqp;
@@ -68,7 +68,11 @@ impl<D: Device> Core<D> {
 
     /// Where a message waits: at a VQP, at a place in its backlog. None if its sender hears of it
     /// anyway: it is being read, or an answer is under way.
-    pub(crate) fn whereabouts(&self, peer: PeerId, header: &Header) -> Option<Option<(u32, usize)>> {
+    pub(crate) fn whereabouts(
+        &self,
+        peer: PeerId,
+        header: &Header,
+    ) -> Option<Option<(u32, usize)>> {
         let (from, cookie) = ((peer, header.src_vqp), header.cookie);
         let answers = |to: PeerId, note: &Note| {
             let answer = matches!(note.kind, Kind::Fin | Kind::Nack | Kind::Unknown);

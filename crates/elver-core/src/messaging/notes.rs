@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 
 use elver_verbs::Time;
 
-use crate::ids::PeerId;
 use crate::Stats;
 use crate::due::DueQueue;
+use crate::ids::PeerId;
 use crate::messaging::message::Kind;
 
 /// Most notes that wait for a send slot, or for a look-up.

@@ -2,9 +2,9 @@
 
 use elver_verbs::{Device, Time, WcOpcode, WcStatus};
 
-use crate::ids::PeerId;
 use crate::Core;
 use crate::discovery::peer::Waiter;
+use crate::ids::PeerId;
 use crate::memory::mr::ScatterError;
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Header, Kind};

@@ -4,10 +4,10 @@
 use elver_control::Class;
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
 use crate::Core;
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::{Peer, Waiter};
+use crate::ids::PeerId;
 use crate::messaging::message::{HEADER_BYTES, Header};
 use crate::messaging::notes::Note;
 

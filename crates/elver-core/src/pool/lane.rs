@@ -3,7 +3,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Dest, Qp};
 
-use crate::ids::PeerId;
+use crate::ids::{LaneIx, PeerId, QpIx};
 use crate::rc::path::{Flushed, Path};
 
 /// Of every queue so many places are kept for the core's own operations, so that look-ups and FINs
@@ -20,11 +20,11 @@ pub(crate) struct PhysQp {
     /// WRs on it that have not completed. What only a later completion tells to be done counts.
     pub(crate) posted: u32,
     /// Lanes of it that have something to post and no room, the next one first.
-    pub(crate) waiting: VecDeque<u32>,
+    pub(crate) waiting: VecDeque<LaneIx>,
     /// It stands in the list of QPs on which room was made.
     pub(crate) dirty: bool,
     /// Its lanes: the first, and how many.
-    pub(crate) lanes: (u32, u32),
+    lanes: (LaneIx, u32),
     /// It is in its error state, and is set up anew once nothing of its is outstanding.
     pub(crate) broken: bool,
     /// It takes short turns: of the low class, while the high one is loaded.
@@ -32,10 +32,16 @@ pub(crate) struct PhysQp {
 }
 
 impl PhysQp {
-    pub(crate) fn new(qp: Qp, depth: u32, lanes: (u32, u32)) -> PhysQp {
+    pub(crate) fn new(qp: Qp, depth: u32, lanes: (LaneIx, u32)) -> PhysQp {
         let waiting = VecDeque::new();
         let (dirty, broken, short_turns) = (false, false, false);
         PhysQp { qp, depth, posted: 0, waiting, dirty, lanes, broken, short_turns }
+    }
+
+    /// All lanes of it.
+    pub(crate) fn all_lanes(&self) -> impl Iterator<Item = LaneIx> + use<> {
+        let (first, count) = self.lanes;
+        (first.0..first.0 + count).map(LaneIx)
     }
 }
 
@@ -71,7 +77,7 @@ pub(crate) enum LaneState {
 #[derive(Debug)]
 pub(crate) struct Lane {
     /// Index of its QP in the pool.
-    pub(crate) qp: u32,
+    pub(crate) qp: QpIx,
     /// What it is.
     pub(crate) kind: LaneKind,
     /// Whether it takes WRs.
@@ -101,7 +107,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(qp: u32, kind: LaneKind) -> Lane {
+    pub(crate) fn new(qp: QpIx, kind: LaneKind) -> Lane {
         Lane {
             qp,
             kind,

@@ -36,6 +36,7 @@ use crate::VqpState;
 use crate::datapath::ops::{OpKind, Work};
 use crate::datapath::wr_id::{SEQ_MASK, WrId};
 use crate::effects::Effect;
+use crate::ids::LaneIx;
 use crate::rc::Reached;
 use crate::rc::path::Flushed;
 
@@ -82,7 +83,8 @@ impl<D: Device> Core<D> {
     pub(crate) fn user_flushed(&mut self, id: u32, behind: u32, second: bool, now: Time) {
         let Core { vqps, pool, lanes, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
-        let (lane, seq) = (vqp.lane, vqp.sq.done.wrapping_add(behind));
+        let seq = vqp.sq.done.wrapping_add(behind);
+        let Some(lane) = vqp.lane else { return bug!("a VQP with WRs on a lane has none") };
         let mut count = 0;
         // The first one that comes back tells of those before it.
         if !vqp.unsure && behind < vqp.sq.posted.wrapping_sub(vqp.sq.done) {
@@ -94,7 +96,7 @@ impl<D: Device> Core<D> {
                 count += 1;
             }
         }
-        let psns = lanes.lanes[lane as usize].path.psns_of(&vqp.sq, seq, second);
+        let psns = lanes.lanes[lane].path.psns_of(&vqp.sq, seq, second);
         self.account(lane, count);
         if count > 0 {
             self.retire(id, now);
@@ -103,15 +105,15 @@ impl<D: Device> Core<D> {
     }
 
     /// Keeps what was flushed until its fate is known.
-    pub(crate) fn hold_flushed(&mut self, lane: u32, who: WrId, psns: u32) {
-        self.lanes.lanes[lane as usize].flushed.push(Flushed { who, psns });
+    pub(crate) fn hold_flushed(&mut self, lane: LaneIx, who: WrId, psns: u32) {
+        self.lanes.lanes[lane].flushed.push(Flushed { who, psns });
         self.effects.push(Effect::Restart(lane));
     }
 
     /// All that was on an RC QP has come back: what was flushed is told or posted again, if its fate
     /// is known. Returns whether it is.
-    pub(crate) fn settle_flushed(&mut self, lane: u32, now: Time) -> bool {
-        if self.lanes.lanes[lane as usize].flushed.is_empty() {
+    pub(crate) fn settle_flushed(&mut self, lane: LaneIx, now: Time) -> bool {
+        if self.lanes.lanes[lane].flushed.is_empty() {
             return true;
         }
         let link = self.links.rc.by_lane(lane).and_then(|link| self.links.rc.get(link));
@@ -132,7 +134,7 @@ impl<D: Device> Core<D> {
             Some(Reached::Psn(psn)) => Some(Some(psn)),
             _ => None,
         };
-        let entry = &mut self.lanes.lanes[lane as usize];
+        let entry = &mut self.lanes.lanes[lane];
         let flushed = core::mem::take(&mut entry.flushed);
         let all: u32 = flushed.iter().map(|one| one.psns).sum();
         let first = entry.path.psn.wrapping_sub(all);
@@ -233,7 +235,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The fate of an operation of the core's own is known.
-    fn settle_op(&mut self, id: u32, lane: u32, (fate, suspect): (Fate, bool)) {
+    fn settle_op(&mut self, id: u32, lane: LaneIx, (fate, suspect): (Fate, bool)) {
         let suspected = suspect && self.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
         let tells = self.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {

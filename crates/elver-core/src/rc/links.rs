@@ -32,9 +32,9 @@ use elver_verbs::{Time, Wc};
 
 use self::ended::{Ended, Unsettled};
 use self::waiting::{Laneless, Waiting};
-use crate::ids::PeerId;
 use crate::Config;
 use crate::discovery::strangers::Strangers;
+use crate::ids::{LinkId, PeerId};
 use crate::rc::RcPool;
 use crate::rc::back_off::BackOff;
 use crate::rc::ud::Ud;
@@ -71,7 +71,7 @@ pub(crate) struct Links<M> {
     /// Peers that became hot.
     pub(crate) hot: VecDeque<(PeerId, Class)>,
     /// Links whose VQPs leave.
-    leaving: Vec<u32>,
+    leaving: Vec<LinkId>,
     /// Links whose peers have not said that they left them.
     unclosed: VecDeque<Unclosed>,
     /// Ends that went before their peers had agreed, oldest first.
@@ -79,7 +79,7 @@ pub(crate) struct Links<M> {
     /// Ends in error of which it is not known yet how far they got.
     unsettled: Vec<Unsettled>,
     /// Links of single VQPs that are not needed any longer.
-    pub(crate) ended_leases: Vec<u32>,
+    pub(crate) ended_leases: Vec<LinkId>,
     /// VQPs that move and of which nothing is under way any longer, in no order; see
     /// [`crate::rc::transfer`].
     pub(crate) moved: Vec<u32>,
@@ -95,9 +95,9 @@ pub(crate) struct Links<M> {
 /// What a request of ours is for.
 #[derive(Clone, Copy, Debug)]
 enum CallFor {
-    Connect { link: u32, qpn: u32, to: ControlAddr },
-    Close { link: u32 },
-    Fate { link: u32 },
+    Connect { link: LinkId, qpn: u32, to: ControlAddr },
+    Close { link: LinkId },
+    Fate { link: LinkId },
     Remind(Unclosed),
     Meta { peer: PeerId },
     Past { peer: PeerId },

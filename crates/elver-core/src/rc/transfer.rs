@@ -13,11 +13,10 @@ use alloc::vec::Vec;
 use elver_control::Class;
 use elver_verbs::Device;
 
-use crate::ids::PeerId;
 use crate::effects::Effect;
+use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::NONE;
 use crate::{Core, Stats, Via, VqpState};
 
 impl<D: Device> Core<D> {
@@ -28,7 +27,7 @@ impl<D: Device> Core<D> {
         };
         let fits = |vqp: &Vqp| {
             vqp.class == class
-                && vqp.lane != target
+                && vqp.lane != Some(target)
                 && vqp.via != Some(Via::Leased)
                 && vqp.state == VqpState::Connected
         };
@@ -40,11 +39,11 @@ impl<D: Device> Core<D> {
     }
 
     /// Moves all VQPs off the lane of an RC QP.
-    pub(crate) fn move_off(&mut self, lane: u32) {
-        let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind else {
+    pub(crate) fn move_off(&mut self, lane: LaneIx) {
+        let LaneKind::Rc { peer } = self.lanes.lanes[lane].kind else {
             return bug!("a link has a lane of DC");
         };
-        let found = self.vqps_to(peer).filter(|(_, vqp)| vqp.lane == lane);
+        let found = self.vqps_to(peer).filter(|(_, vqp)| vqp.lane == Some(lane));
         let found: Vec<u32> = found.map(|(id, _)| id).collect();
         for id in found {
             self.transfer(id);
@@ -95,11 +94,11 @@ impl<D: Device> Core<D> {
         };
         let connected = vqp.state == VqpState::Connected;
         let target = if connected { self.shared_lane(peer, class) } else { None };
-        if target == Some(old) {
+        if target.is_some() && target == old {
             return self.effects.push(Effect::Pump(id));
         }
         self.leave_lane(id);
-        let dest = target.and_then(|lane| match self.lanes.lanes[lane as usize].kind {
+        let dest = target.and_then(|lane| match self.lanes.lanes[lane].kind {
             LaneKind::Dc { stream } => self.peers.get(peer)?.dc_dest(stream),
             LaneKind::Rc { .. } => None,
         });
@@ -109,13 +108,13 @@ impl<D: Device> Core<D> {
         match target {
             Some(lane) => {
                 let rc = dest.is_none();
-                (vqp.lane, vqp.dest) = (lane, dest);
+                (vqp.lane, vqp.dest) = (Some(lane), dest);
                 vqp.count_move(if rc { Via::Rc } else { Via::DcCached }, &mut self.stats);
-                self.lanes.lanes[lane as usize].vqps += 1;
+                self.lanes.lanes[lane].vqps += 1;
                 self.effects.push(Effect::Pump(id));
             }
             None => {
-                (vqp.lane, vqp.dest) = (NONE, None);
+                (vqp.lane, vqp.dest) = (None, None);
                 // It stays connected: its WRs wait in its ring for the next lane. One without any finds
                 // its lane when it has some. Else a peer that agrees to each RC QP, and then answers
                 // nothing over it, would be asked for the next one for ever.
@@ -129,9 +128,9 @@ impl<D: Device> Core<D> {
 
     /// Where the VQPs of a class that are connected to a peer should be: on the RC QP to it if there
     /// is one, else on a lane of DC.
-    fn shared_lane(&mut self, peer: PeerId, class: Class) -> Option<u32> {
+    fn shared_lane(&mut self, peer: PeerId, class: Class) -> Option<LaneIx> {
         let entry = self.peers.get(peer)?;
-        let works = |lane: &u32| self.lanes.lanes[*lane as usize].state != LaneState::Gone;
+        let works = |lane: &LaneIx| self.lanes.lanes[*lane].state != LaneState::Gone;
         if let Some(lane) = entry.rc[class as usize].filter(works) {
             return Some(lane);
         }

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use elver_control::Class;
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
 use crate::Core;
 use crate::discovery::peer::Waiter;
+use crate::ids::PeerId;
 
 impl<D: Device> Core<D> {
     /// A connected VQP without a lane has something to post.

@@ -4,10 +4,10 @@ use elver_control::{NodeRecord, Terms};
 use elver_kv::Step;
 use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
 
-use crate::ids::PeerId;
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
+use crate::ids::PeerId;
 use crate::memory::mr_store::RemoteMr;
 use crate::vqp::Wait;
 use crate::{ConnectError, Core};

@@ -6,11 +6,11 @@ use elver_control::{Class, NodeRecord};
 use elver_kv::Lookup;
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::discovery::lookups::{ATTEMPT_NS, WARMS_MAX, Warm};
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
+use crate::ids::PeerId;
 use crate::vqp::Vqp;
 use crate::{ClientId, ConnectError, Core, Event};
 

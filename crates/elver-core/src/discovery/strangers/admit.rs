@@ -6,8 +6,8 @@ use elver_control::{ControlAddr, NodeRecord, Request};
 use elver_verbs::{Device, Gid, Time};
 
 use super::Held;
-use crate::ids::PeerId;
 use crate::Core;
+use crate::ids::PeerId;
 
 impl<D: Device> Core<D> {
     /// A request came: it is served, or waits until its sender is known.

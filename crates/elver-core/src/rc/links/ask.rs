@@ -3,13 +3,12 @@
 use elver_control::{Class, ControlAddr, RcEnd, Request, Shortage};
 use elver_verbs::{Device, QpCap, QpInit, QpState, QpType, Time};
 
-use crate::ids::PeerId;
 use crate::Core;
+use crate::ids::{LinkId, PeerId};
 use crate::pool::lane::RESERVED;
 use crate::rc::links::CallFor;
 use crate::rc::links::waiting::Unasked;
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
-use crate::vqp::send_ring::NONE;
 
 impl<D: Device> Core<D> {
     /// Makes our end of a link and asks the peer for the other.
@@ -19,7 +18,7 @@ impl<D: Device> Core<D> {
         class: Class,
         purpose: Purpose,
         now: Time,
-    ) -> Result<u32, Unasked> {
+    ) -> Result<LinkId, Unasked> {
         let to = self.control_addr(peer).ok_or(Unasked::NoAddress)?;
         let short = |(of, used, limit)| Unasked::Short(of, used, limit);
         let link =
@@ -47,7 +46,7 @@ impl<D: Device> Core<D> {
         purpose: Purpose,
         state: LinkState,
         now: Time,
-    ) -> Result<u32, (Shortage, u32, u32)> {
+    ) -> Result<LinkId, (Shortage, u32, u32)> {
         let depth = match purpose {
             Purpose::Pool | Purpose::Meta => self.pool.depth,
             Purpose::Leased(Some(vqp)) => {
@@ -95,7 +94,7 @@ impl<D: Device> Core<D> {
             class,
             purpose,
             state,
-            lane: NONE,
+            lane: None,
             depth,
             since: now,
             mtu: 0,
@@ -109,7 +108,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Our end of a link, as the peer must know it.
-    pub(crate) fn link_end(&self, link: u32) -> Option<RcEnd> {
+    pub(crate) fn link_end(&self, link: LinkId) -> Option<RcEnd> {
         let link = self.links.rc.get(link)?;
         let rd_atomic = self.pool.attr.max_qp_rd_atom;
         Some(RcEnd { qpn: link.qpn, psn: link.psn, mtu: self.pool.mtu, rd_atomic })

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use elver_control::{Answer, Class, ControlBody, Request};
 use elver_verbs::{AsyncEvent, Device, Time, Wc};
 
-use crate::ids::PeerId;
 use crate::discovery::peer::{PeerLookup, Waiter};
+use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::pool::CONTROL_RECVS;
 use crate::rc::back_off::BackOff;
 use crate::rc::links::waiting::Unasked;
@@ -62,7 +62,7 @@ impl<D: Device> Core<D> {
     /// A completion of the UD QP's.
     pub(crate) fn complete_control(&mut self, slot: u32, wc: &Wc, now: Time) {
         if slot & GREETING != 0 {
-            return self.greeted(slot & !GREETING, wc.status, now);
+            return self.greeted(LaneIx(slot & !GREETING), wc.status, now);
         }
         let Some(datagram) = self.links.ud.complete(&mut self.device, slot, wc) else {
             // What came, if it is not one that we have sent, is no message.
@@ -161,7 +161,7 @@ impl<D: Device> Core<D> {
                 && !servers.peers().any(|peer| peer == link.peer)
         };
         let old = self.links.rc.shared().filter(|(_, link)| old(link));
-        let old: Vec<u32> = old.map(|(id, _)| id).collect();
+        let old: Vec<LinkId> = old.map(|(id, _)| id).collect();
         for id in old {
             self.leave(id, None, now);
         }
@@ -198,7 +198,7 @@ impl<D: Device> Core<D> {
         let silent = |link: &RcLink| {
             link.state == LinkState::Listening && now.ns_since(link.since) >= SILENCE_NS
         };
-        let silent: Vec<u32> = self.links.rc.matching(silent).collect();
+        let silent: Vec<LinkId> = self.links.rc.matching(silent).collect();
         for id in silent {
             self.leave(id, None, now);
         }

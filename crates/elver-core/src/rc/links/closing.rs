@@ -4,10 +4,10 @@ use elver_control::{Answer, Request, Ticket};
 use elver_verbs::{Device, Qp, QpAttr, QpState, Time, Wc};
 
 use crate::Core;
+use crate::ids::{LaneIx, LinkId};
 use crate::rc::links::ended::{Ended, Stopped};
 use crate::rc::links::{CallFor, ENDED_MAX, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
-use crate::vqp::send_ring::NONE;
 
 /// Completions that are taken in one call before a QP is destroyed.
 const KEPT_AT_ONCE: usize = 16;
@@ -23,8 +23,7 @@ impl<D: Device> Core<D> {
         let dc = self.pool.dct.is_some();
         let lanes = &self.lanes.lanes;
         let used = |link: &RcLink| {
-            let lane = lanes.get(link.lane as usize);
-            let free = dc || lane.is_none_or(|lane| lane.vqps == 0);
+            let free = dc || link.lane.is_none_or(|lane| lanes[lane].vqps == 0);
             let heat = peers.get(link.peer).map(|peer| peer.heat[link.class as usize].last());
             free.then(|| link.since.max(heat.unwrap_or_default()))
         };
@@ -35,21 +34,22 @@ impl<D: Device> Core<D> {
     }
 
     /// Takes the VQPs off a link and closes it when they and their work are gone.
-    pub(super) fn leave(&mut self, id: u32, ticket: Option<Ticket>, now: Time) {
+    pub(super) fn leave(&mut self, id: LinkId, ticket: Option<Ticket>, now: Time) {
         self.links.rc.set_leaving(id, ticket);
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone leaves") };
         let (peer, class, lane, qpn) = (link.peer, link.class, link.lane, link.qpn);
         // Both sides may have made one; but the second end of one to this node itself goes too.
         let works = |link: &RcLink| link.state == LinkState::Ready && link.peer_qpn != qpn;
         let other = self.links.rc.find(peer, class).filter(|(_, link)| works(link));
-        let other = other.map(|(_, link)| link.lane).filter(|lane| *lane != NONE);
+        let other = other.and_then(|(_, link)| link.lane);
         if let Some(entry) = self.peers.get_mut(peer)
-            && entry.rc[class as usize] == Some(lane)
+            && entry.rc[class as usize] == lane
+            && lane.is_some()
         {
             entry.rc[class as usize] = other;
         }
         self.link_lost(peer, class, now);
-        if lane != NONE {
+        if let Some(lane) = lane {
             self.move_off(lane);
         }
         // Who had left this one, since it failed, and has no lane yet takes the other, too.
@@ -71,13 +71,12 @@ impl<D: Device> Core<D> {
     }
 
     /// Closes a link on the way out, if everything has left it; returns false if not.
-    fn close_if_left(&mut self, id: u32, now: Time) -> bool {
+    fn close_if_left(&mut self, id: LinkId, now: Time) -> bool {
         let Some(link) = self.links.rc.get(id) else {
             bug!("a link that leaves is gone");
             return true;
         };
-        let lane = self.lanes.lanes.get(link.lane as usize);
-        if lane.is_some_and(|lane| !lane.is_left()) {
+        if link.lane.is_some_and(|lane| !self.lanes.lanes[lane].is_left()) {
             return false;
         }
         match link.state {
@@ -96,7 +95,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Asks the peer to leave a link that nothing of ours is on.
-    pub(super) fn ask_close(&mut self, id: u32, now: Time) {
+    pub(super) fn ask_close(&mut self, id: LinkId, now: Time) {
         self.links.rc.set_closing(id);
         self.links.waiting.stirred = true;
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone closes") };
@@ -108,7 +107,7 @@ impl<D: Device> Core<D> {
 
     /// A peer has left a link, or did not answer when it was asked to: then it is asked again, but the
     /// link need not wait for that.
-    pub(super) fn close_ended(&mut self, id: u32, answer: Option<Answer>, now: Time) {
+    pub(super) fn close_ended(&mut self, id: LinkId, answer: Option<Answer>, now: Time) {
         if answer.is_none()
             && let Some(link) = self.links.rc.get(id)
         {
@@ -155,15 +154,15 @@ impl<D: Device> Core<D> {
     }
 
     /// Destroys a link's QP. Nothing of ours is on it.
-    pub(super) fn drop_link(&mut self, id: u32, now: Time) {
+    pub(super) fn drop_link(&mut self, id: LinkId, now: Time) {
         // That of a VQP which waits no longer went when it was told that the link does not come.
         let Some(link) = self.links.rc.remove(id) else { return };
         self.keep_completions();
         if self.device.destroy_qp(link.qp).is_err() {
             self.stats.device_refusals += 1;
         }
-        if link.lane != NONE {
-            self.lanes.remove_rc(link.lane);
+        if let Some(lane) = link.lane {
+            self.lanes.remove_rc(lane);
         }
         self.link_lost(link.peer, link.class, now);
         let leased = matches!(link.purpose, Purpose::Leased(_));
@@ -183,7 +182,7 @@ impl<D: Device> Core<D> {
 
     /// An RC QP went to its error state, and all that was on it has come back: it goes, and the peer
     /// is told.
-    pub(crate) fn link_broken(&mut self, lane: u32, now: Time) {
+    pub(crate) fn link_broken(&mut self, lane: LaneIx, now: Time) {
         let Some(id) = self.links.rc.by_lane(lane) else {
             return bug!("a lane of an RC QP is of no link");
         };
@@ -197,7 +196,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A link goes though its peer has not agreed.
-    fn remember_end(&mut self, id: u32) {
+    fn remember_end(&mut self, id: LinkId) {
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone ends") };
         let &RcLink { qp, peer, peer_qpn, qpn, .. } = link;
         if let Stopped::At(psn) = self.stop_end(qp) {

@@ -3,7 +3,7 @@
 use elver_control::Ticket;
 use elver_verbs::Qp;
 
-use crate::ids::PeerId;
+use crate::ids::{LinkId, PeerId};
 
 /// An end that went before its peer had agreed to that: the peer may still ask how far it got.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Ended {
 /// An end that was stopped while the device copied for it.
 #[derive(Debug)]
 pub(super) struct Unsettled {
-    pub(super) id: u32,
+    pub(super) id: LinkId,
     pub(super) qp: Qp,
     /// What the peer has asked; else we ask the peer.
     pub(super) asked: Option<(Ticket, (u32, u32), u32)>,

@@ -4,12 +4,11 @@ use elver_control::{Answer, Request, Ticket};
 use elver_verbs::{Device, Time};
 
 use super::{CallFor, ENDED_MAX};
-use crate::ids::PeerId;
 use crate::Core;
 use crate::effects::Effect;
+use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::links::ended::{Stopped, Unsettled};
 use crate::rc::{LinkState, RcLink, Reached};
-use crate::vqp::send_ring::NONE;
 
 /// Time between two looks whether an end has settled.
 const SETTLE_NS: u64 = 100_000;
@@ -17,7 +16,7 @@ const SETTLE_NS: u64 = 100_000;
 impl<D: Device> Core<D> {
     /// A lane that is an RC QP has failed.
     #[cold]
-    pub(crate) fn lane_broke(&mut self, lane: u32, now: Time) {
+    pub(crate) fn lane_broke(&mut self, lane: LaneIx, now: Time) {
         if let Some(id) = self.links.rc.by_lane(lane) {
             self.ask_fate(id, now);
         }
@@ -25,7 +24,7 @@ impl<D: Device> Core<D> {
 
     /// Our end of a link has failed: the peer is told how far it got, and asked for the same. Also if
     /// nothing of ours is on it, since the peer's work would else run into its retries.
-    pub(super) fn ask_fate(&mut self, id: u32, now: Time) {
+    pub(super) fn ask_fate(&mut self, id: LinkId, now: Time) {
         let Some(link) = self.links.rc.get(id) else {
             return bug!("a link that is gone has failed");
         };
@@ -71,7 +70,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A request of ours how far the other end of a link got has ended.
-    pub(super) fn fate_answered(&mut self, id: u32, answer: Option<Answer>) {
+    pub(super) fn fate_answered(&mut self, id: LinkId, answer: Option<Answer>) {
         let reached = match answer {
             Some(Answer::Fate(Some(psn))) => Reached::Psn(psn),
             other => Reached::Unknown { answered: other.is_some() },
@@ -79,7 +78,7 @@ impl<D: Device> Core<D> {
         self.fate_told(id, reached);
     }
 
-    fn fate_told(&mut self, id: u32, reached: Reached) {
+    fn fate_told(&mut self, id: LinkId, reached: Reached) {
         // It may have been closed meanwhile.
         let Some(link) = self.links.rc.get(id) else { return };
         // The peer's own request may have told it before.
@@ -89,7 +88,7 @@ impl<D: Device> Core<D> {
         let lane = link.lane;
         self.stats.fates_unknown += u64::from(matches!(reached, Reached::Unknown { .. }));
         self.set_reached(id, reached);
-        if lane != NONE {
+        if let Some(lane) = lane {
             self.effects.push(Effect::Restart(lane));
         }
     }
@@ -133,12 +132,12 @@ impl<D: Device> Core<D> {
         if matches!(state, LinkState::Ready | LinkState::Listening) {
             self.leave(id, None, now);
         }
-        if lane != NONE {
+        if let Some(lane) = lane {
             self.effects.push(Effect::Restart(lane));
         }
     }
 }
 
-fn link_reached(links: &crate::rc::RcPool, id: u32) -> Reached {
+fn link_reached(links: &crate::rc::RcPool, id: LinkId) -> Reached {
     links.get(id).map_or(Reached::Unasked, |link| link.reached)
 }

@@ -9,6 +9,7 @@ use elver_verbs::{
 
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
+use crate::ids::{LaneIx, LinkId};
 use crate::pool::lane::LaneKind;
 use crate::rc::links::{CallFor, GREETING, SILENCE_NS};
 use crate::rc::path::Path;
@@ -17,7 +18,7 @@ use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
     /// Takes a link's QP to `state`, with what the peer said of its end.
-    fn connect_link(&mut self, link: u32, end: RcEnd, until: QpState) -> Result<(), VerbsError> {
+    fn connect_link(&mut self, link: LinkId, end: RcEnd, until: QpState) -> Result<(), VerbsError> {
         let gone = VerbsError::InvalidArgument { what: "the RC QP is gone" };
         let entry = self.links.rc.get_mut(link).ok_or(gone.clone())?;
         (entry.peer_qpn, entry.peer_rd_atomic) = (end.qpn, end.rd_atomic);
@@ -40,7 +41,7 @@ impl<D: Device> Core<D> {
 
     pub(super) fn link_answered(
         &mut self,
-        id: u32,
+        id: LinkId,
         qpn: u32,
         to: ControlAddr,
         answer: Option<Answer>,
@@ -74,7 +75,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A link that a peer was asked for does not come: it refused, or did not answer.
-    fn link_failed(&mut self, id: u32, refusal: Option<Refusal>, now: Time) {
+    fn link_failed(&mut self, id: LinkId, refusal: Option<Refusal>, now: Time) {
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone fails") };
         let (peer, class, purpose) = (link.peer, link.class, link.purpose);
         self.stats.links_failed += 1;
@@ -115,7 +116,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A link works: those that wait for it go on, and VQPs of its class move to it.
-    fn link_ready(&mut self, id: u32, now: Time) {
+    fn link_ready(&mut self, id: LinkId, now: Time) {
         let Some(link) = self.links.rc.get_mut(id) else {
             return bug!("a link that is gone works");
         };
@@ -143,10 +144,11 @@ impl<D: Device> Core<D> {
     }
 
     /// Makes a first packet go over a link, a WRITE of nothing: the peer uses its end only then.
-    fn greet(&mut self, id: u32) {
+    fn greet(&mut self, id: LinkId) {
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone greets") };
+        let Some(lane) = link.lane else { return bug!("a link that has no lane greets") };
         let wr = SendWr {
-            wr_id: WrId::Control(GREETING | link.lane).encode(),
+            wr_id: WrId::Control(GREETING | lane.0).encode(),
             op: SendOp::Write(RemoteAddr { addr: 0, rkey: 0 }),
             flags: SendFlags::SIGNALED,
             payload: Payload::Sges(&[]),
@@ -156,18 +158,18 @@ impl<D: Device> Core<D> {
             self.stats.device_refusals += 1;
             return;
         }
-        let lane = &mut self.lanes.lanes[link.lane as usize];
+        let lane = &mut self.lanes.lanes[lane];
         lane.uncompleted += 1;
         lane.path.psn = lane.path.psn.wrapping_add(1);
-        self.lanes.qps[lane.qp as usize].posted += 1;
+        self.lanes.qps[lane.qp].posted += 1;
     }
 
-    pub(super) fn greeted(&mut self, lane: u32, status: WcStatus, now: Time) {
-        if let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind
+    pub(super) fn greeted(&mut self, lane: LaneIx, status: WcStatus, now: Time) {
+        if let LaneKind::Rc { peer } = self.lanes.lanes[lane].kind
             && status != WcStatus::Success
             && self.lane_failed(lane, status, (peer, None), now) == Verdict::Unsure
         {
-            return self.hold_flushed(lane, WrId::Control(GREETING | lane), 1);
+            return self.hold_flushed(lane, WrId::Control(GREETING | lane.0), 1);
         }
         self.account(lane, 1);
         self.try_restart(lane, now);

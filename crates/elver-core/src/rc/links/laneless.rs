@@ -6,10 +6,9 @@ use elver_control::Class;
 use elver_verbs::{Device, Time};
 
 use super::waiting::Laneless;
-use crate::ids::PeerId;
 use crate::Core;
 use crate::effects::Effect;
-use crate::vqp::send_ring::NONE;
+use crate::ids::PeerId;
 
 impl<D: Device> Core<D> {
     /// A link to a peer works: the operations that waited for one go on.
@@ -34,7 +33,7 @@ impl<D: Device> Core<D> {
     /// may be others' by now.
     pub(super) fn drop_laneless_ops(&mut self, peer: PeerId) {
         for waiting in self.links.take_laneless(|one| one.peer == peer) {
-            if self.ops.get(waiting.op).is_some_and(|op| op.lane == NONE) {
+            if self.ops.get(waiting.op).is_some_and(|op| op.lane.is_none()) {
                 self.effects.push(Effect::Conclude { op: waiting.op, ok: false });
             }
         }
@@ -63,12 +62,12 @@ impl<D: Device> Core<D> {
 
     /// Whether an operation need not wait any longer.
     fn go_on(&mut self, waiting: Laneless, now: Time) -> bool {
-        if self.ops.get(waiting.op).is_none_or(|op| op.lane != NONE) {
+        if self.ops.get(waiting.op).is_none_or(|op| op.lane.is_some()) {
             return true;
         }
         let Some(way) = self.way_of_op(waiting.peer, waiting.class) else { return false };
         if let Some(op) = self.ops.get_mut(waiting.op) {
-            (op.lane, op.dest) = way;
+            (op.lane, op.dest) = (Some(way.0), way.1);
             self.post_op(waiting.op, now);
         }
         true

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use elver_control::NodeRecord;
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
+use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::{LinkState, RcLink};
 use crate::{ConnectError, Core, Via, VqpState};
 
@@ -14,16 +14,16 @@ impl<D: Device> Core<D> {
     pub(crate) fn lease_ended(
         &mut self,
         id: u32,
-        link: u32,
-        found: Result<u32, ConnectError>,
+        link: LinkId,
+        found: Result<LaneIx, ConnectError>,
         now: Time,
     ) {
-        let entry = self.vqps.get_mut(id).filter(|vqp| vqp.lease == link);
+        let entry = self.vqps.get_mut(id).filter(|vqp| vqp.lease == Some(link));
         let Some(vqp) = entry.filter(|vqp| vqp.state == VqpState::Connecting) else {
             return self.end_lease(link, now);
         };
         if found.is_err() {
-            vqp.lease = 0;
+            vqp.lease = None;
         }
         let Some(peer) = self.links.rc.get(link).map(|link| link.peer) else {
             return bug!("a VQP's own link is gone when it is told of");
@@ -33,7 +33,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The link of a VQP alone is not needed any longer.
-    pub(crate) fn end_lease(&mut self, link: u32, now: Time) {
+    pub(crate) fn end_lease(&mut self, link: LinkId, now: Time) {
         match self.links.rc.get(link).map(|link| link.state) {
             Some(LinkState::Ready) => self.leave(link, None, now),
             Some(LinkState::Asking) => self.drop_link(link, now),
@@ -51,7 +51,7 @@ impl<D: Device> Core<D> {
         }
         let taken = |link: &RcLink| matches!(link.state, LinkState::Ready | LinkState::Listening);
         let links = self.links.rc.to_peer(peer).filter(|(_, link)| taken(link));
-        let links: Vec<u32> = links.map(|(id, _)| id).collect();
+        let links: Vec<LinkId> = links.map(|(id, _)| id).collect();
         for id in links {
             self.leave(id, None, now);
         }

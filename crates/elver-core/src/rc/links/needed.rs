@@ -3,8 +3,8 @@
 use elver_control::Class;
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
 use crate::Core;
+use crate::ids::PeerId;
 use crate::rc::{LinkState, Purpose, RcLink};
 
 impl<D: Device> Core<D> {

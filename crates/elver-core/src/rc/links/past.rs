@@ -9,8 +9,8 @@ use elver_control::{Answer, ControlAddr, NodeRecord, Request};
 use elver_verbs::{Device, Time};
 
 use super::CallFor;
-use crate::ids::PeerId;
 use crate::Core;
+use crate::ids::PeerId;
 use crate::rc::back_off::BackOff;
 
 impl<D: Device> Core<D> {

@@ -3,6 +3,7 @@
 use elver_control::{ControlAddr, Request};
 use elver_verbs::{Device, Time};
 
+use crate::ids::LinkId;
 use crate::rc::Reached;
 use crate::rc::links::CallFor;
 use crate::{ConnectError, Core};
@@ -45,7 +46,7 @@ impl<D: Device> Core<D> {
         ConnectError::Busy { waiting, limit }
     }
 
-    pub(crate) fn set_reached(&mut self, id: u32, reached: Reached) {
+    pub(crate) fn set_reached(&mut self, id: LinkId, reached: Reached) {
         if let Some(link) = self.links.rc.get_mut(id) {
             link.reached = reached;
         }

@@ -15,8 +15,8 @@ use alloc::vec::Vec;
 use elver_control::{Class, Served, Shortage, Ticket};
 use elver_verbs::Time;
 
-use crate::ids::PeerId;
 use crate::VqpState;
+use crate::ids::PeerId;
 use crate::slots::Slots;
 use crate::vqp::Vqp;
 
@@ -108,7 +108,10 @@ impl Waiting {
     }
 
     /// The peers and classes whose links connects wait for.
-    pub(super) fn awaited(&self, vqps: &Slots<u32, Box<Vqp>>) -> impl Iterator<Item = (PeerId, Class)> {
+    pub(super) fn awaited(
+        &self,
+        vqps: &Slots<u32, Box<Vqp>>,
+    ) -> impl Iterator<Item = (PeerId, Class)> {
         let waits = |waiting: &VecDeque<Waiter>| waiting.iter().any(|waiter| waiter.waits(vqps));
         self.connects.iter().filter(move |(_, waiting)| waits(waiting)).map(|(key, _)| *key)
     }

@@ -3,8 +3,8 @@
 use elver_verbs::{Device, Time};
 
 use super::Credit;
-use crate::ids::PeerId;
 use crate::effects::Effect;
+use crate::ids::PeerId;
 use crate::messaging::backlog::Halted;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;

@@ -3,8 +3,8 @@
 use elver_control::{Answer, NodeRecord, Refusal, Served, Shortage};
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
 use crate::Core;
+use crate::ids::PeerId;
 
 impl<D: Device> Core<D> {
     /// Refuses the requests that wait and that a peer did not make as what it is now: to take up one

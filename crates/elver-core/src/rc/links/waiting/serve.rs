@@ -77,7 +77,7 @@ impl<D: Device> Core<D> {
         match self.ask_link(peer, class, Purpose::Leased(Some(id)), now) {
             Ok(link) => {
                 if let Some(vqp) = self.vqps.get_mut(id) {
-                    vqp.lease = link;
+                    vqp.lease = Some(link);
                 }
                 true
             }

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use elver_control::Class;
 use elver_verbs::{Device, Time};
 
-use crate::ids::PeerId;
 use crate::Core;
+use crate::ids::PeerId;
 use crate::rc::Purpose;
 use crate::rc::links::waiting::{Unasked, Waiter};
 
