@@ -23,6 +23,42 @@ pub(crate) trait Id: Copy + Eq {
     fn bits(self) -> u32;
 }
 
+impl Id for VqpId {
+    #[inline]
+    fn of(bits: NonZeroU32) -> VqpId {
+        VqpId(bits.get())
+    }
+
+    #[inline]
+    fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// A VQP or none, in no more room than its id takes: there is one of these for each that is connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MaybeVqp(Option<NonZeroU32>);
+
+impl MaybeVqp {
+    #[inline]
+    pub(crate) fn get(self) -> Option<VqpId> {
+        self.0.map(VqpId::of)
+    }
+}
+
+impl From<VqpId> for MaybeVqp {
+    #[inline]
+    fn from(id: VqpId) -> MaybeVqp {
+        MaybeVqp(NonZeroU32::new(id.0))
+    }
+}
+
+impl fmt::LowerHex for VqpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl Id for u32 {
     #[inline]
     fn of(bits: NonZeroU32) -> u32 {
@@ -69,6 +105,10 @@ ids! {
     PeerId,
     /// An RC queue pair, from its creation to its end ([`crate::rc::RcPool`]).
     LinkId,
+    /// An operation of the core's own ([`crate::datapath::ops::Op`]).
+    OpId,
+    /// A message that is written to a receive which is not at hand ([`crate::messaging::landing::Landing`]).
+    LandingId,
 }
 
 /// Places in the vectors of the pool.

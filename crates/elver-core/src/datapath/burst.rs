@@ -6,10 +6,11 @@ use elver_verbs::{
     AccessFault, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus,
 };
 
+use crate::VqpId;
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
-use crate::memory::mr_store::MrStore;
+use crate::memory::mr_store::{MrStore, RemoteMr};
 use crate::vqp::send_ring::SqEntry;
 use crate::vqp::{Vqp, Wait};
 use crate::{Core, Via};
@@ -77,7 +78,7 @@ struct Burst {
 impl<D: Device> Core<D> {
     /// Posts a VQP's WRs, as many as are there and the lane has room for; in its turn, as many as
     /// its deficit allows.
-    pub(crate) fn post_ready(&mut self, id: u32, in_turn: bool, now: Time) -> Stop {
+    pub(crate) fn post_ready(&mut self, id: VqpId, in_turn: bool, now: Time) -> Stop {
         loop {
             let Some(vqp) = self.vqps.get(id) else {
                 bug!("a VQP that is gone posts");
@@ -134,7 +135,7 @@ impl<D: Device> Core<D> {
     /// gone, and messages among them have their headers.
     fn next_burst(
         &mut self,
-        id: u32,
+        id: VqpId,
         lane: LaneIx,
         most: u32,
         room: u32,
@@ -169,7 +170,8 @@ impl<D: Device> Core<D> {
             let seq = vqp.sq.posted.wrapping_add(burst.count);
             let entry = vqp.sq.entry(seq);
             let (length, is_message) = (entry.length, entry.is_message());
-            burst.stopped = check_remote(&mut vqp.remote, vqp.peer, store, entry, now);
+            burst.stopped =
+                check_remote((&mut vqp.remote_key, &mut vqp.remote), vqp.peer, store, entry, now);
             if burst.stopped != Check::Ready {
                 break;
             }
@@ -216,7 +218,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Posts a burst. Returns whether the device took all of it.
-    fn post_burst(&mut self, id: u32, at: LaneIx, burst: &Burst, now: Time) -> bool {
+    fn post_burst(&mut self, id: VqpId, at: LaneIx, burst: &Burst, now: Time) -> bool {
         let Core { vqps, lanes, peers, device, stats, links, config, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else {
             bug!("a VQP that is gone posts");
@@ -266,7 +268,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A VQP's next WR does not go: it waits for something, or ends.
-    fn wait_for(&mut self, id: u32, stopped: Check, now: Time) {
+    fn wait_for(&mut self, id: VqpId, stopped: Check, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone waits") };
         match stopped {
             Check::Unknown(rkey) => {
@@ -290,7 +292,7 @@ impl<D: Device> Core<D> {
                 self.stats.mr_refusals += 1;
                 let (at, length) =
                     (vqp.sq.entry(vqp.sq.posted).addr, vqp.sq.entry(vqp.sq.posted).length);
-                let is_inside = vqp.remote.1.holds(at, length);
+                let is_inside = vqp.remote.holds(at, length);
                 let fault = if is_inside { AccessFault::Right } else { AccessFault::Range };
                 self.fail_access(id, fault, now);
             }
@@ -357,7 +359,7 @@ fn send_pair<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, seq: u32) -> u32 {
 /// Checks a WR against what is known of the peer's region. `hit` is what its VQP used last.
 #[inline]
 fn check_remote(
-    hit: &mut (u32, crate::memory::mr_store::RemoteMr),
+    (key, hit): (&mut u32, &mut RemoteMr),
     peer: Option<PeerId>,
     store: &MrStore,
     entry: &SqEntry,
@@ -368,11 +370,11 @@ fn check_remote(
     if entry.length == 0 {
         return Check::Ready;
     }
-    if hit.0 != at.rkey || hit.1.until <= now {
+    if *key != at.rkey || hit.until <= now {
         match peer.and_then(|peer| store.get(peer, at.rkey, now)) {
-            Some(mr) => *hit = (at.rkey, mr),
+            Some(mr) => (*key, *hit) = (at.rkey, mr),
             None => return Check::Unknown(at.rkey),
         }
     }
-    if hit.1.permits(&at, entry.length, needs) { Check::Ready } else { Check::Refused }
+    if hit.permits(&at, entry.length, needs) { Check::Ready } else { Check::Refused }
 }

@@ -7,14 +7,14 @@ use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::memory::mr_store::RemoteMr;
 use crate::vqp::Wait;
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
     /// A READ of a look-up has ended.
-    pub(crate) fn complete_lookup(&mut self, id: u32, ok: bool, now: Time) {
+    pub(crate) fn complete_lookup(&mut self, id: OpId, ok: bool, now: Time) {
         let Some(op) = self.ops.get_mut(id) else {
             return bug!("an operation that has ended is gone");
         };
@@ -182,7 +182,8 @@ impl<D: Device> Core<D> {
                 Some(Some(mr)) if now < last => {
                     // The region counts for this WR even if its lease is over by now, or a lease
                     // shorter than a READ would let nobody through.
-                    vqp.remote = (rkey, RemoteMr { until: mr.until.max(Time(now.0 + 1)), ..mr });
+                    (vqp.remote_key, vqp.remote) =
+                        (rkey, RemoteMr { until: mr.until.max(Time(now.0 + 1)), ..mr });
                     self.effects.push(Effect::Pump(id));
                 }
                 // This engine stood still meanwhile, and the region may be gone: it asks again.
