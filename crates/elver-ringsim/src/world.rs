@@ -131,7 +131,7 @@ impl World {
         let alpha = rng.between(1, slots.into()) as u32;
         let beta = rng.between(1, alpha.into()) as u32;
         let gamma = rng.between(1, slots.into()) as u32;
-        let slot_bytes = rng.pick(&[64, 64, 128, 576]);
+        let slot_bytes = rng.pick(&[64, 64, 72, 128, 576]);
         let linger_ns = rng.pick(&[None, Some(0), Some(20_000)]);
         Config { slots, slot_bytes, alpha, beta, gamma, linger_ns }
     }
