@@ -43,7 +43,7 @@ impl<D: Device> Core<D> {
         if !options.uncached
             && let Some(via) = self.at_hand(peer, class, policy)
         {
-            self.attach(vqp.0, peer, via, Onto::Shared)?;
+            self.attach(vqp, peer, via, Onto::Shared)?;
             self.count_connect(via);
             return Ok(Some(via));
         }
@@ -57,15 +57,15 @@ impl<D: Device> Core<D> {
         let attempt = self.lookups.attempt_begins();
         let entry = self.own_vqp(client, vqp)?;
         (entry.state, entry.attempt) = (VqpState::Connecting, attempt);
-        let waiter = Waiter::Vqp { vqp: vqp.0, attempt };
+        let waiter = Waiter::Vqp { vqp, attempt };
         let doubted = self.peers.get(peer).is_some_and(|entry| entry.doubted);
         let address = !doubted && self.control_addr(peer).is_some();
         match policy {
             Policy::Lite | Policy::Leased if address => {
-                self.connect_by_link(vqp.0, attempt, peer, now);
+                self.connect_by_link(vqp, attempt, peer, now);
             }
             _ if address && self.lacks_dc(peer) && !options.uncached => {
-                self.connect_by_link(vqp.0, attempt, peer, now);
+                self.connect_by_link(vqp, attempt, peer, now);
             }
             Policy::RpcMeta if address => self.ask_meta(peer, waiter, now),
             _ => self.want_node(peer, waiter, now),
@@ -123,8 +123,8 @@ impl<D: Device> Core<D> {
         // A new one has nothing to forget, and is not touched where it is not needed.
         if !entry.is_fresh() || entry.state != VqpState::Idle {
             let used = entry.via.is_some();
-            self.cancel_connect(vqp.0);
-            self.detach(vqp.0);
+            self.cancel_connect(vqp);
+            self.detach(vqp);
             let entry = self.own_vqp(client, vqp)?;
             entry.credit.reset();
             if entry.sq.len() == 0 {

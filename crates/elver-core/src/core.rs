@@ -17,7 +17,7 @@ use crate::discovery::lookups::Lookups;
 use crate::discovery::peer::Peers;
 use crate::discovery::served::ServedTable;
 use crate::effects::Effects;
-use crate::ids::{PeerId, QpIx};
+use crate::ids::{LandingId, OpId, PeerId, QpIx};
 use crate::keep_alive::KeepAlive;
 use crate::memory::mr::LocalMrs;
 use crate::memory::mr_store::MrStore;
@@ -57,7 +57,7 @@ pub struct Core<D: Device> {
     pub(crate) lanes: Lanes,
     pub(crate) peers: Peers,
     pub(crate) clients: Slots<u32, Client>,
-    pub(crate) vqps: Slots<u32, Box<Vqp>>,
+    pub(crate) vqps: Slots<VqpId, Box<Vqp>>,
     /// VQPs that messages to bound ones made.
     pub(crate) accepts: Accepts,
     /// Who sent the message that came last: its GID, and the peer.
@@ -77,14 +77,14 @@ pub struct Core<D: Device> {
     /// All that had arrived by then was taken from the device.
     pub(crate) heard: Time,
     /// VQPs that wait for send slots.
-    pub(crate) slot_waiters: VecDeque<u32>,
+    pub(crate) slot_waiters: VecDeque<VqpId>,
     pub(crate) ports: Ports,
     pub(crate) mrs: LocalMrs<D::Memory>,
     pub(crate) valid_mrs: ValidMrs<D::Memory>,
     pub(crate) store: MrStore,
-    pub(crate) ops: Slots<u32, Op>,
+    pub(crate) ops: Slots<OpId, Op>,
     /// Messages that are being written to receives which are not at hand.
-    pub(crate) landings: Slots<u32, Landing>,
+    pub(crate) landings: Slots<LandingId, Landing>,
     pub(crate) lookups: Lookups,
     pub(crate) links: Links<D::Memory>,
     /// What parts have left to be done.
@@ -314,7 +314,7 @@ impl<D: Device> Core<D> {
 
     /// A VQP's state.
     pub fn vqp_info(&self, client: ClientId, vqp: VqpId) -> Result<VqpInfo, CoreError> {
-        let entry = self.vqps.get(vqp.0).filter(|entry| entry.client == client.0 && !entry.zombie);
+        let entry = self.vqps.get(vqp).filter(|entry| entry.client == client.0 && !entry.zombie);
         entry.map(|entry| self.info_of(entry)).ok_or(CoreError::NoSuchVqp(vqp))
     }
 
@@ -384,7 +384,7 @@ impl<D: Device> Core<D> {
 
     /// The queue pair that a VQP sends on: its QPN, and that of the peer's end if it is an RC QP.
     pub fn qp_of(&self, vqp: VqpId) -> Option<(u32, Option<u32>)> {
-        let lane = self.vqps.get(vqp.0)?.lane?;
+        let lane = self.vqps.get(vqp)?.lane?;
         let lane = &self.lanes.lanes[lane];
         let qp = self.lanes.qps[lane.qp].qp;
         let peer_end = match lane.kind {
@@ -396,7 +396,7 @@ impl<D: Device> Core<D> {
 
     fn info_of(&self, vqp: &Vqp) -> VqpInfo {
         VqpInfo {
-            vqp: VqpId(vqp.id),
+            vqp: vqp.id,
             client: ClientId(vqp.client),
             state: vqp.state,
             bound: (vqp.bound != 0).then_some(vqp.bound),

@@ -8,17 +8,18 @@ use alloc::collections::VecDeque;
 use elver_control::{Class, NodeRecord};
 
 use crate::ConnectError;
-use crate::ids::{LaneIx, PeerId};
+use crate::VqpId;
+use crate::ids::{LaneIx, OpId, PeerId};
 
 /// Something to do once the part that found it has returned. What it is about may be gone by then.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// A VQP may post what waits in its ring.
-    Pump(u32),
+    Pump(VqpId),
     /// An operation of the core's own ends without another WR: it was done, or will not be.
     Conclude {
         /// The operation.
-        op: u32,
+        op: OpId,
         /// It was done.
         ok: bool,
     },

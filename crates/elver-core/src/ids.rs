@@ -23,6 +23,24 @@ pub(crate) trait Id: Copy + Eq {
     fn bits(self) -> u32;
 }
 
+impl Id for VqpId {
+    #[inline]
+    fn of(bits: NonZeroU32) -> VqpId {
+        VqpId(bits.get())
+    }
+
+    #[inline]
+    fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::LowerHex for VqpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl Id for u32 {
     #[inline]
     fn of(bits: NonZeroU32) -> u32 {
@@ -69,6 +87,10 @@ ids! {
     PeerId,
     /// An RC queue pair, from its creation to its end ([`crate::rc::RcPool`]).
     LinkId,
+    /// An operation of the core's own ([`crate::datapath::ops::Op`]).
+    OpId,
+    /// A message that is written to a receive which is not at hand ([`crate::messaging::landing::Landing`]).
+    LandingId,
 }
 
 /// Places in the vectors of the pool.

@@ -21,6 +21,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::TransferConfig;
+use crate::VqpId;
 use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::slots::{SLOTS_MAX, Slots};
 
@@ -91,7 +92,7 @@ pub(crate) enum Purpose {
     /// As `Pool`, and it is never reclaimed: without DC, look-ups at a meta server go over it.
     Meta,
     /// One VQP alone; at the peer, nobody.
-    Leased(Option<u32>),
+    Leased(Option<VqpId>),
 }
 
 /// State of an RC QP.
@@ -565,12 +566,12 @@ mod tests {
             insert(&mut pool, Purpose::Meta).unwrap();
         }
         assert_eq!(insert(&mut pool, Purpose::Meta), None);
-        insert(&mut pool, Purpose::Leased(Some(1))).unwrap();
-        let leased = insert(&mut pool, Purpose::Leased(Some(2))).unwrap();
-        assert_eq!(insert(&mut pool, Purpose::Leased(Some(3))), None);
+        insert(&mut pool, Purpose::Leased(Some(VqpId(1)))).unwrap();
+        let leased = insert(&mut pool, Purpose::Leased(Some(VqpId(2)))).unwrap();
+        assert_eq!(insert(&mut pool, Purpose::Leased(Some(VqpId(3)))), None);
         assert!(insert(&mut pool, Purpose::Leased(None)).is_some());
         pool.remove(leased).unwrap();
-        assert!(insert(&mut pool, Purpose::Leased(Some(3))).is_some());
+        assert!(insert(&mut pool, Purpose::Leased(Some(VqpId(3)))).is_some());
         assert_eq!(insert(&mut pool, Purpose::Pool), None);
     }
 

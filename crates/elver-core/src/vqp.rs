@@ -137,7 +137,7 @@ pub(crate) enum Wait {
 /// A virtual QP.
 #[derive(Debug)]
 pub(crate) struct Vqp {
-    pub(crate) id: u32,
+    pub(crate) id: VqpId,
     pub(crate) client: u32,
     /// Its place in its client's list.
     pub(crate) client_at: u32,
@@ -152,8 +152,8 @@ pub(crate) struct Vqp {
     pub(crate) bound: u16,
     /// The peer that it is connected to, if it is. While it is set, the peer counts it.
     pub(crate) peer: Option<PeerId>,
-    /// The VQPs before and behind it in the list of its peer's; 0 at the ends.
-    pub(crate) beside: [u32; 2],
+    /// The VQPs before and behind it in the list of its peer's.
+    pub(crate) beside: [Option<VqpId>; 2],
     pub(crate) peer_port: u16,
     /// The VQP there that messages go to; 0 to send to the port.
     pub(crate) peer_vqp: u32,

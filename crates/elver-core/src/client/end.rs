@@ -11,7 +11,7 @@ use crate::{ClientId, ConnectError, Core, Event, VqpId, VqpState};
 
 impl<D: Device> Core<D> {
     /// The client is done with a VQP. It goes at once, or when nothing of its is in flight.
-    pub(crate) fn destroy(&mut self, id: u32, now: Time) {
+    pub(crate) fn destroy(&mut self, id: VqpId, now: Time) {
         self.cancel_connect(id);
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone is destroyed");
@@ -39,7 +39,7 @@ impl<D: Device> Core<D> {
 
     /// To be called for a VQP in its error state whenever nothing of its may be left on a lane, or with
     /// a receiver: what it still holds is flushed, and a zombie goes.
-    pub(crate) fn settle(&mut self, id: u32, now: Time) {
+    pub(crate) fn settle(&mut self, id: VqpId, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone settles") };
         if vqp.inflight > 0 || vqp.reads > 0 {
             vqp.watch = true;
@@ -71,7 +71,7 @@ impl<D: Device> Core<D> {
 
     /// What is told of a VQP that goes: to where it sent messages, that no more come; to who sends to a
     /// port, whose messages it stood for, that nobody takes them any longer.
-    fn farewell(&self, id: u32) -> Option<(PeerId, Note)> {
+    fn farewell(&self, id: VqpId) -> Option<(PeerId, Note)> {
         let vqp = self.vqps.get(id)?;
         if let Some(Acceptance { key, .. }) = vqp.accepted {
             let (_, nonce) = self.accepts.get(&key).filter(|(accepted, _)| *accepted == id)?;
@@ -84,20 +84,20 @@ impl<D: Device> Core<D> {
     }
 
     /// A `qconnect` that is pending ends without a result.
-    pub(crate) fn cancel_connect(&mut self, id: u32) {
+    pub(crate) fn cancel_connect(&mut self, id: VqpId) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone connects") };
         if vqp.state != VqpState::Connecting {
             return;
         }
         vqp.state = VqpState::Idle;
         count_off!(self.lookups.waiting, 1);
-        let (client, vqp, token) = (ClientId(vqp.client), VqpId(id), vqp.token);
+        let (client, vqp, token) = (ClientId(vqp.client), id, vqp.token);
         let result = Err(ConnectError::Cancelled);
         self.events.push_back(Event::Connected { client, token, vqp, result });
     }
 
     /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
-    pub(crate) fn detach(&mut self, id: u32) {
+    pub(crate) fn detach(&mut self, id: VqpId) {
         self.leave_lane(id);
         self.leave_peer(id);
         let Some(vqp) = self.vqps.get_mut(id) else {

@@ -47,7 +47,7 @@ impl<D: Device> Core<D> {
         let vqps = entry.vqps.clone();
         let is_bound = |core: &Core<D>, id| core.vqps.get(id).is_some_and(|vqp| vqp.bound != 0);
         // Then those that were made for senders are known to go for good.
-        let (bound, others): (Vec<u32>, Vec<u32>) =
+        let (bound, others): (Vec<VqpId>, Vec<VqpId>) =
             vqps.into_iter().partition(|id| is_bound(self, *id));
         for vqp in bound.into_iter().chain(others) {
             self.destroy(vqp, now);
@@ -82,7 +82,7 @@ impl<D: Device> Core<D> {
         client: ClientId,
         peer: PeerId,
         init: VqpInit,
-    ) -> Option<u32> {
+    ) -> Option<VqpId> {
         let entry = self.open_client(client).ok()?;
         let limits = entry.limits;
         let full =
@@ -100,7 +100,7 @@ impl<D: Device> Core<D> {
             !node_full || self.evict_accepted(Scope::Node)
         };
         let id = if room { self.create(client, init).ok() } else { None };
-        let Some(VqpId(id)) = id else {
+        let Some(id) = id else {
             self.stats.accepts_refused += 1;
             return None;
         };
@@ -179,7 +179,7 @@ impl<D: Device> Core<D> {
                 via: None,
                 bound: 0,
                 peer: None,
-                beside: [0; 2],
+                beside: [None; 2],
                 peer_port: 0,
                 peer_vqp: 0,
                 lane: None,
@@ -220,7 +220,7 @@ impl<D: Device> Core<D> {
         let full = CoreError::Limit { what: "VQPs", limit: u64::from(limit), setting: "max_vqps" };
         let id = made.ok_or(full)?;
         self.open_client(client)?.vqps.push(id);
-        Ok(VqpId(id))
+        Ok(id)
     }
 
     /// Destroys a VQP. What it has outstanding completes to nobody.
@@ -231,7 +231,7 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), CoreError> {
         self.own_vqp(client, vqp)?;
-        self.destroy(vqp.0, now);
+        self.destroy(vqp, now);
         self.apply(now);
         Ok(())
     }
@@ -254,7 +254,7 @@ impl<D: Device> Core<D> {
             }
             port => port,
         };
-        self.ports.bind(port, vqp.0);
+        self.ports.bind(port, vqp);
         self.own_vqp(client, vqp)?.bound = port;
         Ok(port)
     }

@@ -22,7 +22,7 @@ impl<D: Device> Core<D> {
     /// Ties a VQP to a peer and to a lane. What it needs for that is at hand.
     pub(crate) fn attach(
         &mut self,
-        id: u32,
+        id: VqpId,
         peer: PeerId,
         via: Via,
         onto: Onto,
@@ -30,7 +30,7 @@ impl<D: Device> Core<D> {
         let what = "the device has no DC, and there is no RC QP to the peer";
         let none = CoreError::Device(VerbsError::Unsupported { what });
         let ah = self.address_of(peer)?;
-        let gone = CoreError::NoSuchVqp(VqpId(id));
+        let gone = CoreError::NoSuchVqp(id);
         let (Some(entry), Some(vqp)) = (self.peers.get_mut(peer), self.vqps.get_mut(id)) else {
             bug!("a VQP that is gone has connected");
             return Err(gone);
@@ -70,7 +70,7 @@ impl<D: Device> Core<D> {
 
     /// Moves a connected VQP of which nothing is in flight to a DC lane: the QP that it was on is
     /// gone, or down. Returns whether it is on one.
-    pub(crate) fn move_to_dc(&mut self, id: u32) -> bool {
+    pub(crate) fn move_to_dc(&mut self, id: VqpId) -> bool {
         let Some(vqp) = self.vqps.get_mut(id) else {
             bug!("a VQP that is gone moves");
             return false;
@@ -110,23 +110,23 @@ impl<D: Device> Core<D> {
 
     /// Puts a VQP, which is in no peer's list, into a peer's.
     #[inline]
-    fn join_peer(&mut self, id: u32, peer: PeerId) {
+    fn join_peer(&mut self, id: VqpId, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(peer) else {
             return bug!("a VQP joins a peer that is gone");
         };
         entry.vqps += 1;
-        let behind = core::mem::replace(&mut entry.last_vqp, id);
-        if let Some(vqp) = self.vqps.get_mut(behind) {
-            vqp.beside[0] = id;
+        let behind = entry.last_vqp.replace(id);
+        if let Some(vqp) = behind.and_then(|behind| self.vqps.get_mut(behind)) {
+            vqp.beside[0] = Some(id);
         }
         if let Some(vqp) = self.vqps.get_mut(id) {
-            (vqp.peer, vqp.beside) = (Some(peer), [0, behind]);
+            (vqp.peer, vqp.beside) = (Some(peer), [None, behind]);
         }
     }
 
     /// Takes a VQP off its peer's list, if it is in one.
     #[inline]
-    pub(crate) fn leave_peer(&mut self, id: u32) {
+    pub(crate) fn leave_peer(&mut self, id: VqpId) {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone leaves its peer");
         };
@@ -138,13 +138,13 @@ impl<D: Device> Core<D> {
         let Some(peer) = vqp.peer.take() else { return };
         let Some(entry) = self.peers.get_mut(peer) else { return };
         count_off!(entry.vqps, 1);
-        if entry.last_vqp == id {
+        if entry.last_vqp == Some(id) {
             entry.last_vqp = behind;
         }
-        if let Some(vqp) = self.vqps.get_mut(before) {
+        if let Some(vqp) = before.and_then(|before| self.vqps.get_mut(before)) {
             vqp.beside[1] = behind;
         }
-        if let Some(vqp) = self.vqps.get_mut(behind) {
+        if let Some(vqp) = behind.and_then(|behind| self.vqps.get_mut(behind)) {
             vqp.beside[0] = before;
         }
         self.peers.rest(peer);

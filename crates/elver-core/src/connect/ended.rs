@@ -11,7 +11,7 @@ impl<D: Device> Core<D> {
     /// The link that a connect waited for is there, or will not come.
     pub(crate) fn link_found(
         &mut self,
-        id: u32,
+        id: VqpId,
         attempt: u32,
         peer: PeerId,
         found: Result<(), ConnectError>,
@@ -28,7 +28,7 @@ impl<D: Device> Core<D> {
     /// not the peer's.
     pub(crate) fn connect_ended(
         &mut self,
-        id: u32,
+        id: VqpId,
         peer: PeerId,
         found: Result<(Via, Option<LaneIx>), ConnectError>,
         now: Time,
@@ -51,7 +51,7 @@ impl<D: Device> Core<D> {
                 self.fail(id, now);
             }
         }
-        self.events.push_back(Event::Connected { client, token, vqp: VqpId(id), result });
+        self.events.push_back(Event::Connected { client, token, vqp: id, result });
         if self.vqps.get(id).is_some_and(|vqp| vqp.lane.is_none() || vqp.sq.unposted() > 0) {
             self.effects.push(Effect::Pump(id));
         }

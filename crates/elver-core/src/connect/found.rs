@@ -2,6 +2,7 @@
 
 use elver_verbs::{Device, Time};
 
+use crate::VqpId;
 use crate::ids::PeerId;
 use crate::{ConnectError, Core, Policy, Via, VqpState};
 
@@ -9,7 +10,7 @@ impl<D: Device> Core<D> {
     /// The look-up that a connect waited for has ended.
     pub(crate) fn connect_found(
         &mut self,
-        id: u32,
+        id: VqpId,
         attempt: u32,
         peer: PeerId,
         found: Result<(), ConnectError>,
@@ -27,7 +28,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A connect goes on with an RC QP: the peer's, or one of its own.
-    pub(crate) fn connect_by_link(&mut self, id: u32, attempt: u32, peer: PeerId, now: Time) {
+    pub(crate) fn connect_by_link(&mut self, id: VqpId, attempt: u32, peer: PeerId, now: Time) {
         let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone connects") };
         let (class, policy) = (vqp.class, vqp.policy);
         if policy == Policy::Leased {

@@ -6,6 +6,7 @@ use elver_verbs::{
     AccessFault, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus,
 };
 
+use crate::VqpId;
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
@@ -77,7 +78,7 @@ struct Burst {
 impl<D: Device> Core<D> {
     /// Posts a VQP's WRs, as many as are there and the lane has room for; in its turn, as many as
     /// its deficit allows.
-    pub(crate) fn post_ready(&mut self, id: u32, in_turn: bool, now: Time) -> Stop {
+    pub(crate) fn post_ready(&mut self, id: VqpId, in_turn: bool, now: Time) -> Stop {
         loop {
             let Some(vqp) = self.vqps.get(id) else {
                 bug!("a VQP that is gone posts");
@@ -134,7 +135,7 @@ impl<D: Device> Core<D> {
     /// gone, and messages among them have their headers.
     fn next_burst(
         &mut self,
-        id: u32,
+        id: VqpId,
         lane: LaneIx,
         most: u32,
         room: u32,
@@ -216,7 +217,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Posts a burst. Returns whether the device took all of it.
-    fn post_burst(&mut self, id: u32, at: LaneIx, burst: &Burst, now: Time) -> bool {
+    fn post_burst(&mut self, id: VqpId, at: LaneIx, burst: &Burst, now: Time) -> bool {
         let Core { vqps, lanes, peers, device, stats, links, config, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else {
             bug!("a VQP that is gone posts");
@@ -266,7 +267,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A VQP's next WR does not go: it waits for something, or ends.
-    fn wait_for(&mut self, id: u32, stopped: Check, now: Time) {
+    fn wait_for(&mut self, id: VqpId, stopped: Check, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone waits") };
         match stopped {
             Check::Unknown(rkey) => {

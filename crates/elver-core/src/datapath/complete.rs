@@ -3,6 +3,7 @@
 use elver_control::Class;
 use elver_verbs::{AccessFault, Device, Memory, SendOpcode, Time, WcStatus};
 
+use crate::VqpId;
 use crate::datapath::qos::Qos;
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::SEQ_MASK;
@@ -15,7 +16,7 @@ impl<D: Device> Core<D> {
     /// A physical WR of a VQP has completed: on success, all WRs of the VQP up to this one.
     pub(crate) fn complete_user(
         &mut self,
-        id: u32,
+        id: VqpId,
         seq: u32,
         second: bool,
         status: WcStatus,
@@ -47,7 +48,14 @@ impl<D: Device> Core<D> {
     /// A physical WR of a VQP failed, or was flushed. `behind` counts from the VQP's first WR that
     /// is not done.
     #[cold]
-    fn complete_failed(&mut self, id: u32, behind: u32, second: bool, status: WcStatus, now: Time) {
+    fn complete_failed(
+        &mut self,
+        id: VqpId,
+        behind: u32,
+        second: bool,
+        status: WcStatus,
+        now: Time,
+    ) {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP with WRs on a lane is gone");
         };
@@ -103,7 +111,7 @@ impl<D: Device> Core<D> {
 
     /// The first WR of a VQP that is not done ends with an error, if that is the one which failed,
     /// and the VQP in any case.
-    fn end_failed(&mut self, id: u32, status: WcStatus, on_lane: bool, now: Time) {
+    fn end_failed(&mut self, id: VqpId, status: WcStatus, on_lane: bool, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP with WRs on a lane is gone");
         };

@@ -2,12 +2,13 @@
 
 use elver_verbs::{AccessFault, Device, Time, WcStatus};
 
+use crate::VqpId;
 use crate::vqp::Wait;
 use crate::{Core, VqpState};
 
 impl<D: Device> Core<D> {
     /// A VQP goes to its error state. What is on its lane ends first, then the rest is flushed.
-    pub(crate) fn fail(&mut self, id: u32, now: Time) {
+    pub(crate) fn fail(&mut self, id: VqpId, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
         if vqp.state != VqpState::Error {
             vqp.state = VqpState::Error;
@@ -18,7 +19,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The next WR of a VQP that is to be posted ends with an error, and the VQP with it.
-    pub(crate) fn fail_next(&mut self, id: u32, status: WcStatus, now: Time) {
+    pub(crate) fn fail_next(&mut self, id: VqpId, status: WcStatus, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
         if vqp.state != VqpState::Error {
             (vqp.fault, vqp.fault_at) = (Some(status), vqp.sq.posted);
@@ -27,7 +28,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The next WR of a VQP that is to be posted may not do to the peer's memory what it wants.
-    pub(crate) fn fail_access(&mut self, id: u32, fault: AccessFault, now: Time) {
+    pub(crate) fn fail_access(&mut self, id: VqpId, fault: AccessFault, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
         if vqp.sq.unposted() > 0 {
             vqp.sq.entry_mut(vqp.sq.posted).detail = fault as u8;
@@ -37,7 +38,7 @@ impl<D: Device> Core<D> {
 
     /// The first WR of a VQP that is not done may have been executed, or its result is lost: it ends
     /// with an error, and the VQP with it.
-    pub(crate) fn fail_unsure(&mut self, id: u32, now: Time) {
+    pub(crate) fn fail_unsure(&mut self, id: VqpId, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP with WRs on a lane is gone");
         };
@@ -49,7 +50,7 @@ impl<D: Device> Core<D> {
 
     /// Somebody may wait for a VQP to have nothing on its lane.
     #[inline]
-    pub(crate) fn drained(&mut self, id: u32, now: Time) {
+    pub(crate) fn drained(&mut self, id: VqpId, now: Time) {
         // One that its client is done with goes with its last WR.
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.inflight > 0 {

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::Device;
 
+use crate::VqpId;
 use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::{Core, VqpState};
@@ -21,7 +22,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Puts a VQP behind the others that wait for its lane.
-    pub(crate) fn enlist(&mut self, id: u32) {
+    pub(crate) fn enlist(&mut self, id: VqpId) {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone takes its turn");
         };
@@ -35,7 +36,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Takes a VQP of which nothing is on its lane off that lane's lists.
-    pub(crate) fn leave_lane(&mut self, id: u32) {
+    pub(crate) fn leave_lane(&mut self, id: VqpId) {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone leaves its lane");
         };
@@ -53,7 +54,7 @@ impl<D: Device> Core<D> {
 
     /// The WRs of a VQP from the first that is not done on were not executed, or may be executed again:
     /// they are posted again when its lane is set going, or over another one.
-    pub(crate) fn rewind(&mut self, id: u32) {
+    pub(crate) fn rewind(&mut self, id: VqpId) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone is rewound") };
         let Some(lane) = vqp.lane else { return bug!("a VQP without a lane is rewound") };
         if !vqp.rewound {
@@ -72,7 +73,7 @@ impl<D: Device> Core<D> {
 
     /// Takes what waits on a lane that has failed off its lists: VQPs, in order, and the peer that
     /// does not answer.
-    pub(crate) fn take_waiting(&mut self, lane: LaneIx) -> (Option<PeerId>, Vec<u32>) {
+    pub(crate) fn take_waiting(&mut self, lane: LaneIx) -> (Option<PeerId>, Vec<VqpId>) {
         let entry = &mut self.lanes.lanes[lane];
         let dead = entry.dead.take();
         let mut waiting = core::mem::take(&mut entry.rewound);
@@ -93,7 +94,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The peer of a VQP that waits on a lane, unless it has left it meanwhile, or failed.
-    pub(crate) fn peer_waited_for(&self, id: u32, lane: LaneIx) -> Option<PeerId> {
+    pub(crate) fn peer_waited_for(&self, id: VqpId, lane: LaneIx) -> Option<PeerId> {
         let vqp = self.vqps.get(id)?;
         vqp.peer.filter(|_| vqp.lane == Some(lane) && vqp.state == VqpState::Connected)
     }

@@ -6,10 +6,11 @@ use crate::Core;
 use crate::datapath::ops::{Op, OpKind};
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
+use crate::ids::OpId;
 
 impl<D: Device> Core<D> {
     /// The WR of an operation has completed.
-    pub(crate) fn complete_op(&mut self, id: u32, status: WcStatus, now: Time) {
+    pub(crate) fn complete_op(&mut self, id: OpId, status: WcStatus, now: Time) {
         let Some(op) = self.ops.get(id) else {
             self.stats.completions_unknown += 1;
             return;
@@ -42,7 +43,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The WR of an operation succeeded or did not: the operation goes on, or ends.
-    pub(crate) fn conclude_op(&mut self, id: u32, ok: bool, now: Time) {
+    pub(crate) fn conclude_op(&mut self, id: OpId, ok: bool, now: Time) {
         match self.ops.get(id).map(|op| &op.kind) {
             Some(OpKind::Node { .. } | OpKind::Mr { .. }) => self.complete_lookup(id, ok, now),
             Some(OpKind::Probe { .. }) => self.probe_ended(id, ok, now),

@@ -7,7 +7,7 @@ use crate::Core;
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
-use crate::ids::{LaneIx, PeerId};
+use crate::ids::{LaneIx, OpId, PeerId};
 use crate::messaging::message::Kind;
 use crate::pool::lane::LaneKind;
 use crate::rc::suspect::Suspect;
@@ -24,7 +24,7 @@ impl<D: Device> Core<D> {
         class: Class,
         kind: OpKind,
         work: Work,
-    ) -> Result<u32, OpKind> {
+    ) -> Result<OpId, OpKind> {
         // Another meta server may be asked as well.
         let waits = !matches!(kind, OpKind::Node { .. } | OpKind::Probe { .. });
         let (lane, dest) = match self.way_of_op(peer, class) {
@@ -37,14 +37,14 @@ impl<D: Device> Core<D> {
         }
         let suspect = Suspect::default();
         let op = Op { lane, dest, peer, class, kind, work, abandoned: false, suspect };
-        let id = self.ops.insert_in_turn(op);
+        let Some(id) = self.ops.insert_in_turn(op) else {
+            bug!("a table that is not full takes no operation");
+            return Err(OpKind::Probe { asked_at: Time::ZERO });
+        };
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.pins += 1;
         }
-        Ok(id.unwrap_or_else(|| {
-            bug!("a table that is not full takes no operation");
-            0
-        }))
+        Ok(id)
     }
 
     /// The lane of an operation to a peer, and its destination there.
@@ -63,7 +63,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Posts an operation's WR, now or when there is a lane that has room.
-    pub(crate) fn post_op(&mut self, id: u32, now: Time) {
+    pub(crate) fn post_op(&mut self, id: OpId, now: Time) {
         let Some(op) = self.ops.get(id) else { return bug!("an operation that is gone is posted") };
         let Some(lane) = op.lane else { return self.await_way(id, now) };
         let entry = &self.lanes.lanes[lane];
@@ -79,7 +79,7 @@ impl<D: Device> Core<D> {
 
     /// Puts an operation's WR on its lane. Returns whether it may still be done, and the device took
     /// it.
-    pub(crate) fn send_op(&mut self, id: u32, now: Time) -> bool {
+    pub(crate) fn send_op(&mut self, id: OpId, now: Time) -> bool {
         let Some(op) = self.ops.get(id) else {
             bug!("an operation that is gone is posted");
             return true;
@@ -135,14 +135,14 @@ impl<D: Device> Core<D> {
     }
 
     /// An operation's WR was not executed, or may be executed again: it is posted anew.
-    pub(crate) fn op_again(&mut self, id: u32, lane: LaneIx) {
+    pub(crate) fn op_again(&mut self, id: OpId, lane: LaneIx) {
         self.lanes.lanes[lane].ops.push_back(id);
         self.lanes.wait(lane);
     }
 
     /// Whether an operation may be done twice: it reads, or tells what means the same when it is told
     /// again. A grant does not: who heard it may have used it up.
-    pub(crate) fn is_repeatable(&self, id: u32) -> bool {
+    pub(crate) fn is_repeatable(&self, id: OpId) -> bool {
         self.ops.get(id).is_some_and(|op| match &op.kind {
             OpKind::Message(note) => note.kind != Kind::Grant,
             OpKind::Node { .. } | OpKind::Probe { .. } | OpKind::Mr { .. } | OpKind::Gather(_) => {
@@ -152,7 +152,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Takes an operation that has ended off its peer; its buffer is free again.
-    pub(crate) fn end_op(&mut self, id: u32) -> Option<Op> {
+    pub(crate) fn end_op(&mut self, id: OpId) -> Option<Op> {
         let op = self.ops.remove(id)?;
         match op.work {
             Work::Read { buffer, .. } => self.pool.reads.give(buffer),
@@ -164,7 +164,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The same for a READ of which nothing is needed any longer: it goes where it stands.
-    pub(crate) fn discard_read(&mut self, id: u32, peer: PeerId, buffer: u32) {
+    pub(crate) fn discard_read(&mut self, id: OpId, peer: PeerId, buffer: u32) {
         self.pool.reads.give(buffer);
         self.ops.discard(id);
         self.unpin(peer);
@@ -176,7 +176,7 @@ impl<D: Device> Core<D> {
     }
 
     /// An operation waits for a link to its peer.
-    pub(crate) fn await_way(&mut self, op: u32, now: Time) {
+    pub(crate) fn await_way(&mut self, op: OpId, now: Time) {
         let Some(entry) = self.ops.get_mut(op) else {
             return bug!("an operation that is gone waits for a way");
         };

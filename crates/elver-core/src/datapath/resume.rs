@@ -4,7 +4,7 @@ use elver_verbs::{Device, Time, WcStatus};
 
 use crate::Core;
 use crate::effects::Effect;
-use crate::ids::LaneIx;
+use crate::ids::{LaneIx, OpId};
 use crate::pool::lane::LaneState;
 
 impl<D: Device> Core<D> {
@@ -45,7 +45,7 @@ impl<D: Device> Core<D> {
 
     /// An operation of the core's own takes another way than a lane that is gone, now or when there is
     /// one.
-    fn send_op_elsewhere(&mut self, id: u32, lane: LaneIx, now: Time) {
+    fn send_op_elsewhere(&mut self, id: OpId, lane: LaneIx, now: Time) {
         let Some((peer, class)) = self.ops.get(id).map(|op| (op.peer, op.class)) else {
             return bug!("an operation that waits on a lane is gone");
         };

@@ -8,7 +8,7 @@ use crate::{Completion, Core, VqpId};
 
 impl<D: Device> Core<D> {
     /// Tells the WRs that are done, in order.
-    pub(crate) fn retire(&mut self, id: u32, now: Time) {
+    pub(crate) fn retire(&mut self, id: VqpId, now: Time) {
         while self.retire_plain(id, now) {
             self.retire_other(id, now);
         }
@@ -16,7 +16,7 @@ impl<D: Device> Core<D> {
 
     /// Tells the WRs that are done up to one that does not end plainly. Returns whether there is
     /// one, and it may end.
-    fn retire_plain(&mut self, id: u32, now: Time) -> bool {
+    fn retire_plain(&mut self, id: VqpId, now: Time) -> bool {
         let Core { vqps, clients, mrs, stats, ready_clients, .. } = self;
         // One that has failed, and that its client is done with, has told all that it had, and is gone.
         let Some(vqp) = vqps.get_mut(id) else { return false };
@@ -60,7 +60,7 @@ impl<D: Device> Core<D> {
     /// Tells the next WR that is done: one of several pieces, one whose bytes the receiver has read,
     /// one that failed, or one that was flushed.
     #[inline(never)]
-    fn retire_other(&mut self, id: u32, now: Time) {
+    fn retire_other(&mut self, id: VqpId, now: Time) {
         // A READ that the receiver posted before it learned of a failure may still arrive.
         let peer = self.vqps.get(id).and_then(|vqp| vqp.peer);
         let grace = now.saturating_add_ns(self.flight_ns_of(peer));
@@ -119,7 +119,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Ends all that a VQP in its error state holds. Nothing of its is on a lane.
-    pub(crate) fn flush(&mut self, id: u32, now: Time) {
+    pub(crate) fn flush(&mut self, id: VqpId, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
         let fault = vqp.fault.take().map(|status| (vqp.fault_at, status));
         while vqp.sq.done != vqp.sq.tail {
@@ -134,7 +134,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Ends the receives of a VQP in its error state.
-    fn flush_receives(&mut self, id: u32) {
+    fn flush_receives(&mut self, id: VqpId) {
         let Core { vqps, clients, stats, ready_clients, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
@@ -149,10 +149,10 @@ impl<D: Device> Core<D> {
                 wr_id: entry.wr_id,
                 status: WcStatus::WrFlushErr,
                 opcode: elver_verbs::WcOpcode::Recv,
-                qp_num: vqp.id,
+                qp_num: vqp.id.0,
                 ..Wc::default()
             };
-            client.completions.push_back(Completion { vqp: VqpId(vqp.id), source: None, wc });
+            client.completions.push_back(Completion { vqp: vqp.id, source: None, wc });
             stats.completions += 1;
             if !client.ready {
                 client.ready = true;
@@ -165,7 +165,7 @@ impl<D: Device> Core<D> {
 
 /// The completion of a WR, as its user sees it.
 #[inline]
-fn completion_of(entry: &SqEntry, vqp: u32) -> Completion {
+fn completion_of(entry: &SqEntry, vqp: VqpId) -> Completion {
     let reads =
         matches!(entry.opcode, SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd);
     let wc = Wc {
@@ -173,9 +173,9 @@ fn completion_of(entry: &SqEntry, vqp: u32) -> Completion {
         status: entry.status,
         opcode: entry.opcode.wc_opcode(),
         byte_len: if reads { entry.length } else { 0 },
-        qp_num: vqp,
+        qp_num: vqp.0,
         vendor_err: entry.detail.into(),
         ..Wc::default()
     };
-    Completion { vqp: VqpId(vqp), source: None, wc }
+    Completion { vqp, source: None, wc }
 }

@@ -3,6 +3,7 @@
 use elver_verbs::{Device, Time};
 
 use crate::Core;
+use crate::VqpId;
 use crate::VqpState;
 use crate::datapath::burst::{QUANTUM, Stop};
 use crate::effects::Effect;
@@ -15,7 +16,7 @@ impl<D: Device> Core<D> {
     /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn. Returns whether
     /// something may be left to be done ([`Core::apply`]).
     #[inline]
-    pub(crate) fn pump(&mut self, id: u32, now: Time) -> bool {
+    pub(crate) fn pump(&mut self, id: VqpId, now: Time) -> bool {
         let Some(vqp) = self.vqps.get(id) else {
             bug!("a VQP that is gone posts");
             return false;
@@ -132,7 +133,7 @@ impl<D: Device> Core<D> {
 
     /// The RC QP that a VQP was on is gone.
     #[cold]
-    fn leave_gone_lane(&mut self, id: u32) {
+    fn leave_gone_lane(&mut self, id: VqpId) {
         if self.move_to_dc(id) {
             self.effects.push(Effect::Pump(id));
         } else {

@@ -3,6 +3,7 @@
 use elver_control::{Class, ControlAddr};
 use elver_verbs::{AddressVector, Ah, Device, Gid, VerbsError};
 
+use crate::VqpId;
 use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::LaneState;
 use crate::vqp::Vqp;
@@ -80,18 +81,17 @@ impl<D: Device> Core<D> {
     }
 
     /// The VQPs that are connected to a peer, the latest first.
-    pub(crate) fn vqps_to(&self, peer: PeerId) -> impl Iterator<Item = (u32, &Vqp)> {
-        let first = self.peers.get(peer).map_or(0, |entry| entry.last_vqp);
-        let mut next = first;
+    pub(crate) fn vqps_to(&self, peer: PeerId) -> impl Iterator<Item = (VqpId, &Vqp)> {
+        let mut next = self.peers.get(peer).and_then(|entry| entry.last_vqp);
         core::iter::from_fn(move || {
-            let vqp = self.vqps.get(next)?;
+            let vqp = self.vqps.get(next?)?;
             next = vqp.beside[1];
             Some((vqp.id, &**vqp))
         })
     }
 
     /// Sets what messages a VQP's peer has room for, and which of them it reads.
-    pub(crate) fn measure_room(&mut self, id: u32) {
+    pub(crate) fn measure_room(&mut self, id: VqpId) {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone is measured");
         };

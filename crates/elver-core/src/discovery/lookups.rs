@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::ClientId;
+use crate::VqpId;
 use crate::discovery::peer::Waiter;
 use crate::discovery::servers::Servers;
 use crate::ids::PeerId;
@@ -41,7 +42,7 @@ pub(crate) struct Lookups {
     /// Connects that ever waited; their number is the last one's.
     attempts: u32,
     /// Regions being looked up, by peer and rkey, and the VQPs that wait for each.
-    mrs: HashMap<(PeerId, u32), Vec<u32>, FxBuildHasher>,
+    mrs: HashMap<(PeerId, u32), Vec<VqpId>, FxBuildHasher>,
     /// Of these, the ones that wait for a buffer.
     mr_queue: VecDeque<(PeerId, u32)>,
     /// `warm` calls.
@@ -80,7 +81,7 @@ impl Lookups {
 
     pub(crate) fn bytes(&self) -> u64 {
         let queues = self.queue.capacity() * 4 + self.deadlines.capacity() * 16;
-        let mrs = self.mrs.capacity() * (size_of::<((PeerId, u32), Vec<u32>)>() + 1);
+        let mrs = self.mrs.capacity() * (size_of::<((PeerId, u32), Vec<VqpId>)>() + 1);
         (queues + mrs + self.mr_queue.capacity() * 8) as u64
     }
 }
@@ -94,7 +95,7 @@ impl Lookups {
     }
 
     /// Whether the look-up of a region of the peer's brings a VQP back.
-    pub(crate) fn awaits(&self, peer: PeerId, vqp: u32) -> bool {
+    pub(crate) fn awaits(&self, peer: PeerId, vqp: VqpId) -> bool {
         self.mrs.iter().any(|((at, _), waiting)| *at == peer && waiting.contains(&vqp))
     }
 

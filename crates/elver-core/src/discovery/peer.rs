@@ -8,7 +8,8 @@ use hashbrown::HashMap;
 use rustc_hash::FxSeededState;
 use siphasher::sip::SipHasher13;
 
-use crate::ids::{LaneIx, PeerId};
+use crate::VqpId;
+use crate::ids::{LaneIx, OpId, PeerId};
 use crate::rc::Heat;
 use crate::rc::back_off::BackOff;
 use crate::slots::Slots;
@@ -51,7 +52,7 @@ pub(crate) struct Peer {
     pub(crate) asked_past: bool,
     /// VQPs connected to it, and the one that was connected last: the head of their list.
     pub(crate) vqps: u32,
-    pub(crate) last_vqp: u32,
+    pub(crate) last_vqp: Option<VqpId>,
     /// Of these VQPs, the ones that its messages made.
     pub(crate) accepted: u32,
     /// Reasons besides VQPs not to forget it: it is a meta server, is this node, or has an RC QP;
@@ -91,7 +92,7 @@ pub(crate) enum PeerLookup {
     /// An operation does it.
     Running {
         /// The operation.
-        op: u32,
+        op: OpId,
         /// Meta servers that were asked, this one included.
         tried: u32,
         /// Index of the one that is being asked.
@@ -109,7 +110,7 @@ pub(crate) enum Waiter {
     /// A VQP that connects.
     Vqp {
         /// The VQP.
-        vqp: u32,
+        vqp: VqpId,
         /// Which `qconnect` of its.
         attempt: u32,
     },
@@ -120,7 +121,7 @@ pub(crate) enum Waiter {
     /// VQPs of a class that have lost their lane to the peer.
     Lane(Class),
     /// A VQP that holds a message which is to be read from the peer.
-    Reader(u32),
+    Reader(VqpId),
     /// What the peer is to be told.
     Notes,
 }
@@ -174,7 +175,7 @@ impl Peers {
             before: None,
             asked_past: false,
             vqps: 0,
-            last_vqp: 0,
+            last_vqp: None,
             pins: 0,
             rc: [None; 2],
             heat: [Heat::default(); 2],

@@ -6,6 +6,7 @@ use elver_control::{ControlAddr, NodeRecord, Request};
 use elver_verbs::{Device, Time};
 
 use super::{Facts, Failing, Loss, NodeKey, SAMPLES, Samples, Step, Watched};
+use crate::VqpId;
 use crate::vqp::Vqp;
 use crate::{ConnectError, Core, VqpState};
 
@@ -70,7 +71,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A VQP was connected some time ago: from now on it is looked after, if it still is. Whether that begins.
-    fn enroll(&mut self, id: u32) -> bool {
+    fn enroll(&mut self, id: VqpId) -> bool {
         // It may have gone since, or have been connected twice.
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
         let Some(peer) = vqp.peer else { return false };
@@ -117,7 +118,7 @@ impl<D: Device> Core<D> {
                 |vqp: &Vqp| vqp.watched_node() == Some(key) && vqp.state == VqpState::Connected;
             let vqps = self.vqps_to(key.peer).take(SAMPLES).filter(|(_, vqp)| counts(vqp));
             for (into, (id, vqp)) in samples.iter_mut().zip(vqps) {
-                *into = (id, vqp.sq.done.wrapping_add(vqp.rq.head));
+                *into = Some((id, vqp.sq.done.wrapping_add(vqp.rq.head)));
             }
         }
         Facts { to, refuted, own: entry.gid == self.gid, samples }

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Memory, RemoteAddr, Sge, Time, WcStatus};
 
 use crate::ClientId;
+use crate::VqpId;
 use crate::ids::PeerId;
 use crate::memory::mr::{LocalHit, LocalMrs};
 use crate::messaging::incoming::Incoming;
@@ -18,7 +19,7 @@ pub(crate) const PIECE_BYTES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Gather {
     /// The VQP, and the receive.
-    pub(super) vqp: u32,
+    pub(super) vqp: VqpId,
     pub(super) seq: u32,
     pub(super) incoming: Incoming,
     /// Regions of the receive's pieces, which it uses.
@@ -34,7 +35,7 @@ impl Gather {
     }
 
     /// Whether it reads into a receive of this VQP.
-    pub(crate) fn is_of(&self, vqp: u32) -> bool {
+    pub(crate) fn is_of(&self, vqp: VqpId) -> bool {
         self.vqp == vqp
     }
 

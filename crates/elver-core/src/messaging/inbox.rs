@@ -4,6 +4,7 @@
 use elver_control::Class;
 use elver_verbs::{Device, Gid, Memory, Time};
 
+use crate::VqpId;
 use crate::client::Client;
 use crate::client::accept::{AcceptKey, Acceptance};
 use crate::connect::attach::Onto;
@@ -137,7 +138,11 @@ impl<D: Device> Core<D> {
     /// The VQP that a message goes to, and the one that is connected to its sender, if it goes to a
     /// port.
     #[inline]
-    fn target_of_message(&mut self, from: PeerId, header: &Header) -> Result<(u32, u32), Refusal> {
+    fn target_of_message(
+        &mut self,
+        from: PeerId,
+        header: &Header,
+    ) -> Result<(VqpId, Option<VqpId>), Refusal> {
         if header.dst_vqp == 0 {
             // Messages come in rows.
             let key = (header.dst_port, from, header.src_vqp);
@@ -147,28 +152,28 @@ impl<D: Device> Core<D> {
                 && self.vqps.get(target).is_some_and(|vqp| binds(vqp))
                 && self.vqps.get(source).is_some_and(|vqp| vqp.takes_of(accepted))
             {
-                return Ok((target, source));
+                return Ok((target, Some(source)));
             }
             let target = self.ports.bound_to(header.dst_port).ok_or(Refusal::Port)?;
             let source = self.source_of(target, from, header)?;
             self.accepts.set_last(key, target, source);
-            return Ok((target, source));
+            return Ok((target, Some(source)));
         }
-        let vqp = self.vqps.get(header.dst_vqp).filter(|vqp| !vqp.zombie);
+        let vqp = self.vqps.get(VqpId(header.dst_vqp)).filter(|vqp| !vqp.zombie);
         let vqp = vqp.filter(|vqp| vqp.state == VqpState::Connected).ok_or(Refusal::Gone)?;
         // Only what it is connected to may name a VQP: the node, and there the VQP, if it is known.
         if vqp.peer != Some(from) || (vqp.peer_vqp != 0 && vqp.peer_vqp != header.src_vqp) {
             self.stats.messages_strayed += 1;
             return Err(Refusal::Gone);
         }
-        Ok((header.dst_vqp, 0))
+        Ok((VqpId(header.dst_vqp), None))
     }
 
     /// A message finds no receive, others wait before it, or it cannot be read now: it waits.
     #[cold]
     fn hold_back(
         &mut self,
-        target: u32,
+        target: VqpId,
         incoming: Incoming,
         body: Body<'_>,
         now: Time,
@@ -190,10 +195,10 @@ impl<D: Device> Core<D> {
     /// The VQP that is connected to the sender of a message to a port. The first message makes it
     /// (`qpop_msgs`, section 4.1). Where to reach the sender is looked up when it is needed, if it is
     /// not known.
-    fn source_of(&mut self, bound: u32, peer: PeerId, header: &Header) -> Result<u32, Refusal> {
+    fn source_of(&mut self, bound: VqpId, peer: PeerId, header: &Header) -> Result<VqpId, Refusal> {
         let key = (bound, peer, header.src_vqp);
         let nonce = (header.cookie >> 32) as u32;
-        let takes = |id: u32| self.vqps.get(id).is_some_and(|vqp| vqp.takes_of(Some(key)));
+        let takes = |id: VqpId| self.vqps.get(id).is_some_and(|vqp| vqp.takes_of(Some(key)));
         if let Some(source) = self.accepts.hear(&key, nonce, takes) {
             return Ok(source);
         }
@@ -251,7 +256,7 @@ impl<D: Device> Core<D> {
             Refusal::Unfit => ConnectError::ReceiveUnfit { gid },
         };
         vqp.not_read(header.cookie as u32);
-        self.fail_for(header.dst_vqp, cause, now);
+        self.fail_for(VqpId(header.dst_vqp), cause, now);
     }
 }
 

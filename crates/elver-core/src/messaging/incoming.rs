@@ -2,6 +2,7 @@
 
 use elver_verbs::Time;
 
+use crate::VqpId;
 use crate::ids::PeerId;
 use crate::messaging::message::Kind;
 
@@ -12,8 +13,8 @@ pub(crate) struct Incoming {
     pub(crate) imm: Option<u32>,
     pub(crate) length: u32,
     pub(crate) cookie: u64,
-    /// VQP that is connected to the sender, for a message to a port; else 0.
-    pub(crate) source: u32,
+    /// The VQP that is connected to the sender, of a message to a port.
+    pub(crate) source: Option<VqpId>,
     /// The sender's node, and its VQP.
     pub(crate) from: (PeerId, u32),
     /// Of the sender's record then: one that has started anew has not sent it.

@@ -35,7 +35,7 @@ impl<D: Device> Core<D> {
         let vqp = self.sender_named(from, header).filter(|vqp| vqp.awaits(seq));
         let Some(vqp) = vqp else { return };
         vqp.sq.entry_mut(seq).await_fin = false;
-        self.answered(header.dst_vqp, now);
+        self.answered(VqpId(header.dst_vqp), now);
     }
 
     /// The receiver does not have a message of a VQP's: it was revoked, or is lost.
@@ -45,7 +45,7 @@ impl<D: Device> Core<D> {
         let Some(vqp) = vqp else { return };
         vqp.not_read(seq);
         let gid = self.gid_of(from);
-        self.fail_for(header.dst_vqp, ConnectError::PeerGone { gid }, now);
+        self.fail_for(VqpId(header.dst_vqp), ConnectError::PeerGone { gid }, now);
     }
 
     /// A receiver asks whether it may read a message.
@@ -63,7 +63,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A VQP's message is with the receiver no longer.
-    fn answered(&mut self, id: u32, now: Time) {
+    fn answered(&mut self, id: VqpId, now: Time) {
         self.retire(id, now);
         if self.vqps.get(id).is_some_and(|vqp| vqp.state == VqpState::Error) {
             self.settle(id, now);
@@ -71,13 +71,13 @@ impl<D: Device> Core<D> {
     }
 
     /// A VQP fails for what its peer says, if it has not failed before.
-    pub(crate) fn fail_for(&mut self, id: u32, cause: ConnectError, now: Time) {
+    pub(crate) fn fail_for(&mut self, id: VqpId, cause: ConnectError, now: Time) {
         let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone fails") };
         if vqp.state != VqpState::Connected {
             return self.answered(id, now);
         }
         let client = ClientId(vqp.client);
-        self.events.push_back(Event::Failed { client, vqp: VqpId(id), cause });
+        self.events.push_back(Event::Failed { client, vqp: id, cause });
         self.fail(id, now);
     }
 
@@ -95,14 +95,14 @@ impl<D: Device> Core<D> {
     }
 
     /// The next message that is to be looked after, or that was read.
-    fn next_unread(&mut self, now: Time) -> Option<(u32, u32)> {
+    fn next_unread(&mut self, now: Time) -> Option<(VqpId, u32)> {
         let Core { unread, vqps, .. } = self;
-        let awaits = |id: u32, seq: u32| vqps.get(id).is_some_and(|vqp| vqp.awaits(seq));
+        let awaits = |id: VqpId, seq: u32| vqps.get(id).is_some_and(|vqp| vqp.awaits(seq));
         unread.pop(now, awaits)
     }
 
     /// A message was not read for long.
-    fn look_after(&mut self, id: u32, seq: u32, now: Time) {
+    fn look_after(&mut self, id: VqpId, seq: u32, now: Time) {
         let Some(vqp) = self.vqps.get(id) else {
             return bug!("a VQP whose message is on its way is gone");
         };
@@ -137,7 +137,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Asks whether the first message that waits at a VQP may still be read.
-    pub(crate) fn ask_leave(&mut self, id: u32, now: Time) {
+    pub(crate) fn ask_leave(&mut self, id: VqpId, now: Time) {
         let backlog = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.as_mut());
         let Some((incoming, _)) = backlog.and_then(|held| held.messages.front_mut()) else {
             return bug!("a message that waits is gone");
@@ -148,7 +148,7 @@ impl<D: Device> Core<D> {
         incoming.ask_at = Self::query_at(now);
         let (peer, vqp) = incoming.from;
         self.held.ask_later(incoming.ask_at, id);
-        let note = Note { src_vqp: id, ..Note::to_sender(Kind::Ask, vqp, incoming.cookie) };
+        let note = Note { src_vqp: id.0, ..Note::to_sender(Kind::Ask, vqp, incoming.cookie) };
         self.notes.tell(&mut self.stats, peer, note);
     }
 
@@ -158,8 +158,8 @@ impl<D: Device> Core<D> {
     /// connected to it fails, also if it only waits for a message.
     pub(crate) fn parted(&mut self, from: PeerId, header: &Header, now: Time) {
         let id = if header.dst_vqp == 0 {
-            let key = (self.target_of(header), from, header.src_vqp);
-            self.accepts.get(&key).map(|(accepted, _)| accepted)
+            let accepted = |bound| self.accepts.get(&(bound, from, header.src_vqp));
+            self.target_of(header).and_then(accepted).map(|(accepted, _)| accepted)
         } else {
             self.sender_named(from, header).map(|vqp| vqp.id)
         };
@@ -173,29 +173,31 @@ impl<D: Device> Core<D> {
         if !ok {
             self.stats.messages_lost += 1;
         }
+        // Whose it is here, if it is a VQP's.
+        let own = VqpId(note.src_vqp);
         match note.kind {
             Kind::Query => {
                 let until = self.unread_from(now);
-                let Some(vqp) = self.vqps.get_mut(note.src_vqp) else { return };
+                let Some(vqp) = self.vqps.get_mut(own) else { return };
                 if let Some(last) = &mut vqp.read_until {
                     *last = until.max(*last);
                 } else if !ok && vqp.peer == Some(peer) && vqp.awaits(note.cookie as u32) {
-                    self.unreachable(note.src_vqp, now);
+                    self.unreachable(own, now);
                 }
             }
             Kind::CreditProbe if !ok => {
-                let vqp = self.vqps.get(note.src_vqp);
+                let vqp = self.vqps.get(own);
                 if vqp.is_some_and(|vqp| vqp.asks_for_credit() && vqp.peer == Some(peer)) {
-                    self.unreachable(note.src_vqp, now);
+                    self.unreachable(own, now);
                 }
             }
             // There is nobody to read it from.
             Kind::Ask if !ok => {
                 let from = (peer, note.dst_vqp);
-                if let Some(at) = self.place_of(note.src_vqp, from, note.cookie) {
-                    self.take_held(note.src_vqp, at);
+                if let Some(at) = self.place_of(own, from, note.cookie) {
+                    self.take_held(own, at);
                     // The next one gets its turn, not on top of this one's stack.
-                    self.held.ask_now(now, note.src_vqp);
+                    self.held.ask_now(now, own);
                 }
             }
             // A revoke is repeated, and who does not get another answer asks again.
@@ -204,7 +206,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The peer of a VQP does not hear what it must be told.
-    fn unreachable(&mut self, id: u32, now: Time) {
+    fn unreachable(&mut self, id: VqpId, now: Time) {
         let peer = self.vqps.get(id).and_then(|vqp| vqp.peer);
         let gid = peer.map(|peer| self.gid_of(peer)).unwrap_or_default();
         self.fail_for(id, ConnectError::Unreachable { gid }, now);
@@ -231,7 +233,7 @@ impl Vqp {
     /// What is to be told of a message to where it was sent; nothing before it is connected.
     pub(crate) fn note(&self, kind: Kind, seq: u32) -> Option<(PeerId, Note)> {
         let dst_port = if self.peer_vqp == 0 { self.peer_port } else { 0 };
-        let (dst_vqp, src_vqp) = (self.peer_vqp, self.id);
+        let (dst_vqp, src_vqp) = (self.peer_vqp, self.id.0);
         let cookie = self.cookie(seq);
         Some((self.peer?, Note { kind, detail: 0, dst_port, dst_vqp, src_vqp, cookie }))
     }

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Memory, Time, WcOpcode, WcStatus};
 
 use crate::Core;
+use crate::VqpId;
 use crate::ids::PeerId;
 use crate::messaging::backlog::Halted;
 use crate::messaging::incoming::{Body, Incoming};
@@ -20,7 +21,7 @@ impl<D: Device> Core<D> {
     /// Puts a message aside until a receive is posted.
     pub(crate) fn hold(
         &mut self,
-        target: u32,
+        target: VqpId,
         incoming: Incoming,
         body: Body<'_>,
     ) -> Result<(), Refusal> {
@@ -50,7 +51,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Takes the message at a place out of those that wait at a VQP.
-    pub(crate) fn take_held(&mut self, id: u32, at: usize) -> Option<(Incoming, Vec<u8>)> {
+    pub(crate) fn take_held(&mut self, id: VqpId, at: usize) -> Option<(Incoming, Vec<u8>)> {
         let Core { vqps, config, .. } = self;
         let vqp = vqps.get_mut(id)?;
         let backlog = vqp.backlog.as_mut()?;
@@ -68,7 +69,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Drops the messages that wait at a VQP in its error state.
-    pub(crate) fn drop_backlog(&mut self, id: u32) {
+    pub(crate) fn drop_backlog(&mut self, id: VqpId) {
         let Some(backlog) = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.take()) else {
             return;
         };
@@ -93,7 +94,7 @@ impl<D: Device> Core<D> {
     /// The look-up of the sender of messages that wait at a VQP has ended: those that cannot be read
     /// now, of one that is gone or was another then, never can. If nobody was there to ask, it is
     /// asked again, until the sender would have to vouch for them anew.
-    pub(crate) fn sender_found(&mut self, id: u32, peer: PeerId, asked: bool, now: Time) {
+    pub(crate) fn sender_found(&mut self, id: VqpId, peer: PeerId, asked: bool, now: Time) {
         if !asked {
             return self.held.ask_later(Self::query_at(now), id);
         }
@@ -126,7 +127,7 @@ impl<D: Device> Core<D> {
     #[cold]
     pub(crate) fn fail_receive(
         &mut self,
-        id: u32,
+        id: VqpId,
         seq: u32,
         incoming: &Incoming,
         status: WcStatus,
@@ -139,7 +140,7 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     pub(crate) fn end_receive(
         &mut self,
-        id: u32,
+        id: VqpId,
         seq: u32,
         incoming: &Incoming,
         status: WcStatus,

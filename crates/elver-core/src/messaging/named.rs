@@ -3,12 +3,12 @@
 use elver_verbs::{Device, Time};
 
 use crate::Core;
+use crate::VqpId;
 use crate::datapath::ops::OpKind;
 use crate::ids::PeerId;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::NONE;
 
 /// After so long a message that was not read is asked after again, in nanoseconds: its receiver may
 /// take its time, but it must be there.
@@ -39,7 +39,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn sender_named(&mut self, from: PeerId, header: &Header) -> Option<&mut Vqp> {
         let Core { vqps, stats, .. } = self;
         let known = |vqp: &Vqp| vqp.peer == Some(from) && vqp.nonce == (header.cookie >> 32) as u32;
-        match vqps.get_mut(header.dst_vqp) {
+        match vqps.get_mut(VqpId(header.dst_vqp)) {
             Some(vqp) if known(vqp) => Some(vqp),
             _ => {
                 stats.notes_strayed += 1;
@@ -49,8 +49,8 @@ impl<D: Device> Core<D> {
     }
 
     /// Whether a query of a VQP's is on its way.
-    pub(crate) fn vouches(&self, id: u32) -> bool {
-        let query = |note: &Note| note.kind == Kind::Query && note.src_vqp == id;
+    pub(crate) fn vouches(&self, id: VqpId) -> bool {
+        let query = |note: &Note| note.kind == Kind::Query && note.src_vqp == id.0;
         self.notes.iter().any(|(_, note)| query(note))
             || self
                 .ops
@@ -58,11 +58,11 @@ impl<D: Device> Core<D> {
                 .any(|(_, op)| matches!(&op.kind, OpKind::Message(note) if query(note)))
     }
 
-    /// The VQP that a message goes to; [`NONE`] if there is none.
-    pub(crate) fn target_of(&self, header: &Header) -> u32 {
+    /// The VQP that a message goes to, if there is one.
+    pub(crate) fn target_of(&self, header: &Header) -> Option<VqpId> {
         match header.dst_vqp {
-            0 => self.ports.bound_to(header.dst_port).unwrap_or(NONE),
-            vqp => vqp,
+            0 => self.ports.bound_to(header.dst_port),
+            vqp => Some(VqpId(vqp)),
         }
     }
 
@@ -72,7 +72,7 @@ impl<D: Device> Core<D> {
         &self,
         peer: PeerId,
         header: &Header,
-    ) -> Option<Option<(u32, usize)>> {
+    ) -> Option<Option<(VqpId, usize)>> {
         let (from, cookie) = ((peer, header.src_vqp), header.cookie);
         let answers = |to: PeerId, note: &Note| {
             let answer = matches!(note.kind, Kind::Fin | Kind::Nack | Kind::Unknown);
@@ -87,11 +87,11 @@ impl<D: Device> Core<D> {
         if busy {
             return None;
         }
-        let target = self.target_of(header);
-        Some(self.place_of(target, from, cookie).map(|at| (target, at)))
+        let place = |target| Some((target, self.place_of(target, from, cookie)?));
+        Some(self.target_of(header).and_then(place))
     }
 
-    pub(crate) fn place_of(&self, id: u32, from: (PeerId, u32), cookie: u64) -> Option<usize> {
+    pub(crate) fn place_of(&self, id: VqpId, from: (PeerId, u32), cookie: u64) -> Option<usize> {
         let backlog = self.vqps.get(id)?.backlog.as_ref()?;
         backlog.messages.iter().position(|(held, _)| {
             held.kind == Kind::Rendezvous && held.from == from && held.cookie == cookie

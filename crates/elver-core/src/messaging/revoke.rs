@@ -3,11 +3,12 @@
 use elver_verbs::{Device, Time};
 
 use crate::Core;
+use crate::VqpId;
 use crate::messaging::message::Kind;
 
 impl<D: Device> Core<D> {
     /// Takes back the messages of a VQP in its error state, of which nothing is on a lane.
-    pub(crate) fn revoke(&mut self, id: u32, now: Time) {
+    pub(crate) fn revoke(&mut self, id: VqpId, now: Time) {
         let until = self.unread_from(now);
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone takes messages back");

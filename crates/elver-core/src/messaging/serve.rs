@@ -3,6 +3,7 @@
 use elver_verbs::{Device, Time, WcOpcode, WcStatus};
 
 use crate::Core;
+use crate::VqpId;
 use crate::discovery::peer::Waiter;
 use crate::ids::PeerId;
 use crate::memory::mr::ScatterError;
@@ -13,7 +14,7 @@ use crate::vqp::recv_ring::RecvOutcome;
 impl<D: Device> Core<D> {
     /// Puts a message into the next receive of a VQP, which has one.
     #[inline]
-    pub(crate) fn receive(&mut self, id: u32, incoming: &Incoming, body: &Body<'_>, now: Time) {
+    pub(crate) fn receive(&mut self, id: VqpId, incoming: &Incoming, body: &Body<'_>, now: Time) {
         let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone receives") };
         let seq = vqp.rq.next;
@@ -58,7 +59,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Gives messages that wait to receives that were posted.
-    pub(crate) fn serve_backlog(&mut self, id: u32, now: Time) {
+    pub(crate) fn serve_backlog(&mut self, id: VqpId, now: Time) {
         while let Some(vqp) = self.vqps.get_mut(id).filter(|vqp| vqp.rq.has_next())
             && let Some(backlog) = &mut vqp.backlog
         {
@@ -80,7 +81,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A message's sender is looked up before the message is read.
-    fn want_sender(&mut self, id: u32, peer: PeerId, now: Time) {
+    fn want_sender(&mut self, id: VqpId, peer: PeerId, now: Time) {
         let waiter = Waiter::Reader(id);
         if !self.peers.get(peer).is_some_and(|peer| peer.waiting.contains(&waiter)) {
             self.want_node(peer, waiter, now);

@@ -3,7 +3,8 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Dest, Qp};
 
-use crate::ids::{LaneIx, PeerId, QpIx};
+use crate::VqpId;
+use crate::ids::{LaneIx, OpId, PeerId, QpIx};
 use crate::rc::path::{Flushed, Path};
 
 /// Of every queue so many places are kept for the core's own operations, so that look-ups and FINs
@@ -85,9 +86,9 @@ pub(crate) struct Lane {
     /// Physical WRs on it that have not completed.
     pub(crate) uncompleted: u32,
     /// VQPs that have something to post, the next one first; see [`crate::vqp::Vqp::ready`].
-    pub(crate) ready: VecDeque<u32>,
+    pub(crate) ready: VecDeque<VqpId>,
     /// Operations of the core's own that wait; they go before VQPs.
-    pub(crate) ops: VecDeque<u32>,
+    pub(crate) ops: VecDeque<OpId>,
     /// It stands in its QP's list of waiting lanes.
     pub(crate) waiting: bool,
     /// VQPs connected through it.
@@ -95,7 +96,7 @@ pub(crate) struct Lane {
     /// While it fails: the peer that does not answer, all of whose VQPs here fail.
     pub(crate) dead: Option<PeerId>,
     /// While it fails: VQPs whose WRs are posted again.
-    pub(crate) rewound: Vec<u32>,
+    pub(crate) rewound: Vec<VqpId>,
     /// While it fails: what was flushed may have been executed, see [`crate::rc::fate`]; of a lane over DC,
     /// what goes where the WR went that failed.
     pub(crate) unsure: Option<(PeerId, Option<Dest>)>,

@@ -32,11 +32,12 @@ use elver_control::PSN_MASK;
 use elver_verbs::{Device, SendOpcode, Time};
 
 use crate::Core;
+use crate::VqpId;
 use crate::VqpState;
 use crate::datapath::ops::{OpKind, Work};
 use crate::datapath::wr_id::{SEQ_MASK, WrId};
 use crate::effects::Effect;
-use crate::ids::LaneIx;
+use crate::ids::{LaneIx, OpId};
 use crate::rc::Reached;
 use crate::rc::path::Flushed;
 
@@ -80,7 +81,7 @@ impl Suspicion {
 impl<D: Device> Core<D> {
     /// A WR of a VQP was flushed from an RC QP, and may have been executed. `behind` counts from the
     /// VQP's first WR that is not done.
-    pub(crate) fn user_flushed(&mut self, id: u32, behind: u32, second: bool, now: Time) {
+    pub(crate) fn user_flushed(&mut self, id: VqpId, behind: u32, second: bool, now: Time) {
         let Core { vqps, pool, lanes, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
         let seq = vqp.sq.done.wrapping_add(behind);
@@ -186,7 +187,7 @@ impl<D: Device> Core<D> {
     /// The fate of a VQP's WR is known.
     fn settle_user(
         &mut self,
-        id: u32,
+        id: VqpId,
         seq: u32,
         second: bool,
         (fate, suspect): (Fate, bool),
@@ -235,7 +236,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The fate of an operation of the core's own is known.
-    fn settle_op(&mut self, id: u32, lane: LaneIx, (fate, suspect): (Fate, bool)) {
+    fn settle_op(&mut self, id: OpId, lane: LaneIx, (fate, suspect): (Fate, bool)) {
         let suspected = suspect && self.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
         let tells = self.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {
@@ -254,21 +255,24 @@ impl<D: Device> Core<D> {
 
 #[cfg(test)]
 mod tests {
+    use core::num::NonZeroU32;
+
     use super::*;
+    use crate::ids::Id;
 
     /// The first packet over an RC QP was suspected, and what stood behind it and broke one RC QP after
     /// the other was not.
     #[test]
     fn what_is_nobodys_is_not_suspected() {
         let greeting = WrId::Control(1);
-        let user = |seq| WrId::User { vqp: 1, seq, second: false };
+        let user = |seq| WrId::User { vqp: VqpId(1), seq, second: false };
         let mut suspicion = Suspicion::default();
         let flushed = [
             (greeting, false),
             (user(0), false),
             (user(1), false),
             (user(2), true),
-            (WrId::Op(3), true),
+            (WrId::Op(OpId::of(NonZeroU32::MIN)), true),
         ];
         let suspected = flushed.map(|(who, reads)| suspicion.falls_on(who, Fate::Not, reads));
         assert_eq!(suspected, [false, true, false, false, false]);

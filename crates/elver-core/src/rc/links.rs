@@ -33,8 +33,9 @@ use elver_verbs::{Time, Wc};
 use self::ended::{Ended, Unsettled};
 use self::waiting::{Laneless, Waiting};
 use crate::Config;
+use crate::VqpId;
 use crate::discovery::strangers::Strangers;
-use crate::ids::{LinkId, PeerId};
+use crate::ids::{LinkId, OpId, PeerId};
 use crate::rc::RcPool;
 use crate::rc::back_off::BackOff;
 use crate::rc::ud::Ud;
@@ -82,7 +83,7 @@ pub(crate) struct Links<M> {
     pub(crate) ended_leases: Vec<LinkId>,
     /// VQPs that move and of which nothing is under way any longer, in no order; see
     /// [`crate::rc::transfer`].
-    pub(crate) moved: Vec<u32>,
+    pub(crate) moved: Vec<VqpId>,
     /// What completed before a QP was destroyed, in order: before anything that the device tells next.
     pub(crate) kept: Vec<Wc>,
     sweep: Option<Time>,
@@ -167,7 +168,7 @@ impl<M: elver_verbs::Memory> Links<M> {
     }
 
     /// An operation waits for a link to its peer.
-    pub(crate) fn await_way(&mut self, op: u32, (peer, class): (PeerId, Class), now: Time) {
+    pub(crate) fn await_way(&mut self, op: OpId, (peer, class): (PeerId, Class), now: Time) {
         let until = now.saturating_add_ns(SILENCE_NS);
         self.waiting.ops.push(Laneless { op, peer, class, until });
         // The sweep asks for the link, and not this call: what follows if it cannot may be that another
@@ -185,7 +186,7 @@ impl<M: elver_verbs::Memory> Links<M> {
     }
 
     /// For [`crate::Core::audit`]: operations that wait.
-    pub(crate) fn laneless_ops(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn laneless_ops(&self) -> impl Iterator<Item = OpId> {
         self.waiting.ops.iter().map(|one| one.op)
     }
 

@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use elver_control::Class;
 use elver_verbs::Device;
 
+use crate::VqpId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
@@ -32,7 +33,7 @@ impl<D: Device> Core<D> {
                 && vqp.state == VqpState::Connected
         };
         let found = self.vqps_to(peer).filter(|(_, vqp)| fits(vqp));
-        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        let found: Vec<VqpId> = found.map(|(id, _)| id).collect();
         for id in found {
             self.transfer(id);
         }
@@ -44,14 +45,14 @@ impl<D: Device> Core<D> {
             return bug!("a link has a lane of DC");
         };
         let found = self.vqps_to(peer).filter(|(_, vqp)| vqp.lane == Some(lane));
-        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        let found: Vec<VqpId> = found.map(|(id, _)| id).collect();
         for id in found {
             self.transfer(id);
         }
     }
 
     /// Has a VQP move to the lane that it should be on, as soon as nothing of its is on its old one.
-    fn transfer(&mut self, id: u32) {
+    fn transfer(&mut self, id: VqpId) {
         // One that its client is done with may have gone when another before it moved.
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.inflight == 0 {
@@ -73,7 +74,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Puts a VQP of which nothing is on a lane onto the lane that it should be on now.
-    pub(crate) fn switch_lane(&mut self, id: u32) {
+    pub(crate) fn switch_lane(&mut self, id: VqpId) {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone takes another lane");
         };

@@ -6,13 +6,14 @@ use elver_control::Class;
 use elver_verbs::{Device, Time};
 
 use crate::Core;
+use crate::VqpId;
 use crate::discovery::peer::Waiter;
 use crate::ids::PeerId;
 
 impl<D: Device> Core<D> {
     /// A connected VQP without a lane has something to post.
     #[cold]
-    pub(crate) fn find_lane(&mut self, id: u32, now: Time) {
+    pub(crate) fn find_lane(&mut self, id: VqpId, now: Time) {
         let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone finds a lane") };
         let waiter = Waiter::Lane(vqp.class);
         let Some(peer) = vqp.peer else {
@@ -45,7 +46,7 @@ impl<D: Device> Core<D> {
             return self.fail_laneless(peer, class, now);
         }
         let waiting = self.vqps_to(peer).filter(|(_, vqp)| vqp.is_laneless(class));
-        let waiting: Vec<u32> = waiting.map(|(id, _)| id).collect();
+        let waiting: Vec<VqpId> = waiting.map(|(id, _)| id).collect();
         for id in waiting {
             self.switch_lane(id);
         }

@@ -7,14 +7,14 @@ use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::memory::mr_store::RemoteMr;
 use crate::vqp::Wait;
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
     /// A READ of a look-up has ended.
-    pub(crate) fn complete_lookup(&mut self, id: u32, ok: bool, now: Time) {
+    pub(crate) fn complete_lookup(&mut self, id: OpId, ok: bool, now: Time) {
         let Some(op) = self.ops.get_mut(id) else {
             return bug!("an operation that has ended is gone");
         };

@@ -6,11 +6,12 @@ use elver_control::{Class, NodeRecord};
 use elver_kv::Lookup;
 use elver_verbs::{Device, Time};
 
+use crate::VqpId;
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::discovery::lookups::{ATTEMPT_NS, WARMS_MAX, Warm};
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::vqp::Vqp;
 use crate::{ClientId, ConnectError, Core, Event};
 
@@ -101,7 +102,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The READ of a server that is measured has ended.
-    pub(crate) fn probe_ended(&mut self, id: u32, ok: bool, now: Time) {
+    pub(crate) fn probe_ended(&mut self, id: OpId, ok: bool, now: Time) {
         let Some(op) = self.end_op(id) else { return bug!("an operation that has ended is gone") };
         let OpKind::Probe { asked_at } = op.kind else { return bug!("a probe is none") };
         if ok {
@@ -223,7 +224,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Has a region of a peer's looked up. The VQP waits, if there is one.
-    pub(crate) fn want_mr(&mut self, peer: PeerId, rkey: u32, waiter: Option<u32>, now: Time) {
+    pub(crate) fn want_mr(&mut self, peer: PeerId, rkey: u32, waiter: Option<VqpId>, now: Time) {
         if let Some(waiting) = self.lookups.mrs.get_mut(&(peer, rkey)) {
             waiting.extend(waiter);
             return;
@@ -269,14 +270,14 @@ impl<D: Device> Core<D> {
     /// being asked about them is not answered by who has them now.
     pub(crate) fn forget_regions(&mut self, peer: PeerId) {
         self.store.forget_peer(peer);
-        let vqps: Vec<u32> = self.vqps_to(peer).map(|(id, _)| id).collect();
+        let vqps: Vec<VqpId> = self.vqps_to(peer).map(|(id, _)| id).collect();
         for id in vqps {
             if let Some(vqp) = self.vqps.get_mut(id) {
                 vqp.remote = Vqp::NO_REMOTE;
             }
         }
         let asks = |op: &Op| op.peer == peer && matches!(op.kind, OpKind::Mr { .. });
-        let asked: Vec<u32> =
+        let asked: Vec<OpId> =
             self.ops.iter().filter(|(_, op)| asks(op)).map(|(id, _)| id).collect();
         for id in asked {
             if let Some(op) = self.ops.get_mut(id) {

@@ -9,6 +9,7 @@ use elver_verbs::Device;
 
 use super::CallFor;
 use super::ended::Unsettled;
+use crate::VqpId;
 use crate::discovery::peer::Waiter;
 use crate::ids::{LinkId, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
@@ -120,7 +121,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Whether something will end a VQP's `qconnect`.
-    fn connects(&self, id: u32, vqp: &Vqp) -> bool {
+    fn connects(&self, id: VqpId, vqp: &Vqp) -> bool {
         let waiter = Waiter::Vqp { vqp: id, attempt: vqp.attempt };
         let leased = vqp.lease.and_then(|lease| self.links.rc.get(lease)).is_some_and(|link| {
             link.purpose == Purpose::Leased(Some(id)) && link.state == LinkState::Asking

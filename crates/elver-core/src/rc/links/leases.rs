@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use elver_control::NodeRecord;
 use elver_verbs::{Device, Time};
 
+use crate::VqpId;
 use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::{LinkState, RcLink};
 use crate::{ConnectError, Core, Via, VqpState};
@@ -13,7 +14,7 @@ impl<D: Device> Core<D> {
     /// A VQP's own link works, or will not come.
     pub(crate) fn lease_ended(
         &mut self,
-        id: u32,
+        id: VqpId,
         link: LinkId,
         found: Result<LaneIx, ConnectError>,
         now: Time,

@@ -15,8 +15,9 @@ use alloc::vec::Vec;
 use elver_control::{Class, Served, Shortage, Ticket};
 use elver_verbs::Time;
 
+use crate::VqpId;
 use crate::VqpState;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::slots::Slots;
 use crate::vqp::Vqp;
 
@@ -49,7 +50,7 @@ pub(super) struct Waiting {
 /// A VQP whose `qconnect` waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
-    vqp: u32,
+    vqp: VqpId,
     attempt: u32,
     until: Time,
 }
@@ -67,7 +68,7 @@ pub(super) enum Unasked {
 
 impl Waiter {
     /// Whether its VQP still waits.
-    fn waits(&self, vqps: &Slots<u32, Box<Vqp>>) -> bool {
+    fn waits(&self, vqps: &Slots<VqpId, Box<Vqp>>) -> bool {
         let vqp = vqps.get(self.vqp).filter(|vqp| vqp.attempt == self.attempt);
         vqp.is_some_and(|vqp| vqp.state == VqpState::Connecting)
     }
@@ -101,7 +102,7 @@ impl Waiting {
 /// For [`crate::Core::audit`].
 impl Waiting {
     /// Whether a VQP's `qconnect` waits.
-    pub(super) fn awaits(&self, vqp: u32, attempt: u32) -> bool {
+    pub(super) fn awaits(&self, vqp: VqpId, attempt: u32) -> bool {
         let shared = self.connects.values().flatten();
         let leases = self.leases.iter().map(|(waiter, _)| waiter);
         shared.chain(leases).any(|waiter| (waiter.vqp, waiter.attempt) == (vqp, attempt))
@@ -110,7 +111,7 @@ impl Waiting {
     /// The peers and classes whose links connects wait for.
     pub(super) fn awaited(
         &self,
-        vqps: &Slots<u32, Box<Vqp>>,
+        vqps: &Slots<VqpId, Box<Vqp>>,
     ) -> impl Iterator<Item = (PeerId, Class)> {
         let waits = |waiting: &VecDeque<Waiter>| waiting.iter().any(|waiter| waiter.waits(vqps));
         self.connects.iter().filter(move |(_, waiting)| waits(waiting)).map(|(key, _)| *key)
@@ -130,7 +131,7 @@ impl Waiting {
 /// An operation that waits for a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Laneless {
-    pub(super) op: u32,
+    pub(super) op: OpId,
     pub(super) peer: PeerId,
     pub(super) class: Class,
     /// Then it ends, without success.

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use elver_control::{Class, Served};
 use elver_verbs::{Device, Time, WcStatus};
 
+use crate::VqpId;
 use crate::ids::PeerId;
 use crate::rc::Purpose;
 use crate::rc::links::SILENCE_NS;
@@ -14,7 +15,7 @@ use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
     /// A connect goes on when there is a link to its peer.
-    pub(crate) fn await_link(&mut self, vqp: u32, attempt: u32, peer: PeerId, now: Time) {
+    pub(crate) fn await_link(&mut self, vqp: VqpId, attempt: u32, peer: PeerId, now: Time) {
         let class = self.vqps.get(vqp).map_or(Class::Low, |vqp| vqp.class);
         let until = now.saturating_add_ns(SILENCE_NS);
         let waiting = self.links.waiting.connects.entry((peer, class)).or_default();
@@ -48,7 +49,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A connect goes on with an RC QP of its own, as soon as there is room.
-    pub(crate) fn lease_link(&mut self, vqp: u32, attempt: u32, peer: PeerId, now: Time) {
+    pub(crate) fn lease_link(&mut self, vqp: VqpId, attempt: u32, peer: PeerId, now: Time) {
         let waiter = Waiter { vqp, attempt, until: now.saturating_add_ns(SILENCE_NS) };
         let waiting = &mut self.links.waiting.leases;
         if waiting.is_empty() {
@@ -150,7 +151,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn fail_laneless(&mut self, peer: PeerId, class: Class, now: Time) {
         let waits = |vqp: &Vqp| vqp.is_laneless(class) && vqp.sq.unposted() > 0;
         let found = self.vqps_to(peer).filter(|(_, vqp)| waits(vqp));
-        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        let found: Vec<VqpId> = found.map(|(id, _)| id).collect();
         for id in found {
             self.fail_next(id, WcStatus::RetryExcErr, now);
         }
