@@ -10,6 +10,7 @@ use elver_control::Class;
 use elver_verbs::{Dest, Gid, Time, WcStatus};
 
 use crate::client::accept::Acceptance;
+use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::keep_alive::Watched;
 use crate::memory::mr::LocalHit;
 use crate::memory::mr_store::RemoteMr;
@@ -17,7 +18,7 @@ use crate::messaging::backlog::Backlog;
 use crate::rc::suspect::Suspect;
 use crate::vqp::credit::Credit;
 use crate::vqp::recv_ring::RecvRing;
-use crate::vqp::send_ring::{NONE, SendRing};
+use crate::vqp::send_ring::SendRing;
 use crate::{ClientId, Via, VqpId};
 
 /// How a VQP gets its physical QP.
@@ -136,7 +137,7 @@ pub(crate) enum Wait {
 /// A virtual QP.
 #[derive(Debug)]
 pub(crate) struct Vqp {
-    pub(crate) id: u32,
+    pub(crate) id: VqpId,
     pub(crate) client: u32,
     /// Its place in its client's list.
     pub(crate) client_at: u32,
@@ -149,16 +150,16 @@ pub(crate) struct Vqp {
     pub(crate) via: Option<Via>,
     /// The port that it is bound to; 0 for none.
     pub(crate) bound: u16,
-    /// The peer that it is connected to; [`NONE`] before. While it is set, the peer counts it.
-    pub(crate) peer: u32,
-    /// The VQPs before and behind it in the list of its peer's; 0 at the ends.
-    pub(crate) beside: [u32; 2],
+    /// The peer that it is connected to, if it is. While it is set, the peer counts it.
+    pub(crate) peer: Option<PeerId>,
+    /// The VQPs before and behind it in the list of its peer's.
+    pub(crate) beside: [Option<VqpId>; 2],
     pub(crate) peer_port: u16,
     /// The VQP there that messages go to; 0 to send to the port.
     pub(crate) peer_vqp: u32,
-    /// Where it posts; [`NONE`] before it is connected. It may change only while nothing is on the
+    /// Where it posts, if it is connected and has a lane. It may change only while nothing is on the
     /// lane: `inflight` is 0. While it is set, the lane counts it.
-    pub(crate) lane: u32,
+    pub(crate) lane: Option<LaneIx>,
     /// The peer's DCT, for a lane of a DCI; none on an RC QP.
     pub(crate) dest: Option<Dest>,
     pub(crate) sq: SendRing,
@@ -175,8 +176,8 @@ pub(crate) struct Vqp {
     pub(crate) credit: Credit,
     /// How it was connected.
     pub(crate) policy: Policy,
-    /// Its own RC QP, made or being made; 0 for none.
-    pub(crate) lease: u32,
+    /// Its own RC QP, made or being made.
+    pub(crate) lease: Option<LinkId>,
     /// It stands in its lane's list of ready VQPs.
     pub(crate) ready: bool,
     /// Its lane failed through another's fault: from `sq.posted` on its WRs are posted again.
@@ -232,9 +233,9 @@ impl Vqp {
     pub(crate) fn is_fresh(&self) -> bool {
         let fresh = self.state != VqpState::Connecting
             && self.via.is_none()
-            && self.peer == NONE
-            && self.lane == NONE
-            && self.lease == 0;
+            && self.peer.is_none()
+            && self.lane.is_none()
+            && self.lease.is_none();
         debug_assert!(!fresh || self.accepted.is_none() && !self.moving && self.dest.is_none());
         fresh
     }
@@ -256,12 +257,17 @@ impl Vqp {
         u64::from(self.nonce) << 32 | u64::from(seq)
     }
 
+    /// Whether it is of a class, and connected without a lane.
+    pub(crate) fn is_laneless(&self, class: Class) -> bool {
+        self.class == class && self.lane.is_none() && self.state == VqpState::Connected
+    }
+
     /// Whether it may post what waits.
     #[inline]
     pub(crate) fn may_post(&self) -> bool {
         self.state == VqpState::Connected
             && self.wait == Wait::Nothing
-            && self.lane != NONE
+            && self.lane.is_some()
             && !self.moving
     }
 }

@@ -11,10 +11,12 @@
 mod account;
 mod counters;
 mod door;
+mod held;
 mod looks;
 mod maker;
 mod membership;
 mod notice;
+mod orders;
 mod quota;
 mod requests;
 mod room;

@@ -14,12 +14,14 @@ use elver_verbs::{AccessFlags, Device, Gid, Time, Wc, WcOpcode, WcStatus};
 
 use super::account::{Account, Customer};
 use super::door::Door;
+use super::held::Held;
 use super::looks::{Look, Looks};
-use super::maker::{Made, Maker, Order, Piece};
+use super::maker::Maker;
+use super::orders::{Made, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
 use super::sessions::{End, GREETINGS_MAX};
-use super::shares::{Held, Share};
+use super::shares::Share;
 use super::translate::{self, Refused};
 use super::{Engine, NEWCOMER_NS, NEWCOMERS_MAX};
 
