@@ -42,7 +42,6 @@ mod receive;
 mod register;
 mod registry;
 mod run;
-mod trace;
 mod world;
 
 pub use canary::{Canary, UnknownCanary};
