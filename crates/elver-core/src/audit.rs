@@ -8,8 +8,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use elver_control::Class;
-use elver_verbs::Device;
+use elver_verbs::{Class, Device, VqpState};
 
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
@@ -17,7 +16,7 @@ use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::links::audit::Tally;
 use crate::vqp::send_ring::NONE;
 use crate::vqp::{Vqp, Wait};
-use crate::{ClientId, Core, VqpState};
+use crate::{ClientId, Core};
 
 /// Regions of the core's own: its buffers, those of its UD QP, and ValidMR.
 const OWN_MRS: u32 = 3;

@@ -5,14 +5,12 @@ pub(crate) mod attach;
 mod ended;
 mod found;
 
-use elver_verbs::{Device, Gid, Time};
+use elver_verbs::{ConnectOptions, Device, Gid, Policy, Time, Via, VqpState};
 
 use crate::connect::attach::Onto;
 use crate::discovery::lookups::WARMS_MAX;
 use crate::discovery::peer::Waiter;
-use crate::{
-    ClientId, ConnectError, ConnectOptions, Core, CoreError, Event, Policy, Via, VqpId, VqpState,
-};
+use crate::{ClientId, ConnectError, Core, CoreError, Event, VqpId};
 
 impl<D: Device> Core<D> {
     /// Connects a VQP (Algorithm 1, `vqp_connect`). `Ok(Some)` if that was at hand; otherwise

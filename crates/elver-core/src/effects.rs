@@ -5,7 +5,9 @@
 
 use alloc::collections::VecDeque;
 
-use elver_control::{Class, NodeRecord};
+use elver_control::NodeRecord;
+
+use elver_verbs::Class;
 
 use crate::ConnectError;
 use crate::VqpId;

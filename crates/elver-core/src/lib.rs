@@ -98,14 +98,15 @@ pub use audit::Holdings;
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
 pub use core::Core;
 pub use elver_control::{
-    Answer, CONTROL_BYTES_MAX, Class, ControlBody, ControlError, ControlMessage, META_SERVER_BYTES,
+    Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, META_SERVER_BYTES,
     MetaServer, NODE_RECORD_BYTES, NodeRecord, PORTS_ASKED, RcEnd, RecordError, Refusal, Request,
     Shortage, Terms,
 };
 pub use elver_random::Seed;
+pub use elver_verbs::{Class, ConnectOptions, Policy, Via, VqpState};
 pub use error::{ConnectError, CoreError};
-pub use event::{Completion, Event, Via};
+pub use event::{Completion, Event};
 pub use ids::{ClientId, VqpId};
 pub use messaging::landing::LANDINGS_MAX;
 pub use stats::{PeerInfo, Stats};
-pub use vqp::{ConnectOptions, Policy, VqpInfo, VqpInit, VqpState};
+pub use vqp::{VqpInfo, VqpInit};

@@ -5,10 +5,11 @@ pub(crate) mod lane;
 
 use alloc::vec::Vec;
 
-use elver_control::{Class, control_qkey};
+use elver_control::control_qkey;
 use elver_verbs::{
-    AccessFlags, AddressVector, Cq, CqInit, DciInit, Device, DeviceAttr, Gid, MemoryError, MrInfo,
-    Mtu, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit, VerbsError,
+    AccessFlags, AddressVector, Class, Cq, CqInit, DciInit, Device, DeviceAttr, Gid, MemoryError,
+    MrInfo, Mtu, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr, Sge, Srq, SrqInit,
+    VerbsError,
 };
 
 use crate::Config;

@@ -15,8 +15,8 @@ use alloc::format;
 use alloc::string::String;
 use core::ops::RangeInclusive;
 
-use elver_control::{Class, ControlAddr, Shortage, Ticket};
-use elver_verbs::{Qp, Time};
+use elver_control::{ControlAddr, Shortage, Ticket};
+use elver_verbs::{Class, Qp, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 

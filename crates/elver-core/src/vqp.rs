@@ -6,8 +6,7 @@ pub(crate) mod send_ring;
 
 use alloc::boxed::Box;
 
-use elver_control::Class;
-use elver_verbs::{Dest, Gid, Time, WcStatus};
+use elver_verbs::{Class, Dest, Gid, Policy, Time, Via, VqpState, WcStatus};
 
 use crate::client::accept::Acceptance;
 use crate::ids::{LaneIx, LinkId, MaybeVqp, PeerId};
@@ -19,23 +18,7 @@ use crate::rc::suspect::Suspect;
 use crate::vqp::credit::Credit;
 use crate::vqp::recv_ring::RecvRing;
 use crate::vqp::send_ring::SendRing;
-use crate::{ClientId, Via, VqpId};
-
-/// How a VQP gets its physical QP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Algorithm 1: a shared RC QP if there is one, else a DC QP and the peer's metadata from the
-    /// DCCache or a meta server.
-    #[default]
-    Shared,
-    /// As LITE, with the handshake over UD that KRCORE gives it: a shared RC QP, made on a miss.
-    Lite,
-    /// As [`Policy::Shared`], but metadata is asked of the peer itself, by an RPC over UD. Where the
-    /// peer takes it must be known from an earlier contact; before that a meta server is asked.
-    RpcMeta,
-    /// An RC QP for this VQP alone, as a process with verbs makes it.
-    Leased,
-}
+use crate::{ClientId, VqpId};
 
 /// What a VQP is created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,29 +46,6 @@ impl Default for VqpInit {
             confirm_sends: false,
         }
     }
-}
-
-/// How to connect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConnectOptions {
-    /// How the VQP gets its physical QP.
-    pub policy: Policy,
-    /// Do not look at the DCCache or at RC QPs, as if this was the first contact: for measurements.
-    /// With [`Policy::Lite`] the VQP then gets an RC QP that goes with it.
-    pub uncached: bool,
-}
-
-/// State of a VQP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum VqpState {
-    /// Created.
-    Idle,
-    /// A `qconnect` is pending.
-    Connecting,
-    /// Connected: it can post.
-    Connected,
-    /// Something failed; what was outstanding is flushed. `qconnect` takes it out of here.
-    Error,
 }
 
 /// A VQP as `elver status` shows it.

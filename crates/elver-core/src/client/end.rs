@@ -1,13 +1,13 @@
 //! The end of VQPs: what they hold is flushed, those that they talked to are told, and they go.
 
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Time, VqpState};
 
 use crate::client::accept::Acceptance;
 use crate::ids::PeerId;
 use crate::messaging::message::Kind;
 use crate::messaging::notes::Note;
 use crate::vqp::{Vqp, Wait};
-use crate::{ClientId, ConnectError, Core, Event, VqpId, VqpState};
+use crate::{ClientId, ConnectError, Core, Event, VqpId};
 
 impl<D: Device> Core<D> {
     /// The client is done with a VQP. It goes at once, or when nothing of its is in flight.

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Policy, Time, VqpState};
 
 use crate::client::Client;
 use crate::client::accept::Accepted;
@@ -16,7 +16,7 @@ use crate::vqp::credit::Credit;
 use crate::vqp::recv_ring::RecvRing;
 use crate::vqp::send_ring::SendRing;
 use crate::vqp::{Vqp, Wait};
-use crate::{ClientId, ClientLimits, Core, CoreError, Policy, VqpId, VqpInit, VqpState};
+use crate::{ClientId, ClientLimits, Core, CoreError, VqpId, VqpInit};
 
 /// Accepted VQPs that are looked at for one to give way.
 const EVICTIONS_LOOKED_AT: usize = 64;

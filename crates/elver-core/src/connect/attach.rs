@@ -1,11 +1,11 @@
 //! Ties VQPs to peers and to lanes.
 
-use elver_verbs::{Device, VerbsError};
+use elver_verbs::{Device, VerbsError, Via, VqpState};
 
 use crate::ids::{LaneIx, MaybeVqp, PeerId};
 use crate::keep_alive::Watched;
 use crate::pool::lane::LaneKind;
-use crate::{Core, CoreError, Via, VqpId, VqpState};
+use crate::{Core, CoreError, VqpId};
 
 /// The lane that a VQP is tied to.
 #[derive(Clone, Copy, Debug)]

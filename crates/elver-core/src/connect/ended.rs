@@ -1,11 +1,11 @@
 //! How connects end that have waited.
 
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Time, Via, VqpState};
 
 use crate::connect::attach::Onto;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
-use crate::{ClientId, ConnectError, Core, Event, Via, VqpId, VqpState};
+use crate::{ClientId, ConnectError, Core, Event, VqpId};
 
 impl<D: Device> Core<D> {
     /// The link that a connect waited for is there, or will not come.

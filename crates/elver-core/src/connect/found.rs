@@ -1,10 +1,10 @@
 //! Connects go on whose peer was looked up.
 
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Policy, Time, Via, VqpState};
 
 use crate::VqpId;
 use crate::ids::PeerId;
-use crate::{ConnectError, Core, Policy, Via, VqpState};
+use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
     /// The look-up that a connect waited for has ended.

@@ -1,11 +1,12 @@
 //! Bursts: which of a VQP's WRs may go, and how they go to the device (Algorithm 2,
 //! `post_send_virtualized`).
 
-use elver_control::Class;
 use elver_verbs::{
-    AccessFault, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus,
+    AccessFault, Class, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, Via,
+    WcStatus,
 };
 
+use crate::Core;
 use crate::VqpId;
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
@@ -13,7 +14,6 @@ use crate::ids::{LaneIx, PeerId};
 use crate::memory::mr_store::{MrStore, RemoteMr};
 use crate::vqp::send_ring::SqEntry;
 use crate::vqp::{Vqp, Wait};
-use crate::{Core, Via};
 
 /// Most WRs posted to the device by one call: as many as the device sends in one piece.
 const BURST: u32 = 64;

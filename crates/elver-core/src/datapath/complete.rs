@@ -1,8 +1,8 @@
 //! Completions: from physical WRs to those of VQPs, in order.
 
-use elver_control::Class;
-use elver_verbs::{AccessFault, Device, Memory, SendOpcode, Time, WcStatus};
+use elver_verbs::{AccessFault, Class, Device, Memory, SendOpcode, Time, VqpState, WcStatus};
 
+use crate::Core;
 use crate::VqpId;
 use crate::datapath::qos::Qos;
 use crate::datapath::recovery::Verdict;
@@ -10,7 +10,6 @@ use crate::datapath::wr_id::SEQ_MASK;
 use crate::pool::Pool;
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::NONE;
-use crate::{Core, VqpState};
 
 impl<D: Device> Core<D> {
     /// A physical WR of a VQP has completed: on success, all WRs of the VQP up to this one.

@@ -1,10 +1,10 @@
 //! VQPs that go to their error state.
 
-use elver_verbs::{AccessFault, Device, Time, WcStatus};
+use elver_verbs::{AccessFault, Device, Time, VqpState, WcStatus};
 
+use crate::Core;
 use crate::VqpId;
 use crate::vqp::Wait;
-use crate::{Core, VqpState};
 
 impl<D: Device> Core<D> {
     /// A VQP goes to its error state. What is on its lane ends first, then the rest is flushed.

@@ -2,12 +2,12 @@
 
 use alloc::vec::Vec;
 
-use elver_verbs::Device;
+use elver_verbs::{Device, VqpState};
 
+use crate::Core;
 use crate::VqpId;
 use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
-use crate::{Core, VqpState};
 
 impl<D: Device> Core<D> {
     /// So many physical WRs of a lane have completed.

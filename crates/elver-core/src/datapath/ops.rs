@@ -1,8 +1,7 @@
 use alloc::boxed::Box;
 
-use elver_control::Class;
 use elver_kv::Lookup;
-use elver_verbs::{Dest, RemoteAddr, Time};
+use elver_verbs::{Class, Dest, RemoteAddr, Time};
 
 use crate::ids::{LaneIx, PeerId};
 use crate::messaging::gather::Gather;

@@ -1,7 +1,6 @@
 //! The core's own operations on lanes: posted like the WRs of VQPs, and ahead of them.
 
-use elver_control::Class;
-use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time};
+use elver_verbs::{Class, Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time};
 
 use crate::Core;
 use crate::datapath::ops::{Op, OpKind, Work};

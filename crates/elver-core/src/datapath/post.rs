@@ -2,13 +2,13 @@
 
 use elver_verbs::{
     Device, Memory, ObjectKind, Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp,
-    SendOpcode, SendWr, Sge, Time, WcStatus,
+    SendOpcode, SendWr, Sge, Time, VqpState, WcStatus,
 };
 
 use crate::memory::mr::{LocalMrs, Users};
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::{NONE, SqEntry};
-use crate::{ClientId, Core, VqpId, VqpState};
+use crate::{ClientId, Core, VqpId};
 
 impl<D: Device> Core<D> {
     /// Posts send WRs (Algorithm 2, `post_send_virtualized`). On an error the WRs before the

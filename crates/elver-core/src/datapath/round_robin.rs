@@ -1,10 +1,9 @@
 //! Turns among the VQPs that share a lane (section 4.4): at once if nobody waits, else by bytes.
 
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Time, VqpState};
 
 use crate::Core;
 use crate::VqpId;
-use crate::VqpState;
 use crate::datapath::burst::{QUANTUM, Stop};
 use crate::effects::Effect;
 use crate::ids::LaneIx;

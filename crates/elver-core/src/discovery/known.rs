@@ -1,13 +1,13 @@
 //! What is known of peers, and which ways lead to them.
 
-use elver_control::{Class, ControlAddr};
-use elver_verbs::{AddressVector, Ah, Device, Gid, VerbsError};
+use elver_control::ControlAddr;
+use elver_verbs::{AddressVector, Ah, Class, Device, Gid, Policy, VerbsError, Via};
 
+use crate::Core;
 use crate::VqpId;
 use crate::ids::{LaneIx, MaybeVqp, PeerId};
 use crate::pool::lane::LaneState;
 use crate::vqp::Vqp;
-use crate::{Core, Policy, Via};
 
 impl<D: Device> Core<D> {
     /// The peer of a GID, new if need be; none when as many are in use as may be.

@@ -2,8 +2,8 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::hash::Hasher;
 
-use elver_control::{Class, NodeRecord};
-use elver_verbs::{Ah, Dest, Gid, Time};
+use elver_control::NodeRecord;
+use elver_verbs::{Ah, Class, Dest, Gid, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxSeededState;
 use siphasher::sip::SipHasher13;

@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 
 use elver_control::{ControlAddr, NodeRecord, Request};
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Time, VqpState};
 
 use super::{Facts, Failing, Loss, NodeKey, SAMPLES, Samples, Step, Watched};
 use crate::VqpId;
 use crate::vqp::Vqp;
-use crate::{ConnectError, Core, VqpState};
+use crate::{ConnectError, Core};
 
 /// Peers that are looked at in one poll, at most; the others have their turn at the next look.
 const LOOKS_MAX: usize = 256;

@@ -1,8 +1,7 @@
 //! Messages that arrive: to which VQP, into which receive, and what cannot be received
 //! (sections 4.1 and 4.4).
 
-use elver_control::Class;
-use elver_verbs::{Device, Gid, Memory, Time};
+use elver_verbs::{Class, Device, Gid, Memory, Policy, Time, Via, VqpState};
 
 use crate::VqpId;
 use crate::client::Client;
@@ -16,7 +15,7 @@ use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::vqp::Vqp;
 use crate::vqp::recv_ring::RecvOutcome;
-use crate::{ClientId, ConnectError, Core, CoreError, Policy, Via, VqpInit, VqpState};
+use crate::{ClientId, ConnectError, Core, CoreError, VqpInit};
 
 impl<D: Device> Core<D> {
     /// A message of a node's stands in a receive buffer.

@@ -18,13 +18,13 @@
 //! completion queue. So a sender whose peer does not answer a Revoke knows when no READ comes any longer, and
 //! no READ finds a region that is gone, which would stop the shared lane that it is on.
 
-use elver_verbs::{Device, Time, WcStatus};
+use elver_verbs::{Device, Time, VqpState, WcStatus};
 
 use crate::ids::PeerId;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::Vqp;
-use crate::{ClientId, ConnectError, Core, Event, VqpId, VqpState};
+use crate::{ClientId, ConnectError, Core, Event, VqpId};
 
 impl<D: Device> Core<D> {
     // The sender's side.

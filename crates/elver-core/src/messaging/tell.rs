@@ -1,8 +1,7 @@
 //! Telling peers of messages: notes go as messages of the core's own, as soon as there is a send slot
 //! and the peer is known.
 
-use elver_control::Class;
-use elver_verbs::{Device, Time};
+use elver_verbs::{Class, Device, Time};
 
 use crate::Core;
 use crate::datapath::ops::{OpKind, Work};

@@ -29,11 +29,10 @@
 //! a row ends like one whose fate is unknown.
 
 use elver_control::PSN_MASK;
-use elver_verbs::{Device, SendOpcode, Time};
+use elver_verbs::{Device, SendOpcode, Time, VqpState};
 
 use crate::Core;
 use crate::VqpId;
-use crate::VqpState;
 use crate::datapath::ops::{OpKind, Work};
 use crate::datapath::wr_id::{SEQ_MASK, WrId};
 use crate::effects::Effect;

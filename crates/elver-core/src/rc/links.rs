@@ -27,8 +27,8 @@ mod waiting;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_control::{Class, Control, ControlAddr, ControlConfig, Request};
-use elver_verbs::{Time, Wc};
+use elver_control::{Control, ControlAddr, ControlConfig, Request};
+use elver_verbs::{Class, Time, Wc};
 
 use self::ended::{Ended, Unsettled};
 use self::waiting::{Laneless, Waiting};

@@ -10,15 +10,14 @@
 
 use alloc::vec::Vec;
 
-use elver_control::Class;
-use elver_verbs::Device;
+use elver_verbs::{Class, Device, Via, VqpState};
 
 use crate::VqpId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::vqp::Vqp;
-use crate::{Core, Stats, Via, VqpState};
+use crate::{Core, Stats};
 
 impl<D: Device> Core<D> {
     /// Moves the VQPs of a class that are connected to a peer to its RC QP.

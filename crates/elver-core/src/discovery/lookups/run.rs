@@ -2,9 +2,9 @@
 
 use alloc::vec::Vec;
 
-use elver_control::{Class, NodeRecord};
+use elver_control::NodeRecord;
 use elver_kv::Lookup;
-use elver_verbs::{Device, Time};
+use elver_verbs::{Class, Device, Time};
 
 use crate::VqpId;
 use crate::datapath::ops::{Op, OpKind, Work};

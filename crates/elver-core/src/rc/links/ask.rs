@@ -1,7 +1,7 @@
 //! Makes our end of a link, and asks the peer for the other.
 
-use elver_control::{Class, ControlAddr, RcEnd, Request, Shortage};
-use elver_verbs::{Device, QpCap, QpInit, QpState, QpType, Time};
+use elver_control::{ControlAddr, RcEnd, Request, Shortage};
+use elver_verbs::{Class, Device, QpCap, QpInit, QpState, QpType, Time};
 
 use crate::Core;
 use crate::ids::{LinkId, PeerId};

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use elver_control::{Answer, Class, ControlBody, Request};
-use elver_verbs::{AsyncEvent, Device, Time, Wc};
+use elver_control::{Answer, ControlBody, Request};
+use elver_verbs::{AsyncEvent, Class, Device, Time, Wc};
 
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::ids::{LaneIx, LinkId, PeerId};

@@ -4,18 +4,17 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use elver_control::Class;
-use elver_verbs::Device;
+use elver_verbs::{Class, Device, VqpState};
 
 use super::CallFor;
 use super::ended::Unsettled;
+use crate::Core;
 use crate::VqpId;
 use crate::discovery::peer::Waiter;
 use crate::ids::{LinkId, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::Vqp;
-use crate::{Core, VqpState};
 
 /// How many links there are of some kinds.
 pub(crate) struct Tally {

@@ -1,10 +1,9 @@
 //! The handshake: from a request, ours or the peer's, to a link that takes WRs.
 
-use elver_control::{
-    Answer, Class, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket,
-};
+use elver_control::{Answer, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket};
 use elver_verbs::{
-    Device, Payload, Qp, QpState, RemoteAddr, SendFlags, SendOp, SendWr, Time, VerbsError, WcStatus,
+    Class, Device, Payload, Qp, QpState, RemoteAddr, SendFlags, SendOp, SendWr, Time, VerbsError,
+    WcStatus,
 };
 
 use crate::datapath::recovery::Verdict;

@@ -2,8 +2,7 @@
 //! gone, and its peer, or this node, has no DC. They wait for the next link as VQPs do: that an RC QP
 //! breaks is no reason for a message not to be read, or a region not to be found.
 
-use elver_control::Class;
-use elver_verbs::{Device, Time};
+use elver_verbs::{Class, Device, Time};
 
 use super::waiting::Laneless;
 use crate::Core;

@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 
 use elver_control::NodeRecord;
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Time, Via, VqpState};
 
 use crate::VqpId;
 use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::{LinkState, RcLink};
-use crate::{ConnectError, Core, Via, VqpState};
+use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
     /// A VQP's own link works, or will not come.

@@ -1,7 +1,6 @@
 //! Which links are needed, and when they are looked after.
 
-use elver_control::Class;
-use elver_verbs::{Device, Time};
+use elver_verbs::{Class, Device, Time};
 
 use crate::Core;
 use crate::ids::PeerId;

@@ -12,11 +12,10 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use elver_control::{Class, Served, Shortage, Ticket};
-use elver_verbs::Time;
+use elver_control::{Served, Shortage, Ticket};
+use elver_verbs::{Class, Time, VqpState};
 
 use crate::VqpId;
-use crate::VqpState;
 use crate::ids::{OpId, PeerId};
 use crate::slots::Slots;
 use crate::vqp::Vqp;

@@ -1,8 +1,9 @@
 //! What sender and receiver tell each other of credit.
 
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Time, VqpState};
 
 use super::Credit;
+use crate::Core;
 use crate::VqpId;
 use crate::effects::Effect;
 use crate::ids::PeerId;
@@ -10,7 +11,6 @@ use crate::messaging::backlog::Halted;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::{Vqp, Wait};
-use crate::{Core, VqpState};
 
 /// The part of what a receiver may hold that its senders get credit for.
 const GRANTED: u32 = 2;

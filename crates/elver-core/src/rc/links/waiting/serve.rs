@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use elver_control::{Class, Served};
-use elver_verbs::{Device, Time, WcStatus};
+use elver_control::Served;
+use elver_verbs::{Class, Device, Time, WcStatus};
 
 use crate::VqpId;
 use crate::ids::PeerId;

@@ -2,8 +2,7 @@
 
 use alloc::vec::Vec;
 
-use elver_control::Class;
-use elver_verbs::{Device, Time};
+use elver_verbs::{Class, Device, Time};
 
 use crate::Core;
 use crate::ids::PeerId;
