@@ -3,8 +3,8 @@
 use core::borrow::Borrow;
 
 use elver_verbs::{
-    Cq, Dest, Memory, ObjectKind, Payload, PostError, Qp, QpState, QpType, RecvWr, SendOp,
-    SendOpcode, SendWr, Srq, Time, VerbsError, Wc, qpn_valid,
+    Cq, Dest, Memory, ObjectKind, PostError, Qp, QpState, QpType, RecvWr, SendWr, Srq, Time,
+    VerbsError, Wc, WrLimits, qpn_valid,
 };
 
 use crate::hw::Hw;
@@ -119,10 +119,7 @@ impl<M: Memory> Rnic<M> {
 
 fn push_receives(queue: &mut RecvQueue, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
     for (index, wr) in wrs.iter().enumerate() {
-        if wr.sges.len() as u32 > queue.max_sge() {
-            let (given, max) = (wr.sges.len() as u32, queue.max_sge());
-            return Err((index, PostError::TooManySges { given, max }));
-        }
+        wr.check_shape(queue.max_sge()).map_err(|error| (index, error))?;
         if queue.is_full() {
             return Err((index, PostError::QueueFull { capacity: queue.capacity() }));
         }
@@ -144,7 +141,7 @@ impl QueuePair {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
             state => return Err(PostError::State { qp_type, state }),
         }
-        let length = self.check_payload(wr)?;
+        let length = wr.check_shape(&self.wr_limits())?;
         let lane = self.check_dest(hw, wr)?;
         if self.pool.is_full() {
             return Err(PostError::QueueFull { capacity: self.pool.capacity() });
@@ -170,7 +167,7 @@ impl QueuePair {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
             state => return Err(PostError::State { qp_type, state }),
         }
-        self.check_payload(wr)?;
+        wr.check_shape(&self.wr_limits())?;
         self.check_dest(hw, wr)?;
         if ahead >= self.pool.room() {
             return Err(PostError::QueueFull { capacity: self.pool.capacity() });
@@ -178,46 +175,20 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Checks the local bytes of a WR; returns how many there are.
+    /// How large a WR may be.
     #[inline]
-    fn check_payload(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
+    fn wr_limits(&self) -> WrLimits {
         let cap = &self.core.init.cap;
-        let given = match wr.payload {
-            Payload::Inline(bytes) => {
-                let allowed = matches!(
-                    wr.op,
-                    SendOp::Send
-                        | SendOp::SendWithImm(_)
-                        | SendOp::SendWithInv(_)
-                        | SendOp::Write(_)
-                        | SendOp::WriteWithImm(..)
-                );
-                let max = if allowed { cap.max_inline_data } else { 0 };
-                if bytes.len() as u64 > u64::from(max) {
-                    return Err(PostError::InlineTooLong { given: bytes.len() as u32, max });
-                }
-                bytes.len() as u64
-            }
-            Payload::Sges(sges) => {
-                if sges.len() as u64 > u64::from(cap.max_send_sge) {
-                    let (given, max) = (sges.len() as u32, cap.max_send_sge);
-                    return Err(PostError::TooManySges { given, max });
-                }
-                sges.iter().map(|sge| u64::from(sge.length)).sum()
-            }
-        };
-        let max = match self.core.qp_type {
+        let max_length = match self.core.qp_type {
             QpType::Ud => self.core.attr.path_mtu.bytes(),
             _ => MAX_MESSAGE,
         };
-        if given > u64::from(max) {
-            return Err(PostError::MessageTooLong { given, max: u64::from(max) });
+        WrLimits {
+            max_sge: cap.max_send_sge,
+            max_inline: cap.max_inline_data,
+            max_length: max_length.into(),
+            confirm_sends: false,
         }
-        let atomic = matches!(wr.op.opcode(), SendOpcode::CompareSwap | SendOpcode::FetchAdd);
-        if atomic && given != 8 {
-            return Err(PostError::AtomicLength { given });
-        }
-        Ok(given as u32)
     }
 
     /// Checks the destination of a WR; returns the lane that carries it.

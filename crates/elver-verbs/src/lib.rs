@@ -31,6 +31,7 @@ mod time;
 mod vqp;
 mod wc;
 mod wr;
+mod wr_shape;
 
 pub use access::AccessFlags;
 pub use caps::{AtomicCap, DeviceAttr, PortAttr, PortState, TransportCaps};
@@ -49,3 +50,4 @@ pub use wc::{AccessFault, Wc, WcFlags, WcOpcode, WcStatus};
 pub use wr::{
     BindMw, Dest, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendOpcode, SendWr, Sge,
 };
+pub use wr_shape::WrLimits;

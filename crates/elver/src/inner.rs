@@ -10,6 +10,7 @@ use elver_portal::{
 };
 use elver_verbs::{
     Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Wc, WcOpcode, WcStatus,
+    WrLimits,
 };
 use rustc_hash::FxHashMap;
 
@@ -408,7 +409,7 @@ impl Inner {
                 let capacity = entry.max_recv_wr;
                 return Err(Error::QueueFull { capacity, unsignalled: 0, receives: true });
             }
-            sges_fit(wr.sges.len(), max_sge)?;
+            wr.check_shape(max_sge)?;
             for sge in wr.sges {
                 self.regions.check(sge, true)?;
             }
@@ -525,46 +526,25 @@ impl Entry {
         if wr.dest.is_some() {
             return Err(PostError::Destination { qp_type });
         }
-        // The remote address of an atomic.
-        let (reads, atomic) = match wr.op {
-            SendOp::Read(_) => (true, None),
-            SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => {
-                (true, Some(remote.addr))
-            }
-            SendOp::SendWithInv(_) | SendOp::BindMw(_) | SendOp::LocalInv(_) => {
-                return Err(PostError::Opcode { qp_type, opcode });
-            }
-            _ => (false, None),
-        };
-        let length = match wr.payload {
-            Payload::Inline(bytes) => {
-                let is_read =
-                    self.confirm_sends && matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_));
-                let max = if reads || is_read { 0 } else { limits.max_inline };
-                let given = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-                if given > max || reads || is_read {
-                    return Err(PostError::InlineTooLong { given, max });
-                }
-                u64::from(given)
-            }
-            Payload::Sges(sges) => {
-                sges_fit(sges.len(), limits.max_sge)?;
-                let mut length = 0;
-                for sge in sges {
-                    regions.check(sge, reads)?;
-                    length += u64::from(sge.length);
-                }
-                length
-            }
-        };
-        match atomic {
-            Some(_) if length != 8 => Err(PostError::AtomicLength { given: length }),
-            Some(addr) if addr % 8 != 0 => Err(PostError::AtomicAlignment { addr }),
-            None if length > limits.message_bytes => {
-                Err(PostError::MessageTooLong { given: length, max: limits.message_bytes })
-            }
-            _ => Ok(()),
+        if matches!(wr.op, SendOp::SendWithInv(_) | SendOp::BindMw(_) | SendOp::LocalInv(_)) {
+            return Err(PostError::Opcode { qp_type, opcode });
         }
+        let limits = WrLimits {
+            max_sge: limits.max_sge,
+            max_inline: limits.max_inline,
+            max_length: limits.message_bytes,
+            confirm_sends: self.confirm_sends,
+        };
+        wr.check_shape(&limits)?;
+        wr.op.check_alignment()?;
+        if let Payload::Sges(sges) = wr.payload {
+            let writes = matches!(
+                wr.op,
+                SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+            );
+            sges.iter().try_for_each(|sge| regions.check(sge, writes))?;
+        }
+        Ok(())
     }
 
     #[inline]
@@ -603,13 +583,6 @@ impl Sends {
         if let Some(position) = self.signalled.pop_front() {
             self.completed = position;
         }
-    }
-}
-
-fn sges_fit(given: usize, max: u32) -> Result<(), PostError> {
-    match u32::try_from(given) {
-        Ok(given) if given <= max => Ok(()),
-        given => Err(PostError::TooManySges { given: given.unwrap_or(u32::MAX), max }),
     }
 }
 

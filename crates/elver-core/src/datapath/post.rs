@@ -2,7 +2,7 @@
 
 use elver_verbs::{
     Device, Memory, ObjectKind, Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp,
-    SendOpcode, SendWr, Sge, Time, VqpState, WcStatus,
+    SendOpcode, SendWr, Sge, Time, VqpState, WcStatus, WrLimits,
 };
 
 use crate::memory::mr::{LocalMrs, Users};
@@ -32,10 +32,11 @@ impl<D: Device> Core<D> {
             bug!("a VQP has no client");
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
-        let limits = Limits {
+        let limits = WrLimits {
             max_sge: self.config.max_sge,
             max_inline: self.pool.max_inline,
-            max_length: self.pool.max_length,
+            max_length: self.pool.max_length.into(),
+            confirm_sends: entry.confirm_sends,
         };
         // Room is asked for once.
         let completions = owner.limits.completions.saturating_sub(owner.pending);
@@ -166,14 +167,6 @@ impl<D: Device> Core<D> {
     }
 }
 
-/// Limits of a WR.
-struct Limits {
-    /// At least 1.
-    max_sge: u32,
-    max_inline: u32,
-    max_length: u32,
-}
-
 impl Vqp {
     /// Checks a WR as far as that is possible here, and takes it into the ring, which has room;
     /// returns its bytes. Its region's users are counted in `users`.
@@ -182,7 +175,7 @@ impl Vqp {
         &mut self,
         mrs: &mut LocalMrs<M>,
         users: &mut Users,
-        limits: &Limits,
+        limits: &WrLimits,
         wr: &SendWr<'_>,
     ) -> Result<u32, PostError> {
         // Whether the device writes local memory, and it is an atomic.
@@ -197,51 +190,41 @@ impl Vqp {
         if wr.dest.is_some() {
             return Err(PostError::Destination { qp_type: QpType::Rc });
         }
+        let length = wr.check_shape(limits)?;
         let sig_all = if self.sig_all { SendFlags::SIGNALED } else { SendFlags::empty() };
         let flags = wr.flags | sig_all;
         let sge = match wr.payload {
             Payload::Sges(&[sge]) if !atomic => sge,
-            _ => return self.accept_other(mrs, limits, wr, writes, flags),
+            _ => return self.accept_other(mrs, wr, length, writes, flags),
         };
         let mr = mrs.check(ClientId(self.client), &mut self.local, &sge, writes)?;
-        check_length(limits, sge.length.into())?;
         if let Some(others) = users.next(mr) {
             mrs.add_users(others);
         }
         let entry = SqEntry::new(wr.wr_id, &wr.op, flags);
-        self.sq.push(SqEntry { length: sge.length, mr, num_sge: 1, sge, ..entry });
-        Ok(sge.length)
+        self.sq.push(SqEntry { length, mr, num_sge: 1, sge, ..entry });
+        Ok(length)
     }
 
-    /// Checks and takes a WR that has another number of SGEs than one, or inline bytes, or is an atomic.
+    /// Checks and takes a WR of `length` bytes that has another number of SGEs than one, or inline bytes, or is
+    /// an atomic.
     #[inline(never)]
     fn accept_other<M: Memory>(
         &mut self,
         mrs: &mut LocalMrs<M>,
-        limits: &Limits,
         wr: &SendWr<'_>,
+        length: u32,
         writes: bool,
         flags: SendFlags,
     ) -> Result<u32, PostError> {
-        let mut entry = SqEntry::new(wr.wr_id, &wr.op, flags);
+        wr.op.check_alignment()?;
+        let mut entry = SqEntry { length, ..SqEntry::new(wr.wr_id, &wr.op, flags) };
         let (sges, bytes) = match wr.payload {
-            Payload::Sges(sges) => {
-                (entry.length, entry.mr) = self.check_sges(mrs, limits, sges, writes)?;
-                (sges, &[][..])
-            }
-            Payload::Inline(bytes) => {
-                let is_read = self.confirm_sends && entry.is_send();
-                let max = if writes || is_read { 0 } else { limits.max_inline };
-                let given = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-                if given > max || is_read {
-                    return Err(PostError::InlineTooLong { given, max });
-                }
-                (entry.length, entry.inline) = (given, true);
-                (&[][..], bytes)
-            }
+            Payload::Sges(sges) => (sges, &[][..]),
+            Payload::Inline(bytes) => (&[][..], bytes),
         };
-        check_atomic(&wr.op, entry.length)?;
-        check_length(limits, entry.length.into())?;
+        entry.inline = matches!(wr.payload, Payload::Inline(_));
+        entry.mr = self.check_sges(mrs, sges, writes)?;
         entry.num_sge = sges.len() as u8;
         mrs.add_users(Users::one(entry.mr));
         for sge in sges.iter().skip(1) {
@@ -260,10 +243,7 @@ impl Vqp {
         max: u32,
         wr: &RecvWr<'_>,
     ) -> Result<(), PostError> {
-        if wr.sges.len() > max as usize {
-            let given = u32::try_from(wr.sges.len()).unwrap_or(u32::MAX);
-            return Err(PostError::TooManySges { given, max });
-        }
+        wr.check_shape(max)?;
         if self.rq.is_full() {
             return Err(PostError::QueueFull { capacity: self.rq.max() });
         }
@@ -274,56 +254,22 @@ impl Vqp {
         Ok(())
     }
 
-    /// Checks a WR's pieces; returns their bytes and the region of the first.
+    /// Checks the regions of a WR's pieces; returns that of the first.
     fn check_sges<M: Memory>(
         &mut self,
         mrs: &LocalMrs<M>,
-        limits: &Limits,
         sges: &[Sge],
         writes: bool,
-    ) -> Result<(u32, u32), PostError> {
-        let max = limits.max_sge;
-        if sges.len() > max as usize {
-            let given = u32::try_from(sges.len()).unwrap_or(u32::MAX);
-            return Err(PostError::TooManySges { given, max });
-        }
-        let (mut length, mut first) = (0u64, NONE);
+    ) -> Result<u32, PostError> {
+        let mut first = NONE;
         for (index, sge) in sges.iter().enumerate() {
             let slot = mrs.check(ClientId(self.client), &mut self.local, sge, writes)?;
             if index == 0 {
                 first = slot;
             }
-            length += u64::from(sge.length);
         }
-        let max = u64::from(limits.max_length);
-        if length > max {
-            return Err(PostError::MessageTooLong { given: length, max });
-        }
-        Ok((length as u32, first))
+        Ok(first)
     }
-}
-
-/// Checks the length of an atomic and where its word stands.
-fn check_atomic(op: &SendOp, length: u32) -> Result<(), PostError> {
-    if let SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } = op {
-        if length != 8 {
-            return Err(PostError::AtomicLength { given: length.into() });
-        }
-        if remote.addr % 8 != 0 {
-            return Err(PostError::AtomicAlignment { addr: remote.addr });
-        }
-    }
-    Ok(())
-}
-
-/// Checks how long a WR is.
-#[inline]
-fn check_length(limits: &Limits, length: u64) -> Result<(), PostError> {
-    let max = u64::from(limits.max_length);
-    if length > max {
-        return Err(PostError::MessageTooLong { given: length, max });
-    }
-    Ok(())
 }
 
 /// Why a VQP in this state takes no WR, as a QP of the verbs would say it.
