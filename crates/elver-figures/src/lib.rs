@@ -6,6 +6,7 @@
 //! daemon with processes; `vqp_load` and `window`, many WRs under way; `bare` and `baseline`, the
 //! same without a node, and without a device; `busy`, threads that want the cores too.
 
+mod ablation;
 mod args;
 mod bare;
 mod baseline;
@@ -62,6 +63,8 @@ pub enum Bench {
     Memory(memory::MemoryArgs),
     /// Messages through RB²'s rings, beside rival designs and WRITEs that are posted one by one.
     Ring(ring::RingArgs),
+    /// What each of the ring's choices brings: the paper's table II.
+    RingAblation(ablation::AblationArgs),
     /// Bytes through streams over RB²'s rings, beside TCP.
     Stream(stream::StreamArgs),
     /// Calls of 64 bytes by how many are under way, beside gRPC's.
@@ -91,6 +94,7 @@ pub fn run(bench: &Bench, programs: &Programs) -> Result<(), Failure> {
         Bench::Pool(args) => pool::run(args),
         Bench::Memory(args) => memory::run(args, programs),
         Bench::Ring(args) => ring::run(args),
+        Bench::RingAblation(args) => ablation::run(args),
         Bench::Stream(args) => stream::run(args),
         Bench::Rpc(args) => rpc::run(args),
         Bench::Storm(args) => storm::run(args, programs),

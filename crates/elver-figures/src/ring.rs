@@ -1,9 +1,9 @@
 //! `elver bench ring`: messages through RB²'s rings, beside the designs that it is compared with and WRITEs that
 //! are posted one by one (RB², figures 5 and 6).
 
-mod measures;
+pub(crate) mod measures;
 mod raw;
-mod rb2;
+pub(crate) mod rb2;
 mod rivals;
 pub(crate) mod stage;
 
@@ -21,6 +21,7 @@ use crate::report::contract;
 use crate::report::frame::Frame;
 use crate::report::rows::{Figure, Row, Target};
 use measures::Measures;
+use rb2::Setting;
 use rivals::Choices;
 
 const EXAMPLES: &str = "\
@@ -121,9 +122,13 @@ pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
             doing(&format!("{}, {} B, {}", row.design.name(), row.size, row.mode.name()));
             row.push(&match (row.design, row.mode) {
                 (Design::Rb2, Mode::Throughput) => {
-                    rb2::throughput(stage, row.size, args.measures.config(row.size)?, duration)?
+                    let setting = Setting::of(args.measures.config(row.size)?);
+                    rb2::throughput(stage, row.size, setting, duration)?
                 }
-                (Design::Rb2, Mode::Latency) => rb2::latency(stage, row.size, duration)?,
+                (Design::Rb2, Mode::Latency) => {
+                    let setting = Setting::of(Measures::default().config(row.size)?);
+                    rb2::latency(stage, row.size, setting, duration)?
+                }
                 (Design::Raw, Mode::Throughput) => {
                     let buffers = args.measures.slots_for(row.size);
                     raw::throughput(stage, row.size, buffers, duration)?

@@ -40,7 +40,6 @@ mod probe;
 mod receive;
 mod registry;
 mod run;
-mod trace;
 mod world;
 
 pub use canary::{Canary, UnknownCanary};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use elver_core::{Core, NodeRecord};
-use elver_sim::{Rng, SimNet};
+use elver_sim::{Journal, Rng, SimNet};
 use elver_verbs::{Gid, Time};
 
 use crate::alive;
@@ -15,7 +15,6 @@ use crate::node::Node;
 use crate::options::{Acts, Options};
 use crate::plan::Plan;
 use crate::registry::{Notice, Registry};
-use crate::trace::Trace;
 
 /// How often a node may ask to run at one moment: more means that it never rests.
 const RUNS_MAX: u32 = 10_000;
@@ -28,7 +27,7 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) registry: Registry,
     pub(crate) model: Model,
-    pub(crate) trace: Trace,
+    pub(crate) trace: Journal,
     pub(crate) planter: Planter,
     pub(crate) acts: Acts,
     /// What the cores counted that are gone.
@@ -82,7 +81,7 @@ impl World {
             nodes: (0..plan.nodes).map(|_| Node::new()).collect(),
             registry: Registry::default(),
             model: Model::default(),
-            trace: Trace::new(options.trace),
+            trace: Journal::new(options.trace),
             planter: Planter::new(options.canary, root.split("canary")),
             acts: Acts::new(),
             counters: Acts::new(),

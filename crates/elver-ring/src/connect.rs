@@ -201,7 +201,9 @@ impl Connecting {
         let Memory { cells, outgoing, incoming } = memory;
         let (vqp, bells) = (self.vqp.clone(), Some(bells));
         let Options { there, back, spin, token, .. } = self.options;
-        let parts = Parts { vqp, inbox: None, bells, cells, outgoing, incoming, peer, spin };
+        let packed = there.is_packed() && back.is_packed();
+        let inbox = None;
+        let parts = Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, packed, spin };
         ends(parts, there, back, token).map(Some)
     }
 }
@@ -357,7 +359,9 @@ impl Listener {
         greet(source, &Greeting::Welcome(memory.place())).map_err(|_| Refusal::Memory)?;
         let Memory { cells, outgoing, incoming } = memory;
         let (vqp, inbox) = (source.clone(), Some(self.inbox.clone()));
-        let parts = Parts { vqp, inbox, bells: None, cells, outgoing, incoming, peer, spin };
+        let packed = there.is_packed() && back.is_packed();
+        let bells = None;
+        let parts = Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, packed, spin };
         ends(parts, back, there, token).map_err(|_| Refusal::Config)
     }
 }

@@ -53,4 +53,4 @@ pub use config::{Config, ConfigError, SLOTS_MAX};
 pub use fault::Fault;
 pub use receiver::{Receiver, ReceiverCounters};
 pub use sender::{Refused, Sender, SenderCounters, Transmission};
-pub use shape::{Frame, HEADER_BYTES, SLOT_UNIT, Shape, Span};
+pub use shape::{Frame, HEADER_BYTES, PACKED_UNIT, SLOT_UNIT, Shape, Span};

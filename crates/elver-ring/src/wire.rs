@@ -1,7 +1,7 @@
 //! Rings over a VQP.
 //!
 //! Each end has one VQP for both directions. It keeps three words for its peer, each in a cache line of its
-//! own: the tail of the ring that comes in, the head of the one that goes out, and the peer's nap.
+//! own unless both rings are packed ([`crate::Config::is_packed`]): the tail of the ring that comes in, the head of the one that goes out, and the peer's nap.
 //!
 //! # Sleeping
 //! A WRITE makes no completion at the peer, so that one who sleeps must be woken by a message. Who is about
@@ -33,9 +33,11 @@ use crate::memory::Slots;
 /// Bytes of the words that a peer writes.
 pub(crate) const CELLS_BYTES: u64 = 3 * LINE;
 const LINE: u64 = 64;
+const WORD: u64 = 8;
+/// The words, in their order.
 const TAIL: u64 = 0;
-const HEAD: u64 = LINE;
-const NAP: u64 = 2 * LINE;
+const HEAD: u64 = 1;
+const NAP: u64 = 2;
 
 /// Send WRs that are outstanding at most; a greeting comes on top.
 pub(crate) const SENDS_MAX: u32 = 127;
@@ -89,6 +91,8 @@ pub(crate) struct Shared {
     /// Where they come at the other one.
     bells: Option<Mr>,
     cells: Mr,
+    /// Bytes from one word to the next, at both ends.
+    stride: u64,
     outgoing: Slots,
     outgoing_lkey: u32,
     incoming: Slots,
@@ -129,12 +133,14 @@ pub(crate) struct Parts {
     pub(crate) outgoing: Mr,
     pub(crate) incoming: Mr,
     pub(crate) peer: Place,
+    /// Whether both rings are packed.
+    pub(crate) packed: bool,
     pub(crate) spin: Duration,
 }
 
 impl Wire {
     pub(crate) fn new(parts: Parts) -> Wire {
-        let Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, spin } = parts;
+        let Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, packed, spin } = parts;
         let outgoing_lkey = outgoing.lkey();
         let rung = inbox.as_ref().map_or_else(Rc::default, |inbox| inbox.count(vqp.id()));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -145,6 +151,7 @@ impl Wire {
             inbox,
             bells,
             cells,
+            stride: if packed { WORD } else { LINE },
             outgoing: slots(outgoing),
             outgoing_lkey,
             incoming: slots(incoming),
@@ -259,7 +266,8 @@ impl Carrier for Wire {
 impl Shared {
     /// A word that the peer writes; acquire, as [`Mr::read_u64`] is.
     #[inline]
-    fn word(&self, offset: u64) -> u64 {
+    fn word(&self, cell: u64) -> u64 {
+        let offset = cell * self.stride;
         u64::from_le(self.cells.read_u64(offset).expect("the words lie in their region"))
     }
 
@@ -299,15 +307,15 @@ impl Shared {
                     (OTHER, SendOp::Write(remote), Payload::Sges(&sges[at][..]))
                 }
                 Some(Write::Tail(_)) => {
-                    let remote = beyond(self.peer.cells, TAIL);
+                    let remote = beyond(self.peer.cells, TAIL * self.stride);
                     (ADVANCE, SendOp::Write(remote), Payload::Inline(&words[at][..]))
                 }
                 Some(Write::Head(_)) => {
-                    let remote = beyond(self.peer.cells, HEAD);
+                    let remote = beyond(self.peer.cells, HEAD * self.stride);
                     (OTHER, SendOp::Write(remote), Payload::Inline(&words[at][..]))
                 }
                 None if nap.is_some() && at == writes.len() => {
-                    let remote = beyond(self.peer.cells, NAP);
+                    let remote = beyond(self.peer.cells, NAP * self.stride);
                     (OTHER, SendOp::Write(remote), Payload::Inline(&nap_word[..]))
                 }
                 // The others are not posted.

@@ -443,19 +443,24 @@ impl World {
             return Ok(());
         }
         let anew = self.making.percent(50);
-        let mut fresh = |id: EndpointId| -> Result<EndpointId, Violation> {
-            let Endpoint { phase, host, qp_type, setup, .. } = self.model.endpoints[id];
-            match phase {
-                Phase::Gone => self.make(host, qp_type, Some(setup)),
-                _ if anew => {
-                    self.destroy(id)?;
-                    self.make(host, qp_type, Some(setup))
-                }
-                _ => {
-                    self.reset(id)?;
-                    Ok(id)
-                }
+        for id in [a, b] {
+            match phase(self, id) {
+                Phase::Gone => {}
+                _ if anew => self.destroy(id)?,
+                _ => self.reset(id)?,
             }
+        }
+        for id in [a, b] {
+            // What others waited for was done meanwhile, and may have filled it.
+            if self.has_failed_cq(id)? {
+                return Ok(());
+            }
+        }
+        let mut fresh = |id: EndpointId| match self.model.endpoints[id] {
+            Endpoint { phase: Phase::Gone, host, qp_type, setup, .. } => {
+                self.make(host, qp_type, Some(setup))
+            }
+            _ => Ok(id),
         };
         let (a, b) = (fresh(a)?, fresh(b)?);
         self.connections[index] = (a, b);

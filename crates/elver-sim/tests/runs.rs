@@ -7,7 +7,7 @@ const SEEDS: u64 = 200;
 /// Seeds within which each canary must have been caught.
 const CANARY_SEEDS: u64 = 40;
 /// Seeds that failed once, and what was wrong.
-const FOUND: [(u64, &str); 11] = [
+const FOUND: [(u64, &str); 13] = [
     (9_005_571, "a DCI's work never completed"),
     (9_023_345, "a DCI's work never completed"),
     (660_001_190, "who had failed while a request waited asked for it again"),
@@ -19,6 +19,8 @@ const FOUND: [(u64, &str); 11] = [
     (660_310_927, "as 660256287"),
     (663_303_717, "messages within a device were held for lost, since their sender was gone"),
     (665_139_895, "a WRITE that its window no longer allowed took a receive with it"),
+    (1_100_432_473, "the model connected QPs anew whose CQ had overflowed while it took them down"),
+    (1_100_498_120, "as 1100432473"),
 ];
 
 #[test]

@@ -4,6 +4,7 @@ mod campaign;
 mod node;
 mod replay;
 mod report;
+mod ring;
 mod rnic;
 mod seed_args;
 mod seeds;
@@ -18,6 +19,8 @@ pub(crate) enum Sim {
     Rnic(rnic::RnicArgs),
     /// Whole nodes: clients that connect, move data and die, a registry, meta servers, crashes.
     Node(node::NodeArgs),
+    /// Rings between clients of nodes: whatever is read was sent, whole, once and in order.
+    Ring(ring::RingArgs),
 }
 
 /// Runs `elver sim`.
@@ -25,5 +28,6 @@ pub(crate) fn run(sim: &Sim) -> Result<(), Failure> {
     match sim {
         Sim::Rnic(args) => rnic::run(args),
         Sim::Node(args) => node::run(args),
+        Sim::Ring(args) => ring::run(args),
     }
 }

@@ -13,7 +13,7 @@ const RING_BYTES: u32 = 1 << 20;
 
 /// Measures of rings, where others than the default are wanted.
 #[derive(Clone, Copy, Debug, Default, Args)]
-pub(super) struct Measures {
+pub(crate) struct Measures {
     /// Messages that a ring holds, a power of two: slots, and buffers that raw WRITEs take in turn. By
     /// default 128, and of short messages as many as take 1 MiB, at most 2048.
     #[arg(long)]
@@ -27,22 +27,29 @@ pub(super) struct Measures {
     /// Slots after which the head is told; by default a quarter.
     #[arg(long)]
     gamma: Option<u32>,
+    /// Slots right behind one another, which share cache lines: 72 bytes for 64 in place of 128.
+    #[arg(long)]
+    packed: bool,
 }
 
 impl Measures {
     /// Messages that a ring holds.
-    pub(super) fn slots_for(&self, size: u32) -> u32 {
+    pub(crate) fn slots_for(&self, size: u32) -> u32 {
         let fits = (RING_BYTES / size.next_multiple_of(64)).clamp(SLOTS, SLOTS_MAX);
         self.slots.unwrap_or(1 << fits.ilog2())
     }
 
     /// A ring whose slots hold a message each; 64 B and their header take two cache lines.
-    pub(super) fn config(&self, size: u32) -> Result<Config> {
+    pub(crate) fn config(&self, size: u32) -> Result<Config> {
         let ours = Config::default().with_slots(self.slots_for(size));
         let alpha = self.alpha.unwrap_or(ours.alpha);
         let beta = self.beta.unwrap_or(ours.beta.min(alpha));
         let gamma = self.gamma.unwrap_or(ours.gamma);
-        Ok(Config { alpha, beta, gamma, ..ours }.for_messages_of(size)?)
+        let config = Config { alpha, beta, gamma, ..ours };
+        Ok(match self.packed {
+            true => config.packed_for_messages_of(size)?,
+            false => config.for_messages_of(size)?,
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 use thiserror::Error;
 
-use super::shape::{HEADER_BYTES, SLOT_UNIT, Shape};
+use super::shape::{HEADER_BYTES, PACKED_UNIT, SLOT_UNIT, Shape};
 
 /// Most slots of a ring.
 pub const SLOTS_MAX: u32 = 1 << 20;
@@ -12,7 +12,7 @@ const RING_BYTES_MAX: u64 = 1 << 32;
 pub struct Config {
     /// Slots, a power of two (N).
     pub slots: u32,
-    /// Bytes of a slot, a multiple of [`SLOT_UNIT`].
+    /// Bytes of a slot, a multiple of [`SLOT_UNIT`], or of [`PACKED_UNIT`] for slots that share cache lines.
     pub slot_bytes: u32,
     /// Pointer advancement: after so many slots the tail is told (α).
     pub alpha: u32,
@@ -49,8 +49,27 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] if no slot is so long.
     pub fn for_messages_of(self, bytes: u32) -> Result<Config, ConfigError> {
+        self.slots_in(SLOT_UNIT, bytes)
+    }
+
+    /// The same with slots right behind one another: fewer bytes go over the wire, and who fills one slot and
+    /// who reads the next may use the same cache line. If the rings of both ways are such, so are the words
+    /// that the peers write. Table II of the paper has it as the ring without cache friendliness.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if no slot is so long.
+    pub fn packed_for_messages_of(self, bytes: u32) -> Result<Config, ConfigError> {
+        self.slots_in(PACKED_UNIT, bytes)
+    }
+
+    /// Whether slots share cache lines.
+    pub fn is_packed(&self) -> bool {
+        !self.slot_bytes.is_multiple_of(SLOT_UNIT)
+    }
+
+    fn slots_in(self, unit: u32, bytes: u32) -> Result<Config, ConfigError> {
         let whole = u64::from(bytes) + HEADER_BYTES;
-        let slot_bytes = u32::try_from(whole.next_multiple_of(u64::from(SLOT_UNIT)))
+        let slot_bytes = u32::try_from(whole.next_multiple_of(u64::from(unit)))
             .map_err(|_| ConfigError::SlotBytes { slot_bytes: bytes })?;
         let config = Config { slot_bytes, ..self };
         config.check().map(|_| config)
@@ -66,7 +85,9 @@ impl Config {
             return Err(ConfigError::Slots { slots });
         }
         let bytes = u64::from(slots) * u64::from(slot_bytes);
-        if slot_bytes == 0 || !slot_bytes.is_multiple_of(SLOT_UNIT) || bytes > RING_BYTES_MAX {
+        // A slot holds a header.
+        let is_whole = slot_bytes >= SLOT_UNIT && slot_bytes.is_multiple_of(PACKED_UNIT);
+        if !is_whole || bytes > RING_BYTES_MAX {
             return Err(ConfigError::SlotBytes { slot_bytes });
         }
         if beta == 0 || beta > alpha || alpha > slots {
@@ -90,8 +111,8 @@ pub enum ConfigError {
     },
     /// The length of a slot.
     #[error(
-        "a slot of {slot_bytes} bytes does not fit: it is a multiple of {SLOT_UNIT}, and all slots \
-         together are at most {RING_BYTES_MAX} bytes"
+        "a slot of {slot_bytes} bytes does not fit: it has {SLOT_UNIT} at least, is a multiple of \
+         {PACKED_UNIT}, and all slots together are at most {RING_BYTES_MAX} bytes"
     )]
     SlotBytes {
         /// What was asked for.
@@ -130,7 +151,7 @@ mod tests {
         assert_eq!(slots(100), ConfigError::Slots { slots: 100 });
         assert_eq!(slots(SLOTS_MAX * 2), ConfigError::Slots { slots: SLOTS_MAX * 2 });
         let bytes = |slot_bytes| Config { slot_bytes, ..good }.check().unwrap_err();
-        for wrong in [0, 63, 65, 1 << 31] {
+        for wrong in [0, 8, 56, 63, 65, 1 << 31] {
             assert_eq!(bytes(wrong), ConfigError::SlotBytes { slot_bytes: wrong });
         }
         for (alpha, beta) in [(0, 0), (16, 0), (16, 17), (129, 1)] {
@@ -158,5 +179,12 @@ mod tests {
         let slot = |bytes| Config::default().for_messages_of(bytes).map(|config| config.slot_bytes);
         assert_eq!((slot(0), slot(56), slot(57), slot(64)), (Ok(64), Ok(64), Ok(128), Ok(128)));
         assert!(slot(u32::MAX).is_err());
+        let packed = |bytes| Config::default().packed_for_messages_of(bytes);
+        let slot = |bytes| packed(bytes).map(|config| (config.slot_bytes, config.is_packed()));
+        assert_eq!(
+            (slot(56), slot(57), slot(64)),
+            (Ok((64, false)), Ok((72, true)), Ok((72, true)))
+        );
+        assert!(packed(8).is_err() && packed(u32::MAX).is_err());
     }
 }

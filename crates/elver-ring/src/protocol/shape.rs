@@ -2,6 +2,8 @@ use super::fault::Fault;
 
 /// Slots are multiples of so many bytes: a cache line (section IV-C).
 pub const SLOT_UNIT: u32 = 64;
+/// Where they need not begin at cache lines, of so many: headers are words.
+pub const PACKED_UNIT: u32 = 8;
 /// Bytes of a message's header: its length, and the low 32 bits of the number of the slot behind it, so
 /// that no header of an earlier lap passes for it, nor do zeros.
 pub const HEADER_BYTES: u64 = 8;

@@ -7,6 +7,7 @@ mod examples;
 mod hostile;
 mod in_parts;
 mod lossless;
+mod memory_orders;
 mod protocol;
 mod rings;
 mod rules;

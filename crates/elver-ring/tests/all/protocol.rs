@@ -12,7 +12,7 @@ const SEEDS: u64 = 400;
 /// Any measures that fit.
 fn config(rng: &mut Rng) -> Config {
     let slots = 1 << (1 + rng.next_u32() % 6);
-    let slot_bytes = 64 * (1 + rng.next_u32() % 3);
+    let slot_bytes = 64 + 8 * (rng.next_u32() % 17);
     let alpha = 1 + rng.next_u32() % slots;
     let beta = 1 + rng.next_u32() % alpha;
     let gamma = 1 + rng.next_u32() % slots;

@@ -83,6 +83,8 @@ fn messages_go_both_ways_between_processes_of_one_node() {
     both_ways((&node, &node), Config::default());
     both_ways((&node, &node), SMALL);
     both_ways((&node, &node), SMALL.unbatched());
+    // Slots and words that share cache lines.
+    both_ways((&node, &node), SMALL.packed_for_messages_of(65).unwrap());
 }
 
 #[test]
@@ -90,6 +92,7 @@ fn messages_go_both_ways_between_two_nodes() {
     let (one, other) = cluster(2);
     both_ways((&one, &other), Config { slot_bytes: 8_192, ..Config::default() });
     both_ways((&other, &one), SMALL);
+    both_ways((&other, &one), SMALL.packed_for_messages_of(100).unwrap());
 }
 
 /// A request and its answer, one at a time: who waits for the answer sleeps, which the other end is told, and

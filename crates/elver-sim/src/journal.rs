@@ -10,20 +10,22 @@ const WHOLE: usize = 1 << 16;
 
 /// The last events of a run, and a hash of all of them: two runs with one hash did the same.
 #[derive(Debug)]
-pub(crate) struct Trace {
+pub struct Journal {
     lines: VecDeque<(Time, String)>,
     capacity: usize,
     hash: u64,
 }
 
-impl Trace {
-    pub(crate) fn new(whole: bool) -> Trace {
+impl Journal {
+    /// An empty one, which keeps the last 120 events, or, if the `whole` is asked for, 65,536.
+    pub fn new(whole: bool) -> Journal {
         let capacity = if whole { WHOLE } else { TAIL };
         // The offset basis of FNV-1a, which the events are hashed with.
-        Trace { lines: VecDeque::new(), capacity, hash: 0xcbf2_9ce4_8422_2325 }
+        Journal { lines: VecDeque::new(), capacity, hash: 0xcbf2_9ce4_8422_2325 }
     }
 
-    pub(crate) fn add(&mut self, now: Time, event: fmt::Arguments<'_>) {
+    /// Something happened.
+    pub fn add(&mut self, now: Time, event: fmt::Arguments<'_>) {
         let line = event.to_string();
         let bytes = now.0.to_le_bytes();
         for byte in bytes.iter().chain(line.as_bytes()) {
@@ -35,12 +37,13 @@ impl Trace {
         self.lines.push_back((now, line));
     }
 
-    pub(crate) fn hash(&self) -> u64 {
+    /// Hash of all events so far.
+    pub fn hash(&self) -> u64 {
         self.hash
     }
 
     /// The events that are still known, among the packets of `network`, one line each.
-    pub(crate) fn lines(&self, network: Vec<(Time, String)>) -> Vec<String> {
+    pub fn lines(&self, network: Vec<(Time, String)>) -> Vec<String> {
         let mut all: Vec<&(Time, String)> = self.lines.iter().chain(&network).collect();
         all.sort_by_key(|(at, _)| *at);
         all.into_iter()
