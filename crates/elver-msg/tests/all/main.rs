@@ -4,9 +4,12 @@ mod allocations;
 mod collectives;
 mod common;
 mod deaths;
+mod examples;
+mod hostile;
 mod long;
 mod meeting;
 mod messages;
+mod protocol;
 mod random;
 mod unexpected;
 
