@@ -103,3 +103,8 @@ pub mod fuzzed {
         crate::rendezvous::read_any(bytes);
     }
 }
+
+/// The README's program is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -138,8 +138,7 @@ impl Offer {
     /// [`Fault::Field`].
     pub fn decode(body: &[u8]) -> Result<Offer, Fault> {
         let field = Fault::Field { kind: Kind::Offer };
-        let (words, _) = body.as_chunks::<8>();
-        let &[len, addr, key] = words else { return Err(field) };
+        let (&[len, addr, key], []) = body.as_chunks::<8>() else { return Err(field) };
         let [len, addr, key] = [len, addr, key].map(u64::from_le_bytes);
         let (rkey, is_there) = (key as u32, key >> 32);
         let remote = match is_there {
