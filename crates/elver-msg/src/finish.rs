@@ -16,7 +16,19 @@ impl Group {
             let others = (0..self.size()).filter(|rank| *rank != self.rank());
             others.for_each(|to| inner.engine.say_bye(to));
         }
-        self.settle()
+        self.part()
+    }
+
+    /// Waits until all others have said good-bye too. Behind the barrier nobody needs anything more of anybody: who
+    /// goes without a word, for which it may have had no time, has finished as well. Who would go before all have
+    /// passed the barrier could take with it what others wait for there.
+    fn part(&self) -> Result<(), Error> {
+        self.inner.borrow_mut().wait(None, &mut Lent::none(), |inner| {
+            let mut others = (0..inner.size()).filter(|rank| *rank != inner.rank);
+            let has_gone = |rank| inner.engine.has_finished(rank) || inner.engine.is_lost(rank);
+            let all = others.all(|rank| has_gone(rank) && !inner.engine.owes(rank));
+            all.then_some(Ok(()))
+        })
     }
 
     /// Waits until nothing is left that the others are owed.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use elver::Session;
-use elver_ring::{Connecting, Listener};
+use elver_ring::{Carrier, Connecting, Listener};
 
 use crate::error::Unwanted;
 use crate::link::Link;
@@ -61,6 +61,7 @@ pub(crate) fn join(
             joining.greet(Link::new(ends), None);
         }
         joining.listen();
+        joining.keep();
         if let Some((who, why)) = joining.refused {
             return Err(Error::Unwanted { who: format!("rank {who}"), why });
         }
@@ -232,6 +233,14 @@ impl Joining<'_> {
             return Err(Answer::Tell(Unwanted::Rank));
         }
         Ok(greeting)
+    }
+
+    /// Takes what the node tells of the ranks that are here, or each wait would be over at once with that.
+    fn keep(&self) {
+        for (link, _) in self.peers.iter().flatten() {
+            // One that has gone again is missed when something is wanted of it.
+            let _ = link.wire().poll();
+        }
     }
 
     /// Where this end has called, there is no such rank.

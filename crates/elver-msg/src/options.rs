@@ -33,13 +33,13 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Rings of 256 KiB, 100 µs, 30 s, 65,536 requests.
+    /// Rings of 256 KiB, 100 µs, 60 s, 65,536 requests.
     fn default() -> Options {
         Options {
             limits: Limits::default(),
             ring_bytes: 256 << 10,
             spin: Duration::from_micros(100),
-            join: Duration::from_secs(30),
+            join: Duration::from_secs(60),
             requests: 1 << 16,
         }
     }

@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use elver::{Gid, Session};
-use elver_ring::{Config, Ends, Listener, ListenerOptions};
+use elver_ring::{Carrier, Config, Ends, Listener, ListenerOptions};
 
 use crate::error::Unwanted;
 use crate::{Address, Error};
@@ -111,6 +111,10 @@ impl Rendezvous {
             }
         }
         if self.ranks.iter().any(Option::is_none) {
+            for (ends, _) in self.ranks.iter().flatten() {
+                // Its news, or each wait would be over at once. One that has gone is missed by the others.
+                let _ = ends.receiver.carrier().poll();
+            }
             return Ok(false);
         }
         let addresses: Vec<_> = self.ranks.iter().flatten().map(|(_, address)| *address).collect();

@@ -196,6 +196,29 @@ fn a_message_of_too_much_is_not_delivered() {
     });
 }
 
+/// Behind the last barrier nobody needs anything of anybody: who then goes without a good-bye, for which it may have
+/// had no time, has finished too.
+#[test]
+fn who_goes_behind_the_last_barrier_has_finished() {
+    let node = TestNode::start(config(95, 1));
+    let by_hand = |ends: &mut [Ends; 2]| {
+        // Its part of the first barrier.
+        let barrier = frame(Header::new(Kind::Eager, elver_msg::TAG_MAX + 1), &[]);
+        ends.iter_mut().for_each(|ends| say(ends, &barrier));
+        // Nobody leaves before all are past it.
+        let kind = |ends: &mut Ends| Header::decode(&hears(ends)).unwrap().0.kind;
+        ends.iter_mut().for_each(|ends| while kind(ends) != Kind::Bye {});
+        // And nobody before all have said good-bye: more than a ring holds is still taken in.
+        let long = frame(Header::new(Kind::Eager, 1), &[7; 8_000]);
+        ends.iter_mut().for_each(|ends| (0..100).for_each(|_| say(ends, &long)));
+        for ends in ends {
+            ends.sender.end().unwrap();
+            ends.receiver.stop().unwrap();
+        }
+    };
+    beside(&node, by_hand, |group| group.finish().unwrap());
+}
+
 /// Strangers at a rank's port, before its group is together: one of another version is told, the others are not
 /// waited for.
 #[test]
