@@ -17,12 +17,10 @@ extern crate alloc;
 #[macro_use(bug, count_off)]
 extern crate elver_verbs;
 
-mod class;
 mod control;
 mod message;
 mod record;
 
-pub use class::Class;
 pub use control::{Control, ControlAddr, ControlConfig, ControlStats, Done, Served, Ticket};
 pub use message::{
     Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, PORTS_ASKED, PSN_MASK,

@@ -1,8 +1,8 @@
 use elver_verbs::{Mtu, qpn_valid};
 use thiserror::Error;
 
-use crate::class::Class;
 use crate::record::{NODE_RECORD_BYTES, NodeRecord, RecordError};
+use elver_verbs::Class;
 
 /// PSNs have 24 bits.
 pub const PSN_MASK: u32 = (1 << 24) - 1;

@@ -8,8 +8,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use elver_control::Class;
-use elver_verbs::Device;
+use elver_verbs::{Class, Device, VqpState};
 
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
@@ -17,7 +16,7 @@ use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::links::audit::Tally;
 use crate::vqp::send_ring::NONE;
 use crate::vqp::{Vqp, Wait};
-use crate::{ClientId, Core, VqpState};
+use crate::{ClientId, Core};
 
 /// Regions of the core's own: its buffers, those of its UD QP, and ValidMR.
 const OWN_MRS: u32 = 3;
@@ -105,7 +104,7 @@ impl<D: Device> Core<D> {
             ops: self.ops.len(),
             pending_notes: self.notes.iter().count() as u32,
             send_slots: slots,
-            posted: self.lanes.qps.iter().map(|qp| qp.posted).sum(),
+            posted: self.lanes.qps.iter().map(|(_, qp)| qp.posted).sum(),
             requests,
             vqps: self.vqps.len(),
             waiting: self.lookups.waiting
@@ -125,7 +124,7 @@ impl<D: Device> Core<D> {
             if !vqp.rewound && vqp.state == VqpState::Connected {
                 agree!(physical, vqp.inflight, "WRs of VQP {id:#x} on its lane");
             }
-            if vqp.inflight > 0 && self.lanes.lanes.get(vqp.lane as usize).is_none() {
+            if vqp.inflight > 0 && vqp.lane.is_none() {
                 return Err(format!("VQP {id:#x} has WRs on no lane"));
             }
             let reads = |kind: &OpKind| matches!(kind, OpKind::Gather(gather) if gather.is_of(id));
@@ -166,7 +165,7 @@ impl<D: Device> Core<D> {
         for (id, vqp) in self.vqps.iter() {
             let comes = match vqp.wait {
                 Wait::Nothing => true,
-                Wait::Mr => self.lookups.awaits(vqp.peer, id),
+                Wait::Mr => vqp.peer.is_some_and(|peer| self.lookups.awaits(peer, id)),
                 Wait::Slot => self.slot_waiters.contains(&id),
                 Wait::Tokens => self.qos.holds(id),
                 Wait::Credit => vqp.asks_for_credit(),
@@ -267,17 +266,16 @@ impl<D: Device> Core<D> {
     }
 
     fn audit_lanes(&self) -> Result<(), String> {
-        for (id, op) in self.ops.iter().filter(|(_, op)| op.lane == NONE) {
-            if !self.laneless_ops().any(|other| other == id) {
+        for (id, op) in self.ops.iter().filter(|(_, op)| op.lane.is_none()) {
+            if !self.links.laneless_ops().any(|other| other == id) {
                 return Err(format!("operation {id:#x} has no lane, and waits for none: {op:?}"));
             }
         }
-        for (at, lane) in self.lanes.lanes.iter().enumerate() {
-            let number = at as u32;
-            let on = || self.vqps.iter().filter(|(_, vqp)| vqp.lane == number);
+        for (at, lane) in self.lanes.lanes.iter() {
+            let on = || self.vqps.iter().filter(|(_, vqp)| vqp.lane == Some(at));
             agree!(on().count() as u32, lane.vqps, "VQPs on lane {at}");
             let posted: u32 = on().map(|(_, vqp)| vqp.inflight).sum();
-            let ops = self.ops.iter().filter(|(_, op)| op.lane == number).count();
+            let ops = self.ops.iter().filter(|(_, op)| op.lane == Some(at)).count();
             let ops = (ops - lane.ops.len()) as u32;
             // The first packet over an RC QP is nobody's.
             let greetings = match lane.kind {
@@ -290,7 +288,8 @@ impl<D: Device> Core<D> {
                 return Err(format!("WRs on lane {at}: {least}, counted as {counted}"));
             }
             for id in &lane.ready {
-                let stands = self.vqps.get(*id).is_some_and(|vqp| vqp.ready && vqp.lane == number);
+                let stands =
+                    self.vqps.get(*id).is_some_and(|vqp| vqp.ready && vqp.lane == Some(at));
                 if !stands {
                     return Err(format!("VQP {id:#x} has a turn on lane {at}, and should not"));
                 }
@@ -303,8 +302,8 @@ impl<D: Device> Core<D> {
                 return Err(format!("lane {at} runs, and VQPs wait for it to be set going"));
             }
             if lane.state == LaneState::Failing && lane.uncompleted == 0 {
-                let qp = &self.lanes.qps[lane.qp as usize];
-                if (!qp.broken || qp.posted == 0) && !self.is_down(number) {
+                let qp = &self.lanes.qps[lane.qp];
+                if (!qp.broken || qp.posted == 0) && !self.is_down(at) {
                     return Err(format!("lane {at} has failed, and nobody sets it going"));
                 }
             }
@@ -313,9 +312,9 @@ impl<D: Device> Core<D> {
                 return Err(format!("lane {at} has something to post, and gets no turn"));
             }
         }
-        for (at, qp) in self.lanes.qps.iter().enumerate() {
-            let lanes = self.lanes.lanes.iter().filter(|lane| lane.qp as usize == at);
-            let posted: u32 = lanes.map(|lane| lane.uncompleted).sum();
+        for (at, qp) in self.lanes.qps.iter() {
+            let lanes = self.lanes.lanes.iter().filter(|(_, lane)| lane.qp == at);
+            let posted: u32 = lanes.map(|(_, lane)| lane.uncompleted).sum();
             agree!(posted, qp.posted, "WRs on QP {at} of the pool");
             if posted > qp.depth {
                 return Err(format!(
@@ -330,12 +329,12 @@ impl<D: Device> Core<D> {
     fn audit_peers(&self) -> Result<(), String> {
         for (id, peer) in self.peers.slots.iter() {
             let gid = peer.gid;
-            let vqps = self.vqps.iter().filter(|(_, vqp)| vqp.peer == id).count() as u32;
+            let vqps = self.vqps.iter().filter(|(_, vqp)| vqp.peer == Some(id)).count() as u32;
             agree!(vqps, peer.vqps, "VQPs connected to {gid}");
             let of_peer = |vqp: &Vqp| vqp.accepted.is_some_and(|accepted| accepted.key.1 == id);
             let accepted = self.vqps.iter().filter(|(_, vqp)| of_peer(vqp)).count() as u32;
             agree!(accepted, peer.accepted, "accepted VQPs of {gid}");
-            let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == id).count() as u32;
+            let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == Some(id)).count() as u32;
             agree!(listed, peer.vqps, "VQPs in the list of {gid}");
             let servers = self.lookups.servers.peers().filter(|peer| *peer == id).count();
             let ops = self.ops.iter().filter(|(_, op)| op.peer == id).count();
@@ -343,7 +342,8 @@ impl<D: Device> Core<D> {
             let pins = servers + ops + links + usize::from(gid == self.gid);
             agree!(pins as u32, peer.pins, "reasons to remember {gid}");
             for lane in peer.rc.into_iter().flatten() {
-                if !self.links.rc.iter().any(|(_, link)| link.lane == lane && link.peer == id) {
+                if !self.links.rc.iter().any(|(_, link)| link.lane == Some(lane) && link.peer == id)
+                {
                     return Err(format!("lane {lane} to {gid} is of no RC QP"));
                 }
             }
@@ -390,8 +390,8 @@ impl<D: Device> Core<D> {
         let reads = &self.pool.reads;
         let taken = ops(|work| matches!(work, Work::Read { .. }));
         agree!(taken, reads.count - reads.available(), "buffers of look-ups");
-        if !self.notes.is_idle() && sends.available() > 0 {
-            return Err("messages wait for send slots that are free".into());
+        if self.has_effects() {
+            return Err("something was left to be done, or messages to be sent".into());
         }
         Ok(of_vqps + of_ops)
     }

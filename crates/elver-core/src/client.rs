@@ -1,12 +1,15 @@
 //! Clients: what each may have and has.
 
 pub(crate) mod accept;
+mod end;
 mod lifecycle;
+mod owned;
 pub(crate) mod ports;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::VqpId;
 use crate::client::accept::AcceptedOf;
 use crate::{ClientLimits, Completion};
 
@@ -15,7 +18,7 @@ use crate::{ClientLimits, Completion};
 pub(crate) struct Client {
     pub(crate) limits: ClientLimits,
     /// Its VQPs, in no order.
-    pub(crate) vqps: Vec<u32>,
+    pub(crate) vqps: Vec<VqpId>,
     /// Of these, the ones that messages made.
     pub(crate) accepted: AcceptedOf,
     /// VQPs that it destroyed and of which something is in flight.

@@ -4,9 +4,7 @@ use alloc::vec::Vec;
 
 use elver_control::{MRS_ADDR, NodeRecord, Terms, mrs_id, mrs_layout};
 use elver_kv::{Layout, Table, TableId};
-use elver_verbs::{
-    AccessFlags, AddressVector, Ah, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus,
-};
+use elver_verbs::{AccessFlags, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus};
 
 use crate::client::Client;
 use crate::client::accept::Accepts;
@@ -18,6 +16,8 @@ use crate::datapath::wr_id::WrId;
 use crate::discovery::lookups::Lookups;
 use crate::discovery::peer::Peers;
 use crate::discovery::served::ServedTable;
+use crate::effects::Effects;
+use crate::ids::{LandingId, OpId, PeerId, QpIx};
 use crate::keep_alive::KeepAlive;
 use crate::memory::mr::LocalMrs;
 use crate::memory::mr_store::MrStore;
@@ -34,7 +34,6 @@ use crate::rc::ud::Ud;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::Vqp;
 use crate::vqp::credit::CreditProbes;
-use crate::vqp::send_ring::NONE;
 use crate::{ClientId, Completion, Config, CoreError, Event, PeerInfo, Stats, VqpId, VqpInfo};
 use elver_random::{Rng, Seed};
 
@@ -57,12 +56,12 @@ pub struct Core<D: Device> {
     pub(crate) pool: Pool<D::Memory>,
     pub(crate) lanes: Lanes,
     pub(crate) peers: Peers,
-    pub(crate) clients: Slots<Client>,
-    pub(crate) vqps: Slots<Box<Vqp>>,
+    pub(crate) clients: Slots<u32, Client>,
+    pub(crate) vqps: Slots<VqpId, Box<Vqp>>,
     /// VQPs that messages to bound ones made.
     pub(crate) accepts: Accepts,
     /// Who sent the message that came last: its GID, and the peer.
-    pub(crate) sender_last: (Gid, u32),
+    pub(crate) sender_last: Option<(Gid, PeerId)>,
     /// Messages that wait for receives.
     pub(crate) held: Held,
     /// A header with what all of this node's have.
@@ -78,16 +77,18 @@ pub struct Core<D: Device> {
     /// All that had arrived by then was taken from the device.
     pub(crate) heard: Time,
     /// VQPs that wait for send slots.
-    pub(crate) slot_waiters: VecDeque<u32>,
+    pub(crate) slot_waiters: VecDeque<VqpId>,
     pub(crate) ports: Ports,
     pub(crate) mrs: LocalMrs<D::Memory>,
     pub(crate) valid_mrs: ValidMrs<D::Memory>,
     pub(crate) store: MrStore,
-    pub(crate) ops: Slots<Op>,
+    pub(crate) ops: Slots<OpId, Op>,
     /// Messages that are being written to receives which are not at hand.
-    pub(crate) landings: Slots<Landing>,
+    pub(crate) landings: Slots<LandingId, Landing>,
     pub(crate) lookups: Lookups,
     pub(crate) links: Links<D::Memory>,
+    /// What parts have left to be done.
+    pub(crate) effects: Effects,
     /// DCIs that the device did not set going again.
     pub(crate) outages: Vec<Outage>,
     pub(crate) qos: Qos,
@@ -96,7 +97,7 @@ pub struct Core<D: Device> {
     /// Clients that got completions since they were last told.
     pub(crate) ready_clients: VecDeque<u32>,
     /// QPs on which room was made for lanes that wait.
-    pub(crate) dirty_qps: Vec<u32>,
+    pub(crate) dirty_qps: Vec<QpIx>,
     /// Receive buffers that were read, to be posted again.
     pub(crate) read_buffers: Vec<u32>,
     pub(crate) stats: Stats,
@@ -138,7 +139,7 @@ impl<D: Device> Core<D> {
             clients: Slots::new(SLOTS_MAX),
             vqps: Slots::new(config.max_vqps),
             accepts: Accepts::default(),
-            sender_last: (Gid::default(), NONE),
+            sender_last: None,
             held: Held::default(),
             blank: Header::blank(record.tag()),
             unread: Unread::default(),
@@ -156,6 +157,7 @@ impl<D: Device> Core<D> {
             landings: Slots::new(LANDINGS_MAX),
             lookups: Lookups::new(),
             links: Links::new(&config, ud),
+            effects: Effects::default(),
             outages: Vec::new(),
             qos: Qos::new(&config.qos),
             served: None,
@@ -257,6 +259,8 @@ impl<D: Device> Core<D> {
             busy |= count > 0;
             self.repost_receives();
             self.serve_dirty(now);
+            // Notes come before VQPs that wait for slots.
+            self.apply(now);
             self.serve_slot_waiters(now);
             if count < BATCH {
                 self.heard = now;
@@ -310,7 +314,7 @@ impl<D: Device> Core<D> {
 
     /// A VQP's state.
     pub fn vqp_info(&self, client: ClientId, vqp: VqpId) -> Result<VqpInfo, CoreError> {
-        let entry = self.vqps.get(vqp.0).filter(|entry| entry.client == client.0 && !entry.zombie);
+        let entry = self.vqps.get(vqp).filter(|entry| entry.client == client.0 && !entry.zombie);
         entry.map(|entry| self.info_of(entry)).ok_or(CoreError::NoSuchVqp(vqp))
     }
 
@@ -365,7 +369,7 @@ impl<D: Device> Core<D> {
         // What a QP's send queue holds at the device: a WQE of 64 bytes and an SGE of 16 for each
         // piece, which is what mlx5 takes.
         let wqe = 64 + 16 * u64::from(self.config.max_sge);
-        let queues: u64 = self.lanes.qps.iter().map(|qp| u64::from(qp.depth) * wqe).sum();
+        let queues: u64 = self.lanes.qps.iter().map(|(_, qp)| u64::from(qp.depth) * wqe).sum();
         let tables = self.lanes.bytes() + self.peers.bytes() + self.store.bytes();
         queues + tables + self.ops.bytes() + self.lookups.bytes() + self.links.bytes()
     }
@@ -380,9 +384,9 @@ impl<D: Device> Core<D> {
 
     /// The queue pair that a VQP sends on: its QPN, and that of the peer's end if it is an RC QP.
     pub fn qp_of(&self, vqp: VqpId) -> Option<(u32, Option<u32>)> {
-        let lane = self.vqps.get(vqp.0).map(|vqp| vqp.lane).filter(|lane| *lane != NONE)?;
-        let lane = &self.lanes.lanes[lane as usize];
-        let qp = self.lanes.qps[lane.qp as usize].qp;
+        let lane = self.vqps.get(vqp)?.lane?;
+        let lane = &self.lanes.lanes[lane];
+        let qp = self.lanes.qps[lane.qp].qp;
         let peer_end = match lane.kind {
             LaneKind::Rc { .. } => Some(self.device.query_qp(qp).ok()?.0.dest_qp_num),
             LaneKind::Dc { .. } => None,
@@ -392,11 +396,11 @@ impl<D: Device> Core<D> {
 
     fn info_of(&self, vqp: &Vqp) -> VqpInfo {
         VqpInfo {
-            vqp: VqpId(vqp.id),
+            vqp: vqp.id,
             client: ClientId(vqp.client),
             state: vqp.state,
             bound: (vqp.bound != 0).then_some(vqp.bound),
-            peer: self.peers.get(vqp.peer).map(|peer| (peer.gid, vqp.peer_port)),
+            peer: vqp.peer.map(|peer| (self.gid_of(peer), vqp.peer_port)),
             via: vqp.via,
             class: vqp.class,
             outstanding: vqp.sq.len(),
@@ -406,42 +410,6 @@ impl<D: Device> Core<D> {
             receives_done: vqp.rq.head,
             transfers: vqp.transfers,
         }
-    }
-
-    /// The peer of a GID, new if need be; none when as many are in use as may be.
-    pub(crate) fn peer_of(&mut self, gid: Gid) -> Option<u32> {
-        let (peer, freed) = self.peers.find_or_insert(gid)?;
-        if let Some(ah) = freed {
-            // It fails only if it is no handle, and then there is nothing to free.
-            let _ = self.device.destroy_ah(ah);
-        }
-        Some(peer)
-    }
-
-    /// The address handle of a peer, made if need be.
-    pub(crate) fn address_of(&mut self, peer: u32) -> Result<Ah, VerbsError> {
-        let what = "the peer is not remembered";
-        let entry = self.peers.get_mut(peer).ok_or(VerbsError::InvalidArgument { what })?;
-        if let Some(ah) = entry.ah {
-            return Ok(ah);
-        }
-        let av = AddressVector { dgid: entry.gid, ..AddressVector::default() };
-        let ah = self.device.create_ah(self.pool.pd, av)?;
-        entry.ah = Some(ah);
-        Ok(ah)
-    }
-
-    /// A client that is not closed.
-    pub(crate) fn open_client(&mut self, client: ClientId) -> Result<&mut Client, CoreError> {
-        let entry = self.clients.get_mut(client.0).filter(|entry| !entry.closed);
-        entry.ok_or(CoreError::NoSuchClient(client))
-    }
-
-    /// A VQP of a client's.
-    pub(crate) fn own_vqp(&mut self, client: ClientId, vqp: VqpId) -> Result<&mut Vqp, CoreError> {
-        let entry = self.vqps.get_mut(vqp.0);
-        let own = entry.filter(|entry| entry.client == client.0 && !entry.zombie);
-        own.map(|entry| &mut **entry).ok_or(CoreError::NoSuchVqp(vqp))
     }
 }
 

@@ -3,11 +3,16 @@
 
 pub(crate) mod burst;
 pub(crate) mod complete;
+mod fail;
+mod lanes;
+mod op_ended;
 pub(crate) mod ops;
 pub(crate) mod outage;
 pub(crate) mod own_ops;
 pub(crate) mod post;
 pub(crate) mod qos;
 pub(crate) mod recovery;
+mod resume;
+mod retire;
 pub(crate) mod round_robin;
 pub(crate) mod wr_id;

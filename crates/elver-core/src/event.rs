@@ -1,4 +1,4 @@
-use elver_verbs::Wc;
+use elver_verbs::{Via, Wc};
 
 use crate::{ClientId, ConnectError, VqpId};
 
@@ -12,19 +12,6 @@ pub struct Completion {
     pub source: Option<VqpId>,
     /// The completion with the user's `wr_id`. `qp_num` is the VQP's id.
     pub wc: Wc,
-}
-
-/// What backs a VQP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Via {
-    /// A shared RC QP.
-    Rc,
-    /// A shared DC QP; the metadata stood in the DCCache.
-    DcCached,
-    /// A shared DC QP; the metadata was looked up at a meta server.
-    DcLookup,
-    /// An RC QP of its own ([`crate::Policy::Leased`]).
-    Leased,
 }
 
 /// What happened to a client that is no completion.

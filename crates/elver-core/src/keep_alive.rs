@@ -31,6 +31,9 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Bound;
 
+use crate::VqpId;
+use crate::ids::PeerId;
+
 use elver_control::{ControlAddr, PORTS_ASKED};
 use elver_random::Rng;
 use elver_verbs::Time;
@@ -57,7 +60,7 @@ pub(crate) const SAMPLES: usize = 4;
 /// A node as it was when VQPs were connected to it: the peer, and the tag of its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeKey {
-    pub(crate) peer: u32,
+    pub(crate) peer: PeerId,
     pub(crate) tag: u16,
 }
 
@@ -89,7 +92,7 @@ pub(crate) struct Facts {
 }
 
 /// Ids of VQPs, and how far each has got.
-pub(crate) type Samples = [(u32, u32); SAMPLES];
+pub(crate) type Samples = [Option<(VqpId, u32)>; SAMPLES];
 
 /// What is to be done about a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +110,7 @@ pub(crate) enum Step {
 /// A VQP that is to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failing {
-    pub(crate) vqp: u32,
+    pub(crate) vqp: VqpId,
     /// The secret of its connection: of another one it is not meant.
     pub(crate) nonce: u32,
     pub(crate) loss: Loss,
@@ -141,7 +144,7 @@ pub(crate) struct KeepAlive {
     /// By the time that counts, which [`KeepAlive::tick`] tells.
     due: BTreeSet<(u64, NodeKey)>,
     /// VQPs that were connected since the last look.
-    newcomers: VecDeque<u32>,
+    newcomers: VecDeque<VqpId>,
     failing: VecDeque<Failing>,
     /// Nanoseconds that count.
     awake: u64,
@@ -227,7 +230,7 @@ impl KeepAlive {
 
     /// A VQP was connected.
     #[inline]
-    pub(crate) fn connected(&mut self, vqp: u32) {
+    pub(crate) fn connected(&mut self, vqp: VqpId) {
         if self.wake != NEVER || self.begins() {
             self.newcomers.push_back(vqp);
         }
@@ -273,12 +276,12 @@ impl KeepAlive {
     }
 
     /// The next of them.
-    pub(crate) fn next_newcomer(&mut self) -> Option<u32> {
+    pub(crate) fn next_newcomer(&mut self) -> Option<VqpId> {
         self.newcomers.pop_front()
     }
 
     /// A VQP that is connected to a node counts; so does the port, if it is to be asked about.
-    pub(crate) fn enroll(&mut self, key: NodeKey, vqp: u32, port: Option<u16>) {
+    pub(crate) fn enroll(&mut self, key: NodeKey, vqp: VqpId, port: Option<u16>) {
         let awake = self.awake;
         let watch = self.nodes.entry(key).or_insert_with(|| {
             self.due.insert((awake, key));
@@ -298,7 +301,7 @@ impl KeepAlive {
     }
 
     /// A VQP is not connected to a node any longer.
-    pub(crate) fn leave(&mut self, key: NodeKey, vqp: u32, port: Option<u16>) {
+    pub(crate) fn leave(&mut self, key: NodeKey, vqp: VqpId, port: Option<u16>) {
         let Some(watch) = self.nodes.get_mut(&key) else {
             return bug!("a VQP leaves a node that nobody looks at");
         };
@@ -343,11 +346,11 @@ impl KeepAlive {
     /// others' by now; none if there was no such question.
     pub(crate) fn answered(
         &mut self,
-        (peer, qpn): (u32, u32),
+        (peer, qpn): (PeerId, u32),
         id: u64,
         turns: bool,
         bound: &[u16; PORTS_ASKED],
-    ) -> Option<(NodeKey, Vec<u32>)> {
+    ) -> Option<(NodeKey, Vec<VqpId>)> {
         let (times, awake) = (self.times?, self.awake);
         let all = NodeKey { peer, tag: 0 }..=NodeKey { peer, tag: u16::MAX };
         let asked = |watch: &Watch| watch.asked.is_some_and(|at| at.id == id && at.to.qpn == qpn);
@@ -452,10 +455,10 @@ impl Watch {
     /// Whether a VQP has got on since they were looked at last.
     fn take_samples(&mut self, samples: Samples) -> bool {
         let before = core::mem::replace(&mut self.samples, samples);
-        let got_on = |(id, count): &(u32, u32)| {
-            before.iter().any(|(known, then)| id == known && count != then)
+        let got_on = |(id, count): &(VqpId, u32)| {
+            before.iter().flatten().any(|(known, then)| id == known && count != then)
         };
-        samples.iter().any(got_on)
+        samples.iter().flatten().any(got_on)
     }
 
     /// Asks anew, about the ports that have their turn.
@@ -481,7 +484,7 @@ impl Watch {
     }
 
     /// Takes an answer; returns the VQPs whose ports are others' by now.
-    fn answered(&mut self, turns: bool, bound: &[u16; PORTS_ASKED], awake: u64) -> Vec<u32> {
+    fn answered(&mut self, turns: bool, bound: &[u16; PORTS_ASKED], awake: u64) -> Vec<VqpId> {
         let Some(round) = self.asked.take() else {
             bug!("an answer is to no question");
             return Vec::new();

@@ -30,21 +30,22 @@
 //! | folder | in it | paper |
 //! | --- | --- | --- |
 //! | `core` | the state, polling | |
-//! | `client` | what a client may have and has; `lifecycle`: clients and VQPs coming and going; `accept`: VQPs that messages made; `ports` | 4.1 |
+//! | `effects`, `apply` | what one part leaves to be done by others, and having them do it | |
+//! | `client` | what a client may have and has; `lifecycle`, `end`: clients and VQPs coming and going; `accept`: VQPs that messages made; `ports` | 4.1 |
 //! | `vqp` | one VQP: `send_ring`, `recv_ring`, and `credit` (told in `exchange`), on which it sends to a receiver that is slower | 4.1 |
-//! | `connect` | `qconnect` and `warm` | 4.1, algorithm 1 |
-//! | `datapath` | `post`: checks; `burst`: what goes to the device; `round_robin`: turns among VQPs on a lane; `complete`: completions in order; `wr_id` | 4.4, algorithm 2 |
-//! | | `recovery`, `outage` (`restart`): failed lanes, DCIs that the device does not set going again; `ops`, `own_ops`: the core's own READs and messages | 4.4 |
+//! | `connect` | `qconnect` and `warm`; `attach`: tying a VQP to peer and lane; `found`, `ended`: connects that have waited | 4.1, algorithm 1 |
+//! | `datapath` | `post`: checks; `burst`: what goes to the device; `round_robin`: turns among VQPs on a lane; `complete`, `retire`, `fail`: completions in order; `wr_id` | 4.4, algorithm 2 |
+//! | | `recovery`, `resume`, `outage` (`restart`): failed lanes, DCIs that the device does not set going again; `lanes`: their lists; `ops`, `own_ops`, `op_ended`: the core's own READs and messages | 4.4 |
 //! | | `qos`: priority classes | arXiv version, 4.7 |
-//! | `messaging` | `message`: headers; `outgoing`; `inbox`: ports, accepting, refusals; `incoming`, `backlog`: what of them is kept; `landing` (`write`): receives that are not at hand | 4.1, 4.4 |
+//! | `messaging` | `message`: headers; `outgoing`; `inbox`: ports, accepting, refusals; `serve`: into receives; `incoming`, `backlog`, `kept`: what of them waits; `landing` (`write`): receives that are not at hand | 4.1, 4.4 |
 //! | | `held`: what waits for receives; `unread`: long messages on their way; `notes`: what waits to be told to peers; `tell`: telling it | 4.4 |
-//! | | `rendezvous`, `gather`: long messages, read by the receiver; `inquiry`: what two cores tell each other of them, and whose they are when one fails | 4.5 |
+//! | | `rendezvous`, `gather`: long messages, read by the receiver; `inquiry`, `named`, `revoke`: what two cores tell each other of them, and whose they are when one fails | 4.5 |
 //! | `memory` | `mr`, `regions`: local regions, and when a region's leases end; `valid_mrs`: ValidMR; `mr_store`: MRStore, peers' regions with their leases | 4.2 |
-//! | `discovery` | `peer`: the DCCache; `lookups` (`run`): nodes and regions by READs, coalesced, admitted, failing over; `servers`: the nearest meta server | 4.2 |
+//! | `discovery` | `peer`, `known`: the DCCache; `lookups` (`run`, `found`): nodes and regions by READs, coalesced, admitted, failing over; `servers`: the nearest meta server | 4.2 |
 //! | | `meta`, `served`: the meta server's role; `strangers` (`admit`): whose requests are answered | 4.2 |
 //! | `pool` | physical queue pairs, buffers; `lane` | 4.3 |
 //! | `rc` | which RC queue pairs there are; `links`: their handshakes and ends; `ud`: what carries requests; `back_off`; `fate`, `path`, `suspect`: whether what one flushed was executed | 4.2, 4.3 |
-//! | | `transfer`: moving VQPs to them and back | 4.6 |
+//! | | `transfer`, `wanted`: moving VQPs to them and back, and those that have no lane | 4.6 |
 //! | `slots`, `due`, `timers` | tables with ids that miss, what is due at a time, all that is done by the clock | |
 //! | `stats`, `bug` | counters, what cannot be | |
 //! | `audit` | every count against what it counts, for tests | |
@@ -70,6 +71,7 @@ extern crate alloc;
 #[macro_use(bug, count_off, less)]
 extern crate elver_verbs;
 
+mod apply;
 mod audit;
 mod client;
 mod config;
@@ -78,6 +80,7 @@ mod core;
 mod datapath;
 mod discovery;
 mod due;
+mod effects;
 mod error;
 mod event;
 mod ids;
@@ -95,14 +98,15 @@ pub use audit::Holdings;
 pub use config::{ClientLimits, Config, QosConfig, StormConfig, TransferConfig};
 pub use core::Core;
 pub use elver_control::{
-    Answer, CONTROL_BYTES_MAX, Class, ControlBody, ControlError, ControlMessage, META_SERVER_BYTES,
+    Answer, CONTROL_BYTES_MAX, ControlBody, ControlError, ControlMessage, META_SERVER_BYTES,
     MetaServer, NODE_RECORD_BYTES, NodeRecord, PORTS_ASKED, RcEnd, RecordError, Refusal, Request,
     Shortage, Terms,
 };
 pub use elver_random::Seed;
+pub use elver_verbs::{Class, ConnectOptions, Policy, Via, VqpState};
 pub use error::{ConnectError, CoreError};
-pub use event::{Completion, Event, Via};
+pub use event::{Completion, Event};
 pub use ids::{ClientId, VqpId};
 pub use messaging::landing::LANDINGS_MAX;
 pub use stats::{PeerInfo, Stats};
-pub use vqp::{ConnectOptions, Policy, VqpInfo, VqpInit, VqpState};
+pub use vqp::{VqpInfo, VqpInit};

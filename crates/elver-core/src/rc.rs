@@ -8,20 +8,22 @@ pub(crate) mod path;
 pub(crate) mod suspect;
 pub(crate) mod transfer;
 pub(crate) mod ud;
+mod wanted;
 
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use core::ops::RangeInclusive;
 
-use elver_control::{Class, ControlAddr, Shortage, Ticket};
-use elver_verbs::{Qp, Time};
+use elver_control::{ControlAddr, Shortage, Ticket};
+use elver_verbs::{Class, Qp, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::TransferConfig;
+use crate::VqpId;
+use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::slots::{SLOTS_MAX, Slots};
-use crate::vqp::send_ring::NONE;
 
 /// Most RC QPs to meta servers where there is no DC, which come on top of the pool's.
 pub(crate) const META_LINKS_MAX: u32 = 8;
@@ -45,7 +47,7 @@ pub(crate) struct RcLink {
     /// READs and atomics that the other end serves at once, once it is known.
     pub(crate) peer_rd_atomic: u8,
     /// The peer.
-    pub(crate) peer: u32,
+    pub(crate) peer: PeerId,
     /// Where the node takes requests that the link was agreed with: what is known of the peer may be
     /// of an earlier start of its, and then of a later one.
     pub(crate) control: ControlAddr,
@@ -54,8 +56,8 @@ pub(crate) struct RcLink {
     /// What it serves.
     pub(crate) purpose: Purpose,
     pub(crate) state: LinkState,
-    /// The lane that it is.
-    pub(crate) lane: u32,
+    /// The lane that it is, once it takes WRs.
+    pub(crate) lane: Option<LaneIx>,
     /// WRs that its send queue holds.
     pub(crate) depth: u32,
     /// When it was made.
@@ -90,7 +92,7 @@ pub(crate) enum Purpose {
     /// As `Pool`, and it is never reclaimed: without DC, look-ups at a meta server go over it.
     Meta,
     /// One VQP alone; at the peer, nobody.
-    Leased(Option<u32>),
+    Leased(Option<VqpId>),
 }
 
 /// State of an RC QP.
@@ -116,14 +118,14 @@ pub(crate) enum LinkState {
 /// victim of the pool, grows with the number of links.
 #[derive(Debug)]
 pub(crate) struct RcPool {
-    links: Slots<RcLink>,
-    by_qpn: HashMap<u32, u32, FxBuildHasher>,
-    by_qp: HashMap<Qp, u32, FxBuildHasher>,
-    by_lane: HashMap<u32, u32, FxBuildHasher>,
+    links: Slots<LinkId, RcLink>,
+    by_qpn: HashMap<u32, LinkId, FxBuildHasher>,
+    by_qp: HashMap<Qp, LinkId, FxBuildHasher>,
+    by_lane: HashMap<LaneIx, LinkId, FxBuildHasher>,
     /// Links by peer, what they are for, and id.
     by_peer: BTreeSet<PeerKey>,
     /// Links of the pool and to meta servers.
-    shared: BTreeSet<u32>,
+    shared: BTreeSet<LinkId>,
     /// Links of the pool.
     pooled: u32,
     /// Links to meta servers.
@@ -136,12 +138,12 @@ pub(crate) struct RcPool {
     leases_ending: u32,
     /// Ends of leased ones of others, and by peer.
     ends: u32,
-    ends_of: HashMap<u32, u32, FxBuildHasher>,
+    ends_of: HashMap<PeerId, u32, FxBuildHasher>,
     config: TransferConfig,
 }
 
 /// The peer, [`kind`], and the link's id.
-type PeerKey = (u32, u8, u32);
+type PeerKey = (PeerId, u8, LinkId);
 
 /// What ranks a link among those of its peer: shared ones by their class, then leased ones.
 fn kind(purpose: Purpose, class: Class) -> u8 {
@@ -205,7 +207,7 @@ impl RcPool {
     }
 
     /// What a peer has had made here of this purpose, and how much it may, if that is as much.
-    pub(crate) fn share_used(&self, peer: u32, purpose: Purpose) -> Option<(u32, u32)> {
+    pub(crate) fn share_used(&self, peer: PeerId, purpose: Purpose) -> Option<(u32, u32)> {
         let (used, limit) = match purpose {
             Purpose::Leased(_) => {
                 let ends_max = (self.config.leased_wrs_max / LEASE_WRS_MIN).max(1);
@@ -225,7 +227,7 @@ impl RcPool {
     }
 
     /// Takes a link in, if there is room.
-    pub(crate) fn insert(&mut self, link: RcLink) -> Option<u32> {
+    pub(crate) fn insert(&mut self, link: RcLink) -> Option<LinkId> {
         let (purpose, depth) = (link.purpose, link.depth);
         if !self.has_room(purpose, depth) {
             return None;
@@ -254,24 +256,24 @@ impl RcPool {
         Some(id)
     }
 
-    pub(crate) fn get(&self, id: u32) -> Option<&RcLink> {
+    pub(crate) fn get(&self, id: LinkId) -> Option<&RcLink> {
         self.links.get(id)
     }
 
-    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut RcLink> {
+    pub(crate) fn get_mut(&mut self, id: LinkId) -> Option<&mut RcLink> {
         self.links.get_mut(id)
     }
 
     /// A link has its lane.
-    pub(crate) fn set_lane(&mut self, id: u32, lane: u32) {
+    pub(crate) fn set_lane(&mut self, id: LinkId, lane: LaneIx) {
         if let Some(link) = self.links.get_mut(id) {
-            link.lane = lane;
+            link.lane = Some(lane);
             self.by_lane.insert(lane, id);
         }
     }
 
     /// A link is on the way out: a leased one makes room for others soon.
-    pub(crate) fn set_leaving(&mut self, id: u32, ticket: Option<Ticket>) {
+    pub(crate) fn set_leaving(&mut self, id: LinkId, ticket: Option<Ticket>) {
         let Some(link) = self.links.get_mut(id) else { return bug!("a link that is gone leaves") };
         if let (Purpose::Leased(Some(_)), false) = (link.purpose, link.is_ending()) {
             self.leases_ending += 1;
@@ -281,7 +283,7 @@ impl RcPool {
 
     /// Nothing of ours is on a link any longer, and the peer is asked to leave it: the WRs that it
     /// may have had outstanding are free for others.
-    pub(crate) fn set_closing(&mut self, id: u32) {
+    pub(crate) fn set_closing(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(id) else { return bug!("a link that is gone closes") };
         if let Purpose::Leased(Some(_)) = link.purpose {
             self.leases_ending += u32::from(!link.is_ending());
@@ -290,14 +292,14 @@ impl RcPool {
         link.state = LinkState::Closing;
     }
 
-    pub(crate) fn remove(&mut self, id: u32) -> Option<RcLink> {
+    pub(crate) fn remove(&mut self, id: LinkId) -> Option<RcLink> {
         let link = self.links.remove(id)?;
         self.by_qp.remove(&link.qp);
         self.by_qpn.remove(&link.qpn);
         self.by_peer.remove(&(link.peer, kind(link.purpose, link.class), id));
         self.shared.remove(&id);
-        if link.lane != NONE {
-            self.by_lane.remove(&link.lane);
+        if let Some(lane) = link.lane {
+            self.by_lane.remove(&lane);
         }
         match link.purpose {
             Purpose::Pool => count_off!(self.pooled, 1),
@@ -322,35 +324,40 @@ impl RcPool {
 
     /// The link to a peer for a class, in whatever state: a node has one of each at most, but for
     /// its own second end and for those that leave.
-    pub(crate) fn find(&self, peer: u32, class: Class) -> Option<(u32, &RcLink)> {
+    pub(crate) fn find(&self, peer: PeerId, class: Class) -> Option<(LinkId, &RcLink)> {
         let found = self.of_peer(peer, class as u8, class as u8);
         let lasting = found.filter(|(_, link)| !link.is_ending());
         lasting.max_by_key(|(id, link)| (link.state == LinkState::Ready, *id))
     }
 
     /// The lanes to a peer, also those that are not shared.
-    pub(crate) fn lanes_to(&self, peer: u32) -> impl Iterator<Item = u32> {
-        let ready = |link: &RcLink| link.state == LinkState::Ready && link.lane != NONE;
-        let lanes = self.of_peer(peer, 0, LEASED).filter(move |(_, link)| ready(link));
-        lanes.map(|(_, link)| link.lane)
+    pub(crate) fn lanes_to(&self, peer: PeerId) -> impl Iterator<Item = LaneIx> {
+        let ready = |link: &RcLink| link.state == LinkState::Ready;
+        let links = self.of_peer(peer, 0, LEASED).filter(move |(_, link)| ready(link));
+        links.filter_map(|(_, link)| link.lane)
     }
 
     /// All links to a peer.
-    pub(crate) fn to_peer(&self, peer: u32) -> impl Iterator<Item = (u32, &RcLink)> {
+    pub(crate) fn to_peer(&self, peer: PeerId) -> impl Iterator<Item = (LinkId, &RcLink)> {
         self.of_peer(peer, 0, LEASED)
     }
 
-    fn of_peer(&self, peer: u32, first: u8, last: u8) -> impl Iterator<Item = (u32, &RcLink)> {
+    fn of_peer(
+        &self,
+        peer: PeerId,
+        first: u8,
+        last: u8,
+    ) -> impl Iterator<Item = (LinkId, &RcLink)> {
         let keys = self.by_peer.range(range(peer, first, last));
         keys.filter_map(|(_, _, id)| Some((*id, self.links.get(*id)?)))
     }
 
     /// Links of the pool and to meta servers.
-    pub(crate) fn shared(&self) -> impl Iterator<Item = (u32, &RcLink)> {
+    pub(crate) fn shared(&self) -> impl Iterator<Item = (LinkId, &RcLink)> {
         self.shared.iter().filter_map(|id| Some((*id, self.links.get(*id)?)))
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &RcLink)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkId, &RcLink)> {
         self.links.iter()
     }
 
@@ -360,30 +367,34 @@ impl RcPool {
     }
 
     /// The link of this number.
-    pub(crate) fn by_qpn(&self, qpn: u32) -> Option<u32> {
+    pub(crate) fn by_qpn(&self, qpn: u32) -> Option<LinkId> {
         self.by_qpn.get(&qpn).copied()
     }
 
     /// The link of this QP.
-    pub(crate) fn by_qp(&self, qp: Qp) -> Option<(u32, &RcLink)> {
+    pub(crate) fn by_qp(&self, qp: Qp) -> Option<(LinkId, &RcLink)> {
         let id = *self.by_qp.get(&qp)?;
         Some((id, self.links.get(id)?))
     }
 
     /// The link of this lane.
-    pub(crate) fn by_lane(&self, lane: u32) -> Option<u32> {
+    pub(crate) fn by_lane(&self, lane: LaneIx) -> Option<LinkId> {
         self.by_lane.get(&lane).copied()
     }
 
     /// The links of which `which` says so.
-    pub(crate) fn matching(&self, which: impl Fn(&RcLink) -> bool) -> impl Iterator<Item = u32> {
+    pub(crate) fn matching(&self, which: impl Fn(&RcLink) -> bool) -> impl Iterator<Item = LinkId> {
         self.links.iter().filter(move |(_, link)| which(link)).map(|(id, _)| id)
     }
 
     /// The least recently used link that may be reclaimed (section 4.3), when room is needed. `used`
     /// tells when a link was used, if it may be reclaimed at all. A link that is being made is not:
     /// the peer may learn any moment that it can use it.
-    pub(crate) fn victim(&self, now: Time, used: impl Fn(&RcLink) -> Option<Time>) -> Option<u32> {
+    pub(crate) fn victim(
+        &self,
+        now: Time,
+        used: impl Fn(&RcLink) -> Option<Time>,
+    ) -> Option<LinkId> {
         let candidates = self.shared().filter_map(|(id, link)| {
             let ready = link.state == LinkState::Ready;
             let used = used(link).filter(|_| link.purpose == Purpose::Pool && ready)?;
@@ -399,7 +410,7 @@ impl RcPool {
     }
 
     /// Whether a shared link to a peer is on its way out.
-    pub(crate) fn is_one_ending(&self, peer: u32) -> bool {
+    pub(crate) fn is_one_ending(&self, peer: PeerId) -> bool {
         self.of_peer(peer, 0, LEASED - 1).any(|(_, link)| link.is_ending())
     }
 
@@ -435,14 +446,14 @@ impl RcPool {
             let key = (link.peer, kind(link.purpose, link.class), id);
             let right = self.by_qpn(link.qpn) == Some(id)
                 && self.by_qp.get(&link.qp) == Some(&id)
-                && (link.lane == NONE || self.by_lane(link.lane) == Some(id))
+                && link.lane.is_none_or(|lane| self.by_lane(lane) == Some(id))
                 && self.shared.contains(&id) == (key.1 < LEASED)
                 && self.by_peer.contains(&key);
             if !right {
                 return Err(format!("RC QP {:#x} is not found by what it is", link.qpn));
             }
         }
-        let lanes = of(&|link| u32::from(link.lane != NONE)) as usize;
+        let lanes = of(&|link| u32::from(link.lane.is_some())) as usize;
         let of_peers: u32 = self.ends_of.values().sum();
         let all = self.links.len() as usize;
         let found = [all, all, all, lanes, (pooled + meta) as usize, ends as usize];
@@ -477,8 +488,9 @@ impl RcLink {
 }
 
 /// The keys of a peer's links of these kinds.
-fn range(peer: u32, first: u8, last: u8) -> RangeInclusive<PeerKey> {
-    (peer, first, 0)..=(peer, last, u32::MAX)
+fn range(peer: PeerId, first: u8, last: u8) -> RangeInclusive<PeerKey> {
+    let (least, most) = LinkId::ENDS;
+    (peer, first, least)..=(peer, last, most)
 }
 
 /// How much a peer is talked to: operations within a window.
@@ -529,12 +541,12 @@ mod tests {
             psn: 0,
             peer_qpn: 0,
             peer_rd_atomic: 16,
-            peer,
+            peer: PeerId::numbered(peer),
             control: ControlAddr { gid: elver_verbs::Gid::default(), qpn: 2, qkey: 2 },
             class: Class::Low,
             purpose,
             state: LinkState::Ready,
-            lane: 0,
+            lane: None,
             depth: 100,
             since: Time(used),
             mtu: 0,
@@ -554,12 +566,12 @@ mod tests {
             insert(&mut pool, Purpose::Meta).unwrap();
         }
         assert_eq!(insert(&mut pool, Purpose::Meta), None);
-        insert(&mut pool, Purpose::Leased(Some(1))).unwrap();
-        let leased = insert(&mut pool, Purpose::Leased(Some(2))).unwrap();
-        assert_eq!(insert(&mut pool, Purpose::Leased(Some(3))), None);
+        insert(&mut pool, Purpose::Leased(Some(VqpId(1)))).unwrap();
+        let leased = insert(&mut pool, Purpose::Leased(Some(VqpId(2)))).unwrap();
+        assert_eq!(insert(&mut pool, Purpose::Leased(Some(VqpId(3)))), None);
         assert!(insert(&mut pool, Purpose::Leased(None)).is_some());
         pool.remove(leased).unwrap();
-        assert!(insert(&mut pool, Purpose::Leased(Some(3))).is_some());
+        assert!(insert(&mut pool, Purpose::Leased(Some(VqpId(3)))).is_some());
         assert_eq!(insert(&mut pool, Purpose::Pool), None);
     }
 
@@ -569,10 +581,13 @@ mod tests {
         let ready = pool.insert(link(1, Purpose::Pool, 0)).unwrap();
         let asking = pool.insert(link(1, Purpose::Pool, 0)).unwrap();
         pool.get_mut(asking).unwrap().state = LinkState::Asking;
-        assert_eq!(pool.find(1, Class::Low).unwrap().0, ready);
+        assert_eq!(pool.find(PeerId::numbered(1), Class::Low).unwrap().0, ready);
         pool.get_mut(ready).unwrap().state = LinkState::Leaving(None);
-        assert_eq!(pool.find(1, Class::Low).unwrap().0, asking);
-        assert!(pool.find(1, Class::High).is_none() && pool.find(2, Class::Low).is_none());
+        assert_eq!(pool.find(PeerId::numbered(1), Class::Low).unwrap().0, asking);
+        assert!(
+            pool.find(PeerId::numbered(1), Class::High).is_none()
+                && pool.find(PeerId::numbered(2), Class::Low).is_none()
+        );
         assert_eq!(pool.ending(), 1);
         assert_eq!(pool.by_qpn(1_001).map(|id| id == ready || id == asking), Some(true));
     }
@@ -595,8 +610,8 @@ mod tests {
             uses in prop::collection::vec((0..4u32, 1..40u64), 1..60),
         ) {
                 let mut pool = RcPool::new(CONFIG);
-            let ids: Vec<u32> = (0..4)
-                .map(|peer| pool.insert(link(peer, Purpose::Pool, u64::from(peer))))
+            let ids: Vec<LinkId> = (0..4)
+                .map(|peer| pool.insert(link(peer + 1, Purpose::Pool, u64::from(peer))))
                 .map(Option::unwrap)
                 .collect();
             let mut order: Vec<(u32, u64)> = (0..4).map(|peer| (peer, u64::from(peer))).collect();

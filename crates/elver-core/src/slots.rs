@@ -1,6 +1,10 @@
 use alloc::vec::Vec;
+use core::marker::PhantomData;
+use core::num::NonZeroU32;
 
 use elver_random::Rng;
+
+use crate::ids::Id;
 
 /// Bits of an id that name the slot; those above are the salt.
 const SLOT_BITS: u32 = 20;
@@ -15,13 +19,14 @@ const SALTS: u16 = (1 << (u32::BITS - SLOT_BITS)) - 1;
 ///
 /// Finding an entry is one indexed load and one comparison, and 0 is no id.
 #[derive(Debug)]
-pub(crate) struct Slots<T> {
+pub(crate) struct Slots<I, T> {
     slots: Vec<Slot<T>>,
     /// All salts in an order that was drawn; a slot takes them from a place of its own on.
     salts: Vec<u16>,
     free: Vec<u32>,
     limit: u32,
     len: u32,
+    ids: PhantomData<fn() -> I>,
 }
 
 #[derive(Debug)]
@@ -32,11 +37,18 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-impl<T> Slots<T> {
+impl<I: Id, T> Slots<I, T> {
     /// A table of at most `limit` entries, and never more than [`SLOTS_MAX`].
-    pub(crate) fn new(limit: u32) -> Slots<T> {
+    pub(crate) fn new(limit: u32) -> Slots<I, T> {
         let limit = limit.min(SLOTS_MAX);
-        Slots { slots: Vec::new(), salts: Vec::new(), free: Vec::new(), limit, len: 0 }
+        Slots {
+            slots: Vec::new(),
+            salts: Vec::new(),
+            free: Vec::new(),
+            limit,
+            len: 0,
+            ids: PhantomData,
+        }
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -52,7 +64,7 @@ impl<T> Slots<T> {
     }
 
     /// Puts in what `make` gives for its id; none when the table is full.
-    pub(crate) fn insert(&mut self, rng: &mut Rng, make: impl FnOnce(u32) -> T) -> Option<u32> {
+    pub(crate) fn insert(&mut self, rng: &mut Rng, make: impl FnOnce(I) -> T) -> Option<I> {
         let index = self.vacancy()?;
         if self.salts.is_empty() {
             self.salts = shuffled(rng);
@@ -63,20 +75,22 @@ impl<T> Slots<T> {
         }
         let id = u32::from(self.salts[usize::from(slot.next)]) << SLOT_BITS | index;
         let next = (slot.next + 1) % SALTS;
-        *slot = Slot { id, next, value: Some(make(id)) };
-        Some(id)
+        // No salt is 0.
+        let named = I::of(NonZeroU32::new(id)?);
+        *slot = Slot { id, next, value: Some(make(named)) };
+        Some(named)
     }
 
     /// The same where nobody else is told the ids, so that they may be foreseen: a slot's salts come
     /// in turn.
     #[inline]
-    pub(crate) fn insert_in_turn(&mut self, value: T) -> Option<u32> {
+    pub(crate) fn insert_in_turn(&mut self, value: T) -> Option<I> {
         let index = self.vacancy()?;
         let slot = &mut self.slots[index as usize];
         let salt = ((slot.id >> SLOT_BITS) + 1) & (u32::MAX >> SLOT_BITS);
         slot.id = salt.max(1) << SLOT_BITS | index;
         slot.value = Some(value);
-        Some(slot.id)
+        NonZeroU32::new(slot.id).map(I::of)
     }
 
     /// Takes a slot for a new entry.
@@ -92,18 +106,21 @@ impl<T> Slots<T> {
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+    pub(crate) fn get(&self, id: I) -> Option<&T> {
+        let id = id.bits();
         let slot = self.slots.get((id & SLOT_MASK) as usize)?;
         if slot.id == id { slot.value.as_ref() } else { None }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, id: I) -> Option<&mut T> {
+        let id = id.bits();
         let slot = self.slots.get_mut((id & SLOT_MASK) as usize)?;
         if slot.id == id { slot.value.as_mut() } else { None }
     }
 
-    pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
+    pub(crate) fn remove(&mut self, id: I) -> Option<T> {
+        let id = id.bits();
         let index = id & SLOT_MASK;
         let slot = self.slots.get_mut(index as usize)?;
         if slot.id != id {
@@ -116,7 +133,8 @@ impl<T> Slots<T> {
 
     /// Drops an entry where it stands: a large one is not moved out of it.
     #[inline]
-    pub(crate) fn discard(&mut self, id: u32) {
+    pub(crate) fn discard(&mut self, id: I) {
+        let id = id.bits();
         let index = id & SLOT_MASK;
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         if slot.id == id && slot.value.is_some() {
@@ -130,8 +148,9 @@ impl<T> Slots<T> {
         self.len -= 1;
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.slots.iter().filter_map(|slot| Some((slot.id, slot.value.as_ref()?)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
+        let named = |slot: &Slot<T>| NonZeroU32::new(slot.id).map(I::of);
+        self.slots.iter().filter_map(move |slot| Some((named(slot)?, slot.value.as_ref()?)))
     }
 
     /// Bytes of the table itself.
@@ -157,7 +176,7 @@ mod tests {
     #[test]
     fn ids_of_the_gone_miss() {
         let mut rng = Rng::new(1);
-        let mut slots = Slots::new(2);
+        let mut slots = Slots::<u32, _>::new(2);
         let a = slots.insert(&mut rng, |id| id).unwrap();
         let b = slots.insert(&mut rng, |id| id).unwrap();
         assert_ne!(a, 0);
@@ -176,7 +195,7 @@ mod tests {
     #[test]
     fn no_id_comes_again_before_its_slot_has_had_all_salts() {
         let mut rng = Rng::new(2);
-        let mut slots = Slots::new(2);
+        let mut slots = Slots::<u32, _>::new(2);
         let stays = slots.insert(&mut rng, |_| 0).unwrap();
         let mut ids = Vec::new();
         for n in 0..SALTS {
@@ -190,7 +209,7 @@ mod tests {
 
     #[test]
     fn ids_in_turn_miss_too_until_a_slot_has_had_all_its_salts() {
-        let mut slots = Slots::new(1);
+        let mut slots = Slots::<u32, _>::new(1);
         let first = slots.insert_in_turn(0).unwrap();
         assert_eq!(slots.insert_in_turn(0), None);
         for n in 1..SALTS {

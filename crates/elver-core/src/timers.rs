@@ -48,4 +48,6 @@ timers! {
     core.credit_probes.next_due() => probe_credit_again,
     // Leases of regions that are deregistered have run out.
     core.mrs.next_closing() => attend_mrs,
+    // What all these have left to be done.
+    core.has_effects().then_some(Time::ZERO) => apply,
 }

@@ -6,10 +6,10 @@ pub(crate) mod send_ring;
 
 use alloc::boxed::Box;
 
-use elver_control::Class;
-use elver_verbs::{Dest, Gid, Time, WcStatus};
+use elver_verbs::{Class, Dest, Gid, Policy, Time, Via, VqpState, WcStatus};
 
 use crate::client::accept::Acceptance;
+use crate::ids::{LaneIx, LinkId, MaybeVqp, PeerId};
 use crate::keep_alive::Watched;
 use crate::memory::mr::LocalHit;
 use crate::memory::mr_store::RemoteMr;
@@ -17,24 +17,8 @@ use crate::messaging::backlog::Backlog;
 use crate::rc::suspect::Suspect;
 use crate::vqp::credit::Credit;
 use crate::vqp::recv_ring::RecvRing;
-use crate::vqp::send_ring::{NONE, SendRing};
-use crate::{ClientId, Via, VqpId};
-
-/// How a VQP gets its physical QP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Algorithm 1: a shared RC QP if there is one, else a DC QP and the peer's metadata from the
-    /// DCCache or a meta server.
-    #[default]
-    Shared,
-    /// As LITE, with the handshake over UD that KRCORE gives it: a shared RC QP, made on a miss.
-    Lite,
-    /// As [`Policy::Shared`], but metadata is asked of the peer itself, by an RPC over UD. Where the
-    /// peer takes it must be known from an earlier contact; before that a meta server is asked.
-    RpcMeta,
-    /// An RC QP for this VQP alone, as a process with verbs makes it.
-    Leased,
-}
+use crate::vqp::send_ring::SendRing;
+use crate::{ClientId, VqpId};
 
 /// What a VQP is created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,29 +46,6 @@ impl Default for VqpInit {
             confirm_sends: false,
         }
     }
-}
-
-/// How to connect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConnectOptions {
-    /// How the VQP gets its physical QP.
-    pub policy: Policy,
-    /// Do not look at the DCCache or at RC QPs, as if this was the first contact: for measurements.
-    /// With [`Policy::Lite`] the VQP then gets an RC QP that goes with it.
-    pub uncached: bool,
-}
-
-/// State of a VQP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum VqpState {
-    /// Created.
-    Idle,
-    /// A `qconnect` is pending.
-    Connecting,
-    /// Connected: it can post.
-    Connected,
-    /// Something failed; what was outstanding is flushed. `qconnect` takes it out of here.
-    Error,
 }
 
 /// A VQP as `elver status` shows it.
@@ -136,7 +97,7 @@ pub(crate) enum Wait {
 /// A virtual QP.
 #[derive(Debug)]
 pub(crate) struct Vqp {
-    pub(crate) id: u32,
+    pub(crate) id: VqpId,
     pub(crate) client: u32,
     /// Its place in its client's list.
     pub(crate) client_at: u32,
@@ -149,16 +110,16 @@ pub(crate) struct Vqp {
     pub(crate) via: Option<Via>,
     /// The port that it is bound to; 0 for none.
     pub(crate) bound: u16,
-    /// The peer that it is connected to; [`NONE`] before. While it is set, the peer counts it.
-    pub(crate) peer: u32,
-    /// The VQPs before and behind it in the list of its peer's; 0 at the ends.
-    pub(crate) beside: [u32; 2],
+    /// The peer that it is connected to, if it is. While it is set, the peer counts it.
+    pub(crate) peer: Option<PeerId>,
+    /// The VQPs before and behind it in the list of its peer's.
+    pub(crate) beside: [MaybeVqp; 2],
     pub(crate) peer_port: u16,
     /// The VQP there that messages go to; 0 to send to the port.
     pub(crate) peer_vqp: u32,
-    /// Where it posts; [`NONE`] before it is connected. It may change only while nothing is on the
+    /// Where it posts, if it is connected and has a lane. It may change only while nothing is on the
     /// lane: `inflight` is 0. While it is set, the lane counts it.
-    pub(crate) lane: u32,
+    pub(crate) lane: Option<LaneIx>,
     /// The peer's DCT, for a lane of a DCI; none on an RC QP.
     pub(crate) dest: Option<Dest>,
     pub(crate) sq: SendRing,
@@ -175,8 +136,8 @@ pub(crate) struct Vqp {
     pub(crate) credit: Credit,
     /// How it was connected.
     pub(crate) policy: Policy,
-    /// Its own RC QP, made or being made; 0 for none.
-    pub(crate) lease: u32,
+    /// Its own RC QP, made or being made.
+    pub(crate) lease: Option<LinkId>,
     /// It stands in its lane's list of ready VQPs.
     pub(crate) ready: bool,
     /// Its lane failed through another's fault: from `sq.posted` on its WRs are posted again.
@@ -222,8 +183,9 @@ pub(crate) struct Vqp {
     pub(crate) accepted: Option<Acceptance>,
     /// Local region used last.
     pub(crate) local: LocalHit,
-    /// Remote region used last: its rkey and what is known of it.
-    pub(crate) remote: (u32, RemoteMr),
+    /// Remote region used last: its rkey and what is known of it. Apart, they leave no room unused.
+    pub(crate) remote_key: u32,
+    pub(crate) remote: RemoteMr,
 }
 
 impl Vqp {
@@ -232,9 +194,9 @@ impl Vqp {
     pub(crate) fn is_fresh(&self) -> bool {
         let fresh = self.state != VqpState::Connecting
             && self.via.is_none()
-            && self.peer == NONE
-            && self.lane == NONE
-            && self.lease == 0;
+            && self.peer.is_none()
+            && self.lane.is_none()
+            && self.lease.is_none();
         debug_assert!(!fresh || self.accepted.is_none() && !self.moving && self.dest.is_none());
         fresh
     }
@@ -256,12 +218,17 @@ impl Vqp {
         u64::from(self.nonce) << 32 | u64::from(seq)
     }
 
+    /// Whether it is of a class, and connected without a lane.
+    pub(crate) fn is_laneless(&self, class: Class) -> bool {
+        self.class == class && self.lane.is_none() && self.state == VqpState::Connected
+    }
+
     /// Whether it may post what waits.
     #[inline]
     pub(crate) fn may_post(&self) -> bool {
         self.state == VqpState::Connected
             && self.wait == Wait::Nothing
-            && self.lane != NONE
+            && self.lane.is_some()
             && !self.moving
     }
 }

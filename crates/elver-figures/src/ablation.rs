@@ -124,7 +124,7 @@ impl Machine {
 }
 
 /// A row for one size.
-struct Measured {
+struct Ablated {
     without: Without,
     size: u32,
     per_s: Figure,
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &AblationArgs) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for size in &args.sizes {
         let shown = ROWS.iter().filter(|(without, ..)| without.obstacle(&machine).is_none());
-        rows.extend(shown.map(|(without, ..)| Measured::new(*without, *size)));
+        rows.extend(shown.map(|(without, ..)| Ablated::new(*without, *size)));
     }
     let ended = Frame::begin("ring-ablation", &args.run).run(|stage, doing| {
         for row in &mut rows {
@@ -184,7 +184,7 @@ pub(crate) fn run(args: &AblationArgs) -> Result<(), Failure> {
 }
 
 /// M1 by each of the others: what an optimization brings.
-fn claims(rows: &[Measured]) -> Vec<Row> {
+fn claims(rows: &[Ablated]) -> Vec<Row> {
     let others = rows.iter().filter(|row| row.without != Without::Nothing);
     let claims = others.filter_map(|row| {
         let name = format!("M1: messages of {} B", row.size);
@@ -195,11 +195,11 @@ fn claims(rows: &[Measured]) -> Vec<Row> {
     claims.collect()
 }
 
-impl Measured {
-    fn new(without: Without, size: u32) -> Measured {
+impl Ablated {
+    fn new(without: Without, size: u32) -> Ablated {
         let none = Figure::default();
         let [per_s, mean_us, p999_us] = [none.clone(), none.clone(), none];
-        Measured { without, size, per_s, mean_us, p999_us }
+        Ablated { without, size, per_s, mean_us, p999_us }
     }
 
     fn measure(&mut self, stage: Stage, duration: Duration) -> Result<(), Failure> {
@@ -222,11 +222,11 @@ impl Measured {
     }
 
     /// The row with all optimizations, of the same size.
-    fn full<'a>(&self, rows: &'a [Measured]) -> Option<&'a Measured> {
+    fn full<'a>(&self, rows: &'a [Ablated]) -> Option<&'a Ablated> {
         rows.iter().find(|row| row.without == Without::Nothing && row.size == self.size)
     }
 
-    fn by_full(&self, rows: &[Measured]) -> f64 {
+    fn by_full(&self, rows: &[Ablated]) -> f64 {
         let full = self.full(rows).map_or(f64::NAN, |full| full.per_s.median());
         self.per_s.median() / full
     }
@@ -239,7 +239,7 @@ impl Measured {
         self.per_s.median() * f64::from(self.size) * 8.0 / 1e9
     }
 
-    fn as_json(&self, rows: &[Measured]) -> Value {
+    fn as_json(&self, rows: &[Ablated]) -> Value {
         let thousandth = |value: f64| (value * 1e3).round() / 1e3;
         let (_, row, what, _) = self.row();
         json!({
@@ -258,7 +258,7 @@ impl Measured {
         })
     }
 
-    fn cells(&self, rows: &[Measured]) -> [String; 9] {
+    fn cells(&self, rows: &[Ablated]) -> [String; 9] {
         let mut rate = Figure::default();
         let [least, most] = self.per_s.spread();
         [least, self.per_s.median(), most].iter().for_each(|per_s| rate.push(per_s / 1e6));

@@ -12,6 +12,7 @@ mod bare;
 mod baseline;
 mod busy;
 mod calls;
+mod cases;
 mod connect;
 mod data;
 mod echo;
@@ -65,6 +66,8 @@ pub enum Bench {
     Ring(ring::RingArgs),
     /// What each of the ring's choices brings: the paper's table II.
     RingAblation(ablation::AblationArgs),
+    /// A network function, a database and an HTTP server over rings: the paper's figures 8 to 10.
+    Cases(cases::CasesArgs),
     /// Bytes through streams over RB²'s rings, beside TCP.
     Stream(stream::StreamArgs),
     /// Calls of 64 bytes by how many are under way, beside gRPC's.
@@ -95,6 +98,7 @@ pub fn run(bench: &Bench, programs: &Programs) -> Result<(), Failure> {
         Bench::Memory(args) => memory::run(args, programs),
         Bench::Ring(args) => ring::run(args),
         Bench::RingAblation(args) => ablation::run(args),
+        Bench::Cases(args) => cases::run(args),
         Bench::Stream(args) => stream::run(args),
         Bench::Rpc(args) => rpc::run(args),
         Bench::Storm(args) => storm::run(args, programs),

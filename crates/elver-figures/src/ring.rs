@@ -4,7 +4,7 @@
 pub(crate) mod measures;
 mod raw;
 pub(crate) mod rb2;
-mod rivals;
+pub(crate) mod rivals;
 pub(crate) mod stage;
 
 use std::time::Duration;

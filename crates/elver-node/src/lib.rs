@@ -18,6 +18,7 @@ mod pulse;
 pub mod registry;
 mod slow;
 mod status;
+mod worker;
 
 pub use clock::now;
 pub use error::NodeError;

@@ -15,8 +15,9 @@ use crate::engine::{Driver, Engine, Notice, Outlet, channel};
 use crate::observer::Observer;
 use crate::pulse::{Proof, Pulse, Watchdog};
 use crate::registry::Secret;
-use crate::slow::{MetaRole, Slow, Worker};
+use crate::slow::{MetaRole, Slow};
 use crate::status::Status;
+use crate::worker::Worker;
 use crate::{NodeError, registry};
 
 /// The longest sleep of a node's thread: a bound on how late a stop is noticed that nobody

@@ -19,7 +19,7 @@ use rustix::time::Timespec;
 use crate::capture::Capturer;
 use crate::engine::{Notice, Outlet};
 use crate::metrics;
-use crate::slow::Worker;
+use crate::worker::Worker;
 use crate::{NodeError, Status};
 
 /// Bytes of the longest request that is read.

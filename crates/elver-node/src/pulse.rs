@@ -16,7 +16,7 @@ use rustix::time::Timespec;
 
 use crate::NodeError;
 use crate::engine::Outlet;
-use crate::slow::Worker;
+use crate::worker::Worker;
 
 /// Looks within the time after which an engine is taken to hang.
 const LOOKS_PER_HANG: u32 = 8;

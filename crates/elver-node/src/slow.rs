@@ -7,12 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use elver_core::{MetaServer, NodeRecord};
 use elver_verbs::Gid;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::NodeError;
 use crate::clock::now;
@@ -23,6 +21,7 @@ use crate::registry::{
     News, NodeTable, Registry, RegistryClient, RegistryClientConfig, RegistryConfig,
     RegistryCounters, RegistryServer, Secret,
 };
+use crate::worker::Worker;
 
 /// The longest wait of a slow thread.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -46,13 +45,6 @@ pub(crate) struct Slow {
     registry_address: Option<SocketAddr>,
     view: Option<RegistryView>,
     reports: Option<Receiver<String>>,
-}
-
-/// A thread that ends when it is dropped.
-pub(crate) struct Worker {
-    stop: Arc<AtomicBool>,
-    wake: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Slow {
@@ -117,39 +109,6 @@ impl Drop for Slow {
         // The node leaves while its own registry can still hear it.
         self.client = None;
         self.server = None;
-    }
-}
-
-impl Worker {
-    pub(crate) fn start(
-        name: &str,
-        body: impl FnOnce(&AtomicBool, &OwnedFd) + Send + 'static,
-    ) -> io::Result<Worker> {
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stops, wakes) = (stop.clone(), wake.clone());
-        let thread =
-            std::thread::Builder::new().name(name.into()).spawn(move || body(&stops, &wakes))?;
-        Ok(Worker { stop, wake, thread: Some(thread) })
-    }
-}
-
-impl Worker {
-    /// Whether the thread has nothing more to do.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // It fails only when the counter is full, and then the thread is being woken already.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported where it happened.
-            let _ = thread.join();
-        }
     }
 }
 

@@ -2,9 +2,8 @@
 //!
 //! The model knows what answers have arrived at a node's device, and not what its core made of them.
 
-use elver_core::{Answer, ControlBody, ControlMessage, VqpState};
+use elver_core::VqpState;
 use elver_verbs::Time;
-use elver_wire::{PacketView, Route};
 
 use crate::model::{Phase, Target, VqpIx};
 use crate::world::World;
@@ -13,23 +12,6 @@ use crate::world::World;
 const SILENT_PARTS: u64 = 8;
 /// So many answers may have been spoilt on their way, which the network does not tell from others.
 const SPOILT_MAX: usize = 4;
-
-fn answer_of(bytes: &[u8]) -> Option<ControlMessage> {
-    let view = PacketView::parse(bytes).ok()?;
-    let Route::Ud(_) = view.headers().route() else { return None };
-    let message = ControlMessage::decode(view.payload()).ok()?;
-    matches!(message.body, ControlBody::Answer(Answer::Alive { .. })).then_some(message)
-}
-
-/// Whether a datagram tells that a node is there.
-pub(crate) fn is_answer(bytes: &[u8]) -> bool {
-    answer_of(bytes).is_some()
-}
-
-/// The same of every second question alone.
-pub(crate) fn is_answer_to_every_second(bytes: &[u8]) -> bool {
-    answer_of(bytes).is_some_and(|message| message.id & 1 == 0)
-}
 
 impl World {
     /// Whether the node that a VQP is connected to may be taken for gone: it is, or nothing of it has arrived

@@ -24,6 +24,7 @@
 
 mod acts;
 mod alive;
+mod answers;
 mod canary;
 mod check;
 mod collide;
@@ -38,6 +39,7 @@ mod pool;
 mod post;
 mod probe;
 mod receive;
+mod register;
 mod registry;
 mod run;
 mod world;

@@ -1,11 +1,10 @@
 use std::collections::BTreeSet;
 
-use elver_core::{ClientId, Core};
+use elver_core::{ClientId, Core, Holdings, Stats};
 use elver_sim::SimDevice;
 use elver_verbs::Time;
 
 use crate::model::{ClientIx, Place};
-use crate::pool::Most;
 
 /// A node: a host with a core, or without one while it is down.
 pub(crate) struct Node {
@@ -31,6 +30,28 @@ pub(crate) struct Node {
     pub(crate) refused: u64,
     /// Bytes that a planted bug keeps.
     pub(crate) kept_bytes: u64,
+}
+
+/// The most that a node had of some things at once since it booted: its tables keep their room.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Most {
+    pub(crate) peers: u64,
+    pub(crate) vqps: u64,
+    pub(crate) rc_qps: u64,
+    pub(crate) under_way: u64,
+}
+
+impl Most {
+    pub(crate) fn see(&mut self, stats: &Stats) {
+        self.peers = self.peers.max(stats.peers);
+        self.vqps = self.vqps.max(stats.vqps);
+        self.rc_qps = self.rc_qps.max(stats.rc_qps);
+    }
+
+    pub(crate) fn see_all(&mut self, held: &Holdings) {
+        let under_way = held.ops + held.pending_notes + held.requests + held.waiting;
+        self.under_way = self.under_way.max(under_way.into());
+    }
 }
 
 impl Node {

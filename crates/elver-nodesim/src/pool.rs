@@ -1,34 +1,13 @@
 //! The pool of a node: its queue pairs, what connections take, and the regions of its clients.
 
-use elver_core::{Config, ConnectOptions, Holdings, Policy, Stats, Via};
+use elver_core::{Config, ConnectOptions, Holdings, Policy, Via};
 use elver_verbs::{Device, QpAttr, QpState, QpType};
 
 use crate::canary::Canary;
 use crate::model::{ClientPhase, Hold, Pending, Phase, Region, Violation, VqpIx, broken};
+use crate::node::Most;
 use crate::run::STEP_NS;
 use crate::world::World;
-
-/// The most that a node had of some things at once since it booted: its tables keep their room.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Most {
-    peers: u64,
-    vqps: u64,
-    rc_qps: u64,
-    under_way: u64,
-}
-
-impl Most {
-    fn see(&mut self, stats: &Stats) {
-        self.peers = self.peers.max(stats.peers);
-        self.vqps = self.vqps.max(stats.vqps);
-        self.rc_qps = self.rc_qps.max(stats.rc_qps);
-    }
-
-    fn see_all(&mut self, held: &Holdings) {
-        let under_way = held.ops + held.pending_notes + held.requests + held.waiting;
-        self.under_way = self.under_way.max(under_way.into());
-    }
-}
 
 impl World {
     /// What must hold whenever a node has run: no shared QP stays in its error state, and connections

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use elver_sim::{Failure, OpCount};
 use elver_verbs::{SendOpcode, Time};
 
 use crate::model::{ClientIx, OpState, Phase, Target, Violation, Vqp, VqpIx};
 use crate::options::{Options, Report};
 use crate::world::World;
-use crate::{Failure, OpCount};
 
 /// A partition lasts no longer than this.
 const PARTITION_NS: u64 = 20_000_000;

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use elver_core::{Core, NodeRecord};
+use elver_core::Core;
 use elver_sim::{Journal, Rng, SimNet};
 use elver_verbs::{Gid, Time};
 
-use crate::alive;
+use crate::answers;
 use crate::canary::{Canary, Planter};
 use crate::forge::Forge;
-use crate::model::{ClientIx, Model, Place, Violation, broken};
+use crate::model::{ClientIx, Model, Violation, broken};
 use crate::node::Node;
 use crate::options::{Acts, Options};
 use crate::plan::Plan;
-use crate::registry::{Notice, Registry};
+use crate::registry::{Registry, Task};
 
 /// How often a node may ask to run at one moment: more means that it never rests.
 const RUNS_MAX: u32 = 10_000;
@@ -53,15 +53,6 @@ pub(crate) struct World {
     pub(crate) quiet: bool,
 }
 
-/// What happens at some time.
-#[derive(Clone, Debug)]
-pub(crate) enum Task {
-    Boot(usize),
-    Register(Place, NodeRecord),
-    Expire(Place),
-    Tell(Place, Notice),
-}
-
 impl World {
     pub(crate) fn new(seed: u64, options: &Options) -> Result<World, Violation> {
         let root = Rng::new(seed);
@@ -74,7 +65,7 @@ impl World {
         if options.trace {
             net.keep_whole_trace();
         }
-        net.mark_arrivals(alive::is_answer);
+        net.mark_arrivals(answers::is_answer);
         let mut world = World {
             now: Time::ZERO,
             gids: (0..plan.nodes).map(|node| net.gid(node)).collect(),
@@ -160,7 +151,7 @@ impl World {
             device.forget_packets();
         }
         if self.planter.strikes(Canary::UnheardAnswer) {
-            device.overlook(alive::is_answer_to_every_second);
+            device.overlook(answers::is_answer_to_every_second);
         }
         let core = match Core::new(device, self.plan.config_of(node), seed, self.now) {
             Ok(core) => core,

@@ -1,6 +1,6 @@
-use elver_verbs::{AccessFlags, Gid};
+use elver_verbs::{AccessFlags, Class, ConnectOptions, Gid, Policy};
 
-use crate::fields::{Reader, byte, flag, halves, join, port, put_gid};
+use crate::fields::{Reader, byte, flag, halves, join, known, port, put_gid};
 use crate::layout::ENTRY_WORDS_MAX;
 use crate::ring::{Entry, Producer, Violation};
 
@@ -117,39 +117,6 @@ pub struct VqpOptions {
     pub confirm_sends: bool,
 }
 
-/// Priority of a VQP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// Has QPs reserved and is never slowed for others.
-    High,
-    /// Shares QPs, and yields to the high class.
-    #[default]
-    Low,
-}
-
-/// How to connect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConnectOptions {
-    /// How the VQP gets its physical QP.
-    pub policy: Policy,
-    /// As if this was the first contact: for measurements.
-    pub uncached: bool,
-}
-
-/// How a VQP gets its physical QP (KRCORE, Algorithm 1; and the rivals that it is measured with).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// A shared RC QP if there is one, else a DC QP.
-    #[default]
-    Shared,
-    /// Shared RC QPs alone, made on a miss.
-    Lite,
-    /// As [`Policy::Shared`], but metadata is asked of the peer by an RPC.
-    RpcMeta,
-    /// An RC QP for this VQP alone.
-    Leased,
-}
-
 impl Default for VqpOptions {
     fn default() -> VqpOptions {
         VqpOptions {
@@ -159,23 +126,6 @@ impl Default for VqpOptions {
             sq_sig_all: false,
             confirm_sends: false,
         }
-    }
-}
-
-impl Class {
-    pub(crate) fn from_code(code: u8) -> Result<Class, Violation> {
-        match code {
-            0 => Ok(Class::High),
-            1 => Ok(Class::Low),
-            _ => Err(Violation::Field { field: "class" }),
-        }
-    }
-}
-
-impl Policy {
-    fn from_code(code: u8) -> Result<Policy, Violation> {
-        const ALL: [Policy; 4] = [Policy::Shared, Policy::Lite, Policy::RpcMeta, Policy::Leased];
-        ALL.get(usize::from(code)).copied().ok_or(Violation::Field { field: "policy" })
     }
 }
 
@@ -204,7 +154,7 @@ impl Command<'_> {
     pub fn push(&self, to: &mut Producer, request: u32) -> Result<bool, Violation> {
         match *self {
             Command::CreateVqp(options) => to.push(CREATE_VQP, request, 2, |writer| {
-                let kind = options.class.map_or(NO_CLASS, |class| class as u32)
+                let kind = options.class.map_or(NO_CLASS, |class| u32::from(class.code()))
                     | u32::from(options.sq_sig_all) << 8
                     | u32::from(options.confirm_sends) << 16;
                 writer.put(join(options.max_send_wr, options.max_recv_wr));
@@ -218,7 +168,7 @@ impl Command<'_> {
             }
             Command::Connect { vqp, gid, port, options } => {
                 to.push(CONNECT, request, 4, |writer| {
-                    let how = options.policy as u32 | u32::from(options.uncached) << 8;
+                    let how = u32::from(options.policy.code()) | u32::from(options.uncached) << 8;
                     writer.put(join(vqp, u32::from(port)));
                     writer.put(u64::from(how));
                     put_gid(writer, &gid);
@@ -277,7 +227,7 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
             Command::CreateVqp(VqpOptions {
                 class: match byte(kind, 0) {
                     code if u32::from(code) == NO_CLASS => None,
-                    code => Some(Class::from_code(code)?),
+                    code => Some(known(Class::from_code(code), "class")?),
                 },
                 sq_sig_all: flag(byte(kind, 1), "sq_sig_all")?,
                 confirm_sends: flag(byte(kind, 2), "confirm_sends")?,
@@ -294,7 +244,7 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
             let (vqp, number) = halves(fields.word()?);
             let how = fields.word()?;
             let options = ConnectOptions {
-                policy: Policy::from_code(byte(how, 0))?,
+                policy: known(Policy::from_code(byte(how, 0)), "policy")?,
                 uncached: flag(byte(how, 1), "uncached")?,
             };
             Command::Connect { vqp, gid: fields.gid()?, port: port(number, "port")?, options }

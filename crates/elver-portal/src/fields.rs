@@ -62,6 +62,11 @@ pub(crate) fn byte(word: u64, at: u32) -> u8 {
     (word >> (8 * at)) as u8
 }
 
+/// What a code stands for, if it stands for anything.
+pub(crate) fn known<T>(word: Option<T>, field: &'static str) -> Result<T, Violation> {
+    word.ok_or(Violation::Field { field })
+}
+
 /// A word that is 0 or 1.
 pub(crate) fn flag(value: u8, field: &'static str) -> Result<bool, Violation> {
     match value {

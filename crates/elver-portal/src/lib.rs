@@ -47,14 +47,14 @@ mod turns;
 pub mod version;
 mod wqe;
 
-pub use command::{Class, Command, ConnectOptions, Policy, VqpOptions, WARM_GIDS_MAX};
+pub use command::{Command, VqpOptions, WARM_GIDS_MAX};
+pub use elver_verbs::{Class, ConnectOptions, Policy, Via, VqpState};
 pub use ends::{ClientEnd, NodeEnd, PushError, Receives, Request, Scratch};
 pub use layout::{ARENA_BYTES, ENTRY_SLOTS_MAX, Layout, LayoutError, SLOT_WORDS};
 pub use message::{Limits, MESSAGE_BYTES_MAX, Message, MessageError, Welcome};
 pub use peer::{Peer, of as peer_of};
 pub use reply::{
-    Answer, Completion, REPLY_SLOTS_MAX, Refusal, RefusalCode, Reply, TEXT_MAX, Via, VqpInfo,
-    VqpState,
+    Answer, Completion, REPLY_SLOTS_MAX, Refusal, RefusalCode, Reply, TEXT_MAX, VqpInfo,
 };
 pub use ring::Violation;
 pub use socket::{Listener, Received, Socket};

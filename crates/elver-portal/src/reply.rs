@@ -1,7 +1,6 @@
-use elver_verbs::{Gid, Wc, WcFlags, WcOpcode, WcStatus};
+use elver_verbs::{Class, Gid, Via, VqpState, Wc, WcFlags, WcOpcode, WcStatus};
 
-use crate::command::Class;
-use crate::fields::{Reader, byte, flag, halves, join, port, put_bytes, put_gid};
+use crate::fields::{Reader, byte, flag, halves, join, known, port, put_bytes, put_gid};
 use crate::layout::ENTRY_WORDS_MAX;
 use crate::ring::{Entry, Producer, Violation};
 
@@ -127,32 +126,6 @@ pub enum RefusalCode {
     Other,
 }
 
-/// What backs a VQP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Via {
-    /// A shared RC QP.
-    Rc,
-    /// A shared DC QP; the metadata was cached.
-    DcCached,
-    /// A shared DC QP; the metadata was looked up.
-    DcLookup,
-    /// An RC QP of its own.
-    Leased,
-}
-
-/// State of a VQP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum VqpState {
-    /// Created.
-    Idle,
-    /// A connect is pending.
-    Connecting,
-    /// It can post.
-    Connected,
-    /// Something failed.
-    Error,
-}
-
 /// A VQP as its owner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VqpInfo {
@@ -253,7 +226,7 @@ impl Answer<'_> {
             Answer::Vqp(vqp) => to.push(VQP, request, 1, |writer| writer.put(u64::from(vqp))),
             Answer::Port(port) => to.push(PORT, request, 1, |writer| writer.put(u64::from(port))),
             Answer::Connected(via) => {
-                to.push(CONNECTED, request, 1, |writer| writer.put(via as u64))
+                to.push(CONNECTED, request, 1, |writer| writer.put(via.code().into()))
             }
             Answer::Warmed { ready, failed } => {
                 to.push(WARMED, request, 1, |writer| writer.put(join(ready, failed)))
@@ -317,20 +290,9 @@ impl RefusalCode {
     ];
 }
 
-impl Via {
-    fn from_code(code: u64) -> Result<Via, Violation> {
-        const ALL: [Via; 4] = [Via::Rc, Via::DcCached, Via::DcLookup, Via::Leased];
-        let index = usize::try_from(code).unwrap_or(usize::MAX);
-        ALL.get(index).copied().ok_or(Violation::Field { field: "via" })
-    }
-}
-
-impl VqpState {
-    fn from_code(code: u8) -> Result<VqpState, Violation> {
-        const ALL: [VqpState; 4] =
-            [VqpState::Idle, VqpState::Connecting, VqpState::Connected, VqpState::Error];
-        ALL.get(usize::from(code)).copied().ok_or(Violation::Field { field: "state" })
-    }
+/// What a word of its own names.
+fn via(code: u64) -> Option<Via> {
+    u8::try_from(code).ok().and_then(Via::from_code)
 }
 
 /// Stands for what is not there.
@@ -338,9 +300,9 @@ const NONE: u8 = u8::MAX;
 
 impl VqpInfo {
     fn push(&self, to: &mut Producer, request: u32) -> Result<bool, Violation> {
-        let via = self.via.map_or(NONE, |via| via as u8);
-        let how = u64::from(self.state as u8)
-            | u64::from(self.class as u8) << 8
+        let via = self.via.map_or(NONE, |via| via.code());
+        let how = u64::from(self.state.code())
+            | u64::from(self.class.code()) << 8
             | u64::from(via) << 16
             | u64::from(self.bound.is_some()) << 24
             | u64::from(self.peer.is_some()) << 32;
@@ -358,14 +320,14 @@ impl VqpInfo {
         let how = fields.word()?;
         let via = match byte(how, 2) {
             NONE => None,
-            code => Some(Via::from_code(u64::from(code))?),
+            code => Some(known(Via::from_code(code), "via")?),
         };
         let (bound, peer) = halves(fields.word()?);
         let (outstanding, transfers) = halves(fields.word()?);
         let (bound, peer) = (port(bound, "bound")?, (fields.gid()?, port(peer, "port")?));
         Ok(VqpInfo {
-            state: VqpState::from_code(byte(how, 0))?,
-            class: Class::from_code(byte(how, 1))?,
+            state: known(VqpState::from_code(byte(how, 0)), "state")?,
+            class: known(Class::from_code(byte(how, 1)), "class")?,
             via,
             bound: flag(byte(how, 3), "bound")?.then_some(bound),
             peer: flag(byte(how, 4), "peer")?.then_some(peer),
@@ -390,7 +352,7 @@ pub(crate) fn decode<'a>(entry: &Entry, text: &'a mut Vec<u8>) -> Result<Reply<'
         DONE => Answer::Done,
         VQP => Answer::Vqp(fields.word()? as u32),
         PORT => Answer::Port(port(fields.word()? as u32, "port")?),
-        CONNECTED => Answer::Connected(Via::from_code(fields.word()?)?),
+        CONNECTED => Answer::Connected(known(via(fields.word()?), "via")?),
         WARMED => {
             let (ready, failed) = halves(fields.word()?);
             Answer::Warmed { ready, failed }

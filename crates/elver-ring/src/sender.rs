@@ -298,10 +298,27 @@ impl<C: Carrier> Room<'_, C> {
     /// If it is not as long as the room.
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) {
-        let [first, second] = self.parts();
-        let (one, other) = bytes.split_at(first.len());
-        first.copy_from_slice(one);
-        second.copy_from_slice(other);
+        self.fill_from(&[bytes]);
+    }
+
+    /// Copies the message in from pieces that lie elsewhere, one behind another.
+    ///
+    /// # Panics
+    /// If they are not as long together as the room.
+    #[inline]
+    pub fn fill_from(&mut self, pieces: &[&[u8]]) {
+        let [mut part, mut next] = self.parts();
+        for mut piece in pieces.iter().copied() {
+            if piece.len() > part.len() {
+                let (fits, rest) = piece.split_at(part.len());
+                part.copy_from_slice(fits);
+                (part, next, piece) = (next, &mut [], rest);
+            }
+            let (into, left) = part.split_at_mut(piece.len());
+            into.copy_from_slice(piece);
+            part = left;
+        }
+        assert!(part.is_empty() && next.is_empty(), "the pieces are shorter than the room");
     }
 
     /// Sends it, with its batch.

@@ -9,8 +9,8 @@ use elver_verbs::{
 
 use crate::errands::Errands;
 use crate::memory::SimMemory;
-use crate::net::{NetState, Which};
 use crate::network::{ENGINE_PACKET_NS, peek};
+use crate::seats::{NetState, Which};
 use crate::trace::Event;
 
 /// PSNs have 24 bits.

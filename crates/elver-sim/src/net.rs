@@ -1,5 +1,5 @@
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -8,15 +8,9 @@ use elver_verbs::{Gid, Time, VerbsError};
 
 use crate::device::SimDevice;
 use crate::faults::{Fault, FaultPlan};
-use crate::host::INBOX_PACKETS;
-use crate::network::{Datagram, Network, Packet};
-use crate::rng::Rng;
+use crate::network::Datagram;
+use crate::seats::{NetState, Which};
 use crate::trace::Trace;
-
-/// Arrivals that are kept of each way: the newest.
-const MARKS_MAX: usize = 16;
-/// Virtual addresses of one host's memory begin this far behind those of the one before.
-const HOST_SPAN: u64 = 1 << 40;
 
 /// A clock, and a network of hosts on it that loses, delays and damages packets. A clone is the
 /// same network.
@@ -33,60 +27,11 @@ pub struct SimNet {
     state: Rc<RefCell<NetState>>,
 }
 
-#[derive(Debug)]
-pub(crate) struct NetState {
-    pub(crate) now: Time,
-    pub(crate) network: Network,
-    pub(crate) seats: Vec<Seat>,
-    pub(crate) trace: Trace,
-    making: Rng,
-    marks: Option<Marks>,
-}
-
-/// Tells something of a datagram by its bytes, from the BTH to the ICRC.
-pub type Which = fn(&[u8]) -> bool;
-
-/// When datagrams of a kind arrived.
-#[derive(Debug)]
-struct Marks {
-    which: Which,
-    /// By the hosts that they say they are from, and that they are for: the newest, oldest first.
-    arrivals: BTreeMap<(IpAddr, usize), VecDeque<Time>>,
-}
-
-/// A host's place on the network, where one device after the other may stand.
-#[derive(Debug, Default)]
-pub(crate) struct Seat {
-    pub(crate) inbox: VecDeque<Packet>,
-    /// Its engine works, or stands still, until then.
-    pub(crate) busy_until: u64,
-    /// Its engine stands still until then.
-    pub(crate) stalled_until: u64,
-    /// The device that stands here; 0 for none.
-    pub(crate) device: u64,
-    /// Packets that its inbox had no room for, and that the device did not count yet.
-    pub(crate) dropped: u64,
-    /// Devices so far.
-    devices: u64,
-    /// Bytes of memory that its devices gave out.
-    allocated: u64,
-}
-
 impl SimNet {
     /// A network of hosts at these addresses, with the faults that `plan` allows. Each direction
     /// between two hosts has rates of its own.
     pub fn new(addresses: Vec<IpAddr>, plan: &FaultPlan, seed: u64) -> SimNet {
-        let root = Rng::new(seed);
-        let seats = addresses.iter().map(|_| Seat::default()).collect();
-        let state = NetState {
-            now: Time::ZERO,
-            network: Network::new(addresses, plan, root.split("network")),
-            seats,
-            trace: Trace::new(false),
-            making: root.split("devices"),
-            marks: None,
-        };
-        SimNet { state: Rc::new(RefCell::new(state)) }
+        SimNet { state: Rc::new(RefCell::new(NetState::new(addresses, plan, seed))) }
     }
 
     /// Keeps the whole trace, not only its end.
@@ -100,16 +45,10 @@ impl SimNet {
     /// # Errors
     /// What the configuration has that no device can bear.
     pub fn device(&self, host: usize, config: Config) -> Result<SimDevice, VerbsError> {
-        let (seed, config, serial) = {
-            let mut state = self.state.borrow_mut();
-            let config = Config { addresses: vec![state.network.address(host)], ..config };
-            state.clear(host);
-            let seed = state.making.next_u64();
-            let seat = &mut state.seats[host];
-            seat.devices += 1;
-            seat.device = seat.devices;
-            (seed, config, seat.device)
-        };
+        let mut state = self.state.borrow_mut();
+        let config = Config { addresses: vec![state.network.address(host)], ..config };
+        let (serial, seed) = state.sit(host);
+        drop(state);
         SimDevice::new(Rc::clone(&self.state), host, serial, config, seed)
     }
 
@@ -213,16 +152,13 @@ impl SimNet {
 
     /// Has [`SimNet::marked`] tell when datagrams of a kind arrive from now on.
     pub fn mark_arrivals(&self, which: Which) {
-        self.state.borrow_mut().marks = Some(Marks { which, arrivals: BTreeMap::new() });
+        self.state.borrow_mut().mark(which);
     }
 
     /// When datagrams of that kind arrived from one host at another, whose engine stood there: the 16 newest,
     /// oldest first.
     pub fn marked(&self, from: usize, to: usize) -> Vec<Time> {
-        let state = self.state.borrow();
-        let from = state.network.address_of(from);
-        let arrivals = state.marks.as_ref().and_then(|marks| marks.arrivals.get(&(from, to)));
-        arrivals.map_or(Vec::new(), |all| all.iter().copied().collect())
+        self.state.borrow().marked(from, to)
     }
 
     /// Has [`SimNet::take_heard`] and [`SimNet::take_strays`] tell what is sent from now on.
@@ -260,51 +196,5 @@ impl SimNet {
     /// The last packets and faults, with their times, one line each.
     pub fn trace(&self) -> Vec<(Time, String)> {
         self.state.borrow().trace.timed_lines()
-    }
-}
-
-impl NetState {
-    fn arrive(&mut self, packet: Packet) {
-        let seat = &mut self.seats[packet.to];
-        if seat.device == 0 {
-            return;
-        }
-        if seat.inbox.len() < INBOX_PACKETS {
-            if let Some(marks) = &mut self.marks
-                && (marks.which)(&packet.bytes)
-            {
-                let way = (packet.meta.flow.src.ip(), packet.to);
-                let arrivals = marks.arrivals.entry(way).or_default();
-                if arrivals.len() == MARKS_MAX {
-                    arrivals.pop_front();
-                }
-                arrivals.push_back(self.now);
-            }
-            seat.inbox.push_back(packet);
-            return;
-        }
-        seat.dropped += 1;
-        self.network.disturb(packet.to);
-        self.network.count(Fault::QueueDrop);
-    }
-
-    /// Takes the device from a host's place, and what waits for it.
-    pub(crate) fn clear(&mut self, host: usize) {
-        let seat = &mut self.seats[host];
-        seat.device = 0;
-        seat.inbox.clear();
-        seat.busy_until = 0;
-        seat.stalled_until = 0;
-        seat.dropped = 0;
-    }
-
-    /// The virtual address of `len` new bytes of a host: never the same one twice.
-    pub(crate) fn allocate(&mut self, host: usize, len: u64) -> u64 {
-        const PAGE: u64 = 4_096;
-        let seat = &mut self.seats[host];
-        let base = (host as u64 + 1) * HOST_SPAN + seat.allocated;
-        // A page stays free behind it, so that what runs over its end hits nothing.
-        seat.allocated += len.next_multiple_of(PAGE) + PAGE;
-        base
     }
 }

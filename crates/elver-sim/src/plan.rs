@@ -5,7 +5,6 @@ use elver_verbs::Mtu;
 
 use crate::faults::FaultPlan;
 use crate::host::CQ_ENTRIES;
-use crate::model::Setup;
 use crate::options::{Options, Transport};
 use crate::rng::Rng;
 
@@ -143,6 +142,21 @@ impl Plan {
 /// A path MTU.
 pub(crate) fn mtu(rng: &mut Rng) -> Mtu {
     rng.pick(&[Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096])
+}
+
+/// Attributes that stay with an endpoint when it is connected anew.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) max_send_wr: u32,
+    pub(crate) max_send_sge: u32,
+    pub(crate) max_inline_data: u32,
+    pub(crate) access_key: u64,
+    pub(crate) qkey: u32,
 }
 
 impl Setup {

@@ -7,12 +7,10 @@ use elver_verbs::{
 
 use crate::faults::Fault;
 use crate::host::Host;
-use crate::model::{
-    Endpoint, EndpointId, GRH_LEN, LaneId, Phase, QueueId, RecvQueue, Setup, Violation,
-};
+use crate::model::{Endpoint, EndpointId, GRH_LEN, LaneId, Phase, QueueId, RecvQueue, Violation};
 use crate::network::LIFETIME_NS;
 use crate::options::Transport;
-use crate::plan::{LOG_STREAMS_MAX, mtu};
+use crate::plan::{LOG_STREAMS_MAX, Setup, mtu};
 use crate::trace::Event;
 use crate::world::{World, refused};
 

@@ -28,6 +28,7 @@ mod memory;
 mod qp;
 pub mod qp_state;
 mod time;
+mod vqp;
 mod wc;
 mod wr;
 
@@ -43,6 +44,7 @@ pub use qp::{
     AddressVector, DciInit, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, qpn_valid,
 };
 pub use time::Time;
+pub use vqp::{Class, ConnectOptions, Policy, Via, VqpState};
 pub use wc::{AccessFault, Wc, WcFlags, WcOpcode, WcStatus};
 pub use wr::{
     BindMw, Dest, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendOpcode, SendWr, Sge,

@@ -3,9 +3,9 @@ use alloc::vec::Vec;
 use proptest::prelude::{ProptestConfig, proptest};
 
 use super::*;
-use crate::class::Class;
 use crate::message::CONTROL_BYTES_MAX;
 use crate::message::tests::end;
+use elver_verbs::Class;
 
 const A: ControlAddr = ControlAddr { gid: Gid([1; 16]), qpn: 11, qkey: 1 };
 const B: ControlAddr = ControlAddr { gid: Gid([2; 16]), qpn: 22, qkey: 2 };

@@ -5,10 +5,11 @@ use alloc::collections::VecDeque;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::vqp::send_ring::NONE;
+use crate::VqpId;
+use crate::ids::PeerId;
 
 /// An accepted VQP by the VQP that is bound, the sender's node and the sender's VQP.
-pub(crate) type AcceptKey = (u32, u32, u32);
+pub(crate) type AcceptKey = (VqpId, PeerId, u32);
 
 /// What an accepted VQP has besides what all have.
 #[derive(Clone, Copy, Debug)]
@@ -24,26 +25,18 @@ pub(crate) struct Acceptance {
 /// and the one that is connected to the sender. VQPs may have gone since.
 #[derive(Clone, Copy, Debug)]
 struct Last {
-    key: (u16, u32, u32),
-    target: u32,
-    source: u32,
+    key: (u16, PeerId, u32),
+    target: VqpId,
+    source: VqpId,
 }
 
 /// All accepted VQPs of a node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Accepts {
     /// Of those that take messages, with the secret of the sender's connection.
-    by_sender: HashMap<AcceptKey, (u32, u32), FxBuildHasher>,
+    by_sender: HashMap<AcceptKey, (VqpId, u32), FxBuildHasher>,
     all: Accepted,
-    last: Last,
-}
-
-impl Default for Accepts {
-    fn default() -> Accepts {
-        // No VQP has this id.
-        let last = Last { key: (0, NONE, NONE), target: NONE, source: NONE };
-        Accepts { by_sender: HashMap::default(), all: Accepted::default(), last }
-    }
+    last: Option<Last>,
 }
 
 impl Accepts {
@@ -58,17 +51,17 @@ impl Accepts {
     }
 
     /// Takes one in, that takes no messages yet. `is_there` tells which ids are not of the gone.
-    pub(crate) fn push(&mut self, id: u32, is_there: impl Fn(u32) -> bool) {
+    pub(crate) fn push(&mut self, id: VqpId, is_there: impl Fn(VqpId) -> bool) {
         self.all.push(id, is_there);
     }
 
     /// One takes the messages of a sender from now on, whose connection has this secret.
-    pub(crate) fn take_from(&mut self, key: AcceptKey, id: u32, nonce: u32) {
+    pub(crate) fn take_from(&mut self, key: AcceptKey, id: VqpId, nonce: u32) {
         self.by_sender.insert(key, (id, nonce));
     }
 
     /// One is none any longer.
-    pub(crate) fn remove(&mut self, key: &AcceptKey, id: u32) {
+    pub(crate) fn remove(&mut self, key: &AcceptKey, id: VqpId) {
         if self.get(key).is_some_and(|(accepted, _)| accepted == id) {
             self.by_sender.remove(key);
         }
@@ -76,7 +69,7 @@ impl Accepts {
     }
 
     /// The one that takes a sender's messages, and the secret that these came with.
-    pub(crate) fn get(&self, key: &AcceptKey) -> Option<(u32, u32)> {
+    pub(crate) fn get(&self, key: &AcceptKey) -> Option<(VqpId, u32)> {
         self.by_sender.get(key).copied()
     }
 
@@ -85,8 +78,8 @@ impl Accepts {
         &mut self,
         key: &AcceptKey,
         nonce: u32,
-        takes: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
+        takes: impl Fn(VqpId) -> bool,
+    ) -> Option<VqpId> {
         let (id, last) = self.by_sender.get_mut(key).filter(|(id, _)| takes(*id))?;
         *last = nonce;
         Some(*id)
@@ -95,18 +88,18 @@ impl Accepts {
     /// Where the last message to a port went, if that was one of this sender's: to the VQP that is bound,
     /// and the accepted one.
     #[inline]
-    pub(crate) fn last(&self, key: (u16, u32, u32)) -> Option<(u32, u32)> {
-        let Last { key: last, target, source } = self.last;
+    pub(crate) fn last(&self, key: (u16, PeerId, u32)) -> Option<(VqpId, VqpId)> {
+        let Last { key: last, target, source } = self.last?;
         (key == last).then_some((target, source))
     }
 
     /// A message to a port went there.
-    pub(crate) fn set_last(&mut self, key: (u16, u32, u32), target: u32, source: u32) {
-        self.last = Last { key, target, source };
+    pub(crate) fn set_last(&mut self, key: (u16, PeerId, u32), target: VqpId, source: VqpId) {
+        self.last = Some(Last { key, target, source });
     }
 
     /// Those that take messages, for [`crate::Core::audit`].
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&AcceptKey, u32)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&AcceptKey, VqpId)> {
         self.by_sender.iter().map(|(key, (id, _))| (key, *id))
     }
 }
@@ -118,7 +111,7 @@ pub(crate) struct Accepted {
     now: u32,
     /// Which they are, those first that were made, or looked at, longest ago. Ids of the gone mean
     /// nothing.
-    order: VecDeque<u32>,
+    order: VecDeque<VqpId>,
 }
 
 /// Ids of the gone in an order of accepted VQPs, beyond as many as there are VQPs.
@@ -126,7 +119,7 @@ const GONE_MAX: usize = 64;
 
 impl Accepted {
     /// Takes one in. `is_there` tells which ids are not of the gone.
-    fn push(&mut self, id: u32, is_there: impl Fn(u32) -> bool) {
+    fn push(&mut self, id: VqpId, is_there: impl Fn(VqpId) -> bool) {
         self.now += 1;
         self.order.push_back(id);
         if self.order.len() > 2 * self.now as usize + GONE_MAX {
@@ -145,12 +138,12 @@ impl Accepted {
     }
 
     /// The next that may give way.
-    pub(crate) fn pop(&mut self) -> Option<u32> {
+    pub(crate) fn pop(&mut self) -> Option<VqpId> {
         self.order.pop_front()
     }
 
     /// It does not: it is looked at again after all others.
-    pub(crate) fn put_back(&mut self, id: u32) {
+    pub(crate) fn put_back(&mut self, id: VqpId) {
         self.order.push_back(id);
     }
 }
@@ -160,7 +153,7 @@ impl Accepted {
 pub(crate) struct AcceptedOf {
     all: Accepted,
     /// The same, by the peer that the messages came from.
-    by_peer: HashMap<u32, Accepted, FxBuildHasher>,
+    by_peer: HashMap<PeerId, Accepted, FxBuildHasher>,
 }
 
 impl AcceptedOf {
@@ -170,12 +163,12 @@ impl AcceptedOf {
     }
 
     /// How many of a peer.
-    pub(crate) fn of(&self, peer: u32) -> u32 {
+    pub(crate) fn of(&self, peer: PeerId) -> u32 {
         self.by_peer.get(&peer).map_or(0, |of_peer| of_peer.now)
     }
 
     /// Those of a peer, or all, in order.
-    pub(crate) fn in_order(&mut self, peer: Option<u32>) -> Option<&mut Accepted> {
+    pub(crate) fn in_order(&mut self, peer: Option<PeerId>) -> Option<&mut Accepted> {
         match peer {
             Some(peer) => self.by_peer.get_mut(&peer),
             None => Some(&mut self.all),
@@ -183,13 +176,13 @@ impl AcceptedOf {
     }
 
     /// A message of a peer's made a VQP. `is_there` tells which of them still are.
-    pub(crate) fn push(&mut self, id: u32, peer: u32, is_there: impl Fn(u32) -> bool) {
+    pub(crate) fn push(&mut self, id: VqpId, peer: PeerId, is_there: impl Fn(VqpId) -> bool) {
         self.all.push(id, &is_there);
         self.by_peer.entry(peer).or_default().push(id, is_there);
     }
 
     /// A VQP that a message of a peer's made is none any longer.
-    pub(crate) fn remove(&mut self, peer: u32) {
+    pub(crate) fn remove(&mut self, peer: PeerId) {
         self.all.remove();
         let Some(of_peer) = self.by_peer.get_mut(&peer) else {
             return bug!("a VQP that was accepted is of no peer");
@@ -201,7 +194,7 @@ impl AcceptedOf {
     }
 
     /// How many there are of each peer.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = (u32, u32)> {
+    pub(crate) fn peers(&self) -> impl Iterator<Item = (PeerId, u32)> {
         self.by_peer.iter().map(|(peer, of_peer)| (*peer, of_peer.now))
     }
 }
@@ -214,13 +207,14 @@ mod tests {
     fn the_gone_do_not_pile_up() {
         let mut accepted = AcceptedOf::default();
         for id in 1..10_000 {
-            accepted.push(id, id % 3, |other| other + 2 > id);
+            accepted.push(VqpId(id), PeerId::numbered(id % 3 + 1), |other| other.0 + 2 > id);
             assert!(accepted.now() <= 2);
-            let orders = [Some(0), Some(1), Some(2), None]
-                .map(|peer| accepted.in_order(peer).map_or(0, |order| order.listed()));
+            let orders = [Some(1), Some(2), Some(3), None].map(|peer| {
+                accepted.in_order(peer.map(PeerId::numbered)).map_or(0, |order| order.listed())
+            });
             assert!(orders.iter().all(|len| *len <= GONE_MAX + 4), "{orders:?}");
             if id > 1 {
-                accepted.remove((id - 1) % 3);
+                accepted.remove(PeerId::numbered((id - 1) % 3 + 1));
             }
         }
         assert_eq!((accepted.now(), accepted.peers().count()), (1, 1));
@@ -229,18 +223,18 @@ mod tests {
     #[test]
     fn a_sender_has_the_vqp_that_takes_its_messages_now() {
         let mut accepts = Accepts::default();
-        let key = (1, 2, 3);
-        for id in [7, 8] {
+        let key = (VqpId(1), PeerId::numbered(2), 3);
+        for id in [VqpId(7), VqpId(8)] {
             accepts.push(id, |_| true);
             accepts.take_from(key, id, 9);
         }
-        assert_eq!(accepts.hear(&key, 10, |id| id == 8), Some(8));
+        assert_eq!(accepts.hear(&key, 10, |id| id == VqpId(8)), Some(VqpId(8)));
         assert_eq!(accepts.hear(&key, 11, |_| false), None);
-        assert_eq!(accepts.get(&key), Some((8, 10)));
+        assert_eq!(accepts.get(&key), Some((VqpId(8), 10)));
         // The one before it went later.
-        accepts.remove(&key, 7);
-        assert_eq!((accepts.get(&key), accepts.now()), (Some((8, 10)), 1));
-        accepts.remove(&key, 8);
+        accepts.remove(&key, VqpId(7));
+        assert_eq!((accepts.get(&key), accepts.now()), (Some((VqpId(8), 10)), 1));
+        accepts.remove(&key, VqpId(8));
         assert_eq!((accepts.get(&key), accepts.now()), (None, 0));
     }
 }

@@ -3,23 +3,20 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Policy, Time, VqpState};
 
 use crate::client::Client;
-use crate::client::accept::{Acceptance, Accepted};
+use crate::client::accept::Accepted;
 use crate::client::ports::Ports;
+use crate::ids::PeerId;
 use crate::keep_alive::Watched;
 use crate::memory::mr::LocalHit;
-use crate::messaging::message::Kind;
-use crate::messaging::notes::Note;
 use crate::rc::suspect::Suspect;
 use crate::vqp::credit::Credit;
 use crate::vqp::recv_ring::RecvRing;
-use crate::vqp::send_ring::{NONE, SendRing};
+use crate::vqp::send_ring::SendRing;
 use crate::vqp::{Vqp, Wait};
-use crate::{
-    ClientId, ClientLimits, ConnectError, Core, CoreError, Event, Policy, VqpId, VqpInit, VqpState,
-};
+use crate::{ClientId, ClientLimits, Core, CoreError, VqpId, VqpInit};
 
 /// Accepted VQPs that are looked at for one to give way.
 const EVICTIONS_LOOKED_AT: usize = 64;
@@ -28,7 +25,7 @@ const EVICTIONS_LOOKED_AT: usize = 64;
 #[derive(Clone, Copy, Debug)]
 enum Scope {
     /// A client's, perhaps only those of a peer.
-    Client(ClientId, Option<u32>),
+    Client(ClientId, Option<PeerId>),
     /// All.
     Node,
 }
@@ -50,13 +47,14 @@ impl<D: Device> Core<D> {
         let vqps = entry.vqps.clone();
         let is_bound = |core: &Core<D>, id| core.vqps.get(id).is_some_and(|vqp| vqp.bound != 0);
         // Then those that were made for senders are known to go for good.
-        let (bound, others): (Vec<u32>, Vec<u32>) =
+        let (bound, others): (Vec<VqpId>, Vec<VqpId>) =
             vqps.into_iter().partition(|id| is_bound(self, *id));
         for vqp in bound.into_iter().chain(others) {
             self.destroy(vqp, now);
         }
         self.close_mrs_of(client, now);
         self.forget_client(client.0);
+        self.apply(now);
     }
 
     /// Whether nothing of a closed client is left.
@@ -82,9 +80,9 @@ impl<D: Device> Core<D> {
     pub(crate) fn create_accepted(
         &mut self,
         client: ClientId,
-        peer: u32,
+        peer: PeerId,
         init: VqpInit,
-    ) -> Option<u32> {
+    ) -> Option<VqpId> {
         let entry = self.open_client(client).ok()?;
         let limits = entry.limits;
         let full =
@@ -102,7 +100,7 @@ impl<D: Device> Core<D> {
             !node_full || self.evict_accepted(Scope::Node)
         };
         let id = if room { self.create(client, init).ok() } else { None };
-        let Some(VqpId(id)) = id else {
+        let Some(id) = id else {
             self.stats.accepts_refused += 1;
             return None;
         };
@@ -180,11 +178,11 @@ impl<D: Device> Core<D> {
                 zombie: false,
                 via: None,
                 bound: 0,
-                peer: NONE,
-                beside: [0; 2],
+                peer: None,
+                beside: Default::default(),
                 peer_port: 0,
                 peer_vqp: 0,
-                lane: NONE,
+                lane: None,
                 dest: None,
                 sq: SendRing::new(init.max_send_wr, max_sge, max_inline),
                 rq: RecvRing::new(init.max_recv_wr, max_sge),
@@ -194,7 +192,7 @@ impl<D: Device> Core<D> {
                 moving: false,
                 credit: Credit::NEW,
                 policy: Policy::Shared,
-                lease: 0,
+                lease: None,
                 ready: false,
                 rewound: false,
                 unsure: false,
@@ -216,13 +214,14 @@ impl<D: Device> Core<D> {
                 backlog: None,
                 accepted: None,
                 local: LocalHit::NONE,
-                remote: Vqp::NO_REMOTE,
+                remote_key: Vqp::NO_REMOTE.0,
+                remote: Vqp::NO_REMOTE.1,
             })
         });
         let full = CoreError::Limit { what: "VQPs", limit: u64::from(limit), setting: "max_vqps" };
         let id = made.ok_or(full)?;
         self.open_client(client)?.vqps.push(id);
-        Ok(VqpId(id))
+        Ok(id)
     }
 
     /// Destroys a VQP. What it has outstanding completes to nobody.
@@ -233,7 +232,8 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), CoreError> {
         self.own_vqp(client, vqp)?;
-        self.destroy(vqp.0, now);
+        self.destroy(vqp, now);
+        self.apply(now);
         Ok(())
     }
 
@@ -255,129 +255,8 @@ impl<D: Device> Core<D> {
             }
             port => port,
         };
-        self.ports.bind(port, vqp.0);
+        self.ports.bind(port, vqp);
         self.own_vqp(client, vqp)?.bound = port;
         Ok(port)
-    }
-
-    /// The client is done with a VQP. It goes at once, or when nothing of its is in flight.
-    pub(crate) fn destroy(&mut self, id: u32, now: Time) {
-        self.cancel_connect(id);
-        let Some(vqp) = self.vqps.get_mut(id) else {
-            return bug!("a VQP that is gone is destroyed");
-        };
-        if core::mem::replace(&mut vqp.zombie, true) {
-            return;
-        }
-        vqp.state = VqpState::Error;
-        vqp.wait = Wait::Nothing;
-        if vqp.bound != 0 {
-            self.ports.release(vqp.bound);
-        }
-        if let Some(client) = self.clients.get_mut(vqp.client) {
-            let at = vqp.client_at as usize;
-            client.vqps.swap_remove(at);
-            client.zombies += 1;
-            if let Some(&moved) = client.vqps.get(at)
-                && let Some(moved) = self.vqps.get_mut(moved)
-            {
-                moved.client_at = at as u32;
-            }
-        }
-        self.settle(id, now);
-    }
-
-    /// To be called for a VQP in its error state whenever nothing of its may be left on a lane, or with
-    /// a receiver: what it still holds is flushed, and a zombie goes.
-    pub(crate) fn settle(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone settles") };
-        if vqp.inflight > 0 || vqp.reads > 0 {
-            vqp.watch = true;
-            return;
-        }
-        vqp.watch = false;
-        self.flush(id, now);
-        self.drop_backlog(id, now);
-        // To tell a sender may have ended what it waited for, and it has gone.
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
-        if vqp.sq.len() > 0 {
-            // Its client gets its messages back when no receiver reads them any longer.
-            return self.revoke(id, now);
-        }
-        if !vqp.zombie {
-            return;
-        }
-        let (client, credit) = (vqp.client, vqp.credit);
-        if let Some((peer, note)) = self.farewell(id) {
-            self.tell(peer, note, now);
-        }
-        self.detach(id);
-        self.credit_probes.forget(id, credit);
-        self.vqps.remove(id);
-        if let Some(client) = self.clients.get_mut(client) {
-            count_off!(client.zombies, 1);
-        }
-        self.forget_client(client);
-    }
-
-    /// What is told of a VQP that goes: to where it sent messages, that no more come; to who sends to a
-    /// port, whose messages it stood for, that nobody takes them any longer.
-    fn farewell(&self, id: u32) -> Option<(u32, Note)> {
-        let vqp = self.vqps.get(id)?;
-        if let Some(Acceptance { key, .. }) = vqp.accepted {
-            let (_, nonce) = self.accepts.get(&key).filter(|(accepted, _)| *accepted == id)?;
-            let is_open = self.vqps.get(key.0).is_some_and(|bound| !bound.zombie);
-            let note = Note::to_sender(Kind::Gone, key.2, u64::from(nonce) << 32);
-            return (!is_open).then_some((key.1, note));
-        }
-        let sends = vqp.peer != NONE && vqp.peer_vqp == 0 && vqp.sq.has_sent_messages();
-        sends.then(|| (vqp.peer, vqp.note(Kind::Gone, vqp.sq.tail)))
-    }
-
-    /// A `qconnect` that is pending ends without a result.
-    pub(crate) fn cancel_connect(&mut self, id: u32) {
-        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone connects") };
-        if vqp.state != VqpState::Connecting {
-            return;
-        }
-        vqp.state = VqpState::Idle;
-        count_off!(self.lookups.waiting, 1);
-        let (client, vqp, token) = (ClientId(vqp.client), VqpId(id), vqp.token);
-        let result = Err(ConnectError::Cancelled);
-        self.events.push_back(Event::Connected { client, token, vqp, result });
-    }
-
-    /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
-    pub(crate) fn detach(&mut self, id: u32) {
-        self.leave_lane(id);
-        self.leave_peer(id);
-        let Some(vqp) = self.vqps.get_mut(id) else {
-            return bug!("a VQP that is gone is detached");
-        };
-        vqp.moving = false;
-        if vqp.lease != 0 {
-            self.links.ended_leases.push(core::mem::take(&mut vqp.lease));
-        }
-        if let Some(Acceptance { key, .. }) = vqp.accepted.take() {
-            self.accepts.remove(&key, id);
-            if let Some(entry) = self.peers.get_mut(key.1) {
-                count_off!(entry.accepted, 1);
-            }
-            if let Some(client) = self.clients.get_mut(vqp.client) {
-                client.accepted.remove(key.1);
-            }
-        }
-        (vqp.lane, vqp.dest, vqp.via) = (NONE, None, None);
-        (vqp.peer_vqp, vqp.remote) = (0, Vqp::NO_REMOTE);
-    }
-
-    /// Lets go of a closed client of which nothing is left.
-    pub(crate) fn forget_client(&mut self, id: u32) {
-        // It may have gone with its last region.
-        let Some(client) = self.clients.get(id) else { return };
-        let has_gone = client.vqps.is_empty() && client.zombies == 0 && client.mrs == 0;
-        if client.closed && has_gone {
-            self.clients.remove(id);
-        }
     }
 }

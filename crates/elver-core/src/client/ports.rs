@@ -1,5 +1,7 @@
 use core::ops::RangeInclusive;
 
+use crate::VqpId;
+
 use elver_random::Rng;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -7,7 +9,7 @@ use rustc_hash::FxBuildHasher;
 /// The ports of a node, and the VQP that is bound to each.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
-    vqps: HashMap<u16, (u32, u16), FxBuildHasher>,
+    vqps: HashMap<u16, (VqpId, u16), FxBuildHasher>,
     /// The number of the last binding.
     last: u16,
 }
@@ -17,7 +19,7 @@ impl Ports {
     pub(crate) const FREE: RangeInclusive<u16> = 49_152..=65_535;
 
     /// The VQP that is bound to a port.
-    pub(crate) fn bound_to(&self, port: u16) -> Option<u32> {
+    pub(crate) fn bound_to(&self, port: u16) -> Option<VqpId> {
         self.vqps.get(&port).map(|(vqp, _)| *vqp)
     }
 
@@ -27,7 +29,7 @@ impl Ports {
     }
 
     /// Binds a VQP to a port that nobody is bound to.
-    pub(crate) fn bind(&mut self, port: u16, vqp: u32) {
+    pub(crate) fn bind(&mut self, port: u16, vqp: VqpId) {
         self.last = self.last.checked_add(1).unwrap_or(1);
         if self.vqps.insert(port, (vqp, self.last)).is_some() {
             bug!("a port is bound twice");
@@ -64,13 +66,16 @@ mod tests {
         let (mut ports, mut rng) = (Ports::default(), Rng::new(1));
         let any = ports.any_free(&mut rng).unwrap();
         assert!(Ports::FREE.contains(&any));
-        ports.bind(any, 5);
+        ports.bind(any, VqpId(5));
         let first = ports.binding_of(any);
-        assert_eq!((ports.bound_to(any), ports.bound_to(7), ports.len()), (Some(5), None, 1));
+        assert_eq!(
+            (ports.bound_to(any), ports.bound_to(7), ports.len()),
+            (Some(VqpId(5)), None, 1)
+        );
         ports.release(any);
         assert_eq!((ports.bound_to(any), ports.len()), (None, 0));
         assert_eq!((ports.binding_of(any), ports.binding_of(7)), (0, 0));
-        ports.bind(any, 5);
+        ports.bind(any, VqpId(5));
         assert_ne!(ports.binding_of(any), first);
     }
 
@@ -79,7 +84,7 @@ mod tests {
         let (mut ports, mut rng) = (Ports::default(), Rng::new(2));
         for _ in Ports::FREE {
             let port = ports.any_free(&mut rng).unwrap();
-            ports.bind(port, 1);
+            ports.bind(port, VqpId(1));
         }
         assert_eq!(ports.any_free(&mut rng), None);
     }

@@ -1,16 +1,19 @@
 //! Bursts: which of a VQP's WRs may go, and how they go to the device (Algorithm 2,
 //! `post_send_virtualized`).
 
-use elver_control::Class;
 use elver_verbs::{
-    AccessFault, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, WcStatus,
+    AccessFault, Class, Device, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time, Via,
+    WcStatus,
 };
 
+use crate::Core;
+use crate::VqpId;
 use crate::datapath::wr_id::WrId;
-use crate::memory::mr_store::MrStore;
+use crate::effects::Effect;
+use crate::ids::{LaneIx, PeerId};
+use crate::memory::mr_store::{MrStore, RemoteMr};
 use crate::vqp::send_ring::SqEntry;
 use crate::vqp::{Vqp, Wait};
-use crate::{Core, Via};
 
 /// Most WRs posted to the device by one call: as many as the device sends in one piece.
 const BURST: u32 = 64;
@@ -75,7 +78,7 @@ struct Burst {
 impl<D: Device> Core<D> {
     /// Posts a VQP's WRs, as many as are there and the lane has room for; in its turn, as many as
     /// its deficit allows.
-    pub(crate) fn post_ready(&mut self, id: u32, in_turn: bool, now: Time) -> Stop {
+    pub(crate) fn post_ready(&mut self, id: VqpId, in_turn: bool, now: Time) -> Stop {
         loop {
             let Some(vqp) = self.vqps.get(id) else {
                 bug!("a VQP that is gone posts");
@@ -93,19 +96,28 @@ impl<D: Device> Core<D> {
                     return Stop::Waits;
                 }
             }
-            let lane = &self.lanes.lanes[vqp.lane as usize];
-            let room = lane.room(&self.lanes.qps[lane.qp as usize]);
+            let Some(at) = vqp.lane else {
+                bug!("a VQP posts that has no lane");
+                return Stop::Waits;
+            };
+            let lane = &self.lanes.lanes[at];
+            let room = lane.room(&self.lanes.qps[lane.qp]);
             if room == 0 {
                 return Stop::Room;
             }
-            let burst = self.next_burst(id, unposted.min(BURST), room, in_turn, now);
-            if burst.count > 0 && !self.post_burst(id, &burst, now) {
+            let burst = self.next_burst(id, at, unposted.min(BURST), room, in_turn, now);
+            if burst.count > 0 && !self.post_burst(id, at, &burst, now) {
                 self.stats.device_refusals += 1;
                 self.fail_next(id, WcStatus::LocQpOpErr, now);
                 return Stop::Waits;
             }
-            if burst.asks && !self.ask_for_credit(id, now) {
-                return Stop::Waits;
+            if burst.asks {
+                self.ask_for_credit(id, now);
+                if !in_turn {
+                    // The question goes first.
+                    self.effects.push(Effect::Pump(id));
+                    return Stop::Waits;
+                }
             }
             match burst.stopped {
                 Check::Ready => {}
@@ -121,7 +133,15 @@ impl<D: Device> Core<D> {
 
     /// What of a VQP's WRs may go next, of those that wait at most `most`: which are then counted as
     /// gone, and messages among them have their headers.
-    fn next_burst(&mut self, id: u32, most: u32, room: u32, in_turn: bool, now: Time) -> Burst {
+    fn next_burst(
+        &mut self,
+        id: VqpId,
+        lane: LaneIx,
+        most: u32,
+        room: u32,
+        in_turn: bool,
+        now: Time,
+    ) -> Burst {
         let query_at = Self::query_at(now);
         let Core { vqps, store, device, pool, blank, mrs, qos, unread, lanes, .. } = self;
         let mut burst = Burst {
@@ -138,7 +158,7 @@ impl<D: Device> Core<D> {
             return burst;
         };
         let limit = most.min(room);
-        let path = &lanes.lanes[vqp.lane as usize].path;
+        let path = &lanes.lanes[lane].path;
         let counted = vqp.class == Class::Low && qos.counts_low(now);
         burst.gives_way = counted;
         let mut deficit = vqp.deficit;
@@ -150,7 +170,8 @@ impl<D: Device> Core<D> {
             let seq = vqp.sq.posted.wrapping_add(burst.count);
             let entry = vqp.sq.entry(seq);
             let (length, is_message) = (entry.length, entry.is_message());
-            burst.stopped = check_remote(&mut vqp.remote, vqp.peer, store, entry, now);
+            burst.stopped =
+                check_remote((&mut vqp.remote_key, &mut vqp.remote), vqp.peer, store, entry, now);
             if burst.stopped != Check::Ready {
                 break;
             }
@@ -197,14 +218,14 @@ impl<D: Device> Core<D> {
     }
 
     /// Posts a burst. Returns whether the device took all of it.
-    fn post_burst(&mut self, id: u32, burst: &Burst, now: Time) -> bool {
+    fn post_burst(&mut self, id: VqpId, at: LaneIx, burst: &Burst, now: Time) -> bool {
         let Core { vqps, lanes, peers, device, stats, links, config, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else {
             bug!("a VQP that is gone posts");
             return true;
         };
-        let lane = &mut lanes.lanes[vqp.lane as usize];
-        let phys = &mut lanes.qps[lane.qp as usize];
+        let lane = &mut lanes.lanes[at];
+        let phys = &mut lanes.qps[lane.qp];
         let first = vqp.sq.posted;
         if phys.short_turns != burst.gives_way {
             phys.short_turns = burst.gives_way;
@@ -233,24 +254,28 @@ impl<D: Device> Core<D> {
         lane.path.psn = lane.path.psn.wrapping_add(physical + psns);
         phys.posted += physical;
         stats.posts += 1;
-        if let Some(peer) = peers.get_mut(vqp.peer) {
-            peer.ops += u64::from(posted);
-            peer.bytes += burst.bytes;
-            let heat = &mut peer.heat[vqp.class as usize];
+        if let Some(peer) = vqp.peer
+            && let Some(entry) = peers.get_mut(peer)
+        {
+            entry.ops += u64::from(posted);
+            entry.bytes += burst.bytes;
+            let heat = &mut entry.heat[vqp.class as usize];
             if heat.note(posted.into(), &config.transfer, now) && vqp.via != Some(Via::Leased) {
-                links.hot.push_back((vqp.peer, vqp.class));
+                links.hot.push_back((peer, vqp.class));
             }
         }
         posted == burst.count
     }
 
     /// A VQP's next WR does not go: it waits for something, or ends.
-    fn wait_for(&mut self, id: u32, stopped: Check, now: Time) {
+    fn wait_for(&mut self, id: VqpId, stopped: Check, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone waits") };
         match stopped {
             Check::Unknown(rkey) => {
+                let Some(peer) = vqp.peer else {
+                    return bug!("a VQP posts that is connected to nobody");
+                };
                 vqp.wait = Wait::Mr;
-                let peer = vqp.peer;
                 self.want_mr(peer, rkey, Some(id), now);
             }
             Check::Held => {
@@ -267,7 +292,7 @@ impl<D: Device> Core<D> {
                 self.stats.mr_refusals += 1;
                 let (at, length) =
                     (vqp.sq.entry(vqp.sq.posted).addr, vqp.sq.entry(vqp.sq.posted).length);
-                let is_inside = vqp.remote.1.holds(at, length);
+                let is_inside = vqp.remote.holds(at, length);
                 let fault = if is_inside { AccessFault::Right } else { AccessFault::Range };
                 self.fail_access(id, fault, now);
             }
@@ -334,8 +359,8 @@ fn send_pair<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, seq: u32) -> u32 {
 /// Checks a WR against what is known of the peer's region. `hit` is what its VQP used last.
 #[inline]
 fn check_remote(
-    hit: &mut (u32, crate::memory::mr_store::RemoteMr),
-    peer: u32,
+    (key, hit): (&mut u32, &mut RemoteMr),
+    peer: Option<PeerId>,
     store: &MrStore,
     entry: &SqEntry,
     now: Time,
@@ -345,11 +370,11 @@ fn check_remote(
     if entry.length == 0 {
         return Check::Ready;
     }
-    if hit.0 != at.rkey || hit.1.until <= now {
-        match store.get(peer, at.rkey, now) {
-            Some(mr) => *hit = (at.rkey, mr),
+    if *key != at.rkey || hit.until <= now {
+        match peer.and_then(|peer| store.get(peer, at.rkey, now)) {
+            Some(mr) => (*key, *hit) = (at.rkey, mr),
             None => return Check::Unknown(at.rkey),
         }
     }
-    if hit.1.permits(&at, entry.length, needs) { Check::Ready } else { Check::Refused }
+    if hit.permits(&at, entry.length, needs) { Check::Ready } else { Check::Refused }
 }

@@ -1,9 +1,9 @@
 use alloc::boxed::Box;
 
-use elver_control::Class;
 use elver_kv::Lookup;
-use elver_verbs::{Dest, RemoteAddr, Time};
+use elver_verbs::{Class, Dest, RemoteAddr, Time};
 
+use crate::ids::{LaneIx, PeerId};
 use crate::messaging::gather::Gather;
 use crate::messaging::notes::Note;
 use crate::rc::suspect::Suspect;
@@ -11,12 +11,12 @@ use crate::rc::suspect::Suspect;
 /// Something that the core itself does on a lane: READs or messages, one signalled WR at a time.
 #[derive(Debug)]
 pub(crate) struct Op {
-    /// The lane that it runs on; [`crate::vqp::send_ring::NONE`] while it waits for one.
-    pub(crate) lane: u32,
+    /// The lane that it runs on; none while it waits for one.
+    pub(crate) lane: Option<LaneIx>,
     /// Where it goes, on a DCI.
     pub(crate) dest: Option<Dest>,
     /// The peer that it goes to, which it pins.
-    pub(crate) peer: u32,
+    pub(crate) peer: PeerId,
     /// Whose traffic it goes with.
     pub(crate) class: Class,
     /// What it is for.
@@ -58,7 +58,7 @@ pub(crate) enum OpKind {
     /// Reads a node's record at a meta server.
     Node {
         /// The node.
-        node: u32,
+        node: PeerId,
         /// The look-up.
         lookup: Lookup,
         /// When its last READ was posted.

@@ -12,6 +12,8 @@ mod restart;
 
 use elver_verbs::Time;
 
+use crate::ids::QpIx;
+
 /// A DCI that is down is tried again after this long, then after twice as long, and so on,
 const RETRY_NS_MIN: u64 = 1_000_000;
 /// but at least so often.
@@ -23,7 +25,7 @@ const PATIENCE_NS: u64 = 4_000_000_000;
 #[derive(Debug)]
 pub(crate) struct Outage {
     /// Its index in the pool.
-    pub(crate) qp: u32,
+    pub(crate) qp: QpIx,
     since: Time,
     /// When it is tried again, and how long the next wait is.
     due: Time,

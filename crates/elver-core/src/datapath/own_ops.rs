@@ -1,16 +1,15 @@
 //! The core's own operations on lanes: posted like the WRs of VQPs, and ahead of them.
 
-use elver_control::Class;
-use elver_verbs::{Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time, WcStatus};
+use elver_verbs::{Class, Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time};
 
 use crate::Core;
 use crate::datapath::ops::{Op, OpKind, Work};
-use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
+use crate::effects::Effect;
+use crate::ids::{LaneIx, OpId, PeerId};
 use crate::messaging::message::Kind;
 use crate::pool::lane::LaneKind;
 use crate::rc::suspect::Suspect;
-use crate::vqp::send_ring::NONE;
 
 /// What a READ of no bytes names; nobody looks at it.
 const NOWHERE: RemoteAddr = RemoteAddr { addr: 0, rkey: 0 };
@@ -20,16 +19,16 @@ impl<D: Device> Core<D> {
     /// peer cannot be reached.
     pub(crate) fn start_op(
         &mut self,
-        peer: u32,
+        peer: PeerId,
         class: Class,
         kind: OpKind,
         work: Work,
-    ) -> Result<u32, OpKind> {
+    ) -> Result<OpId, OpKind> {
         // Another meta server may be asked as well.
         let waits = !matches!(kind, OpKind::Node { .. } | OpKind::Probe { .. });
         let (lane, dest) = match self.way_of_op(peer, class) {
-            Some(way) => way,
-            None if waits && self.way_comes(peer) => (NONE, None),
+            Some((lane, dest)) => (Some(lane), dest),
+            None if waits && self.way_comes(peer) => (None, None),
             None => return Err(kind),
         };
         if self.ops.is_full() {
@@ -37,48 +36,49 @@ impl<D: Device> Core<D> {
         }
         let suspect = Suspect::default();
         let op = Op { lane, dest, peer, class, kind, work, abandoned: false, suspect };
-        let id = self.ops.insert_in_turn(op);
+        let Some(id) = self.ops.insert_in_turn(op) else {
+            bug!("a table that is not full takes no operation");
+            return Err(OpKind::Probe { asked_at: Time::ZERO });
+        };
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.pins += 1;
         }
-        Ok(id.unwrap_or_else(|| {
-            bug!("a table that is not full takes no operation");
-            0
-        }))
+        Ok(id)
     }
 
     /// The lane of an operation to a peer, and its destination there.
-    pub(crate) fn way_of_op(&mut self, peer: u32, class: Class) -> Option<(u32, Option<Dest>)> {
+    pub(crate) fn way_of_op(
+        &mut self,
+        peer: PeerId,
+        class: Class,
+    ) -> Option<(LaneIx, Option<Dest>)> {
         let lane = self.op_lane(peer, class)?;
         self.address_of(peer).ok()?;
         let entry = self.peers.get(peer)?;
-        match self.lanes.lanes[lane as usize].kind {
+        match self.lanes.lanes[lane].kind {
             LaneKind::Dc { stream } => Some((lane, Some(entry.dc_dest(stream)?))),
             LaneKind::Rc { .. } => Some((lane, None)),
         }
     }
 
     /// Posts an operation's WR, now or when there is a lane that has room.
-    pub(crate) fn post_op(&mut self, id: u32, now: Time) {
+    pub(crate) fn post_op(&mut self, id: OpId, now: Time) {
         let Some(op) = self.ops.get(id) else { return bug!("an operation that is gone is posted") };
-        let lane = op.lane;
-        if lane == NONE {
-            return self.await_way(id, now);
-        }
-        let entry = &self.lanes.lanes[lane as usize];
-        if entry.takes_op(&self.lanes.qps[entry.qp as usize]) {
+        let Some(lane) = op.lane else { return self.await_way(id, now) };
+        let entry = &self.lanes.lanes[lane];
+        if entry.takes_op(&self.lanes.qps[entry.qp]) {
             if !self.send_op(id, now) {
-                self.conclude_op(id, false, now);
+                self.effects.push(Effect::Conclude { op: id, ok: false });
             }
             return;
         }
-        self.lanes.lanes[lane as usize].ops.push_back(id);
+        self.lanes.lanes[lane].ops.push_back(id);
         self.lanes.wait(lane);
     }
 
     /// Puts an operation's WR on its lane. Returns whether it may still be done, and the device took
     /// it.
-    pub(crate) fn send_op(&mut self, id: u32, now: Time) -> bool {
+    pub(crate) fn send_op(&mut self, id: OpId, now: Time) -> bool {
         let Some(op) = self.ops.get(id) else {
             bug!("an operation that is gone is posted");
             return true;
@@ -94,8 +94,12 @@ impl<D: Device> Core<D> {
         if op.abandoned || is_late {
             return false;
         }
-        let lane = &mut self.lanes.lanes[op.lane as usize];
-        let phys = &mut self.lanes.qps[lane.qp as usize];
+        let Some(lane) = op.lane else {
+            bug!("an operation is posted that has no lane");
+            return false;
+        };
+        let lane = &mut self.lanes.lanes[lane];
+        let phys = &mut self.lanes.qps[lane.qp];
         let one;
         let (send, sges) = match (&op.work, &op.kind) {
             (Work::Read { remote, length, buffer }, _) => {
@@ -129,45 +133,15 @@ impl<D: Device> Core<D> {
         true
     }
 
-    /// The WR of an operation has completed.
-    pub(crate) fn complete_op(&mut self, id: u32, status: WcStatus, now: Time) {
-        let Some(op) = self.ops.get(id) else {
-            self.stats.completions_unknown += 1;
-            return;
-        };
-        let (lane, to) = (op.lane, (op.peer, op.dest));
-        let verdict = match status {
-            WcStatus::Success => None,
-            status => Some(self.lane_failed(lane, status, to, now)),
-        };
-        if verdict == Some(Verdict::Unsure) {
-            let path = &self.lanes.lanes[lane as usize].path;
-            let psns = self.ops.get(id).map_or(1, |op| path.psns_of_op(op));
-            return self.hold_flushed(lane, WrId::Op(id), psns, now);
-        }
-        self.account(lane, 1);
-        match verdict {
-            None => self.conclude_op(id, true, now),
-            Some(Verdict::Guilty(_)) => self.conclude_op(id, false, now),
-            Some(Verdict::Repeatable) if !self.is_repeatable(id) => {
-                self.conclude_op(id, false, now);
-            }
-            Some(Verdict::Innocent | Verdict::Repeatable | Verdict::Unsure) => {
-                self.op_again(id, lane);
-            }
-        }
-        self.try_restart(lane, now);
-    }
-
     /// An operation's WR was not executed, or may be executed again: it is posted anew.
-    pub(crate) fn op_again(&mut self, id: u32, lane: u32) {
-        self.lanes.lanes[lane as usize].ops.push_back(id);
+    pub(crate) fn op_again(&mut self, id: OpId, lane: LaneIx) {
+        self.lanes.lanes[lane].ops.push_back(id);
         self.lanes.wait(lane);
     }
 
     /// Whether an operation may be done twice: it reads, or tells what means the same when it is told
     /// again. A grant does not: who heard it may have used it up.
-    pub(crate) fn is_repeatable(&self, id: u32) -> bool {
+    pub(crate) fn is_repeatable(&self, id: OpId) -> bool {
         self.ops.get(id).is_some_and(|op| match &op.kind {
             OpKind::Message(note) => note.kind != Kind::Grant,
             OpKind::Node { .. } | OpKind::Probe { .. } | OpKind::Mr { .. } | OpKind::Gather(_) => {
@@ -176,24 +150,8 @@ impl<D: Device> Core<D> {
         })
     }
 
-    /// The WR of an operation succeeded or did not: the operation goes on, or ends.
-    pub(crate) fn conclude_op(&mut self, id: u32, ok: bool, now: Time) {
-        match self.ops.get(id).map(|op| &op.kind) {
-            Some(OpKind::Node { .. } | OpKind::Mr { .. }) => self.complete_lookup(id, ok, now),
-            Some(OpKind::Probe { .. }) => self.probe_ended(id, ok, now),
-            Some(OpKind::Gather(_)) => self.conclude_gather(id, ok, now),
-            Some(OpKind::Message(_)) => {
-                let Some(Op { peer, kind: OpKind::Message(note), .. }) = self.end_op(id) else {
-                    return bug!("an operation that has ended is gone");
-                };
-                self.note_ended(peer, note, ok, now);
-            }
-            None => bug!("an operation that is gone ends"),
-        }
-    }
-
     /// Takes an operation that has ended off its peer; its buffer is free again.
-    pub(crate) fn end_op(&mut self, id: u32) -> Option<Op> {
+    pub(crate) fn end_op(&mut self, id: OpId) -> Option<Op> {
         let op = self.ops.remove(id)?;
         match op.work {
             Work::Read { buffer, .. } => self.pool.reads.give(buffer),
@@ -205,20 +163,25 @@ impl<D: Device> Core<D> {
     }
 
     /// The same for a READ of which nothing is needed any longer: it goes where it stands.
-    pub(crate) fn discard_read(&mut self, id: u32, peer: u32, buffer: u32) {
+    pub(crate) fn discard_read(&mut self, id: OpId, peer: PeerId, buffer: u32) {
         self.pool.reads.give(buffer);
         self.ops.discard(id);
         self.unpin(peer);
     }
 
-    /// So many physical WRs of a lane have completed.
-    #[inline]
-    pub(crate) fn account(&mut self, lane: u32, count: u32) {
-        let entry = &mut self.lanes.lanes[lane as usize];
-        count_off!(entry.uncompleted, count);
-        let qp = entry.qp;
-        let phys = &mut self.lanes.qps[qp as usize];
-        count_off!(phys.posted, count);
-        self.lanes.freed(qp, &mut self.dirty_qps);
+    /// Whether an operation to a peer that has no way there now may have one soon.
+    pub(crate) fn way_comes(&self, peer: PeerId) -> bool {
+        self.lacks_dc(peer) && self.peers.get(peer).is_some_and(|entry| entry.control.is_some())
+    }
+
+    /// An operation waits for a link to its peer.
+    pub(crate) fn await_way(&mut self, op: OpId, now: Time) {
+        let Some(entry) = self.ops.get_mut(op) else {
+            return bug!("an operation that is gone waits for a way");
+        };
+        (entry.lane, entry.dest) = (None, None);
+        let (peer, class) = (entry.peer, entry.class);
+        self.links.await_way(op, (peer, class), now);
+        self.stats.ops_waited += 1;
     }
 }

@@ -2,13 +2,13 @@
 
 use elver_verbs::{
     Device, Memory, ObjectKind, Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp,
-    SendOpcode, SendWr, Sge, Time, WcStatus,
+    SendOpcode, SendWr, Sge, Time, VqpState, WcStatus,
 };
 
 use crate::memory::mr::{LocalMrs, Users};
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::{NONE, SqEntry};
-use crate::{ClientId, Core, VqpId, VqpState};
+use crate::{ClientId, Core, VqpId};
 
 impl<D: Device> Core<D> {
     /// Posts send WRs (Algorithm 2, `post_send_virtualized`). On an error the WRs before the
@@ -21,7 +21,7 @@ impl<D: Device> Core<D> {
         wrs: &[SendWr<'_>],
         now: Time,
     ) -> Result<(), (usize, PostError)> {
-        let found = self.vqps.get_mut(vqp.0);
+        let found = self.vqps.get_mut(vqp);
         let Some(entry) = found.filter(|entry| entry.client == client.0 && !entry.zombie) else {
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
@@ -63,8 +63,8 @@ impl<D: Device> Core<D> {
         self.stats.send_bytes += bytes;
         self.stats.send_wrs += taken as u64;
         self.stats.posts_refused += u64::from(result.is_err());
-        if taken > 0 {
-            self.pump(vqp.0, now);
+        if taken > 0 && self.pump(vqp, now) {
+            self.apply(now);
         }
         result
     }
@@ -81,7 +81,7 @@ impl<D: Device> Core<D> {
         status: WcStatus,
         now: Time,
     ) -> Result<(), WcStatus> {
-        let found = self.vqps.get_mut(vqp.0);
+        let found = self.vqps.get_mut(vqp);
         let entry = found.filter(|entry| entry.client == client.0 && !entry.zombie);
         let entry = entry.filter(|entry| entry.state != VqpState::Idle).ok_or(status)?;
         let owner = self.clients.get_mut(client.0).ok_or(status)?;
@@ -89,7 +89,7 @@ impl<D: Device> Core<D> {
         // It may be refused for want of room, and its completion takes some too: as much as others.
         if entry.sq.room() == 0 || owner.pending >= owner.limits.completions.saturating_mul(2) {
             if is_first {
-                self.fail(vqp.0, now);
+                self.fail(vqp, now);
             }
             return Err(if is_first { status } else { WcStatus::WrFlushErr });
         }
@@ -100,26 +100,28 @@ impl<D: Device> Core<D> {
         }
         entry.sq.push(SqEntry { wr_id, opcode, ..SqEntry::BLANK });
         if entry.state == VqpState::Error {
-            self.settle(vqp.0, now);
+            self.settle(vqp, now);
         } else {
-            self.pump(vqp.0, now);
+            self.pump(vqp, now);
         }
+        self.apply(now);
         Ok(())
     }
 
     /// A client's receive was refused, and the client has been told: the VQP fails, and all that it
     /// holds is flushed.
     pub fn refuse_recv(&mut self, client: ClientId, vqp: VqpId, now: Time) {
-        let found = self.vqps.get(vqp.0).filter(|vqp| vqp.client == client.0 && !vqp.zombie);
+        let found = self.vqps.get(vqp).filter(|vqp| vqp.client == client.0 && !vqp.zombie);
         match found.map(|vqp| vqp.state) {
             // It is bound perhaps, and not connected: its receives are flushed all the same.
-            Some(VqpState::Connected | VqpState::Idle) => self.fail(vqp.0, now),
+            Some(VqpState::Connected | VqpState::Idle) => self.fail(vqp, now),
             Some(VqpState::Connecting) => {
-                self.cancel_connect(vqp.0);
-                self.fail(vqp.0, now);
+                self.cancel_connect(vqp);
+                self.fail(vqp, now);
             }
             Some(VqpState::Error) | None => {}
         }
+        self.apply(now);
     }
 
     /// Posts receives.
@@ -130,7 +132,7 @@ impl<D: Device> Core<D> {
         wrs: &[RecvWr<'_>],
         now: Time,
     ) -> Result<(), (usize, PostError)> {
-        let found = self.vqps.get_mut(vqp.0);
+        let found = self.vqps.get_mut(vqp);
         let Some(entry) = found.filter(|entry| entry.client == client.0 && !entry.zombie) else {
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
@@ -157,7 +159,8 @@ impl<D: Device> Core<D> {
             self.stats.recv_wrs += 1;
         }
         if entry.backlog.is_some() {
-            self.serve_backlog(vqp.0, now);
+            self.serve_backlog(vqp, now);
+            self.apply(now);
         }
         result
     }

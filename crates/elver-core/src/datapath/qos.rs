@@ -7,6 +7,7 @@ use alloc::collections::VecDeque;
 use elver_verbs::Time;
 
 use crate::QosConfig;
+use crate::VqpId;
 
 /// What a WR costs on top of its bytes: so that small WRs, of which the device does a limited
 /// number a second, are slowed too.
@@ -108,7 +109,7 @@ pub(crate) struct Qos {
     /// When the tokens were last counted.
     counted: Time,
     /// VQPs that wait for tokens, in order, and when there are some.
-    held: VecDeque<u32>,
+    held: VecDeque<VqpId>,
     due: Time,
 }
 
@@ -162,13 +163,13 @@ impl Qos {
     }
 
     /// A VQP waits for tokens.
-    pub(crate) fn hold(&mut self, vqp: u32, now: Time) {
+    pub(crate) fn hold(&mut self, vqp: VqpId, now: Time) {
         self.held.push_back(vqp);
         self.due = self.next_low(now);
     }
 
     /// Whether a VQP waits for tokens.
-    pub(crate) fn holds(&self, vqp: u32) -> bool {
+    pub(crate) fn holds(&self, vqp: VqpId) -> bool {
         self.held.contains(&vqp)
     }
 

@@ -1,62 +1,63 @@
 //! Turns among the VQPs that share a lane (section 4.4): at once if nobody waits, else by bytes.
 
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Time, VqpState};
 
 use crate::Core;
-use crate::VqpState;
+use crate::VqpId;
 use crate::datapath::burst::{QUANTUM, Stop};
+use crate::effects::Effect;
+use crate::ids::LaneIx;
 use crate::pool::SLOTS_RESERVED;
 use crate::pool::lane::LaneState;
 use crate::vqp::Wait;
-use crate::vqp::send_ring::NONE;
 
 impl<D: Device> Core<D> {
-    /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn.
+    /// Posts what waits in a VQP's ring: at once if nobody waits for the lane, else in turn. Returns whether
+    /// something may be left to be done ([`Core::apply`]).
     #[inline]
-    pub(crate) fn pump(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone posts") };
+    pub(crate) fn pump(&mut self, id: VqpId, now: Time) -> bool {
+        let Some(vqp) = self.vqps.get(id) else {
+            bug!("a VQP that is gone posts");
+            return false;
+        };
         if !vqp.may_post() || vqp.ready || vqp.sq.unposted() == 0 {
-            if vqp.lane == NONE && vqp.state == VqpState::Connected {
+            if vqp.lane.is_none() && vqp.state == VqpState::Connected {
                 self.find_lane(id, now);
+                return true;
             }
-            return;
+            return false;
         }
-        let lane = &self.lanes.lanes[vqp.lane as usize];
+        let Some(lane) = vqp.lane else { return false };
+        let lane = &self.lanes.lanes[lane];
         if lane.state == LaneState::Gone {
-            return self.leave_gone_lane(id, now);
+            self.leave_gone_lane(id);
+            return true;
         }
         if lane.state != LaneState::Running || !lane.ready.is_empty() || !lane.ops.is_empty() {
-            return self.enlist(id);
-        }
-        if self.post_ready(id, false, now) == Stop::Room {
             self.enlist(id);
+            return false;
         }
-    }
-
-    /// Puts a VQP behind the others that wait for its lane.
-    pub(crate) fn enlist(&mut self, id: u32) {
-        let Some(vqp) = self.vqps.get_mut(id) else {
-            return bug!("a VQP that is gone takes its turn");
-        };
-        if vqp.ready || !vqp.may_post() || vqp.sq.unposted() == 0 {
-            return;
+        match self.post_ready(id, false, now) {
+            Stop::Empty => false,
+            Stop::Room => {
+                self.enlist(id);
+                false
+            }
+            Stop::Waits => true,
         }
-        vqp.ready = true;
-        self.lanes.lanes[vqp.lane as usize].ready.push_back(id);
-        self.lanes.wait(vqp.lane);
     }
 
     /// Gives turns on the QPs where room was made.
     pub(crate) fn serve_dirty(&mut self, now: Time) {
         while let Some(qp) = self.dirty_qps.pop() {
-            let phys = &mut self.lanes.qps[qp as usize];
+            let phys = &mut self.lanes.qps[qp];
             phys.dirty = false;
             for _ in 0..phys.waiting.len() {
                 // An RC QP that breaks meanwhile leaves none.
-                let Some(lane) = self.lanes.qps[qp as usize].waiting.pop_front() else { break };
-                self.lanes.lanes[lane as usize].waiting = false;
+                let Some(lane) = self.lanes.qps[qp].waiting.pop_front() else { break };
+                self.lanes.lanes[lane].waiting = false;
                 self.serve_lane(lane, now);
-                let entry = &self.lanes.lanes[lane as usize];
+                let entry = &self.lanes.lanes[lane];
                 if !entry.ready.is_empty() || !entry.ops.is_empty() {
                     self.lanes.wait(lane);
                 }
@@ -66,10 +67,10 @@ impl<D: Device> Core<D> {
 
     /// Gives turns on a lane while it has room: to the core's own operations, then to the VQPs in
     /// turn, each by bytes (deficit round robin).
-    fn serve_lane(&mut self, lane: u32, now: Time) {
+    fn serve_lane(&mut self, lane: LaneIx, now: Time) {
         loop {
-            let entry = &mut self.lanes.lanes[lane as usize];
-            let phys = &self.lanes.qps[entry.qp as usize];
+            let entry = &mut self.lanes.lanes[lane];
+            let phys = &self.lanes.qps[entry.qp];
             if entry.state != LaneState::Running {
                 return;
             }
@@ -77,7 +78,7 @@ impl<D: Device> Core<D> {
                 && let Some(op) = entry.ops.pop_front()
             {
                 if !self.send_op(op, now) {
-                    self.conclude_op(op, false, now);
+                    self.effects.push(Effect::Conclude { op, ok: false });
                 }
                 continue;
             }
@@ -91,7 +92,7 @@ impl<D: Device> Core<D> {
                 continue;
             };
             vqp.ready = false;
-            if vqp.lane != lane || !vqp.may_post() {
+            if vqp.lane != Some(lane) || !vqp.may_post() {
                 continue;
             }
             let deficit = if alone { QUANTUM } else { vqp.deficit + QUANTUM };
@@ -107,7 +108,7 @@ impl<D: Device> Core<D> {
             } else if vqp.sq.posted == before && vqp.deficit > 0 {
                 // Its next WR takes more room than there is: it keeps its turn.
                 vqp.ready = true;
-                self.lanes.lanes[lane as usize].ready.push_front(id);
+                self.lanes.lanes[lane].ready.push_front(id);
                 return;
             } else {
                 self.enlist(id);
@@ -117,7 +118,6 @@ impl<D: Device> Core<D> {
 
     /// Lets VQPs go on that waited for send slots.
     pub(crate) fn serve_slot_waiters(&mut self, now: Time) {
-        self.tell_waiting(now);
         while self.pool.sends.available() > SLOTS_RESERVED
             && let Some(id) = self.slot_waiters.pop_front()
         {
@@ -132,11 +132,11 @@ impl<D: Device> Core<D> {
 
     /// The RC QP that a VQP was on is gone.
     #[cold]
-    fn leave_gone_lane(&mut self, id: u32, now: Time) {
+    fn leave_gone_lane(&mut self, id: VqpId) {
         if self.move_to_dc(id) {
-            self.pump(id, now);
+            self.effects.push(Effect::Pump(id));
         } else {
-            self.switch_lane(id, now);
+            self.switch_lane(id);
         }
     }
 }

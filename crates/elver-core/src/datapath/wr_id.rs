@@ -1,3 +1,8 @@
+use core::num::NonZeroU32;
+
+use crate::VqpId;
+use crate::ids::{Id, LandingId, OpId};
+
 /// What a physical WR was posted for, as its `wr_id` says (Algorithm 2).
 ///
 /// A completion of a VQP's WR stands for all WRs of this VQP up to the sequence number that it
@@ -11,20 +16,20 @@ pub(crate) enum WrId {
     /// The WR of a VQP, or the second of the two that stand for a WRITE_WITH_IMM.
     User {
         /// The VQP.
-        vqp: u32,
+        vqp: VqpId,
         /// Low bits of the sequence number in its send ring.
         seq: u32,
         /// Whether it is the second of two.
         second: bool,
     },
     /// An operation of the core's own.
-    Op(u32),
+    Op(OpId),
     /// A message buffer of the shared receive queue.
     Recv(u32),
     /// A receive or a send of the UD QP.
     Control(u32),
     /// A message that is written to a receive.
-    Landing(u32),
+    Landing(LandingId),
 }
 
 const SEQ_BITS: u32 = 29;
@@ -35,11 +40,11 @@ impl WrId {
     #[inline]
     pub(crate) fn encode(self) -> u64 {
         let (kind, id, seq) = match self {
-            WrId::User { vqp, seq, second } => (u64::from(second), vqp, seq & SEQ_MASK),
-            WrId::Op(op) => (2, op, 0),
+            WrId::User { vqp, seq, second } => (u64::from(second), vqp.0, seq & SEQ_MASK),
+            WrId::Op(op) => (2, op.bits(), 0),
             WrId::Recv(buffer) => (3, buffer, 0),
             WrId::Control(slot) => (4, slot, 0),
-            WrId::Landing(id) => (5, id, 0),
+            WrId::Landing(id) => (5, id.bits(), 0),
         };
         kind << 61 | u64::from(id) << SEQ_BITS | u64::from(seq)
     }
@@ -49,11 +54,11 @@ impl WrId {
     pub(crate) fn decode(code: u64) -> Option<WrId> {
         let (id, seq) = ((code >> SEQ_BITS) as u32, code as u32 & SEQ_MASK);
         match code >> 61 {
-            kind @ 0..=1 => Some(WrId::User { vqp: id, seq, second: kind == 1 }),
-            2 => Some(WrId::Op(id)),
+            kind @ 0..=1 => Some(WrId::User { vqp: VqpId(id), seq, second: kind == 1 }),
+            2 => NonZeroU32::new(id).map(OpId::of).map(WrId::Op),
             3 => Some(WrId::Recv(id)),
             4 => Some(WrId::Control(id)),
-            5 => Some(WrId::Landing(id)),
+            5 => NonZeroU32::new(id).map(LandingId::of).map(WrId::Landing),
             _ => None,
         }
     }
@@ -66,11 +71,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_comes_back(id in any::<u32>(), seq in 0..=SEQ_MASK, second in any::<bool>()) {
-            let user = WrId::User { vqp: id, seq, second };
-            for kind in
-                [user, WrId::Op(id), WrId::Recv(id), WrId::Control(id), WrId::Landing(id)]
-            {
+        fn what_is_encoded_comes_back(id in 1..=u32::MAX, seq in 0..=SEQ_MASK, second in any::<bool>()) {
+            let user = WrId::User { vqp: VqpId(id), seq, second };
+            let bits = NonZeroU32::new(id).unwrap();
+            let (op, landing) = (WrId::Op(OpId::of(bits)), WrId::Landing(LandingId::of(bits)));
+            for kind in [user, op, WrId::Recv(id), WrId::Control(id), landing] {
                 prop_assert_eq!(WrId::decode(kind.encode()), Some(kind));
             }
         }

@@ -1,5 +1,6 @@
 //! Look-ups with one-sided READs: nodes at meta servers, regions at their owners (section 4.2).
 
+mod found;
 mod run;
 
 use alloc::collections::VecDeque;
@@ -12,8 +13,10 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::ClientId;
+use crate::VqpId;
 use crate::discovery::peer::Waiter;
 use crate::discovery::servers::Servers;
+use crate::ids::PeerId;
 use crate::pool::READ_BUFFER_BYTES;
 
 /// How long one meta server may take before the next one is asked, in nanoseconds. Far above what a
@@ -29,19 +32,19 @@ pub(crate) struct Lookups {
     /// The meta servers and their tables of nodes.
     pub(crate) servers: Servers,
     /// Peers whose look-up waits for its turn.
-    queue: VecDeque<u32>,
+    queue: VecDeque<PeerId>,
     /// Look-ups of nodes that run.
     running: u32,
     /// When each of these is given up, in order; entries of look-ups that ended mean nothing.
-    deadlines: VecDeque<(Time, u32)>,
+    deadlines: VecDeque<(Time, PeerId)>,
     /// Connects that wait.
     pub(crate) waiting: u32,
     /// Connects that ever waited; their number is the last one's.
     attempts: u32,
     /// Regions being looked up, by peer and rkey, and the VQPs that wait for each.
-    mrs: HashMap<(u32, u32), Vec<u32>, FxBuildHasher>,
+    mrs: HashMap<(PeerId, u32), Vec<VqpId>, FxBuildHasher>,
     /// Of these, the ones that wait for a buffer.
-    mr_queue: VecDeque<(u32, u32)>,
+    mr_queue: VecDeque<(PeerId, u32)>,
     /// `warm` calls.
     warms: Vec<Option<Warm>>,
     /// An empty list of waiters, whose memory the next look-up takes.
@@ -78,7 +81,7 @@ impl Lookups {
 
     pub(crate) fn bytes(&self) -> u64 {
         let queues = self.queue.capacity() * 4 + self.deadlines.capacity() * 16;
-        let mrs = self.mrs.capacity() * (size_of::<((u32, u32), Vec<u32>)>() + 1);
+        let mrs = self.mrs.capacity() * (size_of::<((PeerId, u32), Vec<VqpId>)>() + 1);
         (queues + mrs + self.mr_queue.capacity() * 8) as u64
     }
 }
@@ -92,7 +95,7 @@ impl Lookups {
     }
 
     /// Whether the look-up of a region of the peer's brings a VQP back.
-    pub(crate) fn awaits(&self, peer: u32, vqp: u32) -> bool {
+    pub(crate) fn awaits(&self, peer: PeerId, vqp: VqpId) -> bool {
         self.mrs.iter().any(|((at, _), waiting)| *at == peer && waiting.contains(&vqp))
     }
 

@@ -30,6 +30,7 @@ impl<D: Device> Core<D> {
         }
         self.link_meta_servers(now);
         self.start_lookups(now);
+        self.apply(now);
     }
 
     /// The meta server that is asked first.
@@ -46,7 +47,9 @@ impl<D: Device> Core<D> {
         }
         let Some(entry) = self.peers.get_mut(peer) else { return bug!("a peer of a GID is gone") };
         if record.is_some_and(|record| entry.news(record) != record) {
-            return self.ask_past(peer, now);
+            self.ask_past(peer, now);
+            self.apply(now);
+            return;
         }
         let first = entry.last.is_none();
         let anew = record.is_some_and(|record| entry.hear(record));
@@ -65,6 +68,7 @@ impl<D: Device> Core<D> {
             self.leave_links_to(peer, record, now);
         }
         self.overtake_lookup(peer, record, now);
+        self.apply(now);
     }
 
     /// Takes the meta server's role: makes the table of nodes, for `capacity` of them.
@@ -96,17 +100,5 @@ impl<D: Device> Core<D> {
     /// Takes a node out of the table; whether it was there.
     pub fn meta_remove(&mut self, gid: Gid) -> bool {
         self.served.as_mut().is_some_and(|served| served.table.remove(&gid.0).is_ok())
-    }
-
-    pub(crate) fn is_meta_server(&self, peer: u32) -> bool {
-        self.lookups.servers.peers().any(|server| server == peer)
-    }
-
-    /// One reason less to remember a peer.
-    pub(crate) fn unpin(&mut self, peer: u32) {
-        if let Some(entry) = self.peers.get_mut(peer) {
-            count_off!(entry.pins, 1);
-            self.peers.rest(peer);
-        }
     }
 }

@@ -2,12 +2,14 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::hash::Hasher;
 
-use elver_control::{Class, NodeRecord};
-use elver_verbs::{Ah, Dest, Gid, Time};
+use elver_control::NodeRecord;
+use elver_verbs::{Ah, Class, Dest, Gid, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxSeededState;
 use siphasher::sip::SipHasher13;
 
+use crate::VqpId;
+use crate::ids::{LaneIx, MaybeVqp, OpId, PeerId};
 use crate::rc::Heat;
 use crate::rc::back_off::BackOff;
 use crate::slots::Slots;
@@ -19,11 +21,11 @@ use elver_random::Rng;
 /// least recently used first.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    pub(crate) slots: Slots<Peer>,
-    by_gid: HashMap<Gid, u32, FxSeededState>,
+    pub(crate) slots: Slots<PeerId, Peer>,
+    by_gid: HashMap<Gid, PeerId, FxSeededState>,
     /// Peers that nobody uses, with the stamp that they got then, oldest first. Entries whose peer
     /// has another stamp now mean nothing.
-    idle: VecDeque<(u32, u64)>,
+    idle: VecDeque<(PeerId, u64)>,
     stamp: u64,
     /// Keys the choice of lanes, so that nobody can aim many peers at one.
     lane_key: u64,
@@ -50,14 +52,14 @@ pub(crate) struct Peer {
     pub(crate) asked_past: bool,
     /// VQPs connected to it, and the one that was connected last: the head of their list.
     pub(crate) vqps: u32,
-    pub(crate) last_vqp: u32,
+    pub(crate) last_vqp: MaybeVqp,
     /// Of these VQPs, the ones that its messages made.
     pub(crate) accepted: u32,
     /// Reasons besides VQPs not to forget it: it is a meta server, is this node, or has an RC QP;
     /// operations of the core's own are under way to it.
     pub(crate) pins: u32,
     /// Lanes of the shared RC QPs to it that are connected, by class.
-    pub(crate) rc: [Option<u32>; 2],
+    pub(crate) rc: [Option<LaneIx>; 2],
     /// How much the VQPs of each class talk to it.
     pub(crate) heat: [Heat; 2],
     /// When it may be asked for a link that nobody waits for.
@@ -90,7 +92,7 @@ pub(crate) enum PeerLookup {
     /// An operation does it.
     Running {
         /// The operation.
-        op: u32,
+        op: OpId,
         /// Meta servers that were asked, this one included.
         tried: u32,
         /// Index of the one that is being asked.
@@ -98,6 +100,8 @@ pub(crate) enum PeerLookup {
         /// It is given up then.
         deadline: Time,
     },
+    /// It has ended, and who waits is told next.
+    Ended,
 }
 
 /// Who waits for a peer's record.
@@ -106,7 +110,7 @@ pub(crate) enum Waiter {
     /// A VQP that connects.
     Vqp {
         /// The VQP.
-        vqp: u32,
+        vqp: VqpId,
         /// Which `qconnect` of its.
         attempt: u32,
     },
@@ -117,7 +121,7 @@ pub(crate) enum Waiter {
     /// VQPs of a class that have lost their lane to the peer.
     Lane(Class),
     /// A VQP that holds a message which is to be read from the peer.
-    Reader(u32),
+    Reader(VqpId),
     /// What the peer is to be told.
     Notes,
 }
@@ -134,23 +138,23 @@ impl Peers {
     }
 
     #[inline]
-    pub(crate) fn get(&self, peer: u32) -> Option<&Peer> {
+    pub(crate) fn get(&self, peer: PeerId) -> Option<&Peer> {
         self.slots.get(peer)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, peer: u32) -> Option<&mut Peer> {
+    pub(crate) fn get_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
         self.slots.get_mut(peer)
     }
 
     #[inline]
-    pub(crate) fn find(&self, gid: &Gid) -> Option<u32> {
+    pub(crate) fn find(&self, gid: &Gid) -> Option<PeerId> {
         self.by_gid.get(gid).copied()
     }
 
     /// The peer of a GID, new if need be. With it comes the address handle of one that had to give
     /// way. None when all are in use.
-    pub(crate) fn find_or_insert(&mut self, gid: Gid) -> Option<(u32, Option<Ah>)> {
+    pub(crate) fn find_or_insert(&mut self, gid: Gid) -> Option<(PeerId, Option<Ah>)> {
         if let Some(peer) = self.find(&gid) {
             return Some((peer, None));
         }
@@ -171,7 +175,7 @@ impl Peers {
             before: None,
             asked_past: false,
             vqps: 0,
-            last_vqp: 0,
+            last_vqp: MaybeVqp::default(),
             pins: 0,
             rc: [None; 2],
             heat: [Heat::default(); 2],
@@ -192,7 +196,7 @@ impl Peers {
     }
 
     /// To be called when a peer may have become one that nobody uses, or was used.
-    pub(crate) fn rest(&mut self, peer: u32) {
+    pub(crate) fn rest(&mut self, peer: PeerId) {
         let Some(entry) = self.slots.get_mut(peer) else {
             return bug!("a peer that is gone rests");
         };
@@ -204,7 +208,7 @@ impl Peers {
         self.idle.push_back((peer, self.stamp));
         if self.idle.len() > 2 * self.slots.len() as usize + 16 {
             let slots = &self.slots;
-            let valid = |(id, stamp): &(u32, u64)| {
+            let valid = |(id, stamp): &(PeerId, u64)| {
                 slots.get(*id).is_some_and(|peer| peer.is_idle() && peer.stamp == *stamp)
             };
             self.idle.retain(valid);
@@ -213,7 +217,7 @@ impl Peers {
 
     /// Forgets a peer of which nothing was ever known, unless somebody uses it. Returns whether it
     /// went, and its address handle.
-    pub(crate) fn forget_stranger(&mut self, peer: u32) -> Option<Option<Ah>> {
+    pub(crate) fn forget_stranger(&mut self, peer: PeerId) -> Option<Option<Ah>> {
         self.slots.get(peer).filter(|entry| entry.is_idle() && entry.last.is_none())?;
         let entry = self.slots.remove(peer)?;
         self.by_gid.remove(&entry.gid);
@@ -232,9 +236,9 @@ impl Peers {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        let map = self.by_gid.capacity() * (size_of::<(Gid, u32)>() + 1);
-        let idle = self.idle.capacity() * size_of::<(u32, u64)>();
-        let waiting = |(_, peer): (u32, &Peer)| peer.waiting.capacity() * size_of::<Waiter>();
+        let map = self.by_gid.capacity() * (size_of::<(Gid, PeerId)>() + 1);
+        let idle = self.idle.capacity() * size_of::<(PeerId, u64)>();
+        let waiting = |(_, peer): (PeerId, &Peer)| peer.waiting.capacity() * size_of::<Waiter>();
         let waiting: usize = self.slots.iter().map(waiting).sum();
         self.slots.bytes() + (map + idle + waiting) as u64
     }

@@ -7,6 +7,8 @@
 use alloc::vec::Vec;
 use core::hash::Hasher;
 
+use crate::ids::PeerId;
+
 use elver_kv::Descriptor;
 use elver_verbs::{Gid, Time};
 use siphasher::sip::SipHasher13;
@@ -31,7 +33,7 @@ pub(crate) struct Servers {
 
 #[derive(Debug)]
 struct Server {
-    peer: u32,
+    peer: PeerId,
     nodes: Descriptor,
     /// Where it stands among those that are as near: another place at another node.
     rank: u64,
@@ -44,7 +46,11 @@ struct Server {
 
 impl Servers {
     /// Takes servers over; what is known of those that were there stays. `own` is this node's GID.
-    pub(crate) fn replace(&mut self, own: Gid, servers: Vec<(u32, Gid, Descriptor)>) -> Vec<u32> {
+    pub(crate) fn replace(
+        &mut self,
+        own: Gid,
+        servers: Vec<(PeerId, Gid, Descriptor)>,
+    ) -> Vec<PeerId> {
         let old = core::mem::take(&mut self.list);
         let before = old.get(self.preferred as usize).map(|server| server.peer);
         let known = |peer| old.iter().find(|server| server.peer == peer);
@@ -65,16 +71,16 @@ impl Servers {
         self.list.len() as u32
     }
 
-    pub(crate) fn get(&self, index: u32) -> Option<(u32, Descriptor)> {
+    pub(crate) fn get(&self, index: u32) -> Option<(PeerId, Descriptor)> {
         self.list.get(index as usize).map(|server| (server.peer, server.nodes))
     }
 
     /// Whether a peer is a meta server, and this is the key of the table that it has now.
-    pub(crate) fn has_table(&self, peer: u32, rkey: u32) -> bool {
+    pub(crate) fn has_table(&self, peer: PeerId, rkey: u32) -> bool {
         self.list.iter().any(|server| server.peer == peer && server.nodes.rkey() == rkey)
     }
 
-    pub(crate) fn peers(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.list.iter().map(|server| server.peer)
     }
 
@@ -84,7 +90,7 @@ impl Servers {
     }
 
     /// A server answered a READ that was posted so long ago.
-    pub(crate) fn answered(&mut self, peer: u32, round_trip_ns: u64) {
+    pub(crate) fn answered(&mut self, peer: PeerId, round_trip_ns: u64) {
         // It may be one no longer.
         let Some(server) = self.list.iter_mut().find(|server| server.peer == peer) else { return };
         let smoothed = |before: u64| before - before / 8 + round_trip_ns / 8;
@@ -98,7 +104,7 @@ impl Servers {
     }
 
     /// A server did not answer: it counts as far away until it does.
-    pub(crate) fn failed(&mut self, peer: u32, now: Time) {
+    pub(crate) fn failed(&mut self, peer: PeerId, now: Time) {
         // It may be one no longer.
         let Some(server) = self.list.iter_mut().find(|server| server.peer == peer) else { return };
         if server.rests_until > now {
@@ -169,11 +175,16 @@ mod tests {
         Gid([n; 16])
     }
 
+    /// The peer that the server of an index is.
+    fn peer(index: u32) -> PeerId {
+        PeerId::numbered(index + 1)
+    }
+
     fn servers(own: u8, count: u8) -> Servers {
         let id = TableId { seed: 1, incarnation: 2 };
         let nodes = Descriptor::new(0, 1, Layout::new(1, 0, 16, 22).unwrap(), id).unwrap();
         let mut servers = Servers::default();
-        let list = (0..count).map(|n| (u32::from(n), gid(100 + n), nodes)).collect();
+        let list = (0..count).map(|n| (peer(n.into()), gid(100 + n), nodes)).collect();
         assert_eq!(servers.replace(gid(own), list), []);
         servers
     }
@@ -184,18 +195,18 @@ mod tests {
         let first = servers.preferred();
         let [second, third] = [1, 2].map(|step| (first + step) % 3);
         for _ in 0..50 {
-            servers.answered(first, 100_000);
-            servers.answered(second, 90_000);
+            servers.answered(peer(first), 100_000);
+            servers.answered(peer(second), 90_000);
             assert_eq!(servers.preferred(), first, "about as near");
         }
-        servers.answered(third, 20_000);
+        servers.answered(peer(third), 20_000);
         assert_eq!(servers.preferred(), third);
         // One slow answer moves nobody.
-        servers.answered(third, 60_000);
+        servers.answered(peer(third), 60_000);
         assert_eq!(servers.preferred(), third);
         // Its network becomes slow.
         for _ in 0..50 {
-            servers.answered(third, 500_000);
+            servers.answered(peer(third), 500_000);
         }
         assert_ne!(servers.preferred(), third);
     }
@@ -206,7 +217,7 @@ mod tests {
         for own in 0..200 {
             let mut servers = servers(own, 4);
             for n in 0..4 {
-                servers.answered(n, 10_000 + u64::from(n));
+                servers.answered(peer(n), 10_000 + u64::from(n));
             }
             asked[servers.preferred() as usize] += 1;
         }
@@ -218,25 +229,25 @@ mod tests {
         let mut servers = servers(7, 2);
         let first = servers.preferred();
         for n in 0..2 {
-            servers.answered(n, 10_000);
+            servers.answered(peer(n), 10_000);
         }
         let (mut now, mut probes) = (Time(0), Vec::new());
-        servers.failed(first, now);
+        servers.failed(peer(first), now);
         assert_eq!(servers.preferred(), 1 - first);
         while now.0 < 300_000_000_000 {
             if let Some(index) = servers.next_probe(now) {
                 assert_eq!(index, first);
                 probes.push(now.0 / PROBE_NS);
-                servers.failed(first, now);
+                servers.failed(peer(first), now);
             }
             now = Time(now.0 + PROBE_NS / 10);
         }
         assert_eq!(probes, [1, 3, 7, 15, 31, 63, 127, 191, 255]);
-        servers.answered(first, 1_000);
+        servers.answered(peer(first), 1_000);
         assert_eq!(servers.preferred(), first);
         // None answers: by turns, as a list.
-        servers.failed(first, now);
-        servers.failed(1 - first, now);
+        servers.failed(peer(first), now);
+        servers.failed(peer(1 - first), now);
         assert!(servers.preferred() < 2);
     }
 
@@ -247,7 +258,7 @@ mod tests {
         for tenth in 0..1_000 {
             while let Some(index) = servers.next_probe(Time(tenth * PROBE_NS / 10)) {
                 probes[index as usize] += 1;
-                servers.answered(index, 10_000);
+                servers.answered(peer(index), 10_000);
             }
         }
         assert_eq!(probes[servers.preferred() as usize], 0);

@@ -5,6 +5,7 @@ use elver_verbs::{Device, Gid};
 
 use super::{Failing, Loss};
 use crate::Core;
+use crate::ids::PeerId;
 
 impl<D: Device> Core<D> {
     /// Whether this node turns by itself. One that turns only when its owner calls it may be silent for
@@ -52,7 +53,7 @@ impl<D: Device> Core<D> {
     /// The same of a peer; whether it was asked.
     pub(crate) fn peer_answered(
         &mut self,
-        from: (u32, u32),
+        from: (PeerId, u32),
         id: u64,
         turns: bool,
         bound: &[u16; PORTS_ASKED],

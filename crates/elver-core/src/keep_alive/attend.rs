@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 
 use elver_control::{ControlAddr, NodeRecord, Request};
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Time, VqpState};
 
 use super::{Facts, Failing, Loss, NodeKey, SAMPLES, Samples, Step, Watched};
+use crate::VqpId;
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::NONE;
-use crate::{ConnectError, Core, VqpState};
+use crate::{ConnectError, Core};
 
 /// Peers that are looked at in one poll, at most; the others have their turn at the next look.
 const LOOKS_MAX: usize = 256;
@@ -71,14 +71,15 @@ impl<D: Device> Core<D> {
     }
 
     /// A VQP was connected some time ago: from now on it is looked after, if it still is. Whether that begins.
-    fn enroll(&mut self, id: u32) -> bool {
+    fn enroll(&mut self, id: VqpId) -> bool {
         // It may have gone since, or have been connected twice.
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
-        if vqp.peer == NONE || vqp.state != VqpState::Connected || vqp.is_watched() {
+        let Some(peer) = vqp.peer else { return false };
+        if vqp.state != VqpState::Connected || vqp.is_watched() {
             return false;
         }
         if vqp.watched == Watched::Unknown {
-            let tag = self.peers.get(vqp.peer).and_then(|entry| entry.tag);
+            let tag = self.peers.get(peer).and_then(|entry| entry.tag);
             // It has an RC QP that its peer asked for, and nothing is known of that yet.
             let Some(tag) = tag else {
                 self.keep_alive.connected(id);
@@ -89,7 +90,7 @@ impl<D: Device> Core<D> {
         // Who has sent messages there is told by the peer when their receiver goes.
         let asks = vqp.peer_vqp == 0 && vqp.peer_port != 0 && !vqp.sq.has_sent_messages();
         vqp.watched = if asks { Watched::Port } else { Watched::Node };
-        let (key, port) = (NodeKey { peer: vqp.peer, tag: vqp.peer_tag }, vqp.watched_port());
+        let (key, port) = (NodeKey { peer, tag: vqp.peer_tag }, vqp.watched_port());
         self.keep_alive.enroll(key, id, port);
         true
     }
@@ -117,7 +118,7 @@ impl<D: Device> Core<D> {
                 |vqp: &Vqp| vqp.watched_node() == Some(key) && vqp.state == VqpState::Connected;
             let vqps = self.vqps_to(key.peer).take(SAMPLES).filter(|(_, vqp)| counts(vqp));
             for (into, (id, vqp)) in samples.iter_mut().zip(vqps) {
-                *into = (id, vqp.sq.done.wrapping_add(vqp.rq.head));
+                *into = Some((id, vqp.sq.done.wrapping_add(vqp.rq.head)));
             }
         }
         Facts { to, refuted, own: entry.gid == self.gid, samples }
@@ -158,8 +159,7 @@ impl<D: Device> Core<D> {
             if loss == Loss::Port && vqp.sq.has_sent_messages() {
                 continue;
             }
-            let peer = vqp.peer;
-            let gid = self.gid_of(peer);
+            let gid = vqp.peer.map(|peer| self.gid_of(peer)).unwrap_or_default();
             let cause = match loss {
                 Loss::Silent => ConnectError::Silent { gid, for_ns: self.config.keep_alive_ns },
                 Loss::Past | Loss::Port => ConnectError::PeerGone { gid },
@@ -183,6 +183,6 @@ impl Vqp {
 
     /// The node that it is connected to, if that is looked at for it.
     pub(crate) fn watched_node(&self) -> Option<NodeKey> {
-        self.is_watched().then_some(NodeKey { peer: self.peer, tag: self.peer_tag })
+        self.is_watched().then_some(NodeKey { peer: self.peer?, tag: self.peer_tag })
     }
 }

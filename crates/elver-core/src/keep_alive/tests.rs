@@ -1,8 +1,9 @@
 use super::*;
+use crate::VqpId;
 
 const TELL: u64 = 1_600;
 const TICK: u64 = TELL / TICKS;
-const KEY: NodeKey = NodeKey { peer: 3, tag: 9 };
+const KEY: NodeKey = NodeKey { peer: PeerId::numbered(3), tag: 9 };
 const NO_PORTS: [u16; PORTS_ASKED] = [0; PORTS_ASKED];
 
 /// A keep-alive under a clock of its own.
@@ -27,13 +28,16 @@ impl Rig {
     /// With a VQP that is connected.
     fn with(port: Option<u16>) -> Rig {
         let mut rig = Rig::new();
-        rig.keep_alive.connected(1);
+        rig.keep_alive.connected(VqpId(1));
         assert_eq!(rig.keep_alive.poll_timeout(), Some(Time::ZERO));
         assert!(!rig.keep_alive.tick(Time(rig.now), Time(rig.now)));
         rig.keep_alive.attended();
         assert_eq!(rig.keep_alive.poll_timeout(), Some(Time(rig.now + TICK)));
-        assert_eq!((rig.keep_alive.next_newcomer(), rig.keep_alive.newcomers()), (Some(1), 0));
-        rig.keep_alive.enroll(KEY, 1, port);
+        assert_eq!(
+            (rig.keep_alive.next_newcomer(), rig.keep_alive.newcomers()),
+            (Some(VqpId(1)), 0)
+        );
+        rig.keep_alive.enroll(KEY, VqpId(1), port);
         rig
     }
 
@@ -70,7 +74,7 @@ impl Rig {
         let mut all = NO_PORTS;
         all[..bound.len()].copy_from_slice(bound);
         let parted = self.keep_alive.answered((KEY.peer, 77), id, turns, &all);
-        parted.map(|(_, parted)| parted)
+        parted.map(|(_, parted)| parted.into_iter().map(|vqp| vqp.0).collect())
     }
 
     /// How long it takes until the node is given up; none if it is not.
@@ -121,7 +125,11 @@ fn only_who_was_asked_can_answer_and_once() {
     assert_eq!(rig.answer(id ^ 1, true, &[]), None, "another id");
     let elsewhere = rig.keep_alive.answered((KEY.peer, 78), id, true, &NO_PORTS);
     assert_eq!(elsewhere, None, "another queue pair");
-    assert_eq!(rig.keep_alive.answered((4, 77), id, true, &NO_PORTS), None, "another node");
+    assert_eq!(
+        rig.keep_alive.answered((PeerId::numbered(4), 77), id, true, &NO_PORTS),
+        None,
+        "another node"
+    );
     assert_eq!(rig.answer(id, true, &[]), Some(Vec::new()));
     assert_eq!(rig.answer(id, true, &[]), None);
 }
@@ -129,11 +137,11 @@ fn only_who_was_asked_can_answer_and_once() {
 #[test]
 fn a_vqp_that_gets_on_is_proof_enough() {
     let mut rig = Rig::with(None);
-    rig.facts.samples[0] = (1, 0);
+    rig.facts.samples[0] = Some((VqpId(1), 0));
     let (id, _) = rig.asked();
     assert_eq!(rig.answer(id, true, &[]), Some(Vec::new()));
     for done in 1..100 {
-        rig.facts.samples[0] = (1, done);
+        rig.facts.samples[0] = Some((VqpId(1), done));
         assert!(rig.pass(TICK).iter().all(|step| *step == Step::Rest));
     }
     assert!(rig.given_up_after().is_some());
@@ -145,7 +153,7 @@ fn another_vqp_in_its_place_proves_nothing() {
     let (id, _) = rig.asked();
     assert_eq!(rig.answer(id, true, &[]), Some(Vec::new()));
     let gone = (1..=TICKS as u32).any(|other| {
-        rig.facts.samples[0] = (10 + other, other);
+        rig.facts.samples[0] = Some((VqpId(10 + other), other));
         rig.pass(TICK).contains(&Step::GiveUp)
     });
     assert!(gone);
@@ -207,7 +215,7 @@ fn who_connects_to_one_that_was_given_up_has_it_asked_anew() {
     let (id, _) = rig.asked();
     assert_eq!(rig.answer(id, true, &[]), Some(Vec::new()));
     assert!(rig.given_up_after().is_some());
-    rig.keep_alive.enroll(KEY, 2, None);
+    rig.keep_alive.enroll(KEY, VqpId(2), None);
     let (id, _) = rig.asked();
     assert_eq!(rig.answer(id, true, &[]), Some(Vec::new()));
     assert!(rig.given_up_after().is_some());
@@ -220,16 +228,16 @@ fn the_end_of_a_ports_owner_is_told_to_those_that_had_him() {
     assert_eq!(ports[..2], [7, 0]);
     assert_eq!(rig.answer(id, true, &[4]), Some(Vec::new()));
     // Also if the node itself is known to be there.
-    rig.facts.samples[0] = (1, 1);
+    rig.facts.samples[0] = Some((VqpId(1), 1));
     let (id, _) = rig.asked();
     assert_eq!(rig.answer(id, true, &[4]), Some(Vec::new()));
-    rig.keep_alive.enroll(KEY, 2, Some(7));
+    rig.keep_alive.enroll(KEY, VqpId(2), Some(7));
     let (id, _) = rig.asked();
     assert_eq!(rig.answer(id, true, &[5]), Some(alloc::vec![1]));
     let (id, _) = rig.asked();
     assert_eq!(rig.answer(id, true, &[0]), Some(alloc::vec![2]));
     for vqp in [1, 2] {
-        rig.keep_alive.leave(KEY, vqp, Some(7));
+        rig.keep_alive.leave(KEY, VqpId(vqp), Some(7));
     }
     assert_eq!(rig.pass(TICK), []);
     assert_eq!(rig.keep_alive.poll_timeout(), None, "nobody is looked at any longer");
@@ -240,7 +248,7 @@ fn many_ports_are_asked_about_in_turn() {
     let mut rig = Rig::with(None);
     let ports: Vec<u16> = (1..=20).map(|n| n * 3_276).chain([u16::MAX]).collect();
     for (vqp, port) in (2..).zip(&ports) {
-        rig.keep_alive.enroll(KEY, vqp, Some(*port));
+        rig.keep_alive.enroll(KEY, VqpId(vqp), Some(*port));
     }
     for _ in 0..2 {
         let mut all = Vec::new();
@@ -258,7 +266,7 @@ fn many_ports_are_asked_about_in_turn() {
 #[test]
 fn off_it_does_nothing() {
     let mut keep_alive = KeepAlive::new(0);
-    keep_alive.connected(1);
+    keep_alive.connected(VqpId(1));
     assert_eq!(keep_alive.poll_timeout(), None);
     assert!(!keep_alive.tick(Time(5), Time(5)) && keep_alive.newcomers() == 0);
 }

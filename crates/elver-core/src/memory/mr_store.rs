@@ -1,5 +1,7 @@
 use alloc::collections::VecDeque;
 
+use crate::ids::PeerId;
+
 use elver_control::MR_VALUE_BYTES;
 use elver_verbs::{AccessFlags, RemoteAddr, Time};
 use hashbrown::HashMap;
@@ -8,9 +10,9 @@ use rustc_hash::FxBuildHasher;
 /// Regions of peers that were found in their ValidMR tables (section 4.2), each for a lease.
 #[derive(Debug)]
 pub(crate) struct MrStore {
-    regions: HashMap<(u32, u32), RemoteMr, FxBuildHasher>,
+    regions: HashMap<(PeerId, u32), RemoteMr, FxBuildHasher>,
     /// Keys in the order in which they were learned, which is that of their leases' ends.
-    order: VecDeque<((u32, u32), Time)>,
+    order: VecDeque<((PeerId, u32), Time)>,
     limit: usize,
 }
 
@@ -66,12 +68,12 @@ impl MrStore {
     }
 
     /// The region of a peer's under `rkey`, if its lease runs.
-    pub(crate) fn get(&self, peer: u32, rkey: u32, now: Time) -> Option<RemoteMr> {
+    pub(crate) fn get(&self, peer: PeerId, rkey: u32, now: Time) -> Option<RemoteMr> {
         self.regions.get(&(peer, rkey)).filter(|mr| now < mr.until).copied()
     }
 
     /// Remembers a region. The ones whose leases end first give way.
-    pub(crate) fn put(&mut self, peer: u32, rkey: u32, mr: RemoteMr) {
+    pub(crate) fn put(&mut self, peer: PeerId, rkey: u32, mr: RemoteMr) {
         let key = (peer, rkey);
         self.regions.insert(key, mr);
         self.order.push_back((key, mr.until));
@@ -88,18 +90,18 @@ impl MrStore {
     }
 
     /// Forgets a region: the peer denied it.
-    pub(crate) fn forget(&mut self, peer: u32, rkey: u32) {
+    pub(crate) fn forget(&mut self, peer: PeerId, rkey: u32) {
         self.regions.remove(&(peer, rkey));
     }
 
     /// Forgets all regions of a peer.
-    pub(crate) fn forget_peer(&mut self, peer: u32) {
+    pub(crate) fn forget_peer(&mut self, peer: PeerId) {
         self.regions.retain(|(of, _), _| *of != peer);
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        let region = size_of::<((u32, u32), RemoteMr)>() + 1;
-        let order = size_of::<((u32, u32), Time)>();
+        let region = size_of::<((PeerId, u32), RemoteMr)>() + 1;
+        let order = size_of::<((PeerId, u32), Time)>();
         (self.regions.capacity() * region + self.order.capacity() * order) as u64
     }
 
@@ -117,6 +119,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const PEER: PeerId = PeerId::numbered(1);
     const READ: AccessFlags = AccessFlags::REMOTE_READ;
 
     fn region(until: u64) -> RemoteMr {
@@ -126,12 +129,15 @@ mod tests {
     #[test]
     fn a_lease_ends() {
         let mut store = MrStore::new(4);
-        store.put(1, 2, region(10));
-        assert_eq!(store.get(1, 2, Time(9)), Some(region(10)));
-        assert_eq!((store.get(1, 2, Time(10)), store.get(2, 2, Time(0))), (None, None));
-        store.put(1, 2, region(20));
+        store.put(PEER, 2, region(10));
+        assert_eq!(store.get(PEER, 2, Time(9)), Some(region(10)));
+        assert_eq!(
+            (store.get(PEER, 2, Time(10)), store.get(PeerId::numbered(2), 2, Time(0))),
+            (None, None)
+        );
+        store.put(PEER, 2, region(20));
         store.flush(Time(15));
-        assert_eq!(store.get(1, 2, Time(15)), Some(region(20)));
+        assert_eq!(store.get(PEER, 2, Time(15)), Some(region(20)));
         store.flush(Time(20));
         assert_eq!((store.regions.len(), store.order.len()), (0, 0));
     }
@@ -140,10 +146,10 @@ mod tests {
     fn it_is_bounded() {
         let mut store = MrStore::new(4);
         for n in 0..100 {
-            store.put(1, n % 7, region(u64::from(n)));
+            store.put(PEER, n % 7, region(u64::from(n)));
             assert!(store.regions.len() <= 4 && store.order.len() <= 8);
         }
-        assert!(store.get(1, 99 % 7, Time(0)).is_some());
+        assert!(store.get(PEER, 99 % 7, Time(0)).is_some());
     }
 
     proptest! {

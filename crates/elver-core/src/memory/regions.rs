@@ -189,12 +189,4 @@ impl<D: Device> Core<D> {
         }
         busy
     }
-
-    /// How long after its post a WR of a peer's may still arrive: all of its retries, or of ours if
-    /// these take longer.
-    pub(crate) fn flight_ns_of(&self, peer: u32) -> u64 {
-        let theirs = self.peers.get(peer).and_then(|entry| entry.last);
-        let theirs = theirs.map_or(0, |record| record.terms.flight_ns());
-        self.config.flight_ns().max(theirs)
-    }
 }

@@ -4,13 +4,14 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use crate::Config;
+use crate::ids::PeerId;
 use crate::messaging::incoming::Incoming;
 
 /// A backlog is filling from this part of what it may hold on, and low below half of that.
 const FILLING: u64 = 8;
 
 /// Senders that wait for a VQP: their nodes and VQPs, and the last cookie of each.
-pub(crate) type Halted = BTreeMap<(u32, u32), u64>;
+pub(crate) type Halted = BTreeMap<(PeerId, u32), u64>;
 
 /// Messages that wait for receives.
 #[derive(Debug, Default)]

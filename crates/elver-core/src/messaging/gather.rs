@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 use elver_verbs::{Memory, RemoteAddr, Sge, Time, WcStatus};
 
 use crate::ClientId;
+use crate::VqpId;
+use crate::ids::PeerId;
 use crate::memory::mr::{LocalHit, LocalMrs};
 use crate::messaging::incoming::Incoming;
 use crate::vqp::send_ring::NONE;
@@ -17,7 +19,7 @@ pub(crate) const PIECE_BYTES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Gather {
     /// The VQP, and the receive.
-    pub(super) vqp: u32,
+    pub(super) vqp: VqpId,
     pub(super) seq: u32,
     pub(super) incoming: Incoming,
     /// Regions of the receive's pieces, which it uses.
@@ -33,7 +35,7 @@ impl Gather {
     }
 
     /// Whether it reads into a receive of this VQP.
-    pub(crate) fn is_of(&self, vqp: u32) -> bool {
+    pub(crate) fn is_of(&self, vqp: VqpId) -> bool {
         self.vqp == vqp
     }
 
@@ -43,7 +45,7 @@ impl Gather {
     }
 
     /// Whether it reads this message.
-    pub(crate) fn reads(&self, from: (u32, u32), cookie: u64) -> bool {
+    pub(crate) fn reads(&self, from: (PeerId, u32), cookie: u64) -> bool {
         self.incoming.from == from && self.incoming.cookie == cookie
     }
 

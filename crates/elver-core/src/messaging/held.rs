@@ -2,6 +2,7 @@
 
 use elver_verbs::Time;
 
+use crate::VqpId;
 use crate::due::DueQueue;
 
 /// How many bytes wait, and which VQPs look at what waits again by the clock: their senders are asked, or
@@ -9,7 +10,7 @@ use crate::due::DueQueue;
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     bytes: u64,
-    asking: DueQueue<u32>,
+    asking: DueQueue<VqpId>,
 }
 
 impl Held {
@@ -34,17 +35,17 @@ impl Held {
     }
 
     /// A VQP's first message is looked at again then.
-    pub(crate) fn ask_later(&mut self, due: Time, vqp: u32) {
+    pub(crate) fn ask_later(&mut self, due: Time, vqp: VqpId) {
         self.asking.push(due, vqp);
     }
 
     /// A VQP's messages are looked at at the next opportunity: not on top of who says so.
-    pub(crate) fn ask_now(&mut self, now: Time, vqp: u32) {
+    pub(crate) fn ask_now(&mut self, now: Time, vqp: VqpId) {
         self.asking.push_first(now, vqp);
     }
 
     /// The next VQP whose messages are to be looked at.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<VqpId> {
         self.asking.pop_due(now)
     }
 
@@ -54,7 +55,7 @@ impl Held {
     }
 
     /// Whether a VQP's messages will be looked at.
-    pub(crate) fn awaits(&self, vqp: u32) -> bool {
+    pub(crate) fn awaits(&self, vqp: VqpId) -> bool {
         self.asking.iter().any(|asks| *asks == vqp)
     }
 }
@@ -77,10 +78,10 @@ mod tests {
     #[test]
     fn who_is_to_look_at_once_goes_first() {
         let mut held = Held::default();
-        held.ask_later(Time(20), 1);
-        held.ask_now(Time(10), 2);
-        assert!(held.awaits(1) && held.awaits(2) && !held.awaits(3));
-        assert_eq!((held.pop_due(Time(10)), held.pop_due(Time(10))), (Some(2), None));
+        held.ask_later(Time(20), VqpId(1));
+        held.ask_now(Time(10), VqpId(2));
+        assert!(held.awaits(VqpId(1)) && held.awaits(VqpId(2)) && !held.awaits(VqpId(3)));
+        assert_eq!((held.pop_due(Time(10)), held.pop_due(Time(10))), (Some(VqpId(2)), None));
         assert_eq!(held.next_due(), Some(Time(20)));
     }
 }

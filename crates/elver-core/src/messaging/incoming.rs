@@ -2,6 +2,8 @@
 
 use elver_verbs::Time;
 
+use crate::VqpId;
+use crate::ids::PeerId;
 use crate::messaging::message::Kind;
 
 /// What of a message's header its receive needs.
@@ -11,10 +13,10 @@ pub(crate) struct Incoming {
     pub(crate) imm: Option<u32>,
     pub(crate) length: u32,
     pub(crate) cookie: u64,
-    /// VQP that is connected to the sender, for a message to a port; else 0.
-    pub(crate) source: u32,
+    /// The VQP that is connected to the sender, of a message to a port.
+    pub(crate) source: Option<VqpId>,
     /// The sender's node, and its VQP.
-    pub(crate) from: (u32, u32),
+    pub(crate) from: (PeerId, u32),
     /// Of the sender's record then: one that has started anew has not sent it.
     pub(crate) tag: u16,
     /// Until when it may be read, if it is a long one.

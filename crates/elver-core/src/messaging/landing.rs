@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Memory, Mr, WcStatus};
 
 use crate::ClientId;
+use crate::VqpId;
 use crate::memory::mr::{LocalHit, LocalMrs};
 use crate::messaging::incoming::Incoming;
 use crate::vqp::send_ring::NONE;
@@ -28,7 +29,7 @@ const PIECE_BYTES: u64 = 32 << 10;
 #[derive(Debug)]
 pub(crate) struct Landing {
     /// The VQP, and the receive.
-    vqp: u32,
+    vqp: VqpId,
     seq: u32,
     incoming: Incoming,
     bytes: Vec<u8>,
@@ -49,7 +50,7 @@ struct Piece {
 
 impl Landing {
     /// Whether it goes to a receive of this VQP.
-    pub(crate) fn is_of(&self, vqp: u32) -> bool {
+    pub(crate) fn is_of(&self, vqp: VqpId) -> bool {
         self.vqp == vqp
     }
 

@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 
 use elver_verbs::Time;
 
+use crate::Stats;
 use crate::due::DueQueue;
+use crate::ids::PeerId;
 use crate::messaging::message::Kind;
 
 /// Most notes that wait for a send slot, or for a look-up.
@@ -41,7 +43,7 @@ impl Note {
 /// Notes that wait, each with the peer that it is for:
 ///
 /// ```text
-///   push ──▶ pending ── pop_pending ──▶ sent ── nothing is known of the peer ──▶ unaddressed
+///   tell ──▶ pending ── pop_pending ──▶ sent ── nothing is known of the peer ──▶ unaddressed
 ///              ▲                                                                    │ looked up
 ///              ├──────────────────────────── found ─────────────────────────────────┤
 ///              └──── later, as if new ◀── unasked ◀── nobody to ask, and it is final ┘
@@ -49,11 +51,11 @@ impl Note {
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// Wait for send slots.
-    pending: VecDeque<(u32, Note)>,
+    pending: VecDeque<(PeerId, Note)>,
     /// Wait for look-ups of whom they are for.
-    unaddressed: VecDeque<(u32, Note)>,
+    unaddressed: VecDeque<(PeerId, Note)>,
     /// Wait until a meta server can be asked.
-    unasked: DueQueue<(u32, Note)>,
+    unasked: DueQueue<(PeerId, Note)>,
 }
 
 impl Notes {
@@ -62,8 +64,14 @@ impl Notes {
         self.pending.len() + self.unaddressed.len() >= PENDING_MAX
     }
 
-    /// Takes one in, to be sent behind those that wait.
-    pub(crate) fn push(&mut self, peer: u32, note: Note) {
+    /// Has a message of the core's own sent to a VQP of a peer's, behind those that wait.
+    pub(crate) fn tell(&mut self, stats: &mut Stats, peer: PeerId, note: Note) {
+        if self.is_crowded() {
+            // That says nothing of the peer. Who probes, asks or takes back does so again, and who does
+            // not hear of his message asks after it.
+            stats.messages_lost += 1;
+            return;
+        }
         self.pending.push_back((peer, note));
     }
 
@@ -74,12 +82,12 @@ impl Notes {
     }
 
     /// The next that a send slot is for.
-    pub(crate) fn pop_pending(&mut self) -> Option<(u32, Note)> {
+    pub(crate) fn pop_pending(&mut self) -> Option<(PeerId, Note)> {
         self.pending.pop_front()
     }
 
     /// One waits until its peer is looked up.
-    pub(crate) fn await_address(&mut self, peer: u32, note: Note) {
+    pub(crate) fn await_address(&mut self, peer: PeerId, note: Note) {
         self.unaddressed.push_back((peer, note));
     }
 
@@ -87,7 +95,7 @@ impl Notes {
     /// what is final is kept until `again`. Returns those that cannot be told, in order.
     pub(crate) fn looked_up(
         &mut self,
-        peer: u32,
+        peer: PeerId,
         found: bool,
         asked: bool,
         again: Time,
@@ -108,7 +116,7 @@ impl Notes {
     }
 
     /// The next that is to be tried again.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(u32, Note)> {
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(PeerId, Note)> {
         self.unasked.pop_due(now)
     }
 
@@ -118,13 +126,13 @@ impl Notes {
     }
 
     /// All that wait, and the peers that they are for.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Note)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &Note)> {
         let pending = self.pending.iter().chain(&self.unaddressed);
         pending.chain(self.unasked.iter()).map(|(peer, note)| (*peer, note))
     }
 
     /// Peers that must be being looked up.
-    pub(crate) fn unaddressed(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn unaddressed(&self) -> impl Iterator<Item = PeerId> {
         self.unaddressed.iter().map(|(peer, _)| *peer)
     }
 }
@@ -137,6 +145,10 @@ mod tests {
         Note::to_sender(kind, 7, cookie)
     }
 
+    fn peer(n: u32) -> PeerId {
+        PeerId::numbered(n)
+    }
+
     fn cookies(notes: &[Note]) -> Vec<u64> {
         notes.iter().map(|note| note.cookie).collect()
     }
@@ -144,15 +156,15 @@ mod tests {
     #[test]
     fn a_look_up_moves_the_notes_of_its_peer_alone_and_in_order() {
         let mut notes = Notes::default();
-        for (peer, cookie) in [(1, 10), (2, 20), (1, 11)] {
-            notes.await_address(peer, note(Kind::Fin, cookie));
+        for (to, cookie) in [(1, 10), (2, 20), (1, 11)] {
+            notes.await_address(peer(to), note(Kind::Fin, cookie));
         }
-        assert!(notes.looked_up(1, true, true, Time(5)).is_empty());
+        assert!(notes.looked_up(peer(1), true, true, Time(5)).is_empty());
         let sent: Vec<u64> =
             core::iter::from_fn(|| notes.pop_pending()).map(|(_, note)| note.cookie).collect();
         assert_eq!(sent, [10, 11]);
-        assert!(notes.unaddressed().eq([2]));
-        assert_eq!(cookies(&notes.looked_up(2, false, true, Time(5))), [20], "it is gone");
+        assert!(notes.unaddressed().eq([peer(2)]));
+        assert_eq!(cookies(&notes.looked_up(peer(2), false, true, Time(5))), [20], "it is gone");
     }
 
     #[test]
@@ -160,9 +172,9 @@ mod tests {
         let mut notes = Notes::default();
         let kinds = [Kind::Fin, Kind::Grant, Kind::Nack, Kind::Query];
         for (kind, cookie) in kinds.into_iter().zip(0..) {
-            notes.await_address(1, note(kind, cookie));
+            notes.await_address(peer(1), note(kind, cookie));
         }
-        assert_eq!(cookies(&notes.looked_up(1, false, false, Time(5))), [1, 3]);
+        assert_eq!(cookies(&notes.looked_up(peer(1), false, false, Time(5))), [1, 3]);
         assert_eq!((notes.pop_due(Time(4)), notes.next_due()), (None, Some(Time(5))));
         assert_eq!(notes.iter().count(), 2);
         assert_eq!(notes.pop_due(Time(5)).map(|(_, note)| note.cookie), Some(0));
@@ -174,9 +186,9 @@ mod tests {
         let mut notes = Notes::default();
         let mut lost = 0;
         while !notes.is_crowded() {
-            notes.await_address(1, note(Kind::Fin, 0));
+            notes.await_address(peer(1), note(Kind::Fin, 0));
         }
-        lost += notes.looked_up(1, false, false, Time(5)).len();
+        lost += notes.looked_up(peer(1), false, false, Time(5)).len();
         assert_eq!((notes.iter().count(), lost), (UNASKED_MAX, PENDING_MAX - UNASKED_MAX));
         assert!(!notes.is_crowded());
     }

@@ -64,7 +64,7 @@ impl Vqp {
             detail: if long { ((length - HEADER_BYTES) / PIECE_BYTES) as u16 } else { 0 },
             dst_port: if self.peer_vqp == 0 { self.peer_port } else { 0 },
             dst_vqp: self.peer_vqp,
-            src_vqp: self.id,
+            src_vqp: self.id.0,
             length: bytes,
             cookie: self.cookie(seq),
             ..*blank

@@ -16,7 +16,9 @@ use alloc::boxed::Box;
 
 use elver_verbs::{AccessFlags, Device, Memory, MrInfo, Pd, Time, VerbsError, WcOpcode, WcStatus};
 
+use crate::VqpId;
 use crate::datapath::ops::{OpKind, Work};
+use crate::ids::OpId;
 use crate::memory::mr::{LocalMrs, Users};
 use crate::messaging::gather::{Gather, PIECE_BYTES, plan};
 use crate::messaging::incoming::{Body, Incoming};
@@ -28,7 +30,7 @@ impl<D: Device> Core<D> {
     /// Begins to read a message into a receive; how the receive ends, if that fails at once.
     pub(crate) fn begin_gather(
         &mut self,
-        vqp: u32,
+        vqp: VqpId,
         seq: u32,
         incoming: &Incoming,
         body: &Body<'_>,
@@ -74,7 +76,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A READ of a message has ended.
-    pub(crate) fn conclude_gather(&mut self, id: u32, ok: bool, now: Time) {
+    pub(crate) fn conclude_gather(&mut self, id: OpId, ok: bool, now: Time) {
         if let Some(op) = self.ops.get_mut(id)
             && let OpKind::Gather(gather) = &mut op.kind
         {
@@ -90,9 +92,9 @@ impl<D: Device> Core<D> {
         let status = if ok { WcStatus::Success } else { WcStatus::RemOpErr };
         self.end_receive(gather.vqp, gather.seq, &gather.incoming, status, WcOpcode::Recv);
         if ok {
-            self.tell(to.0, Note::to_sender(Kind::Fin, to.1, cookie), now);
+            self.notes.tell(&mut self.stats, to.0, Note::to_sender(Kind::Fin, to.1, cookie));
         } else {
-            self.refuse(to, Refusal::Unfit, cookie, now);
+            self.refuse(to, Refusal::Unfit, cookie);
         }
         self.let_go(&gather, now);
         self.drained(gather.vqp, now);

@@ -1,25 +1,16 @@
 //! Telling peers of messages: notes go as messages of the core's own, as soon as there is a send slot
 //! and the peer is known.
 
-use elver_control::Class;
-use elver_verbs::{Device, Time};
+use elver_verbs::{Class, Device, Time};
 
 use crate::Core;
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::{Peer, Waiter};
+use crate::ids::PeerId;
 use crate::messaging::message::{HEADER_BYTES, Header};
 use crate::messaging::notes::Note;
 
 impl<D: Device> Core<D> {
-    /// Sends a message of the core's own to a VQP of a peer's, as soon as there is a send slot.
-    pub(crate) fn tell(&mut self, peer: u32, note: Note, now: Time) {
-        if self.notes.is_crowded() {
-            return self.note_dropped(peer, note, now);
-        }
-        self.notes.push(peer, note);
-        self.tell_waiting(now);
-    }
-
     /// Sends what waits for send slots.
     #[inline]
     pub(crate) fn tell_waiting(&mut self, now: Time) {
@@ -35,7 +26,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The peer that something is to be told to has sent a message, but nothing is known of it.
-    fn look_up_for_note(&mut self, peer: u32, note: Note, now: Time) {
+    fn look_up_for_note(&mut self, peer: PeerId, note: Note, now: Time) {
         self.notes.await_address(peer, note);
         let waits = |peer: &Peer| peer.waiting.contains(&Waiter::Notes);
         if !self.peers.get(peer).is_some_and(waits) {
@@ -45,24 +36,23 @@ impl<D: Device> Core<D> {
 
     /// A peer was looked up, to be told something. If nobody was there to ask, what became of its
     /// messages is kept for it, for nobody else would tell it.
-    pub(crate) fn address_found(&mut self, peer: u32, found: bool, asked: bool, now: Time) {
+    pub(crate) fn address_found(&mut self, peer: PeerId, found: bool, asked: bool, now: Time) {
         for note in self.notes.looked_up(peer, found, asked, Self::query_at(now)) {
             self.note_ended(peer, note, false, now);
         }
-        self.tell_waiting(now);
     }
 
     /// Tells what waited until there may be somebody to ask. Whether there was anything.
     pub(crate) fn attend_notes(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some((peer, note)) = self.notes.pop_due(now) {
-            self.tell(peer, note, now);
+            self.notes.tell(&mut self.stats, peer, note);
             busy = true;
         }
         busy
     }
 
-    fn send_note(&mut self, peer: u32, note: Note, slot: u32, now: Time) {
+    fn send_note(&mut self, peer: PeerId, note: Note, slot: u32, now: Time) {
         let unknown = self.peers.get(peer).is_some_and(|peer| peer.record.is_none());
         if unknown && self.op_lane(peer, Class::Low).is_none() {
             self.pool.sends.give(slot);
@@ -85,10 +75,9 @@ impl<D: Device> Core<D> {
     }
 
     /// A note could not be sent.
-    fn note_dropped(&mut self, peer: u32, note: Note, now: Time) {
+    fn note_dropped(&mut self, peer: PeerId, note: Note, now: Time) {
         if self.notes.is_crowded() || self.ops.is_full() {
-            // That says nothing of the peer. Who probes, asks or takes back does so again, and who does
-            // not hear of his message asks after it.
+            // As where it is told.
             self.stats.messages_lost += 1;
         } else {
             self.note_ended(peer, note, false, now);

@@ -1,17 +1,18 @@
 use elver_verbs::Time;
 
+use crate::VqpId;
 use crate::due::DueQueue;
 
 /// Long messages that their receivers have not read, by when they are looked after: the VQP of each, and
 /// its number there.
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
-    messages: DueQueue<(u32, u32)>,
+    messages: DueQueue<(VqpId, u32)>,
 }
 
 impl Unread {
     /// A message is looked after then.
-    pub(crate) fn look_after(&mut self, due: Time, vqp: u32, seq: u32) {
+    pub(crate) fn look_after(&mut self, due: Time, vqp: VqpId, seq: u32) {
         self.messages.push(due, (vqp, seq));
     }
 
@@ -19,8 +20,8 @@ impl Unread {
     pub(crate) fn pop(
         &mut self,
         now: Time,
-        awaited: impl Fn(u32, u32) -> bool,
-    ) -> Option<(u32, u32)> {
+        awaited: impl Fn(VqpId, u32) -> bool,
+    ) -> Option<(VqpId, u32)> {
         self.messages.pop_due_unless(now, |(vqp, seq)| awaited(*vqp, *seq))
     }
 

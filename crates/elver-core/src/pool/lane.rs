@@ -3,6 +3,8 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Dest, Qp};
 
+use crate::VqpId;
+use crate::ids::{LaneIx, OpId, PeerId, QpIx};
 use crate::rc::path::{Flushed, Path};
 
 /// Of every queue so many places are kept for the core's own operations, so that look-ups and FINs
@@ -19,11 +21,11 @@ pub(crate) struct PhysQp {
     /// WRs on it that have not completed. What only a later completion tells to be done counts.
     pub(crate) posted: u32,
     /// Lanes of it that have something to post and no room, the next one first.
-    pub(crate) waiting: VecDeque<u32>,
+    pub(crate) waiting: VecDeque<LaneIx>,
     /// It stands in the list of QPs on which room was made.
     pub(crate) dirty: bool,
     /// Its lanes: the first, and how many.
-    pub(crate) lanes: (u32, u32),
+    lanes: (LaneIx, u32),
     /// It is in its error state, and is set up anew once nothing of its is outstanding.
     pub(crate) broken: bool,
     /// It takes short turns: of the low class, while the high one is loaded.
@@ -31,10 +33,16 @@ pub(crate) struct PhysQp {
 }
 
 impl PhysQp {
-    pub(crate) fn new(qp: Qp, depth: u32, lanes: (u32, u32)) -> PhysQp {
+    pub(crate) fn new(qp: Qp, depth: u32, lanes: (LaneIx, u32)) -> PhysQp {
         let waiting = VecDeque::new();
         let (dirty, broken, short_turns) = (false, false, false);
         PhysQp { qp, depth, posted: 0, waiting, dirty, lanes, broken, short_turns }
+    }
+
+    /// All lanes of it.
+    pub(crate) fn all_lanes(&self) -> impl Iterator<Item = LaneIx> + use<> {
+        let (first, count) = self.lanes;
+        (first.0..first.0 + count).map(LaneIx)
     }
 }
 
@@ -49,7 +57,7 @@ pub(crate) enum LaneKind {
     /// An RC QP: WRs name no target.
     Rc {
         /// The peer that it is connected to.
-        peer: u32,
+        peer: PeerId,
     },
 }
 
@@ -70,7 +78,7 @@ pub(crate) enum LaneState {
 #[derive(Debug)]
 pub(crate) struct Lane {
     /// Index of its QP in the pool.
-    pub(crate) qp: u32,
+    pub(crate) qp: QpIx,
     /// What it is.
     pub(crate) kind: LaneKind,
     /// Whether it takes WRs.
@@ -78,20 +86,20 @@ pub(crate) struct Lane {
     /// Physical WRs on it that have not completed.
     pub(crate) uncompleted: u32,
     /// VQPs that have something to post, the next one first; see [`crate::vqp::Vqp::ready`].
-    pub(crate) ready: VecDeque<u32>,
+    pub(crate) ready: VecDeque<VqpId>,
     /// Operations of the core's own that wait; they go before VQPs.
-    pub(crate) ops: VecDeque<u32>,
+    pub(crate) ops: VecDeque<OpId>,
     /// It stands in its QP's list of waiting lanes.
     pub(crate) waiting: bool,
     /// VQPs connected through it.
     pub(crate) vqps: u32,
     /// While it fails: the peer that does not answer, all of whose VQPs here fail.
-    pub(crate) dead: Option<u32>,
+    pub(crate) dead: Option<PeerId>,
     /// While it fails: VQPs whose WRs are posted again.
-    pub(crate) rewound: Vec<u32>,
+    pub(crate) rewound: Vec<VqpId>,
     /// While it fails: what was flushed may have been executed, see [`crate::rc::fate`]; of a lane over DC,
     /// what goes where the WR went that failed.
-    pub(crate) unsure: Option<(u32, Option<Dest>)>,
+    pub(crate) unsure: Option<(PeerId, Option<Dest>)>,
     /// Of an RC QP: how what is posted on it is counted.
     pub(crate) path: Path,
     /// Of an RC QP that fails: what was flushed and may have been executed, in order. It counts as
@@ -100,7 +108,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(qp: u32, kind: LaneKind) -> Lane {
+    pub(crate) fn new(qp: QpIx, kind: LaneKind) -> Lane {
         Lane {
             qp,
             kind,

@@ -19,8 +19,8 @@
 //! A WR that was executed completes with success. What was not is posted again, and so is a READ
 //! whose data went nowhere, as a responder reads anew for one that is sent again (9.7.5.1.3), and a
 //! SEND of which only the beginning arrived, which nobody has seen. An atomic whose result is lost
-//! ends with [`WcStatus::RespTimeoutErr`], and so does what stands in the middle of a WRITE: a reader
-//! may have taken back already what its first half has set. If the peer does not know, or does not
+//! ends with `RespTimeoutErr`, and so does what stands in the middle of a WRITE: a reader may have taken back
+//! already what its first half has set. If the peer does not know, or does not
 //! answer, all but READs ends so.
 //!
 //! Both ends may refuse something at once, and then neither hears the refusal: its QP has failed by
@@ -29,12 +29,14 @@
 //! a row ends like one whose fate is unknown.
 
 use elver_control::PSN_MASK;
-use elver_verbs::{Device, SendOpcode, Time, WcStatus};
+use elver_verbs::{Device, SendOpcode, Time, VqpState};
 
 use crate::Core;
-use crate::VqpState;
+use crate::VqpId;
 use crate::datapath::ops::{OpKind, Work};
 use crate::datapath::wr_id::{SEQ_MASK, WrId};
+use crate::effects::Effect;
+use crate::ids::{LaneIx, OpId};
 use crate::rc::Reached;
 use crate::rc::path::Flushed;
 
@@ -78,10 +80,11 @@ impl Suspicion {
 impl<D: Device> Core<D> {
     /// A WR of a VQP was flushed from an RC QP, and may have been executed. `behind` counts from the
     /// VQP's first WR that is not done.
-    pub(crate) fn user_flushed(&mut self, id: u32, behind: u32, second: bool, now: Time) {
+    pub(crate) fn user_flushed(&mut self, id: VqpId, behind: u32, second: bool, now: Time) {
         let Core { vqps, pool, lanes, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
-        let (lane, seq) = (vqp.lane, vqp.sq.done.wrapping_add(behind));
+        let seq = vqp.sq.done.wrapping_add(behind);
+        let Some(lane) = vqp.lane else { return bug!("a VQP with WRs on a lane has none") };
         let mut count = 0;
         // The first one that comes back tells of those before it.
         if !vqp.unsure && behind < vqp.sq.posted.wrapping_sub(vqp.sq.done) {
@@ -93,24 +96,24 @@ impl<D: Device> Core<D> {
                 count += 1;
             }
         }
-        let psns = lanes.lanes[lane as usize].path.psns_of(&vqp.sq, seq, second);
+        let psns = lanes.lanes[lane].path.psns_of(&vqp.sq, seq, second);
         self.account(lane, count);
         if count > 0 {
             self.retire(id, now);
         }
-        self.hold_flushed(lane, WrId::User { vqp: id, seq: seq & SEQ_MASK, second }, psns, now);
+        self.hold_flushed(lane, WrId::User { vqp: id, seq: seq & SEQ_MASK, second }, psns);
     }
 
     /// Keeps what was flushed until its fate is known.
-    pub(crate) fn hold_flushed(&mut self, lane: u32, who: WrId, psns: u32, now: Time) {
-        self.lanes.lanes[lane as usize].flushed.push(Flushed { who, psns });
-        self.try_restart(lane, now);
+    pub(crate) fn hold_flushed(&mut self, lane: LaneIx, who: WrId, psns: u32) {
+        self.lanes.lanes[lane].flushed.push(Flushed { who, psns });
+        self.effects.push(Effect::Restart(lane));
     }
 
     /// All that was on an RC QP has come back: what was flushed is told or posted again, if its fate
     /// is known. Returns whether it is.
-    pub(crate) fn settle_flushed(&mut self, lane: u32, now: Time) -> bool {
-        if self.lanes.lanes[lane as usize].flushed.is_empty() {
+    pub(crate) fn settle_flushed(&mut self, lane: LaneIx, now: Time) -> bool {
+        if self.lanes.lanes[lane].flushed.is_empty() {
             return true;
         }
         let link = self.links.rc.by_lane(lane).and_then(|link| self.links.rc.get(link));
@@ -131,7 +134,7 @@ impl<D: Device> Core<D> {
             Some(Reached::Psn(psn)) => Some(Some(psn)),
             _ => None,
         };
-        let entry = &mut self.lanes.lanes[lane as usize];
+        let entry = &mut self.lanes.lanes[lane];
         let flushed = core::mem::take(&mut entry.flushed);
         let all: u32 = flushed.iter().map(|one| one.psns).sum();
         let first = entry.path.psn.wrapping_sub(all);
@@ -157,7 +160,7 @@ impl<D: Device> Core<D> {
                 WrId::User { vqp, seq, second } => {
                     self.settle_user(vqp, seq, second, (fate, suspect), now);
                 }
-                WrId::Op(op) => self.settle_op(op, lane, (fate, suspect), now),
+                WrId::Op(op) => self.settle_op(op, lane, (fate, suspect)),
                 WrId::Recv(_) | WrId::Control(_) | WrId::Landing(_) => {}
             }
         }
@@ -183,7 +186,7 @@ impl<D: Device> Core<D> {
     /// The fate of a VQP's WR is known.
     fn settle_user(
         &mut self,
-        id: u32,
+        id: VqpId,
         seq: u32,
         second: bool,
         (fate, suspect): (Fate, bool),
@@ -232,50 +235,43 @@ impl<D: Device> Core<D> {
     }
 
     /// The fate of an operation of the core's own is known.
-    fn settle_op(&mut self, id: u32, lane: u32, (fate, suspect): (Fate, bool), now: Time) {
+    fn settle_op(&mut self, id: OpId, lane: LaneIx, (fate, suspect): (Fate, bool)) {
         let suspected = suspect && self.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
         let tells = self.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {
-            Fate::Executed if tells => self.conclude_op(id, true, now),
-            Fate::Unknown if !self.is_repeatable(id) => self.conclude_op(id, false, now),
+            Fate::Executed if tells => self.effects.push(Effect::Conclude { op: id, ok: true }),
+            Fate::Unknown if !self.is_repeatable(id) => {
+                self.effects.push(Effect::Conclude { op: id, ok: false });
+            }
             _ if suspected => {
                 self.stats.ops_unsure += 1;
-                self.conclude_op(id, false, now);
+                self.effects.push(Effect::Conclude { op: id, ok: false });
             }
             _ => self.op_again(id, lane),
         }
-    }
-
-    /// The first WR of a VQP that is not done may have been executed, or its result is lost: it ends
-    /// with an error, and the VQP with it.
-    pub(crate) fn fail_unsure(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else {
-            return bug!("a VQP with WRs on a lane is gone");
-        };
-        vqp.sq.posted = vqp.sq.done;
-        (vqp.fault, vqp.fault_at) = (Some(WcStatus::RespTimeoutErr), vqp.sq.done);
-        self.stats.wrs_unsure += 1;
-        self.fail(id, now);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::num::NonZeroU32;
+
     use super::*;
+    use crate::ids::Id;
 
     /// The first packet over an RC QP was suspected, and what stood behind it and broke one RC QP after
     /// the other was not.
     #[test]
     fn what_is_nobodys_is_not_suspected() {
         let greeting = WrId::Control(1);
-        let user = |seq| WrId::User { vqp: 1, seq, second: false };
+        let user = |seq| WrId::User { vqp: VqpId(1), seq, second: false };
         let mut suspicion = Suspicion::default();
         let flushed = [
             (greeting, false),
             (user(0), false),
             (user(1), false),
             (user(2), true),
-            (WrId::Op(3), true),
+            (WrId::Op(OpId::of(NonZeroU32::MIN)), true),
         ];
         let suspected = flushed.map(|(who, reads)| suspicion.falls_on(who, Fate::Not, reads));
         assert_eq!(suspected, [false, true, false, false, false]);

@@ -10,6 +10,7 @@
 //! that has failed is closed in the same way, after both sides have told each other how far its ends
 //! got: see [`crate::rc::fate`].
 
+mod ask;
 mod attend;
 pub(crate) mod audit;
 mod closing;
@@ -17,19 +18,24 @@ mod ended;
 mod fate;
 mod handshake;
 mod laneless;
+mod leases;
+mod needed;
 mod past;
+mod requests;
 mod waiting;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_control::{Class, Control, ControlAddr, ControlConfig, Request};
-use elver_verbs::{Time, Wc};
+use elver_control::{Control, ControlAddr, ControlConfig, Request};
+use elver_verbs::{Class, Time, Wc};
 
 use self::ended::{Ended, Unsettled};
-use self::waiting::Waiting;
+use self::waiting::{Laneless, Waiting};
 use crate::Config;
+use crate::VqpId;
 use crate::discovery::strangers::Strangers;
+use crate::ids::{LinkId, OpId, PeerId};
 use crate::rc::RcPool;
 use crate::rc::back_off::BackOff;
 use crate::rc::ud::Ud;
@@ -61,12 +67,12 @@ pub(crate) struct Links<M> {
     pub(crate) strangers: Strangers,
     pub(crate) ud: Ud<M>,
     pub(crate) rc: RcPool,
-    calls: Slots<CallFor>,
+    calls: Slots<u32, CallFor>,
     waiting: Waiting,
     /// Peers that became hot.
-    pub(crate) hot: VecDeque<(u32, Class)>,
+    pub(crate) hot: VecDeque<(PeerId, Class)>,
     /// Links whose VQPs leave.
-    leaving: Vec<u32>,
+    leaving: Vec<LinkId>,
     /// Links whose peers have not said that they left them.
     unclosed: VecDeque<Unclosed>,
     /// Ends that went before their peers had agreed, oldest first.
@@ -74,10 +80,10 @@ pub(crate) struct Links<M> {
     /// Ends in error of which it is not known yet how far they got.
     unsettled: Vec<Unsettled>,
     /// Links of single VQPs that are not needed any longer.
-    pub(crate) ended_leases: Vec<u32>,
+    pub(crate) ended_leases: Vec<LinkId>,
     /// VQPs that move and of which nothing is under way any longer, in no order; see
-    /// [`Core::transfer`].
-    pub(crate) moved: Vec<u32>,
+    /// [`crate::rc::transfer`].
+    pub(crate) moved: Vec<VqpId>,
     /// What completed before a QP was destroyed, in order: before anything that the device tells next.
     pub(crate) kept: Vec<Wc>,
     sweep: Option<Time>,
@@ -90,12 +96,12 @@ pub(crate) struct Links<M> {
 /// What a request of ours is for.
 #[derive(Clone, Copy, Debug)]
 enum CallFor {
-    Connect { link: u32, qpn: u32, to: ControlAddr },
-    Close { link: u32 },
-    Fate { link: u32 },
+    Connect { link: LinkId, qpn: u32, to: ControlAddr },
+    Close { link: LinkId },
+    Fate { link: LinkId },
     Remind(Unclosed),
-    Meta { peer: u32 },
-    Past { peer: u32 },
+    Meta { peer: PeerId },
+    Past { peer: PeerId },
 }
 
 /// A link that is gone here, and whose peer did not answer when it was asked to leave it.
@@ -144,6 +150,44 @@ impl<M: elver_verbs::Memory> Links<M> {
         let pending = listed || !self.kept.is_empty() || stirred;
         let now = pending.then_some(Time::ZERO);
         self.sweep.into_iter().chain(self.control.poll_timeout()).chain(now).min()
+    }
+
+    /// Has links looked after some time from now, if that is not to happen sooner.
+    fn sweep_soon(&mut self, now: Time) {
+        self.sweep_at(now.saturating_add_ns(SWEEP_NS));
+    }
+
+    fn sweep_at(&mut self, due: Time) {
+        let sweep = self.sweep.get_or_insert(due);
+        *sweep = due.min(*sweep);
+    }
+
+    /// Look-ups wait for a link that does not come at once.
+    fn await_meta_link(&mut self, now: Time) {
+        self.meta_link_due.get_or_insert(now.saturating_add_ns(SILENCE_NS));
+    }
+
+    /// An operation waits for a link to its peer.
+    pub(crate) fn await_way(&mut self, op: OpId, (peer, class): (PeerId, Class), now: Time) {
+        let until = now.saturating_add_ns(SILENCE_NS);
+        self.waiting.ops.push(Laneless { op, peer, class, until });
+        // The sweep asks for the link, and not this call: what follows if it cannot may be that another
+        // operation waits.
+        self.sweep_at(now);
+    }
+
+    /// Whether an operation to a peer waits for a link of a class.
+    pub(crate) fn has_laneless_op(&self, peer: PeerId, class: Class) -> bool {
+        self.waiting.ops.iter().any(|one| (one.peer, one.class) == (peer, class))
+    }
+
+    fn take_laneless(&mut self, which: impl Fn(&Laneless) -> bool) -> Vec<Laneless> {
+        self.waiting.ops.extract_if(.., |one| which(one)).collect()
+    }
+
+    /// For [`crate::Core::audit`]: operations that wait.
+    pub(crate) fn laneless_ops(&self) -> impl Iterator<Item = OpId> {
+        self.waiting.ops.iter().map(|one| one.op)
     }
 
     pub(crate) fn bytes(&self) -> u64 {

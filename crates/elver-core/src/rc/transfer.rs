@@ -10,71 +10,70 @@
 
 use alloc::vec::Vec;
 
-use elver_control::Class;
-use elver_verbs::{Device, Time, WcStatus};
+use elver_verbs::{Class, Device, Via, VqpState};
 
-use crate::discovery::peer::Waiter;
-use crate::keep_alive::Watched;
+use crate::VqpId;
+use crate::effects::Effect;
+use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::NONE;
-use crate::{Core, Stats, Via, VqpState};
+use crate::{Core, Stats};
 
 impl<D: Device> Core<D> {
     /// Moves the VQPs of a class that are connected to a peer to its RC QP.
-    pub(crate) fn move_onto_link(&mut self, peer: u32, class: Class, now: Time) {
+    pub(crate) fn move_onto_link(&mut self, peer: PeerId, class: Class) {
         let Some(target) = self.peers.get(peer).and_then(|entry| entry.rc[class as usize]) else {
             return;
         };
         let fits = |vqp: &Vqp| {
             vqp.class == class
-                && vqp.lane != target
+                && vqp.lane != Some(target)
                 && vqp.via != Some(Via::Leased)
                 && vqp.state == VqpState::Connected
         };
         let found = self.vqps_to(peer).filter(|(_, vqp)| fits(vqp));
-        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        let found: Vec<VqpId> = found.map(|(id, _)| id).collect();
         for id in found {
-            self.transfer(id, now);
+            self.transfer(id);
         }
     }
 
     /// Moves all VQPs off the lane of an RC QP.
-    pub(crate) fn move_off(&mut self, lane: u32, now: Time) {
-        let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind else {
+    pub(crate) fn move_off(&mut self, lane: LaneIx) {
+        let LaneKind::Rc { peer } = self.lanes.lanes[lane].kind else {
             return bug!("a link has a lane of DC");
         };
-        let found = self.vqps_to(peer).filter(|(_, vqp)| vqp.lane == lane);
-        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        let found = self.vqps_to(peer).filter(|(_, vqp)| vqp.lane == Some(lane));
+        let found: Vec<VqpId> = found.map(|(id, _)| id).collect();
         for id in found {
-            self.transfer(id, now);
+            self.transfer(id);
         }
     }
 
     /// Has a VQP move to the lane that it should be on, as soon as nothing of its is on its old one.
-    fn transfer(&mut self, id: u32, now: Time) {
+    fn transfer(&mut self, id: VqpId) {
         // One that its client is done with may have gone when another before it moved.
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.inflight == 0 {
-            return self.switch_lane(id, now);
+            return self.switch_lane(id);
         }
         // Its last completion tells.
         (vqp.moving, vqp.watch) = (true, true);
     }
 
     /// Switches the VQPs that move and of which nothing is under way any longer.
-    pub(crate) fn switch_moved(&mut self, now: Time) {
+    pub(crate) fn switch_moved(&mut self) {
         while let Some(id) = self.links.moved.pop() {
             // One that took another lane before its turn came here, and is asked to leave that one as
             // well, comes here anew when what it posted there has completed.
             if self.vqps.get(id).is_some_and(|vqp| vqp.moving && vqp.inflight == 0) {
-                self.switch_lane(id, now);
+                self.switch_lane(id);
             }
         }
     }
 
     /// Puts a VQP of which nothing is on a lane onto the lane that it should be on now.
-    pub(crate) fn switch_lane(&mut self, id: u32, now: Time) {
+    pub(crate) fn switch_lane(&mut self, id: VqpId) {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone takes another lane");
         };
@@ -89,14 +88,17 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get(id) else {
             return bug!("a VQP that was measured is gone");
         };
-        let (old, peer, class) = (vqp.lane, vqp.peer, vqp.class);
+        let (old, class) = (vqp.lane, vqp.class);
+        let Some(peer) = vqp.peer else {
+            return bug!("a VQP takes another lane that is connected to nobody");
+        };
         let connected = vqp.state == VqpState::Connected;
         let target = if connected { self.shared_lane(peer, class) } else { None };
-        if target == Some(old) {
-            return self.pump(id, now);
+        if target.is_some() && target == old {
+            return self.effects.push(Effect::Pump(id));
         }
         self.leave_lane(id);
-        let dest = target.and_then(|lane| match self.lanes.lanes[lane as usize].kind {
+        let dest = target.and_then(|lane| match self.lanes.lanes[lane].kind {
             LaneKind::Dc { stream } => self.peers.get(peer)?.dc_dest(stream),
             LaneKind::Rc { .. } => None,
         });
@@ -106,99 +108,29 @@ impl<D: Device> Core<D> {
         match target {
             Some(lane) => {
                 let rc = dest.is_none();
-                (vqp.lane, vqp.dest) = (lane, dest);
+                (vqp.lane, vqp.dest) = (Some(lane), dest);
                 vqp.count_move(if rc { Via::Rc } else { Via::DcCached }, &mut self.stats);
-                self.lanes.lanes[lane as usize].vqps += 1;
-                self.pump(id, now);
+                self.lanes.lanes[lane].vqps += 1;
+                self.effects.push(Effect::Pump(id));
             }
             None => {
-                (vqp.lane, vqp.dest) = (NONE, None);
+                (vqp.lane, vqp.dest) = (None, None);
                 // It stays connected: its WRs wait in its ring for the next lane. One without any finds
                 // its lane when it has some. Else a peer that agrees to each RC QP, and then answers
                 // nothing over it, would be asked for the next one for ever.
                 let waits = connected && self.vqps.get(id).is_some_and(|vqp| vqp.sq.unposted() > 0);
                 if waits {
-                    self.want_lane(peer, class, now);
+                    self.effects.push(Effect::WantLane(peer, class));
                 }
             }
         }
     }
 
-    /// VQPs wait for a lane to a peer. One of which nothing is known may be gone, or another by now:
-    /// a meta server tells, and much sooner than a request to a peer that is not there would fail.
-    pub(crate) fn want_lane(&mut self, peer: u32, class: Class, now: Time) {
-        let Some(entry) = self.peers.get(peer) else {
-            return bug!("a lane is wanted to a peer that is gone");
-        };
-        let waiter = Waiter::Lane(class);
-        if entry.record.is_some() {
-            self.need_link(peer, class, now);
-        } else if !entry.waiting.contains(&waiter) {
-            self.want_node(peer, waiter, now);
-        }
-    }
-
-    /// What is known of a peer was looked up for VQPs that wait for a lane to it.
-    pub(crate) fn lane_found(&mut self, peer: u32, class: Class, found: bool, now: Time) {
-        if !found {
-            return self.fail_laneless(peer, class, now);
-        }
-        let waiting = self.vqps_to(peer).filter(|(_, vqp)| is_laneless(vqp, class));
-        let waiting: Vec<u32> = waiting.map(|(id, _)| id).collect();
-        for id in waiting {
-            self.switch_lane(id, now);
-        }
-        self.ops_go_on(peer, now);
-        // What is known of the peer now leads to a link, or to DC.
-        if self.has_laneless_op(peer, class) {
-            self.need_link(peer, class, now);
-        }
-    }
-
-    /// Takes a VQP of which nothing is on its lane off that lane's lists.
-    pub(crate) fn leave_lane(&mut self, id: u32) {
-        let Some(vqp) = self.vqps.get_mut(id) else {
-            return bug!("a VQP that is gone leaves its lane");
-        };
-        let Some(lane) = self.lanes.lanes.get_mut(vqp.lane as usize) else { return };
-        count_off!(lane.vqps, 1);
-        if core::mem::take(&mut vqp.ready) {
-            lane.ready.retain(|other| *other != id);
-        }
-        // What came back to it from a lane that fails it posts on the next one.
-        if core::mem::take(&mut vqp.rewound) {
-            lane.rewound.retain(|other| *other != id);
-        }
-    }
-
-    /// A connected VQP without a lane has something to post.
-    #[cold]
-    pub(crate) fn find_lane(&mut self, id: u32, now: Time) {
-        let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone finds a lane") };
-        let (peer, waiter) = (vqp.peer, Waiter::Lane(vqp.class));
-        if !vqp.accepted.is_some_and(|accepted| accepted.peer_unsure) {
-            self.switch_lane(id, now);
-        } else if self.peers.get(peer).is_some_and(|entry| !entry.waiting.contains(&waiter)) {
-            self.want_node(peer, waiter, now);
-        }
-    }
-
-    /// No lane to the peer comes: the VQPs that have something to post fail, and operations.
-    pub(crate) fn fail_laneless(&mut self, peer: u32, class: Class, now: Time) {
-        let waits = |vqp: &Vqp| is_laneless(vqp, class) && vqp.sq.unposted() > 0;
-        let found = self.vqps_to(peer).filter(|(_, vqp)| waits(vqp));
-        let found: Vec<u32> = found.map(|(id, _)| id).collect();
-        for id in found {
-            self.fail_next(id, WcStatus::RetryExcErr, now);
-        }
-        self.fail_laneless_ops(peer, class, now);
-    }
-
     /// Where the VQPs of a class that are connected to a peer should be: on the RC QP to it if there
     /// is one, else on a lane of DC.
-    fn shared_lane(&mut self, peer: u32, class: Class) -> Option<u32> {
+    fn shared_lane(&mut self, peer: PeerId, class: Class) -> Option<LaneIx> {
         let entry = self.peers.get(peer)?;
-        let works = |lane: &u32| self.lanes.lanes[*lane as usize].state != LaneState::Gone;
+        let works = |lane: &LaneIx| self.lanes.lanes[*lane].state != LaneState::Gone;
         if let Some(lane) = entry.rc[class as usize].filter(works) {
             return Some(lane);
         }
@@ -209,65 +141,6 @@ impl<D: Device> Core<D> {
         let lane = self.lanes.dc_lane(entry.hash, class)?;
         self.address_of(peer).ok()?;
         Some(lane)
-    }
-
-    /// Whether a VQP to the peer waits for a lane. One that has nothing to post finds its lane when
-    /// it has: it may be connected to what is long gone.
-    pub(crate) fn is_laneless(&self, peer: u32, class: Class) -> bool {
-        self.vqps_to(peer).any(|(_, vqp)| is_laneless(vqp, class) && vqp.sq.unposted() > 0)
-    }
-
-    /// The VQPs that are connected to a peer, the latest first.
-    pub(crate) fn vqps_to(&self, peer: u32) -> impl Iterator<Item = (u32, &Vqp)> {
-        let first = self.peers.get(peer).map_or(0, |entry| entry.last_vqp);
-        let mut next = first;
-        core::iter::from_fn(move || {
-            let vqp = self.vqps.get(next)?;
-            next = vqp.beside[1];
-            Some((vqp.id, &**vqp))
-        })
-    }
-
-    /// Puts a VQP, which is in no peer's list, into a peer's.
-    #[inline]
-    pub(crate) fn join_peer(&mut self, id: u32, peer: u32) {
-        let Some(entry) = self.peers.get_mut(peer) else {
-            return bug!("a VQP joins a peer that is gone");
-        };
-        entry.vqps += 1;
-        let behind = core::mem::replace(&mut entry.last_vqp, id);
-        if let Some(vqp) = self.vqps.get_mut(behind) {
-            vqp.beside[0] = id;
-        }
-        if let Some(vqp) = self.vqps.get_mut(id) {
-            (vqp.peer, vqp.beside) = (peer, [0, behind]);
-        }
-    }
-
-    /// Takes a VQP off its peer's list, if it is in one.
-    #[inline]
-    pub(crate) fn leave_peer(&mut self, id: u32) {
-        let Some(vqp) = self.vqps.get_mut(id) else {
-            return bug!("a VQP that is gone leaves its peer");
-        };
-        if let Some(key) = vqp.watched_node() {
-            self.keep_alive.leave(key, id, vqp.watched_port());
-        }
-        vqp.watched = Watched::Unknown;
-        let peer = core::mem::replace(&mut vqp.peer, NONE);
-        let [before, behind] = core::mem::take(&mut vqp.beside);
-        let Some(entry) = self.peers.get_mut(peer) else { return };
-        count_off!(entry.vqps, 1);
-        if entry.last_vqp == id {
-            entry.last_vqp = behind;
-        }
-        if let Some(vqp) = self.vqps.get_mut(before) {
-            vqp.beside[1] = behind;
-        }
-        if let Some(vqp) = self.vqps.get_mut(behind) {
-            vqp.beside[0] = before;
-        }
-        self.peers.rest(peer);
     }
 }
 
@@ -283,8 +156,4 @@ impl Vqp {
             *count += 1;
         }
     }
-}
-
-fn is_laneless(vqp: &Vqp, class: Class) -> bool {
-    vqp.class == class && vqp.lane == NONE && vqp.state == VqpState::Connected
 }

@@ -26,6 +26,7 @@ use alloc::string::String;
 
 use elver_verbs::Time;
 
+use crate::VqpId;
 use crate::due::DueQueue;
 
 /// After so long without a grant a sender probes again, in nanoseconds: its receiver may be gone, or
@@ -47,12 +48,12 @@ pub(crate) struct Credit {
 /// VQPs that ask their receivers for credit, and when each does so again: once each.
 #[derive(Debug, Default)]
 pub(crate) struct CreditProbes {
-    due: DueQueue<u32>,
+    due: DueQueue<VqpId>,
 }
 
 impl CreditProbes {
     /// A VQP asks.
-    fn asked(&mut self, id: u32, credit: &mut Credit, now: Time) {
+    fn asked(&mut self, id: VqpId, credit: &mut Credit, now: Time) {
         credit.asks = true;
         if !core::mem::replace(&mut credit.listed, true) {
             self.due.push(now.saturating_add_ns(PROBE_NS), id);
@@ -60,7 +61,7 @@ impl CreditProbes {
     }
 
     /// The next VQP that is to ask again, if it still waits.
-    fn pop_due(&mut self, now: Time) -> Option<u32> {
+    fn pop_due(&mut self, now: Time) -> Option<VqpId> {
         self.due.pop_due(now)
     }
 
@@ -70,14 +71,14 @@ impl CreditProbes {
     }
 
     /// A VQP goes. Its id may come again.
-    pub(crate) fn forget(&mut self, id: u32, credit: Credit) {
+    pub(crate) fn forget(&mut self, id: VqpId, credit: Credit) {
         if credit.listed {
             self.due.retain(|other| *other != id);
         }
     }
 
     /// Checks that a VQP stands here as often as its credit says; returns whether it does.
-    pub(crate) fn audit(&self, id: u32, credit: Credit) -> Result<bool, String> {
+    pub(crate) fn audit(&self, id: VqpId, credit: Credit) -> Result<bool, String> {
         let places = self.due.iter().filter(|other| **other == id).count();
         if places != usize::from(credit.listed) {
             return Err(format!("VQP {id:#x} stands {places} times among those that ask"));
@@ -125,25 +126,25 @@ mod tests {
     #[test]
     fn a_vqp_is_listed_once_however_often_it_asks() {
         let (mut probes, mut credit) = (CreditProbes::default(), Credit::NEW);
-        probes.asked(7, &mut credit, Time(0));
-        probes.asked(7, &mut credit, Time(10));
-        assert_eq!(probes.audit(7, credit), Ok(true));
+        probes.asked(VqpId(7), &mut credit, Time(0));
+        probes.asked(VqpId(7), &mut credit, Time(10));
+        assert_eq!(probes.audit(VqpId(7), credit), Ok(true));
         assert_eq!(
             (probes.pop_due(Time(PROBE_NS - 1)), probes.next_due()),
             (None, Some(Time(PROBE_NS)))
         );
-        assert_eq!((probes.pop_due(Time(PROBE_NS)), probes.next_due()), (Some(7), None));
-        assert!(probes.audit(7, credit).is_err(), "who was taken out must say so");
+        assert_eq!((probes.pop_due(Time(PROBE_NS)), probes.next_due()), (Some(VqpId(7)), None));
+        assert!(probes.audit(VqpId(7), credit).is_err(), "who was taken out must say so");
     }
 
     /// An id that comes again would have had the probes of the VQP that had it before.
     #[test]
     fn who_goes_is_not_asked_for_again() {
         let (mut probes, mut credits) = (CreditProbes::default(), [Credit::NEW; 2]);
-        for (id, credit) in (1..).zip(&mut credits) {
+        for (id, credit) in (1..).map(VqpId).zip(&mut credits) {
             probes.asked(id, credit, Time(0));
         }
-        probes.forget(1, credits[0]);
-        assert_eq!((probes.pop_due(Time(PROBE_NS)), probes.next_due()), (Some(2), None));
+        probes.forget(VqpId(1), credits[0]);
+        assert_eq!((probes.pop_due(Time(PROBE_NS)), probes.next_due()), (Some(VqpId(2)), None));
     }
 }

@@ -51,8 +51,8 @@ pub(crate) struct RecvOutcome {
     pub(crate) flags: WcFlags,
     pub(crate) byte_len: u32,
     pub(crate) imm: u32,
-    /// Id of the VQP that is connected to the sender; 0 for none.
-    pub(crate) source: u32,
+    /// The VQP that is connected to the sender, of a message to a port.
+    pub(crate) source: Option<VqpId>,
 }
 
 impl RecvOutcome {
@@ -66,7 +66,7 @@ impl RecvOutcome {
 
     /// The completion of a receive, as its user sees it.
     #[inline]
-    pub(crate) fn completion(&self, vqp: u32, wr_id: u64) -> Completion {
+    pub(crate) fn completion(&self, vqp: VqpId, wr_id: u64) -> Completion {
         let wc = Wc {
             wr_id,
             status: self.status,
@@ -74,11 +74,10 @@ impl RecvOutcome {
             flags: self.flags,
             byte_len: self.byte_len,
             imm_data: self.imm,
-            qp_num: vqp,
+            qp_num: vqp.0,
             ..Wc::default()
         };
-        let source = (self.source != 0).then_some(VqpId(self.source));
-        Completion { vqp: VqpId(vqp), source, wc }
+        Completion { vqp, source: self.source, wc }
     }
 }
 

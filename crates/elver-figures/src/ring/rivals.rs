@@ -10,5 +10,10 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use bench::{BACK, THERE, flush, send};
 pub(super) use bench::{latency, throughput};
-pub(super) use choices::Choices;
+pub(crate) use choices::Choices;
+pub(crate) use lane::{Lane, Meeting};
+pub(crate) use layout::Layout;
+pub(crate) use receiver::Receiver;
+pub(crate) use sender::Sender;

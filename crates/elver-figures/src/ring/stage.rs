@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use elver::{EmbeddedNode, Gid, Session, SessionOptions};
 use elver_console::Failure;
 use elver_node::Node;
@@ -98,4 +98,17 @@ fn node(end: End, meta: IpAddr) -> Result<Session> {
         }
     }
     Ok(node.session(SessionOptions::default())?)
+}
+
+/// Waits for what the other end does, while the node of this one goes on.
+pub(crate) fn wait<T>(session: &Session, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        session.poll()?;
+        std::thread::yield_now();
+        ensure!(Some(began.elapsed()) < STALL, "the other end does nothing");
+    }
 }

@@ -6,6 +6,7 @@
 //! is answered by a line of text.
 
 mod names;
+mod options;
 mod server;
 
 use std::io::{self, Read, Write};
@@ -15,11 +16,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::config::{SOCKET_VARIABLE, capture_path};
 
 pub(crate) use names::{NAMES_MAX, VqpName};
+pub use options::{BUFFER_BYTES_MAX, CaptureOptions};
 pub(crate) use server::Capturer;
 
 /// How long a node may take to begin.
@@ -28,29 +28,6 @@ const WAIT: Duration = Duration::from_secs(5);
 const REFUSAL_BYTES_MAX: u64 = 4_096;
 /// What pcapng begins with; no refusal does.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-
-/// What is wanted of a capture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CaptureOptions {
-    /// Bytes that are kept of each packet, from its IP header on.
-    pub snap_bytes: u32,
-    /// Bytes of packets that wait for who reads them; what finds no room is left out, and counted.
-    /// At most [`BUFFER_BYTES_MAX`].
-    pub buffer_bytes: u32,
-}
-
-/// Bytes of packets that wait for who reads them, where nothing else is asked for.
-const BUFFER_BYTES: u32 = 16 << 20;
-
-/// The most bytes of packets that wait for who reads them.
-pub const BUFFER_BYTES_MAX: u32 = 256 << 20;
-
-impl Default for CaptureOptions {
-    fn default() -> CaptureOptions {
-        CaptureOptions { snap_bytes: 65_535, buffer_bytes: BUFFER_BYTES }
-    }
-}
 
 /// A capture of a running node: what is read from it is pcapng.
 #[derive(Debug)]

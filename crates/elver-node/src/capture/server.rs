@@ -15,7 +15,7 @@ use rustix::time::Timespec;
 use super::names::Names;
 use super::{BUFFER_BYTES_MAX, CaptureOptions};
 use crate::engine::{Notice, Outlet};
-use crate::slow::Worker;
+use crate::worker::Worker;
 
 /// Bytes of the longest request that is read.
 const REQUEST_BYTES_MAX: usize = 512;

@@ -2,123 +2,26 @@
 
 mod check;
 mod classes;
+mod error;
+mod file;
 mod paths;
 mod sections;
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
-
-use crate::registry::SecretError;
-
 pub(crate) use check::COMPLETIONS_MAX;
 pub use classes::Classes;
+pub use error::ConfigError;
+pub use file::{Config, DEFAULT_FILE};
 pub use paths::{SOCKET_VARIABLE, capture_path, default_socket, status_path};
 pub use sections::{
     EngineConfig, MemoryConfig, MessagesConfig, MetaConfig, MetricsConfig, NodeConfig, PoolConfig,
     QosConfig, QuotaConfig, RegistryConfig, SocketConfig, StormConfig, TransferConfig,
 };
 
-/// The commented file with all options and their defaults.
-pub const DEFAULT_FILE: &str = include_str!("default.toml");
-
-/// A file longer than this is no configuration.
-const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// What a node is made with. [`DEFAULT_FILE`] says what each option means.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// The node and its device.
-    pub node: NodeConfig,
-    /// The Unix socket that processes connect to.
-    pub socket: SocketConfig,
-    /// The engine's thread.
-    pub engine: EngineConfig,
-    /// What users and processes may have.
-    pub quota: QuotaConfig,
-    /// The shared queue pairs.
-    pub pool: PoolConfig,
-    /// Memory regions.
-    pub memory: MemoryConfig,
-    /// Two-sided messages.
-    pub messages: MessagesConfig,
-    /// Transfer between DC and RC.
-    pub transfer: TransferConfig,
-    /// Admission.
-    pub storm: StormConfig,
-    /// Priorities.
-    pub qos: QosConfig,
-    /// Meta servers and their registries.
-    pub meta: MetaConfig,
-    /// Who may be in the cluster.
-    pub registry: RegistryConfig,
-    /// Metrics.
-    pub metrics: MetricsConfig,
-}
-
-/// Why there is no configuration.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration {path}: {reason}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: io::Error,
-    },
-    /// It is not TOML, or has options that there are not. The text names line and column.
-    #[error("the configuration {path} is not understood: {reason}")]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        reason: String,
-    },
-    /// The file that `registry.secret_file` names is no secret.
-    #[error(transparent)]
-    Secret(#[from] SecretError),
-    /// An option's value cannot be.
-    #[error("`{option} = {value}` cannot be: {why}")]
-    Value {
-        /// The option with its section.
-        option: &'static str,
-        /// Its value.
-        value: String,
-        /// What is allowed.
-        why: String,
-    },
-}
-
-impl Config {
-    /// Reads and checks a file.
-    pub fn read(path: &Path) -> Result<Config, ConfigError> {
-        let refused = |reason| ConfigError::Read { path: path.to_path_buf(), reason };
-        let size = fs::metadata(path).map_err(refused)?.len();
-        if size > FILE_BYTES_MAX {
-            return Err(refused(io::Error::other(format!("it has {size} bytes"))));
-        }
-        let text = fs::read_to_string(path).map_err(refused)?;
-        Config::parse(&text, path)
-    }
-
-    /// Takes and checks the text of a file; `path` names it in errors.
-    pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-        let config: Config = toml::from_str(text).map_err(|error| ConfigError::Syntax {
-            path: path.to_path_buf(),
-            reason: error.to_string().trim_end().to_string(),
-        })?;
-        config.check()?;
-        Ok(config)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {

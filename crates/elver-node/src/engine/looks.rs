@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use elver_soft::{Copier, MapError, ProcessMemory, SoftMemory, Sought};
+use elver_soft::{Copier, MapError, ProcessMemory, SoftMemory};
 use elver_verbs::{AccessFlags, Time};
 
 use super::notice::{Notice, Outlet};
+use super::orders::Looked;
 
 /// Time between two looks whether one takes too long.
 const LOOK_NS: u64 = 5_000_000;
@@ -22,12 +23,6 @@ pub(super) struct Look {
     pub(super) access: AccessFlags,
     /// Whose pages are looked at, as the copier knows it.
     pub(super) payer: u64,
-}
-
-/// What was found.
-pub(crate) struct Looked {
-    id: u64,
-    sought: Sought,
 }
 
 /// All that is being looked at; each session has few.

@@ -8,54 +8,15 @@ use std::thread::JoinHandle;
 
 use elver_portal::memfd::{HUGE_PAGE, Pages};
 use elver_soft::SoftMemory;
-use elver_verbs::AccessFlags;
 
 use super::notice::{Notice, Outlet};
-use super::room::{self, Backing};
+use super::orders::{Made, Order, PAGE, Piece};
+use super::room;
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
 /// Jobs that may wait.
 const JOBS_MAX: usize = 64;
-const PAGE: u64 = 4_096;
-
-/// What memory is wanted, and by whom.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Order {
-    pub(super) slot: u32,
-    pub(super) serial: u32,
-    pub(super) request: u32,
-    pub(super) len: u64,
-    /// Where the client will map it.
-    pub(super) addr: u64,
-    pub(super) access: AccessFlags,
-    pub(super) huge: bool,
-    /// Bytes that its account has already, if it must leave some to others.
-    pub(super) held: Option<u64>,
-}
-
-impl Order {
-    /// The bytes that it takes at most.
-    pub(super) fn bytes(&self) -> u64 {
-        let page = if self.huge { HUGE_PAGE } else { PAGE };
-        self.len.max(1).checked_next_multiple_of(page).unwrap_or(u64::MAX)
-    }
-}
-
-/// An order that was carried out.
-pub(crate) struct Made {
-    pub(super) order: Order,
-    pub(super) result: io::Result<Piece>,
-}
-
-/// Memory that both ends map.
-pub(super) struct Piece {
-    pub(super) file: Backing,
-    pub(super) memory: SoftMemory,
-    /// Bytes of the file.
-    pub(super) bytes: u64,
-}
-
 enum Job {
     Make(Order),
     Discard(SoftMemory),
@@ -147,6 +108,8 @@ fn work(jobs: &Receiver<Job>, outlet: &Outlet) {
 
 #[cfg(test)]
 mod tests {
+    use elver_verbs::AccessFlags;
+
     use super::*;
 
     #[test]

@@ -11,10 +11,12 @@
 mod account;
 mod counters;
 mod door;
+mod held;
 mod looks;
 mod maker;
 mod membership;
 mod notice;
+mod orders;
 mod quota;
 mod requests;
 mod room;
@@ -375,7 +377,7 @@ impl Engine {
         };
         let result = match event {
             Event::Connected { token, result, .. } => {
-                let via = result.map(|via| Answer::Connected(translate::via(via)));
+                let via = result.map(Answer::Connected);
                 self.sessions.answer_later(slot, token as u32, via.map_err(Into::into))
             }
             Event::Warmed { token, ready, failed, .. } => {

@@ -16,8 +16,7 @@ use elver_soft::record::{LinkType, Tap};
 use elver_verbs::Gid;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::looks::Looked;
-use super::maker::Made;
+use super::orders::{Looked, Made};
 use crate::capture::VqpName;
 use crate::registry::News;
 use crate::status::Status;

@@ -14,12 +14,14 @@ use elver_verbs::{AccessFlags, Device, Gid, Time, Wc, WcOpcode, WcStatus};
 
 use super::account::{Account, Customer};
 use super::door::Door;
+use super::held::Held;
 use super::looks::{Look, Looks};
-use super::maker::{Made, Maker, Order, Piece};
+use super::maker::Maker;
+use super::orders::{Made, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
 use super::sessions::{End, GREETINGS_MAX};
-use super::shares::{Held, Share};
+use super::shares::Share;
 use super::translate::{self, Refused};
 use super::{Engine, NEWCOMER_NS, NEWCOMERS_MAX};
 
@@ -525,9 +527,8 @@ impl Desk<'_> {
             }
             Command::Bind { vqp, port } => self.bind(vqp, port),
             Command::Connect { vqp, gid, port, options } => {
-                let options = translate::connect_options(options);
                 let via = self.core.qconnect(client, VqpId(vqp), gid, port, options, token, now)?;
-                Ok(via.map(|via| Answer::Connected(translate::via(via))))
+                Ok(via.map(Answer::Connected))
             }
             Command::Warm { gids } => self.warm(gids, token),
             Command::AllocMr { len, addr, access, huge } => self.alloc(len, addr, access, huge),
@@ -575,11 +576,10 @@ impl Desk<'_> {
     }
 
     /// The priority that a VQP gets: the configuration's for the user, and not what is claimed.
-    fn class(&self, asked: Option<elver_portal::Class>) -> Result<Class, Refused> {
+    fn class(&self, asked: Option<Class>) -> Result<Class, Refused> {
         // The numbers of a namespace that has an account of its own are none of the host's users.
         let is_host = self.account.space == 0;
         let user = if is_host { (self.account.uid, self.gid) } else { (u32::MAX, u32::MAX) };
-        let asked = asked.map(translate::class);
         let class = self.quotas.classes.class(user, self.is_trusted, asked);
         class.ok_or_else(|| {
             let text = format!(

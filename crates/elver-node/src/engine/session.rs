@@ -10,9 +10,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::account::{Account, Customer};
 use super::door::Spare;
+use super::held::Held;
 use super::quota::Usage;
 use super::room::Backing;
-use super::shares::Held;
 use super::translate::Refused;
 
 /// A process that connected.

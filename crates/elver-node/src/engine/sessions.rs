@@ -7,11 +7,11 @@ use rustc_hash::FxHashMap;
 
 use super::account::{Account, Customer};
 use super::counters::EngineCounters;
+use super::held::Held;
 use super::maker::Maker;
 use super::quota::{Holding, Quotas, Usage, is_modest};
 use super::room::Backing;
 use super::session::{Open, Owed, Region, Session};
-use super::shares::Held;
 use super::translate::Refused;
 use super::turns::Turns;
 use crate::config::QuotaConfig;

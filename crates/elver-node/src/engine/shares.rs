@@ -4,45 +4,17 @@
 //! whatever he guesses, is told that there is none. Each session has keys of its own and its own bytes of the quota.
 //! The memory goes back to the system with the last of its regions.
 
-use std::sync::Arc;
-
 use elver_core::Core;
 use elver_portal::{Answer, RefusalCode};
-use elver_soft::{SoftDevice, SoftMemory};
+use elver_soft::SoftDevice;
 use elver_verbs::AccessFlags;
 
-use super::maker::Maker;
+use super::held::Held;
 use super::quota::Usage;
 use super::room::Backing;
 use super::session::{Region, Session};
 use super::sessions::Sessions;
 use super::translate::Refused;
-
-/// Memory that the node made for a process. Clones are of the same process's sessions.
-#[derive(Clone, Debug)]
-pub(super) struct Held {
-    memory: Arc<SoftMemory>,
-    /// Where the process has it mapped, so that no other memory of its has this address.
-    addr: u64,
-}
-
-impl Held {
-    pub(super) fn new(memory: SoftMemory, addr: u64) -> Held {
-        Held { memory: Arc::new(memory), addr }
-    }
-
-    /// Whether a page of it could not be had.
-    pub(super) fn is_lost(&self) -> bool {
-        self.memory.is_lost()
-    }
-
-    /// Gives so many bytes back to the system, if no other session has them registered.
-    pub(super) fn give_back(self, bytes: u64, maker: &Maker) {
-        if let Some(memory) = Arc::into_inner(self.memory) {
-            maker.give_back(memory, bytes);
-        }
-    }
-}
 
 /// What a session wants to register that is registered already.
 #[derive(Clone, Copy, Debug)]

@@ -99,13 +99,6 @@ impl From<io::Error> for Refused {
     }
 }
 
-pub(super) fn class(class: elver_portal::Class) -> elver_core::Class {
-    match class {
-        elver_portal::Class::High => elver_core::Class::High,
-        elver_portal::Class::Low => elver_core::Class::Low,
-    }
-}
-
 pub(super) fn vqp_init(
     options: elver_portal::VqpOptions,
     class: elver_core::Class,
@@ -119,47 +112,11 @@ pub(super) fn vqp_init(
     }
 }
 
-pub(super) fn connect_options(options: elver_portal::ConnectOptions) -> elver_core::ConnectOptions {
-    use elver_core::Policy as Core;
-    use elver_portal::Policy as Portal;
-
-    let policy = match options.policy {
-        Portal::Shared => Core::Shared,
-        Portal::Lite => Core::Lite,
-        Portal::RpcMeta => Core::RpcMeta,
-        Portal::Leased => Core::Leased,
-    };
-    elver_core::ConnectOptions { policy, uncached: options.uncached }
-}
-
-pub(super) fn via(via: elver_core::Via) -> elver_portal::Via {
-    use elver_core::Via as Core;
-    use elver_portal::Via as Portal;
-
-    match via {
-        Core::Rc => Portal::Rc,
-        Core::DcCached => Portal::DcCached,
-        Core::DcLookup => Portal::DcLookup,
-        Core::Leased => Portal::Leased,
-    }
-}
-
 pub(super) fn vqp_info(info: &elver_core::VqpInfo) -> elver_portal::VqpInfo {
-    use elver_core::VqpState as Core;
-    use elver_portal::VqpState as Portal;
-
     elver_portal::VqpInfo {
-        state: match info.state {
-            Core::Idle => Portal::Idle,
-            Core::Connecting => Portal::Connecting,
-            Core::Connected => Portal::Connected,
-            Core::Error => Portal::Error,
-        },
-        class: match info.class {
-            elver_core::Class::High => elver_portal::Class::High,
-            elver_core::Class::Low => elver_portal::Class::Low,
-        },
-        via: info.via.map(via),
+        state: info.state,
+        class: info.class,
+        via: info.via,
         bound: info.bound,
         peer: info.peer,
         outstanding: info.outstanding,

@@ -9,7 +9,7 @@ use elver_wire::{
     Route, Tail, UDP_PORT, icrc,
 };
 
-use super::{Forge, Prey};
+use super::state::{Forge, Prey, WRITING};
 use crate::model::{Hold, Region, bytes};
 use crate::world::World;
 
@@ -193,7 +193,7 @@ impl Forge {
     }
 }
 
-const WRITING_IMM: u32 = super::WRITING | 1;
+const WRITING_IMM: u32 = WRITING | 1;
 
 /// A token with which a packet of a DC session comes, if it says that it connects or has one.
 pub(super) fn with_token(extra: DcExtra, token: u64) -> DcExtra {

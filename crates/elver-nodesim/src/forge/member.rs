@@ -4,24 +4,19 @@
 
 use std::net::IpAddr;
 
-use elver_core::{
-    Answer, CONTROL_BYTES_MAX, ControlBody, ControlMessage, NodeRecord, RcEnd, Request, Terms,
-};
-use elver_sim::{Datagram, Rng};
+use elver_core::{Answer, CONTROL_BYTES_MAX, ControlBody, ControlMessage, RcEnd, Request};
+use elver_sim::Datagram;
 use elver_verbs::{AccessFlags, Gid, QpType};
 use elver_wire::{
-    AtomicEth, DcConnect, DcEth, DcExtra, Deth, Message, PacketView, Qpn, Reth, Route, Tail,
-    UDP_PORT,
+    AtomicEth, DcConnect, DcExtra, Deth, Message, PacketView, Qpn, Reth, Route, Tail, UDP_PORT,
 };
 
 use super::craft::{Note, Operation, any, flow, packet, with_token};
-use super::{Forge, OWN, Prey, VICTIM};
+use super::state::{Forge, OWN, Prey, QPN, Session, VICTIM};
 use crate::canary::Canary;
 use crate::model::{Hold, Region, bytes};
 use crate::world::World;
 
-/// Its control QP.
-const QPN: u32 = 0x00_0777;
 /// Messages to ports that it sends in a run, at most.
 const MESSAGES_MAX: u32 = 12;
 /// Sessions that it goes on with.
@@ -38,30 +33,6 @@ const RENDEZVOUS: u8 = 2;
 const WRITE_IMM: u8 = 3;
 /// Bytes that say where a piece of a long message may be read.
 const PIECE_BYTES: usize = 16;
-
-/// What it says of itself, where it is registered: there is nothing where that points.
-pub(super) fn record(rng: &mut Rng) -> Option<NodeRecord> {
-    let registered = rng.percent(50);
-    let dc_key = rng.next_u64();
-    registered.then_some(NodeRecord {
-        dctn: QPN + 1,
-        dc_key,
-        control_qpn: QPN,
-        mrs_rkey: dc_key as u32,
-        log_mrs_max: 7,
-        terms: Terms::new(1_000_000, 1_000_000, 1_024),
-    })
-}
-
-/// A DC session that it has opened.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Session {
-    place: crate::model::Place,
-    from: IpAddr,
-    eth: DcEth,
-    /// PSN of its next packet.
-    next: u32,
-}
 
 impl Forge {
     pub(super) fn member(&mut self, world: &mut World, prey: &Prey) -> Option<Datagram> {

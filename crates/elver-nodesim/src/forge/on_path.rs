@@ -5,8 +5,8 @@
 use elver_sim::Datagram;
 use elver_wire::{Aeth, DcExtra, Headers, Message, NakCode, PacketView, RnrTimer, Route, Syndrome};
 
-use super::Forge;
 use super::craft::redirected;
+use super::state::Forge;
 use crate::plan::Plan;
 use crate::world::World;
 

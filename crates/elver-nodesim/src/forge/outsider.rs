@@ -15,7 +15,7 @@ use elver_wire::{
 };
 
 use super::craft::{any, datagram, flow, packet, redirected};
-use super::{Forge, OWN, Prey};
+use super::state::{Forge, OWN, Prey};
 use crate::canary::Canary;
 use crate::plan::Plan;
 use crate::world::World;

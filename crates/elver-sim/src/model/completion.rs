@@ -3,16 +3,9 @@
 use elver_rnic::Rnic;
 use elver_verbs::{QpState, SendOpcode, Wc, WcStatus};
 
-use super::{LaneId, Model, OpId, Phase, State, Violation, WindowState};
+use super::{LaneId, Model, OpId, Phase, State, View, Violation, WindowState};
 use crate::memory::SimMemory;
 use crate::network::Network;
-
-/// What the model may look at when it judges a completion.
-pub(crate) struct View<'a> {
-    pub(crate) network: &'a Network,
-    /// The device that gave the completion.
-    pub(crate) rnic: &'a Rnic<SimMemory>,
-}
 
 impl Model {
     /// Takes a completion that a host polled.

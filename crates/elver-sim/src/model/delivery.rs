@@ -4,14 +4,12 @@ use std::net::IpAddr;
 
 use elver_verbs::{QpType, SendOpcode, Wc, WcFlags, WcOpcode, WcStatus};
 
-use super::completion::{View, state_of};
-use super::{EndpointId, Model, OpId, Planted, RecvId, State, Violation, message_id};
+use super::completion::state_of;
+use super::{
+    EndpointId, GRH_LEN, Model, NUMBERED_LEN, OpId, Planted, RecvId, State, View, Violation,
+    message_id,
+};
 use crate::pattern::Stream;
-
-/// Bytes in front of a UD message (IBTA vol. 1, annex A17.4.5.2).
-pub(crate) const GRH_LEN: u32 = 40;
-/// A message of fewer bytes does not carry its number.
-pub(crate) const NUMBERED_LEN: u32 = 8;
 
 impl Model {
     /// Whether a completion is that of a receive whose message asked for a solicited event.

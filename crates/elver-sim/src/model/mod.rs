@@ -16,56 +16,34 @@ mod cause;
 mod completion;
 mod delivery;
 mod effects;
+mod ids;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 
+use elver_rnic::Rnic;
 use elver_verbs::{Mw, Qp, QpType, SendOpcode, Srq, WcStatus};
 
 pub(crate) use arena::{Arena, Owner, Range, Room};
-pub(crate) use completion::View;
-pub(crate) use delivery::{GRH_LEN, NUMBERED_LEN};
+pub(crate) use ids::{
+    ArenaId, CellId, EndpointId, LaneId, OpId, QueueId, RecvId, Violation, WindowId, message_id,
+    recv_wr_id, send_wr_id,
+};
 
+use crate::memory::SimMemory;
+use crate::network::Network;
 use crate::pattern::Stream;
+use crate::plan::Setup;
 
-pub(crate) type ArenaId = usize;
-pub(crate) type OpId = usize;
-pub(crate) type RecvId = usize;
-pub(crate) type LaneId = usize;
-pub(crate) type EndpointId = usize;
-pub(crate) type QueueId = usize;
-pub(crate) type CellId = usize;
-pub(crate) type WindowId = usize;
+/// Bytes in front of a UD message (IBTA vol. 1, annex A17.4.5.2).
+pub(crate) const GRH_LEN: u32 = 40;
+/// A message of fewer bytes does not carry its number.
+pub(crate) const NUMBERED_LEN: u32 = 8;
 
-/// A rule that was broken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Violation(pub(crate) String);
-
-impl Violation {
-    pub(crate) fn new(what: impl Into<String>) -> Violation {
-        Violation(what.into())
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// The `wr_id` of a send WR. Receives have odd ones, so that a mix-up of the two shows.
-pub(crate) const fn send_wr_id(op: OpId) -> u64 {
-    (op as u64) << 1
-}
-
-/// The `wr_id` of a receive.
-pub(crate) const fn recv_wr_id(recv: RecvId) -> u64 {
-    (recv as u64) << 1 | 1
-}
-
-/// The number that a WR's message carries, as its first bytes and as immediate data; never 0.
-pub(crate) const fn message_id(op: OpId) -> u32 {
-    op as u32 + 1
+/// What the model may look at when it judges a completion.
+pub(crate) struct View<'a> {
+    pub(crate) network: &'a Network,
+    /// The device that gave the completion.
+    pub(crate) rnic: &'a Rnic<SimMemory>,
 }
 
 /// What is wrong with a WR on purpose.
@@ -296,21 +274,6 @@ pub(crate) struct Endpoint {
     pub(crate) listens_from: Option<OpId>,
     /// What it was set up with, to be set up so again.
     pub(crate) setup: Setup,
-}
-
-/// Attributes that stay with an endpoint when it is connected anew.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Setup {
-    pub(crate) timeout: u8,
-    pub(crate) retry_cnt: u8,
-    pub(crate) rnr_retry: u8,
-    pub(crate) min_rnr_timer: u8,
-    pub(crate) max_rd_atomic: u8,
-    pub(crate) max_send_wr: u32,
-    pub(crate) max_send_sge: u32,
-    pub(crate) max_inline_data: u32,
-    pub(crate) access_key: u64,
-    pub(crate) qkey: u32,
 }
 
 /// A range that several WRs change.

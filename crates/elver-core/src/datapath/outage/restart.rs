@@ -4,7 +4,9 @@ use elver_verbs::{Device, Qp, QpAttr, QpState, Time, WcStatus};
 
 use super::{Outage, PATIENCE_NS, RETRY_NS_MAX, RETRY_NS_MIN};
 use crate::Core;
-use crate::pool::lane::{LaneKind, LaneState};
+use crate::effects::Effect;
+use crate::ids::{LaneIx, QpIx};
+use crate::pool::lane::LaneState;
 
 impl<D: Device> Core<D> {
     /// When a DCI that is down is tried again.
@@ -13,9 +15,9 @@ impl<D: Device> Core<D> {
     }
 
     /// Sets a DCI up anew, all streams of which failed at once, when nothing is outstanding on any.
-    pub(crate) fn try_restart_dci(&mut self, qp: u32, now: Time) {
+    pub(crate) fn try_restart_dci(&mut self, qp: QpIx, now: Time) {
         let down = self.outages.iter().any(|outage| outage.qp == qp);
-        if down || self.lanes.qps[qp as usize].posted > 0 {
+        if down || self.lanes.qps[qp].posted > 0 {
             return;
         }
         let (wait_ns, destroyed) = (RETRY_NS_MIN, false);
@@ -35,10 +37,10 @@ impl<D: Device> Core<D> {
 
     fn restart_dci(&mut self, mut outage: Outage, now: Time) {
         let qp = outage.qp;
-        let (first, count) = self.lanes.qps[qp as usize].lanes;
+        let lanes = self.lanes.qps[qp].all_lanes();
         if self.start_anew(&mut outage) {
-            self.lanes.qps[qp as usize].broken = false;
-            for lane in first..first + count {
+            self.lanes.qps[qp].broken = false;
+            for lane in lanes {
                 self.set_running(lane);
                 self.resume(lane, now);
             }
@@ -49,9 +51,9 @@ impl<D: Device> Core<D> {
         outage.due = now.saturating_add_ns(outage.wait_ns);
         outage.wait_ns = (2 * outage.wait_ns).min(RETRY_NS_MAX);
         self.outages.push(outage);
-        for lane in first..first + count {
+        for lane in lanes {
             // The device would refuse what the idle ones are given.
-            self.lanes.lanes[lane as usize].state = LaneState::Failing;
+            self.lanes.lanes[lane].state = LaneState::Failing;
             self.leave_down_lane(lane, late, now);
         }
     }
@@ -59,7 +61,7 @@ impl<D: Device> Core<D> {
     /// Takes a DCI through RESET, or another one in its place. Returns whether there is one that
     /// works.
     fn start_anew(&mut self, outage: &mut Outage) -> bool {
-        let handle = self.lanes.qps[outage.qp as usize].qp;
+        let handle = self.lanes.qps[outage.qp].qp;
         if !outage.destroyed {
             if self.reset_dci(handle) {
                 return true;
@@ -74,7 +76,7 @@ impl<D: Device> Core<D> {
             return false;
         };
         outage.destroyed = false;
-        self.lanes.qps[outage.qp as usize].qp = made;
+        self.lanes.qps[outage.qp].qp = made;
         self.stats.dcis_remade += 1;
         true
     }
@@ -87,7 +89,7 @@ impl<D: Device> Core<D> {
 
     /// Has what waits on a lane of a DCI that is down go over another one. If there is none it
     /// waits on, or ends if it is late.
-    fn leave_down_lane(&mut self, lane: u32, late: bool, now: Time) {
+    fn leave_down_lane(&mut self, lane: LaneIx, late: bool, now: Time) {
         let (dead, waiting) = self.take_waiting(lane);
         for id in waiting {
             let Some(peer) = self.peer_waited_for(id, lane) else { continue };
@@ -96,39 +98,32 @@ impl<D: Device> Core<D> {
                 continue;
             }
             self.move_to_dc(id);
-            let stays = self.vqps.get(id).is_some_and(|vqp| vqp.lane == lane);
+            let stays = self.vqps.get(id).is_some_and(|vqp| vqp.lane == Some(lane));
             if stays && late {
                 self.fail_next(id, WcStatus::LocQpOpErr, now);
             } else {
-                self.pump(id, now);
+                self.effects.push(Effect::Pump(id));
             }
         }
-        let class = self.lanes.class_of(self.lanes.lanes[lane as usize].qp);
-        for id in core::mem::take(&mut self.lanes.lanes[lane as usize].ops) {
+        let class = self.lanes.class_of(self.lanes.lanes[lane].qp);
+        for id in core::mem::take(&mut self.lanes.lanes[lane].ops) {
             let Some(peer) = self.ops.get(id).map(|op| op.peer) else {
                 bug!("an operation that waits on a lane is gone");
                 continue;
             };
             let way = self.way_of_op(peer, class).filter(|(other, _)| *other != lane);
             if let Some(op) = self.ops.get_mut(id)
-                && let Some(way) = way
+                && let Some((lane, dest)) = way
                 && dead != Some(peer)
             {
-                (op.lane, op.dest) = way;
+                (op.lane, op.dest) = (Some(lane), dest);
                 self.post_op(id, now);
             } else if late || dead == Some(peer) {
-                self.conclude_op(id, false, now);
+                self.effects.push(Effect::Conclude { op: id, ok: false });
             } else {
-                self.lanes.lanes[lane as usize].ops.push_back(id);
+                self.lanes.lanes[lane].ops.push_back(id);
             }
         }
         self.lanes.wait(lane);
-    }
-
-    /// Whether a lane is of a DCI that is down.
-    pub(crate) fn is_down(&self, lane: u32) -> bool {
-        let entry = &self.lanes.lanes[lane as usize];
-        matches!(entry.kind, LaneKind::Dc { .. })
-            && self.outages.iter().any(|outage| outage.qp == entry.qp)
     }
 }

@@ -2,20 +2,25 @@
 
 use alloc::vec::Vec;
 
-use elver_control::{Class, NodeRecord, Terms};
-use elver_kv::{Lookup, Step};
-use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
+use elver_control::NodeRecord;
+use elver_kv::Lookup;
+use elver_verbs::{Class, Device, Time};
 
-use super::{ATTEMPT_NS, WARMS_MAX, Warm};
+use crate::VqpId;
 use crate::datapath::ops::{Op, OpKind, Work};
+use crate::discovery::lookups::{ATTEMPT_NS, WARMS_MAX, Warm};
 use crate::discovery::peer::{PeerLookup, Waiter};
-use crate::memory::mr_store::RemoteMr;
-use crate::vqp::{Vqp, Wait};
+use crate::effects::Effect;
+use crate::ids::{OpId, PeerId};
+use crate::vqp::Vqp;
 use crate::{ClientId, ConnectError, Core, Event};
+
+/// What is known of a node is asked for anew, on what a packet says, at most once in this time.
+const REFRESH_NS: u64 = 10_000_000;
 
 impl<D: Device> Core<D> {
     /// Has a peer looked up, once for all who wait, and at once if as few are under way as may be.
-    pub(crate) fn want_node(&mut self, peer: u32, waiter: Waiter, now: Time) {
+    pub(crate) fn want_node(&mut self, peer: PeerId, waiter: Waiter, now: Time) {
         // One whose message waits may be forgotten, if no VQP is connected to it.
         let Some(entry) = self.peers.get_mut(peer) else { return };
         if entry.waiting.capacity() == 0 {
@@ -26,7 +31,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Has a peer looked up, whether or not something is known of it.
-    pub(crate) fn refresh_node(&mut self, peer: u32, now: Time) {
+    pub(crate) fn refresh_node(&mut self, peer: PeerId, now: Time) {
         let Some(entry) = self.peers.get_mut(peer) else {
             return bug!("a peer that is gone is looked up");
         };
@@ -35,8 +40,19 @@ impl<D: Device> Core<D> {
         }
         entry.lookup = PeerLookup::Queued;
         self.lookups.queue.push_back(peer);
-        self.seek_meta_link(now);
-        self.start_lookups(now);
+        if self.reaches_meta_server() || self.awaits_meta_link() {
+            self.start_lookups(now);
+        } else {
+            self.effects.push(Effect::SeekMetaLink);
+        }
+    }
+
+    /// The look-up of a peer has ended: those who wait for it go on next.
+    pub(crate) fn look_up_ended(&mut self, peer: PeerId, found: Result<NodeRecord, ConnectError>) {
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.lookup = PeerLookup::Ended;
+        }
+        self.effects.push(Effect::NodeFound { peer, found });
     }
 
     /// Starts look-ups of nodes that wait, in order.
@@ -49,7 +65,7 @@ impl<D: Device> Core<D> {
             }
             if self.lookups.servers.len() == 0 {
                 self.lookups.queue.pop_front();
-                self.node_found(peer, Err(ConnectError::NoMetaServer { tried: 0 }), now);
+                self.look_up_ended(peer, Err(ConnectError::NoMetaServer { tried: 0 }));
                 continue;
             }
             let Some(buffer) = self.pool.reads.take() else { return };
@@ -86,7 +102,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The READ of a server that is measured has ended.
-    pub(crate) fn probe_ended(&mut self, id: u32, ok: bool, now: Time) {
+    pub(crate) fn probe_ended(&mut self, id: OpId, ok: bool, now: Time) {
         let Some(op) = self.end_op(id) else { return bug!("an operation that has ended is gone") };
         let OpKind::Probe { asked_at } = op.kind else { return bug!("a probe is none") };
         if ok {
@@ -96,11 +112,18 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Asks a meta server for a peer.
-    fn ask(&mut self, peer: u32, server: u32, tried: u32, buffer: u32, now: Time) {
+    /// Asks a meta server for a peer, or else another one.
+    pub(crate) fn ask(&mut self, peer: PeerId, server: u32, tried: u32, buffer: u32, now: Time) {
+        if !self.asks(peer, server, tried, buffer, now) {
+            self.ask_next(peer, server, tried, now);
+        }
+    }
+
+    /// Asks a meta server for a peer; returns whether it can be asked.
+    fn asks(&mut self, peer: PeerId, server: u32, tried: u32, buffer: u32, now: Time) -> bool {
         let Some((via, nodes)) = self.lookups.servers.get(server) else {
             self.pool.reads.give(buffer);
-            return self.ask_next(peer, server, tried, now);
+            return false;
         };
         let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
         let begun = Lookup::new(&nodes, &gid.0).ok().and_then(|lookup| {
@@ -111,7 +134,7 @@ impl<D: Device> Core<D> {
         });
         let Some(op) = begun else {
             self.pool.reads.give(buffer);
-            return self.ask_next(peer, server, tried, now);
+            return false;
         };
         self.stats.lookup_reads += 1;
         let deadline = now.saturating_add_ns(ATTEMPT_NS);
@@ -120,40 +143,43 @@ impl<D: Device> Core<D> {
         }
         self.lookups.deadlines.push_back((deadline, peer));
         self.post_op(op, now);
+        true
     }
 
     /// A meta server gave no answer: the next one is asked, and another one first from now on.
-    fn ask_next(&mut self, peer: u32, server: u32, tried: u32, now: Time) {
+    pub(crate) fn ask_next(&mut self, peer: PeerId, mut server: u32, mut tried: u32, now: Time) {
         let count = self.lookups.servers.len();
-        if let Some((silent, _)) = self.lookups.servers.get(server) {
-            self.lookups.servers.failed(silent, now);
-        }
-        if tried >= count {
-            count_off!(self.lookups.running, 1);
-            self.node_found(peer, Err(ConnectError::NoMetaServer { tried: count }), now);
-            return self.start_lookups(now);
-        }
-        self.stats.lookups_failed_over += 1;
-        match self.pool.reads.take() {
-            Some(buffer) => self.ask(peer, (server + 1) % count, tried + 1, buffer, now),
-            None => {
+        loop {
+            if let Some((silent, _)) = self.lookups.servers.get(server) {
+                self.lookups.servers.failed(silent, now);
+            }
+            if tried >= count {
+                count_off!(self.lookups.running, 1);
+                return self.look_up_ended(peer, Err(ConnectError::NoMetaServer { tried: count }));
+            }
+            self.stats.lookups_failed_over += 1;
+            let Some(buffer) = self.pool.reads.take() else {
                 // Buffers of given-up look-ups come back when their READs end: it waits, first.
                 count_off!(self.lookups.running, 1);
                 if let Some(entry) = self.peers.get_mut(peer) {
                     entry.lookup = PeerLookup::Queued;
                 }
-                self.lookups.queue.push_front(peer);
+                return self.lookups.queue.push_front(peer);
+            };
+            (server, tried) = ((server + 1) % count, tried + 1);
+            if self.asks(peer, server, tried, buffer, now) {
+                return;
             }
         }
     }
 
     /// Whether a meta server has another table than the one that was asked, by its key.
-    fn is_news(&self, server: u32, table: u32) -> bool {
+    pub(crate) fn is_news(&self, server: u32, table: u32) -> bool {
         self.lookups.servers.get(server).is_some_and(|(_, nodes)| nodes.rkey() != table)
     }
 
     /// What a peer is now was told while it is being looked up: what is on its way may be what it was.
-    pub(crate) fn overtake_lookup(&mut self, peer: u32, record: Option<NodeRecord>, now: Time) {
+    pub(crate) fn overtake_lookup(&mut self, peer: PeerId, record: Option<NodeRecord>, now: Time) {
         let lookup = self.peers.get(peer).map(|entry| entry.lookup);
         let Some(PeerLookup::Running { op, tried, server, .. }) = lookup else { return };
         if let Some(op) = self.ops.get_mut(op) {
@@ -162,8 +188,7 @@ impl<D: Device> Core<D> {
         match record {
             Some(record) => {
                 count_off!(self.lookups.running, 1);
-                self.node_found(peer, Ok(record), now);
-                self.start_lookups(now);
+                self.look_up_ended(peer, Ok(record));
             }
             None => match self.pool.reads.take() {
                 Some(buffer) => self.ask(peer, server, tried, buffer, now),
@@ -198,140 +223,8 @@ impl<D: Device> Core<D> {
         busy
     }
 
-    /// A READ of a look-up has ended.
-    pub(crate) fn complete_lookup(&mut self, id: u32, ok: bool, now: Time) {
-        let Some(op) = self.ops.get_mut(id) else {
-            return bug!("an operation that has ended is gone");
-        };
-        let Op { peer: asked, kind, work, abandoned, .. } = op;
-        let Work::Read { remote, length, buffer } = work else {
-            return bug!("a look-up reads nothing");
-        };
-        let (OpKind::Node { lookup, .. } | OpKind::Mr { lookup, .. }) = kind else {
-            return bug!("a look-up is none");
-        };
-        let step = match self.lookups.cluster.get_mut(..*length as usize) {
-            Some(bytes) if ok && !*abandoned => {
-                let read = self.pool.memory.read(self.pool.reads.offset(*buffer), bytes);
-                read.ok().and_then(|()| lookup.feed(bytes).ok())
-            }
-            _ => None,
-        };
-        if let Some(Step::Read(read)) = step {
-            (*remote, *length) = (read.remote, read.len);
-            match kind {
-                OpKind::Node { asked_at, .. } => {
-                    self.stats.lookup_reads += 1;
-                    *asked_at = now;
-                }
-                OpKind::Mr { asked_at, .. } => {
-                    *asked_at = now;
-                    self.stats.mr_lookup_reads += 1;
-                }
-                _ => {}
-            }
-            return self.post_op(id, now);
-        }
-        let value = match step {
-            Some(Step::Done(value)) => Some(value),
-            _ => None,
-        };
-        if let (OpKind::Node { asked_at, .. }, true) = (&*kind, ok) {
-            // Also one that came too late for its look-up tells how far its server is.
-            self.lookups.servers.answered(*asked, now.ns_since(*asked_at));
-        }
-        let (asked, buffer, abandoned, table) = (*asked, *buffer, *abandoned, remote.rkey);
-        let (node, region) = match *kind {
-            OpKind::Node { node, .. } => (Some(node), None),
-            OpKind::Mr { rkey, asked_at, .. } => (None, Some((rkey, asked_at))),
-            _ => (None, None),
-        };
-        self.discard_read(id, asked, buffer);
-        match (node, region) {
-            (Some(peer), _) if !abandoned => {
-                let Some(entry) = self.peers.get(peer) else {
-                    return bug!("a peer that is looked up is gone");
-                };
-                let PeerLookup::Running { tried, server, .. } = entry.lookup else {
-                    return bug!("a peer is not looked up that was found");
-                };
-                let found = match value {
-                    Some(None) => Err(ConnectError::NoSuchNode { gid: entry.gid }),
-                    Some(Some(value)) => match NodeRecord::decode(&value) {
-                        Ok(record) => Ok(record),
-                        Err(_) => return self.ask_next(peer, server, tried, now),
-                    },
-                    None if self.is_news(server, table) => {
-                        // What was asked is no more, and what is there now was not.
-                        return match self.pool.reads.take() {
-                            Some(buffer) => self.ask(peer, server, tried, buffer, now),
-                            None => self.ask_next(peer, server, tried, now),
-                        };
-                    }
-                    None => return self.ask_next(peer, server, tried, now),
-                };
-                count_off!(self.lookups.running, 1);
-                self.node_found(peer, found, now);
-            }
-            (_, Some((rkey, asked_at))) => {
-                // What the owner promises counts. It was known when the region was asked for.
-                let owner = self.peers.get(asked).and_then(|entry| entry.last);
-                let terms = owner.map_or(Terms::default(), |record| record.terms);
-                let (lease_ns, post_ns) = terms.post_ns(self.config.flight_ns());
-                let until = asked_at.saturating_add_ns(lease_ns);
-                let found =
-                    value.map(|value| value.and_then(|value| RemoteMr::decode(&value, until)));
-                let last = asked_at.saturating_add_ns(post_ns);
-                self.mr_found(asked, rkey, found, last, now);
-            }
-            _ => {}
-        }
-        self.start_lookups(now);
-        self.start_mr_lookups(now);
-    }
-
-    /// The look-up of a peer has ended: those who wait for it go on.
-    pub(crate) fn node_found(
-        &mut self,
-        peer: u32,
-        found: Result<NodeRecord, ConnectError>,
-        now: Time,
-    ) {
-        let Some(entry) = self.peers.get_mut(peer) else {
-            return bug!("a peer that is looked up is gone");
-        };
-        entry.lookup = PeerLookup::None;
-        let mut waiting = core::mem::take(&mut entry.waiting);
-        match &found {
-            Ok(record) => self.learn(peer, *record, now),
-            Err(ConnectError::NoSuchNode { .. }) if !self.is_meta_server(peer) => self.doubt(peer),
-            Err(_) => {}
-        }
-        let asked = matches!(found, Ok(_) | Err(ConnectError::NoSuchNode { .. }));
-        for waiter in waiting.drain(..) {
-            match waiter {
-                Waiter::Vqp { vqp, attempt } => {
-                    let result = found.as_ref().map(|_| ()).map_err(ConnectError::clone);
-                    self.connect_found(vqp, attempt, peer, result, now);
-                }
-                Waiter::Warm(warm) => self.warmed(warm, found.is_ok()),
-                Waiter::Region(rkey) if found.is_ok() => {
-                    self.lookups.mr_queue.push_back((peer, rkey));
-                    self.start_mr_lookups(now);
-                }
-                Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now, now),
-                Waiter::Lane(class) => self.lane_found(peer, class, found.is_ok(), now),
-                Waiter::Reader(vqp) => self.sender_found(vqp, peer, asked, now),
-                Waiter::Notes => self.address_found(peer, found.is_ok(), asked, now),
-            }
-        }
-        self.lookups.no_waiters = waiting;
-        self.peers.rest(peer);
-        self.serve_strangers(peer, now);
-    }
-
     /// Has a region of a peer's looked up. The VQP waits, if there is one.
-    pub(crate) fn want_mr(&mut self, peer: u32, rkey: u32, waiter: Option<u32>, now: Time) {
+    pub(crate) fn want_mr(&mut self, peer: PeerId, rkey: u32, waiter: Option<VqpId>, now: Time) {
         if let Some(waiting) = self.lookups.mrs.get_mut(&(peer, rkey)) {
             waiting.extend(waiter);
             return;
@@ -341,7 +234,7 @@ impl<D: Device> Core<D> {
         self.start_mr_lookups(now);
     }
 
-    fn start_mr_lookups(&mut self, now: Time) {
+    pub(crate) fn start_mr_lookups(&mut self, now: Time) {
         while let Some(&(peer, rkey)) = self.lookups.mr_queue.front() {
             let Some(buffer) = self.pool.reads.take() else { return };
             self.lookups.mr_queue.pop_front();
@@ -367,72 +260,24 @@ impl<D: Device> Core<D> {
                 }
                 None => {
                     self.pool.reads.give(buffer);
-                    self.mr_found(peer, rkey, None, now, now);
+                    self.effects.push(Effect::NoRegion { peer, rkey });
                 }
-            }
-        }
-    }
-
-    /// The look-up of a region has ended: with the region, with its absence, or without an answer.
-    /// WRs that have waited for it may be posted until `last`.
-    fn mr_found(
-        &mut self,
-        peer: u32,
-        rkey: u32,
-        found: Option<Option<RemoteMr>>,
-        last: Time,
-        now: Time,
-    ) {
-        let Some(waiting) = self.lookups.mrs.remove(&(peer, rkey)) else {
-            return bug!("a region was found that nobody looks up");
-        };
-        match found {
-            Some(Some(mr)) => self.store.put(peer, rkey, mr),
-            _ => self.store.forget(peer, rkey),
-        }
-        for id in waiting {
-            let Some(vqp) = self.vqps.get_mut(id) else { continue };
-            if vqp.wait != Wait::Mr || vqp.peer != peer {
-                continue;
-            }
-            vqp.wait = Wait::Nothing;
-            // It may have been connected anew, or its lane failed and an earlier WR is next again:
-            // then it asks again when it gets there.
-            let next = vqp.sq.unposted() > 0 && {
-                let at = vqp.sq.entry(vqp.sq.posted).remote();
-                at.is_some_and(|(at, _)| at.rkey == rkey)
-            };
-            if !next {
-                self.pump(id, now);
-                continue;
-            }
-            match found {
-                Some(Some(mr)) if now < last => {
-                    // The region counts for this WR even if its lease is over by now, or a lease
-                    // shorter than a READ would let nobody through.
-                    vqp.remote = (rkey, RemoteMr { until: mr.until.max(Time(now.0 + 1)), ..mr });
-                    self.pump(id, now);
-                }
-                // This engine stood still meanwhile, and the region may be gone: it asks again.
-                Some(Some(_)) => self.pump(id, now),
-                Some(None) => self.fail_access(id, AccessFault::Key, now),
-                None => self.fail_next(id, WcStatus::RetryExcErr, now),
             }
         }
     }
 
     /// A peer has started anew: none of the regions that it had is there any longer, and what is
     /// being asked about them is not answered by who has them now.
-    pub(crate) fn forget_regions(&mut self, peer: u32) {
+    pub(crate) fn forget_regions(&mut self, peer: PeerId) {
         self.store.forget_peer(peer);
-        let vqps: Vec<u32> = self.vqps_to(peer).map(|(id, _)| id).collect();
+        let vqps: Vec<VqpId> = self.vqps_to(peer).map(|(id, _)| id).collect();
         for id in vqps {
             if let Some(vqp) = self.vqps.get_mut(id) {
-                vqp.remote = Vqp::NO_REMOTE;
+                (vqp.remote_key, vqp.remote) = Vqp::NO_REMOTE;
             }
         }
         let asks = |op: &Op| op.peer == peer && matches!(op.kind, OpKind::Mr { .. });
-        let asked: Vec<u32> =
+        let asked: Vec<OpId> =
             self.ops.iter().filter(|(_, op)| asks(op)).map(|(id, _)| id).collect();
         for id in asked {
             if let Some(op) = self.ops.get_mut(id) {
@@ -475,5 +320,21 @@ impl<D: Device> Core<D> {
         {
             self.events.push_back(Event::Warmed { client, token, ready, failed });
         }
+    }
+
+    /// Whether a packet may cause, or wait for, a look-up of a node that is remembered.
+    pub(crate) fn may_refresh(&mut self, peer: PeerId, now: Time) -> bool {
+        let Some(entry) = self.peers.get_mut(peer) else {
+            bug!("a peer that is gone is looked up");
+            return false;
+        };
+        if entry.is_looked_up() {
+            return true;
+        }
+        let may = entry.refreshed.is_none_or(|at| now.ns_since(at) >= REFRESH_NS);
+        if may {
+            entry.refreshed = Some(now);
+        }
+        may
     }
 }

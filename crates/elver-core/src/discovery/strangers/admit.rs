@@ -7,9 +7,7 @@ use elver_verbs::{Device, Gid, Time};
 
 use super::Held;
 use crate::Core;
-
-/// What is known of a node is asked for anew, on what a packet says, at most once in this time.
-const REFRESH_NS: u64 = 10_000_000;
+use crate::ids::PeerId;
 
 impl<D: Device> Core<D> {
     /// A request came: it is served, or waits until its sender is known.
@@ -70,25 +68,9 @@ impl<D: Device> Core<D> {
         self.refresh_node(peer, now);
     }
 
-    /// Whether a packet may cause, or wait for, a look-up of a node that is remembered.
-    pub(crate) fn may_refresh(&mut self, peer: u32, now: Time) -> bool {
-        let Some(entry) = self.peers.get_mut(peer) else {
-            bug!("a peer that is gone is looked up");
-            return false;
-        };
-        if entry.is_looked_up() {
-            return true;
-        }
-        let may = entry.refreshed.is_none_or(|at| now.ns_since(at) >= REFRESH_NS);
-        if may {
-            entry.refreshed = Some(now);
-        }
-        may
-    }
-
     /// The look-up of a node has ended: its requests are served if it is who they said, and nothing
     /// of them is left if not.
-    pub(crate) fn serve_strangers(&mut self, peer: u32, now: Time) {
+    pub(crate) fn serve_strangers(&mut self, peer: PeerId, now: Time) {
         let Some(gid) = self.peers.get(peer).map(|entry| entry.gid) else {
             return bug!("a peer that was looked up is gone");
         };

@@ -3,7 +3,9 @@
 use elver_verbs::{Device, Memory, Time, WcOpcode, WcStatus};
 
 use super::{Landing, Piece, plan};
+use crate::VqpId;
 use crate::datapath::wr_id::WrId;
+use crate::ids::LandingId;
 use crate::memory::mr::Users;
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::Refusal;
@@ -14,7 +16,7 @@ impl<D: Device> Core<D> {
     #[cold]
     pub(crate) fn begin_landing(
         &mut self,
-        vqp: u32,
+        vqp: VqpId,
         seq: u32,
         incoming: &Incoming,
         body: &Body<'_>,
@@ -26,17 +28,17 @@ impl<D: Device> Core<D> {
                     self.end_landing(landing, ok, now);
                 }
             }
-            Err(status) => self.fail_receive(vqp, seq, incoming, status, now),
+            Err(status) => self.fail_receive(vqp, seq, incoming, status),
         }
     }
 
     fn prepare_landing(
         &mut self,
-        vqp: u32,
+        vqp: VqpId,
         seq: u32,
         incoming: &Incoming,
         body: &Body<'_>,
-    ) -> Result<u32, WcStatus> {
+    ) -> Result<LandingId, WcStatus> {
         let mut bytes = alloc::vec![0; incoming.length as usize];
         match *body {
             Body::Buffer(start, _) => {
@@ -62,7 +64,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Writes pieces until the device must wait for one; whether all went well, if none is left.
-    fn write_on(&mut self, id: u32) -> Option<bool> {
+    fn write_on(&mut self, id: LandingId) -> Option<bool> {
         let Core { landings, device, pool, .. } = self;
         let Landing { bytes, pieces, .. } = landings.get_mut(id)?;
         while let Some(Piece { mr, offset, from, len }) = pieces.front().copied() {
@@ -78,7 +80,7 @@ impl<D: Device> Core<D> {
 
     /// A piece was written, or could not be.
     #[cold]
-    pub(crate) fn piece_landed(&mut self, id: u32, status: WcStatus, now: Time) {
+    pub(crate) fn piece_landed(&mut self, id: LandingId, status: WcStatus, now: Time) {
         let Some(landing) = self.landings.get_mut(id) else {
             self.stats.completions_unknown += 1;
             return;
@@ -93,14 +95,14 @@ impl<D: Device> Core<D> {
         }
     }
 
-    fn end_landing(&mut self, id: u32, ok: bool, now: Time) {
+    fn end_landing(&mut self, id: LandingId, ok: bool, now: Time) {
         let Some(Landing { vqp, seq, incoming, slots, .. }) = self.landings.remove(id) else {
             return bug!("a message that was written is gone");
         };
         if ok {
             self.end_receive(vqp, seq, &incoming, WcStatus::Success, WcOpcode::Recv);
         } else {
-            self.refuse(incoming.from, Refusal::Unfit, incoming.cookie, now);
+            self.refuse(incoming.from, Refusal::Unfit, incoming.cookie);
             self.end_receive(vqp, seq, &incoming, WcStatus::LocProtErr, WcOpcode::Recv);
         }
         let mut freed = false;

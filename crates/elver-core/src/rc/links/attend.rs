@@ -2,17 +2,17 @@
 
 use alloc::vec::Vec;
 
-use elver_control::{Answer, Class, ControlBody, NodeRecord, Request};
-use elver_verbs::{AsyncEvent, Device, Time, Wc};
+use elver_control::{Answer, ControlBody, Request};
+use elver_verbs::{AsyncEvent, Class, Device, Time, Wc};
 
-use super::waiting::Unasked;
-use super::{CallFor, GREETING, SILENCE_NS, SWEEP_NS};
 use crate::discovery::peer::{PeerLookup, Waiter};
+use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::pool::CONTROL_RECVS;
 use crate::rc::back_off::BackOff;
+use crate::rc::links::waiting::Unasked;
+use crate::rc::links::{CallFor, GREETING, SILENCE_NS};
 use crate::rc::{LinkState, Purpose, RcLink};
-use crate::vqp::send_ring::NONE;
-use crate::{ConnectError, Core, Via, VqpState};
+use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
     /// Does what links need: once a poll. Returns whether anything happened.
@@ -43,7 +43,7 @@ impl<D: Device> Core<D> {
             self.end_lease(link, now);
         }
         if !self.links.moved.is_empty() {
-            self.switch_moved(now);
+            self.switch_moved();
             busy = true;
         }
         if !self.links.leaving.is_empty() {
@@ -59,23 +59,10 @@ impl<D: Device> Core<D> {
         busy | self.flush_control()
     }
 
-    /// Sends the control messages that are due; whether there were some.
-    pub(super) fn flush_control(&mut self) -> bool {
-        let mut busy = false;
-        while self.links.ud.can_send()
-            && let Some((to, message)) = self.links.control.poll_transmit()
-        {
-            let taken = self.links.ud.send(&mut self.device, to, &message);
-            self.stats.device_refusals += u64::from(!taken);
-            busy = true;
-        }
-        busy
-    }
-
     /// A completion of the UD QP's.
     pub(crate) fn complete_control(&mut self, slot: u32, wc: &Wc, now: Time) {
         if slot & GREETING != 0 {
-            return self.greeted(slot & !GREETING, wc.status, now);
+            return self.greeted(LaneIx(slot & !GREETING), wc.status, now);
         }
         let Some(datagram) = self.links.ud.complete(&mut self.device, slot, wc) else {
             // What came, if it is not one that we have sent, is no message.
@@ -99,43 +86,9 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Whether no meta server can be asked yet, but one can as soon as the link to it is there.
-    pub(crate) fn awaits_meta_link(&self) -> bool {
-        // Also one that the meta server asked for: it refuses ours then. One that ends has a successor.
-        let comes =
-            |link: &RcLink| link.state != LinkState::Ready && self.is_way_to_meta_server(link);
-        !self.reaches_meta_server()
-            && (self.links.meta_link_due.is_some()
-                || self.links.rc.shared().any(|(_, link)| comes(link)))
-    }
-
-    /// Look-ups wait for a link that does not come at once.
-    pub(super) fn await_meta_link(&mut self, now: Time) {
-        self.links.meta_link_due.get_or_insert(now.saturating_add_ns(SILENCE_NS));
-    }
-
-    /// Whether look-ups go over a link, if it is ready.
-    pub(super) fn is_way_to_meta_server(&self, link: &RcLink) -> bool {
-        let leased = matches!(link.purpose, Purpose::Leased(_));
-        !leased && link.class == Class::Low && self.is_meta_server(link.peer)
-    }
-
-    fn reaches_meta_server(&self) -> bool {
-        let servers = &self.lookups.servers;
-        servers.peers().any(|peer| self.op_lane(peer, Class::Low).is_some())
-    }
-
-    /// A node is to be looked up. If no meta server can be asked, since the link to it was refused or
-    /// not answered, the next one is asked for now and not at the next sweep.
-    pub(crate) fn seek_meta_link(&mut self, now: Time) {
-        if !self.reaches_meta_server() && !self.awaits_meta_link() {
-            self.sweep_links(now);
-        }
-    }
-
     /// A peer became hot: it gets a link in the background, if it has none and there is room. If
     /// there is none the link that was used longest ago makes it, for the next time.
-    fn warm_link(&mut self, peer: u32, class: Class, now: Time) {
+    fn warm_link(&mut self, peer: PeerId, class: Class, now: Time) {
         let own = self.peers.get(peer).is_none_or(|entry| entry.gid == self.gid);
         let held = self.peers.get(peer).is_some_and(|entry| entry.back_off.holds(now).is_some());
         if own || held || self.links.rc.find(peer, class).is_some() {
@@ -149,38 +102,9 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A VQP's own link works, or will not come.
-    pub(super) fn lease_ended(
-        &mut self,
-        id: u32,
-        link: u32,
-        found: Result<u32, ConnectError>,
-        now: Time,
-    ) {
-        let entry = self.vqps.get_mut(id).filter(|vqp| vqp.lease == link);
-        let Some(vqp) = entry.filter(|vqp| vqp.state == VqpState::Connecting) else {
-            return self.end_lease(link, now);
-        };
-        if found.is_err() {
-            vqp.lease = 0;
-        }
-        let peer = self.links.rc.get(link).map_or(NONE, |link| link.peer);
-        let found = found.map(|lane| (Via::Leased, Some(lane)));
-        self.connect_ended(id, peer, found, now);
-    }
-
-    /// The link of a VQP alone is not needed any longer.
-    fn end_lease(&mut self, link: u32, now: Time) {
-        match self.links.rc.get(link).map(|link| link.state) {
-            Some(LinkState::Ready) => self.leave(link, None, now),
-            Some(LinkState::Asking) => self.drop_link(link, now),
-            _ => {}
-        }
-    }
-
     /// Asks a peer for its record (the RPC that KRCORE compares its meta server with), once for all
     /// who wait.
-    pub(crate) fn ask_meta(&mut self, peer: u32, waiter: Waiter, now: Time) {
+    pub(crate) fn ask_meta(&mut self, peer: PeerId, waiter: Waiter, now: Time) {
         let to = self.control_addr(peer);
         let Some(entry) = self.peers.get_mut(peer) else {
             return bug!("a peer that is gone is asked");
@@ -194,7 +118,7 @@ impl<D: Device> Core<D> {
         let asked = to.is_some_and(|to| self.call(to, Request::Meta, CallFor::Meta { peer }, now));
         if !asked {
             let error = if to.is_some() { self.busy() } else { ConnectError::Unreachable { gid } };
-            return self.node_found(peer, Err(error), now);
+            return self.look_up_ended(peer, Err(error));
         }
         self.stats.meta_calls += 1;
     }
@@ -209,7 +133,7 @@ impl<D: Device> Core<D> {
         match what {
             CallFor::Connect { link, qpn, to } => self.link_answered(link, qpn, to, answer, now),
             CallFor::Close { link } => self.close_ended(link, answer, now),
-            CallFor::Fate { link } => self.fate_answered(link, answer, now),
+            CallFor::Fate { link } => self.fate_answered(link, answer),
             CallFor::Remind(unclosed) if answer.is_none() => self.remind_later(unclosed, now),
             CallFor::Remind(_) => {}
             CallFor::Past { peer } => self.past_answered(peer, answer, now),
@@ -222,24 +146,8 @@ impl<D: Device> Core<D> {
                         Err(ConnectError::Unreachable { gid })
                     }
                 };
-                self.node_found(peer, found, now);
+                self.look_up_ended(peer, found);
             }
-        }
-    }
-
-    /// A peer went away, or is another now: nobody takes the links to it any longer, and what it
-    /// asked for before means nothing.
-    pub(crate) fn leave_links_to(&mut self, peer: u32, is: Option<NodeRecord>, now: Time) {
-        self.refuse_past(peer, is, now);
-        self.drop_laneless_ops(peer, now);
-        if let Some(entry) = self.peers.get(peer) {
-            self.links.unclosed.retain(|unclosed| unclosed.to.gid != entry.gid);
-        }
-        let taken = |link: &RcLink| matches!(link.state, LinkState::Ready | LinkState::Listening);
-        let links = self.links.rc.to_peer(peer).filter(|(_, link)| taken(link));
-        let links: Vec<u32> = links.map(|(id, _)| id).collect();
-        for id in links {
-            self.leave(id, None, now);
         }
     }
 
@@ -253,7 +161,7 @@ impl<D: Device> Core<D> {
                 && !servers.peers().any(|peer| peer == link.peer)
         };
         let old = self.links.rc.shared().filter(|(_, link)| old(link));
-        let old: Vec<u32> = old.map(|(id, _)| id).collect();
+        let old: Vec<LinkId> = old.map(|(id, _)| id).collect();
         for id in old {
             self.leave(id, None, now);
         }
@@ -265,18 +173,9 @@ impl<D: Device> Core<D> {
         self.sweep_links(now);
     }
 
-    pub(super) fn sweep_soon(&mut self, now: Time) {
-        self.sweep_at(now.saturating_add_ns(SWEEP_NS));
-    }
-
-    pub(super) fn sweep_at(&mut self, due: Time) {
-        let sweep = self.links.sweep.get_or_insert(due);
-        *sweep = due.min(*sweep);
-    }
-
     /// Looks after what has no moment of its own: links that are wanted, that meta servers lack, or
     /// that nobody uses, and connects that wait for too long.
-    fn sweep_links(&mut self, now: Time) {
+    pub(crate) fn sweep_links(&mut self, now: Time) {
         self.links.sweep = None;
         let due = self.links.meta_link_due.take();
         self.sweep_waiting(now);
@@ -291,15 +190,15 @@ impl<D: Device> Core<D> {
                 let asked = self.ask_link(peer, Class::Low, Purpose::Meta, now);
                 if matches!(asked, Err(Unasked::Busy)) && due.is_none_or(|until| now < until) {
                     self.links.meta_link_due = due;
-                    self.await_meta_link(now);
+                    self.links.await_meta_link(now);
                 }
-                self.sweep_soon(now);
+                self.links.sweep_soon(now);
             }
         }
         let silent = |link: &RcLink| {
             link.state == LinkState::Listening && now.ns_since(link.since) >= SILENCE_NS
         };
-        let silent: Vec<u32> = self.links.rc.matching(silent).collect();
+        let silent: Vec<LinkId> = self.links.rc.matching(silent).collect();
         for id in silent {
             self.leave(id, None, now);
         }
@@ -310,7 +209,7 @@ impl<D: Device> Core<D> {
         let listening = self.links.rc.matching(listening).next().is_some();
         let waiting = !self.links.waiting.is_empty() || !self.links.unclosed.is_empty();
         if listening || waiting {
-            self.sweep_soon(now);
+            self.links.sweep_soon(now);
         }
         if due.is_some() {
             self.start_lookups(now);

@@ -4,17 +4,17 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use elver_control::Class;
-use elver_verbs::Device;
+use elver_verbs::{Class, Device, VqpState};
 
 use super::CallFor;
 use super::ended::Unsettled;
+use crate::Core;
+use crate::VqpId;
 use crate::discovery::peer::Waiter;
+use crate::ids::{LinkId, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::NONE;
-use crate::{Core, VqpState};
 
 /// How many links there are of some kinds.
 pub(crate) struct Tally {
@@ -52,7 +52,7 @@ impl<D: Device> Core<D> {
             if vqp.state == VqpState::Connecting && !self.connects(id, vqp) {
                 return Err(format!("VQP {id:#x} connects, and waits for nothing"));
             }
-            let laneless = vqp.state == VqpState::Connected && vqp.lane == NONE;
+            let laneless = vqp.state == VqpState::Connected && vqp.lane.is_none();
             if laneless && vqp.sq.unposted() > 0 && !self.lane_comes(vqp) {
                 return Err(format!("VQP {id:#x} has something to post, and gets no lane"));
             }
@@ -69,7 +69,7 @@ impl<D: Device> Core<D> {
         })
     }
 
-    fn audit_link(&self, id: u32, link: &RcLink) -> Result<(), String> {
+    fn audit_link(&self, id: LinkId, link: &RcLink) -> Result<(), String> {
         let qpn = link.qpn;
         let calls = || self.links.calls.iter().map(|(_, call)| call);
         let goes_on = match link.state {
@@ -88,8 +88,8 @@ impl<D: Device> Core<D> {
                 }
                 // The work on it ends as was told, and then it goes.
                 Reached::Psn(_) | Reached::Unknown { .. } => {
-                    let lane = self.lanes.lanes.get(link.lane as usize);
-                    lane.is_none_or(|lane| lane.state == LaneState::Failing)
+                    let failing = |lane| self.lanes.lanes[lane].state == LaneState::Failing;
+                    link.lane.is_none_or(failing)
                 }
             },
         };
@@ -97,20 +97,21 @@ impl<D: Device> Core<D> {
             return Err(format!("RC QP {qpn:#x} is {:?}, and stays so", link.state));
         }
         let sends = !matches!(link.purpose, Purpose::Leased(None));
-        if link.state == LinkState::Ready && sends && link.lane == NONE {
+        if link.state == LinkState::Ready && sends && link.lane.is_none() {
             return Err(format!("RC QP {qpn:#x} works, and has no lane"));
         }
-        if let Some(lane) = self.lanes.lanes.get(link.lane as usize) {
+        if let Some(at) = link.lane {
+            let lane = &self.lanes.lanes[at];
             let right = lane.kind == LaneKind::Rc { peer: link.peer }
-                && self.lanes.qps[lane.qp as usize].qp == link.qp;
+                && self.lanes.qps[lane.qp].qp == link.qp;
             if !right {
-                return Err(format!("lane {} of RC QP {qpn:#x} is another's", link.lane));
+                return Err(format!("lane {at} of RC QP {qpn:#x} is another's"));
             }
         }
         if let Purpose::Leased(Some(owner)) = link.purpose
             && matches!(link.state, LinkState::Asking | LinkState::Ready)
         {
-            let owned = self.vqps.get(owner).is_some_and(|vqp| vqp.lease == id);
+            let owned = self.vqps.get(owner).is_some_and(|vqp| vqp.lease == Some(id));
             if !owned && !self.links.ended_leases.contains(&id) {
                 return Err(format!("RC QP {qpn:#x} is VQP {owner:#x}'s, which has none"));
             }
@@ -119,9 +120,9 @@ impl<D: Device> Core<D> {
     }
 
     /// Whether something will end a VQP's `qconnect`.
-    fn connects(&self, id: u32, vqp: &Vqp) -> bool {
+    fn connects(&self, id: VqpId, vqp: &Vqp) -> bool {
         let waiter = Waiter::Vqp { vqp: id, attempt: vqp.attempt };
-        let leased = self.links.rc.get(vqp.lease).is_some_and(|link| {
+        let leased = vqp.lease.and_then(|lease| self.links.rc.get(lease)).is_some_and(|link| {
             link.purpose == Purpose::Leased(Some(id)) && link.state == LinkState::Asking
         });
         leased
@@ -132,13 +133,14 @@ impl<D: Device> Core<D> {
     /// Whether a lane, or the end of all hope for one, will come to a VQP that has none.
     fn lane_comes(&self, vqp: &Vqp) -> bool {
         let waits = |waiter: &Waiter| *waiter == Waiter::Lane(vqp.class);
-        let looked_up = self.peers.get(vqp.peer).is_some_and(|peer| peer.waiting.iter().any(waits));
-        looked_up || self.link_comes(vqp.peer, vqp.class)
+        let Some(peer) = vqp.peer else { return false };
+        let looked_up = self.peers.get(peer).is_some_and(|entry| entry.waiting.iter().any(waits));
+        looked_up || self.link_comes(peer, vqp.class)
     }
 
     /// Whether a shared link to a peer is made, or will be: one that works keeps nobody waiting, unless
     /// it is the second end of one to this node itself that goes.
-    fn link_comes(&self, peer: u32, class: Class) -> bool {
+    fn link_comes(&self, peer: PeerId, class: Class) -> bool {
         let goes = |link: &RcLink| {
             let mut others = self.links.rc.to_peer(peer);
             others.any(|(_, other)| other.qpn == link.peer_qpn && other.is_ending())

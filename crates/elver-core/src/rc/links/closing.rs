@@ -1,43 +1,18 @@
 //! The end of a link: its VQPs leave, then both sides let go of it.
 
 use elver_control::{Answer, Request, Ticket};
-use elver_verbs::{Device, Time, Wc};
+use elver_verbs::{Device, Qp, QpAttr, QpState, Time, Wc};
 
-use super::{CallFor, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
 use crate::Core;
+use crate::ids::{LaneIx, LinkId};
+use crate::rc::links::ended::{Ended, Stopped};
+use crate::rc::links::{CallFor, ENDED_MAX, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
-use crate::vqp::send_ring::NONE;
 
 /// Completions that are taken in one call before a QP is destroyed.
 const KEPT_AT_ONCE: usize = 16;
 
 impl<D: Device> Core<D> {
-    pub(super) fn serve_close(&mut self, ticket: Ticket, qpn: u32, peer_qpn: u32, now: Time) {
-        let found = self.links.rc.by_qpn(qpn).filter(|id| {
-            let link = self.links.rc.get(*id);
-            let peer = link.and_then(|link| self.peers.get(link.peer));
-            // The other end of one that was just asked for is not known yet.
-            let fits = |link: &RcLink| link.state == LinkState::Asking || link.peer_qpn == peer_qpn;
-            link.is_some_and(fits) && peer.is_some_and(|peer| peer.gid == ticket.from.gid)
-        });
-        let state = found.and_then(|id| self.links.rc.get(id)).map(|link| link.state);
-        match (found, state) {
-            (Some(id), Some(LinkState::Ready | LinkState::Listening)) => {
-                self.leave(id, Some(ticket), now);
-            }
-            (Some(id), Some(LinkState::Leaving(None))) => {
-                self.links.rc.set_leaving(id, Some(ticket));
-            }
-            // The peer gave up the end that it made; its answer, which is under way, means nothing.
-            (Some(id), Some(LinkState::Asking)) => {
-                self.link_failed(id, None, now);
-                self.links.control.answer(ticket, Answer::Closed, now);
-            }
-            // Nothing of ours is on it, and the answer to our own request ends it.
-            _ => self.links.control.answer(ticket, Answer::Closed, now),
-        }
-    }
-
     /// Has the link that was used longest ago closed, if none is being closed and one may be.
     pub(super) fn make_room(&mut self, now: Time) {
         if self.links.rc.ending() > 0 {
@@ -48,8 +23,7 @@ impl<D: Device> Core<D> {
         let dc = self.pool.dct.is_some();
         let lanes = &self.lanes.lanes;
         let used = |link: &RcLink| {
-            let lane = lanes.get(link.lane as usize);
-            let free = dc || lane.is_none_or(|lane| lane.vqps == 0);
+            let free = dc || link.lane.is_none_or(|lane| lanes[lane].vqps == 0);
             let heat = peers.get(link.peer).map(|peer| peer.heat[link.class as usize].last());
             free.then(|| link.since.max(heat.unwrap_or_default()))
         };
@@ -60,26 +34,27 @@ impl<D: Device> Core<D> {
     }
 
     /// Takes the VQPs off a link and closes it when they and their work are gone.
-    pub(super) fn leave(&mut self, id: u32, ticket: Option<Ticket>, now: Time) {
+    pub(super) fn leave(&mut self, id: LinkId, ticket: Option<Ticket>, now: Time) {
         self.links.rc.set_leaving(id, ticket);
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone leaves") };
         let (peer, class, lane, qpn) = (link.peer, link.class, link.lane, link.qpn);
         // Both sides may have made one; but the second end of one to this node itself goes too.
         let works = |link: &RcLink| link.state == LinkState::Ready && link.peer_qpn != qpn;
         let other = self.links.rc.find(peer, class).filter(|(_, link)| works(link));
-        let other = other.map(|(_, link)| link.lane).filter(|lane| *lane != NONE);
+        let other = other.and_then(|(_, link)| link.lane);
         if let Some(entry) = self.peers.get_mut(peer)
-            && entry.rc[class as usize] == Some(lane)
+            && entry.rc[class as usize] == lane
+            && lane.is_some()
         {
             entry.rc[class as usize] = other;
         }
         self.link_lost(peer, class, now);
-        if lane != NONE {
-            self.move_off(lane, now);
+        if let Some(lane) = lane {
+            self.move_off(lane);
         }
         // Who had left this one, since it failed, and has no lane yet takes the other, too.
         if other.is_some() {
-            self.move_onto_link(peer, class, now);
+            self.move_onto_link(peer, class);
         }
         if !self.close_if_left(id, now) {
             self.links.leaving.push(id);
@@ -96,13 +71,12 @@ impl<D: Device> Core<D> {
     }
 
     /// Closes a link on the way out, if everything has left it; returns false if not.
-    fn close_if_left(&mut self, id: u32, now: Time) -> bool {
+    fn close_if_left(&mut self, id: LinkId, now: Time) -> bool {
         let Some(link) = self.links.rc.get(id) else {
             bug!("a link that leaves is gone");
             return true;
         };
-        let lane = self.lanes.lanes.get(link.lane as usize);
-        if lane.is_some_and(|lane| !lane.is_left()) {
+        if link.lane.is_some_and(|lane| !self.lanes.lanes[lane].is_left()) {
             return false;
         }
         match link.state {
@@ -121,7 +95,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Asks the peer to leave a link that nothing of ours is on.
-    pub(super) fn ask_close(&mut self, id: u32, now: Time) {
+    pub(super) fn ask_close(&mut self, id: LinkId, now: Time) {
         self.links.rc.set_closing(id);
         self.links.waiting.stirred = true;
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone closes") };
@@ -133,7 +107,7 @@ impl<D: Device> Core<D> {
 
     /// A peer has left a link, or did not answer when it was asked to: then it is asked again, but the
     /// link need not wait for that.
-    pub(super) fn close_ended(&mut self, id: u32, answer: Option<Answer>, now: Time) {
+    pub(super) fn close_ended(&mut self, id: LinkId, answer: Option<Answer>, now: Time) {
         if answer.is_none()
             && let Some(link) = self.links.rc.get(id)
         {
@@ -151,7 +125,7 @@ impl<D: Device> Core<D> {
         let due = now.saturating_add_ns(REMIND_NS);
         if due < unclosed.until && self.links.unclosed.len() < UNCLOSED_MAX {
             self.links.unclosed.push_back(Unclosed { due, ..unclosed });
-            self.sweep_soon(now);
+            self.links.sweep_soon(now);
         }
     }
 
@@ -180,15 +154,15 @@ impl<D: Device> Core<D> {
     }
 
     /// Destroys a link's QP. Nothing of ours is on it.
-    pub(super) fn drop_link(&mut self, id: u32, now: Time) {
+    pub(super) fn drop_link(&mut self, id: LinkId, now: Time) {
         // That of a VQP which waits no longer went when it was told that the link does not come.
         let Some(link) = self.links.rc.remove(id) else { return };
         self.keep_completions();
         if self.device.destroy_qp(link.qp).is_err() {
             self.stats.device_refusals += 1;
         }
-        if link.lane != NONE {
-            self.lanes.remove_rc(link.lane);
+        if let Some(lane) = link.lane {
+            self.lanes.remove_rc(lane);
         }
         self.link_lost(link.peer, link.class, now);
         let leased = matches!(link.purpose, Purpose::Leased(_));
@@ -200,15 +174,15 @@ impl<D: Device> Core<D> {
         if link.purpose == Purpose::Meta || self.is_way_to_meta_server(&link) {
             // Look-ups that have waited for its end wait for its successor.
             if matches!(link.state, LinkState::Leaving(_) | LinkState::Closing) {
-                self.await_meta_link(now);
+                self.links.await_meta_link(now);
             }
-            self.sweep_soon(now);
+            self.links.sweep_soon(now);
         }
     }
 
     /// An RC QP went to its error state, and all that was on it has come back: it goes, and the peer
     /// is told.
-    pub(crate) fn link_broken(&mut self, lane: u32, now: Time) {
+    pub(crate) fn link_broken(&mut self, lane: LaneIx, now: Time) {
         let Some(id) = self.links.rc.by_lane(lane) else {
             return bug!("a lane of an RC QP is of no link");
         };
@@ -218,6 +192,35 @@ impl<D: Device> Core<D> {
         );
         if !waits {
             self.leave(id, None, now);
+        }
+    }
+
+    /// A link goes though its peer has not agreed.
+    fn remember_end(&mut self, id: LinkId) {
+        let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone ends") };
+        let &RcLink { qp, peer, peer_qpn, qpn, .. } = link;
+        if let Stopped::At(psn) = self.stop_end(qp) {
+            if self.links.ended.len() >= ENDED_MAX {
+                self.links.ended.pop_front();
+            }
+            self.links.ended.push_back(Ended { peer, peer_qpn, qpn, psn });
+        }
+    }
+
+    /// Takes a link's QP to ERR; the PSN that it expects next is final then.
+    pub(super) fn stop_end(&mut self, qp: Qp) -> Stopped {
+        let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
+        let running = match self.device.query_qp(qp) {
+            Ok((attr, _)) => attr.qp_state != QpState::Err,
+            Err(_) => return Stopped::Unknown,
+        };
+        if running && self.device.advance_qp(qp, &attr).is_err() {
+            return Stopped::Unknown;
+        }
+        match self.device.query_qp(qp) {
+            Ok((attr, _)) if attr.rq_waiting => Stopped::Waiting,
+            Ok((attr, _)) => Stopped::At(attr.rq_psn),
+            Err(_) => Stopped::Unknown,
         }
     }
 }

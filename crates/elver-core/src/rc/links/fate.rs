@@ -1,39 +1,22 @@
 //! Two nodes tell each other how far the ends of an RC QP got that has failed: see [`crate::rc::fate`].
 
 use elver_control::{Answer, Request, Ticket};
-use elver_verbs::{Device, Qp, QpAttr, QpState, Time};
+use elver_verbs::{Device, Time};
 
-use super::ended::{Ended, Unsettled};
 use super::{CallFor, ENDED_MAX};
 use crate::Core;
+use crate::effects::Effect;
+use crate::ids::{LaneIx, LinkId, PeerId};
+use crate::rc::links::ended::{Stopped, Unsettled};
 use crate::rc::{LinkState, RcLink, Reached};
-use crate::vqp::send_ring::NONE;
 
 /// Time between two looks whether an end has settled.
 const SETTLE_NS: u64 = 100_000;
 
-/// How far an end got that was taken to ERR.
-enum Stopped {
-    /// The PSN that it expects next, which is final.
-    At(u32),
-    /// The device still copies what the peer writes.
-    Waiting,
-    Unknown,
-}
-
-impl Stopped {
-    fn psn(self) -> Option<u32> {
-        match self {
-            Stopped::At(psn) => Some(psn),
-            Stopped::Waiting | Stopped::Unknown => None,
-        }
-    }
-}
-
 impl<D: Device> Core<D> {
     /// A lane that is an RC QP has failed.
     #[cold]
-    pub(crate) fn lane_broke(&mut self, lane: u32, now: Time) {
+    pub(crate) fn lane_broke(&mut self, lane: LaneIx, now: Time) {
         if let Some(id) = self.links.rc.by_lane(lane) {
             self.ask_fate(id, now);
         }
@@ -41,7 +24,7 @@ impl<D: Device> Core<D> {
 
     /// Our end of a link has failed: the peer is told how far it got, and asked for the same. Also if
     /// nothing of ours is on it, since the peer's work would else run into its retries.
-    pub(super) fn ask_fate(&mut self, id: u32, now: Time) {
+    pub(super) fn ask_fate(&mut self, id: LinkId, now: Time) {
         let Some(link) = self.links.rc.get(id) else {
             return bug!("a link that is gone has failed");
         };
@@ -62,24 +45,7 @@ impl<D: Device> Core<D> {
         let asked =
             request.is_some_and(|request| self.call(to, request, CallFor::Fate { link: id }, now));
         if !asked {
-            self.fate_told(id, Reached::Unknown { answered: true }, now);
-        }
-    }
-
-    /// Takes a link's QP to ERR; the PSN that it expects next is final then.
-    fn stop_end(&mut self, qp: Qp) -> Stopped {
-        let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
-        let running = match self.device.query_qp(qp) {
-            Ok((attr, _)) => attr.qp_state != QpState::Err,
-            Err(_) => return Stopped::Unknown,
-        };
-        if running && self.device.advance_qp(qp, &attr).is_err() {
-            return Stopped::Unknown;
-        }
-        match self.device.query_qp(qp) {
-            Ok((attr, _)) if attr.rq_waiting => Stopped::Waiting,
-            Ok((attr, _)) => Stopped::At(attr.rq_psn),
-            Err(_) => Stopped::Unknown,
+            self.fate_told(id, Reached::Unknown { answered: true });
         }
     }
 
@@ -87,7 +53,7 @@ impl<D: Device> Core<D> {
     #[cold]
     fn settle_later(&mut self, unsettled: Unsettled, now: Time) {
         self.links.unsettled.push(unsettled);
-        self.sweep_at(now.saturating_add_ns(SETTLE_NS));
+        self.links.sweep_at(now.saturating_add_ns(SETTLE_NS));
     }
 
     /// Goes on with ends that were stopped while a copy of theirs was under way.
@@ -104,15 +70,15 @@ impl<D: Device> Core<D> {
     }
 
     /// A request of ours how far the other end of a link got has ended.
-    pub(super) fn fate_answered(&mut self, id: u32, answer: Option<Answer>, now: Time) {
+    pub(super) fn fate_answered(&mut self, id: LinkId, answer: Option<Answer>) {
         let reached = match answer {
             Some(Answer::Fate(Some(psn))) => Reached::Psn(psn),
             other => Reached::Unknown { answered: other.is_some() },
         };
-        self.fate_told(id, reached, now);
+        self.fate_told(id, reached);
     }
 
-    fn fate_told(&mut self, id: u32, reached: Reached, now: Time) {
+    fn fate_told(&mut self, id: LinkId, reached: Reached) {
         // It may have been closed meanwhile.
         let Some(link) = self.links.rc.get(id) else { return };
         // The peer's own request may have told it before.
@@ -122,14 +88,8 @@ impl<D: Device> Core<D> {
         let lane = link.lane;
         self.stats.fates_unknown += u64::from(matches!(reached, Reached::Unknown { .. }));
         self.set_reached(id, reached);
-        if lane != NONE {
-            self.try_restart(lane, now);
-        }
-    }
-
-    fn set_reached(&mut self, id: u32, reached: Reached) {
-        if let Some(link) = self.links.rc.get_mut(id) {
-            link.reached = reached;
+        if let Some(lane) = lane {
+            self.effects.push(Effect::Restart(lane));
         }
     }
 
@@ -143,7 +103,7 @@ impl<D: Device> Core<D> {
         now: Time,
     ) {
         let from = ticket.from.gid;
-        let of_peer = |peer: u32| self.peers.get(peer).is_some_and(|peer| peer.gid == from);
+        let of_peer = |peer: PeerId| self.peers.get(peer).is_some_and(|peer| peer.gid == from);
         let found = self.links.rc.by_qpn(qpn).filter(|id| {
             let fits = |link: &RcLink| link.peer_qpn == peer_qpn && of_peer(link.peer);
             self.links.rc.get(*id).is_some_and(fits)
@@ -172,24 +132,12 @@ impl<D: Device> Core<D> {
         if matches!(state, LinkState::Ready | LinkState::Listening) {
             self.leave(id, None, now);
         }
-        if lane != NONE {
-            self.try_restart(lane, now);
-        }
-    }
-
-    /// A link goes though its peer has not agreed.
-    pub(super) fn remember_end(&mut self, id: u32) {
-        let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone ends") };
-        let &RcLink { qp, peer, peer_qpn, qpn, .. } = link;
-        if let Stopped::At(psn) = self.stop_end(qp) {
-            if self.links.ended.len() >= ENDED_MAX {
-                self.links.ended.pop_front();
-            }
-            self.links.ended.push_back(Ended { peer, peer_qpn, qpn, psn });
+        if let Some(lane) = lane {
+            self.effects.push(Effect::Restart(lane));
         }
     }
 }
 
-fn link_reached(links: &crate::rc::RcPool, id: u32) -> Reached {
+fn link_reached(links: &crate::rc::RcPool, id: LinkId) -> Reached {
     links.get(id).map_or(Reached::Unasked, |link| link.reached)
 }

@@ -1,146 +1,23 @@
 //! The handshake: from a request, ours or the peer's, to a link that takes WRs.
 
-use elver_control::{
-    Answer, Class, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket,
-};
+use elver_control::{Answer, ControlAddr, RcEnd, Refusal, Request, Served, Shortage, Ticket};
 use elver_verbs::{
-    Device, Payload, Qp, QpCap, QpInit, QpState, QpType, RemoteAddr, SendFlags, SendOp, SendWr,
-    Time, VerbsError, WcStatus,
+    Class, Device, Payload, Qp, QpState, RemoteAddr, SendFlags, SendOp, SendWr, Time, VerbsError,
+    WcStatus,
 };
 
-use super::waiting::Unasked;
-use super::{CallFor, GREETING, SILENCE_NS};
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
-use crate::pool::lane::{LaneKind, RESERVED};
+use crate::ids::{LaneIx, LinkId};
+use crate::pool::lane::LaneKind;
+use crate::rc::links::{CallFor, GREETING, SILENCE_NS};
 use crate::rc::path::Path;
-use crate::rc::{LinkState, Purpose, RcLink, Reached};
-use crate::vqp::send_ring::NONE;
+use crate::rc::{LinkState, Purpose, RcLink};
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
-    pub(super) fn call(
-        &mut self,
-        to: ControlAddr,
-        request: Request,
-        what: CallFor,
-        now: Time,
-    ) -> bool {
-        let Some(token) = self.links.calls.insert_in_turn(what) else { return false };
-        let made = self.links.control.call(to, request, token.into(), &mut self.rng, now);
-        if made.is_none() {
-            self.links.calls.remove(token);
-        }
-        // The caller's host may sleep before it polls.
-        self.flush_control();
-        made.is_some()
-    }
-
-    /// Makes our end of a link and asks the peer for the other.
-    pub(super) fn ask_link(
-        &mut self,
-        peer: u32,
-        class: Class,
-        purpose: Purpose,
-        now: Time,
-    ) -> Result<u32, Unasked> {
-        let to = self.control_addr(peer).ok_or(Unasked::NoAddress)?;
-        let short = |(of, used, limit)| Unasked::Short(of, used, limit);
-        let link =
-            self.make_link(peer, to, class, purpose, LinkState::Asking, now).map_err(short)?;
-        let end = self.link_end(link).ok_or(Unasked::NoAddress)?;
-        let leased = matches!(purpose, Purpose::Leased(_));
-        let request = Request::RcConnect { end, class, leased };
-        if !self.call(to, request, CallFor::Connect { link, qpn: end.qpn, to }, now) {
-            let stirred = self.links.waiting.stirred;
-            self.drop_link(link, now);
-            // That made no room: who waits would ask in vain, again and again.
-            self.links.waiting.stirred = stirred;
-            return Err(Unasked::Busy);
-        }
-        self.stats.links_asked += 1;
-        Ok(link)
-    }
-
-    /// Makes an RC QP, in INIT.
-    fn make_link(
-        &mut self,
-        peer: u32,
-        control: ControlAddr,
-        class: Class,
-        purpose: Purpose,
-        state: LinkState,
-        now: Time,
-    ) -> Result<u32, (Shortage, u32, u32)> {
-        let depth = match purpose {
-            Purpose::Pool | Purpose::Meta => self.pool.depth,
-            Purpose::Leased(Some(vqp)) => {
-                let wrs = self.vqps.get(vqp).map_or(0, |vqp| vqp.sq.max());
-                (wrs + RESERVED).min(self.pool.depth)
-            }
-            // Nothing is sent on it.
-            Purpose::Leased(None) => 1,
-        };
-        if let Some(short) = self.links.rc.shortage(purpose, depth) {
-            return Err(short);
-        }
-        let of_device = (Shortage::Device, self.links.rc.len(), self.pool.attr.max_qp);
-        let cap = QpCap {
-            max_send_wr: depth,
-            max_recv_wr: 0,
-            max_send_sge: self.config.max_sge + 1,
-            max_recv_sge: 0,
-            max_inline_data: self.pool.max_inline,
-        };
-        let init = QpInit {
-            cap,
-            srq: Some(self.pool.srq),
-            ..QpInit::new(QpType::Rc, self.pool.pd, self.pool.cq)
-        };
-        let qp = self.device.create_qp(init).map_err(|_| of_device)?;
-        let mut attr = self.pool.qp_attr(&self.config, Default::default());
-        attr.qp_state = QpState::Init;
-        let made = self.device.advance_qp(qp, &attr).and_then(|()| self.device.qp_num(qp));
-        let qpn = match made {
-            Ok(qpn) => qpn,
-            Err(_) => {
-                self.stats.device_refusals += u64::from(self.device.destroy_qp(qp).is_err());
-                return Err(of_device);
-            }
-        };
-        let link = RcLink {
-            qp,
-            qpn,
-            psn: self.rng.next_u32() >> 8,
-            peer_qpn: 0,
-            peer_rd_atomic: 0,
-            peer,
-            control,
-            class,
-            purpose,
-            state,
-            lane: NONE,
-            depth,
-            since: now,
-            mtu: 0,
-            reached: Reached::Unasked,
-        };
-        let id = self.links.rc.insert(link).ok_or(of_device)?;
-        if let Some(entry) = self.peers.get_mut(peer) {
-            entry.pins += 1;
-        }
-        Ok(id)
-    }
-
-    /// Our end of a link, as the peer must know it.
-    fn link_end(&self, link: u32) -> Option<RcEnd> {
-        let link = self.links.rc.get(link)?;
-        let rd_atomic = self.pool.attr.max_qp_rd_atom;
-        Some(RcEnd { qpn: link.qpn, psn: link.psn, mtu: self.pool.mtu, rd_atomic })
-    }
-
     /// Takes a link's QP to `state`, with what the peer said of its end.
-    fn connect_link(&mut self, link: u32, end: RcEnd, until: QpState) -> Result<(), VerbsError> {
+    fn connect_link(&mut self, link: LinkId, end: RcEnd, until: QpState) -> Result<(), VerbsError> {
         let gone = VerbsError::InvalidArgument { what: "the RC QP is gone" };
         let entry = self.links.rc.get_mut(link).ok_or(gone.clone())?;
         (entry.peer_qpn, entry.peer_rd_atomic) = (end.qpn, end.rd_atomic);
@@ -163,7 +40,7 @@ impl<D: Device> Core<D> {
 
     pub(super) fn link_answered(
         &mut self,
-        id: u32,
+        id: LinkId,
         qpn: u32,
         to: ControlAddr,
         answer: Option<Answer>,
@@ -197,7 +74,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A link that a peer was asked for does not come: it refused, or did not answer.
-    pub(super) fn link_failed(&mut self, id: u32, refusal: Option<Refusal>, now: Time) {
+    fn link_failed(&mut self, id: LinkId, refusal: Option<Refusal>, now: Time) {
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone fails") };
         let (peer, class, purpose) = (link.peer, link.class, link.purpose);
         self.stats.links_failed += 1;
@@ -206,7 +83,7 @@ impl<D: Device> Core<D> {
             // The peer's own request brings the link.
             Some(Refusal::Crossed) => {
                 if purpose == Purpose::Meta {
-                    self.await_meta_link(now);
+                    self.links.await_meta_link(now);
                 }
                 return self.drop_link(id, now);
             }
@@ -219,7 +96,7 @@ impl<D: Device> Core<D> {
                 // It made no room at the peer.
                 self.links.waiting.stirred = stirred;
                 self.links.waiting.want(peer, class, now.saturating_add_ns(SILENCE_NS));
-                self.sweep_soon(now);
+                self.links.sweep_soon(now);
                 return self.start_lookups(now);
             }
             Some(Refusal::Short { of, used, limit }) => {
@@ -238,7 +115,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A link works: those that wait for it go on, and VQPs of its class move to it.
-    fn link_ready(&mut self, id: u32, now: Time) {
+    fn link_ready(&mut self, id: LinkId, now: Time) {
         let Some(link) = self.links.rc.get_mut(id) else {
             return bug!("a link that is gone works");
         };
@@ -261,15 +138,16 @@ impl<D: Device> Core<D> {
         }
         self.greet(id);
         self.waiters_go_on(peer, class, now);
-        self.move_onto_link(peer, class, now);
+        self.move_onto_link(peer, class);
         self.start_lookups(now);
     }
 
     /// Makes a first packet go over a link, a WRITE of nothing: the peer uses its end only then.
-    fn greet(&mut self, id: u32) {
+    fn greet(&mut self, id: LinkId) {
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone greets") };
+        let Some(lane) = link.lane else { return bug!("a link that has no lane greets") };
         let wr = SendWr {
-            wr_id: WrId::Control(GREETING | link.lane).encode(),
+            wr_id: WrId::Control(GREETING | lane.0).encode(),
             op: SendOp::Write(RemoteAddr { addr: 0, rkey: 0 }),
             flags: SendFlags::SIGNALED,
             payload: Payload::Sges(&[]),
@@ -279,18 +157,18 @@ impl<D: Device> Core<D> {
             self.stats.device_refusals += 1;
             return;
         }
-        let lane = &mut self.lanes.lanes[link.lane as usize];
+        let lane = &mut self.lanes.lanes[lane];
         lane.uncompleted += 1;
         lane.path.psn = lane.path.psn.wrapping_add(1);
-        self.lanes.qps[lane.qp as usize].posted += 1;
+        self.lanes.qps[lane.qp].posted += 1;
     }
 
-    pub(super) fn greeted(&mut self, lane: u32, status: WcStatus, now: Time) {
-        if let LaneKind::Rc { peer } = self.lanes.lanes[lane as usize].kind
+    pub(super) fn greeted(&mut self, lane: LaneIx, status: WcStatus, now: Time) {
+        if let LaneKind::Rc { peer } = self.lanes.lanes[lane].kind
             && status != WcStatus::Success
             && self.lane_failed(lane, status, (peer, None), now) == Verdict::Unsure
         {
-            return self.hold_flushed(lane, WrId::Control(GREETING | lane), 1, now);
+            return self.hold_flushed(lane, WrId::Control(GREETING | lane.0), 1);
         }
         self.account(lane, 1);
         self.try_restart(lane, now);
@@ -398,7 +276,33 @@ impl<D: Device> Core<D> {
             self.drop_link(link, now);
             return Err(short((Shortage::Device, self.links.rc.len(), self.pool.attr.max_qp)));
         };
-        self.sweep_soon(now);
+        self.links.sweep_soon(now);
         Ok(own)
+    }
+
+    fn serve_close(&mut self, ticket: Ticket, qpn: u32, peer_qpn: u32, now: Time) {
+        let found = self.links.rc.by_qpn(qpn).filter(|id| {
+            let link = self.links.rc.get(*id);
+            let peer = link.and_then(|link| self.peers.get(link.peer));
+            // The other end of one that was just asked for is not known yet.
+            let fits = |link: &RcLink| link.state == LinkState::Asking || link.peer_qpn == peer_qpn;
+            link.is_some_and(fits) && peer.is_some_and(|peer| peer.gid == ticket.from.gid)
+        });
+        let state = found.and_then(|id| self.links.rc.get(id)).map(|link| link.state);
+        match (found, state) {
+            (Some(id), Some(LinkState::Ready | LinkState::Listening)) => {
+                self.leave(id, Some(ticket), now);
+            }
+            (Some(id), Some(LinkState::Leaving(None))) => {
+                self.links.rc.set_leaving(id, Some(ticket));
+            }
+            // The peer gave up the end that it made; its answer, which is under way, means nothing.
+            (Some(id), Some(LinkState::Asking)) => {
+                self.link_failed(id, None, now);
+                self.links.control.answer(ticket, Answer::Closed, now);
+            }
+            // Nothing of ours is on it, and the answer to our own request ends it.
+            _ => self.links.control.answer(ticket, Answer::Closed, now),
+        }
     }
 }

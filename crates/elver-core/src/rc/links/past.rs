@@ -10,12 +10,13 @@ use elver_verbs::{Device, Time};
 
 use super::CallFor;
 use crate::Core;
+use crate::ids::PeerId;
 use crate::rc::back_off::BackOff;
 
 impl<D: Device> Core<D> {
     /// Takes over what a peer's record is now. If it is another one the peer has started anew, and
     /// knows nothing of our links.
-    pub(crate) fn learn(&mut self, peer: u32, told: NodeRecord, now: Time) {
+    pub(crate) fn learn(&mut self, peer: PeerId, told: NodeRecord, now: Time) {
         let Some(entry) = self.peers.get_mut(peer) else {
             return bug!("a peer that is gone is told of");
         };
@@ -35,7 +36,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Somebody tells of a peer what it was before: asks that one, once for all who do.
-    pub(crate) fn ask_past(&mut self, peer: u32, now: Time) {
+    pub(crate) fn ask_past(&mut self, peer: PeerId, now: Time) {
         let Some(entry) = self.peers.get(peer) else {
             return bug!("a peer that is gone is asked");
         };
@@ -49,7 +50,7 @@ impl<D: Device> Core<D> {
     }
 
     /// What a peer was before has answered, or has not.
-    pub(super) fn past_answered(&mut self, peer: u32, answer: Option<Answer>, now: Time) {
+    pub(super) fn past_answered(&mut self, peer: PeerId, answer: Option<Answer>, now: Time) {
         // It may have been forgotten meanwhile, being used by nobody.
         let Some(entry) = self.peers.get_mut(peer) else { return };
         entry.asked_past = false;

@@ -4,16 +4,19 @@
 //! Room comes when a link ends, which takes a round trip to its peer. Who waits goes on at that
 //! moment, in order; the timers here only end what cannot come.
 
+mod refuse;
 mod serve;
+mod sweep;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use elver_control::{Class, Served, Shortage, Ticket};
-use elver_verbs::Time;
+use elver_control::{Served, Shortage, Ticket};
+use elver_verbs::{Class, Time, VqpState};
 
-use crate::VqpState;
+use crate::VqpId;
+use crate::ids::{OpId, PeerId};
 use crate::slots::Slots;
 use crate::vqp::Vqp;
 
@@ -25,18 +28,18 @@ const STALE_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// Connects that wait for a shared link, by its peer and class, each in order.
-    connects: BTreeMap<(u32, Class), VecDeque<Waiter>>,
+    pub(super) connects: BTreeMap<(PeerId, Class), VecDeque<Waiter>>,
     /// Peers to which a link must be made as soon as there is room, in order, by when it must be
     /// there.
-    wanted: VecDeque<(Time, u32, Class)>,
+    pub(super) wanted: VecDeque<(Time, PeerId, Class)>,
     /// The same ones.
-    is_wanted: BTreeSet<(u32, Class)>,
+    is_wanted: BTreeSet<(PeerId, Class)>,
     /// Connects that wait for room for a link of their own, in order, with its peer.
-    leases: VecDeque<(Waiter, u32)>,
+    pub(super) leases: VecDeque<(Waiter, PeerId)>,
     /// Links that went while they were waited for; the next sweep asks for others.
-    lost: Vec<(u32, Class)>,
+    pub(super) lost: Vec<(PeerId, Class)>,
     /// Requests of others that wait for room, in order, by when they are refused.
-    held: VecDeque<(Time, Served)>,
+    pub(super) held: VecDeque<(Time, Served)>,
     /// Operations of the core's own that have no way to their peer.
     pub(super) ops: Vec<Laneless>,
     /// Room was made, or what was to make it did not.
@@ -45,8 +48,8 @@ pub(super) struct Waiting {
 
 /// A VQP whose `qconnect` waits.
 #[derive(Clone, Copy, Debug)]
-struct Waiter {
-    vqp: u32,
+pub(super) struct Waiter {
+    vqp: VqpId,
     attempt: u32,
     until: Time,
 }
@@ -64,7 +67,7 @@ pub(super) enum Unasked {
 
 impl Waiter {
     /// Whether its VQP still waits.
-    fn waits(&self, vqps: &Slots<Box<Vqp>>) -> bool {
+    fn waits(&self, vqps: &Slots<VqpId, Box<Vqp>>) -> bool {
         let vqp = vqps.get(self.vqp).filter(|vqp| vqp.attempt == self.attempt);
         vqp.is_some_and(|vqp| vqp.state == VqpState::Connecting)
     }
@@ -77,18 +80,18 @@ impl Waiting {
         ours && lost.is_empty() && held.is_empty()
     }
 
-    pub(super) fn want(&mut self, peer: u32, class: Class, until: Time) {
+    pub(super) fn want(&mut self, peer: PeerId, class: Class, until: Time) {
         if self.is_wanted.insert((peer, class)) {
             self.wanted.push_back((until, peer, class));
         }
     }
 
     /// Whether a link to a peer is to be made.
-    pub(super) fn wants(&self, peer: u32, class: Class) -> bool {
+    pub(super) fn wants(&self, peer: PeerId, class: Class) -> bool {
         self.is_wanted.contains(&(peer, class))
     }
 
-    fn next_wanted(&mut self) -> Option<(Time, u32, Class)> {
+    pub(crate) fn next_wanted(&mut self) -> Option<(Time, PeerId, Class)> {
         let next = self.wanted.pop_front()?;
         self.is_wanted.remove(&(next.1, next.2));
         Some(next)
@@ -98,20 +101,23 @@ impl Waiting {
 /// For [`crate::Core::audit`].
 impl Waiting {
     /// Whether a VQP's `qconnect` waits.
-    pub(super) fn awaits(&self, vqp: u32, attempt: u32) -> bool {
+    pub(super) fn awaits(&self, vqp: VqpId, attempt: u32) -> bool {
         let shared = self.connects.values().flatten();
         let leases = self.leases.iter().map(|(waiter, _)| waiter);
         shared.chain(leases).any(|waiter| (waiter.vqp, waiter.attempt) == (vqp, attempt))
     }
 
     /// The peers and classes whose links connects wait for.
-    pub(super) fn awaited(&self, vqps: &Slots<Box<Vqp>>) -> impl Iterator<Item = (u32, Class)> {
+    pub(super) fn awaited(
+        &self,
+        vqps: &Slots<VqpId, Box<Vqp>>,
+    ) -> impl Iterator<Item = (PeerId, Class)> {
         let waits = |waiting: &VecDeque<Waiter>| waiting.iter().any(|waiter| waiter.waits(vqps));
         self.connects.iter().filter(move |(_, waiting)| waits(waiting)).map(|(key, _)| *key)
     }
 
     /// Whether a link to a peer was lost and another will be asked for.
-    pub(super) fn has_lost(&self, peer: u32, class: Class) -> bool {
+    pub(super) fn has_lost(&self, peer: PeerId, class: Class) -> bool {
         self.lost.contains(&(peer, class))
     }
 
@@ -124,8 +130,8 @@ impl Waiting {
 /// An operation that waits for a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Laneless {
-    pub(super) op: u32,
-    pub(super) peer: u32,
+    pub(super) op: OpId,
+    pub(super) peer: PeerId,
     pub(super) class: Class,
     /// Then it ends, without success.
     pub(super) until: Time,

@@ -1,13 +1,16 @@
 //! What sender and receiver tell each other of credit.
 
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Time, VqpState};
 
 use super::Credit;
+use crate::Core;
+use crate::VqpId;
+use crate::effects::Effect;
+use crate::ids::PeerId;
 use crate::messaging::backlog::Halted;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::{Vqp, Wait};
-use crate::{Core, VqpState};
 
 /// The part of what a receiver may hold that its senders get credit for.
 const GRANTED: u32 = 2;
@@ -18,26 +21,30 @@ impl<D: Device> Core<D> {
     // The receiver's side.
 
     /// A message of this sender's was held.
-    pub(crate) fn halt_sender(&mut self, id: u32, from: (u32, u32), cookie: u64, now: Time) {
+    pub(crate) fn halt_sender(&mut self, id: VqpId, from: (PeerId, u32), cookie: u64) {
         if self.must_wait(id, from, cookie) {
             self.stats.senders_halted += 1;
-            self.tell(from.0, Note::to_sender(Kind::Halt, from.1, cookie), now);
+            self.notes.tell(&mut self.stats, from.0, Note::to_sender(Kind::Halt, from.1, cookie));
         }
     }
 
     /// A sender asks for credit.
-    pub(crate) fn credit_probed(&mut self, peer: u32, header: &Header, now: Time) {
+    pub(crate) fn credit_probed(&mut self, peer: PeerId, header: &Header) {
         let (target, from) = (self.target_of(header), (peer, header.src_vqp));
-        let backlog = self.vqps.get(target).and_then(|vqp| vqp.backlog.as_ref());
-        if backlog.is_some_and(|backlog| backlog.is_filling(&self.config)) {
-            self.must_wait(target, from, header.cookie);
-        } else {
-            self.grant(target, from, header.cookie, now);
+        let backlog = |target| self.vqps.get(target)?.backlog.as_ref();
+        let is_filling = |target: &VqpId| {
+            backlog(*target).is_some_and(|backlog| backlog.is_filling(&self.config))
+        };
+        match target.filter(is_filling) {
+            Some(target) => {
+                self.must_wait(target, from, header.cookie);
+            }
+            None => self.grant(target, from, header.cookie),
         }
     }
 
     /// Makes a note of a sender, if a VQP holds much. Whether it was not known to wait before.
-    fn must_wait(&mut self, id: u32, from: (u32, u32), cookie: u64) -> bool {
+    fn must_wait(&mut self, id: VqpId, from: (PeerId, u32), cookie: u64) -> bool {
         let Core { vqps, config, .. } = self;
         let backlog = vqps.get_mut(id).and_then(|vqp| vqp.backlog.as_mut());
         let backlog = backlog.filter(|backlog| backlog.is_filling(config));
@@ -45,21 +52,22 @@ impl<D: Device> Core<D> {
     }
 
     /// Lets senders go on that waited for a VQP.
-    pub(crate) fn resume_senders(&mut self, id: u32, halted: Halted, now: Time) {
+    pub(crate) fn resume_senders(&mut self, id: VqpId, halted: Halted) {
         for (from, cookie) in halted {
-            self.grant(id, from, cookie, now);
+            self.grant(Some(id), from, cookie);
         }
     }
 
-    fn grant(&mut self, id: u32, (peer, vqp): (u32, u32), cookie: u64, now: Time) {
+    fn grant(&mut self, id: Option<VqpId>, (peer, vqp): (PeerId, u32), cookie: u64) {
         let messages = self.grant_of(id) as u16;
         let note = Note::to_sender(Kind::Grant, vqp, cookie);
-        self.tell(peer, Note { detail: messages, ..note }, now);
+        self.notes.tell(&mut self.stats, peer, Note { detail: messages, ..note });
     }
 
     /// How many messages each sender of a VQP's may send.
-    fn grant_of(&self, id: u32) -> u32 {
-        let client = self.vqps.get(id).and_then(|vqp| self.clients.get(vqp.client));
+    fn grant_of(&self, id: Option<VqpId>) -> u32 {
+        let client =
+            id.and_then(|id| self.vqps.get(id)).and_then(|vqp| self.clients.get(vqp.client));
         let senders = client.map_or(1, |client| client.accepted.now().max(1));
         let bytes = self.config.backlog_bytes / u64::from(self.config.eager_bytes_max.max(1));
         let room = u64::from(self.config.backlog).min(bytes) as u32 / GRANTED;
@@ -69,7 +77,7 @@ impl<D: Device> Core<D> {
     // The sender's side.
 
     /// A receiver wants no more of a VQP's messages for now.
-    pub(crate) fn halted(&mut self, from: u32, header: &Header) {
+    pub(crate) fn halted(&mut self, from: PeerId, header: &Header) {
         let Some(vqp) = self.sender_named(from, header) else { return };
         if vqp.state == VqpState::Connected && vqp.credit.left == Credit::FREE {
             (vqp.credit.left, vqp.credit.granted) = (0, 0);
@@ -78,7 +86,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A receiver wants so many of a VQP's messages.
-    pub(crate) fn granted(&mut self, from: u32, header: &Header, now: Time) {
+    pub(crate) fn granted(&mut self, from: PeerId, header: &Header) {
         let Some(vqp) = self.sender_named(from, header) else { return };
         let messages = u32::from(header.detail).min(GRANT_MAX);
         if vqp.state != VqpState::Connected || vqp.credit.left == Credit::FREE || messages == 0 {
@@ -88,21 +96,20 @@ impl<D: Device> Core<D> {
         vqp.credit = Credit { left: messages, granted: messages, asks: false, listed };
         if vqp.wait == Wait::Credit {
             vqp.wait = Wait::Nothing;
-            self.pump(header.dst_vqp, now);
+            self.effects.push(Effect::Pump(VqpId(header.dst_vqp)));
         }
     }
 
-    /// A VQP's credit runs out: it asks for more. Returns whether it is still connected.
+    /// A VQP's credit runs out: it asks for more.
     #[cold]
-    pub(crate) fn ask_for_credit(&mut self, id: u32, now: Time) -> bool {
+    pub(crate) fn ask_for_credit(&mut self, id: VqpId, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else {
-            bug!("a VQP that is gone asks for credit");
-            return false;
+            return bug!("a VQP that is gone asks for credit");
         };
         self.credit_probes.asked(id, &mut vqp.credit, now);
-        let (peer, note) = (vqp.peer, vqp.note(Kind::CreditProbe, vqp.sq.head));
-        self.tell(peer, note, now);
-        self.vqps.get(id).is_some_and(|vqp| vqp.state == VqpState::Connected)
+        if let Some((peer, note)) = vqp.note(Kind::CreditProbe, vqp.sq.head) {
+            self.notes.tell(&mut self.stats, peer, note);
+        }
     }
 
     /// Asks again for VQPs that have waited for long.

@@ -9,17 +9,17 @@ use elver_console::Failure;
 use elver_testbed::pair::Client;
 use elver_testbed::sample::{Clock, Sample};
 
-use super::super::stage::{self, STALL};
+use super::super::stage::{self, STALL, wait};
 use super::choices::Choices;
-use super::lane::{Lane, Meeting, wait};
+use super::lane::{Lane, Meeting};
 use super::layout::Layout;
 use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::args::Stage;
 
 /// Where the client listens for the ring there, and the server for the one back.
-pub(super) const THERE: u16 = 11;
-pub(super) const BACK: u16 = 12;
+pub(crate) const THERE: u16 = 11;
+pub(crate) const BACK: u16 = 12;
 /// Messages between two looks at the clock.
 const BURST: usize = 256;
 /// Slots where one message is under way.
@@ -61,20 +61,20 @@ pub(super) fn buffer(choices: &Choices, size: u32) -> Vec<u8> {
     vec![0; if choices.copies { size as usize } else { 1 }]
 }
 
-/// Sends a message, waiting for room.
-pub(super) fn send(sender: &mut Sender, bytes: &[u8]) -> Result<()> {
-    if sender.try_send(bytes)? {
+/// Sends a message of these pieces, waiting for room.
+pub(crate) fn send(sender: &mut Sender, pieces: &[&[u8]]) -> Result<()> {
+    if sender.try_send(pieces)? {
         return Ok(());
     }
     let began = Instant::now();
-    while !sender.try_send(bytes)? {
+    while !sender.try_send(pieces)? {
         std::thread::yield_now();
         ensure!(Some(began.elapsed()) < STALL, "no room comes");
     }
     Ok(())
 }
 
-pub(super) fn flush(sender: &mut Sender) -> Result<()> {
+pub(crate) fn flush(sender: &mut Sender) -> Result<()> {
     let began = Instant::now();
     while !sender.flush()? {
         std::thread::yield_now();
@@ -124,7 +124,7 @@ pub(in super::super) fn throughput(
             let began = Instant::now();
             for _ in 0..each {
                 bytes[0] = count as u8;
-                send(&mut sender, &bytes)?;
+                send(&mut sender, &[&bytes])?;
                 count += 1;
             }
             sample.record(began.elapsed());
@@ -156,7 +156,7 @@ pub(in super::super) fn latency(
         let mut count = 0;
         while !client.is_gone() && !course.is_all(count) {
             if receiver.try_recv(&mut bytes)? {
-                send(&mut sender, &bytes)?;
+                send(&mut sender, &[&bytes])?;
                 flush(&mut sender)?;
                 count += 1;
             } else {
@@ -176,7 +176,7 @@ pub(in super::super) fn latency(
         while clock.goes_on(&mut sample) {
             count += 1;
             let began = Instant::now();
-            send(&mut sender, &bytes)?;
+            send(&mut sender, &[&bytes])?;
             flush(&mut sender)?;
             while !receiver.try_recv(&mut bytes)? {
                 std::thread::yield_now();

@@ -26,7 +26,7 @@ pub(super) enum Tail {
 
 /// What tells one design from another.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Choices {
+pub(crate) struct Choices {
     pub(super) head: Head,
     pub(super) tail: Tail,
     /// Messages that one WRITE takes, at least unless it is flushed.
@@ -38,7 +38,7 @@ pub(in super::super) struct Choices {
     /// The sender keeps one message, and waits until it is written; one that fits a WR inline it need not.
     pub(super) one_buffer: bool,
     /// Messages are copied into the ring and out of it.
-    pub(in super::super) copies: bool,
+    pub(crate) copies: bool,
 }
 
 /// Under way as many as fit the send queue.
@@ -59,25 +59,25 @@ impl Choices {
         }
     }
 
-    pub(in super::super) fn pull_cq() -> Choices {
+    pub(crate) fn pull_cq() -> Choices {
         Choices::micro(Head::Pull, Tail::Completion)
     }
 
-    pub(in super::super) fn push_cq() -> Choices {
+    pub(crate) fn push_cq() -> Choices {
         Choices::micro(Head::Lazy, Tail::Completion)
     }
 
-    pub(in super::super) fn pull_wt() -> Choices {
+    pub(crate) fn pull_wt() -> Choices {
         Choices::micro(Head::Pull, Tail::Twice)
     }
 
-    pub(in super::super) fn push_wt() -> Choices {
+    pub(crate) fn push_wt() -> Choices {
         Choices::micro(Head::Lazy, Tail::Twice)
     }
 
     /// FaRM: the ring is at the receiver alone, where messages are used in place and then set to zero. A
     /// message that fits goes inline, so that the sender need not wait for its buffer.
-    pub(in super::super) fn farm() -> Choices {
+    pub(crate) fn farm() -> Choices {
         let (head, tail) = (Head::Lazy, Tail::Length);
         let one_buffer = true;
         Choices { head, tail, batch: 1, in_flight: ANY, slotted: false, one_buffer, copies: false }
@@ -85,7 +85,7 @@ impl Choices {
 
     /// SocksDirect: WRITE_WITH_IMM, each with a completion; ten under way, and what comes meanwhile goes in
     /// one when one of them is done.
-    pub(in super::super) fn socksdirect() -> Choices {
+    pub(crate) fn socksdirect() -> Choices {
         let (head, tail) = (Head::Lazy, Tail::Completion);
         Choices {
             head,
@@ -99,7 +99,7 @@ impl Choices {
     }
 
     /// L5: two WRITEs for each message. The second is posted with the first, in one call.
-    pub(in super::super) fn l5() -> Choices {
+    pub(crate) fn l5() -> Choices {
         let (head, tail) = (Head::Lazy, Tail::Twice);
         Choices {
             head,
@@ -114,7 +114,7 @@ impl Choices {
 
     /// MVAPICH: buffers of one message, which are taken in turn as its list has them; the head goes back
     /// after each. Its flag at a message's end would rely on the order of bytes: the length comes behind.
-    pub(in super::super) fn mvapich() -> Choices {
+    pub(crate) fn mvapich() -> Choices {
         let (head, tail) = (Head::Active, Tail::Length);
         Choices {
             head,
@@ -128,7 +128,7 @@ impl Choices {
     }
 
     /// As this, with nothing batched.
-    pub(super) fn unbatched(self) -> Choices {
+    pub(crate) fn unbatched(self) -> Choices {
         Choices { batch: 1, ..self }
     }
 }

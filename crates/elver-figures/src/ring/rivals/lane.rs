@@ -2,26 +2,25 @@
 //! measured. The receiver connects, so that completions of WRITE_WITH_IMM come to its own VQP.
 
 use std::sync::OnceLock;
-use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use elver::{
     AccessFlags, Gid, Mr, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Session, Vqp,
     VqpOptions,
 };
 
-use super::super::stage::STALL;
+use super::super::stage::wait;
 use super::layout::Layout;
 
 /// What the two ends know of each other.
 #[derive(Debug, Default)]
-pub(super) struct Meeting {
+pub(crate) struct Meeting {
     sender: OnceLock<RemoteAddr>,
     receiver: OnceLock<RemoteAddr>,
 }
 
 /// An end's VQP, its memory, and where the other's is.
-pub(super) struct Lane {
+pub(crate) struct Lane {
     pub(super) session: Session,
     pub(super) vqp: Vqp,
     pub(super) memory: Mr,
@@ -36,7 +35,7 @@ pub(super) const QUEUE: u32 = 128;
 
 impl Lane {
     /// The sender's end, at a port of its own.
-    pub(super) fn sender(
+    pub(crate) fn sender(
         session: &Session,
         layout: Layout,
         port: u16,
@@ -55,7 +54,7 @@ impl Lane {
     }
 
     /// The receiver's.
-    pub(super) fn receiver(
+    pub(crate) fn receiver(
         session: &Session,
         layout: Layout,
         gid: Gid,
@@ -86,17 +85,4 @@ impl Lane {
 fn memory(session: &Session, layout: &Layout) -> Result<Mr> {
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
     Ok(session.alloc(layout.bytes(), access)?)
-}
-
-/// Waits for what the other end does.
-pub(super) fn wait<T>(session: &Session, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
-        session.poll()?;
-        std::thread::yield_now();
-        ensure!(Some(began.elapsed()) < STALL, "the other end does nothing");
-    }
 }

@@ -4,7 +4,7 @@ use super::choices::{Choices, Tail};
 
 /// Where messages are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     pub(super) slots: u64,
     pub(super) stride: u64,
     /// Bytes in front of a message.
@@ -18,7 +18,7 @@ pub(super) const HEAD: u64 = 64;
 pub(super) const MESSAGES: u64 = 128;
 
 impl Layout {
-    pub(super) fn new(choices: &Choices, size: u32, slots: u32) -> Layout {
+    pub(crate) fn new(choices: &Choices, size: u32, slots: u32) -> Layout {
         let is_bare = choices.slotted && choices.tail != Tail::Length;
         let header = if is_bare { 0 } else { 8 };
         let unit = if choices.slotted { 64 } else { 8 };

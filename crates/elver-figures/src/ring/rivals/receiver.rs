@@ -10,7 +10,7 @@ use super::layout::{HEAD, TAIL};
 /// One in so many heads that are written is signalled.
 const SIGNALLED: u64 = 16;
 
-pub(super) struct Receiver {
+pub(crate) struct Receiver {
     lane: Lane,
     choices: Choices,
     /// Messages that were read, that are there, and that the sender knows to be read.
@@ -24,14 +24,14 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(lane: Lane, choices: Choices) -> Receiver {
+    pub(crate) fn new(lane: Lane, choices: Choices) -> Receiver {
         let is_zeroed = choices.tail == Tail::Length;
         let zeros = vec![0; if is_zeroed { lane.layout.size as usize } else { 0 }];
         Receiver { lane, choices, read: 0, there: 0, told: 0, posted: 0, done: 0, zeros }
     }
 
     /// Reads the beginning of the next message, as much as `into` takes; false if none is there.
-    pub(super) fn try_recv(&mut self, into: &mut [u8]) -> Result<bool> {
+    pub(crate) fn try_recv(&mut self, into: &mut [u8]) -> Result<bool> {
         if self.read == self.there {
             self.look()?;
             if self.read == self.there {

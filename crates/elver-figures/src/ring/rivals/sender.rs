@@ -15,7 +15,7 @@ const WRS: u64 = 2;
 /// leave together, and each look in vain costs a turn of the node's engine.
 const GOES_ON_AT: u64 = QUEUE as u64 / 2;
 
-pub(super) struct Sender {
+pub(crate) struct Sender {
     lane: Lane,
     choices: Choices,
     /// Messages that were made, that were written, and that are known to be read.
@@ -41,7 +41,7 @@ const COUNTED: u64 = 1;
 const READ: u64 = 2;
 
 impl Sender {
-    pub(super) fn new(lane: Lane, choices: Choices) -> Sender {
+    pub(crate) fn new(lane: Lane, choices: Choices) -> Sender {
         let fits = choices.one_buffer && lane.layout.size <= lane.session.limits().max_inline;
         let inline = vec![0; if fits { lane.layout.size as usize } else { 0 }];
         let (made, written, read, posted, signalled, done) = (0, 0, 0, 0, 0, 0);
@@ -62,9 +62,9 @@ impl Sender {
         }
     }
 
-    /// Makes a message that begins with `bytes`; what follows is what its place held. False if it cannot be
-    /// made now.
-    pub(super) fn try_send(&mut self, bytes: &[u8]) -> Result<bool> {
+    /// Makes a message that begins with `pieces`, one behind another; what follows is what its place held.
+    /// False if it cannot be made now.
+    pub(super) fn try_send(&mut self, pieces: &[&[u8]]) -> Result<bool> {
         if !self.has_room() {
             self.poll()?;
             if !self.has_room() {
@@ -76,7 +76,11 @@ impl Sender {
         if layout.header > 0 {
             self.lane.memory.write_u64(offset, layout.size.into())?;
         }
-        self.lane.memory.write(offset + layout.header, bytes)?;
+        let mut at = offset + layout.header;
+        for piece in pieces {
+            self.lane.memory.write(at, piece)?;
+            at += piece.len() as u64;
+        }
         self.made += 1;
         self.write(self.choices.batch)?;
         Ok(true)
@@ -100,7 +104,7 @@ impl Sender {
     }
 
     /// Writes all messages; false if some must wait.
-    pub(super) fn flush(&mut self) -> Result<bool> {
+    pub(crate) fn flush(&mut self) -> Result<bool> {
         self.poll()?;
         self.write(1)?;
         Ok(self.written == self.made)
@@ -115,7 +119,7 @@ impl Sender {
         let (wr_id, flags) = (self.posted << 2 | OTHER, SendFlags::SIGNALED);
         self.lane.vqp.post_send(&[SendWr { wr_id, op, flags, payload, dest: None }])?;
         let session = self.lane.session.clone();
-        super::lane::wait(&session, || {
+        super::super::stage::wait(&session, || {
             self.poll()?;
             Ok((self.done == self.posted).then_some(()))
         })

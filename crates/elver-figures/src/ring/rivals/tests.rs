@@ -71,7 +71,7 @@ fn every_message_of_every_design_comes_once_in_order_as_it_was() {
                 let lane = Lane::sender(session, layout, THERE, &meeting)?;
                 let mut sender = Sender::new(lane, choices);
                 for number in 0..MESSAGES {
-                    send(&mut sender, &content(number, size))?;
+                    send(&mut sender, &[&content(number, size)])?;
                 }
                 flush(&mut sender)?;
                 sender.settle()

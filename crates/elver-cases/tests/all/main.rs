@@ -1,0 +1,3 @@
+//! The case studies over rings.
+
+mod examples;

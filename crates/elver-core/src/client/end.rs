@@ -1,0 +1,120 @@
+//! The end of VQPs: what they hold is flushed, those that they talked to are told, and they go.
+
+use elver_verbs::{Device, Time, VqpState};
+
+use crate::client::accept::Acceptance;
+use crate::ids::PeerId;
+use crate::messaging::message::Kind;
+use crate::messaging::notes::Note;
+use crate::vqp::{Vqp, Wait};
+use crate::{ClientId, ConnectError, Core, Event, VqpId};
+
+impl<D: Device> Core<D> {
+    /// The client is done with a VQP. It goes at once, or when nothing of its is in flight.
+    pub(crate) fn destroy(&mut self, id: VqpId, now: Time) {
+        self.cancel_connect(id);
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone is destroyed");
+        };
+        if core::mem::replace(&mut vqp.zombie, true) {
+            return;
+        }
+        vqp.state = VqpState::Error;
+        vqp.wait = Wait::Nothing;
+        if vqp.bound != 0 {
+            self.ports.release(vqp.bound);
+        }
+        if let Some(client) = self.clients.get_mut(vqp.client) {
+            let at = vqp.client_at as usize;
+            client.vqps.swap_remove(at);
+            client.zombies += 1;
+            if let Some(&moved) = client.vqps.get(at)
+                && let Some(moved) = self.vqps.get_mut(moved)
+            {
+                moved.client_at = at as u32;
+            }
+        }
+        self.settle(id, now);
+    }
+
+    /// To be called for a VQP in its error state whenever nothing of its may be left on a lane, or with
+    /// a receiver: what it still holds is flushed, and a zombie goes.
+    pub(crate) fn settle(&mut self, id: VqpId, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone settles") };
+        if vqp.inflight > 0 || vqp.reads > 0 {
+            vqp.watch = true;
+            return;
+        }
+        vqp.watch = false;
+        self.flush(id, now);
+        self.drop_backlog(id);
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that settles is gone") };
+        if vqp.sq.len() > 0 {
+            // Its client gets its messages back when no receiver reads them any longer.
+            return self.revoke(id, now);
+        }
+        if !vqp.zombie {
+            return;
+        }
+        let (client, credit) = (vqp.client, vqp.credit);
+        if let Some((peer, note)) = self.farewell(id) {
+            self.notes.tell(&mut self.stats, peer, note);
+        }
+        self.detach(id);
+        self.credit_probes.forget(id, credit);
+        self.vqps.remove(id);
+        if let Some(client) = self.clients.get_mut(client) {
+            count_off!(client.zombies, 1);
+        }
+        self.forget_client(client);
+    }
+
+    /// What is told of a VQP that goes: to where it sent messages, that no more come; to who sends to a
+    /// port, whose messages it stood for, that nobody takes them any longer.
+    fn farewell(&self, id: VqpId) -> Option<(PeerId, Note)> {
+        let vqp = self.vqps.get(id)?;
+        if let Some(Acceptance { key, .. }) = vqp.accepted {
+            let (_, nonce) = self.accepts.get(&key).filter(|(accepted, _)| *accepted == id)?;
+            let is_open = self.vqps.get(key.0).is_some_and(|bound| !bound.zombie);
+            let note = Note::to_sender(Kind::Gone, key.2, u64::from(nonce) << 32);
+            return (!is_open).then_some((key.1, note));
+        }
+        let sends = vqp.peer_vqp == 0 && vqp.sq.has_sent_messages();
+        vqp.note(Kind::Gone, vqp.sq.tail).filter(|_| sends)
+    }
+
+    /// A `qconnect` that is pending ends without a result.
+    pub(crate) fn cancel_connect(&mut self, id: VqpId) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone connects") };
+        if vqp.state != VqpState::Connecting {
+            return;
+        }
+        vqp.state = VqpState::Idle;
+        count_off!(self.lookups.waiting, 1);
+        let (client, vqp, token) = (ClientId(vqp.client), id, vqp.token);
+        let result = Err(ConnectError::Cancelled);
+        self.events.push_back(Event::Connected { client, token, vqp, result });
+    }
+
+    /// Takes a VQP off its peer and its lane. Nothing of its is in flight.
+    pub(crate) fn detach(&mut self, id: VqpId) {
+        self.leave_lane(id);
+        self.leave_peer(id);
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone is detached");
+        };
+        vqp.moving = false;
+        self.links.ended_leases.extend(vqp.lease.take());
+        if let Some(Acceptance { key, .. }) = vqp.accepted.take() {
+            self.accepts.remove(&key, id);
+            if let Some(entry) = self.peers.get_mut(key.1) {
+                count_off!(entry.accepted, 1);
+            }
+            if let Some(client) = self.clients.get_mut(vqp.client) {
+                client.accepted.remove(key.1);
+            }
+        }
+        (vqp.lane, vqp.dest, vqp.via) = (None, None, None);
+        (vqp.peer_vqp, (vqp.remote_key, vqp.remote)) = (0, Vqp::NO_REMOTE);
+    }
+}

@@ -1,0 +1,70 @@
+//! VQPs that go to their error state.
+
+use elver_verbs::{AccessFault, Device, Time, VqpState, WcStatus};
+
+use crate::Core;
+use crate::VqpId;
+use crate::vqp::Wait;
+
+impl<D: Device> Core<D> {
+    /// A VQP goes to its error state. What is on its lane ends first, then the rest is flushed.
+    pub(crate) fn fail(&mut self, id: VqpId, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
+        if vqp.state != VqpState::Error {
+            vqp.state = VqpState::Error;
+            vqp.wait = Wait::Nothing;
+            self.stats.vqp_errors += 1;
+        }
+        self.settle(id, now);
+    }
+
+    /// The next WR of a VQP that is to be posted ends with an error, and the VQP with it.
+    pub(crate) fn fail_next(&mut self, id: VqpId, status: WcStatus, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
+        if vqp.state != VqpState::Error {
+            (vqp.fault, vqp.fault_at) = (Some(status), vqp.sq.posted);
+        }
+        self.fail(id, now);
+    }
+
+    /// The next WR of a VQP that is to be posted may not do to the peer's memory what it wants.
+    pub(crate) fn fail_access(&mut self, id: VqpId, fault: AccessFault, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
+        if vqp.sq.unposted() > 0 {
+            vqp.sq.entry_mut(vqp.sq.posted).detail = fault as u8;
+        }
+        self.fail_next(id, WcStatus::RemAccessErr, now);
+    }
+
+    /// The first WR of a VQP that is not done may have been executed, or its result is lost: it ends
+    /// with an error, and the VQP with it.
+    pub(crate) fn fail_unsure(&mut self, id: VqpId, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP with WRs on a lane is gone");
+        };
+        vqp.sq.posted = vqp.sq.done;
+        (vqp.fault, vqp.fault_at) = (Some(WcStatus::RespTimeoutErr), vqp.sq.done);
+        self.stats.wrs_unsure += 1;
+        self.fail(id, now);
+    }
+
+    /// Somebody may wait for a VQP to have nothing on its lane.
+    #[inline]
+    pub(crate) fn drained(&mut self, id: VqpId, now: Time) {
+        // One that its client is done with goes with its last WR.
+        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        if vqp.inflight > 0 {
+            return;
+        }
+        if vqp.moving {
+            self.links.moved.push(id);
+        }
+        if vqp.state == VqpState::Error || vqp.zombie {
+            if vqp.watch {
+                self.settle(id, now);
+            }
+        } else {
+            vqp.watch = false;
+        }
+    }
+}

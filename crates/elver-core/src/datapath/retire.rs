@@ -1,0 +1,181 @@
+//! Tells the WRs that are done, in order, and flushes those of VQPs that have failed.
+
+use elver_verbs::{Device, SendFlags, SendOpcode, Time, Wc, WcStatus};
+
+use crate::memory::mr::Users;
+use crate::vqp::send_ring::{NONE, SqEntry};
+use crate::{Completion, Core, VqpId};
+
+impl<D: Device> Core<D> {
+    /// Tells the WRs that are done, in order.
+    pub(crate) fn retire(&mut self, id: VqpId, now: Time) {
+        while self.retire_plain(id, now) {
+            self.retire_other(id, now);
+        }
+    }
+
+    /// Tells the WRs that are done up to one that does not end plainly. Returns whether there is
+    /// one, and it may end.
+    fn retire_plain(&mut self, id: VqpId, now: Time) -> bool {
+        let Core { vqps, clients, mrs, stats, ready_clients, .. } = self;
+        // One that has failed, and that its client is done with, has told all that it had, and is gone.
+        let Some(vqp) = vqps.get_mut(id) else { return false };
+        let Some(client) = clients.get_mut(vqp.client) else {
+            bug!("a VQP has no client");
+            return false;
+        };
+        let (mut users, mut untold, mut told) = (Users::default(), 0, 0);
+        let (mut freed, mut other) = (false, false);
+        while vqp.sq.head != vqp.sq.done {
+            let entry = vqp.sq.entry(vqp.sq.head);
+            if vqp.failed || !entry.ends_plainly() {
+                // Its receiver may read it, also when its VQP has failed.
+                other = !entry.await_fin;
+                break;
+            }
+            if let Some(others) = users.next(entry.mr) {
+                freed |= mrs.remove_users(others);
+            }
+            if entry.flags.contains(SendFlags::SIGNALED) && !vqp.zombie {
+                client.completions.push_back(completion_of(entry, vqp.id));
+                told += 1;
+            } else {
+                untold += 1;
+            }
+            vqp.sq.head = vqp.sq.head.wrapping_add(1);
+        }
+        freed |= mrs.remove_users(users);
+        count_off!(client.pending, untold);
+        stats.completions += told;
+        if told > 0 && !client.ready {
+            client.ready = true;
+            ready_clients.push_back(vqp.client);
+        }
+        if freed {
+            self.release_mrs(now);
+        }
+        other
+    }
+
+    /// Tells the next WR that is done: one of several pieces, one whose bytes the receiver has read,
+    /// one that failed, or one that was flushed.
+    #[inline(never)]
+    fn retire_other(&mut self, id: VqpId, now: Time) {
+        // A READ that the receiver posted before it learned of a failure may still arrive.
+        let peer = self.vqps.get(id).and_then(|vqp| vqp.peer);
+        let grace = now.saturating_add_ns(self.flight_ns_of(peer));
+        let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that tells of a WR is gone") };
+        let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
+        let seq = vqp.sq.head;
+        let entry = *vqp.sq.entry(seq);
+        if entry.slot != NONE {
+            pool.sends.give(entry.slot);
+        }
+        let mut freed = mrs.remove_users(Users::one(entry.mr));
+        for (at, sge) in vqp.sq.sges(seq).iter().enumerate().filter(|(_, sge)| sge.length > 0) {
+            let Some(slot) = mrs.slot_of(sge.lkey) else {
+                bug!("a region that a WR uses is gone");
+                continue;
+            };
+            // The first one's user was counted under `mr`.
+            freed |= at > 0 && mrs.remove_users(Users::one(slot));
+            if entry.shared && mrs.unshare(slot) {
+                mrs.unshare_at(slot, grace);
+            }
+        }
+        let entry = vqp.sq.entry_mut(seq);
+        if vqp.failed && entry.status == WcStatus::Success {
+            // It may have been executed: a flushed WR tells nothing about that.
+            entry.status = WcStatus::WrFlushErr;
+        }
+        vqp.failed |= entry.status != WcStatus::Success;
+        let signaled = entry.flags.contains(SendFlags::SIGNALED);
+        if vqp.zombie || (entry.status == WcStatus::Success && !signaled) {
+            count_off!(client.pending, 1);
+        } else {
+            client.completions.push_back(completion_of(entry, vqp.id));
+            stats.completions += 1;
+            if !client.ready {
+                client.ready = true;
+                ready_clients.push_back(vqp.client);
+            }
+        }
+        vqp.sq.head = seq.wrapping_add(1);
+        if freed {
+            self.release_mrs(now);
+        }
+    }
+
+    /// Deregistrations that waited for WRs in flight alone go through.
+    #[cold]
+    pub(crate) fn release_mrs(&mut self, now: Time) {
+        let due = |closing: crate::memory::mr::Closing| closing.due <= now;
+        let slots = self.mrs.iter().filter(|(_, mr)| mr.refs == 0 && mr.closing.is_some_and(due));
+        let slots: alloc::vec::Vec<u32> = slots.map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.try_release_mr(slot, now);
+        }
+    }
+
+    /// Ends all that a VQP in its error state holds. Nothing of its is on a lane.
+    pub(crate) fn flush(&mut self, id: VqpId, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
+        let fault = vqp.fault.take().map(|status| (vqp.fault_at, status));
+        while vqp.sq.done != vqp.sq.tail {
+            let own = fault.filter(|(seq, _)| *seq == vqp.sq.done);
+            let status = own.map_or(WcStatus::WrFlushErr, |(_, status)| status);
+            vqp.sq.entry_mut(vqp.sq.done).status = status;
+            vqp.sq.done = vqp.sq.done.wrapping_add(1);
+        }
+        vqp.sq.posted = vqp.sq.tail;
+        self.retire(id, now);
+        self.flush_receives(id);
+    }
+
+    /// Ends the receives of a VQP in its error state.
+    fn flush_receives(&mut self, id: VqpId) {
+        let Core { vqps, clients, stats, ready_clients, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
+        let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
+        while vqp.rq.head != vqp.rq.tail {
+            let entry = *vqp.rq.entry(vqp.rq.head);
+            vqp.rq.head = vqp.rq.head.wrapping_add(1);
+            if vqp.zombie {
+                count_off!(client.pending, 1);
+                continue;
+            }
+            let wc = Wc {
+                wr_id: entry.wr_id,
+                status: WcStatus::WrFlushErr,
+                opcode: elver_verbs::WcOpcode::Recv,
+                qp_num: vqp.id.0,
+                ..Wc::default()
+            };
+            client.completions.push_back(Completion { vqp: vqp.id, source: None, wc });
+            stats.completions += 1;
+            if !client.ready {
+                client.ready = true;
+                ready_clients.push_back(vqp.client);
+            }
+        }
+        vqp.rq.next = vqp.rq.tail;
+    }
+}
+
+/// The completion of a WR, as its user sees it.
+#[inline]
+fn completion_of(entry: &SqEntry, vqp: VqpId) -> Completion {
+    let reads =
+        matches!(entry.opcode, SendOpcode::Read | SendOpcode::CompareSwap | SendOpcode::FetchAdd);
+    let wc = Wc {
+        wr_id: entry.wr_id,
+        status: entry.status,
+        opcode: entry.opcode.wc_opcode(),
+        byte_len: if reads { entry.length } else { 0 },
+        qp_num: vqp.0,
+        vendor_err: entry.detail.into(),
+        ..Wc::default()
+    };
+    Completion { vqp, source: None, wc }
+}

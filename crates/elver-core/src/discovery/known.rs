@@ -1,0 +1,145 @@
+//! What is known of peers, and which ways lead to them.
+
+use elver_control::ControlAddr;
+use elver_verbs::{AddressVector, Ah, Class, Device, Gid, Policy, VerbsError, Via};
+
+use crate::Core;
+use crate::VqpId;
+use crate::ids::{LaneIx, MaybeVqp, PeerId};
+use crate::pool::lane::LaneState;
+use crate::vqp::Vqp;
+
+impl<D: Device> Core<D> {
+    /// The peer of a GID, new if need be; none when as many are in use as may be.
+    pub(crate) fn peer_of(&mut self, gid: Gid) -> Option<PeerId> {
+        let (peer, freed) = self.peers.find_or_insert(gid)?;
+        if let Some(ah) = freed {
+            // It fails only if it is no handle, and then there is nothing to free.
+            let _ = self.device.destroy_ah(ah);
+        }
+        Some(peer)
+    }
+
+    pub(crate) fn gid_of(&self, peer: PeerId) -> Gid {
+        self.peers.get(peer).map(|peer| peer.gid).unwrap_or_default()
+    }
+
+    /// The address handle of a peer, made if need be.
+    pub(crate) fn address_of(&mut self, peer: PeerId) -> Result<Ah, VerbsError> {
+        let what = "the peer is not remembered";
+        let entry = self.peers.get_mut(peer).ok_or(VerbsError::InvalidArgument { what })?;
+        if let Some(ah) = entry.ah {
+            return Ok(ah);
+        }
+        let av = AddressVector { dgid: entry.gid, ..AddressVector::default() };
+        let ah = self.device.create_ah(self.pool.pd, av)?;
+        entry.ah = Some(ah);
+        Ok(ah)
+    }
+
+    /// Where a peer takes control messages, if that is known.
+    pub(crate) fn control_addr(&self, peer: PeerId) -> Option<ControlAddr> {
+        let entry = self.peers.get(peer)?;
+        let (qpn, qkey) = entry.control?;
+        Some(ControlAddr { gid: entry.gid, qpn, qkey })
+    }
+
+    /// Whether a peer whose record is known cannot be reached over DC, since one of the two devices
+    /// has none. Then all VQPs share RC QPs.
+    pub(crate) fn lacks_dc(&self, peer: PeerId) -> bool {
+        let record = self.peers.get(peer).and_then(|entry| entry.record);
+        self.pool.dct.is_none() || record.is_some_and(|record| record.dctn == 0)
+    }
+
+    /// The lane that the core's own operations to a peer take, and whether it works.
+    pub(crate) fn op_lane(&self, peer: PeerId, class: Class) -> Option<LaneIx> {
+        let entry = self.peers.get(peer)?;
+        let [own, other] = [entry.rc[class as usize], entry.rc[1 - class as usize]];
+        let runs = |rc: &LaneIx| self.lanes.lanes[*rc].state != LaneState::Gone;
+        let rc = own.or(other).filter(runs);
+        if rc.is_none() && self.lacks_dc(peer) {
+            return self.links.rc.lanes_to(peer).find(runs);
+        }
+        let dc = || self.lanes.dc_lane(entry.hash, class).filter(|_| entry.record.is_some());
+        rc.or_else(dc)
+    }
+
+    /// What connects to a peer without asking anybody.
+    pub(crate) fn at_hand(&self, peer: PeerId, class: Class, policy: Policy) -> Option<Via> {
+        let entry = self.peers.get(peer)?;
+        match policy {
+            Policy::Leased => None,
+            _ if entry.rc[class as usize].is_some() => Some(Via::Rc),
+            Policy::Lite => None,
+            Policy::Shared | Policy::RpcMeta if self.lacks_dc(peer) => None,
+            Policy::Shared | Policy::RpcMeta => entry.record.map(|_| Via::DcCached),
+        }
+    }
+
+    pub(crate) fn is_meta_server(&self, peer: PeerId) -> bool {
+        self.lookups.servers.peers().any(|server| server == peer)
+    }
+
+    /// The VQPs that are connected to a peer, the latest first.
+    pub(crate) fn vqps_to(&self, peer: PeerId) -> impl Iterator<Item = (VqpId, &Vqp)> {
+        let mut next = self.peers.get(peer).map_or(MaybeVqp::default(), |entry| entry.last_vqp);
+        core::iter::from_fn(move || {
+            let vqp = self.vqps.get(next.get()?)?;
+            next = vqp.beside[1];
+            Some((vqp.id, &**vqp))
+        })
+    }
+
+    /// Sets what messages a VQP's peer has room for, and which of them it reads.
+    pub(crate) fn measure_room(&mut self, id: VqpId) {
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone is measured");
+        };
+        let last = vqp.peer.and_then(|peer| self.peers.get(peer)?.last);
+        // Where nothing was ever known of the peer, it is taken to be as this node.
+        let room = last.map_or(self.pool.room_bytes(), |last| last.terms.room_bytes());
+        let eager_max = room.min(self.pool.eager_max);
+        (vqp.room, vqp.read_from) = (room, if vqp.confirm_sends { 0 } else { eager_max + 1 });
+    }
+
+    /// How long after its post a WR of a peer's may still arrive: all of its retries, or of ours if
+    /// these take longer.
+    pub(crate) fn flight_ns_of(&self, peer: Option<PeerId>) -> u64 {
+        let theirs = peer.and_then(|peer| self.peers.get(peer)?.last);
+        let theirs = theirs.map_or(0, |record| record.terms.flight_ns());
+        self.config.flight_ns().max(theirs)
+    }
+
+    /// One reason less to remember a peer.
+    pub(crate) fn unpin(&mut self, peer: PeerId) {
+        if let Some(entry) = self.peers.get_mut(peer) {
+            count_off!(entry.pins, 1);
+            self.peers.rest(peer);
+        }
+    }
+
+    /// A peer did not answer, or no meta server knows it: who connects next asks anew. What this node
+    /// knows of itself, and of meta servers, it does not have from them.
+    pub(crate) fn forget_record(&mut self, peer: PeerId) {
+        if self.is_meta_server(peer) {
+            return;
+        }
+        if let Some(entry) = self.peers.get_mut(peer)
+            && entry.gid != self.gid
+        {
+            // It does not answer as this one: perhaps the other news was the late one.
+            if entry.record.is_some() {
+                entry.before = None;
+            }
+            entry.set_record(None);
+        }
+    }
+
+    /// A peer has not answered a request: it may take them elsewhere by now.
+    pub(crate) fn doubt(&mut self, peer: PeerId) {
+        self.forget_record(peer);
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.doubted = entry.gid != self.gid;
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Requests to peers.
+
+use elver_control::{ControlAddr, Request};
+use elver_verbs::{Device, Time};
+
+use crate::ids::LinkId;
+use crate::rc::Reached;
+use crate::rc::links::CallFor;
+use crate::{ConnectError, Core};
+
+impl<D: Device> Core<D> {
+    /// Asks a peer for something; returns whether there was room for that.
+    pub(super) fn call(
+        &mut self,
+        to: ControlAddr,
+        request: Request,
+        what: CallFor,
+        now: Time,
+    ) -> bool {
+        let Some(token) = self.links.calls.insert_in_turn(what) else { return false };
+        let made = self.links.control.call(to, request, token.into(), &mut self.rng, now);
+        if made.is_none() {
+            self.links.calls.remove(token);
+        }
+        // The caller's host may sleep before it polls.
+        self.flush_control();
+        made.is_some()
+    }
+
+    /// Sends the control messages that are due; whether there were some.
+    pub(crate) fn flush_control(&mut self) -> bool {
+        let mut busy = false;
+        while self.links.ud.can_send()
+            && let Some((to, message)) = self.links.control.poll_transmit()
+        {
+            let taken = self.links.ud.send(&mut self.device, to, &message);
+            self.stats.device_refusals += u64::from(!taken);
+            busy = true;
+        }
+        busy
+    }
+
+    /// As many requests wait as may.
+    pub(crate) fn busy(&self) -> ConnectError {
+        let (waiting, limit) = self.links.control.load();
+        ConnectError::Busy { waiting, limit }
+    }
+
+    pub(crate) fn set_reached(&mut self, id: LinkId, reached: Reached) {
+        if let Some(link) = self.links.rc.get_mut(id) {
+            link.reached = reached;
+        }
+    }
+}
