@@ -4,6 +4,7 @@
 pub mod control;
 pub mod core;
 pub mod frames;
+pub mod msg;
 pub mod portal;
 pub mod ring;
 pub mod rpc;

@@ -10,6 +10,7 @@ use crate::capture::CaptureArgs;
 use crate::demo::DemoArgs;
 use crate::devinfo::DevinfoArgs;
 use crate::install::InstallArgs;
+use crate::launch::LaunchArgs;
 use crate::man::ManArgs;
 use crate::run::RunArgs;
 use crate::sim::Sim;
@@ -33,6 +34,8 @@ Examples:
       the same with a guest, over the Ethernet frames of an inherited socket
   elver pingpong rc                 here, and `ibv_rc_pingpong -g 1 ADDRESS` where the kernel has
       rdma_rxe: the two understand each other
+  elver launch -n 4 -- PROGRAM
+      four processes that send each other messages, by MPI's rules
   elver devinfo -v
       what the software device can do";
 
@@ -62,6 +65,8 @@ pub(crate) enum Command {
     Capture(CaptureArgs),
     /// Runs a program that is linked to libibverbs on Elver's device, unmodified.
     Run(RunArgs),
+    /// Runs a program as the ranks of a group, which send each other messages.
+    Launch(LaunchArgs),
     /// Simulates networks of devices under faults, and checks every run.
     #[command(subcommand)]
     Sim(Sim),

@@ -5,6 +5,7 @@ mod cli;
 mod demo;
 mod devinfo;
 mod install;
+mod launch;
 mod man;
 mod run;
 mod sim;
@@ -55,6 +56,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::Run(args) => run::run(&args),
+        Command::Launch(args) => launch::run(&args),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::Install(args) => install::run(&args, &Cli::command(), &programs()?),
     }

@@ -377,6 +377,7 @@ fn help_completions_and_the_manual_are_there() {
         &["completions", "fish"],
         &["man"],
         &["man", "bench", "connect"],
+        &["man", "launch"],
         &["perf", "--help"],
     ] {
         let output = run(arguments);

@@ -653,7 +653,7 @@ fn what_cannot_be_is_refused_with_2() {
 
 #[test]
 fn every_command_teaches() {
-    for command in ["demo", "status", "bench connect", "bench data", "bench mesh"] {
+    for command in ["demo", "status", "launch", "bench connect", "bench data", "bench mesh"] {
         let mut arguments: Vec<&str> = command.split(' ').collect();
         arguments.push("--help");
         let text = run(&arguments);

@@ -1,5 +1,5 @@
 //! How a command ends: 0 when it did what it was asked, 1 when it failed, 2 when it was asked for
-//! something that cannot be.
+//! something that cannot be; what it runs for the user may have an exit code of its own.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -10,12 +10,24 @@ pub enum Failure {
     Failed(anyhow::Error),
     /// It cannot be done here, or not with these arguments: exit code 2.
     Unusable(String),
+    /// What it ran for the user failed, with this exit code.
+    HandedOn {
+        /// The exit code.
+        code: u8,
+        /// What happened.
+        what: String,
+    },
 }
 
 impl Failure {
     /// An argument, or a combination of them, that has no meaning.
     pub fn unusable(what: impl fmt::Display) -> Failure {
         Failure::Unusable(what.to_string())
+    }
+
+    /// What was run for the user failed: its exit code, which is not 0, and what happened.
+    pub fn handed_on(code: u8, what: impl fmt::Display) -> Failure {
+        Failure::HandedOn { code, what: what.to_string() }
     }
 
     /// Tells the user and gives the exit code.
@@ -28,6 +40,10 @@ impl Failure {
             Failure::Unusable(what) => {
                 eprintln!("elver: {what}");
                 ExitCode::from(2)
+            }
+            Failure::HandedOn { code, what } => {
+                eprintln!("elver: {what}");
+                ExitCode::from(*code)
             }
         }
     }

@@ -167,7 +167,7 @@ fn open(
     };
     let load = Load::new(hello.op, &args).map_err(|failure| match failure {
         Failure::Failed(error) => error,
-        Failure::Unusable(what) => anyhow::anyhow!(what),
+        Failure::Unusable(what) | Failure::HandedOn { what, .. } => anyhow::anyhow!(what),
     })?;
     let mut endpoint = Endpoint::open(device, &load, Role::Server)?;
     endpoint.connect(device, &hello.offer)?;

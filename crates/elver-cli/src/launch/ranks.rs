@@ -1,0 +1,118 @@
+//! The ranks, as processes.
+
+use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use anyhow::{Context, Result};
+use elver_console::Failure;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::labels::{Labels, To};
+
+pub(super) struct Ranks<'a> {
+    program: &'a OsStr,
+    arguments: &'a [OsString],
+    labels: Option<Labels>,
+    all: Vec<Rank>,
+}
+
+struct Rank {
+    child: Child,
+    ended: Option<ExitStatus>,
+}
+
+impl<'a> Ranks<'a> {
+    /// Of a program; its lines with the rank before them, if asked for.
+    pub(super) fn new(command: &'a [OsString], are_labelled: bool) -> Result<Ranks<'a>> {
+        let (program, arguments) = command.split_first().context("no program was named")?;
+        let labels = are_labelled.then(Labels::new);
+        Ok(Ranks { program, arguments, labels, all: Vec::new() })
+    }
+
+    /// Starts the next one, in a process group of its own: what a terminal sends reaches it once, by way of this
+    /// command, and so do the processes that it starts.
+    pub(super) fn start(
+        &mut self,
+        variables: impl Iterator<Item = (&'static str, OsString)>,
+    ) -> Result<(), Failure> {
+        let mut command = Command::new(self.program);
+        command.args(self.arguments).envs(variables).process_group(0);
+        // A process that is not in the foreground may not read from a terminal.
+        if !self.all.is_empty() || std::io::stdin().is_terminal() {
+            command.stdin(Stdio::null());
+        }
+        if self.labels.is_some() {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        let rank = self.all.len();
+        let mut child = command.spawn().map_err(|error| {
+            Failure::unusable(format!("cannot run {}: {error}", self.program.display()))
+        })?;
+        if let Some(labels) = &mut self.labels {
+            if let Some(said) = child.stdout.take() {
+                labels.follow(rank, said, To::Output)?;
+            }
+            if let Some(said) = child.stderr.take() {
+                labels.follow(rank, said, To::Errors)?;
+            }
+        }
+        self.all.push(Rank { child, ended: None });
+        Ok(())
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// How many have not ended.
+    pub(super) fn left(&self) -> usize {
+        self.all.iter().filter(|rank| rank.ended.is_none()).count()
+    }
+
+    /// Those that have ended since, and how.
+    pub(super) fn reap(&mut self) -> Result<Vec<(u32, ExitStatus)>> {
+        let mut over = Vec::new();
+        for (number, rank) in (0..).zip(&mut self.all) {
+            if rank.ended.is_none() {
+                rank.ended = rank.child.try_wait().context("cannot hear of a process's end")?;
+                over.extend(rank.ended.map(|how| (number, how)));
+            }
+        }
+        Ok(over)
+    }
+
+    /// Whether a rank has ended.
+    pub(super) fn has_ended(&self, rank: u32) -> bool {
+        self.all[rank as usize].ended.is_some()
+    }
+
+    /// Sends a signal to all that have not ended, and to what they have started.
+    pub(super) fn signal(&self, signal: Signal) {
+        for rank in self.all.iter().filter(|rank| rank.ended.is_none()) {
+            // Its number is its own until it is reaped.
+            let pid = Pid::from_child(&rank.child);
+            // One that has ended meanwhile needs none.
+            let _ = kill_process_group(pid, signal);
+        }
+    }
+
+    /// Hears out what they have said.
+    pub(super) fn hear_out(&mut self) {
+        if let Some(labels) = &mut self.labels {
+            labels.hear_out();
+        }
+    }
+}
+
+impl Drop for Ranks<'_> {
+    /// None is left behind, however this command ends.
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        for rank in self.all.iter_mut().filter(|rank| rank.ended.is_none()) {
+            let _ = rank.child.wait();
+        }
+    }
+}

@@ -1,0 +1,103 @@
+use std::cell::RefMut;
+
+use crate::inner::Inner;
+use crate::protocol::{Status, Wanted};
+use crate::{Error, Group, TAG_MAX};
+
+/// What a collective operation is. Its number stands in the tags of its messages, so that ranks notice when they
+/// call different ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Barrier,
+    Broadcast,
+    Gather,
+    Allgather,
+    Reduce,
+    Allreduce,
+}
+
+const NAMES: [&str; 6] = ["barrier", "broadcast", "gather", "allgather", "reduce", "allreduce"];
+/// A tag: above all of a user's, what it is (7 bits), and the how manieth (24 bits).
+const WHAT_SHIFT: u32 = 24;
+const NUMBER_MASK: u32 = (1 << WHAT_SHIFT) - 1;
+const COLLECTIVE: u32 = TAG_MAX + 1;
+
+/// One that goes on.
+pub(super) struct Operation<'a> {
+    inner: RefMut<'a, Inner>,
+    what: What,
+    number: u32,
+}
+
+impl<'a> Operation<'a> {
+    pub(super) fn begin(group: &'a Group, what: What) -> Result<Operation<'a>, Error> {
+        let mut inner = group.inner.borrow_mut();
+        if let Some(error) = dead(&inner) {
+            return Err(error);
+        }
+        let number = inner.collectives & NUMBER_MASK;
+        inner.collectives = inner.collectives.wrapping_add(1);
+        Ok(Operation { inner, what, number })
+    }
+
+    pub(super) fn rank(&self) -> u32 {
+        self.inner.rank
+    }
+
+    pub(super) fn size(&self) -> u32 {
+        self.inner.size()
+    }
+
+    pub(super) fn send(&mut self, to: u32, bytes: &[u8]) -> Result<(), Error> {
+        let tag = self.tag();
+        self.inner.send(to, tag, bytes, dead)
+    }
+
+    /// Receives as many bytes as there is room for.
+    pub(super) fn receive(&mut self, from: u32, into: &mut [u8]) -> Result<(), Error> {
+        let (wanted, ours) = (self.wanted(from), into.len() as u64);
+        let received = self.inner.receive(wanted, into, dead);
+        self.fits(received, ours)
+    }
+
+    /// Sends to one rank while it receives from one.
+    pub(super) fn exchange(
+        &mut self,
+        (to, bytes): (u32, &[u8]),
+        (from, into): (u32, &mut [u8]),
+    ) -> Result<(), Error> {
+        let (tag, wanted, ours) = (self.tag(), self.wanted(from), into.len() as u64);
+        let received = self.inner.exchange((to, tag, bytes), (wanted, into), dead);
+        self.fits(received, ours)
+    }
+
+    fn tag(&self) -> u32 {
+        COLLECTIVE | (self.what as u32) << WHAT_SHIFT | self.number
+    }
+
+    /// Whatever the other rank does.
+    fn wanted(&self, from: u32) -> Wanted {
+        let mask = COLLECTIVE | NUMBER_MASK;
+        Wanted { source: Some(from), tag: COLLECTIVE | self.number, mask }
+    }
+
+    fn fits(&self, received: Result<Status, Error>, ours: u64) -> Result<(), Error> {
+        let status = match received {
+            Ok(status) | Err(Error::Truncated { status, .. }) => status,
+            Err(error) => return Err(error),
+        };
+        let Status { source: rank, tag, len: theirs } = status;
+        let what = (tag & !COLLECTIVE) >> WHAT_SHIFT;
+        let (operation, ours_is) = (NAMES[self.what as usize], self.what as u32);
+        if what != ours_is {
+            let theirs = NAMES.get(what as usize).copied().unwrap_or("something unknown");
+            return Err(Error::Disagree { rank, theirs, ours: operation });
+        }
+        if theirs == ours { Ok(()) } else { Err(Error::Length { rank, theirs, ours, operation }) }
+    }
+}
+
+/// Without all ranks there is no end to it.
+fn dead(inner: &Inner) -> Option<Error> {
+    inner.dead().map(|rank| inner.lost(rank))
+}

@@ -1,0 +1,171 @@
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::super::fault::Fault;
+use super::super::frame::Header;
+use super::super::kind::Kind;
+use super::super::limits::Limits;
+use super::super::request_id::RequestId;
+
+/// Most bytes of a piece: what one call may take of the ring at a time.
+const PIECE_MAX: usize = 16 << 10;
+
+/// A rank, as another sees it.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// What it takes, and what is taken from it.
+    pub(super) takes: Limits,
+    gives: Limits,
+    /// Longest message that goes whole, and longest piece.
+    pub(super) eager_bytes: u64,
+    pub(super) piece_bytes: usize,
+    /// Messages of ours that it has not matched, as far as it told, and their bytes.
+    sent: (u32, u64),
+    /// Messages of its own that are not matched.
+    held: (u32, u64),
+    /// Those that were matched, and of which it was not told.
+    freed: (u32, u64),
+    /// Sends, in order, that were not begun.
+    pub(super) queue: VecDeque<RequestId>,
+    /// Answers to offers.
+    pub(super) answers: VecDeque<(Kind, u32)>,
+    /// Sends that go out in pieces.
+    pub(super) sending: VecDeque<RequestId>,
+    /// Our offers that are open, by number.
+    pub(super) offers: BTreeMap<u32, RequestId>,
+    next_offer: u32,
+    /// Its messages that come in pieces, by number, and numbers of those that are READ.
+    pub(super) arriving: BTreeMap<u32, RequestId>,
+    pub(super) reading: BTreeSet<u32>,
+    /// Nothing more goes to it.
+    pub(super) was_told_bye: bool,
+    /// It said that nothing more comes.
+    pub(super) has_finished: bool,
+    pub(super) is_gone: bool,
+    /// Whether its loss ends what waits for any rank.
+    pub(super) fails_any: bool,
+}
+
+impl Peer {
+    pub(super) fn new(takes: Limits, gives: Limits, body_max: usize) -> Peer {
+        let eager = takes.eager_bytes.min(gives.eager_bytes) as usize;
+        Peer {
+            takes,
+            gives,
+            eager_bytes: eager.min(body_max) as u64,
+            piece_bytes: body_max.min(PIECE_MAX),
+            sent: (0, 0),
+            held: (0, 0),
+            freed: (0, 0),
+            queue: VecDeque::new(),
+            answers: VecDeque::new(),
+            sending: VecDeque::new(),
+            offers: BTreeMap::new(),
+            next_offer: 0,
+            arriving: BTreeMap::new(),
+            reading: BTreeSet::new(),
+            was_told_bye: false,
+            has_finished: false,
+            is_gone: false,
+            fails_any: false,
+        }
+    }
+
+    /// Whether it would keep one more message, which comes with so many bytes.
+    #[inline]
+    pub(super) fn has_credit(&self, bytes: u64) -> bool {
+        let (messages, held) = self.sent;
+        messages < self.takes.unexpected_messages
+            && held + bytes <= u64::from(self.takes.unexpected_bytes)
+    }
+
+    #[inline]
+    pub(super) fn spend(&mut self, bytes: u64) {
+        self.sent = (self.sent.0 + 1, self.sent.1 + bytes);
+    }
+
+    /// Takes back what it says it has matched.
+    #[inline]
+    pub(super) fn credited(&mut self, header: &Header) -> Result<(), Fault> {
+        let Header { freed_messages: messages, freed_bytes: bytes, .. } = *header;
+        let left = self.sent.0.checked_sub(messages.into());
+        let left = left.zip(self.sent.1.checked_sub(bytes.into()));
+        self.sent = left.ok_or(Fault::Credit { messages, bytes })?;
+        Ok(())
+    }
+
+    /// A message of its own came, with so many bytes.
+    #[inline]
+    pub(super) fn came(&mut self, bytes: u64) -> Result<(), Fault> {
+        self.held = (self.held.0 + 1, self.held.1 + bytes);
+        let (messages, bytes) = (self.held.0 + self.freed.0, self.held.1 + self.freed.1);
+        let Limits { unexpected_messages, unexpected_bytes, .. } = self.gives;
+        if messages > unexpected_messages || bytes > u64::from(unexpected_bytes) {
+            return Err(Fault::Overrun { messages, bytes });
+        }
+        Ok(())
+    }
+
+    /// It was matched.
+    #[inline]
+    pub(super) fn matched(&mut self, bytes: u64) {
+        self.held = (self.held.0 - 1, self.held.1 - bytes);
+        self.freed = (self.freed.0 + 1, self.freed.1 + bytes);
+    }
+
+    /// Puts credit into a header; it is told when the frame is out.
+    #[inline]
+    pub(super) fn with_credit(&self, header: Header) -> Header {
+        let freed_messages = u16::try_from(self.freed.0).unwrap_or(u16::MAX);
+        let freed_bytes = u32::try_from(self.freed.1).unwrap_or(u32::MAX);
+        Header { freed_messages, freed_bytes, ..header }
+    }
+
+    #[inline]
+    pub(super) fn told(&mut self, header: &Header) {
+        self.freed.0 -= u32::from(header.freed_messages);
+        self.freed.1 -= u64::from(header.freed_bytes);
+    }
+
+    /// Whether it should be told though nothing else is to be said: half of what it may have is back.
+    #[inline]
+    pub(super) fn credit_is_due(&self) -> bool {
+        let Limits { unexpected_messages, unexpected_bytes, .. } = self.gives;
+        let (messages, bytes) = self.freed;
+        messages > 0
+            && (messages >= unexpected_messages.div_ceil(2)
+                || bytes >= u64::from(unexpected_bytes).div_ceil(2))
+    }
+
+    /// A number for an offer, which no open one has.
+    pub(super) fn offer(&mut self, request: RequestId) -> u32 {
+        while self.offers.contains_key(&self.next_offer) {
+            self.next_offer = self.next_offer.wrapping_add(1);
+        }
+        let id = self.next_offer;
+        self.next_offer = id.wrapping_add(1);
+        self.offers.insert(id, request);
+        id
+    }
+
+    pub(super) fn was_read(&mut self, id: u32) {
+        self.reading.remove(&id);
+        self.answers.push_back((Kind::Done, id));
+    }
+
+    pub(super) fn owes(&self) -> bool {
+        let idle = self.queue.is_empty() && self.answers.is_empty() && self.sending.is_empty();
+        !(self.is_gone || idle && self.offers.is_empty())
+    }
+
+    /// Nothing goes to it any more.
+    pub(super) fn lose(&mut self, fails_any: bool) {
+        self.is_gone = true;
+        self.fails_any = fails_any;
+        self.queue.clear();
+        self.answers.clear();
+        self.sending.clear();
+        self.offers.clear();
+        self.arriving.clear();
+        self.reading.clear();
+    }
+}

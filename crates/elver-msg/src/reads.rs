@@ -1,0 +1,142 @@
+//! Long messages, READ from their sender's memory into the receiver's.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use elver::{
+    Completed, Cq, Error, Gid, Payload as WrPayload, RemoteAddr, SendFlags, SendOp, SendWr,
+    Session, Vqp, VqpOptions, Wc,
+};
+
+use crate::Region;
+use crate::protocol::ReadOrder;
+
+/// READs under way to one rank.
+const READS_MAX: u32 = 16;
+/// Most bytes of one of them.
+const READ_BYTES_MAX: u64 = 16 << 20;
+
+/// All READs of a rank. To each rank that it READs from it has a VQP of its own, so that memory which cannot be READ
+/// costs nobody else anything.
+pub(crate) struct Reads {
+    session: Session,
+    cq: Cq,
+    chunk: u64,
+    lanes: BTreeMap<u32, Lane>,
+}
+
+struct Lane {
+    vqp: Vqp,
+    jobs: VecDeque<Job>,
+    /// Bytes of the READs under way, which complete in order.
+    under_way: VecDeque<u64>,
+}
+
+struct Job {
+    order: ReadOrder,
+    into: Region,
+    posted: u64,
+    done: u64,
+}
+
+/// What came of READs.
+pub(crate) enum Came {
+    /// All of a message is here.
+    Done(ReadOrder),
+    /// A rank's memory cannot be READ.
+    Failed(u32, Error),
+}
+
+impl Reads {
+    pub(crate) fn new(session: &Session) -> Reads {
+        let chunk = session.limits().message_bytes.clamp(1, READ_BYTES_MAX);
+        let (session, cq) = (session.clone(), session.create_cq());
+        Reads { session, cq, chunk, lanes: BTreeMap::new() }
+    }
+
+    /// Begins to READ from a rank at a node.
+    pub(crate) fn start(&mut self, order: ReadOrder, gid: Gid, into: Region) -> Result<(), Error> {
+        if !self.lanes.contains_key(&order.peer) {
+            let options = VqpOptions { max_send_wr: READS_MAX, ..VqpOptions::default() };
+            let vqp = self.session.create_vqp_on(options, &self.cq)?;
+            vqp.qconnect(gid, 0)?;
+            let (jobs, under_way) = (VecDeque::new(), VecDeque::new());
+            self.lanes.insert(order.peer, Lane { vqp, jobs, under_way });
+        }
+        let Some(lane) = self.lanes.get_mut(&order.peer) else { return Ok(()) };
+        lane.jobs.push_back(Job { order, into, posted: 0, done: 0 });
+        lane.post(self.chunk)
+    }
+
+    /// Whether any is under way.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.lanes.values().all(|lane| lane.jobs.is_empty())
+    }
+
+    /// What came of one, if anything did.
+    pub(crate) fn poll(&mut self) -> Result<Option<Came>, Error> {
+        let mut wcs = [Wc::default()];
+        while self.cq.poll(&mut wcs)? > 0 {
+            let [wc] = wcs;
+            let of = self.lanes.iter_mut().find(|(_, lane)| lane.vqp.id() == wc.qp_num);
+            // A rank that is lost has none.
+            let Some((rank, lane)) = of else { continue };
+            let rank = *rank;
+            let read = wc.succeeded().and_then(|_| {
+                let done = lane.completed();
+                lane.post(self.chunk).map(|()| done)
+            });
+            match read {
+                Ok(Some(order)) => return Ok(Some(Came::Done(order))),
+                Ok(None) => {}
+                Err(error) => return Ok(Some(Came::Failed(rank, error))),
+            }
+        }
+        let failed = self.lanes.iter().find_map(|(rank, lane)| {
+            let is_busy = !lane.jobs.is_empty();
+            is_busy.then(|| lane.vqp.failure()).flatten().map(|error| (*rank, error))
+        });
+        Ok(failed.map(|(rank, error)| Came::Failed(rank, error)))
+    }
+
+    /// A rank is lost.
+    pub(crate) fn forget(&mut self, rank: u32) {
+        self.lanes.remove(&rank);
+    }
+}
+
+impl Lane {
+    /// Posts what fits.
+    fn post(&mut self, chunk: u64) -> Result<(), Error> {
+        let Lane { vqp, jobs, under_way } = self;
+        for job in jobs {
+            while job.posted < job.order.len && under_way.len() < READS_MAX as usize {
+                let bytes = (job.order.len - job.posted).min(chunk);
+                let remote = job.order.remote;
+                let addr = remote.addr.wrapping_add(job.posted);
+                let sges = [job.into.sge(job.posted, bytes as u32)];
+                vqp.post_send(&[SendWr {
+                    wr_id: 0,
+                    op: SendOp::Read(RemoteAddr { addr, rkey: remote.rkey }),
+                    flags: SendFlags::SIGNALED,
+                    payload: WrPayload::Sges(&sges),
+                    dest: None,
+                }])?;
+                under_way.push_back(bytes);
+                job.posted += bytes;
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest READ has completed; its message, if that was the last of it.
+    fn completed(&mut self) -> Option<ReadOrder> {
+        let bytes = self.under_way.pop_front()?;
+        let job = self.jobs.front_mut()?;
+        job.done += bytes;
+        if job.done < job.order.len {
+            return None;
+        }
+        self.jobs.pop_front().map(|job| job.order)
+    }
+}

@@ -1,0 +1,147 @@
+//! How ranks come together, and who is not let in.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{PATIENCE, PLACE, TOKEN, TestNode, WAIT, addresses, config, session_at};
+use elver_msg::{Error, Group, Launched, Options, Rendezvous, Unwanted, ops};
+
+/// A rendezvous on a thread, while `ranks` run; whether all came, and how many were refused.
+fn at_rendezvous(node: &TestNode, size: u32, ranks: impl FnOnce(Launched) + Send) -> (bool, u64) {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let ranks = scope.spawn(move || {
+            let rendezvous = told.recv().unwrap();
+            ranks(Launched { rank: 0, size, rendezvous, token: TOKEN });
+        });
+        let session = session_at(node);
+        let mut place = Rendezvous::bind(&session, 0, size, TOKEN).unwrap();
+        assert_eq!(place.missing().len(), size as usize);
+        tell.send(place.address()).unwrap();
+        let came = place.run(|| ranks.is_finished()).unwrap();
+        // Until they have read it.
+        ranks.join().unwrap();
+        (came, place.refused())
+    })
+}
+
+#[test]
+fn ranks_at_several_nodes_meet() {
+    let (meta, other) = PLACE.cluster(50, |_| ());
+    let (came, refused) = at_rendezvous(&meta, 5, |launched| {
+        std::thread::scope(|scope| {
+            for rank in 0..5 {
+                let node = [&meta, &other][rank as usize % 2];
+                scope.spawn(move || {
+                    let session = session_at(node);
+                    let launched = Launched { rank, ..launched };
+                    let group = Group::meet(&session, &launched, Options::default()).unwrap();
+                    let mut sum = [rank];
+                    group.allreduce(&mut sum, ops::sum).unwrap();
+                    assert_eq!(sum, [10]);
+                    group.finish().unwrap();
+                });
+            }
+        });
+    });
+    assert_eq!((came, refused), (true, 0));
+}
+
+#[test]
+fn strangers_are_refused_at_the_rendezvous() {
+    let node = TestNode::start(config(51, 1));
+    let (came, refused) = at_rendezvous(&node, 2, |launched| {
+        let session = session_at(&node);
+        let refused =
+            |launched: Launched| match Group::meet(&session, &launched, Options::default())
+                .unwrap_err()
+            {
+                Error::Unwanted { who, why } if who.contains("rendezvous") => why,
+                other => panic!("{other}"),
+            };
+        assert_eq!(refused(Launched { token: TOKEN + 1, ..launched }), Unwanted::Group);
+        assert_eq!(refused(Launched { size: 3, ..launched }), Unwanted::Size);
+        assert_eq!(refused(Launched { rank: 2, ..launched }), Unwanted::Rank);
+        // Bytes that are nothing.
+        let elver_msg::Address { gid, port } = launched.rendezvous;
+        let options = elver_ring::Options {
+            application: u64::from_le_bytes(*b"meet msg"),
+            ..elver_ring::Options::default()
+        };
+        let mut ends = elver_ring::connect(&session, gid, port, options, WAIT).unwrap();
+        ends.sender.send(b"nonsense", WAIT).unwrap();
+        ends.sender.flush().unwrap();
+        let answer = ends.receiver.recv(WAIT).unwrap().unwrap().to_vec();
+        assert_eq!(answer[6], Unwanted::Nonsense as u8);
+        // Of two with one rank the second.
+        std::thread::scope(|scope| {
+            let join = Duration::from_millis(300);
+            let node = &node;
+            let first = scope.spawn(move || {
+                let session = session_at(node);
+                Group::meet(&session, &launched, Options { join, ..Options::default() })
+                    .unwrap_err()
+            });
+            let late = first.join().unwrap().to_string();
+            assert!(late.contains("rendezvous") && late.contains("come together"), "{late}");
+        });
+        assert_eq!(refused(launched), Unwanted::Rank);
+    });
+    assert_eq!((came, refused), (false, 5));
+}
+
+#[test]
+fn who_does_not_come_is_named() {
+    let node = TestNode::start(config(52, 1));
+    let session = session_at(&node);
+    let options = Options { join: Duration::from_millis(200), ..Options::default() };
+    let addresses = addresses(&[&node], 4);
+    let began = Instant::now();
+    let told = Group::join(&session, 1, &addresses, TOKEN, options).unwrap_err();
+    assert!(began.elapsed() < PATIENCE);
+    let text = told.to_string();
+    assert!(text.contains("3 ranks are missing: 0, 2, 3") && text.contains("rank 0 at"), "{text}");
+    assert!(matches!(told, Error::Join { .. }));
+    let told = Group::join(&session, 4, &addresses, TOKEN, options).unwrap_err();
+    assert!(matches!(told, Error::Rank { rank: 4, size: 4 }), "{told}");
+}
+
+/// A rank of another group, and one that counts otherwise: each is told, and the group comes together all the same.
+#[test]
+fn ranks_of_other_groups_are_refused() {
+    let node = TestNode::start(config(53, 1));
+    let ranks = addresses(&[&node], 2);
+    std::thread::scope(|scope| {
+        let lower = scope.spawn(|| {
+            let session = session_at(&node);
+            Group::join(&session, 0, &ranks, TOKEN, Options::default()).unwrap().finish().unwrap();
+        });
+        let session = session_at(&node);
+        let mut elsewhere = ranks.clone();
+        elsewhere[1].port = 0;
+        let refused = |addresses: &[_], token| match Group::join(
+            &session,
+            1,
+            addresses,
+            token,
+            Options::default(),
+        )
+        .unwrap_err()
+        {
+            Error::Unwanted { who, why } if who == "rank 0" => why,
+            other => panic!("{other}"),
+        };
+        assert_eq!(refused(&elsewhere, TOKEN + 1), Unwanted::Group);
+        let more = [ranks[0], elsewhere[1], ranks[1]];
+        let short = Options { join: Duration::from_secs(5), ..Options::default() };
+        let other = Group::join(&session, 1, &more, TOKEN, short).unwrap_err();
+        assert!(matches!(other, Error::Unwanted { why: Unwanted::Size, .. }), "{other}");
+        Group::join(&session, 1, &ranks, TOKEN, Options::default()).unwrap().finish().unwrap();
+        lower.join().unwrap();
+    });
+}
+
+#[test]
+fn a_process_that_nobody_launched_is_told() {
+    let told = Group::from_env().unwrap_err();
+    assert!(matches!(told, Error::NotLaunched { .. }), "{told}");
+}

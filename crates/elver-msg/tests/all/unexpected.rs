@@ -1,0 +1,81 @@
+//! Messages that nobody waits for: they are held, as many as there is credit for, and hold nobody else up.
+
+use crate::common::{TestNode, config, content, together};
+use elver_msg::{Options, Source, Tag};
+
+fn small() -> Options {
+    let mut options = Options { ring_bytes: 8 << 10, ..Options::default() };
+    options.limits.unexpected_messages = 16;
+    options.limits.unexpected_bytes = 4_096;
+    options.limits.eager_bytes = 1_024;
+    options
+}
+
+/// A flood under one tag, while its receiver speaks with a third rank.
+#[test]
+fn a_flood_is_held_back_and_nobody_else() {
+    let node = TestNode::start(config(30, 1));
+    const FLOOD: u32 = 2_000;
+    together(&[&node], 3, small(), |group| {
+        match group.rank() {
+            0 => {
+                let mut most = (0, 0);
+                for turn in 0..500_u32 {
+                    let mut answer = [0; 4];
+                    group.send(2, 1, &turn.to_le_bytes()).unwrap();
+                    group.recv(2, 1, &mut answer).unwrap();
+                    assert_eq!(u32::from_le_bytes(answer), turn);
+                    let counters = group.counters();
+                    most = most.max((counters.waiting, counters.waiting_bytes));
+                }
+                // It is full by now: the flood is longer than what is held.
+                group.probe(1, Tag::Any).unwrap();
+                assert!(most.0 <= 17 && most.1 <= 4_096, "{most:?}");
+                for number in 0..FLOOD {
+                    let (status, bytes) = group.recv_vec(1, Tag::Any).unwrap();
+                    assert_eq!(
+                        (status.tag, bytes),
+                        (7, content(number.into(), number as usize % 1_500))
+                    );
+                    // Beside it the first message of the other rank's barrier.
+                    assert!(group.counters().waiting <= 17);
+                }
+            }
+            1 => {
+                for number in 0..FLOOD {
+                    group.send(0, 7, &content(number.into(), number as usize % 1_500)).unwrap();
+                }
+            }
+            _ => {
+                for _ in 0..500 {
+                    let (_, question) = group.recv_vec(0, 1).unwrap();
+                    group.send(0, 1, &question).unwrap();
+                }
+            }
+        }
+        group.finish().unwrap();
+    });
+}
+
+/// Without receiving anything a rank is told of no more than it may hold; requests of the sender's wait.
+#[test]
+fn credit_comes_back_when_messages_are_received() {
+    let node = TestNode::start(config(31, 1));
+    together(&[&node], 2, small(), |group| {
+        if group.rank() == 0 {
+            let requests: Vec<_> =
+                (0..100_u32).map(|at| group.isend(1, at, &at.to_le_bytes()).unwrap()).collect();
+            let over = || requests.iter().filter(|request| request.test().unwrap()).count();
+            assert_eq!(over(), 16);
+            group.send(1, 1_000, b"").unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(over(), 100);
+        } else {
+            // Those that are held can be received in any order; each makes room for one.
+            for at in (0..16).rev().chain(16..100) {
+                assert_eq!(group.recv_vec(Source::Any, at).unwrap().1, at.to_le_bytes());
+            }
+            group.recv_vec(0, 1_000).unwrap();
+        }
+        group.finish().unwrap();
+    });
+}
