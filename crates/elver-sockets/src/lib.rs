@@ -12,7 +12,7 @@
 //! | `world` | all that is known, behind one lock; how the ends of a connection agree |
 //! | `meeting`, `owner` | how they find each other, and whom they believe |
 //! | `conn`, `carried`, `frame`, `tcp` | a connection, before and after |
-//! | `wait`, `polled`, `epolls` | readiness |
+//! | `wait`, `sleeper`, `polled`, `epolls` | readiness |
 //! | `link` | the way to the node |
 //! | `fds`, `real`, `errno`, `tuple`, `log` | descriptors, the C library, errors, addresses, counts |
 //!
@@ -34,6 +34,7 @@ mod meeting;
 mod owner;
 mod polled;
 mod real;
+mod sleeper;
 mod tcp;
 mod tuple;
 mod wait;

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use elver_stream::Interest;
 use libc::{POLLIN, pollfd, sigset_t, timespec};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::sleeper::Sleeper;
 use crate::world::{self, Locked, World};
 use crate::{errno, real};
 
@@ -22,19 +23,6 @@ const LOOKS_PER_KERNEL: u32 = 8;
 /// After so many times that something kept a thread from sleeping which is not its own, it sleeps all the same, so long.
 const KEPT_AWAKE_MAX: u32 = 8;
 const NAP: Duration = Duration::from_millis(1);
-
-/// A thread that sleeps.
-pub(crate) struct Sleeper {
-    bell: OwnedFd,
-    pub(crate) watched: Vec<(u32, Interest)>,
-}
-
-impl Sleeper {
-    pub(crate) fn wake(&self) {
-        // It can only be full, which is as good.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-}
 
 /// What a thread waits for.
 pub(crate) trait Wanted {

@@ -19,7 +19,7 @@ use crate::link::Link;
 use crate::log::{Counts, Why};
 use crate::meeting::{Heard, Meeting, Offer};
 use crate::tuple::{Side, Tuple};
-use crate::wait::Sleeper;
+use crate::sleeper::Sleeper;
 use crate::{fds, real};
 
 /// How long an end can be found, and how long an offer is good.

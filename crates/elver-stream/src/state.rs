@@ -4,8 +4,6 @@ use std::time::Duration;
 use elver_ring::protocol::{ReceiverCounters, SenderCounters};
 use elver_ring::{Carrier as _, Ends, Error, Pause, Receiver, Sender, Wire, WireCounters};
 
-use crate::Interest;
-
 /// What a stream did since it was connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamCounters {
@@ -220,15 +218,6 @@ impl State {
     /// Whether a write would not wait.
     pub(crate) fn is_writable(&mut self) -> bool {
         !matches!(self.sender.try_reserve(1), Err(Error::Full))
-    }
-
-    /// Whether what is of interest would not wait.
-    pub(crate) fn is_ready(&mut self, interest: Interest) -> bool {
-        match interest {
-            Interest::Readable => self.is_readable(),
-            Interest::Writable => self.is_writable(),
-            Interest::Both => self.is_readable() || self.is_writable(),
-        }
     }
 
     /// Tells the peer that this end sleeps; for how long at most, or none if there is news.
