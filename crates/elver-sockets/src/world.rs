@@ -118,7 +118,11 @@ extern "C" fn at_exit() {
 
 /// The process ends by itself: what was written still arrives.
 pub(crate) fn finish() {
-    lock().finish();
+    let mut world = lock();
+    // A child that shares this memory ends alone.
+    if !world.is_borrowed() {
+        world.finish();
+    }
 }
 
 impl World {
