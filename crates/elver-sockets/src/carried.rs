@@ -145,7 +145,20 @@ impl Carried {
         if self.reads_no_more {
             return Done::Bytes(0);
         }
-        let Some(most) = self.by_tcp(*tcp_read) else { return self.read_stream(bufs, flags) };
+        let Some(most) = self.by_tcp(*tcp_read) else {
+            let read = self.read_stream(bufs, flags);
+            let is_end = matches!(read, Done::Bytes(0)) && bufs.iter().any(|buf| !buf.is_empty());
+            // Whoever wrote them did so behind the peer's library.
+            return match is_end.then(|| rustix::io::ioctl_fionread(fd)) {
+                Some(Ok(bytes)) if bytes > 0 => {
+                    crate::log::line(format_args!(
+                        "{bytes} bytes came by TCP, of no call that is known"
+                    ));
+                    Done::Failed(libc::ECONNRESET)
+                }
+                _ => read,
+            };
+        };
         let read = tcp::receive(fd, bufs, most, flags);
         let wanted = bufs.iter().any(|buf| !buf.is_empty());
         match (read, self.incoming) {

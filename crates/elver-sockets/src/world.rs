@@ -18,8 +18,8 @@ use crate::frame::{Frame, Nonce};
 use crate::link::Link;
 use crate::log::{Counts, Why};
 use crate::meeting::{Heard, Meeting, Offer};
-use crate::tuple::{Side, Tuple};
 use crate::sleeper::Sleeper;
+use crate::tuple::{Side, Tuple};
 use crate::{fds, real};
 
 /// How long an end can be found, and how long an offer is good.

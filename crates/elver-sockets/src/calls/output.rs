@@ -244,6 +244,18 @@ pub(crate) unsafe extern "C" fn sendfile(
     errno::told(|| send_file(to, from, place, count).map(|sent| sent as isize))
 }
 
+/// Its name in programs for large files.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: the caller's promise is the same.
+    unsafe { sendfile(to, from, offset, count) }
+}
+
 /// A file's bytes are read and written: what was not sent is not taken from the file.
 fn send_file(
     to: RawFd,

@@ -69,6 +69,11 @@ impl Host {
         self.dir.path()
     }
 
+    /// The node's socket.
+    pub fn node_path(&self) -> PathBuf {
+        self.node.as_ref().map_or(self.dir().join("none"), |node| node.path.clone())
+    }
+
     fn log_path(&self) -> PathBuf {
         self.dir.path().join("log")
     }
@@ -97,7 +102,7 @@ impl Host {
     /// A program with the library.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = self.plain(words);
-        let socket = self.node.as_ref().map_or(self.dir().join("none"), |node| node.path.clone());
+        let socket = self.node_path();
         // The C library's own `timeout` needs no streams, and hands them on.
         command.env("LD_PRELOAD", made().join("sockets.so")).env("ELVER_SOCKET", socket);
         command.env("ELVER_STREAMS_LOG", self.log_path());
