@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,17 +59,19 @@ pub(crate) fn until(
     mask: *const sigset_t,
 ) -> Result<bool, c_int> {
     let (mut looks, mut began, mut kept_awake) = (0u32, None, 0);
+    let mut kernel = false;
     loop {
         let mut world = world::lock();
         world.progress();
-        if wanted.look(&mut world, looks.is_multiple_of(LOOKS_PER_KERNEL)) {
+        if wanted.look(&mut world, kernel) {
             return Ok(true);
         }
         let now = Instant::now();
         if deadline.is_some_and(|deadline| now >= deadline) {
-            return Ok(looks > 0 && wanted.look(&mut world, true));
+            return Ok(!kernel && wanted.look(&mut world, true));
         }
         looks += 1;
+        kernel = looks.is_multiple_of(LOOKS_PER_KERNEL);
         let watched = wanted.watched(&mut world);
         let looked_for = now - *began.get_or_insert(now);
         if !watched.is_empty() && looked_for < SPIN {
@@ -92,7 +94,7 @@ pub(crate) fn until(
         let mut fds = Vec::new();
         wanted.kernels(&mut world, &mut fds);
         let woken = sleep(world, watched, fds, left, mask)?;
-        (looks, kept_awake) = (0, 0);
+        (kernel, kept_awake) = (true, 0);
         began = began.filter(|_| !woken);
     }
 }
@@ -108,6 +110,11 @@ fn look_on(now: Instant) -> bool {
     })
 }
 
+fn new_bell() -> Result<OwnedFd, c_int> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(rustix::io::Errno::raw_os_error)
+}
+
 /// Whether the node or another thread woke it.
 fn sleep(
     mut world: Locked,
@@ -116,8 +123,7 @@ fn sleep(
     at_most: Duration,
     mask: *const sigset_t,
 ) -> Result<bool, c_int> {
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let bell = eventfd(0, flags).map_err(rustix::io::Errno::raw_os_error)?;
+    let bell = world.bells.pop().map_or_else(new_bell, Ok)?;
     let others = fds.len();
     fds.push(asked(bell.as_raw_fd(), POLLIN));
     fds.extend(world.link().map(|link| asked(link.fd().as_raw_fd(), POLLIN)));
@@ -136,6 +142,11 @@ fn sleep(
     if let Some(link) = world.link() {
         link.disarm();
         world.unarmed = true;
+    }
+    if let Some(Sleeper { bell, .. }) = Arc::into_inner(sleeper) {
+        // Whether or not it was rung, by now it is not.
+        let _ = rustix::io::read(&bell, &mut [0; 8]);
+        world.bells.push(bell);
     }
     match failed {
         Some(error) => Err(error),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::task::{Wake, Waker};
@@ -26,6 +26,8 @@ use crate::{fds, real};
 const MEETING: Duration = Duration::from_secs(1);
 /// How long a process without a node does not look for one again.
 const NO_NODE: Duration = Duration::from_secs(1);
+/// Of so many times that streams have something for an epoll, the kernel is asked once all the same.
+const TURNS_PER_KERNEL: u32 = 8;
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 const UNDECIDED: Duration = Duration::from_millis(100);
@@ -40,9 +42,13 @@ pub(crate) struct World {
     undecided: Vec<u32>,
     pub(crate) epolls: HashMap<RawFd, Epoll>,
     pub(crate) sleepers: Vec<Arc<Sleeper>>,
+    /// What sleepers had to be woken by.
+    pub(crate) bells: Vec<OwnedFd>,
     /// The session was disarmed while others sleep.
     pub(crate) unarmed: bool,
     pub(crate) counts: Counts,
+    /// Times that an epoll had something of streams.
+    turns: u32,
     process: u32,
     /// Its number, which a child is known by that shares this memory.
     pid: u32,
@@ -405,6 +411,12 @@ impl World {
             }
         }
         self.wake_all();
+    }
+
+    /// Whether it is time to ask the kernel too, though streams have something.
+    pub(crate) fn is_kernel_s_turn(&mut self) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        self.turns.is_multiple_of(TURNS_PER_KERNEL)
     }
 
     /// The program has tried to read, or to write.

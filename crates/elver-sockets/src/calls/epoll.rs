@@ -31,7 +31,9 @@ struct InEpoll<'a> {
 impl Wanted for InEpoll<'_> {
     fn look(&mut self, world: &mut World, kernel: bool) -> bool {
         self.told = world.tell_epoll(self.epoll, self.events);
-        if (kernel || self.told > 0) && self.told < self.events.len() {
+        // Who always finds something here must not keep the kernel's from being told.
+        let due = self.told > 0 && world.is_kernel_s_turn();
+        if (kernel || due) && self.told < self.events.len() {
             let rest = &mut self.events[self.told..];
             let now = ptr::null();
             // SAFETY: so many events fit there.
