@@ -36,7 +36,7 @@ pub(crate) enum Phase {
     /// The accepting end has offered to take a stream, and keeps to it.
     Offered { meeting: Meeting, nonce: Nonce, until_ns: u64 },
     /// The connecting end connects it.
-    Connecting { connecting: Connecting, nonce: Nonce, until_ns: u64 },
+    Connecting { connecting: Box<Connecting>, nonce: Nonce, until_ns: u64 },
     /// By a stream.
     Carried(Box<Carried>),
     /// By a stream of the process that this one was forked from.

@@ -2,8 +2,9 @@
 //!
 //! Each end has a datagram socket whose name is the connection's, in the kernel's abstract namespace, which is the
 //! network namespace's as TCP's addresses are. Whoever comes second finds the first. The kernel says with each
-//! datagram whose it is. A secret is told only in answer to one that came from the peer's name and user, so that one
-//! who takes a name ahead of its owner learns nothing, and keeps the connection on TCP at most.
+//! datagram whose it is. An end connects its socket to the one that has the peer's name, and a secret is told to that
+//! one alone, after it has proved its user: so one who takes a name, ahead of its owner or after him, learns
+//! nothing, and keeps the connection on TCP at most.
 //!
 //! | datagram | from | means |
 //! | --- | --- | --- |
@@ -12,14 +13,13 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::{io::IoSlice, io::IoSliceMut, mem::MaybeUninit};
+use std::{io::IoSliceMut, mem::MaybeUninit};
 
 use elver::Gid;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recvmsg, sendmsg_addr, socket_with,
-    sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, bind, connect, recvmsg, send, socket_with, sockopt,
 };
 
 use crate::frame::Nonce;
@@ -60,10 +60,12 @@ pub(crate) struct Meeting {
     tuple: Tuple,
     side: Side,
     peer: SocketAddrUnix,
+    /// It is connected: nobody else is heard, and nobody else hears.
+    is_connected: bool,
 }
 
 impl Meeting {
-    /// Takes the end's name.
+    /// Takes the end's name, and says hello to the peer's end if that is there.
     ///
     /// # Errors
     /// The system's: `ADDRINUSE` if another has it.
@@ -72,7 +74,20 @@ impl Meeting {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         sockopt::set_socket_passcred(&socket, true)?;
         bind(&socket, &name(tuple, side)?)?;
-        Ok(Meeting { socket, tuple, side, peer: name(tuple, side.other())? })
+        let peer = name(tuple, side.other())?;
+        let mut meeting = Meeting { socket, tuple, side, peer, is_connected: false };
+        meeting.connect();
+        Ok(meeting)
+    }
+
+    /// Connects to whoever has the peer's name, and says hello to it.
+    fn connect(&mut self) {
+        self.is_connected = connect(&self.socket, &self.peer).is_ok();
+        if self.is_connected {
+            // What came before may be another's who had the name then.
+            while self.receive().is_some() {}
+            self.hello();
+        }
     }
 
     /// Says that this end has the library; whether the peer's end was there to hear it.
@@ -94,13 +109,21 @@ impl Meeting {
     }
 
     fn say(&self, bytes: &[u8]) -> bool {
-        let mut control = SendAncillaryBuffer::default();
-        let said = [IoSlice::new(bytes)];
-        sendmsg_addr(&self.socket, &self.peer, &said, &mut control, SendFlags::NOSIGNAL).is_ok()
+        self.is_connected && send(&self.socket, bytes, SendFlags::NOSIGNAL).is_ok()
     }
 
     /// The next datagram, if there is one.
-    pub(crate) fn hear(&self) -> Option<Heard> {
+    pub(crate) fn hear(&mut self) -> Option<Heard> {
+        let heard = self.receive()?;
+        if self.is_connected || heard == Heard::Nothing {
+            return Some(heard);
+        }
+        // It will say so again when it is answered, as the one that is connected.
+        self.connect();
+        Some(Heard::Nothing)
+    }
+
+    fn receive(&self) -> Option<Heard> {
         let mut bytes = [0; 2 * OFFER_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -169,29 +192,65 @@ mod tests {
 
     const OFFERED: Offer = Offer { gid: Gid([7; 16]), port: 9, nonce: [3; 16], until_ns: 1 << 50 };
 
+    /// What two ends say to each other until one of them is offered a stream, or one can say no more.
+    fn agree(acceptor: &mut Meeting, connector: &mut Meeting) -> Option<Heard> {
+        for _ in 0..8 {
+            if acceptor.hear() == Some(Heard::Hello) {
+                assert!(acceptor.offer(&OFFERED));
+            }
+            match connector.hear() {
+                Some(Heard::Hello) => drop(connector.hello()),
+                Some(Heard::Nothing) | None => {}
+                offered => return offered,
+            }
+        }
+        None
+    }
+
     #[test]
     fn ends_find_each_other_whoever_is_first() {
-        let first = Meeting::open(tuple(1), Side::Acceptor).unwrap();
-        assert!(!first.hello(), "nobody is there");
-        assert!(first.hear().is_none());
-        let second = Meeting::open(tuple(1), Side::Connector).unwrap();
-        assert!(second.hello());
-        assert_eq!(first.hear(), Some(Heard::Hello));
-        assert!(first.offer(&OFFERED));
-        assert_eq!(second.hear(), Some(Heard::Offer(OFFERED)));
-        assert_eq!(Meeting::open(tuple(1), Side::Connector).unwrap_err(), Errno::ADDRINUSE);
+        for (port, first) in [(1, Side::Acceptor), (2, Side::Connector)] {
+            let mut one = Meeting::open(tuple(port), first).unwrap();
+            assert!(!one.hello(), "nobody is there");
+            assert!(one.hear().is_none());
+            let mut other = Meeting::open(tuple(port), first.other()).unwrap();
+            let (acceptor, connector) = match first {
+                Side::Acceptor => (&mut one, &mut other),
+                Side::Connector => (&mut other, &mut one),
+            };
+            assert_eq!(agree(acceptor, connector), Some(Heard::Offer(OFFERED)));
+            let taken = Meeting::open(tuple(port), first);
+            assert_eq!(taken.unwrap_err(), Errno::ADDRINUSE);
+        }
+    }
+
+    /// Who had the name before is not whom the offer is for.
+    #[test]
+    fn a_name_that_changes_hands_is_told_nothing() {
+        let mut end = Meeting::open(tuple(3), Side::Acceptor).unwrap();
+        let before = Meeting::open(tuple(3), Side::Connector).unwrap();
+        assert_eq!(end.hear(), Some(Heard::Nothing), "it connects first");
+        assert!(before.hello());
+        assert_eq!(end.hear(), Some(Heard::Hello));
+        drop(before);
+        let mut after = Meeting::open(tuple(3), Side::Connector).unwrap();
+        assert!(!end.offer(&OFFERED));
+        assert_eq!(after.hear(), None);
     }
 
     #[test]
     fn strangers_are_not_heard() {
-        let end = Meeting::open(tuple(2), Side::Acceptor).unwrap();
+        let mut end = Meeting::open(tuple(4), Side::Acceptor).unwrap();
         // Another connection's end, which says the right words.
-        let other = Meeting::open(tuple(3), Side::Connector).unwrap();
-        let stranger = Meeting { peer: name(tuple(2), Side::Acceptor).unwrap(), ..other };
-        assert!(stranger.hello());
+        let other = Meeting::open(tuple(5), Side::Connector).unwrap();
+        let peer = name(tuple(4), Side::Acceptor).unwrap();
+        let mut stranger = Meeting { peer, ..other };
+        stranger.connect();
         assert_eq!(end.hear(), Some(Heard::Nothing));
+        assert!(end.hear().is_none() && stranger.hear().is_none());
         // The peer's end, with words that are none.
-        let peer = Meeting::open(tuple(2), Side::Connector).unwrap();
+        let peer = Meeting::open(tuple(4), Side::Connector).unwrap();
+        assert_eq!(end.hear(), Some(Heard::Nothing));
         for wrong in [
             &b""[..],
             b"ELVTCP",
@@ -203,8 +262,10 @@ mod tests {
             assert!(peer.say(wrong));
             assert_eq!(end.hear(), Some(Heard::Nothing), "{wrong:?}");
         }
+        // And once it is heard, nobody else can speak.
+        assert!(!stranger.hello());
         // Another user speaks for a socket only if it is his.
-        let (own, there) = tuple(2).seen_by(Side::Acceptor);
+        let (own, there) = tuple(4).seen_by(Side::Acceptor);
         assert!(speaks_for(0, 1000, there, own) && speaks_for(1000, 1000, there, own));
         assert!(!speaks_for(1001, 1000, there, own));
     }

@@ -30,11 +30,10 @@ macro_rules! real {
         pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
             static KEPT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
             let found = next(concat!(stringify!($name), "\0").as_bytes(), &KEPT);
-            // SAFETY: a function of that name has this type in the C library, whose manual page says so.
-            let function: unsafe extern "C" fn($($type),*) -> $result =
-                unsafe { std::mem::transmute(found) };
-            // SAFETY: the caller's promise.
-            unsafe { function($($arg),*) }
+            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            // SAFETY: a function of that name has this type in the C library, whose manual page says so; and the
+            // caller's promise is what that page asks for.
+            unsafe { std::mem::transmute::<*mut c_void, Function>(found)($($arg),*) }
         }
     )*};
 }

@@ -258,7 +258,6 @@ impl World {
         }
         match Meeting::open(conn.tuple, conn.side) {
             Ok(meeting) => {
-                meeting.hello();
                 conn.phase = Phase::Meeting(meeting, Instant::now() + MEETING);
                 self.undecided.push(id);
             }
@@ -268,7 +267,7 @@ impl World {
 
     /// Goes on with what was not agreed yet.
     pub(crate) fn progress(&mut self) {
-        if self.undecided.is_empty() {
+        if self.undecided.is_empty() && !self.link.as_ref().is_some_and(Link::has_pending) {
             return;
         }
         for id in self.undecided.clone() {
@@ -338,6 +337,7 @@ impl World {
         let Some(link) = self.open_link(id) else { return };
         match link.connect(offer) {
             Ok(connecting) => {
+                let connecting = Box::new(connecting);
                 let &Offer { nonce, until_ns, .. } = offer;
                 if let Some(conn) = self.conns.get_mut(&id) {
                     conn.phase = Phase::Connecting { connecting, nonce, until_ns };

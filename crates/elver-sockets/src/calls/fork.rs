@@ -35,8 +35,9 @@ pub(crate) unsafe extern "C" fn _exit(code: c_int) -> ! {
     unsafe { real::_exit(code) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn _Exit(code: c_int) -> ! {
+/// As [`_exit`].
+#[cfg_attr(not(test), unsafe(export_name = "_Exit"))]
+pub(crate) unsafe extern "C" fn exit_at_once(code: c_int) -> ! {
     // SAFETY: the caller's promise is the same.
     unsafe { _exit(code) }
 }

@@ -74,6 +74,16 @@ impl Host {
         self.node.as_ref().map_or(self.dir().join("none"), |node| node.path.clone())
     }
 
+    /// The port at which a process takes streams, when it does.
+    pub fn stream_port(&self, process: &str) -> u16 {
+        let node = self.node.as_ref().unwrap();
+        wait_for("the process to take streams", || {
+            let status = node.thread.status().unwrap();
+            let session = status.sessions.iter().find(|it| it.pid.to_string() == process)?.client;
+            status.vqps.iter().filter(|vqp| vqp.client == session).find_map(|vqp| vqp.bound)
+        })
+    }
+
     fn log_path(&self) -> PathBuf {
         self.dir.path().join("log")
     }

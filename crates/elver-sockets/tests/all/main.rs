@@ -3,3 +3,4 @@
 mod common;
 mod debian;
 mod programs;
+mod strangers;

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -419,6 +421,49 @@ static int counts(int port) {
     return 0;
 }
 
+// Round trips of a byte for so many milliseconds, after this end's port was said.
+static int pings(int port, int millis) {
+    char byte = 0, answer;
+    int fd = connects(port);
+    struct sockaddr_in own;
+    socklen_t len = sizeof own;
+    CHECK(getsockname(fd, (void *)&own, &len) == 0);
+    double until = now() + millis / 1e3;
+    do {
+        byte++;
+        write_all(fd, &byte, 1);
+        read_all(fd, &answer, 1);
+        CHECK(answer == byte);
+        if (byte == 1) {
+            printf("%d\n", ntohs(own.sin_port));
+            fflush(stdout);
+        }
+    } while (now() < until);
+    return close(fd);
+}
+
+// One who is no end of a connection, and takes the name of one: says hello and offers, and tells whether he was told a
+// secret. The other end's name, and his.
+static int intrudes(const char *other, const char *own) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX}, there = {.sun_family = AF_UNIX};
+    strcpy(at.sun_path + 1, own);
+    strcpy(there.sun_path + 1, other);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0), told = 0;
+    socklen_t at_len = offsetof(struct sockaddr_un, sun_path) + 1 + strlen(own);
+    socklen_t there_len = offsetof(struct sockaddr_un, sun_path) + 1 + strlen(other);
+    // Its owner may be faster.
+    if (bind(fd, (void *)&at, at_len) != 0) return puts("taken"), 0;
+    char offer[50] = "ELVTCP\1\2", heard[100];
+    for (double until = now() + 0.4; now() < until;) {
+        sendto(fd, "ELVTCP\1\1", 8, 0, (void *)&there, there_len);
+        sendto(fd, offer, sizeof offer, 0, (void *)&there, there_len);
+        ssize_t n = recv(fd, heard, sizeof heard, 0);
+        told += n > 8;
+    }
+    puts(told ? "told" : "not told");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     CHECK(argc >= 3);
     int port = atoi(argv[2]);
@@ -426,6 +471,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "behave")) return behaves(port);
     if (!strcmp(argv[1], "bereaved")) return bereaved(port);
     if (!strcmp(argv[1], "blurt")) return blurts(port, argv[3]);
+    if (!strcmp(argv[1], "intrude")) return intrudes(argv[2], argv[3]);
+    if (!strcmp(argv[1], "ping")) return pings(port, atoi(argv[3]));
     if (!strcmp(argv[1], "count")) return counts(port);
     CHECK(!strcmp(argv[1], "echo"));
     seed = atoll(argv[5]);
