@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use elver::node::config::Config;
 use elver_testkit::{Place, TestNode, wait_for};
 use tempfile::TempDir;
 
@@ -51,7 +52,18 @@ pub struct Host {
 
 impl Host {
     pub fn new(group: u8) -> Host {
-        let node = TestNode::start(PLACE.config(group, 1));
+        Host::with(PLACE.config(group, 1))
+    }
+
+    /// One whose node has room for so many regions in a session.
+    pub fn small(group: u8, regions: u32) -> Host {
+        let mut config = PLACE.config(group, 1);
+        config.quota.session_mrs = regions;
+        Host::with(config)
+    }
+
+    fn with(config: Config) -> Host {
+        let node = TestNode::start(config);
         Host { node: Some(node), dir: tempfile::tempdir().unwrap() }
     }
 

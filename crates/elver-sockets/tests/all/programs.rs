@@ -120,6 +120,19 @@ fn a_peer_without_the_library_has_tcp() {
     }
 }
 
+/// As many as the node has room for are carried, and the others by TCP.
+#[test]
+fn a_node_without_room_leaves_the_rest_to_tcp() {
+    let (host, port) = (Host::small(15, 12), port());
+    let (program, at, count) = (program(), number(port.into()), number(CONNECTIONS));
+    let server = host.serve(&[&program, "serve", &at, "epoll", &count], port);
+    host.run(&[&program, "echo", &at, &count, &number(TOTAL), "7"]);
+    server.ends();
+    let carried = host.lines("by a stream from here on") / 2;
+    assert!((1..CONNECTIONS as usize).contains(&carried), "{}", host.log());
+    assert!(host.lines("the nodes made no stream") > 0, "{}", host.log());
+}
+
 #[test]
 fn without_a_node_there_is_tcp() {
     let (host, port) = (Host::without_node(), port());
