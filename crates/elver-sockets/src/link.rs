@@ -6,13 +6,13 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use elver::{Gid, Session};
-use elver_stream::{Connecting, Listener, ListenerOptions, Options, Stream};
+use elver_stream::{Connecting, Interest, Listener, ListenerOptions, Options, Stream};
 
 use crate::frame::{FRAME_BYTES, Frame};
 use crate::meeting::Offer;
 
-/// Streams that have not said which connection they are of; beyond it the oldest goes.
-const PENDING_MAX: usize = 64;
+/// Streams that have not said which connection they are of. Beyond it nobody is answered, and stays with TCP.
+const PENDING_MAX: usize = 1_024;
 /// How long one may take to say it: its node tells within a second if the peer is gone.
 const PENDING: Duration = Duration::from_secs(2);
 /// Bytes of each of a stream's buffers.
@@ -67,11 +67,10 @@ impl Link {
     /// The next stream that came and has said which connection it is of.
     pub(crate) fn accept(&mut self) -> Option<(Stream, Frame)> {
         // If the node is gone, so are all that it might bring.
-        while let Ok(Some(stream)) = self.listener.try_accept() {
+        while self.pending.len() < PENDING_MAX
+            && let Ok(Some(stream)) = self.listener.try_accept()
+        {
             stream.set_nonblocking(true);
-            if self.pending.len() == PENDING_MAX {
-                self.pending.remove(0);
-            }
             let (head, since) = ([0; FRAME_BYTES], Instant::now());
             self.pending.push(Pending { stream, head, len: 0, since });
         }
@@ -88,6 +87,14 @@ impl Link {
             }
         }
         found
+    }
+
+    /// Asks to be woken by what they say; how long to sleep at most, or none if one has something.
+    pub(crate) fn arm_pending(&self, at_most: Duration) -> Option<Duration> {
+        self.pending.iter().try_fold(at_most, |at_most, pending| {
+            // One that has failed is ready, and goes.
+            Some(at_most.min(pending.stream.arm(Interest::Readable).unwrap_or(None)?))
+        })
     }
 
     /// Whether there are streams of which nobody knows what they carry.

@@ -1,6 +1,7 @@
 //! All that this library knows, behind one lock. What waits does so without it ([`crate::wait`]).
 
 use std::collections::HashMap;
+use std::io::IoSliceMut;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use elver_stream::Interest;
 use libc::epoll_event;
+use rustix::net::RecvFlags;
 
-use crate::carried::Carried;
+use crate::carried::{Carried, Done};
 use crate::conn::{Conn, Phase};
 use crate::epolls::{Entry, Epoll};
 use crate::frame::{Frame, Nonce};
@@ -413,6 +415,28 @@ impl World {
         self.wake_all();
     }
 
+    /// Reads; none if it is the kernel's alone. TCP's end is none as long as more may come by a stream: whoever has
+    /// connected one was answered by this process, and says next which connection it is of.
+    pub(crate) fn read(
+        &mut self,
+        id: u32,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Option<Done> {
+        let done = self.conns.get_mut(&id)?.read(bufs, flags);
+        let is_end = matches!(done, Done::Bytes(0)) && bufs.iter().any(|buf| !buf.is_empty());
+        if !is_end || !matches!(self.conns.get(&id)?.phase, Phase::Offered { .. }) {
+            return Some(done);
+        }
+        self.accept();
+        let conn = self.conns.get_mut(&id)?;
+        if conn.is_carried() {
+            return Some(conn.read(bufs, flags));
+        }
+        let may_come = self.link.as_ref().is_some_and(Link::has_pending);
+        Some(if may_come { Done::Wait } else { done })
+    }
+
     /// Whether it is time to ask the kernel too, though streams have something.
     pub(crate) fn is_kernel_s_turn(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
@@ -449,6 +473,7 @@ impl World {
             at_most = at_most.min(UNDECIDED);
         }
         let Some(link) = &self.link else { return Some(at_most) };
+        let at_most = link.arm_pending(at_most)?;
         link.wake_on_news(&Waker::from(Arc::new(News)));
         if link.arm() {
             return Some(at_most);

@@ -37,7 +37,7 @@ fn read_conn(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<Res
         }
         world.touch(id);
         world.progress();
-        let done = world.conn(id)?.read(bufs, known);
+        let done = world.read(id, bufs, known)?;
         world.tried(id, true);
         drop(world);
         match done {

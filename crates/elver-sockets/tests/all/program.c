@@ -421,6 +421,46 @@ static int counts(int port) {
     return 0;
 }
 
+// Connections one after the other, each ended when it may just come to be carried: some round trips, then bytes, then the
+// end. How many bytes were sent in all.
+static int hurries(int port, int count) {
+    static char big[30000];
+    uint64_t all = 0;
+    memset(big, 2, sizeof big);
+    for (int i = 0; i < count; i++) {
+        int fd = connects(port);
+        char byte = 1;
+        uint64_t rounds = drawn() % 60, len = drawn() % sizeof big;
+        for (uint64_t round = 0; round < rounds; round++) {
+            write_all(fd, &byte, 1);
+            read_all(fd, &byte, 1);
+        }
+        write_all(fd, big, len);
+        CHECK(close(fd) == 0);
+        all += rounds + len;
+    }
+    printf("%lu\n", all);
+    return 0;
+}
+
+// The other end of these: gives each 1 back, and counts all.
+static int tallies(int port, int count) {
+    static char buf[65536];
+    int listener = listens(port);
+    uint64_t all = 0;
+    for (int i = 0; i < count; i++) {
+        int fd = accept(listener, NULL, NULL);
+        ssize_t n;
+        while ((n = read(fd, buf, sizeof buf)) > 0) {
+            all += n;
+            if (buf[0] == 1) write_all(fd, buf, 1);
+        }
+        CHECK(n == 0 && close(fd) == 0);
+    }
+    printf("%lu\n", all);
+    return 0;
+}
+
 // Round trips of a byte for so many milliseconds, after this end's port was said.
 static int pings(int port, int millis) {
     char byte = 0, answer;
@@ -472,6 +512,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "bereaved")) return bereaved(port);
     if (!strcmp(argv[1], "blurt")) return blurts(port, argv[3]);
     if (!strcmp(argv[1], "intrude")) return intrudes(argv[2], argv[3]);
+    if (!strcmp(argv[1], "tally")) return tallies(port, atoi(argv[3]));
+    if (!strcmp(argv[1], "hurry")) return seed = atoll(argv[4]), hurries(port, atoi(argv[3]));
     if (!strcmp(argv[1], "ping")) return pings(port, atoi(argv[3]));
     if (!strcmp(argv[1], "count")) return counts(port);
     CHECK(!strcmp(argv[1], "echo"));

@@ -100,6 +100,20 @@ fn what_was_written_arrives_when_a_process_ends() {
     }
 }
 
+/// Connections that end while their ends agree. A byte was once lost that went by a stream of which the other end had
+/// not heard when TCP ended.
+#[test]
+fn nothing_is_lost_of_connections_that_end_while_they_are_agreed_on() {
+    let (host, port) = (Host::new(16), port());
+    let (program, at) = (program(), number(port.into()));
+    let seed = std::env::var("SEED").unwrap_or_else(|_| std::process::id().to_string());
+    println!("replay with SEED={seed}");
+    let server = host.serve(&[&program, "tally", &at, "100"], port);
+    let sent = host.run(&[&program, "hurry", &at, "100", &seed]);
+    assert_eq!(server.said(), sent, "{}", host.log());
+    assert!(host.lines("by a stream from here on") > 0, "{}", host.log());
+}
+
 /// Programs with the library, and without: nothing is lost, and the log says why.
 #[test]
 fn a_peer_without_the_library_has_tcp() {
