@@ -2,7 +2,7 @@
 //! `docs/sockets.md` says what is carried, what stays with TCP, and why nobody else can attach a stream.
 //!
 //! The library stands before the C library (`LD_PRELOAD`). A connection is made by the kernel, and begins by TCP. At
-//! the first byte that either end reads or writes, that end can be found by the other ([`meeting`]); when both have
+//! the first byte that either end reads or writes, that end can be found by the other (`meeting`); when both have
 //! the library, they connect a stream, and each says from which byte on it writes to that. So nobody waits for a peer
 //! that has no such library, and no byte is on both ways.
 //!
