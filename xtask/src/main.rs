@@ -27,7 +27,7 @@ usage: cargo xtask CHECK
   client   the client library takes in few crates, and no node
   deps     every crate has a licence and a source that deny.toml allows
   no-std   the crates that a kernel could host use nothing of std
-  preload  makes libibverbs for unmodified programs, for `elver run`
+  preload  makes the libraries for unmodified programs, for `elver run`
   conformance  runs rdma-core's own tests and Debian's programs over that library, and
            writes docs/conformance.md; --check compares with it and writes nothing, and
            with --quick runs the part that takes a minute

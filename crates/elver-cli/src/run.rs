@@ -1,4 +1,5 @@
-//! `elver run`: a program that is linked to libibverbs, on Elver's device (docs/preload.md).
+//! `elver run`: a program that is linked to libibverbs, on Elver's device (docs/preload.md); or one whose TCP
+//! connections go by streams (docs/sockets.md).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,9 +14,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use elver_console::Failure;
+use elver_node::config::SOCKET_VARIABLE;
 
-/// The library, below a directory of programs and below the one above it.
+/// The libraries, below a directory of programs and below the one above it.
 const LIBRARY: &str = "lib/elver/libibverbs.so.1";
+const SOCKETS: &str = "lib/elver/libelver-sockets.so";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,7 +36,10 @@ Examples:
   elver run --capture trace -- ib_write_bw
       its packets, for Wireshark: trace.PID
   elver run -- sh -c 'ibv_rc_pingpong & sleep 1; ibv_rc_pingpong localhost'
-      what the program starts has the library too";
+      what the program starts has the library too
+  elver run --streams -- redis-server &
+  elver run --streams --streams-log - -- redis-benchmark -c 1
+      TCP connections between two such programs of this host go by streams of its node; all others stay TCP";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -60,6 +66,17 @@ pub(crate) struct RunArgs {
     /// Record the packets of each process as pcapng, in FILE.PID.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
+    /// Carry the program's TCP connections by streams of the host's node where the peer does so too; the program
+    /// gets no RDMA device.
+    #[arg(long, conflicts_with_all = ["device", "address", "loss", "delay", "kill_peer_after", "capture"])]
+    streams: bool,
+    /// Say of each TCP connection whether a stream carries it, and why not: a line each at the end of FILE; "-" is
+    /// the standard error.
+    #[arg(long, value_name = "FILE", requires = "streams")]
+    streams_log: Option<PathBuf>,
+    /// The node's socket; by default ELVER_SOCKET, else where elverd puts it.
+    #[arg(long, value_name = "PATH", requires = "streams")]
+    socket: Option<PathBuf>,
     /// The library, if it is not where it was installed.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -70,7 +87,7 @@ pub(crate) struct RunArgs {
 
 /// Becomes the program: signals reach it, and its exit code is this one's.
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
-    let library = library(args.library.as_deref())?;
+    let library = library(args.library.as_deref(), if args.streams { SOCKETS } else { LIBRARY })?;
     let (name, rest) = args.command.split_first().context("no program was named")?;
     let program = found(Path::new(name))?;
     if let Some(why) = out_of_reach(&program)? {
@@ -93,7 +110,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         .into())
 }
 
-/// Tells the library what befalls packets, and where they are recorded.
+/// Tells the library what befalls packets, and where they or connections are recorded.
 fn ask(command: &mut Command, args: &RunArgs) -> Result<()> {
     let mut tell = |name: &str, value: Option<u128>| {
         if let Some(value) = value {
@@ -104,10 +121,19 @@ fn ask(command: &mut Command, args: &RunArgs) -> Result<()> {
     tell("ELVER_DELAY_US", args.delay.map(|time| time.as_micros()));
     tell("ELVER_PEERS_DIE_AFTER_MS", args.kill_peer_after.map(|time| time.as_millis()));
     tell("ELVER_SEED", args.loss.map(|_| u128::from(args.seed)));
+    // The program may go elsewhere before it opens them.
+    let absolute =
+        |file| std::path::absolute(file).context("the directory of this process is gone");
     if let Some(file) = &args.capture {
-        // The program may go elsewhere before it opens its device.
-        let file = std::path::absolute(file).context("the directory of this process is gone")?;
-        command.env("ELVER_CAPTURE", file);
+        command.env("ELVER_CAPTURE", absolute(file)?);
+    }
+    if let Some(socket) = &args.socket {
+        command.env(SOCKET_VARIABLE, absolute(socket)?);
+    }
+    match &args.streams_log {
+        Some(file) if file.as_os_str() == "-" => drop(command.env("ELVER_STREAMS_LOG", "-")),
+        Some(file) => drop(command.env("ELVER_STREAMS_LOG", absolute(file)?)),
+        None => {}
     }
     Ok(())
 }
@@ -125,7 +151,7 @@ fn share(text: &str) -> Result<u32, String> {
 }
 
 /// Where the library is.
-fn library(named: Option<&Path>) -> Result<PathBuf, Failure> {
+fn library(named: Option<&Path>, usual: &str) -> Result<PathBuf, Failure> {
     if let Some(named) = named {
         let path = std::path::absolute(named).context("the directory of this process is gone")?;
         return match path.is_file() {
@@ -134,10 +160,10 @@ fn library(named: Option<&Path>) -> Result<PathBuf, Failure> {
         };
     }
     let own = std::env::current_exe().context("where this program is cannot be told")?;
-    let mut places = own.ancestors().skip(1).take(2).map(|place| place.join(LIBRARY));
+    let mut places = own.ancestors().skip(1).take(2).map(|place| place.join(usual));
     places.find(|path| path.is_file()).ok_or_else(|| {
         Failure::unusable(format!(
-            "there is no {LIBRARY} beside {}: in a source tree make it with `cargo xtask preload`, or name \
+            "there is no {usual} beside {}: in a source tree make it with `cargo xtask preload`, or name \
              one with --library",
             own.display()
         ))

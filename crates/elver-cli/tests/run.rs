@@ -37,6 +37,19 @@ fn a_program_gets_the_library_and_its_exit_code_is_handed_on() {
 }
 
 #[test]
+fn a_program_for_streams_gets_the_other_library_and_its_node() {
+    let words = "echo $LD_PRELOAD $ELVER_SOCKET $ELVER_STREAMS_LOG";
+    let named = ["--streams", "--socket", "/node", "--streams-log", "-", "--library", library()];
+    let output = run(&[&named[..], &["--", "sh", "-c", words]].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(said, format!("{} /node -\n", library()));
+    refused(&["--streams", "--loss", "1%", "--", "true"], "cannot be used with");
+    refused(&["--streams-log", "-", "--", "true"], "--streams");
+    // Beside this test's program there is none.
+    refused(&["--streams", "--", "true"], "lib/elver/libelver-sockets.so");
+}
+
+#[test]
 fn the_library_stands_before_others_that_are_loaded_ahead() {
     let output = Command::new(env!("CARGO_BIN_EXE_elver"))
         .args(["run", "--library", library(), "--", "sh", "-c", "echo $LD_PRELOAD"])

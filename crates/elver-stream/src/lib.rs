@@ -27,7 +27,7 @@
 //! - Each end has both buffers ([`Options`]), and one VQP. A full buffer holds its writer back.
 //! - Who waits looks for some time ([`Options::spin`]), and then sleeps.
 //!
-//! `elver run --streams`, which would give unmodified programs such streams, is not there.
+//! `elver run --streams` gives unmodified programs such streams (docs/sockets.md).
 //!
 //! # When bytes go out
 //! A write goes out at once when none is on its way; what is written meanwhile goes with the next one, as by

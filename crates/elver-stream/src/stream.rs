@@ -176,12 +176,14 @@ impl Stream {
             Err(_) => None,
         };
         // Behind it: what comes from here on wakes.
-        let ready = match interest {
-            Interest::Readable => state.is_readable(),
-            Interest::Writable => state.is_writable(),
-            Interest::Both => state.is_readable() || state.is_writable(),
-        };
+        let ready = is_ready(&mut state, interest);
         Ok(slept.filter(|_| !ready))
+    }
+
+    /// Whether a read, or a write, would not wait, as far as can be seen from here: nothing is sent, and the peer
+    /// is not asked to wake anybody. A stream that has failed is ready, as for [`Stream::arm`].
+    pub fn is_ready(&self, interest: Interest) -> bool {
+        is_ready(&mut self.state(), interest)
     }
 
     #[inline]
@@ -226,6 +228,15 @@ impl Stream {
             let left = *until.get_or_insert_with(|| Until::new(self.write_timeout.get()));
             state.wait_writable(left.left()).map_err(error::of)?;
         }
+    }
+}
+
+/// Whether what is of interest would not wait.
+fn is_ready(state: &mut State, interest: Interest) -> bool {
+    match interest {
+        Interest::Readable => state.is_readable(),
+        Interest::Writable => state.is_writable(),
+        Interest::Both => state.is_readable() || state.is_writable(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Waiting by a descriptor, beside others.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::task;
 use std::time::{Duration, Instant};
 
 use elver_portal::Turns;
@@ -50,6 +51,15 @@ impl Session {
         let disarmed = inner.link.disarm();
         inner.rouse();
         disarmed
+    }
+
+    /// Wakes `waker` once, as soon as something was taken of what the node told, by whichever call: for those who
+    /// share a session under a lock and sleep on its descriptor, of whom one takes what another was to be woken for.
+    pub fn wake_on_news(&self, waker: &task::Waker) {
+        let sleepers = &mut self.inner.borrow_mut().sleepers;
+        if !sleepers.iter().any(|sleeper| sleeper.will_wake(waker)) {
+            sleepers.push(waker.clone());
+        }
     }
 
     /// Lets other threads run once, for who looks for something again and again, for as long as `spin` in all.

@@ -2,7 +2,9 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::Wake;
 use std::time::{Duration, Instant};
 
 use crate::common::{SMALL, TestNode, WAIT, byte, config, pair, session_at};
@@ -188,6 +190,63 @@ fn who_sleeps_is_woken() {
                 stream.read_exact(&mut answer).unwrap();
                 assert_eq!(answer[0], round as u8);
             }
+        },
+    );
+}
+
+struct Told(AtomicBool);
+
+impl Wake for Told {
+    fn wake(self: Arc<Told>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Who shares a session under a lock hears once that another has taken something, whatever it was.
+#[test]
+fn news_that_another_takes_are_told_once() {
+    let node = TestNode::start(config(32, 1));
+    let session = session_at(&node);
+    let told = Arc::new(Told(AtomicBool::new(false)));
+    let take = || drop(session.alloc(64, elver::AccessFlags::empty()).unwrap());
+    take();
+    session.wake_on_news(&told.clone().into());
+    assert!(!told.0.load(Ordering::Relaxed));
+    // The answer comes from the node.
+    take();
+    assert!(told.0.swap(false, Ordering::Relaxed));
+    take();
+    assert!(!told.0.load(Ordering::Relaxed));
+}
+
+/// What is ready is told without a word to the peer.
+#[test]
+fn what_is_ready_is_told_without_arming() {
+    let node = TestNode::start(config(33, 1));
+    pair(
+        (&node, &node),
+        SMALL,
+        |_listener, mut stream| {
+            stream.set_nonblocking(true);
+            assert!(stream.is_ready(Interest::Writable));
+            while stream.write(&[7; 500]).is_ok() {}
+            assert!(!stream.is_ready(Interest::Writable));
+            while !stream.is_ready(Interest::Both) {
+                std::thread::yield_now();
+            }
+            while !stream.is_ready(Interest::Readable) {
+                std::thread::yield_now();
+            }
+            assert_eq!(stream.read(&mut [0; 2]).unwrap(), 1);
+            assert!(!stream.is_ready(Interest::Readable));
+            assert_eq!(stream.counters().wire.naps, 0);
+        },
+        |_session, mut stream| {
+            let mut bytes = [0; 1_000];
+            stream.read_exact(&mut bytes).unwrap();
+            stream.write_all(&[1]).unwrap();
+            // Until the peer has closed.
+            while stream.read(&mut bytes).unwrap() > 0 {}
         },
     );
 }

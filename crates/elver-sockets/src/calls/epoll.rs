@@ -1,0 +1,224 @@
+//! `epoll`: connections that are carried stand in tables here, all others in the kernel's.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr;
+use std::time::Duration;
+
+use elver_stream::Interest;
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLONESHOT, POLLIN, epoll_event,
+    pollfd, sigset_t, timespec,
+};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::poll::duration;
+use crate::wait::{Wanted, asked};
+use crate::world::{self, World};
+use crate::{errno, fds, real, wait};
+
+/// What the kernel tells once of an epoll that has its first connection of ours: a thread that waits in it already
+/// would hear nothing of what is told here.
+const STIRRED: u64 = u64::from_le_bytes(*b"elverEP\x01");
+
+/// What a thread waits for in an epoll.
+struct InEpoll<'a> {
+    epoll: RawFd,
+    events: &'a mut [epoll_event],
+    told: usize,
+}
+
+impl Wanted for InEpoll<'_> {
+    fn look(&mut self, world: &mut World, kernel: bool) -> bool {
+        self.told = world.tell_epoll(self.epoll, self.events);
+        // Who always finds something here must not keep the kernel's from being told.
+        let due = self.told > 0 && world.is_kernel_s_turn();
+        if (kernel || due) && self.told < self.events.len() {
+            let rest = &mut self.events[self.told..];
+            let now = ptr::null();
+            // SAFETY: so many events fit there.
+            let told = unsafe {
+                real::epoll_pwait(self.epoll, rest.as_mut_ptr(), rest.len() as c_int, 0, now)
+            };
+            self.told += kept(rest, told.max(0) as usize);
+        }
+        self.told > 0
+    }
+
+    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
+        let Some(epoll) = world.epolls.get(&self.epoll) else { return Vec::new() };
+        let entries: Vec<_> =
+            epoll.entries().iter().filter_map(|it| Some((it.conn, it.interest()?))).collect();
+        let is_carried =
+            |(id, _): &(u32, Interest)| world.conn(*id).is_some_and(|it| it.is_carried());
+        entries.into_iter().filter(is_carried).collect()
+    }
+
+    fn kernels(&self, world: &mut World, all: &mut Vec<pollfd>) {
+        all.push(asked(self.epoll, POLLIN));
+        for (id, interest) in self.watched(world) {
+            let watched = world.conn(id).and_then(|conn| conn.watches());
+            let reads = interest != Interest::Writable;
+            all.extend(watched.filter(|_| reads).map(|fd| asked(fd.as_raw_fd(), POLLIN)));
+        }
+    }
+}
+
+/// How many of the kernel's events are the program's; they stand first.
+fn kept(events: &mut [epoll_event], told: usize) -> usize {
+    let Some(at) = events[..told].iter().position(|event| event.u64 == STIRRED) else {
+        return told;
+    };
+    events[at..told].rotate_left(1);
+    told - 1
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let kernel = || {
+        // SAFETY: the caller's promise is the same.
+        unsafe { real::epoll_ctl(epoll, operation, fd, event) }
+    };
+    let Some(id) = fds::conn(fd) else { return kernel() };
+    errno::told(|| {
+        let mut world = world::lock();
+        // SAFETY: the manual's contract.
+        let asked = unsafe { event.as_ref() };
+        let Some(conn) = world.conn(id) else { return told(kernel()) };
+        let is_carried = conn.is_carried();
+        let known = world.epolls.get_mut(&epoll).is_some_and(|it| it.entry(fd).is_some());
+        if is_carried {
+            match operation {
+                EPOLL_CTL_ADD if known => return Err(libc::EEXIST),
+                EPOLL_CTL_MOD | EPOLL_CTL_DEL if !known => return Err(libc::ENOENT),
+                EPOLL_CTL_ADD | EPOLL_CTL_MOD if asked.is_none() => return Err(libc::EFAULT),
+                EPOLL_CTL_ADD | EPOLL_CTL_MOD | EPOLL_CTL_DEL => {}
+                _ => return Err(libc::EINVAL),
+            }
+        } else {
+            told(kernel())?;
+        }
+        match (operation, asked) {
+            (EPOLL_CTL_DEL, _) => drop(world.epolls.get_mut(&epoll).map(|it| it.remove(fd))),
+            (_, Some(asked)) => {
+                if !fds::is_epoll(epoll) {
+                    begin(epoll, &mut world)?;
+                }
+                world.watch(epoll, fd, id, asked);
+                world.wake_all();
+            }
+            _ => {}
+        }
+        Ok(0)
+    })
+}
+
+fn told(result: c_int) -> Result<c_int, c_int> {
+    if result < 0 { Err(errno::get()) } else { Ok(result) }
+}
+
+/// An epoll has its first connection of ours. Whoever waits in it by now comes back, and then waits here.
+fn begin(epoll: RawFd, world: &mut World) -> Result<(), c_int> {
+    if !fds::set_epoll(epoll) {
+        return Err(libc::EMFILE);
+    }
+    let stir = eventfd(1, EventfdFlags::CLOEXEC).map_err(rustix::io::Errno::raw_os_error)?;
+    let mut event = epoll_event { events: (EPOLLIN | EPOLLONESHOT) as u32, u64: STIRRED };
+    // SAFETY: the event stands here.
+    told(unsafe { real::epoll_ctl(epoll, EPOLL_CTL_ADD, stir.as_raw_fd(), &mut event) })?;
+    world.epolls.entry(epoll).or_default().stir = Some(stir);
+    Ok(())
+}
+
+/// Waits.
+///
+/// # Safety
+/// The manual's contract.
+unsafe fn waits(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    at_most: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<c_int, c_int> {
+    let len = usize::try_from(count).ok().filter(|len| *len > 0).ok_or(libc::EINVAL)?;
+    // SAFETY: so many events fit there.
+    let events = unsafe { std::slice::from_raw_parts_mut(events, len) };
+    let mut wanted = InEpoll { epoll, events, told: 0 };
+    wait::until(&mut wanted, wait::deadline(at_most), mask)?;
+    Ok(wanted.told as c_int)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    let at_most = u64::try_from(timeout).ok().map(Duration::from_millis);
+    if !fds::is_epoll(epoll) {
+        // SAFETY: the caller's promise is the same.
+        let told = unsafe { real::epoll_pwait(epoll, events, count, timeout, mask) };
+        if told <= 0 || !fds::is_epoll(epoll) {
+            return told;
+        }
+        // SAFETY: the kernel has put so many there.
+        let events = unsafe { std::slice::from_raw_parts_mut(events, told as usize) };
+        let rest = kept(events, told as usize);
+        if rest > 0 {
+            return rest as c_int;
+        }
+    }
+    errno::told(|| {
+        // SAFETY: the caller's promise is the same.
+        unsafe { waits(epoll, events, count, at_most, mask) }
+    })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn epoll_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    unsafe { epoll_pwait(epoll, events, count, timeout, ptr::null()) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    if !fds::is_epoll(epoll) {
+        // SAFETY: the manual's contract.
+        let at_most = unsafe { timeout.as_ref() };
+        // Rounded up, as far as the kernel goes that knows milliseconds alone.
+        let timeout = at_most.map_or(Ok(-1), |time| {
+            let millis = duration(time)?.as_nanos().div_ceil(1_000_000);
+            Ok(c_int::try_from(millis).unwrap_or(c_int::MAX))
+        });
+        return match timeout {
+            // SAFETY: the caller's promise is the same.
+            Ok(timeout) => unsafe { epoll_pwait(epoll, events, count, timeout, mask) },
+            Err(error) => errno::told(|| Err(error)),
+        };
+    }
+    errno::told(|| {
+        // SAFETY: the manual's contract.
+        let at_most = unsafe { timeout.as_ref() }.map(duration).transpose()?;
+        // SAFETY: the caller's promise is the same.
+        unsafe { waits(epoll, events, count, at_most, mask) }
+    })
+}

@@ -1,0 +1,317 @@
+//! Writing.
+
+use std::ffi::{c_int, c_void};
+use std::io::IoSlice;
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use libc::{
+    MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, POLLOUT, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr,
+    socklen_t, ssize_t,
+};
+use rustix::net::SendFlags;
+
+use super::input::{is_nonblocking, send_timeout, wait_for};
+use crate::carried::Done;
+use crate::log::Why;
+use crate::{errno, fds, real, wait, world};
+
+/// Bytes of a file that are sent at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Writes, if the descriptor is a connection of ours; else none.
+fn write_conn(fd: RawFd, bufs: &mut [IoSlice<'_>], flags: c_int) -> Option<Result<usize, c_int>> {
+    let all: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let (mut bufs, mut written, mut deadline) = (bufs, 0, None);
+    // More is to come: the kernel's TCP is told, a stream sends it all the same.
+    let known = SendFlags::from_bits_retain((flags & libc::MSG_MORE) as u32);
+    loop {
+        let Some(id) = fds::conn(fd) else { return rest(fd, bufs, flags, written) };
+        let mut world = world::lock();
+        if flags & MSG_OOB != 0 {
+            if world.may_stay(id, Why::OutOfBand, "") {
+                return None;
+            }
+            return Some(Err(libc::EOPNOTSUPP));
+        }
+        world.touch(id);
+        world.progress();
+        let Some(conn) = world.conn(id) else { return rest(fd, bufs, flags, written) };
+        let done = conn.write(bufs, known);
+        let is_short = !matches!(done, Done::Bytes(more) if written + more == all);
+        if is_short {
+            world.tried(id, false);
+        }
+        drop(world);
+        match done {
+            Done::Bytes(more) => {
+                written += more;
+                IoSlice::advance_slices(&mut bufs, more);
+                if written == all {
+                    return Some(Ok(written));
+                }
+            }
+            Done::Failed(_) if written > 0 => return Some(Ok(written)),
+            Done::Failed(error) => {
+                if error == libc::EPIPE && flags & MSG_NOSIGNAL == 0 {
+                    // SAFETY: as the kernel does to who writes where nobody reads.
+                    unsafe { libc::raise(libc::SIGPIPE) };
+                }
+                return Some(Err(error));
+            }
+            Done::Wait => {
+                if flags & MSG_DONTWAIT != 0 || is_nonblocking(fd) {
+                    return Some(if written > 0 { Ok(written) } else { Err(libc::EAGAIN) });
+                }
+                let until = *deadline.get_or_insert_with(|| wait::deadline(send_timeout(fd)));
+                match wait_for(fd, POLLOUT, until) {
+                    Ok(true) => {}
+                    Ok(false) | Err(_) if written > 0 => return Some(Ok(written)),
+                    Ok(false) => return Some(Err(libc::EAGAIN)),
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+        }
+    }
+}
+
+/// The connection became the kernel's alone in the middle of a call.
+fn rest(
+    fd: RawFd,
+    bufs: &[IoSlice<'_>],
+    flags: c_int,
+    written: usize,
+) -> Option<Result<usize, c_int>> {
+    if written == 0 {
+        return None;
+    }
+    // SAFETY: a message of nothing is all zeros.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = bufs.as_ptr().cast::<iovec>().cast_mut();
+    message.msg_iovlen = bufs.len();
+    // SAFETY: an `IoSlice` is an `iovec`, as its documentation says, and is only read.
+    let sent = unsafe { real::sendmsg(fd, &message, flags) };
+    Some(Ok(written + usize::try_from(sent).unwrap_or(0)))
+}
+
+/// A program's buffers.
+///
+/// # Safety
+/// The manual's contract.
+unsafe fn buffers<'a>(iov: *const iovec, count: usize) -> Vec<IoSlice<'a>> {
+    // SAFETY: so many stand there, each of which names memory that may be read.
+    (0..count)
+        .map(|at| unsafe { buffer((*iov.add(at)).iov_base, (*iov.add(at)).iov_len) })
+        .collect()
+}
+
+/// A program's buffer.
+///
+/// # Safety
+/// The manual's contract.
+unsafe fn buffer<'a>(buf: *const c_void, len: size_t) -> IoSlice<'a> {
+    let (buf, len) = if len == 0 { (std::ptr::dangling(), 0) } else { (buf.cast::<u8>(), len) };
+    // SAFETY: the caller's promise; one of no bytes may be anywhere.
+    IoSlice::new(unsafe { std::slice::from_raw_parts(buf, len) })
+}
+
+macro_rules! or_real {
+    ($fd:ident, $bufs:expr, $flags:expr, $real:expr) => {{
+        if fds::conn($fd).is_none() {
+            // SAFETY: the caller's promise is the same.
+            return unsafe { $real };
+        }
+        // SAFETY: the manual's contract.
+        let mut bufs = unsafe { $bufs };
+        match catch_unwind(AssertUnwindSafe(|| write_conn($fd, &mut bufs, $flags)))
+            .unwrap_or(Some(Err(libc::EIO)))
+        {
+            Some(result) => errno::told(|| result.map(|written| written as isize)),
+            // SAFETY: as above.
+            None => unsafe { $real },
+        }
+    }};
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    or_real!(fd, [buffer(buf, len)], 0, real::write(fd, buf, len))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    or_real!(fd, buffers(iov, count.max(0) as usize), 0, real::writev(fd, iov, count))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn send(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    or_real!(fd, [buffer(buf, len)], flags, real::send(fd, buf, len, flags))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
+    or_real!(fd, [buffer(buf, len)], flags, real::sendto(fd, buf, len, flags, to, to_len))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the manual's contract.
+    errno::beside(|| unsafe { passed(message) });
+    or_real!(
+        fd,
+        buffers((*message).msg_iov, (*message).msg_iovlen),
+        flags,
+        real::sendmsg(fd, message, flags)
+    )
+}
+
+/// Connections that a process hands to another stay with TCP.
+///
+/// # Safety
+/// The manual's contract for a message.
+unsafe fn passed(message: *const msghdr) {
+    // SAFETY: the caller's promise; these walk along the message's control part, which they keep to.
+    unsafe {
+        let mut head = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = head.as_ref() {
+            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(head).cast::<c_int>();
+                let count = (control.cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
+                for at in 0..count {
+                    if let Some(id) = fds::conn(data.add(at).read_unaligned()) {
+                        world::lock().stay(id, Why::Passed, "");
+                    }
+                }
+            }
+            head = libc::CMSG_NXTHDR(message, head);
+        }
+    }
+}
+
+/// As [`sendmsg`]: one message at a time, as the manual allows.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+) -> c_int {
+    if fds::conn(fd).is_none() || count == 0 {
+        // SAFETY: the caller's promise is the same.
+        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+    }
+    // SAFETY: the manual's contract: there is one at least.
+    let first = unsafe { &mut *messages };
+    // SAFETY: as above.
+    match unsafe { sendmsg(fd, &first.msg_hdr, flags) } {
+        sent if sent < 0 => -1,
+        sent => {
+            first.msg_len = sent as u32;
+            1
+        }
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    if fds::conn(to).is_none() {
+        // SAFETY: the caller's promise is the same.
+        return unsafe { real::sendfile(to, from, offset, count) };
+    }
+    // SAFETY: the manual's contract.
+    let place = unsafe { offset.as_mut() };
+    errno::told(|| send_file(to, from, place, count).map(|sent| sent as isize))
+}
+
+/// Its name in programs for large files.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: the caller's promise is the same.
+    unsafe { sendfile(to, from, offset, count) }
+}
+
+/// A file's bytes are read and written: what was not sent is not taken from the file.
+fn send_file(
+    to: RawFd,
+    from: RawFd,
+    place: Option<&mut off_t>,
+    count: usize,
+) -> Result<usize, c_int> {
+    let raw = rustix::io::Errno::raw_os_error;
+    let file = crate::tcp::fd(from);
+    let begin = match &place {
+        Some(place) => u64::try_from(**place).map_err(|_| libc::EINVAL)?,
+        None => rustix::fs::seek(file, rustix::fs::SeekFrom::Current(0)).map_err(raw)?,
+    };
+    let mut bytes = vec![0; PIECE_BYTES.min(count)];
+    let mut sent = 0;
+    while sent < count {
+        let len = bytes.len().min(count - sent);
+        let read = rustix::io::pread(file, &mut bytes[..len], begin + sent as u64).map_err(raw);
+        let read = match read {
+            Ok(0) => break,
+            Err(_) if sent > 0 => break,
+            read => read?,
+        };
+        // SAFETY: the bytes stand here.
+        match usize::try_from(unsafe { write(to, bytes.as_ptr().cast(), read) }) {
+            Ok(written) => {
+                sent += written;
+                if written < read {
+                    break;
+                }
+            }
+            Err(_) if sent > 0 => break,
+            Err(_) => return Err(errno::get()),
+        }
+    }
+    let end = begin + sent as u64;
+    match place {
+        Some(place) => *place = end as off_t,
+        None => drop(rustix::fs::seek(file, rustix::fs::SeekFrom::Start(end)).map_err(raw)?),
+    }
+    Ok(sent)
+}
+
+/// No pipe is joined to a stream; programs read and write instead.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn splice(
+    from: c_int,
+    from_at: *mut i64,
+    to: c_int,
+    to_at: *mut i64,
+    len: size_t,
+    flags: u32,
+) -> ssize_t {
+    if fds::conn(from).is_some() || fds::conn(to).is_some() {
+        return errno::told(|| Err(libc::EINVAL));
+    }
+    // SAFETY: the caller's promise is the same.
+    unsafe { real::splice(from, from_at, to, to_at, len, flags) }
+}

@@ -1,0 +1,171 @@
+//! Making connections, and what is set and asked of them.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use elver_stream::Shutdown;
+use libc::{AF_INET, AF_INET6, SHUT_RD, SHUT_WR, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+
+use crate::log::Why;
+use crate::tuple::{Side, Tuple};
+use crate::{errno, fds, real, tcp, world};
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn connect(
+    fd: c_int,
+    address: *const sockaddr,
+    len: socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    let connected = unsafe { real::connect(fd, address, len) };
+    if connected == 0 || errno::get() == libc::EINPROGRESS {
+        errno::beside(|| {
+            // SAFETY: the manual's contract.
+            let peer = unsafe { peer(address, len) };
+            if let Some(peer) = peer
+                && let Some(tuple) = Tuple::of(tcp::fd(fd), Side::Connector, Some(peer))
+            {
+                let mut world = world::lock();
+                let known = fds::conn(fd).and_then(|id| world.conn(id));
+                // Asked again, it is the same connection.
+                if known.is_none_or(|known| known.tuple != tuple) {
+                    world.add(fd, tuple, Side::Connector);
+                }
+            }
+        });
+    }
+    connected
+}
+
+/// An address of TCP's.
+///
+/// # Safety
+/// The manual's contract.
+unsafe fn peer(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
+    let len = len as usize;
+    // SAFETY: a family stands there at least, and the rest if its length says so.
+    unsafe {
+        match c_int::from(address.as_ref()?.sa_family) {
+            AF_INET if len >= size_of::<sockaddr_in>() => {
+                let at = address.cast::<sockaddr_in>().read_unaligned();
+                let ip = Ipv4Addr::from(u32::from_be(at.sin_addr.s_addr));
+                Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(at.sin_port)))
+            }
+            AF_INET6 if len >= size_of::<sockaddr_in6>() => {
+                let at = address.cast::<sockaddr_in6>().read_unaligned();
+                let ip = Ipv6Addr::from(at.sin6_addr.s6_addr);
+                Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(at.sin6_port)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A connection was accepted, or not.
+fn accepted(fd: c_int) -> c_int {
+    if fd >= 0 {
+        errno::beside(|| {
+            if let Some(tuple) = Tuple::of(tcp::fd(fd), Side::Acceptor, None) {
+                world::lock().add(fd, tuple, Side::Acceptor);
+            }
+        });
+    }
+    fd
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn accept(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    accepted(unsafe { real::accept(fd, address, len) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    accepted(unsafe { real::accept4(fd, address, len, flags) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let ended = fds::conn(fd).map(|id| {
+        errno::told(|| {
+            let how = match how {
+                SHUT_RD => Shutdown::Read,
+                SHUT_WR => Shutdown::Write,
+                libc::SHUT_RDWR => Shutdown::Both,
+                _ => return Err(libc::EINVAL),
+            };
+            let mut world = world::lock();
+            let kernels = world.conn(id).map_or(Ok(true), |conn| conn.shutdown(how))?;
+            // Others may wait for what there is no more.
+            world.wake_all();
+            Ok(c_int::from(kernels))
+        })
+    });
+    match ended {
+        Some(0) => 0,
+        Some(-1) => -1,
+        // SAFETY: the caller's promise is the same.
+        _ => unsafe { real::shutdown(fd, how) },
+    }
+}
+
+/// What the kernel puts above a connection, TLS above all, sees TCP's bytes alone.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if level == libc::IPPROTO_TCP
+        && name == libc::TCP_ULP
+        && let Some(id) = fds::conn(fd)
+        && !world::lock().may_stay(id, Why::Protocol, "")
+    {
+        return errno::told(|| Err(libc::EOPNOTSUPP));
+    }
+    // SAFETY: the caller's promise is the same.
+    unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int {
+    if request == libc::FIONREAD
+        && let Some(id) = fds::conn(fd)
+        && let Some(bytes) = world::lock().conn(id).and_then(|conn| conn.ready_bytes())
+    {
+        // SAFETY: the manual's contract.
+        if let Some(told) = unsafe { (argument as *mut c_int).as_mut() } {
+            *told = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+            return 0;
+        }
+        return errno::told(|| Err(libc::EFAULT));
+    }
+    // SAFETY: the caller's promise is the same.
+    unsafe { real::ioctl(fd, request, argument) }
+}
+
+/// The C library reads and writes a file of stdio by calls of its own.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+    if let Some(id) = fds::conn(fd)
+        && !world::lock().may_stay(id, Why::Stdio, "")
+    {
+        errno::set(libc::EOPNOTSUPP);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the caller's promise is the same.
+    unsafe { real::fdopen(fd, mode) }
+}

@@ -1,0 +1,104 @@
+//! Closing and copying descriptors.
+
+use std::ffi::c_int;
+
+use libc::{F_DUPFD, F_DUPFD_CLOEXEC};
+
+use crate::{errno, fds, real, world};
+
+/// A descriptor is about to be closed. In a child that shares this memory until it runs another program, that is the
+/// child's copy alone.
+fn closing(fd: c_int) {
+    if fds::is_ours(fd) {
+        errno::beside(|| {
+            let mut world = world::lock();
+            if !world.is_borrowed() {
+                world.close(fd);
+            }
+        });
+    }
+}
+
+/// A descriptor is a copy of another from here on.
+fn copied(from: c_int, to: c_int) -> c_int {
+    if to >= 0 && to != from && fds::conn(from).is_some() {
+        errno::beside(|| {
+            let mut world = world::lock();
+            if !world.is_borrowed() {
+                world.copied(from, to);
+            }
+        });
+    }
+    to
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
+    closing(fd);
+    // SAFETY: the caller's promise is the same.
+    unsafe { real::close(fd) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    if flags as u32 & libc::CLOSE_RANGE_CLOEXEC == 0 {
+        (first..=last.min(fds::LAST)).for_each(|fd| closing(fd as c_int));
+    }
+    // SAFETY: the call has no memory to do with.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: as above.
+    unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    copied(fd, unsafe { real::dup(fd) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if fd != to && real_fd(fd) {
+        closing(to);
+    }
+    // SAFETY: the caller's promise is the same.
+    copied(fd, unsafe { real::dup2(fd, to) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if fd != to && real_fd(fd) {
+        closing(to);
+    }
+    // SAFETY: the caller's promise is the same.
+    copied(fd, unsafe { real::dup3(fd, to, flags) })
+}
+
+/// Whether a copy of it can be made.
+fn real_fd(fd: c_int) -> bool {
+    rustix::io::fcntl_getfd(crate::tcp::fd(fd)).is_ok()
+}
+
+fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's caller's promise is the same: what a command takes, it gives.
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    match command {
+        F_DUPFD | F_DUPFD_CLOEXEC => copied(fd, result),
+        _ => result,
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    control(fd, command, argument)
+}
+
+/// The name of `fcntl` in programs for large files.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    control(fd, command, argument)
+}

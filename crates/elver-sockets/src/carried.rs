@@ -1,0 +1,291 @@
+//! A connection whose bytes go by a stream: each direction by TCP up to a byte that its writer names, and by the
+//! stream from there on. No byte is on both ways, and none on neither.
+
+use std::ffi::c_int;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::BorrowedFd;
+
+use elver_stream::{Interest, Shutdown, Stream};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::RecvFlags;
+use rustix::time::Timespec;
+
+use crate::errno;
+use crate::frame::{FRAME_BYTES, Frame, Nonce};
+use crate::tcp;
+
+/// Most bytes that are kept beside the stream: for who looks at bytes without taking them.
+const PEEKED_MAX: usize = 64 << 10;
+
+/// How a call went that does not wait.
+pub(crate) enum Done {
+    Bytes(usize),
+    Wait,
+    Failed(c_int),
+}
+
+impl From<Result<usize, c_int>> for Done {
+    fn from(result: Result<usize, c_int>) -> Done {
+        match result {
+            Ok(bytes) => Done::Bytes(bytes),
+            Err(libc::EAGAIN) => Done::Wait,
+            Err(error) => Done::Failed(error),
+        }
+    }
+}
+
+/// What the peer has said of its direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Incoming {
+    /// Nothing yet: bytes come by TCP, and its end counts only when the stream has ended as well.
+    Unsaid,
+    /// The first so many bytes come by TCP.
+    ByTcp(u64),
+    /// The stream ended or failed before it said anything, so that all comes by TCP.
+    Never,
+    /// What it said is none of this connection's.
+    Broken,
+}
+
+#[derive(Debug)]
+pub(crate) struct Carried {
+    stream: Stream,
+    nonce: Nonce,
+    /// Whether what is written goes by the stream.
+    writes: bool,
+    incoming: Incoming,
+    head: [u8; FRAME_BYTES],
+    head_len: usize,
+    peeked: Vec<u8>,
+    reads_no_more: bool,
+    /// TCP has ended, and the stream has not said whether more comes by it.
+    tcp_ended: bool,
+}
+
+impl Carried {
+    /// A stream that was connected, and says from which byte on it is in use.
+    ///
+    /// # Errors
+    /// The stream's: it is no good then, and nothing was said.
+    pub(crate) fn begin(stream: Stream, nonce: Nonce, by_tcp: u64) -> io::Result<Carried> {
+        stream.set_nonblocking(true);
+        stream.set_nodelay(true);
+        (&stream).write_all(&Frame { nonce, by_tcp }.encode())?;
+        Ok(Carried {
+            stream,
+            nonce,
+            writes: by_tcp != Frame::STAYS,
+            incoming: Incoming::Unsaid,
+            head: [0; FRAME_BYTES],
+            head_len: 0,
+            peeked: Vec::new(),
+            reads_no_more: false,
+            tcp_ended: false,
+        })
+    }
+
+    /// What the peer has said was read already.
+    pub(crate) fn heard(mut self, by_tcp: u64) -> Carried {
+        self.incoming = Incoming::ByTcp(by_tcp);
+        self
+    }
+
+    /// Bytes that were read from the stream, and written to it.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let counters = self.stream.counters();
+        let frame = FRAME_BYTES as u64;
+        (counters.bytes_read.saturating_sub(frame), counters.bytes_written.saturating_sub(frame))
+    }
+
+    /// Asks to be woken; as [`Stream::arm`].
+    pub(crate) fn arm(&self, interest: Interest) -> Option<std::time::Duration> {
+        // One that has failed is ready, and says why when it is read or written.
+        self.stream.arm(interest).unwrap_or(None)
+    }
+
+    /// Takes what the node told of it.
+    pub(crate) fn poll(&self) {
+        self.stream.is_ready(Interest::Both);
+    }
+
+    /// Reads what the peer says first.
+    fn listen(&mut self) {
+        while self.incoming == Incoming::Unsaid {
+            match (&self.stream).read(&mut self.head[self.head_len..]) {
+                Ok(0) => self.incoming = Incoming::Never,
+                Ok(read) => self.head_len += read,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => self.incoming = Incoming::Never,
+            }
+            if self.head_len == FRAME_BYTES {
+                let frame = Frame::decode(&self.head).filter(|frame| frame.nonce == self.nonce);
+                self.incoming = frame.map_or(Incoming::Broken, |it| Incoming::ByTcp(it.by_tcp));
+            }
+        }
+    }
+
+    /// How many bytes the next read may take from TCP; none if it is the stream's turn.
+    fn by_tcp(&mut self, tcp_read: u64) -> Option<u64> {
+        self.listen();
+        match self.incoming {
+            Incoming::Unsaid | Incoming::Never => Some(u64::MAX),
+            Incoming::ByTcp(all) => all.checked_sub(tcp_read).filter(|left| *left > 0),
+            Incoming::Broken => None,
+        }
+    }
+
+    /// Reads; `tcp_read` bytes came by TCP so far. Says how many of them did.
+    pub(crate) fn read(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        tcp_read: &mut u64,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Done {
+        if self.reads_no_more {
+            return Done::Bytes(0);
+        }
+        let Some(most) = self.by_tcp(*tcp_read) else {
+            let read = self.read_stream(bufs, flags);
+            let is_end = matches!(read, Done::Bytes(0)) && bufs.iter().any(|buf| !buf.is_empty());
+            // Whoever wrote them did so behind the peer's library.
+            return match is_end.then(|| rustix::io::ioctl_fionread(fd)) {
+                Some(Ok(bytes)) if bytes > 0 => {
+                    crate::log::line(format_args!(
+                        "{bytes} bytes came by TCP, of no call that is known"
+                    ));
+                    Done::Failed(libc::ECONNRESET)
+                }
+                _ => read,
+            };
+        };
+        let read = tcp::receive(fd, bufs, most, flags);
+        let wanted = bufs.iter().any(|buf| !buf.is_empty());
+        match (read, self.incoming) {
+            // More may come by the stream, which says whether.
+            (Ok(0), Incoming::Unsaid) if wanted => {
+                self.tcp_ended = true;
+                Done::Wait
+            }
+            // The kernel brings all bytes ahead of an end, so that some are missing.
+            (Ok(0), Incoming::ByTcp(all)) if wanted && all != Frame::STAYS => {
+                Done::Failed(libc::ECONNRESET)
+            }
+            (Ok(read), _) => {
+                *tcp_read += if flags.contains(RecvFlags::PEEK) { 0 } else { read as u64 };
+                Done::Bytes(read)
+            }
+            (read, _) => read.into(),
+        }
+    }
+
+    fn read_stream(&mut self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Done {
+        if self.incoming == Incoming::Broken {
+            return Done::Failed(libc::ECONNRESET);
+        }
+        let peeks = flags.contains(RecvFlags::PEEK);
+        if peeks {
+            let wanted = bufs.iter().map(|buf| buf.len()).sum::<usize>();
+            match self.look_ahead(wanted) {
+                Ok(0) if self.peeked.is_empty() && wanted > 0 => return Done::Bytes(0),
+                Err(error) if self.peeked.is_empty() => {
+                    return Err(errno::of_stream(&error)).into();
+                }
+                _ => {}
+            }
+        }
+        if self.peeked.is_empty() {
+            let read = (&self.stream).read_vectored(bufs);
+            return read.map_err(|error| errno::of_stream(&error)).into();
+        }
+        let mut at = 0;
+        for buf in bufs {
+            let len = buf.len().min(self.peeked.len() - at);
+            buf[..len].copy_from_slice(&self.peeked[at..at + len]);
+            at += len;
+        }
+        if !peeks {
+            self.peeked.drain(..at);
+        }
+        Done::Bytes(at)
+    }
+
+    /// Takes bytes of the stream that are looked at and not read; how many are new.
+    fn look_ahead(&mut self, wanted: usize) -> io::Result<usize> {
+        let have = self.peeked.len();
+        let wanted = wanted.min(PEEKED_MAX);
+        if have >= wanted {
+            return Ok(0);
+        }
+        self.peeked.resize(wanted, 0);
+        let read = (&self.stream).read(&mut self.peeked[have..]);
+        self.peeked.truncate(have + *read.as_ref().unwrap_or(&0));
+        read
+    }
+
+    /// Bytes that a read would give at least (`FIONREAD`).
+    pub(crate) fn ready_bytes(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> usize {
+        if let Some(most) = self.by_tcp(tcp_read) {
+            let there = rustix::io::ioctl_fionread(fd).unwrap_or(0);
+            return usize::try_from(there.min(most)).unwrap_or(usize::MAX);
+        }
+        // At the end, or in an error, there are none.
+        let _ = self.look_ahead(PEEKED_MAX);
+        self.peeked.len()
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        bufs: &[IoSlice<'_>],
+        flags: rustix::net::SendFlags,
+    ) -> Done {
+        if !self.writes {
+            return tcp::send(fd, bufs, flags).into();
+        }
+        (&self.stream).write_vectored(bufs).map_err(|error| errno::of_stream(&error)).into()
+    }
+
+    /// Ends directions, as `shutdown`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn shutdown(&mut self, how: Shutdown) -> Result<(), c_int> {
+        // As with TCP, the peer does not hear that nobody reads.
+        self.reads_no_more |= how != Shutdown::Write;
+        if how == Shutdown::Read || !self.writes {
+            return Ok(());
+        }
+        self.stream.shutdown(Shutdown::Write).map_err(|error| errno::of_stream(&error))
+    }
+
+    pub(crate) fn is_readable(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> bool {
+        if self.reads_no_more || !self.peeked.is_empty() || self.incoming == Incoming::Broken {
+            return true;
+        }
+        if self.by_tcp(tcp_read).is_none() {
+            return self.incoming == Incoming::Broken || self.stream.is_ready(Interest::Readable);
+        }
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        let now = Timespec::default();
+        if !matches!(poll(&mut fds, Some(&now)), Ok(1)) {
+            return false;
+        }
+        if self.incoming == Incoming::Unsaid {
+            let mut byte = [0];
+            let peek = RecvFlags::PEEK;
+            self.tcp_ended = tcp::receive(fd, &mut [IoSliceMut::new(&mut byte)], 1, peek) == Ok(0);
+        }
+        !self.tcp_ended || self.incoming != Incoming::Unsaid
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        // What was shut says so at once.
+        !self.writes || self.stream.is_ready(Interest::Writable)
+    }
+
+    /// Whether TCP has news for who reads.
+    pub(crate) fn reads_tcp(&mut self, tcp_read: u64) -> bool {
+        self.by_tcp(tcp_read).is_some() && !self.tcp_ended && !self.reads_no_more
+    }
+}

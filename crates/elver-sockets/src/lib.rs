@@ -1,0 +1,43 @@
+//! Elver streams under the TCP sockets of programs that know nothing of them: `elver run --streams`.
+//! `docs/sockets.md` says what is carried, what stays with TCP, and why nobody else can attach a stream.
+//!
+//! The library stands before the C library (`LD_PRELOAD`). A connection is made by the kernel, and begins by TCP. At
+//! the first byte that either end reads or writes, that end can be found by the other (`meeting`); when both have
+//! the library, they connect a stream, and each says from which byte on it writes to that. So nobody waits for a peer
+//! that has no such library, and no byte is on both ways.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | `calls` | the C library's functions |
+//! | `world` | all that is known, behind one lock; how the ends of a connection agree |
+//! | `meeting`, `owner` | how they find each other, and whom they believe |
+//! | `conn`, `carried`, `frame`, `tcp` | a connection, before and after |
+//! | `wait`, `sleeper`, `polled`, `epolls` | readiness |
+//! | `link` | the way to the node |
+//! | `fds`, `real`, `errno`, `tuple`, `log` | descriptors, the C library, errors, addresses, counts |
+//!
+//! `unsafe` stands in `calls`, `real`, `errno`, `tcp` for a descriptor, `wait` for one call, and `world` for the lock.
+// Every exported function takes what the C library's function of that name takes, whose manual page states the contract.
+// The SAFETY reasons refer to it as the manual's contract.
+#![allow(clippy::missing_safety_doc)]
+// In a program of tests they have no names, so that its own calls go to the C library.
+#![cfg_attr(test, allow(dead_code))]
+
+mod calls;
+mod carried;
+mod conn;
+mod epolls;
+mod errno;
+mod fds;
+mod frame;
+mod link;
+mod log;
+mod meeting;
+mod owner;
+mod polled;
+mod real;
+mod sleeper;
+mod tcp;
+mod tuple;
+mod wait;
+mod world;

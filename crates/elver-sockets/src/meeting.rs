@@ -1,0 +1,272 @@
+//! How the two ends of a connection find each other, if both have this library, and without a word by TCP.
+//!
+//! Each end has a datagram socket whose name is the connection's, in the kernel's abstract namespace, which is the
+//! network namespace's as TCP's addresses are. Whoever comes second finds the first. The kernel says with each
+//! datagram whose it is. An end connects its socket to the one that has the peer's name, and a secret is told to that
+//! one alone, after it has proved its user: so one who takes a name, ahead of its owner or after him, learns
+//! nothing, and keeps the connection on TCP at most.
+//!
+//! | datagram | from | means |
+//! | --- | --- | --- |
+//! | hello | both | this end has the library |
+//! | offer | who accepted | where streams are taken, the nonce of this connection's, and how long it is good |
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{io::IoSliceMut, mem::MaybeUninit};
+
+use elver::Gid;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, bind, connect, recvmsg, send, socket_with, sockopt,
+};
+
+use crate::frame::Nonce;
+use crate::owner;
+use crate::tuple::{Side, Tuple};
+
+const MAGIC: &[u8; 6] = b"ELVTCP";
+const HELLO: u8 = 1;
+const OFFER: u8 = 2;
+const HEAD_BYTES: usize = 8;
+const OFFER_BYTES: usize = HEAD_BYTES + 16 + 2 + 16 + 8;
+const VERSION: u8 = 1;
+
+/// What the accepting end offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// Where its process takes streams.
+    pub(crate) gid: Gid,
+    pub(crate) port: u16,
+    pub(crate) nonce: Nonce,
+    /// Until when a stream may be taken into use, by the host's monotonic clock, in nanoseconds.
+    pub(crate) until_ns: u64,
+}
+
+/// A datagram of the peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Hello,
+    Offer(Offer),
+    /// Of a stranger, or none that is spoken here; it is as if it had not come.
+    Nothing,
+}
+
+/// One end's socket.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    socket: OwnedFd,
+    tuple: Tuple,
+    side: Side,
+    peer: SocketAddrUnix,
+    /// It is connected: nobody else is heard, and nobody else hears.
+    is_connected: bool,
+}
+
+impl Meeting {
+    /// Takes the end's name, and says hello to the peer's end if that is there.
+    ///
+    /// # Errors
+    /// The system's: `ADDRINUSE` if another has it.
+    pub(crate) fn open(tuple: Tuple, side: Side) -> Result<Meeting, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        sockopt::set_socket_passcred(&socket, true)?;
+        bind(&socket, &name(tuple, side)?)?;
+        let peer = name(tuple, side.other())?;
+        let mut meeting = Meeting { socket, tuple, side, peer, is_connected: false };
+        meeting.connect();
+        Ok(meeting)
+    }
+
+    /// Connects to whoever has the peer's name, and says hello to it.
+    fn connect(&mut self) {
+        self.is_connected = connect(&self.socket, &self.peer).is_ok();
+        if self.is_connected {
+            // What came before may be another's who had the name then.
+            while self.receive().is_some() {}
+            self.hello();
+        }
+    }
+
+    /// Says that this end has the library; whether the peer's end was there to hear it.
+    pub(crate) fn hello(&self) -> bool {
+        let [a, b, c, d, e, f] = *MAGIC;
+        self.say(&[a, b, c, d, e, f, VERSION, HELLO])
+    }
+
+    /// Offers to take a stream.
+    pub(crate) fn offer(&self, offer: &Offer) -> bool {
+        let mut bytes = Vec::with_capacity(OFFER_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&[VERSION, OFFER]);
+        bytes.extend_from_slice(&offer.gid.0);
+        bytes.extend_from_slice(&offer.port.to_le_bytes());
+        bytes.extend_from_slice(&offer.nonce);
+        bytes.extend_from_slice(&offer.until_ns.to_le_bytes());
+        self.say(&bytes)
+    }
+
+    fn say(&self, bytes: &[u8]) -> bool {
+        self.is_connected && send(&self.socket, bytes, SendFlags::NOSIGNAL).is_ok()
+    }
+
+    /// The next datagram, if there is one.
+    pub(crate) fn hear(&mut self) -> Option<Heard> {
+        let heard = self.receive()?;
+        if self.is_connected || heard == Heard::Nothing {
+            return Some(heard);
+        }
+        // It will say so again when it is answered, as the one that is connected.
+        self.connect();
+        Some(Heard::Nothing)
+    }
+
+    fn receive(&self) -> Option<Heard> {
+        let mut bytes = [0; 2 * OFFER_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut bufs = [IoSliceMut::new(&mut bytes)];
+        let heard = recvmsg(&self.socket, &mut bufs, &mut control, RecvFlags::DONTWAIT).ok()?;
+        let from = heard.address.and_then(|from| SocketAddrUnix::try_from(from).ok());
+        let user = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmCredentials(it) => Some(it.uid.as_raw()),
+            _ => None,
+        });
+        let is_peer =
+            from.as_ref() == Some(&self.peer) && user.is_some_and(|it| self.is_peer_s(it));
+        Some(decode(&bytes[..heard.bytes]).filter(|_| is_peer).unwrap_or(Heard::Nothing))
+    }
+
+    /// Whether a user may speak for the peer's end: root, this process's own, or whose socket that end is.
+    fn is_peer_s(&self, user: u32) -> bool {
+        let (own, peer) = self.tuple.seen_by(self.side);
+        speaks_for(user, rustix::process::geteuid().as_raw(), peer, own)
+    }
+}
+
+impl AsFd for Meeting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn speaks_for(user: u32, own: u32, peer: SocketAddr, here: SocketAddr) -> bool {
+    user == 0 || user == own || owner::of(peer, here) == Some(user)
+}
+
+fn name(tuple: Tuple, side: Side) -> Result<SocketAddrUnix, Errno> {
+    let end = if side == Side::Connector { "connected" } else { "accepted" };
+    SocketAddrUnix::new_abstract_name(format!("elver-tcp/{end}/{tuple}").as_bytes())
+}
+
+fn decode(bytes: &[u8]) -> Option<Heard> {
+    let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+    if head[..6] != *MAGIC || head[6] != VERSION {
+        return None;
+    }
+    match (head[7], rest.len()) {
+        (HELLO, 0) => Some(Heard::Hello),
+        (OFFER, len) if len == OFFER_BYTES - HEAD_BYTES => {
+            let (gid, rest) = rest.split_first_chunk()?;
+            let (port, rest) = rest.split_first_chunk()?;
+            let (nonce, until) = rest.split_first_chunk()?;
+            let (port, until_ns) =
+                (u16::from_le_bytes(*port), u64::from_le_bytes(until.try_into().ok()?));
+            Some(Heard::Offer(Offer { gid: Gid(*gid), port, nonce: *nonce, until_ns }))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(port: u16) -> Tuple {
+        let at = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
+        // No connection has these: nothing listens at the discard port of that address.
+        Tuple { client: at("127.7.7.7", port), server: at("127.7.7.8", 9) }
+    }
+
+    const OFFERED: Offer = Offer { gid: Gid([7; 16]), port: 9, nonce: [3; 16], until_ns: 1 << 50 };
+
+    /// What two ends say to each other until one of them is offered a stream, or one can say no more.
+    fn agree(acceptor: &mut Meeting, connector: &mut Meeting) -> Option<Heard> {
+        for _ in 0..8 {
+            if acceptor.hear() == Some(Heard::Hello) {
+                assert!(acceptor.offer(&OFFERED));
+            }
+            match connector.hear() {
+                Some(Heard::Hello) => drop(connector.hello()),
+                Some(Heard::Nothing) | None => {}
+                offered => return offered,
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn ends_find_each_other_whoever_is_first() {
+        for (port, first) in [(1, Side::Acceptor), (2, Side::Connector)] {
+            let mut one = Meeting::open(tuple(port), first).unwrap();
+            assert!(!one.hello(), "nobody is there");
+            assert!(one.hear().is_none());
+            let mut other = Meeting::open(tuple(port), first.other()).unwrap();
+            let (acceptor, connector) = match first {
+                Side::Acceptor => (&mut one, &mut other),
+                Side::Connector => (&mut other, &mut one),
+            };
+            assert_eq!(agree(acceptor, connector), Some(Heard::Offer(OFFERED)));
+            let taken = Meeting::open(tuple(port), first);
+            assert_eq!(taken.unwrap_err(), Errno::ADDRINUSE);
+        }
+    }
+
+    /// Who had the name before is not whom the offer is for.
+    #[test]
+    fn a_name_that_changes_hands_is_told_nothing() {
+        let mut end = Meeting::open(tuple(3), Side::Acceptor).unwrap();
+        let before = Meeting::open(tuple(3), Side::Connector).unwrap();
+        assert_eq!(end.hear(), Some(Heard::Nothing), "it connects first");
+        assert!(before.hello());
+        assert_eq!(end.hear(), Some(Heard::Hello));
+        drop(before);
+        let mut after = Meeting::open(tuple(3), Side::Connector).unwrap();
+        assert!(!end.offer(&OFFERED));
+        assert_eq!(after.hear(), None);
+    }
+
+    #[test]
+    fn strangers_are_not_heard() {
+        let mut end = Meeting::open(tuple(4), Side::Acceptor).unwrap();
+        // Another connection's end, which says the right words.
+        let other = Meeting::open(tuple(5), Side::Connector).unwrap();
+        let peer = name(tuple(4), Side::Acceptor).unwrap();
+        let mut stranger = Meeting { peer, ..other };
+        stranger.connect();
+        assert_eq!(end.hear(), Some(Heard::Nothing));
+        assert!(end.hear().is_none() && stranger.hear().is_none());
+        // The peer's end, with words that are none.
+        let peer = Meeting::open(tuple(4), Side::Connector).unwrap();
+        assert_eq!(end.hear(), Some(Heard::Nothing));
+        for wrong in [
+            &b""[..],
+            b"ELVTCP",
+            b"ELVTCP\x02\x01",
+            b"ELVTCP\x01\x03",
+            b"ELVTCP\x01\x01!",
+            b"ELVTCP\x01\x02",
+        ] {
+            assert!(peer.say(wrong));
+            assert_eq!(end.hear(), Some(Heard::Nothing), "{wrong:?}");
+        }
+        // And once it is heard, nobody else can speak.
+        assert!(!stranger.hello());
+        // Another user speaks for a socket only if it is his.
+        let (own, there) = tuple(4).seen_by(Side::Acceptor);
+        assert!(speaks_for(0, 1000, there, own) && speaks_for(1000, 1000, there, own));
+        assert!(!speaks_for(1001, 1000, there, own));
+    }
+}

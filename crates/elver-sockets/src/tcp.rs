@@ -1,0 +1,54 @@
+//! The kernel's TCP, without waiting.
+
+use std::ffi::c_int;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{BorrowedFd, RawFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
+};
+
+/// A descriptor of the program's, for the time of a call.
+pub(crate) fn fd<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: the program keeps a descriptor open while it calls for it, and the table of descriptors names none that
+    // it has closed. One that it closes meanwhile in another thread gives EBADF, or what a TCP socket's user gets there.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Receives at most so many bytes.
+///
+/// # Errors
+/// The kernel's, as errno.
+pub(crate) fn receive(
+    fd: BorrowedFd<'_>,
+    bufs: &mut [IoSliceMut<'_>],
+    most: u64,
+    flags: RecvFlags,
+) -> Result<usize, c_int> {
+    let all: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+    let mut control = RecvAncillaryBuffer::default();
+    let flags = flags | RecvFlags::DONTWAIT;
+    let received = if all <= most {
+        recvmsg(fd, bufs, &mut control, flags)
+    } else {
+        // A part is as good: the rest comes another way.
+        let Some(buf) = bufs.iter_mut().find(|buf| !buf.is_empty()) else { return Ok(0) };
+        let len = buf.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        recvmsg(fd, &mut [IoSliceMut::new(&mut buf[..len])], &mut control, flags)
+    };
+    received.map(|received| received.bytes).map_err(rustix::io::Errno::raw_os_error)
+}
+
+/// Sends what there is room for.
+///
+/// # Errors
+/// The kernel's, as errno.
+pub(crate) fn send(
+    fd: BorrowedFd<'_>,
+    bufs: &[IoSlice<'_>],
+    flags: SendFlags,
+) -> Result<usize, c_int> {
+    let flags = flags | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(fd, bufs, &mut SendAncillaryBuffer::default(), flags)
+        .map_err(rustix::io::Errno::raw_os_error)
+}

@@ -1,0 +1,549 @@
+//! All that this library knows, behind one lock. What waits does so without it ([`crate::wait`]).
+
+use std::collections::HashMap;
+use std::io::IoSliceMut;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use elver_stream::Interest;
+use libc::epoll_event;
+use rustix::net::RecvFlags;
+
+use crate::carried::{Carried, Done};
+use crate::conn::{Conn, Phase};
+use crate::epolls::{Entry, Epoll};
+use crate::frame::{Frame, Nonce};
+use crate::link::Link;
+use crate::log::{Counts, Why};
+use crate::meeting::{Heard, Meeting, Offer};
+use crate::sleeper::Sleeper;
+use crate::tuple::{Side, Tuple};
+use crate::{fds, real};
+
+/// How long an end can be found, and how long an offer is good.
+const MEETING: Duration = Duration::from_secs(1);
+/// How long a process without a node does not look for one again.
+const NO_NODE: Duration = Duration::from_secs(1);
+/// Of so many times that streams have something for an epoll, the kernel is asked once all the same.
+const TURNS_PER_KERNEL: u32 = 8;
+/// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
+const SLEEP_MAX: Duration = Duration::from_secs(3_600);
+const UNDECIDED: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+pub(crate) struct World {
+    link: Option<Link>,
+    failed: Option<(Instant, String)>,
+    conns: HashMap<u32, Conn>,
+    last: u32,
+    /// Those whose ends have not agreed.
+    undecided: Vec<u32>,
+    pub(crate) epolls: HashMap<RawFd, Epoll>,
+    pub(crate) sleepers: Vec<Arc<Sleeper>>,
+    /// What sleepers had to be woken by.
+    pub(crate) bells: Vec<OwnedFd>,
+    /// The session was disarmed while others sleep.
+    pub(crate) unarmed: bool,
+    pub(crate) counts: Counts,
+    /// Times that an epoll had something of streams.
+    turns: u32,
+    process: u32,
+    /// Its number, which a child is known by that shares this memory.
+    pid: u32,
+}
+
+/// Times that this process is a child.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Something was taken from the node that another thread may sleep for.
+static NEWS: AtomicBool = AtomicBool::new(false);
+
+struct News;
+
+impl Wake for News {
+    fn wake(self: Arc<News>) {
+        NEWS.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Shut(World);
+
+// SAFETY: a session and what it made belong to one thread because they share counts and cells that are not atomic. All
+// of this process's are in the one world, no part of it leaves it, and it is reached through the lock alone.
+unsafe impl Send for Shut {}
+
+static WORLD: Mutex<Option<Shut>> = Mutex::new(None);
+
+/// The world, until it is dropped.
+pub(crate) struct Locked(MutexGuard<'static, Option<Shut>>);
+
+/// Takes the lock.
+pub(crate) fn lock() -> Locked {
+    // A panic left no half of anything that a later call could not bear: at worst a connection ends.
+    let mut guard = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = PROCESS.load(Ordering::Relaxed);
+    let world = &mut guard.get_or_insert_with(|| Shut(World::new(process))).0;
+    if world.process != process {
+        world.become_child(process);
+    }
+    Locked(guard)
+}
+
+impl Deref for Locked {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        // It was put there by `lock`.
+        &self.0.as_ref().expect("there is a world").0
+    }
+}
+
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut World {
+        &mut self.0.as_mut().expect("there is a world").0
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let news = NEWS.swap(false, Ordering::Relaxed);
+        if !self.sleepers.is_empty() && (news || self.unarmed) {
+            self.tell_sleepers();
+        }
+    }
+}
+
+extern "C" fn in_child() {
+    PROCESS.fetch_add(1, Ordering::Relaxed);
+}
+
+extern "C" fn at_exit() {
+    crate::errno::beside(finish);
+}
+
+/// The process ends by itself: what was written still arrives.
+pub(crate) fn finish() {
+    let mut world = lock();
+    // A child that shares this memory ends alone.
+    if !world.is_borrowed() {
+        world.finish();
+    }
+}
+
+impl World {
+    fn new(process: u32) -> World {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: the handlers take nothing, and the first only changes an atomic, which is allowed after `fork`.
+            unsafe {
+                libc::pthread_atfork(None, None, Some(in_child));
+                libc::atexit(at_exit);
+            }
+        });
+        World { process, pid: std::process::id(), ..World::default() }
+    }
+
+    /// Whether a child calls that shares this memory until it runs another program (`vfork`).
+    pub(crate) fn is_borrowed(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// The program has a new connection.
+    pub(crate) fn add(&mut self, fd: RawFd, tuple: Tuple, side: Side) {
+        self.close(fd);
+        if !tuple.is_of_one_host() {
+            return self.counts.stayed(&tuple, side, Why::OtherHost, "");
+        }
+        self.last = self.last % (u32::MAX - 2) + 1;
+        while self.conns.contains_key(&self.last) {
+            self.last = self.last % (u32::MAX - 2) + 1;
+        }
+        if !fds::set_conn(fd, self.last) {
+            return self.counts.stayed(&tuple, side, Why::Descriptor, "");
+        }
+        self.conns.insert(self.last, Conn::new(side, tuple, fd));
+    }
+
+    /// One that is no longer the kernel's alone; none of the others.
+    pub(crate) fn conn(&mut self, id: u32) -> Option<&mut Conn> {
+        self.conns.get_mut(&id)
+    }
+
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
+    }
+
+    pub(crate) fn has_undecided(&self) -> bool {
+        !self.undecided.is_empty()
+    }
+
+    /// What sleeps watch beside what they are for.
+    pub(crate) fn meetings(&self) -> impl Iterator<Item = &Meeting> {
+        self.undecided.iter().filter_map(|id| match &self.conns.get(id)?.phase {
+            Phase::Meeting(meeting, _) | Phase::Offered { meeting, .. } => Some(meeting),
+            _ => None,
+        })
+    }
+
+    /// A descriptor is a copy of another.
+    pub(crate) fn copied(&mut self, from: RawFd, to: RawFd) {
+        let Some(id) = fds::conn(from) else { return };
+        self.close(to);
+        if fds::set_conn(to, id) {
+            self.conns.entry(id).and_modify(|conn| conn.fds.push(to));
+        } else {
+            self.stay(id, Why::Descriptor, "");
+        }
+    }
+
+    /// A descriptor is closed, or about to be.
+    pub(crate) fn close(&mut self, fd: RawFd) {
+        if fds::is_epoll(fd) {
+            self.epolls.remove(&fd);
+            return fds::clear(fd);
+        }
+        let Some(id) = fds::conn(fd) else { return };
+        fds::clear(fd);
+        for epoll in self.epolls.values_mut() {
+            epoll.remove(fd);
+        }
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.fds.retain(|other| *other != fd);
+        if conn.fds.is_empty() {
+            self.remove(id);
+        }
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.undecided.retain(|other| *other != id);
+        let Some(conn) = self.conns.remove(&id) else { return };
+        if let Some(carried) = conn.carried() {
+            let (read, written) = carried.bytes();
+            self.counts.ended(&conn.tuple, read, written);
+        }
+        for fd in conn.fds {
+            fds::clear(fd);
+            for epoll in self.epolls.values_mut() {
+                epoll.remove(fd);
+            }
+        }
+    }
+
+    /// A connection is the kernel's alone from here on, if it may still be; whether it is.
+    #[must_use]
+    pub(crate) fn may_stay(&mut self, id: u32, why: Why, text: &str) -> bool {
+        match self.conns.get(&id) {
+            Some(conn) if conn.is_bound() => false,
+            Some(conn) => {
+                self.counts.stayed(&conn.tuple, conn.side, why, text);
+                self.remove(id);
+                self.wake_all();
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// As [`World::may_stay`], of one that may, or that nobody asks for.
+    pub(crate) fn stay(&mut self, id: u32, why: Why, text: &str) {
+        let _ = self.may_stay(id, why, text);
+    }
+
+    /// The program reads or writes: its end can be found from the first time on.
+    pub(crate) fn touch(&mut self, id: u32) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if !matches!(conn.phase, Phase::Fresh) {
+            return;
+        }
+        match Meeting::open(conn.tuple, conn.side) {
+            Ok(meeting) => {
+                conn.phase = Phase::Meeting(meeting, Instant::now() + MEETING);
+                self.undecided.push(id);
+            }
+            Err(error) => self.stay(id, Why::NameTaken, &error.to_string()),
+        }
+    }
+
+    /// Goes on with what was not agreed yet.
+    pub(crate) fn progress(&mut self) {
+        if self.undecided.is_empty() && !self.link.as_ref().is_some_and(Link::has_pending) {
+            return;
+        }
+        for id in self.undecided.clone() {
+            self.advance(id);
+        }
+        self.accept();
+    }
+
+    fn advance(&mut self, id: u32) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let now = Instant::now();
+        match &mut conn.phase {
+            Phase::Meeting(meeting, until) => {
+                let (side, late) = (conn.side, now > *until);
+                match meeting.hear() {
+                    Some(Heard::Hello) if side == Side::Acceptor => self.offer(id),
+                    Some(Heard::Hello) => drop(meeting.hello()),
+                    Some(Heard::Offer(offer)) if side == Side::Connector => {
+                        self.connect(id, &offer)
+                    }
+                    Some(_) => {}
+                    None if late => self.stay(id, Why::NoPeer, ""),
+                    None => {}
+                }
+            }
+            // It said it once, and may have come again.
+            Phase::Offered { meeting, until_ns, .. } => {
+                let late = now_ns() > *until_ns;
+                meeting.hear();
+                if late && !self.link.as_ref().is_some_and(Link::has_pending) {
+                    // Who has connected says it ahead of all: now nobody does.
+                    conn.phase = Phase::Fresh;
+                    self.stay(id, Why::Late, "");
+                }
+            }
+            Phase::Connecting { connecting, until_ns, .. } => {
+                let late = now_ns() > *until_ns;
+                match connecting.poll() {
+                    _ if late => self.stay(id, Why::Late, ""),
+                    Ok(Some(stream)) => self.connected(id, stream),
+                    Ok(None) => {}
+                    Err(error) => self.stay(id, Why::Refused, &error.to_string()),
+                }
+            }
+            Phase::Fresh | Phase::Carried(_) | Phase::Parents => {}
+        }
+    }
+
+    /// The accepting end was greeted.
+    fn offer(&mut self, id: u32) {
+        let Some(link) = self.open_link(id) else { return };
+        let (gid, port) = link.place();
+        let Some(nonce) = nonce() else {
+            self.stay(id, Why::Refused, "the system has no random bytes");
+            return;
+        };
+        let until_ns = now_ns() + MEETING.as_nanos() as u64;
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if let Phase::Meeting(meeting, _) = std::mem::replace(&mut conn.phase, Phase::Fresh) {
+            meeting.offer(&Offer { gid, port, nonce, until_ns });
+            conn.phase = Phase::Offered { meeting, nonce, until_ns };
+        }
+    }
+
+    /// The connecting end was made an offer.
+    fn connect(&mut self, id: u32, offer: &Offer) {
+        let Some(link) = self.open_link(id) else { return };
+        match link.connect(offer) {
+            Ok(connecting) => {
+                let connecting = Box::new(connecting);
+                let &Offer { nonce, until_ns, .. } = offer;
+                if let Some(conn) = self.conns.get_mut(&id) {
+                    conn.phase = Phase::Connecting { connecting, nonce, until_ns };
+                }
+            }
+            Err(error) => self.stay(id, Why::Refused, &error.to_string()),
+        }
+    }
+
+    /// The way to the node. Without one the connection stays with TCP.
+    fn open_link(&mut self, id: u32) -> Option<&Link> {
+        if self.link.is_none() {
+            let known = self.failed.take().filter(|(when, _)| when.elapsed() < NO_NODE);
+            match known.map_or_else(Link::open, |(_, text)| Err(text)) {
+                Ok(link) => self.link = Some(link),
+                Err(text) => {
+                    self.stay(id, Why::NoNode, &text);
+                    self.failed = Some((Instant::now(), text));
+                    return None;
+                }
+            }
+        }
+        self.link.as_ref()
+    }
+
+    /// The connecting end has a stream: from here on it writes to it.
+    fn connected(&mut self, id: u32, stream: elver_stream::Stream) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let Phase::Connecting { nonce, .. } = conn.phase else { return };
+        match Carried::begin(stream, nonce, conn.by_tcp()) {
+            Ok(carried) => self.carry(id, carried),
+            Err(error) => self.stay(id, Why::Refused, &error.to_string()),
+        }
+    }
+
+    /// The accepting end takes streams, and those that were offered to be taken.
+    fn accept(&mut self) {
+        while let Some((stream, frame)) = self.link.as_mut().and_then(Link::accept) {
+            let of_nonce = |conn: &Conn| match &conn.phase {
+                Phase::Offered { nonce, .. } => *nonce == frame.nonce,
+                _ => false,
+            };
+            let found = self.undecided.iter().find(|id| self.conns.get(id).is_some_and(of_nonce));
+            let Some(&id) = found else {
+                // Its connection was closed meanwhile, or a stranger guesses: dropped, the peer hears a reset.
+                crate::log::line(format_args!("a stream of no connection was refused"));
+                continue;
+            };
+            let Frame { nonce, by_tcp } = frame;
+            let own = self.conns.get(&id).map_or(Frame::STAYS, Conn::by_tcp);
+            match Carried::begin(stream, nonce, own) {
+                Ok(carried) => self.carry(id, carried.heard(by_tcp)),
+                // The peer is gone already, and with it the connection, as reads and writes will say.
+                Err(error) => crate::log::line(format_args!("a stream has failed: {error}")),
+            }
+        }
+    }
+
+    fn carry(&mut self, id: u32, carried: Carried) {
+        self.undecided.retain(|other| *other != id);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.phase = Phase::Carried(Box::new(carried));
+        self.counts.carried(&conn.tuple, conn.side);
+        // Its readiness is told from here.
+        for (epoll, watched) in &self.epolls {
+            for entry in watched.entries().iter().filter(|entry| entry.conn == id) {
+                // SAFETY: a deletion needs no event. One that the program has closed is in no epoll.
+                unsafe {
+                    real::epoll_ctl(*epoll, libc::EPOLL_CTL_DEL, entry.fd, std::ptr::null_mut())
+                };
+            }
+        }
+        self.wake_all();
+    }
+
+    /// Reads; none if it is the kernel's alone. TCP's end is none as long as more may come by a stream: whoever has
+    /// connected one was answered by this process, and says next which connection it is of.
+    pub(crate) fn read(
+        &mut self,
+        id: u32,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Option<Done> {
+        let done = self.conns.get_mut(&id)?.read(bufs, flags);
+        let is_end = matches!(done, Done::Bytes(0)) && bufs.iter().any(|buf| !buf.is_empty());
+        if !is_end || !matches!(self.conns.get(&id)?.phase, Phase::Offered { .. }) {
+            return Some(done);
+        }
+        self.accept();
+        let conn = self.conns.get_mut(&id)?;
+        if conn.is_carried() {
+            return Some(conn.read(bufs, flags));
+        }
+        let may_come = self.link.as_ref().is_some_and(Link::has_pending);
+        Some(if may_come { Done::Wait } else { done })
+    }
+
+    /// Whether it is time to ask the kernel too, though streams have something.
+    pub(crate) fn is_kernel_s_turn(&mut self) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        self.turns.is_multiple_of(TURNS_PER_KERNEL)
+    }
+
+    /// The program has tried to read, or to write.
+    pub(crate) fn tried(&mut self, id: u32, reads: bool) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        for epoll in self.epolls.values_mut() {
+            conn.fds.iter().for_each(|fd| epoll.tried(*fd, reads));
+        }
+    }
+
+    /// Puts a connection into an epoll, or changes it there.
+    pub(crate) fn watch(&mut self, epoll: RawFd, fd: RawFd, id: u32, event: &epoll_event) {
+        self.epolls.entry(epoll).or_default().put(Entry::new(fd, id, event));
+    }
+
+    /// What an epoll has to tell of carried connections.
+    pub(crate) fn tell_epoll(&mut self, epoll: RawFd, events: &mut [epoll_event]) -> usize {
+        let World { epolls, conns, .. } = self;
+        epolls.get_mut(&epoll).map_or(0, |epoll| epoll.tell(conns, events))
+    }
+
+    /// Asks for wakings before a sleep; how long it may be at most, or none if there is something to look at.
+    pub(crate) fn arm(&mut self, watched: &[(u32, Interest)]) -> Option<Duration> {
+        self.unarmed = false;
+        let mut at_most = SLEEP_MAX;
+        for (id, interest) in watched {
+            at_most = at_most.min(self.conns.get(id)?.arm(*interest)?);
+        }
+        if self.has_undecided() {
+            at_most = at_most.min(UNDECIDED);
+        }
+        let Some(link) = &self.link else { return Some(at_most) };
+        let at_most = link.arm_pending(at_most)?;
+        link.wake_on_news(&Waker::from(Arc::new(News)));
+        if link.arm() {
+            return Some(at_most);
+        }
+        // Of connections that this sleep is not for: it stays there until they are looked at.
+        self.conns.values().filter_map(Conn::carried).for_each(Carried::poll);
+        self.accept();
+        None
+    }
+
+    /// Something has changed that no stream tells.
+    pub(crate) fn wake_all(&self) {
+        self.sleepers.iter().for_each(|sleeper| sleeper.wake());
+    }
+
+    /// Has those woken who have something, since another took what was to wake them.
+    fn tell_sleepers(&mut self) {
+        self.unarmed = false;
+        let Some(link) = &self.link else { return };
+        link.wake_on_news(&Waker::from(Arc::new(News)));
+        if self.has_undecided() || !link.arm() {
+            return self.wake_all();
+        }
+        for sleeper in &self.sleepers {
+            let has_news = |(id, interest): &(u32, Interest)| {
+                self.conns.get(id).is_none_or(|conn| conn.arm(*interest).is_none())
+            };
+            if sleeper.watched.iter().any(has_news) {
+                sleeper.wake();
+            }
+        }
+    }
+
+    /// The process is about to fork: what its ends have not agreed stays with TCP, at both copies.
+    pub(crate) fn before_fork(&mut self) {
+        let unbound = |(id, conn): (&u32, &Conn)| (!conn.is_bound()).then_some(*id);
+        let unbound: Vec<u32> = self.conns.iter().filter_map(unbound).collect();
+        for id in unbound {
+            self.stay(id, Why::Forked, "");
+        }
+    }
+
+    /// This process is a child of the one that the world was of.
+    fn become_child(&mut self, process: u32) {
+        self.before_fork();
+        for conn in self.conns.values_mut() {
+            conn.phase = Phase::Parents;
+        }
+        let World { conns, epolls, last, .. } = std::mem::take(self);
+        *self = World { conns, epolls, last, ..World::new(process) };
+    }
+
+    /// Ends all streams as if their sockets were closed.
+    fn finish(&mut self) {
+        let carried = |(id, conn): (&u32, &Conn)| conn.carried().map(|_| *id);
+        let carried: Vec<u32> = self.conns.iter().filter_map(carried).collect();
+        carried.into_iter().for_each(|id| self.remove(id));
+        std::mem::take(&mut self.counts).tell();
+    }
+}
+
+/// The host's monotonic clock.
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// What nobody can guess.
+fn nonce() -> Option<Nonce> {
+    let mut nonce = Nonce::default();
+    let filled = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
+    (filled == Ok(nonce.len())).then_some(nonce)
+}

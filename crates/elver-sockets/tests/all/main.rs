@@ -1,0 +1,6 @@
+//! Programs that know nothing of Elver, with the library under them, beside a node.
+
+mod common;
+mod debian;
+mod programs;
+mod strangers;

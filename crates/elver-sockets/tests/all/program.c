@@ -1,0 +1,522 @@
+// Servers and clients that use TCP in the ways that programs do. They know nothing of what carries it.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            fprintf(stderr, "%s:%d: %s does not hold (errno %d: %s)\n", __FILE__, __LINE__, #what, errno, strerror(errno)); \
+            exit(1); \
+        } \
+    } while (0)
+
+static uint64_t seed;
+static uint64_t drawn(void) { return seed = seed * 6364136223846793005u + 1442695040888963407u, seed >> 33; }
+// The byte at a place of a connection's stream.
+static unsigned char byte_at(uint64_t id, uint64_t at) { return (at * 2654435761u >> 7) + id * 31; }
+
+static struct sockaddr_in address(int port) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return at;
+}
+
+static int listens(int port) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+    struct sockaddr_in at = address(port);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0);
+    CHECK(bind(fd, (void *)&at, sizeof at) == 0);
+    CHECK(listen(fd, 128) == 0);
+    return fd;
+}
+
+static int connects(int port) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in at = address(port);
+    CHECK(connect(fd, (void *)&at, sizeof at) == 0);
+    return fd;
+}
+
+static void wait_in_poll(int fd, int events) {
+    struct pollfd entry = {fd, events, 0};
+    CHECK(poll(&entry, 1, 30000) == 1);
+}
+
+static void write_all(int fd, const void *from, size_t len) {
+    for (size_t at = 0; at < len;) {
+        ssize_t n = write(fd, (const char *)from + at, len - at);
+        if (n < 0 && errno == EAGAIN) {
+            wait_in_poll(fd, POLLOUT);
+            continue;
+        }
+        CHECK(n > 0);
+        at += n;
+    }
+}
+
+static void read_all(int fd, void *to, size_t len) {
+    for (size_t at = 0; at < len;) {
+        ssize_t n = read(fd, (char *)to + at, len - at);
+        CHECK(n > 0);
+        at += n;
+    }
+}
+
+// ---- servers: each gives back what it gets, until the end
+
+static void echo_blocking(int fd) {
+    char buf[5000];
+    ssize_t n;
+    while ((n = read(fd, buf, sizeof buf)) > 0) write_all(fd, buf, n);
+    CHECK(n == 0);
+    CHECK(close(fd) == 0);
+}
+
+static void *echo_thread(void *fd) { return echo_blocking((int)(long)fd), NULL; }
+
+// What came and has not gone back.
+struct held {
+    char buf[4096];
+    size_t from, to;
+    int ended;
+};
+
+// Does what can be done without waiting; what to wait for, 0 if it is over.
+static int serve(int fd, struct held *held) {
+    for (;;) {
+        if (held->from == held->to && !held->ended) {
+            held->from = held->to = 0;
+            ssize_t n = read(fd, held->buf, sizeof held->buf);
+            if (n < 0 && errno == EAGAIN) return POLLIN;
+            CHECK(n >= 0);
+            held->to = n;
+            held->ended = n == 0;
+        }
+        if (held->from == held->to) return 0;
+        ssize_t n = write(fd, held->buf + held->from, held->to - held->from);
+        if (n < 0 && errno == EAGAIN) return POLLOUT;
+        CHECK(n > 0);
+        held->from += n;
+    }
+}
+
+#define FDS 1024
+static void echo_epoll(int listener, int count, int edge, _Atomic int *served) {
+    static struct held *all[FDS];
+    int epoll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = listener};
+    CHECK(fcntl(listener, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event) == 0);
+    while (*served < count) {
+        struct epoll_event events[7];
+        // Other processes may serve the last one.
+        int n = epoll_wait(epoll, events, 7, 20);
+        CHECK(n >= 0);
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd;
+            if (fd == listener) {
+                if ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) < 0) continue;
+                all[fd] = calloc(1, sizeof *all[fd]);
+                event.events = edge ? EPOLLIN | EPOLLOUT | EPOLLET | EPOLLRDHUP : EPOLLIN;
+                event.data.fd = fd;
+                CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0);
+                continue;
+            }
+            int wanted = serve(fd, all[fd]);
+            if (!wanted) {
+                CHECK(epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL) == 0);
+                CHECK(close(fd) == 0);
+                free(all[fd]);
+                ++*served;
+            } else if (!edge) {
+                event.events = wanted == POLLIN ? EPOLLIN : EPOLLOUT;
+                event.data.fd = fd;
+                CHECK(epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) == 0);
+            }
+        }
+    }
+}
+
+static void echo_polled(int listener, int count, int selects) {
+    static struct held *all[FDS];
+    static struct pollfd fds[FDS];
+    int used = 1, served = 0;
+    CHECK(fcntl(listener, F_SETFL, O_NONBLOCK) == 0);
+    fds[0] = (struct pollfd){listener, POLLIN, 0};
+    while (served < count) {
+        if (selects) {
+            fd_set in, out;
+            struct timeval time = {30, 0};
+            int most = 0;
+            FD_ZERO(&in);
+            FD_ZERO(&out);
+            for (int i = 0; i < used; i++) {
+                FD_SET(fds[i].fd, fds[i].events == POLLIN ? &in : &out);
+                if (fds[i].fd > most) most = fds[i].fd;
+            }
+            CHECK(select(most + 1, &in, &out, NULL, &time) > 0);
+            for (int i = 0; i < used; i++) fds[i].revents = FD_ISSET(fds[i].fd, &in) || FD_ISSET(fds[i].fd, &out);
+        } else {
+            CHECK(poll(fds, used, 30000) > 0);
+        }
+        for (int i = used - 1; i > 0; i--) {
+            if (!fds[i].revents) continue;
+            if ((fds[i].events = serve(fds[i].fd, all[i]))) continue;
+            CHECK(close(fds[i].fd) == 0);
+            free(all[i]);
+            used--;
+            fds[i] = fds[used];
+            all[i] = all[used];
+            served++;
+        }
+        int fd = fds[0].revents ? accept4(listener, NULL, NULL, SOCK_NONBLOCK) : -1;
+        if (fd >= 0) {
+            all[used] = calloc(1, sizeof *all[used]);
+            fds[used++] = (struct pollfd){fd, POLLIN, 0};
+        }
+    }
+}
+
+static int serves(const char *how, int port, int count) {
+    int listener = listens(port);
+    _Atomic int *served = mmap(NULL, sizeof *served, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(served != MAP_FAILED);
+    if (!strcmp(how, "epoll")) return echo_epoll(listener, count, 0, served), 0;
+    if (!strcmp(how, "edge")) return echo_epoll(listener, count, 1, served), 0;
+    if (!strcmp(how, "poll")) return echo_polled(listener, count, 0), 0;
+    if (!strcmp(how, "select")) return echo_polled(listener, count, 1), 0;
+    if (!strcmp(how, "threads")) {
+        pthread_t threads[FDS];
+        for (int i = 0; i < count; i++)
+            CHECK(pthread_create(&threads[i], NULL, echo_thread, (void *)(long)accept(listener, NULL, NULL)) == 0);
+        for (int i = 0; i < count; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+        return 0;
+    }
+    // A process for each connection, which the parent has accepted; or three that accept themselves.
+    int forks = !strcmp(how, "forks"), children = forks ? count : 3, status;
+    for (int i = 0; i < children; i++) {
+        int fd = forks ? accept(listener, NULL, NULL) : -1;
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            if (forks) echo_blocking(fd);
+            else echo_epoll(listener, count, 0, served);
+            exit(0);
+        }
+        if (forks) close(fd);
+    }
+    for (int i = 0; i < children; i++) CHECK(wait(&status) > 0 && status == 0);
+    return 0;
+}
+
+// ---- a client of many connections at once, each byte compared
+
+static int echoes(int port, int count, uint64_t total) {
+    struct { int fd; uint64_t sent, heard; } all[FDS];
+    for (int i = 0; i < count; i++) {
+        all[i].fd = connects(port);
+        all[i].sent = all[i].heard = 0;
+        CHECK(fcntl(all[i].fd, F_SETFL, O_NONBLOCK) == 0);
+    }
+    for (int left = count; left > 0;) {
+        struct pollfd fds[FDS];
+        for (int i = 0; i < count; i++)
+            fds[i] = (struct pollfd){all[i].fd, POLLIN | (all[i].sent < total ? POLLOUT : 0), 0};
+        CHECK(poll(fds, count, 30000) > 0);
+        for (int i = 0; i < count; i++) {
+            unsigned char buf[9000];
+            if (fds[i].revents & POLLOUT) {
+                uint64_t len = drawn() % sizeof buf + 1;
+                if (len > total - all[i].sent) len = total - all[i].sent;
+                for (uint64_t j = 0; j < len; j++) buf[j] = byte_at(i, all[i].sent + j);
+                struct iovec two[2] = {{buf, len / 3}, {buf + len / 3, len - len / 3}};
+                ssize_t n = writev(all[i].fd, two, 2);
+                CHECK(n > 0 || errno == EAGAIN);
+                all[i].sent += n > 0 ? n : 0;
+                if (all[i].sent == total) CHECK(shutdown(all[i].fd, SHUT_WR) == 0);
+            }
+            if (fds[i].revents & POLLIN) {
+                ssize_t n = read(all[i].fd, buf, drawn() % sizeof buf + 1);
+                CHECK(n >= 0 || errno == EAGAIN);
+                for (ssize_t j = 0; j < n; j++) CHECK(buf[j] == byte_at(i, all[i].heard + j));
+                all[i].heard += n > 0 ? n : 0;
+                if (n == 0) {
+                    CHECK(all[i].heard == total);
+                    CHECK(close(all[i].fd) == 0);
+                    all[i].fd = -1;
+                    left--;
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+// ---- one connection, after it is carried
+
+// Bytes to and fro until both ends have said in the log that a stream carries them.
+static void await_carried(int fd) {
+    char byte = 1;
+    for (int round = 0; round < 100000; round++) {
+        write_all(fd, &byte, 1);
+        read_all(fd, &byte, 1);
+        FILE *log = fopen(getenv("ELVER_STREAMS_LOG"), "r");
+        int said = 0;
+        char line[512];
+        while (log && fgets(line, sizeof line, log)) said += strstr(line, "by a stream") != NULL;
+        if (log) fclose(log);
+        if (said >= 2) return;
+    }
+    CHECK(!"it is carried");
+}
+
+static double now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec + at.tv_nsec / 1e9;
+}
+
+// What a socket must do, against a server that gives back what it gets.
+static int behaves(int port) {
+    char buf[300000], big[300000];
+    int fd = connects(port), bytes;
+    await_carried(fd);
+    // Looking at bytes takes none.
+    write_all(fd, "abcdef", 6);
+    wait_in_poll(fd, POLLIN);
+    CHECK(recv(fd, buf, 3, MSG_PEEK) == 3 && !memcmp(buf, "abc", 3));
+    CHECK(recv(fd, buf, 6, MSG_PEEK | MSG_WAITALL) >= 3 && !memcmp(buf, "abc", 3));
+    CHECK(ioctl(fd, FIONREAD, &bytes) == 0 && bytes == 6);
+    CHECK(recv(fd, buf, 6, MSG_WAITALL) == 6 && !memcmp(buf, "abcdef", 6));
+    CHECK(ioctl(fd, FIONREAD, &bytes) == 0 && bytes == 0);
+    // Nothing there: at once, in time, and by a descriptor that does not wait.
+    CHECK(recv(fd, buf, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    struct timeval time = {0, 50000};
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+    double began = now();
+    CHECK(recv(fd, buf, 1, 0) == -1 && errno == EAGAIN && now() - began > 0.049);
+    time.tv_usec = 0;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+    CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(read(fd, buf, 1) == -1 && errno == EAGAIN);
+    struct pollfd entry = {fd, POLLIN | POLLOUT, 0};
+    CHECK(poll(&entry, 1, 0) == 1 && entry.revents == POLLOUT);
+    CHECK(fcntl(fd, F_SETFL, 0) == 0);
+    // Copies of the descriptor are the same connection.
+    int copy = dup(fd), third = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+    CHECK(copy >= 0 && third >= 100 && close(fd) == 0);
+    CHECK(dup2(copy, fd) == fd && close(copy) == 0);
+    write_all(third, "xyz", 3);
+    CHECK(recv(fd, buf, 3, MSG_WAITALL) == 3 && !memcmp(buf, "xyz", 3));
+    CHECK(close(third) == 0);
+    // A message in parts, and who sent it is nobody.
+    struct iovec parts[3] = {{"12", 2}, {"", 0}, {"345", 3}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
+    CHECK(sendmsg(fd, &message, MSG_NOSIGNAL) == 5);
+    struct sockaddr_in from;
+    socklen_t from_len = sizeof from;
+    wait_in_poll(fd, POLLIN);
+    CHECK(recvfrom(fd, buf, 5, MSG_WAITALL, (void *)&from, &from_len) == 5 && !memcmp(buf, "12345", 5));
+    CHECK(from_len == 0);
+    // A file.
+    FILE *file = tmpfile();
+    for (size_t i = 0; i < sizeof big; i++) big[i] = byte_at(1, i);
+    CHECK(fwrite(big, 1, sizeof big, file) == sizeof big && fflush(file) == 0);
+    off_t at = 1000;
+    CHECK(sendfile(fd, fileno(file), &at, 100000) == 100000 && at == 101000);
+    CHECK(recv(fd, buf, 100000, MSG_WAITALL) == 100000 && !memcmp(buf, big + 1000, 100000));
+    CHECK(splice(fd, NULL, fileno(file), NULL, 1, 0) == -1 && errno == EINVAL);
+    // What the kernel says of the connection is what it always says.
+    from_len = sizeof from;
+    CHECK(getpeername(fd, (void *)&from, &from_len) == 0 && from.sin_port == htons(port));
+    CHECK(send(fd, "!", 1, MSG_OOB) == -1 && errno == EOPNOTSUPP);
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_ULP, "tls", 3) == -1 && errno == EOPNOTSUPP);
+    // A child that uses its copy is told that it cannot, and its end harms nobody.
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(write(fd, "?", 1) == -1 && errno == ENOTCONN);
+        CHECK(read(fd, buf, 1) == -1 && errno == ENOTCONN);
+        CHECK(close(fd) == 0);
+        exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    child = vfork();
+    if (child == 0) {
+        close(fd);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(system("exec true") == 0);
+    write_all(fd, "still here", 10);
+    CHECK(recv(fd, buf, 10, MSG_WAITALL) == 10 && !memcmp(buf, "still here", 10));
+    // One direction ends, and the other goes on.
+    write_all(fd, "last", 4);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+    CHECK(send(fd, "!", 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+    CHECK(recv(fd, buf, 4, MSG_WAITALL) == 4 && !memcmp(buf, "last", 4));
+    CHECK(read(fd, buf, 1) == 0 && read(fd, buf, 1) == 0);
+    return close(fd);
+}
+
+// Says when it is carried; then its peer dies, and it hears of it.
+static int bereaved(int port) {
+    char byte;
+    int fd = connects(port), epoll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN}, told;
+    CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0);
+    await_carried(fd);
+    puts("carried");
+    fflush(stdout);
+    CHECK(epoll_wait(epoll, &told, 1, 30000) == 1);
+    CHECK(read(fd, &byte, 1) == -1 && errno == ECONNRESET);
+    signal(SIGPIPE, SIG_IGN);
+    CHECK(write(fd, "!", 1) == -1 && (errno == EPIPE || errno == ECONNRESET));
+    return 0;
+}
+
+// Says something and ends without closing: it arrives all the same.
+static int blurts(int port, const char *how) {
+    static char big[100000];
+    int fd = connects(port);
+    await_carried(fd);
+    write_all(fd, big, sizeof big);
+    if (!strcmp(how, "exit")) exit(0);
+    _exit(0);
+}
+
+// Bytes until the end, counted, of one connection that is echoed until it is carried.
+static int counts(int port) {
+    int fd = accept(listens(port), NULL, NULL);
+    static char buf[65536];
+    uint64_t all = 0;
+    ssize_t n;
+    while ((n = read(fd, buf, sizeof buf)) > 0) {
+        all += n;
+        if (n == 1) write_all(fd, buf, 1);
+    }
+    CHECK(n == 0);
+    printf("%lu\n", all);
+    return 0;
+}
+
+// Connections one after the other, each ended when it may just come to be carried: some round trips, then bytes, then the
+// end. How many bytes were sent in all.
+static int hurries(int port, int count) {
+    static char big[30000];
+    uint64_t all = 0;
+    memset(big, 2, sizeof big);
+    for (int i = 0; i < count; i++) {
+        int fd = connects(port);
+        char byte = 1;
+        uint64_t rounds = drawn() % 60, len = drawn() % sizeof big;
+        for (uint64_t round = 0; round < rounds; round++) {
+            write_all(fd, &byte, 1);
+            read_all(fd, &byte, 1);
+        }
+        write_all(fd, big, len);
+        CHECK(close(fd) == 0);
+        all += rounds + len;
+    }
+    printf("%lu\n", all);
+    return 0;
+}
+
+// The other end of these: gives each 1 back, and counts all.
+static int tallies(int port, int count) {
+    static char buf[65536];
+    int listener = listens(port);
+    uint64_t all = 0;
+    for (int i = 0; i < count; i++) {
+        int fd = accept(listener, NULL, NULL);
+        ssize_t n;
+        while ((n = read(fd, buf, sizeof buf)) > 0) {
+            all += n;
+            if (buf[0] == 1) write_all(fd, buf, 1);
+        }
+        CHECK(n == 0 && close(fd) == 0);
+    }
+    printf("%lu\n", all);
+    return 0;
+}
+
+// Round trips of a byte for so many milliseconds, after this end's port was said.
+static int pings(int port, int millis) {
+    char byte = 0, answer;
+    int fd = connects(port);
+    struct sockaddr_in own;
+    socklen_t len = sizeof own;
+    CHECK(getsockname(fd, (void *)&own, &len) == 0);
+    double until = now() + millis / 1e3;
+    do {
+        byte++;
+        write_all(fd, &byte, 1);
+        read_all(fd, &answer, 1);
+        CHECK(answer == byte);
+        if (byte == 1) {
+            printf("%d\n", ntohs(own.sin_port));
+            fflush(stdout);
+        }
+    } while (now() < until);
+    return close(fd);
+}
+
+// One who is no end of a connection, and takes the name of one: says hello and offers, and tells whether he was told a
+// secret. The other end's name, and his.
+static int intrudes(const char *other, const char *own) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX}, there = {.sun_family = AF_UNIX};
+    strcpy(at.sun_path + 1, own);
+    strcpy(there.sun_path + 1, other);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0), told = 0;
+    socklen_t at_len = offsetof(struct sockaddr_un, sun_path) + 1 + strlen(own);
+    socklen_t there_len = offsetof(struct sockaddr_un, sun_path) + 1 + strlen(other);
+    // Its owner may be faster.
+    if (bind(fd, (void *)&at, at_len) != 0) return puts("taken"), 0;
+    char offer[50] = "ELVTCP\1\2", heard[100];
+    for (double until = now() + 0.4; now() < until;) {
+        sendto(fd, "ELVTCP\1\1", 8, 0, (void *)&there, there_len);
+        sendto(fd, offer, sizeof offer, 0, (void *)&there, there_len);
+        ssize_t n = recv(fd, heard, sizeof heard, 0);
+        told += n > 8;
+    }
+    puts(told ? "told" : "not told");
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc >= 3);
+    int port = atoi(argv[2]);
+    if (!strcmp(argv[1], "serve")) return serves(argv[3], port, atoi(argv[4]));
+    if (!strcmp(argv[1], "behave")) return behaves(port);
+    if (!strcmp(argv[1], "bereaved")) return bereaved(port);
+    if (!strcmp(argv[1], "blurt")) return blurts(port, argv[3]);
+    if (!strcmp(argv[1], "intrude")) return intrudes(argv[2], argv[3]);
+    if (!strcmp(argv[1], "tally")) return tallies(port, atoi(argv[3]));
+    if (!strcmp(argv[1], "hurry")) return seed = atoll(argv[4]), hurries(port, atoi(argv[3]));
+    if (!strcmp(argv[1], "ping")) return pings(port, atoi(argv[3]));
+    if (!strcmp(argv[1], "count")) return counts(port);
+    CHECK(!strcmp(argv[1], "echo"));
+    seed = atoll(argv[5]);
+    return echoes(port, atoi(argv[3]), atoll(argv[4]));
+}
