@@ -335,7 +335,16 @@ impl Cm {
             return Err(libc::EINVAL);
         };
         // Whoever listens may have come since the address was resolved.
-        let peer = find_peer(id, dst);
+        let Some(peer) = find_peer(id, dst) else {
+            // As this host's own manager would refuse it.
+            let (kind, status) = if id.is_datagrams() {
+                (Kind::Unreachable, i32::from(sidr::UNSUPPORTED))
+            } else {
+                (Kind::Rejected, i32::from(elver_cm::reason::INVALID_SERVICE_ID))
+            };
+            self.tell(connect.id, kind, status, |_| ());
+            return Ok(());
+        };
         let header = IpHeader { src_port: src.port(), src: src.ip(), dst: dst.ip() };
         let private = [&header.bytes()[..], own].concat();
         let service = service_of(id.port_space, dst);
@@ -530,12 +539,7 @@ impl Cm {
     }
 }
 
-/// Where the device is that a program means by an address.
-fn find_peer(id: &CmId, dst: SocketAddr) -> IpAddr {
-    if address::is_local(dst.ip())
-        && let Some(found) = ports::find(id.port_space, dst)
-    {
-        return found;
-    }
-    id.peer.unwrap_or(dst.ip())
+/// Where the device is that a program means by an address; none if it is this host's, and nobody listens.
+fn find_peer(id: &CmId, dst: SocketAddr) -> Option<IpAddr> {
+    if address::is_local(dst.ip()) { ports::find(id.port_space, dst) } else { Some(dst.ip()) }
 }
