@@ -286,12 +286,13 @@ impl State {
             }
         }
         if let Some(cm) = &mut self.cm
-            && (arrived || cm.manager.due().is_some_and(|due| due <= elver_soft::now()))
+            && (arrived || cm.due().is_some_and(|due| due <= elver_soft::now()))
         {
             let now = elver_soft::now();
             if arrived {
                 cm.arrived(&mut self.device, now);
             }
+            cm.look_again(now);
             cm.step(&mut self.device, now);
             self.device.progress();
         }
@@ -299,7 +300,7 @@ impl State {
 
     /// How long until a timer is due, the device's or the communication manager's.
     fn due_in(&self) -> Option<Duration> {
-        let connecting = self.cm.as_ref().and_then(|cm| cm.manager.due());
+        let connecting = self.cm.as_ref().and_then(|cm| cm.due());
         let connecting =
             connecting.map(|due| Duration::from_nanos(due.ns_since(elver_soft::now())));
         self.device.due_in().into_iter().chain(connecting).min()

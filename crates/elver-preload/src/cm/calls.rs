@@ -25,6 +25,10 @@ const COMM_EST: u32 = 4;
 /// Requests that wait for a program that names no number, and at most.
 const BACKLOG: u32 = 1024;
 const PKEY: u16 = 0xffff;
+/// How long a port of this host that nobody listens on is asked for, and how often: programs stop
+/// listening and begin again, and a look in a table is faster than a kernel's ways to resolve an address.
+const LISTENERS_COME: u64 = 1_000_000_000;
+const LOOK_AGAIN: u64 = 20_000_000;
 /// Code of 0.64 ms. The kernel tells 0, which is 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
@@ -323,9 +327,30 @@ impl Cm {
         command.answer(query.response, resp)
     }
 
-    /// CONNECT: asks the peer.
+    /// CONNECT.
     fn ask_for(&mut self, command: &Command<'_>) -> Result<(), c_int> {
         let connect: Connect = command.read(std::mem::offset_of!(Connect, ece))?;
+        if self.waiting.iter().any(|(.., other)| other.id == connect.id) {
+            return Err(libc::EINVAL);
+        }
+        self.try_connect(command.now, command.now.saturating_add_ns(LISTENERS_COME), connect)
+    }
+
+    /// Looks again for those who may listen by now.
+    pub(crate) fn look_again(&mut self, now: Time) {
+        let (due, later) = self.waiting.drain(..).partition(|(again, ..)| *again <= now);
+        self.waiting = later;
+        let due: Vec<(Time, Time, Connect)> = due;
+        for (_, until, connect) in due {
+            let id = connect.id;
+            if let Err(error) = self.try_connect(now, until, connect) {
+                self.tell(id, Kind::Unreachable, -error, |_| ());
+            }
+        }
+    }
+
+    /// Asks the peer.
+    fn try_connect(&mut self, now: Time, until: Time, connect: Connect) -> Result<(), c_int> {
         let param = &connect.conn_param;
         let own = &param.private_data[..usize::from(param.private_data_len)];
         let psn = self.rng.next_u32() & 0xff_ffff;
@@ -336,6 +361,11 @@ impl Cm {
         };
         // Whoever listens may have come since the address was resolved.
         let Some(peer) = find_peer(id, dst) else {
+            if now < until {
+                let again = now.saturating_add_ns(LOOK_AGAIN);
+                self.waiting.push((again, until, connect));
+                return Ok(());
+            }
             // As this host's own manager would refuse it.
             let (kind, status) = if id.is_datagrams() {
                 (Kind::Unreachable, i32::from(sidr::UNSUPPORTED))
@@ -350,7 +380,7 @@ impl Cm {
         let service = service_of(id.port_space, dst);
         id.peer = Some(peer);
         if id.is_datagrams() {
-            let asked = self.manager.ask(command.now, peer, service, &private).map_err(errno)?;
+            let asked = self.manager.ask(now, peer, service, &private).map_err(errno)?;
             self.connect(connect.id, asked);
             return Ok(());
         }
@@ -379,7 +409,7 @@ impl Cm {
             ack_timeout: id.ack_timeout,
             private,
         };
-        let asked = self.manager.connect(command.now, &offer).map_err(errno)?;
+        let asked = self.manager.connect(now, &offer).map_err(errno)?;
         self.connect(connect.id, asked);
         Ok(())
     }

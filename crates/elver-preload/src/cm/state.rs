@@ -139,6 +139,8 @@ pub(crate) struct Cm {
     by_connection: HashMap<Id, u32>,
     listeners: HashMap<u64, u32>,
     next: u32,
+    /// Connections to ports of this host that nobody listens on yet: when to look again, and until when.
+    pub(crate) waiting: Vec<(Time, Time, abi::Connect)>,
     pub(crate) rng: Rng,
     pub(crate) address: IpAddr,
     pub(crate) gid: Gid,
@@ -163,6 +165,7 @@ impl Cm {
             by_connection: HashMap::new(),
             listeners: HashMap::new(),
             next: 0,
+            waiting: Vec::new(),
             rng,
             address: device.address(),
             gid,
@@ -173,6 +176,12 @@ impl Cm {
     /// The CQ of QP 1.
     pub(crate) fn cq(&self) -> Cq {
         self.carrier.cq
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(crate) fn due(&self) -> Option<Time> {
+        let waiting = self.waiting.iter().map(|(again, ..)| *again);
+        self.manager.due().into_iter().chain(waiting).min()
     }
 
     /// Takes what arrived on QP 1.
@@ -256,6 +265,7 @@ impl Cm {
     /// Destroys an id; how many of its events were taken.
     pub(crate) fn destroy(&mut self, now: Time, id: u32) -> Option<u32> {
         let gone = self.ids.remove(&id)?;
+        self.waiting.retain(|(.., connect)| connect.id != id);
         if let Some(service) = gone.service {
             self.listeners.remove(&service);
             self.manager.unlisten(now, service);
