@@ -10,10 +10,11 @@ use anyhow::{Context, Result, ensure};
 use crate::metadata::{list, metadata, text};
 
 /// The crates that a kernel could host.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "elver-random",
     "elver-wire",
     "elver-verbs",
+    "elver-cm",
     "elver-rnic",
     "elver-kv",
     "elver-control",

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use elver_soft::{SoftConfig, SoftDevice, SoftError, SoftMemory};
@@ -15,6 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::time::Timespec;
 
 use crate::channel::CqObject;
+use crate::cm::state::Cm;
 use crate::device::node_guid;
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
@@ -58,6 +59,8 @@ pub(crate) struct State {
     pub(crate) dms: HashMap<u32, DeviceMemory>,
     /// The number of the next device memory.
     pub(crate) next_dm: u32,
+    /// rdma_cm, once the program has opened it.
+    pub(crate) cm: Option<Box<Cm>>,
 }
 
 /// A region, as who imports it is told of it.
@@ -100,6 +103,7 @@ impl State {
             mrs: HashMap::new(),
             dms: HashMap::new(),
             next_dm: 1,
+            cm: None,
         }
     }
 }
@@ -150,6 +154,15 @@ impl Engine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The device, if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// The device, for a program that polls or posts.
     pub(crate) fn drive(&self) -> MutexGuard<'_, State> {
         self.polls.fetch_add(1, Ordering::Relaxed);
@@ -159,9 +172,14 @@ impl Engine {
     /// Has the thread watch: a program is about to wait for an event.
     pub(crate) fn watch(&self) {
         if self.naps.load(Ordering::SeqCst) {
-            // It can only fail when it was rung often enough already.
-            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+            self.wake();
         }
+    }
+
+    /// Has the thread look again: what it waits for may have changed.
+    pub(crate) fn wake(&self) {
+        // It can only fail when it was rung often enough already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     /// What the thread does: it drives the device while the program does not.
@@ -179,7 +197,7 @@ impl Engine {
             } else if busy {
                 std::thread::yield_now();
             } else {
-                let due = self.lock().device.due_in();
+                let due = self.lock().due_in();
                 self.sleep(due.unwrap_or(SLEEP).min(SLEEP), true);
             }
         }
@@ -241,8 +259,11 @@ impl State {
         for (cq, timed) in &mut self.timed {
             timed.stamp(&mut self.device, *cq);
         }
+        let mut arrived = false;
         while let Some(cq) = self.device.poll_cq_event() {
-            if let Some(object) = self.cqs.get(&cq) {
+            if self.cm.as_ref().is_some_and(|cm| cm.cq() == cq) {
+                arrived = true;
+            } else if let Some(object) = self.cqs.get(&cq) {
                 object.tell();
             }
         }
@@ -264,6 +285,25 @@ impl State {
                 told::tell(told, event);
             }
         }
+        if let Some(cm) = &mut self.cm
+            && (arrived || cm.due().is_some_and(|due| due <= elver_soft::now()))
+        {
+            let now = elver_soft::now();
+            if arrived {
+                cm.arrived(&mut self.device, now);
+            }
+            cm.look_again(now);
+            cm.step(&mut self.device, now);
+            self.device.progress();
+        }
+    }
+
+    /// How long until a timer is due, the device's or the communication manager's.
+    fn due_in(&self) -> Option<Duration> {
+        let connecting = self.cm.as_ref().and_then(|cm| cm.due());
+        let connecting =
+            connecting.map(|due| Duration::from_nanos(due.ns_since(elver_soft::now())));
+        self.device.due_in().into_iter().chain(connecting).min()
     }
 }
 

@@ -61,7 +61,7 @@ pub struct BindMwWr {
 /// A structure's name in C, its size, and each field's name in C and offset.
 pub type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
 
-macro_rules! layouts {
+macro_rules! structures {
     ($($name:ident $c:literal { $($field:ident: $of:ty,)* })*) => {
         $(
             #[doc = concat!("`struct ", $c, "`.")]
@@ -83,7 +83,9 @@ macro_rules! layouts {
     };
 }
 
-layouts! {
+pub(crate) use structures;
+
+structures! {
     Sge "ibv_sge" {
         addr: u64,
         length: u32,

@@ -16,6 +16,7 @@
 mod ah;
 mod caps;
 mod channel;
+pub mod cm;
 mod context;
 mod cq;
 mod cq_ex;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 
+use crate::cm::fd;
 use crate::guard;
 use crate::tree::place;
 
@@ -40,6 +41,21 @@ unsafe fn name(path: *const c_char) -> Name {
     Name { given: path, ours }
 }
 
+/// Opens rdma_cm's device, if that is what is named; -1 if it cannot be had.
+///
+/// # Safety
+/// As [`name`].
+unsafe fn event_channel(path: *const c_char, flags: c_int) -> Option<c_int> {
+    // SAFETY: the caller's word.
+    if path.is_null() || unsafe { CStr::from_ptr(path) }.to_bytes() != fd::NAME {
+        return None;
+    }
+    Some(guard(Err(libc::EIO), || fd::open(flags)).unwrap_or_else(|error| {
+        crate::errno::set(error);
+        -1
+    }))
+}
+
 macro_rules! opened {
     ($($name:ident($($at:ident: $of:ty,)? ; $($mode:ident)?) => $dir:expr;)*) => {$(
         // The mode stands where a variable argument does, which a caller without one leaves as it is.
@@ -47,6 +63,9 @@ macro_rules! opened {
         unsafe extern "C" fn $name($($at: $of,)? path: *const c_char, flags: c_int $(, $mode: c_uint)?) -> c_int {
             // SAFETY: the contract of `open`(2).
             unsafe {
+                if let Some(fd) = event_channel(path, flags) {
+                    return fd;
+                }
                 let path = name(path);
                 let mode = opened!(@mode $($mode)?);
                 libc::syscall(libc::SYS_openat, $dir, path.get(), flags, mode) as c_int

@@ -25,7 +25,7 @@ static TREE: OnceLock<Option<Tree>> = OnceLock::new();
 /// Where the names of sysfs and of devices are that this library answers for; none for all others.
 pub(crate) fn place(path: &[u8]) -> Option<CString> {
     const CLASSES: &[u8] = b"/sys/class/";
-    if path == b"/dev/infiniband/uverbs0" {
+    if path == b"/dev/infiniband/uverbs0" || path == b"/dev/infiniband/rdma_cm" {
         // A character device, as it should be; nobody is to speak to it.
         return CString::new("/dev/null").ok();
     }
@@ -143,7 +143,6 @@ mod tests {
             "/sys/class/infinibandx",
             "/sys/class/infiniband_mad",
             "/dev/infiniband",
-            "/dev/infiniband/rdma_cm",
             "/dev/infiniband/uverbs1",
             "sys/class/infiniband",
         ] {

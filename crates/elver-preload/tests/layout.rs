@@ -4,15 +4,16 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
+use elver_preload::cm;
 use elver_preload::layout::layouts;
 
 #[test]
 fn structures_are_laid_out_as_the_installed_header_says() {
     let mut c = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {\n",
+        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n#include <rdma/rdma_user_cm.h>\nint main(void) {\n",
     );
     let mut expected = String::new();
-    for (name, size, fields) in layouts() {
+    for (name, size, fields) in layouts().into_iter().chain(cm::abi::layouts()) {
         writeln!(c, "printf(\"{name} %zu\\n\", sizeof(struct {name}));").unwrap();
         writeln!(expected, "{name} {size}").unwrap();
         for (field, offset) in fields {

@@ -47,6 +47,20 @@ fn each_way_finds_the_device() {
     assert_eq!(said(&["python3", "-c", program]), "['1'] True 8630\n");
 }
 
+/// rdma_cm's device is a character device by its name and by its descriptor, and refuses what is no command.
+#[test]
+fn the_device_of_rdma_cm_is_there() {
+    let program = "import os, stat\nfd = os.open('/dev/infiniband/rdma_cm', os.O_RDWR)\n\
+                   print(stat.S_ISCHR(os.stat('/dev/infiniband/rdma_cm').st_mode), \
+                   stat.S_ISCHR(os.fstat(fd).st_mode))\n\
+                   for bad in (b'', b'1234567', bytes(8), b'\\x0c' + bytes(7), b'\\xff' * 8, b'\\x01\\0\\0\\0\\xff\\0\\0\\0'):\n\
+                   \x20  try: os.write(fd, bad); print('taken')\n\
+                   \x20  except OSError as error: print(error.errno)\n\
+                   os.close(fd)";
+    let said = said(&["python3", "-c", program]);
+    assert_eq!(said, "True True\n22\n22\n22\n22\n22\n22\n");
+}
+
 #[test]
 fn other_names_are_as_ever() {
     let text = std::fs::read_to_string("/etc/passwd").unwrap();
@@ -54,7 +68,7 @@ fn other_names_are_as_ever() {
     assert_eq!(said(&["head", "-c", "0", "/dev/null"]), "");
     for name in [
         "/sys/class/infiniband_mad",
-        "/dev/infiniband/rdma_cm",
+        "/dev/infiniband/umad0",
         "/sys/class/infiniband/other",
         "/nowhere",
     ] {

@@ -17,6 +17,9 @@ use crate::qp::QueuePair;
 use crate::recv_queue::RecvQueue;
 use crate::responder::Responder;
 
+/// The number by which peers know the QP of management datagrams.
+const GENERAL_SERVICES: u32 = 1;
+
 /// Widest value of a field of so many bits.
 const fn bits(count: u32) -> u64 {
     (1 << count) - 1
@@ -213,7 +216,21 @@ impl<M: Memory> Rnic<M> {
             }
             _ => {}
         }
-        let qp = self.qps.insert(&mut hw.rng, |id| QueuePair::new(Qpn::from_wrapping(id), init))?;
+        if init.general_services {
+            if init.qp_type != QpType::Ud {
+                return Err(VerbsError::InvalidArgument { what: "QP 1 is a UD QP" });
+            }
+            if self.general_services.is_some() {
+                return Err(VerbsError::InvalidArgument { what: "there is a QP 1 already" });
+            }
+        }
+        let number = |id| if init.general_services { GENERAL_SERVICES } else { id };
+        let qp = self
+            .qps
+            .insert(&mut hw.rng, |id| QueuePair::new(Qpn::from_wrapping(number(id)), init))?;
+        if init.general_services {
+            self.general_services = Some(qp);
+        }
         hw.use_pd(init.pd.0)?;
         hw.cqs.require_mut(init.send_cq.0)?.users += 1;
         hw.cqs.require_mut(init.recv_cq.0)?.users += 1;
@@ -350,6 +367,12 @@ impl<M: Memory> Rnic<M> {
         self.qps.ids().map(Qp)
     }
 
+    /// The id of the QP that a peer names by a number: the same, but for QP 1.
+    #[inline]
+    pub(crate) fn named(&self, qpn: u32) -> u32 {
+        if qpn == GENERAL_SERVICES { self.general_services.unwrap_or(qpn) } else { qpn }
+    }
+
     /// How many regions there are, windows included.
     pub fn mr_count(&self) -> u32 {
         self.hw.regions.len()
@@ -392,6 +415,7 @@ impl<M: Memory> Rnic<M> {
         let init = queue_pair.core.init;
         queue_pair.reset(hw);
         self.qps.remove(qp.0);
+        self.general_services = self.general_services.filter(|id| *id != qp.0);
         self.active.retain(|id| *id != qp.0);
         hw.release_pd(init.pd.0);
         for cq in [init.send_cq, init.recv_cq] {

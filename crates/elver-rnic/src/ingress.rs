@@ -64,7 +64,7 @@ impl<M: Memory> Rnic<M> {
     }
 
     pub(crate) fn dispatch(&mut self, now: Time, meta: &RxMeta, headers: &Headers, payload: &[u8]) {
-        let qpn = headers.dest_qpn.get();
+        let qpn = self.named(headers.dest_qpn.get());
         let Some(queue_pair) = self.qps.get_mut(qpn) else {
             self.hw.counters.drop_qpn += 1;
             return;
@@ -225,7 +225,7 @@ impl<M: Memory> Rnic<M> {
         if headers.message().is_response() && self.hw.paths.congested(now, path) {
             self.hw.counters.window_cuts += 1;
         }
-        let Some(queue_pair) = self.qps.get(headers.dest_qpn.get()) else {
+        let Some(queue_pair) = self.qps.get(self.named(headers.dest_qpn.get())) else {
             return bug!("a QP went while its packet was looked at");
         };
         let to = match headers.route() {

@@ -91,10 +91,13 @@ impl<M: Memory> Rnic<M> {
                 match queue_pair.prepare(&mut self.hw, lane, false) {
                     None => return,
                     Some(Err(status)) => Reply::Local(status),
-                    Some(Ok(request)) => match self.qps.get_mut(request.dest_qpn) {
-                        Some(target) => target.serve(&mut self.hw, now, &request),
-                        None => Reply::NoAnswer,
-                    },
+                    Some(Ok(request)) => {
+                        let target = self.named(request.dest_qpn);
+                        match self.qps.get_mut(target) {
+                            Some(target) => target.serve(&mut self.hw, now, &request),
+                            None => Reply::NoAnswer,
+                        }
+                    }
                 }
             };
             let reply = match reply {
@@ -218,10 +221,13 @@ impl<M: Memory> Rnic<M> {
                 Err(Stopped::Fault(Fault::Later)) => Reply::Later(Some(found)),
                 Err(_) => Reply::Local(WcStatus::LocProtErr),
             },
-            (Some(Ok(request)), None) => match self.qps.get_mut(request.dest_qpn) {
-                Some(target) => target.serve(&mut self.hw, now, &request),
-                None => Reply::NoAnswer,
-            },
+            (Some(Ok(request)), None) => {
+                let target = self.named(request.dest_qpn);
+                match self.qps.get_mut(target) {
+                    Some(target) => target.serve(&mut self.hw, now, &request),
+                    None => Reply::NoAnswer,
+                }
+            }
             (Some(Err(status)), _) => Reply::Local(status),
             // It could begin, and nothing has changed since.
             (None, _) => Reply::Local(WcStatus::GeneralErr),

@@ -21,6 +21,8 @@ use crate::table::Table;
 pub struct Rnic<M> {
     pub(crate) hw: Hw<M>,
     pub(crate) qps: Table<QueuePair>,
+    /// The id of the QP that peers know as QP 1.
+    pub(crate) general_services: Option<u32>,
     /// QPs that may have something to send, in turn.
     pub(crate) active: VecDeque<u32>,
     /// Packets that the QP at the front has sent in its turn.
@@ -36,6 +38,7 @@ impl<M: Memory> Rnic<M> {
         config.validate()?;
         Ok(Rnic {
             qps: Table::new(ObjectKind::Qp, config.max_qp, "max_qp"),
+            general_services: None,
             active: VecDeque::new(),
             turn_sent: 0,
             notifications: VecDeque::new(),

@@ -226,6 +226,9 @@ pub struct QpInit {
     /// sender choose (IBTA vol. 1, A17.3.3); a device of ours does not, and nobody else on its host
     /// can send from that port while it has it.
     pub same_source_port: bool,
+    /// The UD QP that peers know as QP 1, where management datagrams go (IBTA vol. 1, 3.9.2): a device
+    /// has one at most.
+    pub general_services: bool,
 }
 
 impl QpInit {
@@ -242,6 +245,7 @@ impl QpInit {
             dc_access_key: 0,
             dci: DciInit::default(),
             same_source_port: false,
+            general_services: false,
         }
     }
 }

@@ -17,6 +17,7 @@
 extern crate std;
 
 mod bytes;
+pub mod cm;
 mod error;
 mod eth;
 mod headers;

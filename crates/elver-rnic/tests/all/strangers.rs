@@ -101,6 +101,47 @@ fn a_ud_qp_may_mind_the_port() {
     }
 }
 
+/// Management datagrams reach QP 1 and come from it; without one they reach nobody.
+#[test]
+fn management_datagrams_go_from_qp_1_to_qp_1() {
+    const QKEY: u32 = 0x8001_0000;
+    // From another device, and within one.
+    for (from, to) in [(0, 1), (1, 1)] {
+        let mut net = Net::new(2);
+        let mut ready = |host: usize| {
+            let (pd, cq) = (net.hosts[host].pd, net.hosts[host].cq);
+            let init = QpInit { general_services: true, ..QpInit::new(QpType::Ud, pd, cq) };
+            let qp = net.hosts[host].nic.create_qp(init).unwrap();
+            assert!(net.hosts[host].nic.create_qp(init).is_err(), "a device has one");
+            assert_eq!(net.hosts[host].nic.qp_num(qp), Ok(1));
+            net.hosts[host].connect(qp, QpType::Ud, address(0), 0, |attr| attr.qkey = QKEY);
+            qp
+        };
+        let taker = ready(to);
+        let sender = if from == to { taker } else { ready(from) };
+        let rc = QpInit::new(QpType::Rc, net.hosts[0].pd, net.hosts[0].cq);
+        let wrong = QpInit { general_services: true, ..rc };
+        assert!(net.hosts[0].nic.create_qp(wrong).is_err(), "QP 1 is a UD QP");
+        let sges = [net.hosts[to].sge(0, 4096)];
+        let receives = [RecvWr { wr_id: 1, sges: &sges }];
+        net.hosts[to].nic.post_recv(Time(1), taker, &receives).unwrap();
+        let ah = handle(&mut net.hosts[from], to);
+        let dest = Dest::Ud { ah, remote_qpn: 1, remote_qkey: QKEY };
+        let sge = [net.hosts[from].sge(8192, 256)];
+        net.hosts[from].post(net.now, sender, SendOp::Send, &sge, Some(dest));
+        net.run(|_| 1);
+        let wcs = net.hosts[to].poll();
+        let arrived: Vec<_> = wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv).collect();
+        assert!(arrived.len() == 1 && arrived[0].src_qp == 1 && arrived[0].qp_num == 1, "{wcs:?}");
+        net.hosts[to].nic.destroy_qp(Time(2), taker).unwrap();
+        if from != to {
+            net.hosts[from].post(net.now, sender, SendOp::Send, &sge, Some(dest));
+            net.run(|_| 1);
+            assert_eq!(net.hosts[to].nic.counters().drop_qpn, 1);
+        }
+    }
+}
+
 /// A connected QP believes its peer's address alone, on requests and on answers.
 #[test]
 fn a_connected_qp_takes_no_packet_from_another_address() {

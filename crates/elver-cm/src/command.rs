@@ -1,0 +1,293 @@
+//! What the consumer asks for.
+
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use elver_verbs::Time;
+use elver_wire::PKEY_DEFAULT;
+use elver_wire::cm::{Message, Rejected, Rep, Req, SidrRep};
+
+use crate::connection::{State, nanoseconds};
+use crate::event::{Answer, Id, Offer, Refused};
+use crate::manager::{Listener, Manager};
+use crate::{reason, sidr};
+
+/// Code of a rate of 2.5 Gb/s, the lowest that there is.
+const RATE: u8 = 2;
+const HOP_LIMIT: u8 = 64;
+
+impl Manager {
+    /// Listens for a service; at most `backlog` requests wait for the consumer.
+    ///
+    /// # Errors
+    /// [`Refused::Taken`] if somebody does already.
+    pub fn listen(&mut self, service_id: u64, backlog: u32) -> Result<(), Refused> {
+        if self.listeners.contains_key(&service_id) {
+            return Err(Refused::Taken(service_id));
+        }
+        self.listeners.insert(service_id, Listener { backlog, waiting: 0 });
+        Ok(())
+    }
+
+    /// Listens no more; requests that wait are refused.
+    pub fn unlisten(&mut self, now: Time, service_id: u64) {
+        let waits = |state| matches!(state, State::Requested | State::SidrRequested);
+        let waiting: Vec<u32> = self
+            .connections
+            .iter()
+            .filter(|(_, one)| one.listener == Some(service_id) && waits(one.state))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in waiting {
+            self.let_go(now, Id(id));
+        }
+        self.listeners.remove(&service_id);
+    }
+
+    /// Asks for a connection.
+    ///
+    /// # Errors
+    /// [`Refused::Full`], and [`Refused::Message`] if the private data is too long.
+    pub fn connect(&mut self, now: Time, offer: &Offer) -> Result<Id, Refused> {
+        let id = self.insert(State::ReqSent, offer.peer)?;
+        let (timeout, retries) = (self.config.response_timeout, self.config.retries);
+        if let Some(connection) = self.find(id, None) {
+            connection.own_qpn = offer.qpn;
+        }
+        let req = Req {
+            local: id,
+            service_id: offer.service_id,
+            ca_guid: self.config.ca_guid,
+            qkey: 0,
+            qpn: offer.qpn,
+            responder_resources: offer.responder_resources,
+            initiator_depth: offer.initiator_depth,
+            remote_response_timeout: timeout,
+            transport: offer.transport,
+            flow_control: offer.flow_control,
+            starting_psn: offer.starting_psn,
+            local_response_timeout: timeout,
+            retry_count: offer.retry_count,
+            pkey: PKEY_DEFAULT,
+            path_mtu: offer.path_mtu,
+            rnr_retry_count: offer.rnr_retry_count,
+            max_retries: retries,
+            srq: offer.srq,
+            local_gid: offer.local_gid,
+            remote_gid: offer.remote_gid,
+            flow_label: 0,
+            packet_rate: RATE,
+            traffic_class: offer.traffic_class,
+            hop_limit: HOP_LIMIT,
+            service_level: 0,
+            subnet_local: false,
+            ack_timeout: offer.ack_timeout,
+            private: &offer.private,
+        };
+        if let Err(error) = self.tell(id, Message::Req(req)) {
+            self.forget(id);
+            return Err(error.into());
+        }
+        self.await_answer(id, now, retries, nanoseconds(timeout));
+        Ok(Id(id))
+    }
+
+    /// Agrees to a request.
+    ///
+    /// # Errors
+    /// [`Refused::Unknown`], [`Refused::State`], and [`Refused::Message`].
+    pub fn accept(&mut self, now: Time, id: Id, answer: &Answer) -> Result<(), Refused> {
+        let ca_guid = self.config.ca_guid;
+        let connection = self.require(id)?;
+        if connection.state != State::Requested {
+            return Err(Refused::State(id));
+        }
+        connection.own_qpn = answer.qpn;
+        // As many retries, and as patient, as the peer asked for when it asked.
+        let (retries, patience) = (connection.left, connection.patience);
+        let rep = Rep {
+            local: id.0,
+            remote: connection.remote.unwrap_or_default(),
+            qkey: 0,
+            qpn: answer.qpn,
+            starting_psn: answer.starting_psn,
+            responder_resources: answer.responder_resources,
+            initiator_depth: answer.initiator_depth,
+            ack_delay: 0,
+            failover: 1,
+            flow_control: answer.flow_control,
+            rnr_retry_count: answer.rnr_retry_count,
+            srq: answer.srq,
+            ca_guid,
+            private: &answer.private,
+        };
+        self.tell(id.0, Message::Rep(rep))?;
+        self.enter(id.0, State::RepSent);
+        self.await_answer(id.0, now, retries, patience);
+        Ok(())
+    }
+
+    /// Tells the peer, which agreed, that we have what we need.
+    ///
+    /// # Errors
+    /// [`Refused::Unknown`], [`Refused::State`], and [`Refused::Message`].
+    pub fn ready(&mut self, id: Id, private: &[u8]) -> Result<(), Refused> {
+        let connection = self.require(id)?;
+        if connection.state != State::Answered {
+            return Err(Refused::State(id));
+        }
+        let remote = connection.remote.unwrap_or_default();
+        self.tell(id.0, Message::Rtu { local: id.0, remote, private })?;
+        self.enter(id.0, State::Established);
+        Ok(())
+    }
+
+    /// Refuses a request, also after it was agreed to, or what answered ours.
+    ///
+    /// # Errors
+    /// [`Refused::Unknown`], [`Refused::State`], and [`Refused::Message`].
+    pub fn reject(
+        &mut self,
+        now: Time,
+        id: Id,
+        reason: u16,
+        private: &[u8],
+    ) -> Result<(), Refused> {
+        let connection = self.require(id)?;
+        let of = match connection.state {
+            State::Requested => Rejected::Req,
+            State::Answered => Rejected::Rep,
+            State::RepSent => Rejected::Other,
+            _ => return Err(Refused::State(id)),
+        };
+        let remote = connection.remote.unwrap_or_default();
+        let rej = Message::Rej { local: id.0, remote, of, reason, info: &[], private };
+        self.tell(id.0, rej)?;
+        self.linger(id.0, now);
+        Ok(())
+    }
+
+    /// Ends a connection. One that has ended already is left as it is.
+    ///
+    /// # Errors
+    /// [`Refused::Unknown`], and [`Refused::State`] if there is none yet.
+    pub fn disconnect(&mut self, now: Time, id: Id) -> Result<(), Refused> {
+        let (timeout, retries) = (self.config.response_timeout, self.config.retries);
+        let connection = self.require(id)?;
+        match connection.state {
+            State::Established | State::RepSent => {}
+            State::DreqSent | State::TimeWait | State::Closed => return Ok(()),
+            _ => return Err(Refused::State(id)),
+        }
+        let remote = connection.remote.unwrap_or_default();
+        let remote_qpn = connection.peer_qpn;
+        self.tell(id.0, Message::Dreq { local: id.0, remote, remote_qpn, private: &[] })?;
+        self.enter(id.0, State::DreqSent);
+        self.await_answer(id.0, now, retries, nanoseconds(timeout));
+        Ok(())
+    }
+
+    /// The QP of a connection that we agreed to has received: the peer has what it needs, whatever
+    /// became of its RTU (IBTA vol. 1, 12.9.6).
+    ///
+    /// # Errors
+    /// [`Refused::Unknown`].
+    pub fn heard(&mut self, id: Id) -> Result<(), Refused> {
+        if self.require(id)?.state == State::RepSent {
+            self.enter(id.0, State::Established);
+            self.wake_at(id.0, None);
+            self.report(id.0, crate::event::Event::Established(id));
+        }
+        Ok(())
+    }
+
+    /// Lets go of a connection, whatever state it is in: there are no more events of it. What the peer
+    /// waits for it is told.
+    pub fn let_go(&mut self, now: Time, id: Id) {
+        let Ok(connection) = self.require(id) else { return };
+        let (state, remote) = (connection.state, connection.remote);
+        match state {
+            State::Requested | State::Answered | State::RepSent => {
+                // It has no private data that could be too long.
+                let _ = self.reject(now, id, reason::CONSUMER, &[]);
+            }
+            State::Established => {
+                let _ = self.disconnect(now, id);
+            }
+            State::ReqSent => {
+                let info = self.config.ca_guid.to_be_bytes();
+                let rej = Message::Rej {
+                    local: id.0,
+                    remote: remote.unwrap_or_default(),
+                    of: Rejected::Req,
+                    reason: reason::TIMEOUT,
+                    info: &info,
+                    private: &[],
+                };
+                let _ = self.tell(id.0, rej);
+                self.end(id.0);
+            }
+            State::SidrRequested => {
+                let _ = self.reply(now, id, sidr::REJECTED, 0, 0, &[]);
+            }
+            State::SidrSent => self.end(id.0),
+            State::DreqSent | State::TimeWait | State::Closed | State::SidrReplied => {}
+        }
+        let Some(connection) = self.find(id.0, None) else { return };
+        connection.detached = true;
+        if connection.state == State::Closed {
+            self.forget(id.0);
+        }
+    }
+
+    /// Asks for the UD QP of a service.
+    ///
+    /// # Errors
+    /// [`Refused::Full`], and [`Refused::Message`].
+    pub fn ask(
+        &mut self,
+        now: Time,
+        peer: IpAddr,
+        service_id: u64,
+        private: &[u8],
+    ) -> Result<Id, Refused> {
+        let id = self.insert(State::SidrSent, peer)?;
+        let (timeout, retries) = (self.config.response_timeout, self.config.retries);
+        let request = Message::SidrReq { request: id, pkey: PKEY_DEFAULT, service_id, private };
+        if let Err(error) = self.tell(id, request) {
+            self.forget(id);
+            return Err(error.into());
+        }
+        self.await_answer(id, now, retries, nanoseconds(timeout));
+        Ok(Id(id))
+    }
+
+    /// Answers a question for a UD service.
+    ///
+    /// # Errors
+    /// [`Refused::Unknown`], [`Refused::State`], and [`Refused::Message`].
+    pub fn reply(
+        &mut self,
+        now: Time,
+        id: Id,
+        status: u8,
+        qpn: u32,
+        qkey: u32,
+        private: &[u8],
+    ) -> Result<(), Refused> {
+        let connection = self.require(id)?;
+        if connection.state != State::SidrRequested {
+            return Err(Refused::State(id));
+        }
+        let request = connection.remote.unwrap_or_default();
+        let service_id = connection.listener.unwrap_or_default();
+        let reply = SidrRep { request, status, qpn, service_id, qkey, info: &[], private };
+        self.tell(id.0, Message::SidrRep(reply))?;
+        self.enter(id.0, State::SidrReplied);
+        // As long as the peer asks again because the answer was lost, if it is as patient as we are.
+        let asks = u64::from(self.config.retries) + 1;
+        let ends = now.saturating_add_ns(asks * nanoseconds(self.config.response_timeout));
+        self.wake_at(id.0, Some(ends));
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use core::net::IpAddr;
+
+use elver_random::Rng;
+use elver_verbs::Time;
+use elver_wire::cm::{CmError, MAD_LEN, Mad, Message};
+
+use crate::config::{Config, Counters};
+use crate::connection::{Connection, State};
+use crate::event::{Event, Id, Refused};
+
+/// Who listens for a service.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// Requests that may wait for the consumer.
+    pub(crate) backlog: u32,
+    /// Those that do.
+    pub(crate) waiting: u32,
+}
+
+/// The communication manager of one device.
+#[derive(Debug)]
+pub struct Manager {
+    pub(crate) config: Config,
+    rng: Rng,
+    pub(crate) connections: BTreeMap<u32, Connection>,
+    /// Those that peers began: by the peer's address, its number, and whether that is a SIDR question's.
+    pub(crate) by_peer: BTreeMap<(IpAddr, u32, bool), u32>,
+    pub(crate) listeners: BTreeMap<u64, Listener>,
+    pub(crate) timers: BTreeSet<(Time, u32)>,
+    out: VecDeque<(IpAddr, [u8; MAD_LEN])>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) counters: Counters,
+}
+
+impl Manager {
+    /// A manager with no connection. `rng` draws the numbers that peers must not guess.
+    pub fn new(config: Config, rng: Rng) -> Manager {
+        Manager {
+            config,
+            rng,
+            connections: BTreeMap::new(),
+            by_peer: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            out: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The next message to send, and where its receiver is.
+    pub fn poll_transmit(&mut self) -> Option<(IpAddr, [u8; MAD_LEN])> {
+        self.out.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Manager::advance`] has something to do.
+    pub fn due(&self) -> Option<Time> {
+        self.timers.first().map(|(due, _)| *due)
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Connections and look-ups that there are, those that are ending among them.
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// Puts a connection in under a number that nobody can guess.
+    pub(crate) fn insert(&mut self, state: State, peer: IpAddr) -> Result<u32, Refused> {
+        if self.connections.len() >= self.config.max_connections {
+            self.counters.crowded += 1;
+            return Err(Refused::Full(self.config.max_connections));
+        }
+        let id = loop {
+            let id = self.rng.next_u32();
+            // The wire has 0 where there is no number.
+            if id != 0 && !self.connections.contains_key(&id) {
+                break id;
+            }
+        };
+        let connection = Connection {
+            state,
+            peer,
+            remote: None,
+            listener: None,
+            begun: None,
+            own_qpn: 0,
+            peer_qpn: 0,
+            transaction: self.rng.next_u64(),
+            sent: None,
+            left: 0,
+            patience: 0,
+            due: None,
+            detached: false,
+        };
+        self.connections.insert(id, connection);
+        Ok(id)
+    }
+
+    /// A connection, of this peer if one is given.
+    pub(crate) fn find(&mut self, id: u32, peer: Option<IpAddr>) -> Option<&mut Connection> {
+        self.connections
+            .get_mut(&id)
+            .filter(|connection| peer.is_none_or(|peer| connection.peer == peer))
+    }
+
+    pub(crate) fn require(&mut self, id: Id) -> Result<&mut Connection, Refused> {
+        self.find(id.0, None).filter(|found| !found.detached).ok_or(Refused::Unknown(id))
+    }
+
+    /// Sends a message that belongs to no connection, or is not sent again.
+    pub(crate) fn say(
+        &mut self,
+        peer: IpAddr,
+        transaction: u64,
+        message: Message<'_>,
+    ) -> Result<[u8; MAD_LEN], CmError> {
+        let bytes = Mad { transaction, message }.write()?;
+        self.out.push_back((peer, bytes));
+        Ok(bytes)
+    }
+
+    /// Sends a connection's message, and keeps it for when it is lost.
+    pub(crate) fn tell(&mut self, id: u32, message: Message<'_>) -> Result<(), CmError> {
+        let Some(connection) = self.connections.get(&id) else { return Ok(()) };
+        let (peer, transaction) = (connection.peer, connection.transaction);
+        let bytes = self.say(peer, transaction, message)?;
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.sent = Some(Box::new(bytes));
+        }
+        Ok(())
+    }
+
+    /// Sends a connection's last message again.
+    pub(crate) fn repeat(&mut self, id: u32) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if let Some(bytes) = &connection.sent {
+            self.counters.resent += 1;
+            self.out.push_back((connection.peer, **bytes));
+        }
+    }
+
+    /// Moves a connection, which leaves its listener's backlog if it waited there.
+    pub(crate) fn enter(&mut self, id: u32, state: State) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let before = connection.state;
+        connection.state = state;
+        if matches!(before, State::Requested | State::SidrRequested)
+            && let Some(service) = connection.listener
+            && let Some(listener) = self.listeners.get_mut(&service)
+        {
+            listener.waiting -= 1;
+        }
+    }
+
+    /// Sets a connection's timer, or stops it.
+    pub(crate) fn wake_at(&mut self, id: u32, due: Option<Time>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(before) = core::mem::replace(&mut connection.due, due) {
+            self.timers.remove(&(before, id));
+        }
+        if let Some(due) = due {
+            self.timers.insert((due, id));
+        }
+    }
+
+    /// Waits for the answer to the message that was just sent.
+    pub(crate) fn await_answer(&mut self, id: u32, now: Time, retries: u8, patience: u64) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.left = retries;
+            connection.patience = patience;
+        }
+        self.wake_at(id, Some(now.saturating_add_ns(patience)));
+    }
+
+    /// Ends a connection that answers what is late for a while.
+    pub(crate) fn linger(&mut self, id: u32, now: Time) {
+        self.enter(id, State::TimeWait);
+        self.wake_at(id, Some(now.saturating_add_ns(self.config.time_wait_ns)));
+    }
+
+    /// Ends a connection for good. The consumer still has its number, unless it let go of it.
+    pub(crate) fn end(&mut self, id: u32) {
+        self.wake_at(id, None);
+        self.enter(id, State::Closed);
+        if self.connections.get(&id).is_some_and(|connection| connection.detached) {
+            self.forget(id);
+        }
+    }
+
+    /// Takes a connection out.
+    pub(crate) fn forget(&mut self, id: u32) {
+        self.wake_at(id, None);
+        self.enter(id, State::Closed);
+        if let Some(begun) = self.connections.remove(&id).and_then(|gone| gone.begun) {
+            self.by_peer.remove(&begun);
+        }
+    }
+
+    /// Tells the consumer, if it has not let go of the connection.
+    pub(crate) fn report(&mut self, id: u32, event: Event) {
+        if self.connections.get(&id).is_some_and(|connection| !connection.detached) {
+            self.events.push_back(event);
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What peers say.
+
+use core::net::IpAddr;
+
+use elver_verbs::Time;
+use elver_wire::cm::{Mad, Message, Rejected, Rep, Req, SidrRep};
+
+use crate::connection::{State, nanoseconds};
+use crate::event::{Answer, Event, Id, Request};
+use crate::manager::Manager;
+use crate::{reason, sidr};
+
+/// How long the consumer may take after a peer asked again: 68.7 s, as rdma_cm says.
+const SERVICE_TIMEOUT: u8 = 24;
+/// The longest that a peer may have us wait between two messages: 17.2 s.
+const PATIENCE_MAX: u8 = 22;
+
+/// How a received message is answered: under its own transaction, at its sender's.
+struct Asked {
+    peer: IpAddr,
+    transaction: u64,
+}
+
+impl Manager {
+    /// Takes a received MAD, and the address that it came from.
+    pub fn receive(&mut self, now: Time, peer: IpAddr, bytes: &[u8]) {
+        let Ok(Mad { transaction, message }) = Mad::parse(bytes) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let asked = Asked { peer, transaction };
+        match message {
+            Message::Req(req) => self.requested(now, &asked, &req),
+            Message::Mra { remote, service_timeout, .. } => {
+                self.delayed(now, peer, remote, service_timeout);
+            }
+            Message::Rej { local, remote, reason, private, .. } => {
+                self.rejected(now, peer, local, remote, reason, private);
+            }
+            Message::Rep(rep) => self.answered(&asked, &rep),
+            Message::Rtu { local, remote, .. } => self.told_ready(peer, local, remote),
+            Message::Dreq { local, remote, remote_qpn, .. } => {
+                self.told_end(now, &asked, local, remote, remote_qpn);
+            }
+            Message::Drep { local, remote, .. } => self.ended(now, peer, local, remote),
+            Message::SidrReq { request, service_id, private, .. } => {
+                self.asked(now, &asked, request, service_id, private);
+            }
+            Message::SidrRep(reply) => self.replied(peer, &reply),
+        }
+    }
+
+    /// Refuses what has no connection. Without private data there is room for all of it.
+    fn refuse(&mut self, asked: &Asked, of: Rejected, local: u32, remote: u32, reason: u16) {
+        let rej = Message::Rej { local, remote, of, reason, info: &[], private: &[] };
+        let _ = self.say(asked.peer, asked.transaction, rej);
+    }
+
+    /// Whether a listener takes one more; a place in its backlog is taken.
+    fn take_place(&mut self, service_id: u64) -> Result<(), u16> {
+        let Some(listener) = self.listeners.get_mut(&service_id) else {
+            self.counters.unheard += 1;
+            return Err(reason::INVALID_SERVICE_ID);
+        };
+        if listener.waiting >= listener.backlog {
+            self.counters.crowded += 1;
+            return Err(reason::NO_RESOURCES);
+        }
+        listener.waiting += 1;
+        Ok(())
+    }
+
+    /// A connection that a peer begins, in a place that was taken for it.
+    fn begin(
+        &mut self,
+        now: Time,
+        asked: &Asked,
+        remote: u32,
+        service_id: u64,
+        state: State,
+    ) -> Option<u32> {
+        let key = (asked.peer, remote, state == State::SidrRequested);
+        let Ok(id) = self.insert(state, asked.peer) else {
+            if let Some(listener) = self.listeners.get_mut(&service_id) {
+                listener.waiting -= 1;
+            }
+            return None;
+        };
+        self.by_peer.insert(key, id);
+        if let Some(connection) = self.find(id, None) {
+            connection.remote = Some(remote);
+            connection.listener = Some(service_id);
+            connection.begun = Some(key);
+            connection.transaction = asked.transaction;
+        }
+        let expires = now.saturating_add_ns(self.config.request_ns);
+        self.wake_at(id, Some(expires));
+        Some(id)
+    }
+
+    fn requested(&mut self, now: Time, asked: &Asked, req: &Req<'_>) {
+        let known = self.by_peer.get(&(asked.peer, req.local, false)).copied();
+        if let Some(id) = known {
+            return self.requested_again(id, asked, req);
+        }
+        let refused = match req.transport {
+            0 | 1 => self.take_place(req.service_id).err(),
+            _ => Some(reason::INVALID_TRANSPORT),
+        };
+        if let Some(reason) = refused {
+            return self.refuse(asked, Rejected::Req, 0, req.local, reason);
+        }
+        let begun = self.begin(now, asked, req.local, req.service_id, State::Requested);
+        let Some(id) = begun else {
+            return self.refuse(asked, Rejected::Req, 0, req.local, reason::NO_RESOURCES);
+        };
+        if let Some(connection) = self.find(id, None) {
+            connection.peer_qpn = req.qpn;
+            connection.left = req.max_retries;
+            connection.patience = nanoseconds(req.local_response_timeout.min(PATIENCE_MAX));
+        }
+        let request = Request {
+            peer: asked.peer,
+            service_id: req.service_id,
+            qpn: req.qpn,
+            transport: req.transport,
+            responder_resources: req.responder_resources,
+            initiator_depth: req.initiator_depth,
+            starting_psn: req.starting_psn,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            srq: req.srq,
+            flow_control: req.flow_control,
+            path_mtu: req.path_mtu,
+            peer_gid: req.local_gid,
+            own_gid: req.remote_gid,
+            traffic_class: req.traffic_class,
+            ack_timeout: req.ack_timeout,
+            private: req.private.into(),
+        };
+        self.report(id, Event::Request(Id(id), request));
+    }
+
+    /// The peer has not seen what we answered, or we have not yet.
+    fn requested_again(&mut self, id: u32, asked: &Asked, req: &Req<'_>) {
+        self.counters.duplicates += 1;
+        let Some(connection) = self.find(id, None) else { return };
+        match connection.state {
+            State::Requested => {
+                let mra = Message::Mra {
+                    local: id,
+                    remote: req.local,
+                    of: Rejected::Req,
+                    service_timeout: SERVICE_TIMEOUT,
+                    private: &[],
+                };
+                let _ = self.say(asked.peer, asked.transaction, mra);
+            }
+            State::RepSent => self.repeat(id),
+            State::TimeWait if connection.refused() => self.repeat(id),
+            State::TimeWait => {
+                self.refuse(asked, Rejected::Req, 0, req.local, reason::STALE_CONNECTION);
+            }
+            _ => {}
+        }
+    }
+
+    fn delayed(&mut self, now: Time, peer: IpAddr, id: u32, service_timeout: u8) {
+        let waiting = |state| matches!(state, State::ReqSent | State::RepSent);
+        let Some(connection) = self.find(id, Some(peer)).filter(|found| waiting(found.state))
+        else {
+            self.counters.unexpected += 1;
+            return;
+        };
+        let longer = nanoseconds(service_timeout.min(SERVICE_TIMEOUT)) + connection.patience;
+        self.wake_at(id, Some(now.saturating_add_ns(longer)));
+    }
+
+    fn rejected(
+        &mut self,
+        now: Time,
+        peer: IpAddr,
+        local: u32,
+        remote: u32,
+        reason: u16,
+        private: &[u8],
+    ) {
+        // Who takes back its request may not have learnt our number.
+        let id = if remote != 0 {
+            Some(remote)
+        } else {
+            self.by_peer.get(&(peer, local, false)).copied()
+        };
+        let takes = |state| {
+            matches!(
+                state,
+                State::ReqSent
+                    | State::Requested
+                    | State::Answered
+                    | State::RepSent
+                    | State::Established
+            )
+        };
+        let found = id.and_then(|id| self.find(id, Some(peer)).filter(|found| takes(found.state)));
+        // Who tells its number must tell the right one.
+        let fits =
+            found.is_some_and(|found| local == 0 || found.remote.is_none_or(|it| it == local));
+        let (true, Some(id)) = (fits, id) else {
+            self.counters.unexpected += 1;
+            return;
+        };
+        self.report(id, Event::Rejected { id: Id(id), reason, private: private.into() });
+        self.linger(id, now);
+    }
+
+    fn answered(&mut self, asked: &Asked, rep: &Rep<'_>) {
+        let id = rep.remote;
+        let Some(connection) = self.find(id, Some(asked.peer)) else {
+            self.counters.unexpected += 1;
+            let reason = reason::INVALID_COMMUNICATION_ID;
+            return self.refuse(asked, Rejected::Rep, id, rep.local, reason);
+        };
+        match connection.state {
+            State::ReqSent => {
+                connection.remote = Some(rep.local);
+                connection.peer_qpn = rep.qpn;
+                connection.state = State::Answered;
+                let answer = Answer {
+                    qpn: rep.qpn,
+                    starting_psn: rep.starting_psn,
+                    responder_resources: rep.responder_resources,
+                    initiator_depth: rep.initiator_depth,
+                    rnr_retry_count: rep.rnr_retry_count,
+                    srq: rep.srq,
+                    flow_control: rep.flow_control,
+                    private: rep.private.into(),
+                };
+                // Its consumer decides in no time that would have to be bounded here: the peer does.
+                self.wake_at(id, None);
+                self.report(id, Event::Answered(Id(id), answer));
+            }
+            State::Established if connection.remote == Some(rep.local) => {
+                // The RTU was lost.
+                self.counters.duplicates += 1;
+                self.repeat(id);
+            }
+            State::Answered if connection.remote == Some(rep.local) => {
+                self.counters.duplicates += 1;
+                let mra = Message::Mra {
+                    local: id,
+                    remote: rep.local,
+                    of: Rejected::Rep,
+                    service_timeout: SERVICE_TIMEOUT,
+                    private: &[],
+                };
+                let _ = self.say(asked.peer, asked.transaction, mra);
+            }
+            State::TimeWait if connection.refused() => {
+                // The refusal was lost.
+                self.counters.duplicates += 1;
+                self.repeat(id);
+            }
+            _ => self.counters.unexpected += 1,
+        }
+    }
+
+    /// A connection that a message names by both numbers.
+    fn named(&mut self, peer: IpAddr, local: u32, remote: u32) -> Option<State> {
+        let found = self.find(remote, Some(peer)).filter(|found| found.remote == Some(local));
+        let state = found.map(|found| found.state);
+        if state.is_none() {
+            self.counters.unexpected += 1;
+        }
+        state
+    }
+
+    fn told_ready(&mut self, peer: IpAddr, local: u32, id: u32) {
+        match self.named(peer, local, id) {
+            Some(State::RepSent) => {
+                self.enter(id, State::Established);
+                self.wake_at(id, None);
+                self.report(id, Event::Established(Id(id)));
+            }
+            Some(_) => self.counters.duplicates += 1,
+            None => {}
+        }
+    }
+
+    fn told_end(&mut self, now: Time, asked: &Asked, local: u32, id: u32, qpn: u32) {
+        let drep = Message::Drep { local: id, remote: local, private: &[] };
+        let Some(state) = self.named(asked.peer, local, id) else {
+            // It has ended long ago, and the peer is to stop asking.
+            let _ = self.say(asked.peer, asked.transaction, drep);
+            return;
+        };
+        if self.find(id, None).is_none_or(|found| found.own_qpn != qpn) {
+            self.counters.unexpected += 1;
+            return;
+        }
+        match state {
+            State::Established | State::RepSent | State::DreqSent => {
+                let _ = self.say(asked.peer, asked.transaction, drep);
+                self.report(id, Event::Disconnected(Id(id)));
+                self.linger(id, now);
+            }
+            State::TimeWait | State::Closed => {
+                self.counters.duplicates += 1;
+                let _ = self.say(asked.peer, asked.transaction, drep);
+            }
+            _ => self.counters.unexpected += 1,
+        }
+    }
+
+    fn ended(&mut self, now: Time, peer: IpAddr, local: u32, id: u32) {
+        match self.named(peer, local, id) {
+            Some(State::DreqSent) => {
+                self.report(id, Event::Disconnected(Id(id)));
+                self.linger(id, now);
+            }
+            Some(_) => self.counters.duplicates += 1,
+            None => {}
+        }
+    }
+
+    fn asked(&mut self, now: Time, asked: &Asked, request: u32, service_id: u64, private: &[u8]) {
+        if let Some(id) = self.by_peer.get(&(asked.peer, request, true)).copied() {
+            self.counters.duplicates += 1;
+            // Nothing was sent as long as the consumer has not answered.
+            return self.repeat(id);
+        }
+        let begun = self
+            .take_place(service_id)
+            .ok()
+            .and_then(|()| self.begin(now, asked, request, service_id, State::SidrRequested));
+        let Some(id) = begun else {
+            let reply = SidrRep {
+                request,
+                status: sidr::UNSUPPORTED,
+                qpn: 0,
+                service_id,
+                qkey: 0,
+                info: &[],
+                private: &[],
+            };
+            let _ = self.say(asked.peer, asked.transaction, Message::SidrRep(reply));
+            return;
+        };
+        let private = private.into();
+        let peer = asked.peer;
+        self.report(id, Event::ServiceRequest { id: Id(id), peer, service_id, private });
+    }
+
+    fn replied(&mut self, peer: IpAddr, reply: &SidrRep<'_>) {
+        let id = reply.request;
+        let waits = self.find(id, Some(peer)).is_some_and(|one| one.state == State::SidrSent);
+        if !waits {
+            self.counters.unexpected += 1;
+            return;
+        }
+        let event = Event::Service {
+            id: Id(id),
+            status: reply.status,
+            qpn: reply.qpn,
+            qkey: reply.qkey,
+            private: reply.private.into(),
+        };
+        self.report(id, event);
+        self.end(id);
+    }
+}

@@ -1,0 +1,459 @@
+//! Two managers and the network between them, in virtual time: what is lost, repeated and reordered, and
+//! what strangers forge.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use elver_cm::{Answer, Config, Event, Id, Manager, Offer, Refused, reason, sidr};
+use elver_random::Rng;
+use elver_verbs::Time;
+use elver_wire::Psn;
+use elver_wire::cm::{MAD_LEN, Mad, Message, Rejected, service_id};
+
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 66));
+const SERVICE: u64 = service_id(0x0106, 7174);
+const MS: u64 = 1_000_000;
+
+fn manager(seed: u64) -> Manager {
+    Manager::new(Config { ca_guid: seed, ..Config::default() }, Rng::new(seed))
+}
+
+fn offer(private: &[u8]) -> Offer {
+    Offer {
+        peer: SERVER,
+        service_id: SERVICE,
+        qpn: 0x111,
+        transport: 0,
+        responder_resources: 1,
+        initiator_depth: 2,
+        starting_psn: Psn::from_wrapping(7),
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: false,
+        flow_control: true,
+        path_mtu: 3,
+        local_gid: [1; 16],
+        remote_gid: [2; 16],
+        traffic_class: 0,
+        ack_timeout: 14,
+        private: private.to_vec(),
+    }
+}
+
+fn answer(private: &[u8]) -> Answer {
+    Answer {
+        qpn: 0x222,
+        starting_psn: Psn::from_wrapping(9),
+        responder_resources: 2,
+        initiator_depth: 1,
+        rnr_retry_count: 7,
+        srq: false,
+        flow_control: true,
+        private: private.to_vec(),
+    }
+}
+
+/// What the network does to messages, in a thousand.
+#[derive(Clone, Copy)]
+struct Faults {
+    lost: u32,
+    repeated: u32,
+    /// The longest that a message is under way, in nanoseconds.
+    delay: u64,
+}
+
+const NONE: Faults = Faults { lost: 0, repeated: 0, delay: 0 };
+
+/// The client, the server and what is under way between them.
+struct World {
+    now: Time,
+    ends: [Manager; 2],
+    under_way: Vec<(Time, IpAddr, IpAddr, [u8; MAD_LEN])>,
+    faults: Faults,
+    rng: Rng,
+}
+
+impl World {
+    fn new(seed: u64, faults: Faults) -> World {
+        let ends = [manager(2 * seed + 1), manager(2 * seed + 2)];
+        let under_way = Vec::new();
+        World { now: Time::ZERO, ends, under_way, faults, rng: Rng::new(seed) }
+    }
+
+    fn client(&mut self) -> &mut Manager {
+        &mut self.ends[0]
+    }
+
+    fn server(&mut self) -> &mut Manager {
+        &mut self.ends[1]
+    }
+
+    fn chance(&mut self, thousandths: u32) -> bool {
+        self.rng.next_u32() % 1000 < thousandths
+    }
+
+    /// Hands what managers say to the network.
+    fn collect(&mut self) {
+        for (end, from) in [CLIENT, SERVER].into_iter().enumerate() {
+            while let Some((to, bytes)) = self.ends[end].poll_transmit() {
+                let copies = 1 + u32::from(self.chance(self.faults.repeated));
+                for _ in 0..copies {
+                    if !self.chance(self.faults.lost) {
+                        let delay = self.rng.next_u64() % (self.faults.delay + 1);
+                        self.under_way.push((self.now.saturating_add_ns(delay), from, to, bytes));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what comes next: the arrival of a message, or a timer. Says whether there was anything.
+    fn step(&mut self) -> bool {
+        self.collect();
+        let arrival = (0..self.under_way.len()).min_by_key(|at| self.under_way[*at].0);
+        let arrives = arrival.map(|at| self.under_way[at].0);
+        let due = self.ends.iter().filter_map(Manager::due).min();
+        let Some(next) = arrives.into_iter().chain(due).min() else { return false };
+        self.now = self.now.max(next);
+        if let Some(at) = arrival
+            && arrives == Some(next)
+        {
+            let (_, from, to, bytes) = self.under_way.remove(at);
+            let end = if to == CLIENT { 0 } else { 1 };
+            self.ends[end].receive(self.now, from, &bytes);
+        } else {
+            for end in &mut self.ends {
+                end.advance(self.now);
+            }
+        }
+        true
+    }
+
+    /// Goes on until the client's or the server's next event (0 or 1).
+    fn event(&mut self, end: usize) -> Event {
+        loop {
+            if let Some(event) = self.ends[end].poll_event() {
+                return event;
+            }
+            assert!(self.step(), "nothing is under way, and no event came");
+        }
+    }
+
+    /// A connection, as the client and the server know it.
+    fn connected(&mut self) -> (Id, Id) {
+        let (now, asked) = (self.now, offer(b"ask"));
+        let ours = self.client().connect(now, &asked).unwrap();
+        let Event::Request(theirs, request) = self.event(1) else {
+            panic!("a request comes first")
+        };
+        assert!(request.private.starts_with(b"ask\0") && request.qpn == 0x111);
+        let now = self.now;
+        self.server().accept(now, theirs, &answer(b"agree")).unwrap();
+        let Event::Answered(id, agreed) = self.event(0) else { panic!("an answer comes") };
+        assert!(id == ours && agreed.private.starts_with(b"agree\0") && agreed.qpn == 0x222);
+        self.client().ready(ours, &[]).unwrap();
+        assert_eq!(self.event(1), Event::Established(theirs));
+        (ours, theirs)
+    }
+}
+
+#[test]
+fn connections_are_made_and_ended_whatever_the_network_does() {
+    let faults = Faults { lost: 250, repeated: 150, delay: 700 * MS };
+    for seed in 0..300 {
+        println!("seed {seed}");
+        let mut world = World::new(seed, faults);
+        world.server().listen(SERVICE, 8).unwrap();
+        let (ours, theirs) = world.connected();
+        let now = world.now;
+        let (who, id) = if seed % 2 == 0 { (0, ours) } else { (1, theirs) };
+        world.ends[who].disconnect(now, id).unwrap();
+        assert_eq!(world.event(0), Event::Disconnected(ours));
+        assert_eq!(world.event(1), Event::Disconnected(theirs));
+        assert_eq!(world.event(0), Event::Released(ours));
+        assert_eq!(world.event(1), Event::Released(theirs));
+        let now = world.now;
+        world.client().let_go(now, ours);
+        world.server().let_go(now, theirs);
+        while world.step() {}
+        assert!(world.ends.iter().all(Manager::is_empty), "{:?}", world.ends);
+        assert!(world.ends.iter_mut().all(|end| end.poll_event().is_none()));
+    }
+}
+
+/// The same service, looked up under the same faults.
+#[test]
+fn services_are_looked_up_whatever_the_network_does() {
+    let faults = Faults { lost: 250, repeated: 150, delay: 700 * MS };
+    for seed in 0..300 {
+        println!("seed {seed}");
+        let mut world = World::new(seed, faults);
+        world.server().listen(SERVICE, 8).unwrap();
+        let now = world.now;
+        let ours = world.client().ask(now, SERVER, SERVICE, b"who").unwrap();
+        let Event::ServiceRequest { id: theirs, private, peer, .. } = world.event(1) else {
+            panic!("a question comes first")
+        };
+        assert!(peer == CLIENT && private.starts_with(b"who\0"));
+        let now = world.now;
+        world.server().reply(now, theirs, sidr::VALID, 0x333, 0x1234, b"me").unwrap();
+        let Event::Service { id, status, qpn, qkey, private } = world.event(0) else {
+            panic!("the answer comes")
+        };
+        assert_eq!((id, status, qpn, qkey), (ours, sidr::VALID, 0x333, 0x1234));
+        assert!(private.starts_with(b"me\0"));
+        let now = world.now;
+        world.client().let_go(now, ours);
+        world.server().let_go(now, theirs);
+        while world.step() {}
+        assert!(world.ends.iter().all(Manager::is_empty), "{:?}", world.ends);
+    }
+}
+
+#[test]
+fn refusals_arrive_with_their_reason() {
+    let mut world = World::new(1, NONE);
+    let now = world.now;
+    let ours = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Rejected { id, reason, .. } = world.event(0) else { panic!("nobody listens") };
+    assert_eq!((id, reason), (ours, reason::INVALID_SERVICE_ID));
+    world.server().listen(SERVICE, 1).unwrap();
+    assert_eq!(world.server().listen(SERVICE, 1), Err(Refused::Taken(SERVICE)));
+    let ours = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Request(theirs, _) = world.event(1) else { panic!("a request comes") };
+    let crowded = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Rejected { id, reason, .. } = world.event(0) else { panic!("the backlog is full") };
+    assert_eq!((id, reason), (crowded, reason::NO_RESOURCES));
+    assert_eq!(world.server().counters().crowded, 1);
+    world.server().reject(now, theirs, reason::CONSUMER, b"no").unwrap();
+    let Event::Rejected { id, reason, private } = world.event(0) else { panic!("it was refused") };
+    assert!((id, reason) == (ours, reason::CONSUMER) && private.starts_with(b"no\0"));
+    let mut wrong = offer(&[]);
+    wrong.transport = 3;
+    world.client().connect(now, &wrong).unwrap();
+    assert!(matches!(
+        world.event(0),
+        Event::Rejected { reason: reason::INVALID_TRANSPORT, .. } | Event::Released(_)
+    ));
+    let long = [0; 93];
+    assert!(matches!(world.client().connect(now, &offer(&long)), Err(Refused::Message(_))));
+}
+
+#[test]
+fn who_is_not_there_is_given_up() {
+    let mut world = World::new(1, Faults { lost: 1000, ..NONE });
+    let ours = world.client().connect(Time::ZERO, &offer(&[])).unwrap();
+    assert_eq!(world.event(0), Event::Unreachable(ours));
+    // 16 messages, 537 ms each.
+    assert_eq!(world.now.0, 16 * (4096 << 17));
+    assert_eq!(world.client().counters().resent, 15);
+}
+
+#[test]
+fn what_is_let_go_of_is_told_to_the_peer() {
+    let mut world = World::new(1, NONE);
+    world.server().listen(SERVICE, 8).unwrap();
+    let (ours, theirs) = world.connected();
+    let now = world.now;
+    world.client().let_go(now, ours);
+    assert_eq!(world.event(1), Event::Disconnected(theirs));
+    world.server().let_go(now, theirs);
+    // A request that is taken back before it is answered.
+    let ours = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Request(theirs, _) = world.event(1) else { panic!("a request comes") };
+    world.client().let_go(now, ours);
+    let Event::Rejected { id, reason, .. } = world.event(1) else { panic!("it is taken back") };
+    assert_eq!((id, reason), (theirs, reason::TIMEOUT));
+    world.server().let_go(now, theirs);
+    // A listener that goes, with a request that waits.
+    let ours = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Request(..) = world.event(1) else { panic!("a request comes") };
+    world.server().unlisten(now, SERVICE);
+    let Event::Rejected { id, reason, .. } = world.event(0) else { panic!("it is refused") };
+    assert_eq!((id, reason), (ours, reason::CONSUMER));
+    world.client().let_go(now, ours);
+    while world.step() {}
+    assert!(world.ends.iter().all(Manager::is_empty), "{:?}", world.ends);
+}
+
+/// Data on a QP says what its RTU would.
+#[test]
+fn what_is_heard_establishes() {
+    let mut world = World::new(1, NONE);
+    world.server().listen(SERVICE, 8).unwrap();
+    let ours = world.client().connect(Time::ZERO, &offer(&[])).unwrap();
+    let Event::Request(theirs, _) = world.event(1) else { panic!("a request comes") };
+    world.server().accept(Time::ZERO, theirs, &answer(&[])).unwrap();
+    assert!(matches!(world.event(0), Event::Answered(id, _) if id == ours));
+    world.server().heard(theirs).unwrap();
+    assert_eq!(world.event(1), Event::Established(theirs));
+}
+
+#[test]
+fn requests_that_nobody_answers_expire() {
+    let mut world = World::new(1, NONE);
+    world.server().listen(SERVICE, 2).unwrap();
+    for _ in 0..2 {
+        world.client().connect(Time::ZERO, &offer(&[])).unwrap();
+        assert!(matches!(world.event(1), Event::Request(..)));
+    }
+    assert!(matches!(world.event(1), Event::Expired(_)));
+    assert!(world.now.0 >= 60_000 * MS);
+    while world.step() {}
+    assert_eq!(world.server().counters().expired, 2);
+    // Their places are free.
+    let now = world.now;
+    world.client().connect(now, &offer(&[])).unwrap();
+    while let Some(event) = world.server().poll_event() {
+        assert!(matches!(event, Event::Expired(_) | Event::Released(_)), "{event:?}");
+    }
+    assert!(matches!(world.event(1), Event::Request(..)));
+}
+
+fn forged(message: Message<'_>) -> [u8; MAD_LEN] {
+    Mad { transaction: 1, message }.write().unwrap()
+}
+
+/// Who is not the peer, or does not know both numbers, changes nothing.
+#[test]
+fn strangers_end_nothing() {
+    let mut world = World::new(1, NONE);
+    world.server().listen(SERVICE, 8).unwrap();
+    let (ours, theirs) = world.connected();
+    while world.step() {}
+    let (local, remote) = (theirs.0, ours.0);
+    let of = Rejected::Rep;
+    let all = |local, remote| {
+        [
+            Message::Dreq { local, remote, remote_qpn: 0x111, private: &[] },
+            Message::Drep { local, remote, private: &[] },
+            Message::Rej { local, remote, of, reason: 28, info: &[], private: &[] },
+            Message::Rtu { local, remote, private: &[] },
+            Message::Mra { local, remote, of, service_timeout: 31, private: &[] },
+        ]
+    };
+    let now = world.now;
+    // All numbers are right, and the address is not.
+    for message in all(local, remote) {
+        world.client().receive(now, STRANGER, &forged(message));
+    }
+    // The address is right, and a number is not.
+    for message in all(local ^ 1, remote).into_iter().chain(all(local, remote ^ 1)) {
+        world.client().receive(now, SERVER, &forged(message));
+    }
+    // The numbers are right, and the QP is not.
+    let wrong = Message::Dreq { local, remote, remote_qpn: 0x112, private: &[] };
+    world.client().receive(now, SERVER, &forged(wrong));
+    assert_eq!(world.client().poll_event(), None);
+    world.client().disconnect(now, ours).unwrap();
+    assert_eq!(world.event(1), Event::Disconnected(theirs), "the connection was still there");
+}
+
+/// A REP from elsewhere answers nothing, and one that names nothing is refused.
+#[test]
+fn strangers_answer_nothing() {
+    let mut client = manager(1);
+    let ours = client.connect(Time::ZERO, &offer(&[])).unwrap();
+    let (_, req) = client.poll_transmit().unwrap();
+    let mut server = manager(2);
+    server.listen(SERVICE, 1).unwrap();
+    server.receive(Time::ZERO, CLIENT, &req);
+    let Some(Event::Request(theirs, _)) = server.poll_event() else { panic!("a request comes") };
+    server.accept(Time::ZERO, theirs, &answer(&[])).unwrap();
+    let (_, rep) = server.poll_transmit().unwrap();
+    client.receive(Time::ZERO, STRANGER, &rep);
+    let (to, told) = client.poll_transmit().unwrap();
+    assert_eq!(to, STRANGER);
+    assert!(matches!(
+        Mad::parse(&told).unwrap().message,
+        Message::Rej { reason: reason::INVALID_COMMUNICATION_ID, .. }
+    ));
+    assert_eq!(client.poll_event(), None);
+    client.receive(Time::ZERO, SERVER, &rep);
+    assert!(matches!(client.poll_event(), Some(Event::Answered(id, _)) if id == ours));
+}
+
+/// A flood of requests holds as many places as there are, and no more; each of its packets is answered
+/// with one at most, of the same length.
+#[test]
+fn a_flood_is_bounded_and_counted() {
+    const BACKLOG: u32 = 16;
+    const FLOOD: u32 = 5_000;
+    let mut server = manager(1);
+    server.listen(SERVICE, BACKLOG).unwrap();
+    let mut flooder = manager(2);
+    for _ in 0..FLOOD {
+        flooder.connect(Time::ZERO, &offer(&[])).unwrap();
+    }
+    let mut answers = 0;
+    while let Some((_, req)) = flooder.poll_transmit() {
+        server.receive(Time::ZERO, STRANGER, &req);
+        while server.poll_transmit().is_some() {
+            answers += 1;
+        }
+    }
+    assert_eq!(server.len(), BACKLOG as usize);
+    assert_eq!(server.counters().crowded, u64::from(FLOOD - BACKLOG));
+    assert_eq!(answers, FLOOD - BACKLOG);
+    let (mut events, mut due) = (0, Time::ZERO);
+    while let Some(next) = server.due() {
+        due = next;
+        server.advance(due);
+        while server.poll_transmit().is_some() {}
+    }
+    while let Some(event) = server.poll_event() {
+        events += 1;
+        if let Event::Request(id, _) = event {
+            server.let_go(due, id);
+        }
+    }
+    assert_eq!((server.counters().expired, events), (u64::from(BACKLOG), 3 * BACKLOG));
+    assert!(server.is_empty(), "{server:?}");
+}
+
+#[test]
+fn the_table_has_an_end() {
+    let config = Config { max_connections: 2, ..Config::default() };
+    let mut client = Manager::new(config, Rng::new(1));
+    client.connect(Time::ZERO, &offer(&[])).unwrap();
+    client.ask(Time::ZERO, SERVER, SERVICE, &[]).unwrap();
+    assert_eq!(client.connect(Time::ZERO, &offer(&[])), Err(Refused::Full(2)));
+}
+
+/// Bytes of any kind, and bytes that are nearly messages.
+#[test]
+fn no_bytes_panic() {
+    let mut rng = Rng::new(7);
+    let mut world = World::new(3, NONE);
+    world.server().listen(SERVICE, 4).unwrap();
+    world.connected();
+    let mut seen: Vec<[u8; MAD_LEN]> = Vec::new();
+    let now = world.now;
+    for _ in 0..16 {
+        world.client().connect(now, &offer(&[])).unwrap();
+    }
+    while let Some((_, bytes)) = world.client().poll_transmit() {
+        seen.push(bytes);
+    }
+    for round in 0..20_000 {
+        let mut bytes = seen[rng.next_u32() as usize % seen.len()];
+        bytes[17] = 0x0f + (rng.next_u32() % 12) as u8;
+        for _ in 0..rng.next_u32() % 4 {
+            bytes[rng.next_u32() as usize % MAD_LEN] = rng.next_u32() as u8;
+        }
+        let length = if round % 10 == 0 { rng.next_u32() as usize % MAD_LEN } else { MAD_LEN };
+        world.server().receive(now, CLIENT, &bytes[..length]);
+        while let Some((_, bytes)) = world.server().poll_transmit() {
+            assert!(Mad::parse(&bytes).is_ok());
+        }
+        while let Some(event) = world.server().poll_event() {
+            if let Event::Request(id, _) = event
+                && round % 3 == 0
+            {
+                let _ = world.server().accept(now, id, &answer(&[]));
+            }
+        }
+    }
+    assert!(world.server().counters().malformed > 0);
+}

@@ -1,0 +1,76 @@
+//! Addresses as the kernel writes them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+
+use libc::{AF_INET, AF_INET6, sockaddr_in, sockaddr_in6, sockaddr_storage};
+
+use crate::cm::abi::Plain;
+
+/// An address of the first bytes of a structure; none if it is of another family than IP's.
+pub(crate) fn read(bytes: &[u8]) -> Option<SocketAddr> {
+    let family = i32::from(u16::from_ne_bytes(*bytes.first_chunk()?));
+    let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
+    match family {
+        AF_INET => {
+            let octets: [u8; 4] = *bytes.get(4..)?.first_chunk()?;
+            Some(SocketAddr::new(Ipv4Addr::from(octets).into(), port))
+        }
+        AF_INET6 => {
+            let octets: [u8; 16] = *bytes.get(8..)?.first_chunk()?;
+            let scope = u32::from_ne_bytes(*bytes.get(24..)?.first_chunk()?);
+            Some(SocketAddrV6::new(Ipv6Addr::from(octets), port, 0, scope).into())
+        }
+        _ => None,
+    }
+}
+
+/// An address of a structure.
+pub(crate) fn of<T: Plain>(value: &T) -> Option<SocketAddr> {
+    // SAFETY: numbers, all of whose bytes are there.
+    read(unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) })
+}
+
+/// The family of a structure's address.
+pub(crate) fn family<T: Plain>(value: &T) -> i32 {
+    // SAFETY: as above; each begins with its family.
+    i32::from(unsafe { (&raw const *value).cast::<u16>().read() })
+}
+
+/// An address in the structure of IPv6, which IPv4's is shorter than; and its length.
+pub(crate) fn written(address: Option<SocketAddr>) -> (sockaddr_in6, usize) {
+    let mut to = sockaddr_in6::zero();
+    match address {
+        None => (to, 0),
+        Some(SocketAddr::V4(v4)) => {
+            let to_v4: *mut sockaddr_in = (&raw mut to).cast();
+            // SAFETY: it has room, and alignment.
+            unsafe {
+                (*to_v4).sin_family = AF_INET as u16;
+                (*to_v4).sin_port = v4.port().to_be();
+                (*to_v4).sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+            }
+            (to, size_of::<sockaddr_in>())
+        }
+        Some(SocketAddr::V6(v6)) => {
+            to.sin6_family = AF_INET6 as u16;
+            to.sin6_port = v6.port().to_be();
+            to.sin6_addr.s6_addr = v6.ip().octets();
+            to.sin6_scope_id = v6.scope_id();
+            (to, size_of::<sockaddr_in6>())
+        }
+    }
+}
+
+/// The same, in the larger structure.
+pub(crate) fn stored(address: Option<SocketAddr>) -> (sockaddr_storage, usize) {
+    let (small, len) = written(address);
+    let mut to = sockaddr_storage::zero();
+    // SAFETY: it is larger, and aligned more.
+    unsafe { (&raw mut to).cast::<sockaddr_in6>().write(small) };
+    (to, len)
+}
+
+/// Whether an address is one of this host's, in this network namespace.
+pub(crate) fn is_local(address: IpAddr) -> bool {
+    address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
+}

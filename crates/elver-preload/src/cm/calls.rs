@@ -1,0 +1,575 @@
+//! The commands that librdmacm writes.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+use elver_cm::{Answer, Offer, Refused, sidr};
+use elver_verbs::{Gid, Time};
+use elver_wire::Psn;
+use elver_wire::cm::IpHeader;
+
+use crate::cm::abi::{
+    self, Accept, Bind, BindIp, Connect, CreateId, CreateIdResp, DestroyId, DestroyIdResp,
+    Disconnect, InitQpAttr, Listen, MigrateId, MigrateResp, Notify, PathRec, Plain, Query,
+    QueryAddrResp, QueryRouteResp, Reject, ResolveAddr, ResolveIp, ResolveRoute, SetOption,
+};
+use crate::cm::state::{Cm, CmId, Kind, UC, service_of, to};
+use crate::cm::{address, ports};
+use crate::device::node_guid;
+
+/// `RDMA_UDP_QKEY`.
+const UDP_QKEY: u32 = 0x0123_4567;
+const UD: u8 = 4;
+const COMM_EST: u32 = 4;
+/// Requests that wait for a program that names no number, and at most.
+const BACKLOG: u32 = 1024;
+const PKEY: u16 = 0xffff;
+/// How long a port of this host that nobody listens on is asked for, and how often: programs stop
+/// listening and begin again, and a look in a table is faster than a kernel's ways to resolve an address.
+const LISTENERS_COME: u64 = 1_000_000_000;
+const LOOK_AGAIN: u64 = 20_000_000;
+/// Code of 0.64 ms. The kernel tells 0, which is 655 ms.
+const MIN_RNR_TIMER: u8 = 12;
+
+/// A command of a program's.
+pub(crate) struct Command<'a> {
+    pub(crate) channel: RawFd,
+    pub(crate) number: u32,
+    pub(crate) bytes: &'a [u8],
+    /// Room for the answer.
+    pub(crate) room: usize,
+    pub(crate) now: Time,
+}
+
+impl Command<'_> {
+    /// What was written; bytes at its end that an older librdmacm leaves out are zeros.
+    fn read<T: Plain>(&self, at_least: usize) -> Result<T, c_int> {
+        if self.bytes.len() < at_least {
+            return Err(libc::EINVAL);
+        }
+        let mut value = T::zero();
+        let count = self.bytes.len().min(size_of::<T>());
+        // SAFETY: numbers, of which so many bytes are there.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.bytes.as_ptr(), (&raw mut value).cast(), count);
+        }
+        Ok(value)
+    }
+
+    fn whole<T: Plain>(&self) -> Result<T, c_int> {
+        self.read(size_of::<T>())
+    }
+
+    /// Writes an answer where the program wants it.
+    fn answer<T: Plain>(&self, at: u64, value: T) -> Result<(), c_int> {
+        put(at, self.room, value)
+    }
+}
+
+/// Writes an answer where a program wants it, as much as there is room for.
+pub(crate) fn put<T: Plain>(at: u64, room: usize, value: T) -> Result<(), c_int> {
+    let to: *mut u8 = std::ptr::with_exposed_provenance_mut(at as usize);
+    if to.is_null() {
+        return Err(libc::EFAULT);
+    }
+    let count = room.min(size_of::<T>());
+    // SAFETY: the contract of the write: the program has that room there.
+    unsafe { std::ptr::copy_nonoverlapping((&raw const value).cast(), to, count) };
+    Ok(())
+}
+
+fn errno(refused: Refused) -> c_int {
+    match refused {
+        Refused::Unknown(_) | Refused::State(_) | Refused::Message(_) => libc::EINVAL,
+        Refused::Full(_) => libc::ENOMEM,
+        Refused::Taken(_) => libc::EADDRINUSE,
+    }
+}
+
+impl Cm {
+    /// Does a command, but for those that take an event.
+    pub(crate) fn call(&mut self, command: &Command<'_>) -> Result<(), c_int> {
+        match command.number {
+            0 => self.create(command),
+            1 => self.destroy_id(command),
+            2 => {
+                let bind: BindIp = command.whole()?;
+                let at = self.given(&bind.addr)?;
+                self.bind(bind.id, at)
+            }
+            3 => {
+                let resolve: ResolveIp = command.whole()?;
+                let src = address::of(&resolve.src_addr);
+                let dst = self.given(&resolve.dst_addr)?;
+                self.resolve(resolve.id, src, dst)
+            }
+            4 => self.resolve_route(command.whole()?),
+            5 => self.query_route(command),
+            6 => self.ask_for(command),
+            7 => self.listen(command.whole()?),
+            8 => self.accept(command),
+            9 => self.reject(command),
+            10 => {
+                let Disconnect { id } = command.whole()?;
+                let connection = self.connection(id)?;
+                self.manager.disconnect(command.now, connection).map_err(errno)
+            }
+            11 => self.init_qp_attr(command),
+            14 => self.set_option(command.whole()?),
+            15 => {
+                let Notify { id, event } = command.whole()?;
+                let connection = self.connection(id)?;
+                if event != COMM_EST {
+                    return Err(libc::EINVAL);
+                }
+                self.manager.heard(connection).map_err(errno)
+            }
+            // Multicast, which the device lacks.
+            16 | 22 => Err(libc::EOPNOTSUPP),
+            17 => Err(libc::ENOENT),
+            18 => {
+                let migrate: MigrateId = command.whole()?;
+                let events_reported = self.migrate(migrate.id, command.channel)?;
+                command.answer(migrate.response, MigrateResp { events_reported })
+            }
+            19 => self.query(command),
+            20 => {
+                let bind: Bind = command.whole()?;
+                let at = self.given(&bind.addr)?;
+                self.bind(bind.id, at)
+            }
+            21 => {
+                let resolve: ResolveAddr = command.whole()?;
+                let src = address::of(&resolve.src_addr).filter(|_| resolve.src_size > 0);
+                let dst = self.given(&resolve.dst_addr)?;
+                self.resolve(resolve.id, src, dst)
+            }
+            // GET_OPTION, which the kernel lacks too, and what is newer.
+            _ => Err(libc::ENOSYS),
+        }
+    }
+
+    /// An address that must be there.
+    fn given<T: Plain>(&self, at: &T) -> Result<SocketAddr, c_int> {
+        address::of(at).ok_or(match address::family(at) {
+            libc::AF_UNSPEC => libc::EINVAL,
+            _ => libc::EAFNOSUPPORT,
+        })
+    }
+
+    fn create(&mut self, command: &Command<'_>) -> Result<(), c_int> {
+        let create: CreateId = command.whole()?;
+        if command.room < size_of::<CreateIdResp>() {
+            return Err(libc::ENOSPC);
+        }
+        // What a port space carries, as the kernel has it.
+        let qp_type = match create.ps {
+            0x0106 => 2,
+            0x0111 | 0x0002 => UD,
+            0x013f => create.qp_type,
+            _ => return Err(libc::EINVAL),
+        };
+        let qp_type = if create.ps == 0x0106 && create.qp_type == UC { UC } else { qp_type };
+        let id = CmId::new(create.uid, command.channel, create.ps, qp_type);
+        let id = self.insert(id)?;
+        command.answer(create.response, CreateIdResp { id })
+    }
+
+    fn destroy_id(&mut self, command: &Command<'_>) -> Result<(), c_int> {
+        let destroy: DestroyId = command.whole()?;
+        let reported = self.destroy(command.now, destroy.id).ok_or(libc::ENOENT)?;
+        command.answer(destroy.response, DestroyIdResp { events_reported: reported })
+    }
+
+    fn bind(&mut self, id: u32, at: SocketAddr) -> Result<(), c_int> {
+        let anywhere = self.rng.next_u32();
+        let id = self.id(id)?;
+        if id.src.is_some() {
+            return Err(libc::EINVAL);
+        }
+        let wild = at.ip().is_unspecified();
+        if !wild && !address::is_local(at.ip()) {
+            return Err(libc::ENODEV);
+        }
+        let mut at = at;
+        if at.port() == 0 {
+            let (port, held) =
+                ports::hold_any(id.port_space, at.ip(), anywhere).ok_or(libc::EADDRNOTAVAIL)?;
+            at.set_port(port);
+            id.claims.push(held);
+        } else if !id.reuses_port {
+            id.claims.push(ports::hold(id.port_space, at).ok_or(libc::EADDRINUSE)?);
+        }
+        id.src = Some(at);
+        id.has_device = !wild;
+        Ok(())
+    }
+
+    fn resolve(&mut self, id: u32, src: Option<SocketAddr>, dst: SocketAddr) -> Result<(), c_int> {
+        let own = self.address;
+        let held = self.id(id)?;
+        if held.connection.is_some() || held.service.is_some() {
+            return Err(libc::EINVAL);
+        }
+        if held.src.is_none()
+            && let Some(src) = src
+        {
+            self.bind(id, src)?;
+        }
+        let anywhere = self.rng.next_u32();
+        let held = self.id(id)?;
+        let dst = match dst.ip() {
+            ip if ip.is_unspecified() => {
+                SocketAddr::new(if ip.is_ipv4() { [127, 0, 0, 1].into() } else { own }, dst.port())
+            }
+            _ => dst,
+        };
+        let here = address::is_local(dst.ip());
+        if !here && own.is_loopback() {
+            // Nobody beyond this host can answer to the address that the device has.
+            self.tell(id, Kind::AddrError, -libc::ENETUNREACH, |_| ());
+            return Ok(());
+        }
+        if held.src.is_none_or(|src| src.ip().is_unspecified()) {
+            // As the kernel's routes say: from an address of the host to itself.
+            let ip = if here { dst.ip() } else { own };
+            let port = match held.src {
+                Some(src) => src.port(),
+                None => {
+                    let (port, claim) = ports::hold_any(held.port_space, ip, anywhere)
+                        .ok_or(libc::EADDRNOTAVAIL)?;
+                    held.claims.push(claim);
+                    port
+                }
+            };
+            held.src = Some(SocketAddr::new(ip, port));
+        }
+        held.peer = if here {
+            ports::find(held.port_space, dst).or(Some(dst.ip()))
+        } else {
+            Some(dst.ip())
+        };
+        held.dst = Some(dst);
+        held.has_device = true;
+        self.tell(id, Kind::AddrResolved, 0, |_| ());
+        Ok(())
+    }
+
+    fn resolve_route(&mut self, resolve: ResolveRoute) -> Result<(), c_int> {
+        let id = self.id(resolve.id)?;
+        if id.dst.is_none() {
+            return Err(libc::EINVAL);
+        }
+        id.has_route = true;
+        self.tell(resolve.id, Kind::RouteResolved, 0, |_| ());
+        Ok(())
+    }
+
+    /// The path of an id, as far as it is known.
+    fn path(&mut self, id: u32) -> Result<(PathRec, bool), c_int> {
+        let (gid, mtu) = (self.gid, self.mtu);
+        let id = self.id(id)?;
+        let mut path = PathRec::zero();
+        if id.has_device {
+            path.sgid = gid.0;
+            path.pkey = PKEY.to_be();
+        }
+        path.dgid = id.peer.map(|peer| Gid::from(peer).0).unwrap_or_default();
+        path.reversible = 1;
+        path.mtu = mtu.into();
+        path.mtu_selector = 2;
+        path.rate_selector = 2;
+        path.rate = 2;
+        path.packet_life_time_selector = 2;
+        path.packet_life_time = id.ack_timeout.saturating_sub(1);
+        path.hop_limit = 64;
+        path.traffic_class = id.tos;
+        path.numb_path = 1;
+        Ok((path, id.has_route))
+    }
+
+    fn query_route(&mut self, command: &Command<'_>) -> Result<(), c_int> {
+        let query: Query = command.read(12)?;
+        let (path, routed) = self.path(query.id)?;
+        let id = self.id(query.id)?;
+        let mut resp = QueryRouteResp::zero();
+        resp.src_addr = address::written(id.src).0;
+        resp.dst_addr = address::written(id.dst).0;
+        if id.has_device {
+            resp.node_guid = node_guid().to_be();
+            resp.port_num = 1;
+            resp.ib_route[0] = path;
+            resp.num_paths = routed.into();
+        }
+        resp.ibdev_index = u32::MAX;
+        command.answer(query.response, resp)
+    }
+
+    fn query(&mut self, command: &Command<'_>) -> Result<(), c_int> {
+        let query: Query = command.whole()?;
+        let id = self.id(query.id)?;
+        // `RDMA_USER_CM_QUERY_ADDR`. The others are for addresses of AF_IB, which are refused.
+        if query.option != 0 {
+            return Err(libc::ENOSYS);
+        }
+        let mut resp = QueryAddrResp::zero();
+        let (src, src_len) = address::stored(id.src);
+        let (dst, dst_len) = address::stored(id.dst);
+        (resp.src_addr, resp.src_size) = (src, src_len as u16);
+        (resp.dst_addr, resp.dst_size) = (dst, dst_len as u16);
+        if id.has_device {
+            resp.node_guid = node_guid().to_be();
+            resp.port_num = 1;
+            resp.pkey = PKEY.to_be();
+        }
+        resp.ibdev_index = u32::MAX;
+        command.answer(query.response, resp)
+    }
+
+    /// CONNECT.
+    fn ask_for(&mut self, command: &Command<'_>) -> Result<(), c_int> {
+        let connect: Connect = command.read(std::mem::offset_of!(Connect, ece))?;
+        if self.waiting.iter().any(|(.., other)| other.id == connect.id) {
+            return Err(libc::EINVAL);
+        }
+        self.try_connect(command.now, command.now.saturating_add_ns(LISTENERS_COME), connect)
+    }
+
+    /// Looks again for those who may listen by now.
+    pub(crate) fn look_again(&mut self, now: Time) {
+        let (due, later) = self.waiting.drain(..).partition(|(again, ..)| *again <= now);
+        self.waiting = later;
+        let due: Vec<(Time, Time, Connect)> = due;
+        for (_, until, connect) in due {
+            let id = connect.id;
+            if let Err(error) = self.try_connect(now, until, connect) {
+                self.tell(id, Kind::Unreachable, -error, |_| ());
+            }
+        }
+    }
+
+    /// Asks the peer.
+    fn try_connect(&mut self, now: Time, until: Time, connect: Connect) -> Result<(), c_int> {
+        let param = &connect.conn_param;
+        let own = &param.private_data[..usize::from(param.private_data_len)];
+        let psn = self.rng.next_u32() & 0xff_ffff;
+        let (gid, mtu) = (self.gid, self.mtu);
+        let id = self.id(connect.id)?;
+        let (Some(src), Some(dst), None) = (id.src, id.dst, id.connection) else {
+            return Err(libc::EINVAL);
+        };
+        // Whoever listens may have come since the address was resolved.
+        let Some(peer) = find_peer(id, dst) else {
+            if now < until {
+                let again = now.saturating_add_ns(LOOK_AGAIN);
+                self.waiting.push((again, until, connect));
+                return Ok(());
+            }
+            // As this host's own manager would refuse it.
+            let (kind, status) = if id.is_datagrams() {
+                (Kind::Unreachable, i32::from(sidr::UNSUPPORTED))
+            } else {
+                (Kind::Rejected, i32::from(elver_cm::reason::INVALID_SERVICE_ID))
+            };
+            self.tell(connect.id, kind, status, |_| ());
+            return Ok(());
+        };
+        let header = IpHeader { src_port: src.port(), src: src.ip(), dst: dst.ip() };
+        let private = [&header.bytes()[..], own].concat();
+        let service = service_of(id.port_space, dst);
+        id.peer = Some(peer);
+        if id.is_datagrams() {
+            let asked = self.manager.ask(now, peer, service, &private).map_err(errno)?;
+            self.connect(connect.id, asked);
+            return Ok(());
+        }
+        id.link.sq_psn = psn;
+        id.link.path_mtu = mtu;
+        id.link.ack_timeout = id.ack_timeout;
+        id.link.retry_count = param.retry_count.min(7);
+        id.link.responder_resources = param.responder_resources;
+        id.link.initiator_depth = param.initiator_depth;
+        let offer = Offer {
+            peer,
+            service_id: service,
+            qpn: param.qp_num,
+            transport: u8::from(id.qp_type == UC),
+            responder_resources: param.responder_resources,
+            initiator_depth: param.initiator_depth,
+            starting_psn: Psn::from_wrapping(psn),
+            retry_count: param.retry_count.min(7),
+            rnr_retry_count: param.rnr_retry_count.min(7),
+            srq: param.srq != 0,
+            flow_control: param.flow_control != 0,
+            path_mtu: mtu,
+            local_gid: gid.0,
+            remote_gid: Gid::from(peer).0,
+            traffic_class: id.tos,
+            ack_timeout: id.ack_timeout,
+            private,
+        };
+        let asked = self.manager.connect(now, &offer).map_err(errno)?;
+        self.connect(connect.id, asked);
+        Ok(())
+    }
+
+    fn listen(&mut self, listen: Listen) -> Result<(), c_int> {
+        let device = self.address;
+        if self.id(listen.id)?.src.is_none() {
+            self.bind(listen.id, SocketAddr::new([0, 0, 0, 0].into(), 0))?;
+        }
+        let id = self.id(listen.id)?;
+        let (Some(at), None, None) = (id.src, id.service, id.connection) else {
+            return Err(libc::EINVAL);
+        };
+        let service = service_of(id.port_space, at);
+        let told = ports::publish(id.port_space, at, device).ok_or(libc::EADDRINUSE)?;
+        let backlog =
+            if (1..=BACKLOG).contains(&listen.backlog) { listen.backlog } else { BACKLOG };
+        self.manager.listen(service, backlog).map_err(errno)?;
+        self.listens(listen.id, service);
+        self.id(listen.id)?.claims.push(told);
+        Ok(())
+    }
+
+    fn accept(&mut self, command: &Command<'_>) -> Result<(), c_int> {
+        let accept: Accept = command.read(std::mem::offset_of!(Accept, ece))?;
+        let connection = self.connection(accept.id)?;
+        let id = self.id(accept.id)?;
+        let param = &accept.conn_param;
+        let private = &param.private_data[..usize::from(param.private_data_len)];
+        if param.valid == 0 && !id.is_datagrams() {
+            // The QP is ready for what the peer agreed to.
+            return self.manager.ready(connection, &[]).map_err(errno);
+        }
+        let before = std::mem::replace(&mut id.uid, accept.uid);
+        let done = if id.is_datagrams() {
+            let qkey = if param.qkey == 0 { UDP_QKEY } else { param.qkey };
+            let (now, qpn) = (command.now, param.qp_num);
+            self.manager.reply(now, connection, sidr::VALID, qpn, qkey, private)
+        } else {
+            id.link.responder_resources = param.responder_resources;
+            id.link.initiator_depth = param.initiator_depth;
+            let answer = Answer {
+                qpn: param.qp_num,
+                starting_psn: Psn::from_wrapping(id.link.sq_psn),
+                responder_resources: param.responder_resources,
+                initiator_depth: param.initiator_depth,
+                rnr_retry_count: param.rnr_retry_count.min(7),
+                srq: param.srq != 0,
+                flow_control: param.flow_control != 0,
+                private: private.to_vec(),
+            };
+            self.manager.accept(command.now, connection, &answer)
+        };
+        if done.is_err() {
+            self.id(accept.id)?.uid = before;
+        }
+        done.map_err(errno)
+    }
+
+    fn reject(&mut self, command: &Command<'_>) -> Result<(), c_int> {
+        let reject: Reject = command.whole()?;
+        let connection = self.connection(reject.id)?;
+        let private = &reject.private_data[..usize::from(reject.private_data_len)];
+        if self.id(reject.id)?.is_datagrams() {
+            let now = command.now;
+            return self
+                .manager
+                .reply(now, connection, sidr::REJECTED, 0, 0, private)
+                .map_err(errno);
+        }
+        let reason =
+            if reject.reason == 0 { elver_cm::reason::CONSUMER } else { u16::from(reject.reason) };
+        self.manager.reject(command.now, connection, reason, private).map_err(errno)
+    }
+
+    /// What a QP is to be moved with (`ib_cm_init_qp_attr` of the kernel's).
+    fn init_qp_attr(&mut self, command: &Command<'_>) -> Result<(), c_int> {
+        const STATE: u32 = 1;
+        const ACCESS: u32 = 1 << 3;
+        const PKEY_INDEX: u32 = 1 << 4;
+        const PORT: u32 = 1 << 5;
+        const QKEY: u32 = 1 << 6;
+        const RTR: u32 = 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20;
+        const RTR_OF_RC: u32 = 1 << 15 | 1 << 17;
+        const RTS: u32 = 1 << 16;
+        const RTS_OF_RC: u32 = 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13;
+        const RIGHTS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
+        let init: InitQpAttr = command.whole()?;
+        let id = self.id(init.id)?;
+        let mut attr = abi::QpAttr::zero();
+        attr.qp_state = init.qp_state;
+        attr.port_num = 1;
+        let reliable = id.qp_type != UC;
+        let link = id.link;
+        attr.qp_attr_mask = match init.qp_state {
+            // INIT
+            1 if id.is_datagrams() => {
+                attr.qkey = UDP_QKEY;
+                STATE | PKEY_INDEX | PORT | QKEY
+            }
+            1 => {
+                attr.qp_access_flags = if id.connection.is_some() { RIGHTS } else { 0 };
+                STATE | ACCESS | PKEY_INDEX | PORT
+            }
+            // RTR
+            2 if id.is_datagrams() => STATE,
+            2 => {
+                let (true, Some(peer)) = (link.known, id.peer) else { return Err(libc::EINVAL) };
+                attr.ah_attr = to(Gid::from(peer), id.tos);
+                attr.path_mtu = link.path_mtu.into();
+                attr.dest_qp_num = link.peer_qpn;
+                attr.rq_psn = link.rq_psn;
+                attr.max_dest_rd_atomic = link.responder_resources;
+                attr.min_rnr_timer = MIN_RNR_TIMER;
+                STATE | RTR | if reliable { RTR_OF_RC } else { 0 }
+            }
+            // RTS
+            3 if id.is_datagrams() => STATE | RTS,
+            3 => {
+                attr.sq_psn = link.sq_psn;
+                attr.timeout = link.ack_timeout;
+                attr.retry_cnt = link.retry_count;
+                attr.rnr_retry = link.rnr_retry_count;
+                attr.max_rd_atomic = link.initiator_depth;
+                STATE | RTS | if reliable { RTS_OF_RC } else { 0 }
+            }
+            _ => return Err(libc::EINVAL),
+        };
+        command.answer(init.response, attr)
+    }
+
+    fn set_option(&mut self, option: SetOption) -> Result<(), c_int> {
+        let id = self.id(option.id)?;
+        let from: *const u8 = std::ptr::with_exposed_provenance(option.optval as usize);
+        let length = option.optlen as usize;
+        let number = || {
+            // SAFETY: the contract of the write: so many bytes are there.
+            (length == 4 && !from.is_null())
+                .then(|| unsafe { from.cast::<c_int>().read_unaligned() })
+        };
+        let byte = || {
+            // SAFETY: as above.
+            (length == 1 && !from.is_null()).then(|| unsafe { from.read() })
+        };
+        match (option.level, option.optname) {
+            (0, 0) => id.tos = byte().ok_or(libc::EINVAL)?,
+            (0, 1) => id.reuses_port = number().ok_or(libc::EINVAL)? != 0,
+            // Addresses of one IP version are all that an id has anyway.
+            (0, 2) => drop(number().ok_or(libc::EINVAL)?),
+            (0, 3) => {
+                let timeout = byte().filter(|timeout| *timeout < 32).ok_or(libc::EINVAL)?;
+                id.ack_timeout = timeout;
+            }
+            _ => return Err(libc::ENOSYS),
+        }
+        Ok(())
+    }
+}
+
+/// Where the device is that a program means by an address; none if it is this host's, and nobody listens.
+fn find_peer(id: &CmId, dst: SocketAddr) -> Option<IpAddr> {
+    if address::is_local(dst.ip()) { ports::find(id.port_space, dst) } else { Some(dst.ip()) }
+}

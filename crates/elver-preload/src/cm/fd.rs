@@ -1,0 +1,206 @@
+//! Descriptors of event channels: what a program opens, writes to and closes. They are eventfds, readable
+//! as long as there is an event, and look like the character device to `fstat`.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use elver_soft::now;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::cm::abi::{GetEvent, Header};
+use crate::cm::calls::{Command, put};
+use crate::cm::state::Cm;
+use crate::engine::Engine;
+use crate::errno::{guard, set};
+use crate::ring::take;
+
+/// Descriptors that can be an event channel: whether each is one. Calls look here first, and signal
+/// handlers may make them.
+static CHANNELS: [AtomicBool; 1 << 16] = [const { AtomicBool::new(false) }; 1 << 16];
+/// The name that is answered for.
+pub(crate) const NAME: &[u8] = b"/dev/infiniband/rdma_cm";
+/// GET_EVENT.
+const GET_EVENT: u32 = 12;
+/// The misc major, which the kernel's has, and the first dynamic minor.
+const MISC: (u32, u32) = (10, 58);
+
+fn is_channel(fd: c_int) -> bool {
+    usize::try_from(fd)
+        .ok()
+        .and_then(|fd| CHANNELS.get(fd))
+        .is_some_and(|it| it.load(Ordering::Relaxed))
+}
+
+/// Opens an event channel.
+pub(crate) fn open(flags: c_int) -> Result<RawFd, c_int> {
+    let engine = Engine::open()?;
+    let mut wanted = EventfdFlags::SEMAPHORE;
+    if flags & libc::O_CLOEXEC != 0 {
+        wanted |= EventfdFlags::CLOEXEC;
+    }
+    if flags & libc::O_NONBLOCK != 0 {
+        wanted |= EventfdFlags::NONBLOCK;
+    }
+    let fd = eventfd(0, wanted).map_err(|error| error.raw_os_error())?;
+    let held = fd.try_clone().map_err(|_| libc::EMFILE)?;
+    let fd = fd.into_raw_fd();
+    let Some(channel) = CHANNELS.get(fd as usize) else {
+        // SAFETY: it was just made, and nobody knows it.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        return Err(libc::EMFILE);
+    };
+    let mut state = engine.lock();
+    let state = &mut *state;
+    let cm = match &mut state.cm {
+        Some(cm) => cm,
+        none => none.insert(Box::new(Cm::new(&mut state.device)?)),
+    };
+    cm.open(fd, held);
+    channel.store(true, Ordering::Relaxed);
+    static LEAVING: Once = Once::new();
+    LEAVING.call_once(|| {
+        // SAFETY: the function takes nothing.
+        unsafe { libc::atexit(leave) };
+    });
+    Ok(fd)
+}
+
+/// Ends what is connected, as the kernel does when a process ends.
+extern "C" fn leave() {
+    guard((), || {
+        let Ok(engine) = Engine::get() else { return };
+        // Another thread may have been stopped with the lock.
+        let Some(mut state) = engine.try_lock() else { return };
+        let state = &mut *state;
+        if let Some(cm) = &mut state.cm {
+            cm.close_all(now());
+            cm.step(&mut state.device, now());
+            elver_verbs::Device::progress(&mut state.device);
+        }
+    });
+}
+
+/// Answers what a program writes to an event channel.
+///
+/// # Safety
+/// `bytes` is what librdmacm writes: addresses in it are of room that it has.
+unsafe fn answer(fd: RawFd, bytes: &[u8]) -> Result<(), c_int> {
+    const HEADER: usize = size_of::<Header>();
+    let header: &[u8; HEADER] = bytes.first_chunk().ok_or(libc::EINVAL)?;
+    let number = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
+    let length = usize::from(u16::from_ne_bytes([header[4], header[5]]));
+    let room = usize::from(u16::from_ne_bytes([header[6], header[7]]));
+    let body = bytes.get(HEADER..HEADER + length).ok_or(libc::EINVAL)?;
+    let engine = Engine::get()?;
+    if number == GET_EVENT {
+        let wanted: &[u8; size_of::<GetEvent>()] = body.first_chunk().ok_or(libc::EINVAL)?;
+        loop {
+            // Without the lock: it waits, unless the program made the descriptor nonblocking.
+            take(fd, true)?;
+            let event = engine.lock().cm.as_mut().ok_or(libc::EBADF)?.take(fd);
+            match event {
+                // Another thread was faster, or the event is gone.
+                Err(libc::EAGAIN) => continue,
+                event => return put(u64::from_ne_bytes(*wanted), room, event?),
+            }
+        }
+    }
+    {
+        let mut state = engine.lock();
+        let state = &mut *state;
+        let cm = state.cm.as_mut().ok_or(libc::EBADF)?;
+        let command = Command { channel: fd, number, bytes: body, room, now: now() };
+        let done = cm.call(&command);
+        cm.step(&mut state.device, now());
+        elver_verbs::Device::progress(&mut state.device);
+        state.tell();
+        done?;
+    }
+    // Its timers may have changed.
+    engine.wake();
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: usize) -> isize {
+    if !is_channel(fd) {
+        // SAFETY: the contract of `write`(2).
+        return unsafe { libc::syscall(libc::SYS_write, fd, bytes, count) as isize };
+    }
+    let done = guard(Err(libc::EIO), || {
+        if bytes.is_null() {
+            return Err(libc::EFAULT);
+        }
+        // SAFETY: the contract of `write`(2), and of the device.
+        unsafe { answer(fd, std::slice::from_raw_parts(bytes.cast(), count)) }
+    });
+    match done {
+        Ok(()) => count as isize,
+        Err(error) => {
+            set(error);
+            -1
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if is_channel(fd) {
+        guard((), || {
+            CHANNELS[fd as usize].store(false, Ordering::Relaxed);
+            let Ok(engine) = Engine::get() else { return };
+            let mut state = engine.lock();
+            let state = &mut *state;
+            if let Some(cm) = &mut state.cm {
+                cm.close(now(), fd);
+                cm.step(&mut state.device, now());
+                elver_verbs::Device::progress(&mut state.device);
+            }
+        });
+    }
+    // SAFETY: the contract of `close`(2).
+    unsafe { libc::syscall(libc::SYS_close, fd) as c_int }
+}
+
+/// Makes what `fstat` says of a channel what it says of the device.
+///
+/// # Safety
+/// `to` is what `fstat`(2) takes.
+unsafe fn told(fd: c_int, to: *mut c_void) -> c_int {
+    // SAFETY: the caller's word; on machines of 64 bits the kernel's structure is libc's.
+    unsafe {
+        let result = libc::syscall(libc::SYS_fstat, fd, to) as c_int;
+        if result == 0 && is_channel(fd) {
+            let stat = to.cast::<libc::stat>();
+            (*stat).st_mode = libc::S_IFCHR | 0o666;
+            (*stat).st_rdev = device_number();
+        }
+        result
+    }
+}
+
+/// The kernel's number of the device, if it has one: librdmacm asks it too.
+fn device_number() -> libc::dev_t {
+    let kernels = rustix::fs::statat(rustix::fs::CWD, NAME, rustix::fs::AtFlags::empty());
+    kernels.map_or(libc::makedev(MISC.0 as c_uint, MISC.1 as c_uint), |stat| stat.st_rdev)
+}
+
+macro_rules! told {
+    ($($name:ident($($version:ident)?);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($version: c_int,)? fd: c_int, to: *mut c_void) -> c_int {
+            $(let _ = $version;)?
+            // SAFETY: the contract of `fstat`(2).
+            unsafe { told(fd, to) }
+        }
+    )*};
+}
+
+told! {
+    fstat();
+    fstat64();
+    __fxstat(version);
+    __fxstat64(version);
+}

@@ -1,0 +1,11 @@
+//! `/dev/infiniband/rdma_cm`, as the genuine librdmacm speaks to it: what it writes is answered here, over
+//! the communication manager of [`elver_cm`] on QP 1 of the device.
+
+pub mod abi;
+mod address;
+mod calls;
+mod carrier;
+mod copies;
+pub(crate) mod fd;
+mod ports;
+pub(crate) mod state;

@@ -1,0 +1,106 @@
+//! Ports of rdma_cm's port spaces, and who listens on them. Each process has a device and an address of
+//! its own, and a program asks for an address of the host's: names of Unix sockets in the abstract
+//! namespace, which is the network namespace's, tell which process it means. They go with the process.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+
+/// Ports that are given to who asks for any.
+const FIRST: u16 = 32_768;
+const COUNT: u16 = 28_232;
+const PORT: &str = "elver-rdma_cm-port";
+const LISTENER: &str = "elver-rdma_cm";
+
+/// A name that is held as long as this is.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    _socket: UnixDatagram,
+}
+
+fn claim(name: &str) -> Option<Claim> {
+    let address = UnixAddr::from_abstract_name(name).ok()?;
+    Some(Claim { _socket: UnixDatagram::bind_addr(&address).ok()? })
+}
+
+/// The address that a listener has: any, or one.
+fn bound(address: IpAddr) -> String {
+    if address.is_unspecified() { "*".into() } else { address.to_string() }
+}
+
+/// Holds a port; none if somebody has it.
+pub(crate) fn hold(port_space: u16, at: SocketAddr) -> Option<Claim> {
+    claim(&format!("{PORT}/{port_space:04x}/{}/{}", at.port(), bound(at.ip())))
+}
+
+/// Holds any port that is free, beginning the search anywhere.
+pub(crate) fn hold_any(port_space: u16, at: IpAddr, anywhere: u32) -> Option<(u16, Claim)> {
+    (0..u32::from(COUNT)).find_map(|step| {
+        let port = FIRST + (anywhere.wrapping_add(step) % u32::from(COUNT)) as u16;
+        hold(port_space, SocketAddr::new(at, port)).map(|claim| (port, claim))
+    })
+}
+
+/// Tells this network namespace that the device at an address listens on a port.
+pub(crate) fn publish(port_space: u16, at: SocketAddr, device: IpAddr) -> Option<Claim> {
+    claim(&format!("{LISTENER}/{port_space:04x}/{}/{}/{device}", at.port(), bound(at.ip())))
+}
+
+/// The device that listens on a port of this host.
+pub(crate) fn find(port_space: u16, at: SocketAddr) -> Option<IpAddr> {
+    let table = fs::read_to_string("/proc/net/unix").ok()?;
+    find_in(&table, port_space, at)
+}
+
+fn find_in(table: &str, port_space: u16, at: SocketAddr) -> Option<IpAddr> {
+    let start = format!("@{LISTENER}/{port_space:04x}/{}/", at.port());
+    let own = bound(at.ip());
+    let mut any = None;
+    for name in table.lines().filter_map(|line| line.split_whitespace().last()) {
+        let Some((bound, device)) = name.strip_prefix(&start).and_then(|rest| rest.split_once('/'))
+        else {
+            continue;
+        };
+        let Ok(device) = device.parse() else { continue };
+        if bound == own {
+            return Some(device);
+        }
+        if bound == "*" {
+            any = Some(device);
+        }
+    }
+    any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_are_found_by_their_own_address_first() {
+        let table = "Num RefCount Protocol Flags Type St Inode Path\n\
+            0: 2 0 0 2 1 7 @elver-rdma_cm/0106/7174/*/127.64.0.9\n\
+            0: 2 0 0 2 1 8 @elver-rdma_cm/0106/7174/127.0.0.1/127.64.0.8\n\
+            0: 2 0 0 2 1 8 @elver-rdma_cm/0106/7174/127.0.0.2/nonsense\n\
+            0: 2 0 0 2 1 9 @elver-rdma_cm-port/0106/7175/*\n";
+        let find = |text: &str| find_in(table, 0x106, text.parse().unwrap());
+        assert_eq!(find("127.0.0.1:7174"), Some("127.64.0.8".parse().unwrap()));
+        assert_eq!(find("127.0.0.2:7174"), Some("127.64.0.9".parse().unwrap()));
+        assert_eq!(find("127.0.0.1:7175"), None);
+        assert_eq!(find_in(table, 0x111, "127.0.0.1:7174".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn a_port_is_held_once() {
+        let at = IpAddr::from([127, 0, 0, 1]);
+        let (port, held) = hold_any(0xfff0, at, std::process::id()).unwrap();
+        let whole = SocketAddr::new(at, port);
+        assert!(hold(0xfff0, whole).is_none());
+        let listens = publish(0xfff0, whole, IpAddr::from([127, 64, 1, 2])).unwrap();
+        assert_eq!(find(0xfff0, whole), Some(IpAddr::from([127, 64, 1, 2])));
+        drop((held, listens));
+        assert!(hold(0xfff0, whole).is_some());
+        assert_eq!(find(0xfff0, whole), None);
+    }
+}

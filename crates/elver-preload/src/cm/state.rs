@@ -1,0 +1,564 @@
+//! What the communication manager of this process knows: event channels, their ids, and the connections
+//! behind these.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{OwnedFd, RawFd};
+
+use elver_cm::{Answer, Config, Event, Id, Manager, Request};
+use elver_random::Rng;
+use elver_soft::SoftDevice;
+use elver_verbs::{Cq, Device as _, Gid, Time};
+use elver_wire::cm::{IpHeader, service_id};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::cm::abi::{self, ConnParam, EventResp, Plain};
+use crate::cm::carrier::Carrier;
+use crate::cm::ports::Claim;
+use crate::device::node_guid;
+use crate::ring::{ring, take};
+
+/// `IBV_QPT_UD`.
+const UD: u8 = 4;
+/// `IBV_QPT_UC`.
+pub(crate) const UC: u8 = 3;
+/// Ids that a process may have.
+const IDS: usize = 1 << 16;
+const HOP_LIMIT: u8 = 64;
+/// ACK timeout of QPs unless a program asks for another: 67 ms.
+const ACK_TIMEOUT: u8 = 14;
+
+/// `enum rdma_cm_event_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    AddrResolved = 0,
+    AddrError = 1,
+    RouteResolved = 2,
+    ConnectRequest = 4,
+    ConnectResponse = 5,
+    Unreachable = 7,
+    Rejected = 8,
+    Established = 9,
+    Disconnected = 10,
+    TimewaitExit = 15,
+}
+
+/// An event that a program has not taken.
+struct Queued {
+    /// The id whose events are counted.
+    of: u32,
+    /// The id that a connection request made.
+    made: Option<u32>,
+    resp: EventResp,
+}
+
+/// An event channel.
+struct Channel {
+    /// What the program polls, held once more.
+    fd: OwnedFd,
+    events: VecDeque<Queued>,
+}
+
+/// What the QP of a connection is made ready with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Link {
+    pub(crate) peer_qpn: u32,
+    pub(crate) rq_psn: u32,
+    pub(crate) sq_psn: u32,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) path_mtu: u8,
+    pub(crate) ack_timeout: u8,
+    /// Whether the peer's side of it is known.
+    pub(crate) known: bool,
+}
+
+/// An id of rdma_cm's.
+pub(crate) struct CmId {
+    pub(crate) uid: u64,
+    pub(crate) channel: RawFd,
+    pub(crate) port_space: u16,
+    pub(crate) qp_type: u8,
+    /// Events that were taken.
+    pub(crate) reported: u32,
+    pub(crate) src: Option<SocketAddr>,
+    pub(crate) dst: Option<SocketAddr>,
+    /// Where the peer's device is.
+    pub(crate) peer: Option<IpAddr>,
+    /// Whether it is the device's: it is bound to an address, or has a peer.
+    pub(crate) has_device: bool,
+    pub(crate) has_route: bool,
+    pub(crate) reuses_port: bool,
+    pub(crate) tos: u8,
+    pub(crate) ack_timeout: u8,
+    /// What holds its port, and what tells others of it.
+    pub(crate) claims: Vec<Claim>,
+    pub(crate) service: Option<u64>,
+    pub(crate) connection: Option<Id>,
+    pub(crate) link: Link,
+}
+
+impl CmId {
+    pub(crate) fn new(uid: u64, channel: RawFd, port_space: u16, qp_type: u8) -> CmId {
+        CmId {
+            uid,
+            channel,
+            port_space,
+            qp_type,
+            reported: 0,
+            src: None,
+            dst: None,
+            peer: None,
+            has_device: false,
+            has_route: false,
+            reuses_port: false,
+            tos: 0,
+            ack_timeout: ACK_TIMEOUT,
+            claims: Vec::new(),
+            service: None,
+            connection: None,
+            link: Link::default(),
+        }
+    }
+
+    pub(crate) fn is_datagrams(&self) -> bool {
+        self.qp_type == UD
+    }
+}
+
+/// The communication manager of this process.
+pub(crate) struct Cm {
+    carrier: Carrier,
+    pub(crate) manager: Manager,
+    channels: HashMap<RawFd, Channel>,
+    ids: HashMap<u32, CmId>,
+    by_connection: HashMap<Id, u32>,
+    listeners: HashMap<u64, u32>,
+    next: u32,
+    /// Connections to ports of this host that nobody listens on yet: when to look again, and until when.
+    pub(crate) waiting: Vec<(Time, Time, abi::Connect)>,
+    pub(crate) rng: Rng,
+    pub(crate) address: IpAddr,
+    pub(crate) gid: Gid,
+    pub(crate) mtu: u8,
+}
+
+impl Cm {
+    pub(crate) fn new(device: &mut SoftDevice) -> Result<Cm, c_int> {
+        let carrier = Carrier::new(device)?;
+        let mut seed = [0; 32];
+        getrandom(&mut seed, GetRandomFlags::empty()).map_err(|error| error.raw_os_error())?;
+        let mut rng = Rng::new(seed);
+        let config = Config { ca_guid: node_guid(), ..Config::default() };
+        let manager = Manager::new(config, rng.fork());
+        let gid = device.query_gid(0).map_err(|_| libc::ENODEV)?;
+        let mtu = device.query_port().active_mtu.code();
+        Ok(Cm {
+            carrier,
+            manager,
+            channels: HashMap::new(),
+            ids: HashMap::new(),
+            by_connection: HashMap::new(),
+            listeners: HashMap::new(),
+            next: 0,
+            waiting: Vec::new(),
+            rng,
+            address: device.address(),
+            gid,
+            mtu,
+        })
+    }
+
+    /// The CQ of QP 1.
+    pub(crate) fn cq(&self) -> Cq {
+        self.carrier.cq
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(crate) fn due(&self) -> Option<Time> {
+        let waiting = self.waiting.iter().map(|(again, ..)| *again);
+        self.manager.due().into_iter().chain(waiting).min()
+    }
+
+    /// Takes what arrived on QP 1.
+    pub(crate) fn arrived(&mut self, device: &mut SoftDevice, now: Time) {
+        for (peer, bytes) in self.carrier.take(device) {
+            self.manager.receive(now, peer, &bytes);
+        }
+    }
+
+    /// Does what time asks for, sends what is to be sent, and tells channels of what happened.
+    pub(crate) fn step(&mut self, device: &mut SoftDevice, now: Time) {
+        if self.manager.due().is_some_and(|due| due <= now) {
+            self.manager.advance(now);
+        }
+        while let Some(event) = self.manager.poll_event() {
+            self.happened(now, event);
+        }
+        while let Some((peer, bytes)) = self.manager.poll_transmit() {
+            self.carrier.send(device, peer, &bytes);
+        }
+    }
+
+    pub(crate) fn open(&mut self, program: RawFd, fd: OwnedFd) {
+        self.channels.insert(program, Channel { fd, events: VecDeque::new() });
+    }
+
+    /// A channel that a program closes, and all that it had.
+    pub(crate) fn close(&mut self, now: Time, channel: RawFd) {
+        let of = |id: &CmId| id.channel == channel;
+        let ids: Vec<u32> = self.ids.iter().filter(|(_, id)| of(id)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.destroy(now, id);
+        }
+        self.channels.remove(&channel);
+    }
+
+    /// Lets go of all channels: the process ends.
+    pub(crate) fn close_all(&mut self, now: Time) {
+        let channels: Vec<RawFd> = self.channels.keys().copied().collect();
+        for channel in channels {
+            self.close(now, channel);
+        }
+    }
+
+    pub(crate) fn insert(&mut self, id: CmId) -> Result<u32, c_int> {
+        if self.ids.len() >= IDS {
+            return Err(libc::ENOMEM);
+        }
+        while self.ids.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        self.ids.insert(number, id);
+        Ok(number)
+    }
+
+    pub(crate) fn id(&mut self, id: u32) -> Result<&mut CmId, c_int> {
+        self.ids.get_mut(&id).ok_or(libc::ENOENT)
+    }
+
+    /// An id's connection, and where it is kept.
+    pub(crate) fn connection(&mut self, id: u32) -> Result<Id, c_int> {
+        self.id(id)?.connection.ok_or(libc::EINVAL)
+    }
+
+    pub(crate) fn connect(&mut self, id: u32, connection: Id) {
+        if let Some(held) = self.ids.get_mut(&id) {
+            held.connection = Some(connection);
+            self.by_connection.insert(connection, id);
+        }
+    }
+
+    pub(crate) fn listens(&mut self, id: u32, service: u64) {
+        if let Some(held) = self.ids.get_mut(&id) {
+            held.service = Some(service);
+            self.listeners.insert(service, id);
+        }
+    }
+
+    /// Destroys an id; how many of its events were taken.
+    pub(crate) fn destroy(&mut self, now: Time, id: u32) -> Option<u32> {
+        let gone = self.ids.remove(&id)?;
+        self.waiting.retain(|(.., connect)| connect.id != id);
+        if let Some(service) = gone.service {
+            self.listeners.remove(&service);
+            self.manager.unlisten(now, service);
+        }
+        if let Some(connection) = gone.connection {
+            self.by_connection.remove(&connection);
+            self.manager.let_go(now, connection);
+        }
+        let dropped = self.channels.get_mut(&gone.channel).map(|channel| {
+            let (dropped, kept) = channel.events.drain(..).partition(|event| event.of == id);
+            channel.events = kept;
+            let dropped: VecDeque<Queued> = dropped;
+            unring(channel, dropped.len());
+            dropped
+        });
+        // Requests that nobody took are refused.
+        for made in dropped.into_iter().flatten().filter_map(|event| event.made) {
+            self.destroy(now, made);
+        }
+        Some(gone.reported)
+    }
+
+    /// Moves an id and its events to another channel; how many of them were taken.
+    pub(crate) fn migrate(&mut self, id: u32, to: RawFd) -> Result<u32, c_int> {
+        if !self.channels.contains_key(&to) {
+            return Err(libc::EINVAL);
+        }
+        let held = self.ids.get_mut(&id).ok_or(libc::ENOENT)?;
+        let from = std::mem::replace(&mut held.channel, to);
+        let reported = held.reported;
+        if from != to
+            && let Some(channel) = self.channels.get_mut(&from)
+        {
+            let (moved, kept): (VecDeque<Queued>, _) =
+                channel.events.drain(..).partition(|event| event.of == id);
+            channel.events = kept;
+            unring(channel, moved.len());
+            if let Some(channel) = self.channels.get_mut(&to) {
+                for event in moved {
+                    channel.events.push_back(event);
+                    ring(&channel.fd);
+                }
+            }
+        }
+        Ok(reported)
+    }
+
+    /// Takes a channel's oldest event.
+    pub(crate) fn take(&mut self, channel: RawFd) -> Result<EventResp, c_int> {
+        let channel = self.channels.get_mut(&channel).ok_or(libc::EBADF)?;
+        let mut event = channel.events.pop_front().ok_or(libc::EAGAIN)?;
+        if let Some(id) = self.ids.get_mut(&event.of) {
+            id.reported += 1;
+            event.resp.uid = id.uid;
+        }
+        Ok(event.resp)
+    }
+
+    /// Tells an id of something, with what goes with it.
+    pub(crate) fn tell(
+        &mut self,
+        id: u32,
+        kind: Kind,
+        status: c_int,
+        set: impl FnOnce(&mut EventResp),
+    ) {
+        self.queue(id, None, kind, status, set);
+    }
+
+    fn queue(
+        &mut self,
+        of: u32,
+        made: Option<u32>,
+        kind: Kind,
+        status: c_int,
+        set: impl FnOnce(&mut EventResp),
+    ) {
+        let Some(id) = self.ids.get(&of) else { return };
+        let Some(channel) = self.channels.get_mut(&id.channel) else { return };
+        // A connection that the program has not accepted has no name for it yet (as in the kernel).
+        if id.uid == 0 {
+            return;
+        }
+        let mut resp = EventResp::zero();
+        resp.uid = id.uid;
+        resp.id = made.unwrap_or(of);
+        resp.event = kind as u32;
+        resp.status = status as u32;
+        set(&mut resp);
+        channel.events.push_back(Queued { of, made, resp });
+        ring(&channel.fd);
+    }
+
+    fn happened(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Request(connection, request) => self.requested(now, connection, request),
+            Event::ServiceRequest { id, peer, service_id, private } => {
+                self.asked(now, id, peer, service_id, &private);
+            }
+            Event::Answered(connection, answer) => self.answered(connection, &answer),
+            Event::Established(connection) => {
+                self.tell_of(connection, Kind::Established, 0, |_| ());
+            }
+            Event::Rejected { id, reason, private } => {
+                self.tell_of(id, Kind::Rejected, i32::from(reason), |resp| {
+                    conn(resp, |param| put(param, &private));
+                });
+            }
+            Event::Unreachable(connection) | Event::Expired(connection) => {
+                self.tell_of(connection, Kind::Unreachable, -libc::ETIMEDOUT, |_| ());
+                self.forget_request(now, connection);
+            }
+            Event::Disconnected(connection) => {
+                self.tell_of(connection, Kind::Disconnected, 0, |_| ());
+            }
+            Event::Released(connection) => {
+                self.tell_of(connection, Kind::TimewaitExit, 0, |_| ());
+            }
+            Event::Service { id, status, qpn, qkey, private } => {
+                let gid = self.by_connection.get(&id).and_then(|id| self.ids.get(id)?.peer);
+                let kind = if status == 0 { Kind::Established } else { Kind::Unreachable };
+                self.tell_of(id, kind, i32::from(status), |resp| {
+                    resp.param.qp_num = qpn;
+                    resp.param.qkey = qkey;
+                    resp.param.ah_attr = to(gid.map(Gid::from).unwrap_or_default(), 0);
+                    let len = private.len().min(abi::PRIVATE);
+                    resp.param.private_data[..len].copy_from_slice(&private[..len]);
+                    resp.param.private_data_len = len as u8;
+                });
+            }
+        }
+    }
+
+    fn tell_of(
+        &mut self,
+        connection: Id,
+        kind: Kind,
+        status: c_int,
+        set: impl FnOnce(&mut EventResp),
+    ) {
+        if let Some(id) = self.by_connection.get(&connection) {
+            self.tell(*id, kind, status, set);
+        }
+    }
+
+    /// A request that expired before its event was taken leaves nothing behind.
+    fn forget_request(&mut self, now: Time, connection: Id) {
+        let Some(id) = self.by_connection.get(&connection).copied() else { return };
+        let Some(channel) = self.ids.get(&id).and_then(|id| self.channels.get_mut(&id.channel))
+        else {
+            return;
+        };
+        let before = channel.events.len();
+        channel.events.retain(|event| event.made != Some(id));
+        let dropped = before - channel.events.len();
+        unring(channel, dropped);
+        if dropped > 0 {
+            self.destroy(now, id);
+        }
+    }
+
+    /// The listener of a service, if it has the address that the peer asks for; and the peer's own.
+    fn listener(&self, service: u64, private: &[u8]) -> Option<(u32, IpHeader)> {
+        let header = IpHeader::parse(private).ok()?;
+        let id = *self.listeners.get(&service)?;
+        let own = self.ids.get(&id)?.src?.ip();
+        (own.is_unspecified() || own == header.dst).then_some((id, header))
+    }
+
+    fn requested(&mut self, now: Time, connection: Id, request: Request) {
+        let heard = self.listener(request.service_id, &request.private);
+        let Some((listener, header)) = heard else {
+            return self.manager.let_go(now, connection);
+        };
+        let Some(of) = self.ids.get(&listener) else { return };
+        let mut made = CmId::new(0, of.channel, of.port_space, of.qp_type);
+        made.src = of.src.map(|src| SocketAddr::new(header.dst, src.port()));
+        made.dst = Some(SocketAddr::new(header.src, header.src_port));
+        made.peer = Some(request.peer);
+        made.has_device = true;
+        made.has_route = true;
+        made.tos = request.traffic_class;
+        made.link = Link {
+            peer_qpn: request.qpn,
+            rq_psn: request.starting_psn.get(),
+            sq_psn: self.rng.next_u32() & 0xff_ffff,
+            responder_resources: request.initiator_depth,
+            initiator_depth: request.responder_resources,
+            retry_count: request.retry_count,
+            rnr_retry_count: request.rnr_retry_count,
+            path_mtu: request.path_mtu.min(self.mtu),
+            ack_timeout: request.ack_timeout,
+            known: true,
+        };
+        let Ok(id) = self.insert(made) else {
+            return self.manager.let_go(now, connection);
+        };
+        self.connect(id, connection);
+        self.queue(listener, Some(id), Kind::ConnectRequest, 0, |resp| {
+            conn(resp, |param| {
+                put(param, &request.private[IpHeader::LEN..]);
+                param.qp_num = request.qpn;
+                param.srq = request.srq.into();
+                param.responder_resources = request.initiator_depth;
+                param.initiator_depth = request.responder_resources;
+                param.flow_control = request.flow_control.into();
+                param.retry_count = request.retry_count;
+                param.rnr_retry_count = request.rnr_retry_count;
+            });
+        });
+    }
+
+    fn asked(&mut self, now: Time, connection: Id, peer: IpAddr, service: u64, private: &[u8]) {
+        let Some((listener, header)) = self.listener(service, private) else {
+            return self.manager.let_go(now, connection);
+        };
+        let Some(of) = self.ids.get(&listener) else { return };
+        let mut made = CmId::new(0, of.channel, of.port_space, of.qp_type);
+        made.src = of.src.map(|src| SocketAddr::new(header.dst, src.port()));
+        made.dst = Some(SocketAddr::new(header.src, header.src_port));
+        made.peer = Some(peer);
+        made.has_device = true;
+        made.has_route = true;
+        let Ok(id) = self.insert(made) else {
+            return self.manager.let_go(now, connection);
+        };
+        self.connect(id, connection);
+        self.queue(listener, Some(id), Kind::ConnectRequest, 0, |resp| {
+            let own = &private[IpHeader::LEN..];
+            resp.param.private_data[..own.len()].copy_from_slice(own);
+            resp.param.private_data_len = own.len() as u8;
+        });
+    }
+
+    fn answered(&mut self, connection: Id, answer: &Answer) {
+        let Some(id) = self.by_connection.get(&connection).copied() else { return };
+        if let Some(held) = self.ids.get_mut(&id) {
+            held.link.peer_qpn = answer.qpn;
+            held.link.rq_psn = answer.starting_psn.get();
+            held.link.responder_resources = answer.initiator_depth;
+            held.link.initiator_depth = answer.responder_resources;
+            held.link.rnr_retry_count = answer.rnr_retry_count;
+            held.link.known = true;
+        }
+        self.tell(id, Kind::ConnectResponse, 0, |resp| {
+            conn(resp, |param| {
+                put(param, &answer.private);
+                param.qp_num = answer.qpn;
+                param.srq = answer.srq.into();
+                param.responder_resources = answer.initiator_depth;
+                param.initiator_depth = answer.responder_resources;
+                param.flow_control = answer.flow_control.into();
+                param.rnr_retry_count = answer.rnr_retry_count;
+            });
+        });
+    }
+}
+
+/// The service of a port.
+pub(crate) fn service_of(port_space: u16, at: SocketAddr) -> u64 {
+    service_id(port_space, at.port())
+}
+
+/// How packets get to a GID.
+pub(crate) fn to(gid: Gid, traffic_class: u8) -> abi::AhAttr {
+    let mut attr = abi::AhAttr::zero();
+    attr.grh.dgid = gid.0;
+    attr.grh.hop_limit = HOP_LIMIT;
+    attr.grh.traffic_class = traffic_class;
+    attr.is_global = 1;
+    attr.port_num = 1;
+    attr
+}
+
+/// Fills in the connection's form of what goes with an event.
+fn conn(resp: &mut EventResp, set: impl FnOnce(&mut ConnParam)) {
+    let mut param = ConnParam::zero();
+    set(&mut param);
+    // SAFETY: the two forms begin at one place, this one is no larger and no more aligned, and both are
+    // numbers.
+    unsafe { (&raw mut resp.param).cast::<ConnParam>().write(param) };
+}
+
+fn put(param: &mut ConnParam, private: &[u8]) {
+    let len = private.len().min(abi::PRIVATE - 1);
+    param.private_data[..len].copy_from_slice(&private[..len]);
+    param.private_data_len = len as u8;
+}
+
+/// Takes back what was rung for events that are gone.
+fn unring(channel: &Channel, count: usize) {
+    use std::os::fd::AsRawFd as _;
+    for _ in 0..count {
+        let _ = take(channel.fd.as_raw_fd(), false);
+    }
+}

@@ -1,0 +1,143 @@
+//! Debian's programs over the genuine librdmacm, unmodified: two processes of one host, and of two network
+//! namespaces. `ucmatose` and `rping` compare what they receive.
+
+mod common;
+
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{command, library, succeeded};
+
+/// A program under the library, as `elver run` starts it: librdmacm's own look-ups go through it too.
+fn program(before: &[&str], words: &[&str]) -> Command {
+    let preload = format!("LD_PRELOAD={}", library().join("libibverbs.so.1").display());
+    command(&[before, &["env", &preload], words].concat())
+}
+
+/// Waits until a port is listened on in the network namespace of a process.
+fn await_listener(server: &mut Child, port_space: u16, port: u16) {
+    let wanted = format!("@elver-rdma_cm/{port_space:04x}/{port}/");
+    let begun = Instant::now();
+    loop {
+        let children = format!("/proc/{0}/task/{0}/children", server.id());
+        let children = std::fs::read_to_string(children).unwrap_or_default();
+        // `timeout` starts the server in a process of its own, which `env` and `ip` do not.
+        let table = children
+            .split_whitespace()
+            .last()
+            .and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/net/unix")).ok())
+            .unwrap_or_default();
+        if table.contains(&wanted) {
+            return;
+        }
+        assert!(server.try_wait().unwrap().is_none(), "the server ended before it listened");
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody listens on port {port}");
+        thread::yield_now();
+    }
+}
+
+const TCP: u16 = 0x0106;
+const UDP: u16 = 0x0111;
+const UDADDY: u16 = 7174;
+
+/// What is run: the port space, and the server's and the client's words.
+const PAIRS: [(u16, &str, &str); 6] = [
+    (TCP, "rping -s -C 5 -V -p PORT", "rping -c -C 5 -V -a ADDRESS -p PORT"),
+    (TCP, "ucmatose -c 8 -C 20 -p PORT", "ucmatose -c 8 -C 20 -s ADDRESS -p PORT"),
+    // It takes no other port.
+    (UDP, "udaddy", "udaddy -s ADDRESS"),
+    (TCP, "ib_write_bw -R -n 100 -p PORT", "ib_write_bw -R -n 100 -p PORT ADDRESS"),
+    (TCP, "ib_send_bw -R -n 100 -p PORT", "ib_send_bw -R -n 100 -p PORT ADDRESS"),
+    (TCP, "rstream -p PORT -S 4096 -I 20 -C 5", "rstream -s ADDRESS -p PORT -S 4096 -I 20 -C 5"),
+];
+
+/// Runs all pairs; the other words stand before the server's and the client's. Ports from the first on.
+fn run_all(address: &str, first_port: u16, at_server: &[&str], at_client: &[&str]) {
+    for ((port_space, server, client), port) in PAIRS.into_iter().zip(first_port..) {
+        let filled =
+            |words: &str| words.replace("PORT", &port.to_string()).replace("ADDRESS", address);
+        let port = if server.contains("PORT") { port } else { UDADDY };
+        let (server, client) = (filled(server), filled(client));
+        let split = |words| str::split_whitespace(words).collect::<Vec<&str>>();
+        let mut serving = program(at_server, &split(&server)).spawn().unwrap();
+        await_listener(&mut serving, port_space, port);
+        let asking = program(at_client, &split(&client)).output().unwrap();
+        let serving = serving.wait_with_output().unwrap();
+        succeeded(&server, &serving);
+        succeeded(&client, &asking);
+    }
+}
+
+#[test]
+fn processes_of_one_host_connect() {
+    let first = 21_000 + (std::process::id() % 1_000) as u16 * 8;
+    run_all("127.0.0.1", first, &[], &[]);
+}
+
+/// Two network namespaces with a link between them; they go when it does.
+struct Namespaces([String; 2]);
+
+fn ip(words: &str) {
+    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
+    succeeded(&format!("ip {words} (it needs root)"), &output);
+}
+
+impl Namespaces {
+    fn new() -> Namespaces {
+        let id = std::process::id();
+        let made = Namespaces(["a", "b"].map(|end| format!("rdmacm-{id}-{end}")));
+        let [a, b] = &made.0;
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!("link add pl0 netns {a} type veth peer name pl0 netns {b}"));
+        for (end, namespace) in made.0.iter().enumerate() {
+            ip(&format!("-n {namespace} addr add 10.77.6.{}/24 dev pl0", end + 1));
+            ip(&format!("-n {namespace} link set pl0 up"));
+        }
+        made
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for namespace in &self.0 {
+            // One that was not made is not there to go.
+            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
+        }
+    }
+}
+
+#[test]
+fn processes_of_two_namespaces_connect() {
+    let namespaces = Namespaces::new();
+    let [a, b] = &namespaces.0;
+    let at_a = ["ip", "netns", "exec", a, "env", "ELVER_ADDRESS=10.77.6.1"];
+    let at_b = ["ip", "netns", "exec", b, "env", "ELVER_ADDRESS=10.77.6.2"];
+    run_all("10.77.6.1", 7_000, &at_a, &at_b);
+}
+
+/// Nobody listens: the host's own manager says so, at once.
+#[test]
+fn who_asks_nobody_is_refused() {
+    let words = ["rping", "-c", "-C", "1", "-a", "127.0.0.1", "-p", "20999"];
+    let output = program(&[], &words).output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("RDMA_CM_EVENT_REJECTED, error 8"), "{said}");
+}
+
+/// A port of the host is one process's.
+#[test]
+fn a_port_is_listened_on_once() {
+    let port = (20_000 + std::process::id() % 900).to_string();
+    let mut first = program(&[], &["rping", "-s", "-C", "1", "-p", &port]).spawn().unwrap();
+    await_listener(&mut first, TCP, port.parse().unwrap());
+    let second = program(&[], &["rping", "-s", "-C", "1", "-p", &port]).output().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success() && said.contains("Address already in use"), "{said}");
+    let words = ["rping", "-c", "-C", "1", "-a", "127.0.0.1", "-p", &port];
+    succeeded("rping", &program(&[], &words).output().unwrap());
+    first.wait().unwrap();
+}
