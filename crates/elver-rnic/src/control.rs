@@ -16,9 +16,7 @@ use crate::hw::{AddressHandle, ProtectionDomain, SharedReceiveQueue};
 use crate::qp::QueuePair;
 use crate::recv_queue::RecvQueue;
 use crate::responder::Responder;
-
-/// The number by which peers know the QP of management datagrams.
-const GENERAL_SERVICES: u32 = 1;
+use crate::services::GENERAL_SERVICES;
 
 /// Widest value of a field of so many bits.
 const fn bits(count: u32) -> u64 {
@@ -365,12 +363,6 @@ impl<M: Memory> Rnic<M> {
     /// All queue pairs, in no order that means anything.
     pub fn qps(&self) -> impl Iterator<Item = Qp> + '_ {
         self.qps.ids().map(Qp)
-    }
-
-    /// The id of the QP that a peer names by a number: the same, but for QP 1.
-    #[inline]
-    pub(crate) fn named(&self, qpn: u32) -> u32 {
-        if qpn == GENERAL_SERVICES { self.general_services.unwrap_or(qpn) } else { qpn }
     }
 
     /// How many regions there are, windows included.

@@ -57,6 +57,7 @@ mod rnic;
 mod route;
 mod rx_meta;
 mod send_queue;
+mod services;
 mod table;
 mod transmit;
 mod unreliable;
