@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// Programs that tests start, a header that one reads, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 11] = [
+const NEEDED: [(&str, &str); 12] = [
     ("tshark", "tshark"),
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
@@ -18,6 +18,7 @@ const NEEDED: [(&str, &str); 11] = [
     ("setpriv", "util-linux"),
     ("ibv_rc_pingpong", "ibverbs-utils"),
     ("ib_write_bw", "perftest"),
+    ("rping", "rdmacm-utils"),
     ("python3", "python3"),
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
 ];
@@ -139,6 +140,7 @@ mod tests {
                 "util-linux",
                 "ibverbs-utils",
                 "perftest",
+                "rdmacm-utils",
                 "python3",
                 "libibverbs-dev"
             ]
