@@ -1,6 +1,7 @@
 //! What is done with any bytes. `scripts/fuzz` looks for bytes that break it; `tests/corpora.rs` runs
 //! those that were found to reach something.
 
+pub mod cm;
 pub mod control;
 pub mod core;
 pub mod frames;
