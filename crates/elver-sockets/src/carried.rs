@@ -41,9 +41,9 @@ enum Incoming {
     Unsaid,
     /// The first so many bytes come by TCP.
     ByTcp(u64),
-    /// The stream ended or failed before it said anything, so that all comes by TCP.
+    /// The stream ended or failed before it said anything: the peer did not take it, or is gone, and all comes by TCP.
     Never,
-    /// What it said is none of this connection's.
+    /// What it said is none of this connection's, or was lost with this end's node.
     Broken,
 }
 
@@ -114,8 +114,12 @@ impl Carried {
             match (&self.stream).read(&mut self.head[self.head_len..]) {
                 Ok(0) => self.incoming = Incoming::Never,
                 Ok(read) => self.head_len += read,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => self.incoming = Incoming::Never,
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted => return,
+                    // The peer lives and may have written by the stream, of which TCP's end says nothing.
+                    ErrorKind::ConnectionAborted => self.incoming = Incoming::Broken,
+                    _ => self.incoming = Incoming::Never,
+                },
             }
             if self.head_len == FRAME_BYTES {
                 let frame = Frame::decode(&self.head).filter(|frame| frame.nonce == self.nonce);
