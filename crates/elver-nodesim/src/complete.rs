@@ -3,7 +3,7 @@
 use elver_core::{ClientId, Completion};
 use elver_verbs::{SendOpcode, Wc, WcFlags, WcStatus};
 
-use crate::canary::Canary;
+use crate::canary::{Canary, spoil};
 use crate::model::{
     ClientIx, Hold, Moment, Op, OpIx, OpState, Phase, Piece, Planted, Violation, VqpIx, broken,
 };
@@ -42,7 +42,7 @@ impl World {
             };
             let vqps = &self.model.clients[client].vqps;
             let others: Vec<_> = vqps.iter().map(|vqp| self.model.vqps[*vqp].id).collect();
-            self.planter.completions(&mut taken, &others);
+            spoil(&mut self.planter, &mut taken, &others);
             for completion in &taken {
                 self.complete(number, client, completion)?;
             }

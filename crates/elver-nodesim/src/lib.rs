@@ -44,7 +44,7 @@ mod registry;
 mod run;
 mod world;
 
-pub use canary::{Canary, UnknownCanary};
+pub use canary::Canary;
 pub use elver_sim::{Failure, OpCount};
 pub use forge::{Forger, Forgers, UnknownForger};
 pub use options::{Acts, Options, Report};

@@ -51,7 +51,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
                 Some(forge) => format!("{} (somebody forges: {})", what.0, forge.kind()),
                 None => what.0,
             };
-            Err(fail(world.now.0, what, world.trace.lines(packets), world.planter.strikes))
+            Err(fail(world.now.0, what, world.trace.lines(packets), world.planter.struck()))
         }
     }
 }
@@ -352,7 +352,7 @@ impl World {
             packets: self.net.packets(),
             virtual_ns: self.now.ns_since(Time::ZERO),
             recovery_ns,
-            canary_strikes: self.planter.strikes,
+            canary_strikes: self.planter.struck(),
             trace_hash: self.trace.hash() ^ self.net.trace_hash(),
         }
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use elver_core::Core;
-use elver_sim::{Journal, Rng, SimNet};
+use elver_sim::{Journal, Planter, Rng, SimNet};
 use elver_verbs::{Gid, Time};
 
 use crate::answers;
-use crate::canary::{Canary, Planter};
+use crate::canary::Canary;
 use crate::forge::Forge;
 use crate::model::{ClientIx, Model, Violation, broken};
 use crate::node::Node;
@@ -28,7 +28,7 @@ pub(crate) struct World {
     pub(crate) registry: Registry,
     pub(crate) model: Model,
     pub(crate) trace: Journal,
-    pub(crate) planter: Planter,
+    pub(crate) planter: Planter<Canary>,
     pub(crate) acts: Acts,
     /// What the cores counted that are gone.
     pub(crate) counters: Acts,

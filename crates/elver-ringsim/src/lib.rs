@@ -28,7 +28,7 @@ mod plan;
 mod run;
 mod world;
 
-pub use canary::{Canary, UnknownCanary};
+pub use canary::Canary;
 pub use elver_sim::Failure;
 pub use options::{Acts, Options, Report};
 pub use run::run;

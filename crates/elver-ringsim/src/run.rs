@@ -36,7 +36,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         Err(what) => {
             let packets = if options.trace { world.cluster.net.trace() } else { Vec::new() };
             let trace = world.journal.lines(packets);
-            Err(fail(world.now().0, what.0, trace, world.planter.strikes))
+            Err(fail(world.now().0, what.0, trace, world.planter.struck()))
         }
     }
 }
@@ -229,7 +229,7 @@ impl World {
             faults: net.faults(),
             packets: net.packets(),
             virtual_ns: self.now().ns_since(Time::ZERO),
-            canary_strikes: self.planter.strikes,
+            canary_strikes: self.planter.struck(),
             trace_hash: self.journal.hash() ^ net.trace_hash(),
         }
     }

@@ -5,10 +5,10 @@ use std::fmt;
 
 use elver_core::{Completion, ConnectError, ConnectOptions, Event, VqpId};
 use elver_ring::protocol::Config;
-use elver_sim::{Journal, Rng};
+use elver_sim::{Journal, Planter, Rng};
 use elver_verbs::{Time, Wc, WcStatus};
 
-use crate::canary::Planter;
+use crate::canary::Canary;
 use crate::cluster::Cluster;
 use crate::end::{End, Phase};
 use crate::model::{Violation, Way, broken};
@@ -33,7 +33,7 @@ pub(crate) struct World {
     pub(crate) living: Vec<EndIx>,
     by_vqp: BTreeMap<(usize, u32, VqpId), EndIx>,
     pub(crate) journal: Journal,
-    pub(crate) planter: Planter,
+    pub(crate) planter: Planter<Canary>,
     pub(crate) acts: Acts,
     pub(crate) counters: Acts,
     /// Randomness of what ends do, of what is done to them, and of when they look.

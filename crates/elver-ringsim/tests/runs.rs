@@ -51,7 +51,7 @@ fn no_seed_breaks_a_rule_and_all_is_done() {
 
 #[test]
 fn every_planted_bug_is_caught() {
-    for canary in Canary::all() {
+    for &canary in Canary::ALL {
         let options = Options { canary: Some(canary), ..Options::default() };
         let caught = (1..=CANARY_SEEDS).find(|seed| run(*seed, &options).is_err());
         assert!(caught.is_some(), "{canary} was not caught within {CANARY_SEEDS} seeds");

@@ -2,83 +2,36 @@
 //!
 //! They are planted between the device and the world, so that no product code knows of them.
 
-use std::fmt;
-use std::str::FromStr;
-
 use elver_verbs::Wc;
 use elver_wire::{BTH_LEN, ICRC_LEN, IpId, Message, PacketView, Route, icrc};
-use thiserror::Error;
 
 use crate::network::Packet;
-use crate::rng::Rng;
+use crate::planting::{Plantable, Planter};
 
-/// A bug to plant in a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Canary {
+canaries! {
+    "rnic";
     /// A responder takes a duplicate of a request for a new one.
-    Duplicate,
+    Duplicate = "duplicate",
     /// A payload changes under a valid ICRC.
-    Corrupt,
+    Corrupt = "corrupt",
     /// A WRITE goes to a wrong address.
-    Misplace,
+    Misplace = "misplace",
     /// A completion is lost.
-    LostCompletion,
+    LostCompletion = "lost-completion",
     /// A completion is given twice.
-    RepeatedCompletion,
+    RepeatedCompletion = "repeated-completion",
     /// Two completions change places.
-    ReorderedCompletion,
+    ReorderedCompletion = "reordered-completion",
     /// A copy to memory that is not at hand is said to be made before it is.
-    EarlyCopy,
+    EarlyCopy = "early-copy",
 }
 
-impl Canary {
-    /// Every canary.
-    pub const ALL: [Canary; 7] = [
-        Canary::Duplicate,
-        Canary::Corrupt,
-        Canary::Misplace,
-        Canary::LostCompletion,
-        Canary::RepeatedCompletion,
-        Canary::ReorderedCompletion,
-        Canary::EarlyCopy,
-    ];
-}
-
-impl fmt::Display for Canary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Canary::Duplicate => "duplicate",
-            Canary::Corrupt => "corrupt",
-            Canary::Misplace => "misplace",
-            Canary::LostCompletion => "lost-completion",
-            Canary::RepeatedCompletion => "repeated-completion",
-            Canary::ReorderedCompletion => "reordered-completion",
-            Canary::EarlyCopy => "early-copy",
-        })
+impl Plantable for Canary {
+    fn percent(self) -> u32 {
+        10
     }
 }
 
-/// No canary has such a name.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "unknown canary `{0}`; the canaries are duplicate, corrupt, misplace, lost-completion, \
-     repeated-completion, reordered-completion and early-copy"
-)]
-pub struct UnknownCanary(pub String);
-
-impl FromStr for Canary {
-    type Err = UnknownCanary;
-
-    fn from_str(name: &str) -> Result<Canary, UnknownCanary> {
-        Canary::ALL
-            .into_iter()
-            .find(|canary| canary.to_string() == name)
-            .ok_or_else(|| UnknownCanary(name.into()))
-    }
-}
-
-/// Strikes in a hundred chances: often enough for a short run, seldom enough to look like a bug.
-const STRIKE_PERCENT: u32 = 10;
 /// Where the PSN stands in a BTH.
 const PSN_AT: usize = 9;
 /// Where the virtual address stands in the RETH of an RC or UC WRITE.
@@ -86,28 +39,12 @@ const VA_AT: usize = BTH_LEN;
 /// How far a misplaced WRITE goes astray, in bytes.
 const ASTRAY: u64 = 8;
 
-/// Plants a run's bug.
-#[derive(Debug)]
-pub(crate) struct Planter {
-    canary: Option<Canary>,
-    rng: Rng,
-    pub(crate) strikes: u64,
-}
-
-impl Planter {
-    pub(crate) fn new(canary: Option<Canary>, rng: Rng) -> Planter {
-        Planter { canary, rng, strikes: 0 }
-    }
-
-    fn strikes(&mut self, canary: Canary) -> bool {
-        let struck = self.canary == Some(canary) && self.rng.percent(STRIKE_PERCENT);
-        self.strikes += u64::from(struck);
-        struck
-    }
-
+impl Planter<Canary> {
     /// Spoils a packet that a host is about to take. What it returns comes right behind it.
     pub(crate) fn packet(&mut self, packet: &mut Packet) -> Option<Packet> {
-        self.canary?;
+        if self.plants_nothing() {
+            return None;
+        }
         let Ok(view) = PacketView::parse(&packet.bytes) else { return None };
         // A damaged packet stays one: it must not become valid by being sealed anew.
         let id = icrc::verify(&packet.meta.flow, packet.meta.ip_id, &packet.bytes).ok()?;
@@ -126,8 +63,8 @@ impl Planter {
             _ if payload_len > 0 && self.strikes(Canary::Corrupt) => {
                 let padded = payload_len.next_multiple_of(4);
                 let start = packet.bytes.len() - ICRC_LEN - padded;
-                let at = start + self.rng.index(payload_len);
-                packet.bytes[at] ^= 1 << self.rng.below(8);
+                let at = start + self.rng().index(payload_len);
+                packet.bytes[at] ^= 1 << self.rng().below(8);
                 seal(packet, id);
                 None
             }
@@ -156,12 +93,12 @@ impl Planter {
             return;
         }
         if self.strikes(Canary::LostCompletion) {
-            let lost = self.rng.index(wcs.len());
+            let lost = self.rng().index(wcs.len());
             wcs.remove(lost);
         } else if self.strikes(Canary::RepeatedCompletion) {
-            let again = wcs[self.rng.index(wcs.len())];
+            let again = wcs[self.rng().index(wcs.len())];
             wcs.push(again);
-        } else if self.canary == Some(Canary::ReorderedCompletion)
+        } else if self.plants(Canary::ReorderedCompletion)
             && let Some(first) = (1..wcs.len()).find(|at| one_queue(&wcs[at - 1], &wcs[*at]))
             && self.strikes(Canary::ReorderedCompletion)
         {
@@ -179,20 +116,5 @@ fn seal(packet: &mut Packet, id: u16) {
     icrc::seal(&packet.meta.flow, id, &mut packet.bytes);
     if let IpId::Exact(known) = &mut packet.meta.ip_id {
         *known = id;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_return() {
-        for canary in Canary::ALL {
-            assert_eq!(canary.to_string().parse(), Ok(canary));
-            let listed = UnknownCanary(String::new()).to_string();
-            assert!(listed.contains(&canary.to_string()), "{canary} is not listed");
-        }
-        assert!("nothing".parse::<Canary>().is_err());
     }
 }

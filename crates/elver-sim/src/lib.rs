@@ -22,6 +22,9 @@
 //! A [`Canary`] plants a bug, which the model must catch: [`run`] then fails.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod planting;
+
 mod canary;
 mod coverage;
 mod device;
@@ -45,7 +48,7 @@ mod trace;
 mod workload;
 mod world;
 
-pub use canary::{Canary, UnknownCanary};
+pub use canary::Canary;
 pub use coverage::Coverage;
 pub use device::SimDevice;
 pub use elver_rnic::{Config, FlowConfig};
@@ -55,6 +58,7 @@ pub use memory::SimMemory;
 pub use net::SimNet;
 pub use network::Datagram;
 pub use options::{Failure, OpCount, Options, Report, Transport, UnknownTransport};
+pub use planting::{Plantable, Planter, UnknownCanary};
 pub use rng::Rng;
 pub use run::run;
 pub use seats::Which;

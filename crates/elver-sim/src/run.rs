@@ -48,7 +48,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let mut world = World::new(seed, options).map_err(|what| fail(0, what, Vec::new(), 0))?;
     match world.play() {
         Ok(recovery_ns) => Ok(world.report(seed, recovery_ns)),
-        Err(what) => Err(fail(world.now, what, world.trace.lines(), world.planter.strikes)),
+        Err(what) => Err(fail(world.now, what, world.trace.lines(), world.planter.struck())),
     }
 }
 
@@ -511,7 +511,7 @@ impl World {
             packets: self.network.sent(),
             virtual_ns: self.now,
             recovery_ns,
-            canary_strikes: self.planter.strikes,
+            canary_strikes: self.planter.struck(),
             trace_hash: self.trace.hash(),
         }
     }

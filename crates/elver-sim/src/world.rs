@@ -3,7 +3,7 @@
 use elver_rnic::{DropReason, MAX_PACKET, Time};
 use elver_verbs::{AsyncEvent, Gid, QpState, QpType, Srq, VerbsError, Wc, WcStatus};
 
-use crate::canary::Planter;
+use crate::canary::Canary;
 use crate::faults::Fault;
 use crate::host::{Armed, Host, INBOX_PACKETS, Objects};
 use crate::model::{
@@ -12,6 +12,7 @@ use crate::model::{
 use crate::network::{ENGINE_PACKET_NS, Network, peek};
 use crate::options::Options;
 use crate::plan::Plan;
+use crate::planting::Planter;
 use crate::rng::Rng;
 use crate::trace::{Event, Trace, completed};
 
@@ -26,7 +27,7 @@ pub(crate) struct World {
     pub(crate) network: Network,
     pub(crate) model: Model,
     pub(crate) trace: Trace,
-    pub(crate) planter: Planter,
+    pub(crate) planter: Planter<Canary>,
     pub(crate) gids: Vec<Gid>,
     /// RC and UC connections.
     pub(crate) connections: Vec<(EndpointId, EndpointId)>,

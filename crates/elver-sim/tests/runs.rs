@@ -64,7 +64,7 @@ fn keeping_the_whole_trace_changes_nothing() {
 
 #[test]
 fn every_canary_is_caught_and_replays() {
-    for canary in Canary::ALL {
+    for &canary in Canary::ALL {
         let options = Options { canary: Some(canary), ..Options::default() };
         let caught = (0..CANARY_SEEDS).find_map(|seed| run(seed, &options).err());
         let failure = caught.unwrap_or_else(|| panic!("{canary} was never caught"));

@@ -80,7 +80,7 @@ struct Nodes(Options);
 /// Runs `elver sim node`.
 pub(super) fn run(args: &NodeArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
-        campaign::list(Canary::all());
+        campaign::list(Canary::ALL);
         return Ok(());
     }
     let options = Options {

@@ -48,7 +48,7 @@ struct Rings(Options);
 /// Runs `elver sim ring`.
 pub(super) fn run(args: &RingArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
-        campaign::list(Canary::all());
+        campaign::list(Canary::ALL);
         return Ok(());
     }
     let options = Options { canary: args.canary, trace: args.seeds.trace };
