@@ -165,9 +165,9 @@ impl Inner {
         let Some(link) = &mut self.links[rank as usize] else { return false };
         let mut taken = 0;
         let loss = loop {
-            match link.next() {
+            match link.incoming.try_next() {
                 Ok(Some(len)) => {
-                    if let Err(fault) = self.engine.handle(rank, link.frame(len), lent) {
+                    if let Err(fault) = self.engine.handle(rank, link.incoming.frame(len), lent) {
                         break Loss::Fault(fault);
                     }
                     taken += 1;
@@ -175,7 +175,7 @@ impl Inner {
                         return true;
                     }
                 }
-                Ok(None) if link.is_ended() => break Loss::Left,
+                Ok(None) if link.incoming.is_ended() => break Loss::Left,
                 Ok(None) => {
                     if taken > 0 {
                         link.pause = None;

@@ -176,9 +176,12 @@ impl Joining<'_> {
     fn listen(&mut self) {
         let mut at = 0;
         while let Some(greeted) = self.greeted.get_mut(at) {
-            let heard = match greeted.link.next() {
-                Ok(Some(len)) => Some(greeted.link.frame(len).to_vec()),
-                Ok(None) if !greeted.link.is_ended() && greeted.since.elapsed() < GREETING_TIME => {
+            let heard = match greeted.link.incoming.try_next() {
+                Ok(Some(len)) => Some(greeted.link.incoming.frame(len).to_vec()),
+                Ok(None)
+                    if !greeted.link.incoming.is_ended()
+                        && greeted.since.elapsed() < GREETING_TIME =>
+                {
                     at += 1;
                     continue;
                 }

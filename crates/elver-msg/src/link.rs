@@ -3,79 +3,49 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use elver_ring::{Ends, Error, Pause, Receiver, Sender, Wire};
+use elver_ring::frames::{FrameReceiver, FrameSender};
+use elver_ring::{Ends, Error, Pause, Wire};
 
 use crate::protocol::{HEADER_BYTES, Header, Outlet};
 
 /// A pair of rings to another rank.
 pub(crate) struct Link {
-    receiver: Receiver<Wire>,
+    pub(crate) incoming: FrameReceiver<Wire>,
     pub(crate) out: Outgoing,
-    frame: Vec<u8>,
     /// A wait that goes on.
     pub(crate) pause: Option<Pause>,
 }
 
 /// The ring to the peer.
-pub(crate) struct Outgoing {
-    sender: Sender<Wire>,
-    /// For frames that go on at the ring's beginning.
-    scratch: Vec<u8>,
-    /// Something was put there that may not have gone.
-    unflushed: bool,
-}
+pub(crate) struct Outgoing(FrameSender<Wire>);
 
 impl Link {
     pub(crate) fn new(ends: Ends) -> Link {
         let Ends { sender, receiver, .. } = ends;
-        let out = Outgoing { sender, scratch: Vec::new(), unflushed: false };
-        Link { receiver, out, frame: Vec::new(), pause: None }
+        let out = Outgoing(FrameSender::new(sender));
+        Link { incoming: FrameReceiver::new(receiver), out, pause: None }
     }
 
     pub(crate) fn wire(&self) -> &Wire {
-        self.receiver.carrier()
+        self.incoming.carrier()
     }
 
     /// Most bytes of a frame's body. A ring of the least size has room for a greeting and an offer.
     pub(crate) fn body_max(&self) -> usize {
-        let most = self.out.sender.shape().message_bytes_max() as usize;
-        most.saturating_sub(HEADER_BYTES)
-    }
-
-    /// Takes the next frame; its bytes. It is copied out of the ring once: a peer can change what lies there.
-    #[inline]
-    pub(crate) fn next(&mut self) -> Result<Option<usize>, Error> {
-        let Some(message) = self.receiver.try_recv()? else { return Ok(None) };
-        let len = message.len();
-        if self.frame.len() < len {
-            self.frame.resize(len, 0);
-        }
-        message.read(0, &mut self.frame[..len]);
-        drop(message);
-        Ok(Some(len))
-    }
-
-    /// The frame that was taken last, of so many bytes.
-    pub(crate) fn frame(&self, len: usize) -> &[u8] {
-        &self.frame[..len]
-    }
-
-    /// Whether the peer sends no more.
-    pub(crate) fn is_ended(&self) -> bool {
-        self.receiver.is_ended()
+        self.out.0.frame_bytes_max().saturating_sub(HEADER_BYTES)
     }
 }
 
 impl Outgoing {
     /// Lets go what waits for its batch to be full.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
-        if std::mem::take(&mut self.unflushed) { later(self.sender.flush()) } else { Ok(()) }
+        later(self.0.flush())
     }
 
     /// The same, unless a batch is on its way: what is there then goes by a later call.
     #[inline]
     pub(crate) fn flush_if_idle(&mut self) -> Result<(), Error> {
-        if self.unflushed { later(self.sender.flush_if_idle()) } else { Ok(()) }
+        later(self.0.flush_if_idle())
     }
 }
 
@@ -95,29 +65,9 @@ impl Outlet for Outgoing {
         &mut self,
         header: &Header,
         body: usize,
-        mut fill: impl FnMut(&mut [u8]),
+        fill: impl FnMut(&mut [u8]),
     ) -> Result<bool, Error> {
-        let len = HEADER_BYTES + body;
-        let mut room = match self.sender.try_reserve(len) {
-            Ok(room) => room,
-            Err(Error::Full) => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        let [first, second] = room.parts();
-        if second.is_empty() {
-            let (head, body) = first.split_at_mut(HEADER_BYTES);
-            head.copy_from_slice(&header.encode());
-            fill(body);
-        } else {
-            self.scratch.resize(len, 0);
-            let (head, body) = self.scratch.split_at_mut(HEADER_BYTES);
-            head.copy_from_slice(&header.encode());
-            fill(body);
-            room.fill(&self.scratch);
-        }
-        room.commit()?;
-        self.unflushed = true;
-        Ok(true)
+        self.0.put(&header.encode(), body, fill)
     }
 }
 

@@ -55,6 +55,7 @@
 mod carrier;
 mod connect;
 mod error;
+pub mod frames;
 mod greeting;
 mod inbox;
 mod memory;

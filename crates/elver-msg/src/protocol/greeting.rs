@@ -15,6 +15,8 @@
 //! What follows is of later minor versions, and passed over. The first two words stay what they are in every
 //! version, so that ends of different ones can tell each other.
 
+use elver_ring::frames;
+
 use super::fault::Fault;
 use super::frame::{MAJOR, MINOR};
 use super::limits::Limits;
@@ -66,11 +68,7 @@ impl Greeting {
             part(token, 2),
             part(token, 3),
         ];
-        let mut bytes = [0; GREETING_BYTES];
-        for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+        frames::of_words(words)
     }
 
     /// The version of a greeting, whatever version it is of.
@@ -78,12 +76,7 @@ impl Greeting {
     /// # Errors
     /// [`Fault::Greeting`] if it is none.
     pub fn version_of(body: &[u8]) -> Result<(u16, u16), Fault> {
-        match body.first_chunk::<8>() {
-            Some(&[a, b, c, d, e, f, g, h]) if u32::from_le_bytes([a, b, c, d]) == MAGIC => {
-                Ok((u16::from_le_bytes([e, f]), u16::from_le_bytes([g, h])))
-            }
-            _ => Err(Fault::Greeting),
-        }
+        frames::version_of(MAGIC, body).ok_or(Fault::Greeting)
     }
 
     /// Reads one of this major version.
@@ -92,11 +85,7 @@ impl Greeting {
     /// [`Fault::Greeting`].
     pub fn decode(body: &[u8]) -> Result<Greeting, Fault> {
         let version = Greeting::version_of(body)?;
-        let bytes = body.first_chunk::<GREETING_BYTES>().ok_or(Fault::Greeting)?;
-        let mut words = [0; WORDS];
-        for (word, from) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *word = u32::from_le_bytes(*from);
-        }
+        let words: [u32; WORDS] = frames::words(body).ok_or(Fault::Greeting)?;
         let join = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
         let limits = Limits {
             unexpected_messages: words[4],

@@ -114,7 +114,7 @@ impl Connection {
         let sent = self.caller.transmit(now_us, &mut self.link.outgoing);
         if let Err(error) = sent.and_then(|_| self.link.outgoing.flush()) {
             // What the server said before it went counts: as much as a ring may hold.
-            self.take_in(self.link.frames_max())?;
+            self.take_in(self.link.incoming.frames_max())?;
             return Err(error);
         }
         Ok(came)
@@ -123,15 +123,15 @@ impl Connection {
     /// Takes in what has come, as far as it is no more than so many frames; whether anything was there.
     fn take_in(&mut self, frames_max: u32) -> Result<bool, elver_ring::Error> {
         for taken in 0..frames_max {
-            let Some(frame) = self.link.next()? else {
-                if self.link.is_ended() {
+            let Some(len) = self.link.incoming.try_next()? else {
+                if self.link.incoming.is_ended() {
                     let why = "the server ended the connection";
                     self.caller.disconnect(&Status::new(Code::Unavailable, why));
                     return Ok(true);
                 }
                 return Ok(taken > 0);
             };
-            if self.caller.handle(frame).is_err() {
+            if self.caller.handle(self.link.incoming.frame(len)).is_err() {
                 // It is over, and whoever waits has been told.
                 return Ok(true);
             }

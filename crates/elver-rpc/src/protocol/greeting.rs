@@ -13,6 +13,8 @@
 //! every version, and so do the first two bytes of a frame and what a refusal looks like: so that ends of
 //! different versions can tell each other.
 
+use elver_ring::frames;
+
 use super::fault::Fault;
 use super::frame::{MAJOR, MINOR};
 
@@ -46,12 +48,7 @@ impl Greeting {
     pub fn encode(&self) -> [u8; GREETING_BYTES] {
         let pair = |(low, high): (u16, u16)| u32::from(low) | u32::from(high) << 16;
         let Greeting { version, window, message_max, calls, group } = *self;
-        let words = [MAGIC, pair(version), window, message_max, calls, pair(group)];
-        let mut bytes = [0; GREETING_BYTES];
-        for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+        frames::of_words([MAGIC, pair(version), window, message_max, calls, pair(group)])
     }
 
     /// The version of a greeting, whatever version it is of.
@@ -59,12 +56,7 @@ impl Greeting {
     /// # Errors
     /// [`Fault::Greeting`] if it is none.
     pub fn version_of(body: &[u8]) -> Result<(u16, u16), Fault> {
-        match body.first_chunk::<8>() {
-            Some(&[a, b, c, d, e, f, g, h]) if u32::from_le_bytes([a, b, c, d]) == MAGIC => {
-                Ok((u16::from_le_bytes([e, f]), u16::from_le_bytes([g, h])))
-            }
-            _ => Err(Fault::Greeting),
-        }
+        frames::version_of(MAGIC, body).ok_or(Fault::Greeting)
     }
 
     /// Reads one of this major version.
@@ -73,16 +65,13 @@ impl Greeting {
     /// [`Fault::Greeting`].
     pub fn decode(body: &[u8]) -> Result<Greeting, Fault> {
         let version = Greeting::version_of(body)?;
-        let bytes = body.first_chunk::<GREETING_BYTES>().ok_or(Fault::Greeting)?;
-        let word = |at: usize| {
-            let at = 4 * at;
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let group = (word(5) as u16, (word(5) >> 16) as u16);
+        let [_, _, window, message_max, calls, group] =
+            frames::words(body).ok_or(Fault::Greeting)?;
+        let group = (group as u16, (group >> 16) as u16);
         if version.0 != u16::from(MAJOR) {
             return Err(Fault::Greeting);
         }
-        Ok(Greeting { version, window: word(2), message_max: word(3), calls: word(4), group })
+        Ok(Greeting { version, window, message_max, calls, group })
     }
 }
 

@@ -94,7 +94,7 @@ impl Connection {
         let now_us = self.clock.elapsed().as_micros() as u64;
         let mut came = false;
         for _ in 0..FRAMES_AT_ONCE {
-            let Some(len) = self.link.next()?.map(<[u8]>::len) else { break };
+            let Some(len) = self.link.incoming.try_next()? else { break };
             came = true;
             self.take(now_us, len, common)?;
         }
@@ -109,7 +109,7 @@ impl Connection {
         }
         self.callee.transmit(now_us, &mut self.link.outgoing)?;
         self.link.outgoing.flush()?;
-        if self.callee.is_over() || self.link.is_ended() {
+        if self.callee.is_over() || self.link.incoming.is_ended() {
             return Err(Ended);
         }
         Ok(came)
