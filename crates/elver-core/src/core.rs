@@ -34,7 +34,9 @@ use crate::rc::ud::Ud;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::Vqp;
 use crate::vqp::credit::CreditProbes;
-use crate::{ClientId, Completion, Config, CoreError, Event, PeerInfo, Stats, VqpId, VqpInfo};
+use crate::{
+    ClientId, Completion, Config, ConnectError, CoreError, Event, PeerInfo, Stats, VqpId, VqpInfo,
+};
 use elver_random::{Rng, Seed};
 
 /// Completions taken from the device at once.
@@ -219,6 +221,17 @@ impl<D: Device> Core<D> {
     /// Takes an event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// Why a VQP has failed, ahead of the other events: for who tells a completion in error of it. None if no event says
+    /// so, or it was taken.
+    pub fn take_failure(&mut self, vqp: VqpId) -> Option<ConnectError> {
+        let of_vqp = |event: &Event| matches!(event, Event::Failed { vqp: of, .. } if *of == vqp);
+        let at = self.events.iter().position(of_vqp)?;
+        match self.events.remove(at) {
+            Some(Event::Failed { cause, .. }) => Some(cause),
+            _ => None,
+        }
     }
 
     /// A client that has completions to take, each once until more come: what a host that serves

@@ -85,8 +85,6 @@ pub struct Connecting {
     asked: Option<elver::Connecting>,
     /// The end's memory, and that of what comes to it, until the pair is made.
     memory: Option<(Memory, Mr)>,
-    /// The VQP has failed: a receive that was flushed, and when. The reason comes behind it.
-    flushed: Option<(Wc, Instant)>,
     options: Options,
 }
 
@@ -107,7 +105,7 @@ impl Connecting {
         let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
         let vqp = session.create_vqp(vqp_options)?;
         let asked = Some(vqp.qconnect_start(gid, port, ConnectOptions::default())?);
-        Ok(Connecting { vqp, asked, memory: Some((memory, bells)), flushed: None, options })
+        Ok(Connecting { vqp, asked, memory: Some((memory, bells)), options })
     }
 
     /// The session.
@@ -138,11 +136,7 @@ impl Connecting {
                 return Ok(Some(ends));
             }
         }
-        match (self.vqp.failure(), self.flushed) {
-            (Some(failure), _) => Err(failure.into()),
-            (None, Some((wc, since))) if since.elapsed() >= REASON => Err(unsuccessful(wc)),
-            _ => Ok(None),
-        }
+        self.vqp.failure().map_or(Ok(None), |failure| Err(failure.into()))
     }
 
     /// As [`Connecting::poll`], but waits, at most so long.
@@ -158,11 +152,7 @@ impl Connecting {
         }
         loop {
             let mut wcs = [Wc::default()];
-            let at_most = if self.flushed.is_some() { Some(REASON) } else { left() };
-            match (self.vqp.wait_cq(&mut wcs, at_most), self.flushed) {
-                (Err(elver::Error::TimedOut), Some((wc, _))) => return Err(unsuccessful(wc)),
-                (waited, _) => waited?,
-            };
+            self.vqp.wait_cq(&mut wcs, left())?;
             if let Some(ends) = self.hear(wcs[0])? {
                 return Ok(ends);
             }
@@ -183,9 +173,10 @@ impl Connecting {
 
     /// Takes a completion; the pair, if it is the answer's.
     fn hear(&mut self, wc: Wc) -> Result<Option<Ends>, Error> {
-        if wc.status == WcStatus::WrFlushErr {
-            self.flushed.get_or_insert((wc, Instant::now()));
-            return Ok(None);
+        if wc.status == WcStatus::WrFlushErr
+            && let Some(failure) = self.vqp.failure()
+        {
+            return Err(failure.into());
         }
         wc.succeeded()?;
         if wc.opcode != WcOpcode::Recv {
@@ -206,13 +197,6 @@ impl Connecting {
         let parts = Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, packed, spin };
         ends(parts, there, back, token).map(Some)
     }
-}
-
-/// How long the reason is waited for why a VQP has failed.
-const REASON: Duration = Duration::from_secs(1);
-
-fn unsuccessful(wc: Wc) -> Error {
-    Error::Carrier(elver::Error::Completion { wc })
 }
 
 const MADE: elver::Error = elver::Error::Invalid { what: "the pair of rings was made already" };

@@ -208,8 +208,8 @@ impl Vqp {
         }
     }
 
-    /// Why it failed, if the peer refused a message or is gone: no completion tells that. It stays until
-    /// the VQP is connected anew.
+    /// Why it failed, if the peer refused a message or is gone: no completion tells that. It is there as soon as the
+    /// first completion in error is taken, and stays until the VQP is connected anew.
     pub fn failure(&self) -> Option<Error> {
         failure(&mut self.inner(), self.0.id)
     }

@@ -36,7 +36,7 @@ use std::time::Duration;
 use elver_core::{Completion, Core, Event, VqpId, VqpInfo};
 use elver_portal::{Answer, Layout, Listener, RefusalCode, Scratch, Violation};
 use elver_soft::{Copier, SoftDevice};
-use elver_verbs::{Time, Wc};
+use elver_verbs::{Time, Wc, WcStatus};
 
 pub(crate) use counters::EngineCounters;
 pub(crate) use notice::{Inlet, Notice, Outlet, channel};
@@ -346,6 +346,13 @@ impl Engine {
                 {
                     open.vqps.insert(accepted);
                     quotas.count(account, Usage::VQP);
+                }
+                // The reason comes with the first error.
+                if completion.wc.status != WcStatus::Success
+                    && let Some(cause) = self.core.take_failure(completion.vqp)
+                {
+                    let (VqpId(vqp), cause) = (completion.vqp, cause.into());
+                    result = result.and(open.reply(Owed::Failed { vqp, cause }));
                 }
                 let owed = Owed::Completion(translate::completion(completion));
                 result = result.and(open.reply(owed));
