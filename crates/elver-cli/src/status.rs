@@ -181,6 +181,14 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
         ]
     });
     text.table(["PEER", "VQPS", "RC QPS", "OPERATIONS", "BYTES", "OPERATIONS/S"], peers, 1);
+    let latencies = status.latencies.iter().map(|one| {
+        let micros = |ns: u64| format!("{:.1}", ns as f64 / 1_000.0);
+        let times = [one.p50_ns, one.p99_ns, one.p999_ns, one.max_ns];
+        let [p50, p99, p999, max] = times.map(micros);
+        [one.op.clone(), one.samples.to_string(), p50, p99, p999, max]
+    });
+    let heads = ["LATENCY (US)", "SAMPLES", "P50", "P99", "P99.9", "MAX"];
+    text.table(heads, latencies, 1);
     for (name, pick) in COUNTERS {
         let now = pick(status);
         let counters = now.iter().filter(|(_, value)| **value > 0).map(|(name, value)| {

@@ -19,6 +19,7 @@ use crate::discovery::served::ServedTable;
 use crate::effects::Effects;
 use crate::ids::{LandingId, OpId, PeerId, QpIx};
 use crate::keep_alive::KeepAlive;
+use crate::latency::{Histogram, Latency, WrKind};
 use crate::memory::mr::LocalMrs;
 use crate::memory::mr_store::MrStore;
 use crate::memory::valid_mrs::ValidMrs;
@@ -103,6 +104,7 @@ pub struct Core<D: Device> {
     /// Receive buffers that were read, to be posted again.
     pub(crate) read_buffers: Vec<u32>,
     pub(crate) stats: Stats,
+    pub(crate) latency: Latency,
     wcs: Vec<Wc>,
 }
 
@@ -168,6 +170,7 @@ impl<D: Device> Core<D> {
             dirty_qps: Vec::new(),
             read_buffers: Vec::new(),
             stats: Stats::default(),
+            latency: Latency::new(),
             wcs: alloc::vec![Wc::default(); BATCH],
             device,
             config,
@@ -216,6 +219,11 @@ impl<D: Device> Core<D> {
         }
         count_off!(client.pending, count as u32);
         count
+    }
+
+    /// How long send WRs took that were followed, by what they do.
+    pub fn latencies(&self) -> impl Iterator<Item = (WrKind, &Histogram)> {
+        self.latency.iter()
     }
 
     /// Takes an event, oldest first.

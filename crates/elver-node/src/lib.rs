@@ -25,4 +25,6 @@ pub use error::NodeError;
 pub use node::{Node, NodeThread, Stopper};
 pub use observer::Observer;
 pub use pulse::Watchdog;
-pub use status::{PeerStatus, RefusalStatus, SessionStatus, Status, UserStatus, VqpStatus};
+pub use status::{
+    LatencyStatus, PeerStatus, RefusalStatus, SessionStatus, Status, UserStatus, VqpStatus,
+};

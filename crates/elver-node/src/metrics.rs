@@ -6,11 +6,13 @@ use std::fmt;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode as encode_text;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::Status;
+use crate::status::LatencyStatus;
 
 /// What HTTP calls the text form.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -58,11 +60,35 @@ impl Collector for Metrics {
         ] {
             gauge(&mut encoder, name, help, value)?;
         }
+        latencies(&mut encoder, &status.latencies)?;
         counters(&mut encoder, "core", &status.core, elver_core::Stats::GAUGES)?;
         counters(&mut encoder, "engine", &status.engine, &["memory_bytes_waiting"])?;
         counters(&mut encoder, "device", &status.device, &[])?;
         counters(&mut encoder, "registry", &status.registry, &[])
     }
+}
+
+/// Gauges by operation and quantile: the sample is of all the node's time.
+fn latencies(
+    encoder: &mut DescriptorEncoder<'_>,
+    latencies: &[LatencyStatus],
+) -> Result<(), fmt::Error> {
+    if latencies.is_empty() {
+        return Ok(());
+    }
+    let help = "How long send work requests took, of a sample, in nanoseconds";
+    let name = "elver_wr_latency_nanoseconds";
+    let mut encoder = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for one in latencies {
+        for (quantile, ns) in
+            [("0.5", one.p50_ns), ("0.99", one.p99_ns), ("0.999", one.p999_ns), ("1", one.max_ns)]
+        {
+            let labels = [("op", one.op.as_str()), ("quantile", quantile)];
+            let gauge = ConstGauge::new(i64::try_from(ns).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
 }
 
 fn counters(
@@ -109,7 +135,12 @@ mod tests {
         status.core.insert("lookups".to_string(), 3);
         status.core.insert("vqps".to_string(), 4);
         status.core.insert("dcis_down".to_string(), 1);
+        let (samples, p50_ns, p99_ns, p999_ns, max_ns) = (9, 1_000, 2_000, 3_000, 4_000);
+        let op = "read".to_string();
+        status.latencies = vec![LatencyStatus { op, samples, p50_ns, p99_ns, p999_ns, max_ns }];
         let text = encode(&status);
+        let line = "elver_wr_latency_nanoseconds{op=\"read\",quantile=\"0.99\"} 2000\n";
+        assert!(text.contains(line), "{text}");
         assert!(text.contains("# TYPE elver_core_lookups counter"), "{text}");
         assert!(text.contains("elver_core_lookups_total 3"), "{text}");
         assert!(text.contains("# TYPE elver_core_vqps gauge"), "{text}");

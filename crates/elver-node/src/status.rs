@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use elver_core::{Class, Core, Via, VqpInfo, VqpState};
+use elver_core::{Class, Core, Histogram, Via, VqpInfo, VqpState, WrKind};
 use elver_verbs::Device;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +53,8 @@ pub struct Status {
     pub vqps: Vec<VqpStatus>,
     /// Peers, the first 1,024.
     pub peers: Vec<PeerStatus>,
+    /// How long send WRs took, by what they do; of a sample, one in 512 or fewer.
+    pub latencies: Vec<LatencyStatus>,
     /// Counters of the core.
     pub core: BTreeMap<String, u64>,
     /// Counters of the engine.
@@ -199,6 +201,24 @@ pub struct PeerStatus {
     pub bytes: u64,
 }
 
+/// How long send WRs of a kind took, from when the node took them from a session until they had ended in their turn.
+/// Times are known to an eighth of themselves, and told as at most that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyStatus {
+    /// `send`, `write`, `read` or `atomic`.
+    pub op: String,
+    /// WRs that were followed.
+    pub samples: u64,
+    /// Half of them took at most so long, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99 in a hundred.
+    pub p99_ns: u64,
+    /// 999 in a thousand.
+    pub p999_ns: u64,
+    /// All of them.
+    pub max_ns: u64,
+}
+
 impl Status {
     /// What a core tells of itself.
     pub(crate) fn of<D: Device>(core: &Core<D>) -> Status {
@@ -220,9 +240,24 @@ impl Status {
             peers_total: stats.peers,
             vqps: core.vqps().take(VQPS_LISTED_MAX).map(|vqp| VqpStatus::of(&vqp)).collect(),
             peers: core.peers().take(PEERS_LISTED_MAX).map(peer).collect(),
+            latencies: core.latencies().filter_map(LatencyStatus::of).collect(),
             core: stats.iter().map(|(name, value)| (name.to_string(), value)).collect(),
             ..Status::default()
         }
+    }
+}
+
+impl LatencyStatus {
+    /// None if none was followed.
+    fn of((kind, histogram): (WrKind, &Histogram)) -> Option<LatencyStatus> {
+        (histogram.count() > 0).then(|| LatencyStatus {
+            op: kind.name().to_string(),
+            samples: histogram.count(),
+            p50_ns: histogram.at_most_ns(500),
+            p99_ns: histogram.at_most_ns(990),
+            p999_ns: histogram.at_most_ns(999),
+            max_ns: histogram.max_ns(),
+        })
     }
 }
 

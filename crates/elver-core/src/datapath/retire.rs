@@ -51,6 +51,9 @@ impl<D: Device> Core<D> {
             client.ready = true;
             ready_clients.push_back(vqp.client);
         }
+        if self.latency.follows(id) {
+            self.latency.done(vqp.sq.head, vqp.failed, now);
+        }
         if freed {
             self.release_mrs(now);
         }
@@ -102,6 +105,9 @@ impl<D: Device> Core<D> {
             }
         }
         vqp.sq.head = seq.wrapping_add(1);
+        if self.latency.follows(id) {
+            self.latency.done(vqp.sq.head, vqp.failed, now);
+        }
         if freed {
             self.release_mrs(now);
         }

@@ -58,6 +58,26 @@ fn a_client_reads_on_its_own_node_without_any_meta_server() {
 }
 
 #[test]
+fn the_node_tells_how_long_reads_took() {
+    let address = free_address();
+    let node = node(config(&address));
+    let mut one = client(&node);
+    let region = one.alloc(64).unwrap();
+    let vqp = one.create();
+    one.qconnect(vqp, gid(&address), 0).unwrap();
+    assert_eq!(node.status().unwrap().latencies, []);
+    for _ in 0..1_600 {
+        one.read(vqp, &region, 0, 5, RemoteAddr { addr: region.addr + 32, rkey: region.rkey });
+        assert_eq!(one.completion().status, WcStatus::Success);
+    }
+    // One in 512 at most.
+    let latencies = node.status().unwrap().latencies;
+    let [reads] = &latencies[..] else { panic!("{latencies:?}") };
+    assert_eq!((reads.op.as_str(), reads.samples), ("read", 3));
+    assert!(0 < reads.p50_ns && reads.p50_ns <= reads.p99_ns && reads.p99_ns <= reads.max_ns);
+}
+
+#[test]
 fn a_client_that_goes_leaves_nothing() {
     let address = free_address();
     let node = node(config(&address));
