@@ -10,13 +10,13 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Class, Device, VqpState};
 
+use crate::Core;
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::links::audit::Tally;
 use crate::vqp::send_ring::NONE;
 use crate::vqp::{Vqp, Wait};
-use crate::{ClientId, Core};
 
 /// Regions of the core's own: its buffers, those of its UD QP, and ValidMR.
 const OWN_MRS: u32 = 3;
@@ -221,7 +221,7 @@ impl<D: Device> Core<D> {
                 let accepted = of().filter(|(_, vqp)| key(vqp)).count() as u32;
                 agree!(accepted, of_peer, "accepted VQPs of client {id:#x} and peer {peer:#x}");
             }
-            let mrs = self.mrs.iter().filter(|(_, mr)| mr.owner == ClientId(id)).count() as u32;
+            let mrs = self.mrs.iter().filter(|(_, mr)| mr.owner == id).count() as u32;
             agree!(mrs, client.mrs, "regions of client {id:#x}");
             let posted: u32 = of().map(|(_, vqp)| vqp.sq.len() + vqp.rq.len()).sum();
             if !client.closed {

@@ -59,7 +59,7 @@ pub struct Core<D: Device> {
     pub(crate) pool: Pool<D::Memory>,
     pub(crate) lanes: Lanes,
     pub(crate) peers: Peers,
-    pub(crate) clients: Slots<u32, Client>,
+    pub(crate) clients: Slots<ClientId, Client>,
     pub(crate) vqps: Slots<VqpId, Box<Vqp>>,
     /// VQPs that messages to bound ones made.
     pub(crate) accepts: Accepts,
@@ -98,7 +98,7 @@ pub struct Core<D: Device> {
     pub(crate) served: Option<ServedTable<D::Memory>>,
     pub(crate) events: VecDeque<Event>,
     /// Clients that got completions since they were last told.
-    pub(crate) ready_clients: VecDeque<u32>,
+    pub(crate) ready_clients: VecDeque<ClientId>,
     /// QPs on which room was made for lanes that wait.
     pub(crate) dirty_qps: Vec<QpIx>,
     /// Receive buffers that were read, to be posted again.
@@ -208,7 +208,7 @@ impl<D: Device> Core<D> {
 
     /// Takes completions of all VQPs of a client, oldest first; returns how many.
     pub fn poll_completions(&mut self, client: ClientId, into: &mut [Completion]) -> usize {
-        let Some(client) = self.clients.get_mut(client.0) else { return 0 };
+        let Some(client) = self.clients.get_mut(client) else { return 0 };
         let count = client.completions.len().min(into.len());
         for (slot, completion) in into.iter_mut().zip(client.completions.drain(..count)) {
             *slot = completion;
@@ -249,7 +249,7 @@ impl<D: Device> Core<D> {
             if let Some(client) = self.clients.get_mut(id) {
                 client.ready = false;
                 if !client.completions.is_empty() {
-                    return Some(ClientId(id));
+                    return Some(id);
                 }
             }
         }
@@ -335,7 +335,7 @@ impl<D: Device> Core<D> {
 
     /// A VQP's state.
     pub fn vqp_info(&self, client: ClientId, vqp: VqpId) -> Result<VqpInfo, CoreError> {
-        let entry = self.vqps.get(vqp).filter(|entry| entry.client == client.0 && !entry.zombie);
+        let entry = self.vqps.get(vqp).filter(|entry| entry.client == client && !entry.zombie);
         entry.map(|entry| self.info_of(entry)).ok_or(CoreError::NoSuchVqp(vqp))
     }
 
@@ -346,7 +346,7 @@ impl<D: Device> Core<D> {
 
     /// VQPs of a client, those included that messages made, without those that it is done with.
     pub fn vqps_of(&self, client: ClientId) -> u32 {
-        self.clients.get(client.0).map_or(0, |client| client.vqps.len() as u32)
+        self.clients.get(client).map_or(0, |client| client.vqps.len() as u32)
     }
 
     /// VQPs that their clients are done with, and that stay until nothing of theirs is on its way.
@@ -418,7 +418,7 @@ impl<D: Device> Core<D> {
     fn info_of(&self, vqp: &Vqp) -> VqpInfo {
         VqpInfo {
             vqp: vqp.id,
-            client: ClientId(vqp.client),
+            client: vqp.client,
             state: vqp.state,
             bound: (vqp.bound != 0).then_some(vqp.bound),
             peer: vqp.peer.map(|peer| (self.gid_of(peer), vqp.peer_port)),

@@ -23,17 +23,32 @@ pub(crate) trait Id: Copy + Eq {
     fn bits(self) -> u32;
 }
 
-impl Id for VqpId {
-    #[inline]
-    fn of(bits: NonZeroU32) -> VqpId {
-        VqpId(bits.get())
-    }
+macro_rules! told_ids {
+    ($($name:ident),*) => {
+        $(
+            impl Id for $name {
+                #[inline]
+                fn of(bits: NonZeroU32) -> $name {
+                    $name(bits.get())
+                }
 
-    #[inline]
-    fn bits(self) -> u32 {
-        self.0
-    }
+                #[inline]
+                fn bits(self) -> u32 {
+                    self.0
+                }
+            }
+
+            impl fmt::LowerHex for $name {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    self.0.fmt(f)
+                }
+            }
+        )*
+    };
 }
+
+// Whoever gets one may hand in any bits.
+told_ids!(ClientId, VqpId);
 
 /// A VQP or none, in no more room than its id takes: there is one of these for each that is connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,24 +65,6 @@ impl From<VqpId> for MaybeVqp {
     #[inline]
     fn from(id: VqpId) -> MaybeVqp {
         MaybeVqp(NonZeroU32::new(id.0))
-    }
-}
-
-impl fmt::LowerHex for VqpId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Id for u32 {
-    #[inline]
-    fn of(bits: NonZeroU32) -> u32 {
-        bits.get()
-    }
-
-    #[inline]
-    fn bits(self) -> u32 {
-        self
     }
 }
 
@@ -109,6 +106,8 @@ ids! {
     OpId,
     /// A message that is written to a receive which is not at hand ([`crate::messaging::landing::Landing`]).
     LandingId,
+    /// A request to a peer ([`crate::rc::links::Links`]).
+    CallId,
 }
 
 /// Places in the vectors of the pool.

@@ -172,14 +172,15 @@ fn shuffled(rng: &mut Rng) -> Vec<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::VqpId;
 
     #[test]
     fn ids_of_the_gone_miss() {
         let mut rng = Rng::new(1);
-        let mut slots = Slots::<u32, _>::new(2);
+        let mut slots = Slots::<VqpId, _>::new(2);
         let a = slots.insert(&mut rng, |id| id).unwrap();
         let b = slots.insert(&mut rng, |id| id).unwrap();
-        assert_ne!(a, 0);
+        assert_ne!(a, VqpId(0));
         assert_eq!(slots.insert(&mut rng, |id| id), None);
         assert_eq!((slots.get(a), slots.get(b)), (Some(&a), Some(&b)));
         assert_eq!(slots.remove(a), Some(a));
@@ -189,13 +190,13 @@ mod tests {
         assert_ne!(a, c);
         assert_eq!((slots.get(a), slots.get(c), slots.len()), (None, Some(&c), 2));
         assert_eq!(slots.iter().count(), 2);
-        assert_eq!(slots.get(u32::MAX), None);
+        assert_eq!(slots.get(VqpId(u32::MAX)), None);
     }
 
     #[test]
     fn no_id_comes_again_before_its_slot_has_had_all_salts() {
         let mut rng = Rng::new(2);
-        let mut slots = Slots::<u32, _>::new(2);
+        let mut slots = Slots::<VqpId, _>::new(2);
         let stays = slots.insert(&mut rng, |_| 0).unwrap();
         let mut ids = Vec::new();
         for n in 0..SALTS {
@@ -209,16 +210,16 @@ mod tests {
 
     #[test]
     fn ids_in_turn_miss_too_until_a_slot_has_had_all_its_salts() {
-        let mut slots = Slots::<u32, _>::new(1);
+        let mut slots = Slots::<VqpId, _>::new(1);
         let first = slots.insert_in_turn(0).unwrap();
         assert_eq!(slots.insert_in_turn(0), None);
         for n in 1..SALTS {
             slots.discard(first);
-            slots.discard(slots.slots[0].id);
+            slots.discard(VqpId(slots.slots[0].id));
             let id = slots.insert_in_turn(n).unwrap();
             assert_eq!((slots.get(id), slots.get(first), slots.len()), (Some(&n), None, 1));
         }
-        assert_eq!(slots.remove(slots.slots[0].id), Some(SALTS - 1));
+        assert_eq!(slots.remove(VqpId(slots.slots[0].id)), Some(SALTS - 1));
         assert_eq!(slots.insert_in_turn(0), Some(first));
     }
 }

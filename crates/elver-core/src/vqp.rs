@@ -98,7 +98,7 @@ pub(crate) enum Wait {
 #[derive(Debug)]
 pub(crate) struct Vqp {
     pub(crate) id: VqpId,
-    pub(crate) client: u32,
+    pub(crate) client: ClientId,
     /// Its place in its client's list.
     pub(crate) client_at: u32,
     pub(crate) class: Class,

@@ -7,7 +7,7 @@ use crate::ids::PeerId;
 use crate::messaging::message::Kind;
 use crate::messaging::notes::Note;
 use crate::vqp::{Vqp, Wait};
-use crate::{ClientId, ConnectError, Core, Event, VqpId};
+use crate::{ConnectError, Core, Event, VqpId};
 
 impl<D: Device> Core<D> {
     /// The client is done with a VQP. It goes at once, or when nothing of its is in flight.
@@ -91,7 +91,7 @@ impl<D: Device> Core<D> {
         }
         vqp.state = VqpState::Idle;
         count_off!(self.lookups.waiting, 1);
-        let (client, vqp, token) = (ClientId(vqp.client), id, vqp.token);
+        let (client, vqp, token) = (vqp.client, id, vqp.token);
         let result = Err(ConnectError::Cancelled);
         self.events.push_back(Event::Connected { client, token, vqp, result });
     }

@@ -36,7 +36,7 @@ impl<D: Device> Core<D> {
         let limit = u64::from(self.clients.limit());
         let id = self.clients.insert(&mut self.rng, |_| Client::new(limits));
         let full = CoreError::Limit { what: "clients", limit, setting: "clients" };
-        id.map(ClientId).ok_or(full)
+        id.ok_or(full)
     }
 
     /// The client is gone: its VQPs and regions go, as soon as nothing in flight needs them.
@@ -53,13 +53,13 @@ impl<D: Device> Core<D> {
             self.destroy(vqp, now);
         }
         self.close_mrs_of(client, now);
-        self.forget_client(client.0);
+        self.forget_client(client);
         self.apply(now);
     }
 
     /// Whether nothing of a closed client is left.
     pub fn client_is_gone(&self, client: ClientId) -> bool {
-        self.clients.get(client.0).is_none()
+        self.clients.get(client).is_none()
     }
 
     /// Creates a VQP (Algorithm 1, `vqp_create`). If the client has as many as it may, one that a
@@ -110,7 +110,7 @@ impl<D: Device> Core<D> {
     /// The accepted VQPs of a scope.
     fn accepted_in(&mut self, scope: Scope) -> Option<&mut Accepted> {
         match scope {
-            Scope::Client(client, peer) => self.clients.get_mut(client.0)?.accepted.in_order(peer),
+            Scope::Client(client, peer) => self.clients.get_mut(client)?.accepted.in_order(peer),
             Scope::Node => Some(self.accepts.in_order()),
         }
     }
@@ -169,7 +169,7 @@ impl<D: Device> Core<D> {
         let made = self.vqps.insert(&mut self.rng, |id| {
             Box::new(Vqp {
                 id,
-                client: client.0,
+                client,
                 client_at,
                 class: init.class,
                 sig_all: init.sq_sig_all,

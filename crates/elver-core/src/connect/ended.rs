@@ -5,7 +5,7 @@ use elver_verbs::{Device, Time, Via, VqpState};
 use crate::connect::attach::Onto;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
-use crate::{ClientId, ConnectError, Core, Event, VqpId};
+use crate::{ConnectError, Core, Event, VqpId};
 
 impl<D: Device> Core<D> {
     /// The link that a connect waited for is there, or will not come.
@@ -36,7 +36,7 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone has connected");
         };
-        let (client, token) = (ClientId(vqp.client), vqp.token);
+        let (client, token) = (vqp.client, vqp.token);
         vqp.state = VqpState::Idle;
         count_off!(self.lookups.waiting, 1);
         let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();

@@ -22,13 +22,13 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), (usize, PostError)> {
         let found = self.vqps.get_mut(vqp);
-        let Some(entry) = found.filter(|entry| entry.client == client.0 && !entry.zombie) else {
+        let Some(entry) = found.filter(|entry| entry.client == client && !entry.zombie) else {
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
         if !matches!(entry.state, VqpState::Connected | VqpState::Connecting) {
             return Err((0, state_error(entry.state)));
         }
-        let Some(owner) = self.clients.get_mut(client.0) else {
+        let Some(owner) = self.clients.get_mut(client) else {
             bug!("a VQP has no client");
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
@@ -87,9 +87,9 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), WcStatus> {
         let found = self.vqps.get_mut(vqp);
-        let entry = found.filter(|entry| entry.client == client.0 && !entry.zombie);
+        let entry = found.filter(|entry| entry.client == client && !entry.zombie);
         let entry = entry.filter(|entry| entry.state != VqpState::Idle).ok_or(status)?;
-        let owner = self.clients.get_mut(client.0).ok_or(status)?;
+        let owner = self.clients.get_mut(client).ok_or(status)?;
         let is_first = entry.state != VqpState::Error && entry.fault.is_none();
         // It may be refused for want of room, and its completion takes some too: as much as others.
         if entry.sq.room() == 0 || owner.pending >= owner.limits.completions.saturating_mul(2) {
@@ -116,7 +116,7 @@ impl<D: Device> Core<D> {
     /// A client's receive was refused, and the client has been told: the VQP fails, and all that it
     /// holds is flushed.
     pub fn refuse_recv(&mut self, client: ClientId, vqp: VqpId, now: Time) {
-        let found = self.vqps.get(vqp).filter(|vqp| vqp.client == client.0 && !vqp.zombie);
+        let found = self.vqps.get(vqp).filter(|vqp| vqp.client == client && !vqp.zombie);
         match found.map(|vqp| vqp.state) {
             // It is bound perhaps, and not connected: its receives are flushed all the same.
             Some(VqpState::Connected | VqpState::Idle) => self.fail(vqp, now),
@@ -138,13 +138,13 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), (usize, PostError)> {
         let found = self.vqps.get_mut(vqp);
-        let Some(entry) = found.filter(|entry| entry.client == client.0 && !entry.zombie) else {
+        let Some(entry) = found.filter(|entry| entry.client == client && !entry.zombie) else {
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
         if entry.state == VqpState::Error {
             return Err((0, state_error(entry.state)));
         }
-        let Some(owner) = self.clients.get_mut(client.0) else {
+        let Some(owner) = self.clients.get_mut(client) else {
             bug!("a VQP has no client");
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
@@ -201,7 +201,7 @@ impl Vqp {
             Payload::Sges(&[sge]) if !atomic => sge,
             _ => return self.accept_other(mrs, wr, length, writes, flags),
         };
-        let mr = mrs.check(ClientId(self.client), &mut self.local, &sge, writes)?;
+        let mr = mrs.check(self.client, &mut self.local, &sge, writes)?;
         if let Some(others) = users.next(mr) {
             mrs.add_users(others);
         }
@@ -252,7 +252,7 @@ impl Vqp {
             return Err(PostError::QueueFull { capacity: self.rq.max() });
         }
         for sge in wr.sges {
-            mrs.check(ClientId(self.client), &mut self.local, sge, true)?;
+            mrs.check(self.client, &mut self.local, sge, true)?;
         }
         self.rq.push(wr);
         Ok(())
@@ -267,7 +267,7 @@ impl Vqp {
     ) -> Result<u32, PostError> {
         let mut first = NONE;
         for (index, sge) in sges.iter().enumerate() {
-            let slot = mrs.check(ClientId(self.client), &mut self.local, sge, writes)?;
+            let slot = mrs.check(self.client, &mut self.local, sge, writes)?;
             if index == 0 {
                 first = slot;
             }

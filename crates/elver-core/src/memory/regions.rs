@@ -148,13 +148,13 @@ impl<D: Device> Core<D> {
             return self.mrs.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
         }
         self.mrs.remove(slot);
-        if let Some(client) = self.clients.get_mut(owner.0) {
+        if let Some(client) = self.clients.get_mut(owner) {
             count_off!(client.mrs, 1);
         }
         if let Some(token) = closing.token {
             self.events.push_back(Event::Deregistered { client: owner, token });
         }
-        self.forget_client(owner.0);
+        self.forget_client(owner);
     }
 
     /// Takes one of the core's own regions from the device, to which no window is bound; false while

@@ -15,7 +15,7 @@ use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::vqp::Vqp;
 use crate::vqp::recv_ring::RecvOutcome;
-use crate::{ClientId, ConnectError, Core, CoreError, VqpInit};
+use crate::{ConnectError, Core, CoreError, VqpInit};
 
 impl<D: Device> Core<D> {
     /// A message of a node's stands in a receive buffer.
@@ -204,7 +204,7 @@ impl<D: Device> Core<D> {
         let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
         let class = self.vqps.get(bound).map_or(Class::Low, |vqp| vqp.class);
         let init = VqpInit { class, ..VqpInit::default() };
-        let source = self.create_accepted(ClientId(client), peer, init).ok_or(Refusal::Crowded)?;
+        let source = self.create_accepted(client, peer, init).ok_or(Refusal::Crowded)?;
         // Without DC the RC QP that the message came over may be usable in a moment only.
         let entry = self.peers.get(peer);
         let unknown = entry.is_some_and(|entry| entry.record.is_none());
@@ -276,7 +276,7 @@ impl Vqp {
         memory: &M,
         body: &Body<'_>,
     ) -> Result<(), ScatterError> {
-        let (client, len) = (ClientId(self.client), u64::from(length));
+        let (client, len) = (self.client, u64::from(length));
         let (sges, hit) = (self.rq.sges(seq), &mut self.local);
         match *body {
             Body::Buffer(start, _) => mrs.scatter(client, hit, sges, len, |to, at, from, len| {

@@ -24,7 +24,7 @@ use crate::ids::PeerId;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::Vqp;
-use crate::{ClientId, ConnectError, Core, Event, VqpId};
+use crate::{ConnectError, Core, Event, VqpId};
 
 impl<D: Device> Core<D> {
     // The sender's side.
@@ -76,7 +76,7 @@ impl<D: Device> Core<D> {
         if vqp.state != VqpState::Connected {
             return self.answered(id, now);
         }
-        let client = ClientId(vqp.client);
+        let client = vqp.client;
         self.events.push_back(Event::Failed { client, vqp: id, cause });
         self.fail(id, now);
     }

@@ -16,6 +16,7 @@ use alloc::boxed::Box;
 
 use elver_verbs::{AccessFlags, Device, Memory, MrInfo, Pd, Time, VerbsError, WcOpcode, WcStatus};
 
+use crate::Core;
 use crate::VqpId;
 use crate::datapath::ops::{OpKind, Work};
 use crate::ids::OpId;
@@ -24,7 +25,6 @@ use crate::messaging::gather::{Gather, PIECE_BYTES, plan};
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Kind, Refusal};
 use crate::messaging::notes::Note;
-use crate::{ClientId, Core};
 
 impl<D: Device> Core<D> {
     /// Begins to read a message into a receive; how the receive ends, if that fails at once.
@@ -51,7 +51,7 @@ impl<D: Device> Core<D> {
             return Err(WcStatus::RemOpErr);
         }
         let entry = self.vqps.get_mut(vqp).ok_or(WcStatus::WrFlushErr)?;
-        let (client, class) = (ClientId(entry.client), entry.class);
+        let (client, class) = (entry.client, entry.class);
         let (slots, reads) = plan(&self.mrs, client, entry.rq.sges(seq), pieces, incoming.length)?;
         entry.reads += 1;
         for slot in &slots {

@@ -35,7 +35,7 @@ use self::waiting::{Laneless, Waiting};
 use crate::Config;
 use crate::VqpId;
 use crate::discovery::strangers::Strangers;
-use crate::ids::{LinkId, OpId, PeerId};
+use crate::ids::{CallId, LinkId, OpId, PeerId};
 use crate::rc::RcPool;
 use crate::rc::back_off::BackOff;
 use crate::rc::ud::Ud;
@@ -67,7 +67,7 @@ pub(crate) struct Links<M> {
     pub(crate) strangers: Strangers,
     pub(crate) ud: Ud<M>,
     pub(crate) rc: RcPool,
-    calls: Slots<u32, CallFor>,
+    calls: Slots<CallId, CallFor>,
     waiting: Waiting,
     /// Peers that became hot.
     pub(crate) hot: VecDeque<(PeerId, Class)>,

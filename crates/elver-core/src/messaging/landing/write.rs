@@ -3,13 +3,13 @@
 use elver_verbs::{Device, Memory, Time, WcOpcode, WcStatus};
 
 use super::{Landing, Piece, plan};
+use crate::Core;
 use crate::VqpId;
 use crate::datapath::wr_id::WrId;
 use crate::ids::LandingId;
 use crate::memory::mr::Users;
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::Refusal;
-use crate::{ClientId, Core};
 
 impl<D: Device> Core<D> {
     /// Begins to write a message to a receive that is not at hand.
@@ -51,7 +51,7 @@ impl<D: Device> Core<D> {
         }
         let Core { vqps, mrs, landings, .. } = self;
         let entry = vqps.get_mut(vqp).ok_or(WcStatus::WrFlushErr)?;
-        let (pieces, slots) = plan(mrs, ClientId(entry.client), entry.rq.sges(seq), bytes.len())?;
+        let (pieces, slots) = plan(mrs, entry.client, entry.rq.sges(seq), bytes.len())?;
         let incoming = *incoming;
         let landing = Landing { vqp, seq, incoming, bytes, pieces, slots: slots.clone() };
         let id = landings.insert_in_turn(landing).ok_or(WcStatus::LocProtErr)?;

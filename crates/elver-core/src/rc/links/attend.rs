@@ -1,12 +1,13 @@
 //! What links need, once a poll.
 
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 use elver_control::{Answer, ControlBody, Request};
 use elver_verbs::{AsyncEvent, Class, Device, Time, Wc};
 
 use crate::discovery::peer::{PeerLookup, Waiter};
-use crate::ids::{LaneIx, LinkId, PeerId};
+use crate::ids::{CallId, Id as _, LaneIx, LinkId, PeerId};
 use crate::pool::CONTROL_RECVS;
 use crate::rc::back_off::BackOff;
 use crate::rc::links::waiting::Unasked;
@@ -125,7 +126,8 @@ impl<D: Device> Core<D> {
 
     /// A request of ours has ended.
     fn call_ended(&mut self, token: u64, answer: Option<Answer>, now: Time) {
-        let Some(what) = self.links.calls.remove(token as u32) else {
+        let id = NonZeroU32::new(token as u32).map(CallId::of);
+        let Some(what) = id.and_then(|id| self.links.calls.remove(id)) else {
             return bug!("a request has ended that was not made");
         };
         // There is room for another call.

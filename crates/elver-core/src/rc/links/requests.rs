@@ -3,7 +3,7 @@
 use elver_control::{ControlAddr, Request};
 use elver_verbs::{Device, Time};
 
-use crate::ids::LinkId;
+use crate::ids::{Id as _, LinkId};
 use crate::rc::Reached;
 use crate::rc::links::CallFor;
 use crate::{ConnectError, Core};
@@ -17,10 +17,10 @@ impl<D: Device> Core<D> {
         what: CallFor,
         now: Time,
     ) -> bool {
-        let Some(token) = self.links.calls.insert_in_turn(what) else { return false };
-        let made = self.links.control.call(to, request, token.into(), &mut self.rng, now);
+        let Some(id) = self.links.calls.insert_in_turn(what) else { return false };
+        let made = self.links.control.call(to, request, id.bits().into(), &mut self.rng, now);
         if made.is_none() {
-            self.links.calls.remove(token);
+            self.links.calls.remove(id);
         }
         // The caller's host may sleep before it polls.
         self.flush_control();
