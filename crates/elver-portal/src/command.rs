@@ -97,6 +97,44 @@ pub enum Command<'a> {
     },
     /// The client will close its socket: [`crate::Answer::Done`] when all that it had is gone.
     Goodbye,
+    /// Begin a set of sessions that this process's children will take over ([`crate::Heirs`]):
+    /// [`crate::Answer::Prepared`], and the set's file comes over the socket before. Since minor
+    /// version 2, as what follows.
+    Prepare {
+        /// How many sessions.
+        heirs: u32,
+        /// VQPs that each will have: one for each [`Command::PrepareVqp`] that follows.
+        vqps: u32,
+        /// Bytes of the memory region that each has, at the beginning of its arena; 0 for none.
+        mr_len: u64,
+        /// What the region permits.
+        access: AccessFlags,
+    },
+    /// Name a VQP that each session of the set will have, connected: [`crate::Answer::Done`].
+    PrepareVqp {
+        /// The set.
+        set: u32,
+        /// The peer.
+        gid: Gid,
+        /// The port there.
+        port: u16,
+        /// How it is connected.
+        connect: ConnectOptions,
+        /// What it is created with.
+        options: VqpOptions,
+    },
+    /// Make the sessions: [`crate::Answer::Done`] when all are there.
+    Seal {
+        /// The set.
+        set: u32,
+        /// Where the client has the set's file mapped.
+        addr: u64,
+    },
+    /// End a set: sessions that no child has taken go: [`crate::Answer::Done`].
+    Disown {
+        /// The set.
+        set: u32,
+    },
 }
 
 /// What a VQP is created with.
@@ -142,6 +180,10 @@ const QUERY_VQP: u8 = 9;
 const GOODBYE: u8 = 10;
 const CARVE_MR: u8 = 11;
 const SHARE_MR: u8 = 12;
+const PREPARE: u8 = 13;
+const PREPARE_VQP: u8 = 14;
+const SEAL: u8 = 15;
+const DISOWN: u8 = 16;
 
 /// What stands for no [`Class`] where one may be.
 const NO_CLASS: u32 = 2;
@@ -154,11 +196,7 @@ impl Command<'_> {
     pub fn push(&self, to: &mut Producer, request: u32) -> Result<bool, Violation> {
         match *self {
             Command::CreateVqp(options) => to.push(CREATE_VQP, request, 2, |writer| {
-                let kind = options.class.map_or(NO_CLASS, |class| u32::from(class.code()))
-                    | u32::from(options.sq_sig_all) << 8
-                    | u32::from(options.confirm_sends) << 16;
-                writer.put(join(options.max_send_wr, options.max_recv_wr));
-                writer.put(u64::from(kind));
+                options.words().into_iter().for_each(|word| writer.put(word));
             }),
             Command::DestroyVqp { vqp } => {
                 to.push(DESTROY_VQP, request, 1, |writer| writer.put(u64::from(vqp)))
@@ -168,9 +206,8 @@ impl Command<'_> {
             }
             Command::Connect { vqp, gid, port, options } => {
                 to.push(CONNECT, request, 4, |writer| {
-                    let how = u32::from(options.policy.code()) | u32::from(options.uncached) << 8;
                     writer.put(join(vqp, u32::from(port)));
-                    writer.put(u64::from(how));
+                    writer.put(u64::from(connect_word(options)));
                     put_gid(writer, &gid);
                 })
             }
@@ -213,6 +250,28 @@ impl Command<'_> {
                 to.push(QUERY_VQP, request, 1, |writer| writer.put(u64::from(vqp)))
             }
             Command::Goodbye => to.push(GOODBYE, request, 0, |_| {}),
+            Command::Prepare { heirs, vqps, mr_len, access } => {
+                to.push(PREPARE, request, 3, |writer| {
+                    writer.put(join(heirs, vqps));
+                    writer.put(mr_len);
+                    writer.put(u64::from(access.bits()));
+                })
+            }
+            Command::PrepareVqp { set, gid, port, connect, options } => {
+                to.push(PREPARE_VQP, request, 6, |writer| {
+                    writer.put(join(set, u32::from(port)));
+                    writer.put(u64::from(connect_word(connect)));
+                    put_gid(writer, &gid);
+                    options.words().into_iter().for_each(|word| writer.put(word));
+                })
+            }
+            Command::Seal { set, addr } => to.push(SEAL, request, 2, |writer| {
+                writer.put(u64::from(set));
+                writer.put(addr);
+            }),
+            Command::Disown { set } => {
+                to.push(DISOWN, request, 1, |writer| writer.put(u64::from(set)))
+            }
         }
     }
 }
@@ -221,20 +280,7 @@ impl Command<'_> {
 pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Command<'a>, Violation> {
     let mut fields = Reader::new(entry.words());
     Ok(match entry.kind {
-        CREATE_VQP => {
-            let (max_send_wr, max_recv_wr) = halves(fields.word()?);
-            let kind = fields.word()?;
-            Command::CreateVqp(VqpOptions {
-                class: match byte(kind, 0) {
-                    code if u32::from(code) == NO_CLASS => None,
-                    code => Some(known(Class::from_code(code), "class")?),
-                },
-                sq_sig_all: flag(byte(kind, 1), "sq_sig_all")?,
-                confirm_sends: flag(byte(kind, 2), "confirm_sends")?,
-                max_send_wr,
-                max_recv_wr,
-            })
-        }
+        CREATE_VQP => Command::CreateVqp(vqp_options(fields.word()?, fields.word()?)?),
         DESTROY_VQP => Command::DestroyVqp { vqp: fields.word()? as u32 },
         BIND => {
             let (vqp, number) = halves(fields.word()?);
@@ -242,11 +288,7 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
         }
         CONNECT => {
             let (vqp, number) = halves(fields.word()?);
-            let how = fields.word()?;
-            let options = ConnectOptions {
-                policy: known(Policy::from_code(byte(how, 0)), "policy")?,
-                uncached: flag(byte(how, 1), "uncached")?,
-            };
+            let options = connect_options(fields.word()?)?;
             Command::Connect { vqp, gid: fields.gid()?, port: port(number, "port")?, options }
         }
         WARM => {
@@ -281,7 +323,54 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
         DEREGISTER_MR => Command::DeregisterMr { lkey: fields.word()? as u32 },
         QUERY_VQP => Command::QueryVqp { vqp: fields.word()? as u32 },
         GOODBYE => Command::Goodbye,
+        PREPARE => {
+            let ((heirs, vqps), mr_len) = (halves(fields.word()?), fields.word()?);
+            Command::Prepare { heirs, vqps, mr_len, access: access(fields.word()? as u32)? }
+        }
+        PREPARE_VQP => {
+            let (set, number) = halves(fields.word()?);
+            let connect = connect_options(fields.word()?)?;
+            let (gid, port) = (fields.gid()?, port(number, "port")?);
+            let options = vqp_options(fields.word()?, fields.word()?)?;
+            Command::PrepareVqp { set, gid, port, connect, options }
+        }
+        SEAL => Command::Seal { set: fields.word()? as u32, addr: fields.word()? },
+        DISOWN => Command::Disown { set: fields.word()? as u32 },
         kind => return Err(Violation::Kind { kind }),
+    })
+}
+
+impl VqpOptions {
+    fn words(self) -> [u64; 2] {
+        let kind = self.class.map_or(NO_CLASS, |class| u32::from(class.code()))
+            | u32::from(self.sq_sig_all) << 8
+            | u32::from(self.confirm_sends) << 16;
+        [join(self.max_send_wr, self.max_recv_wr), u64::from(kind)]
+    }
+}
+
+fn vqp_options(lengths: u64, kind: u64) -> Result<VqpOptions, Violation> {
+    let (max_send_wr, max_recv_wr) = halves(lengths);
+    Ok(VqpOptions {
+        class: match byte(kind, 0) {
+            code if u32::from(code) == NO_CLASS => None,
+            code => Some(known(Class::from_code(code), "class")?),
+        },
+        sq_sig_all: flag(byte(kind, 1), "sq_sig_all")?,
+        confirm_sends: flag(byte(kind, 2), "confirm_sends")?,
+        max_send_wr,
+        max_recv_wr,
+    })
+}
+
+fn connect_word(options: ConnectOptions) -> u32 {
+    u32::from(options.policy.code()) | u32::from(options.uncached) << 8
+}
+
+fn connect_options(how: u64) -> Result<ConnectOptions, Violation> {
+    Ok(ConnectOptions {
+        policy: known(Policy::from_code(byte(how, 0)), "policy")?,
+        uncached: flag(byte(how, 1), "uncached")?,
     })
 }
 

@@ -22,8 +22,8 @@
 //!
 //! Ends of one major version understand each other: [`version`].
 //!
-//! `unsafe` stands in three modules: `memory`, `peer` for a socket option, `standing` for what the
-//! system tells of a process's namespaces and capabilities.
+//! `unsafe` stands in four modules: `memory`, `peer` for a socket option, `standing` for what the
+//! system tells of a process's namespaces and capabilities, `lineage` for whose child it is.
 
 // A model has no files to map, and takes rings without the ends around them.
 #![cfg_attr(loom, allow(dead_code))]
@@ -31,7 +31,10 @@
 mod command;
 mod ends;
 mod fields;
+#[cfg(not(loom))]
+mod heirs;
 mod layout;
+mod lineage;
 pub mod memfd;
 mod memory;
 mod message;
@@ -50,7 +53,10 @@ mod wqe;
 pub use command::{Command, VqpOptions, WARM_GIDS_MAX};
 pub use elver_verbs::{Class, ConnectOptions, Policy, Via, VqpState};
 pub use ends::{ClientEnd, NodeEnd, PushError, Receives, Request, Scratch};
+#[cfg(not(loom))]
+pub use heirs::{Heirs, HeirsLayout, NodeHeir, Record, VQPS_PER_HEIR_MAX};
 pub use layout::{ARENA_BYTES, ENTRY_SLOTS_MAX, Layout, LayoutError, SLOT_WORDS};
+pub use lineage::parent_of;
 pub use message::{Limits, MESSAGE_BYTES_MAX, Message, MessageError, Welcome};
 pub use peer::{Peer, of as peer_of};
 pub use reply::{

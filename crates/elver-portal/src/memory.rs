@@ -50,15 +50,26 @@ impl Words {
     /// made; its pages at once, or when they are first touched. Refuses a file that is shorter or
     /// that may become so.
     pub fn map(fd: impl std::os::fd::AsFd, bytes: usize, populate: bool) -> std::io::Result<Words> {
+        Words::map_from(fd, 0, bytes, populate)
+    }
+
+    /// As [`Words::map`], `bytes` bytes from a page on.
+    pub fn map_from(
+        fd: impl std::os::fd::AsFd,
+        offset: u64,
+        bytes: usize,
+        populate: bool,
+    ) -> std::io::Result<Words> {
         use rustix::mm::{MapFlags, ProtFlags};
 
-        crate::memfd::check(fd.as_fd(), bytes as u64)?;
+        crate::memfd::check(fd.as_fd(), offset.saturating_add(bytes as u64))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let mut flags = MapFlags::SHARED;
         flags.set(MapFlags::POPULATE, populate);
         // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
-        let start =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) }?;
+        let start = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset)
+        }?;
         let start = std::ptr::NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
         // SAFETY: the mapping is whole and stays until it is dropped, which drops this first; its words
         // may change at any time.
@@ -88,7 +99,8 @@ impl Words {
         self.start.cast()
     }
 
-    /// Gives the pages of the file back to the system: both ends read zeros from then on.
+    /// Gives the pages of the file back to the system, all that were mapped with it: both ends read
+    /// zeros from then on.
     pub fn discard(&self) {
         let Mapping { start, bytes, .. } = *self.mapping;
         let remove = rustix::mm::Advice::LinuxRemove;

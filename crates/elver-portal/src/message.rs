@@ -30,8 +30,17 @@ pub enum Message {
     /// A region's memory, as a file, from the node. The answer to the request comes through the
     /// completion ring.
     Memory {
-        /// The request of the [`crate::Command::AllocMr`].
+        /// The request of the [`crate::Command::AllocMr`] or [`crate::Command::Prepare`].
         request: u32,
+    },
+    /// A client's first, instead of a hello: it is a child of the process that prepared a set, and
+    /// takes a session of it over. The answer stands in the session's record ([`crate::Heirs`]);
+    /// a refusal is [`Message::Rejected`]. Since minor version 2.
+    Inherit {
+        /// The set.
+        set: u32,
+        /// Which session; any that is free if none.
+        heir: Option<u32>,
     },
 }
 
@@ -100,6 +109,9 @@ const WAKE: u8 = 4;
 /// [`Message::Wake`], encoded: it is sent while data go, and allocates nothing.
 pub(crate) const WAKE_BYTES: &[u8] = &[WAKE];
 const MEMORY: u8 = 5;
+const INHERIT: u8 = 6;
+/// What stands for any session of a set.
+const ANY: u32 = u32::MAX;
 
 impl Message {
     /// The message as bytes.
@@ -141,6 +153,12 @@ impl Message {
                 bytes.extend(request.to_le_bytes());
                 bytes
             }
+            Message::Inherit { set, heir } => {
+                let mut bytes = head(INHERIT);
+                bytes.extend(set.to_le_bytes());
+                bytes.extend(heir.unwrap_or(ANY).to_le_bytes());
+                bytes
+            }
         }
     }
 
@@ -178,6 +196,11 @@ impl Message {
             }
             WAKE => Message::Wake,
             MEMORY => Message::Memory { request: fields.number()? },
+            INHERIT => {
+                fields.head()?;
+                let (set, heir) = (fields.number()?, fields.number()?);
+                Message::Inherit { set, heir: (heir != ANY).then_some(heir) }
+            }
             _ => return Err(unknown),
         };
         // What follows, a later version has added.

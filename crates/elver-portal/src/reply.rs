@@ -68,6 +68,13 @@ pub enum Answer<'a> {
     },
     /// How a VQP is.
     Info(VqpInfo),
+    /// The set that was begun.
+    Prepared {
+        /// Its number.
+        set: u32,
+        /// Bytes of its file.
+        file_bytes: u64,
+    },
     /// Refused; nothing changed.
     Refused(Refusal<'a>),
 }
@@ -156,6 +163,7 @@ const WARMED: u8 = 134;
 const MR: u8 = 135;
 const INFO: u8 = 136;
 const REFUSED: u8 = 137;
+const PREPARED: u8 = 138;
 
 /// Room that any reply fits into, in slots.
 pub const REPLY_SLOTS_MAX: u32 = crate::layout::ENTRY_SLOTS_MAX as u32;
@@ -236,6 +244,10 @@ impl Answer<'_> {
                 writer.put(file_bytes);
             }),
             Answer::Info(info) => info.push(to, request),
+            Answer::Prepared { set, file_bytes } => to.push(PREPARED, request, 2, |writer| {
+                writer.put(u64::from(set));
+                writer.put(file_bytes);
+            }),
             Answer::Refused(refusal) => refusal.push(to, REFUSED, request),
         }
     }
@@ -362,6 +374,7 @@ pub(crate) fn decode<'a>(entry: &Entry, text: &'a mut Vec<u8>) -> Result<Reply<'
             Answer::Mr { lkey, rkey, file_bytes: fields.word()? }
         }
         INFO => Answer::Info(VqpInfo::decode(entry)?),
+        PREPARED => Answer::Prepared { set: fields.word()? as u32, file_bytes: fields.word()? },
         REFUSED => Answer::Refused(Refusal::decode(entry, text)?),
         kind => return Err(Violation::Kind { kind }),
     };

@@ -16,7 +16,8 @@
 //! | a reason of a refusal that it does not know | [`crate::RefusalCode::Other`]; the text says the rest |
 //! | any other entry or message that it does not know | the end of the session, as it is nonsense |
 //!
-//! So a minor version may add commands, notices, reasons, and fields behind those that there are. What
+//! So a minor version may add commands with answers of their own, first messages that only who was
+//! answered one of those sends, notices, reasons, and fields behind those that there are. What
 //! an older end leaves out of a message is not there, and a newer one takes the default for it; in an
 //! entry the words behind its fields have no meaning, so that a newer end reads a field that came with
 //! minor version N only if the other end has N. Everything else takes a new major version: the places
@@ -28,7 +29,7 @@ use std::ops::RangeInclusive;
 /// Two ends must have the same.
 pub const VERSION: u16 = 4;
 /// What was added since the version began.
-pub const VERSION_MINOR: u16 = 1;
+pub const VERSION_MINOR: u16 = 2;
 
 /// Kinds of entries that are commands: a node refuses those that it does not know.
 pub const COMMANDS: RangeInclusive<u8> = 1..=63;

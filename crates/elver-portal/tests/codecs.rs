@@ -93,16 +93,18 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
         Just(Policy::RpcMeta),
         Just(Policy::Leased)
     ];
-    let alone = prop_oneof![
+    let options =
         options.prop_map(|(class, (max_send_wr, max_recv_wr, sq_sig_all, confirm_sends))| {
-            Command::CreateVqp(VqpOptions {
-                class,
-                max_send_wr,
-                max_recv_wr,
-                sq_sig_all,
-                confirm_sends,
-            })
-        }),
+            VqpOptions { class, max_send_wr, max_recv_wr, sq_sig_all, confirm_sends }
+        });
+    let alone = prop_oneof![
+        options.clone().prop_map(Command::CreateVqp),
+        (any::<(u32, u16, bool)>(), gid(), policy.clone(), options).prop_map(
+            |((set, port, uncached), gid, policy, options)| {
+                let connect = ConnectOptions { policy, uncached };
+                Command::PrepareVqp { set, gid, port, connect, options }
+            }
+        ),
         any::<u32>().prop_map(|vqp| Command::DestroyVqp { vqp }),
         any::<(u32, u16)>().prop_map(|(vqp, port)| Command::Bind { vqp, port }),
         (any::<(u32, u16, bool)>(), gid(), policy).prop_map(
@@ -125,6 +127,11 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
             addr,
             access
         }),
+        (any::<(u32, u32, u64)>(), access()).prop_map(|((heirs, vqps, mr_len), access)| {
+            Command::Prepare { heirs, vqps, mr_len, access }
+        }),
+        any::<(u32, u64)>().prop_map(|(set, addr)| Command::Seal { set, addr }),
+        any::<u32>().prop_map(|set| Command::Disown { set }),
         any::<u32>().prop_map(|lkey| Command::DeregisterMr { lkey }),
         any::<u32>().prop_map(|vqp| Command::QueryVqp { vqp }),
         Just(Command::Goodbye),
@@ -314,6 +321,7 @@ proptest! {
             Answer::Warmed { ready: one, failed: two },
             Answer::Mr { lkey: one, rkey: two, file_bytes: long },
             Answer::Info(info),
+            Answer::Prepared { set: one, file_bytes: long },
             Answer::Refused(refusal),
         ];
         let short = text.len() <= TEXT_MAX;

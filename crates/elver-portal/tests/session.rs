@@ -123,6 +123,8 @@ fn every_message_survives_the_round_trip() {
         Message::Rejected { text: "too many sessions; close some".into() },
         Message::Wake,
         Message::Memory { request: 0x1234_5678 },
+        Message::Inherit { set: 7, heir: Some(3) },
+        Message::Inherit { set: 7, heir: None },
     ] {
         let bytes = message.encode();
         assert_eq!(Message::decode(&bytes), Ok(message));
