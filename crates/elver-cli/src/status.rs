@@ -118,6 +118,14 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
         status.vqps_going,
         status.peers_total
     ));
+    let heirs = ["prepared", "free", "inherited", "returned", "refused"];
+    let heirs = heirs.map(|name| {
+        (name, status.engine.get(&format!("heirs_{name}")).copied().unwrap_or_default())
+    });
+    if heirs.iter().any(|(_, count)| *count > 0) {
+        let heirs = heirs.map(|(name, count)| format!("{name} {count}"));
+        text.line(&format!("sessions for children  {}", heirs.join("  ")));
+    }
     let sessions = status.sessions.iter().map(|one| {
         let state = if one.active { "active" } else { "asleep" };
         let kilobytes = one.bytes / 1024;

@@ -34,13 +34,18 @@ pub enum Message {
         request: u32,
     },
     /// A client's first, instead of a hello: it is a child of the process that prepared a set, and
-    /// takes a session of it over. The answer stands in the session's record ([`crate::Heirs`]);
-    /// a refusal is [`Message::Rejected`]. Since minor version 2.
+    /// takes a session of it over. The answer is [`Message::Inherited`] or [`Message::Rejected`]. Since
+    /// minor version 2.
     Inherit {
         /// The set.
         set: u32,
         /// Which session; any that is free if none.
         heir: Option<u32>,
+    },
+    /// The node's answer to that: the session is the child's ([`crate::Heirs`]).
+    Inherited {
+        /// Which session.
+        heir: u32,
     },
 }
 
@@ -110,6 +115,7 @@ const WAKE: u8 = 4;
 pub(crate) const WAKE_BYTES: &[u8] = &[WAKE];
 const MEMORY: u8 = 5;
 const INHERIT: u8 = 6;
+const INHERITED: u8 = 7;
 /// What stands for any session of a set.
 const ANY: u32 = u32::MAX;
 
@@ -151,6 +157,11 @@ impl Message {
             Message::Memory { request } => {
                 let mut bytes = vec![MEMORY];
                 bytes.extend(request.to_le_bytes());
+                bytes
+            }
+            Message::Inherited { heir } => {
+                let mut bytes = vec![INHERITED];
+                bytes.extend(heir.to_le_bytes());
                 bytes
             }
             Message::Inherit { set, heir } => {
@@ -201,6 +212,7 @@ impl Message {
                 let (set, heir) = (fields.number()?, fields.number()?);
                 Message::Inherit { set, heir: (heir != ANY).then_some(heir) }
             }
+            INHERITED => Message::Inherited { heir: fields.number()? },
             _ => return Err(unknown),
         };
         // What follows, a later version has added.

@@ -125,6 +125,7 @@ fn every_message_survives_the_round_trip() {
         Message::Memory { request: 0x1234_5678 },
         Message::Inherit { set: 7, heir: Some(3) },
         Message::Inherit { set: 7, heir: None },
+        Message::Inherited { heir: 3 },
     ] {
         let bytes = message.encode();
         assert_eq!(Message::decode(&bytes), Ok(message));

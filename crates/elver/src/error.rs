@@ -45,6 +45,9 @@ pub enum Error {
     /// The session is another process's.
     #[error("this session belongs to the process that forked; open one in this process")]
     Forked,
+    /// A session that was prepared cannot be taken over ([`crate::Heirs::take`]).
+    #[error(transparent)]
+    NotInherited(#[from] NotInherited),
     /// The node refused.
     #[error("{text}")]
     Refused {
@@ -122,6 +125,54 @@ pub enum Error {
         call: &'static str,
         /// What the kernel said.
         reason: io::Error,
+    },
+}
+
+/// Why a process does not get a session that was prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NotInherited {
+    /// It is the one that prepared them.
+    #[error(
+        "this process prepared the sessions for its children; fork, and take one in the child, or open \
+         one here (Session::connect)"
+    )]
+    Parent,
+    /// It is a child's child.
+    #[error(
+        "the sessions are for children of the process that prepared them, and this is a child's child; \
+         open a session here (Session::connect)"
+    )]
+    Grandchild,
+    /// It has had one.
+    #[error("this process has taken session {heir} of the set; a child takes one")]
+    Twice {
+        /// The one that it took.
+        heir: u32,
+    },
+    /// Another has it.
+    #[error("session {heir} of the set is process {pid}'s; take one that is free (Heirs::state)")]
+    Taken {
+        /// Which was wanted.
+        heir: u32,
+        /// Whose it is, as the node numbers processes.
+        pid: i32,
+    },
+    /// It is being made, or made anew.
+    #[error(
+        "session {heir} of the set is not ready: the node makes it, or is gone; try again, or take another"
+    )]
+    Making {
+        /// Which was wanted.
+        heir: u32,
+    },
+    /// There is none of that number.
+    #[error("there is no session {heir}: the set has {count}")]
+    NoSuch {
+        /// Which was wanted.
+        heir: u32,
+        /// How many there are.
+        count: u32,
     },
 }
 

@@ -72,6 +72,7 @@ pub(crate) enum Outcome {
     Warmed { ready: u32, failed: u32 },
     Mr { lkey: u32, rkey: u32, file_bytes: u64 },
     Info(VqpInfo),
+    Prepared { set: u32, file_bytes: u64 },
     Refused { code: RefusalCode, text: String },
 }
 
@@ -644,6 +645,7 @@ fn answered(
         Answer::Warmed { ready, failed } => Outcome::Warmed { ready, failed },
         Answer::Mr { lkey, rkey, file_bytes } => Outcome::Mr { lkey, rkey, file_bytes },
         Answer::Info(info) => Outcome::Info(info),
+        Answer::Prepared { set, file_bytes } => Outcome::Prepared { set, file_bytes },
         Answer::Refused(refusal) => {
             Outcome::Refused { code: refusal.code, text: refusal.text.to_string() }
         }

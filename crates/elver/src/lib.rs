@@ -36,7 +36,9 @@
 //! # fork
 //! A session belongs to the process that opened it: after `fork`, every call on it in the child fails
 //! with [`Error::Forked`], dropping it there touches nothing, and the child opens its own. Memory
-//! that the session allocated is shared with the child, as shared memory is.
+//! that the session allocated is shared with the child, as shared memory is. A process that wants its
+//! children to have connections at once prepares sessions for them ([`Session::prepare`]), of which each
+//! takes one over ([`Heirs::take`]).
 //!
 //! # Waiting
 //! A call that waits looks for the answer for some time ([`SessionOptions::spin`]), lets other
@@ -70,6 +72,7 @@ mod descriptor;
 mod embedded;
 mod error;
 mod fork;
+mod heirs;
 mod inner;
 #[cfg(feature = "kv")]
 pub mod kv;
@@ -95,7 +98,8 @@ pub use elver_verbs::{
 };
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedNode;
-pub use error::{Completed, Error, PostFailed};
+pub use error::{Completed, Error, NotInherited, PostFailed};
+pub use heirs::{Destination, Heir, HeirState, Heirs, PrepareOptions};
 pub use mr::{Mr, SharedMemory};
 pub use path::SOCKET_VARIABLE;
 pub use ready::{Cq, Ready};

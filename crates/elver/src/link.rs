@@ -25,14 +25,14 @@ use crate::waker::Bell;
 use crate::{Error, SessionOptions, Waker, fork};
 
 /// The longest that a node may take to welcome a process, or to make room in a ring.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest sleep without a look at the ring: against a node that forgot to wake.
-const SLEEP_MAX: Duration = Duration::from_millis(500);
+pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// How often the socket is looked at while polling finds nothing.
 const SOCKET_NS: i64 = 50_000_000;
 /// How long a greeting waits without letting other threads run: a node that is awake answers within
 /// it, and what else wants to run here may take long.
-const GREETING: Duration = Duration::from_micros(50);
+pub(crate) const GREETING: Duration = Duration::from_micros(50);
 /// Looks without letting other threads run: about a microsecond, in which a node on another core
 /// answers. One that shares this core does so the sooner.
 const EAGER_LOOKS: u32 = 64;
@@ -109,20 +109,8 @@ impl Link {
                 Received::Message(Message::Welcome(welcome), Some(file)) => {
                     let end = ClientEnd::map(file, welcome.layout)
                         .map_err(|reason| Error::System { call: "mapping the rings", reason })?;
-                    return Ok(Link {
-                        host,
-                        socket: Rc::new(socket),
-                        end,
-                        scratch: Scratch::default(),
-                        welcome,
-                        files: Vec::new(),
-                        spin: options.spin,
-                        turns: Turns::default(),
-                        end_on_signal: options.end_on_signal,
-                        bell: None,
-                        gone: false,
-                        looked_at_ns: coarse_ns(),
-                    });
+                    let link = Link::over(socket, end, welcome, options);
+                    return Ok(Link { host, ..link });
                 }
                 Received::Message(Message::Rejected { text }, _) => {
                     return Err(Error::Rejected { text });
@@ -144,6 +132,35 @@ impl Link {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// The way to a node apart, over rings that are mapped.
+    pub(crate) fn over(
+        socket: Socket,
+        end: ClientEnd,
+        welcome: Welcome,
+        options: SessionOptions,
+    ) -> Link {
+        Link {
+            host: Host::Apart,
+            socket: Rc::new(socket),
+            end,
+            scratch: Scratch::default(),
+            welcome,
+            files: Vec::new(),
+            spin: options.spin,
+            turns: Turns::default(),
+            end_on_signal: options.end_on_signal,
+            bell: None,
+            gone: false,
+            looked_at_ns: coarse_ns(),
+        }
+    }
+
+    /// How the session was opened, as far as others are to be opened so.
+    pub(crate) fn options(&self) -> SessionOptions {
+        let (spin, end_on_signal) = (self.spin, self.end_on_signal);
+        SessionOptions { spin, end_on_signal, ..SessionOptions::default() }
     }
 
     /// The first byte of the session's arena, of [`elver_portal::ARENA_BYTES`], mapped while this
@@ -404,7 +421,7 @@ fn hello(socket: &Socket, layout: Layout) -> Result<(), Error> {
 }
 
 /// Refuses a socket below `/tmp` that another user made.
-fn trusted(path: &Path, socket: &Socket) -> Result<(), Error> {
+pub(crate) fn trusted(path: &Path, socket: &Socket) -> Result<(), Error> {
     if !path.starts_with("/tmp") {
         return Ok(());
     }
@@ -417,13 +434,17 @@ fn trusted(path: &Path, socket: &Socket) -> Result<(), Error> {
     Err(Error::Connect { path: path.into(), reason })
 }
 
-fn receive(socket: &Socket) -> Result<Received, Error> {
+pub(crate) fn receive(socket: &Socket) -> Result<Received, Error> {
     socket.receive(true).map_err(|reason| Error::System { call: "recvmsg", reason })
 }
 
 /// Sleeps until there is something to receive, somebody rings, a signal comes or the time has passed.
 /// Whether it was a signal.
-fn sleep(socket: &Socket, bell: Option<&Bell>, at_most: Duration) -> Result<bool, Error> {
+pub(crate) fn sleep(
+    socket: &Socket,
+    bell: Option<&Bell>,
+    at_most: Duration,
+) -> Result<bool, Error> {
     let fd = socket.as_fd();
     let mut fds =
         [fd, bell.map_or(fd, Bell::fd)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));

@@ -88,6 +88,27 @@ impl Mr {
         }
     }
 
+    /// The region that a session has which was made ahead: it begins the arena, and the node has zeroed
+    /// it. Nothing if the arena has no room for it.
+    pub(crate) fn inherited(
+        session: &Session,
+        len: u64,
+        (lkey, rkey): (u32, u32),
+        access: AccessFlags,
+    ) -> Option<Mr> {
+        let mut inner = session.inner.borrow_mut();
+        let piece = inner.arena.take(len)?;
+        // SAFETY: as in `carve`.
+        let memory = unsafe {
+            let start = inner.link.arena().add(piece.offset as usize);
+            SoftMemory::from_raw_parts(start, len as usize)
+        };
+        inner.regions.add(lkey, region(&memory, len, access));
+        drop(inner);
+        let (session, piece) = (session.clone(), Some(piece));
+        Some(Mr { session, memory, len, lkey, rkey, piece, registered: true, shared: false })
+    }
+
     /// A region of memory that the node makes.
     pub(crate) fn alloc(
         session: &Session,
@@ -209,7 +230,8 @@ impl Mr {
     /// [`Error::Invalid`] for a region of another kind.
     pub fn share(&self) -> Result<SharedMemory, Error> {
         if !self.shared {
-            let what = "the region's memory is this session's alone; allocate it by alloc_shared";
+            let what = "the region's memory is this session's alone, and a child's copy of it is the \
+                        child's; allocate it by alloc_shared";
             return Err(Error::Invalid { what });
         }
         Ok(SharedMemory { memory: self.memory.clone(), len: self.len, lkey: self.lkey })

@@ -66,6 +66,19 @@ impl Vqp {
         Ok(vqp)
     }
 
+    /// One that was made ahead, for a session that this process has taken over.
+    pub(crate) fn inherited(
+        session: &Session,
+        id: u32,
+        state: QpState,
+        options: &VqpOptions,
+    ) -> Vqp {
+        let vqp = Vqp(Rc::new(Handle { session: session.clone(), id }));
+        let entry = Entry::new(Rc::downgrade(&vqp.0), state, options);
+        session.inner.borrow_mut().vqps.insert(id, entry);
+        vqp
+    }
+
     /// Its number, which is `qp_num` in its completions.
     pub fn id(&self) -> u32 {
         self.0.id

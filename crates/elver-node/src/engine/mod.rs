@@ -11,6 +11,7 @@
 mod account;
 mod counters;
 mod door;
+mod heirs;
 mod held;
 mod looks;
 mod maker;
@@ -43,6 +44,7 @@ pub(crate) use notice::{Inlet, Notice, Outlet, channel};
 
 use self::account::Host;
 use self::door::{Door, EVENTS_MAX, INLET, LISTENER, PROCESS};
+use self::heirs::Sets;
 use self::looks::Looks;
 use self::maker::Maker;
 use self::membership::Membership;
@@ -112,6 +114,8 @@ pub(crate) struct Engine {
     core: Core<SoftDevice>,
     config: Config,
     sessions: Sessions,
+    /// Sessions that are made ahead for children of processes.
+    sets: Sets,
     door: Door,
     /// Processes that connected just now, by their tokens: not watched yet.
     newcomers: Vec<u64>,
@@ -177,6 +181,7 @@ impl Engine {
             core,
             config,
             sessions,
+            sets: Sets::default(),
             door,
             newcomers: Vec::with_capacity(NEWCOMERS_MAX),
             host: Host::own(),
@@ -285,7 +290,7 @@ impl Engine {
         if let Some(due) = self.core.poll_timeout() {
             wait = wait.min(Duration::from_nanos(due.ns_since(now)));
         }
-        if self.sessions.needs_watching() || self.door.is_paused() {
+        if self.sessions.needs_watching() || self.sets.is_busy() || self.door.is_paused() {
             wait = wait.min(Duration::from_nanos(SLEEP_NS_WATCHFUL));
         }
         self.counters.sleeps += 1;
@@ -374,6 +379,9 @@ impl Engine {
             | Event::Failed { client, .. } => *client,
         };
         let Some(slot) = self.sessions.of_client(client) else {
+            if self.heirs_report(&event, now) {
+                return;
+            }
             if self.sessions.is_foreign(client) {
                 if self.events.len() == EVENTS_KEPT_MAX {
                     self.events.pop_front();
@@ -401,6 +409,22 @@ impl Engine {
         };
         self.sessions.activate(slot, now);
         self.settle(slot, result, now);
+    }
+
+    /// Tells of an event to a session that waits for a child; whether it is one's.
+    #[cold]
+    fn heirs_report(&mut self, event: &Event, now: Time) -> bool {
+        let Engine { sets, sessions, core, .. } = self;
+        match event {
+            Event::Connected { client, token, result, .. } => {
+                let result = result.clone().map_err(Into::into);
+                sets.connected(*client, *token, result, sessions, core, now)
+            }
+            Event::Failed { client, vqp, cause, .. } => {
+                sets.failed(*client, *vqp, cause.clone().into())
+            }
+            Event::Warmed { .. } | Event::Deregistered { .. } => false,
+        }
     }
 
     /// Takes what active sessions have put in.
@@ -521,6 +545,7 @@ impl Engine {
             self.sessions.activate(slot, now);
             self.settle(slot, result, now);
         }
+        self.sets.tend(&mut self.sessions, &mut self.core, now);
         for slot in self.sessions.silent(now) {
             self.counters.greetings_missed += 1;
             self.end(slot, End::Rejected, now);
@@ -549,9 +574,13 @@ impl Engine {
 
     /// Ends a session: its process is gone, or must go.
     fn end(&mut self, slot: u32, how: End, now: Time) {
+        let Some(session) = self.sessions.at(slot) else { return };
+        let token = session.token(slot);
+        let heir = session.open.as_ref().and_then(|open| Some((open.heir?, open.client)));
         if let Some(client) = self.sessions.end(slot, how, &mut self.counters) {
             self.core.client_close(client, now);
         }
+        self.sets.ended(token, heir, &mut self.sessions, &mut self.core, now);
     }
 
     /// Wakes the processes that sleep and have something to take.
@@ -583,12 +612,18 @@ impl Engine {
         status.engine.insert("registrations_refused".to_string(), self.membership.refusals);
         let elver_soft::CopierCounters { waited, given_up, bans, refused } = self.copier.counters();
         let waiting = self.core.device().waiting_bytes();
+        let heirs = self.sets.counts;
         for (name, value) in [
             ("copies_waited", waited),
             ("copies_given_up", given_up),
             ("copies_banned", bans),
             ("copies_refused", refused),
             ("memory_bytes_waiting", waiting),
+            ("heirs_prepared", heirs.prepared),
+            ("heirs_inherited", heirs.inherited),
+            ("heirs_returned", heirs.returned),
+            ("heirs_refused", heirs.refused),
+            ("heirs_free", self.sets.free()),
         ] {
             status.engine.insert(name.to_string(), value);
         }

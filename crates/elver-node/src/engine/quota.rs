@@ -1,7 +1,7 @@
-use elver_portal::RefusalCode;
+use elver_portal::{Class, RefusalCode};
 use rustc_hash::FxHashMap;
 
-use super::account::Account;
+use super::account::{Account, Customer};
 use super::translate::Refused;
 use crate::config::{Classes, QuotaConfig};
 
@@ -100,6 +100,26 @@ impl Quotas {
         }
         self.count(account, more);
         Ok(())
+    }
+
+    /// The priority that a VQP gets: the configuration's for the user, and not what is claimed.
+    pub(super) fn class_of(
+        &self,
+        customer: Customer,
+        user: (u32, u32),
+        asked: Option<Class>,
+    ) -> Result<Class, Refused> {
+        let Customer { account, is_trusted } = customer;
+        // The numbers of a namespace that has an account of its own are none of the host's users.
+        let known = if account.space == 0 { user } else { (u32::MAX, u32::MAX) };
+        self.classes.class(known, is_trusted, asked).ok_or_else(|| {
+            let text = format!(
+                "user {} may not use the high class; ask for no class, or have the user, or a \
+                 group, added to `qos.high` of the node's configuration",
+                user.0
+            );
+            Refused::new(RefusalCode::Permission, text)
+        })
     }
 
     fn check(&self, account: Account, has: Usage, will: Usage, all: Usage) -> Result<(), Refused> {

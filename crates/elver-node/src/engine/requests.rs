@@ -4,23 +4,24 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use elver_core::{Class, ClientLimits, Core, VqpId};
+use elver_core::{Core, VqpId};
 use elver_portal::{
-    ARENA_BYTES, Answer, Command, Layout, Limits, Message, Received, Receives, RecvBatch,
-    RefusalCode, Request, SendBatch, Socket, Violation, Welcome,
+    ARENA_BYTES, Answer, Command, Layout, Limits, Message, Peer, Received, Receives, RecvBatch,
+    RefusalCode, Request, SendBatch, Socket, Violation, Welcome, parent_of,
 };
 use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, Time, Wc, WcOpcode, WcStatus};
 
 use super::account::{Account, Customer};
 use super::door::Door;
+use super::heirs::{Child, Ordered, Parent, SetOrder};
 use super::held::Held;
 use super::looks::{Look, Looks};
 use super::maker::Maker;
 use super::orders::{Made, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
-use super::sessions::{End, GREETINGS_MAX};
+use super::sessions::{End, GREETINGS_MAX, Sessions};
 use super::shares::Share;
 use super::translate::{self, Refused};
 use super::{Engine, NEWCOMER_NS, NEWCOMERS_MAX};
@@ -110,6 +111,9 @@ impl Engine {
                 Ok(Received::Message(Message::Hello { layout }, _)) if !begun => {
                     self.welcome(slot, layout, now);
                 }
+                Ok(Received::Message(Message::Inherit { set, heir }, _)) if !begun => {
+                    self.inherit(slot, set, heir, now);
+                }
                 Ok(Received::Message(Message::Wake, _)) if begun => {
                     self.sessions.activate(slot, now);
                 }
@@ -146,6 +150,33 @@ impl Engine {
         }
     }
 
+    /// A process says that it takes a session over which its parent prepared.
+    fn inherit(&mut self, slot: u32, set: u32, heir: Option<u32>, now: Time) {
+        let Some(session) = self.sessions.get(slot) else { return };
+        let Peer { pid, uid, .. } = session.peer;
+        // Of the process itself: its number could be another's by now.
+        let parent = session.socket.peer_pidfd().and_then(|pidfd| parent_of(pid, pidfd));
+        let child = Child { pid, parent: parent.unwrap_or(0), uid, customer: session.customer };
+        match self.sets.inherit(set, heir, child) {
+            Ok(open) => {
+                if let Some((set, heir)) = open.heir {
+                    self.sets.begun((set, heir), pid);
+                    // If it is gone, its socket tells so.
+                    let _ = session.socket.send(&Message::Inherited { heir }, None);
+                }
+                self.sessions.take_over(slot, open, child.parent);
+                self.sessions.activate(slot, now);
+                self.counters.sessions_opened += 1;
+                self.opened_at = now;
+            }
+            Err(refused) => {
+                let text = refused.text;
+                let _ = session.socket.send(&Message::Rejected { text }, None);
+                self.end(slot, End::Rejected, now);
+            }
+        }
+    }
+
     fn begin(&mut self, slot: u32, wanted: Layout, now: Time) -> Result<(), Refused> {
         let quota = &self.sessions.limits;
         let total = quota.sessions_total;
@@ -158,12 +189,7 @@ impl Engine {
         }
         let layout = wanted.granted(self.sessions.most);
         let spare = self.door.memory(layout)?;
-        let limits = ClientLimits {
-            vqps: quota.session_vqps,
-            accepts_per_peer: quota.session_accepts_per_peer,
-            mrs: quota.session_mrs,
-            completions: quota.session_completions,
-        };
+        let limits = self.sessions.client_limits();
         let alloc_bytes = quota.bytes;
         let message_bytes = u64::from(self.core.device().query_port().max_msg_sz);
         let pool = &self.config.pool;
@@ -223,7 +249,7 @@ impl Engine {
             }
             self.hand_out(slot, now);
         }
-        let Engine { core, sessions, scratch, counters, maker, looks, copier, .. } = self;
+        let Engine { core, sessions, scratch, counters, maker, looks, copier, sets, .. } = self;
         let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return Ok(true) };
         let Session { socket, peer, customer, process, serial, open: Some(open), .. } = session
         else {
@@ -244,7 +270,7 @@ impl Engine {
             *taken += wrs.len() as u32;
             counters.posts_refused += open.post_receives(core, vqp, wrs, now)?;
         }
-        let (mut goodbye, mut share) = (None, None);
+        let (mut goodbye, mut share, mut ordered) = (None, None, None);
         for _ in 0..REQUESTS_MAX {
             if open.owes() || *taken >= most {
                 break;
@@ -280,6 +306,18 @@ impl Engine {
                 }
                 Request::Command { request, command } => {
                     counters.commands += 1;
+                    if let Some(order) = SetOrder::of(&command) {
+                        *taken += WRS_PER_SLOW;
+                        let parent = Parent {
+                            token: u64::from(*serial) << 32 | u64::from(slot),
+                            pid: peer.pid,
+                            uid: peer.uid,
+                            gid: peer.gid,
+                            customer: *customer,
+                        };
+                        ordered = Some((request, order, parent));
+                        break;
+                    }
                     let is_slow =
                         matches!(command, Command::AllocMr { .. } | Command::RegisterMr { .. });
                     *taken += if is_slow { WRS_PER_SLOW } else { WRS_PER_COMMAND };
@@ -323,6 +361,19 @@ impl Engine {
         if let Some((request, share)) = share {
             let reply = match sessions.share(slot, share, core) {
                 Ok(answer) => Owed::Answer { request, answer },
+                Err(refused) => {
+                    counters.commands_refused += 1;
+                    Owed::Refused { request, refused }
+                }
+            };
+            sessions.reply(slot, reply)?;
+        }
+        if let Some((request, order, parent)) = ordered {
+            let ordered = sets.order(order, parent, request, sessions, core, now);
+            let reply = ordered.and_then(|ordered| sessions.hand_set(slot, request, ordered));
+            let reply = match reply {
+                Ok(None) => return Ok(busy),
+                Ok(Some(answer)) => Owed::Answer { request, answer },
                 Err(refused) => {
                     counters.commands_refused += 1;
                     Owed::Refused { request, refused }
@@ -539,15 +590,21 @@ impl Desk<'_> {
                 let info = self.core.vqp_info(client, VqpId(vqp))?;
                 Ok(Some(Answer::Info(translate::vqp_info(&info))))
             }
-            // Both concern more than one session, or its end, and are done where all are at hand.
-            Command::ShareMr { .. } | Command::Goodbye => {
+            // They concern more than one session, or its end, and are done where all are at hand.
+            Command::ShareMr { .. }
+            | Command::Goodbye
+            | Command::Prepare { .. }
+            | Command::PrepareVqp { .. }
+            | Command::Seal { .. }
+            | Command::Disown { .. } => {
                 Err(Refused::new(RefusalCode::State, "the session has said goodbye already"))
             }
         }
     }
 
     fn create_vqp(&mut self, options: elver_portal::VqpOptions) -> Outcome {
-        let class = self.class(options.class)?;
+        let customer = Customer { account: self.account, is_trusted: self.is_trusted };
+        let class = self.quotas.class_of(customer, (self.uid, self.gid), options.class)?;
         self.quotas.take(self.account, Usage::VQP)?;
         match self.core.vqp_create(self.open.client, translate::vqp_init(options, class)) {
             Ok(VqpId(vqp)) => {
@@ -573,22 +630,6 @@ impl Desk<'_> {
                 Err(error.into())
             }
         }
-    }
-
-    /// The priority that a VQP gets: the configuration's for the user, and not what is claimed.
-    fn class(&self, asked: Option<Class>) -> Result<Class, Refused> {
-        // The numbers of a namespace that has an account of its own are none of the host's users.
-        let is_host = self.account.space == 0;
-        let user = if is_host { (self.account.uid, self.gid) } else { (u32::MAX, u32::MAX) };
-        let class = self.quotas.classes.class(user, self.is_trusted, asked);
-        class.ok_or_else(|| {
-            let text = format!(
-                "user {} may not use the high class; ask for no class, or have the user, or a \
-                 group, added to `qos.high` of the node's configuration",
-                self.uid
-            );
-            Refused::new(RefusalCode::Permission, text)
-        })
     }
 
     fn warm(&mut self, gids: &[Gid], token: u64) -> Outcome {
@@ -758,6 +799,30 @@ fn hand_over(
         .send(&message, Some(piece.file.as_fd()))
         .map_err(|error| NotHanded { refused: error.into(), kept: true })?;
     Ok(Answer::Mr { lkey: info.lkey, rkey: info.rkey, file_bytes: piece.bytes })
+}
+
+impl Sessions {
+    /// Hands a process what its order about sets came to; the answer, if it is due now.
+    fn hand_set(
+        &mut self,
+        slot: u32,
+        request: u32,
+        ordered: Ordered,
+    ) -> Result<Option<Answer<'static>>, Refused> {
+        let Some(session) = self.get(slot) else { return Ok(None) };
+        let Session { socket, open: Some(open), .. } = session else { return Ok(None) };
+        Ok(match ordered {
+            Ordered::Answer(answer) => Some(answer),
+            Ordered::Begun { set, file, bytes } => {
+                socket.send(&Message::Memory { request }, Some(file.as_fd()))?;
+                Some(Answer::Prepared { set, file_bytes: bytes })
+            }
+            Ordered::Later => {
+                open.pending += 1;
+                None
+            }
+        })
+    }
 }
 
 /// Why memory was not handed over, and whether it counts all the same.

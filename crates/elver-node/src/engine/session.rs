@@ -26,11 +26,18 @@ pub(super) struct Session {
     /// system does not show.
     pub(super) process: Option<OwnedFd>,
     pub(super) since: Time,
+    /// The process that made it ahead for its child, whose it is now.
+    pub(super) parent: Option<i32>,
     /// What it has from its hello on.
     pub(super) open: Option<Open>,
 }
 
 impl Session {
+    /// Tells it from all others, at its place.
+    pub(super) fn token(&self, slot: u32) -> u64 {
+        u64::from(self.serial) << 32 | u64::from(slot)
+    }
+
     /// Who pays for it.
     pub(super) fn account(&self) -> Account {
         self.customer.account
@@ -68,6 +75,8 @@ pub(super) struct Open {
     pub(super) bound: FxHashSet<u32>,
     /// The request of its goodbye.
     pub(super) goodbye: Option<u32>,
+    /// The set that it was made ahead for, and its number there.
+    pub(super) heir: Option<(u32, u32)>,
 }
 
 /// A region of a session's.
@@ -109,6 +118,7 @@ impl Open {
             vqps: FxHashSet::default(),
             bound: FxHashSet::default(),
             goodbye: None,
+            heir: None,
         }
     }
 

@@ -1,4 +1,4 @@
-use elver_core::{ClientId, Core};
+use elver_core::{ClientId, ClientLimits, Core};
 use elver_portal::{ARENA_BYTES, Answer, Layout, Peer, Socket, Violation};
 use elver_soft::SoftDevice;
 use elver_soft::SoftMemory;
@@ -98,8 +98,16 @@ impl Sessions {
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
         *self.greeting_accounts.entry(customer.account).or_default() += 1;
-        let session =
-            Session { serial, socket, peer, customer, process: None, since: now, open: None };
+        let session = Session {
+            serial,
+            socket,
+            peer,
+            customer,
+            process: None,
+            since: now,
+            parent: None,
+            open: None,
+        };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = Some(session);
@@ -203,6 +211,25 @@ impl Sessions {
         Ok(())
     }
 
+    /// A process goes on with a session that was made ahead, of which its account has the quota.
+    pub(super) fn take_over(&mut self, slot: u32, open: Open, parent: i32) {
+        let Some(session) = self.get(slot) else { return };
+        let (account, client) = (session.account(), open.client);
+        (session.open, session.parent) = (Some(open), Some(parent));
+        self.greeted(account);
+        self.clients.insert(client, slot);
+    }
+
+    /// What a session's client of the core may have.
+    pub(super) fn client_limits(&self) -> ClientLimits {
+        ClientLimits {
+            vqps: self.limits.session_vqps,
+            accepts_per_peer: self.limits.session_accepts_per_peer,
+            mrs: self.limits.session_mrs,
+            completions: self.limits.session_completions,
+        }
+    }
+
     /// Whether there are active sessions.
     #[inline]
     pub(super) fn any_active(&self) -> bool {
@@ -275,6 +302,20 @@ impl Sessions {
         })
     }
 
+    /// Answers a command of a session that may have ended meanwhile.
+    pub(super) fn answer_token(
+        &mut self,
+        token: u64,
+        request: u32,
+        answer: Result<Answer<'static>, Refused>,
+        now: Time,
+    ) {
+        let Some(slot) = self.of_token(token) else { return };
+        // A ring that is broken ends the session when it is served.
+        let _ = self.answer_later(slot, request, answer);
+        self.activate(slot, now);
+    }
+
     /// A deregistration is done: the memory goes, and counts no more.
     pub(super) fn region_gone(&mut self, slot: u32, request: u32, maker: &Maker) {
         let Some((session, quotas)) = self.get_with_quotas(slot) else { return };
@@ -317,8 +358,19 @@ impl Sessions {
             return None;
         };
         self.quotas.count_wrs(account, open.wrs);
-        self.quotas.give_back(account, Usage::SESSION);
         self.clients.remove(&open.client);
+        let (client, said_goodbye) = (open.client, open.goodbye.is_some());
+        self.bury(account, open);
+        if said_goodbye {
+            self.leaving -= 1;
+            return None;
+        }
+        Some(client)
+    }
+
+    /// Keeps what a session leaves, or one that was made ahead, until the core has nothing of it.
+    pub(super) fn bury(&mut self, account: Account, open: Open) {
+        self.quotas.give_back(account, Usage::SESSION);
         // A process that keeps the mapping must not keep memory that counts for nobody.
         open.end.discard();
         if let Some(process) = &open.process {
@@ -334,11 +386,11 @@ impl Sessions {
         }
         self.ghosts
             .insert(open.client, Ghost { account, usage, arena, memory, _backings: backings });
-        if open.goodbye.is_some() {
-            self.leaving -= 1;
-            return None;
-        }
-        Some(open.client)
+    }
+
+    /// Whether nothing of an ended session is kept any more.
+    pub(super) fn has_forgotten(&self, client: ClientId) -> bool {
+        !self.ghosts.contains_key(&client)
     }
 
     /// Forgets ended sessions of which nothing is left; gives those places whose goodbye is done.

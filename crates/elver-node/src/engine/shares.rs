@@ -1,7 +1,8 @@
 //! Memory that several sessions of one process have registered.
 //!
 //! A process is one that the system shows to the node, and the same account: who names a region of another process's,
-//! whatever he guesses, is told that there is none. Each session has keys of its own and its own bytes of the quota.
+//! whatever he guesses, is told that there is none. A child with a session that its parent prepared has what the parent
+//! has: it inherited the mapping. Each session has keys of its own and its own bytes of the quota.
 //! The memory goes back to the system with the last of its regions.
 
 use elver_core::Core;
@@ -70,11 +71,10 @@ impl Sessions {
     }
 }
 
-/// Whether two sessions are one process's, and of one account. A session ends with its process, so that the
+/// Whether two sessions are one process's, or the first a child's of the other's, and of one account. A session ends with its process, so that the
 /// numbers of two that are there are those of processes that are; one that the node does not see has none.
 fn is_same_process(one: &Session, other: &Session) -> bool {
     let seen = one.peer.pid != 0;
-    seen && one.peer.pid == other.peer.pid
-        && one.peer.uid == other.peer.uid
-        && one.account() == other.account()
+    let related = one.peer.pid == other.peer.pid || one.parent == Some(other.peer.pid);
+    seen && related && one.peer.uid == other.peer.uid && one.account() == other.account()
 }

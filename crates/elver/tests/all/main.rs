@@ -5,6 +5,7 @@ mod common;
 mod embedded;
 mod examples;
 mod fairness;
+mod fork;
 mod kv;
 mod one_node;
 mod operations;

@@ -1,0 +1,667 @@
+//! Sessions that are made ahead, for children of a process to take over (Swift, section 3.4).
+//!
+//! A set belongs to the session of the process that prepared it, and is on its account. Each of its
+//! sessions, an *heir*, has a client of the core with connected VQPs before anybody has it. A child
+//! takes one over by a connection of its own: by that the system says who it is. From then on it is
+//! a session like any other, and ends like any other; but when nothing of it is left an heir is made
+//! in its place: a new client, new keys, rings and memory that are zero again.
+
+use std::collections::VecDeque;
+
+use elver_core::{ClientId, Core, VqpId};
+use elver_portal::{
+    ARENA_BYTES, Answer, Command, ConnectOptions, HeirsLayout, NodeHeir, RefusalCode,
+    VQPS_PER_HEIR_MAX, Via, VqpOptions,
+};
+use elver_soft::{SoftDevice, SoftMemory};
+use elver_verbs::{AccessFlags, Class, Gid, Time};
+use rustc_hash::FxHashMap;
+
+use super::account::{Account, Customer};
+use super::door::Spare;
+use super::quota::Usage;
+use super::room::{self, Backing};
+use super::session::{Open, Owed, Region};
+use super::sessions::Sessions;
+use super::translate::{self, Refused};
+
+/// Heirs that are made at a turn: each takes some tens of microseconds, for which others wait.
+const MADE_AT_ONCE: usize = 4;
+/// Heirs of a set.
+const HEIRS_MAX: u32 = 65_536;
+
+/// All sets.
+#[derive(Default)]
+pub(super) struct Sets {
+    all: FxHashMap<u32, Set>,
+    /// Clients of heirs that no child has.
+    clients: FxHashMap<ClientId, (u32, u32)>,
+    /// Heirs that are to be made, in turn.
+    vacant: VecDeque<(u32, u32)>,
+    /// Clients of heirs whose session has ended, and which are not gone yet.
+    leaving: Vec<(ClientId, u32, u32)>,
+    last: u32,
+    /// Heirs that were made, taken and given back; children that were refused.
+    pub(super) counts: Counts,
+}
+
+/// What has happened to heirs. Each only grows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) prepared: u64,
+    pub(super) inherited: u64,
+    pub(super) returned: u64,
+    pub(super) refused: u64,
+}
+
+/// The process that a set belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parent {
+    /// Token of its session.
+    pub(super) token: u64,
+    pub(super) pid: i32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) customer: Customer,
+}
+
+/// Who wants an heir: as the system shows him.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Child {
+    pub(super) pid: i32,
+    /// The process that made him.
+    pub(super) parent: i32,
+    pub(super) uid: u32,
+    pub(super) customer: Customer,
+}
+
+struct Set {
+    parent: Parent,
+    file: Backing,
+    layout: HeirsLayout,
+    vqps: u32,
+    mr: (u64, AccessFlags),
+    /// Where the parent and its children have the file mapped.
+    addr: u64,
+    plan: Vec<Planned>,
+    /// The request of its seal, until all heirs are there.
+    sealing: Option<u32>,
+    sealed: bool,
+    heirs: Vec<Heir>,
+}
+
+/// A VQP that each heir of a set has.
+#[derive(Clone, Copy)]
+struct Planned {
+    gid: Gid,
+    port: u16,
+    connect: ConnectOptions,
+    options: VqpOptions,
+    class: Class,
+}
+
+#[derive(Default)]
+struct Heir {
+    /// Its mappings, once it was made.
+    place: Option<Place>,
+    state: State,
+    /// Times that a child gave it back.
+    times: u64,
+}
+
+struct Place {
+    heir: NodeHeir,
+    arena: SoftMemory,
+}
+
+#[derive(Default)]
+enum State {
+    /// To be made, or what a child left is still going.
+    #[default]
+    Vacant,
+    /// It waits for so many connects.
+    Making {
+        ready: Box<Ready>,
+        pending: u32,
+    },
+    Free(Box<Ready>),
+    /// The process of this number has it.
+    Taken(i32),
+}
+
+/// What an heir is made of.
+struct Ready {
+    open: Open,
+    keys: (u32, u32),
+    vqps: Vec<(u32, Option<Via>)>,
+}
+
+/// A command about sets.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SetOrder {
+    Prepare { heirs: u32, vqps: u32, mr: (u64, AccessFlags) },
+    Vqp { set: u32, gid: Gid, port: u16, connect: ConnectOptions, options: VqpOptions },
+    Seal { set: u32, addr: u64 },
+    Disown { set: u32 },
+}
+
+impl SetOrder {
+    /// The command as an order, if it is one.
+    pub(super) fn of(command: &Command<'_>) -> Option<SetOrder> {
+        Some(match *command {
+            Command::Prepare { heirs, vqps, mr_len, access } => {
+                SetOrder::Prepare { heirs, vqps, mr: (mr_len, access) }
+            }
+            Command::PrepareVqp { set, gid, port, connect, options } => {
+                SetOrder::Vqp { set, gid, port, connect, options }
+            }
+            Command::Seal { set, addr } => SetOrder::Seal { set, addr },
+            Command::Disown { set } => SetOrder::Disown { set },
+            _ => return None,
+        })
+    }
+}
+
+/// What an order comes to.
+pub(super) enum Ordered {
+    Answer(Answer<'static>),
+    /// The file goes over the socket first.
+    Begun {
+        set: u32,
+        file: Backing,
+        bytes: u64,
+    },
+    /// The answer comes when the heirs are there.
+    Later,
+}
+
+impl Sets {
+    /// Whether something is to be made, or waits for what a child left to go.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.vacant.is_empty() || !self.leaving.is_empty()
+    }
+
+    /// Heirs that a child may take now.
+    pub(super) fn free(&self) -> u64 {
+        let heirs = self.all.values().flat_map(|set| &set.heirs);
+        heirs.filter(|heir| matches!(heir.state, State::Free(_))).count() as u64
+    }
+
+    /// Does what a process asks about its sets.
+    pub(super) fn order(
+        &mut self,
+        order: SetOrder,
+        parent: Parent,
+        request: u32,
+        sessions: &mut Sessions,
+        core: &mut Core<SoftDevice>,
+        now: Time,
+    ) -> Result<Ordered, Refused> {
+        match order {
+            SetOrder::Prepare { heirs, vqps, mr } => self.begin(parent, heirs, vqps, mr),
+            SetOrder::Vqp { set, gid, port, connect, options } => {
+                let class = sessions.quotas.class_of(
+                    parent.customer,
+                    (parent.uid, parent.gid),
+                    options.class,
+                )?;
+                let set = self.own(set, parent.token)?;
+                if set.sealed || set.plan.len() as u32 >= set.vqps {
+                    let text = format!("the set is sealed, or has its {} VQPs already", set.vqps);
+                    return Err(Refused::new(RefusalCode::State, text));
+                }
+                set.plan.push(Planned { gid, port, connect, options, class });
+                Ok(Ordered::Answer(Answer::Done))
+            }
+            SetOrder::Seal { set: number, addr } => {
+                let set = self.own(number, parent.token)?;
+                if set.sealed || set.plan.len() as u32 != set.vqps {
+                    let text = format!(
+                        "the set is sealed already, or {} of its {} VQPs were named",
+                        set.plan.len(),
+                        set.vqps
+                    );
+                    return Err(Refused::new(RefusalCode::State, text));
+                }
+                (set.sealed, set.sealing, set.addr) = (true, Some(request), addr);
+                let all = 0..set.layout.heirs;
+                self.vacant.extend(all.map(|heir| (number, heir)));
+                Ok(Ordered::Later)
+            }
+            SetOrder::Disown { set } => {
+                self.own(set, parent.token)?;
+                self.dissolve(set, sessions, core, now);
+                Ok(Ordered::Answer(Answer::Done))
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        parent: Parent,
+        heirs: u32,
+        vqps: u32,
+        mr: (u64, AccessFlags),
+    ) -> Result<Ordered, Refused> {
+        if heirs == 0 || heirs > HEIRS_MAX || vqps > VQPS_PER_HEIR_MAX || mr.0 > ARENA_BYTES {
+            let text = format!(
+                "{heirs} sessions with {vqps} VQPs and {} bytes each; there are 1 to {HEIRS_MAX}, with at \
+                 most {VQPS_PER_HEIR_MAX} VQPs and {ARENA_BYTES} bytes: a child allocates more itself",
+                mr.0
+            );
+            return Err(Refused::new(RefusalCode::OutOfRange, text));
+        }
+        if parent.pid == 0 {
+            let text = "the process is none that the node can see, nor would its children be: it runs \
+                        in another PID namespace";
+            return Err(Refused::new(RefusalCode::Permission, text));
+        }
+        let layout = HeirsLayout { heirs };
+        let file =
+            room::memfd("elver-heirs", layout.bytes(), elver_portal::memfd::Pages::Small, None)?;
+        while self.all.contains_key(&self.last) {
+            self.last = self.last.wrapping_add(1);
+        }
+        let number = self.last;
+        self.last = self.last.wrapping_add(1);
+        let set = Set {
+            parent,
+            file: file.clone(),
+            layout,
+            vqps,
+            mr,
+            addr: 0,
+            plan: Vec::new(),
+            sealing: None,
+            sealed: false,
+            heirs: (0..heirs).map(|_| Heir::default()).collect(),
+        };
+        self.all.insert(number, set);
+        Ok(Ordered::Begun { set: number, file, bytes: layout.bytes() })
+    }
+
+    /// A set of the process that asks.
+    fn own(&mut self, set: u32, token: u64) -> Result<&mut Set, Refused> {
+        let own = self.all.get_mut(&set).filter(|set| set.parent.token == token);
+        own.ok_or_else(|| {
+            let text = format!("this session has prepared no set of number {set}");
+            Refused::new(RefusalCode::State, text)
+        })
+    }
+
+    /// Gives a child the heir that it wants. Its session is begun with what this returns.
+    pub(super) fn inherit(
+        &mut self,
+        number: u32,
+        wanted: Option<u32>,
+        child: Child,
+    ) -> Result<Open, Refused> {
+        let given = self.give(number, wanted, child);
+        match given {
+            Ok(_) => self.counts.inherited += 1,
+            Err(_) => self.counts.refused += 1,
+        }
+        given
+    }
+
+    fn give(&mut self, number: u32, wanted: Option<u32>, child: Child) -> Result<Open, Refused> {
+        let refuse = |text: String| Refused::new(RefusalCode::Permission, text);
+        let Child { pid, parent, uid, customer } = child;
+        let unknown = || {
+            refuse(format!(
+                "no set of number {number} is process {parent}'s, whose child {pid} is; a session goes to \
+                 a child of the process that prepared it, not to a child's child, and not once that \
+                 process has ended or the node was started anew"
+            ))
+        };
+        let set = self.all.get_mut(&number).ok_or_else(unknown)?;
+        if pid == 0 || parent != set.parent.pid {
+            return Err(unknown());
+        }
+        if uid != set.parent.uid || customer != set.parent.customer {
+            return Err(refuse(format!(
+                "process {pid} is user {uid}'s, and the session was prepared by one of user {}'s; take it \
+                 over before changing the user, the namespaces or the capabilities",
+                set.parent.uid
+            )));
+        }
+        let has = |heir: &Heir| matches!(heir.state, State::Taken(by) if by == pid);
+        if let Some(at) = set.heirs.iter().position(has) {
+            return Err(refuse(format!("process {pid} has session {at} of the set already")));
+        }
+        let at = match wanted {
+            Some(at) => set.heirs.get(at as usize).map(|_| at),
+            None => {
+                let is_free = |heir: &Heir| matches!(heir.state, State::Free(_));
+                set.heirs.iter().position(is_free).map(|at| at as u32)
+            }
+        };
+        let none = |text: String| Refused::new(RefusalCode::Busy, text);
+        let at = at.ok_or_else(|| match wanted {
+            Some(at) => none(format!("there is no session {at}: the set has {}", set.layout.heirs)),
+            None => none(format!(
+                "all {} sessions of the set are taken, or being made",
+                set.layout.heirs
+            )),
+        })?;
+        let heir = &mut set.heirs[at as usize];
+        match std::mem::take(&mut heir.state) {
+            State::Free(ready) => {
+                heir.state = State::Taken(pid);
+                self.clients.remove(&ready.open.client);
+                let mut open = ready.open;
+                open.heir = Some((number, at));
+                Ok(open)
+            }
+            other => {
+                heir.state = other;
+                Err(none(format!("session {at} of the set is taken, or being made")))
+            }
+        }
+    }
+
+    /// A child's session has begun: its record says so.
+    pub(super) fn begun(&mut self, (number, at): (u32, u32), pid: i32) {
+        let heir = self.all.get_mut(&number).and_then(|set| set.heirs.get_mut(at as usize));
+        if let Some(place) = heir.and_then(|heir| heir.place.as_ref()) {
+            place.heir.taken(pid);
+        }
+    }
+
+    /// A session has ended. If it was an heir, another is made when nothing is left of it; if sets
+    /// were its own, they end.
+    pub(super) fn ended(
+        &mut self,
+        token: u64,
+        heir: Option<((u32, u32), ClientId)>,
+        sessions: &mut Sessions,
+        core: &mut Core<SoftDevice>,
+        now: Time,
+    ) {
+        if let Some(((set, at), client)) = heir {
+            self.leaving.push((client, set, at));
+        }
+        let own: Vec<u32> =
+            self.all.iter().filter(|(_, set)| set.parent.token == token).map(|(n, _)| *n).collect();
+        for set in own {
+            self.dissolve(set, sessions, core, now);
+        }
+    }
+
+    /// A set ends. What children have they keep.
+    fn dissolve(
+        &mut self,
+        number: u32,
+        sessions: &mut Sessions,
+        core: &mut Core<SoftDevice>,
+        now: Time,
+    ) {
+        let Some(set) = self.all.remove(&number) else { return };
+        self.vacant.retain(|(of, _)| *of != number);
+        for heir in set.heirs {
+            if let Some(place) = &heir.place
+                && !matches!(heir.state, State::Taken(_))
+            {
+                place.heir.gone();
+            }
+            if let State::Making { ready, .. } | State::Free(ready) = heir.state {
+                self.clients.remove(&ready.open.client);
+                let client = ready.open.client;
+                sessions.bury(set.parent.customer.account, ready.open);
+                core.client_close(client, now);
+            }
+        }
+    }
+
+    /// Makes heirs in the places of those that have gone.
+    pub(super) fn tend(&mut self, sessions: &mut Sessions, core: &mut Core<SoftDevice>, now: Time) {
+        let mut back = Vec::new();
+        self.leaving.retain(|&(client, set, at)| {
+            let gone = core.client_is_gone(client) && sessions.has_forgotten(client);
+            if gone {
+                back.push((set, at));
+            }
+            !gone
+        });
+        for (number, at) in back {
+            let heir = self.all.get_mut(&number).and_then(|set| set.heirs.get_mut(at as usize));
+            if let Some(heir) = heir {
+                heir.state = State::Vacant;
+                heir.times += 1;
+                self.counts.returned += 1;
+                self.vacant.push_back((number, at));
+            }
+        }
+        for _ in 0..MADE_AT_ONCE {
+            let Some((number, at)) = self.vacant.pop_front() else { return };
+            if let Err(refused) = self.make(number, at, sessions, core, now) {
+                self.fail(number, at, refused, sessions, core, now);
+            }
+        }
+    }
+
+    /// An heir could not be made. The first time its set fails with it; later it is tried again, behind
+    /// the others.
+    fn fail(
+        &mut self,
+        number: u32,
+        at: u32,
+        refused: Refused,
+        sessions: &mut Sessions,
+        core: &mut Core<SoftDevice>,
+        now: Time,
+    ) {
+        let Some(set) = self.all.get_mut(&number) else { return };
+        let Some(request) = set.sealing.take() else {
+            return self.vacant.push_back((number, at));
+        };
+        let token = set.parent.token;
+        self.dissolve(number, sessions, core, now);
+        sessions.answer_token(token, request, Err(refused), now);
+    }
+
+    fn make(
+        &mut self,
+        number: u32,
+        at: u32,
+        sessions: &mut Sessions,
+        core: &mut Core<SoftDevice>,
+        now: Time,
+    ) -> Result<(), Refused> {
+        let Some(set) = self.all.get_mut(&number) else { return Ok(()) };
+        let account = set.parent.customer.account;
+        let heir = &mut set.heirs[at as usize];
+        let place = match &heir.place {
+            Some(place) => place,
+            None => heir.place.insert(Place::map(&set.file, set.layout, at)?),
+        };
+        let end = place.heir.anew();
+        place.arena.discard();
+        sessions.quotas.take(account, Usage::SESSION)?;
+        let client = match core.client_open(sessions.client_limits()) {
+            Ok(client) => client,
+            Err(error) => {
+                sessions.quotas.give_back(account, Usage::SESSION);
+                return Err(error.into());
+            }
+        };
+        let spare = Spare { file: set.file.clone(), end, arena: place.arena.clone() };
+        let mut ready =
+            Ready { open: Open::new(client, spare, now), keys: (0, 0), vqps: Vec::new() };
+        let mut pending = 0;
+        // Kept as what an heir has, so that it is buried with it.
+        ready.open.heir = Some((number, at));
+        let first = set.sealing.is_some();
+        let addr = set.addr.wrapping_add(set.layout.arena_at(at));
+        let made = register(&mut ready, set.mr, addr, sessions, account, core).and_then(|()| {
+            for (index, planned) in set.plan.iter().enumerate() {
+                let made = planned.make(&mut ready, index, account, sessions, core, now)?;
+                pending += u32::from(matches!(made, Ok(None)));
+                match made {
+                    Ok(_) => {}
+                    Err(cause) if first => return Err(cause),
+                    // A peer may be away: the child's to see.
+                    Err(cause) => ready.tell_failed(index, cause),
+                }
+            }
+            Ok(())
+        });
+        if let Err(refused) = made {
+            sessions.bury(account, ready.open);
+            core.client_close(client, now);
+            return Err(refused);
+        }
+        self.clients.insert(client, (number, at));
+        heir.state = State::Making { ready: Box::new(ready), pending };
+        self.publish(number, at, sessions, now);
+        Ok(())
+    }
+
+    /// Lets a child take an heir that waits for no connect.
+    fn publish(&mut self, number: u32, at: u32, sessions: &mut Sessions, now: Time) {
+        let Some(set) = self.all.get_mut(&number) else { return };
+        let heir = &mut set.heirs[at as usize];
+        match std::mem::take(&mut heir.state) {
+            State::Making { ready, pending: 0 } => {
+                if let Some(place) = &heir.place {
+                    place.heir.free(ready.keys, &ready.vqps, heir.times);
+                }
+                heir.state = State::Free(ready);
+                self.counts.prepared += u64::from(heir.times == 0);
+            }
+            other => heir.state = other,
+        }
+        let all = || set.heirs.iter().all(|heir| matches!(heir.state, State::Free(_)));
+        if set.sealing.is_some() && all() {
+            let (token, request) = (set.parent.token, set.sealing.take());
+            if let Some(request) = request {
+                sessions.answer_token(token, request, Ok(Answer::Done), now);
+            }
+        }
+    }
+
+    /// A connect of an heir's has ended. False if the client is none of theirs.
+    pub(super) fn connected(
+        &mut self,
+        client: ClientId,
+        token: u64,
+        result: Result<Via, Refused>,
+        sessions: &mut Sessions,
+        core: &mut Core<SoftDevice>,
+        now: Time,
+    ) -> bool {
+        let Some(&(number, at)) = self.clients.get(&client) else { return false };
+        let Some(set) = self.all.get_mut(&number) else { return true };
+        let first = set.sealing.is_some();
+        let State::Making { ready, pending } = &mut set.heirs[at as usize].state else {
+            return true;
+        };
+        *pending = pending.saturating_sub(1);
+        match result {
+            Ok(via) => {
+                if let Some(vqp) = ready.vqps.get_mut(token as usize) {
+                    vqp.1 = Some(via);
+                }
+            }
+            Err(cause) if first => self.fail(number, at, cause, sessions, core, now),
+            Err(cause) => ready.tell_failed(token as usize, cause),
+        }
+        self.publish(number, at, sessions, now);
+        true
+    }
+
+    /// A VQP of an heir's has failed while nobody has it: who takes it hears of it. False if the client
+    /// is none of theirs.
+    pub(super) fn failed(&mut self, client: ClientId, VqpId(vqp): VqpId, cause: Refused) -> bool {
+        let Some(&(number, at)) = self.clients.get(&client) else { return false };
+        let heir = self.all.get_mut(&number).and_then(|set| set.heirs.get_mut(at as usize));
+        if let Some(State::Making { ready, .. } | State::Free(ready)) =
+            heir.map(|heir| &mut heir.state)
+        {
+            // What it holds back is bounded by the VQPs, which fail once each.
+            let _ = ready.open.reply(Owed::Failed { vqp, cause });
+        }
+        true
+    }
+}
+
+impl Planned {
+    /// Creates the VQP and begins to connect it; what backs it, if that is known at once.
+    fn make(
+        &self,
+        ready: &mut Ready,
+        index: usize,
+        account: Account,
+        sessions: &mut Sessions,
+        core: &mut Core<SoftDevice>,
+        now: Time,
+    ) -> Result<Result<Option<Via>, Refused>, Refused> {
+        let client = ready.open.client;
+        sessions.quotas.take(account, Usage::VQP)?;
+        let created = core.vqp_create(client, translate::vqp_init(self.options, self.class));
+        let vqp = match created {
+            Ok(vqp) => vqp,
+            Err(error) => {
+                sessions.quotas.give_back(account, Usage::VQP);
+                return Err(error.into());
+            }
+        };
+        ready.open.vqps.insert(vqp.0);
+        let connected =
+            core.qconnect(client, vqp, self.gid, self.port, self.connect, index as u64, now);
+        let via = connected.as_ref().ok().copied().flatten();
+        ready.vqps.push((vqp.0, via));
+        Ok(connected.map_err(Refused::from))
+    }
+}
+
+impl Ready {
+    /// Who takes it will hear that a VQP could not be connected.
+    fn tell_failed(&mut self, index: usize, cause: Refused) {
+        if let Some(&(vqp, _)) = self.vqps.get(index) {
+            // Broken rings show when the session is served.
+            let _ = self.open.reply(Owed::Failed { vqp, cause });
+        }
+    }
+}
+
+/// Registers the region that an heir has from its beginning.
+fn register(
+    ready: &mut Ready,
+    (len, access): (u64, AccessFlags),
+    addr: u64,
+    sessions: &mut Sessions,
+    account: Account,
+    core: &mut Core<SoftDevice>,
+) -> Result<(), Refused> {
+    if len == 0 {
+        return Ok(());
+    }
+    let memory = ready
+        .open
+        .arena
+        .part(0, len)
+        .map_err(|error| Refused::new(RefusalCode::OutOfRange, error.to_string()))?;
+    let usage = Usage::region(0);
+    sessions.quotas.take(account, usage)?;
+    match core.reg_mr(ready.open.client, memory, Some(addr), access) {
+        Ok(info) => {
+            ready.keys = (info.lkey, info.rkey);
+            let region = Region { usage, memory: None, backing: None };
+            ready.open.regions.insert(info.lkey, region);
+            Ok(())
+        }
+        Err(error) => {
+            sessions.quotas.give_back(account, usage);
+            Err(error.into())
+        }
+    }
+}
+
+impl Place {
+    fn map(file: &Backing, layout: HeirsLayout, heir: u32) -> Result<Place, Refused> {
+        let mapped = NodeHeir::map(file, layout, heir)?;
+        let arena = SoftMemory::map_file_from(file, layout.arena_at(heir), ARENA_BYTES)?;
+        Ok(Place { heir: mapped, arena })
+    }
+}

@@ -1,0 +1,344 @@
+//! Sessions that a process prepares for its children, which take them over after `fork` (Swift,
+//! section 3.4).
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use elver_portal::{Command, HeirsLayout, Message, Received, Record, Socket, Welcome};
+use elver_verbs::{AccessFlags, Gid, QpState};
+use rustix::net::SocketAddrUnix;
+
+use crate::inner::{Inner, Outcome};
+use crate::link::{self, GREETING, Link, PATIENCE, SLEEP_MAX, Wait};
+use crate::session::UNEXPECTED;
+use crate::{
+    ConnectOptions, Error, Mr, NotInherited, Session, SessionOptions, Vqp, VqpOptions, fork,
+};
+
+/// Bytes of the memory region that each session has, if nothing else is said (Swift, section 4.1.3).
+const MR_LEN: u64 = 32 << 10;
+
+/// A VQP that each session of a set has, connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destination {
+    /// The peer.
+    pub gid: Gid,
+    /// The port there; 0 for none.
+    pub port: u16,
+    /// How it is connected.
+    pub connect: ConnectOptions,
+    /// What the VQP is created with.
+    pub options: VqpOptions,
+}
+
+impl Destination {
+    /// A VQP to a node, with the usual options.
+    pub fn new(gid: Gid) -> Destination {
+        Destination { gid, ..Destination::default() }
+    }
+}
+
+/// What each session of a set has beside its VQPs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrepareOptions {
+    /// Bytes of its memory region, at most [`elver_portal::ARENA_BYTES`]; 0 for none. A child may
+    /// allocate more ([`Session::alloc`]).
+    pub mr_len: u64,
+    /// What that permits. With none of the rights of peers the session comes back as soon as its
+    /// child has ended; else once what peers know of the region has run out, a second by default.
+    pub access: AccessFlags,
+}
+
+impl Default for PrepareOptions {
+    fn default() -> PrepareOptions {
+        PrepareOptions { mr_len: MR_LEN, access: AccessFlags::LOCAL_WRITE }
+    }
+}
+
+/// Sessions that wait for this process's children. Dropped, those go that no child has; children keep
+/// theirs until they end. The set ends so with this process, too.
+///
+/// A process and its children share one mapping for all of them, and it has no other for each, so that
+/// a fork takes no longer for them.
+pub struct Heirs {
+    parent: Session,
+    set: u32,
+    all: elver_portal::Heirs,
+    destinations: Vec<Destination>,
+    options: PrepareOptions,
+    /// Where the node listens.
+    path: PathBuf,
+    welcome: Welcome,
+    session: SessionOptions,
+    generation: u32,
+    /// The one that this process took; a child's own.
+    taken: Cell<Option<u32>>,
+}
+
+/// How a session of a set is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeirState {
+    /// The node makes it: what its last owner left is still going.
+    Making,
+    /// A child may take it.
+    Free,
+    /// A child has it.
+    Taken {
+        /// Its number, as the node sees it: in a PID namespace of its own it has another one there.
+        pid: i32,
+    },
+}
+
+/// What a child has taken over: a session like any other from here on.
+#[derive(Debug)]
+pub struct Heir {
+    /// Which one of the set.
+    pub number: u32,
+    /// The session.
+    pub session: Session,
+    /// Its VQPs, as the set's destinations. One whose peer was away when the session was made anew is
+    /// not connected: [`Vqp::failure`] says why, and it may be connected as any.
+    pub vqps: Vec<Vqp>,
+    /// Its memory region, zeroed; none if the set's have none.
+    pub mr: Option<Mr>,
+}
+
+impl Session {
+    /// Prepares `count` sessions for children of this process: each with a VQP to each destination,
+    /// connected, and with a memory region. Returns when all are there.
+    ///
+    /// They count as sessions of this process's user, on each quota. When a child ends, at any
+    /// instruction, the node makes its session anew: what was in flight is flushed, its keys, messages
+    /// and completions are gone, its memory is zero, and the next child may take it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if a quota is reached, a destination cannot be connected to, or the node does
+    /// not see this process; [`crate::RefusalCode::Unsupported`] by an older node. [`Error::Invalid`] if
+    /// the node has no socket in the file system, as one in this process has none: children could not
+    /// reach it.
+    pub fn prepare(
+        &self,
+        count: u32,
+        destinations: &[Destination],
+        options: PrepareOptions,
+    ) -> Result<Heirs, Error> {
+        let path = address(&self.socket)?;
+        let vqps = u32::try_from(destinations.len()).unwrap_or(u32::MAX);
+        let PrepareOptions { mr_len, access } = options;
+        let mut inner = self.inner.borrow_mut();
+        let command = Command::Prepare { heirs: count, vqps, mr_len, access };
+        let request = inner.ask(&command, None)?;
+        let Outcome::Prepared { set, file_bytes } = inner.outcome(request, Wait::new(None))? else {
+            return Err(UNEXPECTED);
+        };
+        let file = inner.link.file(request);
+        inner.rouse();
+        let (welcome, session) = (inner.link.welcome, inner.link.options());
+        drop(inner);
+        let layout = HeirsLayout { heirs: count };
+        if file_bytes != layout.bytes() {
+            return Err(UNEXPECTED);
+        }
+        let mapped = file.and_then(|file| {
+            elver_portal::Heirs::map(file, layout)
+                .map_err(|reason| Error::System { call: "mapping the sessions", reason })
+        });
+        let all = match mapped {
+            Ok(all) => all,
+            Err(error) => {
+                self.inner.borrow_mut().tell_only(&Command::Disown { set })?;
+                return Err(error);
+            }
+        };
+        let heirs = Heirs {
+            parent: self.clone(),
+            set,
+            all,
+            destinations: destinations.to_vec(),
+            options,
+            path,
+            welcome: Welcome { layout: HeirsLayout::RINGS, ..welcome },
+            session,
+            generation: fork::generation(),
+            taken: Cell::new(None),
+        };
+        // If one of these fails the set is dropped, and ends.
+        let mut inner = self.inner.borrow_mut();
+        let result = heirs.name_all(&mut inner);
+        drop(inner);
+        result.map(|()| heirs)
+    }
+}
+
+impl Heirs {
+    fn name_all(&self, inner: &mut Inner) -> Result<(), Error> {
+        let set = self.set;
+        for &Destination { gid, port, connect, options } in &self.destinations {
+            inner.call(&Command::PrepareVqp { set, gid, port, connect, options })?;
+        }
+        inner.call(&Command::Seal { set, addr: self.all.addr() }).map(drop)
+    }
+
+    /// How many sessions there are.
+    pub fn len(&self) -> u32 {
+        self.all.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// How a session is; in a child too. A look at memory, which costs nothing. None if there is none of
+    /// this number.
+    pub fn state(&self, heir: u32) -> Option<HeirState> {
+        (heir < self.len()).then(|| match self.all.record(heir) {
+            Record::Making => HeirState::Making,
+            Record::Free => HeirState::Free,
+            Record::Taken { pid } => HeirState::Taken { pid },
+        })
+    }
+
+    /// Times that a child has given a session back; 0 if there is none of this number.
+    pub fn returned(&self, heir: u32) -> u64 {
+        if heir < self.len() && self.all.record(heir) != Record::Making {
+            self.all.times(heir)
+        } else {
+            0
+        }
+    }
+
+    /// The first session that a child may take now.
+    pub fn first_free(&self) -> Option<u32> {
+        (0..self.len()).find(|heir| self.all.record(*heir) == Record::Free)
+    }
+
+    /// Takes a session over, in a child: it is the child's until that ends, and nobody else's. The node
+    /// asks the system who the child is, and whose; no answer of the child's own counts.
+    ///
+    /// # Errors
+    /// [`Error::NotInherited`] says why this process does not get it; [`Error::Rejected`] is what the
+    /// node has against it: it changed its user, the parent has ended, or the node was started anew.
+    /// [`Error::NoDaemon`] and [`Error::NodeGone`].
+    pub fn take(&self, heir: u32) -> Result<Heir, Error> {
+        if heir >= self.len() {
+            return Err(NotInherited::NoSuch { heir, count: self.len() }.into());
+        }
+        self.check()?;
+        match self.all.record(heir) {
+            Record::Free => self.claim(Some(heir)),
+            Record::Taken { pid } => Err(NotInherited::Taken { heir, pid }.into()),
+            Record::Making => Err(NotInherited::Making { heir }.into()),
+        }
+    }
+
+    /// As [`Heirs::take`], any that is free: for parents that do not say which is whose.
+    ///
+    /// # Errors
+    /// As [`Heirs::take`]; [`Error::Rejected`] if none is free.
+    pub fn take_any(&self) -> Result<Heir, Error> {
+        self.check()?;
+        self.claim(None)
+    }
+
+    /// Whether this process may take one.
+    fn check(&self) -> Result<(), NotInherited> {
+        match fork::generation().wrapping_sub(self.generation) {
+            0 => Err(NotInherited::Parent),
+            1 => match self.taken.get() {
+                Some(heir) => Err(NotInherited::Twice { heir }),
+                None => Ok(()),
+            },
+            _ => Err(NotInherited::Grandchild),
+        }
+    }
+
+    fn claim(&self, heir: Option<u32>) -> Result<Heir, Error> {
+        let socket = Socket::connect(&self.path).map_err(|reason| match reason.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::NodeGone,
+            _ => Error::Connect { path: self.path.clone(), reason },
+        })?;
+        link::trusted(&self.path, &socket)?;
+        socket.send(&Message::Inherit { set: self.set, heir }, None).map_err(
+            |reason| match reason.kind() {
+                io::ErrorKind::BrokenPipe => Error::NodeGone,
+                _ => Error::System { call: "greeting the node", reason },
+            },
+        )?;
+        let number = granted(&socket)?;
+        if number >= self.len() || heir.is_some_and(|heir| heir != number) {
+            return Err(UNEXPECTED);
+        }
+        self.taken.set(Some(number));
+        let link = Link::over(socket, self.all.end(number), self.welcome, self.session);
+        let session = Session::of(link);
+        let vqps = self.destinations.iter().zip(0..).map(|(destination, at)| {
+            let (id, via) = self.all.vqp(number, at);
+            let state = if via.is_some() { QpState::Rts } else { QpState::Reset };
+            Vqp::inherited(&session, id, state, &destination.options)
+        });
+        let vqps = vqps.collect();
+        let PrepareOptions { mr_len, access } = self.options;
+        let mr = Mr::inherited(&session, mr_len, self.all.keys(number), access);
+        Ok(Heir { number, session, vqps, mr })
+    }
+}
+
+/// Waits for the node's answer: which session it is.
+fn granted(socket: &Socket) -> Result<u32, Error> {
+    let began = Instant::now();
+    loop {
+        match link::receive(socket)? {
+            Received::Message(Message::Inherited { heir }, _) => return Ok(heir),
+            Received::Message(Message::Rejected { text }, _) => {
+                return Err(Error::Rejected { text });
+            }
+            Received::Invalid(error) => return Err(Error::Version(error)),
+            Received::Closed => return Err(Error::NodeGone),
+            Received::Message(..) | Received::Nothing => {}
+        }
+        let waited = began.elapsed();
+        if waited > PATIENCE {
+            return Err(Error::Silent);
+        }
+        if waited > GREETING {
+            link::sleep(socket, None, SLEEP_MAX)?;
+        }
+    }
+}
+
+/// Where the node listens, as every directory's processes name it.
+fn address(socket: &Socket) -> Result<PathBuf, Error> {
+    let system = |call| move |reason| Error::System { call, reason };
+    let name = rustix::net::getpeername(socket.as_fd()).map_err(io::Error::from);
+    let name = name.map_err(system("getpeername"))?;
+    let name = name.and_then(|name| SocketAddrUnix::try_from(name).ok());
+    let path = name.as_ref().and_then(|name| name.path()).ok_or(Error::Invalid {
+        what: "the node has no socket in the file system, by which children could reach it; prepare \
+               sessions at a daemon (Session::connect)",
+    })?;
+    let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
+    std::path::absolute(path).map_err(system("naming the node's socket"))
+}
+
+impl fmt::Debug for Heirs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heirs").field("set", &self.set).field("count", &self.len()).finish()
+    }
+}
+
+impl Drop for Heirs {
+    fn drop(&mut self) {
+        let mut inner = self.parent.inner.borrow_mut();
+        if inner.is_own() {
+            // If the node is gone, so is the set.
+            let _ = inner.tell_only(&Command::Disown { set: self.set });
+        }
+    }
+}
