@@ -147,10 +147,13 @@ impl Client {
         &self,
         job: impl FnOnce(&Session, &Client) -> Result<T> + Send,
     ) -> Result<T> {
-        self.beside(|| {
-            let options = SessionOptions { spin: STEP, ..SessionOptions::default() };
-            job(&Session::connect_with(Some(&self.at.socket), options)?, self)
-        })
+        self.beside(|| job(&self.session()?, self))
+    }
+
+    /// A session of the calling thread's.
+    pub(crate) fn session(&self) -> Result<Session> {
+        let options = SessionOptions { spin: STEP, ..SessionOptions::default() };
+        Ok(Session::connect_with(Some(&self.at.socket), options)?)
     }
 
     /// Makes the RC QP that all VQPs of the node to `gid` share.

@@ -17,6 +17,7 @@ mod connect;
 mod data;
 mod echo;
 mod factors;
+mod fork;
 mod host;
 mod lite_data;
 mod memory;
@@ -52,6 +53,8 @@ pub enum Bench {
     Lite(lite_data::LiteArgs),
     /// The calls of the control path that ask nobody.
     Calls(calls::CallsArgs),
+    /// A child's first READ by a session that its parent prepared, and what a fork costs.
+    Fork(fork::ForkArgs),
     /// All connections among many workers, through VQPs and their rivals.
     Mesh(mesh::MeshArgs),
     /// Messages that are copied, beside those that the receiver reads from where they lie.
@@ -91,6 +94,7 @@ pub fn run(bench: &Bench, programs: &Programs) -> Result<(), Failure> {
         Bench::Echo(args) => echo::run(args),
         Bench::Lite(args) => lite_data::run(args),
         Bench::Calls(args) => calls::run(args, programs),
+        Bench::Fork(args) => fork::run(args, programs),
         Bench::Mesh(args) => mesh::run(args),
         Bench::ZeroCopy(args) => zero_copy::run(args),
         Bench::Factors(args) => factors::run(args),

@@ -197,7 +197,7 @@ fn a_child_takes_a_session_over_and_nobody_else_does() {
 
 fn cleans(role: &Role) {
     let parent = Parent::new(role, 1);
-    for round in 0..20 {
+    for round in 0..6 {
         let child = Child::new(|| {
             let heir = parent.heirs.take(0).unwrap();
             let mr = heir.mr.as_ref().unwrap();
