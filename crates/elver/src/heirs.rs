@@ -10,16 +10,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use elver_portal::{Command, HeirsLayout, Message, Received, Record, Socket, Welcome};
+use elver_portal::{
+    Command, ConnectOptions, HeirsLayout, Message, Received, Record, Socket, VqpOptions, Welcome,
+};
 use elver_verbs::{AccessFlags, Gid, QpState};
 use rustix::net::SocketAddrUnix;
 
+use crate::fork::generation;
 use crate::inner::{Inner, Outcome};
 use crate::link::{self, GREETING, Link, PATIENCE, SLEEP_MAX, Wait};
 use crate::session::UNEXPECTED;
-use crate::{
-    ConnectOptions, Error, Mr, NotInherited, Session, SessionOptions, Vqp, VqpOptions, fork,
-};
+use crate::{Error, Mr, NotInherited, Session, SessionOptions, Vqp};
 
 /// Bytes of the memory region that each session has, if nothing else is said (Swift, section 4.1.3).
 const MR_LEN: u64 = 32 << 10;
@@ -165,7 +166,7 @@ impl Session {
             path,
             welcome: Welcome { layout: HeirsLayout::RINGS, ..welcome },
             session,
-            generation: fork::generation(),
+            generation: generation(),
             taken: Cell::new(None),
         };
         // If one of these fails the set is dropped, and ends.
@@ -249,7 +250,7 @@ impl Heirs {
 
     /// Whether this process may take one.
     fn check(&self) -> Result<(), NotInherited> {
-        match fork::generation().wrapping_sub(self.generation) {
+        match generation().wrapping_sub(self.generation) {
             0 => Err(NotInherited::Parent),
             1 => match self.taken.get() {
                 Some(heir) => Err(NotInherited::Twice { heir }),

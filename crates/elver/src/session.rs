@@ -4,14 +4,16 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use elver_portal::{Command, ConnectOptions, Layout, Limits, Socket, VqpOptions, WARM_GIDS_MAX};
+use elver_portal::{
+    Command, ConnectOptions, Layout, Limits, Socket, Via, VqpOptions, WARM_GIDS_MAX,
+};
 use elver_verbs::{AccessFlags, Gid};
 
 use crate::inner::{Inner, Outcome};
 use crate::link::{Link, Wait};
 use crate::mr::Kind;
 use crate::path::Paths;
-use crate::{Cq, Error, Mr, SharedMemory, Via, Vqp};
+use crate::{Cq, Error, Mr, SharedMemory, Vqp};
 
 /// How a session is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,14 +2,14 @@ use std::cell::RefMut;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use elver_portal::{Command, ConnectOptions, VqpInfo, VqpOptions};
+use elver_portal::{Command, ConnectOptions, Via, VqpInfo, VqpOptions};
 use elver_verbs::{Gid, QpState, RecvWr, SendWr, Wc};
 
 use crate::inner::{Entry, Inner, Outcome};
 use crate::link::Wait;
 use crate::ready::Of;
 use crate::session::UNEXPECTED;
-use crate::{Connecting, Error, PostFailed, Session, Via};
+use crate::{Connecting, Error, PostFailed, Session};
 
 /// A virtual queue pair: an RC QP's meaning, and KRCORE's receives, on queue pairs that the node
 /// shares among all. Clones are the same VQP; it is destroyed with the last of them.
