@@ -9,7 +9,7 @@ static EXAMPLES: Examples = Examples::new("elver", env!("CARGO_MANIFEST_DIR"), "
 // Those that count rounds take their number.
 examples! {
     EXAMPLES, PLACE, ["20"];
-    fork, 214, "20 children READ what they should";
+    fork, 127, "20 children READ what they should";
     echo, 200, "100 messages went there and back";
     one_sided, 201, "the owner finds \"another!\" and 3";
     latency, 211, "tokio";
