@@ -1,0 +1,3 @@
+//! The first process of a function's container.
+
+fn main() {}

@@ -1,0 +1,311 @@
+//! What a platform's owner says of his functions, in TOML.
+//!
+//! ```
+//! let config = elver_faas::Config::parse(
+//!     r#"
+//!     [owners.alice]
+//!     uid = 60001
+//!
+//!     [functions.hello]
+//!     owner = "alice"
+//!     code = "/srv/hello"
+//!     handler = "hello.handler"
+//!     "#,
+//! )
+//! .unwrap();
+//! assert_eq!(config.functions["hello"].timeout_s, 3);
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use elver::Gid;
+use serde::Deserialize;
+
+/// The whole configuration. Keys that it does not know are refused.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where and in what containers run.
+    #[serde(default)]
+    pub platform: Platform,
+    /// Whose functions there are, by name.
+    pub owners: BTreeMap<String, Owner>,
+    /// The functions, by name.
+    pub functions: BTreeMap<String, Function>,
+}
+
+/// Where and in what containers run, and how many of everything there may be.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Platform {
+    /// The command of an OCI runtime: `["crun"]`, `["runc"]`, with its global options.
+    pub runtime: Vec<String>,
+    /// A directory with the containers' root file system; without it, the host's own `/usr` is
+    /// mounted into an otherwise empty one, read-only.
+    pub rootfs: Option<PathBuf>,
+    /// The Python in the container.
+    pub python: PathBuf,
+    /// The program `elver-init`; without it, the one beside the running program.
+    pub init: Option<PathBuf>,
+    /// The socket of the host's node, which containers get; without it they have no RDMA.
+    pub node_socket: Option<PathBuf>,
+    /// Where sockets and containers' states are; without it `$XDG_RUNTIME_DIR/elver/faas`.
+    pub state: Option<PathBuf>,
+    /// Most containers at once.
+    pub containers_max: usize,
+    /// Most INIT processes in one container.
+    pub processes_max: usize,
+    /// Most requests that wait for a container or run, over all functions.
+    pub requests_max: usize,
+    /// How long a container without requests is kept, in seconds.
+    pub keep_alive_s: u64,
+    /// How long a container and its runtime may take until the first request is taken, in seconds.
+    pub init_timeout_s: u64,
+}
+
+/// Whose functions they are: he alone is in a container with them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Owner {
+    /// The user of the host that his functions run as, who is to have no other use. His node's
+    /// quotas count for this one.
+    pub uid: u32,
+    /// The host's users who may invoke his functions beside himself, root and the orchestrator's.
+    #[serde(default)]
+    pub callers: Vec<u32>,
+}
+
+/// How a function's program speaks with us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuntimeKind {
+    /// `def handler(event, context)` in Python, which our bootstrap imports and forks.
+    #[default]
+    Python,
+    /// The unmodified awslambdaric of the function's code or the root file system, forked where it
+    /// asks `/restore/next`.
+    Awslambdaric,
+    /// Any program that asks the Lambda Runtime API for its invocations; it is not forked.
+    Program,
+}
+
+impl RuntimeKind {
+    /// Whether a process of it that has started can be forked for a request.
+    pub fn forks(self) -> bool {
+        !matches!(self, RuntimeKind::Program)
+    }
+}
+
+/// A function.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Function {
+    /// Whose it is: a name of `owners`.
+    pub owner: String,
+    /// The directory with its code, mounted read-only.
+    pub code: PathBuf,
+    /// `module.function` in Python; for a program, its file in the code's directory.
+    pub handler: String,
+    /// How its program speaks with us.
+    #[serde(default)]
+    pub runtime: RuntimeKind,
+    /// GIDs of the nodes that it connects to, which its INIT process makes ready ahead.
+    #[serde(default)]
+    pub destinations: Vec<String>,
+    /// Variables of its environment.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// How long a request may take from when it is taken, in seconds.
+    #[serde(default = "timeout_s")]
+    pub timeout_s: u64,
+    /// Most requests at once; what comes beyond is refused.
+    #[serde(default = "concurrency_max")]
+    pub concurrency_max: usize,
+    /// Most memory that each of its processes may map, in MB.
+    #[serde(default = "memory_mb")]
+    pub memory_mb: u64,
+    /// Most processes and threads that its owner's user may have in containers.
+    #[serde(default = "processes_max")]
+    pub processes_max: u64,
+}
+
+fn timeout_s() -> u64 {
+    3
+}
+
+fn concurrency_max() -> usize {
+    100
+}
+
+fn memory_mb() -> u64 {
+    512
+}
+
+fn processes_max() -> u64 {
+    256
+}
+
+impl Default for Platform {
+    fn default() -> Platform {
+        Platform {
+            runtime: vec!["crun".into()],
+            rootfs: None,
+            python: "/usr/bin/python3".into(),
+            init: None,
+            node_socket: None,
+            state: None,
+            containers_max: 16,
+            processes_max: 8,
+            requests_max: 1024,
+            keep_alive_s: 600,
+            init_timeout_s: 10,
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// It is no TOML, lacks a key, or has one that is unknown.
+    #[error("{0}")]
+    Toml(#[from] toml::de::Error),
+    /// A value has no meaning.
+    #[error("{0}")]
+    Value(String),
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`], which names the key.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::File { path: path.into(), error })?;
+        Config::parse(&text)
+    }
+
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// [`ConfigError`], which names the key.
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
+        let config: Config = toml::from_str(text)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The owner of a function, whom [`Config::parse`] has seen to be there.
+    pub fn owner_of(&self, function: &Function) -> &Owner {
+        &self.owners[&function.owner]
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |what: String| Err(ConfigError::Value(what));
+        let platform = &self.platform;
+        if platform.runtime.is_empty() {
+            return refuse("platform.runtime is empty; name an OCI runtime, as [\"crun\"]".into());
+        }
+        for (key, value) in [
+            ("containers_max", platform.containers_max),
+            ("processes_max", platform.processes_max),
+            ("requests_max", platform.requests_max),
+        ] {
+            if value == 0 {
+                return refuse(format!("platform.{key} is 0, so that nothing could run"));
+            }
+        }
+        let mut users = BTreeMap::new();
+        for (name, owner) in &self.owners {
+            check_name("owners", name)?;
+            if owner.uid == 0 {
+                return refuse(format!("owners.{name}.uid is 0: functions never run as root"));
+            }
+            if let Some(other) = users.insert(owner.uid, name) {
+                return refuse(format!(
+                    "owners.{other} and owners.{name} share the uid {}; each owner needs one of his own",
+                    owner.uid
+                ));
+            }
+        }
+        for (name, function) in &self.functions {
+            check_name("functions", name)?;
+            self.check_function(name, function)?;
+        }
+        Ok(())
+    }
+
+    fn check_function(&self, name: &str, function: &Function) -> Result<(), ConfigError> {
+        let refuse = |what: String| Err(ConfigError::Value(format!("functions.{name}.{what}")));
+        if !self.owners.contains_key(&function.owner) {
+            return refuse(format!("owner is {:?}, of whom owners has nothing", function.owner));
+        }
+        if !function.code.is_absolute() {
+            return refuse(format!("code is {}; give an absolute path", function.code.display()));
+        }
+        if function.runtime.forks() && !function.handler.contains('.') {
+            return refuse(format!("handler is {:?}; name MODULE.FUNCTION", function.handler));
+        }
+        if function.timeout_s == 0 || function.concurrency_max == 0 {
+            return refuse("timeout_s and concurrency_max must be at least 1".into());
+        }
+        for gid in &function.destinations {
+            if gid.parse::<Gid>().is_err() {
+                return refuse(format!("destinations has {gid:?}, which is no GID"));
+            }
+        }
+        for (variable, value) in &function.environment {
+            if variable.contains(['=', '\0']) || variable.is_empty() || value.contains('\0') {
+                return refuse(format!("environment has {variable:?}, which cannot be one"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names become parts of paths and of addresses.
+fn check_name(table: &str, name: &str) -> Result<(), ConfigError> {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || name.len() > 64 || !name.chars().all(good) {
+        return Err(ConfigError::Value(format!(
+            "{table} has {name:?}; a name has 1 to 64 letters, digits, - and _"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str =
+        "[owners.a]\nuid = 60001\n[functions.f]\nowner = \"a\"\ncode = \"/f\"\nhandler = \"f.g\"\n";
+
+    #[test]
+    fn refusals_name_the_key() {
+        assert!(Config::parse(GOOD).is_ok());
+        for (more, said) in [
+            ("surprise = 1\n", "surprise"),
+            ("timeout_s = 0\n", "timeout_s"),
+            ("destinations = [\"nowhere\"]\n", "nowhere"),
+            ("[owners.b]\nuid = 60001\n", "share the uid 60001"),
+            ("[owners.root]\nuid = 0\n", "never run as root"),
+            ("[owners.\"../x\"]\nuid = 7\n", "../x"),
+            ("[platform]\nruntime = []\n", "platform.runtime"),
+        ] {
+            let error = Config::parse(&format!("{GOOD}{more}")).unwrap_err().to_string();
+            assert!(error.contains(said), "{more}: {error}");
+        }
+        let nobody = GOOD.replace("owner = \"a\"", "owner = \"z\"");
+        assert!(Config::parse(&nobody).unwrap_err().to_string().contains("functions.f.owner"));
+    }
+}

@@ -1,0 +1,137 @@
+//! What the orchestrator and a container's `elver-init` say to each other, and `elver-init` and a
+//! runtime: a line of JSON a message, over a Unix stream.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::RuntimeKind;
+use crate::schedule::{ProcessId, RequestId};
+
+/// The longest line that either side takes, in bytes.
+pub const LINE_MAX: usize = 64 << 10;
+
+/// Where the container's directory of sockets is in it.
+pub const SOCKETS: &str = "/run/elver/faas";
+
+/// The socket of [`Order`]s and [`Report`]s, in that directory.
+pub const CONTROL_SOCKET: &str = "control.sock";
+
+/// Where the node's socket is in a container.
+pub const NODE_SOCKET: &str = "/run/elver/elverd.sock";
+
+/// Where our own programs are in a container.
+pub const PROGRAMS: &str = "/opt/elver";
+
+/// Where functions' code is in a container, each in a directory of its name.
+pub const CODE: &str = "/var/task";
+
+/// The socket of a process's Runtime API, in the directory of sockets.
+pub fn api_socket(process: ProcessId) -> String {
+    format!("api-{}.sock", process.0)
+}
+
+/// What an INIT process is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Spawn {
+    /// Its number.
+    pub process: ProcessId,
+    /// The function's name.
+    pub function: String,
+    /// How its program speaks with us.
+    pub runtime: RuntimeKind,
+    /// `module.function`, or a program.
+    pub handler: String,
+    /// The Python in the container.
+    pub python: PathBuf,
+    /// GIDs to make ready.
+    pub destinations: Vec<String>,
+    /// Its environment.
+    pub environment: BTreeMap<String, String>,
+    /// Most memory that it may map, in bytes.
+    pub memory_max: u64,
+    /// How long a request may take, in seconds.
+    pub timeout_s: u64,
+}
+
+/// What the orchestrator orders of a container.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Start an INIT process.
+    Spawn(Spawn),
+    /// Fork one for a request.
+    Fork {
+        /// The INIT process.
+        process: ProcessId,
+        /// The request.
+        request: RequestId,
+    },
+    /// Kill the child that has a request.
+    KillChild {
+        /// The INIT process.
+        process: ProcessId,
+        /// The request.
+        request: RequestId,
+    },
+    /// Kill an INIT process and its children.
+    KillProcess {
+        /// The INIT process.
+        process: ProcessId,
+    },
+}
+
+/// What a container tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// It is there, or there again, with these INIT processes.
+    Hello {
+        /// Processes, their functions and connections.
+        processes: Vec<(ProcessId, String, BTreeSet<String>)>,
+    },
+    /// An INIT process has its connections ready.
+    Connected {
+        /// The INIT process.
+        process: ProcessId,
+        /// GIDs.
+        connections: BTreeSet<String>,
+        /// How long the node took for them, in microseconds.
+        control_us: u64,
+    },
+    /// A child has ended.
+    ChildEnded {
+        /// The INIT process.
+        process: ProcessId,
+        /// The request that it had.
+        request: RequestId,
+        /// How it ended.
+        why: String,
+    },
+    /// An INIT process has ended, or could not be started.
+    ProcessEnded {
+        /// The INIT process.
+        process: ProcessId,
+        /// How it ended.
+        why: String,
+    },
+}
+
+/// What `elver-init` orders of a runtime that forks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuntimeOrder {
+    /// Fork for a request.
+    Fork(RequestId),
+    /// Kill the child that has it.
+    Kill(RequestId),
+}
+
+/// What a runtime that forks tells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuntimeReport {
+    /// A child has ended, with `why`.
+    Ended(RequestId, String),
+}

@@ -1,0 +1,595 @@
+//! Who runs which request: the orchestrator as a state machine (Swift, §4.1).
+//!
+//! Requests, what containers and processes tell, and the time go in; [`Action`]s come out of
+//! [`Schedule::poll`]. A request is answered exactly once: by [`Schedule::answered`], or by
+//! [`Action::Fail`].
+//!
+//! A start is chosen by what exists (Figure 4): a started INIT process of the function is forked,
+//! first one that the Orchestrator Table says has all of the function's connections; else a new INIT
+//! process is made in a container of the same owner; else a new container.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A container's number, which no other one has had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ContainerId(pub u64);
+
+/// An INIT process's number, unique over all containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ProcessId(pub u64);
+
+/// A request's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RequestId(pub u64);
+
+/// How a request was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    /// In a new container.
+    Cold,
+    /// In a new INIT process of a container that there was.
+    Warm,
+    /// In a child of an INIT process.
+    Fork,
+    /// In a process that waited for its next request, as Lambda's programs do.
+    Reuse,
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Start::Cold => "cold",
+            Start::Warm => "warm",
+            Start::Fork => "fork",
+            Start::Reuse => "reuse",
+        })
+    }
+}
+
+/// What there may be at most, and how long things take.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Containers at once.
+    pub containers_max: usize,
+    /// INIT processes in one container.
+    pub processes_max: usize,
+    /// Requests that wait or run.
+    pub requests_max: usize,
+    /// How long a container without requests is kept.
+    pub keep_alive: Duration,
+    /// How long a request may wait until it is taken.
+    pub init_timeout: Duration,
+}
+
+/// What the schedule has to know of a function.
+#[derive(Clone, Debug)]
+pub struct FunctionTerms {
+    /// Whose it is.
+    pub owner: String,
+    /// Whether its INIT process can be forked.
+    pub forks: bool,
+    /// What its INIT process is to be connected with.
+    pub destinations: BTreeSet<String>,
+    /// How long a request may run.
+    pub timeout: Duration,
+    /// Requests at once.
+    pub concurrency_max: usize,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Make a container of the owner, and start it.
+    Create(ContainerId, String),
+    /// Start an INIT process of the function in the container.
+    Spawn(ContainerId, ProcessId, String),
+    /// Fork the INIT process for the request.
+    Fork(ContainerId, ProcessId, RequestId),
+    /// Kill the child that has the request.
+    KillChild(ContainerId, ProcessId, RequestId),
+    /// Kill the INIT process and all of its children.
+    KillProcess(ContainerId, ProcessId),
+    /// End the container, whatever runs in it.
+    Delete(ContainerId),
+    /// Tell the caller that his request failed.
+    Fail(RequestId, Failure),
+}
+
+/// Why a request has no answer of its function.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// There is no such function.
+    #[error("there is no function {0:?}; `elver faas list` shows them")]
+    Unknown(String),
+    /// As many as may be at once.
+    #[error("{what} may have {most} requests at once, and has them; try again later")]
+    TooMany {
+        /// Function or orchestrator.
+        what: String,
+        /// The limit.
+        most: usize,
+    },
+    /// Neither container nor runtime was there in time.
+    #[error("nothing took the request within {} ms: no container or its runtime did not start", .0.as_millis())]
+    NotStarted(Duration),
+    /// The handler did not return in time, and was killed.
+    #[error("the function did not answer within {} ms, and was killed", .0.as_millis())]
+    TimedOut(Duration),
+    /// Its process ended before it answered.
+    #[error("the function's process ended without an answer: {0}")]
+    Ended(String),
+    /// Its container ended, or could not be made.
+    #[error("the function's container ended: {0}")]
+    Container(String),
+}
+
+#[derive(Debug)]
+struct Container {
+    owner: String,
+    stage: Stage,
+    processes: BTreeSet<ProcessId>,
+    idle_since: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Starting,
+    Running,
+    Ending,
+}
+
+#[derive(Debug)]
+struct Process {
+    container: ContainerId,
+    function: String,
+    stage: Stage,
+    /// The Orchestrator Table's row: what it has connections to.
+    connections: BTreeSet<String>,
+    /// Requests for it that nobody has taken yet, oldest first.
+    handed: VecDeque<RequestId>,
+    /// Requests that it, or a child of it, has taken.
+    taken: BTreeSet<RequestId>,
+}
+
+#[derive(Debug)]
+struct Request {
+    function: String,
+    place: Option<(ProcessId, Start)>,
+    taken: bool,
+    deadline: Duration,
+}
+
+/// A request that a process took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The request.
+    pub request: RequestId,
+    /// When it is killed.
+    pub deadline: Duration,
+    /// How it was started.
+    pub start: Start,
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Schedule {
+    terms: Terms,
+    functions: BTreeMap<String, FunctionTerms>,
+    containers: BTreeMap<ContainerId, Container>,
+    processes: BTreeMap<ProcessId, Process>,
+    requests: BTreeMap<RequestId, Request>,
+    waiting: VecDeque<RequestId>,
+    actions: VecDeque<Action>,
+    next: u64,
+}
+
+impl Schedule {
+    /// Nothing runs. Numbers begin at `first`, above those of what ran before.
+    pub fn new(terms: Terms, functions: BTreeMap<String, FunctionTerms>, first: u64) -> Schedule {
+        Schedule {
+            terms,
+            functions,
+            containers: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            actions: VecDeque::new(),
+            next: first,
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Schedule::tick`] has something to do.
+    pub fn next_tick(&self) -> Option<Duration> {
+        let requests = self.requests.values().map(|request| request.deadline);
+        let idle = self
+            .containers
+            .iter()
+            .filter(|(id, c)| c.stage == Stage::Running && self.is_idle(**id));
+        requests.chain(idle.map(|(_, c)| c.idle_since + self.terms.keep_alive)).min()
+    }
+
+    /// A request arrives.
+    ///
+    /// # Errors
+    /// [`Failure::Unknown`] and [`Failure::TooMany`]; nothing is kept of it then.
+    pub fn request(&mut self, now: Duration, function: &str) -> Result<RequestId, Failure> {
+        let Some(terms) = self.functions.get(function) else {
+            return Err(Failure::Unknown(function.into()));
+        };
+        let of_function = self.requests.values().filter(|r| r.function == function).count();
+        for (what, most, has) in [
+            (function, terms.concurrency_max, of_function),
+            ("the orchestrator", self.terms.requests_max, self.requests.len()),
+        ] {
+            if has >= most {
+                return Err(Failure::TooMany { what: what.into(), most });
+            }
+        }
+        let id = RequestId(self.number());
+        let deadline = now + self.terms.init_timeout;
+        let request = Request { function: function.into(), place: None, taken: false, deadline };
+        self.requests.insert(id, request);
+        self.waiting.push_back(id);
+        self.place_waiting(now);
+        Ok(id)
+    }
+
+    /// A container was found that an earlier orchestrator made, and runs.
+    pub fn adopt_container(&mut self, now: Duration, id: ContainerId, owner: &str) {
+        self.next = self.next.max(id.0 + 1);
+        let container = Container {
+            owner: owner.into(),
+            stage: Stage::Running,
+            processes: BTreeSet::new(),
+            idle_since: now,
+        };
+        self.containers.insert(id, container);
+    }
+
+    /// A container tells of an INIT process that an earlier orchestrator started. It is killed if its
+    /// function is not its container's owner's, which happens when the configuration changed.
+    pub fn adopt_process(
+        &mut self,
+        now: Duration,
+        container: ContainerId,
+        id: ProcessId,
+        function: &str,
+        connections: BTreeSet<String>,
+    ) {
+        self.next = self.next.max(id.0 + 1);
+        let Some(home) = self.containers.get_mut(&container) else { return };
+        let is_known = self.functions.get(function).is_some_and(|f| f.owner == home.owner);
+        if !is_known {
+            self.actions.push_back(Action::KillProcess(container, id));
+            return;
+        }
+        home.processes.insert(id);
+        let process = Process {
+            container,
+            function: function.into(),
+            stage: Stage::Running,
+            connections,
+            handed: VecDeque::new(),
+            taken: BTreeSet::new(),
+        };
+        self.processes.insert(id, process);
+        self.place_waiting(now);
+    }
+
+    /// A container runs, and takes processes.
+    pub fn container_runs(&mut self, now: Duration, id: ContainerId) {
+        let Some(container) = self.containers.get_mut(&id) else { return };
+        if container.stage == Stage::Starting {
+            container.stage = Stage::Running;
+            container.idle_since = now;
+            let processes: Vec<ProcessId> = container.processes.iter().copied().collect();
+            for process in processes {
+                let function = self.processes[&process].function.clone();
+                self.actions.push_back(Action::Spawn(id, process, function));
+            }
+        }
+        self.place_waiting(now);
+    }
+
+    /// A container has ended, or could not be made. It leaves all tables.
+    pub fn container_ended(&mut self, now: Duration, id: ContainerId, why: &str) {
+        let Some(container) = self.containers.remove(&id) else { return };
+        for process in container.processes {
+            self.drop_process(process, &Failure::Container(why.into()));
+        }
+        self.place_waiting(now);
+    }
+
+    /// An INIT process has connections: its row of the Orchestrator Table.
+    pub fn connected(&mut self, id: ProcessId, connections: BTreeSet<String>) {
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.connections = connections;
+        }
+    }
+
+    /// An INIT process has ended.
+    pub fn process_ended(&mut self, now: Duration, id: ProcessId, why: &str) {
+        let container = self.processes.get(&id).map(|process| process.container);
+        self.drop_process(id, &Failure::Ended(why.into()));
+        self.look_for_idle(now, container);
+        self.place_waiting(now);
+    }
+
+    /// An INIT process, or a child of it, asks for its next request.
+    pub fn take(&mut self, now: Duration, id: ProcessId) -> Option<Taken> {
+        let process = self.processes.get_mut(&id)?;
+        let id = process.handed.pop_front()?;
+        process.taken.insert(id);
+        let request = self.requests.get_mut(&id)?;
+        request.taken = true;
+        request.deadline = now + self.functions[&request.function].timeout;
+        let (_, start) = request.place?;
+        Some(Taken { request: id, deadline: request.deadline, start })
+    }
+
+    /// A process answers a request, with a result or an error of its own. `None` if the request is
+    /// none that it has taken: of another process, of another owner, late, or never there.
+    pub fn answered(&mut self, now: Duration, id: ProcessId, request: RequestId) -> Option<Start> {
+        let process = self.processes.get_mut(&id)?;
+        if !process.taken.remove(&request) {
+            return None;
+        }
+        if process.stage == Stage::Starting {
+            process.stage = Stage::Running;
+        }
+        let container = process.container;
+        let (_, start) = self.requests.remove(&request)?.place?;
+        self.look_for_idle(now, Some(container));
+        self.place_waiting(now);
+        Some(start)
+    }
+
+    /// The child that was forked for a request has ended. Its request fails if it was not answered.
+    pub fn child_ended(&mut self, now: Duration, id: ProcessId, request: RequestId, why: &str) {
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        process.handed.retain(|handed| *handed != request);
+        process.taken.remove(&request);
+        let container = process.container;
+        self.fail(request, Failure::Ended(why.into()));
+        self.look_for_idle(now, Some(container));
+        self.place_waiting(now);
+    }
+
+    /// Time has passed: requests that took too long are killed, idle containers ended.
+    pub fn tick(&mut self, now: Duration) {
+        let late = |(id, r): (&RequestId, &Request)| (r.deadline <= now).then_some(*id);
+        let late: Vec<RequestId> = self.requests.iter().filter_map(late).collect();
+        for id in late {
+            self.time_out(now, id);
+        }
+        let kept = self.terms.keep_alive;
+        let idle: Vec<ContainerId> = self
+            .containers
+            .iter()
+            .filter(|(id, c)| {
+                c.stage == Stage::Running && self.is_idle(**id) && c.idle_since + kept <= now
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in idle {
+            self.end_container(id);
+        }
+        self.place_waiting(now);
+    }
+
+    /// The Orchestrator Table: each INIT process with its container, owner, function, and what it has
+    /// connections to.
+    pub fn table(&self) -> Vec<Row> {
+        let row = |(id, process): (&ProcessId, &Process)| Row {
+            container: process.container,
+            process: *id,
+            owner: self.functions[&process.function].owner.clone(),
+            function: process.function.clone(),
+            is_started: process.stage == Stage::Running,
+            connections: process.connections.clone(),
+            requests: process.taken.len() + process.handed.len(),
+        };
+        self.processes.iter().map(row).collect()
+    }
+
+    /// The containers there are, with their owners.
+    pub fn containers(&self) -> Vec<(ContainerId, String)> {
+        self.containers.iter().map(|(id, c)| (*id, c.owner.clone())).collect()
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Gives each request that waits a place, oldest first; those that find none wait on.
+    fn place_waiting(&mut self, now: Duration) {
+        for id in std::mem::take(&mut self.waiting) {
+            let Some(request) = self.requests.get(&id) else { continue };
+            let function = request.function.clone();
+            match self.place(now, id, &function) {
+                Some(place) => {
+                    if let Some(request) = self.requests.get_mut(&id) {
+                        request.place = Some(place);
+                    }
+                }
+                None => self.waiting.push_back(id),
+            }
+        }
+    }
+
+    fn place(
+        &mut self,
+        now: Duration,
+        request: RequestId,
+        function: &str,
+    ) -> Option<(ProcessId, Start)> {
+        if let Some((process, start)) = self.started(function) {
+            let init = self.processes.get_mut(&process)?;
+            init.handed.push_back(request);
+            if start == Start::Fork {
+                self.actions.push_back(Action::Fork(init.container, process, request));
+            }
+            return Some((process, start));
+        }
+        let owner = self.functions.get(function)?.owner.clone();
+        let mut of_owner =
+            self.containers.iter().filter(|(_, c)| c.owner == owner && c.stage != Stage::Ending);
+        let room = |c: &Container| c.processes.len() < self.terms.processes_max;
+        let (container, start) = match of_owner.find(|(_, c)| room(c)) {
+            // One that is on its way is waited for, which takes less than another one.
+            Some((_, c)) if c.stage == Stage::Starting => return None,
+            Some((id, _)) => (*id, Start::Warm),
+            None => (self.make_container(now, &owner)?, Start::Cold),
+        };
+        let process = ProcessId(self.number());
+        self.containers.get_mut(&container)?.processes.insert(process);
+        let init = Process {
+            container,
+            function: function.into(),
+            stage: Stage::Starting,
+            connections: BTreeSet::new(),
+            handed: VecDeque::from([request]),
+            taken: BTreeSet::new(),
+        };
+        self.processes.insert(process, init);
+        if start == Start::Warm {
+            self.actions.push_back(Action::Spawn(container, process, function.into()));
+        }
+        Some((process, start))
+    }
+
+    /// A started process of the function: the Orchestrator Table is asked first for one that has the
+    /// connections, and of those that have as many, one with the fewest requests.
+    fn started(&self, function: &str) -> Option<(ProcessId, Start)> {
+        let terms = self.functions.get(function)?;
+        let start = if terms.forks { Start::Fork } else { Start::Reuse };
+        let requests = |p: &Process| p.taken.len() + p.handed.len();
+        self.processes
+            .iter()
+            .filter(|(_, p)| p.function == function && p.stage == Stage::Running)
+            .filter(|(_, p)| self.containers[&p.container].stage == Stage::Running)
+            .filter(|(_, p)| terms.forks || requests(p) == 0)
+            .min_by_key(|(_, p)| (!p.connections.is_superset(&terms.destinations), requests(p)))
+            .map(|(id, _)| (*id, start))
+    }
+
+    /// A new container, or `None` while there are as many as may be; then one that is idle makes room.
+    fn make_container(&mut self, now: Duration, owner: &str) -> Option<ContainerId> {
+        if self.containers.len() >= self.terms.containers_max {
+            let is_ending = self.containers.values().any(|c| c.stage == Stage::Ending);
+            let idle = self.containers.iter().filter(|(id, _)| self.is_idle(**id));
+            let longest = idle.min_by_key(|(_, c)| c.idle_since).map(|(id, _)| *id);
+            if let (false, Some(longest)) = (is_ending, longest) {
+                self.end_container(longest);
+            }
+            return None;
+        }
+        let id = ContainerId(self.number());
+        let container = Container {
+            owner: owner.into(),
+            stage: Stage::Starting,
+            processes: BTreeSet::new(),
+            idle_since: now,
+        };
+        self.containers.insert(id, container);
+        self.actions.push_back(Action::Create(id, owner.into()));
+        Some(id)
+    }
+
+    fn is_idle(&self, id: ContainerId) -> bool {
+        let Some(container) = self.containers.get(&id) else { return false };
+        container.stage == Stage::Running
+            && container.processes.iter().all(|process| {
+                self.processes[process].taken.is_empty()
+                    && self.processes[process].handed.is_empty()
+            })
+    }
+
+    fn look_for_idle(&mut self, now: Duration, id: Option<ContainerId>) {
+        let Some(id) = id.filter(|id| self.is_idle(*id)) else { return };
+        if let Some(container) = self.containers.get_mut(&id) {
+            container.idle_since = now;
+        }
+    }
+
+    fn end_container(&mut self, id: ContainerId) {
+        let Some(container) = self.containers.get_mut(&id) else { return };
+        if container.stage != Stage::Ending {
+            container.stage = Stage::Ending;
+            self.actions.push_back(Action::Delete(id));
+        }
+    }
+
+    fn time_out(&mut self, now: Duration, id: RequestId) {
+        let Some(request) = self.requests.get(&id) else { return };
+        let failure = match request.taken {
+            true => Failure::TimedOut(self.functions[&request.function].timeout),
+            false => Failure::NotStarted(self.terms.init_timeout),
+        };
+        let place = request.place;
+        self.fail(id, failure);
+        let Some((process, start)) = place else { return };
+        let Some(init) = self.processes.get_mut(&process) else { return };
+        init.handed.retain(|handed| *handed != id);
+        init.taken.remove(&id);
+        let container = init.container;
+        if start == Start::Fork {
+            self.actions.push_back(Action::KillChild(container, process, id));
+        } else if self.containers[&container].stage == Stage::Starting {
+            self.end_container(container);
+        } else {
+            init.stage = Stage::Ending;
+            self.actions.push_back(Action::KillProcess(container, process));
+        }
+        self.look_for_idle(now, Some(container));
+    }
+
+    fn drop_process(&mut self, id: ProcessId, failure: &Failure) {
+        let Some(process) = self.processes.remove(&id) else { return };
+        if let Some(container) = self.containers.get_mut(&process.container) {
+            container.processes.remove(&id);
+        }
+        for request in process.handed.into_iter().chain(process.taken) {
+            self.fail(request, failure.clone());
+        }
+    }
+
+    fn fail(&mut self, id: RequestId, failure: Failure) {
+        if self.requests.remove(&id).is_some() {
+            self.actions.push_back(Action::Fail(id, failure));
+        }
+    }
+}
+
+/// A row of the Orchestrator Table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The container.
+    pub container: ContainerId,
+    /// The INIT process.
+    pub process: ProcessId,
+    /// Whose it is.
+    pub owner: String,
+    /// The function that it has imported.
+    pub function: String,
+    /// Whether it has answered its first request, and can be forked.
+    pub is_started: bool,
+    /// What it has connections to.
+    pub connections: BTreeSet<String>,
+    /// Requests that it, or its children, have now.
+    pub requests: usize,
+}
+
+#[cfg(test)]
+mod tests;

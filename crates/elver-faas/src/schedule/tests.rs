@@ -1,0 +1,315 @@
+//! Starts one by one, then random runs in which containers and processes do as they please.
+
+use elver_random::Rng;
+
+use super::*;
+
+const NOW: Duration = Duration::from_secs(1);
+
+fn schedule() -> Schedule {
+    let terms = Terms {
+        containers_max: 2,
+        processes_max: 2,
+        requests_max: 12,
+        keep_alive: Duration::from_secs(60),
+        init_timeout: Duration::from_secs(10),
+    };
+    let function = |owner: &str, forks| FunctionTerms {
+        owner: owner.into(),
+        forks,
+        destinations: BTreeSet::from(["gid".to_string()]),
+        timeout: Duration::from_secs(3),
+        concurrency_max: 6,
+    };
+    let functions = [
+        ("f", function("alice", true)),
+        ("g", function("alice", false)),
+        ("h", function("bob", true)),
+        ("i", function("carol", true)),
+    ];
+    Schedule::new(terms, functions.map(|(name, f)| (name.to_string(), f)).into(), 1)
+}
+
+fn actions(schedule: &mut Schedule) -> Vec<Action> {
+    std::iter::from_fn(|| schedule.poll()).collect()
+}
+
+/// Starts a function cold, and answers.
+fn cold(schedule: &mut Schedule, function: &str) -> (ContainerId, ProcessId) {
+    let request = schedule.request(NOW, function).unwrap();
+    let [Action::Create(container, _)] = actions(schedule)[..] else { panic!("not cold") };
+    schedule.container_runs(NOW, container);
+    let [Action::Spawn(_, process, _)] = actions(schedule)[..] else { panic!("no process") };
+    let taken = schedule.take(NOW, process).unwrap();
+    assert_eq!((taken.request, taken.start), (request, Start::Cold));
+    assert_eq!(schedule.answered(NOW, process, request), Some(Start::Cold));
+    (container, process)
+}
+
+#[test]
+fn what_exists_chooses_the_start() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    let second = schedule.request(NOW, "f").unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Fork(container, process, second)]);
+    schedule.request(NOW, "g").unwrap();
+    let [Action::Spawn(home, warm, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
+    assert_eq!(home, container);
+    let taken = schedule.take(NOW, warm).unwrap();
+    assert_eq!(taken.start, Start::Warm);
+    schedule.answered(NOW, warm, taken.request);
+    let again = schedule.request(NOW, "g").unwrap();
+    assert_eq!(actions(&mut schedule), []);
+    let taken = schedule.take(NOW, warm).unwrap();
+    assert_eq!((taken.request, taken.start), (again, Start::Reuse));
+    // Bob's is never in Alice's container.
+    schedule.request(NOW, "h").unwrap();
+    assert!(matches!(&actions(&mut schedule)[..], [Action::Create(_, owner)] if owner == "bob"));
+}
+
+#[test]
+fn the_process_with_the_connections_is_forked() {
+    let mut schedule = schedule();
+    let (container, bare) = cold(&mut schedule, "f");
+    schedule.request(NOW, "f").unwrap();
+    let connected = ProcessId(900);
+    let gids = BTreeSet::from(["gid".to_string()]);
+    schedule.adopt_process(NOW, container, connected, "f", gids);
+    actions(&mut schedule);
+    let request = schedule.request(NOW, "f").unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Fork(container, connected, request)]);
+    assert_eq!(schedule.table().iter().filter(|row| row.process == bare).count(), 1);
+}
+
+#[test]
+fn an_answer_counts_from_whom_the_request_was_given_alone() {
+    let mut schedule = schedule();
+    let (_, alices) = cold(&mut schedule, "f");
+    let (_, bobs) = cold(&mut schedule, "h");
+    let request = schedule.request(NOW, "f").unwrap();
+    assert_eq!(schedule.answered(NOW, alices, request), None, "it has not taken it");
+    schedule.take(NOW, alices).unwrap();
+    assert_eq!(schedule.answered(NOW, bobs, request), None);
+    assert_eq!(schedule.answered(NOW, alices, request), Some(Start::Fork));
+    assert_eq!(schedule.answered(NOW, alices, request), None, "answered twice");
+}
+
+#[test]
+fn a_hang_kills_the_child_and_a_hanging_first_one_its_process() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    let request = schedule.request(NOW, "f").unwrap();
+    schedule.take(NOW, process).unwrap();
+    actions(&mut schedule);
+    let late = NOW + Duration::from_secs(3);
+    assert_eq!(schedule.next_tick(), Some(late));
+    schedule.tick(late);
+    let failure = Failure::TimedOut(Duration::from_secs(3));
+    let expected = [Action::Fail(request, failure), Action::KillChild(container, process, request)];
+    assert_eq!(actions(&mut schedule), expected);
+    schedule.request(late, "g").unwrap();
+    let [Action::Spawn(_, first, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
+    schedule.tick(late + Duration::from_secs(10));
+    assert!(actions(&mut schedule).contains(&Action::KillProcess(container, first)));
+}
+
+#[test]
+fn limits_refuse_and_idle_containers_make_room() {
+    let mut schedule = schedule();
+    let (alices, _) = cold(&mut schedule, "f");
+    cold(&mut schedule, "h");
+    schedule.request(NOW, "i").unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Delete(alices)]);
+    schedule.container_ended(NOW, alices, "deleted");
+    assert!(matches!(&actions(&mut schedule)[..], [Action::Create(_, owner)] if owner == "carol"));
+    for _ in 1..6 {
+        schedule.request(NOW, "i").unwrap();
+    }
+    let refused = schedule.request(NOW, "i").unwrap_err();
+    assert_eq!(refused, Failure::TooMany { what: "i".into(), most: 6 });
+    assert_eq!(schedule.request(NOW, "x").unwrap_err(), Failure::Unknown("x".into()));
+}
+
+#[test]
+fn random_runs_answer_each_request_once_and_leave_nothing() {
+    let seeds = match std::env::var("ELVER_SEED") {
+        Ok(seed) => vec![seed.parse().expect("ELVER_SEED is a number")],
+        Err(_) => (0..300).collect(),
+    };
+    for seed in seeds {
+        // Shown when the test fails.
+        println!("ELVER_SEED={seed}");
+        World::new(seed).run();
+    }
+}
+
+/// Containers and processes that start, answer, hang and die by chance.
+struct World {
+    random: Rng,
+    now: Duration,
+    schedule: Schedule,
+    open: BTreeSet<RequestId>,
+    starting: BTreeSet<ContainerId>,
+    containers: BTreeMap<ContainerId, String>,
+    processes: BTreeMap<ProcessId, (ContainerId, String)>,
+    children: BTreeSet<(ProcessId, RequestId)>,
+    taken: BTreeSet<(ProcessId, RequestId)>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        World {
+            random: Rng::new(seed),
+            now: NOW,
+            schedule: schedule(),
+            open: BTreeSet::new(),
+            starting: BTreeSet::new(),
+            containers: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            children: BTreeSet::new(),
+            taken: BTreeSet::new(),
+        }
+    }
+
+    fn run(mut self) {
+        for _ in 0..500 {
+            self.step();
+            self.act();
+            self.check();
+        }
+        // All that is left times out, and all containers go.
+        for _ in 0..20 {
+            self.now += Duration::from_secs(61);
+            self.schedule.tick(self.now);
+            self.act();
+            for container in std::mem::take(&mut self.starting) {
+                self.schedule.container_runs(self.now, container);
+                self.act();
+            }
+        }
+        assert_eq!(self.open, BTreeSet::new(), "requests without an answer");
+        assert_eq!(self.schedule.containers(), []);
+        assert_eq!(self.schedule.table(), []);
+        assert!(self.containers.is_empty());
+        assert_eq!(self.schedule.next_tick(), None);
+    }
+
+    fn step(&mut self) {
+        let now = self.now;
+        match below(&mut self.random, 12) {
+            0..=2 => {
+                let function = ["f", "g", "h", "i"][below(&mut self.random, 4)];
+                if let Ok(request) = self.schedule.request(now, function) {
+                    self.open.insert(request);
+                }
+            }
+            3 => {
+                if let Some(container) = self.starting.pop_first() {
+                    self.schedule.container_runs(now, container);
+                }
+            }
+            4..=6 => {
+                let Some(process) = self.any_process() else { return };
+                if let Some(taken) = self.schedule.take(now, process) {
+                    assert!(self.open.contains(&taken.request));
+                    assert!(self.taken.insert((process, taken.request)), "taken twice");
+                }
+            }
+            7..=8 => {
+                let Some((process, request)) = pick(&mut self.random, &self.taken) else { return };
+                self.taken.remove(&(process, request));
+                if self.schedule.answered(now, process, request).is_some() {
+                    assert!(self.open.remove(&request), "answered twice");
+                }
+            }
+            9 => {
+                let Some((process, request)) = pick(&mut self.random, &self.children) else {
+                    return;
+                };
+                self.children.remove(&(process, request));
+                self.schedule.child_ended(now, process, request, "by chance");
+            }
+            10 if below(&mut self.random, 3) == 0 => {
+                let Some(process) = self.any_process() else { return };
+                self.processes.remove(&process);
+                self.schedule.process_ended(now, process, "by chance");
+            }
+            10 if below(&mut self.random, 3) == 0 => {
+                let ids: BTreeSet<_> = self.containers.keys().copied().collect();
+                if let Some(id) = pick(&mut self.random, &ids) {
+                    self.end(id);
+                }
+            }
+            _ => {
+                self.now += Duration::from_millis(below(&mut self.random, 4000) as u64);
+                self.schedule.tick(self.now);
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.schedule.poll() {
+            match action {
+                Action::Create(id, owner) => {
+                    self.starting.insert(id);
+                    assert!(self.containers.insert(id, owner).is_none());
+                }
+                Action::Spawn(container, process, function) => {
+                    assert_eq!(
+                        self.schedule.functions[&function].owner,
+                        self.containers[&container]
+                    );
+                    self.processes.insert(process, (container, function));
+                }
+                Action::Fork(container, process, request) => {
+                    assert_eq!(self.processes[&process].0, container);
+                    self.children.insert((process, request));
+                }
+                Action::KillChild(_, process, request) => {
+                    if self.children.remove(&(process, request)) {
+                        self.schedule.child_ended(self.now, process, request, "killed");
+                    }
+                }
+                Action::KillProcess(_, process) => {
+                    self.processes.remove(&process);
+                    self.schedule.process_ended(self.now, process, "killed");
+                }
+                Action::Delete(id) => self.end(id),
+                Action::Fail(request, _) => assert!(self.open.remove(&request), "failed twice"),
+            }
+        }
+    }
+
+    fn check(&self) {
+        assert!(self.schedule.containers.len() <= self.schedule.terms.containers_max);
+        assert_eq!(self.schedule.requests.keys().copied().collect::<BTreeSet<_>>(), self.open);
+        for (id, container) in &self.schedule.containers {
+            assert!(container.processes.len() <= self.schedule.terms.processes_max);
+            assert_eq!(self.containers[id], container.owner);
+            for process in &container.processes {
+                let function = &self.schedule.processes[process].function;
+                assert_eq!(self.schedule.functions[function].owner, container.owner);
+            }
+        }
+    }
+
+    fn end(&mut self, id: ContainerId) {
+        self.containers.remove(&id);
+        self.starting.remove(&id);
+        self.processes.retain(|_, (container, _)| *container != id);
+        self.schedule.container_ended(self.now, id, "by chance");
+    }
+
+    fn any_process(&mut self) -> Option<ProcessId> {
+        let ids = self.processes.keys().copied().collect();
+        pick(&mut self.random, &ids)
+    }
+}
+
+fn pick<T: Copy>(random: &mut Rng, of: &BTreeSet<T>) -> Option<T> {
+    (!of.is_empty()).then(|| of.iter().copied().nth(below(random, of.len()))).flatten()
+}
+
+fn below(random: &mut Rng, bound: usize) -> usize {
+    (random.next_u64() % bound as u64) as usize
+}
