@@ -9,6 +9,7 @@ use elver_perf::pingpong::PingpongArgs;
 use crate::capture::CaptureArgs;
 use crate::demo::DemoArgs;
 use crate::devinfo::DevinfoArgs;
+use crate::faas::FaasArgs;
 use crate::install::InstallArgs;
 use crate::launch::LaunchArgs;
 use crate::man::ManArgs;
@@ -67,6 +68,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Runs a program as the ranks of a group, which send each other messages.
     Launch(LaunchArgs),
+    /// Runs serverless functions in containers: cold, warm and forked.
+    Faas(FaasArgs),
     /// Simulates networks of devices under faults, and checks every run.
     #[command(subcommand)]
     Sim(Sim),

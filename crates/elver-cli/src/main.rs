@@ -4,6 +4,7 @@ mod capture;
 mod cli;
 mod demo;
 mod devinfo;
+mod faas;
 mod install;
 mod launch;
 mod man;
@@ -57,6 +58,7 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Run(args) => run::run(&args),
         Command::Launch(args) => launch::run(&args),
+        Command::Faas(args) => faas::run(&args),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::Install(args) => install::run(&args, &Cli::command(), &programs()?),
     }

@@ -108,9 +108,7 @@ impl Bundle<'_> {
     }
 
     fn mounts(&self) -> Vec<Value> {
-        let of_kernel = |kind: &str, at: &str, options: &[&str]| {
-            json!({"type": kind, "source": kind, "destination": at, "options": options})
-        };
+        let of_kernel = |kind: &str, at: &str, options: &[&str]| json!({"type": kind, "source": kind, "destination": at, "options": options});
         let bind = |from: &Path, at: &str| {
             let options = ["rbind", "ro", "nosuid", "nodev"];
             json!({"type": "bind", "source": from, "destination": at, "options": options})

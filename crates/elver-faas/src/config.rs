@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use elver::Gid;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The whole configuration. Keys that it does not know are refused.
 #[derive(Clone, Debug, Deserialize)]
@@ -77,7 +77,7 @@ pub struct Owner {
 }
 
 /// How a function's program speaks with us.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuntimeKind {
     /// `def handler(event, context)` in Python, which our bootstrap imports and forks.

@@ -109,19 +109,24 @@ impl Runtime {
         let described = || format!("{} {}", self.words[0], arguments.join(" "));
         let failed = |said: String| RuntimeError::Failed { command: described(), said };
         let mut command = self.command();
-        command.arg("--root").arg(&self.root).args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+        command
+            .arg("--root")
+            .arg(&self.root)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
         if let Some(log) = log {
-            let file = || File::create(log).map_err(|error| failed(format!("{}: {error}", log.display())));
+            let file =
+                || File::create(log).map_err(|error| failed(format!("{}: {error}", log.display())));
             let out = file()?;
             let err = out.try_clone().map_err(|error| failed(error.to_string()))?;
             command.stdout(out).stderr(err);
         } else {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
-        let child = command.spawn().map_err(|error| RuntimeError::NotRun {
-            program: self.words[0].clone(),
-            error,
-        })?;
+        let child = command
+            .spawn()
+            .map_err(|error| RuntimeError::NotRun { program: self.words[0].clone(), error })?;
         let Ok(done) = tokio::time::timeout(COMMAND_MAX, child.wait_with_output()).await else {
             return Err(failed(format!("no answer within {} s", COMMAND_MAX.as_secs())));
         };
@@ -144,7 +149,9 @@ impl Runtime {
         }
         let script = format!("umount {HYBRID} && exec \"$0\" \"$@\"");
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", &script]).args(&self.words);
+        command
+            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+            .args(&self.words);
         command
     }
 }

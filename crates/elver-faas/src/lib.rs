@@ -1,10 +1,33 @@
-//! Serverless functions whose RDMA is ready when they start (Swift).
+//! Serverless functions whose RDMA is ready when they start: the serverless side of Swift (seed paper, §4).
+//!
+//! [`orchestrator::serve`] takes requests and runs them in containers of a real OCI runtime. How a
+//! request starts follows from what exists ([`schedule`]): cold in a new container, warm in a new INIT
+//! process of a container of the same owner, or as a fork of an INIT process, which has imported the
+//! handler. In each container `elver-init` ([`init`]) is the first process. Functions speak the AWS
+//! Lambda Runtime API.
+//!
+//! # Trade-offs
+//! - A container is one owner's, and runs as that owner's user of the host, without capabilities, in a
+//!   read-only root and a network namespace with nothing but loopback. Memory and processes are bounded by
+//!   resource limits, and not by cgroups, which are not to be had everywhere.
+//! - An INIT process runs its first request itself, and is not forked before that has ended: requests
+//!   that come meanwhile start warm.
+//! - A child runs one request and ends.
+//! - A child opens its own session at the node, whose socket is in the container; its INIT process has
+//!   had the node look the destinations up. [`tables`] is what sessions that a child inherits are kept in.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+pub mod bundle;
+pub mod client;
 pub mod config;
+pub mod containers;
+pub mod init;
+pub mod orchestrator;
+pub mod protocol;
 pub mod schedule;
+pub mod state;
 pub mod tables;
 
 pub use config::Config;

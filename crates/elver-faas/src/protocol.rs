@@ -2,8 +2,10 @@
 //! runtime: a line of JSON a message, over a Unix stream.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufRead, Read, Write};
 use std::path::PathBuf;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::config::RuntimeKind;
@@ -37,6 +39,8 @@ pub fn api_socket(process: ProcessId) -> String {
 pub struct Spawn {
     /// Its number.
     pub process: ProcessId,
+    /// The request that it is started for.
+    pub first: RequestId,
     /// The function's name.
     pub function: String,
     /// How its program speaks with us.
@@ -134,4 +138,31 @@ pub enum RuntimeOrder {
 pub enum RuntimeReport {
     /// A child has ended, with `why`.
     Ended(RequestId, String),
+}
+
+/// Writes a message as a line.
+///
+/// # Errors
+/// What the system says of the stream.
+pub fn send(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Reads a message; `None` at the stream's end.
+///
+/// # Errors
+/// What the system says of the stream, and `InvalidData` for a line that is too long or no message.
+pub fn receive<T: DeserializeOwned>(stream: &mut impl BufRead) -> io::Result<Option<T>> {
+    let mut line = Vec::new();
+    stream.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if line.last() != Some(&b'\n') {
+        let what = format!("a line of more than {LINE_MAX} bytes, or cut short");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    Ok(Some(serde_json::from_slice(&line)?))
 }

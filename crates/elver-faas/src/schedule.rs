@@ -14,6 +14,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// Numbers that a container may give its processes are below this.
+const NUMBER_MAX: u64 = 1 << 48;
+
 /// A container's number, which no other one has had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ContainerId(pub u64);
@@ -86,8 +89,8 @@ pub struct FunctionTerms {
 pub enum Action {
     /// Make a container of the owner, and start it.
     Create(ContainerId, String),
-    /// Start an INIT process of the function in the container.
-    Spawn(ContainerId, ProcessId, String),
+    /// Start an INIT process of the function in the container, for the request.
+    Spawn(ContainerId, ProcessId, RequestId, String),
     /// Fork the INIT process for the request.
     Fork(ContainerId, ProcessId, RequestId),
     /// Kill the child that has the request.
@@ -244,9 +247,14 @@ impl Schedule {
         Ok(id)
     }
 
+    /// A container's number is taken, by one that an earlier orchestrator made.
+    pub fn skip_number(&mut self, id: ContainerId) {
+        self.next = self.next.max(id.0.saturating_add(1));
+    }
+
     /// A container was found that an earlier orchestrator made, and runs.
     pub fn adopt_container(&mut self, now: Duration, id: ContainerId, owner: &str) {
-        self.next = self.next.max(id.0 + 1);
+        self.skip_number(id);
         let container = Container {
             owner: owner.into(),
             stage: Stage::Running,
@@ -266,13 +274,16 @@ impl Schedule {
         function: &str,
         connections: BTreeSet<String>,
     ) {
-        self.next = self.next.max(id.0 + 1);
         let Some(home) = self.containers.get_mut(&container) else { return };
         let is_known = self.functions.get(function).is_some_and(|f| f.owner == home.owner);
-        if !is_known {
+        // A container tells of its processes, and may lie.
+        let is_new = !self.processes.contains_key(&id) && id.0 < NUMBER_MAX;
+        let has_room = home.processes.len() < self.terms.processes_max;
+        if !(is_known && is_new && has_room) {
             self.actions.push_back(Action::KillProcess(container, id));
             return;
         }
+        self.next = self.next.max(id.0 + 1);
         home.processes.insert(id);
         let process = Process {
             container,
@@ -294,8 +305,11 @@ impl Schedule {
             container.idle_since = now;
             let processes: Vec<ProcessId> = container.processes.iter().copied().collect();
             for process in processes {
-                let function = self.processes[&process].function.clone();
-                self.actions.push_back(Action::Spawn(id, process, function));
+                let init = &self.processes[&process];
+                // One whose request has timed out is being ended with the container.
+                let Some(first) = init.handed.front() else { continue };
+                let spawn = Action::Spawn(id, process, *first, init.function.clone());
+                self.actions.push_back(spawn);
             }
         }
         self.place_waiting(now);
@@ -325,10 +339,33 @@ impl Schedule {
         self.place_waiting(now);
     }
 
-    /// An INIT process, or a child of it, asks for its next request.
-    pub fn take(&mut self, now: Duration, id: ProcessId) -> Option<Taken> {
+    /// The container of an INIT process.
+    pub fn container_of(&self, id: ProcessId) -> Option<ContainerId> {
+        self.processes.get(&id).map(|process| process.container)
+    }
+
+    /// Whether a request is there for an INIT process that nobody has taken yet: this one, or any.
+    pub fn has_for(&self, id: ProcessId, wanted: Option<RequestId>) -> bool {
+        let Some(process) = self.processes.get(&id) else { return false };
+        match wanted {
+            Some(request) => process.handed.contains(&request),
+            None => !process.handed.is_empty(),
+        }
+    }
+
+    /// An INIT process, or a child of it, asks for its next request, or for the one that it is for.
+    pub fn take(
+        &mut self,
+        now: Duration,
+        id: ProcessId,
+        wanted: Option<RequestId>,
+    ) -> Option<Taken> {
         let process = self.processes.get_mut(&id)?;
-        let id = process.handed.pop_front()?;
+        let at = match wanted {
+            Some(request) => process.handed.iter().position(|handed| *handed == request)?,
+            None => 0,
+        };
+        let id = process.handed.remove(at)?;
         process.taken.insert(id);
         let request = self.requests.get_mut(&id)?;
         request.taken = true;
@@ -464,7 +501,7 @@ impl Schedule {
         };
         self.processes.insert(process, init);
         if start == Start::Warm {
-            self.actions.push_back(Action::Spawn(container, process, function.into()));
+            self.actions.push_back(Action::Spawn(container, process, request, function.into()));
         }
         Some((process, start))
     }

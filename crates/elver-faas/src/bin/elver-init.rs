@@ -1,3 +1,5 @@
-//! The first process of a function's container.
+//! The first process of a function's container; the orchestrator starts it.
 
-fn main() {}
+fn main() -> std::io::Result<()> {
+    elver_faas::init::run()
+}

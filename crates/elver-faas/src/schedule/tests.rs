@@ -39,8 +39,8 @@ fn cold(schedule: &mut Schedule, function: &str) -> (ContainerId, ProcessId) {
     let request = schedule.request(NOW, function).unwrap();
     let [Action::Create(container, _)] = actions(schedule)[..] else { panic!("not cold") };
     schedule.container_runs(NOW, container);
-    let [Action::Spawn(_, process, _)] = actions(schedule)[..] else { panic!("no process") };
-    let taken = schedule.take(NOW, process).unwrap();
+    let [Action::Spawn(_, process, _, _)] = actions(schedule)[..] else { panic!("no process") };
+    let taken = schedule.take(NOW, process, None).unwrap();
     assert_eq!((taken.request, taken.start), (request, Start::Cold));
     assert_eq!(schedule.answered(NOW, process, request), Some(Start::Cold));
     (container, process)
@@ -53,14 +53,14 @@ fn what_exists_chooses_the_start() {
     let second = schedule.request(NOW, "f").unwrap();
     assert_eq!(actions(&mut schedule), [Action::Fork(container, process, second)]);
     schedule.request(NOW, "g").unwrap();
-    let [Action::Spawn(home, warm, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
+    let [Action::Spawn(home, warm, _, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
     assert_eq!(home, container);
-    let taken = schedule.take(NOW, warm).unwrap();
+    let taken = schedule.take(NOW, warm, None).unwrap();
     assert_eq!(taken.start, Start::Warm);
     schedule.answered(NOW, warm, taken.request);
     let again = schedule.request(NOW, "g").unwrap();
     assert_eq!(actions(&mut schedule), []);
-    let taken = schedule.take(NOW, warm).unwrap();
+    let taken = schedule.take(NOW, warm, None).unwrap();
     assert_eq!((taken.request, taken.start), (again, Start::Reuse));
     // Bob's is never in Alice's container.
     schedule.request(NOW, "h").unwrap();
@@ -78,6 +78,11 @@ fn the_process_with_the_connections_is_forked() {
     actions(&mut schedule);
     let request = schedule.request(NOW, "f").unwrap();
     assert_eq!(actions(&mut schedule), [Action::Fork(container, connected, request)]);
+    // A container that lies of its processes gets none of another, and no number that ends ours.
+    for lie in [bare, ProcessId(u64::MAX)] {
+        schedule.adopt_process(NOW, container, lie, "f", BTreeSet::new());
+        assert_eq!(actions(&mut schedule), [Action::KillProcess(container, lie)]);
+    }
     assert_eq!(schedule.table().iter().filter(|row| row.process == bare).count(), 1);
 }
 
@@ -88,7 +93,7 @@ fn an_answer_counts_from_whom_the_request_was_given_alone() {
     let (_, bobs) = cold(&mut schedule, "h");
     let request = schedule.request(NOW, "f").unwrap();
     assert_eq!(schedule.answered(NOW, alices, request), None, "it has not taken it");
-    schedule.take(NOW, alices).unwrap();
+    schedule.take(NOW, alices, None).unwrap();
     assert_eq!(schedule.answered(NOW, bobs, request), None);
     assert_eq!(schedule.answered(NOW, alices, request), Some(Start::Fork));
     assert_eq!(schedule.answered(NOW, alices, request), None, "answered twice");
@@ -99,7 +104,7 @@ fn a_hang_kills_the_child_and_a_hanging_first_one_its_process() {
     let mut schedule = schedule();
     let (container, process) = cold(&mut schedule, "f");
     let request = schedule.request(NOW, "f").unwrap();
-    schedule.take(NOW, process).unwrap();
+    schedule.take(NOW, process, None).unwrap();
     actions(&mut schedule);
     let late = NOW + Duration::from_secs(3);
     assert_eq!(schedule.next_tick(), Some(late));
@@ -108,7 +113,7 @@ fn a_hang_kills_the_child_and_a_hanging_first_one_its_process() {
     let expected = [Action::Fail(request, failure), Action::KillChild(container, process, request)];
     assert_eq!(actions(&mut schedule), expected);
     schedule.request(late, "g").unwrap();
-    let [Action::Spawn(_, first, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
+    let [Action::Spawn(_, first, _, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
     schedule.tick(late + Duration::from_secs(10));
     assert!(actions(&mut schedule).contains(&Action::KillProcess(container, first)));
 }
@@ -210,7 +215,7 @@ impl World {
             }
             4..=6 => {
                 let Some(process) = self.any_process() else { return };
-                if let Some(taken) = self.schedule.take(now, process) {
+                if let Some(taken) = self.schedule.take(now, process, None) {
                     assert!(self.open.contains(&taken.request));
                     assert!(self.taken.insert((process, taken.request)), "taken twice");
                 }
@@ -254,7 +259,7 @@ impl World {
                     self.starting.insert(id);
                     assert!(self.containers.insert(id, owner).is_none());
                 }
-                Action::Spawn(container, process, function) => {
+                Action::Spawn(container, process, _, function) => {
                     assert_eq!(
                         self.schedule.functions[&function].owner,
                         self.containers[&container]

@@ -1,0 +1,215 @@
+"""Runs a function's handler in a container: imports it, runs the first request itself, then forks for each.
+
+elver-init starts it. Standard input is the socket of orders and reports, a line of JSON each; the
+function's standard input is empty. Requests come from the Lambda Runtime API over a Unix socket, or over
+loopback where awslambdaric asks for them.
+"""
+
+import http.client
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+
+API = "/2018-06-01/runtime/"
+
+
+class Connection(http.client.HTTPConnection):
+    """HTTP over the Unix socket of the process's Runtime API."""
+
+    def __init__(self, path):
+        super().__init__("localhost")
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(self.path)
+
+    def ask(self, method, path, body=None, headers={}):
+        self.request(method, API + path, body, headers)
+        answer = self.getresponse()
+        return answer, answer.read()
+
+
+class Context:
+    """What a handler learns of its invocation, with the names that Lambda's Python has for it."""
+
+    def __init__(self, headers):
+        self.aws_request_id = headers["Lambda-Runtime-Aws-Request-Id"]
+        self.invoked_function_arn = headers["Lambda-Runtime-Invoked-Function-Arn"]
+        self.function_name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
+        self.function_version = "$LATEST"
+        self.memory_limit_in_mb = os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]
+        self.deadline_ms = int(headers["Lambda-Runtime-Deadline-Ms"])
+        self.start = headers["Elver-Start"]
+        self.destinations = os.environ["ELVER_DESTINATIONS"].split()
+
+    def get_remaining_time_in_millis(self):
+        return max(0, self.deadline_ms - int(time.time() * 1000))
+
+
+def failure(error):
+    """An exception in the form of Lambda's errors."""
+    return json.dumps(
+        {
+            "errorType": type(error).__name__,
+            "errorMessage": str(error),
+            "stackTrace": traceback.format_tb(error.__traceback__),
+        }
+    ).encode()
+
+
+class Init:
+    """The INIT process: it has imported the handler, and forks."""
+
+    def __init__(self, control):
+        self.control = control
+        self.buffer = b""
+        self.pids = {}
+        self.requests = {}
+        # A byte a signal, so that waiting for orders ends when a child has.
+        self.woken, wake = os.pipe()
+        os.set_blocking(self.woken, False)
+        os.set_blocking(wake, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self.wake = wake
+
+    def serve(self):
+        """Forks for each order. Returns in children alone, their request."""
+        while True:
+            ready, _, _ = select.select([self.control, self.woken], [], [])
+            if self.woken in ready:
+                os.read(self.woken, 4096)
+                self.reap()
+            if self.control in ready:
+                request = self.obey()
+                if request is not None:
+                    return request
+
+    def obey(self):
+        more = self.control.recv(65536)
+        if not more:
+            os._exit(0)
+        lines = (self.buffer + more).split(b"\n")
+        self.buffer = lines.pop()
+        for line in lines:
+            [(order, request)] = json.loads(line).items()
+            if order == "fork":
+                if self.fork(request):
+                    return request
+            elif order == "kill" and request in self.pids:
+                os.kill(self.pids[request], signal.SIGKILL)
+        return None
+
+    def fork(self, request):
+        """Forks for a request; whether this is the child."""
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.tell(request, f"cannot fork: {error}")
+            return False
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in (self.woken, self.wake, self.control.detach()):
+                os.close(descriptor)
+            return True
+        self.pids[request] = pid
+        self.requests[pid] = request
+        return False
+
+    def reap(self):
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            request = self.requests.pop(pid, None)
+            if request is None:
+                continue
+            del self.pids[request]
+            code = os.waitstatus_to_exitcode(status)
+            self.tell(request, f"exit code {code}" if code >= 0 else f"signal {-code}")
+
+    def tell(self, request, why):
+        self.control.sendall(json.dumps({"ended": [request, why]}).encode() + b"\n")
+
+
+def load():
+    """The handler that the environment names."""
+    module, function = os.environ["_HANDLER"].rsplit(".", 1)
+    __import__(module)
+    return getattr(sys.modules[module], function)
+
+
+def run_one(handler, request):
+    """Takes a request and answers it."""
+    api = Connection(os.environ["ELVER_API_SOCKET"])
+    answer, event = api.ask("GET", "invocation/next", headers={"Elver-Request": str(request)})
+    if answer.status != 200:
+        sys.exit(f"no invocation: {answer.status} {event.decode(errors='replace')}")
+    context = Context(answer.headers)
+    base = f"invocation/{context.aws_request_id}/"
+    try:
+        result = json.dumps(handler(json.loads(event or b"null"), context)).encode()
+    except BaseException as error:
+        api.ask("POST", base + "error", failure(error), {"Content-Type": "application/json"})
+        return
+    answer, said = api.ask("POST", base + "response", result, {"Content-Type": "application/json"})
+    if answer.status == 413:
+        error = ValueError(said.decode(errors="replace"))
+        api.close()
+        api.ask("POST", base + "error", failure(error), {"Content-Type": "application/json"})
+
+
+def run_python(init, first):
+    try:
+        handler = load()
+    except BaseException as error:
+        Connection(os.environ["ELVER_API_SOCKET"]).ask("POST", "init/error", failure(error))
+        traceback.print_exc()
+        os._exit(1)
+    run_one(handler, first)
+    run_one(handler, init.serve())
+    sys.stdout.flush()
+    # Threads that the handler left do not keep the process.
+    os._exit(0)
+
+
+def run_awslambdaric(init, first):
+    """Lambda's own client, unmodified, which asks to be restored after it has imported the handler."""
+    from awslambdaric import bootstrap
+    from awslambdaric.lambda_runtime_client import LambdaRuntimeClient
+
+    def restore_next(_client):
+        if not init.fork(first):
+            init.serve()
+
+    LambdaRuntimeClient.restore_next = restore_next
+    bootstrap.run(
+        os.environ["LAMBDA_TASK_ROOT"], os.environ["_HANDLER"], os.environ["AWS_LAMBDA_RUNTIME_API"]
+    )
+
+
+def main():
+    control = socket.socket(fileno=os.dup(0))
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    sys.path.insert(0, os.environ["LAMBDA_TASK_ROOT"])
+    # What a handler asks of the environment is not ours to add to.
+    first = int(os.environ.pop("ELVER_FIRST"))
+    init = Init(control)
+    if os.environ.pop("ELVER_RUNTIME") == "awslambdaric":
+        run_awslambdaric(init, first)
+    else:
+        run_python(init, first)
+
+
+main()

@@ -1,0 +1,55 @@
+//! What an INIT process makes ready for its children's RDMA, by a thread of its own while the runtime
+//! imports the handler (Swift, §4.1.2): the node looks the destinations up, so that connecting there
+//! takes no request more.
+//!
+//! A child opens its own session then. Sessions that a child inherits would be made here.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Instant;
+
+use elver::{Gid, Session};
+
+use super::Event;
+use crate::protocol::NODE_SOCKET;
+use crate::schedule::ProcessId;
+
+/// Begins, where there are destinations and a node.
+pub(super) fn start(process: ProcessId, destinations: &[String], events: Sender<Event>) {
+    let socket = Path::new(NODE_SOCKET);
+    if destinations.is_empty() || !socket.exists() {
+        return;
+    }
+    let destinations = destinations.to_vec();
+    let look_up = move || match warm(socket, &destinations) {
+        Ok((connections, took_us)) => {
+            // Nobody is there to be told only if the container ends.
+            let _ = events.send(Event::Connected(process, connections, took_us));
+        }
+        Err(error) => eprintln!("elver-init: the node made nothing ready: {error}"),
+    };
+    if let Err(error) = thread::Builder::new().name("node".into()).spawn(look_up) {
+        eprintln!("elver-init: no thread to ask the node: {error}");
+    }
+}
+
+/// Which destinations the node knows now, and how long it took, in microseconds.
+fn warm(socket: &Path, destinations: &[String]) -> Result<(BTreeSet<String>, u64), elver::Error> {
+    let begun = Instant::now();
+    let session = Session::connect(socket)?;
+    let mut known = BTreeSet::new();
+    for destination in destinations {
+        let Ok(gid) = destination.parse::<Gid>() else { continue };
+        if session.warm(&[gid])?.0 == 1 {
+            known.insert(destination.clone());
+        } else {
+            eprintln!(
+                "elver-init: {destination} did not answer; the function connects to it itself"
+            );
+        }
+    }
+    session.close()?;
+    Ok((known, begun.elapsed().as_micros() as u64))
+}

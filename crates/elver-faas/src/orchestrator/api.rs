@@ -1,0 +1,251 @@
+//! The AWS Lambda Runtime API of one INIT process and its children, by its public documentation.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::http::{self, CONNECTIONS_MAX, Reply};
+use super::{Answer, Orchestrator};
+use crate::protocol::Order;
+use crate::schedule::{ProcessId, RequestId, Start, Taken};
+
+const BASE: &str = "/2018-06-01/runtime/";
+
+/// What a child says that is there for one request alone.
+const WANTED: &str = "elver-request";
+
+/// How much of a failed start's reason is kept, in bytes.
+const REASON_MAX: usize = 2000;
+
+/// Serves an INIT process until this is aborted.
+pub(super) async fn serve(
+    orchestrator: Rc<Orchestrator>,
+    listener: UnixListener,
+    process: ProcessId,
+) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // Aborting this ends the connections too.
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else { return };
+        while connections.try_join_next().is_some() {}
+        let orchestrator = orchestrator.clone();
+        connections.spawn_local(async move {
+            let has_answered = Rc::new(Cell::new(false));
+            let answer =
+                |request| answer(orchestrator.clone(), process, request, has_answered.clone());
+            http::converse(stream, answer).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn answer(
+    orchestrator: Rc<Orchestrator>,
+    process: ProcessId,
+    request: Request<Incoming>,
+    has_answered: Rc<Cell<bool>>,
+) -> Reply {
+    let path = request.uri().path().to_string();
+    let Some(rest) = path.strip_prefix(BASE) else { return unknown(&path) };
+    let parts: Vec<&str> = rest.split('/').collect();
+    match (request.method(), &parts[..]) {
+        (&Method::GET, ["invocation", "next"]) => {
+            let wanted = request.headers().get(WANTED).cloned();
+            next(&orchestrator, process, wanted, &has_answered).await
+        }
+        (&Method::POST, ["invocation", id, end @ ("response" | "error")]) => {
+            let Some(id) = parse_id(id) else { return unknown(&path) };
+            let reply = finish(&orchestrator, process, request, id, *end == "error").await;
+            has_answered.set(reply.status() == StatusCode::ACCEPTED);
+            reply
+        }
+        (&Method::POST, ["init" | "restore", "error"]) => {
+            start_failed(&orchestrator, process, request).await
+        }
+        // An INIT process that is here was never frozen: it goes on at once.
+        (&Method::GET, ["restore", "next"]) => {
+            http::with_type(StatusCode::OK, "application/json", Bytes::new())
+        }
+        _ => unknown(&path),
+    }
+}
+
+/// Waits for a request, for as long as it takes.
+async fn next(
+    orchestrator: &Rc<Orchestrator>,
+    process: ProcessId,
+    wanted: Option<HeaderValue>,
+    has_answered: &Cell<bool>,
+) -> Reply {
+    let wanted = match wanted.map(|id| id.to_str().ok()?.parse().ok()).map(|id| id.map(RequestId)) {
+        Some(Some(id)) => Some(id),
+        Some(None) => {
+            return http::failure(StatusCode::BAD_REQUEST, "BadRequest", "no such number");
+        }
+        None => None,
+    };
+    let Some((function, handed)) = door(orchestrator, process) else { return gone() };
+    let forks = orchestrator.config.functions[&function].runtime.forks();
+    if forks && has_answered.get() {
+        // A child was there for one request, and is being ended; the next ones have children of their own.
+        return std::future::pending().await;
+    }
+    loop {
+        let notified = handed.notified();
+        if let Some(taken) = orchestrator.with(|schedule, now| schedule.take(now, process, wanted))
+        {
+            return invocation(orchestrator, &function, taken);
+        }
+        if wanted.is_some() {
+            // Its caller has gone, or an earlier orchestrator had it.
+            return gone();
+        }
+        notified.await;
+    }
+}
+
+fn door(
+    orchestrator: &Orchestrator,
+    process: ProcessId,
+) -> Option<(String, Rc<tokio::sync::Notify>)> {
+    let state = orchestrator.state.borrow();
+    let door = state.doors.get(&process)?;
+    Some((door.function.clone(), door.handed.clone()))
+}
+
+fn invocation(orchestrator: &Orchestrator, function: &str, taken: Taken) -> Reply {
+    let mut state = orchestrator.state.borrow_mut();
+    let Some(pending) = state.pending.get_mut(&taken.request) else { return gone() };
+    pending.taken = Some(Instant::now());
+    let mut reply = http::with_type(StatusCode::OK, "application/json", pending.body.clone());
+    let left = taken.deadline.saturating_sub(orchestrator.begun.elapsed());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let owner = &orchestrator.config.functions[function].owner;
+    let request = taken.request.0;
+    for (name, value) in [
+        ("lambda-runtime-aws-request-id", id_of(taken.request)),
+        ("lambda-runtime-deadline-ms", (now + left).as_millis().to_string()),
+        (
+            "lambda-runtime-invoked-function-arn",
+            format!("arn:elver:lambda:local:{owner}:function:{function}"),
+        ),
+        (
+            "lambda-runtime-trace-id",
+            format!("Root=1-{:08x}-{request:024x};Sampled=0", now.as_secs()),
+        ),
+        ("elver-start", taken.start.to_string()),
+    ] {
+        let value = HeaderValue::from_str(&value).expect("names have letters, digits, - and _");
+        reply.headers_mut().insert(name, value);
+    }
+    reply
+}
+
+async fn finish(
+    orchestrator: &Rc<Orchestrator>,
+    process: ProcessId,
+    request: Request<Incoming>,
+    id: RequestId,
+    is_error: bool,
+) -> Reply {
+    let content_type = content_type(request.headers());
+    let body = match http::body(request).await {
+        Ok(body) => body,
+        Err(reply) => return *reply,
+    };
+    let ended = orchestrator.with(|schedule, now| schedule.answered(now, process, id));
+    let Some(start) = ended else {
+        let what =
+            format!("request {} is none that this process has taken, or was ended", id_of(id));
+        return http::failure(StatusCode::FORBIDDEN, "InvalidRequestID", &what);
+    };
+    let mut state = orchestrator.state.borrow_mut();
+    if let Some(pending) = state.pending.remove(&id) {
+        let taken = pending.taken.unwrap_or(pending.arrived);
+        let answer = Answer {
+            body,
+            content_type,
+            is_error,
+            start,
+            launch: taken - pending.arrived,
+            total: pending.arrived.elapsed(),
+        };
+        // A caller that has gone needs no answer.
+        let _ = pending.reply.send(Ok(answer));
+    }
+    end_child(orchestrator, &state, process, id, start);
+    http::json(StatusCode::ACCEPTED, &serde_json::json!({"status": "OK"}))
+}
+
+/// Lambda's own client would ask for more than the one request that its child is there for.
+fn end_child(
+    orchestrator: &Rc<Orchestrator>,
+    state: &super::State,
+    process: ProcessId,
+    request: RequestId,
+    start: Start,
+) {
+    let Some(door) = state.doors.get(&process) else { return };
+    let runtime = orchestrator.config.functions[&door.function].runtime;
+    if runtime == crate::config::RuntimeKind::Awslambdaric
+        && start != Start::Reuse
+        && let Some(container) = state.schedule.container_of(process)
+    {
+        orchestrator.order(state, container, Order::KillChild { process, request });
+    }
+}
+
+/// A runtime could not import its handler, or the like: it is ended, and its request fails for that.
+async fn start_failed(
+    orchestrator: &Rc<Orchestrator>,
+    process: ProcessId,
+    request: Request<Incoming>,
+) -> Reply {
+    let body = match http::body(request).await {
+        Ok(body) => body,
+        Err(reply) => return *reply,
+    };
+    let said: String = String::from_utf8_lossy(&body).chars().take(REASON_MAX).collect();
+    let mut state = orchestrator.state.borrow_mut();
+    if let Some(door) = state.doors.get_mut(&process) {
+        door.start_failed = Some(format!("its start failed: {said}"));
+    }
+    if let Some(container) = state.schedule.container_of(process) {
+        orchestrator.order(&state, container, Order::KillProcess { process });
+    }
+    http::json(StatusCode::ACCEPTED, &serde_json::json!({"status": "OK"}))
+}
+
+fn content_type(headers: &HeaderMap) -> String {
+    let named = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    named.unwrap_or("application/json").to_string()
+}
+
+/// A request's number in the form of the ids that Lambda has.
+fn id_of(request: RequestId) -> String {
+    format!("00000000-0000-4000-8000-{:012x}", request.0)
+}
+
+fn parse_id(id: &str) -> Option<RequestId> {
+    let number = id.strip_prefix("00000000-0000-4000-8000-")?;
+    u64::from_str_radix(number, 16).ok().map(RequestId)
+}
+
+fn unknown(path: &str) -> Reply {
+    let what = format!("the Runtime API has no {path}");
+    http::failure(StatusCode::NOT_FOUND, "NotFound", &what)
+}
+
+fn gone() -> Reply {
+    http::failure(StatusCode::GONE, "Gone", "the request is no more; end")
+}

@@ -1,0 +1,149 @@
+//! A container's side of the orchestrator: orders go to its `elver-init`, reports come back.
+//!
+//! The first connection is `elver-init`'s, since nothing else runs before it, and the only one. When it
+//! ends, the container has.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::spawn_local;
+
+use super::{ORDERS_MAX, Orchestrator};
+use crate::protocol::{LINE_MAX, Order, Report};
+use crate::schedule::{ContainerId, ProcessId};
+
+/// How long a container that was found running may take to connect.
+const FOUND_MAX: Duration = Duration::from_secs(5);
+
+/// What is known of a container ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// It is being made.
+    New,
+    /// It was found running.
+    Found,
+}
+
+/// Serves a container until it ends.
+pub(super) async fn serve(
+    orchestrator: Rc<Orchestrator>,
+    listener: UnixListener,
+    id: ContainerId,
+    expected: Expected,
+) {
+    let most = match expected {
+        Expected::New => Duration::from_secs(orchestrator.config.platform.init_timeout_s),
+        Expected::Found => FOUND_MAX,
+    };
+    let why = match tokio::time::timeout(most, listener.accept()).await {
+        Err(_) => format!("its elver-init did not connect within {} ms", most.as_millis()),
+        Ok(Err(error)) => format!("its elver-init cannot be heard: {error}"),
+        Ok(Ok((stream, _))) => {
+            // Nobody else is to be taken for elver-init.
+            drop(listener);
+            match hear(&orchestrator, stream, id, expected).await {
+                Ok(()) => "its first process ended".to_string(),
+                Err(error) => format!("its elver-init said what cannot be read: {error}"),
+            }
+        }
+    };
+    orchestrator.delete(id, &why);
+}
+
+async fn hear(
+    orchestrator: &Rc<Orchestrator>,
+    stream: UnixStream,
+    id: ContainerId,
+    expected: Expected,
+) -> io::Result<()> {
+    let (reading, writing) = stream.into_split();
+    let mut reading = BufReader::new(reading);
+    let Some(Report::Hello { processes }) = receive(&mut reading).await? else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "its first word is no hello"));
+    };
+    let (orders, to_write) = mpsc::channel(ORDERS_MAX);
+    spawn_local(write(writing, to_write));
+    if let Some(home) = orchestrator.state.borrow_mut().homes.get_mut(&id) {
+        home.orders = Some(orders);
+    }
+    match expected {
+        Expected::New => orchestrator.with(|schedule, now| schedule.container_runs(now, id)),
+        Expected::Found => adopt(orchestrator, id, processes),
+    }
+    while let Some(report) = receive(&mut reading).await? {
+        handle(orchestrator, id, report);
+    }
+    Ok(())
+}
+
+fn adopt(
+    orchestrator: &Rc<Orchestrator>,
+    id: ContainerId,
+    processes: Vec<(ProcessId, String, std::collections::BTreeSet<String>)>,
+) {
+    let owners = orchestrator.directory.containers().unwrap_or_default();
+    let Some((_, owner)) = owners.into_iter().find(|(of, _)| *of == id) else { return };
+    orchestrator.with(|schedule, now| schedule.adopt_container(now, id, &owner));
+    for (process, function, connections) in processes {
+        orchestrator.with(|schedule, now| {
+            schedule.adopt_process(now, id, process, &function, connections);
+        });
+        if orchestrator.state.borrow().schedule.container_of(process) != Some(id) {
+            continue;
+        }
+        match orchestrator.open_door(id, process, &function) {
+            Ok(door) => {
+                orchestrator.state.borrow_mut().doors.insert(process, door);
+            }
+            Err(error) => eprintln!("cannot listen for a process that was found: {error}"),
+        }
+    }
+}
+
+/// What a container tells counts for its own processes alone.
+fn handle(orchestrator: &Rc<Orchestrator>, id: ContainerId, report: Report) {
+    let is_its = |process| orchestrator.state.borrow().schedule.container_of(process) == Some(id);
+    match report {
+        Report::Connected { process, connections, .. } if is_its(process) => {
+            orchestrator.with(|schedule, _| schedule.connected(process, connections));
+        }
+        Report::ChildEnded { process, request, why } if is_its(process) => {
+            orchestrator.with(|schedule, now| schedule.child_ended(now, process, request, &why));
+        }
+        Report::ProcessEnded { process, why } if is_its(process) => {
+            let door = orchestrator.state.borrow_mut().doors.remove(&process);
+            let failed = door.and_then(|door| {
+                door.serving.abort();
+                door.start_failed
+            });
+            let why = failed.unwrap_or(why);
+            orchestrator.with(|schedule, now| schedule.process_ended(now, process, &why));
+        }
+        // Of a process that is gone, or never was its own.
+        _ => {}
+    }
+}
+
+async fn write(mut writing: OwnedWriteHalf, mut orders: mpsc::Receiver<Order>) {
+    while let Some(order) = orders.recv().await {
+        let Ok(mut line) = serde_json::to_vec(&order) else { return };
+        line.push(b'\n');
+        if writing.write_all(&line).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn receive(reading: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Report>> {
+    let mut line = Vec::new();
+    reading.take(LINE_MAX as u64).read_until(b'\n', &mut line).await?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&line)?))
+}
