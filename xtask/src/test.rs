@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// Programs that tests start, a header that one reads, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 12] = [
+const NEEDED: [(&str, &str); 14] = [
     ("tshark", "tshark"),
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
@@ -20,6 +20,8 @@ const NEEDED: [(&str, &str); 12] = [
     ("ib_write_bw", "perftest"),
     ("rping", "rdmacm-utils"),
     ("python3", "python3"),
+    ("crun", "crun"),
+    ("runc", "runc"),
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
 ];
 

@@ -394,10 +394,14 @@ impl Schedule {
     /// The child that was forked for a request has ended. Its request fails if it was not answered.
     pub fn child_ended(&mut self, now: Duration, id: ProcessId, request: RequestId, why: &str) {
         let Some(process) = self.processes.get_mut(&id) else { return };
+        let waiting = process.handed.len();
         process.handed.retain(|handed| *handed != request);
-        process.taken.remove(&request);
+        let was_its = process.handed.len() < waiting || process.taken.remove(&request);
         let container = process.container;
-        self.fail(request, Failure::Ended(why.into()));
+        // A child of an earlier orchestrator's request is none of ours, and containers may lie.
+        if was_its {
+            self.fail(request, Failure::Ended(why.into()));
+        }
         self.look_for_idle(now, Some(container));
         self.place_waiting(now);
     }

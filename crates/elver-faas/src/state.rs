@@ -3,8 +3,10 @@
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::protocol::CONTROL_SOCKET;
 use crate::schedule::ContainerId;
@@ -14,6 +16,9 @@ const PREFIX: &str = "elver-faas-";
 
 /// What a Python runtime runs.
 const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
+
+/// How long an orchestrator waits for what another one's last commands are about.
+const LOCK_MAX: Duration = Duration::from_secs(5);
 
 /// The directory of an orchestrator, which alone works in it.
 #[derive(Debug)]
@@ -39,10 +44,10 @@ impl StateDirectory {
             std::fs::DirBuilder::new().recursive(true).mode(0o711).create(path.join(part))?;
         }
         let lock = std::fs::File::create(path.join("lock"))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            let what = format!("another orchestrator works in {}", path.display());
-            io::Error::new(io::ErrorKind::AddrInUse, what)
-        })?;
+        wait_for_lock(&lock, path)?;
+        // The runtime's commands keep it: what one of them was about when its orchestrator was killed is
+        // done before another orchestrator looks.
+        fcntl_setfd(&lock, FdFlags::empty())?;
         let state = StateDirectory { path: path.to_path_buf(), _lock: lock };
         state.install("elver-init", &std::fs::read(init)?, 0o755)?;
         state.install("bootstrap.py", BOOTSTRAP.as_bytes(), 0o644)?;
@@ -148,4 +153,16 @@ impl StateDirectory {
         std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode))?;
         std::fs::rename(&new, &path)
     }
+}
+
+fn wait_for_lock(lock: &std::fs::File, path: &Path) -> io::Result<()> {
+    let begun = Instant::now();
+    while flock(lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if begun.elapsed() > LOCK_MAX {
+            let what = format!("another orchestrator works in {}", path.display());
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }

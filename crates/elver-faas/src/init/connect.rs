@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use elver::{Gid, Session};
 
-use super::Event;
+use super::event::Event;
 use crate::protocol::NODE_SOCKET;
 use crate::schedule::ProcessId;
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-use super::Event;
+use super::event::Event;
 use crate::protocol::{CONTROL_SOCKET, receive};
 
 /// How long to wait until the next attempt.

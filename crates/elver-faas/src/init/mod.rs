@@ -6,35 +6,20 @@
 
 mod connect;
 mod control;
+mod event;
 mod reaper;
 mod relay;
 mod runtime;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 
-use rustix::process::Pid;
-
 use crate::protocol::{Order, Report, RuntimeOrder, RuntimeReport, SOCKETS, Spawn, send};
 use crate::schedule::ProcessId;
+use event::Event;
 use runtime::Runtime;
-
-/// What threads tell the one that has the state.
-#[derive(Debug)]
-enum Event {
-    /// The orchestrator can be told things here.
-    Orchestrator(UnixStream),
-    /// The orchestrator orders.
-    Order(Order),
-    /// A process has ended, of this container, whoever's child it was.
-    Reaped(Pid, String),
-    /// A runtime reports.
-    Runtime(ProcessId, RuntimeReport),
-    /// The node has, or has not, made ready what an INIT process connects to.
-    Connected(ProcessId, BTreeSet<String>, u64),
-}
 
 /// Serves as the first process of a container. It ends only with the container.
 ///

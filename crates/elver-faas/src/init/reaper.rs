@@ -6,7 +6,7 @@ use std::thread;
 
 use rustix::process::{WaitOptions, WaitStatus, wait};
 
-use super::Event;
+use super::event::Event;
 
 /// Starts to wait. What comes back is to be told of each process that was started.
 pub(super) fn start(events: Sender<Event>) -> io::Result<Sender<()>> {

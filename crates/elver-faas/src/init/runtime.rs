@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
 
-use super::{Event, relay};
+use super::event::Event;
+use super::relay;
 use crate::config::RuntimeKind;
 use crate::protocol::{
     CODE, NODE_SOCKET, PROGRAMS, RuntimeOrder, SOCKETS, Spawn, api_socket, receive, send,

@@ -12,8 +12,8 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::core::{Answer, Orchestrator, State};
 use super::http::{self, CONNECTIONS_MAX, Reply};
-use super::{Answer, Orchestrator};
 use crate::protocol::Order;
 use crate::schedule::{ProcessId, RequestId, Start, Taken};
 
@@ -56,7 +56,7 @@ async fn answer(
     has_answered: Rc<Cell<bool>>,
 ) -> Reply {
     let path = request.uri().path().to_string();
-    let Some(rest) = path.strip_prefix(BASE) else { return unknown(&path) };
+    let Some(rest) = path.strip_prefix(BASE) else { return unknown(request).await };
     let parts: Vec<&str> = rest.split('/').collect();
     match (request.method(), &parts[..]) {
         (&Method::GET, ["invocation", "next"]) => {
@@ -64,7 +64,7 @@ async fn answer(
             next(&orchestrator, process, wanted, &has_answered).await
         }
         (&Method::POST, ["invocation", id, end @ ("response" | "error")]) => {
-            let Some(id) = parse_id(id) else { return unknown(&path) };
+            let Some(id) = parse_id(id) else { return unknown(request).await };
             let reply = finish(&orchestrator, process, request, id, *end == "error").await;
             has_answered.set(reply.status() == StatusCode::ACCEPTED);
             reply
@@ -76,7 +76,7 @@ async fn answer(
         (&Method::GET, ["restore", "next"]) => {
             http::with_type(StatusCode::OK, "application/json", Bytes::new())
         }
-        _ => unknown(&path),
+        _ => unknown(request).await,
     }
 }
 
@@ -190,7 +190,7 @@ async fn finish(
 /// Lambda's own client would ask for more than the one request that its child is there for.
 fn end_child(
     orchestrator: &Rc<Orchestrator>,
-    state: &super::State,
+    state: &State,
     process: ProcessId,
     request: RequestId,
     start: Start,
@@ -241,8 +241,12 @@ fn parse_id(id: &str) -> Option<RequestId> {
     u64::from_str_radix(number, 16).ok().map(RequestId)
 }
 
-fn unknown(path: &str) -> Reply {
-    let what = format!("the Runtime API has no {path}");
+/// What is not there. Its body is read, so that the connection serves what comes behind it.
+async fn unknown(request: Request<Incoming>) -> Reply {
+    let what = format!("the Runtime API has no {}", request.uri().path());
+    if let Err(reply) = http::body(request).await {
+        return *reply;
+    }
     http::failure(StatusCode::NOT_FOUND, "NotFound", &what)
 }
 

@@ -13,21 +13,12 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
-use super::{ORDERS_MAX, Orchestrator};
+use super::core::{Expected, ORDERS_MAX, Orchestrator};
 use crate::protocol::{LINE_MAX, Order, Report};
 use crate::schedule::{ContainerId, ProcessId};
 
 /// How long a container that was found running may take to connect.
 const FOUND_MAX: Duration = Duration::from_secs(5);
-
-/// What is known of a container ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Expected {
-    /// It is being made.
-    New,
-    /// It was found running.
-    Found,
-}
 
 /// Serves a container until it ends.
 pub(super) async fn serve(

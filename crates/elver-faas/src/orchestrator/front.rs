@@ -13,8 +13,8 @@ use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet, spawn_local};
 
+use super::core::{Answer, Orchestrator, Pending};
 use super::http::{self, CONNECTIONS_MAX, Reply};
-use super::{Answer, Orchestrator, Pending};
 use crate::client::{ERROR_HEADER, LAUNCH_HEADER, Listing, START_HEADER, TOTAL_HEADER};
 use crate::schedule::Failure;
 

@@ -95,6 +95,8 @@ fn an_answer_counts_from_whom_the_request_was_given_alone() {
     assert_eq!(schedule.answered(NOW, alices, request), None, "it has not taken it");
     schedule.take(NOW, alices, None).unwrap();
     assert_eq!(schedule.answered(NOW, bobs, request), None);
+    schedule.child_ended(NOW, bobs, request, "a lie");
+    assert!(!actions(&mut schedule).iter().any(|action| matches!(action, Action::Fail(..))));
     assert_eq!(schedule.answered(NOW, alices, request), Some(Start::Fork));
     assert_eq!(schedule.answered(NOW, alices, request), None, "answered twice");
 }

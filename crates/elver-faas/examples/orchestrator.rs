@@ -1,0 +1,17 @@
+//! A platform of one's own: `orchestrator CONFIG INIT` serves the functions of a configuration, with
+//! `elver-init` at INIT, until it is interrupted.
+
+use std::error::Error;
+use std::path::Path;
+
+use elver_faas::{Config, orchestrator};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [config, init] = &arguments[..] else {
+        return Err("usage: orchestrator CONFIG INIT".into());
+    };
+    let config = Config::load(Path::new(config))?;
+    orchestrator::serve(config, Path::new(init), |socket| println!("{}", socket.display()))?;
+    Ok(())
+}

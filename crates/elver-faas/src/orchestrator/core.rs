@@ -1,0 +1,452 @@
+//! What all of the orchestrator's tasks share, and what the schedule's actions do.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use hyper::body::Bytes;
+use tokio::net::UnixListener;
+use tokio::sync::{Mutex, Notify, mpsc, oneshot};
+use tokio::task::{AbortHandle, spawn_local};
+
+use super::http;
+use crate::bundle::Bundle;
+use crate::config::{Config, Owner};
+use crate::containers::{Runtime, RuntimeError};
+use crate::protocol::{Order, Spawn};
+use crate::schedule::{
+    Action, ContainerId, Failure, FunctionTerms, ProcessId, RequestId, Schedule, Start, Terms,
+};
+use crate::state::StateDirectory;
+
+/// Most bytes of a file that a function writes, its log among them.
+const FILE_MAX: u64 = 64 << 20;
+
+/// Orders that a container has not taken yet. One that takes none is ended.
+pub(super) const ORDERS_MAX: usize = 4096;
+
+/// Why an orchestrator cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Something of its directory.
+    #[error("{what}: {error}")]
+    File {
+        /// What it was about.
+        what: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The container runtime.
+    #[error("{0}")]
+    Runtime(#[from] RuntimeError),
+}
+
+/// How a request was answered.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) body: Bytes,
+    pub(super) content_type: String,
+    pub(super) is_error: bool,
+    pub(super) start: Start,
+    pub(super) launch: Duration,
+    pub(super) total: Duration,
+}
+
+/// A request whose caller waits.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) body: Bytes,
+    pub(super) reply: oneshot::Sender<Result<Answer, Failure>>,
+    pub(super) arrived: Instant,
+    pub(super) taken: Option<Instant>,
+}
+
+/// What a container has on this side.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) orders: Option<mpsc::Sender<Order>>,
+    pub(super) control: AbortHandle,
+    /// Held while the runtime is about this container: one is not ended while it is being made.
+    commands: Rc<Mutex<()>>,
+}
+
+/// What an INIT process has on this side.
+#[derive(Debug)]
+pub(super) struct Door {
+    pub(super) function: String,
+    pub(super) serving: AbortHandle,
+    pub(super) handed: Rc<Notify>,
+    pub(super) start_failed: Option<String>,
+}
+
+/// What changes, as one.
+pub(super) struct State {
+    pub(super) schedule: Schedule,
+    pub(super) homes: BTreeMap<ContainerId, Home>,
+    pub(super) doors: BTreeMap<ProcessId, Door>,
+    pub(super) pending: BTreeMap<RequestId, Pending>,
+}
+
+/// What serves a listener until it is aborted.
+pub(super) type Serving = Pin<Box<dyn Future<Output = ()>>>;
+
+/// What is behind the sockets that containers have.
+pub(super) struct Services {
+    /// Behind an INIT process's.
+    pub(super) door: fn(Rc<Orchestrator>, UnixListener, ProcessId) -> Serving,
+    /// Behind a container's `elver-init`'s.
+    pub(super) control: fn(Rc<Orchestrator>, UnixListener, ContainerId, Expected) -> Serving,
+}
+
+/// What is known of a container ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// It is being made.
+    New,
+    /// It was found running.
+    Found,
+}
+
+/// All that tasks share.
+pub(super) struct Orchestrator {
+    pub(super) config: Config,
+    pub(super) directory: StateDirectory,
+    runtime: Runtime,
+    pub(super) begun: Instant,
+    pub(super) state: RefCell<State>,
+    services: Services,
+    /// The schedule's next time may have changed.
+    changed: Notify,
+}
+
+impl Orchestrator {
+    pub(super) fn new(config: Config, directory: StateDirectory, services: Services) -> Rc<Self> {
+        let runtime = Runtime::new(&config.platform.runtime, directory.runtime_root());
+        let state = State {
+            schedule: Schedule::new(terms(&config), functions(&config), first_number()),
+            homes: BTreeMap::new(),
+            doors: BTreeMap::new(),
+            pending: BTreeMap::new(),
+        };
+        Rc::new(Orchestrator {
+            config,
+            directory,
+            runtime,
+            begun: Instant::now(),
+            state: RefCell::new(state),
+            services,
+            changed: Notify::new(),
+        })
+    }
+
+    /// Takes over what an earlier orchestrator left running, and removes the rest of what it left.
+    pub(super) async fn find_containers(self: &Rc<Self>) -> Result<(), ServeError> {
+        let listed = self.runtime.list().await?;
+        let is = |name: &str, running: bool| {
+            listed.iter().any(|l| l.id == name && (!running || l.status == "running"))
+        };
+        let what = "cannot read the containers' directories";
+        let known = self
+            .directory
+            .containers()
+            .map_err(|error| ServeError::File { what: what.into(), error })?;
+        for (id, owner) in known {
+            self.state.borrow_mut().schedule.skip_number(id);
+            let name = StateDirectory::name(id);
+            let adopted = match self.config.owners.get(&owner) {
+                Some(owner) if is(&name, true) => self.expect(id, owner, Expected::Found),
+                _ => Err(io::ErrorKind::NotFound.into()),
+            };
+            if adopted.is_err() {
+                // One that cannot be deleted now is found again by the next orchestrator.
+                if let Err(error) = self.runtime.delete(&name).await
+                    && is(&name, false)
+                {
+                    eprintln!("{error}");
+                    continue;
+                }
+                self.directory.remove(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all containers.
+    pub(super) async fn end(&self) {
+        let homes = std::mem::take(&mut self.state.borrow_mut().homes);
+        for (id, home) in homes {
+            home.control.abort();
+            let _at_work = home.commands.lock().await;
+            match self.runtime.delete(&StateDirectory::name(id)).await {
+                Ok(()) => self.directory.remove(id),
+                Err(error) => eprintln!("{error}"),
+            }
+        }
+        // A file that is not there is as good.
+        let _ = std::fs::remove_file(self.directory.own_front_socket());
+    }
+
+    pub(super) async fn keep_time(self: Rc<Self>) {
+        loop {
+            let changed = self.changed.notified();
+            let next = self.state.borrow().schedule.next_tick();
+            let due = async {
+                match next {
+                    Some(next) => tokio::time::sleep_until((self.begun + next).into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = changed => continue,
+                () = due => {}
+            }
+            self.with(|schedule, now| schedule.tick(now));
+        }
+    }
+
+    /// Tells the schedule something, and does what it wants then.
+    pub(super) fn with<T>(self: &Rc<Self>, tell: impl FnOnce(&mut Schedule, Duration) -> T) -> T {
+        let mut state = self.state.borrow_mut();
+        let told = tell(&mut state.schedule, self.begun.elapsed());
+        while let Some(action) = state.schedule.poll() {
+            self.act(&mut state, action);
+        }
+        for (process, door) in &state.doors {
+            if state.schedule.has_for(*process, None) {
+                door.handed.notify_waiters();
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
+        told
+    }
+
+    fn act(self: &Rc<Self>, state: &mut State, action: Action) {
+        match action {
+            Action::Create(id, owner) => {
+                let this = self.clone();
+                spawn_local(async move { this.create(id, &owner).await });
+            }
+            Action::Spawn(container, process, first, function) => {
+                match self.open_door(container, process, &function) {
+                    Ok(door) => {
+                        state.doors.insert(process, door);
+                        let spawn = self.spawn_order(process, first, &function);
+                        self.order(state, container, spawn);
+                    }
+                    Err(error) => {
+                        let why = format!("cannot listen for its process: {error}");
+                        let this = self.clone();
+                        spawn_local(async move {
+                            this.with(|schedule, now| schedule.process_ended(now, process, &why));
+                        });
+                    }
+                }
+            }
+            Action::Fork(container, process, request) => {
+                self.order(state, container, Order::Fork { process, request });
+            }
+            Action::KillChild(container, process, request) => {
+                self.order(state, container, Order::KillChild { process, request });
+            }
+            Action::KillProcess(container, process) => {
+                self.order(state, container, Order::KillProcess { process });
+            }
+            Action::Delete(id) => self.delete(id, "it was idle, or did not start in time"),
+            Action::Fail(id, failure) => {
+                if let Some(pending) = state.pending.remove(&id) {
+                    // A caller that has gone needs no answer.
+                    let _ = pending.reply.send(Err(failure));
+                }
+            }
+        }
+    }
+
+    pub(super) fn order(self: &Rc<Self>, state: &State, container: ContainerId, order: Order) {
+        let orders = state.homes.get(&container).and_then(|home| home.orders.as_ref());
+        if orders.is_none_or(|orders| orders.try_send(order).is_err()) {
+            self.delete(container, "it takes no orders");
+        }
+    }
+
+    fn spawn_order(&self, process: ProcessId, first: RequestId, name: &str) -> Order {
+        let function = &self.config.functions[name];
+        Order::Spawn(Spawn {
+            process,
+            first,
+            function: name.into(),
+            runtime: function.runtime,
+            handler: function.handler.clone(),
+            python: self.config.platform.python.clone(),
+            destinations: function.destinations.clone(),
+            environment: function.environment.clone(),
+            memory_max: function.memory_mb << 20,
+            timeout_s: function.timeout_s,
+        })
+    }
+
+    pub(super) fn open_door(
+        self: &Rc<Self>,
+        container: ContainerId,
+        process: ProcessId,
+        name: &str,
+    ) -> io::Result<Door> {
+        let owner = self.config.owner_of(&self.config.functions[name]);
+        let socket = self.directory.sockets(container).join(crate::protocol::api_socket(process));
+        let listener = http::bind(&socket)?;
+        self.directory.give(&socket, owner.uid)?;
+        let serving = spawn_local((self.services.door)(self.clone(), listener, process));
+        Ok(Door {
+            function: name.into(),
+            serving: serving.abort_handle(),
+            handed: Rc::new(Notify::new()),
+            start_failed: None,
+        })
+    }
+
+    /// Makes a container, or tells the schedule why not.
+    async fn create(self: Rc<Self>, id: ContainerId, owner_name: &str) {
+        let owner = &self.config.owners[owner_name];
+        let made = self.directory.make(id, owner.uid, owner_name).and_then(|()| {
+            self.bundle(id, owner_name, owner).write()?;
+            self.expect(id, owner, Expected::New)
+        });
+        if let Err(error) = made {
+            self.directory.remove(id);
+            let why = format!("its bundle cannot be made: {error}");
+            self.with(|schedule, now| schedule.container_ended(now, id, &why));
+            return;
+        }
+        let commands = self.state.borrow().homes.get(&id).map(|home| home.commands.clone());
+        let Some(commands) = commands else { return };
+        let at_work = commands.lock().await;
+        if !self.state.borrow().homes.contains_key(&id) {
+            return;
+        }
+        let directory = self.directory.container(id);
+        let name = StateDirectory::name(id);
+        let made = self.runtime.run(&directory, &name, &directory.join("log")).await;
+        drop(at_work);
+        if let Err(error) = made {
+            self.delete(id, &error.to_string());
+        }
+    }
+
+    fn bundle<'a>(&'a self, id: ContainerId, owner_name: &str, owner: &Owner) -> OwnedBundle<'a> {
+        let functions = self.config.functions.iter().filter(|(_, f)| f.owner == owner_name);
+        OwnedBundle {
+            orchestrator: self,
+            id,
+            uid: owner.uid,
+            code: functions.clone().map(|(name, f)| (name.as_str(), f.code.as_path())).collect(),
+            processes_max: functions.map(|(_, f)| f.processes_max).max().unwrap_or(1),
+        }
+    }
+
+    /// Listens for a container that is, or will be, there.
+    fn expect(
+        self: &Rc<Self>,
+        id: ContainerId,
+        owner: &Owner,
+        expected: Expected,
+    ) -> io::Result<()> {
+        let socket = self.directory.control_socket(id);
+        let listener = http::bind(&socket)?;
+        self.directory.give(&socket, owner.uid)?;
+        let control = spawn_local((self.services.control)(self.clone(), listener, id, expected));
+        let home = Home { orders: None, control: control.abort_handle(), commands: Rc::default() };
+        self.state.borrow_mut().homes.insert(id, home);
+        Ok(())
+    }
+
+    /// Ends a container and tells the schedule. The requests that it has fail for this reason.
+    pub(super) fn delete(self: &Rc<Self>, id: ContainerId, why: &str) {
+        let (this, why) = (self.clone(), why.to_string());
+        spawn_local(async move {
+            let home = this.state.borrow_mut().homes.remove(&id);
+            let Some(home) = home else { return };
+            home.control.abort();
+            let _at_work = home.commands.lock().await;
+            match this.runtime.delete(&StateDirectory::name(id)).await {
+                Ok(()) => this.directory.remove(id),
+                // The directory stays, by which the next orchestrator finds it.
+                Err(error) => eprintln!("{error}"),
+            }
+            this.with(|schedule, now| schedule.container_ended(now, id, &why));
+            this.close_doors();
+        });
+    }
+
+    /// Closes the doors of processes that are no more.
+    fn close_doors(&self) {
+        let State { schedule, doors, .. } = &mut *self.state.borrow_mut();
+        doors.retain(|process, door| {
+            let is_there = schedule.container_of(*process).is_some();
+            if !is_there {
+                door.serving.abort();
+            }
+            is_there
+        });
+    }
+}
+
+/// What [`Bundle`] borrows.
+struct OwnedBundle<'a> {
+    orchestrator: &'a Orchestrator,
+    id: ContainerId,
+    uid: u32,
+    code: Vec<(&'a str, &'a Path)>,
+    processes_max: u64,
+}
+
+impl OwnedBundle<'_> {
+    fn write(&self) -> io::Result<()> {
+        let (config, directory) = (&self.orchestrator.config, &self.orchestrator.directory);
+        let programs: PathBuf = directory.programs();
+        let bundle = Bundle {
+            directory: &directory.container(self.id),
+            rootfs: config.platform.rootfs.as_deref(),
+            uid: self.uid,
+            sockets: &directory.sockets(self.id),
+            programs: &programs,
+            node_socket: config.platform.node_socket.as_deref(),
+            code: self.code.clone(),
+            processes_max: self.processes_max,
+            file_max: FILE_MAX,
+        };
+        bundle.write()
+    }
+}
+
+fn terms(config: &Config) -> Terms {
+    let platform = &config.platform;
+    Terms {
+        containers_max: platform.containers_max,
+        processes_max: platform.processes_max,
+        requests_max: platform.requests_max,
+        keep_alive: Duration::from_secs(platform.keep_alive_s),
+        init_timeout: Duration::from_secs(platform.init_timeout_s),
+    }
+}
+
+fn functions(config: &Config) -> BTreeMap<String, FunctionTerms> {
+    let terms = |function: &crate::config::Function| FunctionTerms {
+        owner: function.owner.clone(),
+        forks: function.runtime.forks(),
+        destinations: function.destinations.iter().cloned().collect(),
+        timeout: Duration::from_secs(function.timeout_s),
+        concurrency_max: function.concurrency_max,
+    };
+    config.functions.iter().map(|(name, function)| (name.clone(), terms(function))).collect()
+}
+
+/// Numbers begin above all that an earlier orchestrator gave, whose children may still be at work: with the
+/// time, at 64 numbers a millisecond.
+fn first_number() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    now.as_millis() as u64 * 64
+}

@@ -1,0 +1,125 @@
+//! Handlers that crash, hang and fork without end; callers and containers that ask for what is another's.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use elver_faas::schedule::Start;
+use serde_json::json;
+
+use crate::platform::{Platform, processes_of, python, wait_for_processes};
+
+#[test]
+fn a_crash_is_told_and_harms_nobody_else() {
+    let mut platform = Platform::start("", &python("alice", 61_011, &["crashes", "echo"]));
+    // The first request of an INIT process takes that with it, and no more.
+    let (kind, what) = platform.refusal("alice-crashes", json!("crash"));
+    assert_eq!(kind, "Ended");
+    assert!(what.contains("signal 11"), "{what}");
+    assert_eq!(platform.answer("alice-crashes", json!(null)).0, Start::Warm);
+    assert_eq!(platform.answer("alice-echo", json!(null)).0, Start::Warm);
+    let (kind, what) = platform.refusal("alice-crashes", json!("crash"));
+    assert_eq!((kind.as_str(), what.contains("signal 11")), ("Ended", true), "{what}");
+    assert_eq!(platform.answer("alice-crashes", json!(null)).0, Start::Fork);
+    assert_eq!(platform.answer("alice-echo", json!(null)).0, Start::Fork);
+    platform.end();
+}
+
+#[test]
+fn a_hang_ends_with_its_time() {
+    let functions = python("bob", 61_012, &["hangs"]).replace("timeout_s = 20", "timeout_s = 1");
+    let mut platform = Platform::start("", &functions);
+    // First in the INIT process, which is lost, then in a child, which alone is.
+    let (kind, what) = platform.refusal("bob-hangs", json!("hang"));
+    assert_eq!((kind.as_str(), what.contains("1000 ms")), ("TimedOut", true), "{what}");
+    wait_for_processes(61_012, 1);
+    assert_eq!(platform.answer("bob-hangs", json!(null)).0, Start::Warm);
+    assert_eq!(platform.refusal("bob-hangs", json!("hang")).0, "TimedOut");
+    wait_for_processes(61_012, 2);
+    assert_eq!(platform.answer("bob-hangs", json!(null)).0, Start::Fork);
+    platform.end();
+}
+
+#[test]
+fn a_fork_bomb_is_bounded_and_goes_with_its_container() {
+    let functions = python("carol", 61_013, &["bomb"]) + "processes_max = 40\n";
+    let functions = functions + &python("dave", 61_014, &["echo"]);
+    let mut platform = Platform::start("", &functions);
+    let (_, answer) = platform.answer("carol-bomb", json!(null));
+    let forked = answer["forked"].as_u64().unwrap();
+    assert!((10..40).contains(&forked), "{answer}");
+    assert!(processes_of(61_013) <= 40);
+    // His own next request fails, and says of what; others see nothing.
+    let (kind, what) = platform.refusal("carol-bomb", json!(null));
+    assert!(kind == "Ended" && what.contains("cannot fork"), "{kind}: {what}");
+    assert_eq!(platform.answer("dave-echo", json!(null)).0, Start::Cold);
+    platform.end();
+    wait_for_processes(61_013, 0);
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let text = python("erin", 61_015, &["echo"]).replace("handlers.echo", "missing.echo");
+    let platform = Platform::start("", &text);
+    let (kind, what) = platform.refusal("erin-echo", json!(null));
+    assert_eq!(kind, "Ended");
+    assert!(what.contains("No module named 'missing'"), "{what}");
+    let (kind, what) = platform.refusal("nobody", json!(null));
+    assert!(kind == "Unknown" && what.contains("nobody"), "{what}");
+    let nowhere = Platform::start("runtime = [\"runc\"]\nrootfs = \"/nowhere\"", &text);
+    let (kind, what) = nowhere.refusal("erin-echo", json!(null));
+    assert!(kind == "Container" && what.contains("nowhere"), "{kind}: {what}");
+}
+
+#[test]
+fn bodies_have_a_limit() {
+    let platform = Platform::start("", &python("frank", 61_016, &["large", "echo"]));
+    let most = 6 << 20;
+    let (_, answer) = platform.answer("frank-large", json!(most - 2));
+    assert_eq!(answer.as_str().unwrap().len(), most - 2);
+    let failed = platform.invoke("frank-large", json!(most)).unwrap();
+    let said = String::from_utf8_lossy(&failed.body).into_owned();
+    assert!(failed.is_error && said.contains("at most 6291456 bytes"), "{said}");
+    let (kind, _) = platform.refusal("frank-echo", json!("x".repeat(most)));
+    assert_eq!(kind, "RequestEntityTooLarge");
+    assert_eq!(platform.answer("frank-echo", json!(1)).0, Start::Warm);
+}
+
+#[test]
+fn who_is_not_the_owner_is_refused() {
+    let functions =
+        python("grace", 61_017, &["echo"]) + "[owners.heidi]\nuid = 61018\ncallers = [61019]\n";
+    let functions = functions
+        + "[functions.heidis]\nowner = \"heidi\"\ncode = \"@CODE@\"\nhandler = \"handlers.echo\"\n";
+    let platform = Platform::start("", &functions);
+    // The sockets' directory is open to all; only the test's own hides it.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(platform.directory.path(), open).unwrap();
+    for (uid, function, status) in [
+        (61_017, "grace-echo", "200"),
+        (61_017, "heidis", "404"),
+        (61_018, "heidis", "200"),
+        (61_019, "heidis", "200"),
+        (61_019, "grace-echo", "404"),
+    ] {
+        assert_eq!(ask_as(&platform, uid, function), status, "{function} for {uid}");
+    }
+}
+
+/// The status that a user gets for an invocation.
+fn ask_as(platform: &Platform, uid: u32, function: &str) -> String {
+    const ASK: &str = "import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+s.sendall(f'POST /functions/{sys.argv[2]}/invocations HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 4\\r\\n\\r\\nnull'.encode())
+print(s.recv(4096).split()[1].decode(), end='')";
+    let mut command = Command::new("/usr/bin/python3");
+    command
+        .args(["-c", ASK])
+        .arg(platform.socket())
+        .arg(function)
+        .uid(uid)
+        .gid(uid)
+        .current_dir("/");
+    let output = command.output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

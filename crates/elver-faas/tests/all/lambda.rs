@@ -1,0 +1,89 @@
+//! Programs that speak the Lambda Runtime API over TCP, as AWS documents it, and know nothing of us.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
+use elver_faas::schedule::Start;
+use serde_json::{Value, json};
+
+use crate::platform::{Platform, wait_for_processes};
+
+const PROGRAM: &str = r#"#!/usr/bin/python3
+import http.client, json, os, time
+api = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
+BASE = "/2018-06-01/runtime/"
+def ask(method, path, body=None):
+    api.request(method, BASE + path, body)
+    answer = api.getresponse()
+    return answer, answer.read()
+while True:
+    answer, event = ask("GET", "invocation/next")
+    request = answer.headers["Lambda-Runtime-Aws-Request-Id"]
+    event = json.loads(event)
+    said = {"event": event, "pid": os.getpid(), "headers": dict(answer.headers)}
+    said["left_ms"] = int(answer.headers["Lambda-Runtime-Deadline-Ms"]) - time.time() * 1000
+    if event == "others":
+        other = f"{request[:-12]}{int(request[-12:], 16) + 1:012x}"
+        said["other"] = [ask("POST", f"invocation/{of}/response", "{}")[0].status for of in (other, "x")]
+        said["path"] = ask("GET", "nothing")[0].status
+    if event == "fail":
+        ask("POST", f"invocation/{request}/error", json.dumps({"errorType": "Mine", "errorMessage": "no"}))
+    else:
+        ask("POST", f"invocation/{request}/response", json.dumps(said))
+"#;
+
+fn platform(uid: u32) -> Platform {
+    let functions = format!(
+        "[owners.alice]\nuid = {uid}\n[functions.program]\nowner = \"alice\"\ncode = \"@CODE@\"\nhandler = \"bootstrap\"\nruntime = \"program\"\n"
+    );
+    let platform = Platform::start("", &functions);
+    let program = platform.code().join("bootstrap");
+    std::fs::write(&program, PROGRAM).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    platform
+}
+
+#[test]
+fn a_program_takes_one_request_after_the_other() {
+    let mut platform = platform(61_021);
+    let (start, first) = platform.answer("program", json!({"a": [1]}));
+    assert_eq!((start, &first["event"]), (Start::Cold, &json!({"a": [1]})));
+    let headers = &first["headers"];
+    assert_eq!(
+        headers["lambda-runtime-invoked-function-arn"],
+        "arn:elver:lambda:local:alice:function:program"
+    );
+    assert_eq!(headers["content-type"], "application/json");
+    assert!(headers["lambda-runtime-trace-id"].as_str().unwrap().starts_with("Root=1-"));
+    assert!((0.0..=3000.0).contains(&first["left_ms"].as_f64().unwrap()), "{first}");
+    let (start, second) = platform.answer("program", json!(2));
+    assert_eq!((start, &second["pid"]), (Start::Reuse, &first["pid"]));
+    let failed = platform.invoke("program", json!("fail")).unwrap();
+    let error: Value = serde_json::from_slice(&failed.body).unwrap();
+    assert_eq!((failed.is_error, &error["errorType"]), (true, &json!("Mine")));
+    platform.end();
+    wait_for_processes(61_021, 0);
+}
+
+#[test]
+fn an_answer_to_a_request_that_one_has_not_is_refused() {
+    let platform = platform(61_022);
+    let (_, answer) = platform.answer("program", json!("others"));
+    assert_eq!(answer["other"], json!([403, 404]));
+    assert_eq!(answer["path"], 404);
+    assert_eq!(platform.answer("program", json!(1)).0, Start::Reuse);
+}
+
+#[test]
+fn requests_at_once_have_programs_of_their_own() {
+    let platform = platform(61_023);
+    let asked: Vec<_> = (0..4).map(|i| platform.invoke_beside("program", json!(i))).collect();
+    let mut pids = std::collections::BTreeSet::new();
+    for (i, asked) in asked.into_iter().enumerate() {
+        let invoked = asked.join().unwrap().unwrap();
+        let answer: Value = serde_json::from_slice(&invoked.body).unwrap();
+        assert_eq!(answer["event"], json!(i));
+        pids.insert(answer["pid"].as_u64().unwrap());
+    }
+    assert_eq!(platform.list().processes.len(), pids.len());
+}

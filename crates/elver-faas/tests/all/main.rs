@@ -1,0 +1,7 @@
+//! Functions in real containers, which crun and runc make. It takes root.
+
+mod faults;
+mod lambda;
+mod platform;
+mod restarts;
+mod starts;

@@ -1,0 +1,231 @@
+//! An orchestrator in a process of its own, with functions of owners that no other test has.
+
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+
+use elver_faas::client::{self, ClientError, Invoked, Listing};
+use elver_faas::schedule::Start;
+use elver_testkit::{Examples, wait_for};
+use serde_json::Value;
+use tempfile::TempDir;
+
+static EXAMPLES: Examples = Examples::new("elver-faas", env!("CARGO_MANIFEST_DIR"), "");
+
+/// The handlers of most tests.
+const HANDLERS: &str = r#"
+import os, signal, socket, time
+CALLS = 0
+
+def echo(event, context):
+    global CALLS
+    CALLS += 1
+    return {"event": event, "pid": os.getpid(), "calls": CALLS, "start": context.start}
+
+def fails(event, context):
+    raise ValueError(f"no {event}")
+
+def hangs(event, context):
+    if event == "hang":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            time.sleep(1)
+    return "here"
+
+def crashes(event, context):
+    if event == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return "here"
+
+def large(event, context):
+    return "x" * event
+
+def bomb(event, context):
+    forked = 0
+    try:
+        while True:
+            if os.fork() == 0:
+                time.sleep(1000)
+            forked += 1
+    except OSError as error:
+        return {"forked": forked, "said": str(error)}
+
+def look(event, context):
+    def attempt(path):
+        try:
+            return os.listdir(path)
+        except OSError as error:
+            return str(error)
+    def write(path):
+        try:
+            open(path, "w").close()
+            return True
+        except OSError:
+            return False
+    status = dict(line.split() for line in open("/proc/self/status") if line.startswith("Cap"))
+    return {
+        "uid": os.getuid(), "code": attempt("/var/task"), "sockets": attempt("/run/elver/faas"),
+        "run": attempt("/run/elver"), "capabilities": status["CapBnd:"] + status["CapEff:"],
+        "interfaces": [name for _, name in socket.if_nameindex()],
+        "written": [path for path in ("/x", "/usr/x", "/var/task/x", "/run/elver/faas/x") if write(path)],
+    }
+"#;
+
+/// A running orchestrator. All that it made is ended when this is dropped.
+pub struct Platform {
+    pub directory: TempDir,
+    process: Child,
+}
+
+impl Platform {
+    /// With functions in TOML, whose code `@CODE@` is; lines for `[platform]` come before.
+    pub fn start(platform: &str, owners_and_functions: &str) -> Platform {
+        let is_root = rustix::process::geteuid().is_root();
+        assert!(is_root, "containers are made as root here: use `cargo xtask test`");
+        let directory = tempfile::tempdir().unwrap();
+        let code = directory.path().join("code");
+        std::fs::create_dir(&code).unwrap();
+        std::fs::set_permissions(&code, Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(code.join("handlers.py"), HANDLERS).unwrap();
+        let state = directory.path().join("state");
+        let text = format!("[platform]\nstate = {state:?}\n{platform}\n{owners_and_functions}")
+            .replace("@CODE@", code.to_str().unwrap());
+        std::fs::write(directory.path().join("config.toml"), text).unwrap();
+        let process = launch(directory.path());
+        Platform { directory, process }
+    }
+
+    pub fn code(&self) -> PathBuf {
+        self.directory.path().join("code")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("state/front.sock")
+    }
+
+    pub fn invoke(&self, function: &str, event: Value) -> Result<Invoked, ClientError> {
+        client::invoke(&self.socket(), function, event.to_string().into_bytes())
+    }
+
+    /// The start of a request that its function answers without an error, and the answer.
+    pub fn answer(&self, function: &str, event: Value) -> (Start, Value) {
+        let invoked =
+            self.invoke(function, event).unwrap_or_else(|error| panic!("{error}\n{}", self.logs()));
+        let answer = serde_json::from_slice(&invoked.body).unwrap();
+        assert!(!invoked.is_error, "{answer}");
+        (invoked.start, answer)
+    }
+
+    /// Why a request has no answer: the kind, and what is said.
+    pub fn refusal(&self, function: &str, event: Value) -> (String, String) {
+        match self.invoke(function, event).unwrap_err() {
+            ClientError::Refused { kind, what } => (kind, what),
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Asks from a thread, which gives the answer.
+    pub fn invoke_beside(
+        &self,
+        function: &str,
+        event: Value,
+    ) -> JoinHandle<Result<Invoked, ClientError>> {
+        let (socket, function) = (self.socket(), function.to_string());
+        std::thread::spawn(move || {
+            client::invoke(&socket, &function, event.to_string().into_bytes())
+        })
+    }
+
+    pub fn list(&self) -> Listing {
+        client::list(&self.socket()).unwrap()
+    }
+
+    /// Kills the orchestrator, so that it can end nothing.
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts it again after [`Platform::kill`].
+    pub fn start_again(&mut self) {
+        self.process = launch(self.directory.path());
+    }
+
+    /// Ends it as its user would, which leaves no container.
+    pub fn end(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.process.wait().unwrap().success());
+        let left: Vec<_> = std::fs::read_dir(self.directory.path().join("state/containers"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    /// What the containers wrote.
+    pub fn logs(&self) -> String {
+        let containers = std::fs::read_dir(self.directory.path().join("state/containers")).unwrap();
+        containers
+            .filter_map(|entry| std::fs::read_to_string(entry.unwrap().path().join("log")).ok())
+            .collect()
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|ended| ended.is_some()) {
+            if !std::thread::panicking() {
+                return;
+            }
+            // Containers of an orchestrator that failed are found and ended by another one.
+            self.process = launch(self.directory.path());
+        }
+        let pid = rustix::process::Pid::from_child(&self.process);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.process.wait();
+    }
+}
+
+fn launch(directory: &Path) -> Child {
+    let mut process = Command::new(EXAMPLES.program("orchestrator"))
+        .arg(directory.join("config.toml"))
+        .arg(env!("CARGO_BIN_EXE_elver-init"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert!(ready.contains("front.sock"), "the orchestrator did not start");
+    process
+}
+
+/// An owner and a function of his, of the Python runtime.
+pub fn python(owner: &str, uid: u32, functions: &[&str]) -> String {
+    let mut text = format!("[owners.{owner}]\nuid = {uid}\n");
+    for function in functions {
+        text += &format!(
+            "[functions.{owner}-{function}]\nowner = \"{owner}\"\ncode = \"@CODE@\"\nhandler = \"handlers.{function}\"\ntimeout_s = 20\n"
+        );
+    }
+    text
+}
+
+/// The host's processes of a user.
+pub fn processes_of(uid: u32) -> usize {
+    let line = format!("\nUid:\t{uid}\t");
+    let is_his =
+        |pid: &Path| std::fs::read_to_string(pid.join("status")).is_ok_and(|s| s.contains(&line));
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .filter(|entry| is_his(&entry.as_ref().unwrap().path()))
+        .count()
+}
+
+/// Waits until a user has so many processes.
+pub fn wait_for_processes(uid: u32, wanted: usize) {
+    wait_for("processes to end", || (processes_of(uid) == wanted).then_some(()));
+}

@@ -1,0 +1,112 @@
+//! Cold, warm and fork start, what a container has, and the same under runc.
+
+use elver_faas::schedule::Start;
+use elver_testkit::{Place, TestNode, wait_for};
+use serde_json::json;
+
+use crate::platform::{Platform, python, wait_for_processes};
+
+const PLACE: Place = Place { name: "faas", network: 61, udp_ports: 29_600, registry_ports: 29_700 };
+
+#[test]
+fn what_exists_chooses_the_start() {
+    let functions = python("alice", 61_001, &["echo", "fails"]) + &python("bob", 61_002, &["echo"]);
+    let mut platform = Platform::start("", &functions);
+    let (start, first) = platform.answer("alice-echo", json!({"a": 1}));
+    assert_eq!((start, &first["event"]), (Start::Cold, &json!({"a": 1})));
+    for _ in 0..3 {
+        let (start, forked) = platform.answer("alice-echo", json!("again"));
+        // A child of the process that ran the first, and none of another child.
+        assert_eq!((start, &forked["calls"]), (Start::Fork, &json!(2)));
+        assert_ne!(forked["pid"], first["pid"]);
+        assert_eq!(forked["start"], "fork");
+    }
+    let failed = platform.invoke("alice-fails", json!("bread")).unwrap();
+    assert_eq!((failed.start, failed.is_error), (Start::Warm, true));
+    let error: serde_json::Value = serde_json::from_slice(&failed.body).unwrap();
+    assert_eq!(
+        (&error["errorType"], &error["errorMessage"]),
+        (&json!("ValueError"), &json!("no bread"))
+    );
+    assert_eq!(platform.answer("bob-echo", json!(null)).0, Start::Cold);
+    let table = platform.list().processes;
+    let containers: Vec<_> = table.iter().map(|row| (row.owner.as_str(), row.container)).collect();
+    assert_eq!(containers[0], ("alice", containers[1].1));
+    assert_eq!(containers[2].0, "bob");
+    assert_ne!(containers[2].1, containers[0].1);
+    platform.end();
+    wait_for_processes(61_001, 0);
+    wait_for_processes(61_002, 0);
+}
+
+#[test]
+fn requests_at_once_have_a_process_each() {
+    let mut platform = Platform::start("", &python("carol", 61_003, &["echo"]));
+    platform.answer("carol-echo", json!(0));
+    let asked: Vec<_> = (0..20).map(|i| platform.invoke_beside("carol-echo", json!(i))).collect();
+    for (i, asked) in asked.into_iter().enumerate() {
+        let invoked = asked.join().unwrap().unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&invoked.body).unwrap();
+        assert_eq!((invoked.start, &answer["event"]), (Start::Fork, &json!(i)));
+    }
+    // elver-init and the INIT process: every child has ended.
+    wait_for_processes(61_003, 2);
+    platform.end();
+}
+
+#[test]
+fn a_container_has_what_its_owner_needs_and_no_more() {
+    let functions = python("dave", 61_004, &["look"]) + &python("erin", 61_005, &["look"]);
+    let platform = Platform::start("", &functions);
+    let (_, daves) = platform.answer("dave-look", json!(null));
+    assert_eq!(daves["uid"], 61_004);
+    assert_eq!(daves["code"], json!(["dave-look"]));
+    assert_eq!(daves["run"], json!(["faas"]));
+    assert_eq!(daves["capabilities"], "0".repeat(32));
+    assert_eq!(daves["interfaces"], json!(["lo"]));
+    assert_eq!(daves["written"], json!([]));
+    let (start, erins) = platform.answer("erin-look", json!(null));
+    assert_eq!((start, &erins["code"]), (Start::Cold, &json!(["erin-look"])));
+}
+
+#[test]
+fn the_node_makes_destinations_ready_while_the_handler_is_imported() {
+    let node = TestNode::start(PLACE.config(1, 1));
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(&node.path, permissions).unwrap();
+    let gid = node.gid.to_string();
+    let functions = python("frank", 61_006, &["look"])
+        + &format!("destinations = [\"{gid}\", \"::ffff:127.61.1.99\"]\n");
+    let platform = Platform::start(&format!("node_socket = {:?}", node.path), &functions);
+    let (_, franks) = platform.answer("frank-look", json!(null));
+    assert_eq!(franks["run"], json!(["elverd.sock", "faas"]));
+    // The other one has no node: it is left out, and holds up nobody.
+    let connections = wait_for("the node to be asked", || {
+        let row = platform.list().processes.remove(0);
+        (!row.connections.is_empty()).then_some(row.connections)
+    });
+    assert_eq!(connections.into_iter().collect::<Vec<_>>(), [gid]);
+    assert_eq!(platform.answer("frank-look", json!(null)).0, Start::Fork);
+}
+
+#[test]
+fn idle_containers_end() {
+    let mut platform = Platform::start("keep_alive_s = 1", &python("grace", 61_007, &["echo"]));
+    platform.answer("grace-echo", json!(1));
+    wait_for_processes(61_007, 0);
+    wait_for("the table to be empty", || platform.list().processes.is_empty().then_some(()));
+    assert_eq!(platform.answer("grace-echo", json!(2)).0, Start::Cold);
+    platform.end();
+}
+
+#[test]
+fn runc_does_the_same() {
+    let mut platform =
+        Platform::start("runtime = [\"runc\"]", &python("heidi", 61_008, &["echo", "look"]));
+    assert_eq!(platform.answer("heidi-echo", json!(1)).0, Start::Cold);
+    assert_eq!(platform.answer("heidi-echo", json!(2)).0, Start::Fork);
+    let (start, seen) = platform.answer("heidi-look", json!(null));
+    assert_eq!((start, &seen["written"]), (Start::Warm, &json!([])));
+    platform.end();
+    wait_for_processes(61_008, 0);
+}
