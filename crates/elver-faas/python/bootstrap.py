@@ -185,7 +185,7 @@ def run_python(init, first):
 
 def run_awslambdaric(init, first):
     """Lambda's own client, unmodified, which asks to be restored after it has imported the handler."""
-    from awslambdaric import bootstrap
+    from awslambdaric.__main__ import main as run
     from awslambdaric.lambda_runtime_client import LambdaRuntimeClient
 
     def restore_next(_client):
@@ -193,9 +193,7 @@ def run_awslambdaric(init, first):
             init.serve()
 
     LambdaRuntimeClient.restore_next = restore_next
-    bootstrap.run(
-        os.environ["LAMBDA_TASK_ROOT"], os.environ["_HANDLER"], os.environ["AWS_LAMBDA_RUNTIME_API"]
-    )
+    run(["awslambdaric", os.environ["_HANDLER"]])
 
 
 def main():

@@ -55,8 +55,6 @@ pub struct Spawn {
     pub environment: BTreeMap<String, String>,
     /// Most memory that it may map, in bytes.
     pub memory_max: u64,
-    /// How long a request may take, in seconds.
-    pub timeout_s: u64,
 }
 
 /// What the orchestrator orders of a container.
@@ -101,8 +99,6 @@ pub enum Report {
         process: ProcessId,
         /// GIDs.
         connections: BTreeSet<String>,
-        /// How long the node took for them, in microseconds.
-        control_us: u64,
     },
     /// A child has ended.
     ChildEnded {

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::thread;
-use std::time::Instant;
 
 use elver::{Gid, Session};
 
@@ -24,9 +23,9 @@ pub(super) fn start(process: ProcessId, destinations: &[String], events: Sender<
     }
     let destinations = destinations.to_vec();
     let look_up = move || match warm(socket, &destinations) {
-        Ok((connections, took_us)) => {
+        Ok(connections) => {
             // Nobody is there to be told only if the container ends.
-            let _ = events.send(Event::Connected(process, connections, took_us));
+            let _ = events.send(Event::Connected(process, connections));
         }
         Err(error) => eprintln!("elver-init: the node made nothing ready: {error}"),
     };
@@ -35,9 +34,8 @@ pub(super) fn start(process: ProcessId, destinations: &[String], events: Sender<
     }
 }
 
-/// Which destinations the node knows now, and how long it took, in microseconds.
-fn warm(socket: &Path, destinations: &[String]) -> Result<(BTreeSet<String>, u64), elver::Error> {
-    let begun = Instant::now();
+/// Which destinations the node knows now.
+fn warm(socket: &Path, destinations: &[String]) -> Result<BTreeSet<String>, elver::Error> {
     let session = Session::connect(socket)?;
     let mut known = BTreeSet::new();
     for destination in destinations {
@@ -51,5 +49,5 @@ fn warm(socket: &Path, destinations: &[String]) -> Result<(BTreeSet<String>, u64
         }
     }
     session.close()?;
-    Ok((known, begun.elapsed().as_micros() as u64))
+    Ok(known)
 }

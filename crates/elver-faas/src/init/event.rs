@@ -20,5 +20,5 @@ pub(super) enum Event {
     /// A runtime reports.
     Runtime(ProcessId, RuntimeReport),
     /// The node has, or has not, made ready what an INIT process connects to.
-    Connected(ProcessId, BTreeSet<String>, u64),
+    Connected(ProcessId, BTreeSet<String>),
 }

@@ -67,10 +67,10 @@ impl Init {
             Event::Runtime(process, RuntimeReport::Ended(request, why)) => {
                 self.tell(&Report::ChildEnded { process, request, why });
             }
-            Event::Connected(process, connections, control_us) => {
+            Event::Connected(process, connections) => {
                 if let Some(runtime) = self.processes.get_mut(&process) {
                     runtime.connections = connections.clone();
-                    self.tell(&Report::Connected { process, connections, control_us });
+                    self.tell(&Report::Connected { process, connections });
                 }
             }
         }

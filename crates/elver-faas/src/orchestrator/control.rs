@@ -100,7 +100,7 @@ fn adopt(
 fn handle(orchestrator: &Rc<Orchestrator>, id: ContainerId, report: Report) {
     let is_its = |process| orchestrator.state.borrow().schedule.container_of(process) == Some(id);
     match report {
-        Report::Connected { process, connections, .. } if is_its(process) => {
+        Report::Connected { process, connections } if is_its(process) => {
             orchestrator.with(|schedule, _| schedule.connected(process, connections));
         }
         Report::ChildEnded { process, request, why } if is_its(process) => {

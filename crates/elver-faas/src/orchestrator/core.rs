@@ -285,7 +285,6 @@ impl Orchestrator {
             destinations: function.destinations.clone(),
             environment: function.environment.clone(),
             memory_max: function.memory_mb << 20,
-            timeout_s: function.timeout_s,
         })
     }
 

@@ -87,3 +87,31 @@ fn requests_at_once_have_programs_of_their_own() {
     }
     assert_eq!(platform.list().processes.len(), pids.len());
 }
+
+/// `ELVER_AWSLAMBDARIC` is the directory that `python3 -m pip install --target DIRECTORY awslambdaric` filled.
+#[test]
+#[ignore = "needs awslambdaric of PyPI, which Debian has not: name its directory in ELVER_AWSLAMBDARIC"]
+fn the_unmodified_awslambdaric_is_forked_where_it_asks_to_be_restored() {
+    let client = std::env::var("ELVER_AWSLAMBDARIC").expect("ELVER_AWSLAMBDARIC is a directory");
+    let functions = "[owners.bob]\nuid = 61024\n[functions.lambda]\nowner = \"bob\"\ncode = \"@CODE@\"\nhandler = \"function.handler\"\nruntime = \"awslambdaric\"\n";
+    let mut platform = Platform::start("", functions);
+    let copied = std::process::Command::new("cp")
+        .args(["-r", &format!("{client}/."), platform.code().to_str().unwrap()])
+        .status();
+    assert!(copied.unwrap().success());
+    const HANDLER: &str = "import os\nCALLS = 0\ndef handler(event, context):\n    global CALLS\n    CALLS += 1\n    if event == 'crash':\n        os._exit(7)\n    return [event, CALLS, os.getpid()]\n";
+    std::fs::write(platform.code().join("function.py"), HANDLER).unwrap();
+    let mut pids = std::collections::BTreeSet::new();
+    for expected in [Start::Cold, Start::Fork, Start::Fork, Start::Fork] {
+        let (start, answer) = platform.answer("lambda", json!("here"));
+        // Each child is at its first call.
+        assert_eq!((start, &answer[0], &answer[1]), (expected, &json!("here"), &json!(1)));
+        pids.insert(answer[2].as_u64().unwrap());
+    }
+    assert_eq!(pids.len(), 4);
+    let (kind, what) = platform.refusal("lambda", json!("crash"));
+    assert!(kind == "Ended" && what.contains("exit code 7"), "{what}");
+    // elver-init and the process that is forked.
+    wait_for_processes(61_024, 2);
+    platform.end();
+}

@@ -59,7 +59,7 @@ fn wherever_it_is_killed_the_successor_serves_and_leaves_nothing() {
         platform.start_again();
         let (_, answer) = platform.answer("bob-echo", json!(2));
         assert_eq!(answer["event"], 2);
-        if random.next_u64() % 2 == 0 {
+        if random.next_u64().is_multiple_of(2) {
             // So that the next round begins cold.
             platform.end();
             wait_for_processes(61_032, 0);
