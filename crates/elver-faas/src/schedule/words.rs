@@ -19,7 +19,7 @@ pub struct ProcessId(pub u64);
 pub struct RequestId(pub u64);
 
 /// How a request was started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
     /// In a new container.

@@ -1,5 +1,7 @@
 //! `elver faas`: serverless functions in containers (docs/swift.md).
 
+mod demo;
+
 use std::io::Read;
 use std::path::PathBuf;
 
@@ -11,6 +13,8 @@ use elver_faas::{Config, client, orchestrator};
 
 const EXAMPLES: &str = "\
 Examples:
+  sudo elver faas demo
+      a Python function started cold, warm and forked, in containers, with the time of each
   sudo elver faas serve functions.toml
       take requests, and run them in containers, until Ctrl-C
   sudo elver faas invoke hello --data '{\"name\": \"world\"}'
@@ -44,6 +48,9 @@ pub(crate) struct FaasArgs {
 
 #[derive(Debug, Subcommand)]
 enum Faas {
+    /// Starts a Python function cold, warm and forked, and shows how long each takes.
+    #[command(after_help = EXAMPLES)]
+    Demo(demo::DemoArgs),
     /// Takes requests and runs functions in containers, until SIGINT or SIGTERM.
     #[command(after_help = EXAMPLES)]
     Serve(ServeArgs),
@@ -108,6 +115,7 @@ impl Place {
 
 pub(crate) fn run(args: &FaasArgs) -> Result<(), Failure> {
     match &args.command {
+        Faas::Demo(args) => demo::run(args),
         Faas::Serve(args) => serve(args),
         Faas::Invoke(args) => invoke(args),
         Faas::List(args) => list(args),
