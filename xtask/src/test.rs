@@ -144,6 +144,8 @@ mod tests {
                 "perftest",
                 "rdmacm-utils",
                 "python3",
+                "crun",
+                "runc",
                 "libibverbs-dev"
             ]
         );

@@ -154,6 +154,14 @@ impl Platform {
         self.process = launch(self.directory.path());
     }
 
+    /// Starts another one in the same directory, which fails; what it says.
+    pub fn second(&self) -> String {
+        let mut command = command(self.directory.path());
+        let output = command.output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     /// Ends it as its user would, which leaves no container.
     pub fn end(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.process);
@@ -191,19 +199,20 @@ impl Drop for Platform {
 }
 
 fn launch(directory: &Path) -> Child {
-    let mut process = Command::new(EXAMPLES.program("orchestrator"))
-        .arg(directory.join("config.toml"))
-        .arg(env!("CARGO_BIN_EXE_elver-init"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut process = command(directory).stdout(Stdio::piped()).spawn().unwrap();
     let mut ready = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     assert!(ready.contains("front.sock"), "the orchestrator did not start");
     process
 }
 
-/// An owner and a function of his, of the Python runtime.
+fn command(directory: &Path) -> Command {
+    let mut command = Command::new(EXAMPLES.program("orchestrator"));
+    command.arg(directory.join("config.toml")).arg(env!("CARGO_BIN_EXE_elver-init"));
+    command
+}
+
+/// An owner and functions of his, of the Python runtime.
 pub fn python(owner: &str, uid: u32, functions: &[&str]) -> String {
     let mut text = format!("[owners.{owner}]\nuid = {uid}\n");
     for function in functions {

@@ -37,6 +37,14 @@ fn a_successor_finds_what_runs_and_forks_it() {
 }
 
 #[test]
+fn a_directory_has_one_orchestrator() {
+    let platform = Platform::start("", &python("carol", 61_033, &["echo"]));
+    let second = platform.second();
+    assert!(second.contains("another orchestrator works in"), "{second}");
+    assert_eq!(platform.answer("carol-echo", json!(1)).0, Start::Cold);
+}
+
+#[test]
 fn wherever_it_is_killed_the_successor_serves_and_leaves_nothing() {
     let seed: u64 = match std::env::var("ELVER_SEED") {
         Ok(seed) => seed.parse().expect("ELVER_SEED is a number"),
