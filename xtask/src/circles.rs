@@ -22,7 +22,7 @@ use crate::metadata::{list, metadata, text};
 
 /// Crates whose files still import one another in circles, and how many files they are at most: the
 /// number may only fall. `--all` shows them.
-const STILL_IMPORT: [(&str, usize); 1] = [("elver", 8)];
+const STILL_IMPORT: [(&str, usize); 1] = [("elver", 6)];
 /// The same of calls.
 const STILL_CALL: [(&str, usize); 4] =
     [("elver-node", 2), ("elver-nodesim", 11), ("elver-rnic", 6), ("elver-sim", 6)];
