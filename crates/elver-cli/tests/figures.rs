@@ -73,6 +73,13 @@ fn benchmarks_that_spin() {
         assert_eq!(row["ops_per_s"].is_null(), breaks, "{row}");
     }
 
+    let fork = json(&["fork", "--objects", "50", "--rounds", "1"]);
+    let expected =
+        ["take", "read-inherited", "read-new-session", "fork-plain", "fork-with-objects"];
+    assert_eq!(names(&fork["rows"]), expected);
+    for row in fork["rows"].as_array().unwrap() {
+        numbers(row, &["p50_us", "p99_us"]);
+    }
     let calls = json(&["calls", "--placement", "loopback", "--rounds", "1"]);
     let expected = ["queue", "qconnect-rc", "qconnect-dccache", "qbind", "qreg-mr-4mb"];
     assert_eq!(names(&calls["rows"]), expected.repeat(2));
