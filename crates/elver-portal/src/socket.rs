@@ -149,7 +149,12 @@ impl Socket {
         };
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let slices = &mut [IoSliceMut::new(&mut bytes)];
-        let received = match rustix::net::recvmsg(&self.fd, slices, &mut control, flags) {
+        let mut taken = rustix::net::recvmsg(&self.fd, slices, &mut control, flags);
+        if let Err(Errno::CONNRESET) = taken {
+            // The other end closed with messages unread: told once, and ahead of what it said last.
+            taken = rustix::net::recvmsg(&self.fd, slices, &mut control, flags);
+        }
+        let received = match taken {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
             Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),

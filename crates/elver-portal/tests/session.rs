@@ -106,6 +106,22 @@ fn what_is_no_message_is_told() {
     }
 }
 
+/// A node that turns a process away may not have read all that it sent: the system tells that ahead of the reason.
+#[test]
+fn what_the_other_end_said_last_is_heard_though_it_left_messages_unread() {
+    let (client, server) = Socket::pair().unwrap();
+    client.send(&Message::Wake, None).unwrap();
+    let text = "too many sessions; close some".to_string();
+    server.send(&Message::Rejected { text: text.clone() }, None).unwrap();
+    drop(server);
+    let Received::Message(Message::Rejected { text: heard }, None) = client.receive(true).unwrap()
+    else {
+        panic!("the reason is heard")
+    };
+    assert_eq!(heard, text);
+    assert!(matches!(client.receive(true).unwrap(), Received::Closed));
+}
+
 #[test]
 fn another_version_is_told() {
     let mut bytes = Message::Hello { layout: small() }.encode();

@@ -227,6 +227,8 @@ impl Link {
         match self.socket.wake() {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                // It may have said why.
+                self.look()?;
                 self.gone = true;
                 Err(Error::NodeGone)
             }
