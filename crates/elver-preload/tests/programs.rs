@@ -2,6 +2,8 @@
 //! most a minute. The ping-pongs compare what they received (`-c`).
 
 mod common;
+#[path = "common/namespaces.rs"]
+mod namespaces;
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -11,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{command, library, succeeded};
+use namespaces::Namespaces;
 
 fn run(words: &[&str]) -> String {
     succeeded(&words.join(" "), &command(words).output().unwrap())
@@ -86,49 +89,15 @@ fn pair_of(words: &[&str], address: &str, at_server: &[&str], at_client: &[&str]
     succeeded(&format!("client of {name}"), &client)
 }
 
-fn ip(words: &str) {
-    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
-    succeeded(&format!("ip {words} (it needs root)"), &output);
-}
-
-/// Two network namespaces with a link between them; they go when it does.
-struct Namespaces([String; 2]);
-
-impl Namespaces {
-    fn new() -> Namespaces {
-        let id = std::process::id();
-        let made = Namespaces(["a", "b"].map(|end| format!("preload-{id}-{end}")));
-        let [a, b] = &made.0;
-        ip(&format!("netns add {a}"));
-        ip(&format!("netns add {b}"));
-        ip(&format!("link add pl0 netns {a} type veth peer name pl0 netns {b}"));
-        for (end, namespace) in made.0.iter().enumerate() {
-            ip(&format!("-n {namespace} addr add 10.77.5.{}/24 dev pl0", end + 1));
-            ip(&format!("-n {namespace} link set pl0 up"));
-        }
-        made
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for namespace in &self.0 {
-            // One that was not made is not there to go.
-            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
-        }
-    }
-}
-
 #[test]
 fn two_namespaces_reach_each_other() {
-    let namespaces = Namespaces::new();
-    let [a, b] = &namespaces.0;
-    let at_a = ["ip", "netns", "exec", a, "env", "ELVER_ADDRESS=10.77.5.1"];
-    let at_b = ["ip", "netns", "exec", b, "env", "ELVER_ADDRESS=10.77.5.2"];
+    let namespaces = Namespaces::new("preload", 5);
+    let ends = [0, 1].map(|end| namespaces.at(end));
+    let [at_a, at_b] = [0, 1].map(|end| ends[end].each_ref().map(String::as_str));
     for words in
         [&["ibv_rc_pingpong", "-g", "0", "-n", "200", "-c"][..], &["ib_write_bw", "-n", "200"]]
     {
-        let said = pair_of(words, "10.77.5.1", &at_a, &at_b);
+        let said = pair_of(words, &namespaces.address(0), &at_a, &at_b);
         assert!(said.contains("10.77.5.2") || said.contains("10:77:05:02"), "{words:?}: {said}");
     }
 }

@@ -2,12 +2,15 @@
 //! namespaces. `ucmatose` and `rping` compare what they receive.
 
 mod common;
+#[path = "common/namespaces.rs"]
+mod namespaces;
 
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{command, library, succeeded};
+use namespaces::Namespaces;
 
 /// A program under the library, as `elver run` starts it: librdmacm's own look-ups go through it too.
 fn program(before: &[&str], words: &[&str]) -> Command {
@@ -83,46 +86,12 @@ fn processes_of_one_host_connect() {
     run_all(&[&PAIRS[..], &PERFTEST].concat(), "127.0.0.1", first, &[], &[]);
 }
 
-/// Two network namespaces with a link between them; they go when it does.
-struct Namespaces([String; 2]);
-
-fn ip(words: &str) {
-    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
-    succeeded(&format!("ip {words} (it needs root)"), &output);
-}
-
-impl Namespaces {
-    fn new() -> Namespaces {
-        let id = std::process::id();
-        let made = Namespaces(["a", "b"].map(|end| format!("rdmacm-{id}-{end}")));
-        let [a, b] = &made.0;
-        ip(&format!("netns add {a}"));
-        ip(&format!("netns add {b}"));
-        ip(&format!("link add pl0 netns {a} type veth peer name pl0 netns {b}"));
-        for (end, namespace) in made.0.iter().enumerate() {
-            ip(&format!("-n {namespace} addr add 10.77.6.{}/24 dev pl0", end + 1));
-            ip(&format!("-n {namespace} link set pl0 up"));
-        }
-        made
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for namespace in &self.0 {
-            // One that was not made is not there to go.
-            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
-        }
-    }
-}
-
 #[test]
 fn processes_of_two_namespaces_connect() {
-    let namespaces = Namespaces::new();
-    let [a, b] = &namespaces.0;
-    let at_a = ["ip", "netns", "exec", a, "env", "ELVER_ADDRESS=10.77.6.1"];
-    let at_b = ["ip", "netns", "exec", b, "env", "ELVER_ADDRESS=10.77.6.2"];
-    run_all(&PAIRS, "10.77.6.1", 7_000, &at_a, &at_b);
+    let namespaces = Namespaces::new("rdmacm", 6);
+    let ends = [0, 1].map(|end| namespaces.at(end));
+    let [at_a, at_b] = [0, 1].map(|end| ends[end].each_ref().map(String::as_str));
+    run_all(&PAIRS, &namespaces.address(0), 7_000, &at_a, &at_b);
 }
 
 /// Nobody listens: the host's own manager says so, at once.
