@@ -1,0 +1,39 @@
+//! Elver for Python: the module `elver`.
+//!
+//! ```python
+//! import elver
+//! session = elver.Session()                    # this host's node
+//! memory = session.alloc(4096)                 # a buffer: memoryview(memory)[:5] = b"elver"
+//! vqp = session.connect("10.0.0.2")            # connected in about a microsecond
+//! vqp.read(memory, 0, 64, address, rkey)       # a peer's memory; write, fetch_add and compare_swap likewise
+//! heirs = session.prepare(4, ["10.0.0.2"])     # for children: after os.fork, heirs.take(number)
+//! ```
+//!
+//! Calls block, and let other threads of Python run meanwhile only between two of them: a session belongs to the thread
+//! that opened it, and using it from another one is an error. Errors are `elver.Error`, with the text of the crate
+//! `elver`; a wait that is over is `TimeoutError`.
+//!
+//! `unsafe` stands in `memory`, for the buffer.
+
+mod errors;
+mod heirs;
+mod memory;
+mod session;
+mod vqp;
+
+use pyo3::prelude::*;
+
+/// RDMA for Python, at the node of this host: sessions, virtual queue pairs, and memory as buffers.
+#[pymodule]
+mod elver {
+    #[pymodule_export]
+    use crate::errors::Error;
+    #[pymodule_export]
+    use crate::heirs::{Heir, Heirs};
+    #[pymodule_export]
+    use crate::memory::Memory;
+    #[pymodule_export]
+    use crate::session::Session;
+    #[pymodule_export]
+    use crate::vqp::Vqp;
+}
