@@ -129,6 +129,9 @@ pub enum Command<'a> {
         set: u32,
         /// Where the client has the set's file mapped.
         addr: u64,
+        /// Whether a VQP that cannot be connected refuses the set; if not, its session is there
+        /// without it.
+        must_connect: bool,
     },
     /// End a set: sessions that no child has taken go: [`crate::Answer::Done`].
     Disown {
@@ -265,9 +268,10 @@ impl Command<'_> {
                     options.words().into_iter().for_each(|word| writer.put(word));
                 })
             }
-            Command::Seal { set, addr } => to.push(SEAL, request, 2, |writer| {
+            Command::Seal { set, addr, must_connect } => to.push(SEAL, request, 3, |writer| {
                 writer.put(u64::from(set));
                 writer.put(addr);
+                writer.put(u64::from(must_connect));
             }),
             Command::Disown { set } => {
                 to.push(DISOWN, request, 1, |writer| writer.put(u64::from(set)))
@@ -334,7 +338,11 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
             let options = vqp_options(fields.word()?, fields.word()?)?;
             Command::PrepareVqp { set, gid, port, connect, options }
         }
-        SEAL => Command::Seal { set: fields.word()? as u32, addr: fields.word()? },
+        SEAL => Command::Seal {
+            set: fields.word()? as u32,
+            addr: fields.word()?,
+            must_connect: fields.word()? != 0,
+        },
         DISOWN => Command::Disown { set: fields.word()? as u32 },
         kind => return Err(Violation::Kind { kind }),
     })

@@ -130,7 +130,11 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
         (any::<(u32, u32, u64)>(), access()).prop_map(|((heirs, vqps, mr_len), access)| {
             Command::Prepare { heirs, vqps, mr_len, access }
         }),
-        any::<(u32, u64)>().prop_map(|(set, addr)| Command::Seal { set, addr }),
+        any::<(u32, u64, bool)>().prop_map(|(set, addr, must_connect)| Command::Seal {
+            set,
+            addr,
+            must_connect
+        }),
         any::<u32>().prop_map(|set| Command::Disown { set }),
         any::<u32>().prop_map(|lkey| Command::DeregisterMr { lkey }),
         any::<u32>().prop_map(|vqp| Command::QueryVqp { vqp }),

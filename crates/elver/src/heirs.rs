@@ -54,11 +54,15 @@ pub struct PrepareOptions {
     /// What that permits. With none of the rights of peers the session comes back as soon as its
     /// child has ended; else once what peers know of the region has run out, a second by default.
     pub access: AccessFlags,
+    /// Whether a destination that cannot be connected to refuses the set. If not, sessions are there
+    /// without it, as those are that are made anew while a peer is away ([`Heir::vqps`]).
+    pub must_connect: bool,
 }
 
 impl Default for PrepareOptions {
     fn default() -> PrepareOptions {
-        PrepareOptions { mr_len: MR_LEN, access: AccessFlags::LOCAL_WRITE }
+        let access = AccessFlags::LOCAL_WRITE;
+        PrepareOptions { mr_len: MR_LEN, access, must_connect: true }
     }
 }
 
@@ -129,9 +133,22 @@ impl Session {
         destinations: &[Destination],
         options: PrepareOptions,
     ) -> Result<Heirs, Error> {
+        self.prepare_start(count, destinations, options)?.finish()
+    }
+
+    /// As [`Session::prepare`], and does not wait for the sessions to be there.
+    ///
+    /// # Errors
+    /// As [`Session::prepare`]; what making them comes to, [`Preparing`] tells.
+    pub fn prepare_start(
+        &self,
+        count: u32,
+        destinations: &[Destination],
+        options: PrepareOptions,
+    ) -> Result<Preparing, Error> {
         let path = address(&self.socket)?;
         let vqps = u32::try_from(destinations.len()).unwrap_or(u32::MAX);
-        let PrepareOptions { mr_len, access } = options;
+        let PrepareOptions { mr_len, access, .. } = options;
         let mut inner = self.inner.borrow_mut();
         let command = Command::Prepare { heirs: count, vqps, mr_len, access };
         let request = inner.ask(&command, None)?;
@@ -171,19 +188,60 @@ impl Session {
         };
         // If one of these fails the set is dropped, and ends.
         let mut inner = self.inner.borrow_mut();
-        let result = heirs.name_all(&mut inner);
+        let request = heirs.name_all(&mut inner);
         drop(inner);
-        result.map(|()| heirs)
+        Ok(Preparing { request: request?, heirs: Some(heirs) })
+    }
+}
+
+/// Sessions that are being made for children. Dropped, they go.
+#[derive(Debug)]
+pub struct Preparing {
+    request: u32,
+    /// None once they are there.
+    heirs: Option<Heirs>,
+}
+
+impl Preparing {
+    /// Whether all are there.
+    ///
+    /// # Errors
+    /// As [`Session::prepare`].
+    pub fn poll(&self) -> Result<bool, Error> {
+        let Some(heirs) = &self.heirs else { return Ok(true) };
+        let mut inner = heirs.parent.inner.borrow_mut();
+        inner.poll()?;
+        inner.ended(self.request).transpose().map(|outcome| outcome.is_some())
+    }
+
+    /// Waits until all are there.
+    ///
+    /// # Errors
+    /// As [`Session::prepare`].
+    pub fn finish(mut self) -> Result<Heirs, Error> {
+        let heirs = self.heirs.take().ok_or(UNEXPECTED)?;
+        heirs.parent.inner.borrow_mut().outcome(self.request, Wait::new(None))?;
+        Ok(heirs)
+    }
+}
+
+impl Drop for Preparing {
+    fn drop(&mut self) {
+        if let Some(heirs) = &self.heirs {
+            heirs.parent.inner.borrow_mut().abandon(self.request);
+        }
     }
 }
 
 impl Heirs {
-    fn name_all(&self, inner: &mut Inner) -> Result<(), Error> {
+    /// Says what is to be made; the request whose answer tells that it is.
+    fn name_all(&self, inner: &mut Inner) -> Result<u32, Error> {
         let set = self.set;
         for &Destination { gid, port, connect, options } in &self.destinations {
             inner.call(&Command::PrepareVqp { set, gid, port, connect, options })?;
         }
-        inner.call(&Command::Seal { set, addr: self.all.addr() }).map(drop)
+        let PrepareOptions { must_connect, .. } = self.options;
+        inner.ask(&Command::Seal { set, addr: self.all.addr(), must_connect }, None)
     }
 
     /// How many sessions there are.
@@ -285,7 +343,7 @@ impl Heirs {
             Vqp::inherited(&session, id, state, &destination.options)
         });
         let vqps = vqps.collect();
-        let PrepareOptions { mr_len, access } = self.options;
+        let PrepareOptions { mr_len, access, .. } = self.options;
         let mr = Mr::inherited(&session, mr_len, self.all.keys(number), access);
         Ok(Heir { number, session, vqps, mr })
     }

@@ -99,7 +99,7 @@ pub use elver_verbs::{
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedNode;
 pub use error::{Completed, Error, NotInherited, PostFailed};
-pub use heirs::{Destination, Heir, HeirState, Heirs, PrepareOptions};
+pub use heirs::{Destination, Heir, HeirState, Heirs, PrepareOptions, Preparing};
 pub use mr::{Mr, SharedMemory};
 pub use path::SOCKET_VARIABLE;
 pub use ready::{Cq, Ready};

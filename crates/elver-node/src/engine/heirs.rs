@@ -87,6 +87,8 @@ struct Set {
     /// The request of its seal, until all heirs are there.
     sealing: Option<u32>,
     sealed: bool,
+    /// Whether it fails if a VQP cannot be connected when it is sealed.
+    must_connect: bool,
     heirs: Vec<Heir>,
 }
 
@@ -141,7 +143,7 @@ struct Ready {
 pub(super) enum SetOrder {
     Prepare { heirs: u32, vqps: u32, mr: (u64, AccessFlags) },
     Vqp { set: u32, gid: Gid, port: u16, connect: ConnectOptions, options: VqpOptions },
-    Seal { set: u32, addr: u64 },
+    Seal { set: u32, addr: u64, must_connect: bool },
     Disown { set: u32 },
 }
 
@@ -155,7 +157,7 @@ impl SetOrder {
             Command::PrepareVqp { set, gid, port, connect, options } => {
                 SetOrder::Vqp { set, gid, port, connect, options }
             }
-            Command::Seal { set, addr } => SetOrder::Seal { set, addr },
+            Command::Seal { set, addr, must_connect } => SetOrder::Seal { set, addr, must_connect },
             Command::Disown { set } => SetOrder::Disown { set },
             _ => return None,
         })
@@ -213,7 +215,7 @@ impl Sets {
                 set.plan.push(Planned { gid, port, connect, options, class });
                 Ok(Ordered::Answer(Answer::Done))
             }
-            SetOrder::Seal { set: number, addr } => {
+            SetOrder::Seal { set: number, addr, must_connect } => {
                 let set = self.own(number, parent.token)?;
                 if set.sealed || set.plan.len() as u32 != set.vqps {
                     let text = format!(
@@ -224,6 +226,7 @@ impl Sets {
                     return Err(Refused::new(RefusalCode::State, text));
                 }
                 (set.sealed, set.sealing, set.addr) = (true, Some(request), addr);
+                set.must_connect = must_connect;
                 let all = 0..set.layout.heirs;
                 self.vacant.extend(all.map(|heir| (number, heir)));
                 Ok(Ordered::Later)
@@ -274,6 +277,7 @@ impl Sets {
             plan: Vec::new(),
             sealing: None,
             sealed: false,
+            must_connect: true,
             heirs: (0..heirs).map(|_| Heir::default()).collect(),
         };
         self.all.insert(number, set);
@@ -491,7 +495,7 @@ impl Sets {
         let mut pending = 0;
         // Kept as what an heir has, so that it is buried with it.
         ready.open.heir = Some((number, at));
-        let first = set.sealing.is_some();
+        let fails = set.sealing.is_some() && set.must_connect;
         let addr = set.addr.wrapping_add(set.layout.arena_at(at));
         let made = register(&mut ready, set.mr, addr, sessions, account, core).and_then(|()| {
             for (index, planned) in set.plan.iter().enumerate() {
@@ -499,7 +503,7 @@ impl Sets {
                 pending += u32::from(matches!(made, Ok(None)));
                 match made {
                     Ok(_) => {}
-                    Err(cause) if first => return Err(cause),
+                    Err(cause) if fails => return Err(cause),
                     // A peer may be away: the child's to see.
                     Err(cause) => ready.tell_failed(index, cause),
                 }
@@ -531,7 +535,9 @@ impl Sets {
             }
             other => heir.state = other,
         }
-        let all = || set.heirs.iter().all(|heir| matches!(heir.state, State::Free(_)));
+        // A child may have taken one already.
+        let is_there = |heir: &Heir| heir.times > 0 || heir.state.is_made();
+        let all = || set.heirs.iter().all(is_there);
         if set.sealing.is_some() && all() {
             let (token, request) = (set.parent.token, set.sealing.take());
             if let Some(request) = request {
@@ -552,7 +558,7 @@ impl Sets {
     ) -> bool {
         let Some(&(number, at)) = self.clients.get(&client) else { return false };
         let Some(set) = self.all.get_mut(&number) else { return true };
-        let first = set.sealing.is_some();
+        let fails = set.sealing.is_some() && set.must_connect;
         let State::Making { ready, pending } = &mut set.heirs[at as usize].state else {
             return true;
         };
@@ -563,7 +569,7 @@ impl Sets {
                     vqp.1 = Some(via);
                 }
             }
-            Err(cause) if first => self.fail(number, at, cause, sessions, core, now),
+            Err(cause) if fails => self.fail(number, at, cause, sessions, core, now),
             Err(cause) => ready.tell_failed(token as usize, cause),
         }
         self.publish(number, at, sessions, now);
@@ -582,6 +588,13 @@ impl Sets {
             let _ = ready.open.reply(Owed::Failed { vqp, cause });
         }
         true
+    }
+}
+
+impl State {
+    /// Whether a child may take it, or has.
+    fn is_made(&self) -> bool {
+        matches!(self, State::Free(_) | State::Taken(_))
     }
 }
 

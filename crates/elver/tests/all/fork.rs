@@ -121,6 +121,7 @@ fn process_that_forks() {
         "soaks" => soaks(&role),
         "orphans" => orphans(&role),
         "restarts" => restarts(&role),
+        "misses" => misses(&role),
         other => panic!("no such role: {other}"),
     }
     eprintln!("done");
@@ -191,6 +192,50 @@ fn a_child_takes_a_session_over_and_nobody_else_does() {
     while !node.thread.status().unwrap().sessions.is_empty()
         || count(&node.thread, "heirs_free") > 0
     {
+        assert!(begun.elapsed() < WAIT.unwrap());
+    }
+}
+
+fn misses(role: &Role) {
+    let session = Session::connect(&role.socket).unwrap();
+    let region = session.alloc(4_096, ALL).unwrap();
+    region.write(0, WORDS).unwrap();
+    let nobody: std::net::IpAddr = "127.255.1.9".parse().unwrap();
+    let to = [Destination::new(session.gid()), Destination::new(elver::Gid::from(nobody))];
+    let refused = session.prepare(2, &to, PrepareOptions::default()).unwrap_err();
+    assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+    let options = PrepareOptions { must_connect: false, ..PrepareOptions::default() };
+    let preparing = session.prepare_start(2, &to, options).unwrap();
+    let begun = Instant::now();
+    while !preparing.poll().unwrap() {
+        assert!(begun.elapsed() < WAIT.unwrap());
+    }
+    let parent = Parent { heirs: preparing.finish().unwrap(), session, region };
+    for round in 1..=2 {
+        let child = Child::new(|| {
+            let heir = parent.heirs.take(1).unwrap();
+            let begun = Instant::now();
+            while heir.vqps[1].failure().is_none() {
+                heir.session.poll().unwrap();
+                assert!(begun.elapsed() < WAIT.unwrap());
+            }
+            assert!(heir.vqps[0].failure().is_none());
+            parent.read(&heir)
+        });
+        assert_eq!(child.ends().as_bytes(), WORDS);
+        until(&parent.heirs, 1, |state| state == HeirState::Free);
+        assert_eq!(parent.heirs.returned(1), round);
+    }
+    // One that is not waited for goes, and its sessions with it.
+    drop(parent.session.prepare_start(8, &to[..1], PrepareOptions::default()).unwrap());
+}
+
+#[test]
+fn a_destination_that_is_away_refuses_a_set_or_is_missing_in_it() {
+    let (meta, node) = cluster(127, |_| {});
+    assert_eq!(parent(&node, "misses", &meta).says(), "done");
+    let begun = Instant::now();
+    while count(&node.thread, "heirs_free") > 0 {
         assert!(begun.elapsed() < WAIT.unwrap());
     }
 }
