@@ -1,6 +1,7 @@
 //! Sessions that children inherit.
 
 use elver::{Destination, PrepareOptions};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::errors::{gid, raised};
@@ -12,6 +13,10 @@ use crate::vqp::Vqp;
 #[pyclass(unsendable, module = "elver")]
 pub struct Heirs(elver::Heirs);
 
+/// Sessions that are being made for children.
+#[pyclass(unsendable, module = "elver")]
+pub struct Preparing(Option<elver::Preparing>);
+
 /// What a child has taken over.
 #[pyclass(unsendable, module = "elver")]
 pub struct Heir {
@@ -21,7 +26,7 @@ pub struct Heir {
     /// Its session.
     #[pyo3(get)]
     session: Py<Session>,
-    /// A Vqp to each of the nodes.
+    /// A Vqp to each of the nodes. One whose node was away is there too, and fails (`Vqp.failure`).
     #[pyo3(get)]
     vqps: Vec<Py<Vqp>>,
     /// Its memory, zeroed.
@@ -29,17 +34,37 @@ pub struct Heir {
     memory: Option<Py<Memory>>,
 }
 
-impl Heirs {
-    pub(crate) fn prepare(
+impl Preparing {
+    pub(crate) fn begin(
         session: &elver::Session,
         count: u32,
         peers: &[String],
         mr_len: u64,
-    ) -> PyResult<Heirs> {
+        must_connect: bool,
+    ) -> PyResult<Preparing> {
         let peers: Vec<_> = peers.iter().map(|peer| gid(peer)).collect::<PyResult<_>>()?;
         let destinations: Vec<_> = peers.into_iter().map(Destination::new).collect();
-        let options = PrepareOptions { mr_len, ..PrepareOptions::default() };
-        Ok(Heirs(session.prepare(count, &destinations, options).map_err(raised)?))
+        let options = PrepareOptions { mr_len, must_connect, ..PrepareOptions::default() };
+        let preparing = session.prepare_start(count, &destinations, options);
+        Ok(Preparing(Some(preparing.map_err(raised)?)))
+    }
+}
+
+#[pymethods]
+impl Preparing {
+    /// Whether they are there, or cannot be: `wait` does not wait any more.
+    #[getter]
+    fn is_done(&self) -> bool {
+        let still = |preparing: &elver::Preparing| matches!(preparing.poll(), Ok(false));
+        !self.0.as_ref().is_some_and(still)
+    }
+
+    /// The sessions, when they are there; once.
+    pub(crate) fn wait(&mut self) -> PyResult<Heirs> {
+        let preparing = self.0.take();
+        let preparing =
+            preparing.ok_or_else(|| PyValueError::new_err("wait() had them already"))?;
+        Ok(Heirs(preparing.finish().map_err(raised)?))
     }
 }
 

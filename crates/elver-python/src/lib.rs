@@ -15,6 +15,7 @@
 //!
 //! `unsafe` stands in `memory`, for the buffer.
 
+mod connecting;
 mod errors;
 mod heirs;
 mod memory;
@@ -27,9 +28,11 @@ use pyo3::prelude::*;
 #[pymodule]
 mod elver {
     #[pymodule_export]
+    use crate::connecting::Connecting;
+    #[pymodule_export]
     use crate::errors::Error;
     #[pymodule_export]
-    use crate::heirs::{Heir, Heirs};
+    use crate::heirs::{Heir, Heirs, Preparing};
     #[pymodule_export]
     use crate::memory::Memory;
     #[pymodule_export]

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use elver::{SessionOptions, VqpOptions};
+use elver::{ConnectOptions, SessionOptions, VqpOptions};
 use pyo3::prelude::*;
 
+use crate::connecting::Connecting;
 use crate::errors::{gid, raised};
-use crate::heirs::Heirs;
+use crate::heirs::{Heirs, Preparing};
 use crate::memory::{Memory, access};
 use crate::vqp::Vqp;
 
@@ -51,6 +52,15 @@ impl Session {
         Ok(Vqp::new(vqp))
     }
 
+    /// As `connect`, and does not wait: `wait()` of what this gives has the Vqp.
+    #[pyo3(signature = (peer, port = 0))]
+    fn connect_start(&self, peer: &str, port: u16) -> PyResult<Connecting> {
+        let vqp = self.0.create_vqp(VqpOptions::default()).map_err(raised)?;
+        let options = ConnectOptions::default();
+        let going = vqp.qconnect_start(gid(peer)?, port, options).map_err(raised)?;
+        Ok(Connecting::new(vqp, going))
+    }
+
     /// One that messages to a port come to, and that port; 0 takes a free one.
     #[pyo3(signature = (port = 0))]
     fn bind(&self, port: u16) -> PyResult<(Vqp, u16)> {
@@ -62,7 +72,19 @@ impl Session {
     /// Sessions for children of this process, each with a Vqp to each of these nodes and 32 KB of memory.
     #[pyo3(signature = (count, peers, memory_bytes = 32 << 10))]
     fn prepare(&self, count: u32, peers: Vec<String>, memory_bytes: u64) -> PyResult<Heirs> {
-        Heirs::prepare(&self.0, count, &peers, memory_bytes)
+        Preparing::begin(&self.0, count, &peers, memory_bytes, true)?.wait()
+    }
+
+    /// As `prepare`, and does not wait. Unless they must connect, a node that is away leaves sessions without a Vqp to it.
+    #[pyo3(signature = (count, peers, memory_bytes = 32 << 10, must_connect = true))]
+    fn prepare_start(
+        &self,
+        count: u32,
+        peers: Vec<String>,
+        memory_bytes: u64,
+        must_connect: bool,
+    ) -> PyResult<Preparing> {
+        Preparing::begin(&self.0, count, &peers, memory_bytes, must_connect)
     }
 
     fn __repr__(&self) -> String {

@@ -135,13 +135,20 @@ impl Vqp {
         Ok((wc.byte_len, Vqp::new(message.source)))
     }
 
+    /// Why it has failed, if it has, as far as the node has told.
+    #[getter]
+    fn failure(&self) -> PyResult<Option<String>> {
+        self.vqp.session().poll().map_err(raised)?;
+        Ok(self.vqp.failure().map(|failure| failure.to_string()))
+    }
+
     fn __repr__(&self) -> String {
         format!("<elver.Vqp {:#x}>", self.vqp.id())
     }
 }
 
 /// Seconds as Python has them; none for as long as it takes.
-fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
+pub(crate) fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     let seconds = timeout.map(Duration::try_from_secs_f64).transpose();
     seconds.map_err(|error| PyValueError::new_err(format!("a timeout of seconds: {error}")))
 }

@@ -51,6 +51,15 @@ only = session.alloc(64, "r")
 bad = session.connect(node)
 refused(elver.Error, "remote access error", lambda: bad.write(memory, 0, 8, only.address, only.rkey))
 
+# Without waiting.
+going = session.connect_start(node)
+going.wait(timeout=10).read(memory, 72, 8, target.address + 8, target.rkey)
+assert going.is_done
+refused(elver.Error, "already", going.wait)
+lost = session.connect_start("127.255.0.9")
+refused(elver.Error, "meta servers", lambda: lost.wait(timeout=30))
+assert lost.is_done
+
 # Messages.
 server, port = session.bind()
 client = session.connect(node, port)
@@ -101,4 +110,24 @@ for _ in range(5):
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+# One that is away is missing in what they inherit, or nothing is prepared.
+away = session.prepare_start(1, [node, "127.255.0.9"])
+refused(elver.Error, "meta servers", away.wait)
+refused(ValueError, "already", away.wait)
+preparing = session.prepare_start(1, [node, "127.255.0.9"], must_connect=False)
+while not preparing.is_done:
+    os.sched_yield()
+heirs = preparing.wait()
+child = os.fork()
+if child == 0:
+    code = 1
+    try:
+        heir = heirs.take(0)
+        heir.vqps[0].read(heir.memory, 0, 6, target.address, target.rkey)
+        while heir.vqps[1].failure is None:
+            os.sched_yield()
+        code = 0 if heir.vqps[0].failure is None else 2
+    finally:
+        os._exit(code)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 print("all is well")

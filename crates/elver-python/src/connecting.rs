@@ -1,0 +1,37 @@
+//! Connections that are being made.
+
+use elver::Error;
+use pyo3::prelude::*;
+
+use crate::errors::raised;
+use crate::vqp::{Vqp, seconds};
+
+/// A Vqp that is being connected. Dropped, it goes.
+#[pyclass(unsendable, module = "elver")]
+pub struct Connecting {
+    vqp: Option<elver::Vqp>,
+    going: elver::Connecting,
+}
+
+impl Connecting {
+    pub(crate) fn new(vqp: elver::Vqp, going: elver::Connecting) -> Connecting {
+        Connecting { vqp: Some(vqp), going }
+    }
+}
+
+#[pymethods]
+impl Connecting {
+    /// Whether it is connected, or cannot be: `wait` does not wait any more.
+    #[getter]
+    fn is_done(&self) -> bool {
+        !matches!(self.going.poll(), Ok(None))
+    }
+
+    /// The Vqp, when it is connected; once. A wait that is over does not end the connecting.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&mut self, timeout: Option<f64>) -> PyResult<Vqp> {
+        self.going.wait(seconds(timeout)?).map_err(raised)?;
+        let vqp = self.vqp.take().ok_or(Error::Invalid { what: "wait() had its Vqp already" });
+        Ok(Vqp::new(vqp.map_err(raised)?))
+    }
+}
