@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::path::Path;
 
+use elver_faas::state::Programs;
 use elver_faas::{Config, orchestrator};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -12,6 +13,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: orchestrator CONFIG INIT".into());
     };
     let config = Config::load(Path::new(config))?;
-    orchestrator::serve(config, Path::new(init), |socket| println!("{}", socket.display()))?;
+    let module = config.platform.module.clone();
+    let programs = Programs { init: Path::new(init), module: module.as_deref() };
+    orchestrator::serve(config, &programs, |socket| println!("{}", socket.display()))?;
     Ok(())
 }

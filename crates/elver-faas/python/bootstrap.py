@@ -15,6 +15,8 @@ import sys
 import time
 import traceback
 
+import elver_context
+
 API = "/2018-06-01/runtime/"
 
 
@@ -36,7 +38,7 @@ class Connection(http.client.HTTPConnection):
 
 
 class Context:
-    """What a handler learns of its invocation, with the names that Lambda's Python has for it."""
+    """What a handler learns of its invocation, with the names that Lambda's Python has for it; and its RDMA."""
 
     def __init__(self, headers):
         self.aws_request_id = headers["Lambda-Runtime-Aws-Request-Id"]
@@ -50,6 +52,22 @@ class Context:
 
     def get_remaining_time_in_millis(self):
         return max(0, self.deadline_ms - int(time.time() * 1000))
+
+    @property
+    def device(self):
+        return elver_context.current().device
+
+    @property
+    def pd(self):
+        return elver_context.current().pd
+
+    @property
+    def qps(self):
+        return elver_context.current().qps
+
+    @property
+    def mr(self):
+        return elver_context.current().mr
 
 
 def failure(error):
@@ -68,6 +86,7 @@ class Init:
 
     def __init__(self, control):
         self.control = control
+        self.ready = elver_context.READY
         self.buffer = b""
         self.pids = {}
         self.requests = {}
@@ -81,12 +100,14 @@ class Init:
 
     def serve(self):
         """Forks for each order. Returns in children alone, their request."""
+        if self.ready.ahead:
+            self.ready.ahead.settle()
         while True:
-            ready, _, _ = select.select([self.control, self.woken], [], [])
-            if self.woken in ready:
+            heard, _, _ = select.select([self.control, self.woken], [], [])
+            if self.woken in heard:
                 os.read(self.woken, 4096)
                 self.reap()
-            if self.control in ready:
+            if self.control in heard:
                 request = self.obey()
                 if request is not None:
                     return request
@@ -108,6 +129,8 @@ class Init:
 
     def fork(self, request):
         """Forks for a request; whether this is the child."""
+        ahead = self.ready.ahead
+        session = ahead.choose() if ahead else None
         try:
             pid = os.fork()
         except OSError as error:
@@ -118,9 +141,13 @@ class Init:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for descriptor in (self.woken, self.wake, self.control.detach()):
                 os.close(descriptor)
+            self.ready.child(session)
             return True
         self.pids[request] = pid
         self.requests[pid] = request
+        if ahead:
+            ahead.assign(session, pid)
+            self.connected()
         return False
 
     def reap(self):
@@ -135,11 +162,22 @@ class Init:
             if request is None:
                 continue
             del self.pids[request]
+            if self.ready.ahead:
+                self.ready.ahead.ended(pid)
             code = os.waitstatus_to_exitcode(status)
             self.tell(request, f"exit code {code}" if code >= 0 else f"signal {-code}")
 
+    def connected(self):
+        """Tells which destinations it is connected to, if there are new ones."""
+        connections = self.ready.ahead.connected() if self.ready.ahead else None
+        if connections is not None:
+            self.send({"connected": connections})
+
     def tell(self, request, why):
-        self.control.sendall(json.dumps({"ended": [request, why]}).encode() + b"\n")
+        self.send({"ended": [request, why]})
+
+    def send(self, report):
+        self.control.sendall(json.dumps(report).encode() + b"\n")
 
 
 def load():
@@ -176,6 +214,7 @@ def run_python(init, first):
         Connection(os.environ["ELVER_API_SOCKET"]).ask("POST", "init/error", failure(error))
         traceback.print_exc()
         os._exit(1)
+    init.connected()
     run_one(handler, first)
     run_one(handler, init.serve())
     sys.stdout.flush()
@@ -189,6 +228,8 @@ def run_awslambdaric(init, first):
     from awslambdaric.lambda_runtime_client import LambdaRuntimeClient
 
     def restore_next(_client):
+        if init.ready.ahead:
+            init.ready.ahead.settle()
         if not init.fork(first):
             init.serve()
 
@@ -203,6 +244,8 @@ def main():
     sys.path.insert(0, os.environ["LAMBDA_TASK_ROOT"])
     # What a handler asks of the environment is not ours to add to.
     first = int(os.environ.pop("ELVER_FIRST"))
+    sessions, sessions_max = map(int, os.environ.pop("ELVER_SESSIONS").split())
+    elver_context.READY.start(os.environ["ELVER_DESTINATIONS"].split(), sessions, sessions_max)
     init = Init(control)
     if os.environ.pop("ELVER_RUNTIME") == "awslambdaric":
         run_awslambdaric(init, first)

@@ -48,6 +48,9 @@ pub struct Platform {
     pub python: PathBuf,
     /// The program `elver-init`; without it, the one beside the running program.
     pub init: Option<PathBuf>,
+    /// The module `elver` for Python, as elver-python builds it; without it, the one beside the running
+    /// program, and without that handlers have no RDMA from the platform.
+    pub module: Option<PathBuf>,
     /// The socket of the host's node, which containers get; without it they have no RDMA.
     pub node_socket: Option<PathBuf>,
     /// Where sockets and containers' states are; without it `$XDG_RUNTIME_DIR/elver/faas`.
@@ -113,6 +116,11 @@ pub struct Function {
     /// GIDs of the nodes that it connects to, which its INIT process makes ready ahead.
     #[serde(default)]
     pub destinations: Vec<String>,
+    /// Sessions that its INIT process keeps ready for children, each with a connection to each
+    /// destination and 32 KB of memory; more while fewer than half are free, at most one for each request
+    /// that may run. With 0 a child opens a session of its own.
+    #[serde(default = "sessions")]
+    pub sessions: u32,
     /// Variables of its environment.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
@@ -138,6 +146,10 @@ fn concurrency_max() -> usize {
     100
 }
 
+fn sessions() -> u32 {
+    4
+}
+
 fn memory_mb() -> u64 {
     512
 }
@@ -153,6 +165,7 @@ impl Default for Platform {
             rootfs: None,
             python: "/usr/bin/python3".into(),
             init: None,
+            module: None,
             node_socket: None,
             state: None,
             containers_max: 16,

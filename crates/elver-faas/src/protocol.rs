@@ -26,6 +26,9 @@ pub const NODE_SOCKET: &str = "/run/elver/elverd.sock";
 /// Where our own programs are in a container.
 pub const PROGRAMS: &str = "/opt/elver";
 
+/// The module `elver` for Python, among the programs.
+pub const MODULE: &str = "elver.abi3.so";
+
 /// Where functions' code is in a container, each in a directory of its name.
 pub const CODE: &str = "/var/task";
 
@@ -51,6 +54,10 @@ pub struct Spawn {
     pub python: PathBuf,
     /// GIDs to make ready.
     pub destinations: Vec<String>,
+    /// Sessions to keep ready for children.
+    pub sessions: u32,
+    /// Most of those, when many children have one at once.
+    pub sessions_max: u32,
     /// Its environment.
     pub environment: BTreeMap<String, String>,
     /// Most memory that it may map, in bytes.
@@ -132,6 +139,8 @@ pub enum RuntimeOrder {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuntimeReport {
+    /// It is connected to these destinations.
+    Connected(BTreeSet<String>),
     /// A child has ended, with `why`.
     Ended(RequestId, String),
 }

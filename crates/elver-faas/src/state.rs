@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::protocol::CONTROL_SOCKET;
+use crate::protocol::{CONTROL_SOCKET, MODULE};
 use crate::schedule::ContainerId;
 
 /// The first part of the ids that the runtime knows our containers by.
@@ -17,8 +17,20 @@ const PREFIX: &str = "elver-faas-";
 /// What a Python runtime runs.
 const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
 
+/// What it has of RDMA.
+const CONTEXT: &str = include_str!("../python/elver_context.py");
+
 /// How long an orchestrator waits for what another one's last commands are about.
 const LOCK_MAX: Duration = Duration::from_secs(5);
+
+/// Programs of the host's that containers get.
+#[derive(Clone, Copy, Debug)]
+pub struct Programs<'a> {
+    /// `elver-init`.
+    pub init: &'a Path,
+    /// The module `elver` for Python; without it handlers have no RDMA from the platform.
+    pub module: Option<&'a Path>,
+}
 
 /// The directory of an orchestrator, which alone works in it.
 #[derive(Debug)]
@@ -39,18 +51,26 @@ impl StateDirectory {
     ///
     /// # Errors
     /// What the system says, and `AddrInUse` if another orchestrator works in it.
-    pub fn open(path: &Path, init: &Path) -> io::Result<StateDirectory> {
+    pub fn open(path: &Path, programs: &Programs<'_>) -> io::Result<StateDirectory> {
         for part in ["containers", "programs", "runtime"] {
             std::fs::DirBuilder::new().recursive(true).mode(0o711).create(path.join(part))?;
         }
+        // Python lists where it imports from.
+        let readable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path.join("programs"), readable)?;
         let lock = std::fs::File::create(path.join("lock"))?;
         wait_for_lock(&lock, path)?;
         // The runtime's commands keep it: what one of them was about when its orchestrator was killed is
         // done before another orchestrator looks.
         fcntl_setfd(&lock, FdFlags::empty())?;
         let state = StateDirectory { path: path.to_path_buf(), _lock: lock };
-        state.install("elver-init", &std::fs::read(init)?, 0o755)?;
+        state.install("elver-init", &std::fs::read(programs.init)?, 0o755)?;
         state.install("bootstrap.py", BOOTSTRAP.as_bytes(), 0o644)?;
+        state.install("elver_context.py", CONTEXT.as_bytes(), 0o644)?;
+        match programs.module {
+            Some(module) => state.install(MODULE, &std::fs::read(module)?, 0o644)?,
+            None => state.uninstall(MODULE)?,
+        }
         Ok(state)
     }
 
@@ -142,6 +162,13 @@ impl StateDirectory {
             && error.kind() != io::ErrorKind::NotFound
         {
             eprintln!("cannot remove {}: {error}", self.container(id).display());
+        }
+    }
+
+    fn uninstall(&self, name: &str) -> io::Result<()> {
+        match std::fs::remove_file(self.programs().join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
     }
 

@@ -27,6 +27,12 @@ impl Connecting {
         !matches!(self.going.poll(), Ok(None))
     }
 
+    /// Whether it is connected.
+    #[getter]
+    fn is_connected(&self) -> bool {
+        matches!(self.going.poll(), Ok(Some(_)))
+    }
+
     /// The Vqp, when it is connected; once. A wait that is over does not end the connecting.
     #[pyo3(signature = (timeout = None))]
     fn wait(&mut self, timeout: Option<f64>) -> PyResult<Vqp> {

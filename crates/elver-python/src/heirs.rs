@@ -1,6 +1,6 @@
 //! Sessions that children inherit.
 
-use elver::{Destination, PrepareOptions};
+use elver::{Destination, HeirState, PrepareOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -77,6 +77,11 @@ impl Heirs {
     /// The first that a child may take now, if there is one.
     fn first_free(&self) -> Option<u32> {
         self.0.first_free()
+    }
+
+    /// Whether a child may take this one now.
+    fn is_free(&self, number: u32) -> bool {
+        self.0.state(number) == Some(HeirState::Free)
     }
 
     /// In a child: takes one over.

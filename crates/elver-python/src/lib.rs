@@ -39,4 +39,19 @@ mod elver {
     use crate::session::Session;
     #[pymodule_export]
     use crate::vqp::Vqp;
+
+    use pyo3::prelude::*;
+
+    /// What a platform of serverless functions has made ready for the request that this process has: `device`, `pd`, `qps`
+    /// by destination, and `mr`. Such a platform has its module `elver_context` in the process, whose `current()` says.
+    #[pyfunction]
+    fn context(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        let modules = py.import("sys")?.getattr("modules")?;
+        let platform = modules.call_method1("get", ("elver_context",))?;
+        if platform.is_none() {
+            let text = "no platform has started this process; open a session: elver.Session()";
+            return Err(Error::new_err(text));
+        }
+        platform.call_method0("current")
+    }
 }

@@ -6,6 +6,7 @@
 //! | nodes on loopback addresses, each on a thread of its own | [`Place`], [`TestNode`] |
 //! | other processes, which are tests of the same program | [`Launch`], [`Process`], [`role`] |
 //! | a crate's examples, run as a user runs them | [`Examples`], [`examples!`] |
+//! | the module for Python | [`python_module`] |
 //! | paths that must not allocate | [`Counting`], [`Count`] |
 //!
 //! What goes wrong in it fails the test, by a panic that says what.
@@ -14,10 +15,12 @@ mod allocations;
 mod examples;
 mod nodes;
 mod process;
+mod python;
 mod wait;
 
 pub use allocations::{Count, Counting, allocations};
 pub use examples::Examples;
 pub use nodes::{Place, TestNode};
 pub use process::{Launch, Process, Role, copy, is_root, role, stay};
+pub use python::python_module;
 pub use wait::{PATIENCE, WAIT, wait_for};

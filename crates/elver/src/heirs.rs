@@ -2,11 +2,8 @@
 //! section 3.4).
 
 use std::cell::Cell;
-use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -14,13 +11,18 @@ use elver_portal::{
     Command, ConnectOptions, HeirsLayout, Message, Received, Record, Socket, VqpOptions, Welcome,
 };
 use elver_verbs::{AccessFlags, Gid, QpState};
-use rustix::net::SocketAddrUnix;
 
 use crate::fork::generation;
 use crate::inner::{Inner, Outcome};
 use crate::link::{self, GREETING, Link, PATIENCE, SLEEP_MAX, Wait};
 use crate::session::UNEXPECTED;
 use crate::{Error, Mr, NotInherited, Session, SessionOptions, Vqp};
+
+/// Why a node that was not found by a path prepares nothing.
+const NO_PATH: Error = Error::Invalid {
+    what: "the node was not found by a socket in the file system, by which children could reach it; prepare sessions at \
+           a daemon (Session::connect)",
+};
 
 /// Bytes of the memory region that each session has, if nothing else is said (Swift, section 4.1.3).
 const MR_LEN: u64 = 32 << 10;
@@ -146,7 +148,7 @@ impl Session {
         destinations: &[Destination],
         options: PrepareOptions,
     ) -> Result<Preparing, Error> {
-        let path = address(&self.socket)?;
+        let path = self.inner.borrow().link.path.clone().ok_or(NO_PATH)?;
         let vqps = u32::try_from(destinations.len()).unwrap_or(u32::MAX);
         let PrepareOptions { mr_len, access, .. } = options;
         let mut inner = self.inner.borrow_mut();
@@ -335,7 +337,8 @@ impl Heirs {
             return Err(UNEXPECTED);
         }
         self.taken.set(Some(number));
-        let link = Link::over(socket, self.all.end(number), self.welcome, self.session);
+        let mut link = Link::over(socket, self.all.end(number), self.welcome, self.session);
+        link.path = Some(self.path.clone());
         let session = Session::of(link);
         let vqps = self.destinations.iter().zip(0..).map(|(destination, at)| {
             let (id, via) = self.all.vqp(number, at);
@@ -370,20 +373,6 @@ fn granted(socket: &Socket) -> Result<u32, Error> {
             link::sleep(socket, None, SLEEP_MAX)?;
         }
     }
-}
-
-/// Where the node listens, as every directory's processes name it.
-fn address(socket: &Socket) -> Result<PathBuf, Error> {
-    let system = |call| move |reason| Error::System { call, reason };
-    let name = rustix::net::getpeername(socket.as_fd()).map_err(io::Error::from);
-    let name = name.map_err(system("getpeername"))?;
-    let name = name.and_then(|name| SocketAddrUnix::try_from(name).ok());
-    let path = name.as_ref().and_then(|name| name.path()).ok_or(Error::Invalid {
-        what: "the node has no socket in the file system, by which children could reach it; prepare \
-               sessions at a daemon (Session::connect)",
-    })?;
-    let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
-    std::path::absolute(path).map_err(system("naming the node's socket"))
 }
 
 impl fmt::Debug for Heirs {

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,6 +52,8 @@ pub(crate) enum Host {
 pub(crate) struct Link {
     host: Host,
     pub(crate) socket: Rc<Socket>,
+    /// Where the node listens, as this process names it, if it was found so.
+    pub(crate) path: Option<PathBuf>,
     end: ClientEnd,
     scratch: Scratch,
     pub(crate) welcome: Welcome,
@@ -84,7 +86,10 @@ impl Link {
         let (path, socket) = reach(paths)?;
         hello(&socket, options.layout)?;
         trusted(path, &socket)?;
-        Link::welcomed(Host::Apart, socket, options)
+        let path = std::path::absolute(path)
+            .map_err(|reason| Error::System { call: "naming the node's socket", reason })?;
+        let link = Link::welcomed(Host::Apart, socket, options)?;
+        Ok(Link { path: Some(path), ..link })
     }
 
     /// Opens a session over a connected socket.
@@ -144,6 +149,7 @@ impl Link {
         Link {
             host: Host::Apart,
             socket: Rc::new(socket),
+            path: None,
             end,
             scratch: Scratch::default(),
             welcome,

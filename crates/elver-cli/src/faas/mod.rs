@@ -8,8 +8,12 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use elver_console::{Failure, say, table};
-use elver_faas::state::StateDirectory;
+use elver_faas::state::{Programs, StateDirectory};
 use elver_faas::{Config, client, orchestrator};
+
+/// What containers get, as cargo builds it and as packages have it.
+const INIT: [&str; 2] = ["elver-init", "../lib/elver/elver-init"];
+const MODULE: [&str; 2] = ["libelver_python.so", "../lib/elver/elver.abi3.so"];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +36,8 @@ functions.toml:
   code = \"/srv/hello\"            # a directory with hello.py
   handler = \"hello.handler\"      # def handler(event, context): return ...
   # runtime = \"program\"          # any program that speaks the AWS Lambda Runtime API
-  # timeout_s = 3; concurrency_max = 100; memory_mb = 512; destinations = [GIDS]
+  # destinations = [\"10.0.0.2\"]  # connected when a request begins: context.qps[\"10.0.0.2\"]
+  # timeout_s = 3; concurrency_max = 100; memory_mb = 512; sessions = 4
   [platform]                     # all of it may be left out
   runtime = [\"crun\"]             # or [\"runc\"]
   # rootfs = \"/srv/rootfs\"       # without it, the host's /usr, read-only
@@ -136,12 +141,23 @@ fn serve(args: &ServeArgs) -> Result<(), Failure> {
     }
     let init = match &config.platform.init {
         Some(init) => init.clone(),
-        None => std::env::current_exe()
-            .context("cannot find this program")?
-            .with_file_name("elver-init"),
+        None => beside(&INIT)?.ok_or_else(|| {
+            Failure::unusable("elver-init is not beside this program; name it as platform.init")
+        })?,
     };
-    orchestrator::serve(config, &init, |socket| say!("ready at {}", socket.display()))?;
+    let module = match &config.platform.module {
+        Some(module) => Some(module.clone()),
+        None => beside(&MODULE)?,
+    };
+    let programs = Programs { init: &init, module: module.as_deref() };
+    orchestrator::serve(config, &programs, |socket| say!("ready at {}", socket.display()))?;
     Ok(())
+}
+
+/// The first of these files that is there, from the directory of this program.
+fn beside(names: &[&str]) -> Result<Option<PathBuf>, Failure> {
+    let own = std::env::current_exe().context("cannot find this program")?;
+    Ok(names.iter().map(|name| own.with_file_name(name)).find(|path| path.exists()))
 }
 
 fn invoke(args: &InvokeArgs) -> Result<(), Failure> {

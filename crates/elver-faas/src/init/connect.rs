@@ -1,8 +1,7 @@
 //! What an INIT process makes ready for its children's RDMA, by a thread of its own while the runtime
 //! imports the handler (Swift, §4.1.2): the node looks the destinations up, so that connecting there
-//! takes no request more.
-//!
-//! A child opens its own session then. Sessions that a child inherits would be made here.
+//! takes no request more. A runtime that has the module for Python connects then itself; of others, it is told what
+//! the node knows.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,8 +14,8 @@ use super::event::Event;
 use crate::protocol::NODE_SOCKET;
 use crate::schedule::ProcessId;
 
-/// Begins, where there are destinations and a node.
-pub(super) fn start(process: ProcessId, destinations: &[String], events: Sender<Event>) {
+/// Begins, where there are destinations and a node. What the node knows then is told to `events`.
+pub(super) fn start(process: ProcessId, destinations: &[String], events: Option<Sender<Event>>) {
     let socket = Path::new(NODE_SOCKET);
     if destinations.is_empty() || !socket.exists() {
         return;
@@ -24,8 +23,10 @@ pub(super) fn start(process: ProcessId, destinations: &[String], events: Sender<
     let destinations = destinations.to_vec();
     let look_up = move || match warm(socket, &destinations) {
         Ok(connections) => {
-            // Nobody is there to be told only if the container ends.
-            let _ = events.send(Event::Connected(process, connections));
+            if let Some(events) = events {
+                // Nobody is there to be told only if the container ends.
+                let _ = events.send(Event::Connected(process, connections));
+            }
         }
         Err(error) => eprintln!("elver-init: the node made nothing ready: {error}"),
     };

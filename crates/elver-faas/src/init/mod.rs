@@ -67,7 +67,8 @@ impl Init {
             Event::Runtime(process, RuntimeReport::Ended(request, why)) => {
                 self.tell(&Report::ChildEnded { process, request, why });
             }
-            Event::Connected(process, connections) => {
+            Event::Runtime(process, RuntimeReport::Connected(connections))
+            | Event::Connected(process, connections) => {
                 if let Some(runtime) = self.processes.get_mut(&process) {
                     runtime.connections = connections.clone();
                     self.tell(&Report::Connected { process, connections });
@@ -110,7 +111,8 @@ impl Init {
                 self.processes.insert(process, runtime);
                 // It may be gone only if this thread is.
                 let _ = self.reaper.send(());
-                connect::start(process, &spawn.destinations, self.events.clone());
+                let told = (!Runtime::connects(spawn)).then(|| self.events.clone());
+                connect::start(process, &spawn.destinations, told);
             }
             Err(error) => {
                 let why = format!("cannot start {}: {error}", spawn.handler);

@@ -17,7 +17,7 @@ use super::event::Event;
 use super::relay;
 use crate::config::RuntimeKind;
 use crate::protocol::{
-    CODE, NODE_SOCKET, PROGRAMS, RuntimeOrder, SOCKETS, Spawn, api_socket, receive, send,
+    CODE, MODULE, NODE_SOCKET, PROGRAMS, RuntimeOrder, SOCKETS, Spawn, api_socket, receive, send,
 };
 
 /// How long an order to a runtime may take. One that does not read is at fault, and is told no more.
@@ -64,6 +64,11 @@ impl Runtime {
         }
         let function = spawn.function.clone();
         Ok(Runtime { pid, function, connections: BTreeSet::new(), orders })
+    }
+
+    /// Whether the runtime connects to its destinations itself.
+    pub(super) fn connects(spawn: &Spawn) -> bool {
+        spawn.runtime.forks() && Path::new(PROGRAMS).join(MODULE).exists()
     }
 
     /// Orders it something.
@@ -120,6 +125,7 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
         .env("ELVER_API_SOCKET", &socket)
         .env("ELVER_SOCKET", NODE_SOCKET)
         .env("ELVER_DESTINATIONS", spawn.destinations.join(" "))
+        .env("ELVER_SESSIONS", format!("{} {}", spawn.sessions, spawn.sessions_max))
         .env("ELVER_RUNTIME", runtime)
         .env("ELVER_FIRST", spawn.first.0.to_string())
         .envs(&spawn.environment);

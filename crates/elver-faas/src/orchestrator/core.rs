@@ -283,6 +283,8 @@ impl Orchestrator {
             handler: function.handler.clone(),
             python: self.config.platform.python.clone(),
             destinations: function.destinations.clone(),
+            sessions: function.sessions,
+            sessions_max: u32::try_from(function.concurrency_max).unwrap_or(u32::MAX),
             environment: function.environment.clone(),
             memory_max: function.memory_mb << 20,
         })

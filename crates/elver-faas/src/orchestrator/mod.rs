@@ -15,7 +15,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 use self::core::{Orchestrator, Services};
 use crate::config::Config;
-use crate::state::StateDirectory;
+use crate::state::{Programs, StateDirectory};
 
 pub use self::core::ServeError;
 
@@ -23,16 +23,20 @@ pub use self::core::ServeError;
 ///
 /// # Errors
 /// [`ServeError`] if it cannot begin.
-pub fn serve(config: Config, init: &Path, ready: impl FnOnce(&Path)) -> Result<(), ServeError> {
+pub fn serve(
+    config: Config,
+    programs: &Programs<'_>,
+    ready: impl FnOnce(&Path),
+) -> Result<(), ServeError> {
     let file = |what: &str| {
         let what = what.to_string();
         move |error| ServeError::File { what, error }
     };
     let path = config.platform.state.clone().unwrap_or_else(StateDirectory::default_path);
-    let directory = StateDirectory::open(&path, init).map_err(file(&format!(
+    let directory = StateDirectory::open(&path, programs).map_err(file(&format!(
         "cannot use {} with {}",
         path.display(),
-        init.display()
+        programs.init.display()
     )))?;
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()

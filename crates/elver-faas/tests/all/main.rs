@@ -3,5 +3,6 @@
 mod faults;
 mod lambda;
 mod platform;
+mod rdma;
 mod restarts;
 mod starts;

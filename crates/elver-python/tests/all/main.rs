@@ -1,9 +1,9 @@
 //! The module as Python imports it, beside a node.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use elver_testkit::{Launch, Place, Role, TestNode, role, stay};
+use elver_testkit::{Launch, Place, Role, TestNode, python_module, role, stay};
 
 const PLACE: Place =
     Place { name: "python", network: 29, udp_ports: 24_600, registry_ports: 24_900 };
@@ -11,18 +11,7 @@ const PLACE: Place =
 /// A folder with the module, built as users have it.
 fn module() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    // Where this test stands: `target/PROFILE/deps`.
-    let own = std::env::current_exe().unwrap();
-    let target: PathBuf = own.ancestors().nth(3).unwrap().to_owned();
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "-q", "-p", "elver-python", "--target-dir"])
-        .arg(&target)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status()
-        .unwrap();
-    assert!(built.success());
-    std::fs::copy(target.join("debug/libelver_python.so"), folder.path().join("elver.abi3.so"))
-        .unwrap();
+    std::fs::copy(python_module(), folder.path().join("elver.abi3.so")).unwrap();
     folder
 }
 

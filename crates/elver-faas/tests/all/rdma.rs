@@ -1,0 +1,186 @@
+//! What handlers have of RDMA: connections of an INIT process, and sessions that its children inherit.
+
+use elver::{AccessFlags, Mr, Session};
+use elver_faas::schedule::Start;
+use elver_testkit::{Place, TestNode, python_module, wait_for};
+use serde_json::{Value, json};
+
+use crate::platform::{Platform, python};
+
+const PLACE: Place =
+    Place { name: "faas-rdma", network: 62, udp_ports: 29_800, registry_ports: 29_900 };
+
+/// Reads a peer's memory in the way that the event names.
+const HANDLERS: &str = r#"
+import os, signal, time
+import elver
+
+def read(event, context):
+    qp = context.qps[event["to"]]
+    qp.read(context.mr, 16, 8, event["address"], event["rkey"], timeout=10)
+    large = context.pd.alloc(1 << 20, "")
+    qp.read(large, 0, 8, event["address"], event["rkey"], timeout=10)
+    assert large.read(0, 8) == context.mr.read(16, 8)
+    time.sleep(event.get("hold", 0))
+    if event.get("crash"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {
+        "read": context.mr.read(16, 8).decode(), "bytes": len(context.mr),
+        "inherited": elver.context().inherited, "same": elver.context().mr is context.mr,
+    }
+"#;
+
+/// A node, and memory there for handlers to read.
+struct Store {
+    node: TestNode,
+    region: Mr,
+}
+
+impl Store {
+    fn new(group: u8) -> Store {
+        let node = TestNode::start(PLACE.config(group, 1));
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        std::fs::set_permissions(&node.path, permissions).unwrap();
+        let session = Session::connect(&node.path).unwrap();
+        let region = session.alloc(64, AccessFlags::REMOTE_READ).unwrap();
+        region.write(0, b"greeting").unwrap();
+        Store { node, region }
+    }
+
+    fn gid(&self) -> String {
+        self.node.gid.to_string()
+    }
+
+    /// An orchestrator whose containers reach the node, with functions in TOML.
+    fn platform(&self, functions: &str) -> Platform {
+        let lines = format!("node_socket = {:?}\nmodule = {:?}", self.node.path, python_module());
+        let platform = Platform::start(&lines, functions);
+        std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
+        platform
+    }
+
+    /// What a handler is to read.
+    fn event(&self, more: Value) -> Value {
+        let (address, rkey) = (self.region.addr(), self.region.rkey());
+        let mut event = json!({"to": self.gid(), "address": address, "rkey": rkey});
+        event.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        event
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.node.thread.status().unwrap().engine[&format!("heirs_{name}")]
+    }
+}
+
+/// An owner's function with destinations.
+fn reading(owner: &str, uid: u32, destinations: &[&str], more: &str) -> String {
+    python(owner, uid, &["read"]) + &format!("destinations = {destinations:?}\n{more}\n")
+}
+
+fn right(answer: &Value, inherited: bool) {
+    let expected =
+        json!({"read": "greeting", "bytes": 32 << 10, "inherited": inherited, "same": true});
+    assert_eq!(answer, &expected);
+}
+
+#[test]
+fn children_inherit_connections_and_give_them_back() {
+    let store = Store::new(1);
+    let mut platform = store.platform(&reading("ivan", 62_001, &[&store.gid()], ""));
+    let (start, first) = platform.answer("ivan-read", store.event(json!({})));
+    assert_eq!(start, Start::Cold);
+    right(&first, false);
+    let connections = wait_for("the connections to be told", || {
+        let row = platform.list().processes.remove(0);
+        (!row.connections.is_empty()).then_some(row.connections)
+    });
+    assert_eq!(connections.into_iter().collect::<Vec<_>>(), [store.gid()]);
+    for killed in [false, true, false, true, false, true, false] {
+        wait_for("four sessions to be free", || (store.count("free") == 4).then_some(()));
+        let event = store.event(json!({"crash": killed}));
+        if killed {
+            let (_, why) = platform.refusal("ivan-read", event);
+            assert!(why.contains("signal 9"), "{why}");
+        } else {
+            let (start, answer) = platform.answer("ivan-read", event);
+            assert_eq!(start, Start::Fork);
+            right(&answer, true);
+        }
+    }
+    assert_eq!(["prepared", "inherited", "refused"].map(|name| store.count(name)), [4, 7, 0]);
+    platform.end();
+    wait_for("all sessions to go", || (store.count("free") == 0).then_some(()));
+}
+
+#[test]
+fn more_sessions_are_made_while_few_are_free() {
+    let store = Store::new(2);
+    let limits = "sessions = 2\nconcurrency_max = 7";
+    let mut platform = store.platform(&reading("judy", 62_002, &[&store.gid()], limits));
+    platform.answer("judy-read", store.event(json!({})));
+    let made = wait_for("all of them to be made", || {
+        let event = store.event(json!({"hold": 0.3}));
+        let asked: Vec<_> =
+            (0..7).map(|_| platform.invoke_beside("judy-read", event.clone())).collect();
+        for asked in asked {
+            let invoked = asked.join().unwrap().unwrap();
+            let answer: Value = serde_json::from_slice(&invoked.body).unwrap();
+            assert_eq!(answer["read"], "greeting");
+        }
+        let prepared = store.count("prepared");
+        (prepared >= 6).then_some(prepared)
+    });
+    // Whole sets of two, and never more than requests may run.
+    assert_eq!(made, 6);
+    platform.end();
+}
+
+#[test]
+fn who_keeps_no_sessions_has_children_that_open_their_own() {
+    let store = Store::new(3);
+    let functions = reading("mallory", 62_003, &[&store.gid()], "sessions = 0")
+        + &python("niaj", 62_004, &["read"]);
+    let mut platform = store.platform(&functions);
+    for function in ["mallory-read", "niaj-read"] {
+        for expected in [Start::Cold, Start::Fork] {
+            let (start, answer) = platform.answer(function, store.event(json!({})));
+            assert_eq!(start, expected);
+            right(&answer, false);
+        }
+    }
+    assert_eq!(store.count("prepared"), 0);
+    platform.end();
+}
+
+#[test]
+fn a_destination_that_does_not_answer_holds_up_who_asks_for_it() {
+    let store = Store::new(4);
+    let away = "::ffff:127.62.4.99";
+    let mut platform = store.platform(&reading("olivia", 62_005, &[away, &store.gid()], ""));
+    right(&platform.answer("olivia-read", store.event(json!({}))).1, false);
+    let asks = || {
+        let failed = platform.invoke("olivia-read", store.event(json!({"to": away}))).unwrap();
+        let error: Value = serde_json::from_slice(&failed.body).unwrap();
+        assert_eq!((failed.is_error, &error["errorType"]), (true, &json!("Error")), "{error}");
+    };
+    asks();
+    // What is there is inherited all the same.
+    wait_for("a session to be inherited", || {
+        let (_, answer) = platform.answer("olivia-read", store.event(json!({})));
+        (answer["inherited"] == true).then_some(())
+    });
+    asks();
+    platform.end();
+}
+
+#[test]
+fn without_a_node_a_handler_is_told_what_to_configure() {
+    let store = Store::new(5);
+    let module = format!("module = {:?}", python_module());
+    let mut platform = Platform::start(&module, &reading("peggy", 62_006, &[&store.gid()], ""));
+    std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
+    let failed = platform.invoke("peggy-read", store.event(json!({}))).unwrap();
+    let error = String::from_utf8_lossy(&failed.body);
+    assert!(failed.is_error && error.contains("platform.node_socket"), "{error}");
+    platform.end();
+}
