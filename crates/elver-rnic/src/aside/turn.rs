@@ -160,6 +160,11 @@ impl<M: Memory> Rnic<M> {
                 queue_pair.with_lane(lane as usize, &mut self.hw, now, |lane, env| {
                     lane.has_memory(env);
                 });
+                if lands {
+                    // At once: it has begun, and a QP that fails flushes what waits for its turn.
+                    self.run_local(now, qpn, lane as usize);
+                    self.stop_failed_cqs(now);
+                }
             }
             Part::Requests(context) if queue_pair.core.state == QpState::Err => {
                 if let Some(responder) = queue_pair.responder_of(context) {

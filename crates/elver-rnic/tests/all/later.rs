@@ -395,6 +395,25 @@ fn an_atomic_whose_result_is_being_written_is_told_when_it_was() {
     assert_eq!(late.net.hosts[0].memory.get(64, 8), 5_u64.to_ne_bytes());
 }
 
+/// Its result was written, and its turn had not come yet, when its QP failed: it was told as flushed within a device
+/// that begins nothing and leaves it, and whoever posted it again had it executed twice.
+#[test]
+fn an_atomic_whose_result_was_written_is_not_flushed() {
+    let mut late = Late::new(1, 8, |_| {});
+    let host = &mut late.net.hosts[0];
+    let (a, b) = (host.create_qp(QpType::Rc), host.create_qp(QpType::Rc));
+    host.connect(a, QpType::Rc, address(0), b.0, |_| {});
+    host.connect(b, QpType::Rc, address(0), a.0, |_| {});
+    let (sge, word) = (late.sge(0, true, 0, 8), late.remote(0, false, 64));
+    let (now, add) = (late.net.now, SendOp::FetchAdd { remote: word, add: 5 });
+    late.net.hosts[0].post(now, a, add, &[sge], None);
+    exchange(&mut late);
+    assert!(late.run_errand(true));
+    go(&mut late.net.hosts[0], a, QpState::Err).unwrap();
+    assert_eq!(statuses(&mut late.net.hosts[0]), [WcStatus::Success]);
+    assert_eq!(late.net.hosts[0].memory.get(64, 8), 5_u64.to_ne_bytes());
+}
+
 /// The QP's end told that it had not executed a WRITE, which then was written, and was sent again.
 #[test]
 fn a_qp_in_error_knows_how_far_it_got_when_what_it_writes_is_written() {
