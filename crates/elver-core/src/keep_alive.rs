@@ -99,8 +99,8 @@ pub(crate) type Samples = [Option<(VqpId, u32)>; SAMPLES];
 pub(crate) enum Step {
     /// Nothing.
     Rest,
-    /// It is asked.
-    Ask { to: ControlAddr, id: u64, ports: [u16; PORTS_ASKED] },
+    /// It is asked; and looked up, if it has not answered for long: it may be another by now.
+    Ask { to: ControlAddr, id: u64, ports: [u16; PORTS_ASKED], late: bool },
     /// It is looked up: nobody here knows where to ask.
     LookUp,
     /// Its VQPs fail.
@@ -438,7 +438,7 @@ impl Watch {
         round.tries = round.tries.saturating_add(1);
         let Round { id, ports, .. } = *round;
         let again = if late { times.quiet } else { times.retry };
-        (Step::Ask { to, id, ports }, Some(awake + again))
+        (Step::Ask { to, id, ports, late }, Some(awake + again))
     }
 
     /// The same of one that is known by another record, or by none.
@@ -474,7 +474,7 @@ impl Watch {
         self.port_asked = ports.into_iter().max().unwrap_or(0);
         let id = rng.next_u64();
         self.asked = Some(Round { to, id, since: awake, tries: 1, ports });
-        Step::Ask { to, id, ports }
+        Step::Ask { to, id, ports, late: false }
     }
 
     /// The ports behind the one that was asked about last.

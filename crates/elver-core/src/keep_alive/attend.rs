@@ -54,10 +54,13 @@ impl<D: Device> Core<D> {
                     let bound = self.bindings(ports);
                     self.peer_answered((key.peer, self.record.control_qpn), id, true, &bound);
                 }
-                Step::Ask { to, id, ports } => {
+                Step::Ask { to, id, ports, late } => {
                     self.stats.peers_asked += 1;
                     let request = Request::Alive { qkey: self.record.control_qkey(), ports };
                     self.links.control.ask_once(to, id, request);
+                    if late && !self.is_meta_server(key.peer) && self.may_refresh(key.peer, now) {
+                        self.refresh_node(key.peer, now);
+                    }
                 }
                 Step::LookUp => {
                     if self.may_refresh(key.peer, now) {

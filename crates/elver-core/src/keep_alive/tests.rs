@@ -278,3 +278,15 @@ fn the_longest_and_the_shortest_times_work() {
         assert!((1..=TICK_NS_MAX).contains(&times.tick) && times.patience >= times.retry);
     }
 }
+
+/// It may have started anew, and nobody here have heard of that: its old record was held on to for ever.
+#[test]
+fn who_never_answers_is_looked_up_once_it_is_late() {
+    let mut rig = Rig::with(None);
+    let steps: Vec<Step> = (0..3 * TICKS).flat_map(|_| rig.pass(TICK)).collect();
+    let late: Vec<bool> =
+        steps.iter().map(|step| matches!(step, Step::Ask { late, .. } if *late)).collect();
+    assert!(!late[..TRIES_MIN as usize].contains(&true), "{steps:?}");
+    assert_eq!(late.last(), Some(&true), "{steps:?}");
+    assert!(!steps.contains(&Step::GiveUp), "nobody knows that it turns by itself");
+}
