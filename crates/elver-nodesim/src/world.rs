@@ -260,7 +260,7 @@ impl World {
         let now = self.now;
         let node = &mut self.nodes[number];
         let Some(core) = &mut node.core else { return Ok(()) };
-        node.called = false;
+        let called = std::mem::take(&mut node.called);
         let mut runs = 0;
         while core.poll(now) {
             runs += 1;
@@ -272,7 +272,9 @@ impl World {
         node.rests_until = now.saturating_add_ns(1);
         let counters = core.device().counters();
         let packets = counters.rx_packets + counters.tx_packets;
-        let idle = runs == 0 && std::mem::replace(&mut node.packets, packets) == packets;
+        let rested = std::mem::replace(&mut node.packets, packets) == packets;
+        // One that a client has called runs for that, and did not ask to.
+        let idle = runs == 0 && rested && !called;
         node.idle_runs = if idle { node.idle_runs + 1 } else { 0 };
         if node.idle_runs > RUNS_MAX {
             broken!("node {number} asks to run again and again, and does nothing");
