@@ -13,8 +13,8 @@
 //! - An INIT process runs its first request itself, and is not forked before that has ended: requests
 //!   that come meanwhile start warm.
 //! - A child runs one request and ends.
-//! - A child opens its own session at the node, whose socket is in the container; its INIT process has
-//!   had the node look the destinations up. [`tables`] is what sessions that a child inherits are kept in.
+//! - What handlers in Python have of RDMA is Python (`python/elver_context.py`), over the module of
+//!   elver-python: sessions can be inherited from the process alone that prepared them, and that is Python's.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
@@ -28,6 +28,5 @@ pub mod orchestrator;
 pub mod protocol;
 pub mod schedule;
 pub mod state;
-pub mod tables;
 
 pub use config::Config;

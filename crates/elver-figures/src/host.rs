@@ -1,6 +1,7 @@
 //! Measurements through one daemon that spins: this process is the client, another one offers the
 //! memory.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -148,6 +149,11 @@ impl Client {
         job: impl FnOnce(&Session, &Client) -> Result<T> + Send,
     ) -> Result<T> {
         self.beside(|| job(&self.session()?, self))
+    }
+
+    /// Where the daemon listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.at.socket
     }
 
     /// A session of the calling thread's.

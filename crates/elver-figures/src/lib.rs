@@ -28,6 +28,7 @@ mod report;
 mod ring;
 mod rnic;
 mod rpc;
+mod start;
 mod storm;
 mod stream;
 mod vqp_load;
@@ -55,6 +56,8 @@ pub enum Bench {
     Calls(calls::CallsArgs),
     /// A child's first READ by a session that its parent prepared, and what a fork costs.
     Fork(fork::ForkArgs),
+    /// Functions that start cold, warm and forked, without RDMA and with a READ: Swift's figure 7.
+    Start(start::StartArgs),
     /// All connections among many workers, through VQPs and their rivals.
     Mesh(mesh::MeshArgs),
     /// Messages that are copied, beside those that the receiver reads from where they lie.
@@ -95,6 +98,7 @@ pub fn run(bench: &Bench, programs: &Programs) -> Result<(), Failure> {
         Bench::Lite(args) => lite_data::run(args),
         Bench::Calls(args) => calls::run(args, programs),
         Bench::Fork(args) => fork::run(args, programs),
+        Bench::Start(args) => start::run(args, programs),
         Bench::Mesh(args) => mesh::run(args),
         Bench::ZeroCopy(args) => zero_copy::run(args),
         Bench::Factors(args) => factors::run(args),

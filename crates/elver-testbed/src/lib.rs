@@ -5,6 +5,7 @@
 //! | [`cluster`] | `elverd` processes, each on a host of its own: a network namespace, or a loopback address |
 //! | [`worker`] | processes beside them, which attach, connect, move bytes and tell |
 //! | [`programs`] | which programs these are |
+//! | [`orchestrator`] | `elver faas serve`, which starts functions |
 //! | [`pair`] | two ends, each a thread with a core, on two addresses or in two namespaces |
 //! | [`node`](mod@node), [`node_pair`] | an embedded node, and such at the two ends of a pair |
 //! | [`hosts`] | hosts by the hundred on one thread, which answer real packets |
@@ -20,6 +21,7 @@ pub mod meet;
 mod netns;
 pub mod node;
 pub mod node_pair;
+pub mod orchestrator;
 pub mod pair;
 pub mod pattern;
 pub mod programs;

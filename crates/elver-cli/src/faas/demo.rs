@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -13,6 +11,7 @@ use elver_console::{Failure, say, table};
 use elver_faas::client;
 use elver_faas::schedule::Start;
 use elver_faas::state::StateDirectory;
+use elver_testbed::orchestrator::Orchestrator;
 
 /// What the functions are: a package of some size to import, and little to do.
 const HANDLERS: &str = "\
@@ -41,10 +40,12 @@ pub(super) struct DemoArgs {
 pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let directory = tempfile::tempdir().context("cannot make a directory")?;
     write(directory.path(), &args.runtime)?;
+    let own = std::env::current_exe().context("cannot find this program")?;
     let mut times: BTreeMap<Start, Vec<(u128, u128)>> = BTreeMap::new();
     for _ in 0..args.count {
         // An orchestrator that ends takes its containers with it, so that the next one begins cold.
-        let orchestrator = Orchestrator::start(directory.path())?;
+        let config = directory.path().join("functions.toml");
+        let orchestrator = Orchestrator::start(&own, &config)?;
         let asked = [
             ("square", Start::Cold),
             ("cube", Start::Warm),
@@ -115,48 +116,4 @@ fn write(directory: &Path, runtime: &str) -> Result<()> {
     }
     std::fs::write(directory.join("functions.toml"), text)?;
     Ok(())
-}
-
-/// `elver faas serve` in a process of its own.
-struct Orchestrator(Child);
-
-impl Orchestrator {
-    fn start(directory: &Path) -> Result<Orchestrator> {
-        let own = std::env::current_exe().context("cannot find this program")?;
-        let process = Command::new(own)
-            .args(["faas", "serve"])
-            .arg(directory.join("functions.toml"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start an orchestrator")?;
-        let mut orchestrator = Orchestrator(process);
-        let mut ready = String::new();
-        if let Some(said) = orchestrator.0.stdout.take() {
-            BufReader::new(said).read_line(&mut ready)?;
-        }
-        ensure!(ready.starts_with("ready"), "the orchestrator did not start; it has said why");
-        Ok(orchestrator)
-    }
-
-    fn end(mut self) -> Result<()> {
-        self.terminate();
-        let status = self.0.wait()?;
-        ensure!(status.success(), "the orchestrator ended with {status}");
-        Ok(())
-    }
-
-    fn terminate(&self) {
-        let pid = rustix::process::Pid::from_child(&self.0);
-        // One that has ended needs no signal.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-    }
-}
-
-impl Drop for Orchestrator {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
-            self.terminate();
-            let _ = self.0.wait();
-        }
-    }
 }
