@@ -173,6 +173,32 @@ fn a_destination_that_does_not_answer_holds_up_who_asks_for_it() {
     platform.end();
 }
 
+/// `ELVER_AWSLAMBDARIC` is the directory that `python3 -m pip install --target DIRECTORY awslambdaric` filled.
+#[test]
+#[ignore = "needs awslambdaric of PyPI, which Debian has not: name its directory in ELVER_AWSLAMBDARIC"]
+fn functions_of_the_unmodified_awslambdaric_have_it_as_a_module() {
+    let client = std::env::var("ELVER_AWSLAMBDARIC").expect("ELVER_AWSLAMBDARIC is a directory");
+    let store = Store::new(6);
+    let functions = reading("quentin", 62_007, &[&store.gid()], "runtime = \"awslambdaric\"");
+    let mut platform = store.platform(&functions);
+    let copied = std::process::Command::new("cp")
+        .args(["-r", &format!("{client}/."), platform.code().to_str().unwrap()])
+        .status();
+    assert!(copied.unwrap().success());
+    const HANDLER: &str = "import elver\ndef read(event, context):\n    rdma = elver.context()\n    qp = rdma.qps[event['to']]\n    qp.read(rdma.mr, 0, 8, event['address'], event['rkey'], timeout=10)\n    return [rdma.mr.read(0, 8).decode(), rdma.inherited]\n";
+    std::fs::write(platform.code().join("handlers.py"), HANDLER).unwrap();
+    for expected in [Start::Cold, Start::Fork, Start::Fork] {
+        wait_for("four sessions to be free, or none to be made yet", || {
+            let made = store.count("prepared");
+            (made == 0 || store.count("free") == 4).then_some(())
+        });
+        let (start, answer) = platform.answer("quentin-read", store.event(json!({})));
+        // Its first request is a child's, too.
+        assert_eq!((start, &answer), (expected, &json!(["greeting", true])));
+    }
+    platform.end();
+}
+
 #[test]
 fn without_a_node_a_handler_is_told_what_to_configure() {
     let store = Store::new(5);
