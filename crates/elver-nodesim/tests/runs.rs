@@ -75,7 +75,7 @@ const FOUND: [(u64, &str); 40] = [
 ];
 
 /// The same, of runs with forgers and keep-alive.
-const FOUND_SINCE: [(u64, &str); 6] = [
+const FOUND_SINCE: [(u64, &str); 7] = [
     (
         1_700_141_580,
         "an atomic that a QP had executed within its device was flushed, and executed again",
@@ -88,6 +88,7 @@ const FOUND_SINCE: [(u64, &str); 6] = [
         "a node that had started anew was connected to as what it had been, 170 ms later",
     ),
     (1_700_059_542, "a node was said to do nothing that its clients called for ten seconds"),
+    (1_700_072_820, "a meta server read its own table behind what it sent to nodes that had gone"),
 ];
 
 #[test]

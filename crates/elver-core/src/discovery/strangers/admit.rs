@@ -43,7 +43,7 @@ impl<D: Device> Core<D> {
     }
 
     /// What this node's own table says of another, if it is a meta server.
-    fn served_record(&self, gid: Gid) -> Option<NodeRecord> {
+    pub(crate) fn served_record(&self, gid: Gid) -> Option<NodeRecord> {
         let value = self.served.as_ref()?.table.get(&gid.0).ok()??;
         NodeRecord::decode(&value).ok()
     }
