@@ -232,7 +232,7 @@ fn misses(role: &Role) {
 
 #[test]
 fn a_destination_that_is_away_refuses_a_set_or_is_missing_in_it() {
-    let (meta, node) = cluster(127, |_| {});
+    let (meta, node) = cluster(128, |_| {});
     assert_eq!(parent(&node, "misses", &meta).says(), "done");
     let begun = Instant::now();
     while count(&node.thread, "heirs_free") > 0 {
