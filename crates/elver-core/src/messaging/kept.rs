@@ -92,12 +92,10 @@ impl<D: Device> Core<D> {
     }
 
     /// The look-up of the sender of messages that wait at a VQP has ended: those that cannot be read
-    /// now, of one that was another then, never can. If nobody was there to ask, or nobody knows the
-    /// sender, of whom a meta server may learn later than its messages come, it is asked again, until the
-    /// sender would have to vouch for them anew.
+    /// now, of one that is gone or was another then, never can. If nobody was there to ask, it is
+    /// asked again, until the sender would have to vouch for them anew.
     pub(crate) fn sender_found(&mut self, id: VqpId, peer: PeerId, asked: bool, now: Time) {
-        let is_known = self.peers.get(peer).is_some_and(|peer| peer.record.is_some());
-        if !asked || !is_known {
+        if !asked {
             return self.held.ask_later(Self::query_at(now), id);
         }
         let unread = |core: &Core<D>| {
