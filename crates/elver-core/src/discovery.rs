@@ -4,6 +4,7 @@
 mod known;
 pub(crate) mod lookups;
 pub(crate) mod meta;
+mod own_table;
 pub(crate) mod peer;
 pub(crate) mod served;
 pub(crate) mod servers;

@@ -182,7 +182,11 @@ impl World {
             }
             ConnectError::Silent { .. } => self.may_be_silent(vqp, target),
             ConnectError::NoSuchPort { .. } => self.may_refuse(vqp),
-            ConnectError::PeerGone { .. } => self.may_refuse(vqp) || self.may_be_past(vqp, target),
+            // The news of its node may come after a long message of its, which nobody can read then.
+            ConnectError::PeerGone { .. } => {
+                let is_news = !self.settled_since(self.model.vqps[vqp].since);
+                is_news || self.may_refuse(vqp) || self.may_be_past(vqp, target)
+            }
             ConnectError::Overrun { .. } | ConnectError::Crowded { .. } => self.may_overrun(vqp),
             ConnectError::ReceiveUnfit { .. } => self.may_be_unfit(vqp),
             _ => false,

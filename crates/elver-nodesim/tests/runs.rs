@@ -81,7 +81,7 @@ const FOUND_SINCE: [(u64, &str); 7] = [
         "an atomic that a QP had executed within its device was flushed, and executed again",
     ),
     (1_700_056_523, "as 1700141580"),
-    (1_700_181_627, "a message was dropped since no meta server knew its sender yet"),
+    (1_700_181_627, "that no meta server knew a message's sender yet was held for a fault"),
     (1_700_035_160, "as 1700181627"),
     (
         1_700_196_406,

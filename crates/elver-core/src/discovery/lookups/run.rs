@@ -85,14 +85,6 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Whether a meta server is this node. Its table is at hand: a READ of it over this node's own lanes could
-    /// stand behind what is sent to nodes that do not answer.
-    fn serves(&self, server: u32) -> bool {
-        let via = self.lookups.servers.get(server).map(|(via, _)| via);
-        let gid = via.and_then(|via| self.peers.get(via)).map(|peer| peer.gid);
-        self.served.is_some() && gid == Some(self.gid)
-    }
-
     /// Reads this node's own record at servers that are to be measured, if nobody needs the buffers.
     fn measure_servers(&mut self, now: Time) {
         while self.pool.reads.available() > self.pool.reads.count / 2

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use elver_control::{ControlAddr, NodeRecord, Request};
+use elver_control::{ControlAddr, Request};
 use elver_verbs::{Device, Gid, Time};
 
 use super::Held;
@@ -40,12 +40,6 @@ impl<D: Device> Core<D> {
         let of_link = matches!(request, Request::RcClose { .. } | Request::RcFate { .. });
         let known = of_link || self.peers.get(peer)?.record.is_some();
         self.control_addr(peer).filter(|addr| known && addr.qpn == qpn)
-    }
-
-    /// What this node's own table says of another, if it is a meta server.
-    pub(crate) fn served_record(&self, gid: Gid) -> Option<NodeRecord> {
-        let value = self.served.as_ref()?.table.get(&gid.0).ok()??;
-        NodeRecord::decode(&value).ok()
     }
 
     fn hold_stranger(&mut self, request: Held, now: Time) {

@@ -1,0 +1,23 @@
+//! A meta server looks nodes up in its own table.
+//!
+//! A READ of it over this node's own lanes could stand behind what is sent to nodes that do not answer.
+
+use elver_control::NodeRecord;
+use elver_verbs::{Device, Gid};
+
+use crate::Core;
+
+impl<D: Device> Core<D> {
+    /// What this node's own table says of another, if it is a meta server.
+    pub(crate) fn served_record(&self, gid: Gid) -> Option<NodeRecord> {
+        let value = self.served.as_ref()?.table.get(&gid.0).ok()??;
+        NodeRecord::decode(&value).ok()
+    }
+
+    /// Whether a meta server is this node.
+    pub(crate) fn serves(&self, server: u32) -> bool {
+        let via = self.lookups.servers.get(server).map(|(via, _)| via);
+        let gid = via.and_then(|via| self.peers.get(via)).map(|peer| peer.gid);
+        self.served.is_some() && gid == Some(self.gid)
+    }
+}
