@@ -19,10 +19,12 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+pub mod action;
 pub mod bundle;
 pub mod client;
 pub mod config;
 pub mod containers;
+mod http;
 pub mod init;
 pub mod orchestrator;
 pub mod protocol;

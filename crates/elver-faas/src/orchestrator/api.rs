@@ -43,7 +43,7 @@ pub(super) async fn serve(
             let has_answered = Rc::new(Cell::new(false));
             let answer =
                 |request| answer(orchestrator.clone(), process, request, has_answered.clone());
-            http::converse(stream, answer).await;
+            http::converse(stream, answer, std::future::pending()).await;
             drop(permit);
         });
     }

@@ -35,7 +35,8 @@ async fn serve(orchestrator: Rc<Orchestrator>, listener: UnixListener) {
         let Ok(caller) = stream.peer_cred().map(|cred| cred.uid()) else { continue };
         let orchestrator = orchestrator.clone();
         connections.spawn_local(async move {
-            http::converse(stream, |request| answer(orchestrator.clone(), caller, request)).await;
+            let answer = |request| answer(orchestrator.clone(), caller, request);
+            http::converse(stream, answer, std::future::pending()).await;
             drop(permit);
         });
     }

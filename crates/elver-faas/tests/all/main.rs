@@ -2,6 +2,7 @@
 
 mod faults;
 mod lambda;
+mod openwhisk;
 mod platform;
 mod rdma;
 mod restarts;

@@ -1,0 +1,164 @@
+//! An action's process, which speaks ActionLoop.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::time::Duration;
+
+use command_fds::{CommandFdExt, FdMapping};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe;
+use tokio::process::{Child, ChildStdin, Command};
+
+use super::code::{Action, Code};
+
+/// The descriptor of answers.
+const ANSWERS: i32 = 3;
+
+/// The longest answer, in bytes.
+const ANSWER_MAX: u64 = 6 << 20;
+
+/// How long a start may take: OpenWhisk's own time for it.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// How long one that tells nothing is watched.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Says that the first line of answers is `{"ok":true}`.
+const WAIT_FOR_ACK: &str = "__OW_WAIT_FOR_ACK";
+
+/// Why there is no answer. The process is of no further use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoAnswer {
+    /// It ended, or closed what it answers by.
+    #[error("command exited")]
+    Died,
+    /// Its time was over.
+    #[error("the action did not answer in time, and was killed")]
+    Late,
+    /// It does not end the line.
+    #[error("the action's answer has more than {ANSWER_MAX} bytes")]
+    TooLong,
+}
+
+#[derive(Deserialize)]
+struct Ack {
+    ok: bool,
+}
+
+/// The process.
+#[derive(Debug)]
+pub(super) struct Launcher {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<pipe::Receiver>,
+}
+
+impl Launcher {
+    /// Starts it. It has the environment that `/init` brought, and what of this process's is OpenWhisk's.
+    pub(super) async fn start(action: &Action, code: &Code) -> io::Result<Launcher> {
+        let (answers, its) = io::pipe()?;
+        let mapping = FdMapping { parent_fd: OwnedFd::from(its), child_fd: ANSWERS };
+        let acknowledges = std::env::var("OW_WAIT_FOR_ACK").is_ok_and(|wait| !wait.is_empty());
+        let (mut command, waits) = match action {
+            Action::Program(file) => (std::process::Command::new(file), acknowledges),
+            Action::Python { launcher, file, main } => {
+                let mut command = std::process::Command::new("python3");
+                command.args(["-X", "utf8"]).arg(launcher).args([file.as_os_str(), main.as_ref()]);
+                command.env("PYTHONDONTWRITEBYTECODE", "1");
+                (command, true)
+            }
+        };
+        if acknowledges {
+            command.env(WAIT_FOR_ACK, "1");
+        }
+        command.envs(code.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::piped()).fd_mappings(vec![mapping]).map_err(io::Error::other)?;
+        let mut command = Command::from(command);
+        command.process_group(0).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        // It has this side's copy of the descriptor, without which the end of the process is the answers' end.
+        drop(command);
+        let Some(orders) = child.stdin.take() else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let answers = BufReader::new(pipe::Receiver::from_owned_fd(OwnedFd::from(answers))?);
+        let mut launcher = Launcher { child, orders, answers };
+        launcher.wait_for_start(waits).await?;
+        Ok(launcher)
+    }
+
+    async fn wait_for_start(&mut self, waits: bool) -> io::Result<()> {
+        if !waits {
+            return match tokio::time::timeout(LOOK, self.child.wait()).await {
+                Ok(_) => Err(io::Error::other("command exited")),
+                Err(_) => Ok(()),
+            };
+        }
+        let line = match self.line(START_MAX).await {
+            Ok(line) => line,
+            Err(NoAnswer::Died) => {
+                return Err(io::Error::other(
+                    "Command exited abruptly during initialization; its log has the reason",
+                ));
+            }
+            Err(other) => return Err(io::Error::other(other)),
+        };
+        match serde_json::from_slice(&line) {
+            Ok(Ack { ok: true }) => Ok(()),
+            _ => Err(io::Error::other("The action did not initialize properly.")),
+        }
+    }
+
+    /// Hands it a request, and waits for the answer.
+    pub(super) async fn interact(
+        &mut self,
+        request: &Map<String, Value>,
+        most: Duration,
+    ) -> Result<Vec<u8>, NoAnswer> {
+        // What is written anew has no line's end within.
+        let mut line = serde_json::to_vec(request).map_err(|_| NoAnswer::Died)?;
+        line.push(b'\n');
+        let written = tokio::time::timeout(most, self.orders.write_all(&line)).await;
+        match written {
+            Err(_) => return Err(NoAnswer::Late),
+            Ok(Err(_)) => return Err(NoAnswer::Died),
+            Ok(Ok(())) => {}
+        }
+        self.line(most).await
+    }
+
+    async fn line(&mut self, most: Duration) -> Result<Vec<u8>, NoAnswer> {
+        let mut line = Vec::new();
+        let mut limited = (&mut self.answers).take(ANSWER_MAX);
+        let read = async {
+            tokio::select! {
+                // Who answers and ends has answered.
+                biased;
+                read = limited.read_until(b'\n', &mut line) => read.map_err(|_| NoAnswer::Died),
+                _ = self.child.wait() => Err(NoAnswer::Died),
+            }
+        };
+        match tokio::time::timeout(most, read).await {
+            Err(_) => Err(NoAnswer::Late),
+            Ok(Err(why)) => Err(why),
+            Ok(Ok(_)) if line.last() == Some(&b'\n') => Ok(line),
+            Ok(Ok(read)) if read as u64 == ANSWER_MAX => Err(NoAnswer::TooLong),
+            Ok(Ok(_)) => Err(NoAnswer::Died),
+        }
+    }
+
+    /// Ends it and what it has started.
+    pub(super) fn end(mut self) {
+        let group =
+            self.child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()));
+        if let Some(group) = group {
+            // There may be none left.
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        // One that is gone needs none.
+        let _ = self.child.start_kill();
+    }
+}

@@ -1,0 +1,258 @@
+//! An action's container under OpenWhisk: `/init` and `/run` on port 8080 (its `docs/actions-new.md`).
+//!
+//! `/init` brings the code, once, and starts it as a process that speaks ActionLoop: a line of JSON a
+//! request on standard input, the answer as a line on descriptor 3. Python is run by a launcher of ours,
+//! an INIT process, which forks for each `/run`. Whatever else is executable is run as it is.
+//!
+//! | status | of `/init` | of `/run` |
+//! | --- | --- | --- |
+//! | 200 | `{"ok":true}` | what the action answered |
+//! | 400 | it is no JSON, or no base64 | it is no JSON; the action's process died |
+//! | 403 | it brings no code; it is the second | |
+//! | 413 | more than 64 MB | more than 6 MB |
+//! | 500 | | no action is there |
+//! | 502 | the action did not start | the answer is neither object nor array |
+//! | 503 | the container is being ended | the same |
+//!
+//! After each `/run`, and a start that failed, [`SENTINEL`] stands on standard output and standard error.
+
+mod code;
+mod launcher;
+
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, StatusCode};
+use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::task::{LocalSet, spawn_local};
+
+use crate::http::{self, Reply};
+use code::Code;
+use launcher::{Launcher, NoAnswer};
+
+/// Where an action's container listens.
+pub const PORT: u16 = 8080;
+
+/// What ends the log of an activation.
+pub const SENTINEL: &str = "XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX";
+
+/// The largest `/init`: OpenWhisk's limit of code is 48 MB, in base64.
+const INIT_MAX: usize = 66 << 20;
+
+/// The largest `/run`; OpenWhisk's own limit of parameters is 1 MB.
+const RUN_MAX: usize = 6 << 20;
+
+/// How long an action may run of which nobody says how long: OpenWhisk's most.
+const RUN_TIME_MAX: Duration = Duration::from_secs(5 * 60);
+
+/// How much longer than that a launcher may take, which itself ends a handler that is late.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Most connections at once; OpenWhisk makes one.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Serves until SIGINT or SIGTERM. What runs then has its answer; what comes then is refused.
+///
+/// # Errors
+/// What the system says of the address.
+pub fn serve(address: SocketAddr) -> io::Result<()> {
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&executor, async {
+        let listener = TcpListener::bind(address).await?;
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let mut terminated = signal(SignalKind::terminate())?;
+        let door = Rc::new(Door {
+            is_initialized: Cell::new(false),
+            proxy: Mutex::default(),
+            room: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            ending: watch::Sender::new(false),
+        });
+        let accepting = spawn_local(accept(listener, door.clone()));
+        tokio::select! {
+            _ = interrupted.recv() => {}
+            _ = terminated.recv() => {}
+        }
+        door.ending.send_replace(true);
+        let _answered = door.room.acquire_many(CONNECTIONS_MAX as u32).await;
+        accepting.abort();
+        if let Some(launcher) = door.proxy.lock().await.launcher.take() {
+            launcher.end();
+        }
+        Ok(())
+    })
+}
+
+/// What connections share.
+struct Door {
+    is_initialized: Cell<bool>,
+    proxy: Mutex<Proxy>,
+    room: Arc<Semaphore>,
+    ending: watch::Sender<bool>,
+}
+
+impl Door {
+    /// Why nothing is done, if so.
+    fn refusal(&self, is_init: bool) -> Option<Reply> {
+        if *self.ending.borrow() {
+            let what = "the container is being ended";
+            return Some(failure(StatusCode::SERVICE_UNAVAILABLE, what));
+        }
+        (is_init && self.is_initialized.get()).then(|| {
+            let what = "Cannot initialize the action more than once.";
+            eprintln!("{what}");
+            failure(StatusCode::FORBIDDEN, what)
+        })
+    }
+}
+
+async fn accept(listener: TcpListener, door: Rc<Door>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let permit = door.room.clone().try_acquire_owned().ok();
+        let mut ending = door.ending.subscribe();
+        if permit.is_none() && !*ending.borrow() {
+            continue;
+        }
+        // A socket that cannot be told so is slower.
+        let _ = stream.set_nodelay(true);
+        let door = door.clone();
+        spawn_local(async move {
+            // One that comes while the container is being ended is told so.
+            let ended = async {
+                match permit.is_some() && ending.wait_for(|ending| *ending).await.is_ok() {
+                    true => {}
+                    false => std::future::pending().await,
+                }
+            };
+            http::converse(stream, |request| answer(door.clone(), request), ended).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn answer(door: Rc<Door>, request: Request<Incoming>) -> Reply {
+    let path = request.uri().path().to_string();
+    let (is_init, most) = match (request.method(), path.as_str()) {
+        (&Method::POST, "/init") => (true, INIT_MAX),
+        (&Method::POST, "/run") => (false, RUN_MAX),
+        (_, "/init" | "/run") => {
+            return failure(StatusCode::METHOD_NOT_ALLOWED, &format!("{path} is asked by POST"));
+        }
+        _ => return failure(StatusCode::NOT_FOUND, &format!("an action has no {path}")),
+    };
+    let body = match http::body(request, most).await {
+        Ok(body) => body,
+        Err(error) => return failure(error.status, &error.what),
+    };
+    // What has begun is done, also if its caller goes: the next answer is the next request's.
+    let done = spawn_local(async move {
+        if let Some(refusal) = door.refusal(is_init) {
+            return refusal;
+        }
+        let mut proxy = door.proxy.lock().await;
+        // What it waited for may have changed it.
+        if let Some(refusal) = door.refusal(is_init) {
+            return refusal;
+        }
+        if !is_init {
+            return proxy.run(&body).await;
+        }
+        let reply = proxy.init(&body).await;
+        door.is_initialized.set(reply.status() == StatusCode::OK);
+        reply
+    });
+    done.await.unwrap_or_else(|error| {
+        failure(StatusCode::INTERNAL_SERVER_ERROR, &format!("it was not done: {error}"))
+    })
+}
+
+/// The container's one action.
+#[derive(Debug, Default)]
+struct Proxy {
+    launcher: Option<Launcher>,
+}
+
+impl Proxy {
+    async fn init(&mut self, body: &[u8]) -> Reply {
+        let code = match Code::parse(body) {
+            Ok(code) => code,
+            Err((status, what)) => return failure(status, &what),
+        };
+        let started = match code.unpack() {
+            Ok(action) => Launcher::start(&action, &code).await,
+            Err(error) => Err(error),
+        };
+        match started {
+            Ok(launcher) => {
+                self.launcher = Some(launcher);
+                http::json(StatusCode::OK, &json!({"ok": true}))
+            }
+            Err(error) => {
+                mark();
+                failure(StatusCode::BAD_GATEWAY, &format!("cannot start action: {error}"))
+            }
+        }
+    }
+
+    async fn run(&mut self, body: &[u8]) -> Reply {
+        let Ok(request) = serde_json::from_slice::<Map<String, Value>>(body) else {
+            return failure(StatusCode::BAD_REQUEST, "Error unmarshaling request: it is no object");
+        };
+        let Some(launcher) = &mut self.launcher else {
+            return failure(StatusCode::INTERNAL_SERVER_ERROR, "no action defined yet");
+        };
+        let most = time_left(&request).unwrap_or(RUN_TIME_MAX) + GRACE;
+        let answered = launcher.interact(&request, most).await;
+        mark();
+        match answered {
+            Ok(answer) => match serde_json::from_slice(&answer) {
+                Ok(Value::Object(_) | Value::Array(_)) => {
+                    http::with_type(StatusCode::OK, "application/json", Bytes::from(answer))
+                }
+                _ => failure(
+                    StatusCode::BAD_GATEWAY,
+                    "The action did not return a dictionary or array.",
+                ),
+            },
+            Err(why) => {
+                if let Some(launcher) = self.launcher.take() {
+                    launcher.end();
+                }
+                let status = match why {
+                    NoAnswer::TooLong => StatusCode::BAD_GATEWAY,
+                    NoAnswer::Died | NoAnswer::Late => StatusCode::BAD_REQUEST,
+                };
+                failure(status, &why.to_string())
+            }
+        }
+    }
+}
+
+/// How long until the deadline that a request names, in milliseconds of the epoch.
+fn time_left(request: &Map<String, Value>) -> Option<Duration> {
+    let deadline = match request.get("deadline")? {
+        Value::String(text) => text.parse().ok()?,
+        Value::Number(number) => number.as_u64()?,
+        _ => return None,
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    Some(Duration::from_millis(deadline).saturating_sub(now).min(RUN_TIME_MAX))
+}
+
+/// Ends the activation's log. Nobody may listen to it.
+fn mark() {
+    let _ = writeln!(io::stdout(), "{SENTINEL}");
+    let _ = writeln!(io::stderr(), "{SENTINEL}");
+}
+
+fn failure(status: StatusCode, what: &str) -> Reply {
+    http::json(status, &json!({"error": what}))
+}

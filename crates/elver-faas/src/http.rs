@@ -1,0 +1,102 @@
+//! HTTP of small services: a connection's requests one after the other, bodies with a limit.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// How long a peer may take to send a request's head once it has begun.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+
+/// How long a peer may take to send a body.
+const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// What a request is answered with.
+pub(crate) type Reply = Response<Full<Bytes>>;
+
+/// Why there is no body.
+#[derive(Debug)]
+pub(crate) struct NoBody {
+    /// What to answer with.
+    pub(crate) status: StatusCode,
+    /// In one word.
+    pub(crate) kind: &'static str,
+    /// With the values.
+    pub(crate) what: String,
+}
+
+/// Answers the requests of one connection until it ends. Once `ended` is over, it ends with the answer to
+/// what has been asked.
+pub(crate) async fn converse<T, S, F>(stream: T, answer: S, ended: impl Future<Output = ()>)
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+    S: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Reply>,
+{
+    let service = service_fn(|request| {
+        let reply = answer(request);
+        async { Ok::<_, Infallible>(reply.await) }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_MAX)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    // An error here is of the peer's connection, which ends with it.
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = ended => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
+}
+
+/// A request's body of at most so many bytes.
+pub(crate) async fn body(request: Request<Incoming>, most: usize) -> Result<Bytes, NoBody> {
+    let limited = Limited::new(request.into_body(), most);
+    let Ok(collected) = tokio::time::timeout(BODY_TIME_MAX, limited.collect()).await else {
+        return Err(NoBody {
+            status: StatusCode::REQUEST_TIMEOUT,
+            kind: "Timeout",
+            what: "the body did not come".into(),
+        });
+    };
+    match collected {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(NoBody {
+            status: StatusCode::PAYLOAD_TOO_LARGE,
+            kind: "RequestEntityTooLarge",
+            what: format!("a body has at most {most} bytes; hand more on by other means"),
+        }),
+        Err(error) => Err(NoBody {
+            status: StatusCode::BAD_REQUEST,
+            kind: "BadBody",
+            what: error.to_string(),
+        }),
+    }
+}
+
+/// A body of JSON.
+pub(crate) fn json(status: StatusCode, body: &impl serde::Serialize) -> Reply {
+    let body = serde_json::to_vec(body).expect("our own values have a form in JSON");
+    with_type(status, "application/json", body.into())
+}
+
+/// A body of some type, which a function may have chosen.
+pub(crate) fn with_type(status: StatusCode, content_type: &str, body: Bytes) -> Reply {
+    let mut reply = Response::new(Full::new(body));
+    *reply.status_mut() = status;
+    let content_type = header::HeaderValue::from_str(content_type)
+        .unwrap_or(header::HeaderValue::from_static("application/octet-stream"));
+    reply.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    reply
+}

@@ -1,0 +1,460 @@
+//! OpenWhisk's protocol for actions, request by request, as its invoker speaks it: `/init` and `/run` on port 8080.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use elver::{AccessFlags, Session};
+use elver_faas::action::{PORT, SENTINEL};
+use elver_testkit::{PATIENCE, Place, TestNode, python_module, wait_for};
+use serde_json::{Value, json};
+
+/// Says what it was given, and where it ran.
+const ECHO: &str = r#"
+import os
+CALLS = 0
+def main(args):
+    global CALLS
+    CALLS += 1
+    print("out of", args.get("name"))
+    owners = {name: value for name, value in os.environ.items() if name.startswith("__OW_") and name != "__OW_WAIT_FOR_ACK"}
+    return {"args": args, "ow": owners, "calls": CALLS, "pid": os.getpid(), "parent": os.getppid(), "of": os.environ.get("OF")}
+"#;
+
+const PLACE: Place =
+    Place { name: "openwhisk", network: 63, udp_ports: 29_400, registry_ports: 29_500 };
+
+/// A container's first process, as OpenWhisk has it.
+struct Action {
+    process: Child,
+    address: String,
+    logs: [Receiver<String>; 2],
+}
+
+impl Action {
+    /// On an address that no other test has, with variables that the image has set.
+    fn start(host: u8, variables: &[(&str, &str)]) -> Action {
+        let address = format!("127.63.1.{host}:{PORT}");
+        let mut process = Command::new(env!("CARGO_BIN_EXE_elver-action"))
+            .arg(&address)
+            .env("PATH", "/usr/bin:/bin")
+            .envs(variables.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = listen(process.stdout.take().unwrap());
+        let err = listen(process.stderr.take().unwrap());
+        wait_for("the port", || TcpStream::connect(&address).ok());
+        Action { process, address, logs: [out, err] }
+    }
+
+    /// With code in it.
+    fn of(host: u8, code: &str) -> Action {
+        let action = Action::start(host, &[]);
+        assert_eq!(action.init(json!({"name": "a", "code": code})), (200, json!({"ok": true})));
+        action
+    }
+
+    fn init(&self, value: Value) -> (u16, Value) {
+        self.post("/init", &json!({"value": value}).to_string())
+    }
+
+    /// An activation, and the lines of both logs that are its.
+    fn run(&self, value: Value) -> (u16, Value, [Vec<String>; 2]) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let deadline = (now + Duration::from_secs(20)).as_millis().to_string();
+        self.run_whole(&json!({"value": value, "deadline": deadline}).to_string())
+    }
+
+    fn run_whole(&self, body: &str) -> (u16, Value, [Vec<String>; 2]) {
+        let (status, answer) = self.post("/run", body);
+        (status, answer, [self.log(0), self.log(1)])
+    }
+
+    /// What was written until the sentinel.
+    fn log(&self, of: usize) -> Vec<String> {
+        let line = || self.logs[of].recv_timeout(PATIENCE).expect("a sentinel");
+        std::iter::from_fn(|| Some(line()).filter(|line| line != SENTINEL)).collect()
+    }
+
+    fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        post(&mut stream, path, body);
+        response(stream)
+    }
+}
+
+impl Drop for Action {
+    fn drop(&mut self) {
+        // It may have been ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn listen(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (lines, heard) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if lines.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    heard
+}
+
+fn post(stream: &mut TcpStream, path: &str, body: &str) {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: action\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // What is refused for its length is not read to its end.
+    let _ = stream.write_all(body.as_bytes());
+}
+
+fn response(mut stream: TcpStream) -> (u16, Value) {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut all = String::new();
+    let _ = stream.read_to_string(&mut all);
+    let (head, body) = all.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{all:?}"));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, serde_json::from_str(body).unwrap_or_else(|_| panic!("{body:?}")))
+}
+
+#[test]
+fn an_action_is_initialized_once_and_each_run_is_a_fork() {
+    let action = Action::start(1, &[]);
+    let (status, error) = action.post("/run", "{\"value\":{}}");
+    assert_eq!((status, error), (500, json!({"error": "no action defined yet"})));
+    let environment = json!({"OF": "init", "__OW_API_HOST": "host"});
+    let value =
+        json!({"name": "echo", "main": "main", "binary": false, "code": ECHO, "env": environment});
+    assert_eq!(action.init(value.clone()), (200, json!({"ok": true})));
+    let mut parents = Vec::new();
+    for name in ["one", "two"] {
+        let request = json!({
+            "value": {"name": name}, "namespace": "guest", "action_name": "/guest/echo", "action_version": "0.0.1",
+            "activation_id": format!("id of {name}"), "transaction_id": "t", "deadline": "99999999999999", "api_key": "k",
+        });
+        let (status, answer, [out, err]) = action.run_whole(&request.to_string());
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(answer["args"], json!({"name": name}));
+        let expected = json!({
+            "__OW_NAMESPACE": "guest", "__OW_ACTION_NAME": "/guest/echo", "__OW_ACTION_VERSION": "0.0.1",
+            "__OW_ACTIVATION_ID": format!("id of {name}"), "__OW_TRANSACTION_ID": "t",
+            "__OW_DEADLINE": "99999999999999", "__OW_API_KEY": "k", "__OW_API_HOST": "host",
+        });
+        assert_eq!(answer["ow"], expected);
+        // Of the same INIT process, and of no other activation.
+        assert_eq!((&answer["calls"], &answer["of"]), (&json!(1), &json!("init")));
+        assert_ne!(answer["pid"], answer["parent"]);
+        assert_eq!((out, err), (vec![format!("out of {name}")], vec![]));
+        parents.push(answer["parent"].clone());
+    }
+    assert_eq!(parents[0], parents[1]);
+    let (status, error) = action.init(value);
+    assert_eq!(
+        (status, error),
+        (403, json!({"error": "Cannot initialize the action more than once."}))
+    );
+}
+
+#[test]
+fn what_is_no_request_is_refused_and_harms_nothing() {
+    let action = Action::start(2, &[]);
+    for (path, body, expected) in [
+        ("/init", "{", 400),
+        ("/init", "[]", 400),
+        ("/init", "{\"value\":{\"code\":7}}", 400),
+        ("/init", "{\"value\":{\"code\":\"!\",\"binary\":true}}", 400),
+        ("/init", "{\"value\":{\"code\":\"x\",\"env\":{\"a=b\":\"c\"}}}", 400),
+        ("/init", "{\"value\":{\"code\":\"\"}}", 403),
+        ("/init", "{}", 403),
+        ("/run", "{", 400),
+        ("/run", "[1]", 400),
+        ("/run", "\u{1}", 400),
+        ("/stop", "{}", 404),
+        ("/init/", "{}", 404),
+    ] {
+        let (status, answer) = action.post(path, body);
+        assert_eq!(status, expected, "{path} {body}: {answer}");
+        assert!(answer["error"].is_string(), "{answer}");
+    }
+    let (status, _) = action.post("/run", &" ".repeat((6 << 20) + 1));
+    assert_eq!(status, 413);
+    // Half a request, whose sender stays, holds up nobody.
+    let mut half = TcpStream::connect(&action.address).unwrap();
+    half.write_all(b"POST /init HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{").unwrap();
+    assert_eq!(action.init(json!({"code": ECHO})).0, 200);
+    assert_eq!(action.run(json!({})).0, 200);
+}
+
+#[test]
+fn a_start_that_fails_may_be_tried_again() {
+    let action = Action::start(3, &[]);
+    for code in [
+        "this is no Python",
+        "import nowhere\n",
+        "def other(args): pass\n",
+        "import os\nos._exit(3)\n",
+    ] {
+        let (status, answer) = action.init(json!({"code": code}));
+        assert_eq!(status, 502, "{answer}");
+        assert!(answer["error"].as_str().unwrap().starts_with("cannot start action: "), "{answer}");
+        let said = action.log(1).join("\n");
+        assert_eq!(code.contains("exit"), said.is_empty(), "{said}");
+        assert_eq!(action.log(0), [""; 0]);
+        assert_eq!(action.post("/run", "{\"value\":{}}").0, 500);
+    }
+    assert_eq!(action.init(json!({"code": ECHO})).0, 200);
+    assert_eq!(action.run(json!({"name": "x"})).0, 200);
+}
+
+#[test]
+fn what_an_action_does_wrong_is_told_of_its_activation_alone() {
+    let action = Action::of(
+        4,
+        r#"
+import ctypes, os, sys, time
+def main(args):
+    if args.get("sleep"):
+        print("sleeps", flush=True)
+        time.sleep(100)
+    if args.get("signal"):
+        os.kill(os.getpid(), args["signal"])
+    if args.get("exit"):
+        print("goes", file=sys.stderr, flush=True)
+        os._exit(args["exit"])
+    if args.get("raise"):
+        raise ValueError(args["raise"])
+    if args.get("write"):
+        ctypes.memset(8, 1, 8)
+    return args.get("answer")
+"#,
+    );
+    let right = || assert_eq!(action.run(json!({"answer": {"a": 1}})).1, json!({"a": 1}));
+    let (status, answer, [_, err]) = action.run(json!({"raise": "no bread"}));
+    assert_eq!((status, answer), (200, json!({"error": "no bread"})));
+    assert!(err.iter().any(|line| line == "ValueError: no bread"), "{err:?}");
+    right();
+    for (value, why) in [
+        (json!({"signal": 9}), "signal 9"),
+        (json!({"write": true}), "signal 11"),
+        (json!({"exit": 7}), "exit code 7"),
+    ] {
+        let (status, answer, _) = action.run(value);
+        let said = format!("the action's process ended without an answer: {why}");
+        assert_eq!((status, answer), (200, json!({"error": said})));
+        right();
+    }
+    for answer in [json!(null), json!(1), json!("text")] {
+        let (status, error, _) = action.run(json!({"answer": answer}));
+        let said = "The action did not return a dictionary or array.";
+        assert_eq!((status, error), (502, json!({"error": said})));
+    }
+    assert_eq!(action.run(json!({"answer": [1, 2]})).1, json!([1, 2]));
+    // Late: ended by its deadline.
+    let begun = Instant::now();
+    let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_millis(300);
+    let late = json!({"value": {"sleep": true}, "deadline": soon.as_millis().to_string()});
+    let (status, answer, [out, _]) = action.run_whole(&late.to_string());
+    assert_eq!(status, 200);
+    assert!(answer["error"].as_str().unwrap().contains("by its deadline"), "{answer}");
+    assert_eq!(out, ["sleeps"]);
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    right();
+}
+
+#[test]
+fn what_an_activation_leaves_behind_ends_with_it() {
+    let action = Action::of(
+        5,
+        r#"
+import os, time
+def main(args):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(writing, str(os.getpid()).encode())
+            time.sleep(1000)
+        os._exit(0)
+    return {"left": int(os.read(reading, 20))}
+"#,
+    );
+    for _ in 0..3 {
+        let (status, answer, _) = action.run(json!({}));
+        assert_eq!(status, 200);
+        let left = format!("/proc/{}", answer["left"]);
+        wait_for("what was left to end", || (!Path::new(&left).exists()).then_some(()));
+    }
+}
+
+#[test]
+fn an_action_may_ask_not_to_be_forked() {
+    let action = Action::start(6, &[]);
+    let value = json!({"code": ECHO, "env": {"ELVER_FORK": "no"}});
+    assert_eq!(action.init(value).0, 200);
+    for calls in 1..4 {
+        assert_eq!(action.run(json!({})).1["calls"], calls);
+    }
+    // What has threads is not forked either.
+    let threads = Action::of(
+        7,
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nCALLS = 0\ndef main(args):\n    global CALLS\n    CALLS += 1\n    return {'calls': CALLS}\n",
+    );
+    for calls in 1..4 {
+        assert_eq!(threads.run(json!({})).1["calls"], calls);
+    }
+}
+
+#[test]
+fn an_archive_has_modules_beside_its_main_one() {
+    let directory = tempfile::tempdir().unwrap();
+    const PACK: &str = "import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], 'w') as archive:
+    archive.writestr('__main__.py', 'import beside\\ndef start(args): return {\"beside\": beside.WORD}\\n')
+    archive.writestr('beside.py', 'WORD = \"here\"\\n')
+    archive.writestr('../../../../escaped.py', '')";
+    let file = directory.path().join("action.zip");
+    let packed = Command::new("/usr/bin/python3").args(["-c", PACK]).arg(&file).status();
+    assert!(packed.unwrap().success());
+    let code = STANDARD.encode(std::fs::read(&file).unwrap());
+    let action = Action::start(8, &[]);
+    let value = json!({"code": code, "binary": true, "main": "start"});
+    assert_eq!(action.init(value), (200, json!({"ok": true})));
+    assert_eq!(action.run(json!({})).1, json!({"beside": "here"}));
+    assert!(!Path::new("/escaped.py").exists() && !Path::new("/tmp/escaped.py").exists());
+}
+
+/// Speaks ActionLoop as any runtime's launcher does.
+const LOOP: &str = r#"#!/usr/bin/python3
+import json, os, sys
+out = os.fdopen(3, "w")
+if os.environ.get("__OW_WAIT_FOR_ACK"):
+    print(os.environ["ACK"], file=out, flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    print("heard", request["activation_id"], flush=True)
+    if request["value"] == "go":
+        sys.exit(3)
+    print(json.dumps({"whole": request}), file=out, flush=True)
+"#;
+
+#[test]
+fn a_program_speaks_action_loop() {
+    let action = Action::start(9, &[]);
+    let value = json!({"code": STANDARD.encode(LOOP), "binary": true});
+    assert_eq!(action.init(value), (200, json!({"ok": true})));
+    // A line's end within the request is none between two.
+    let request =
+        json!({"value": {"text": "a\nb"}, "activation_id": "7", "deadline": "99999999999999"});
+    let pretty = serde_json::to_string_pretty(&request).unwrap();
+    let (status, answer, [out, _]) = action.run_whole(&pretty);
+    assert_eq!(
+        (status, answer, out),
+        (200, json!({"whole": request}), vec!["heard 7".to_string()])
+    );
+    let (status, answer, [out, _]) = action.run_whole("{\"value\":\"go\",\"activation_id\":\"8\"}");
+    assert_eq!((status, answer), (400, json!({"error": "command exited"})));
+    assert_eq!(out, ["heard 8"]);
+    let (status, answer) = action.post("/run", "{\"value\":{}}");
+    assert_eq!((status, answer), (500, json!({"error": "no action defined yet"})));
+}
+
+#[test]
+fn a_program_that_is_waited_for_says_that_it_is_there() {
+    let start = |host, ack: &str| {
+        let action = Action::start(host, &[("OW_WAIT_FOR_ACK", "1")]);
+        let answer = action.init(json!({"code": LOOP, "env": {"ACK": ack}}));
+        (action, answer)
+    };
+    let (action, answer) = start(10, "{\"ok\": true}");
+    assert_eq!(answer, (200, json!({"ok": true})));
+    assert_eq!(action.run_whole("{\"value\":{},\"activation_id\":\"1\"}").0, 200);
+    for (host, ack) in [(11, "{\"ok\": false}"), (12, "hello")] {
+        let (_action, (status, answer)) = start(host, ack);
+        let said = "cannot start action: The action did not initialize properly.";
+        assert_eq!((status, answer), (502, json!({"error": said})));
+    }
+}
+
+#[test]
+fn who_goes_before_the_answer_does_not_leave_it_to_the_next() {
+    let action = Action::of(
+        13,
+        "import time\ndef main(args):\n    time.sleep(args['s'])\n    print(args)\n    return args\n",
+    );
+    let mut gone = TcpStream::connect(&action.address).unwrap();
+    post(&mut gone, "/run", "{\"value\":{\"s\":0.5}}");
+    drop(gone);
+    let (status, answer, [out, _]) = action.run(json!({"s": 0}));
+    assert_eq!((status, answer), (200, json!({"s": 0})));
+    // The one before has its part of the log, if it was read at all.
+    assert!(out == ["{'s': 0.5}"] || out == ["{'s': 0}"], "{out:?}");
+}
+
+#[test]
+fn a_container_that_is_ended_answers_what_runs_and_takes_no_more() {
+    const WAITS: &str = "import os, time
+def main(args):
+    print('begun', flush=True)
+    while not os.path.exists(args['go']):
+        time.sleep(0.01)
+    return args
+";
+    let mut action = Action::of(14, WAITS);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let mut running = TcpStream::connect(&action.address).unwrap();
+    post(&mut running, "/run", &json!({"value": {"go": go}}).to_string());
+    assert_eq!(action.logs[0].recv_timeout(PATIENCE).unwrap(), "begun");
+    let pid = rustix::process::Pid::from_child(&action.process);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let refused = wait_for("it to refuse", || {
+        let (status, answer) = action.post("/init", "{}");
+        (status == 503).then_some(answer)
+    });
+    assert_eq!(refused, json!({"error": "the container is being ended"}));
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(response(running), (200, json!({"go": go})));
+    assert!(action.process.wait().unwrap().success());
+}
+
+#[test]
+fn activations_inherit_connections() {
+    let node = TestNode::start(PLACE.config(2, 1));
+    let session = Session::connect(&node.path).unwrap();
+    let region = session.alloc(64, AccessFlags::REMOTE_READ).unwrap();
+    region.write(0, b"greeting").unwrap();
+    let modules = tempfile::tempdir().unwrap();
+    std::fs::copy(python_module(), modules.path().join("elver.abi3.so")).unwrap();
+    let path = modules.path().to_str().unwrap();
+    let socket = node.path.to_str().unwrap();
+    let action = Action::start(15, &[("PYTHONPATH", path), ("ELVER_SOCKET", socket)]);
+    const READ: &str = "import elver
+def main(args):
+    rdma = elver.context()
+    rdma.qps[args['to']].read(rdma.mr, 0, 8, args['address'], args['rkey'], timeout=10)
+    return {'read': rdma.mr.read(0, 8).decode(), 'inherited': rdma.inherited}
+";
+    let gid = node.gid.to_string();
+    let value = json!({"code": READ, "env": {"ELVER_DESTINATIONS": gid}});
+    assert_eq!(action.init(value).0, 200);
+    let count = |name: &str| node.thread.status().unwrap().engine[&format!("heirs_{name}")];
+    for _ in 0..3 {
+        wait_for("four sessions to be free", || (count("free") == 4).then_some(()));
+        let event = json!({"to": gid, "address": region.addr(), "rkey": region.rkey()});
+        let (status, answer, _) = action.run(event);
+        assert_eq!((status, answer), (200, json!({"read": "greeting", "inherited": true})));
+    }
+    assert_eq!(["prepared", "inherited", "refused"].map(count), [4, 3, 0]);
+}
