@@ -44,7 +44,12 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
         // SAFETY: the verbs contract.
         let (context, domain, vector) =
             unsafe { (given(pd)?.context, PdHandle((*pd).handle), vector(given(attr)?)?) };
-        let handle = Engine::get()?.lock().device.create_ah(domain, vector).map_err(of_verbs)?;
+        let device = &mut Engine::get()?.lock().device;
+        let made = match vector.dgid.to_ip().is_multicast() {
+            true => device.create_multicast_ah(domain, vector),
+            false => device.create_ah(domain, vector),
+        };
+        let handle = made.map_err(of_verbs)?;
         Ok(Box::into_raw(Box::new(Ah { context, pd, handle: handle.0 })))
     })
 }

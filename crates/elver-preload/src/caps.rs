@@ -68,6 +68,10 @@ unsafe extern "C" fn ibv_query_device(_: *mut Context, attr: *mut DeviceAttr) ->
         all.max_srq = int(found.max_srq);
         all.max_srq_wr = int(found.max_srq_wr);
         all.max_srq_sge = int(found.max_srq_sge);
+        all.max_mcast_grp = int(found.max_mcast_grp);
+        all.max_mcast_qp_attach = int(found.max_mcast_qp_attach);
+        all.max_total_mcast_qp_attach =
+            all.max_mcast_grp.saturating_mul(all.max_mcast_qp_attach).min(all.max_qp);
         all.max_pkeys = 1;
         all.local_ca_ack_delay = found.local_ca_ack_delay;
         all.phys_port_cnt = 1;

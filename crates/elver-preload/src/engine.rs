@@ -40,6 +40,8 @@ pub(crate) struct Engine {
     naps: AtomicBool,
     wake: OwnedFd,
     socket: OwnedFd,
+    /// What becomes readable when multicast came, once a QP is in a group.
+    groups: OnceLock<OwnedFd>,
     /// What contexts show as the descriptor of their device: another context can be made of it.
     pub(crate) file: OwnedFd,
 }
@@ -135,6 +137,7 @@ impl Engine {
             naps: AtomicBool::new(false),
             wake,
             socket,
+            groups: OnceLock::new(),
             file,
         });
         std::thread::Builder::new()
@@ -182,6 +185,18 @@ impl Engine {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
+    /// Has the thread watch for multicast as well.
+    pub(crate) fn watch_groups(&self, device: &SoftDevice) -> Result<(), c_int> {
+        if self.groups.get().is_none()
+            && let Some(groups) = device.groups_fd()
+        {
+            let held = groups.try_clone_to_owned().map_err(|_| libc::EMFILE)?;
+            self.groups.get_or_init(|| held);
+            self.wake();
+        }
+        Ok(())
+    }
+
     /// What the thread does: it drives the device while the program does not.
     fn attend(&self) {
         loop {
@@ -220,6 +235,7 @@ impl Engine {
         let mut all = vec![PollFd::new(&self.wake, PollFlags::IN)];
         if packets {
             all.push(PollFd::new(&self.socket, PollFlags::IN));
+            all.extend(self.groups.get().map(|groups| PollFd::new(groups, PollFlags::IN)));
         }
         let timeout = Timespec::try_from(at_most).ok();
         let _ = poll(&mut all, timeout.as_ref());

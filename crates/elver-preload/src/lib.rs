@@ -26,6 +26,7 @@ mod engine;
 mod errno;
 mod events;
 pub mod layout;
+mod mcast;
 mod memory;
 mod mw;
 mod names;

@@ -49,8 +49,6 @@ refused_objects! {
 }
 
 refused! {
-    ibv_attach_mcast,
-    ibv_detach_mcast,
     ibv_set_ece,
     ibv_query_ece,
     ibv_resolve_eth_l2_from_gid,

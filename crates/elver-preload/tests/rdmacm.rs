@@ -94,6 +94,35 @@ fn processes_of_two_namespaces_connect() {
     run_all(&PAIRS, &namespaces.address(0), 7_000, &at_a, &at_b);
 }
 
+/// Runs a sender to a group and its receivers, each with the words before it. Who receives ends when all has come.
+fn multicast(group: &str, sources: [&str; 2], at_receivers: &[&[&str]], at_sender: &[&str]) {
+    let words = |source| ["mckey", "-m", group, "-C", "10", "-b", source];
+    let start = |at: &&[&str]| program(at, &words(sources[0])).spawn().unwrap();
+    let receivers: Vec<Child> = at_receivers.iter().map(start).collect();
+    // It waits five seconds between joining and sending.
+    let sender = program(at_sender, &[&words(sources[1])[..], &["-s"]].concat()).output().unwrap();
+    succeeded("mckey -s", &sender);
+    for receiver in receivers {
+        let said = succeeded("mckey", &receiver.wait_with_output().unwrap());
+        assert!(said.contains("data transfers complete"), "{said}");
+    }
+}
+
+#[test]
+fn processes_of_one_host_hear_one_another_by_multicast() {
+    let group = format!("230.7.{}.1", std::process::id() % 250);
+    multicast(&group, ["127.0.0.1"; 2], &[&[], &[]], &[]);
+}
+
+#[test]
+fn a_process_of_another_namespace_hears_by_multicast() {
+    let namespaces = Namespaces::new("mckey", 7);
+    let ends = [0, 1].map(|end| namespaces.at(end));
+    let [at_a, at_b] = [0, 1].map(|end| ends[end].each_ref().map(String::as_str));
+    let [a, b] = [0, 1].map(|end| namespaces.address(end));
+    multicast("230.7.0.1", [&a, &b], &[&at_a], &at_b);
+}
+
 /// Nobody listens: the host's own manager says so, at once.
 #[test]
 fn who_asks_nobody_is_refused() {

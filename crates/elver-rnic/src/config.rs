@@ -51,6 +51,10 @@ pub struct Config {
     pub max_srq: u32,
     /// Most WRs on an SRQ, up to 2^20.
     pub max_srq_wr: u32,
+    /// Most multicast groups, up to 2^12. Over UDP each costs a socket.
+    pub max_mcast_grp: u32,
+    /// Most QPs of a multicast group, up to 2^12: each datagram to the group is looked at for each of them.
+    pub max_mcast_qp_attach: u32,
     /// Most READs and atomics outstanding on a QP, in each role, up to 128. As a responder an RC QP
     /// keeps 24 bytes for each that was agreed, and 56 for each that waits for its answer.
     pub max_rd_atomic: u8,
@@ -143,6 +147,8 @@ impl Default for Config {
             max_ah: 1 << 18,
             max_srq: 4_096,
             max_srq_wr: 65_536,
+            max_mcast_grp: 64,
+            max_mcast_qp_attach: 64,
             max_rd_atomic: DC_RD_ATOMIC,
             log_max_dci_streams: 6,
             max_dc_contexts: 1 << 17,
@@ -169,7 +175,7 @@ impl Config {
     /// Checks every limit against what the device can bear.
     pub fn validate(&self) -> Result<(), VerbsError> {
         let table = 1 << 20;
-        let ranges: [(&'static str, u64, u64, u64); 25] = [
+        let ranges: [(&'static str, u64, u64, u64); 27] = [
             ("addresses", self.addresses.len() as u64, 1, 255),
             ("udp_port", u64::from(self.udp_port), 1, 65_535),
             ("max_qp", u64::from(self.max_qp), 1, table),
@@ -184,6 +190,8 @@ impl Config {
             ("max_ah", u64::from(self.max_ah), 1, table),
             ("max_srq", u64::from(self.max_srq), 1, table),
             ("max_srq_wr", u64::from(self.max_srq_wr), 1, 1 << 20),
+            ("max_mcast_grp", u64::from(self.max_mcast_grp), 1, 1 << 12),
+            ("max_mcast_qp_attach", u64::from(self.max_mcast_qp_attach), 1, 1 << 12),
             ("max_rd_atomic", u64::from(self.max_rd_atomic), 1, DC_RD_ATOMIC.into()),
             ("log_max_dci_streams", u64::from(self.log_max_dci_streams), 0, 10),
             ("dc_token_ns", self.dc_token_ns, 1_000_000, u64::MAX),

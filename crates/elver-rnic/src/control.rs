@@ -16,6 +16,7 @@ use crate::hw::{AddressHandle, ProtectionDomain, SharedReceiveQueue};
 use crate::qp::QueuePair;
 use crate::recv_queue::RecvQueue;
 use crate::responder::Responder;
+use crate::route::Whither;
 use crate::services::GENERAL_SERVICES;
 
 /// Widest value of a field of so many bits.
@@ -148,11 +149,20 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Creates an address handle.
+    /// Creates an address handle of a host.
     pub fn create_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
+        self.handle_to(pd, av, Whither::Host)
+    }
+
+    /// Creates an address handle of a multicast group, which datagrams to QP 0xffffff are sent with.
+    pub fn create_multicast_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
+        self.handle_to(pd, av, Whither::Group)
+    }
+
+    fn handle_to(&mut self, pd: Pd, av: AddressVector, whither: Whither) -> Result<Ah, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.require(pd.0)?;
-        let route = hw.resolve(&av)?;
+        let route = hw.resolve(&av, whither)?;
         match hw.ahs.insert(&mut hw.rng, |_| AddressHandle { pd: pd.0, av, route }) {
             Ok(id) => {
                 hw.use_pd(pd.0)?;
@@ -270,7 +280,7 @@ impl<M: Memory> Rnic<M> {
             _ => {}
         }
         if mask.contains(QpAttrMask::AV) && queue_pair.core.qp_type.is_connected() {
-            let remote = hw.resolve(&attr.ah_attr)?;
+            let remote = hw.resolve(&attr.ah_attr, Whither::Host)?;
             if let Some(before) = queue_pair.core.remote.replace(remote) {
                 hw.paths.close(before.path);
             }
@@ -404,6 +414,7 @@ impl<M: Memory> Rnic<M> {
         let hw = &mut self.hw;
         let queue_pair = self.qps.require_mut(qp.0)?;
         refuse_if_used(ObjectKind::Qp, qp.0, queue_pair.landing())?;
+        refuse_if_used(ObjectKind::Qp, qp.0, self.groups.of(qp.0))?;
         let init = queue_pair.core.init;
         queue_pair.reset(hw);
         self.qps.remove(qp.0);

@@ -17,7 +17,7 @@ use crate::flow::Paths;
 use crate::proof::Tokens;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::regions::{Regions, Segment};
-use crate::route::Route;
+use crate::route::{Route, Whither};
 use crate::table::Table;
 use elver_random::{KeyedHash, Rng};
 
@@ -175,8 +175,12 @@ impl<M: Memory> Hw<M> {
     }
 
     /// The way of an address vector, with a path that is held once more.
-    pub(crate) fn resolve(&mut self, av: &AddressVector) -> Result<Route, VerbsError> {
-        let route = Route::resolve(&self.config, &mut self.paths, av);
+    pub(crate) fn resolve(
+        &mut self,
+        av: &AddressVector,
+        whither: Whither,
+    ) -> Result<Route, VerbsError> {
+        let route = Route::resolve(&self.config, &mut self.paths, av, whither);
         self.counters.paths_evicted = self.paths.evicted();
         route
     }

@@ -37,30 +37,41 @@ pub(crate) fn status_of(code: NakCode) -> WcStatus {
 impl<M: Memory> Rnic<M> {
     /// Takes a UDP payload, from the BTH to the ICRC.
     pub fn handle_datagram(&mut self, now: Time, meta: &RxMeta, payload: &[u8]) {
+        if let Some(view) = self.accept(meta, payload) {
+            self.dispatch(now, meta, view.headers(), view.payload());
+            self.stop_failed_cqs(now);
+        }
+    }
+
+    /// A packet that is whole and of our partition.
+    #[inline(always)]
+    pub(crate) fn accept<'a>(
+        &mut self,
+        meta: &RxMeta,
+        payload: &'a [u8],
+    ) -> Option<PacketView<'a>> {
         if payload.len() < BTH_LEN + ICRC_LEN {
             self.hw.counters.drop_truncated += 1;
-            return;
+            return None;
         }
         let view = match PacketView::parse(payload) {
             Ok(view) => view,
             Err(error) => {
                 self.hw.counters.count_malformed(&error);
-                return;
+                return None;
             }
         };
         if icrc::verify(&meta.flow, meta.ip_id, payload).is_err() {
             self.hw.counters.drop_icrc += 1;
-            return;
+            return None;
         }
-        let headers = view.headers();
-        if headers.pkey & PKEY_PARTITION != PKEY_DEFAULT & PKEY_PARTITION {
+        if view.headers().pkey & PKEY_PARTITION != PKEY_DEFAULT & PKEY_PARTITION {
             self.hw.counters.drop_pkey += 1;
-            return;
+            return None;
         }
         self.hw.counters.rx_packets += 1;
         self.hw.counters.rx_bytes += payload.len() as u64;
-        self.dispatch(now, meta, headers, view.payload());
-        self.stop_failed_cqs(now);
+        Some(view)
     }
 
     pub(crate) fn dispatch(&mut self, now: Time, meta: &RxMeta, headers: &Headers, payload: &[u8]) {

@@ -7,7 +7,8 @@
 //! that a driver runs over UDP.
 //!
 //! # Driving it
-//! Feed datagrams to [`Rnic::handle_datagram`]. After that, and after posting, call
+//! Feed datagrams to [`Rnic::handle_datagram`], those that came to a multicast group to
+//! [`Rnic::handle_multicast`]. After that, and after posting, call
 //! [`Rnic::poll_transmit`] until it returns none, and send what it writes, sealed with the ICRC.
 //! Call [`Rnic::handle_timeout`] when [`Rnic::poll_timeout`] says so. Time must not go backwards.
 //! Each call does a bounded amount of work.
@@ -40,12 +41,14 @@ mod execute;
 mod flow;
 mod forward;
 mod grh;
+mod groups;
 mod hw;
 mod ingress;
 mod lane;
 mod lane_set;
 mod ledger;
 mod local;
+mod multicast;
 mod place;
 mod proof;
 mod qp;

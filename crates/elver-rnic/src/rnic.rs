@@ -9,6 +9,7 @@ use elver_verbs::{AtomicCap, Mtu, QpState, TransportCaps};
 use crate::MAX_MESSAGE;
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};
+use crate::groups::Groups;
 use crate::hw::Hw;
 use crate::qp::QueuePair;
 use crate::table::Table;
@@ -23,6 +24,7 @@ pub struct Rnic<M> {
     pub(crate) qps: Table<QueuePair>,
     /// The id of the QP that peers know as QP 1.
     pub(crate) general_services: Option<u32>,
+    pub(crate) groups: Groups,
     /// QPs that may have something to send, in turn.
     pub(crate) active: VecDeque<u32>,
     /// Packets that the QP at the front has sent in its turn.
@@ -39,6 +41,7 @@ impl<M: Memory> Rnic<M> {
         Ok(Rnic {
             qps: Table::new(ObjectKind::Qp, config.max_qp, "max_qp"),
             general_services: None,
+            groups: Groups::default(),
             active: VecDeque::new(),
             turn_sent: 0,
             notifications: VecDeque::new(),
@@ -94,6 +97,8 @@ impl<M: Memory> Rnic<M> {
             max_dci_streams: 1 << config.log_max_dci_streams,
             max_dci_errored_streams: 1 << config.log_max_dci_streams,
             max_dc_contexts: config.max_dc_contexts,
+            max_mcast_grp: config.max_mcast_grp,
+            max_mcast_qp_attach: config.max_mcast_qp_attach,
         }
     }
 

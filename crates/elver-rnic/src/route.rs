@@ -11,6 +11,15 @@ const HOP_LIMIT_DEFAULT: u8 = 64;
 /// ECT(0): the packet may be marked instead of dropped (RFC 3168).
 const ECN_CAPABLE: u8 = 0b10;
 
+/// What an address vector is to name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whither {
+    /// A host.
+    Host,
+    /// A multicast group: of datagrams alone.
+    Group,
+}
+
 /// Where packets go, resolved from an address vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
@@ -27,6 +36,7 @@ impl Route {
         config: &Config,
         paths: &mut Paths,
         av: &AddressVector,
+        whither: Whither,
     ) -> Result<Route, VerbsError> {
         let source =
             *config.addresses.get(usize::from(av.sgid_index)).ok_or(VerbsError::InvalidHandle {
@@ -39,9 +49,12 @@ impl Route {
                 what: "dgid and the GID at sgid_index must be of one IP version",
             });
         }
-        if target.is_unspecified() || target.is_multicast() {
+        if target.is_unspecified() || target.is_multicast() != (whither == Whither::Group) {
             return Err(VerbsError::InvalidArgument {
-                what: "dgid must be the address of one host",
+                what: match whither {
+                    Whither::Host => "dgid must be the address of one host",
+                    Whither::Group => "dgid must be the address of a multicast group",
+                },
             });
         }
         if av.flow_label >= 1 << 20 {

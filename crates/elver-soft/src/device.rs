@@ -6,8 +6,8 @@ use std::time::Duration;
 use elver_memory::SoftMemory;
 use elver_rnic::{Config, Counters, MrChange, Rnic, Seed, Time};
 use elver_verbs::{
-    AccessFlags, Cq, Device, Mr, MrInfo, Mtu, MwInfo, Pd, PostError, Qp, QpAttr, QpInit, SendWr,
-    Srq, VerbsError, Wc,
+    AccessFlags, AddressVector, Ah, Cq, Device, Gid, Mr, MrInfo, Mtu, MwInfo, Pd, PostError, Qp,
+    QpAttr, QpInit, SendWr, Srq, VerbsError, Wc,
 };
 use elver_wire::{HEADERS_MAX, ICRC_LEN};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,7 +20,8 @@ use crate::clock::now;
 use crate::errands::Errands;
 use crate::faults::{FaultState, Faults};
 use crate::frames::{FrameCounters, FrameLink, FramePort};
-use crate::inlet::Inlet;
+use crate::groups::Groups;
+use crate::inlet::{Inlet, hand};
 use crate::interface::Interface;
 use crate::link::{Link, Port, UdpPort};
 use crate::publish::Publisher;
@@ -115,19 +116,23 @@ pub struct SoftDevice {
     /// When the clock was looked at last.
     looked_at: Time,
     errands: Errands,
+    /// The index of the interface of a UDP socket.
+    interface: u32,
+    /// The sockets of multicast groups, once there was one.
+    groups: Option<Box<Groups>>,
 }
 
 impl SoftDevice {
     /// Opens a device on an address of this host, or on a frame link.
     pub fn open(config: SoftConfig) -> Result<SoftDevice, SoftError> {
-        let (port, rnic, link_type) = match &config.link {
+        let (port, rnic, interface, link_type) = match &config.link {
             Link::Udp => {
-                let (port, rnic) = open_udp(&config)?;
-                (Port::Udp(port), rnic, LinkType::Ip)
+                let (port, rnic, interface) = open_udp(&config)?;
+                (Port::Udp(port), rnic, interface, LinkType::Ip)
             }
             Link::Frames(link) => {
                 let (port, rnic) = open_frames(&config, link)?;
-                (Port::Frames(Box::new(port)), rnic, LinkType::Ethernet)
+                (Port::Frames(Box::new(port)), rnic, 0, LinkType::Ethernet)
             }
         };
         let Some(&address) = rnic.addresses.first() else {
@@ -167,6 +172,8 @@ impl SoftDevice {
             looked_at: Time::ZERO,
             errands: Errands::new()
                 .map_err(|reason| SoftError::System { call: "eventfd", reason })?,
+            interface,
+            groups: None,
         })
     }
 
@@ -204,6 +211,64 @@ impl SoftDevice {
     /// As there.
     pub fn alloc_mw_type_1(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
         self.rnic.alloc_mw_type_1(pd)
+    }
+
+    /// As [`Rnic::create_multicast_ah`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_multicast_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
+        self.rnic.create_multicast_ah(pd, av)
+    }
+
+    /// As [`Rnic::attach_multicast`]; and what is sent to the group is brought from now on.
+    ///
+    /// # Errors
+    /// As there; [`SoftError::System`], [`SoftError::Option`] or [`SoftError::Bind`] if the group cannot be joined.
+    pub fn attach_multicast(&mut self, qp: Qp, group: Gid) -> Result<(), SoftError> {
+        if !self.rnic.attach_multicast(qp, group)? {
+            return Ok(());
+        }
+        let joined = self.join(group.to_ip());
+        if joined.is_err() {
+            self.rnic.detach_multicast(qp, group)?;
+        }
+        joined
+    }
+
+    /// Has the datagrams of a group brought.
+    fn join(&mut self, group: IpAddr) -> Result<(), SoftError> {
+        if let Port::Frames(port) = &mut self.port {
+            port.host_mut().join(group);
+            return Ok(());
+        }
+        let groups = match &mut self.groups {
+            Some(groups) => groups,
+            none => none.insert(Box::new(Groups::new()?)),
+        };
+        groups.join(SocketAddr::new(group, self.rnic.config().udp_port), self.interface)
+    }
+
+    /// As [`Rnic::detach_multicast`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn detach_multicast(&mut self, qp: Qp, group: Gid) -> Result<(), VerbsError> {
+        if self.rnic.detach_multicast(qp, group)? {
+            if let Port::Frames(port) = &mut self.port {
+                port.host_mut().leave(group.to_ip());
+            }
+            if let Some(groups) = &mut self.groups {
+                groups.leave(group.to_ip());
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes readable, besides [`SoftDevice::as_fd`], when a datagram to a multicast group is there. None
+    /// before a QP was attached to one, and where they come the same way as all packets.
+    pub fn groups_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.groups.as_deref().map(Groups::as_fd)
     }
 
     /// As [`Rnic::resize_cq`].
@@ -318,7 +383,7 @@ impl SoftDevice {
         })?;
         let bell = self.errands.bell();
         let link = self.port.poll_fd().map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
-        let others = [wake, bell.map(|(fd, _)| fd)]
+        let others = [wake, bell.map(|(fd, _)| fd), self.groups_fd()]
             .map(|fd| fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let mut all: Vec<PollFd<'_>> = [link].into_iter().chain(others).flatten().collect();
         let polled = poll(&mut all, Some(&timeout));
@@ -350,13 +415,22 @@ impl SoftDevice {
         let Some(faults) = faults else { return false };
         let mut any = false;
         while let Some((meta, packet)) = faults.take_due(now) {
-            rnic.handle_datagram(now, &meta, &packet);
+            hand(rnic, now, &meta, &packet);
             any = true;
         }
         any && {
             self.transmit(now);
             true
         }
+    }
+
+    /// Takes what came for multicast groups. Whether there was something.
+    #[cold]
+    fn take_groups(&mut self) -> bool {
+        let now = now();
+        let SoftDevice { rnic, groups, capture, faults, .. } = self;
+        let inlet = &mut Inlet { now, rnic, capture, faults };
+        groups.as_mut().is_some_and(|groups| groups.take(inlet))
     }
 
     /// When a packet that came before is to be taken.
@@ -378,7 +452,8 @@ impl SoftDevice {
 
     fn drive(&mut self) -> bool {
         let late = self.faults.is_some() && self.take_late();
-        let acted = self.look_around() || late;
+        let taken = self.groups.is_some() && self.take_groups();
+        let acted = self.look_around() || late || taken;
         if self.rnic.has_errands() || self.errands.any() {
             self.run_errands() | acted
         } else {
@@ -472,8 +547,8 @@ impl Drop for SoftDevice {
     }
 }
 
-/// Binds a UDP socket to the first address, and fits the RNIC to its interface.
-fn open_udp(config: &SoftConfig) -> Result<(UdpPort, Config), SoftError> {
+/// Binds a UDP socket to the first address, and fits the RNIC to its interface, whose index it tells.
+fn open_udp(config: &SoftConfig) -> Result<(UdpPort, Config, u32), SoftError> {
     let mut rnic = config.rnic.clone();
     let Some(&address) = rnic.addresses.first() else {
         return Err(no_address());
@@ -486,7 +561,11 @@ fn open_udp(config: &SoftConfig) -> Result<(UdpPort, Config), SoftError> {
     if rnic.node_guid == 0 {
         rnic.node_guid = interface.eui64(address);
     }
-    Ok((UdpPort { io, transmitter: Transmitter::new(address), address }, rnic))
+    if address.is_ipv6() {
+        io.multicast_over(interface.index)?;
+    }
+    let transmitter = Transmitter::new(address);
+    Ok((UdpPort { io, transmitter, address }, rnic, interface.index))
 }
 
 /// Opens a frame link, and fits the RNIC to it.

@@ -23,10 +23,20 @@ impl Inlet<'_> {
     #[inline]
     pub(crate) fn give(&mut self, meta: &RxMeta, packet: &[u8]) {
         let Some(faults) = self.faults.as_mut().filter(|faults| faults.delays()) else {
-            return self.rnic.handle_datagram(self.now, meta, packet);
+            return hand(self.rnic, self.now, meta, packet);
         };
         if !faults.keep(self.now, meta, packet) {
             self.rnic.count_drop(DropReason::Driver);
         }
+    }
+}
+
+/// Gives a packet to the RNIC as what its address says that it is.
+#[inline]
+pub(crate) fn hand(rnic: &mut Rnic<SoftMemory>, now: Time, meta: &RxMeta, packet: &[u8]) {
+    if meta.flow.dst.ip().is_multicast() {
+        rnic.handle_multicast(now, meta, packet);
+    } else {
+        rnic.handle_datagram(now, meta, packet);
     }
 }

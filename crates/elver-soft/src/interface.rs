@@ -12,6 +12,7 @@ use crate::SoftError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) name: String,
+    pub(crate) index: u32,
     /// In bytes, with the IP header.
     pub(crate) mtu: u32,
     /// Zeros where there is none.
@@ -35,7 +36,11 @@ impl Interface {
         for (to, from) in mac.iter_mut().zip(hardware.sa_data) {
             *to = from as u8;
         }
-        Ok(Interface { name, mtu: u32::try_from(mtu).unwrap_or(0), mac })
+        let asked = query(socket, &name, libc::SIOCGIFINDEX).map_err(system("SIOCGIFINDEX"))?;
+        // SAFETY: SIOCGIFINDEX filled the union's integer.
+        let index = unsafe { asked.ifr_ifru.ifru_ifindex };
+        let index = u32::try_from(index).unwrap_or(0);
+        Ok(Interface { name, index, mtu: u32::try_from(mtu).unwrap_or(0), mac })
     }
 
     /// The EUI-64 of the interface's MAC address; of `address` where it has none.

@@ -22,6 +22,7 @@ mod errands;
 mod error;
 mod faults;
 mod frames;
+mod groups;
 mod inlet;
 mod interface;
 mod link;

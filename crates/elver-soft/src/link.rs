@@ -13,10 +13,7 @@ use crate::capture::{Capture, Direction};
 use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::inlet::Inlet;
 use crate::transmit::{Send, Transmitter};
-use crate::udp::UdpIo;
-
-/// Hop limit that a UDP socket does not tell: what a UD receive shows in its GRH.
-const HOP_LIMIT_HIDDEN: u8 = 64;
+use crate::udp::{HOP_LIMIT_HIDDEN, UdpIo};
 
 /// What a device's packets travel over.
 #[derive(Clone, Debug, Default)]

@@ -31,8 +31,10 @@ const HITS_OF_A_STREAM: u32 = 3;
 const ALONE_MAX: u32 = 1024;
 /// Room for the control messages that we send or receive.
 const CONTROL_BYTES: usize = 128;
+/// Hop limit that a UDP socket does not tell: what a UD receive shows in its GRH.
+pub(crate) const HOP_LIMIT_HIDDEN: u8 = 64;
 /// Takes UDP over IPv6 without a checksum (linux/udp.h).
-const UDP_NO_CHECK6_RX: libc::c_int = 102;
+pub(crate) const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
 /// A run of packets of one size (the last may be shorter) to one peer, in the caller's buffer.
 #[derive(Clone, Copy, Debug)]
@@ -89,9 +91,16 @@ pub(crate) struct UdpIo {
     alone: u32,
 }
 
+/// Room for control messages.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
-struct Control([u8; CONTROL_BYTES]);
+pub(crate) struct Control(pub(crate) [u8; CONTROL_BYTES]);
+
+impl Default for Control {
+    fn default() -> Control {
+        Control([0; CONTROL_BYTES])
+    }
+}
 
 impl UdpIo {
     pub(crate) fn bind(
@@ -157,6 +166,12 @@ impl UdpIo {
         self.socket.as_fd()
     }
 
+    /// Says which interface IPv6 multicast leaves by; IPv4's leaves by that of the source address.
+    pub(crate) fn multicast_over(&self, interface: u32) -> Result<(), SoftError> {
+        let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF);
+        set(self.fd, level, name, interface, "IPV6_MULTICAST_IF")
+    }
+
     /// The trains of the last receive.
     #[inline]
     pub(crate) fn received(&self, index: usize) -> Option<(Received, &[u8])> {
@@ -219,7 +234,7 @@ impl UdpIo {
     fn rejoin(&mut self) {
         let wanted = if self.hits > 0 { self.gro } else { self.joining && self.alone < ALONE_MAX };
         if wanted != self.joining
-            && set(self.fd, libc::SOL_UDP, libc::UDP_GRO, wanted.into(), "UDP_GRO").is_ok()
+            && set(self.fd, libc::SOL_UDP, libc::UDP_GRO, i32::from(wanted), "UDP_GRO").is_ok()
         {
             self.joining = wanted;
             self.alone = 0;
@@ -345,21 +360,22 @@ fn refused(segmented: bool) -> Sent {
     }
 }
 
-fn set(
+/// Sets a socket option, whose value is an integer or a structure of libc's.
+pub(crate) fn set<T>(
     fd: RawFd,
     level: libc::c_int,
     name: libc::c_int,
-    value: libc::c_int,
+    value: T,
     option: &'static str,
 ) -> Result<(), SoftError> {
-    // SAFETY: `value` is an int and the length says so.
+    // SAFETY: the kernel reads no more of `value` than its length says.
     let done = unsafe {
         libc::setsockopt(
             fd,
             level,
             name,
             ptr::from_ref(&value).cast(),
-            mem::size_of::<libc::c_int>() as libc::socklen_t,
+            mem::size_of::<T>() as libc::socklen_t,
         )
     };
     if done == 0 {
@@ -368,7 +384,10 @@ fn set(
     Err(SoftError::Option { option, reason: io::Error::last_os_error() })
 }
 
-fn put_address(name: &mut libc::sockaddr_storage, address: SocketAddr) -> libc::socklen_t {
+pub(crate) fn put_address(
+    name: &mut libc::sockaddr_storage,
+    address: SocketAddr,
+) -> libc::socklen_t {
     let at = ptr::from_mut(name);
     match address {
         SocketAddr::V4(v4) => {
@@ -397,7 +416,7 @@ fn put_address(name: &mut libc::sockaddr_storage, address: SocketAddr) -> libc::
     }
 }
 
-fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+pub(crate) fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(name.ss_family) {
         libc::AF_INET => {
             // SAFETY: the family says what stands there.
@@ -416,14 +435,14 @@ fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
 }
 
 #[derive(Default)]
-struct ReceivedControl {
+pub(crate) struct ReceivedControl {
     packet: usize,
-    traffic_class: u8,
+    pub(crate) traffic_class: u8,
 }
 
 /// # Safety
 /// `header` was filled by recvmmsg and its control buffer is still there.
-unsafe fn read_control(header: &libc::msghdr) -> ReceivedControl {
+pub(crate) unsafe fn read_control(header: &libc::msghdr) -> ReceivedControl {
     let mut control = ReceivedControl::default();
     // SAFETY: by the caller's contract the macros walk a list that the kernel wrote; each value is
     // read with the size that its type has.

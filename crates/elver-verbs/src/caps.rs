@@ -57,6 +57,10 @@ pub struct DeviceAttr {
     pub max_dci_errored_streams: u32,
     /// Most initiators that a DCT serves at once.
     pub max_dc_contexts: u32,
+    /// Most multicast groups that QPs can be attached to.
+    pub max_mcast_grp: u32,
+    /// Most QPs that can be attached to one of them.
+    pub max_mcast_qp_attach: u32,
 }
 
 /// The transports of a device, each by what it lets a program do.

@@ -220,6 +220,8 @@ pub enum ObjectKind {
     Qp,
     /// GID table entry.
     Gid,
+    /// Multicast group.
+    Group,
 }
 
 impl fmt::Display for ObjectKind {
@@ -233,6 +235,7 @@ impl fmt::Display for ObjectKind {
             ObjectKind::Ah => "AH",
             ObjectKind::Qp => "QP",
             ObjectKind::Gid => "GID",
+            ObjectKind::Group => "multicast group",
         })
     }
 }

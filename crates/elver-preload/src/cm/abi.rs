@@ -258,6 +258,20 @@ structures! {
         reserved: u32,
         ece: Ece,
     }
+    JoinIp "rdma_ucm_join_ip_mcast" {
+        response: u64,
+        uid: u64,
+        addr: sockaddr_in6,
+        id: u32,
+    }
+    Join "rdma_ucm_join_mcast" {
+        response: u64,
+        uid: u64,
+        id: u32,
+        addr_size: u16,
+        join_flags: u16,
+        addr: sockaddr_storage,
+    }
     SetOption "rdma_ucm_set_option" {
         optval: u64,
         id: u32,
@@ -300,5 +314,5 @@ plain! {
     Header, CreateId, CreateIdResp, DestroyId, DestroyIdResp, BindIp, Bind, ResolveIp, ResolveAddr,
     ResolveRoute, Query, QueryRouteResp, QueryAddrResp, ConnParam, UdParam, Connect, Listen, Accept,
     Reject, Disconnect, InitQpAttr, QpAttr, Notify, GetEvent, EventResp, SetOption, MigrateId,
-    MigrateResp, sockaddr_in6, sockaddr_storage, u8, u32, AhAttr, PathRec,
+    MigrateResp, JoinIp, Join, sockaddr_in6, sockaddr_storage, u8, u32, AhAttr, PathRec,
 }

@@ -72,5 +72,6 @@ pub(crate) fn stored(address: Option<SocketAddr>) -> (sockaddr_storage, usize) {
 
 /// Whether an address is one of this host's, in this network namespace.
 pub(crate) fn is_local(address: IpAddr) -> bool {
-    address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
+    // A socket can be bound to a group's address, which nobody has.
+    !address.is_multicast() && (address.is_loopback() || UdpSocket::bind((address, 0)).is_ok())
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
 
 use elver_cm::{Answer, Offer, Refused, sidr};
 use elver_verbs::{Gid, Time};
@@ -14,12 +13,11 @@ use crate::cm::abi::{
     Disconnect, InitQpAttr, Listen, MigrateId, MigrateResp, Notify, PathRec, Plain, Query,
     QueryAddrResp, QueryRouteResp, Reject, ResolveAddr, ResolveIp, ResolveRoute, SetOption,
 };
+use crate::cm::command::{Command, UDP_QKEY, given};
 use crate::cm::state::{Cm, CmId, Kind, UC, service_of, to};
 use crate::cm::{address, ports};
 use crate::device::node_guid;
 
-/// `RDMA_UDP_QKEY`.
-const UDP_QKEY: u32 = 0x0123_4567;
 const UD: u8 = 4;
 const COMM_EST: u32 = 4;
 /// Requests that wait for a program that names no number, and at most.
@@ -31,53 +29,6 @@ const LISTENERS_COME: u64 = 1_000_000_000;
 const LOOK_AGAIN: u64 = 20_000_000;
 /// Code of 0.64 ms. The kernel tells 0, which is 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
-
-/// A command of a program's.
-pub(crate) struct Command<'a> {
-    pub(crate) channel: RawFd,
-    pub(crate) number: u32,
-    pub(crate) bytes: &'a [u8],
-    /// Room for the answer.
-    pub(crate) room: usize,
-    pub(crate) now: Time,
-}
-
-impl Command<'_> {
-    /// What was written; bytes at its end that an older librdmacm leaves out are zeros.
-    fn read<T: Plain>(&self, at_least: usize) -> Result<T, c_int> {
-        if self.bytes.len() < at_least {
-            return Err(libc::EINVAL);
-        }
-        let mut value = T::zero();
-        let count = self.bytes.len().min(size_of::<T>());
-        // SAFETY: numbers, of which so many bytes are there.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.bytes.as_ptr(), (&raw mut value).cast(), count);
-        }
-        Ok(value)
-    }
-
-    fn whole<T: Plain>(&self) -> Result<T, c_int> {
-        self.read(size_of::<T>())
-    }
-
-    /// Writes an answer where the program wants it.
-    fn answer<T: Plain>(&self, at: u64, value: T) -> Result<(), c_int> {
-        put(at, self.room, value)
-    }
-}
-
-/// Writes an answer where a program wants it, as much as there is room for.
-pub(crate) fn put<T: Plain>(at: u64, room: usize, value: T) -> Result<(), c_int> {
-    let to: *mut u8 = std::ptr::with_exposed_provenance_mut(at as usize);
-    if to.is_null() {
-        return Err(libc::EFAULT);
-    }
-    let count = room.min(size_of::<T>());
-    // SAFETY: the contract of the write: the program has that room there.
-    unsafe { std::ptr::copy_nonoverlapping((&raw const value).cast(), to, count) };
-    Ok(())
-}
 
 fn errno(refused: Refused) -> c_int {
     match refused {
@@ -95,13 +46,13 @@ impl Cm {
             1 => self.destroy_id(command),
             2 => {
                 let bind: BindIp = command.whole()?;
-                let at = self.given(&bind.addr)?;
+                let at = given(&bind.addr)?;
                 self.bind(bind.id, at)
             }
             3 => {
                 let resolve: ResolveIp = command.whole()?;
                 let src = address::of(&resolve.src_addr);
-                let dst = self.given(&resolve.dst_addr)?;
+                let dst = given(&resolve.dst_addr)?;
                 self.resolve(resolve.id, src, dst)
             }
             4 => self.resolve_route(command.whole()?),
@@ -125,9 +76,8 @@ impl Cm {
                 }
                 self.manager.heard(connection).map_err(errno)
             }
-            // Multicast, which the device lacks.
-            16 | 22 => Err(libc::EOPNOTSUPP),
-            17 => Err(libc::ENOENT),
+            16 => self.join_ip(command),
+            17 => self.leave(command),
             18 => {
                 let migrate: MigrateId = command.whole()?;
                 let events_reported = self.migrate(migrate.id, command.channel)?;
@@ -136,26 +86,19 @@ impl Cm {
             19 => self.query(command),
             20 => {
                 let bind: Bind = command.whole()?;
-                let at = self.given(&bind.addr)?;
+                let at = given(&bind.addr)?;
                 self.bind(bind.id, at)
             }
             21 => {
                 let resolve: ResolveAddr = command.whole()?;
                 let src = address::of(&resolve.src_addr).filter(|_| resolve.src_size > 0);
-                let dst = self.given(&resolve.dst_addr)?;
+                let dst = given(&resolve.dst_addr)?;
                 self.resolve(resolve.id, src, dst)
             }
+            22 => self.join_any(command),
             // GET_OPTION, which the kernel lacks too, and what is newer.
             _ => Err(libc::ENOSYS),
         }
-    }
-
-    /// An address that must be there.
-    fn given<T: Plain>(&self, at: &T) -> Result<SocketAddr, c_int> {
-        address::of(at).ok_or(match address::family(at) {
-            libc::AF_UNSPEC => libc::EINVAL,
-            _ => libc::EAFNOSUPPORT,
-        })
     }
 
     fn create(&mut self, command: &Command<'_>) -> Result<(), c_int> {
@@ -226,7 +169,7 @@ impl Cm {
             _ => dst,
         };
         let here = address::is_local(dst.ip());
-        if !here && own.is_loopback() {
+        if !here && own.is_loopback() && !dst.ip().is_multicast() {
             // Nobody beyond this host can answer to the address that the device has.
             self.tell(id, Kind::AddrError, -libc::ENETUNREACH, |_| ());
             return Ok(());

@@ -10,7 +10,7 @@ use elver_soft::now;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::cm::abi::{GetEvent, Header};
-use crate::cm::calls::{Command, put};
+use crate::cm::command::{Command, put};
 use crate::cm::state::Cm;
 use crate::engine::Engine;
 use crate::errno::{guard, set};

@@ -42,6 +42,7 @@ pub(crate) enum Kind {
     Rejected = 8,
     Established = 9,
     Disconnected = 10,
+    MulticastJoin = 12,
     TimewaitExit = 15,
 }
 
@@ -51,6 +52,8 @@ struct Queued {
     of: u32,
     /// The id that a connection request made.
     made: Option<u32>,
+    /// The group that it tells of, whose events are counted then.
+    group: Option<u32>,
     resp: EventResp,
 }
 
@@ -130,6 +133,14 @@ impl CmId {
     }
 }
 
+/// A group that an id has joined.
+pub(crate) struct Joined {
+    pub(crate) id: u32,
+    pub(crate) uid: u64,
+    /// Events that were taken.
+    pub(crate) reported: u32,
+}
+
 /// The communication manager of this process.
 pub(crate) struct Cm {
     carrier: Carrier,
@@ -139,6 +150,9 @@ pub(crate) struct Cm {
     by_connection: HashMap<Id, u32>,
     listeners: HashMap<u64, u32>,
     next: u32,
+    /// Multicast groups.
+    pub(crate) joined: HashMap<u32, Joined>,
+    pub(crate) next_join: u32,
     /// Connections to ports of this host that nobody listens on yet: when to look again, and until when.
     pub(crate) waiting: Vec<(Time, Time, abi::Connect)>,
     pub(crate) rng: Rng,
@@ -165,6 +179,8 @@ impl Cm {
             by_connection: HashMap::new(),
             listeners: HashMap::new(),
             next: 0,
+            joined: HashMap::new(),
+            next_join: 0,
             waiting: Vec::new(),
             rng,
             address: device.address(),
@@ -266,6 +282,7 @@ impl Cm {
     pub(crate) fn destroy(&mut self, now: Time, id: u32) -> Option<u32> {
         let gone = self.ids.remove(&id)?;
         self.waiting.retain(|(.., connect)| connect.id != id);
+        self.joined.retain(|_, joined| joined.id != id);
         if let Some(service) = gone.service {
             self.listeners.remove(&service);
             self.manager.unlisten(now, service);
@@ -317,7 +334,9 @@ impl Cm {
     pub(crate) fn take(&mut self, channel: RawFd) -> Result<EventResp, c_int> {
         let channel = self.channels.get_mut(&channel).ok_or(libc::EBADF)?;
         let mut event = channel.events.pop_front().ok_or(libc::EAGAIN)?;
-        if let Some(id) = self.ids.get_mut(&event.of) {
+        if let Some(joined) = event.group.and_then(|group| self.joined.get_mut(&group)) {
+            joined.reported += 1;
+        } else if let Some(id) = self.ids.get_mut(&event.of) {
             id.reported += 1;
             event.resp.uid = id.uid;
         }
@@ -355,8 +374,30 @@ impl Cm {
         resp.event = kind as u32;
         resp.status = status as u32;
         set(&mut resp);
-        channel.events.push_back(Queued { of, made, resp });
+        channel.events.push_back(Queued { of, made, group: None, resp });
         ring(&channel.fd);
+    }
+
+    /// Tells an id of a group that it joined.
+    pub(crate) fn tell_group(&mut self, group: u32, kind: Kind, set: impl FnOnce(&mut EventResp)) {
+        let Some(joined) = self.joined.get(&group) else { return };
+        let Some(id) = self.ids.get(&joined.id) else { return };
+        let Some(channel) = self.channels.get_mut(&id.channel) else { return };
+        let mut resp = EventResp::zero();
+        (resp.uid, resp.id, resp.event) = (joined.uid, group, kind as u32);
+        set(&mut resp);
+        channel.events.push_back(Queued { of: joined.id, made: None, group: Some(group), resp });
+        ring(&channel.fd);
+    }
+
+    /// Forgets what an id was to be told of a group.
+    pub(crate) fn forget_group(&mut self, id: u32, group: u32) {
+        let Some(id) = self.ids.get(&id) else { return };
+        let Some(channel) = self.channels.get_mut(&id.channel) else { return };
+        let before = channel.events.len();
+        channel.events.retain(|event| event.group != Some(group));
+        let dropped = before - channel.events.len();
+        unring(channel, dropped);
     }
 
     fn happened(&mut self, now: Time, event: Event) {

@@ -263,6 +263,40 @@ static void pairs(void)
 	CODE(ibv_destroy_qp(NULL), EINVAL);
 }
 
+/* Multicast groups: who is in one, how often, and of which kind. */
+static void groups(void)
+{
+	struct ibv_device_attr attr;
+	union ibv_gid group = { .raw = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 230, 0, 99, 1 } };
+	union ibv_gid host = { .raw = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 99, 1 } };
+	union ibv_gid v6 = { .raw = { 0xff, 0x02, [15] = 1 } };
+	struct ibv_qp *qp = qp_of(IBV_QPT_UD), *other = qp_of(IBV_QPT_RC);
+	int count = 0;
+
+	CODE(ibv_query_device(ctx, &attr), 0);
+	CODE(attr.max_mcast_grp > 0 && attr.max_mcast_qp_attach > 0 && attr.max_total_mcast_qp_attach > 0, 1);
+	CODE(ibv_attach_mcast(qp, &host, 0), EINVAL);
+	CODE(ibv_attach_mcast(qp, &v6, 0), EINVAL);
+	CODE(ibv_attach_mcast(other, &group, 0), EINVAL);
+	CODE(ibv_attach_mcast(qp, NULL, 0), EINVAL);
+	CODE(ibv_detach_mcast(qp, &group, 0), EINVAL);
+	CODE(ibv_attach_mcast(qp, &group, 0), 0);
+	CODE(ibv_attach_mcast(qp, &group, 0xffff), 0);
+	CODE(ibv_destroy_qp(qp), EBUSY);
+	CODE(ibv_detach_mcast(other, &group, 0), EINVAL);
+	CODE(ibv_detach_mcast(qp, &group, 0), 0);
+	CODE(ibv_detach_mcast(qp, &group, 0), EINVAL);
+	for (; count < attr.max_mcast_grp; count++, group.raw[14]++)
+		CODE(ibv_attach_mcast(qp, &group, 0), 0);
+	CODE(ibv_attach_mcast(qp, &group, 0), ENOMEM);
+	while (count--) {
+		group.raw[14]--;
+		CODE(ibv_detach_mcast(qp, &group, 0), 0);
+	}
+	CODE(ibv_destroy_qp(qp), 0);
+	CODE(ibv_destroy_qp(other), 0);
+}
+
 static void extended(void)
 {
 	struct ibv_qp_init_attr_ex init = {
@@ -579,6 +613,7 @@ int main(void)
 	regions();
 	queues();
 	pairs();
+	groups();
 	extended();
 	windows();
 	device_memory();

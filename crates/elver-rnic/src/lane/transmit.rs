@@ -183,7 +183,9 @@ impl Lane {
         if self.cursor > 0 || self.next_psn != self.una {
             return false;
         }
-        let Some(route) = env.hw.ahs.get(ah.0).map(|handle| handle.route) else {
+        let route = env.hw.ahs.get(ah.0).map(|handle| handle.route);
+        // A DCT is on one host.
+        let Some(route) = route.filter(|route| !route.flow.dst.ip().is_multicast()) else {
             env.pool.get_mut(slot).outcome = Some(WcStatus::LocQpOpErr);
             return false;
         };

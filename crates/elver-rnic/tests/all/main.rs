@@ -6,6 +6,7 @@ mod change;
 mod common;
 mod dc;
 mod later;
+mod multicast;
 mod same;
 mod strangers;
 mod transport;

@@ -41,10 +41,18 @@ impl Mac {
         u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
-    /// Where IPv6 multicast to `group` goes (RFC 2464, section 7).
-    pub(crate) fn of_group(group: Ipv6Addr) -> Mac {
-        let o = group.octets();
-        Mac([0x33, 0x33, o[12], o[13], o[14], o[15]])
+    /// Where multicast to `group` goes (RFC 1112, section 6.4; RFC 2464, section 7).
+    pub(crate) fn of_group(group: IpAddr) -> Mac {
+        match group {
+            IpAddr::V4(v4) => {
+                let [_, b, c, d] = v4.octets();
+                Mac([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+            }
+            IpAddr::V6(v6) => {
+                let o = v6.octets();
+                Mac([0x33, 0x33, o[12], o[13], o[14], o[15]])
+            }
+        }
     }
 }
 
@@ -152,6 +160,9 @@ mod tests {
     fn groups_and_identifiers_are_the_rfcs() {
         let group = "ff02::1:ff00:1234".parse().unwrap();
         assert_eq!(Mac::of_group(group).to_string(), "33:33:ff:00:12:34");
+        // The upper bit of the second byte has no room.
+        let group = "230.129.2.3".parse().unwrap();
+        assert_eq!(Mac::of_group(group).to_string(), "01:00:5e:01:02:03");
         // The example of RFC 4291, appendix A.
         let mac: Mac = "34:56:78:9a:bc:de".parse().unwrap();
         assert_eq!(mac.eui64(), 0x3656_78ff_fe9a_bcde);

@@ -26,6 +26,8 @@ pub(crate) struct Host {
     udp_port: u16,
     /// Longest frame in bytes.
     frame_max: usize,
+    /// Multicast groups whose datagrams are taken.
+    groups: Vec<IpAddr>,
     neighbours: Neighbours,
     held: Held,
     pub(crate) outbox: Outbox,
@@ -41,11 +43,42 @@ impl Host {
             gateways: link.gateways.clone(),
             udp_port,
             frame_max: ethernet::HEADER_LEN + link.mtu as usize,
+            groups: Vec::new(),
             neighbours: Neighbours::new(link.neighbours_max),
             held: Held::new(link.queue_bytes_max),
             outbox: Outbox::new(link.queue_bytes_max),
             counters: FrameCounters::default(),
         }
+    }
+
+    /// Takes datagrams of a multicast group from now on.
+    pub(crate) fn join(&mut self, group: IpAddr) {
+        if !self.is_joined(group) {
+            self.groups.push(group);
+        }
+    }
+
+    /// Takes them no more.
+    pub(crate) fn leave(&mut self, group: IpAddr) {
+        self.groups.retain(|joined| *joined != group);
+    }
+
+    fn is_joined(&self, group: IpAddr) -> bool {
+        self.groups.contains(&group)
+    }
+
+    /// How a packet comes back that the RNIC wrote and [`Host::enclose`] sealed, if it is for a group of ours.
+    #[inline]
+    pub(crate) fn hears(&self, packet: &Transmit) -> Option<RxMeta> {
+        if self.groups.is_empty() || !self.is_joined(packet.flow.dst.ip()) {
+            return None;
+        }
+        Some(RxMeta {
+            flow: packet.flow,
+            traffic_class: packet.traffic_class,
+            hop_limit: packet.hop_limit,
+            ip_id: IpId::Exact(ip::IP_ID),
+        })
     }
 
     /// Longest frame in bytes.
@@ -61,7 +94,7 @@ impl Host {
                 IpAddr::V4(own) => self.arp(true, own, Mac::default()).frame(Mac::BROADCAST),
                 IpAddr::V6(own) => {
                     let all = Ipv6Addr::from([0xff02, 0, 0, 0, 0, 0, 0, 1]);
-                    icmp::advertise((Mac::of_group(all), self.mac), own, all, false)
+                    icmp::advertise((Mac::of_group(all.into()), self.mac), own, all, false)
                 }
             };
             self.emit(frame);
@@ -112,6 +145,9 @@ impl Host {
         };
         match packet.protocol {
             IpProtocol::Udp if to == self.mac && self.has(packet.dst) => {
+                self.datagram(&packet).map(Some)
+            }
+            IpProtocol::Udp if self.is_joined(packet.dst) && to == Mac::of_group(packet.dst) => {
                 self.datagram(&packet).map(Some)
             }
             IpProtocol::Icmp | IpProtocol::Icmpv6 => {
@@ -226,7 +262,7 @@ impl Host {
             // Somebody is about to take the address, and must hear that it is in use.
             self.counters.frame_address_conflict += 1;
             let all = Ipv6Addr::from([0xff02, 0, 0, 0, 0, 0, 0, 1]);
-            self.emit(icmp::advertise((Mac::of_group(all), self.mac), target, all, false));
+            self.emit(icmp::advertise((Mac::of_group(all.into()), self.mac), target, all, false));
             return Ok(());
         }
         if let Some(mac) = mac {
@@ -273,14 +309,20 @@ impl Host {
         buffer: &mut [u8],
     ) -> Option<std::ops::Range<usize>> {
         let Transmit { len, flow, traffic_class, hop_limit, .. } = packet;
-        let Some(next_hop) = self.next_hop(flow.dst.ip()) else {
-            self.counters.frame_drop_no_route += 1;
-            return None;
-        };
         icrc::seal(flow, ip::IP_ID, &mut buffer[HEADROOM..HEADROOM + len]);
         let start = HEADROOM - ip::headers_len(flow.src.is_ipv4());
         let unpadded = HEADROOM + len;
         let end = unpadded.max(start + FRAME_MIN);
+        if flow.dst.ip().is_multicast() {
+            let macs = (Mac::of_group(flow.dst.ip()), self.mac);
+            ip::write_headers(&mut buffer[start..unpadded], macs, flow, *traffic_class, *hop_limit);
+            buffer[unpadded..end].fill(0);
+            return Some(start..end);
+        }
+        let Some(next_hop) = self.next_hop(flow.dst.ip()) else {
+            self.counters.frame_drop_no_route += 1;
+            return None;
+        };
         let found = self.neighbours.look_up(now, next_hop);
         let macs = (found.mac.unwrap_or_default(), self.mac);
         ip::write_headers(&mut buffer[start..unpadded], macs, flow, *traffic_class, *hop_limit);

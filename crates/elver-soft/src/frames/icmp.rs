@@ -119,7 +119,7 @@ pub(crate) fn echo_reply(
 pub(crate) fn solicit(from: Ipv6Addr, mac: Mac, target: Ipv6Addr) -> Vec<u8> {
     let group = solicited_node(target);
     let message = NdiscRepr::NeighborSolicit { target_addr: target, lladdr: Some(raw(mac)) };
-    discovery((Mac::of_group(group), mac), from, group, message)
+    discovery((Mac::of_group(group.into()), mac), from, group, message)
 }
 
 /// The frame that tells `target`'s MAC address to `to`.
@@ -196,7 +196,7 @@ mod tests {
         ) {
             let (own, target) = (Ipv6Addr::from(a), Ipv6Addr::from(b));
             let frame = solicit(own, MACS.1, target);
-            prop_assert_eq!(&frame[..6], &Mac::of_group(solicited_node(target)).0);
+            prop_assert_eq!(&frame[..6], &Mac::of_group(solicited_node(target).into()).0);
             let read = parse_v6(&packet(&frame));
             prop_assert_eq!(read, Ok(Icmp::Solicit { target, mac: Some(MACS.1) }));
             let frame = advertise(MACS, own, target, solicited);

@@ -63,6 +63,10 @@ impl FramePort {
         &self.host
     }
 
+    pub(crate) fn host_mut(&mut self) -> &mut Host {
+        &mut self.host
+    }
+
     /// What to wait for; nothing once the other end is gone.
     pub(crate) fn poll_fd(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let room = if self.is_waiting() { PollFlags::OUT } else { PollFlags::empty() };
@@ -132,6 +136,10 @@ impl FramePort {
             let Some(range) = self.host.enclose(now, &packet, &mut self.outgoing) else {
                 continue;
             };
+            if let Some(meta) = self.host.hears(&packet) {
+                // No station hears what it sends.
+                rnic.handle_multicast(now, &meta, &self.outgoing[HEADROOM..HEADROOM + packet.len]);
+            }
             let frame = &self.outgoing[range];
             match self.socket.send(frame) {
                 SentFrame::Sent => sent(frame, &mut self.host, capture),

@@ -5,4 +5,5 @@ mod common;
 mod frames;
 mod frames_tap;
 mod loopback;
+mod multicast;
 mod wire_capture;

@@ -355,7 +355,9 @@ impl Net {
             ip_id: IpId::Exact(0),
         };
         for (index, host) in self.hosts.iter_mut().enumerate() {
-            if address(index) == packet.flow.dst.ip() {
+            if packet.flow.dst.ip().is_multicast() {
+                host.nic.handle_multicast(self.now, &meta, &packet.bytes);
+            } else if address(index) == packet.flow.dst.ip() {
                 host.nic.handle_datagram(self.now, &meta, &packet.bytes);
             }
         }
