@@ -66,9 +66,12 @@ pub(crate) struct RunArgs {
     /// Record the packets of each process as pcapng, in FILE.PID.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
+    /// Have all data go by packets, between processes of this host and user too, which would move it themselves.
+    #[arg(long)]
+    no_direct: bool,
     /// Carry the program's TCP connections by streams of the host's node where the peer does so too; the program
     /// gets no RDMA device.
-    #[arg(long, conflicts_with_all = ["device", "address", "loss", "delay", "kill_peer_after", "capture"])]
+    #[arg(long, conflicts_with_all = ["device", "address", "loss", "delay", "kill_peer_after", "capture", "no_direct"])]
     streams: bool,
     /// Say of each TCP connection whether a stream carries it, and why not: a line each at the end of FILE; "-" is
     /// the standard error.
@@ -100,6 +103,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     command.arg0(name).args(rest).env("LD_PRELOAD", preloaded(&library)?);
     if let Some(device) = &args.device {
         command.env("ELVER_DEVICE", device);
+    }
+    if args.no_direct {
+        command.env("ELVER_DIRECT", "off");
     }
     if let Some(address) = args.address {
         command.env("ELVER_ADDRESS", address.to_string());

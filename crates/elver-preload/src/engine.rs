@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use rustix::time::Timespec;
 use crate::channel::CqObject;
 use crate::cm::state::Cm;
 use crate::device::node_guid;
+use crate::direct::{self, Direct, Hub};
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
 use crate::wishes::Wishes;
@@ -44,6 +46,8 @@ pub(crate) struct Engine {
     groups: OnceLock<OwnedFd>,
     /// What contexts show as the descriptor of their device: another context can be made of it.
     pub(crate) file: OwnedFd,
+    /// Finds processes that are reached directly.
+    pub(crate) hub: Option<Arc<Hub>>,
 }
 
 /// What the lock protects.
@@ -63,6 +67,7 @@ pub(crate) struct State {
     pub(crate) next_dm: u32,
     /// rdma_cm, once the program has opened it.
     pub(crate) cm: Option<Box<Cm>>,
+    pub(crate) direct: Direct,
 }
 
 /// A region, as who imports it is told of it.
@@ -94,8 +99,9 @@ pub(crate) struct DeviceMemory {
 }
 
 impl State {
-    fn new(device: SoftDevice) -> State {
+    fn new(device: SoftDevice, hub: Option<Arc<Hub>>) -> State {
         State {
+            direct: Direct::new(hub, device.address()),
             device,
             cqs: HashMap::new(),
             timed: HashMap::new(),
@@ -124,7 +130,13 @@ impl Engine {
             eprintln!("elver: no device: {error}");
             libc::ENODEV
         };
-        let device = open_device().map_err(|error| refused(error.to_string()))?;
+        let wishes = Wishes::told().map_err(refused)?;
+        let device = open_device(&wishes).map_err(refused)?;
+        let hub = match wishes.is_any() {
+            // What befalls packets befalls all that is sent.
+            true => None,
+            false => direct::open(device.address()).map_err(refused)?,
+        };
         let socket = device.as_fd().ok_or_else(|| refused("it has no socket".into()))?;
         let socket = socket.try_clone_to_owned().map_err(|error| refused(error.to_string()))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -132,13 +144,14 @@ impl Engine {
         let file = memfd_create("elver", MemfdFlags::CLOEXEC)
             .map_err(|error| refused(error.to_string()))?;
         let engine = ENGINE.get_or_init(|| Engine {
-            state: Mutex::new(State::new(device)),
+            state: Mutex::new(State::new(device, hub.clone())),
             polls: AtomicU64::new(0),
             naps: AtomicBool::new(false),
             wake,
             socket,
             groups: OnceLock::new(),
             file,
+            hub,
         });
         std::thread::Builder::new()
             .name("elver".into())
@@ -301,6 +314,7 @@ impl State {
                 told::tell(told, event);
             }
         }
+        self.direct.look(&self.device);
         if let Some(cm) = &mut self.cm
             && (arrived || cm.due().is_some_and(|due| due <= elver_soft::now()))
         {
@@ -324,17 +338,16 @@ impl State {
 }
 
 /// Opens the device on the address that the user named, or on a free one of loopback.
-fn open_device() -> Result<SoftDevice, String> {
-    let wishes = Wishes::told()?;
+fn open_device(wishes: &Wishes) -> Result<SoftDevice, String> {
     if let Some(named) = std::env::var_os("ELVER_ADDRESS") {
         let address = named.to_str().and_then(|text| text.parse().ok()).ok_or_else(|| {
             format!("ELVER_ADDRESS is {named:?}; give an IP address of this host")
         })?;
-        return open_at(address, &wishes).map_err(|error| error.to_string());
+        return open_at(address, wishes).map_err(|error| error.to_string());
     }
     let mut last = String::new();
     for attempt in 0..LOOPBACK_TRIES {
-        match open_at(IpAddr::V4(loopback(attempt)), &wishes) {
+        match open_at(IpAddr::V4(loopback(attempt)), wishes) {
             Ok(device) => return Ok(device),
             Err(error) => last = error.to_string(),
         }

@@ -21,6 +21,7 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod direct;
 mod dm;
 mod engine;
 mod errno;

@@ -9,6 +9,7 @@ use std::ptr::{self, NonNull};
 use elver_soft::{MrChange, SoftMemory};
 use elver_verbs::{AccessFlags, Device as _, Mr as Handle, Pd as PdHandle};
 
+use crate::direct::{Change, take_back_region, tell_region_again};
 use crate::engine::{Engine, Kind, Region};
 use crate::errno::{code, object, of_verbs, set};
 use crate::layout::{Mr, Pd};
@@ -104,9 +105,15 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
-        let handle = Handle(unsafe { given(mr)? }.handle);
-        let mut state = Engine::get()?.lock();
-        state.device.dereg_mr(handle).map_err(of_verbs)?;
+        let (handle, rkey) = unsafe { (Handle(given(mr)?.handle), (*mr).rkey) };
+        let engine = Engine::get()?;
+        // Nobody may wait for a peer with the device in hand.
+        let told = take_back_region(engine.hub.as_ref(), rkey)?;
+        let mut state = engine.lock();
+        state.device.dereg_mr(handle).map_err(|error| {
+            tell_region_again(engine.hub.as_ref(), rkey, told, &Change::default());
+            of_verbs(error)
+        })?;
         let region = state.mrs.remove(&handle);
         if let Some(Region { kind: Kind::DeviceMemory(dm), .. }) = region
             && let Some(dm) = state.dms.get_mut(&dm)
@@ -157,13 +164,23 @@ unsafe fn rereg(
     if has(ACCESS) {
         change.access = Some(rights(access as c_uint).map_err(wrong)?);
     }
-    let domain = change.pd;
-    let mut state = Engine::get().map_err(wrong)?.lock();
-    let region = state.mrs.get(&handle).ok_or(wrong(libc::EINVAL))?;
+    let (domain, rights) = (change.pd, change.access);
+    let engine = Engine::get().map_err(wrong)?;
+    let (hub, rkey) = (engine.hub.as_ref(), object.rkey);
+    let told = take_back_region(hub, rkey).map_err(|error| (ERR_CMD, error))?;
+    let again = |refused| {
+        tell_region_again(hub, rkey, told, &Change::default());
+        refused
+    };
+    let mut state = engine.lock();
+    let region = state.mrs.get(&handle).ok_or_else(|| again(wrong(libc::EINVAL)))?;
     if !matches!(region.kind, Kind::Own) {
-        return Err(wrong(libc::EINVAL));
+        return Err(again(wrong(libc::EINVAL)));
     }
-    state.device.rereg_mr(handle, change).map_err(|error| (ERR_CMD, of_verbs(error)))?;
+    let changed = state.device.rereg_mr(handle, change);
+    changed.map_err(|error| again((ERR_CMD, of_verbs(error))))?;
+    let memory = has(TRANSLATION).then_some((addr as u64, length as u64));
+    tell_region_again(hub, rkey, told, &Change { memory, pd: domain, access: rights });
     if has(TRANSLATION) {
         (object.addr, object.length) = (addr, length);
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use elver_verbs::Wc as Done;
 use libc::{pthread_cond_t, pthread_mutex_t};
 
+use crate::direct::Link;
 use crate::layout::{Cq, CqEx, Qp, QpEx, Srq};
 use crate::staged::Batch;
 use crate::timed::Stamp;
@@ -37,6 +38,8 @@ pub(crate) struct OwnedQp {
     /// WRs between `wr_start` and `wr_complete`, and whose turn it is to make some.
     pub(crate) batch: Batch,
     pub(crate) turn: Turn,
+    /// Of a QP whose peer is reached directly; it is the engine's lock that protects it.
+    pub(crate) link: Option<Link>,
 }
 
 /// An SRQ.
@@ -69,6 +72,7 @@ impl OwnedQp {
             is_extended: false,
             batch,
             turn: Turn::default(),
+            link: None,
         })
     }
 }

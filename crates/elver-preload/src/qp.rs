@@ -9,7 +9,8 @@ use elver_verbs::{
 };
 
 use crate::ah::{attr as ah_attr, vector};
-use crate::engine::Engine;
+use crate::direct::{Run, destination, take_back_qp};
+use crate::engine::{Engine, State};
 use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{Pd, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr};
 use crate::owned::{OwnedQp, await_acks, given};
@@ -110,8 +111,11 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
         // SAFETY: the verbs contract.
         let (handle, qp_num) = unsafe { (Handle(given(qp)?.handle), (*qp).qp_num) };
         {
-            let mut state = Engine::get()?.lock();
+            let engine = Engine::get()?;
+            take_back_qp(engine.hub.as_ref(), qp_num)?;
+            let mut state = engine.lock();
             state.device.destroy_qp(handle).map_err(of_verbs)?;
+            state.direct.forget(handle);
             for timed in state.timed.values_mut() {
                 timed.forget(qp_num);
             }
@@ -131,6 +135,24 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     })
 }
 
+/// Tells the peer of a QP that has changed what he may do himself, and finds him, who may do the same.
+///
+/// # Safety
+/// `qp` is the program's, alive.
+unsafe fn connect(engine: &Engine, qp: *mut OwnedQp, handle: Handle) {
+    let Some(hub) = &engine.hub else { return };
+    let dest = destination(&engine.lock().device, handle);
+    // He may have to be asked, and answers without his device in hand.
+    let peer = dest.and_then(|dest| hub.peer(dest));
+    let mut state = engine.lock();
+    let State { device, direct, .. } = &mut *state;
+    device.count_direct_refused(0, hub.take_refused());
+    let numbers = direct.tell_qp(device, handle);
+    let link = peer.zip(numbers).and_then(|(peer, numbers)| direct.link(peer, numbers));
+    // SAFETY: the caller's word; the lock is held.
+    unsafe { (*qp).link = link };
+}
+
 fn state_of(code: c_uint) -> Result<QpState, c_int> {
     QpState::ALL.get(code as usize).copied().ok_or(libc::EINVAL)
 }
@@ -141,6 +163,8 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
         let mask = QpAttrMask::from_bits(mask as u32).ok_or(libc::EINVAL)?;
         // SAFETY: the verbs contract.
         let (handle, given) = unsafe { (Handle(given(qp)?.handle), &*given(attr)?) };
+        // SAFETY: as above.
+        let qp_num = unsafe { (*qp).qp_num };
         let has = |flag| mask.contains(flag);
         let mut wanted = Attr {
             en_sqd_async_notify: given.en_sqd_async_notify != 0,
@@ -175,8 +199,15 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             let code = u8::try_from(given.path_mtu).map_err(|_| libc::EINVAL)?;
             wanted.path_mtu = Mtu::from_code(code).ok_or(libc::EINVAL)?;
         }
-        let mut state = Engine::get()?.drive();
-        state.device.modify_qp(handle, &wanted, mask).map_err(of_verbs)?;
+        let engine = Engine::get()?;
+        take_back_qp(engine.hub.as_ref(), qp_num)?;
+        let mut state = engine.drive();
+        let modified = state.device.modify_qp(handle, &wanted, mask).map_err(of_verbs);
+        drop(state);
+        // SAFETY: the verbs contract.
+        unsafe { connect(engine, qp.cast(), handle) };
+        modified?;
+        let mut state = engine.lock();
         if has(QpAttrMask::STATE) {
             // SAFETY: the verbs contract.
             unsafe { (*qp).state = given.qp_state };
@@ -250,7 +281,16 @@ pub(crate) unsafe extern "C" fn post_send(
         let result = unsafe {
             let handle = Handle((*qp).handle);
             let datagrams = (*qp).qp_type == UD;
-            wr::post_sends(list, bad, datagrams, |wr| state.device.post_send(handle, &[wr]))
+            let State { device, direct, .. } = &mut *state;
+            match &(*qp.cast::<OwnedQp>()).link {
+                Some(link) => {
+                    let mut run = Run::begin(device, &mut direct.stage, link, handle);
+                    let result = wr::post_sends(list, bad, datagrams, |wr| run.post(&wr));
+                    run.end();
+                    result
+                }
+                None => wr::post_sends(list, bad, datagrams, |wr| device.post_send(handle, &[wr])),
+            }
         };
         state.tell();
         result

@@ -8,7 +8,8 @@ use elver_verbs::{
     Sge as Piece,
 };
 
-use crate::engine::Engine;
+use crate::direct::Run;
+use crate::engine::{Engine, State};
 use crate::errno::{guard, object, of_post};
 use crate::layout::{Ah, Context, DataBuf, Mw, MwBindInfo, Qp, QpEx, QpInitAttrEx, Sge};
 use crate::mw::bind_of;
@@ -269,7 +270,16 @@ fn post(owned: &mut OwnedQp) -> Result<(), c_int> {
     let mut state = Engine::get()?.drive();
     let refused = |(_, error)| of_post(error);
     state.device.check_sends(handle, owned.batch.wrs()).map_err(refused)?;
-    state.device.post_sends(handle, owned.batch.wrs()).map_err(refused)?;
+    let State { device, direct, .. } = &mut *state;
+    match &owned.link {
+        Some(link) => {
+            let mut run = Run::begin(device, &mut direct.stage, link, handle);
+            let posted = owned.batch.wrs().try_for_each(|wr| run.post(&wr));
+            run.end();
+            posted.map_err(refused)?;
+        }
+        None => device.post_sends(handle, owned.batch.wrs()).map_err(refused)?,
+    }
     state.tell();
     Ok(())
 }

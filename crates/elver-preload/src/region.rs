@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use elver_soft::SoftMemory;
 use elver_verbs::{AccessFlags, Device as _, Pd as PdHandle};
 
+use crate::direct::{Told, tell_region};
 use crate::engine::{Engine, Kind, Region};
 use crate::errno::of_verbs;
 use crate::layout::{Mr, Pd};
@@ -46,12 +47,19 @@ pub(crate) fn register(
 ) -> Result<*mut Mr, c_int> {
     // SAFETY: the verbs contract.
     let (context, domain) = unsafe { (given(pd)?.context, PdHandle((*pd).handle)) };
-    let mut state = Engine::get()?.lock();
+    let engine = Engine::get()?;
+    let start = memory.as_ptr().expose_provenance() as u64;
+    let mut state = engine.lock();
     let info = state.device.reg_mr(domain, memory, Some(iova), access).map_err(of_verbs)?;
     if let Kind::DeviceMemory(dm) = &kind
         && let Some(dm) = state.dms.get_mut(dm)
     {
         dm.users += 1;
+    }
+    if matches!(kind, Kind::Own) {
+        let (rkey, base, length) = (info.rkey, info.addr, info.length);
+        let told = Told { rkey, pd: domain, base, length, access, address: start };
+        tell_region(engine.hub.as_ref(), &told);
     }
     let region = Region { pd: domain, length, lkey: info.lkey, rkey: info.rkey, kind };
     state.mrs.insert(info.mr, region);

@@ -50,6 +50,11 @@ impl Wishes {
         Ok(Wishes { faults, capture })
     }
 
+    /// Whether anything is asked for that concerns packets.
+    pub(crate) fn is_any(&self) -> bool {
+        *self != Wishes::default()
+    }
+
     pub(crate) fn apply(&self, config: &mut SoftConfig) {
         config.faults = self.faults;
         config.capture.clone_from(&self.capture);

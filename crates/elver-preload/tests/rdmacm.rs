@@ -84,6 +84,8 @@ fn run_all(pairs: &[Pair], address: &str, first_port: u16, at_server: &[&str], a
 fn processes_of_one_host_connect() {
     let first = 21_000 + (std::process::id() % 1_000) as u16 * 8;
     run_all(&[&PAIRS[..], &PERFTEST].concat(), "127.0.0.1", first, &[], &[]);
+    let packets = ["env", "ELVER_DIRECT=off"];
+    run_all(&PERFTEST, "127.0.0.1", first + PAIRS.len() as u16 + 2, &packets, &packets);
 }
 
 #[test]

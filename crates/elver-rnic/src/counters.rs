@@ -28,6 +28,16 @@ counters! {
     rx_bytes,
     /// Messages that completed by a copy from MR to MR.
     local_copies,
+    /// READs that who posted them executed himself ([`crate::Rnic::check_direct`]).
+    direct_reads,
+    /// WRITEs, likewise.
+    direct_writes,
+    /// Bytes of both.
+    direct_bytes,
+    /// READs and WRITEs that he could not execute, and posted.
+    direct_refused,
+    /// Processes of this host that could not be reached that way, and that packets go to.
+    direct_peers_refused,
     /// Request packets sent again.
     retransmits,
     /// ACK timeouts.

@@ -82,6 +82,12 @@ impl CompletionQueue {
         self.entries.len() as u64
     }
 
+    /// Completions that it takes before it is full.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        (self.capacity as usize).saturating_sub(self.entries.len())
+    }
+
     /// Changes how many it holds; the caller has checked that those fit that wait.
     pub(crate) fn resize(&mut self, capacity: u32) {
         self.capacity = capacity;

@@ -152,13 +152,13 @@ impl QueuePair {
         Ok(lane)
     }
 
-    /// The checks of [`QueuePair::post`], behind `ahead` WRs that are not posted yet.
+    /// The checks of [`QueuePair::post`], behind `ahead` WRs that are not posted yet; returns the length.
     pub(crate) fn would_take<M: Memory>(
         &self,
         hw: &Hw<M>,
         wr: &SendWr<'_>,
         ahead: usize,
-    ) -> Result<(), PostError> {
+    ) -> Result<u32, PostError> {
         let (qp_type, opcode) = (self.core.qp_type, wr.op.opcode());
         if !qp_type.supports(opcode) {
             return Err(PostError::Opcode { qp_type, opcode });
@@ -167,12 +167,12 @@ impl QueuePair {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
             state => return Err(PostError::State { qp_type, state }),
         }
-        wr.check_shape(&self.wr_limits())?;
+        let length = wr.check_shape(&self.wr_limits())?;
         self.check_dest(hw, wr)?;
         if ahead >= self.pool.room() {
             return Err(PostError::QueueFull { capacity: self.pool.capacity() });
         }
-        Ok(())
+        Ok(length)
     }
 
     /// How large a WR may be.

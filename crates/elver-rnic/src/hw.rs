@@ -51,6 +51,8 @@ pub(crate) struct Hw<M> {
     pub(crate) cq_events: VecDeque<Cq>,
     /// CQs that overflowed and whose QPs are still to be stopped.
     pub(crate) failed_cqs: Vec<u32>,
+    /// How often QPs failed of themselves.
+    pub(crate) failures: u64,
     /// Copies to be made elsewhere.
     pub(crate) errands: Errands<M>,
     pub(crate) scratch: Scratch,
@@ -108,6 +110,7 @@ impl<M: Memory> Hw<M> {
             events: VecDeque::new(),
             cq_events: VecDeque::new(),
             failed_cqs: Vec::new(),
+            failures: 0,
             errands: Errands::default(),
             scratch: Scratch::default(),
             config,

@@ -124,6 +124,7 @@ impl QueuePair {
             QpType::Rc | QpType::Dct => self.enter_error(hw, now),
             QpType::Uc | QpType::Ud => {
                 self.core.state = QpState::Sqe;
+                hw.failures += 1;
                 self.flush_lane(index, hw, now);
             }
             QpType::Dci => {
@@ -163,6 +164,7 @@ impl QueuePair {
             return;
         }
         self.core.state = QpState::Err;
+        hw.failures += 1;
         for index in 0..self.lanes.len() {
             self.flush_lane(index, hw, now);
         }

@@ -7,6 +7,7 @@ use elver_verbs::{
 
 use crate::aside::{Desk, ERRAND_BYTES_MAX};
 use crate::place::{Place, Refused};
+use crate::reach::Reach;
 use crate::table::Table;
 use elver_random::Rng;
 
@@ -338,7 +339,7 @@ impl<M: Memory> Regions<M> {
             return Ok(None);
         }
         let id = rkey >> 8;
-        let (tag, owner, base, limit, granted, region, region_base) = match self.keys.get(id) {
+        let (tag, pd_of, base, length_of, granted, region, region_base) = match self.keys.get(id) {
             Some(Key::Region(region)) => {
                 (region.tag, region.pd, region.base, region.length, region.access, id, region.base)
             }
@@ -356,13 +357,16 @@ impl<M: Memory> Regions<M> {
             }
             None => return Err(Refused::Access),
         };
-        if tag != rkey as u8 || owner != pd || !granted.contains(access) {
-            return Err(Refused::Access);
-        }
-        let first = va.checked_sub(base).ok_or(Refused::Access)?;
-        match first.checked_add(length) {
-            Some(end) if end <= limit => Ok(Some(Place { region, offset: va - region_base })),
-            _ => Err(Refused::Access),
+        let reach = Reach {
+            rkey: id << 8 | u32::from(tag),
+            pd: pd_of,
+            base,
+            length: length_of,
+            access: granted,
+        };
+        match reach.grants(pd, rkey, va, length, access) {
+            Some(_) => Ok(Some(Place { region, offset: va - region_base })),
+            None => Err(Refused::Access),
         }
     }
 
@@ -375,7 +379,7 @@ impl<M: Memory> Regions<M> {
     }
 
     #[inline]
-    fn memory(&self, region: u32) -> Result<&M, Refused> {
+    pub(crate) fn memory(&self, region: u32) -> Result<&M, Refused> {
         match self.keys.get(region) {
             Some(Key::Region(region)) => Ok(&region.memory),
             _ => Err(Refused::Access),

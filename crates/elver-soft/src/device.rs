@@ -7,7 +7,7 @@ use elver_memory::SoftMemory;
 use elver_rnic::{Config, Counters, MrChange, Rnic, Seed, Time};
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, Cq, Device, Gid, Mr, MrInfo, Mtu, MwInfo, Pd, PostError, Qp,
-    QpAttr, QpInit, SendWr, Srq, VerbsError, Wc,
+    QpAttr, QpInit, SendFlags, SendOp, SendWr, Srq, VerbsError, Wc,
 };
 use elver_wire::{HEADERS_MAX, ICRC_LEN};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -305,6 +305,35 @@ impl SoftDevice {
         wrs: impl Iterator<Item = SendWr<'a>>,
     ) -> Result<(), (usize, PostError)> {
         self.rnic.check_sends(qp, wrs)
+    }
+
+    /// As [`Rnic::check_direct`].
+    #[inline]
+    pub fn check_direct(
+        &mut self,
+        qp: Qp,
+        wr: &SendWr<'_>,
+        ahead: usize,
+        piece: impl FnMut(&SoftMemory, u64, u32) -> bool,
+    ) -> Option<u32> {
+        self.rnic.check_direct(qp, wr, ahead, piece)
+    }
+
+    /// As [`Rnic::end_direct`].
+    #[inline]
+    pub fn end_direct(&mut self, qp: Qp, wr_id: u64, op: &SendOp, flags: SendFlags, length: u32) {
+        self.rnic.end_direct(qp, wr_id, op, flags, length);
+    }
+
+    /// As [`Rnic::count_direct_refused`].
+    pub fn count_direct_refused(&mut self, wrs: u64, peers: u64) {
+        self.rnic.count_direct_refused(wrs, peers);
+    }
+
+    /// As [`Rnic::failures`].
+    #[inline]
+    pub fn failures(&self) -> u64 {
+        self.rnic.failures()
     }
 
     /// Gives what goes over the link from now on to a tap, or to nobody. It takes the place of a

@@ -42,7 +42,7 @@ pub use drive::{Idle, SoftThread, drive};
 pub use elver_memory::{
     Copier, CopierCounters, MapError, ProcessMemory, Reservation, SoftMemory, Sought, fault,
 };
-pub use elver_rnic::MrChange;
+pub use elver_rnic::{MrChange, Reach};
 pub use elver_wire::UDP_PORT;
 pub use error::SoftError;
 pub use faults::{Faults, Loss};

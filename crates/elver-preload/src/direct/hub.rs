@@ -1,0 +1,289 @@
+//! The processes that this one reaches directly, and those that reach it: how they find each other, and
+//! how what they reached is taken back from them.
+
+use std::ffi::c_int;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with,
+};
+
+use super::peer::{Peer, Refusal};
+use super::table::{Name, Table};
+
+/// The name of a process's socket, before the address of its device.
+const NAME: &str = "elver-direct";
+/// Processes that one reaches and is reached by.
+const PEERS: usize = 1 << 10;
+/// Processes that wait to be answered.
+const BACKLOG: c_int = 128;
+/// How long one of them waits for a word of the other.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long taking back waits for a process that is reaching for it. A copy takes a second at most.
+const REVOCATION: Duration = Duration::from_secs(5);
+/// Looks at such a process before the processor is left to it, and before a sleep of some length.
+const SPINS: u32 = 1 << 6;
+const YIELDS: u32 = 1 << 10;
+const LOOK: Duration = Duration::from_micros(100);
+/// How long the thread sleeps that watches over peers after an error.
+const REST: Duration = Duration::from_millis(10);
+
+/// What stands between this process and others.
+pub(crate) struct Hub {
+    pub(crate) table: Table,
+    own: IpAddr,
+    peers: Mutex<Vec<Arc<Peer>>>,
+    /// Makes the thread look at the list again.
+    wake: OwnedFd,
+    /// Processes of this host that packets go to, since [`Hub::take_refused`].
+    refused: AtomicU64,
+}
+
+fn name_of(address: IpAddr) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new_abstract_name(format!("{NAME}/{address}").as_bytes())
+}
+
+fn seqpacket() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+fn be_patient(socket: &OwnedFd) -> Result<(), Errno> {
+    set_socket_timeout(socket, Timeout::Recv, Some(PATIENCE))?;
+    set_socket_timeout(socket, Timeout::Send, Some(PATIENCE))
+}
+
+impl Hub {
+    /// Lets processes find this one by the address of its device, and starts the thread that answers.
+    pub(crate) fn open(own: IpAddr) -> Result<Arc<Hub>, Errno> {
+        let listener = seqpacket()?;
+        bind(&listener, &name_of(own)?)?;
+        listen(&listener, BACKLOG)?;
+        let hub = Arc::new(Hub {
+            table: Table::new()?,
+            own,
+            peers: Mutex::default(),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            refused: Default::default(),
+        });
+        let attends = hub.clone();
+        std::thread::Builder::new()
+            .name("elver-direct".into())
+            .spawn(move || attends.attend(&listener))
+            .map_err(|_| Errno::AGAIN)?;
+        Ok(hub)
+    }
+
+    fn peers(&self) -> MutexGuard<'_, Vec<Arc<Peer>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many processes were met that are reached by packets all the same, since this was called last.
+    pub(crate) fn take_refused(&self) -> u64 {
+        self.refused.swap(0, Ordering::Relaxed)
+    }
+
+    /// The process with a device, if it can be reached directly.
+    pub(crate) fn peer(&self, address: IpAddr) -> Option<Arc<Peer>> {
+        let is_it = |peer: &&Arc<Peer>| peer.address == address && !peer.is_closed();
+        if address == self.own {
+            return None;
+        }
+        if let Some(known) = self.peers().iter().find(is_it) {
+            return Some(known.clone());
+        }
+        let socket = seqpacket().ok()?;
+        be_patient(&socket).ok()?;
+        // Nobody there: an older Elver, another host, or one that was told not to.
+        connect(&socket, &name_of(address).ok()?).ok()?;
+        let met = Peer::meet(socket, true, &self.table, self.own, |peer| self.admit(peer));
+        self.counted(met).filter(|peer| peer.address == address)
+    }
+
+    fn admit(&self, peer: Peer) -> Result<Arc<Peer>, Refusal> {
+        let peer = Arc::new(peer);
+        let mut peers = self.peers();
+        if peers.len() >= PEERS {
+            return Err(Refusal::Silent);
+        }
+        peers.push(peer.clone());
+        drop(peers);
+        // It fails only when it was rung often enough already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        Ok(peer)
+    }
+
+    fn counted(&self, met: Result<Arc<Peer>, Refusal>) -> Option<Arc<Peer>> {
+        met.inspect_err(|_| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        })
+        .ok()
+    }
+
+    /// Answers processes that ask, and forgets those that have ended.
+    fn attend(&self, listener: &OwnedFd) {
+        loop {
+            let peers = self.peers().clone();
+            let mut all =
+                vec![PollFd::new(listener, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+            for peer in &peers {
+                all.push(PollFd::new(&peer.pidfd, PollFlags::IN));
+                all.push(PollFd::new(&peer.socket, PollFlags::HUP));
+            }
+            if poll(&mut all, None).is_err() {
+                std::thread::sleep(REST);
+                continue;
+            }
+            let asked = !all[0].revents().is_empty();
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.wake, &mut count);
+            let ended =
+                |at: usize| all[2 + 2 * at..][..2].iter().any(|fd| !fd.revents().is_empty());
+            for (_, peer) in peers.iter().enumerate().filter(|(at, _)| ended(*at)) {
+                peer.close();
+                self.peers().retain(|other| !Arc::ptr_eq(other, peer));
+            }
+            if asked {
+                match accept_with(listener, SocketFlags::CLOEXEC) {
+                    Ok(socket) => self.answer(socket),
+                    Err(_) => std::thread::sleep(REST),
+                }
+            }
+        }
+    }
+
+    fn answer(&self, socket: OwnedFd) {
+        if be_patient(&socket).is_ok() {
+            let met = Peer::meet(socket, false, &self.table, self.own, |peer| self.admit(peer));
+            self.counted(met);
+        }
+    }
+
+    /// Takes back from all peers what was told of something, and returns it: nobody reaches for it any
+    /// more. Where a process that is in the midst of a copy does not come to its end, it is `EBUSY`: then
+    /// peers know nothing of it, and it may be asked for again.
+    pub(crate) fn take_back(&self, name: Name) -> Result<Option<[u64; 6]>, c_int> {
+        self.take_back_within(name, REVOCATION)
+    }
+
+    fn take_back_within(&self, name: Name, bound: Duration) -> Result<Option<[u64; 6]>, c_int> {
+        let told = self.table.take_back(name);
+        let peers = self.peers().clone();
+        let begun: Vec<_> = peers.iter().map(|peer| (peer, peer.view.epoch())).collect();
+        let mut deadline = None;
+        for (peer, epoch) in begun.into_iter().filter(|(_, epoch)| epoch % 2 == 1) {
+            let mut looks = 0_u32;
+            while peer.view.epoch() == epoch {
+                looks = looks.saturating_add(1);
+                if looks < SPINS {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                if peer.has_ended() {
+                    break;
+                }
+                if looks < YIELDS {
+                    std::thread::yield_now();
+                    continue;
+                }
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + bound);
+                if Instant::now() >= deadline {
+                    return Err(libc::EBUSY);
+                }
+                std::thread::sleep(LOOK);
+            }
+        }
+        Ok(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use rustix::net::{SendFlags, recv, send};
+
+    use super::*;
+
+    /// The hubs of two devices, which have found each other.
+    fn two(block: u8) -> (Arc<Hub>, Arc<Hub>, Arc<Peer>) {
+        let process = std::process::id();
+        let address =
+            |end: u8| IpAddr::from([127, block, (process >> 7) as u8, (process << 1) as u8 | end]);
+        let (first, second) = (Hub::open(address(0)).unwrap(), Hub::open(address(1)).unwrap());
+        let peer = first.peer(address(1)).unwrap();
+        assert_eq!(peer.address, address(1));
+        (first, second, peer)
+    }
+
+    #[test]
+    fn who_is_inside_is_waited_for() {
+        let (first, second, peer) = two(201);
+        let name = Name::Region(0x1207);
+        assert!(second.table.tell(name, [9; 6]));
+        let left = AtomicBool::new(false);
+        let inside = first.table.enter();
+        assert_eq!(peer.view.look_up(name), Some([9; 6]));
+        std::thread::scope(|scope| {
+            let taking = scope.spawn(|| {
+                let told = second.take_back(name);
+                (told, left.load(Ordering::SeqCst))
+            });
+            // It is gone for who goes in, and who is in is still waited for.
+            while peer.view.look_up(name).is_some() {
+                std::thread::yield_now();
+            }
+            left.store(true, Ordering::SeqCst);
+            drop(inside);
+            assert_eq!(taking.join().unwrap(), (Ok(Some([9; 6])), true));
+        });
+        assert_eq!(second.take_back(name), Ok(None));
+    }
+
+    #[test]
+    fn who_does_not_leave_is_waited_for_no_longer_than_that() {
+        let (first, second, peer) = two(202);
+        let name = Name::Qp(0x12);
+        assert!(second.table.tell(name, [9; 6]));
+        let inside = first.table.enter();
+        let bound = Duration::from_millis(20);
+        for _ in 0..2 {
+            assert_eq!(second.take_back_within(name, bound), Err(libc::EBUSY));
+            assert_eq!(peer.view.look_up(name), None);
+        }
+        drop(inside);
+        assert_eq!(second.take_back_within(name, bound), Ok(None));
+    }
+
+    /// One that says nothing, too little or something else is not let in, and keeps no other out.
+    #[test]
+    fn strangers_are_turned_away() {
+        let (first, second, _) = two(203);
+        let before = second.peers().len();
+        for words in [&b""[..], b"hello", &[0; 32], &[0xff; 33]] {
+            let socket = seqpacket().unwrap();
+            connect(&socket, &name_of(second.own).unwrap()).unwrap();
+            if !words.is_empty() {
+                send(&socket, words, SendFlags::NOSIGNAL).unwrap();
+            }
+            // Until it hangs up.
+            let mut answer = [0; 64];
+            assert_eq!(recv(&socket, &mut answer, rustix::net::RecvFlags::empty()).unwrap().0, 0);
+        }
+        // They are counted after that.
+        let (mut counted, begun) = (0, Instant::now());
+        while counted < 4 && begun.elapsed() < Duration::from_secs(30) {
+            counted += second.take_refused();
+            std::thread::yield_now();
+        }
+        assert_eq!((second.peers().len(), counted), (before, 4));
+        assert!(second.peer(first.own).is_some());
+    }
+}

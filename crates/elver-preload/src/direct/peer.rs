@@ -1,0 +1,226 @@
+//! Another process of this host and user, as it and this one have made themselves known to each other.
+
+use std::fs;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
+};
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+
+use super::table::{MAGIC, Table, View};
+
+/// Bytes of a greeting: what tables begin with, the address of a table in its process, and of the device.
+const GREETING: usize = 32;
+
+/// What who asked says when it knows the other too.
+const READY: &[u8] = b"ready";
+
+/// Why a process is not reached directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Another user, or another user or PID namespace.
+    Stranger,
+    /// It is of another version of this library, or does not speak as one does.
+    Unknown,
+    /// It has gone, or did not answer in time.
+    Silent,
+    /// The system does not let this process reach the other's memory (Yama, seccomp).
+    Forbidden,
+}
+
+impl From<Errno> for Refusal {
+    fn from(error: Errno) -> Refusal {
+        match error {
+            Errno::PERM | Errno::ACCESS | Errno::NOSYS => Refusal::Forbidden,
+            Errno::INVAL => Refusal::Unknown,
+            _ => Refusal::Silent,
+        }
+    }
+}
+
+/// A process.
+pub(crate) struct Peer {
+    pub(crate) pid: Pid,
+    /// The address of its device.
+    pub(crate) address: IpAddr,
+    pub(crate) view: View,
+    /// Readable when it has ended.
+    pub(crate) pidfd: OwnedFd,
+    /// It hangs up when the process ends or becomes another program.
+    pub(crate) socket: OwnedFd,
+    /// It is reached by packets from now on.
+    closed: AtomicBool,
+}
+
+/// PID and user of who has the other end; a PID that this namespace does not have is 0.
+fn credentials(socket: &OwnedFd) -> Result<(libc::pid_t, libc::uid_t), Refusal> {
+    let mut told = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    let to = (&raw mut told).cast();
+    // SAFETY: it writes `size` bytes at most, and all there are numbers of any value.
+    match unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut size) } {
+        0 => Ok((told.pid, told.uid)),
+        _ => Err(Refusal::Silent),
+    }
+}
+
+/// Whose socket it is, if that is a process that may reach this one's memory: of this user, and in the
+/// same namespaces.
+fn authenticate(socket: &OwnedFd) -> Result<Pid, Refusal> {
+    let (pid, uid) = credentials(socket)?;
+    let pid = Pid::from_raw(pid).filter(|_| uid == geteuid().as_raw()).ok_or(Refusal::Stranger)?;
+    for kind in ["user", "pid"] {
+        let own = fs::read_link(format!("/proc/self/ns/{kind}"));
+        let other = fs::read_link(format!("/proc/{}/ns/{kind}", pid.as_raw_nonzero()));
+        match (own, other) {
+            (Ok(own), Ok(other)) if own == other => {}
+            _ => return Err(Refusal::Stranger),
+        }
+    }
+    Ok(pid)
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Sends a greeting, with the table.
+fn greet(socket: &OwnedFd, table: &Table, address: IpAddr) -> Result<(), Errno> {
+    let mut greeting = [0; GREETING];
+    greeting[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+    greeting[8..16].copy_from_slice(&table.address().to_ne_bytes());
+    greeting[16..].copy_from_slice(&octets(address));
+    let files = [table.file.as_fd()];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    sendmsg(socket, &[IoSlice::new(&greeting)], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// What a greeting says: where the table begins in its process, the device's address, and the table.
+struct Greeting {
+    table_at: u64,
+    address: IpAddr,
+    view: View,
+}
+
+fn hear(socket: &OwnedFd) -> Result<Greeting, Refusal> {
+    let mut greeting = [0; GREETING + 1];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let heard = recvmsg(socket, &mut [IoSliceMut::new(&mut greeting)], &mut control, flags)?;
+    let mut files = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => files.collect::<Vec<_>>(),
+        _ => Vec::new(),
+    });
+    let (file, more) = (files.next(), files.next());
+    let word = |at: usize| -> [u8; 8] { std::array::from_fn(|byte| greeting[at + byte]) };
+    if heard.bytes == 0 {
+        return Err(Refusal::Silent);
+    }
+    let whole = heard.bytes == GREETING && !heard.flags.contains(ReturnFlags::CTRUNC);
+    let (Some(file), None) = (file, more) else { return Err(Refusal::Unknown) };
+    if !whole || u64::from_ne_bytes(word(0)) != MAGIC {
+        return Err(Refusal::Unknown);
+    }
+    let address: [u8; 16] = std::array::from_fn(|byte| greeting[16 + byte]);
+    Ok(Greeting {
+        table_at: u64::from_ne_bytes(word(8)),
+        address: Ipv6Addr::from(address).to_canonical(),
+        view: View::new(file)?,
+    })
+}
+
+/// Whether this process can reach that one's memory: its table begins as all do.
+fn probe(pid: Pid, table_at: u64) -> Result<(), Refusal> {
+    let mut found = [0_u8; 8];
+    let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() };
+    let remote =
+        libc::iovec { iov_base: std::ptr::without_provenance_mut(table_at as usize), iov_len: 8 };
+    // SAFETY: it writes to 8 bytes of ours at most.
+    let read = unsafe {
+        libc::process_vm_readv(
+            pid.as_raw_nonzero().get(),
+            &raw const local,
+            1,
+            &raw const remote,
+            1,
+            0,
+        )
+    };
+    match read {
+        8 if u64::from_ne_bytes(found) == MAGIC => Ok(()),
+        0.. => Err(Refusal::Unknown),
+        _ => Err(Refusal::Forbidden),
+    }
+}
+
+impl Peer {
+    /// Makes both ends of a fresh socket known to each other; who `asks` speaks first.
+    pub(crate) fn meet(
+        socket: OwnedFd,
+        asks: bool,
+        table: &Table,
+        own: IpAddr,
+        admit: impl FnOnce(Peer) -> Result<Arc<Peer>, Refusal>,
+    ) -> Result<Arc<Peer>, Refusal> {
+        let pid = authenticate(&socket)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        if asks {
+            greet(&socket, table, own)?;
+        }
+        let Greeting { table_at, address, view } = hear(&socket)?;
+        probe(pid, table_at)?;
+        let closed = AtomicBool::new(true);
+        let peer = admit(Peer { pid, address, view, pidfd, socket, closed })?;
+        // From here on the other may reach for this one's memory: this one knows whom to wait for.
+        if asks {
+            send(&peer.socket, READY, SendFlags::NOSIGNAL)?;
+        } else {
+            greet(&peer.socket, table, own)?;
+            let mut ready = [0; READY.len() + 1];
+            if recv(&peer.socket, &mut ready, RecvFlags::empty())?.0 != READY.len() {
+                return Err(Refusal::Silent);
+            }
+        }
+        // The descriptor is of who has the socket: that one is still there.
+        if peer.has_ended() {
+            return Err(Refusal::Silent);
+        }
+        peer.closed.store(false, Ordering::Release);
+        Ok(peer)
+    }
+
+    /// Whether it is reached by packets only.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the process has ended, or is another program by now.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut both =
+            [PollFd::new(&self.pidfd, PollFlags::IN), PollFd::new(&self.socket, PollFlags::HUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let asked = poll(&mut both, Some(&now)).is_ok();
+        asked && (!both[0].revents().is_empty() || both[1].revents().contains(PollFlags::HUP))
+    }
+}

@@ -1,0 +1,271 @@
+//! Work requests that this process executes itself in a peer's memory. All others it posts, in their
+//! order: as soon as one is on its way, those behind it follow it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use elver_soft::{SoftDevice, SoftMemory};
+use elver_verbs::{
+    AccessFlags, Device as _, Payload, PostError, Qp, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
+};
+
+use super::hub::Hub;
+use super::peer::Peer;
+use super::table::{Inside, Name};
+use super::told::{Door, Place};
+
+/// WRs that are executed by one system call, and pieces of memory, which it takes 1024 of.
+const WRS: usize = 64;
+const PIECES: usize = 960;
+/// SGEs of a WR, and one more piece that its end is cut into.
+const PIECES_A_WR: usize = 33;
+/// Inline bytes of those WRs.
+const INLINE: usize = 16 << 10;
+const WORD: usize = 8;
+
+/// A QP whose peer is reached directly.
+pub(crate) struct Link {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) peer: Arc<Peer>,
+    /// The address of this process's device, and the numbers of the QPs.
+    pub(crate) own: IpAddr,
+    pub(crate) qpn: u32,
+    pub(crate) dest_qpn: u32,
+}
+
+/// A WR that is to be executed, and may yet have to be posted.
+struct Staged {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    length: u32,
+    /// Where its SGEs end, or its inline bytes.
+    inline: bool,
+    end: usize,
+}
+
+/// WRs that are executed together, and their memory: used again and again.
+pub(crate) struct Stage {
+    wrs: Vec<Staged>,
+    sges: Vec<Sge>,
+    bytes: Vec<u8>,
+    local: Vec<libc::iovec>,
+    remote: Vec<libc::iovec>,
+    reads: bool,
+}
+
+// SAFETY: the pointers are followed by the kernel alone, while who posts them has them mapped.
+unsafe impl Send for Stage {}
+
+impl Default for Stage {
+    fn default() -> Stage {
+        Stage {
+            wrs: Vec::with_capacity(WRS),
+            sges: Vec::with_capacity(PIECES),
+            bytes: Vec::with_capacity(INLINE),
+            local: Vec::with_capacity(PIECES + PIECES_A_WR),
+            remote: Vec::with_capacity(WRS),
+            reads: false,
+        }
+    }
+}
+
+/// WRs of one call, being executed or posted.
+pub(crate) struct Run<'a> {
+    device: &'a mut SoftDevice,
+    stage: &'a mut Stage,
+    link: &'a Link,
+    qp: Qp,
+    /// What the peer's QP tells.
+    door: Option<[u64; 6]>,
+    _inside: Inside<'a>,
+}
+
+fn piece(start: *mut u8, length: usize) -> libc::iovec {
+    libc::iovec { iov_base: start.cast(), iov_len: length }
+}
+
+/// The first byte of a piece of memory in this process; none of what has no address here.
+fn address_of(memory: &SoftMemory, offset: u64) -> Option<*mut u8> {
+    (!memory.is_foreign()).then(|| memory.as_ptr().wrapping_add(offset as usize))
+}
+
+impl<'a> Run<'a> {
+    #[inline]
+    pub(crate) fn begin(
+        device: &'a mut SoftDevice,
+        stage: &'a mut Stage,
+        link: &'a Link,
+        qp: Qp,
+    ) -> Run<'a> {
+        let inside = link.hub.table.enter();
+        let open = !link.peer.is_closed();
+        let door = if open { link.peer.view.look_up(Name::Qp(link.dest_qpn)) } else { None };
+        Run { device, stage, link, qp, door, _inside: inside }
+    }
+
+    /// Executes a WR with those before it, or posts it behind them.
+    #[inline]
+    pub(crate) fn post(&mut self, wr: &SendWr<'_>) -> Result<(), (usize, PostError)> {
+        if self.stage(wr) {
+            return Ok(());
+        }
+        if !self.stage.wrs.is_empty() {
+            self.settle();
+            if self.stage(wr) {
+                return Ok(());
+            }
+        }
+        self.device.post_send(self.qp, &[*wr])
+    }
+
+    /// Executes what is left.
+    #[inline]
+    pub(crate) fn end(mut self) {
+        if !self.stage.wrs.is_empty() {
+            self.settle();
+        }
+    }
+
+    /// Takes a WR to be executed with others, if it may be.
+    fn stage(&mut self, wr: &SendWr<'_>) -> bool {
+        let Some(door) = &self.door else { return false };
+        let (RemoteAddr { addr, rkey }, access) = match wr.op {
+            SendOp::Read(remote) => (remote, AccessFlags::REMOTE_READ),
+            SendOp::Write(remote) => (remote, AccessFlags::REMOTE_WRITE),
+            _ => return false,
+        };
+        let (stage, reads) = (&mut *self.stage, access == AccessFlags::REMOTE_READ);
+        let ahead = stage.wrs.len();
+        if ahead == WRS || ahead > 0 && stage.reads != reads {
+            return false;
+        }
+        let (pieces, room) = (stage.local.len(), stage.local.capacity() - PIECES_A_WR);
+        let local = &mut stage.local;
+        let length = self.device.check_direct(self.qp, wr, ahead, |memory, offset, length| {
+            let Some(start) = address_of(memory, offset).filter(|_| local.len() < room) else {
+                return false;
+            };
+            local.push(piece(start, length as usize));
+            true
+        });
+        let granted = length.filter(|length| *length > 0).and_then(|length| {
+            let pd = Door::admits(door, self.link.own, self.link.qpn, access)?;
+            let place = Place::of(rkey, &self.link.peer.view.look_up(Name::Region(rkey))?);
+            let offset = place.reach.grants(pd, rkey, addr, length.into(), access)?;
+            Some((length, place.address.wrapping_add(offset)))
+        });
+        let Some((length, address)) = granted else {
+            stage.local.truncate(pieces);
+            self.device.count_direct_refused(length.is_some().into(), 0);
+            return false;
+        };
+        let (inline, end) = match wr.payload {
+            Payload::Inline(bytes) => {
+                if stage.bytes.len() + bytes.len() > INLINE {
+                    return false;
+                }
+                // It does not move: there is room for all.
+                let start = stage.bytes.len();
+                stage.bytes.extend_from_slice(bytes);
+                stage.local.push(piece(stage.bytes[start..].as_mut_ptr(), bytes.len()));
+                (true, stage.bytes.len())
+            }
+            Payload::Sges(sges) => {
+                stage.sges.extend_from_slice(sges);
+                (false, stage.sges.len())
+            }
+        };
+        if !reads {
+            stage.cut_end(address + u64::from(length));
+        }
+        stage.reach(address, length as usize);
+        stage.reads = reads;
+        let SendWr { wr_id, op, flags, .. } = *wr;
+        stage.wrs.push(Staged { wr_id, op, flags, length, inline, end });
+        true
+    }
+
+    /// Executes what was taken. What the system refused is posted, and those behind it.
+    fn settle(&mut self) {
+        let moved = self.stage.run(&self.link.peer);
+        let (mut sum, mut sges, mut bytes) = (0, 0, 0);
+        for wr in &self.stage.wrs {
+            sum += u64::from(wr.length);
+            let Staged { wr_id, op, flags, length, inline, end } = *wr;
+            if sum <= moved {
+                self.device.end_direct(self.qp, wr_id, &op, flags, length);
+            } else {
+                let payload = match inline {
+                    true => Payload::Inline(&self.stage.bytes[bytes..end]),
+                    false => Payload::Sges(&self.stage.sges[sges..end]),
+                };
+                let wr = SendWr { wr_id, op, flags, payload, dest: None };
+                self.device.count_direct_refused(1, 0);
+                // The device would have taken all of them.
+                let _ = self.device.post_send(self.qp, &[wr]);
+            }
+            if inline { bytes = end } else { sges = end }
+        }
+        self.stage.clear();
+    }
+}
+
+impl Stage {
+    /// Has the last word of a WRITE, which ends before this address, written for itself, behind all else: who
+    /// waits for it finds the rest.
+    fn cut_end(&mut self, end: u64) {
+        let Some(last) = self.local.last_mut() else { return };
+        let tail = (end - 1) as usize % WORD + 1;
+        if last.iov_len > tail {
+            let head = last.iov_len - tail;
+            last.iov_len = head;
+            let start = last.iov_base.cast::<u8>().wrapping_add(head);
+            self.local.push(piece(start, tail));
+        }
+    }
+
+    /// What is at the other end, as one piece with what it follows.
+    fn reach(&mut self, address: u64, length: usize) {
+        let address = address as usize;
+        match self.remote.last_mut() {
+            Some(last) if last.iov_base.addr().wrapping_add(last.iov_len) == address => {
+                last.iov_len += length;
+            }
+            _ => {
+                let iov_base = std::ptr::without_provenance_mut(address);
+                self.remote.push(libc::iovec { iov_base, iov_len: length });
+            }
+        }
+    }
+
+    /// Moves the bytes; returns how many were.
+    fn run(&mut self, peer: &Peer) -> u64 {
+        let pid = peer.pid.as_raw_nonzero().get();
+        let (local, remote) = (self.local.as_ptr(), self.remote.as_ptr());
+        let (locals, remotes) = (self.local.len() as u64, self.remote.len() as u64);
+        // SAFETY: the local pieces are registered memory of the program's, which a device writes by the
+        // verbs contract, or bytes of ours that are read; the kernel checks the peer's.
+        let moved = unsafe {
+            match self.reads {
+                true => libc::process_vm_readv(pid, local, locals, remote, remotes, 0),
+                false => libc::process_vm_writev(pid, local, locals, remote, remotes, 0),
+            }
+        };
+        if moved < 0 {
+            let error = std::io::Error::last_os_error().raw_os_error();
+            if matches!(error, Some(libc::ESRCH | libc::EPERM | libc::ENOSYS)) {
+                peer.close();
+            }
+        }
+        u64::try_from(moved).unwrap_or(0)
+    }
+
+    fn clear(&mut self) {
+        self.wrs.clear();
+        self.sges.clear();
+        self.bytes.clear();
+        self.local.clear();
+        self.remote.clear();
+    }
+}

@@ -1,0 +1,650 @@
+/* Two processes of one host: an initiator, and a target that it reads and writes. Each case says what it
+ * saw, and exits with 0 when that was right. Whether data is moved by who posts is seen by this: it is there,
+ * and complete, when ibv_post_send returns. */
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SIZE = 1 << 20, DEPTH = 64 };
+#define RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+static int line;
+static const char *who = "initiator";
+static pid_t other;
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+static struct ibv_qp *qp;
+static uint64_t seed;
+
+#define MUST(what) \
+	do { \
+		if (!(what)) { \
+			fprintf(stderr, "%s, line %d: not so: %s\n", who, __LINE__, #what); \
+			exit(1); \
+		} \
+	} while (0)
+
+static uint64_t draw(void)
+{
+	seed += 0x9e3779b97f4a7c15;
+	uint64_t z = seed;
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+	return z ^ (z >> 31);
+}
+
+static double seconds(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+static void tell(const void *what, size_t size)
+{
+	MUST(send(line, what, size, MSG_NOSIGNAL) == (ssize_t)size);
+}
+
+static void hear(void *what, size_t size)
+{
+	MUST(recv(line, what, size, MSG_WAITALL) == (ssize_t)size);
+}
+
+/* Both processes are here. */
+static void meet(void)
+{
+	char word = 'x';
+	tell(&word, 1);
+	hear(&word, 1);
+}
+
+struct end {
+	union ibv_gid gid;
+	uint32_t qpn;
+};
+
+struct key {
+	uint64_t addr;
+	uint32_t rkey;
+};
+
+static void open_device(void)
+{
+	struct ibv_device **all = ibv_get_device_list(NULL);
+	MUST(all && all[0]);
+	MUST((ctx = ibv_open_device(all[0])));
+	MUST((pd = ibv_alloc_pd(ctx)));
+	MUST((cq = ibv_create_cq(ctx, 4 * DEPTH, NULL, NULL, 0)));
+}
+
+static void to_init(int access)
+{
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+		.cap = { DEPTH, DEPTH, 4, 4, 64 } };
+	MUST((qp = ibv_create_qp(pd, &init)));
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = access };
+	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+}
+
+static void connect_qp(int access)
+{
+	to_init(access);
+	struct end own = { .qpn = qp->qp_num }, peer;
+	MUST(!ibv_query_gid(ctx, 1, 0, &own.gid));
+	tell(&own, sizeof own);
+	hear(&peer, sizeof peer);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer.qpn,
+		.max_dest_rd_atomic = 4, .min_rnr_timer = 1,
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = peer.gid, .hop_limit = 1 } } };
+	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
+		| IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	/* 67 ms, seven times: others may have the processors. */
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+		.max_rd_atomic = 4 };
+	MUST(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY
+		| IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+	meet();
+}
+
+static struct ibv_mr *region(void *start, size_t size, int access)
+{
+	struct ibv_mr *mr = ibv_reg_mr(pd, start, size, access);
+	MUST(mr);
+	return mr;
+}
+
+static unsigned char *memory(void)
+{
+	unsigned char *start = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	MUST(start != MAP_FAILED);
+	return start;
+}
+
+static struct ibv_wc await(void)
+{
+	struct ibv_wc wc;
+	double end = seconds() + 30;
+	int found;
+	while (!(found = ibv_poll_cq(cq, 1, &wc)))
+		MUST(seconds() < end);
+	MUST(found == 1);
+	return wc;
+}
+
+static int post(enum ibv_wr_opcode opcode, struct ibv_mr *mr, uint64_t offset, uint32_t length, struct key to)
+{
+	struct ibv_sge sge = { (uintptr_t)mr->addr + offset, length, mr->lkey };
+	struct ibv_send_wr *bad, wr = { .opcode = opcode, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge,
+		.num_sge = 1, .wr.rdma = { to.addr, to.rkey } };
+	return ibv_post_send(qp, &wr, &bad);
+}
+
+static void receive(struct ibv_mr *mr, uint32_t length)
+{
+	struct ibv_sge sge = { (uintptr_t)mr->addr, length, mr->lkey };
+	struct ibv_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
+	MUST(!ibv_post_recv(qp, &wr, &bad));
+}
+
+static enum ibv_qp_state state(void)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	MUST(!ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
+	return attr.qp_state;
+}
+
+/* Whether READs are complete when they were posted: all of them, not one for which the peer was quick. */
+static int moves_itself(struct ibv_mr *mr, struct key to)
+{
+	int at_once = 0, tries = 50;
+	for (int n = 0; n < tries; n++) {
+		struct ibv_wc wc;
+		MUST(!post(IBV_WR_RDMA_READ, mr, SIZE - 8, 8, to));
+		if (ibv_poll_cq(cq, 1, &wc) == 1)
+			at_once++;
+		else
+			wc = await();
+		MUST(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RDMA_READ && wc.byte_len == 8);
+	}
+	return at_once == tries;
+}
+
+/* What a target does that others reach while it does nothing. */
+static void lie_still(int access)
+{
+	connect_qp(access);
+	unsigned char *start = memory();
+	for (int at = 0; at < SIZE; at++)
+		start[at] = at * 7;
+	struct ibv_mr *mr = region(start, SIZE, RIGHTS);
+	struct key key = { (uintptr_t)start, mr->rkey };
+	tell(&key, sizeof key);
+	meet();
+}
+
+static struct key find(void)
+{
+	struct key key;
+	hear(&key, sizeof key);
+	return key;
+}
+
+/* Random READs and WRITEs, in lists, gathered from several pieces or inline, against a copy. */
+static void integrity(int direct)
+{
+	connect_qp(RIGHTS);
+	struct key to = find();
+	unsigned char *model = malloc(SIZE), *own = memory(), *expected = malloc(SIZE);
+	for (int at = 0; at < SIZE; at++)
+		model[at] = at * 7;
+	struct ibv_mr *mr = region(own, SIZE, RIGHTS);
+	MUST(moves_itself(mr, to) == direct);
+	for (int round = 0; round < 400; round++) {
+		struct ibv_send_wr wrs[16], *bad;
+		struct ibv_sge sges[16][3];
+		int count = 1 + draw() % 16, signalled = 0;
+		size_t used = 0;
+		for (int at = 0; at < SIZE; at += 8)
+			*(uint64_t *)(own + at) = draw();
+		memcpy(expected, own, SIZE);
+		for (int n = 0; n < count; n++) {
+			uint32_t most = draw() % 4 ? 300 : SIZE / 16, length = 1 + draw() % most;
+			int inlined = length <= 64 && draw() % 3 == 0, reads = !inlined && draw() % 2;
+			uint64_t there = draw() % (SIZE - length + 1);
+			int pieces = 1 + draw() % 3;
+			if (length < 3)
+				pieces = 1;
+			uint32_t cut = length / pieces, rest = length;
+			for (int piece = 0; piece < pieces; piece++) {
+				uint32_t part = piece == pieces - 1 ? rest : cut;
+				sges[n][piece] = (struct ibv_sge){ (uintptr_t)own + used, part,
+					inlined ? 0 : mr->lkey };
+				if (reads)
+					memcpy(expected + used, model + there + (length - rest), part);
+				else
+					memcpy(model + there + (length - rest), own + used, part);
+				rest -= part;
+				used += part;
+			}
+			int signals = n == count - 1 || draw() % 2;
+			signalled += signals;
+			wrs[n] = (struct ibv_send_wr){ .wr_id = n, .next = n == count - 1 ? NULL : &wrs[n + 1],
+				.sg_list = sges[n], .num_sge = pieces,
+				.opcode = reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+				.send_flags = (signals ? IBV_SEND_SIGNALED : 0) | (inlined ? IBV_SEND_INLINE : 0)
+					/* A READ may read what a WRITE behind it has written. */
+					| (reads ? 0 : IBV_SEND_FENCE),
+				.wr.rdma = { to.addr + there, to.rkey } };
+		}
+		MUST(!ibv_post_send(qp, wrs, &bad));
+		if (direct)
+			MUST(!memcmp(own, expected, used));
+		uint64_t before = 0;
+		for (int n = 0; n < signalled; n++) {
+			struct ibv_wc wc = await();
+			MUST(wc.status == IBV_WC_SUCCESS && (n == 0 || wc.wr_id > before));
+			before = wc.wr_id;
+		}
+		MUST(!memcmp(own, expected, used));
+	}
+	for (int at = 0; at < SIZE; at += SIZE / 4) {
+		MUST(!post(IBV_WR_RDMA_READ, mr, at, SIZE / 4, (struct key){ to.addr + at, to.rkey }));
+		MUST(await().status == IBV_WC_SUCCESS);
+	}
+	MUST(!memcmp(own, model, SIZE));
+	meet();
+}
+
+/* What was written before a message was sent is there when that arrives. */
+static void order(int direct)
+{
+	connect_qp(RIGHTS);
+	struct key to = find();
+	unsigned char *own = memory();
+	struct ibv_mr *mr = region(own, SIZE, RIGHTS);
+	MUST(moves_itself(mr, to) == direct);
+	for (int round = 1; round <= 300; round++) {
+		uint32_t length = 8 + draw() % 9000;
+		memset(own, round, length);
+		MUST(!post(IBV_WR_RDMA_WRITE, mr, 0, length, to));
+		MUST(!post(IBV_WR_SEND, mr, 0, 4, to));
+		/* Behind the message, whichever way that takes. */
+		memset(own + SIZE / 2, round + 1, 8);
+		MUST(!post(IBV_WR_RDMA_WRITE, mr, SIZE / 2, 8, (struct key){ to.addr + SIZE / 2, to.rkey }));
+		for (int n = 0; n < 3; n++) {
+			struct ibv_wc wc = await();
+			MUST(wc.status == IBV_WC_SUCCESS);
+			MUST(wc.opcode == (n == 1 ? IBV_WC_SEND : IBV_WC_RDMA_WRITE));
+		}
+		tell(&length, sizeof length);
+		hear(&length, sizeof length);
+	}
+}
+
+static void order_target(void)
+{
+	connect_qp(RIGHTS);
+	unsigned char *start = memory();
+	struct ibv_mr *mr = region(start, SIZE, RIGHTS);
+	/* Receives go elsewhere. */
+	struct ibv_mr *inbox = region(memory(), 64, IBV_ACCESS_LOCAL_WRITE);
+	struct key key = { (uintptr_t)start, mr->rkey };
+	receive(inbox, 64);
+	tell(&key, sizeof key);
+	for (int round = 1; round <= 300; round++) {
+		struct ibv_wc wc = await();
+		MUST(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == 4);
+		unsigned char first = start[0];
+		uint32_t length;
+		receive(inbox, 64);
+		hear(&length, sizeof length);
+		MUST(first == (unsigned char)round);
+		for (uint32_t at = 0; at < length; at++)
+			MUST(start[at] == (unsigned char)round);
+		MUST(start[SIZE / 2] == (unsigned char)(round + 1));
+		tell(&length, sizeof length);
+	}
+}
+
+/* A WR that the target refuses: both QPs are told as ever. */
+static void refused(enum ibv_wr_opcode opcode, struct ibv_mr *mr, struct key to)
+{
+	MUST(!post(opcode, mr, 0, 64, to));
+	struct ibv_wc wc = await();
+	MUST(wc.status == IBV_WC_REM_ACCESS_ERR);
+	MUST(state() == IBV_QPS_ERR);
+	meet();
+	meet();
+	MUST(!ibv_destroy_qp(qp));
+}
+
+/* Of the ways in which a request is wrong. */
+enum { WRONG_KEY, BEYOND, BEFORE, GONE, NO_RIGHT, NO_RIGHT_OF_QP, OTHER_PD, SHRUNK, WAYS };
+
+static void errors(int direct)
+{
+	struct ibv_mr *mr = region(memory(), SIZE, RIGHTS);
+	for (int way = 0; way < WAYS; way++) {
+		connect_qp(RIGHTS);
+		struct key to = find();
+		if (way == WRONG_KEY || way == GONE || way == SHRUNK || way == BEYOND || way == BEFORE)
+			MUST(moves_itself(mr, to) == direct);
+		meet();
+		meet();
+		if (way == WRONG_KEY)
+			to.rkey ^= 1;
+		if (way == BEYOND || way == SHRUNK)
+			to.addr += SIZE - 63;
+		if (way == BEFORE)
+			to.addr -= 1;
+		refused(way % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, mr, to);
+	}
+}
+
+static void errors_target(void)
+{
+	struct ibv_pd *second = ibv_alloc_pd(ctx);
+	for (int way = 0; way < WAYS; way++) {
+		int reads = way % 2, right = reads ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
+		connect_qp(way == NO_RIGHT_OF_QP ? RIGHTS & ~right : RIGHTS);
+		unsigned char *start = memory();
+		struct ibv_mr *mr = ibv_reg_mr(way == OTHER_PD ? second : pd, start, SIZE,
+			way == NO_RIGHT ? RIGHTS & ~right : RIGHTS);
+		struct key key = { (uintptr_t)start, mr->rkey };
+		tell(&key, sizeof key);
+		meet();
+		if (way == GONE) {
+			MUST(!ibv_dereg_mr(mr));
+			/* The place of the key is taken by others. */
+			for (int n = 0; n < 8; n++)
+				region(start, SIZE, RIGHTS);
+		}
+		if (way == SHRUNK)
+			MUST(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, start, SIZE / 2, 0));
+		meet();
+		meet();
+		MUST(state() == IBV_QPS_ERR);
+		struct pollfd events = { ctx->async_fd, POLLIN, 0 };
+		MUST(poll(&events, 1, 10000) == 1);
+		struct ibv_async_event event;
+		MUST(!ibv_get_async_event(ctx, &event));
+		MUST(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == qp);
+		ibv_ack_async_event(&event);
+		for (int at = 0; at < SIZE; at++)
+			MUST(start[at] == 0);
+		meet();
+		MUST(!ibv_destroy_qp(qp));
+	}
+}
+
+/* The target is killed while it is written to. */
+static void killed(int direct)
+{
+	connect_qp(RIGHTS);
+	struct key to = find();
+	struct ibv_mr *mr = region(memory(), SIZE, RIGHTS);
+	MUST(moves_itself(mr, to) == direct);
+	meet();
+	double end = seconds() + 30, kill_at = seconds() + 0.02;
+	struct ibv_wc wc = { 0 };
+	int rounds = 0;
+	while (wc.status == IBV_WC_SUCCESS) {
+		if (kill_at && seconds() > kill_at) {
+			kill(other, SIGKILL);
+			kill_at = 0;
+		}
+		MUST(!post(IBV_WR_RDMA_WRITE, mr, 0, 1 + draw() % SIZE, to));
+		wc = await();
+		rounds++;
+		MUST(seconds() < end);
+	}
+	MUST(wc.status == IBV_WC_RETRY_EXC_ERR);
+	MUST(!kill_at && rounds > 1);
+	MUST(state() == IBV_QPS_ERR);
+	/* Nothing of the dead is in the way of what comes next. */
+	MUST(!ibv_destroy_qp(qp) && !ibv_dereg_mr(mr));
+}
+
+/* The initiator is killed in the midst of its writes, and the target takes its memory back. */
+static void kills_target(void)
+{
+	hear(&other, sizeof other);
+	connect_qp(RIGHTS);
+	unsigned char *start = memory();
+	struct ibv_mr *mr = region(start, SIZE, RIGHTS);
+	struct key key = { (uintptr_t)start, mr->rkey };
+	tell(&key, sizeof key);
+	char word;
+	hear(&word, 1);
+	volatile unsigned char *last = start;
+	for (int n = 0; n < 100; n++) {
+		unsigned char seen = *last;
+		double end = seconds() + 10;
+		while (*last == seen)
+			MUST(seconds() < end);
+	}
+	kill(other, SIGKILL);
+	double begun = seconds();
+	MUST(!ibv_dereg_mr(mr));
+	MUST(seconds() < begun + 4);
+	MUST(munmap(start, SIZE) == 0);
+	MUST(!ibv_destroy_qp(qp));
+}
+
+static void is_killed(int direct)
+{
+	connect_qp(RIGHTS);
+	struct key to = find();
+	struct ibv_mr *mr = region(memory(), SIZE, RIGHTS);
+	MUST(moves_itself(mr, to) == direct);
+	tell("x", 1);
+	for (unsigned round = 1;; round++) {
+		memset(mr->addr, round, 4096);
+		MUST(!post(IBV_WR_RDMA_WRITE, mr, 0, round % 5 ? 4096 : SIZE, to));
+		if (await().status != IBV_WC_SUCCESS)
+			pause();
+	}
+}
+
+enum { ROUNDS = 12 };
+
+/* Memory that was deregistered is written no more, though the initiator does not cease. */
+static void under_fire(int direct)
+{
+	struct ibv_mr *mr = region(memory(), SIZE, RIGHTS);
+	memset(mr->addr, 0xff, SIZE);
+	for (int round = 0; round < ROUNDS; round++) {
+		connect_qp(RIGHTS);
+		struct key to = find();
+		MUST(moves_itself(mr, to) == direct);
+		meet();
+		struct ibv_wc wc;
+		int count = 0;
+		do {
+			MUST(!post(IBV_WR_RDMA_WRITE, mr, 0, draw() % 2 ? 64 : SIZE, to));
+			wc = await();
+			count++;
+		} while (wc.status == IBV_WC_SUCCESS);
+		/* Of one that is on its way in packets the rest is refused. */
+		MUST(wc.status == IBV_WC_REM_ACCESS_ERR && (count > 1 || !direct));
+		meet();
+		MUST(!ibv_destroy_qp(qp));
+	}
+}
+
+static void under_fire_target(void)
+{
+	unsigned char *start = memory();
+	for (int round = 0; round < ROUNDS; round++) {
+		connect_qp(RIGHTS);
+		struct ibv_mr *mr = region(start, SIZE, RIGHTS);
+		struct key key = { (uintptr_t)start, mr->rkey };
+		tell(&key, sizeof key);
+		meet();
+		volatile unsigned char *first = start;
+		double end = seconds() + 10;
+		while (*first == 0)
+			MUST(seconds() < end);
+		MUST(!ibv_dereg_mr(mr));
+		/* Other memory has its place at once: a write that came late would be seen there. */
+		unsigned char *again = mmap(start, SIZE, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		MUST(again == start);
+		/* The QP takes what comes, and refuses it. */
+		meet();
+		for (int at = 0; at < SIZE; at++)
+			MUST(start[at] == 0);
+		MUST(!ibv_destroy_qp(qp));
+	}
+}
+
+/* What is asked whether data is moved by who posts. */
+static void way(int direct)
+{
+	connect_qp(RIGHTS);
+	struct key to = find();
+	MUST(moves_itself(region(memory(), SIZE, RIGHTS), to) == direct);
+	meet();
+}
+
+/* A QP that its owner stops is written no more when that has returned. */
+static void stopped(int direct)
+{
+	struct ibv_mr *mr = region(memory(), SIZE, RIGHTS);
+	memset(mr->addr, 0xff, SIZE);
+	for (int round = 0; round < 3; round++) {
+		connect_qp(RIGHTS);
+		struct key to = find();
+		MUST(moves_itself(mr, to) == direct);
+		meet();
+		struct ibv_wc wc;
+		do {
+			MUST(!post(IBV_WR_RDMA_WRITE, mr, 0, SIZE / 2, to));
+			wc = await();
+		} while (wc.status == IBV_WC_SUCCESS);
+		MUST(wc.status == IBV_WC_RETRY_EXC_ERR);
+		meet();
+		MUST(!ibv_destroy_qp(qp));
+	}
+}
+
+static void stopped_target(void)
+{
+	unsigned char *start = memory();
+	struct ibv_mr *mr = region(start, SIZE, RIGHTS);
+	for (int round = 0; round < 3; round++) {
+		memset(start, 0, SIZE);
+		connect_qp(RIGHTS);
+		struct key key = { (uintptr_t)start, mr->rkey };
+		tell(&key, sizeof key);
+		meet();
+		volatile unsigned char *first = start;
+		double end = seconds() + 10;
+		while (*first == 0)
+			MUST(seconds() < end);
+		struct ibv_qp_attr attr = { .qp_state = round ? IBV_QPS_ERR : IBV_QPS_RESET };
+		if (round == 2)
+			MUST(!ibv_destroy_qp(qp));
+		else
+			MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+		memset(start, 0, SIZE);
+		meet();
+		for (int at = 0; at < SIZE; at++)
+			MUST(start[at] == 0);
+		if (round < 2)
+			MUST(!ibv_destroy_qp(qp));
+	}
+}
+
+static void still(void)
+{
+	lie_still(RIGHTS);
+}
+
+static void dies(void)
+{
+	lie_still(RIGHTS);
+	while (1)
+		pause();
+}
+
+static const struct {
+	const char *name;
+	void (*initiator)(int direct);
+	void (*target)(void);
+	/* Which of them is killed. */
+	int initiator_dies, target_dies;
+} cases[] = {
+	{ "integrity", integrity, still },
+	{ "order", order, order_target },
+	{ "errors", errors, errors_target },
+	{ "killed", killed, dies, .target_dies = 1 },
+	{ "kills", is_killed, kills_target, .initiator_dies = 1 },
+	{ "dereg", under_fire, under_fire_target },
+	{ "stopped", stopped, stopped_target },
+	{ "way", way, still },
+};
+
+/* direct CASE direct|packets SEED [USER of the target] */
+int main(int argc, char **argv)
+{
+	MUST(argc >= 4);
+	int direct = !strcmp(argv[2], "direct"), at = 0, lines[2];
+	seed = strtoull(argv[3], NULL, 0);
+	while (at < (int)(sizeof cases / sizeof *cases) && strcmp(cases[at].name, argv[1]))
+		at++;
+	MUST(at < (int)(sizeof cases / sizeof *cases));
+	alarm(50);
+	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, lines));
+	pid_t first = getpid(), child = fork();
+	MUST(child >= 0);
+	line = lines[child == 0];
+	close(lines[child != 0]);
+	if (!child) {
+		who = "target";
+		other = first;
+		alarm(50);
+		if (argc > 4)
+			MUST(!setgid(atoi(argv[4])) && !setuid(atoi(argv[4])));
+		open_device();
+		cases[at].target();
+		return 0;
+	}
+	other = child;
+	/* The one that is to be killed is not this one, which is waited for. */
+	if (cases[at].initiator_dies) {
+		pid_t inner = fork();
+		MUST(inner >= 0);
+		if (!inner) {
+			pid_t own = getpid();
+			tell(&own, sizeof own);
+			open_device();
+			cases[at].initiator(direct);
+			return 1;
+		}
+		int status;
+		MUST(waitpid(inner, &status, 0) == inner && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	} else {
+		open_device();
+		cases[at].initiator(direct);
+	}
+	int status;
+	MUST(waitpid(child, &status, 0) == child);
+	if (cases[at].target_dies)
+		MUST(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	else
+		MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	printf("%s: right\n", argv[1]);
+	return 0;
+}
