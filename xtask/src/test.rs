@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// Programs that tests start, a header that one reads, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 14] = [
+const NEEDED: [(&str, &str); 15] = [
     ("tshark", "tshark"),
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
@@ -22,6 +22,7 @@ const NEEDED: [(&str, &str); 14] = [
     ("python3", "python3"),
     ("crun", "crun"),
     ("runc", "runc"),
+    ("podman", "podman"),
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
 ];
 
@@ -146,6 +147,7 @@ mod tests {
                 "python3",
                 "crun",
                 "runc",
+                "podman",
                 "libibverbs-dev"
             ]
         );

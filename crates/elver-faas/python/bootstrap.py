@@ -16,6 +16,7 @@ import time
 import traceback
 
 import elver_context
+import strays
 
 API = "/2018-06-01/runtime/"
 
@@ -100,6 +101,8 @@ class Init:
 
     def serve(self):
         """Forks for each order. Returns in children alone, their request."""
+        # What its own request left.
+        strays.end(set())
         if self.ready.ahead:
             self.ready.ahead.settle()
         while True:
@@ -139,6 +142,7 @@ class Init:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            strays.keep()
             for descriptor in (self.woken, self.wake, self.control.detach()):
                 os.close(descriptor)
             self.ready.child(session)
@@ -151,13 +155,18 @@ class Init:
         return False
 
     def reap(self):
+        """Tells of children that have ended, once what they left has ended too."""
+        ended = []
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                break
             if pid == 0:
-                return
+                break
+            ended.append((pid, status))
+        strays.end(self.requests.keys() - {pid for pid, _ in ended})
+        for pid, status in ended:
             request = self.requests.pop(pid, None)
             if request is None:
                 continue
@@ -246,6 +255,7 @@ def main():
     first = int(os.environ.pop("ELVER_FIRST"))
     sessions, sessions_max = map(int, os.environ.pop("ELVER_SESSIONS").split())
     elver_context.READY.start(os.environ["ELVER_DESTINATIONS"].split(), sessions, sessions_max)
+    strays.keep()
     init = Init(control)
     if os.environ.pop("ELVER_RUNTIME") == "awslambdaric":
         run_awslambdaric(init, first)

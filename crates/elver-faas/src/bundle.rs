@@ -1,4 +1,5 @@
-//! The OCI bundle of a container: its `config.json`, and its root file system where that is the host's.
+//! The OCI bundle of a container: its `config.json`, and its root file system where that is the host's; and the same as
+//! arguments of an engine.
 //!
 //! A container has no capability, a root file system that cannot be written, a network namespace of
 //! its own with nothing but loopback, and runs as its owner's user. It reaches the node by the socket
@@ -15,6 +16,13 @@ use crate::protocol::{CODE, NODE_SOCKET, PROGRAMS, SOCKETS};
 /// Directories of a root file system that things are mounted on.
 const MOUNT_POINTS: [&str; 9] =
     ["usr", "etc", "proc", "dev", "sys", "tmp", "run", "opt/elver", "var/task"];
+
+/// Memory that is mounted: where, its mode, its size.
+const TMPFS: [(&str, &str, &str); 3] =
+    [("/tmp", "1777", "64m"), ("/run", "755", "64k"), (CODE, "755", "64k")];
+
+/// The first process's environment.
+const ENVIRONMENT: [&str; 3] = ["PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8"];
 
 /// What is made into a bundle.
 #[derive(Debug)]
@@ -33,6 +41,10 @@ pub struct Bundle<'a> {
     pub node_socket: Option<&'a Path>,
     /// Functions' names and their code's directories.
     pub code: Vec<(&'a str, &'a Path)>,
+    /// The image that an engine takes instead of a root file system.
+    pub image: Option<&'a str>,
+    /// The host's user who is root in a user namespace of the container's own; without it there is none.
+    pub user_namespace: Option<u32>,
     /// Most processes and threads of the user.
     pub processes_max: u64,
     /// Most bytes that a file in the container, and its log, may have.
@@ -54,7 +66,10 @@ impl Bundle<'_> {
     }
 
     /// An empty tree into which the host's `/usr` is mounted, with the links that a merged `/usr` has.
-    fn host_rootfs(&self) -> io::Result<PathBuf> {
+    ///
+    /// # Errors
+    /// What the system says of the directory.
+    pub fn host_rootfs(&self) -> io::Result<PathBuf> {
         let root = self.directory.join("rootfs");
         for directory in MOUNT_POINTS {
             std::fs::create_dir_all(root.join(directory))?;
@@ -69,27 +84,64 @@ impl Bundle<'_> {
         Ok(root)
     }
 
+    /// What a container runs first.
+    pub fn program(&self) -> String {
+        format!("{PROGRAMS}/elver-init")
+    }
+
+    /// Limits of each process, with the words that engines have for them.
+    fn limits(&self) -> [(&'static str, u64); 4] {
+        [("nproc", self.processes_max), ("nofile", 1024), ("fsize", self.file_max), ("core", 0)]
+    }
+
+    /// The same container for `podman run` and `docker run`, without its root and its program.
+    pub fn engine_arguments(&self) -> Vec<String> {
+        let uid = self.uid;
+        let mut arguments = vec![
+            "--network=none".into(),
+            "--read-only".into(),
+            format!("--user={uid}:{uid}"),
+            "--cap-drop=ALL".into(),
+            "--security-opt=no-new-privileges".into(),
+            "--hostname=function".into(),
+            "--workdir=/".into(),
+            "--entrypoint=".into(),
+        ];
+        arguments.extend(ENVIRONMENT.map(|variable| format!("--env={variable}")));
+        arguments
+            .extend(self.limits().map(|(name, most)| format!("--ulimit={name}={most}:{most}")));
+        if let Some(root) = self.user_namespace {
+            for map in ["uidmap", "gidmap"] {
+                arguments.push(format!("--{map}=0:{root}:1"));
+                arguments.push(format!("--{map}={uid}:{uid}:1"));
+            }
+        }
+        for (at, mode, size) in TMPFS {
+            arguments.push(format!("--tmpfs={at}:nosuid,nodev,mode={mode},size={size}"));
+        }
+        for (from, at) in self.binds() {
+            arguments
+                .push(format!("--mount=type=bind,source={},target={at},readonly", from.display()));
+        }
+        arguments
+    }
+
     fn spec(&self, rootfs: &Path) -> Value {
         let nothing: [&str; 0] = [];
-        let limit = |name: &str, most: u64| json!({"type": name, "hard": most, "soft": most});
-        json!({
+        let limit = |name: &str, most: u64| json!({"type": format!("RLIMIT_{}", name.to_uppercase()), "hard": most, "soft": most});
+        let mut spec = json!({
             "ociVersion": "1.0.2",
             "process": {
                 "terminal": false,
                 "user": {"uid": self.uid, "gid": self.uid},
-                "args": [format!("{PROGRAMS}/elver-init")],
-                "env": ["PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8"],
+                "args": [self.program()],
+                "env": ENVIRONMENT,
                 "cwd": "/",
                 "capabilities": {
                     "bounding": nothing, "effective": nothing, "inheritable": nothing,
                     "permitted": nothing, "ambient": nothing,
                 },
-                "rlimits": [
-                    limit("RLIMIT_NPROC", self.processes_max),
-                    limit("RLIMIT_NOFILE", 1024),
-                    limit("RLIMIT_FSIZE", self.file_max),
-                    limit("RLIMIT_CORE", 0),
-                ],
+                "rlimits": self.limits().map(|(name, most)| limit(name, most)),
                 "noNewPrivileges": true,
             },
             "root": {"path": rootfs, "readonly": true},
@@ -104,7 +156,33 @@ impl Bundle<'_> {
                     "/proc/sched_debug", "/proc/scsi", "/proc/acpi"],
                 "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
             },
-        })
+        });
+        if let Some(root) = self.user_namespace {
+            // The owner's user is the same one within, so that what is his on the host is his there.
+            let map =
+                |inside: u32, host: u32| json!({"containerID": inside, "hostID": host, "size": 1});
+            let maps = json!([map(0, root), map(self.uid, self.uid)]);
+            let linux = &mut spec["linux"];
+            linux["uidMappings"] = maps.clone();
+            linux["gidMappings"] = maps;
+            if let Some(namespaces) = linux["namespaces"].as_array_mut() {
+                namespaces.push(json!({"type": "user"}));
+            }
+        }
+        spec
+    }
+
+    /// What of the host's is mounted, read-only.
+    fn binds(&self) -> Vec<(&Path, String)> {
+        let mut binds = vec![(self.sockets, SOCKETS.into()), (self.programs, PROGRAMS.into())];
+        if self.rootfs.is_none() && self.image.is_none() {
+            binds.push((Path::new("/usr"), "/usr".into()));
+        }
+        if let Some(socket) = self.node_socket {
+            binds.push((socket, NODE_SOCKET.into()));
+        }
+        binds.extend(self.code.iter().map(|(name, code)| (*code, format!("{CODE}/{name}"))));
+        binds
     }
 
     fn mounts(&self) -> Vec<Value> {
@@ -117,21 +195,12 @@ impl Bundle<'_> {
             of_kernel("proc", "/proc", &["nosuid", "nodev", "noexec"]),
             of_kernel("tmpfs", "/dev", &["nosuid", "strictatime", "mode=755", "size=64k"]),
             of_kernel("tmpfs", "/dev/shm", &["nosuid", "nodev", "noexec", "mode=1777", "size=64m"]),
-            of_kernel("tmpfs", "/tmp", &["nosuid", "nodev", "mode=1777", "size=64m"]),
-            of_kernel("tmpfs", "/run", &["nosuid", "nodev", "noexec", "mode=755", "size=64k"]),
-            of_kernel("tmpfs", CODE, &["nosuid", "nodev", "mode=755", "size=64k"]),
-            bind(self.sockets, SOCKETS),
-            bind(self.programs, PROGRAMS),
         ];
-        if self.rootfs.is_none() {
-            mounts.push(bind(Path::new("/usr"), "/usr"));
+        for (at, mode, size) in TMPFS {
+            let (mode, size) = (format!("mode={mode}"), format!("size={size}"));
+            mounts.push(of_kernel("tmpfs", at, &["nosuid", "nodev", &mode, &size]));
         }
-        if let Some(socket) = self.node_socket {
-            mounts.push(bind(socket, NODE_SOCKET));
-        }
-        for (name, code) in &self.code {
-            mounts.push(bind(code, &format!("{CODE}/{name}")));
-        }
+        mounts.extend(self.binds().iter().map(|(from, at)| bind(from, at)));
         mounts
     }
 }

@@ -39,11 +39,17 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Platform {
-    /// The command of an OCI runtime: `["crun"]`, `["runc"]`, with its global options.
+    /// The command of an OCI runtime (`["crun"]`, `["runc"]`), or of an engine (`["podman"]`, `["docker"]`), with its
+    /// global options.
     pub runtime: Vec<String>,
     /// A directory with the containers' root file system; without it, the host's own `/usr` is
     /// mounted into an otherwise empty one, read-only.
     pub rootfs: Option<PathBuf>,
+    /// An image that an engine knows, instead of a root file system.
+    pub image: Option<String>,
+    /// Gives containers a user namespace: the user of the host, with no other use, who is root in it. An owner's user is
+    /// himself there.
+    pub user_namespace: Option<u32>,
     /// The Python in the container.
     pub python: PathBuf,
     /// The program `elver-init`; without it, the one beside the running program.
@@ -89,6 +95,8 @@ pub enum RuntimeKind {
     /// The unmodified awslambdaric of the function's code or the root file system, forked where it
     /// asks `/restore/next`.
     Awslambdaric,
+    /// A program of the library elver-handler, in Rust or C, which is forked.
+    Native,
     /// Any program that asks the Lambda Runtime API for its invocations; it is not forked.
     Program,
 }
@@ -163,6 +171,8 @@ impl Default for Platform {
         Platform {
             runtime: vec!["crun".into()],
             rootfs: None,
+            image: None,
+            user_namespace: None,
             python: "/usr/bin/python3".into(),
             init: None,
             module: None,
@@ -237,11 +247,37 @@ impl Config {
                 return refuse(format!("platform.{key} is 0, so that nothing could run"));
             }
         }
+        let program = Path::new(&platform.runtime[0]).file_name().unwrap_or_default();
+        let is_engine = program == "podman" || program == "docker";
+        if platform.image.is_some() && (!is_engine || platform.rootfs.is_some()) {
+            return refuse(
+                "platform.image is for podman and docker, and without platform.rootfs".into(),
+            );
+        }
+        if program == "docker" && platform.rootfs.is_some() {
+            return refuse(
+                "docker takes no platform.rootfs; name an image as platform.image".into(),
+            );
+        }
+        if program == "docker" && platform.user_namespace.is_some() {
+            return refuse(
+                "platform.user_namespace is the docker daemon's to give (its option userns-remap)"
+                    .into(),
+            );
+        }
+        if platform.user_namespace == Some(0) {
+            return refuse(
+                "platform.user_namespace is 0: containers' root is never the host's".into(),
+            );
+        }
         let mut users = BTreeMap::new();
         for (name, owner) in &self.owners {
             check_name("owners", name)?;
             if owner.uid == 0 {
                 return refuse(format!("owners.{name}.uid is 0: functions never run as root"));
+            }
+            if Some(owner.uid) == platform.user_namespace {
+                return refuse(format!("owners.{name}.uid is platform.user_namespace's"));
             }
             if let Some(other) = users.insert(owner.uid, name) {
                 return refuse(format!(
@@ -265,7 +301,8 @@ impl Config {
         if !function.code.is_absolute() {
             return refuse(format!("code is {}; give an absolute path", function.code.display()));
         }
-        if function.runtime.forks() && !function.handler.contains('.') {
+        let is_python = matches!(function.runtime, RuntimeKind::Python | RuntimeKind::Awslambdaric);
+        if is_python && !function.handler.contains('.') {
             return refuse(format!("handler is {:?}; name MODULE.FUNCTION", function.handler));
         }
         if function.timeout_s == 0 || function.concurrency_max == 0 {
@@ -314,6 +351,11 @@ mod tests {
             ("[owners.root]\nuid = 0\n", "never run as root"),
             ("[owners.\"../x\"]\nuid = 7\n", "../x"),
             ("[platform]\nruntime = []\n", "platform.runtime"),
+            ("[platform]\nimage = \"x\"\n", "platform.image"),
+            ("[platform]\nruntime = [\"docker\"]\nrootfs = \"/x\"\n", "platform.rootfs"),
+            ("[platform]\nruntime = [\"docker\"]\nuser_namespace = 7\n", "userns-remap"),
+            ("[platform]\nuser_namespace = 0\n", "never the host's"),
+            ("[platform]\nuser_namespace = 60001\n", "owners.a.uid"),
         ] {
             let error = Config::parse(&format!("{GOOD}{more}")).unwrap_err().to_string();
             assert!(error.contains(said), "{more}: {error}");

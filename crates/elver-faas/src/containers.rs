@@ -1,4 +1,5 @@
-//! An OCI runtime by its command line: crun, runc, or another that has the same commands.
+//! What makes containers, by its command line: an OCI runtime (crun, runc, or another that has the same commands), or an
+//! engine over one (podman, docker).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::process::Command;
+
+use crate::bundle::Bundle;
 
 /// How long a command of the runtime may take.
 const COMMAND_MAX: Duration = Duration::from_secs(30);
@@ -53,7 +56,24 @@ pub struct Runtime {
     words: Vec<String>,
     root: PathBuf,
     hides_hybrid: bool,
+    kind: Kind,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It takes bundles, and knows the containers under a root of our own.
+    Oci,
+    /// It takes a directory as a root file system, and knows all of the host's containers.
+    Podman,
+    /// It takes images alone.
+    Docker,
+}
+
+/// The image that an engine makes of an empty tree, into which the host's `/usr` is mounted.
+const EMPTY_IMAGE: &str = "elver-faas-root:latest";
+
+/// What marks the containers of one orchestrator, with its root as the value.
+const LABEL: &str = "elver.faas";
 
 impl Runtime {
     /// The runtime of a command, which keeps its state under `root`. crun runs without cgroups, and where the
@@ -61,29 +81,85 @@ impl Runtime {
     pub fn new(command: &[String], root: PathBuf) -> Runtime {
         let mut words = command.to_vec();
         let program = words.first().map(Path::new).and_then(Path::file_name);
-        let is_crun = program.is_some_and(|name| name == "crun");
+        let is = |wanted: &str| program.is_some_and(|name| name == wanted);
+        let kind = match () {
+            () if is("podman") => Kind::Podman,
+            () if is("docker") => Kind::Docker,
+            () => Kind::Oci,
+        };
+        let is_crun = is("crun");
         if is_crun && !words.iter().any(|word| word.starts_with("--cgroup-manager")) {
             words.push("--cgroup-manager=disabled".into());
         }
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let is_hybrid =
             mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|at| at == HYBRID));
-        Runtime { words, root, hides_hybrid: is_crun && is_hybrid }
+        Runtime { words, root, hides_hybrid: is_crun && is_hybrid, kind }
     }
 
-    /// Makes a container of a bundle and starts it. What it writes goes to `log`.
+    /// Makes a container and starts it. What it writes goes to `log`, or where an engine keeps it.
     ///
     /// # Errors
     /// [`RuntimeError`] with what the runtime said; there is no container then.
-    pub async fn run(&self, bundle: &Path, id: &str, log: &Path) -> Result<(), RuntimeError> {
-        let bundle = bundle.to_string_lossy();
-        // The container inherits what the runtime writes to, so that it is no pipe of ours.
-        let written = self.call(&["run", "--detach", "--bundle", &bundle, id], Some(log)).await;
-        if written.is_err() {
+    pub async fn run(&self, bundle: &Bundle<'_>, id: &str, log: &Path) -> Result<(), RuntimeError> {
+        let failed = |error: std::io::Error| RuntimeError::Failed {
+            command: format!("making the bundle of {id}"),
+            said: error.to_string(),
+        };
+        let ran = match self.kind {
+            Kind::Oci => {
+                bundle.write().map_err(failed)?;
+                let directory = bundle.directory.to_string_lossy();
+                // The container inherits what the runtime writes to, so that it is no pipe of ours.
+                let arguments = ["run", "--detach", "--bundle", &directory, id];
+                self.call(&arguments.map(String::from), Some(log)).await
+            }
+            Kind::Podman | Kind::Docker => {
+                let arguments = self.engine_run(bundle, id).await?;
+                self.call(&arguments, None).await
+            }
+        };
+        if ran.is_err() {
             // What a runtime leaves of a container that did not start keeps its id taken.
             let _ = self.delete(id).await;
         }
-        written.map(drop)
+        ran.map(drop)
+    }
+
+    async fn engine_run(&self, bundle: &Bundle<'_>, id: &str) -> Result<Vec<String>, RuntimeError> {
+        let failed = |error: std::io::Error| RuntimeError::Failed {
+            command: format!("making the root of {id}"),
+            said: error.to_string(),
+        };
+        let root = match bundle.rootfs {
+            Some(rootfs) => rootfs.to_path_buf(),
+            None => bundle.host_rootfs().map_err(failed)?,
+        };
+        let label = self.label();
+        let mut arguments: Vec<String> =
+            ["run", "--detach", "--name", id, "--label", &label].map(String::from).into();
+        arguments.extend(bundle.engine_arguments());
+        match (self.kind, bundle.image) {
+            (_, Some(image)) => arguments.push(image.into()),
+            (Kind::Podman, None) => {
+                arguments.push("--read-only-tmpfs=false".into());
+                arguments.extend(["--rootfs".into(), root.to_string_lossy().into_owned()]);
+            }
+            (Kind::Docker | Kind::Oci, None) => {
+                self.import(&root).await?;
+                arguments.push(EMPTY_IMAGE.into());
+            }
+        }
+        arguments.push(bundle.program());
+        Ok(arguments)
+    }
+
+    /// Makes an image of a tree.
+    async fn import(&self, root: &Path) -> Result<(), RuntimeError> {
+        let script = format!("tar -C \"$0\" -c . | \"$@\" import - {EMPTY_IMAGE}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(root).args(&self.words).stdin(Stdio::null());
+        self.finish(command, "making the image of an empty tree", None).await.map(drop)
     }
 
     /// Kills all that runs in a container, and removes it. One that is not there is removed.
@@ -91,7 +167,14 @@ impl Runtime {
     /// # Errors
     /// [`RuntimeError`] with what the runtime said.
     pub async fn delete(&self, id: &str) -> Result<(), RuntimeError> {
-        self.call(&["delete", "--force", id], None).await.map(drop)
+        let arguments: &[&str] = match self.kind {
+            Kind::Oci => &["delete", "--force", id],
+            // It would first ask the container to end, and wait.
+            Kind::Podman => &["rm", "--force", "--time", "0", id],
+            Kind::Docker => &["rm", "--force", id],
+        };
+        let arguments: Vec<String> = arguments.iter().map(|word| (*word).into()).collect();
+        self.call(&arguments, None).await.map(drop)
     }
 
     /// All containers under this root.
@@ -99,22 +182,52 @@ impl Runtime {
     /// # Errors
     /// [`RuntimeError`], also where the list has another form.
     pub async fn list(&self) -> Result<Vec<Listed>, RuntimeError> {
-        let said = self.call(&["list", "--format", "json"], None).await?;
-        // runc says null where there are none.
-        let listed: Option<Vec<Listed>> = serde_json::from_slice(&said)?;
-        Ok(listed.unwrap_or_default())
+        if self.kind == Kind::Oci {
+            let said = self.call(&["list", "--format", "json"].map(String::from), None).await?;
+            // runc says null where there are none.
+            let listed: Option<Vec<Listed>> = serde_json::from_slice(&said)?;
+            return Ok(listed.unwrap_or_default());
+        }
+        let filter = format!("label={}", self.label());
+        let form = "{{.Names}} {{.State}}";
+        let arguments = ["ps", "--all", "--filter", &filter, "--format", form];
+        let said = self.call(&arguments.map(String::from), None).await?;
+        let text = String::from_utf8_lossy(&said).into_owned();
+        let row = |line: &str| {
+            let (id, status) = line.split_once(' ')?;
+            // podman says since when.
+            let status = if status.starts_with("Up") { "running" } else { status };
+            Some(Listed { id: id.into(), status: status.into() })
+        };
+        Ok(text.lines().filter_map(row).collect())
     }
 
-    async fn call(&self, arguments: &[&str], log: Option<&Path>) -> Result<Vec<u8>, RuntimeError> {
-        let described = || format!("{} {}", self.words[0], arguments.join(" "));
-        let failed = |said: String| RuntimeError::Failed { command: described(), said };
+    fn label(&self) -> String {
+        format!("{LABEL}={}", self.root.display())
+    }
+
+    async fn call(
+        &self,
+        arguments: &[String],
+        log: Option<&Path>,
+    ) -> Result<Vec<u8>, RuntimeError> {
         let mut command = self.command();
-        command
-            .arg("--root")
-            .arg(&self.root)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
+        if self.kind == Kind::Oci {
+            command.arg("--root").arg(&self.root);
+        }
+        command.args(arguments).stdin(Stdio::null());
+        let described = format!("{} {}", self.words[0], arguments.join(" "));
+        self.finish(command, &described, log).await
+    }
+
+    async fn finish(
+        &self,
+        mut command: Command,
+        described: &str,
+        log: Option<&Path>,
+    ) -> Result<Vec<u8>, RuntimeError> {
+        let failed = |said: String| RuntimeError::Failed { command: described.into(), said };
+        command.kill_on_drop(true);
         if let Some(log) = log {
             let file =
                 || File::create(log).map_err(|error| failed(format!("{}: {error}", log.display())));

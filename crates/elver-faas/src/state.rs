@@ -20,6 +20,9 @@ const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
 /// What it has of RDMA.
 const CONTEXT: &str = include_str!("../python/elver_context.py");
 
+/// What ends that a child leaves behind.
+const STRAYS: &str = include_str!("../python/strays.py");
+
 /// How long an orchestrator waits for what another one's last commands are about.
 const LOCK_MAX: Duration = Duration::from_secs(5);
 
@@ -67,6 +70,7 @@ impl StateDirectory {
         state.install("elver-init", &std::fs::read(programs.init)?, 0o755)?;
         state.install("bootstrap.py", BOOTSTRAP.as_bytes(), 0o644)?;
         state.install("elver_context.py", CONTEXT.as_bytes(), 0o644)?;
+        state.install("strays.py", STRAYS.as_bytes(), 0o644)?;
         match programs.module {
             Some(module) => state.install(MODULE, &std::fs::read(module)?, 0o644)?,
             None => state.uninstall(MODULE)?,

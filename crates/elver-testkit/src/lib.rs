@@ -6,21 +6,21 @@
 //! | nodes on loopback addresses, each on a thread of its own | [`Place`], [`TestNode`] |
 //! | other processes, which are tests of the same program | [`Launch`], [`Process`], [`role`] |
 //! | a crate's examples, run as a user runs them | [`Examples`], [`examples!`] |
-//! | the module for Python | [`python_module`] |
+//! | the module for Python, the library for functions in C | [`python_module`], [`handler_library`] |
 //! | paths that must not allocate | [`Counting`], [`Count`] |
 //!
 //! What goes wrong in it fails the test, by a panic that says what.
 
 mod allocations;
 mod examples;
+mod libraries;
 mod nodes;
 mod process;
-mod python;
 mod wait;
 
 pub use allocations::{Count, Counting, allocations};
 pub use examples::Examples;
+pub use libraries::{handler_library, python_module};
 pub use nodes::{Place, TestNode};
 pub use process::{Launch, Process, Role, copy, is_root, role, stay};
-pub use python::python_module;
 pub use wait::{PATIENCE, WAIT, wait_for};

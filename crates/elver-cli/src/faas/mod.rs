@@ -35,6 +35,7 @@ functions.toml:
   owner = \"alice\"
   code = \"/srv/hello\"            # a directory with hello.py
   handler = \"hello.handler\"      # def handler(event, context): return ...
+  # runtime = \"native\"           # a program in Rust or C with the library elver-handler, which is forked
   # runtime = \"program\"          # any program that speaks the AWS Lambda Runtime API
   # destinations = [\"10.0.0.2\"]  # connected when a request begins: context.qps[\"10.0.0.2\"]
   # timeout_s = 3; concurrency_max = 100; memory_mb = 512; sessions = 4

@@ -12,14 +12,29 @@ mod relay;
 mod runtime;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::mpsc::{self, Sender};
 
 use crate::protocol::{Order, Report, RuntimeOrder, RuntimeReport, SOCKETS, Spawn, send};
 use crate::schedule::ProcessId;
+use elver_handler::strays;
 use event::Event;
 use runtime::Runtime;
+use rustix::process::{Signal, kill_process, set_child_subreaper};
+
+/// Becomes a program that is to keep what its processes leave, in place of this one.
+///
+/// # Errors
+/// What the system says of it; else it does not return.
+pub fn become_keeper(program: &OsStr) -> std::io::Result<Infallible> {
+    set_child_subreaper(Some(rustix::process::getpid()))?;
+    Err(Command::new(program).exec())
+}
 
 /// Serves as the first process of a container. It ends only with the container.
 ///
@@ -58,11 +73,16 @@ impl Init {
             Event::Order(order) => self.obey(order),
             Event::Reaped(pid, why) => {
                 let ended = self.processes.iter().find(|(_, runtime)| runtime.pid == pid);
-                let Some(process) = ended.map(|(id, _)| *id) else { return };
-                self.processes.remove(&process);
-                // Its children have lost who would tell of them.
-                runtime::kill_group(pid);
-                self.tell(&Report::ProcessEnded { process, why });
+                let ended = ended.map(|(id, _)| *id);
+                if let Some(process) = ended {
+                    self.processes.remove(&process);
+                    // Its children have lost who would tell of them.
+                    runtime::kill_group(pid);
+                }
+                self.end_strays();
+                if let Some(process) = ended {
+                    self.tell(&Report::ProcessEnded { process, why });
+                }
             }
             Event::Runtime(process, RuntimeReport::Ended(request, why)) => {
                 self.tell(&Report::ChildEnded { process, request, why });
@@ -118,6 +138,20 @@ impl Init {
                 let why = format!("cannot start {}: {error}", spawn.handler);
                 self.tell(&Report::ProcessEnded { process, why });
             }
+        }
+    }
+
+    /// Ends what is no runtime's: each is a subreaper, so that what comes to be this process's child was left by one that
+    /// has ended. Those that this makes come next, when these have been reaped.
+    fn end_strays(&self) {
+        let children = match strays::children() {
+            Ok(children) => children,
+            Err(error) => return eprintln!("elver-init: cannot look for what was left: {error}"),
+        };
+        let is_runtime = |pid| self.processes.values().any(|runtime| runtime.pid == pid);
+        for pid in children.into_iter().filter(|pid| !is_runtime(*pid)) {
+            // It may have been reaped already.
+            let _ = kill_process(pid, Signal::KILL);
         }
     }
 

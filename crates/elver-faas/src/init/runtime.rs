@@ -68,7 +68,13 @@ impl Runtime {
 
     /// Whether the runtime connects to its destinations itself.
     pub(super) fn connects(spawn: &Spawn) -> bool {
-        spawn.runtime.forks() && Path::new(PROGRAMS).join(MODULE).exists()
+        match spawn.runtime {
+            RuntimeKind::Python | RuntimeKind::Awslambdaric => {
+                Path::new(PROGRAMS).join(MODULE).exists()
+            }
+            RuntimeKind::Native => true,
+            RuntimeKind::Program => false,
+        }
     }
 
     /// Orders it something.
@@ -95,23 +101,31 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
     let code = Path::new(CODE).join(&spawn.function);
     let socket: PathBuf = Path::new(SOCKETS).join(api_socket(spawn.process));
     let mut command = match spawn.runtime {
-        RuntimeKind::Program => Command::new(code.join(&spawn.handler)),
+        RuntimeKind::Native => Command::new(code.join(&spawn.handler)),
+        RuntimeKind::Program => {
+            let program = code.join(&spawn.handler);
+            // What is not there is told here, and not by another program.
+            std::fs::metadata(&program)?;
+            let mut command = Command::new(Path::new(PROGRAMS).join("elver-init"));
+            command.arg("keep").arg(program);
+            command
+        }
         RuntimeKind::Python | RuntimeKind::Awslambdaric => {
             let mut command = Command::new(&spawn.python);
             command.args(["-X", "utf8"]).arg(Path::new(PROGRAMS).join("bootstrap.py"));
             command
         }
     };
-    if spawn.runtime != RuntimeKind::Python {
+    if matches!(spawn.runtime, RuntimeKind::Awslambdaric | RuntimeKind::Program) {
         command.env("AWS_LAMBDA_RUNTIME_API", relay::start(socket.clone())?.to_string());
     }
     let initialization = match spawn.runtime {
         RuntimeKind::Awslambdaric => "snap-start",
-        RuntimeKind::Python | RuntimeKind::Program => "on-demand",
+        RuntimeKind::Python | RuntimeKind::Native | RuntimeKind::Program => "on-demand",
     };
     let runtime = match spawn.runtime {
         RuntimeKind::Awslambdaric => "awslambdaric",
-        RuntimeKind::Python | RuntimeKind::Program => "python",
+        RuntimeKind::Python | RuntimeKind::Native | RuntimeKind::Program => "python",
     };
     command
         .current_dir("/tmp")

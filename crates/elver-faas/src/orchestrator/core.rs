@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -312,13 +312,11 @@ impl Orchestrator {
     /// Makes a container, or tells the schedule why not.
     async fn create(self: Rc<Self>, id: ContainerId, owner_name: &str) {
         let owner = &self.config.owners[owner_name];
-        let made = self.directory.make(id, owner.uid, owner_name).and_then(|()| {
-            self.bundle(id, owner_name, owner).write()?;
-            self.expect(id, owner, Expected::New)
-        });
+        let made = self.directory.make(id, owner.uid, owner_name);
+        let made = made.and_then(|()| self.expect(id, owner, Expected::New));
         if let Err(error) = made {
             self.directory.remove(id);
-            let why = format!("its bundle cannot be made: {error}");
+            let why = format!("its directory cannot be made: {error}");
             self.with(|schedule, now| schedule.container_ended(now, id, &why));
             return;
         }
@@ -328,23 +326,39 @@ impl Orchestrator {
         if !self.state.borrow().homes.contains_key(&id) {
             return;
         }
-        let directory = self.directory.container(id);
-        let name = StateDirectory::name(id);
-        let made = self.runtime.run(&directory, &name, &directory.join("log")).await;
+        let places = self.places(id);
+        let bundle = self.bundle(&places, owner_name, owner);
+        let log = places.directory.join("log");
+        let made = self.runtime.run(&bundle, &StateDirectory::name(id), &log).await;
         drop(at_work);
         if let Err(error) = made {
             self.delete(id, &error.to_string());
         }
     }
 
-    fn bundle<'a>(&'a self, id: ContainerId, owner_name: &str, owner: &Owner) -> OwnedBundle<'a> {
+    fn places(&self, id: ContainerId) -> Places {
+        Places {
+            directory: self.directory.container(id),
+            sockets: self.directory.sockets(id),
+            programs: self.directory.programs(),
+        }
+    }
+
+    fn bundle<'a>(&'a self, places: &'a Places, owner_name: &str, owner: &Owner) -> Bundle<'a> {
         let functions = self.config.functions.iter().filter(|(_, f)| f.owner == owner_name);
-        OwnedBundle {
-            orchestrator: self,
-            id,
+        let platform = &self.config.platform;
+        Bundle {
+            directory: &places.directory,
+            rootfs: platform.rootfs.as_deref(),
+            image: platform.image.as_deref(),
             uid: owner.uid,
+            user_namespace: platform.user_namespace,
+            sockets: &places.sockets,
+            programs: &places.programs,
+            node_socket: platform.node_socket.as_deref(),
             code: functions.clone().map(|(name, f)| (name.as_str(), f.code.as_path())).collect(),
             processes_max: functions.map(|(_, f)| f.processes_max).max().unwrap_or(1),
+            file_max: FILE_MAX,
         }
     }
 
@@ -396,31 +410,10 @@ impl Orchestrator {
 }
 
 /// What [`Bundle`] borrows.
-struct OwnedBundle<'a> {
-    orchestrator: &'a Orchestrator,
-    id: ContainerId,
-    uid: u32,
-    code: Vec<(&'a str, &'a Path)>,
-    processes_max: u64,
-}
-
-impl OwnedBundle<'_> {
-    fn write(&self) -> io::Result<()> {
-        let (config, directory) = (&self.orchestrator.config, &self.orchestrator.directory);
-        let programs: PathBuf = directory.programs();
-        let bundle = Bundle {
-            directory: &directory.container(self.id),
-            rootfs: config.platform.rootfs.as_deref(),
-            uid: self.uid,
-            sockets: &directory.sockets(self.id),
-            programs: &programs,
-            node_socket: config.platform.node_socket.as_deref(),
-            code: self.code.clone(),
-            processes_max: self.processes_max,
-            file_max: FILE_MAX,
-        };
-        bundle.write()
-    }
+struct Places {
+    directory: PathBuf,
+    sockets: PathBuf,
+    programs: PathBuf,
 }
 
 fn terms(config: &Config) -> Terms {

@@ -57,6 +57,30 @@ fn a_fork_bomb_is_bounded_and_goes_with_its_container() {
 }
 
 #[test]
+fn what_leaves_its_group_ends_with_its_child() {
+    let mut platform = Platform::start("", &python("leo", 61_019, &["leaves", "echo"]));
+    platform.answer("leo-echo", json!(null));
+    let (start, _) = platform.answer("leo-leaves", json!(null));
+    assert_eq!(start, Start::Warm);
+    // What the INIT process's own request left ends with that.
+    wait_for_processes(61_019, 3);
+    for crash in [false, true, false] {
+        if crash {
+            assert_eq!(platform.refusal("leo-leaves", json!("crash")).0, "Ended");
+        } else {
+            // The child and what it has left are there beside those that stay.
+            let (start, processes) = platform.answer("leo-leaves", json!(null));
+            assert_eq!((start, processes), (Start::Fork, json!(5)));
+        }
+        wait_for_processes(61_019, 3);
+    }
+    // An INIT process that ends takes with it what it and its children left.
+    let (_, _) = platform.answer("leo-leaves", json!(null));
+    platform.end();
+    wait_for_processes(61_019, 0);
+}
+
+#[test]
 fn what_cannot_start_says_why() {
     let text = python("erin", 61_015, &["echo"]).replace("handlers.echo", "missing.echo");
     let platform = Platform::start("", &text);

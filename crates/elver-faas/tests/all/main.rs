@@ -2,8 +2,11 @@
 
 mod faults;
 mod lambda;
+mod native;
 mod openwhisk;
 mod platform;
 mod rdma;
 mod restarts;
+mod soak;
 mod starts;
+mod store;

@@ -53,6 +53,22 @@ def bomb(event, context):
     except OSError as error:
         return {"forked": forked, "said": str(error)}
 
+def leaves(event, context):
+    # As a daemon does: another session, and no parent that is left.
+    between = os.fork()
+    if between == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+    os.waitpid(between, 0)
+    if event == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return processes()
+
+def processes():
+    return sum(name.isdigit() for name in os.listdir("/proc"))
+
 def look(event, context):
     def attempt(path):
         try:
@@ -67,6 +83,7 @@ def look(event, context):
             return False
     status = dict(line.split() for line in open("/proc/self/status") if line.startswith("Cap"))
     return {
+        "users": " ".join(open("/proc/self/uid_map").read().split()),
         "uid": os.getuid(), "code": attempt("/var/task"), "sockets": attempt("/run/elver/faas"),
         "run": attempt("/run/elver"), "capabilities": status["CapBnd:"] + status["CapEff:"],
         "interfaces": [name for _, name in socket.if_nameindex()],

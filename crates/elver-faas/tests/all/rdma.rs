@@ -1,11 +1,11 @@
 //! What handlers have of RDMA: connections of an INIT process, and sessions that its children inherit.
 
-use elver::{AccessFlags, Mr, Session};
 use elver_faas::schedule::Start;
-use elver_testkit::{Place, TestNode, python_module, wait_for};
+use elver_testkit::{Place, python_module, wait_for};
 use serde_json::{Value, json};
 
-use crate::platform::{Platform, python};
+use crate::platform::{Platform, python, wait_for_processes};
+use crate::store::Store;
 
 const PLACE: Place =
     Place { name: "faas-rdma", network: 62, udp_ports: 29_800, registry_ports: 29_900 };
@@ -22,6 +22,14 @@ def read(event, context):
     qp.read(large, 0, 8, event["address"], event["rkey"], timeout=10)
     assert large.read(0, 8) == context.mr.read(16, 8)
     time.sleep(event.get("hold", 0))
+    if event.get("stray") and os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            # Its parent's QP is what it inherited too.
+            time.sleep(0.2)
+            qp.read(context.mr, 16, 8, event["address"], event["rkey"], timeout=10)
+            time.sleep(1000)
+        os._exit(0)
     if event.get("crash"):
         os.kill(os.getpid(), signal.SIGKILL)
     return {
@@ -30,46 +38,11 @@ def read(event, context):
     }
 "#;
 
-/// A node, and memory there for handlers to read.
-struct Store {
-    node: TestNode,
-    region: Mr,
-}
-
-impl Store {
-    fn new(group: u8) -> Store {
-        let node = TestNode::start(PLACE.config(group, 1));
-        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-        std::fs::set_permissions(&node.path, permissions).unwrap();
-        let session = Session::connect(&node.path).unwrap();
-        let region = session.alloc(64, AccessFlags::REMOTE_READ).unwrap();
-        region.write(0, b"greeting").unwrap();
-        Store { node, region }
-    }
-
-    fn gid(&self) -> String {
-        self.node.gid.to_string()
-    }
-
-    /// An orchestrator whose containers reach the node, with functions in TOML.
-    fn platform(&self, functions: &str) -> Platform {
-        let lines = format!("node_socket = {:?}\nmodule = {:?}", self.node.path, python_module());
-        let platform = Platform::start(&lines, functions);
-        std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
-        platform
-    }
-
-    /// What a handler is to read.
-    fn event(&self, more: Value) -> Value {
-        let (address, rkey) = (self.region.addr(), self.region.rkey());
-        let mut event = json!({"to": self.gid(), "address": address, "rkey": rkey});
-        event.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
-        event
-    }
-
-    fn count(&self, name: &str) -> u64 {
-        self.node.thread.status().unwrap().engine[&format!("heirs_{name}")]
-    }
+/// An orchestrator with functions in TOML, whose handlers are those above.
+fn platform(store: &Store, functions: &str) -> Platform {
+    let platform = store.platform_with_python(functions);
+    std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
+    platform
 }
 
 /// An owner's function with destinations.
@@ -85,8 +58,8 @@ fn right(answer: &Value, inherited: bool) {
 
 #[test]
 fn children_inherit_connections_and_give_them_back() {
-    let store = Store::new(1);
-    let mut platform = store.platform(&reading("ivan", 62_001, &[&store.gid()], ""));
+    let store = Store::new(&PLACE, 1);
+    let mut platform = platform(&store, &reading("ivan", 62_001, &[&store.gid()], ""));
     let (start, first) = platform.answer("ivan-read", store.event(json!({})));
     assert_eq!(start, Start::Cold);
     right(&first, false);
@@ -114,9 +87,9 @@ fn children_inherit_connections_and_give_them_back() {
 
 #[test]
 fn more_sessions_are_made_while_few_are_free() {
-    let store = Store::new(2);
+    let store = Store::new(&PLACE, 2);
     let limits = "sessions = 2\nconcurrency_max = 7";
-    let mut platform = store.platform(&reading("judy", 62_002, &[&store.gid()], limits));
+    let mut platform = platform(&store, &reading("judy", 62_002, &[&store.gid()], limits));
     platform.answer("judy-read", store.event(json!({})));
     let made = wait_for("all of them to be made", || {
         let event = store.event(json!({"hold": 0.3}));
@@ -137,10 +110,10 @@ fn more_sessions_are_made_while_few_are_free() {
 
 #[test]
 fn who_keeps_no_sessions_has_children_that_open_their_own() {
-    let store = Store::new(3);
+    let store = Store::new(&PLACE, 3);
     let functions = reading("mallory", 62_003, &[&store.gid()], "sessions = 0")
         + &python("niaj", 62_004, &["read"]);
-    let mut platform = store.platform(&functions);
+    let mut platform = platform(&store, &functions);
     for function in ["mallory-read", "niaj-read"] {
         for expected in [Start::Cold, Start::Fork] {
             let (start, answer) = platform.answer(function, store.event(json!({})));
@@ -154,9 +127,9 @@ fn who_keeps_no_sessions_has_children_that_open_their_own() {
 
 #[test]
 fn a_destination_that_does_not_answer_holds_up_who_asks_for_it() {
-    let store = Store::new(4);
+    let store = Store::new(&PLACE, 4);
     let away = "::ffff:127.62.4.99";
-    let mut platform = store.platform(&reading("olivia", 62_005, &[away, &store.gid()], ""));
+    let mut platform = platform(&store, &reading("olivia", 62_005, &[away, &store.gid()], ""));
     right(&platform.answer("olivia-read", store.event(json!({}))).1, false);
     let asks = || {
         let failed = platform.invoke("olivia-read", store.event(json!({"to": away}))).unwrap();
@@ -173,14 +146,32 @@ fn a_destination_that_does_not_answer_holds_up_who_asks_for_it() {
     platform.end();
 }
 
+#[test]
+fn what_a_child_leaves_behind_cannot_keep_its_qp() {
+    let store = Store::new(&PLACE, 7);
+    let limits = "sessions = 1\nconcurrency_max = 1";
+    let mut platform = platform(&store, &reading("rupert", 62_008, &[&store.gid()], limits));
+    platform.answer("rupert-read", store.event(json!({})));
+    for stray in [true, true, false] {
+        wait_for("the session to be free", || (store.count("free") == 1).then_some(()));
+        let (start, answer) = platform.answer("rupert-read", store.event(json!({"stray": stray})));
+        assert_eq!(start, Start::Fork);
+        right(&answer, true);
+        // elver-init and the INIT process.
+        wait_for_processes(62_008, 2);
+    }
+    assert_eq!(["inherited", "refused"].map(|name| store.count(name)), [3, 0]);
+    platform.end();
+}
+
 /// `ELVER_AWSLAMBDARIC` is the directory that `python3 -m pip install --target DIRECTORY awslambdaric` filled.
 #[test]
 #[ignore = "needs awslambdaric of PyPI, which Debian has not: name its directory in ELVER_AWSLAMBDARIC"]
 fn functions_of_the_unmodified_awslambdaric_have_it_as_a_module() {
     let client = std::env::var("ELVER_AWSLAMBDARIC").expect("ELVER_AWSLAMBDARIC is a directory");
-    let store = Store::new(6);
+    let store = Store::new(&PLACE, 6);
     let functions = reading("quentin", 62_007, &[&store.gid()], "runtime = \"awslambdaric\"");
-    let mut platform = store.platform(&functions);
+    let mut platform = platform(&store, &functions);
     let copied = std::process::Command::new("cp")
         .args(["-r", &format!("{client}/."), platform.code().to_str().unwrap()])
         .status();
@@ -201,7 +192,7 @@ fn functions_of_the_unmodified_awslambdaric_have_it_as_a_module() {
 
 #[test]
 fn without_a_node_a_handler_is_told_what_to_configure() {
-    let store = Store::new(5);
+    let store = Store::new(&PLACE, 5);
     let module = format!("module = {:?}", python_module());
     let mut platform = Platform::start(&module, &reading("peggy", 62_006, &[&store.gid()], ""));
     std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();

@@ -110,3 +110,47 @@ fn runc_does_the_same() {
     platform.end();
     wait_for_processes(61_008, 0);
 }
+
+/// The same functions by another engine.
+fn does_the_same(platform: &str, owner: &str, uid: u32) {
+    let mut platform = Platform::start(platform, &python(owner, uid, &["echo", "look"]));
+    let (echo, look) = (format!("{owner}-echo"), format!("{owner}-look"));
+    assert_eq!(platform.answer(&echo, json!(1)).0, Start::Cold);
+    assert_eq!(platform.answer(&echo, json!(2)).0, Start::Fork);
+    let (start, seen) = platform.answer(&look, json!(null));
+    assert_eq!((start, &seen["uid"]), (Start::Warm, &json!(uid)));
+    assert_eq!((&seen["written"], &seen["interfaces"]), (&json!([]), &json!(["lo"])));
+    assert_eq!(seen["capabilities"], "0".repeat(32));
+    assert_eq!(seen["code"].as_array().unwrap().len(), 2);
+    // A successor finds the container, and ends it.
+    platform.kill();
+    platform.start_again();
+    wait_for("the container to be found", || (platform.list().processes.len() == 2).then_some(()));
+    assert_eq!(platform.answer(&echo, json!(3)).0, Start::Fork);
+    platform.end();
+    wait_for_processes(uid, 0);
+}
+
+#[test]
+fn podman_does_the_same() {
+    // Its own choice, crun, refuses hosts whose cgroups are hybrid.
+    does_the_same("runtime = [\"podman\", \"--runtime=runc\"]", "judy", 61_009);
+}
+
+#[test]
+#[ignore = "needs a docker daemon, which a CI that is a container has not"]
+fn docker_does_the_same() {
+    does_the_same("runtime = [\"docker\"]", "mike", 61_026);
+}
+
+#[test]
+fn a_container_has_a_user_namespace_if_it_is_asked_for() {
+    for (runtime, owner, uid) in [("crun", "ivan", 61_010), ("runc", "niaj", 61_025)] {
+        let lines = format!("runtime = [{runtime:?}]\nuser_namespace = 61999");
+        does_the_same(&lines, owner, uid);
+        let platform = Platform::start(&lines, &python(owner, uid, &["look"]));
+        let (_, seen) = platform.answer(&format!("{owner}-look"), json!(null));
+        let expected = format!("0 61999 1 {uid} {uid} 1");
+        assert_eq!(seen["users"], expected);
+    }
+}

@@ -1,0 +1,141 @@
+//! Functions in Rust and in C, whose processes are forked with their connections as Python's are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use elver_faas::schedule::Start;
+use elver_testkit::{Examples, Place, handler_library, wait_for};
+use serde_json::{Value, json};
+
+use crate::platform::{Platform, wait_for_processes};
+use crate::store::Store;
+
+const PLACE: Place =
+    Place { name: "faas-native", network: 64, udp_ports: 29_200, registry_ports: 29_300 };
+
+const LIBRARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../elver-handler");
+
+static EXAMPLES: Examples = Examples::new("elver-handler", LIBRARY, "");
+
+/// An owner with a function, whose program is put into its code afterwards.
+fn native(owner: &str, uid: u32, gid: &str) -> String {
+    format!(
+        "[owners.{owner}]\nuid = {uid}\n[functions.{owner}]\nowner = \"{owner}\"\ncode = \"@CODE@\"\nhandler = \"function\"\nruntime = \"native\"\ntimeout_s = 20\ndestinations = [\"{gid}\"]\n"
+    )
+}
+
+fn put(platform: &Platform, program: &Path) {
+    std::fs::copy(program, platform.code().join("function")).unwrap();
+}
+
+/// The example in C, as its users build it.
+fn in_c(directory: &Path) -> PathBuf {
+    let program = directory.join("function-c");
+    let library = Path::new(LIBRARY);
+    let built = Command::new("cc")
+        .args(["-Wall", "-Wextra", "-Werror", "-O2", "-I"])
+        .arg(library.join("include"))
+        .arg("-o")
+        .arg(&program)
+        .arg(library.join("examples/function.c"))
+        .arg(handler_library())
+        .args(["-lgcc_s", "-lm"])
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+#[test]
+fn a_function_in_rust_is_forked_with_its_connections() {
+    let store = Store::new(&PLACE, 1);
+    let mut platform = store.platform(&native("rust", 62_101, &store.gid()));
+    put(&platform, &EXAMPLES.program("function"));
+    let (start, first) = platform.answer("rust", store.event(json!({})));
+    assert_eq!((start, &first["read"]), (Start::Cold, &json!("greeting")));
+    assert_eq!((&first["calls"], &first["inherited"]), (&json!(1), &json!(false)));
+    let mut pids = std::collections::BTreeSet::new();
+    for crash in [false, true, false, true, false] {
+        wait_for("four sessions to be free", || (store.count("free") == 4).then_some(()));
+        let event = store.event(json!({"crash": crash}));
+        if crash {
+            let (kind, why) = platform.refusal("rust", event);
+            assert!(kind == "Ended" && why.contains("signal 6"), "{kind}: {why}");
+            continue;
+        }
+        let (start, answer) = platform.answer("rust", event);
+        assert_eq!((start, &answer["start"]), (Start::Fork, &json!("fork")));
+        assert_eq!((&answer["read"], &answer["inherited"]), (&json!("greeting"), &json!(true)));
+        // A child of the process that ran the first, and of no other child.
+        assert_eq!(answer["calls"], 2);
+        pids.insert(answer["pid"].as_u64().unwrap());
+    }
+    assert_eq!(pids.len(), 3);
+    assert_eq!(["prepared", "inherited", "refused"].map(|name| store.count(name)), [4, 5, 0]);
+    let told = &platform.list().processes[0].connections;
+    assert_eq!(told.iter().collect::<Vec<_>>(), [&store.gid()]);
+    platform.end();
+    wait_for_processes(62_101, 0);
+    wait_for("all sessions to go", || (store.count("free") == 0).then_some(()));
+}
+
+#[test]
+fn what_a_native_function_does_wrong_is_told() {
+    let store = Store::new(&PLACE, 2);
+    let mut platform = store.platform(&native("rusty", 62_102, &store.gid()));
+    put(&platform, &EXAMPLES.program("function"));
+    let error = |event: Value| {
+        let failed = platform.invoke("rusty", event).unwrap();
+        assert!(failed.is_error);
+        serde_json::from_slice::<Value>(&failed.body).unwrap()
+    };
+    for _ in 0..2 {
+        // In the INIT process, and in a child.
+        assert_eq!(error(json!({"to": "nowhere"}))["errorMessage"], "the event has no address");
+        assert_eq!(error(json!({"panic": true}))["errorType"], "Panic");
+    }
+    let event = json!({"to": "nowhere", "address": 1, "rkey": 1});
+    assert_eq!(error(event)["errorMessage"], "\"nowhere\" is no GID");
+    let wrong = store.event(json!({"rkey": 1}));
+    assert!(error(wrong)["errorMessage"].as_str().unwrap().contains("access"));
+    let (_, answer) = platform.answer("rusty", store.event(json!({})));
+    assert_eq!(answer["read"], "greeting");
+    platform.end();
+}
+
+#[test]
+fn what_a_native_function_leaves_behind_ends_with_its_child() {
+    let store = Store::new(&PLACE, 3);
+    let mut platform = store.platform(&native("leaver", 62_103, &store.gid()));
+    put(&platform, &EXAMPLES.program("function"));
+    platform.answer("leaver", json!({}));
+    for _ in 0..3 {
+        let (start, answer) = platform.answer("leaver", store.event(json!({"stray": true})));
+        assert_eq!((start, answer["stray"].is_u64()), (Start::Fork, true));
+        // elver-init and the INIT process.
+        wait_for_processes(62_103, 2);
+    }
+    wait_for("four sessions to be free", || (store.count("free") == 4).then_some(()));
+    platform.end();
+}
+
+#[test]
+fn a_function_in_c_is_forked_with_its_connections() {
+    let store = Store::new(&PLACE, 4);
+    let mut platform = store.platform(&native("c", 62_104, &store.gid()));
+    put(&platform, &in_c(platform.directory.path()));
+    let event = store.event(json!({}));
+    let text = format!("{} {} {}", event["to"].as_str().unwrap(), event["address"], event["rkey"]);
+    for expected in [Start::Cold, Start::Fork, Start::Fork] {
+        let (start, answer) = platform.answer("c", json!(text));
+        assert_eq!((start, answer), (expected, json!({"read": "greeting"})));
+    }
+    assert!(store.count("inherited") >= 1);
+    let failed = platform.invoke("c", json!("hello")).unwrap();
+    let error: Value = serde_json::from_slice(&failed.body).unwrap();
+    assert_eq!(error["errorMessage"], "the event is no \"GID ADDRESS RKEY\"");
+    let failed = platform.invoke("c", json!(format!("nowhere {} 1", event["address"]))).unwrap();
+    let error: Value = serde_json::from_slice(&failed.body).unwrap();
+    assert_eq!(error["errorMessage"], "\"nowhere\" is no GID");
+    platform.end();
+}

@@ -1,0 +1,280 @@
+//! The INIT process: it has made things ready, and forks for each order.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use elver::Session;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::ahead::{Ahead, Which};
+use crate::api::Invocation;
+use crate::context::{Context, Source};
+use crate::error::{Error, system};
+use crate::process::{Forked, fork, keep_strays};
+use crate::strays;
+
+/// Where the node's socket is.
+pub(crate) const NODE: &str = "ELVER_SOCKET";
+
+/// The request that this process is started for.
+const FIRST: &str = "ELVER_FIRST";
+
+/// The longest order, in bytes.
+const ORDER_MAX: usize = 64 << 10;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Order {
+    Fork(u64),
+    Kill(u64),
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Report {
+    Connected(Vec<String>),
+    Ended(u64, String),
+}
+
+#[derive(Debug)]
+struct Child {
+    pid: Pid,
+    pidfd: OwnedFd,
+    request: u64,
+}
+
+/// What this process is now.
+#[derive(Debug)]
+enum Role {
+    Parent,
+    Child(Option<Which>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Init {
+    pub(crate) first: u64,
+    destinations: Vec<String>,
+    ahead: Option<Ahead>,
+    orders: UnixStream,
+    /// What came of an order that is not whole.
+    heard: Vec<u8>,
+    children: Vec<Child>,
+    role: Role,
+}
+
+impl Init {
+    /// Begins to make things ready. Orders come over standard input, which a handler finds empty.
+    pub(crate) fn start() -> Result<Init, Error> {
+        let first = variable(FIRST)?.parse().map_err(|_| Error::NoPlatform(FIRST))?;
+        let orders = rustix::io::dup(io::stdin()).map_err(io::Error::from);
+        let orders = UnixStream::from(orders.map_err(system("dup"))?);
+        let nothing = File::open("/dev/null").map_err(system("opening /dev/null"))?;
+        rustix::stdio::dup2_stdin(&nothing).map_err(|error| system("dup2")(error.into()))?;
+        keep_strays().map_err(system("becoming a subreaper"))?;
+        let destinations: Vec<String> =
+            variable("ELVER_DESTINATIONS")?.split_whitespace().map(String::from).collect();
+        let ahead = match make_ready(&destinations) {
+            Ok(ahead) => ahead,
+            Err(error) => {
+                eprintln!("elver-handler: nothing is made ready: {error}");
+                None
+            }
+        };
+        let (heard, children) = (Vec::new(), Vec::new());
+        Ok(Init { first, destinations, ahead, orders, heard, children, role: Role::Parent })
+    }
+
+    /// What the handler gets.
+    pub(crate) fn context(&mut self, invocation: &Invocation) -> Context<'_> {
+        let source = match (&mut self.ahead, &self.role) {
+            (Some(ahead), Role::Parent) => Source::Own(ahead),
+            (Some(ahead), Role::Child(Some(which))) => Source::Inherit(ahead, *which),
+            (Some(_), Role::Child(None)) | (None, _) => Source::Open,
+        };
+        Context::new(invocation, self.destinations.clone(), source)
+    }
+
+    /// Tells which destinations it is connected to, if there are new ones.
+    pub(crate) fn tell_connected(&mut self) -> Result<(), Error> {
+        match self.ahead.as_mut().and_then(Ahead::connected) {
+            Some(connections) => self.tell(&Report::Connected(connections)),
+            None => Ok(()),
+        }
+    }
+
+    /// Forks for each order. Returns in children alone, their request; and in the parent when nobody orders any more.
+    pub(crate) fn serve(&mut self) -> Result<Option<u64>, Error> {
+        // What its own request left.
+        strays::end(&[]).map_err(system("ending what the first request left"))?;
+        if let Some(ahead) = &mut self.ahead {
+            ahead.settle();
+        }
+        loop {
+            let readable = self.wait().map_err(system("waiting for orders"))?;
+            self.reap(&readable[1..])?;
+            if readable[0] {
+                match self.obey()? {
+                    Obeyed::All => {}
+                    Obeyed::IsChild(request) => return Ok(Some(request)),
+                    Obeyed::Closed => return Ok(None),
+                }
+            }
+        }
+    }
+
+    /// Waits for orders and for children's ends: which of them there are.
+    fn wait(&self) -> io::Result<Vec<bool>> {
+        let mut seen: Vec<PollFd<'_>> = vec![PollFd::new(&self.orders, PollFlags::IN)];
+        seen.extend(self.children.iter().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
+        loop {
+            match poll(&mut seen, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+                Ok(_) => return Ok(seen.iter().map(|fd| !fd.revents().is_empty()).collect()),
+            }
+        }
+    }
+
+    fn obey(&mut self) -> Result<Obeyed, Error> {
+        let mut part = [0; 4096];
+        let more = self.orders.read(&mut part).map_err(system("reading orders"))?;
+        if more == 0 || self.heard.len() > ORDER_MAX {
+            return Ok(Obeyed::Closed);
+        }
+        self.heard.extend_from_slice(&part[..more]);
+        while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.heard.drain(..=end).collect();
+            match serde_json::from_slice(&line) {
+                Ok(Order::Fork(request)) => {
+                    if self.fork(request)? {
+                        return Ok(Obeyed::IsChild(request));
+                    }
+                }
+                Ok(Order::Kill(request)) => {
+                    for child in self.children.iter().filter(|child| child.request == request) {
+                        // It may just have ended.
+                        let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+                    }
+                }
+                Err(error) => {
+                    return Err(Error::Conversation(format!("an order cannot be read: {error}")));
+                }
+            }
+        }
+        Ok(Obeyed::All)
+    }
+
+    /// Forks for a request; whether this is the child.
+    fn fork(&mut self, request: u64) -> Result<bool, Error> {
+        let session = self.ahead.as_mut().and_then(Ahead::choose);
+        let pid = match fork() {
+            Ok(Forked::Parent(pid)) => pid,
+            Ok(Forked::Child) => {
+                keep_strays().map_err(system("becoming a subreaper"))?;
+                self.leave_parent().map_err(system("leaving the parent's descriptors"))?;
+                self.role = Role::Child(session);
+                return Ok(true);
+            }
+            Err(error) => {
+                self.tell(&Report::Ended(request, format!("cannot fork: {error}")))?;
+                return Ok(false);
+            }
+        };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => self.children.push(Child { pid, pidfd, request }),
+            Err(error) => {
+                // Nobody would learn of its end.
+                strays::end(&self.known()).map_err(system("ending a child"))?;
+                self.tell(&Report::Ended(request, format!("its child cannot be seen: {error}")))?;
+                return Ok(false);
+            }
+        }
+        if let Some(ahead) = &mut self.ahead {
+            ahead.assign(session, pid);
+        }
+        self.tell_connected()?;
+        Ok(false)
+    }
+
+    /// A child has no business with its parent's orders, and none with its brothers.
+    fn leave_parent(&mut self) -> io::Result<()> {
+        self.children.clear();
+        self.heard.clear();
+        let (unconnected, _) = UnixStream::pair()?;
+        self.orders = unconnected;
+        Ok(())
+    }
+
+    fn reap(&mut self, ended: &[bool]) -> Result<(), Error> {
+        if !ended.contains(&true) {
+            return Ok(());
+        }
+        let mut at = 0;
+        let (ended, going) = std::mem::take(&mut self.children).into_iter().partition(|_| {
+            at += 1;
+            ended.get(at - 1).copied().unwrap_or(false)
+        });
+        self.children = going;
+        // What they left is ended before anybody learns that they have.
+        let mut known = self.known();
+        known.extend(ended.iter().map(|child: &Child| child.pid));
+        strays::end(&known).map_err(system("ending what a child left"))?;
+        for child in ended {
+            let status = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
+            let status = status.map_err(|error| system("waiting for a child")(error.into()))?;
+            let why = match status.map(|s| (s.exit_status(), s.terminating_signal())) {
+                Some((Some(code), _)) => format!("exit code {code}"),
+                Some((None, Some(signal))) => format!("signal {signal}"),
+                _ => "for no reason that the system gives".into(),
+            };
+            if let Some(ahead) = &mut self.ahead {
+                ahead.ended(child.pid);
+            }
+            self.tell(&Report::Ended(child.request, why))?;
+        }
+        Ok(())
+    }
+
+    fn known(&self) -> Vec<Pid> {
+        self.children.iter().map(|child| child.pid).collect()
+    }
+
+    fn tell(&mut self, report: &Report) -> Result<(), Error> {
+        let mut line =
+            serde_json::to_vec(report).map_err(|error| Error::Conversation(error.to_string()))?;
+        line.push(b'\n');
+        self.orders.write_all(&line).map_err(system("telling the platform"))
+    }
+}
+
+/// What became of orders.
+enum Obeyed {
+    All,
+    IsChild(u64),
+    Closed,
+}
+
+fn variable(name: &'static str) -> Result<String, Error> {
+    std::env::var(name).map_err(|_| Error::NoPlatform(name))
+}
+
+/// Begins, where there are destinations and a node.
+fn make_ready(destinations: &[String]) -> Result<Option<Ahead>, Error> {
+    let node = variable(NODE)?;
+    if destinations.is_empty() || !std::path::Path::new(&node).exists() {
+        return Ok(None);
+    }
+    let sessions = variable("ELVER_SESSIONS")?;
+    let number = |text: Option<&str>| text.and_then(|text| text.parse().ok());
+    let mut words = sessions.split(' ');
+    let (Some(each), Some(most)) = (number(words.next()), number(words.next())) else {
+        return Err(Error::NoPlatform("ELVER_SESSIONS"));
+    };
+    Ok(Some(Ahead::start(Session::connect(node)?, destinations, (each, most))?))
+}

@@ -1,0 +1,42 @@
+//! Forking and ending, which the standard library does not have.
+
+use std::io::{self, Write};
+
+use rustix::process::{Pid, set_child_subreaper};
+
+/// Which of the two this is.
+pub(crate) enum Forked {
+    /// It has this child.
+    Parent(Pid),
+    /// It is the child.
+    Child,
+}
+
+/// Forks. Refused where this process has several threads, whose locks the child could wait for without end.
+pub(crate) fn fork() -> io::Result<Forked> {
+    // Links of a directory: itself, the one above, and one for each thread.
+    let threads = rustix::fs::stat("/proc/self/task")?.st_nlink.saturating_sub(2);
+    if threads > 1 {
+        let what = format!("it has {threads} threads, and a process that is forked has one");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    }
+    // SAFETY: this process has one thread, so that the child has all of its state, whole.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(Pid::from_raw(pid).map_or(Forked::Child, Forked::Parent)),
+    }
+}
+
+/// Processes that lose their parent become children of this one.
+pub(crate) fn keep_strays() -> io::Result<()> {
+    Ok(set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// Ends a child: what the parent has registered for its own end is not the child's to do.
+pub(crate) fn exit(code: i32) -> ! {
+    // What cannot be written is lost with the process.
+    let _ = io::stdout().flush();
+    // SAFETY: it ends this process alone, and needs nothing of its state.
+    unsafe { libc::_exit(code) }
+}
