@@ -491,6 +491,7 @@ impl QpCore {
     }
 
     /// Runs an operation that concerns this device alone; none if it is not one.
+    #[inline]
     pub(crate) fn run_own<M: Memory>(&self, hw: &mut Hw<M>, op: &SendOp) -> Option<WcStatus> {
         let (pd, qpn) = (self.pd, self.qpn.get());
         match op {

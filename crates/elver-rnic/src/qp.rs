@@ -89,6 +89,7 @@ impl QueuePair {
     }
 
     /// Runs `act` on a lane and bears the consequences.
+    #[inline(always)] // Once for each packet and WR, by callers that differ in `act`.
     pub(crate) fn with_lane<M: Memory, R>(
         &mut self,
         index: usize,

@@ -84,6 +84,7 @@ impl Lane {
     }
 
     /// An acknowledgement of everything up to `psn`.
+    #[inline]
     pub(crate) fn on_ack<M: Memory>(&mut self, env: &mut Env<'_, M>, psn: Psn) {
         if !self.is_outstanding(psn) {
             env.hw.counters.rx_stale_response += 1;

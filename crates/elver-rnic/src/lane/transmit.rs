@@ -35,6 +35,7 @@ enum Start {
 
 impl Lane {
     /// Writes the next packet, if one may be sent now.
+    #[inline(always)] // It has one caller, and that one nothing else to do.
     pub(crate) fn transmit<M: Memory>(
         &mut self,
         env: &mut Env<'_, M>,
