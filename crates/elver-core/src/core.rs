@@ -304,6 +304,7 @@ impl<D: Device> Core<D> {
     }
 
     /// One completion of the device's.
+    #[inline(always)] // What was kept is rare.
     fn complete(&mut self, wc: &Wc, now: Time) {
         match WrId::decode(wc.wr_id) {
             Some(WrId::User { vqp, seq, second }) => {

@@ -315,6 +315,7 @@ impl QueuePair {
     }
 
     /// Completes the front WR of a lane, or lets it wait. False when the lane must stop here.
+    #[inline(always)] // It has one caller.
     fn conclude<M: Memory>(
         &mut self,
         hw: &mut Hw<M>,
@@ -432,6 +433,7 @@ impl Lane {
     }
 
     /// A piece of the front WR was copied: whether there is more of it.
+    #[inline]
     fn goes_on<M: Memory>(&mut self, env: &Env<'_, M>) -> bool {
         if self.sending.is_none() && !self.piecewise {
             return false;
@@ -491,8 +493,11 @@ impl QpCore {
     }
 
     /// Runs an operation that concerns this device alone; none if it is not one.
-    #[inline]
+    #[inline(always)] // Hardly any is one.
     pub(crate) fn run_own<M: Memory>(&self, hw: &mut Hw<M>, op: &SendOp) -> Option<WcStatus> {
+        if !matches!(op, SendOp::BindMw(_) | SendOp::LocalInv(_)) {
+            return None;
+        }
         let (pd, qpn) = (self.pd, self.qpn.get());
         match op {
             SendOp::BindMw(bind) => {

@@ -339,35 +339,50 @@ impl<M: Memory> Regions<M> {
             return Ok(None);
         }
         let id = rkey >> 8;
-        let (tag, pd_of, base, length_of, granted, region, region_base) = match self.keys.get(id) {
-            Some(Key::Region(region)) => {
-                (region.tag, region.pd, region.base, region.length, region.access, id, region.base)
-            }
+        let reach = match self.keys.get(id) {
+            Some(Key::Region(region)) => Reach {
+                rkey: id << 8 | u32::from(region.tag),
+                pd: region.pd,
+                base: region.base,
+                length: region.length,
+                access: region.access,
+            },
             Some(Key::Window(window)) => {
-                let bound = window.bound.ok_or(Refused::Access)?;
-                if bound.qpn.is_some_and(|only| only != qpn) {
-                    return Err(Refused::Access);
-                }
-                let Some(Key::Region(region)) = self.keys.get(bound.region) else {
-                    bug!("a window is bound to a region that is gone");
-                    return Err(Refused::Access);
-                };
-                let Bound { base, length, access, .. } = bound;
-                (window.tag, window.pd, base, length, access, bound.region, region.base)
+                return self.through(window, (pd, qpn), rkey, (va, length), access);
             }
             None => return Err(Refused::Access),
         };
-        let reach = Reach {
-            rkey: id << 8 | u32::from(tag),
-            pd: pd_of,
-            base,
-            length: length_of,
-            access: granted,
-        };
-        match reach.grants(pd, rkey, va, length, access) {
-            Some(_) => Ok(Some(Place { region, offset: va - region_base })),
-            None => Err(Refused::Access),
+        let offset = reach.grants(pd, rkey, va, length, access).ok_or(Refused::Access)?;
+        Ok(Some(Place { region: id, offset }))
+    }
+
+    /// Checks a peer's access through a window.
+    #[cold]
+    fn through(
+        &self,
+        window: &Window,
+        (pd, qpn): (u32, u32),
+        rkey: u32,
+        (va, length): (u64, u64),
+        access: AccessFlags,
+    ) -> Result<Option<Place>, Refused> {
+        let bound = window.bound.ok_or(Refused::Access)?;
+        if bound.qpn.is_some_and(|only| only != qpn) {
+            return Err(Refused::Access);
         }
+        let Some(Key::Region(region)) = self.keys.get(bound.region) else {
+            bug!("a window is bound to a region that is gone");
+            return Err(Refused::Access);
+        };
+        let reach = Reach {
+            rkey: rkey & !0xff | u32::from(window.tag),
+            pd: window.pd,
+            base: bound.base,
+            length: bound.length,
+            access: bound.access,
+        };
+        reach.grants(pd, rkey, va, length, access).ok_or(Refused::Access)?;
+        Ok(Some(Place { region: bound.region, offset: va - region.base }))
     }
 
     /// A copy of a region has begun elsewhere, or has ended.
