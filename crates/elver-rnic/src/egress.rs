@@ -150,25 +150,13 @@ impl QueuePair {
     /// Writes the next packet of the responder, or of a DCT's responders.
     #[inline(always)] // Who sends has none most of the time.
     fn answer<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, buf: &mut [u8]) -> Option<Transmit> {
-        if self.dct.is_none() && !self.responder.has_answers() {
+        if self.dct.is_some() {
+            return self.answer_initiators(hw, now, buf);
+        }
+        if !self.responder.has_answers() {
             return None;
         }
-        self.next_answer(hw, now, buf)
-    }
-
-    fn next_answer<M: Memory>(
-        &mut self,
-        hw: &mut Hw<M>,
-        now: Time,
-        buf: &mut [u8],
-    ) -> Option<Transmit> {
-        let QueuePair { core, responder, dct, .. } = self;
-        if let Some(dct) = dct {
-            let answered = dct.next_answer(core, hw, now, buf)?;
-            let len = packet_len(answered.headers.header_len(), answered.payload);
-            let traffic_class = answered.traffic_class & !0b11 | ECN_CAPABLE;
-            return Some(hw.sent(len, answered.flow, traffic_class));
-        }
+        let QueuePair { core, responder, .. } = self;
         let remote = core.remote?;
         let to = core.dest_qpn();
         let (headers, payload) = responder.next_answer(core, hw, 0, buf, |message, psn| {
@@ -180,5 +168,20 @@ impl QueuePair {
         }
         let len = packet_len(headers.header_len(), payload);
         Some(hw.sent(len, remote.flow, remote.traffic_class))
+    }
+
+    /// Writes the next packet of a DCT's responders.
+    #[inline(never)] // It would make the way of who sends longer.
+    fn answer_initiators<M: Memory>(
+        &mut self,
+        hw: &mut Hw<M>,
+        now: Time,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        let QueuePair { core, dct, .. } = self;
+        let answered = dct.as_mut()?.next_answer(core, hw, now, buf)?;
+        let len = packet_len(answered.headers.header_len(), answered.payload);
+        let traffic_class = answered.traffic_class & !0b11 | ECN_CAPABLE;
+        Some(hw.sent(len, answered.flow, traffic_class))
     }
 }

@@ -170,7 +170,7 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Puts a QP in line to send.
-    #[inline]
+    #[inline(always)] // Most are in line already.
     pub(crate) fn schedule(&mut self, qpn: u32) {
         if let Some(queue_pair) = self.qps.get_mut(qpn)
             && !queue_pair.scheduled

@@ -13,6 +13,7 @@ use crate::vqp::send_ring::NONE;
 
 impl<D: Device> Core<D> {
     /// A physical WR of a VQP has completed: on success, all WRs of the VQP up to this one.
+    #[inline]
     pub(crate) fn complete_user(
         &mut self,
         id: VqpId,
@@ -156,7 +157,7 @@ impl Vqp {
     }
 
     /// So many of its physical WRs are no longer on the lane.
-    #[inline]
+    #[inline(always)] // At each completion.
     pub(crate) fn off_lane(&mut self, count: u32, qos: &mut Qos, now: Time) {
         count_off!(self.inflight, count);
         if self.class == Class::High {

@@ -11,7 +11,7 @@ use crate::pool::lane::{LaneKind, LaneState};
 
 impl<D: Device> Core<D> {
     /// So many physical WRs of a lane have completed.
-    #[inline]
+    #[inline(always)] // At each completion.
     pub(crate) fn account(&mut self, lane: LaneIx, count: u32) {
         let entry = &mut self.lanes.lanes[lane];
         count_off!(entry.uncompleted, count);

@@ -83,6 +83,7 @@ impl MrStore {
     }
 
     /// Forgets what has run out (KRCORE flushes MRStore).
+    #[inline]
     pub(crate) fn flush(&mut self, now: Time) {
         while self.order.front().is_some_and(|(_, until)| *until <= now) {
             self.drop_oldest();
