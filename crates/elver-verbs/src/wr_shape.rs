@@ -1,6 +1,6 @@
 //! What can be told of a work request from itself alone: how many pieces and bytes it has.
 
-use crate::{Payload, PostError, RecvWr, SendOp, SendWr};
+use crate::{Payload, PostError, RecvWr, SendOp, SendWr, Sge};
 
 /// How large a work request may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,11 @@ impl SendOp {
         use SendOp::{Send, SendWithImm, SendWithInv, Write, WriteWithImm};
 
         matches!(self, Send | SendWithImm(_) | SendWithInv(_) | Write(_) | WriteWithImm(..))
+    }
+
+    #[inline]
+    fn is_atomic(&self) -> bool {
+        matches!(self, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
     /// Checks that an atomic's word is aligned, for who refuses at once what else the peer would (IBTA vol. 1,
@@ -48,11 +53,23 @@ impl SendWr<'_> {
     /// # Errors
     /// [`PostError::TooManySges`], [`PostError::InlineTooLong`], [`PostError::MessageTooLong`],
     /// [`PostError::AtomicLength`].
-    #[inline]
+    #[inline(always)] // What is plain, as most are, is told by three comparisons.
     pub fn check_shape(&self, limits: &WrLimits) -> Result<u32, PostError> {
+        match self.payload {
+            Payload::Sges(&[Sge { length, .. }])
+                if u64::from(length) <= limits.max_length
+                    && limits.max_sge > 0
+                    && !self.op.is_atomic() =>
+            {
+                Ok(length)
+            }
+            _ => self.check_any_shape(limits),
+        }
+    }
+
+    #[inline]
+    fn check_any_shape(&self, limits: &WrLimits) -> Result<u32, PostError> {
         let given = match self.payload {
-            // As most are.
-            Payload::Sges([sge]) if limits.max_sge > 0 => u64::from(sge.length),
             Payload::Sges(sges) => {
                 sges_fit(sges.len(), limits.max_sge)?;
                 sges.iter().map(|sge| u64::from(sge.length)).sum()
@@ -72,7 +89,7 @@ impl SendWr<'_> {
         let Some(length) = length else {
             return Err(PostError::MessageTooLong { given, max: limits.max_length });
         };
-        if matches!(self.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) && length != 8 {
+        if self.op.is_atomic() && length != 8 {
             return Err(PostError::AtomicLength { given });
         }
         Ok(length)
@@ -101,7 +118,7 @@ fn sges_fit(given: usize, max: u32) -> Result<(), PostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RemoteAddr, SendFlags, Sge};
+    use crate::{RemoteAddr, SendFlags};
 
     const AT: RemoteAddr = RemoteAddr { addr: 64, rkey: 1 };
     const LIMITS: WrLimits =

@@ -63,6 +63,7 @@ impl Source for Segments<'_> {
         self.length
     }
 
+    #[inline(always)] // Once for each WRITE within a device.
     fn put<M: Memory>(&self, regions: &Regions<M>, mut at: Place) -> Result<(), Fault> {
         for segment in self.segments {
             regions.copy(at, segment.place, u64::from(segment.length))?;
