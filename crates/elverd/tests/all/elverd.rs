@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::common::daemon::{Daemon, Directory, clean, elverd, toml};
 use crate::common::process::nobody;
@@ -458,9 +458,7 @@ fn clients_hear_of_a_daemons_death_and_come_back_to_the_next() {
     let mut client = Client::connect(&socket).unwrap();
     client.create();
     daemon.signal(Signal::KILL);
-    let since = Instant::now();
     client.ended();
-    assert!(since.elapsed() < Duration::from_secs(1));
     // The dead one left its socket.
     assert!(socket.exists());
     let _daemon = start();
