@@ -44,8 +44,14 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
         // SAFETY: the verbs contract.
         let (context, domain, vector) =
             unsafe { (given(pd)?.context, PdHandle((*pd).handle), vector(given(attr)?)?) };
-        let device = &mut Engine::get()?.lock().device;
-        let made = match vector.dgid.to_ip().is_multicast() {
+        let engine = Engine::get()?;
+        let dest = vector.dgid.to_ip();
+        if let Some(hub) = engine.hub.as_ref().filter(|_| !dest.is_multicast()) {
+            // Whether it is reached otherwise than by the link, the lanes know.
+            hub.peer(dest);
+        }
+        let device = &mut engine.lock().device;
+        let made = match dest.is_multicast() {
             true => device.create_multicast_ah(domain, vector),
             false => device.create_ah(domain, vector),
         };

@@ -18,13 +18,15 @@ use rustix::time::Timespec;
 use crate::channel::CqObject;
 use crate::cm::state::Cm;
 use crate::device::node_guid;
-use crate::direct::{self, Direct, Hub};
+use crate::direct::{self, Beside, Direct, Hub};
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
 use crate::wishes::Wishes;
 
 /// How long the thread leaves the device to a program that polls before it looks again.
 const NAP: Duration = Duration::from_millis(1);
+/// Polls between two looks of the thread by which it knows a program that does nothing else.
+const POLLS_A_ROUND: u64 = 16;
 /// The longest sleep; timers and packets end it earlier.
 const SLEEP: Duration = Duration::from_secs(1);
 /// Addresses of 127.0.0.0/8 that are tried before it is taken for full.
@@ -40,6 +42,8 @@ pub(crate) struct Engine {
     polls: AtomicU64,
     /// Whether the thread does not look at the socket just now.
     naps: AtomicBool,
+    /// A program is about to wait for an event.
+    armed: AtomicBool,
     wake: OwnedFd,
     socket: OwnedFd,
     /// What becomes readable when multicast came, once a QP is in a group.
@@ -131,22 +135,26 @@ impl Engine {
             libc::ENODEV
         };
         let wishes = Wishes::told().map_err(refused)?;
-        let device = open_device(&wishes).map_err(refused)?;
+        let mut device = open_device(&wishes).map_err(refused)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| refused(error.to_string()))?;
         let hub = match wishes.is_any() {
             // What befalls packets befalls all that is sent.
             true => None,
-            false => direct::open(device.address()).map_err(refused)?,
+            false => direct::open(device.address(), &wake).map_err(refused)?,
         };
+        if let Some(hub) = &hub {
+            device.set_bypass(Box::new(Beside::new(hub.clone())));
+        }
         let socket = device.as_fd().ok_or_else(|| refused("it has no socket".into()))?;
         let socket = socket.try_clone_to_owned().map_err(|error| refused(error.to_string()))?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| refused(error.to_string()))?;
         let file = memfd_create("elver", MemfdFlags::CLOEXEC)
             .map_err(|error| refused(error.to_string()))?;
         let engine = ENGINE.get_or_init(|| Engine {
             state: Mutex::new(State::new(device, hub.clone())),
             polls: AtomicU64::new(0),
             naps: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
             wake,
             socket,
             groups: OnceLock::new(),
@@ -187,6 +195,7 @@ impl Engine {
 
     /// Has the thread watch: a program is about to wait for an event.
     pub(crate) fn watch(&self) {
+        self.armed.store(true, Ordering::SeqCst);
         if self.naps.load(Ordering::SeqCst) {
             self.wake();
         }
@@ -212,29 +221,51 @@ impl Engine {
 
     /// What the thread does: it drives the device while the program does not.
     fn attend(&self) {
+        let mut last = 0;
         loop {
             let seen = self.polls.load(Ordering::Relaxed);
+            let many = seen.wrapping_sub(last) >= POLLS_A_ROUND;
+            last = seen;
             let busy = {
                 let mut state = self.lock();
                 let acted = state.device.progress();
                 state.tell();
                 acted
             };
-            if self.polls.load(Ordering::Relaxed) != seen {
+            let polled = many || self.polls.load(Ordering::Relaxed) != seen;
+            if polled && !self.armed.swap(false, Ordering::SeqCst) {
                 self.nap();
+                last = self.polls.load(Ordering::Relaxed);
             } else if busy {
                 std::thread::yield_now();
             } else {
-                let due = self.lock().due_in();
-                self.sleep(due.unwrap_or(SLEEP).min(SLEEP), true);
+                self.doze();
             }
+        }
+    }
+
+    /// Sleeps until a packet arrives or a timer is due.
+    fn doze(&self) {
+        if let Some(hub) = &self.hub {
+            hub.table.sleep(true);
+        }
+        let (due, waits) = {
+            let mut state = self.lock();
+            (state.due_in(), state.device.has_beside())
+        };
+        if !waits {
+            self.sleep(due.unwrap_or(SLEEP).min(SLEEP), true);
+        }
+        if let Some(hub) = &self.hub {
+            hub.table.sleep(false);
         }
     }
 
     /// Leaves the device to who polls it, and so sees to packets and timers alike.
     fn nap(&self) {
         self.naps.store(true, Ordering::SeqCst);
-        loop {
+        // Who is about to wait for an event says so before it looks at `naps`.
+        while !self.armed.swap(false, Ordering::SeqCst) {
             let before = self.polls.load(Ordering::Relaxed);
             if !self.sleep(NAP, false) || before == self.polls.load(Ordering::Relaxed) {
                 break;

@@ -48,6 +48,11 @@ fn a_message_comes_behind_what_was_written_before() {
 }
 
 #[test]
+fn messages_arrive_whether_one_polls_or_sleeps() {
+    run("messages");
+}
+
+#[test]
 fn refusals_are_told_as_by_packets() {
     run("errors");
 }

@@ -100,7 +100,7 @@ impl<M: Memory> Rnic<M> {
     /// address of the device. It can do no more than give bytes to the receives of UD QPs in that group whose
     /// Q_Key it has.
     pub fn handle_multicast(&mut self, now: Time, meta: &RxMeta, payload: &[u8]) {
-        let Some(view) = self.accept(meta, payload) else { return };
+        let Some(view) = self.accept(meta, payload, true) else { return };
         let headers = view.headers();
         let Route::Ud(deth) = headers.route() else {
             self.hw.counters.drop_qpn += 1;

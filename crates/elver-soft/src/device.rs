@@ -4,16 +4,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use elver_memory::SoftMemory;
-use elver_rnic::{Config, Counters, MrChange, Rnic, Seed, Time};
+use elver_rnic::{Config, Counters, MAX_PACKET, MrChange, Rnic, RxMeta, Seed, Time};
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, Cq, Device, Gid, Mr, MrInfo, Mtu, MwInfo, Pd, PostError, Qp,
     QpAttr, QpInit, SendFlags, SendOp, SendWr, Srq, VerbsError, Wc,
 };
-use elver_wire::{HEADERS_MAX, ICRC_LEN};
+use elver_wire::{Flow, HEADERS_MAX, ICRC_LEN, IpId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use crate::SoftError;
+use crate::bypass::Bypass;
 use crate::capture::tap::Tap;
 use crate::capture::{Capture, FileCapture, LinkType};
 use crate::clock::now;
@@ -26,7 +27,7 @@ use crate::interface::Interface;
 use crate::link::{Link, Port, UdpPort};
 use crate::publish::Publisher;
 use crate::transmit::{Send, Transmitter};
-use crate::udp::UdpIo;
+use crate::udp::{HOP_LIMIT_HIDDEN, UdpIo};
 
 /// ECT(0) (RFC 3168): what packets carry unless a QP asks for another traffic class.
 const TRAFFIC_CLASS: u8 = 0b10;
@@ -36,6 +37,12 @@ const POLLS_PER_PROGRESS: u32 = 64;
 const POSTS_PER_FLUSH: u32 = 16;
 /// Empty looks at the socket before one at the clock.
 const EMPTY_PER_CLOCK: u32 = 8;
+/// Packets that came past the link and are taken at once.
+const BESIDE_MAX: u32 = 64;
+/// Looks at what comes past the link before one at the link.
+const BESIDE_PER_LINK: u32 = 64;
+/// Looks at the link in vain before it is looked at so seldom.
+const LINK_QUIET: u32 = 16;
 /// Looks at the socket in a row that found something before what gives way is sent all the same.
 const HELD_MAX: u32 = 4;
 /// How often the counters are published.
@@ -116,6 +123,11 @@ pub struct SoftDevice {
     /// When the clock was looked at last.
     looked_at: Time,
     errands: Errands,
+    /// For what comes past the link; empty where nothing does.
+    beside: Vec<u8>,
+    /// Looks at that, and looks at the link in vain, in a row.
+    looks: u32,
+    quiet: u32,
     /// The index of the interface of a UDP socket.
     interface: u32,
     /// The sockets of multicast groups, once there was one.
@@ -128,7 +140,7 @@ impl SoftDevice {
         let (port, rnic, interface, link_type) = match &config.link {
             Link::Udp => {
                 let (port, rnic, interface) = open_udp(&config)?;
-                (Port::Udp(port), rnic, interface, LinkType::Ip)
+                (Port::Udp(Box::new(port)), rnic, interface, LinkType::Ip)
             }
             Link::Frames(link) => {
                 let (port, rnic) = open_frames(&config, link)?;
@@ -170,6 +182,9 @@ impl SoftDevice {
             posts: 0,
             empty: 0,
             looked_at: Time::ZERO,
+            beside: Vec::new(),
+            looks: 0,
+            quiet: 0,
             errands: Errands::new()
                 .map_err(|reason| SoftError::System { call: "eventfd", reason })?,
             interface,
@@ -305,6 +320,40 @@ impl SoftDevice {
         wrs: impl Iterator<Item = SendWr<'a>>,
     ) -> Result<(), (usize, PostError)> {
         self.rnic.check_sends(qp, wrs)
+    }
+
+    /// Gives the device another way to some others; only one on a UDP socket takes it.
+    pub fn set_bypass(&mut self, bypass: Box<dyn Bypass>) {
+        if let Port::Udp(port) = &mut self.port {
+            port.transmitter.bypass = Some(bypass);
+            self.beside = vec![0; MAX_PACKET];
+        }
+    }
+
+    /// Whether something came past the link, which [`SoftDevice::as_fd`] does not tell of.
+    pub fn has_beside(&mut self) -> bool {
+        self.port.bypass().is_some_and(|(bypass, _)| bypass.has_more())
+    }
+
+    /// Takes what came past the link. Whether there was something.
+    #[inline]
+    fn take_beside(&mut self) -> bool {
+        let SoftDevice { rnic, port, beside, .. } = self;
+        let Some((bypass, address)) = port.bypass() else { return false };
+        if !bypass.has_more() {
+            return false;
+        }
+        let (now, udp_port) = (now(), rnic.config().udp_port);
+        for _ in 0..BESIDE_MAX {
+            let Some((from, traffic_class, len)) = bypass.take(beside) else { break };
+            let flow = Flow { src: (from, udp_port).into(), dst: (address, udp_port).into() };
+            let (hop_limit, ip_id) = (HOP_LIMIT_HIDDEN, IpId::Likely(0));
+            let meta = RxMeta { flow, traffic_class, hop_limit, ip_id };
+            rnic.handle_unsealed(now, &meta, &beside[..len]);
+        }
+        bypass.took();
+        self.transmit(now);
+        true
     }
 
     /// As [`Rnic::check_direct`].
@@ -504,6 +553,25 @@ impl SoftDevice {
     fn look_around(&mut self) -> bool {
         self.posts = 0;
         self.polls = 0;
+        if self.beside.is_empty()
+            || !self.port.bypass().is_some_and(|(bypass, _)| bypass.has_peers())
+        {
+            return self.look_at_link();
+        }
+        let beside = self.take_beside();
+        // A look at the socket costs more than all else: one where nothing has come for long is rare.
+        self.looks = self.looks.wrapping_add(1);
+        let waits = self.port.is_waiting() || self.rnic.wants_to_transmit();
+        let is_quiet = self.quiet >= LINK_QUIET && !waits;
+        if is_quiet && !self.looks.is_multiple_of(BESIDE_PER_LINK) {
+            return beside;
+        }
+        let acted = self.look_at_link();
+        self.quiet = if acted { 0 } else { self.quiet.saturating_add(1) };
+        acted | beside
+    }
+
+    fn look_at_link(&mut self) -> bool {
         let sends = self.port.is_waiting() || self.rnic.wants_to_transmit();
         let holds = self.rnic.gives_way() && self.held < HELD_MAX;
         let mut sent = sends && !holds && self.transmit(now());

@@ -14,6 +14,7 @@
 //! `frames::adopt` (descriptors that the process was started with).
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod bypass;
 mod capture;
 mod clock;
 mod device;
@@ -36,6 +37,7 @@ pub mod record {
     pub use crate::capture::tap::{Tap, TapReader, tap, unix_ns};
 }
 
+pub use bypass::{Bypass, Carried};
 pub use clock::now;
 pub use device::{SoftConfig, SoftDevice};
 pub use drive::{Idle, SoftThread, drive};

@@ -9,6 +9,7 @@ use elver_rnic::{DropReason, Rnic, RxMeta, Time};
 use elver_wire::{Flow, IpId};
 use rustix::event::PollFlags;
 
+use crate::bypass::Bypass;
 use crate::capture::{Capture, Direction};
 use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::inlet::Inlet;
@@ -27,7 +28,7 @@ pub enum Link {
 
 /// A link at work.
 pub(crate) enum Port {
-    Udp(UdpPort),
+    Udp(Box<UdpPort>),
     Frames(Box<FramePort>),
 }
 
@@ -81,6 +82,18 @@ impl Port {
         match self {
             Port::Udp(port) => port.transmitter.run(now, rnic, &mut port.io, capture, what),
             Port::Frames(port) => port.transmit(now, rnic, capture),
+        }
+    }
+
+    /// Another way than the link, if there is one, and the address of this device there.
+    #[inline]
+    pub(crate) fn bypass(&mut self) -> Option<(&mut Box<dyn Bypass>, IpAddr)> {
+        match self {
+            Port::Udp(port) => {
+                let UdpPort { transmitter, address, .. } = &mut **port;
+                transmitter.bypass.as_mut().map(|bypass| (bypass, *address))
+            }
+            Port::Frames(_) => None,
         }
     }
 

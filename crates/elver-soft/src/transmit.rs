@@ -5,12 +5,15 @@ use std::net::IpAddr;
 use elver_rnic::{MAX_PACKET, Rnic, Time, Transmit};
 use elver_wire::{Flow, icrc};
 
+use crate::bypass::{Bypass, Carried};
 use crate::capture::{Capture, Direction};
 use crate::udp::{Sent, TRAIN_BYTES, TRAIN_PACKETS, TRAINS, Train, UdpIo};
 use elver_memory::SoftMemory;
 
 /// Bytes of the send buffer: a few full trains, and room for the packet that is being written.
 const BUFFER: usize = 4 * TRAIN_BYTES + MAX_PACKET;
+/// Packets that go past the link at once.
+const CARRIED_MAX: u32 = 256;
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub(crate) struct Transmitter {
     pub(crate) lost: u64,
     /// System calls that sent something.
     pub(crate) calls: u64,
+    /// Another way to some.
+    pub(crate) bypass: Option<Box<dyn Bypass>>,
 }
 
 impl Transmitter {
@@ -41,6 +46,7 @@ impl Transmitter {
             source,
             lost: 0,
             calls: 0,
+            bypass: None,
         }
     }
 
@@ -60,9 +66,9 @@ impl Transmitter {
         what: Send,
     ) -> bool {
         if self.trains.is_empty() {
-            self.load(now, rnic, io.gso, what);
+            let carried = self.load(now, rnic, io.gso, what);
             if self.trains.is_empty() {
-                return false;
+                return carried;
             }
             if let Some(capture) = capture {
                 self.record(rnic.config().udp_port, capture);
@@ -72,8 +78,27 @@ impl Transmitter {
         true
     }
 
-    /// Fills the buffer with sealed packets, train by train.
-    fn load(&mut self, now: Time, rnic: &mut Rnic<SoftMemory>, gso: bool, what: Send) {
+    /// Fills the buffer with sealed packets, train by train, but for those that go past the link. Whether
+    /// there were some.
+    fn load(&mut self, now: Time, rnic: &mut Rnic<SoftMemory>, gso: bool, what: Send) -> bool {
+        let mut carried = 0;
+        self.fill(now, rnic, gso, what, &mut carried);
+        if carried > 0
+            && let Some(bypass) = &mut self.bypass
+        {
+            bypass.ring();
+        }
+        carried > 0
+    }
+
+    fn fill(
+        &mut self,
+        now: Time,
+        rnic: &mut Rnic<SoftMemory>,
+        gso: bool,
+        what: Send,
+        carried: &mut u32,
+    ) {
         let train_packets = if gso { TRAIN_PACKETS } else { 1 };
         let mut at = 0;
         let mut open = false;
@@ -86,6 +111,19 @@ impl Transmitter {
             let Some(packet) = rnic.poll_transmit(now, room) else {
                 return;
             };
+            if let Some(bypass) = &mut self.bypass {
+                let (to, class) = (packet.flow.dst.ip(), packet.traffic_class);
+                let became = bypass.carry(to, class, &room[..packet.len]);
+                if became != Carried::ByLink {
+                    self.lost += u64::from(became == Carried::Lost);
+                    *carried += 1;
+                    open = false;
+                    if packet.ends_piece || *carried == CARRIED_MAX {
+                        return;
+                    }
+                    continue;
+                }
+            }
             let joins = open
                 && self.trains.last().is_some_and(|train| {
                     train.to == packet.flow.dst

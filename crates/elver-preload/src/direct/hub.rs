@@ -16,7 +16,7 @@ use rustix::net::{
     socket_with,
 };
 
-use super::peer::{Peer, Refusal};
+use super::peer::{Own, Peer, Refusal};
 use super::table::{Name, Table};
 
 /// The name of a process's socket, before the address of its device.
@@ -41,8 +41,12 @@ pub(crate) struct Hub {
     pub(crate) table: Table,
     own: IpAddr,
     peers: Mutex<Vec<Arc<Peer>>>,
+    /// Rises with each change of the list.
+    version: AtomicU64,
     /// Makes the thread look at the list again.
     wake: OwnedFd,
+    /// Wakes who drives the device.
+    bell: OwnedFd,
     /// Processes of this host that packets go to, since [`Hub::take_refused`].
     refused: AtomicU64,
 }
@@ -62,7 +66,7 @@ fn be_patient(socket: &OwnedFd) -> Result<(), Errno> {
 
 impl Hub {
     /// Lets processes find this one by the address of its device, and starts the thread that answers.
-    pub(crate) fn open(own: IpAddr) -> Result<Arc<Hub>, Errno> {
+    pub(crate) fn open(own: IpAddr, bell: OwnedFd) -> Result<Arc<Hub>, Errno> {
         let listener = seqpacket()?;
         bind(&listener, &name_of(own)?)?;
         listen(&listener, BACKLOG)?;
@@ -70,6 +74,8 @@ impl Hub {
             table: Table::new()?,
             own,
             peers: Mutex::default(),
+            version: AtomicU64::new(0),
+            bell,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             refused: Default::default(),
         });
@@ -83,6 +89,21 @@ impl Hub {
 
     fn peers(&self) -> MutexGuard<'_, Vec<Arc<Peer>>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes with [`Hub::all`].
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// All that are known.
+    pub(crate) fn all(&self) -> Vec<Arc<Peer>> {
+        self.peers().clone()
+    }
+
+    fn own(&self) -> Own<'_> {
+        Own { table: &self.table, address: self.own, bell: &self.bell }
     }
 
     /// How many processes were met that are reached by packets all the same, since this was called last.
@@ -103,7 +124,7 @@ impl Hub {
         be_patient(&socket).ok()?;
         // Nobody there: an older Elver, another host, or one that was told not to.
         connect(&socket, &name_of(address).ok()?).ok()?;
-        let met = Peer::meet(socket, true, &self.table, self.own, |peer| self.admit(peer));
+        let met = Peer::meet(socket, true, &self.own(), |peer| self.admit(peer));
         self.counted(met).filter(|peer| peer.address == address)
     }
 
@@ -115,6 +136,7 @@ impl Hub {
         }
         peers.push(peer.clone());
         drop(peers);
+        self.version.fetch_add(1, Ordering::AcqRel);
         // It fails only when it was rung often enough already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         Ok(peer)
@@ -149,6 +171,7 @@ impl Hub {
             for (_, peer) in peers.iter().enumerate().filter(|(at, _)| ended(*at)) {
                 peer.close();
                 self.peers().retain(|other| !Arc::ptr_eq(other, peer));
+                self.version.fetch_add(1, Ordering::AcqRel);
             }
             if asked {
                 match accept_with(listener, SocketFlags::CLOEXEC) {
@@ -161,7 +184,7 @@ impl Hub {
 
     fn answer(&self, socket: OwnedFd) {
         if be_patient(&socket).is_ok() {
-            let met = Peer::meet(socket, false, &self.table, self.own, |peer| self.admit(peer));
+            let met = Peer::meet(socket, false, &self.own(), |peer| self.admit(peer));
             self.counted(met);
         }
     }
@@ -217,7 +240,9 @@ mod tests {
         let process = std::process::id();
         let address =
             |end: u8| IpAddr::from([127, block, (process >> 7) as u8, (process << 1) as u8 | end]);
-        let (first, second) = (Hub::open(address(0)).unwrap(), Hub::open(address(1)).unwrap());
+        let bell = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (first, second) =
+            (Hub::open(address(0), bell()).unwrap(), Hub::open(address(1), bell()).unwrap());
         let peer = first.peer(address(1)).unwrap();
         assert_eq!(peer.address, address(1));
         (first, second, peer)

@@ -5,13 +5,17 @@
 //! their tables ([`table`]). Whatever cannot be executed that way is posted, so that what a refusal does to
 //! either QP is the device's alone to say.
 
+mod beside;
 mod hub;
+mod lane;
+mod mapped;
 mod objects;
 mod peer;
 mod run;
 mod table;
 mod told;
 
+pub(crate) use beside::Beside;
 pub(crate) use hub::Hub;
 pub(crate) use objects::{
     Change, Direct, Told, destination, open, take_back_qp, take_back_region, tell_region,

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use elver_soft::{Reach, SoftDevice};
@@ -40,8 +41,10 @@ fn is_wanted() -> Result<bool, String> {
 
 /// What finds peers, and is found by them; none where it is not wanted. Where it cannot be had all goes by
 /// packets, as without it.
-pub(crate) fn open(own: IpAddr) -> Result<Option<Arc<Hub>>, String> {
-    Ok(if is_wanted()? { Hub::open(own).ok() } else { None })
+pub(crate) fn open(own: IpAddr, bell: &OwnedFd) -> Result<Option<Arc<Hub>>, String> {
+    let wanted = is_wanted()?;
+    let bell = bell.try_clone().ok().filter(|_| wanted);
+    Ok(bell.and_then(|bell| Hub::open(own, bell).ok()))
 }
 
 /// A region that peers may be told of.
@@ -103,11 +106,12 @@ pub(crate) fn take_back_qp(hub: Option<&Arc<Hub>>, qpn: u32) -> Result<(), c_int
     hub.map_or(Ok(()), |hub| hub.take_back(Name::Qp(qpn)).map(drop))
 }
 
-/// The device of the peer that an RC QP is connected to, once it is.
+/// The device of the peer that a QP is connected to, once it is.
 pub(crate) fn destination(device: &SoftDevice, qp: Qp) -> Option<IpAddr> {
     let (attr, init) = device.query_qp(qp).ok()?;
     let connected = matches!(attr.qp_state, QpState::Rtr | QpState::Rts | QpState::Sqd);
-    (connected && init.qp_type == QpType::Rc).then(|| attr.ah_attr.dgid.to_ip())
+    (connected && matches!(init.qp_type, QpType::Rc | QpType::Uc))
+        .then(|| attr.ah_attr.dgid.to_ip())
 }
 
 impl Direct {

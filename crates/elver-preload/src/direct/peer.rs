@@ -16,6 +16,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
+use super::lane::{Lane, LaneView};
 use super::table::{MAGIC, Table, View};
 
 /// Bytes of a greeting: what tables begin with, the address of a table in its process, and of the device.
@@ -53,6 +54,10 @@ pub(crate) struct Peer {
     /// The address of its device.
     pub(crate) address: IpAddr,
     pub(crate) view: View,
+    /// What this process sends it, and what it sends this one.
+    pub(crate) lane: Lane,
+    pub(crate) lane_view: LaneView,
+    bell: OwnedFd,
     /// Readable when it has ended.
     pub(crate) pidfd: OwnedFd,
     /// It hangs up when the process ends or becomes another program.
@@ -97,14 +102,24 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Sends a greeting, with the table.
-fn greet(socket: &OwnedFd, table: &Table, address: IpAddr) -> Result<(), Errno> {
+/// What a process tells another of itself.
+pub(crate) struct Own<'a> {
+    pub(crate) table: &'a Table,
+    /// The address of its device.
+    pub(crate) address: IpAddr,
+    /// An eventfd that wakes it.
+    pub(crate) bell: &'a OwnedFd,
+}
+
+/// Sends a greeting, with the table, the lane and the bell.
+fn greet(socket: &OwnedFd, own: &Own<'_>, lane: &Lane) -> Result<(), Errno> {
+    let Own { table, address, bell } = *own;
     let mut greeting = [0; GREETING];
     greeting[..8].copy_from_slice(&MAGIC.to_ne_bytes());
     greeting[8..16].copy_from_slice(&table.address().to_ne_bytes());
     greeting[16..].copy_from_slice(&octets(address));
-    let files = [table.file.as_fd()];
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let files = [table.file.as_fd(), lane.file.as_fd(), bell.as_fd()];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = SendAncillaryBuffer::new(&mut room);
     control.push(SendAncillaryMessage::ScmRights(&files));
     sendmsg(socket, &[IoSlice::new(&greeting)], &mut control, SendFlags::NOSIGNAL).map(drop)
@@ -115,11 +130,13 @@ struct Greeting {
     table_at: u64,
     address: IpAddr,
     view: View,
+    lane: LaneView,
+    bell: OwnedFd,
 }
 
 fn hear(socket: &OwnedFd) -> Result<Greeting, Refusal> {
     let mut greeting = [0; GREETING + 1];
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let heard = recvmsg(socket, &mut [IoSliceMut::new(&mut greeting)], &mut control, flags)?;
@@ -127,13 +144,13 @@ fn hear(socket: &OwnedFd) -> Result<Greeting, Refusal> {
         RecvAncillaryMessage::ScmRights(files) => files.collect::<Vec<_>>(),
         _ => Vec::new(),
     });
-    let (file, more) = (files.next(), files.next());
+    let files = [files.next(), files.next(), files.next()];
     let word = |at: usize| -> [u8; 8] { std::array::from_fn(|byte| greeting[at + byte]) };
     if heard.bytes == 0 {
         return Err(Refusal::Silent);
     }
     let whole = heard.bytes == GREETING && !heard.flags.contains(ReturnFlags::CTRUNC);
-    let (Some(file), None) = (file, more) else { return Err(Refusal::Unknown) };
+    let [Some(table), Some(lane), Some(bell)] = files else { return Err(Refusal::Unknown) };
     if !whole || u64::from_ne_bytes(word(0)) != MAGIC {
         return Err(Refusal::Unknown);
     }
@@ -141,7 +158,9 @@ fn hear(socket: &OwnedFd) -> Result<Greeting, Refusal> {
     Ok(Greeting {
         table_at: u64::from_ne_bytes(word(8)),
         address: Ipv6Addr::from(address).to_canonical(),
-        view: View::new(file)?,
+        view: View::new(table)?,
+        lane: LaneView::new(lane)?,
+        bell,
     })
 }
 
@@ -174,24 +193,25 @@ impl Peer {
     pub(crate) fn meet(
         socket: OwnedFd,
         asks: bool,
-        table: &Table,
-        own: IpAddr,
+        own: &Own<'_>,
         admit: impl FnOnce(Peer) -> Result<Arc<Peer>, Refusal>,
     ) -> Result<Arc<Peer>, Refusal> {
         let pid = authenticate(&socket)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let lane = Lane::new()?;
         if asks {
-            greet(&socket, table, own)?;
+            greet(&socket, own, &lane)?;
         }
-        let Greeting { table_at, address, view } = hear(&socket)?;
+        let Greeting { table_at, address, view, lane: lane_view, bell } = hear(&socket)?;
         probe(pid, table_at)?;
         let closed = AtomicBool::new(true);
-        let peer = admit(Peer { pid, address, view, pidfd, socket, closed })?;
+        let peer =
+            admit(Peer { pid, address, view, lane, lane_view, bell, pidfd, socket, closed })?;
         // From here on the other may reach for this one's memory: this one knows whom to wait for.
         if asks {
             send(&peer.socket, READY, SendFlags::NOSIGNAL)?;
         } else {
-            greet(&peer.socket, table, own)?;
+            greet(&peer.socket, own, &peer.lane)?;
             let mut ready = [0; READY.len() + 1];
             if recv(&peer.socket, &mut ready, RecvFlags::empty())?.0 != READY.len() {
                 return Err(Refusal::Silent);
@@ -209,6 +229,17 @@ impl Peer {
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Wakes it.
+    #[cold]
+    pub(crate) fn ring(&self) {
+        // Whatever descriptor a peer gave, this process does not wait for it.
+        let mut writes = [PollFd::new(&self.bell, PollFlags::OUT)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if poll(&mut writes, Some(&now)) == Ok(1) {
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
     }
 
     pub(crate) fn close(&self) {

@@ -5,14 +5,15 @@
 //! it was being written meanwhile; a writer that was killed leaves an entry that nobody reads. Nothing
 //! in it is believed beyond what the kernel checks when memory is reached.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::{self, NonNull};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::ProtFlags;
+
+use super::mapped::{Mapped, Shared};
 
 /// Entries of each kind. Those beyond are not told, and are reached by packets.
 const QPS: usize = 1 << 12;
@@ -20,7 +21,7 @@ const REGIONS: usize = 1 << 14;
 /// Words of an entry, behind the one that tells whether it is being written.
 const WORDS: usize = 7;
 /// What a table begins with: it changes whenever what follows does.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"ELVERd01");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"ELVERd02");
 
 pub(crate) type Words = [u64; WORDS];
 
@@ -32,13 +33,15 @@ struct Entry {
 }
 
 #[repr(C, align(64))]
-struct Epoch(AtomicU64);
+struct Word(AtomicU64);
 
 #[repr(C)]
 struct Layout {
     magic: AtomicU64,
     /// Odd while this process may be reaching into a peer's memory.
-    epoch: Epoch,
+    epoch: Word,
+    /// Not 0 while this process sleeps, and is to be woken when something is sent to it.
+    sleeps: Word,
     qps: [Entry; QPS],
     regions: [Entry; REGIONS],
 }
@@ -88,39 +91,12 @@ fn there(name: Name) -> u64 {
     1 << 32 | u64::from(number)
 }
 
-/// A mapping of a table.
-struct Mapped(NonNull<Layout>);
-
-// SAFETY: it is shared memory of atomics, which stays mapped while the value lives.
-unsafe impl Send for Mapped {}
-// SAFETY: as above.
-unsafe impl Sync for Mapped {}
-
-impl Mapped {
-    fn of(file: impl AsFd, protection: ProtFlags) -> Result<Mapped, Errno> {
-        // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
-        let start = unsafe {
-            mmap(ptr::null_mut(), size_of::<Layout>(), protection, MapFlags::SHARED, file, 0)?
-        };
-        NonNull::new(start.cast()).map(Mapped).ok_or(Errno::NOMEM)
-    }
-
-    fn get(&self) -> &Layout {
-        // SAFETY: the file is as long and cannot shrink; any bytes are a `Layout`.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: it is ours, and nobody borrows it any more.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<Layout>()) };
-    }
-}
+// SAFETY: it consists of atomic integers.
+unsafe impl Shared for Layout {}
 
 /// This process's table.
 pub(crate) struct Table {
-    mapped: Mapped,
+    mapped: Mapped<Layout>,
     pub(crate) file: OwnedFd,
     writing: Mutex<()>,
 }
@@ -129,7 +105,7 @@ impl Table {
     pub(crate) fn new() -> Result<Table, Errno> {
         let file = memfd_create("elver-direct", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, size_of::<Layout>() as u64)?;
-        let mapped = Mapped::of(&file, ProtFlags::READ | ProtFlags::WRITE)?;
+        let mapped = Mapped::<Layout>::of(&file, ProtFlags::READ | ProtFlags::WRITE)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&file, seals)?;
         mapped.get().magic.store(MAGIC, Ordering::Release);
@@ -138,7 +114,7 @@ impl Table {
 
     /// Where it begins, with [`MAGIC`].
     pub(crate) fn address(&self) -> u64 {
-        self.mapped.0.as_ptr().expose_provenance() as u64
+        self.mapped.address()
     }
 
     /// Tells peers of something. What has no place they do not learn of.
@@ -170,6 +146,13 @@ impl Table {
         Some(std::array::from_fn(|at| words[at + 1]))
     }
 
+    /// Says whether this process is to be woken; who does so before he sleeps looks once more at what was
+    /// sent. One thread at a time.
+    pub(crate) fn sleep(&self, sleeps: bool) {
+        self.mapped.get().sleeps.0.store(sleeps.into(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
     /// Goes in: until the value goes this process may be reaching into a peer's memory. One thread at a
     /// time.
     #[inline]
@@ -197,7 +180,7 @@ impl Drop for Inside<'_> {
 }
 
 /// A peer's table.
-pub(crate) struct View(Mapped);
+pub(crate) struct View(Mapped<Layout>);
 
 impl View {
     /// Maps a peer's table, if it is one that cannot become shorter.
@@ -219,6 +202,12 @@ impl View {
     pub(crate) fn look_up(&self, name: Name) -> Option<[u64; WORDS - 1]> {
         let words = self.0.get().entry(name).read()?;
         (words[0] == there(name)).then(|| std::array::from_fn(|at| words[at + 1]))
+    }
+
+    /// Whether the peer is to be woken.
+    #[inline]
+    pub(crate) fn sleeps(&self) -> bool {
+        self.0.get().sleeps.0.load(Ordering::Relaxed) != 0
     }
 
     /// Odd while the peer may be reaching into the memory of others, and another number each time.
@@ -280,7 +269,7 @@ mod tests {
     #[test]
     fn who_maps_a_table_cannot_write_it_and_files_that_shrink_are_refused() {
         let table = Table::new().unwrap();
-        let writable = Mapped::of(&table.file, ProtFlags::READ | ProtFlags::WRITE);
+        let writable = Mapped::<Layout>::of(&table.file, ProtFlags::READ | ProtFlags::WRITE);
         assert_eq!(writable.err(), Some(Errno::PERM));
         let file = memfd_create("shrinks", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, size_of::<Layout>() as u64).unwrap();

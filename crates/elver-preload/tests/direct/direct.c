@@ -317,6 +317,62 @@ static void order_target(void)
 	}
 }
 
+enum { MESSAGES = 600 };
+
+/* Messages of random lengths, some of them gathered by packets that hold a part each. */
+static void messages(int direct)
+{
+	uint64_t sequence = seed;
+	connect_qp(RIGHTS);
+	tell(&sequence, sizeof sequence);
+	struct ibv_mr *mr = region(memory(), SIZE, RIGHTS);
+	(void)direct;
+	for (int n = 0; n < MESSAGES; n++) {
+		uint32_t length = 1 + draw() % (n % 8 ? 200 : 60000);
+		memset(mr->addr, n, length);
+		MUST(!post(IBV_WR_SEND, mr, 0, length, (struct key){ 0 }));
+		struct ibv_wc wc = await();
+		MUST(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND);
+	}
+	meet();
+}
+
+/* It polls now, and sleeps until it is told then; and does something else at times. */
+static void messages_target(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	MUST(channel && (cq = ibv_create_cq(ctx, 4 * DEPTH, NULL, channel, 0)));
+	struct ibv_mr *mr = region(memory(), SIZE, IBV_ACCESS_LOCAL_WRITE);
+	connect_qp(RIGHTS);
+	hear(&seed, sizeof seed);
+	for (int n = 0; n < MESSAGES; n++) {
+		struct ibv_wc wc;
+		int sleeps = n / 50 % 2;
+		if (n % 100 == 0)
+			usleep(2000);
+		receive(mr, 60000);
+		if (sleeps) {
+			struct ibv_cq *told;
+			void *context;
+			MUST(!ibv_req_notify_cq(cq, 0));
+			int found = ibv_poll_cq(cq, 1, &wc);
+			if (!found) {
+				MUST(!ibv_get_cq_event(channel, &told, &context) && told == cq);
+				ibv_ack_cq_events(cq, 1);
+				wc = await();
+			}
+		} else {
+			wc = await();
+		}
+		uint32_t length = 1 + draw() % (n % 8 ? 200 : 60000);
+		MUST(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == length);
+		unsigned char *start = mr->addr;
+		for (uint32_t at = 0; at < length; at++)
+			MUST(start[at] == (unsigned char)n);
+	}
+	meet();
+}
+
 /* A WR that the target refuses: both QPs are told as ever. */
 static void refused(enum ibv_wr_opcode opcode, struct ibv_mr *mr, struct key to)
 {
@@ -588,6 +644,7 @@ static const struct {
 } cases[] = {
 	{ "integrity", integrity, still },
 	{ "order", order, order_target },
+	{ "messages", messages, messages_target },
 	{ "errors", errors, errors_target },
 	{ "killed", killed, dies, .target_dies = 1 },
 	{ "kills", is_killed, kills_target, .initiator_dies = 1 },

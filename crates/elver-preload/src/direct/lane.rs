@@ -1,0 +1,294 @@
+//! Packets from one process to another through memory. Each of the two has a file that it alone writes and
+//! the other maps read-only: what it sends, how far that goes, and how far it has taken what the other
+//! sent. Nothing that a process leaves half done is seen by the other, and what is taken is copied before
+//! it is looked at.
+
+use std::os::fd::OwnedFd;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::ProtFlags;
+
+use super::mapped::{Mapped, Shared};
+
+/// Words of a lane: what a peer's window has in flight fits, so that packets are lost to those alone that
+/// do not look.
+const WORDS: usize = 1 << 18;
+/// Words behind which a lane that is empty begins anew, so that who sends little touches little memory.
+const AGAIN: usize = 1 << 13;
+const WORD: usize = 8;
+/// Of the word before a packet: its length, then its traffic class. This length is of what is left out at the
+/// end.
+const SKIP: u64 = 0xffff;
+
+#[repr(C, align(64))]
+struct Count(AtomicU64);
+
+#[repr(C)]
+pub(crate) struct Layout {
+    /// Words sent and words taken since the beginning, each of what it names.
+    sent: Count,
+    taken: Count,
+    words: [AtomicU64; WORDS],
+}
+
+// SAFETY: it consists of atomic integers.
+unsafe impl Shared for Layout {}
+
+/// What this process sends to one peer, and has taken of his.
+pub(crate) struct Lane {
+    mapped: Mapped<Layout>,
+    pub(crate) file: OwnedFd,
+}
+
+/// The same of a peer.
+pub(crate) struct LaneView(Mapped<Layout>);
+
+/// How far this process is with a lane of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    words: u64,
+    /// What the peer had taken when that was looked at last.
+    taken: u64,
+}
+
+/// There is no room, since the peer takes nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// What a peer wrote is no packet.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+impl Lane {
+    pub(crate) fn new() -> Result<Lane, Errno> {
+        let file = memfd_create("elver-lane", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, size_of::<Layout>() as u64)?;
+        let mapped = Mapped::<Layout>::of(&file, ProtFlags::READ | ProtFlags::WRITE)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals)?;
+        Ok(Lane { mapped, file })
+    }
+
+    /// Sends a packet. One thread at a time.
+    #[inline]
+    pub(crate) fn send(
+        &self,
+        at: &mut Sent,
+        peer: &LaneView,
+        class: u8,
+        packet: &[u8],
+    ) -> Result<(), Full> {
+        let layout = self.mapped.get();
+        let needed = 1 + packet.len().div_ceil(WORD);
+        let mut offset = at.words as usize % WORDS;
+        let rest = WORDS - offset;
+        let mut skipped = if needed > rest { rest } else { 0 };
+        if at.words + (skipped + needed) as u64 > at.taken + WORDS as u64 || offset > AGAIN {
+            let taken = peer.0.get().taken.0.load(Ordering::Acquire);
+            // Nobody takes what was not sent.
+            at.taken = if taken > at.words { at.taken } else { taken };
+            if at.taken == at.words && offset > AGAIN {
+                skipped = rest;
+            }
+            if at.words + (skipped + needed) as u64 > at.taken + WORDS as u64 {
+                return Err(Full);
+            }
+        }
+        if skipped > 0 {
+            layout.words[offset].store(SKIP, Ordering::Relaxed);
+            offset = 0;
+        }
+        let head = u64::from(class) << 16 | packet.len() as u64;
+        layout.words[offset].store(head, Ordering::Relaxed);
+        if let Some(first) = layout.words.get(offset + 1) {
+            let to = ptr::from_ref(first).cast::<u8>().cast_mut();
+            // SAFETY: `needed` words from `offset` on lie inside, which this process alone writes; the peer
+            // looks at them once they are told of.
+            unsafe { ptr::copy_nonoverlapping(packet.as_ptr(), to, packet.len()) };
+        }
+        at.words += (skipped + needed) as u64;
+        layout.sent.0.store(at.words, Ordering::Release);
+        Ok(())
+    }
+
+    /// Tells the peer how much of his was taken.
+    #[inline]
+    pub(crate) fn took(&self, words: u64) {
+        self.mapped.get().taken.0.store(words, Ordering::Release);
+    }
+}
+
+impl LaneView {
+    pub(crate) fn new(file: OwnedFd) -> Result<LaneView, Errno> {
+        let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
+        let size = rustix::fs::fstat(&file)?.st_size;
+        if !sealed || size as u64 != size_of::<Layout>() as u64 {
+            return Err(Errno::INVAL);
+        }
+        Ok(LaneView(Mapped::of(&file, ProtFlags::READ)?))
+    }
+
+    /// Whether more was sent than was taken.
+    #[inline]
+    pub(crate) fn has_more(&self, taken: u64) -> bool {
+        self.0.get().sent.0.load(Ordering::Acquire) != taken
+    }
+
+    /// Takes the next packet, as long as `buf` at most; its length and traffic class.
+    #[inline]
+    pub(crate) fn take(
+        &self,
+        taken: &mut u64,
+        buf: &mut [u8],
+    ) -> Result<Option<(usize, u8)>, Broken> {
+        let layout = self.0.get();
+        loop {
+            let sent = layout.sent.0.load(Ordering::Acquire);
+            let there = sent.wrapping_sub(*taken);
+            if there == 0 {
+                return Ok(None);
+            }
+            let offset = *taken as usize % WORDS;
+            let head = layout.words[offset].load(Ordering::Relaxed);
+            let rest = WORDS - offset;
+            if there > WORDS as u64 {
+                return Err(Broken);
+            }
+            if head & 0xffff == SKIP {
+                if (rest as u64) > there {
+                    return Err(Broken);
+                }
+                *taken += rest as u64;
+                continue;
+            }
+            let length = (head & 0xffff) as usize;
+            let needed = 1 + length.div_ceil(WORD);
+            let Some(to) = buf.get_mut(..length) else { return Err(Broken) };
+            if needed > rest || needed as u64 > there {
+                return Err(Broken);
+            }
+            if let Some(first) = layout.words.get(offset + 1) {
+                let from = ptr::from_ref(first).cast::<u8>();
+                // SAFETY: `needed` words from `offset` on lie inside; a peer that writes them meanwhile
+                // breaks his own packet.
+                unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), length) };
+            }
+            *taken += needed as u64;
+            return Ok(Some((length, (head >> 16) as u8)));
+        }
+    }
+}
+
+/// What was sent before this is seen by who falls asleep after it, or his sleep is seen here.
+#[inline]
+pub(crate) fn before_looking_whether_he_sleeps() {
+    fence(Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use elver_random::Rng;
+
+    use super::*;
+
+    fn view(lane: &Lane) -> LaneView {
+        LaneView::new(lane.file.try_clone().unwrap()).unwrap()
+    }
+
+    /// What is sent while the other takes it arrives as it was, in order.
+    #[test]
+    fn packets_arrive_in_order() {
+        let (here, there) = (Lane::new().unwrap(), Lane::new().unwrap());
+        let (of_here, of_there) = (view(&here), view(&there));
+        const PACKETS: u32 = 30_000;
+        let length = |n: u32| (n.wrapping_mul(2_654_435_761) >> 7) as usize % 4_200;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut at = Sent::default();
+                let mut packet = Vec::new();
+                for n in 0..PACKETS {
+                    packet.clear();
+                    packet.resize(length(n), n as u8);
+                    while here.send(&mut at, &of_there, n as u8, &packet).is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let (mut taken, mut buf) = (0, vec![0; 4_200]);
+            for n in 0..PACKETS {
+                let (len, class) = loop {
+                    if let Some(found) = of_here.take(&mut taken, &mut buf).unwrap() {
+                        break found;
+                    }
+                    std::thread::yield_now();
+                };
+                there.took(taken);
+                assert_eq!((len, class), (length(n), n as u8));
+                assert!(buf[..len].iter().all(|byte| *byte == n as u8), "packet {n}");
+            }
+            assert_eq!(of_here.take(&mut taken, &mut buf), Ok(None));
+        });
+    }
+
+    #[test]
+    fn a_lane_that_nobody_takes_from_is_full_and_one_that_is_empty_begins_anew() {
+        let (here, there) = (Lane::new().unwrap(), Lane::new().unwrap());
+        let (of_here, of_there) = (view(&here), view(&there));
+        let (mut at, mut taken, mut buf) = (Sent::default(), 0, vec![0; 4_096]);
+        let packet = [7; 4_096];
+        let mut count = 0;
+        while here.send(&mut at, &of_there, 0, &packet).is_ok() {
+            count += 1;
+        }
+        assert_eq!(count, WORDS / (1 + packet.len() / WORD));
+        assert_eq!(here.send(&mut at, &of_there, 0, &packet), Err(Full));
+        while of_here.take(&mut taken, &mut buf).unwrap().is_some() {}
+        there.took(taken);
+        for _ in 0..1_000 {
+            here.send(&mut at, &of_there, 0, &packet[..64]).unwrap();
+            assert_eq!(of_here.take(&mut taken, &mut buf), Ok(Some((64, 0))));
+            there.took(taken);
+            assert!(at.words as usize % WORDS <= AGAIN + 9);
+        }
+    }
+
+    /// Whatever a peer has in his file, what is taken ends and stays inside.
+    #[test]
+    fn nonsense_is_found_out() {
+        let mut rng = Rng::new(20_261_124_u64);
+        let here = Lane::new().unwrap();
+        let of_here = view(&here);
+        let layout = here.mapped.get();
+        let mut buf = vec![0; 4_096];
+        let mut broken = 0;
+        for _ in 0..2_000 {
+            let mut taken = u64::from(rng.next_u32() % (2 * WORDS as u32));
+            let sent = match rng.next_u32() % 3 {
+                0 => taken + u64::from(rng.next_u32() % 600),
+                1 => taken.wrapping_sub(u64::from(rng.next_u32())),
+                _ => u64::from(rng.next_u32()) << 32,
+            };
+            layout.sent.0.store(sent, Ordering::Relaxed);
+            for n in 0..64 {
+                let word = &layout.words[(taken as usize + n) % WORDS];
+                word.store(u64::from(rng.next_u32() >> (rng.next_u32() % 32)), Ordering::Relaxed);
+            }
+            let begun = taken;
+            loop {
+                match of_here.take(&mut taken, &mut buf) {
+                    Ok(None) => break,
+                    Ok(Some((length, _))) => assert!(length <= buf.len()),
+                    Err(Broken) => {
+                        broken += 1;
+                        break;
+                    }
+                }
+                assert!(taken > begun && taken - begun <= 2 * WORDS as u64);
+            }
+        }
+        assert!(broken > 1_000, "{broken}");
+    }
+}
