@@ -15,6 +15,7 @@ use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, 
 use crate::odp;
 use crate::owned::given;
 use crate::timed::Stamp;
+use crate::vendor;
 
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2` of `ibv_query_gid_type`, and `IBV_GID_TYPE_ROCE_V2`.
 const SYSFS_ROCE_V2: c_uint = 1;
@@ -27,8 +28,6 @@ const ETHERNET: u8 = 2;
 const CLOCK_KHZ: u64 = 1_000_000;
 /// `IBV_VALUES_MASK_RAW_CLOCK`.
 const RAW_CLOCK: u32 = 1;
-/// No vendor's OUI, as rdma_rxe says.
-const NO_VENDOR: u32 = 0xff_ffff;
 /// `enum ibv_device_cap_flags`: counters of wrong P_Keys and Q_Keys, `IBV_QP_CUR_STATE`, RNR NAKs, SRQs
 /// that change their size, windows of type 1, and of type 2 that are their QP's alone (2B).
 const CAN: c_uint = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 24;
@@ -44,7 +43,7 @@ unsafe extern "C" fn ibv_query_device(_: *mut Context, attr: *mut DeviceAttr) ->
         all.node_guid = found.node_guid.to_be();
         all.sys_image_guid = found.node_guid.to_be();
         all.max_mr_size = found.max_mr_size;
-        all.vendor_id = NO_VENDOR;
+        (all.vendor_id, all.vendor_part_id) = vendor::ids();
         all.device_cap_flags = CAN;
         all.max_mw = int(found.max_mw);
         all.page_size_cap = 0xffff_f000;

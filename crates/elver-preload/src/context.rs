@@ -33,6 +33,7 @@ fn open(device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
     verbs.dealloc_td = Some(pd::dealloc_td);
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
     verbs.create_qp_ex = Some(qp_ex::create_qp_ex);
+    verbs.get_srq_num = Some(srq::get_srq_num);
     verbs.create_srq_ex = Some(srq::create_srq_ex);
     verbs.context.device = device;
     verbs.context.ops = ContextOps {
@@ -57,7 +58,7 @@ fn open(device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
     object(|| {
         if device.is_null() {
             return Err(libc::EINVAL);

@@ -388,7 +388,7 @@ structures! {
         ibv_destroy_flow: [usize; 4],
         open_qp: usize,
         create_qp_ex: Option<unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp>,
-        get_srq_num: usize,
+        get_srq_num: Option<unsafe extern "C" fn(*mut Srq, *mut u32) -> c_int>,
         create_srq_ex: Option<unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq>,
         open_xrcd: [usize; 3],
         sz: usize,

@@ -29,6 +29,7 @@ mod events;
 pub mod layout;
 mod mcast;
 mod memory;
+pub mod mlx5;
 mod mw;
 mod names;
 mod odp;
@@ -45,6 +46,7 @@ mod staged;
 mod timed;
 mod told;
 mod tree;
+mod vendor;
 mod wishes;
 mod wr;
 

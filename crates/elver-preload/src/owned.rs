@@ -11,6 +11,7 @@ use libc::{pthread_cond_t, pthread_mutex_t};
 
 use crate::direct::Link;
 use crate::layout::{Cq, CqEx, Qp, QpEx, Srq};
+use crate::mlx5::layout::QpEx as DcQpEx;
 use crate::staged::Batch;
 use crate::timed::Stamp;
 
@@ -32,6 +33,8 @@ pub(crate) struct OwnedCq {
 #[repr(C)]
 pub(crate) struct OwnedQp {
     pub(crate) ex: QpEx,
+    /// What libmlx5 adds to it.
+    pub(crate) dc: DcQpEx,
     pub(crate) taken_async: AtomicU32,
     /// Whether it was made with operations for `wr_start`.
     pub(crate) is_extended: bool,
@@ -68,6 +71,8 @@ impl OwnedQp {
         Box::new(OwnedQp {
             // SAFETY: as above.
             ex: unsafe { MaybeUninit::zeroed().assume_init() },
+            // SAFETY: zero is no function, or a number.
+            dc: unsafe { MaybeUninit::zeroed().assume_init() },
             taken_async: AtomicU32::new(0),
             is_extended: false,
             batch,

@@ -33,6 +33,8 @@ macro_rules! nothing {
     )*};
 }
 
+pub(crate) use {nothing, refused, refused_objects};
+
 // Providers register themselves as they are loaded; their hardware is not asked for.
 nothing! {
     verbs_register_driver_34,

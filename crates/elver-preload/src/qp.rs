@@ -21,6 +21,8 @@ use crate::wr;
 
 /// `IBV_QPT_UD`.
 pub(crate) const UD: c_uint = 4;
+/// `IBV_QPT_DRIVER`: what a provider has besides.
+pub(crate) const DRIVER: c_uint = 0xff;
 
 fn cap(cap: &QpCap) -> Cap {
     Cap {
@@ -49,7 +51,7 @@ pub(crate) fn type_of(qp_type: c_uint) -> Result<QpType, c_int> {
         3 => Ok(QpType::Uc),
         UD => Ok(QpType::Ud),
         // XRC, raw packets, and what a driver has: they are known, and not there.
-        8..=10 | 0xff => Err(libc::EOPNOTSUPP),
+        8..=10 | DRIVER => Err(libc::EOPNOTSUPP),
         _ => Err(libc::EINVAL),
     }
 }
@@ -61,7 +63,21 @@ pub(crate) fn type_of(qp_type: c_uint) -> Result<QpType, c_int> {
 pub(crate) unsafe fn make(pd: *mut Pd, init: &mut QpInitAttr) -> Result<*mut Qp, c_int> {
     let qp_type = type_of(init.qp_type)?;
     // SAFETY: the caller's word.
-    let (wanted, context) = unsafe {
+    unsafe { make_of(pd, init, qp_type, |_| ()) }
+}
+
+/// Makes a QP of a type, with what a structure of another library says of it besides.
+///
+/// # Safety
+/// As [`make`].
+pub(crate) unsafe fn make_of(
+    pd: *mut Pd,
+    init: &mut QpInitAttr,
+    qp_type: QpType,
+    besides: impl FnOnce(&mut QpInit),
+) -> Result<*mut Qp, c_int> {
+    // SAFETY: the caller's word.
+    let (mut wanted, context) = unsafe {
         let domain = given(pd)?;
         let wanted = QpInit {
             send_cq: CqHandle(given(init.send_cq)?.handle),
@@ -73,10 +89,12 @@ pub(crate) unsafe fn make(pd: *mut Pd, init: &mut QpInitAttr) -> Result<*mut Qp,
         };
         (wanted, domain.context)
     };
+    besides(&mut wanted);
     let mut state = Engine::get()?.lock();
     let handle = state.device.create_qp(wanted).map_err(of_verbs)?;
     let given = state.device.query_qp(handle).map_err(of_verbs)?;
-    let qp_num = state.device.qp_num(handle).map_err(of_verbs)?;
+    // A DCT gets its number later.
+    let qp_num = state.device.qp_num(handle).unwrap_or(0);
     init.cap = cap_back(&given.1.cap);
     let limits = Limits {
         wrs: init.cap.max_send_wr as usize,
@@ -210,7 +228,11 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
         let mut state = engine.lock();
         if has(QpAttrMask::STATE) {
             // SAFETY: the verbs contract.
-            unsafe { (*qp).state = given.qp_state };
+            unsafe {
+                (*qp).state = given.qp_state;
+                // A DCT has it in RTR alone.
+                (*qp).qp_num = state.device.qp_num(handle).unwrap_or(0);
+            }
         }
         // To ERR, what is outstanding is flushed, and somebody may wait for that.
         state.tell();

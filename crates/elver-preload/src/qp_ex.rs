@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use elver_verbs::{
-    Ah as AhHandle, Dest, Device as _, Qp as Handle, RemoteAddr, SendFlags, SendOp, SendOpcode,
-    Sge as Piece,
+    Ah as AhHandle, Dest, Device as _, Qp as Handle, QpInit, QpType, RemoteAddr, SendFlags, SendOp,
+    SendOpcode, Sge as Piece,
 };
 
 use crate::direct::Run;
@@ -17,9 +17,9 @@ use crate::owned::{OwnedQp, given};
 use crate::qp::{self, type_of};
 
 /// `IBV_QP_INIT_ATTR_PD`, `_CREATE_FLAGS` and `_SEND_OPS_FLAGS`: what is looked at.
-const PD: u32 = 1;
+pub(crate) const PD: u32 = 1;
 const CREATE_FLAGS: u32 = 1 << 2;
-const SEND_OPS: u32 = 1 << 6;
+pub(crate) const SEND_OPS: u32 = 1 << 6;
 /// `enum ibv_qp_create_send_ops_flags`.
 const OPERATIONS: [(u64, SendOpcode); 10] = [
     (1, SendOpcode::Write),
@@ -38,31 +38,44 @@ pub(crate) unsafe extern "C" fn create_qp_ex(_: *mut Context, init: *mut QpInitA
     object(|| {
         // SAFETY: the verbs contract.
         let init = unsafe { given(init)? };
-        if init.comp_mask & PD == 0 {
-            return Err(libc::EINVAL);
-        }
-        let has_flags = init.comp_mask & CREATE_FLAGS != 0 && init.create_flags != 0;
-        if init.comp_mask & !(PD | CREATE_FLAGS | SEND_OPS) != 0 || has_flags {
-            return Err(libc::EOPNOTSUPP);
-        }
-        let wanted = if init.comp_mask & SEND_OPS == 0 { 0 } else { init.send_ops_flags };
         let qp_type = type_of(init.qp_type)?;
-        let offered = |flag: &&(u64, SendOpcode)| qp_type.supports(flag.1);
-        let can = OPERATIONS.iter().filter(offered).fold(0, |all, flag| all | flag.0);
-        if wanted & !can != 0 {
-            return Err(libc::EOPNOTSUPP);
-        }
-        let pd = init.pd;
-        // SAFETY: it begins as `ibv_qp_init_attr` does.
-        let made = unsafe { qp::make(pd, &mut *ptr::from_mut(init).cast())? };
-        if init.comp_mask & SEND_OPS != 0 {
-            // SAFETY: it was just made.
-            let owned = unsafe { &mut *made.cast::<OwnedQp>() };
-            owned.is_extended = true;
-            offer(&mut owned.ex, wanted, init.qp_type == qp::UD);
-        }
-        Ok(made)
+        // SAFETY: the verbs contract.
+        unsafe { make(init, qp_type, |_| ()) }
     })
+}
+
+/// Makes a QP of a type, with what a structure of another library says of it besides.
+///
+/// # Safety
+/// The verbs contract of `ibv_create_qp_ex`.
+pub(crate) unsafe fn make(
+    init: &mut QpInitAttrEx,
+    qp_type: QpType,
+    besides: impl FnOnce(&mut QpInit),
+) -> Result<*mut Qp, c_int> {
+    if init.comp_mask & PD == 0 {
+        return Err(libc::EINVAL);
+    }
+    let has_flags = init.comp_mask & CREATE_FLAGS != 0 && init.create_flags != 0;
+    if init.comp_mask & !(PD | CREATE_FLAGS | SEND_OPS) != 0 || has_flags {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let wanted = if init.comp_mask & SEND_OPS == 0 { 0 } else { init.send_ops_flags };
+    let offered = |flag: &&(u64, SendOpcode)| qp_type.supports(flag.1);
+    let can = OPERATIONS.iter().filter(offered).fold(0, |all, flag| all | flag.0);
+    if wanted & !can != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let pd = init.pd;
+    // SAFETY: it begins as `ibv_qp_init_attr` does; the rest is the caller's word.
+    let made = unsafe { qp::make_of(pd, &mut *ptr::from_mut(init).cast(), qp_type, besides)? };
+    if init.comp_mask & SEND_OPS != 0 {
+        // SAFETY: it was just made.
+        let owned = unsafe { &mut *made.cast::<OwnedQp>() };
+        owned.is_extended = true;
+        offer(&mut owned.ex, wanted, qp_type == QpType::Ud);
+    }
+    Ok(made)
 }
 
 /// Puts in the calls for what was asked for; others stay null, as in other providers.

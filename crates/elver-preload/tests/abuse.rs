@@ -1,5 +1,5 @@
-//! Misuse of each call that takes pointers, handles or counts from a program: `abuse/abuse.c`, over the
-//! library. It says what had another errno than it must, and how many it tried.
+//! Misuse of each call that takes pointers, handles or counts from a program: the programs in `abuse`, over the
+//! library. They say what had another errno than it must, and how many they tried.
 
 mod common;
 
@@ -8,15 +8,25 @@ use std::process::Command;
 
 use common::{command, library, succeeded};
 
-#[test]
-fn each_misuse_has_its_errno() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/abuse/abuse.c");
-    let program = library().join("abuse");
+/// Runs one of the programs, which links so much besides libibverbs.
+fn run(name: &str, libraries: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/abuse/{name}.c"));
+    let program = library().join(name);
     let mut compiler = Command::new("cc");
     // Null pointers are what it is about.
     compiler.args(["-Wall", "-Werror", "-Wno-nonnull", "-o"]).arg(&program).arg(&source);
-    succeeded("cc", &compiler.args(["-libverbs", "-lpthread"]).output().unwrap());
+    succeeded("cc", &compiler.args(libraries).args(["-libverbs", "-lpthread"]).output().unwrap());
     let output = command(&[program.to_str().unwrap()]).output().unwrap();
-    let said = succeeded("abuse", &output);
+    let said = succeeded(name, &output);
     assert!(said.ends_with(" checks, 0 failures\n"), "{said}");
+}
+
+#[test]
+fn each_misuse_has_its_errno() {
+    run("abuse", &[]);
+}
+
+#[test]
+fn dc_works_and_each_misuse_has_its_errno() {
+    run("dc", &["-lmlx5"]);
 }

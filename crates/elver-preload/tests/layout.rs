@@ -4,16 +4,18 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
-use elver_preload::cm;
 use elver_preload::layout::layouts;
+use elver_preload::{cm, mlx5};
 
 #[test]
 fn structures_are_laid_out_as_the_installed_header_says() {
     let mut c = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n#include <rdma/rdma_user_cm.h>\nint main(void) {\n",
+        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <infiniband/mlx5dv.h>\n#include <infiniband/sa.h>\n#include <rdma/rdma_user_cm.h>\nint main(void) {\n",
     );
     let mut expected = String::new();
-    for (name, size, fields) in layouts().into_iter().chain(cm::abi::layouts()) {
+    for (name, size, fields) in
+        layouts().into_iter().chain(cm::abi::layouts()).chain(mlx5::layout::layouts())
+    {
         writeln!(c, "printf(\"{name} %zu\\n\", sizeof(struct {name}));").unwrap();
         writeln!(expected, "{name} {size}").unwrap();
         for (field, offset) in fields {

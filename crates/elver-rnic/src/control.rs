@@ -209,8 +209,7 @@ impl<M: Memory> Rnic<M> {
         in_range("max_inline_data", u64::from(cap.max_inline_data), 0, inline_max)?;
         let streams = u64::from(config.log_max_dci_streams);
         in_range("log_num_concurrent", u64::from(init.dci.log_num_concurrent), 0, streams)?;
-        let concurrent = u64::from(init.dci.log_num_concurrent);
-        in_range("log_num_errored", u64::from(init.dci.log_num_errored), 0, concurrent)?;
+        in_range("log_num_errored", u64::from(init.dci.log_num_errored), 0, streams)?;
         match init.qp_type {
             QpType::Dct if init.srq.is_none() => {
                 return Err(VerbsError::InvalidArgument {

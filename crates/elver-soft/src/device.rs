@@ -310,6 +310,14 @@ impl SoftDevice {
         self.rnic.poll_cq(cq, wcs)
     }
 
+    /// As [`Rnic::errored_streams`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn errored_streams(&self, qp: Qp) -> Result<u32, VerbsError> {
+        self.rnic.errored_streams(qp)
+    }
+
     /// As [`Rnic::check_sends`].
     ///
     /// # Errors

@@ -31,7 +31,7 @@ const fn row(
 const ALONE: [&str; 2] = ["ibv_devices", "ibv_devinfo -v"];
 
 /// Programs whose two ends meet over TCP, at a port that is named; the examples compare what they receive.
-const PAIRS: [Row; 21] = [
+const PAIRS: [Row; 28] = [
     row("ibv_rc_pingpong", "RC", "-g 0 -n 200", &["-c", "-c -e", "-c -N", "-t", "-c -o", "-c -j"]),
     row("ibv_uc_pingpong", "UC", "-g 0 -n 200", &["-c", "-c -e"]),
     row("ibv_ud_pingpong", "UD", "-g 0 -n 200", &["-c", "-c -e"]),
@@ -51,7 +51,14 @@ const PAIRS: [Row; 21] = [
     row("ib_send_lat", "UD", "-n 200 -c UD", &["", "-e", "-a -n 20", "--use-srq"]),
     row("ib_atomic_bw", "RC", "-n 200", &["", "-b", "-q 8", "-e", "-R"]),
     row("ib_atomic_lat", "RC", "-n 200", &["", "-R"]),
-    row("ib_write_bw", "DC", "-n 200 -c DC", &[""]),
+    row("ib_write_bw", "DC", "-n 200 -c DC", &["", "-b", "-q 8", "-a -n 20"]),
+    row("ib_write_lat", "DC", "-n 200 -c DC", &[""]),
+    row("ib_read_bw", "DC", "-n 200 -c DC", &["", "-b", "-q 8", "-e"]),
+    row("ib_read_lat", "DC", "-n 200 -c DC", &[""]),
+    row("ib_send_bw", "DC", "-n 200 -c DC", &["", "-b", "-q 8", "-e", "-a -n 20"]),
+    row("ib_send_lat", "DC", "-n 200 -c DC", &["", "-e"]),
+    row("ib_atomic_bw", "DC", "-n 200 -c DC", &["", "-b", "-q 8"]),
+    row("ib_atomic_lat", "DC", "-n 200 -c DC", &[""]),
     row("ib_write_bw", "XRC", "-n 200 -c XRC", &[""]),
 ];
 

@@ -41,8 +41,8 @@ fn page(items: &[Item]) -> Result<String> {
     page.push_str("\n## rdma-core's own tests\n\n");
     writeln!(
         page,
-        "The {} tests of rdma-core 44 that are not of one vendor's hardware, one process each: {} pass, {} fail, {} are \
-         skipped.\n",
+        "The {} tests of rdma-core 44 that are not of one vendor's hardware, and those of mlx5 for DC and CQs, one process \
+         each: {} pass, {} fail, {} are skipped.\n",
         tests.len(),
         count(&tests, Outcome::Pass),
         count(&tests, Outcome::Fail),

@@ -1,5 +1,5 @@
 //! rdma-core's Python tests of release 44, as Debian's `python3-pyverbs` has them: all that are not of one
-//! vendor's hardware, each in a process of its own.
+//! vendor's hardware, and mlx5's of DC and of CQs, each in a process of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,12 @@ const TESTS: &str = "usr/share/doc/rdma-core/tests";
 const PYTHON: &str = "/usr/bin/python3";
 /// Tests of one vendor's hardware, or of a graphics card's.
 const VENDORS: [&str; 3] = ["test_mlx5_", "test_efa", "test_cuda_"];
+/// Tests of libmlx5's calls that the library has all the same.
+const OFFERED: [&str; 2] = ["test_mlx5_dc.", "test_mlx5_cq."];
+/// What they ask a device for before they run with it: Mellanox's OUI.
+const MELLANOX: (&str, &str) = ("ELVER_VENDOR_ID", "0x02c9");
 /// How many tests there are: the floor of what passes is counted of these.
-const COUNT: usize = 170;
+const COUNT: usize = 186;
 /// Processes at once: the tests mostly wait for one another.
 const WORKERS: usize = 2;
 
@@ -38,6 +42,8 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
     let work = || -> Result<()> {
         while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
             let words = [PYTHON, "tests/run_tests.py", "--verbose", name];
+            let mut environment = environment.to_vec();
+            environment.extend(is_offered(name).then_some(MELLANOX));
             let ended = runner.alone(&words, scratch, &environment)?;
             let (outcome, said) = judged(&ended.said, ended.status.success());
             let item = Item::new(name.clone(), outcome, said);
@@ -52,6 +58,10 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
     let mut items = items.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     items.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(items)
+}
+
+fn is_offered(name: &str) -> bool {
+    OFFERED.iter().any(|offered| name.starts_with(offered))
 }
 
 /// The names of all tests, as the runner takes them.
@@ -83,7 +93,7 @@ fn unpacked(scratch: &Path) -> Result<PathBuf> {
     for file in fs::read_dir(root.join(TESTS))? {
         let file = file?.path();
         let name = file.file_name().and_then(|name| name.to_str()).context("a name of UTF-8")?;
-        if VENDORS.iter().any(|vendor| name.starts_with(vendor)) {
+        if VENDORS.iter().any(|vendor| name.starts_with(vendor)) && !is_offered(name) {
             continue;
         }
         let to = tests.join(name.trim_end_matches(".gz"));
