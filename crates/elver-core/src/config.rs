@@ -113,6 +113,9 @@ pub struct ClientLimits {
     pub mrs: u32,
     /// Completions that were not taken; WRs are refused beyond.
     pub completions: u32,
+    /// Who answers for the client: clients of one account that guess keys of peers' regions are held to
+    /// one measure, together.
+    pub account: u64,
 }
 
 impl Config {
@@ -204,6 +207,12 @@ impl Default for Config {
 
 impl Default for ClientLimits {
     fn default() -> ClientLimits {
-        ClientLimits { vqps: 4_096, accepts_per_peer: 1_024, mrs: 1_024, completions: 65_536 }
+        ClientLimits {
+            vqps: 4_096,
+            accepts_per_peer: 1_024,
+            mrs: 1_024,
+            completions: 65_536,
+            account: 0,
+        }
     }
 }

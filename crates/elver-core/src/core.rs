@@ -13,6 +13,7 @@ use crate::datapath::ops::Op;
 use crate::datapath::outage::Outage;
 use crate::datapath::qos::Qos;
 use crate::datapath::wr_id::WrId;
+use crate::discovery::guesses::Guesses;
 use crate::discovery::lookups::Lookups;
 use crate::discovery::peer::Peers;
 use crate::discovery::served::ServedTable;
@@ -89,6 +90,7 @@ pub struct Core<D: Device> {
     /// Messages that are being written to receives which are not at hand.
     pub(crate) landings: Slots<LandingId, Landing>,
     pub(crate) lookups: Lookups,
+    pub(crate) guesses: Guesses,
     pub(crate) links: Links<D::Memory>,
     /// What parts have left to be done.
     pub(crate) effects: Effects,
@@ -160,6 +162,7 @@ impl<D: Device> Core<D> {
             ops: Slots::new(SLOTS_MAX),
             landings: Slots::new(LANDINGS_MAX),
             lookups: Lookups::new(),
+            guesses: Guesses::default(),
             links: Links::new(&config, ud),
             effects: Effects::default(),
             outages: Vec::new(),

@@ -1,6 +1,7 @@
 //! What is known of other nodes, and how it is found out: the DCCache, look-ups by READs, meta servers
 //! (section 4.2).
 
+pub(crate) mod guesses;
 mod known;
 pub(crate) mod lookups;
 pub(crate) mod meta;

@@ -41,6 +41,13 @@ pub(crate) enum Effect {
         /// The region's key.
         rkey: u32,
     },
+    /// A region is not looked up for whom it was to be: who else waits for it asks again.
+    GuessRefused {
+        /// The peer.
+        peer: PeerId,
+        /// The region's key.
+        rkey: u32,
+    },
     /// VQPs or operations of a class wait for a lane to a peer.
     WantLane(PeerId, Class),
     /// Something was settled that a lane which has failed may have waited for.

@@ -56,6 +56,10 @@ stats! {
     mr_lookups,
     /// READs of these.
     mr_lookup_reads,
+    /// Look-ups of regions that the peers do not have.
+    mr_keys_wrong,
+    /// WRs that failed without one: their account's were wrong too often.
+    mr_keys_refused,
     /// WRs refused since the peer's region does not permit them.
     mr_refusals,
     /// WRs that passed that check and were refused by the peer's device: they waited in a send queue

@@ -270,3 +270,111 @@ fn a_node_that_is_not_registered_reaches_itself() {
     assert_eq!(near.bytes(0, 64), [5; 64]);
     cluster.check();
 }
+
+/// Clients of node 1, each of an account, with memory and VQPs.
+fn clients(
+    cluster: &mut Cluster,
+    accounts: &[(u64, usize)],
+) -> Vec<(ClientId, Region, Vec<VqpId>)> {
+    let open = |&(account, vqps): &(u64, usize)| {
+        let limits = ClientLimits { account, ..ClientLimits::default() };
+        let client = cluster.nodes[1].core.client_open(limits).unwrap();
+        cluster.nodes[1].client = client;
+        let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+        (client, near, (0..vqps).map(|_| cluster.vqp(1)).collect())
+    };
+    accounts.iter().map(open).collect()
+}
+
+/// A key that the region does not have.
+fn guess(good: RemoteAddr, n: u64) -> RemoteAddr {
+    RemoteAddr { rkey: good.rkey.wrapping_add(1 + n as u32), ..good }
+}
+
+/// Wrong keys of an account that are looked up at once, as docs/node.md has it.
+const GUESSES_AT_ONCE: u64 = 1_000;
+
+/// A process that guesses keys had the node look each of them up, for as long as it liked.
+#[test]
+fn who_guesses_keys_is_not_told_for_a_while_and_others_are() {
+    const GUESSES: u64 = 3_000;
+    let mut cluster = Cluster::new(3, &config());
+    let good = cluster.region(2, 64, ALL).remote(0);
+    let clients = clients(&mut cluster, &[(2, 1), (1, 1), (1, 1)]);
+    let [other, guesser, accomplice] = [0, 1, 2];
+    // Posts a READ of a client's, and says how it ended.
+    let read = |cluster: &mut Cluster, who: usize, remote: RemoteAddr| {
+        let (client, near, vqps) = &clients[who];
+        cluster.nodes[1].client = *client;
+        cluster.connect(1, vqps[0], 2, 0);
+        cluster.post(1, vqps[0], &[wr(1, SendOp::Read(remote), &[near.sge(0, 8)])]);
+        let wc = cluster.take_one(1).wc;
+        (wc.status, AccessFault::of(&wc))
+    };
+    let begun = cluster.now();
+    for n in 0..GUESSES {
+        let (status, fault) = read(&mut cluster, guesser, guess(good, n));
+        assert_eq!(status, WcStatus::RemAccessErr);
+        if n < GUESSES_AT_ONCE {
+            assert_eq!(fault, Some(AccessFault::Key), "{n}");
+        }
+        if n % 500 == 0 {
+            // Its lease has run out, so that it is looked up.
+            cluster.skip(25_000_000);
+            assert_eq!(read(&mut cluster, other, good), (WcStatus::Success, None));
+        }
+    }
+    let stats = cluster.nodes[1].core.stats();
+    let most = GUESSES_AT_ONCE + 10 * (1 + cluster.now().ns_since(begun) / 1_000_000_000);
+    assert!((GUESSES_AT_ONCE..=most).contains(&stats.mr_keys_wrong), "{stats:?}");
+    assert!(stats.mr_lookups <= most + GUESSES / 500, "{stats:?}");
+    assert_eq!(stats.mr_keys_wrong + stats.mr_keys_refused, GUESSES);
+    // Also what is right is not told, whichever of the account's clients asks.
+    let untold = (WcStatus::RemAccessErr, Some(AccessFault::Distrusted));
+    for who in [guesser, accomplice] {
+        while read(&mut cluster, guesser, guess(good, GUESSES)) != untold {}
+        assert_eq!(read(&mut cluster, who, good), untold);
+    }
+    cluster.drive(1_100_000_000);
+    assert_eq!(read(&mut cluster, guesser, good), (WcStatus::Success, None), "it is forgiven");
+    cluster.check();
+}
+
+/// Who guesses often does so at once, before one guess is answered; and somebody else may have used the
+/// same key.
+#[test]
+fn guesses_that_wait_for_their_look_ups_are_counted_too() {
+    const GUESSES: usize = 2_000;
+    let mut cluster = Cluster::new(3, &config());
+    let good = cluster.region(2, 64, ALL).remote(0);
+    let clients = clients(&mut cluster, &[(2, 1), (1, GUESSES)]);
+    for (client, _, vqps) in &clients {
+        cluster.nodes[1].client = *client;
+        for vqp in vqps {
+            cluster.connect(1, *vqp, 2, 0);
+        }
+    }
+    let read = |cluster: &mut Cluster, who: usize, vqp: usize, remote: RemoteAddr| {
+        let (client, near, vqps) = &clients[who];
+        cluster.nodes[1].client = *client;
+        cluster.post(1, vqps[vqp], &[wr(1, SendOp::Read(remote), &[near.sge(0, 8)])]);
+    };
+    // The other one's region is asked for by who guesses, last, and then by itself.
+    for n in 1..GUESSES {
+        read(&mut cluster, 1, n, guess(good, n as u64));
+    }
+    read(&mut cluster, 1, 0, good);
+    read(&mut cluster, 0, 0, good);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    cluster.nodes[1].client = clients[1].0;
+    let ended = cluster.take(1, GUESSES);
+    let of = |fault| ended.iter().filter(|done| AccessFault::of(&done.wc) == Some(fault)).count();
+    let (wrong, untold) = (of(AccessFault::Key), of(AccessFault::Distrusted));
+    assert_eq!(wrong + untold, GUESSES);
+    // Those that were on their way when the last one counted.
+    let most = GUESSES_AT_ONCE as usize + 100;
+    assert!((GUESSES_AT_ONCE as usize..most).contains(&wrong), "{wrong}");
+    let stats = cluster.nodes[1].core.stats();
+    assert_eq!((stats.mr_keys_wrong, stats.mr_keys_refused), (wrong as u64, untold as u64));
+    cluster.check();
+}

@@ -100,13 +100,20 @@ pub enum AccessFault {
     /// The peer's table told of the region, and the peer's device refused it all the same: it was
     /// deregistered meanwhile.
     Region = 4,
+    /// The peer was not asked: too many keys were wrong of the user who has the process.
+    Distrusted = 5,
 }
 
 impl AccessFault {
     /// What a completion says, if it says that.
     pub fn of(wc: &Wc) -> Option<AccessFault> {
-        const ALL: [AccessFault; 4] =
-            [AccessFault::Key, AccessFault::Range, AccessFault::Right, AccessFault::Region];
+        const ALL: [AccessFault; 5] = [
+            AccessFault::Key,
+            AccessFault::Range,
+            AccessFault::Right,
+            AccessFault::Region,
+            AccessFault::Distrusted,
+        ];
         let is_said = wc.status == WcStatus::RemAccessErr;
         ALL.into_iter().find(|fault| is_said && *fault as u32 == wc.vendor_err)
     }

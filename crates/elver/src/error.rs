@@ -270,6 +270,11 @@ fn advice(wc: &Wc) -> &'static str {
                     REMOTE_WRITE or REMOTE_ATOMIC";
         }
         Some(AccessFault::Region) => return "the peer has deregistered the region meanwhile",
+        Some(AccessFault::Distrusted) => {
+            return "the peer was not asked for the region, since too many rkeys of this user's \
+                    processes were wrong (mr_keys_wrong); stop using wrong ones, and it is asked \
+                    again within seconds";
+        }
         None => {}
     }
     match wc.status {

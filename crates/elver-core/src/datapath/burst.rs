@@ -275,8 +275,7 @@ impl<D: Device> Core<D> {
                 let Some(peer) = vqp.peer else {
                     return bug!("a VQP posts that is connected to nobody");
                 };
-                vqp.wait = Wait::Mr;
-                self.want_mr(peer, rkey, Some(id), now);
+                self.want_mr(peer, rkey, id, now);
             }
             Check::Held => {
                 vqp.wait = Wait::Tokens;

@@ -41,8 +41,8 @@ pub(crate) struct Lookups {
     pub(crate) waiting: u32,
     /// Connects that ever waited; their number is the last one's.
     attempts: u32,
-    /// Regions being looked up, by peer and rkey, and the VQPs that wait for each.
-    mrs: HashMap<(PeerId, u32), Vec<VqpId>, FxBuildHasher>,
+    /// Regions being looked up, by peer and rkey.
+    mrs: HashMap<(PeerId, u32), MrLookup, FxBuildHasher>,
     /// Of these, the ones that wait for a buffer.
     mr_queue: VecDeque<(PeerId, u32)>,
     /// `warm` calls.
@@ -51,6 +51,17 @@ pub(crate) struct Lookups {
     no_waiters: Vec<Waiter>,
     /// The cluster that was read last, out of the reach of whoever may write a buffer.
     cluster: Vec<u8>,
+}
+
+/// The look-up of a region.
+#[derive(Debug)]
+struct MrLookup {
+    /// For whom it is.
+    account: u64,
+    /// The region was there when it was looked up last, so that this is no guess.
+    was_there: bool,
+    /// The VQPs that wait.
+    waiting: Vec<VqpId>,
 }
 
 /// A `warm` call.
@@ -81,7 +92,7 @@ impl Lookups {
 
     pub(crate) fn bytes(&self) -> u64 {
         let queues = self.queue.capacity() * 4 + self.deadlines.capacity() * 16;
-        let mrs = self.mrs.capacity() * (size_of::<((PeerId, u32), Vec<VqpId>)>() + 1);
+        let mrs = self.mrs.capacity() * (size_of::<((PeerId, u32), MrLookup)>() + 1);
         (queues + mrs + self.mr_queue.capacity() * 8) as u64
     }
 }
@@ -96,7 +107,7 @@ impl Lookups {
 
     /// Whether the look-up of a region of the peer's brings a VQP back.
     pub(crate) fn awaits(&self, peer: PeerId, vqp: VqpId) -> bool {
-        self.mrs.iter().any(|((at, _), waiting)| *at == peer && waiting.contains(&vqp))
+        self.mrs.iter().any(|((at, _), mr)| *at == peer && mr.waiting.contains(&vqp))
     }
 
     /// Whether as many look-ups of nodes run and wait as peers say.

@@ -482,7 +482,7 @@ impl Sets {
         let end = place.heir.anew();
         place.arena.discard();
         sessions.quotas.take(account, Usage::SESSION)?;
-        let client = match core.client_open(sessions.client_limits()) {
+        let client = match core.client_open(sessions.client_limits(account)) {
             Ok(client) => client,
             Err(error) => {
                 sessions.quotas.give_back(account, Usage::SESSION);

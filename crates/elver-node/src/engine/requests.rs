@@ -179,7 +179,7 @@ impl Engine {
 
     fn begin(&mut self, slot: u32, wanted: Layout, now: Time) -> Result<(), Refused> {
         let quota = &self.sessions.limits;
-        let total = quota.sessions_total;
+        let (total, alloc_bytes) = (quota.sessions_total, quota.bytes);
         if self.sessions.begun() >= total as usize {
             let text = format!(
                 "the node has {total} sessions already; end some or raise `quota.sessions_total` \
@@ -189,8 +189,9 @@ impl Engine {
         }
         let layout = wanted.granted(self.sessions.most);
         let spare = self.door.memory(layout)?;
-        let limits = self.sessions.client_limits();
-        let alloc_bytes = quota.bytes;
+        let Some(session) = self.sessions.get(slot) else { return Ok(()) };
+        let account = session.account();
+        let limits = self.sessions.client_limits(account);
         let message_bytes = u64::from(self.core.device().query_port().max_msg_sz);
         let pool = &self.config.pool;
         let welcome = Welcome {

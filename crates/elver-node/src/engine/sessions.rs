@@ -220,13 +220,14 @@ impl Sessions {
         self.clients.insert(client, slot);
     }
 
-    /// What a session's client of the core may have.
-    pub(super) fn client_limits(&self) -> ClientLimits {
+    /// What a client of the core may have that is for a session of an account's.
+    pub(super) fn client_limits(&self, account: Account) -> ClientLimits {
         ClientLimits {
             vqps: self.limits.session_vqps,
             accepts_per_peer: self.limits.session_accepts_per_peer,
             mrs: self.limits.session_mrs,
             completions: self.limits.session_completions,
+            account: account.number(),
         }
     }
 

@@ -5,6 +5,7 @@ use elver_kv::Step;
 use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
 
 use crate::datapath::ops::{Op, OpKind, Work};
+use crate::discovery::lookups::MrLookup;
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
 use crate::ids::{OpId, PeerId};
@@ -155,9 +156,13 @@ impl<D: Device> Core<D> {
         last: Time,
         now: Time,
     ) {
-        let Some(waiting) = self.lookups.mrs.remove(&(peer, rkey)) else {
+        let Some(MrLookup { account, waiting, .. }) = self.lookups.mrs.remove(&(peer, rkey)) else {
             return bug!("a region was found that nobody looks up");
         };
+        if let Some(None) = found {
+            self.stats.mr_keys_wrong += 1;
+            self.guesses.wrong(account, now);
+        }
         match found {
             Some(Some(mr)) => self.store.put(peer, rkey, mr),
             _ => self.store.forget(peer, rkey),
@@ -190,6 +195,20 @@ impl<D: Device> Core<D> {
                 Some(Some(_)) => self.effects.push(Effect::Pump(id)),
                 Some(None) => self.fail_access(id, AccessFault::Key, now),
                 None => self.fail_next(id, WcStatus::RetryExcErr, now),
+            }
+        }
+    }
+
+    /// A region is not looked up for whom it was to be. Another who waits may have it looked up.
+    pub(crate) fn guess_refused(&mut self, peer: PeerId, rkey: u32) {
+        let Some(MrLookup { waiting, .. }) = self.lookups.mrs.remove(&(peer, rkey)) else {
+            return bug!("a region is not looked up that nobody wanted");
+        };
+        for id in waiting {
+            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            if vqp.wait == Wait::Mr && vqp.peer == Some(peer) {
+                vqp.wait = Wait::Nothing;
+                self.effects.push(Effect::Pump(id));
             }
         }
     }

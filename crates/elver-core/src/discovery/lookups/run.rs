@@ -4,15 +4,15 @@ use alloc::vec::Vec;
 
 use elver_control::NodeRecord;
 use elver_kv::Lookup;
-use elver_verbs::{Class, Device, Time};
+use elver_verbs::{AccessFault, Class, Device, Time};
 
 use crate::VqpId;
 use crate::datapath::ops::{Op, OpKind, Work};
-use crate::discovery::lookups::{ATTEMPT_NS, WARMS_MAX, Warm};
+use crate::discovery::lookups::{ATTEMPT_NS, MrLookup, WARMS_MAX, Warm};
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
 use crate::ids::{OpId, PeerId};
-use crate::vqp::Vqp;
+use crate::vqp::{Vqp, Wait};
 use crate::{ClientId, ConnectError, Core, Event};
 
 /// What is known of a node is asked for anew, on what a packet says, at most once in this time.
@@ -231,19 +231,38 @@ impl<D: Device> Core<D> {
         busy
     }
 
-    /// Has a region of a peer's looked up. The VQP waits, if there is one.
-    pub(crate) fn want_mr(&mut self, peer: PeerId, rkey: u32, waiter: Option<VqpId>, now: Time) {
-        if let Some(waiting) = self.lookups.mrs.get_mut(&(peer, rkey)) {
-            waiting.extend(waiter);
+    /// Has a region of a peer's looked up for a VQP, which waits for it; or else fails the VQP, if its
+    /// account guesses.
+    pub(crate) fn want_mr(&mut self, peer: PeerId, rkey: u32, id: VqpId, now: Time) {
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            return bug!("a VQP that is gone uses a region");
+        };
+        let was_there = vqp.remote_key == rkey && vqp.remote.until != Vqp::NO_REMOTE.1.until;
+        let account = self.clients.get(vqp.client).map_or(0, |client| client.limits.account);
+        if !was_there && self.guesses.holds(account, now) {
+            self.stats.mr_keys_refused += 1;
+            return self.fail_access(id, AccessFault::Distrusted, now);
+        }
+        vqp.wait = Wait::Mr;
+        if let Some(mr) = self.lookups.mrs.get_mut(&(peer, rkey)) {
+            mr.waiting.push(id);
             return;
         }
-        self.lookups.mrs.insert((peer, rkey), waiter.into_iter().collect());
+        let mr = MrLookup { account, was_there, waiting: alloc::vec![id] };
+        self.lookups.mrs.insert((peer, rkey), mr);
         self.lookups.mr_queue.push_back((peer, rkey));
         self.start_mr_lookups(now);
     }
 
     pub(crate) fn start_mr_lookups(&mut self, now: Time) {
         while let Some(&(peer, rkey)) = self.lookups.mr_queue.front() {
+            let for_whom = self.lookups.mrs.get(&(peer, rkey));
+            if for_whom.is_some_and(|mr| !mr.was_there && self.guesses.holds(mr.account, now)) {
+                // It has guessed too often while this waited.
+                self.lookups.mr_queue.pop_front();
+                self.effects.push(Effect::GuessRefused { peer, rkey });
+                continue;
+            }
             let Some(buffer) = self.pool.reads.take() else { return };
             self.lookups.mr_queue.pop_front();
             let record = self.peers.get(peer).and_then(|entry| entry.record);
