@@ -3,7 +3,9 @@
 //! Whoever forges a source must not silence its owner by that. So failures count in classes, and a
 //! class loses only what it can do itself: an address that did not prove where it is has to, a
 //! proved one may open no DC session, a port of a host that is not its device's is not heard by UD
-//! QPs. What an established session or a connected QP sends is never held up.
+//! QPs. What an established session or a connected QP sends is never held up: a session and an RC QP
+//! end with the first wrong rkey, and a UC QP believes an address, so that who forges that could
+//! silence it. Wrong rkeys of RC count as those of both, of UC as those of a stranger.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;

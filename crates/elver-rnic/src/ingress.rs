@@ -8,6 +8,7 @@ use elver_wire::{
 
 use crate::dct::Dct;
 use crate::distrust::Class;
+use crate::execute::Fault;
 use crate::qp::QueuePair;
 use crate::responder::Handled;
 use crate::rx_meta::RxMeta;
@@ -151,7 +152,10 @@ impl<M: Memory> Rnic<M> {
                 }
                 if let Handled::Fatal(code) = handled {
                     if code == NakCode::RemoteAccess {
-                        self.hw.distrust.failed(meta.flow.src.ip(), Class::Proved, now);
+                        // Not to come as a stranger either, which takes a proof.
+                        for class in [Class::Stranger, Class::Proved] {
+                            self.hw.distrust.failed(meta.flow.src.ip(), class, now);
+                        }
                     }
                     queue_pair.enter_error(&mut self.hw, now);
                 }
@@ -162,7 +166,10 @@ impl<M: Memory> Rnic<M> {
             Route::Uc => {
                 let QueuePair { core, assembly, .. } = queue_pair;
                 core.heard(&mut self.hw);
-                assembly.packet(core, &mut self.hw, headers, payload);
+                if assembly.packet(core, &mut self.hw, headers, payload) == Err(Fault::Access) {
+                    // It fits without a PSN: whoever says that he is there may have sent it.
+                    self.hw.distrust.failed(meta.flow.src.ip(), Class::Stranger, now);
+                }
             }
             Route::Ud(deth) => {
                 let core = &mut queue_pair.core;

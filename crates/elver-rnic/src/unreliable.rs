@@ -28,14 +28,14 @@ impl Assembly {
         self.inbound.take_receive()
     }
 
-    /// Takes a UC packet.
+    /// Takes a UC packet, or says why its message is dropped.
     pub(crate) fn packet<M: Memory>(
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
         headers: &Headers,
         payload: &[u8],
-    ) {
+    ) -> Result<(), Fault> {
         let message = headers.message();
         let begins = matches!(
             message,
@@ -64,6 +64,7 @@ impl Assembly {
             fault.count_drop(&mut hw.counters);
             self.abandon(core, hw);
         }
+        taken
     }
 
     /// Drops the message that is arriving; its receive serves the next one.

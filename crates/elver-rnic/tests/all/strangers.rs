@@ -307,6 +307,71 @@ fn who_tries_keys_is_not_answered() {
     assert!(succeeds(&mut net, late), "it is forgiven");
 }
 
+/// Tries rkeys over connected QPs, one that is not there after another; whether a DC session opens then.
+fn opens_after(net: &mut Net, qp_type: QpType, tries: u32) -> bool {
+    let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    for round in 0..tries {
+        let (qp, far) = net.connect(qp_type, |_| {});
+        let remote = RemoteAddr { rkey: 0x1234_5600 + round, ..net.hosts[1].remote(0) };
+        let sge = [net.hosts[0].sge(0, 64)];
+        net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, None);
+        net.transmit();
+        let request = net.wire.pop_front().unwrap();
+        net.deliver(&request);
+        net.transmit();
+        net.wire.clear();
+        let now = net.now;
+        net.hosts[0].nic.destroy_qp(now, qp).unwrap();
+        net.hosts[1].nic.destroy_qp(now, far).unwrap();
+    }
+    net.hosts[0].poll();
+    let ah = handle(&mut net.hosts[0], 1);
+    let qp = dci(&mut net.hosts[0], 0, 0);
+    let request = connecting(net, qp, dest(ah, &target, KEY, 0));
+    net.hosts[0].memory.fill(0, &[7; 64]);
+    net.deliver(&request);
+    net.hosts[1].memory.get(0, 64) == [7; 64]
+}
+
+/// Over RC each wrong rkey costs a QP, and whoever sent them opens no DC session.
+#[test]
+fn who_tries_rkeys_over_rc_opens_no_session() {
+    for (tries, opens) in [(20, true), (25, false)] {
+        let mut net = Net::with_config(2, |config| config.bad_keys_burst = 20);
+        net.hosts[0].memory.fill(0, &[7; 64]);
+        assert_eq!(opens_after(&mut net, QpType::Rc, tries), opens);
+        // Nor by a proof that it is there.
+        net.run_clean();
+        assert_eq!(net.hosts[1].memory.get(0, 64) == [7; 64], opens);
+        assert_eq!(net.hosts[1].nic.counters().drop_distrusted == 0, opens);
+        let end = if opens { WcStatus::Success } else { WcStatus::RetryExcErr };
+        assert_eq!(statuses(&mut net.hosts[0]), [end]);
+    }
+}
+
+/// Over UC anybody can have sent them who forges an address: its owner has to prove where he is, and
+/// gets in.
+#[test]
+fn who_tries_rkeys_over_uc_has_to_prove_where_he_is() {
+    for (tries, asked) in [(20, 0), (25, 1)] {
+        let mut net = Net::with_config(2, |config| config.bad_keys_burst = 20);
+        let (connected, _) = net.connect(QpType::Uc, |_| {});
+        net.hosts[0].memory.fill(0, &[7; 64]);
+        assert_eq!(opens_after(&mut net, QpType::Uc, tries), asked == 0);
+        let counters = net.hosts[1].nic.counters();
+        assert_eq!((counters.dc_proofs_asked, counters.drop_distrusted), (asked, 0));
+        assert_eq!(counters.drop_unreliable, u64::from(tries));
+        net.run_clean();
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success]);
+        assert_eq!(net.hosts[1].memory.get(0, 64), [7; 64]);
+        // What is connected goes on.
+        let (remote, sge) = (net.hosts[1].remote(64), [net.hosts[0].sge(0, 64)]);
+        net.hosts[0].post(net.now, connected, SendOp::Write(remote), &sge, None);
+        net.run_clean();
+        assert_eq!(net.hosts[1].memory.get(64, 64), [7; 64]);
+    }
+}
+
 #[test]
 fn a_port_that_tries_q_keys_is_not_heard_and_the_device_of_its_host_is() {
     let mut net = Net::with_config(2, |config| config.bad_keys_burst = 20);
