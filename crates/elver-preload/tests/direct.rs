@@ -42,6 +42,35 @@ fn data_is_what_was_written() {
     run("integrity");
 }
 
+/// A counter of all devices that told of themselves below a directory, as they last did.
+fn counted(below: &Path, name: &str) -> u64 {
+    let files: Vec<_> = std::fs::read_dir(below.join("elver")).unwrap().collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+    let of = |bytes: &[u8]| {
+        let word = |at: usize| u64::from_ne_bytes(bytes[8 * at..8 * at + 8].try_into().unwrap());
+        let count = word(2) as usize;
+        let text = std::str::from_utf8(&bytes[8 * (3 + count)..]).unwrap();
+        // The device's name and address stand before the names.
+        let at = text.lines().skip(2).position(|line| line == name).unwrap();
+        word(3 + at)
+    };
+    files.into_iter().map(|file| of(&std::fs::read(file.unwrap().path()).unwrap())).sum()
+}
+
+#[test]
+fn counters_tell_which_way_data_went() {
+    for (word, way) in [("on", "direct"), ("off", "packets")] {
+        let dir = tempfile::tempdir().unwrap();
+        let told = format!("XDG_RUNTIME_DIR={}", dir.path().display());
+        let direct = format!("ELVER_DIRECT={word}");
+        run_of(&["env", &told, &direct], "integrity", way, &[]);
+        let names = ["direct_reads", "direct_writes", "direct_bytes"];
+        let all = names.map(|name| counted(dir.path(), name));
+        assert!(all.iter().all(|count| (*count > 0) == (word == "on")), "{word}: {all:?}");
+        assert!(word == "on" || counted(dir.path(), "rx_bytes") > 0);
+    }
+}
+
 #[test]
 fn a_message_comes_behind_what_was_written_before() {
     run("order");

@@ -1,6 +1,7 @@
 //! The processes that this one reaches directly, and those that reach it: how they find each other, and
 //! how what they reached is taken back from them.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -27,6 +28,9 @@ const PEERS: usize = 1 << 10;
 const BACKLOG: c_int = 128;
 /// How long one of them waits for a word of the other.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long one that did not answer is not asked again, and how many are remembered.
+const SHUNNED: Duration = Duration::from_secs(5);
+const SILENT: usize = 64;
 /// How long taking back waits for a process that is reaching for it. A copy takes a second at most.
 const REVOCATION: Duration = Duration::from_secs(5);
 /// Looks at such a process before the processor is left to it, and before a sleep of some length.
@@ -41,6 +45,8 @@ pub(crate) struct Hub {
     pub(crate) table: Table,
     own: IpAddr,
     peers: Mutex<Vec<Arc<Peer>>>,
+    /// Those that did not answer, and until when they are not asked.
+    silent: Mutex<VecDeque<(IpAddr, Instant)>>,
     /// Rises with each change of the list.
     version: AtomicU64,
     /// Makes the thread look at the list again.
@@ -74,6 +80,7 @@ impl Hub {
             table: Table::new()?,
             own,
             peers: Mutex::default(),
+            silent: Mutex::default(),
             version: AtomicU64::new(0),
             bell,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -120,12 +127,28 @@ impl Hub {
         if let Some(known) = self.peers().iter().find(is_it) {
             return Some(known.clone());
         }
+        if self.is_silent(address) {
+            return None;
+        }
         let socket = seqpacket().ok()?;
         be_patient(&socket).ok()?;
         // Nobody there: an older Elver, another host, or one that was told not to.
         connect(&socket, &name_of(address).ok()?).ok()?;
         let met = Peer::meet(socket, true, &self.own(), |peer| self.admit(peer));
+        if matches!(met, Err(Refusal::Silent)) {
+            let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+            silent.truncate(SILENT - 1);
+            silent.push_front((address, Instant::now() + SHUNNED));
+        }
         self.counted(met).filter(|peer| peer.address == address)
+    }
+
+    /// Whether a process did not answer lately: a program that has many QPs with it waits once.
+    fn is_silent(&self, address: IpAddr) -> bool {
+        let now = Instant::now();
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        silent.retain(|(_, until)| *until > now);
+        silent.iter().any(|(other, _)| *other == address)
     }
 
     fn admit(&self, peer: Peer) -> Result<Arc<Peer>, Refusal> {
@@ -310,5 +333,22 @@ mod tests {
         }
         assert_eq!((second.peers().len(), counted), (before, 4));
         assert!(second.peer(first.own).is_some());
+    }
+
+    /// A process that is stopped, or does not want to, holds up a program once.
+    #[test]
+    fn who_does_not_answer_is_not_asked_again_at_once() {
+        let (first, _, _) = two(204);
+        let silent =
+            IpAddr::from([127, 205, (std::process::id() >> 8) as u8, std::process::id() as u8]);
+        let listener = seqpacket().unwrap();
+        bind(&listener, &name_of(silent).unwrap()).unwrap();
+        listen(&listener, 8).unwrap();
+        assert!(first.peer(silent).is_none());
+        assert_eq!(first.take_refused(), 1);
+        for _ in 0..100 {
+            assert!(first.peer(silent).is_none());
+        }
+        assert_eq!(first.take_refused(), 0);
     }
 }
