@@ -44,7 +44,7 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
         // SAFETY: the verbs contract.
         let (context, domain, vector) =
             unsafe { (given(pd)?.context, PdHandle((*pd).handle), vector(given(attr)?)?) };
-        let engine = Engine::get()?;
+        let engine = Engine::of(pd)?;
         let dest = vector.dgid.to_ip();
         if let Some(hub) = engine.hub.as_ref().filter(|_| !dest.is_multicast()) {
             // Whether it is reached otherwise than by the link, the lanes know.
@@ -65,7 +65,7 @@ unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
         let handle = Handle(unsafe { given(ah)? }.handle);
-        Engine::get()?.lock().device.destroy_ah(handle).map_err(of_verbs)?;
+        Engine::of(ah)?.lock().device.destroy_ah(handle).map_err(of_verbs)?;
         // SAFETY: it is ours.
         drop(unsafe { Box::from_raw(ah) });
         Ok(())

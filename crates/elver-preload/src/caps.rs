@@ -33,9 +33,9 @@ const RAW_CLOCK: u32 = 1;
 const CAN: c_uint = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 24;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_int {
+unsafe extern "C" fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int {
     code(|| {
-        let found = Engine::get()?.lock().device.query_device();
+        let found = Engine::of(context)?.lock().device.query_device();
         let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
         // SAFETY: integers may be zero.
         let mut all: DeviceAttr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(_: *mut Context, values: *mut Va
 }
 
 pub(crate) unsafe extern "C" fn query_port(
-    _: *mut Context,
+    context: *mut Context,
     port: u8,
     attr: *mut PortAttr,
     size: usize,
@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn query_port(
         if port != 1 || attr.is_null() {
             return Err(libc::EINVAL);
         }
-        let found = Engine::get()?.lock().device.query_port();
+        let found = Engine::of(context)?.lock().device.query_port();
         // SAFETY: integers may be zero.
         let mut all: PortAttr = unsafe { MaybeUninit::zeroed().assume_init() };
         let active = found.state == PortState::Active;
@@ -169,19 +169,24 @@ unsafe extern "C" fn ibv_query_port(context: *mut Context, port: u8, attr: *mut 
     unsafe { query_port(context, port, attr, offset_of!(PortAttr, flags)) }
 }
 
-fn gid(port: u32, index: c_int) -> Result<Gid, c_int> {
+fn gid(context: *mut Context, port: u32, index: c_int) -> Result<Gid, c_int> {
     let index = u8::try_from(index).map_err(|_| libc::EINVAL)?;
     if port != 1 {
         return Err(libc::EINVAL);
     }
-    let gid = Engine::get()?.lock().device.query_gid(index).map_err(of_verbs)?;
+    let gid = Engine::of(context)?.lock().device.query_gid(index).map_err(of_verbs)?;
     Ok(Gid(gid.0))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid(_: *mut Context, port: u8, index: c_int, to: *mut Gid) -> c_int {
+unsafe extern "C" fn ibv_query_gid(
+    context: *mut Context,
+    port: u8,
+    index: c_int,
+    to: *mut Gid,
+) -> c_int {
     minus_one(|| {
-        let gid = gid(port.into(), index)?;
+        let gid = gid(context, port.into(), index)?;
         // SAFETY: the verbs contract. A `union ibv_gid` of the program's may be less aligned.
         unsafe { to.write_unaligned(gid) };
         Ok(())
@@ -190,27 +195,27 @@ unsafe extern "C" fn ibv_query_gid(_: *mut Context, port: u8, index: c_int, to: 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
-    _: *mut Context,
+    context: *mut Context,
     port: u8,
     index: c_uint,
     to: *mut c_uint,
 ) -> c_int {
     minus_one(|| {
-        gid(port.into(), c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
+        gid(context, port.into(), c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
         // SAFETY: the verbs contract.
         unsafe { *to = SYSFS_ROCE_V2 };
         Ok(())
     })
 }
 
-fn gid_entry(port: u32, index: u32) -> Result<GidEntry, c_int> {
-    let gid = gid(port, c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
+fn gid_entry(context: *mut Context, port: u32, index: u32) -> Result<GidEntry, c_int> {
+    let gid = gid(context, port, c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
     Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type: ROCE_V2, ndev_ifindex: 0 })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _ibv_query_gid_ex(
-    _: *mut Context,
+    context: *mut Context,
     port: u32,
     index: u32,
     entry: *mut GidEntry,
@@ -221,7 +226,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         if flags != 0 || size < size_of::<GidEntry>() {
             return Err(libc::EINVAL);
         }
-        let found = gid_entry(port, index)?;
+        let found = gid_entry(context, port, index)?;
         // SAFETY: the verbs contract.
         unsafe { entry.write(found) };
         Ok(())
@@ -230,7 +235,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _ibv_query_gid_table(
-    _: *mut Context,
+    context: *mut Context,
     entries: *mut GidEntry,
     most: usize,
     flags: u32,
@@ -241,13 +246,13 @@ unsafe extern "C" fn _ibv_query_gid_table(
         if flags != 0 || size != size_of::<GidEntry>() {
             return Err(libc::EINVAL);
         }
-        let all = Engine::get()?.lock().device.query_port().gid_tbl_len;
+        let all = Engine::of(context)?.lock().device.query_port().gid_tbl_len;
         if most < all as usize {
             return Err(libc::EINVAL);
         }
         for index in 0..all {
             // SAFETY: there is room for `most`, the verbs contract.
-            unsafe { entries.add(index as usize).write(gid_entry(1, index)?) };
+            unsafe { entries.add(index as usize).write(gid_entry(context, 1, index)?) };
         }
         count = all as isize;
         Ok(())

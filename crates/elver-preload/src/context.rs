@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use crate::device::device;
 use crate::engine::Engine;
 use crate::errno::{code, object};
+use crate::fork::generation;
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
 use crate::owned::given;
 use crate::ring::event_fd;
@@ -52,7 +53,13 @@ fn open(device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
     verbs.context.num_comp_vectors = 1;
     // `__VERBS_ABI_IS_EXTENDED`.
     verbs.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
-    let owned = Box::into_raw(Box::new(Owned { verbs, fd, cmd, events: Mutex::default() }));
+    let owned = Box::into_raw(Box::new(Owned {
+        verbs,
+        fd,
+        cmd,
+        events: Mutex::default(),
+        generation: generation(),
+    }));
     // SAFETY: it was just made.
     Ok(unsafe { &raw mut (*owned).verbs.context })
 }
@@ -95,6 +102,8 @@ unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     code(|| {
+        // A parent's stays: what is in it may be half done.
+        Engine::of(context)?;
         // SAFETY: the verbs contract: it is ours, and nothing of it is left.
         drop(unsafe { Box::from_raw(ptr::from_ref(owned(given(context)?)).cast_mut()) });
         Ok(())

@@ -33,7 +33,7 @@ pub(crate) unsafe fn make(
     if cqe == 0 || comp_vector != 0 {
         return Err(libc::EINVAL);
     }
-    let mut state = Engine::get()?.lock();
+    let mut state = Engine::of(context)?.lock();
     let handle = state.device.create_cq(CqInit { cqe }).map_err(of_verbs)?;
     let mut owned = OwnedCq::new();
     owned.ex.context = context;
@@ -71,7 +71,7 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
         // SAFETY: the verbs contract.
         let (handle, channel) = unsafe { (Handle(given(cq)?.handle), (*cq).channel) };
         {
-            let mut state = Engine::get()?.lock();
+            let mut state = Engine::of(cq)?.lock();
             state.device.destroy_cq(handle).map_err(of_verbs)?;
             state.timed.remove(&handle);
             if let Some(object) = state.cqs.remove(&handle) {
@@ -89,7 +89,7 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
             ];
             await_acks(mutex, cond, &counts);
         }
-        let _state = Engine::get()?.lock();
+        let _state = Engine::of(cq)?.lock();
         // SAFETY: the channel stays until this count is 0, and nothing knows the CQ any more.
         unsafe {
             if let Some(channel) = channel.as_mut() {
@@ -108,7 +108,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
         // SAFETY: the verbs contract.
         let cq = unsafe { given(cq)? };
         let handle = Handle(cq.handle);
-        let mut state = Engine::get()?.lock();
+        let mut state = Engine::of(cq)?.lock();
         if state.timed.get_mut(&handle).is_some_and(|timed| !timed.resize(entries as usize)) {
             return Err(libc::EINVAL);
         }
@@ -120,7 +120,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
     code(|| {
-        let engine = Engine::get()?;
+        let engine = Engine::of(cq)?;
         // SAFETY: the verbs contract.
         let handle = Handle(unsafe { given(cq)? }.handle);
         let mut state = engine.lock();
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, most: c_int, to: *mut Wc) -> c_int {
     guard(-1, || {
-        let (Ok(engine), Ok(most)) = (Engine::get(), usize::try_from(most)) else { return -1 };
+        let (Ok(engine), Ok(most)) = (Engine::of(cq), usize::try_from(most)) else { return -1 };
         // SAFETY: the verbs contract.
         let handle = Handle(unsafe { (*cq).handle });
         let mut state = engine.drive();

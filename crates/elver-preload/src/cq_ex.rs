@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         ex.read_completion_wallclock_ns = asked(WALL).then_some(read_wall);
         if asked(RAW | WALL) {
             let timed = Timed::new(ex.cqe as usize);
-            Engine::get()?.lock().timed.insert(Handle(ex.handle), timed);
+            Engine::of(context)?.lock().timed.insert(Handle(ex.handle), timed);
         }
         Ok(ptr::from_mut(ex))
     })
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 /// The verbs contract: the CQ is this thread's to poll.
 unsafe fn advance(cq: *mut CqEx) -> c_int {
     guard(libc::EIO, || {
-        let Ok(engine) = Engine::get() else { return libc::ENODEV };
+        let Ok(engine) = Engine::of(cq) else { return libc::ENODEV };
         // SAFETY: the caller's word.
         let handle = Handle(unsafe { (*cq).handle });
         let mut state = engine.drive();

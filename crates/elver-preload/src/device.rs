@@ -1,5 +1,6 @@
 //! The list of devices: one.
 
+use std::convert::Infallible;
 use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::OnceLock;
@@ -7,6 +8,7 @@ use std::sync::OnceLock;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::errno::{object, set};
+use crate::fork::Own;
 use crate::layout::Device;
 
 /// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: what a RoCE NIC says of itself.
@@ -30,14 +32,15 @@ pub(crate) fn name() -> String {
 
 /// A GUID of this process, with the bit that says that nobody was assigned it.
 pub(crate) fn node_guid() -> u64 {
-    static GUID: OnceLock<u64> = OnceLock::new();
-    *GUID.get_or_init(|| {
+    static GUID: Own<u64> = Own::new();
+    let made = GUID.get_or_make(|| {
         let mut bytes = [0; 8];
         if getrandom(&mut bytes, GetRandomFlags::empty()).is_err() {
             bytes = u64::from(std::process::id()).to_ne_bytes();
         }
-        (u64::from_ne_bytes(bytes) & 0x00ff_ffff_ffff_ffff) | (2 << 56)
-    })
+        Ok::<_, Infallible>((u64::from_ne_bytes(bytes) & 0x00ff_ffff_ffff_ffff) | (2 << 56))
+    });
+    made.map_or_else(|never| match never {}, |guid| *guid)
 }
 
 /// The device, as programs see it; it stays as long as the process does.

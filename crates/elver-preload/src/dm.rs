@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut Alloc
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > LOG_ALIGN_MAX {
             return Err(libc::EINVAL);
         }
-        let mut state = Engine::get()?.lock();
+        let mut state = Engine::of(context)?.lock();
         let used: usize = state.dms.values().map(|dm| dm.length).sum();
         if attr.length > DM_MAX - used {
             return Err(libc::ENOMEM);
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
         let handle = unsafe { given(dm)? }.handle;
-        let mut state = Engine::get()?.lock();
+        let mut state = Engine::of(dm)?.lock();
         match state.dms.get(&handle) {
             None => return Err(libc::EINVAL),
             Some(found) if found.users > 0 => return Err(libc::EBUSY),
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
 fn checked(dm: *mut Dm, offset: u64, length: usize) -> Result<SoftMemory, c_int> {
     // SAFETY: the verbs contract.
     let handle = unsafe { given(dm)? }.handle;
-    let state = Engine::get()?.lock();
+    let state = Engine::of(dm)?.lock();
     let found = state.dms.get(&handle).ok_or(libc::EINVAL)?;
     let is_inside = offset.checked_add(length as u64).is_some_and(|end| end <= found.length as u64);
     if !is_inside || !offset.is_multiple_of(WORD) || !(length as u64).is_multiple_of(WORD) {
@@ -142,7 +142,7 @@ unsafe extern "C" fn ibv_import_dm(context: *mut Context, handle: u32) -> *mut D
     object(|| {
         // SAFETY: the verbs contract.
         unsafe { given(context)? };
-        match Engine::get()?.lock().dms.contains_key(&handle) {
+        match Engine::of(context)?.lock().dms.contains_key(&handle) {
             true => Ok(boxed(context, handle)),
             false => Err(libc::ENOENT),
         }

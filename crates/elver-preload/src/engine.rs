@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -15,10 +15,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::time::Timespec;
 
+use crate::belongs::Belongs;
 use crate::channel::CqObject;
 use crate::cm::state::Cm;
 use crate::device::node_guid;
 use crate::direct::{self, Beside, Direct, Hub};
+use crate::fork::{Own, close_in_child, generation};
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
 use crate::wishes::Wishes;
@@ -120,16 +122,18 @@ impl State {
     }
 }
 
-static ENGINE: OnceLock<Engine> = OnceLock::new();
-static OPENING: Mutex<()> = Mutex::new(());
+static ENGINE: Own<Engine> = Own::new();
 
 impl Engine {
     /// The engine, opened by the first who asks.
     pub(crate) fn open() -> Result<&'static Engine, c_int> {
-        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(engine) = ENGINE.get() {
-            return Ok(engine);
-        }
+        // Each is made once, and alone.
+        node_guid();
+        ENGINE.get_or_make(Engine::make)
+    }
+
+    /// A device, and the thread that drives it.
+    fn make() -> Result<Engine, c_int> {
         let refused = |error: String| {
             eprintln!("elver: no device: {error}");
             libc::ENODEV
@@ -150,7 +154,19 @@ impl Engine {
         let socket = socket.try_clone_to_owned().map_err(|error| refused(error.to_string()))?;
         let file = memfd_create("elver", MemfdFlags::CLOEXEC)
             .map_err(|error| refused(error.to_string()))?;
-        let engine = ENGINE.get_or_init(|| Engine {
+        for fd in [device.as_fd().map(|fd| fd.as_raw_fd()), Some(socket.as_raw_fd())] {
+            fd.into_iter().for_each(close_in_child);
+        }
+        std::thread::Builder::new()
+            .name("elver".into())
+            .spawn(|| {
+                // It is there when its turn to be made is over.
+                if let Ok(engine) = ENGINE.get_or_make(|| Err(())) {
+                    engine.attend();
+                }
+            })
+            .map_err(|error| refused(error.to_string()))?;
+        Ok(Engine {
             state: Mutex::new(State::new(device, hub.clone())),
             polls: AtomicU64::new(0),
             naps: AtomicBool::new(false),
@@ -160,17 +176,27 @@ impl Engine {
             groups: OnceLock::new(),
             file,
             hub,
-        });
-        std::thread::Builder::new()
-            .name("elver".into())
-            .spawn(|| engine.attend())
-            .map_err(|error| refused(error.to_string()))?;
-        Ok(engine)
+        })
     }
 
     /// The engine of a program that has a context.
     pub(crate) fn get() -> Result<&'static Engine, c_int> {
         ENGINE.get().ok_or(libc::ENODEV)
+    }
+
+    /// The engine of an object: what a child of `fork` inherited has none.
+    #[inline]
+    pub(crate) fn of<T: Belongs>(object: *const T) -> Result<&'static Engine, c_int> {
+        // SAFETY: the verbs contract: null, or an object of ours, which has a context of ours.
+        let context = unsafe { object.as_ref() }.ok_or(libc::EINVAL)?.context();
+        if context.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: as above.
+        match unsafe { told::owned(context) }.generation == generation() {
+            true => Engine::get(),
+            false => Err(libc::ENODEV),
+        }
     }
 
     /// The device, for who does not drive it.

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::belongs::Belongs;
 use crate::channel;
 use crate::engine::Engine;
 use crate::errno::{code, minus_one};
@@ -9,8 +10,8 @@ use crate::layout::{AsyncEvent, CompChannel, Context, Cq};
 use crate::told;
 
 /// Has the device watched, and waits.
-fn watched(wait: impl FnOnce() -> c_int) -> c_int {
-    match Engine::get() {
+fn watched<T: Belongs>(of: *const T, wait: impl FnOnce() -> c_int) -> c_int {
+    match Engine::of(of) {
         Ok(engine) => {
             engine.watch();
             wait()
@@ -26,19 +27,19 @@ unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: the verbs contract.
-    watched(|| unsafe { channel::get(of, cq, cq_context) })
+    watched(of, || unsafe { channel::get(of, cq, cq_context) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent) -> c_int {
     // SAFETY: the verbs contract.
-    watched(|| unsafe { told::get(context, to) })
+    watched(context, || unsafe { told::get(context, to) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_comp_channel(of: *mut CompChannel) -> c_int {
     code(|| {
-        let _state = Engine::get()?.lock();
+        let _state = Engine::of(of)?.lock();
         // SAFETY: the verbs contract.
         unsafe { channel::destroy(of) }
     })

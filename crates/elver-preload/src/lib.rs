@@ -14,6 +14,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 mod ah;
+mod belongs;
 mod caps;
 mod channel;
 pub mod cm;
@@ -26,6 +27,7 @@ mod dm;
 mod engine;
 mod errno;
 mod events;
+mod fork;
 pub mod layout;
 mod mcast;
 mod memory;

@@ -39,10 +39,10 @@ unsafe fn named(qp: *mut Qp, group: *const Gid) -> Result<(Handle, Address), c_i
 unsafe extern "C" fn ibv_attach_mcast(qp: *mut Qp, group: *const Gid, _: u16) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
-        let (qp, group) = unsafe { named(qp, group)? };
-        let engine = Engine::get()?;
+        let (handle, group) = unsafe { named(qp, group)? };
+        let engine = Engine::of(qp)?;
         let mut state = engine.lock();
-        state.device.attach_multicast(qp, group).map_err(of_soft)?;
+        state.device.attach_multicast(handle, group).map_err(of_soft)?;
         engine.watch_groups(&state.device)
     })
 }
@@ -51,7 +51,7 @@ unsafe extern "C" fn ibv_attach_mcast(qp: *mut Qp, group: *const Gid, _: u16) ->
 unsafe extern "C" fn ibv_detach_mcast(qp: *mut Qp, group: *const Gid, _: u16) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
-        let (qp, group) = unsafe { named(qp, group)? };
-        Engine::get()?.lock().device.detach_multicast(qp, group).map_err(of_verbs)
+        let (handle, group) = unsafe { named(qp, group)? };
+        Engine::of(qp)?.lock().device.detach_multicast(handle, group).map_err(of_verbs)
     })
 }

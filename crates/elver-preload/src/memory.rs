@@ -106,7 +106,7 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
         let (handle, rkey) = unsafe { (Handle(given(mr)?.handle), (*mr).rkey) };
-        let engine = Engine::get()?;
+        let engine = Engine::of(mr)?;
         // Nobody may wait for a peer with the device in hand.
         let told = take_back_region(engine.hub.as_ref(), rkey)?;
         let mut state = engine.lock();
@@ -165,7 +165,7 @@ unsafe fn rereg(
         change.access = Some(rights(access as c_uint).map_err(wrong)?);
     }
     let (domain, rights) = (change.pd, change.access);
-    let engine = Engine::get().map_err(wrong)?;
+    let engine = Engine::of(mr).map_err(wrong)?;
     let (hub, rkey) = (engine.hub.as_ref(), object.rkey);
     let told = take_back_region(hub, rkey).map_err(|error| (ERR_CMD, error))?;
     let again = |refused| {
@@ -223,7 +223,7 @@ unsafe extern "C" fn ibv_import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
     object(|| {
         // SAFETY: the verbs contract.
         let (context, domain) = unsafe { (given(pd)?.context, PdHandle((*pd).handle)) };
-        let state = Engine::get()?.lock();
+        let state = Engine::of(pd)?.lock();
         let Some(region) = state.mrs.get(&Handle(handle)) else { return Err(libc::ENOENT) };
         if region.pd != domain {
             return Err(libc::EINVAL);

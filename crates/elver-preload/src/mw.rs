@@ -20,7 +20,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_uint) -> *mut M
     object(|| {
         // SAFETY: the verbs contract.
         let (context, domain) = unsafe { (given(pd)?.context, PdHandle((*pd).handle)) };
-        let mut state = Engine::get()?.lock();
+        let mut state = Engine::of(pd)?.lock();
         let info = match mw_type {
             TYPE_1 => state.device.alloc_mw_type_1(domain),
             TYPE_2 => state.device.alloc_mw(domain),
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
         let handle = Handle(unsafe { given(mw)? }.handle);
-        Engine::get()?.lock().device.dealloc_mw(handle).map_err(of_verbs)?;
+        Engine::of(mw)?.lock().device.dealloc_mw(handle).map_err(of_verbs)?;
         // SAFETY: it is ours.
         drop(unsafe { Box::from_raw(mw) });
         Ok(())
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwB
         let op = SendOp::BindMw(unsafe { bind_of(mw, rkey, &bind.bind_info)? });
         let flags = SendFlags::from_bits_truncate(bind.send_flags as u8);
         let wr = SendWr { wr_id: bind.wr_id, op, flags, payload: Payload::Sges(&[]), dest: None };
-        let mut state = Engine::get()?.drive();
+        let mut state = Engine::of(qp)?.drive();
         let posted = state.device.post_send(QpHandle(qp.handle), &[wr]);
         posted.map_err(|(_, error)| of_post(error))?;
         state.tell();

@@ -102,7 +102,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
         let domain = PdHandle(unsafe { given(pd)? }.handle);
         let mut pieces = Vec::new();
         {
-            let state = Engine::get()?.lock();
+            let state = Engine::of(pd)?.lock();
             for at in 0..count as usize {
                 // SAFETY: the verbs contract: the list has `count` entries.
                 let sge = unsafe { *list.add(at) };

@@ -42,7 +42,7 @@ fn boxed(context: *mut Context, handle: u32, of: Option<(*mut OwnedPd, *mut Owne
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     object(|| {
-        let mut state = Engine::get()?.lock();
+        let mut state = Engine::of(context)?.lock();
         let handle = state.device.alloc_pd().map_err(of_verbs)?;
         state.pds.insert(handle);
         Ok(boxed(context, handle.0, None))
@@ -52,7 +52,7 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     code(|| {
-        let mut state = Engine::get()?.lock();
+        let mut state = Engine::of(pd)?.lock();
         let pd = pd.cast::<OwnedPd>();
         // SAFETY: the verbs contract.
         let owned = unsafe { given(pd)? };
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     attr: *mut ParentDomainInitAttr,
 ) -> *mut Pd {
     object(|| {
-        let _state = Engine::get()?.lock();
+        let _state = Engine::of(context)?.lock();
         // SAFETY: the verbs contract.
         let attr = unsafe { given(attr)? };
         if attr.comp_mask & !(ALLOCATORS | PD_CONTEXT) != 0 {
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn alloc_td(context: *mut Context, init: *mut TdIni
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
     code(|| {
-        let _state = Engine::get()?.lock();
+        let _state = Engine::of(td)?.lock();
         let td = td.cast::<OwnedTd>();
         // SAFETY: the verbs contract.
         if unsafe { given(td)? }.children > 0 {
@@ -139,7 +139,7 @@ unsafe extern "C" fn ibv_import_pd(context: *mut Context, handle: u32) -> *mut P
     object(|| {
         // SAFETY: the verbs contract.
         unsafe { given(context)? };
-        match Engine::get()?.lock().pds.contains(&Handle(handle)) {
+        match Engine::of(context)?.lock().pds.contains(&Handle(handle)) {
             true => Ok(boxed(context, handle, None)),
             false => Err(libc::ENOENT),
         }

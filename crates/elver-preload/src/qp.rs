@@ -90,7 +90,7 @@ pub(crate) unsafe fn make_of(
         (wanted, domain.context)
     };
     besides(&mut wanted);
-    let mut state = Engine::get()?.lock();
+    let mut state = Engine::of(pd)?.lock();
     let handle = state.device.create_qp(wanted).map_err(of_verbs)?;
     let given = state.device.query_qp(handle).map_err(of_verbs)?;
     // A DCT gets its number later.
@@ -129,7 +129,7 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
         // SAFETY: the verbs contract.
         let (handle, qp_num) = unsafe { (Handle(given(qp)?.handle), (*qp).qp_num) };
         {
-            let engine = Engine::get()?;
+            let engine = Engine::of(qp)?;
             take_back_qp(engine.hub.as_ref(), qp_num)?;
             let mut state = engine.lock();
             state.device.destroy_qp(handle).map_err(of_verbs)?;
@@ -217,7 +217,7 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             let code = u8::try_from(given.path_mtu).map_err(|_| libc::EINVAL)?;
             wanted.path_mtu = Mtu::from_code(code).ok_or(libc::EINVAL)?;
         }
-        let engine = Engine::get()?;
+        let engine = Engine::of(qp)?;
         take_back_qp(engine.hub.as_ref(), qp_num)?;
         let mut state = engine.drive();
         let modified = state.device.modify_qp(handle, &wanted, mask).map_err(of_verbs);
@@ -250,7 +250,7 @@ unsafe extern "C" fn ibv_query_qp(
     code(|| {
         // SAFETY: the verbs contract.
         let (handle, object) = unsafe { (Handle(given(qp)?.handle), given(qp)?) };
-        let (now, made) = Engine::get()?.lock().device.query_qp(handle).map_err(of_verbs)?;
+        let (now, made) = Engine::of(qp)?.lock().device.query_qp(handle).map_err(of_verbs)?;
         // SAFETY: numbers may be zero.
         let mut all: QpAttr = unsafe { MaybeUninit::zeroed().assume_init() };
         all.qp_state = now.qp_state as c_uint;
@@ -297,7 +297,7 @@ pub(crate) unsafe extern "C" fn post_send(
     bad: *mut *mut SendWr,
 ) -> c_int {
     guard(libc::EIO, || {
-        let Ok(engine) = Engine::get() else { return libc::ENODEV };
+        let Ok(engine) = Engine::of(qp) else { return libc::ENODEV };
         let mut state = engine.drive();
         // SAFETY: the verbs contract.
         let result = unsafe {
@@ -325,7 +325,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut RecvWr,
 ) -> c_int {
     guard(libc::EIO, || {
-        let Ok(engine) = Engine::get() else { return libc::ENODEV };
+        let Ok(engine) = Engine::of(qp) else { return libc::ENODEV };
         let mut state = engine.drive();
         // SAFETY: the verbs contract.
         let result = unsafe {

@@ -47,7 +47,7 @@ pub(crate) fn register(
 ) -> Result<*mut Mr, c_int> {
     // SAFETY: the verbs contract.
     let (context, domain) = unsafe { (given(pd)?.context, PdHandle((*pd).handle)) };
-    let engine = Engine::get()?;
+    let engine = Engine::of(pd)?;
     let start = memory.as_ptr().expose_provenance() as u64;
     let mut state = engine.lock();
     let info = state.device.reg_mr(domain, memory, Some(iova), access).map_err(of_verbs)?;

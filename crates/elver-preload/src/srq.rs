@@ -31,7 +31,7 @@ unsafe fn make(pd: *mut Pd, init: &mut SrqInitAttr) -> Result<*mut Srq, c_int> {
         max_wr: init.attr.max_wr,
         max_sge: init.attr.max_sge.max(1),
     };
-    let mut state = Engine::get()?.lock();
+    let mut state = Engine::of(pd)?.lock();
     let handle = state.device.create_srq(wanted).map_err(of_verbs)?;
     init.attr.max_sge = wanted.max_sge;
     let mut owned = OwnedSrq::new();
@@ -79,7 +79,7 @@ unsafe extern "C" fn ibv_modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_i
         }
         // SAFETY: the verbs contract.
         let (handle, attr) = unsafe { (Handle(given(srq)?.handle), &*given(attr)?) };
-        let mut state = Engine::get()?.lock();
+        let mut state = Engine::of(srq)?.lock();
         let before = state.device.query_srq(handle).map_err(of_verbs)?;
         if mask & MAX_WR != 0 {
             state.device.resize_srq(handle, attr.max_wr).map_err(of_verbs)?;
@@ -100,7 +100,7 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
         let handle = Handle(unsafe { given(srq)? }.handle);
-        let found = Engine::get()?.lock().device.query_srq(handle).map_err(of_verbs)?;
+        let found = Engine::of(srq)?.lock().device.query_srq(handle).map_err(of_verbs)?;
         let found =
             SrqAttr { max_wr: found.max_wr, max_sge: found.max_sge, srq_limit: found.limit };
         // SAFETY: the verbs contract.
@@ -124,7 +124,7 @@ unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
         // SAFETY: the verbs contract.
         let handle = Handle(unsafe { given(srq)? }.handle);
         {
-            let mut state = Engine::get()?.lock();
+            let mut state = Engine::of(srq)?.lock();
             state.device.destroy_srq(handle).map_err(of_verbs)?;
             if let Some(told) = state.srqs.remove(&handle) {
                 told::forget(told);
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut RecvWr,
 ) -> c_int {
     guard(libc::EIO, || {
-        let Ok(engine) = Engine::get() else { return libc::ENODEV };
+        let Ok(engine) = Engine::of(srq) else { return libc::ENODEV };
         let mut state = engine.drive();
         // SAFETY: the verbs contract.
         unsafe {

@@ -21,6 +21,8 @@ pub(crate) struct Owned {
     /// The file that stands for the device; another process of ours may import nothing by it.
     pub(crate) cmd: OwnedFd,
     pub(crate) events: Mutex<VecDeque<AsyncEvent>>,
+    /// Of the process that opened it.
+    pub(crate) generation: u32,
 }
 
 /// Whom an event is told: an object of the program's, and its context.

@@ -1,18 +1,19 @@
 //! What stands in sysfs about an RDMA device, as files: programs read it by name. They are made when the
 //! first of these names is looked up, in a folder of this process, and go when it exits.
 
+use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::OnceLock;
 
 use elver_verbs::{Device as _, Gid};
 
 use crate::device::{name, node_guid};
 use crate::engine::Engine;
+use crate::fork::Own;
 
 /// The folder, and the process that made it.
 struct Tree {
@@ -20,7 +21,7 @@ struct Tree {
     maker: u32,
 }
 
-static TREE: OnceLock<Option<Tree>> = OnceLock::new();
+static TREE: Own<Option<Tree>> = Own::new();
 
 /// Where the names of sysfs and of devices are that this library answers for; none for all others.
 pub(crate) fn place(path: &[u8]) -> Option<CString> {
@@ -34,15 +35,18 @@ pub(crate) fn place(path: &[u8]) -> Option<CString> {
     if class != b"infiniband" && class != b"infiniband_verbs" {
         return None;
     }
-    let tree = TREE.get_or_init(|| make().ok()).as_ref()?;
+    // It is made before the tree, which tells of it.
+    let gid = gid();
+    let tree = TREE.get_or_make(|| Ok::<_, Infallible>(make(gid).ok()));
+    let tree = tree.ok()?.as_ref()?;
     let mut whole = tree.at.as_os_str().as_encoded_bytes().to_vec();
     whole.push(b'/');
     whole.extend_from_slice(below);
     CString::new(whole).ok()
 }
 
-fn make() -> io::Result<Tree> {
-    let gid = gid().map_err(io::Error::from_raw_os_error)?;
+fn make(gid: Result<Gid, i32>) -> io::Result<Tree> {
+    let gid = gid.map_err(io::Error::from_raw_os_error)?;
     let maker = process::id();
     let folder = std::env::temp_dir();
     // Numbers of processes are those of one namespace.

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use elver_soft::now;
 use rustix::event::{EventfdFlags, eventfd};
@@ -14,11 +14,12 @@ use crate::cm::command::{Command, put};
 use crate::cm::state::Cm;
 use crate::engine::Engine;
 use crate::errno::{guard, set};
+use crate::fork::generation;
 use crate::ring::take;
 
-/// Descriptors that can be an event channel: whether each is one. Calls look here first, and signal
-/// handlers may make them.
-static CHANNELS: [AtomicBool; 1 << 16] = [const { AtomicBool::new(false) }; 1 << 16];
+/// Descriptors that can be an event channel: the generation of the process that opened each, or 0. Calls
+/// look here first, and signal handlers may make them.
+static CHANNELS: [AtomicU32; 1 << 16] = [const { AtomicU32::new(0) }; 1 << 16];
 /// The name that is answered for.
 pub(crate) const NAME: &[u8] = b"/dev/infiniband/rdma_cm";
 /// GET_EVENT.
@@ -30,7 +31,12 @@ fn is_channel(fd: c_int) -> bool {
     usize::try_from(fd)
         .ok()
         .and_then(|fd| CHANNELS.get(fd))
-        .is_some_and(|it| it.load(Ordering::Relaxed))
+        .is_some_and(|it| it.load(Ordering::Relaxed) != 0)
+}
+
+/// Whether this process's parent opened a channel, whose events and answers are its alone.
+fn is_inherited(fd: c_int) -> bool {
+    is_channel(fd) && CHANNELS[fd as usize].load(Ordering::Relaxed) != generation()
 }
 
 /// Opens an event channel.
@@ -58,7 +64,7 @@ pub(crate) fn open(flags: c_int) -> Result<RawFd, c_int> {
         none => none.insert(Box::new(Cm::new(&mut state.device)?)),
     };
     cm.open(fd, held);
-    channel.store(true, Ordering::Relaxed);
+    channel.store(generation(), Ordering::Relaxed);
     static LEAVING: Once = Once::new();
     LEAVING.call_once(|| {
         // SAFETY: the function takes nothing.
@@ -93,6 +99,9 @@ unsafe fn answer(fd: RawFd, bytes: &[u8]) -> Result<(), c_int> {
     let length = usize::from(u16::from_ne_bytes([header[4], header[5]]));
     let room = usize::from(u16::from_ne_bytes([header[6], header[7]]));
     let body = bytes.get(HEADER..HEADER + length).ok_or(libc::EINVAL)?;
+    if is_inherited(fd) {
+        return Err(libc::ENODEV);
+    }
     let engine = Engine::get()?;
     if number == GET_EVENT {
         let wanted: &[u8; size_of::<GetEvent>()] = body.first_chunk().ok_or(libc::EINVAL)?;
@@ -149,8 +158,12 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: usize) -> isi
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     if is_channel(fd) {
         guard((), || {
-            CHANNELS[fd as usize].store(false, Ordering::Relaxed);
+            let inherited = is_inherited(fd);
+            CHANNELS[fd as usize].store(0, Ordering::Relaxed);
             let Ok(engine) = Engine::get() else { return };
+            if inherited {
+                return;
+            }
             let mut state = engine.lock();
             let state = &mut *state;
             if let Some(cm) = &mut state.cm {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +16,8 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
+
+use crate::fork::close_in_child;
 
 use super::peer::{Own, Peer, Refusal};
 use super::table::{Name, Table};
@@ -86,6 +88,7 @@ impl Hub {
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             refused: Default::default(),
         });
+        close_in_child(listener.as_raw_fd());
         let attends = hub.clone();
         std::thread::Builder::new()
             .name("elver-direct".into())

@@ -46,9 +46,9 @@ unsafe extern "C" fn mlx5dv_open_device(
 /// Says of what was asked for by `comp_mask` what is there, and by `comp_mask` which of it that is. Nothing but
 /// what was asked for is written: the structure grows from release to release.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mlx5dv_query_device(_: *mut VerbsContext, attr: *mut Context) -> c_int {
+unsafe extern "C" fn mlx5dv_query_device(context: *mut VerbsContext, attr: *mut Context) -> c_int {
     code(|| {
-        let streams = Engine::get()?.lock().device.query_device().max_dci_streams;
+        let streams = Engine::of(context)?.lock().device.query_device().max_dci_streams;
         if attr.is_null() {
             return Err(libc::EINVAL);
         }

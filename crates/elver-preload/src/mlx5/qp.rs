@@ -163,7 +163,7 @@ unsafe extern "C" fn mlx5dv_dci_stream_id_reset(qp: *mut Qp, stream_id: u16) -> 
         // SAFETY: the verbs contract.
         let qp = unsafe { given(qp)? };
         let handle = Handle(qp.handle);
-        let mut state = Engine::get()?.lock();
+        let mut state = Engine::of(qp)?.lock();
         let (now, made) = state.device.query_qp(handle).map_err(of_verbs)?;
         if now.qp_state != QpState::Rts {
             return Err(libc::EOPNOTSUPP);

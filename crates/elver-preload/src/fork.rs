@@ -1,0 +1,118 @@
+//! What a process has that a child of `fork` does not: the child finds none, and makes its own.
+
+use std::cell::UnsafeCell;
+use std::os::fd::RawFd;
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+/// Rises in a child, so that all that it inherited is of an older one.
+static GENERATION: AtomicU32 = AtomicU32::new(1);
+
+/// Descriptors that a child closes: with them it would keep open what its parent wants to end.
+static INHERITED: [AtomicI32; 8] = [const { AtomicI32::new(-1) }; 8];
+
+/// One at a time makes something; nobody does while a thread forks.
+struct Making(UnsafeCell<libc::pthread_mutex_t>);
+
+// SAFETY: a mutex is what threads may share.
+unsafe impl Sync for Making {}
+
+static MAKING: Making = Making(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
+
+/// This process's generation: never 0.
+#[inline]
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Has children close a descriptor, as long as there is room for its number.
+pub(crate) fn close_in_child(fd: RawFd) {
+    for slot in &INHERITED {
+        if slot.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Something that is made once in each process, and stays as long as it does.
+pub(crate) struct Own<T: 'static>(AtomicPtr<(u32, T)>);
+
+impl<T: Send + Sync> Own<T> {
+    pub(crate) const fn new() -> Own<T> {
+        Own(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// What this process made.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or a box that nobody frees.
+        let (generation, made) = unsafe { self.0.load(Ordering::Acquire).as_ref()? };
+        (*generation == self::generation()).then_some(made)
+    }
+
+    /// The same, made now if there is none; `make` must make nothing else of this kind.
+    pub(crate) fn get_or_make<E>(
+        &self,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<&'static T, E> {
+        if let Some(made) = self.get() {
+            return Ok(made);
+        }
+        static WATCHED: Once = Once::new();
+        WATCHED.call_once(|| {
+            // SAFETY: they lock and unlock a mutex, change words, and close descriptors.
+            unsafe { libc::pthread_atfork(Some(lock), Some(unlock), Some(begin)) };
+        });
+        let _turn = Turn::begin();
+        if let Some(made) = self.get() {
+            return Ok(made);
+        }
+        // A parent's stays where it is: its locks may be another thread's, which is not here.
+        let made = Box::leak(Box::new((generation(), make()?)));
+        self.0.store(made, Ordering::Release);
+        Ok(&made.1)
+    }
+}
+
+/// A turn to make something.
+struct Turn;
+
+impl Turn {
+    fn begin() -> Turn {
+        // SAFETY: no handler is called by the thread itself meanwhile: what is made does not fork.
+        unsafe { lock() };
+        Turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // SAFETY: this thread has it.
+        unsafe { unlock() };
+    }
+}
+
+unsafe extern "C" fn lock() {
+    // SAFETY: it was made above, and is never destroyed.
+    unsafe { libc::pthread_mutex_lock(MAKING.0.get()) };
+}
+
+unsafe extern "C" fn unlock() {
+    // SAFETY: as above; the thread that locked it is the one that unlocks it, in a child too.
+    unsafe { libc::pthread_mutex_unlock(MAKING.0.get()) };
+}
+
+/// In a child, whose only thread is the one that forked.
+unsafe extern "C" fn begin() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    for slot in &INHERITED {
+        let fd = slot.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            // SAFETY: it is this library's, whose owner nobody finds any more.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+        }
+    }
+    // SAFETY: the thread has locked it before it forked.
+    unsafe { unlock() };
+}
