@@ -7,12 +7,16 @@ use anyhow::{Context, Result, ensure};
 
 use crate::metadata::{metadata, text};
 
-/// Below the directory of the programs that are built for release: libibverbs, and what stands before sockets.
+/// Below the directory of the programs that are built for release: libibverbs, and what stands before sockets, and before
+/// the host's own libibverbs; each of the latter as cargo names it, and as it is installed.
 const LIBRARY: &str = "lib/elver/libibverbs.so.1";
-const SOCKETS: &str = "lib/elver/libelver-sockets.so";
+const BEFORE: [[&str; 2]; 2] = [
+    ["libelver_sockets.so", "lib/elver/libelver-sockets.so"],
+    ["libelver_fastverbs.so", "lib/elver/libelver_fastverbs.so"],
+];
 
 /// Builds the archive, and links libibverbs from it: rustc's own shared objects carry no versions of
-/// symbols. The other library needs none.
+/// symbols. The other libraries need none.
 pub(crate) fn run() -> Result<String> {
     let metadata = metadata(&["--no-deps"])?;
     let root = PathBuf::from(text(&metadata, "workspace_root")?);
@@ -20,7 +24,7 @@ pub(crate) fn run() -> Result<String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let mut build = Command::new(cargo);
     build.current_dir(&root).args(["build", "--release", "--locked", "-p", "elver-preload"]);
-    build.args(["-p", "elver-sockets"]);
+    build.args(["-p", "elver-sockets", "-p", "elver-fastverbs"]);
     done(&mut build, "cargo build")?;
     let library = release.join(LIBRARY);
     let directory = library.parent().context("a file is in a directory")?;
@@ -28,13 +32,17 @@ pub(crate) fn run() -> Result<String> {
     let mut link = Command::new(root.join("crates/elver-preload/link.sh"));
     link.arg(release.join("libelver_preload.a")).arg(&library);
     done(&mut link, "link.sh (it needs a C compiler)")?;
-    let sockets = release.join(SOCKETS);
-    // A new file: processes may have the old one mapped.
-    let new = sockets.with_extension("new");
-    let copied = std::fs::copy(release.join("libelver_sockets.so"), &new)
-        .and_then(|_| std::fs::rename(&new, &sockets));
-    copied.with_context(|| format!("{}", sockets.display()))?;
-    Ok(format!("{} and {}", library.display(), sockets.display()))
+    let mut made = vec![library.display().to_string()];
+    for [built, installed] in BEFORE {
+        let installed = release.join(installed);
+        // A new file: processes may have the old one mapped.
+        let new = installed.with_extension("new");
+        let copied = std::fs::copy(release.join(built), &new)
+            .and_then(|_| std::fs::rename(&new, &installed));
+        copied.with_context(|| format!("{}", installed.display()))?;
+        made.push(installed.display().to_string());
+    }
+    Ok(made.join(", "))
 }
 
 fn done(command: &mut Command, name: &str) -> Result<()> {

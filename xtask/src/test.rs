@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// Programs that tests start, a header that one reads, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 15] = [
+const NEEDED: [(&str, &str); 17] = [
     ("tshark", "tshark"),
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
@@ -16,6 +16,8 @@ const NEEDED: [(&str, &str); 15] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("setpriv", "util-linux"),
+    ("strace", "strace"),
+    ("/etc/libibverbs.d/mlx5.driver", "ibverbs-providers"),
     ("ibv_rc_pingpong", "ibverbs-utils"),
     ("ib_write_bw", "perftest"),
     ("rping", "rdmacm-utils"),
@@ -141,6 +143,8 @@ mod tests {
                 "ethtool",
                 "iputils-ping",
                 "util-linux",
+                "strace",
+                "ibverbs-providers",
                 "ibverbs-utils",
                 "perftest",
                 "rdmacm-utils",

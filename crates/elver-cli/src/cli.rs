@@ -5,6 +5,7 @@ use elver_figures::Bench;
 use elver_perf::perf::Perf;
 use elver_perf::perftest::PerftestArgs;
 use elver_perf::pingpong::PingpongArgs;
+use elver_profile::ProfileArgs;
 
 use crate::capture::CaptureArgs;
 use crate::demo::DemoArgs;
@@ -70,6 +71,8 @@ pub(crate) enum Command {
     Launch(LaunchArgs),
     /// Runs serverless functions in containers: cold, warm and forked.
     Faas(FaasArgs),
+    /// Shows where programs that use the host's libibverbs spend their set-up, and makes the fast library's cache.
+    VerbsProfile(ProfileArgs),
     /// Simulates networks of devices under faults, and checks every run.
     #[command(subcommand)]
     Sim(Sim),

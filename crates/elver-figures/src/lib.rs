@@ -22,6 +22,7 @@ mod host;
 mod lite_data;
 mod memory;
 mod mesh;
+mod open;
 mod pool;
 mod qos;
 mod report;
@@ -58,6 +59,9 @@ pub enum Bench {
     Fork(fork::ForkArgs),
     /// Functions that start cold, warm and forked, without RDMA and with a READ: Swift's figure 7.
     Start(start::StartArgs),
+    /// Opening a device and connecting by the host's own libibverbs, with and without the fast library: Swift's
+    /// figure 6.
+    Open(open::OpenArgs),
     /// All connections among many workers, through VQPs and their rivals.
     Mesh(mesh::MeshArgs),
     /// Messages that are copied, beside those that the receiver reads from where they lie.
@@ -99,6 +103,7 @@ pub fn run(bench: &Bench, programs: &Programs) -> Result<(), Failure> {
         Bench::Calls(args) => calls::run(args, programs),
         Bench::Fork(args) => fork::run(args, programs),
         Bench::Start(args) => start::run(args, programs),
+        Bench::Open(args) => open::run(args, programs),
         Bench::Mesh(args) => mesh::run(args),
         Bench::ZeroCopy(args) => zero_copy::run(args),
         Bench::Factors(args) => factors::run(args),

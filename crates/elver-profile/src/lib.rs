@@ -1,0 +1,11 @@
+//! Where the set-up of a verbs connection spends its time (Swift, section 3.3): `elver verbs-profile`.
+//!
+//! [`calls`] makes calls of the host's own libibverbs, each timed, in a process of its own; [`cold`] starts such processes,
+//! with and without the fast library, for `elver bench open` too. [`profile`] watches programs from outside, unpatched.
+
+pub mod calls;
+pub mod cold;
+pub mod profile;
+mod verbs;
+
+pub use profile::{ProfileArgs, run};

@@ -1,0 +1,242 @@
+//! `elver verbs-profile`: calls of the control path in random orders, each in a cold process, and the host's cache made
+//! of what was the same in all of them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, value_parser};
+use elver_console::{Failure, Progress, say, table};
+use elver_hostcache::{HostCache, file};
+use elver_random::Rng;
+use serde_json::json;
+
+use crate::calls::{self, Call, Made, Plan};
+use crate::cold::{Cold, library};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo elver verbs-profile
+      what each call of the control path takes here, and the cache for the fast library
+  LD_PRELOAD=/usr/lib/elver/libelver_fastverbs.so PROGRAM
+      a program that uses the cache; every container may, if it sees the file
+  elver verbs-profile --no-write --seed 7 --json
+      only measures, in the orders that seed 7 gives
+
+Each run is a process of its own, so that nothing is warm, and makes calls in a random order that is possible. Into the
+cache goes what the kernel and sysfs said in the same way in every run: the devices, their character devices,
+fixed attributes, and the provider library of each. It is believed only where the kernel, its devices, the
+processors, libibverbs and the providers are still the same. Run this again after an upgrade; the fast library
+does it by itself where it may write the file, and with ELVER_FASTVERBS=renew in any case.";
+
+/// What `elver verbs-profile` is asked for.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ProfileArgs {
+    /// Cold processes, each with calls in an order of its own.
+    #[arg(long, default_value_t = 12, value_parser = value_parser!(u32).range(2..=1_000))]
+    runs: u32,
+    /// What the orders follow from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The device; the first if none is named.
+    #[arg(long)]
+    device: Option<String>,
+    /// The cache's file.
+    #[arg(long, value_name = "FILE", default_value = file::PATH)]
+    cache: PathBuf,
+    /// Do not write it.
+    #[arg(long)]
+    no_write: bool,
+    /// The fast library, which makes the cache; by default the one that belongs to this program.
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Makes these calls, and prints what each took.
+    #[arg(long, hide = true)]
+    calls: Option<Plan>,
+    /// When this process was started.
+    #[arg(long, hide = true)]
+    since: Option<u64>,
+}
+
+/// Profiles and prints; `own` is this program.
+///
+/// # Errors
+/// It cannot be done here.
+pub fn run(args: &ProfileArgs, own: &Path) -> Result<(), Failure> {
+    if let Some(plan) = &args.calls {
+        let made = calls::make(plan, args.device.as_deref(), args.since)?;
+        say!("{}", serde_json::to_string(&made)?);
+        return Ok(());
+    }
+    let library = library(args.library.as_deref(), own)?;
+    let place = std::env::temp_dir().join(format!("elver-verbs-profile-{}", std::process::id()));
+    let plain =
+        Cold { program: own.to_path_buf(), device: args.device.clone(), fast: None, mode: "on" };
+    let recorder = Cold { fast: Some((library, place.clone())), mode: "renew", ..plain.clone() };
+    let list = Plan(vec![Call::List]);
+    let has_devices = plain.run(&list)?.devices > 0;
+    let mut rng = Rng::new(args.seed);
+    let (mut times, mut caches) = (Times::default(), Vec::new());
+    let progress = Progress::begin();
+    for run in 1..=args.runs {
+        let plan = Plan::random(&mut rng, has_devices);
+        progress.doing(&format!("run {run} of {}: {plan}", args.runs));
+        times.add(&plain.run(&plan)?);
+        if has_devices {
+            caches.push(recorded(&recorder, &list, &place)?);
+        }
+    }
+    drop(progress);
+    let written = match same(&caches) {
+        Some(cache) if !args.no_write => {
+            let what =
+                || format!("cannot write {}; --cache names another file", args.cache.display());
+            file::write(&args.cache, cache).with_context(what)?;
+            true
+        }
+        _ => false,
+    };
+    tell(args, &times, &caches, written);
+    Ok(())
+}
+
+/// What a process that makes the cache anew finds.
+fn recorded(recorder: &Cold, list: &Plan, place: &Path) -> Result<HostCache, Failure> {
+    recorder.run(list)?;
+    let cache = file::read(place).context("the fast library made no cache");
+    // It may not be there.
+    let _ = std::fs::remove_file(place);
+    Ok(cache?)
+}
+
+/// The cache that all are, if they are.
+fn same(caches: &[HostCache]) -> Option<&HostCache> {
+    let (first, others) = caches.split_first()?;
+    others.iter().all(|cache| cache == first).then_some(first)
+}
+
+/// What calls took, in microseconds: the first of a process, and later ones.
+#[derive(Default)]
+struct Times(BTreeMap<(Call, bool), Vec<f64>>);
+
+impl Times {
+    fn add(&mut self, made: &Made) {
+        for (at, (call, us)) in made.calls.iter().enumerate() {
+            let again = made.calls[..at].iter().any(|(before, _)| before == call);
+            self.0.entry((*call, again)).or_default().push(*us);
+        }
+    }
+
+    /// Call, whether it is a later one, how often it was made, median, least and most.
+    fn rows(&self) -> impl Iterator<Item = (Call, bool, usize, [f64; 3])> {
+        self.0.iter().map(|((call, again), times)| {
+            let mut times = times.clone();
+            times.sort_by(f64::total_cmp);
+            let figures = [times[times.len() / 2], times[0], times[times.len() - 1]];
+            (*call, *again, times.len(), figures)
+        })
+    }
+}
+
+/// The parts of a cache, and of how many runs each was as in the first.
+fn parts(caches: &[HostCache]) -> Vec<(&'static str, usize, usize)> {
+    let Some(first) = caches.first() else { return Vec::new() };
+    let part = |name, count, is_same: &dyn Fn(&HostCache) -> bool| {
+        (name, count, caches.iter().filter(|cache| is_same(cache)).count())
+    };
+    vec![
+        part("netlink: the devices", first.devices.len(), &|one| one.devices == first.devices),
+        part("netlink: their character devices", first.chardevs.len(), &|one| {
+            one.chardevs == first.chardevs
+        }),
+        part("sysfs: fixed attributes", first.attributes.len(), &|one| {
+            one.attributes == first.attributes
+        }),
+        part("provider files", first.providers.len(), &|one| one.providers == first.providers),
+        part("processors", 1, &|one| one.processors == first.processors),
+    ]
+}
+
+fn tell(args: &ProfileArgs, times: &Times, caches: &[HostCache], written: bool) {
+    let runs = caches.len();
+    if args.json {
+        let calls: Vec<_> = times
+            .rows()
+            .map(|(call, again, count, [median, min, max])| {
+                json!({"call": call, "again": again, "count": count, "us": median, "min_us": min, "max_us": max})
+            })
+            .collect();
+        let same: Vec<_> = parts(caches)
+            .into_iter()
+            .map(|(what, count, same)| json!({"what": what, "count": count, "same": same, "runs": runs}))
+            .collect();
+        let cache = written.then(|| args.cache.display().to_string());
+        say!(
+            "{}",
+            json!({"seed": args.seed, "runs": args.runs, "calls": calls, "results": same, "cache": cache})
+        );
+        return;
+    }
+    say!("seed {}, {} cold processes", args.seed, args.runs);
+    let rows: Vec<[String; 6]> = times
+        .rows()
+        .map(|(call, again, count, figures)| {
+            let [median, min, max] = figures.map(table::number);
+            let which = if again { "again" } else { "first" };
+            [call.name().into(), which.into(), count.to_string(), median, min, max]
+        })
+        .collect();
+    table::print(["call", "", "times", "median µs", "least", "most"], &rows, 2);
+    let rows: Vec<[String; 3]> = parts(caches)
+        .into_iter()
+        .map(|(what, count, same)| [what.into(), count.to_string(), format!("{same} of {runs}")])
+        .collect();
+    table::print(["inner results", "number", "the same in"], &rows, 1);
+    match (written, same(caches)) {
+        (true, _) => say!("\n{} is written", args.cache.display()),
+        (false, Some(_)) => say!("\nnothing is written"),
+        (false, None) if caches.is_empty() => {
+            say!("\nthere is no RDMA device, and nothing to remember")
+        }
+        (false, None) => say!("\nthey were not always the same: nothing is written"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_always_the_same_is_a_cache() {
+        let one = HostCache { kernel: b"6.1".to_vec(), ..HostCache::default() };
+        let other = HostCache { processors: b"0-3".to_vec(), ..one.clone() };
+        assert_eq!(same(&[one.clone(), one.clone()]), Some(&one));
+        assert_eq!(same(&[one.clone(), other.clone()]), None);
+        assert_eq!(same(&[]), None);
+        let parts = parts(&[one.clone(), other, one]);
+        assert!(parts.contains(&("processors", 1, 2)) && parts.contains(&("provider files", 0, 3)));
+    }
+
+    #[test]
+    fn first_calls_are_told_from_later_ones() {
+        let mut times = Times::default();
+        let calls =
+            vec![(Call::List, 9.0), (Call::List, 1.0), (Call::List, 3.0), (Call::Open, 5.0)];
+        times.add(&Made {
+            start_us: None,
+            load_us: 0.0,
+            calls,
+            devices: 1,
+            provider: None,
+            counts: None,
+        });
+        let rows: Vec<_> = times.rows().collect();
+        assert_eq!(rows[0], (Call::List, false, 1, [9.0; 3]));
+        assert_eq!(rows[1], (Call::List, true, 2, [3.0, 1.0, 3.0]));
+        assert_eq!(rows[2], (Call::Open, false, 1, [5.0; 3]));
+    }
+}
