@@ -337,6 +337,7 @@ impl Heirs {
             return Err(UNEXPECTED);
         }
         self.taken.set(Some(number));
+        self.all.touch(number);
         let mut link = Link::over(socket, self.all.end(number), self.welcome, self.session);
         link.path = Some(self.path.clone());
         let session = Session::of(link);

@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use elver_faas::schedule::Start;
+use elver_testkit::wait_for;
 use serde_json::json;
 
 use crate::platform::{Platform, processes_of, python, wait_for_processes};
@@ -44,15 +45,25 @@ fn a_fork_bomb_is_bounded_and_goes_with_its_container() {
     let functions = python("carol", 61_013, &["bomb"]) + "processes_max = 40\n";
     let functions = functions + &python("dave", 61_014, &["echo"]);
     let mut platform = Platform::start("", &functions);
-    let (_, answer) = platform.answer("carol-bomb", json!(null));
-    let forked = answer["forked"].as_u64().unwrap();
-    assert!((10..40).contains(&forked), "{answer}");
-    assert!(processes_of(61_013) <= 40);
-    // His own next request fails, and says of what; others see nothing.
-    let (kind, what) = platform.refusal("carol-bomb", json!(null));
-    assert!(kind == "Ended" && what.contains("cannot fork"), "{kind}: {what}");
+    for expected in [Start::Cold, Start::Fork, Start::Fork] {
+        let (start, answer) = platform.answer("carol-bomb", json!(null));
+        assert_eq!(start, expected);
+        let forked = answer["forked"].as_u64().unwrap();
+        assert!((10..40).contains(&forked), "{answer}");
+        // They end with their request, whoever ran it: elver-init and the INIT process stay.
+        wait_for_processes(61_013, 2);
+    }
+    let held = platform.invoke_beside("carol-bomb", json!("hold"));
+    // His own requests fail once there are as many as may be, and say of what; others see nothing.
+    wait_for("a request that cannot be forked for", || {
+        let refused = platform.invoke("carol-bomb", json!(null)).err()?.to_string();
+        assert!(refused.contains("cannot fork"), "{refused}");
+        assert!(processes_of(61_013) <= 40);
+        Some(())
+    });
     assert_eq!(platform.answer("dave-echo", json!(null)).0, Start::Cold);
     platform.end();
+    assert!(held.join().unwrap().is_err());
     wait_for_processes(61_013, 0);
 }
 
@@ -127,6 +138,29 @@ fn who_is_not_the_owner_is_refused() {
     ] {
         assert_eq!(ask_as(&platform, uid, function), status, "{function} for {uid}");
     }
+}
+
+#[test]
+fn a_handler_gets_nothing_of_another_owners_container() {
+    let functions = python("nina", 61_027, &["pretends"]) + &python("oscar", 61_028, &["hangs"]);
+    let mut platform = Platform::start("", &functions);
+    platform.answer("oscar-hangs", json!(null));
+    // A request of another owner's is at work, whose number is near.
+    let hangs = platform.invoke_beside("oscar-hangs", json!("hang"));
+    wait_for("it to be at work", || {
+        platform.list().processes.iter().any(|row| row.requests == 1).then_some(())
+    });
+    for before in 1..6 {
+        let (_, answer) = platform.answer("nina-pretends", json!(-before));
+        assert_eq!(answer["control"], false);
+        assert_eq!((&answer["next"], &answer["response"]), (&json!(410), &json!(403)));
+        let sockets = answer["sockets"].as_array().unwrap();
+        // Of its own container: the first process's, and one for each process.
+        assert_eq!(sockets.len(), 2, "{sockets:?}");
+    }
+    assert!(platform.list().processes.iter().any(|row| row.requests == 1));
+    platform.end();
+    assert!(hangs.join().unwrap().is_err());
 }
 
 /// The status that a user gets for an invocation.

@@ -51,6 +51,8 @@ def bomb(event, context):
                 time.sleep(1000)
             forked += 1
     except OSError as error:
+        if event == "hold":
+            time.sleep(1000)
         return {"forked": forked, "said": str(error)}
 
 def leaves(event, context):
@@ -68,6 +70,34 @@ def leaves(event, context):
 
 def processes():
     return sum(name.isdigit() for name in os.listdir("/proc"))
+
+def pretends(event, context):
+    """Wants to be another process, or its container's first."""
+    import http.client
+    def connects(path):
+        try:
+            with socket.socket(socket.AF_UNIX) as s:
+                s.connect(path)
+            return True
+        except OSError:
+            return False
+    sockets = "/run/elver/faas/"
+    api = http.client.HTTPConnection("x")
+    api.sock = socket.socket(socket.AF_UNIX)
+    api.sock.connect(os.environ["ELVER_API_SOCKET"])
+    def ask(method, path, headers={}, body=None):
+        api.request(method, "/2018-06-01/runtime/invocation/" + path, body, headers)
+        answer = api.getresponse()
+        answer.read()
+        return answer.status
+    own = context.aws_request_id
+    other = own[:-12] + format(int(own[-12:], 16) + event, "012x")
+    return {
+        "control": connects(sockets + "control.sock"),
+        "sockets": sorted(os.listdir(sockets)),
+        "next": ask("GET", "next", {"Elver-Request": str(int(own[-12:], 16) + event)}),
+        "response": ask("POST", other + "/response", {}, "1"),
+    }
 
 def look(event, context):
     def attempt(path):

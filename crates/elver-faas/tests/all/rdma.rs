@@ -22,6 +22,21 @@ def read(event, context):
     qp.read(large, 0, 8, event["address"], event["rkey"], timeout=10)
     assert large.read(0, 8) == context.mr.read(16, 8)
     time.sleep(event.get("hold", 0))
+    for offset, bytes, address, rkey in event.get("wrong", []):
+        try:
+            qp.read(context.mr, offset, bytes, address, rkey, timeout=10)
+            return "it was let"
+        except (elver.Error, ValueError) as error:
+            print("refused:", error, flush=True)
+    if event.get("scribble"):
+        # Over all that it shares with node and parent, before and behind its region, and not by any call of ours.
+        import ctypes
+        region = ctypes.addressof(ctypes.c_char.from_buffer(context.mr))
+        [line] = [line for line in open("/proc/self/maps") if "elver-heirs" in line]
+        begin, end = (int(word, 16) for word in line.split()[0].split("-"))
+        ctypes.memset(begin, event["scribble"], region - begin)
+        ctypes.memset(region + len(context.mr), event["scribble"], end - region - len(context.mr))
+        qp.read(context.mr, 16, 8, event["address"], event["rkey"], timeout=0.1)
     if event.get("stray") and os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -188,6 +203,68 @@ fn functions_of_the_unmodified_awslambdaric_have_it_as_a_module() {
         assert_eq!((start, &answer), (expected, &json!(["greeting", true])));
     }
     platform.end();
+}
+
+#[test]
+fn what_is_not_a_handlers_memory_is_refused() {
+    let store = Store::new(&PLACE, 8);
+    let mut platform = platform(&store, &reading("sybil", 62_009, &[&store.gid()], ""));
+    right(&platform.answer("sybil-read", store.event(json!({}))).1, false);
+    let event = store.event(json!({}));
+    let (address, rkey) = (event["address"].as_u64().unwrap(), event["rkey"].as_u64().unwrap());
+    // Beyond its own region, at its edge and far; and a peer's, with a key that there is not.
+    for wrong in [
+        json!([32 << 10, 8, address, rkey]),
+        json!([(32 << 10) - 4, 8, address, rkey]),
+        json!([1_u64 << 40, 8, address, rkey]),
+        json!([0, 8, address + 60, rkey]),
+        json!([0, 8, address, 0xdead_beef_u32]),
+    ] {
+        let (start, answer) = platform.answer("sybil-read", store.event(json!({"wrong": [wrong]})));
+        assert_eq!(start, Start::Fork);
+        assert_ne!(answer, "it was let", "{wrong}");
+        // Others, of the same INIT process, are unharmed.
+        let (_, answer) = platform.answer("sybil-read", store.event(json!({})));
+        assert_eq!(answer["read"], "greeting", "after {wrong}");
+    }
+    assert_eq!(platform.logs().matches("refused:").count(), 5);
+    platform.end();
+}
+
+#[test]
+fn a_handler_that_writes_where_it_has_no_business_harms_itself() {
+    let store = Store::new(&PLACE, 10);
+    let mut platform = platform(
+        &store,
+        &reading("trudy", 62_011, &[&store.gid()], "sessions = 1\nconcurrency_max = 1"),
+    );
+    right(&platform.answer("trudy-read", store.event(json!({}))).1, false);
+    for byte in [0xff, 0x01, 0x80] {
+        wait_for_processes(62_011, 2);
+        wait_for("the session to be free", || (store.count("free") == 1).then_some(()));
+        // It is told an error, or dies of it; its session comes back, and the next child finds nothing of it.
+        if let Ok(invoked) = platform.invoke("trudy-read", store.event(json!({"scribble": byte}))) {
+            assert!(invoked.is_error, "{}", String::from_utf8_lossy(&invoked.body));
+        }
+        wait_for_processes(62_011, 2);
+        wait_for("the session to be free", || (store.count("free") == 1).then_some(()));
+        let (start, answer) = platform.answer("trudy-read", store.event(json!({})));
+        assert_eq!(start, Start::Fork);
+        right(&answer, true);
+    }
+    platform.end();
+}
+
+#[test]
+fn a_container_without_the_nodes_socket_says_so() {
+    let store = Store::new(&PLACE, 9);
+    let functions = reading("trent", 62_010, &[&store.gid()], "");
+    let lines = format!("node_socket = \"/nowhere/elverd.sock\"\nmodule = {:?}", python_module());
+    let mut platform = Platform::start(&lines, &functions);
+    let (kind, what) = platform.refusal("trent-read", store.event(json!({})));
+    assert!(kind == "Container" && what.contains("/nowhere/elverd.sock"), "{kind}: {what}");
+    platform.end();
+    wait_for_processes(62_010, 0);
 }
 
 #[test]

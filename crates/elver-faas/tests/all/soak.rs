@@ -171,10 +171,11 @@ fn kill(random: &mut Rng, rate: u64, counts: &Counts) {
         let pause = random.next_u64() % if wanted { 200 } else { 2 * 10_000_000 / rate };
         std::thread::sleep(Duration::from_micros(pause));
         assert!(begun.elapsed() < Duration::from_secs(3600));
-        // The system numbers processes one after the other: a child is among the newest.
+        // The system numbers processes one after the other, and begins anew at its largest number: a child is among
+        // the newest.
         let newest = newest_process();
-        let children = (newest.saturating_sub(8).max(last + 1)..=newest).rev();
-        let mut children = children.filter(|pid| parent_of(*pid) == Some(init));
+        let children = (newest.saturating_sub(8).max(1)..=newest).rev();
+        let mut children = children.filter(|pid| *pid != last && parent_of(*pid) == Some(init));
         if wanted
             && let Some(child) = children.next()
             && kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).is_ok()
