@@ -6,7 +6,7 @@
 //! that is mounted into it.
 
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -79,6 +79,8 @@ impl Bundle<'_> {
                 symlink(Path::new("usr").join(link), root.join(link))?;
             }
         }
+        // podman gives what it mounts there the mode of the place, whatever mode it is told.
+        std::fs::set_permissions(root.join("tmp"), std::fs::Permissions::from_mode(0o1777))?;
         let passwd = format!("owner:x:{0}:{0}::/tmp:/usr/sbin/nologin\n", self.uid);
         std::fs::write(root.join("etc/passwd"), passwd)?;
         Ok(root)

@@ -120,6 +120,7 @@ fn does_the_same(platform: &str, owner: &str, uid: u32) {
     let (start, seen) = platform.answer(&look, json!(null));
     assert_eq!((start, &seen["uid"]), (Start::Warm, &json!(uid)));
     assert_eq!((&seen["written"], &seen["interfaces"]), (&json!([]), &json!(["lo"])));
+    assert_eq!(seen["scratch"], true);
     assert_eq!(seen["capabilities"], "0".repeat(32));
     assert_eq!(seen["code"].as_array().unwrap().len(), 2);
     // A successor finds the container, and ends it.
