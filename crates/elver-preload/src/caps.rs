@@ -156,8 +156,11 @@ pub(crate) unsafe extern "C" fn query_port(
         all.active_speed = 1;
         all.link_layer = ETHERNET;
         let known = size.min(size_of::<PortAttr>());
-        // SAFETY: the program says that it has `size` bytes there.
-        unsafe { ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attr.cast(), known) };
+        // SAFETY: the program says that it has `size` bytes there; what is newer than this is 0.
+        unsafe {
+            ptr::write_bytes(attr.cast::<u8>(), 0, size);
+            ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attr.cast(), known);
+        }
         Ok(())
     })
 }

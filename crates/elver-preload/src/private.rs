@@ -42,17 +42,24 @@ nothing! {
     verbs_set_ops,
     verbs_uninit_context,
     __verbs_log,
+    ibv_free_buf,
 }
 
 refused_objects! {
     verbs_open_device,
     _verbs_init_and_alloc_context,
     ibv_reg_dmabuf_mr,
+    ibv_alloc_dmah,
+    ibv_reg_mr_ex,
+    ibv_alloc_buf,
+    ibv_reg_buf_mr,
 }
 
 refused! {
     ibv_set_ece,
     ibv_query_ece,
+    ibv_dealloc_dmah,
+    ibv_query_port_speed,
     ibv_resolve_eth_l2_from_gid,
     verbs_init_cq,
     verbs_allow_disassociate_destroy,
@@ -117,6 +124,13 @@ refused! {
     ibv_cmd_req_notify_cq,
     ibv_cmd_rereg_mr,
     ibv_cmd_resize_cq,
+}
+
+/// No memory of the device is another's to map.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dm_export_dmabuf_fd() -> c_int {
+    set(libc::EOPNOTSUPP);
+    -1
 }
 
 /// There is no sysfs of this device to read.

@@ -572,6 +572,23 @@ static void events(void)
 	CODE(ibv_destroy_comp_channel(channel), 0);
 }
 
+/* A structure that is longer than this library knows, as a program's of a later release is. */
+static void ports(void)
+{
+	struct {
+		struct ibv_port_attr known;
+		uint32_t later[2];
+	} attr;
+	struct verbs_context *verbs = verbs_get_ctx(ctx);
+	memset(&attr, 7, sizeof(attr));
+	CODE(verbs->query_port(ctx, 1, &attr.known, sizeof(attr.known) + 4), 0);
+	CODE(attr.known.state, IBV_PORT_ACTIVE);
+	CODE(attr.later[0], 0);
+	CODE(attr.later[1], 0x07070707);
+	CODE(verbs->query_port(ctx, 2, &attr.known, sizeof(attr.known)), EINVAL);
+	CODE(verbs->query_port(ctx, 1, NULL, sizeof(attr.known)), EINVAL);
+}
+
 int main(void)
 {
 	struct ibv_device **list;
@@ -583,6 +600,7 @@ int main(void)
 	MADE(pd, ibv_alloc_pd(ctx));
 	MADE(cq, ibv_create_cq(ctx, 32, NULL, NULL, 0));
 	MADE(mr, ibv_reg_mr(pd, buffer, LENGTH, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND));
+	ports();
 	domains();
 	regions();
 	queues();
