@@ -106,12 +106,20 @@ fn a_queue_pair_is_not_entered_once_it_is_stopped() {
     run("stopped");
 }
 
-/// Both ends must want it, nothing may befall packets, and it must be the same user (this needs root).
+/// Both ends must want it, nothing may befall packets, and it must be the same user and PID namespace, whose
+/// processes the system lets reach each other (this needs root).
 #[test]
 fn others_go_by_packets() {
     run("way");
     run_of(&["env", "ELVER_DELAY_US=1"], "way", "packets", &[]);
-    run_of(&[], "way", "packets", &["65534"]);
+    for (target, way) in [
+        ("other-user", "packets"),
+        ("other-pids", "packets"),
+        ("closed", "packets"),
+        ("open", "direct"),
+    ] {
+        run_of(&[], "way", way, &[target]);
+    }
 }
 
 #[test]

@@ -1,14 +1,17 @@
 /* Two processes of one host: an initiator, and a target that it reads and writes. Each case says what it
  * saw, and exits with 0 when that was right. Whether data is moved by who posts is seen by this: it is there,
  * and complete, when ibv_post_send returns. */
+#define _GNU_SOURCE
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -658,7 +661,13 @@ static const struct {
 	{ "way", way, still },
 };
 
-/* direct CASE direct|packets SEED [USER of the target] */
+/* Nobody, whose processes the system lets be debugged by each other, or does not. */
+static void become_nobody(int may_be_reached)
+{
+	MUST(!setgid(65534) && !setuid(65534) && !prctl(PR_SET_DUMPABLE, may_be_reached));
+}
+
+/* direct CASE direct|packets SEED [other-user|other-pids|closed|open]: what the target is to the initiator */
 int main(int argc, char **argv)
 {
 	MUST(argc >= 4);
@@ -668,6 +677,7 @@ int main(int argc, char **argv)
 		at++;
 	MUST(at < (int)(sizeof cases / sizeof *cases));
 	alarm(50);
+	const char *how = argc > 4 ? argv[4] : "";
 	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, lines));
 	pid_t first = getpid(), child = fork();
 	MUST(child >= 0);
@@ -677,13 +687,27 @@ int main(int argc, char **argv)
 		who = "target";
 		other = first;
 		alarm(50);
-		if (argc > 4)
-			MUST(!setgid(atoi(argv[4])) && !setuid(atoi(argv[4])));
+		if (*how && strcmp(how, "other-pids"))
+			become_nobody(strcmp(how, "closed") != 0);
+		if (!strcmp(how, "other-pids")) {
+			/* Its children are there, and it cannot have threads any more. */
+			MUST(!unshare(CLONE_NEWPID));
+			pid_t inner = fork();
+			MUST(inner >= 0);
+			int status;
+			if (inner) {
+				MUST(waitpid(inner, &status, 0) == inner);
+				return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+			}
+			alarm(50);
+		}
 		open_device();
 		cases[at].target();
 		return 0;
 	}
 	other = child;
+	if (!strcmp(how, "closed") || !strcmp(how, "open"))
+		become_nobody(1);
 	/* The one that is to be killed is not this one, which is waited for. */
 	if (cases[at].initiator_dies) {
 		pid_t inner = fork();
