@@ -61,7 +61,7 @@ impl World {
     /// A client dies; its node learns of it.
     pub(crate) fn kill_client(&mut self, client: ClientIx) {
         let (node, _) = self.model.clients[client].place;
-        let (id, now) = (self.model.clients[client].id, self.now);
+        let (id, now) = (self.model.clients[client].id, self.time_at(node));
         self.note(format_args!("node {node}: client {client} dies"));
         self.count("client died");
         self.nodes[node].clients.retain(|open| *open != client);
@@ -218,7 +218,7 @@ impl World {
         pending: Pending,
     ) -> Result<(), Violation> {
         let (node, id) = self.at(client);
-        let (token, now) = (self.serial(), self.now);
+        let (token, now) = (self.serial(), self.time_at(node));
         let Some(core) = self.core(node) else { return Ok(()) };
         if let Err(error) = core.dereg_mr(id, lkey, token, now) {
             broken!("node {node}: dereg_mr was refused: {error}");
@@ -335,7 +335,7 @@ impl World {
         let gid = node.map_or(NOWHERE, |node| self.gids[node]);
         let uncached = self.making.percent(10) && self.plan.may_connect_uncached(policy);
         let options = ConnectOptions { policy, uncached };
-        let (token, now) = (self.serial(), self.now);
+        let (token, now) = (self.serial(), self.time_at(home));
         let place = node.map_or((usize::MAX, 0), |node| self.nodes[node].place(node));
         self.note(format_args!(
             "client {client}: VQP {vqp} ({:#x}) connects to node {node:?} port {port}, {policy:?}",
@@ -375,7 +375,8 @@ impl World {
             }
             Ok(None) => {
                 self.model.vqps[vqp].phase = Phase::Connecting;
-                let pending = Pending::Connect { client, vqp, epoch, since: now, node, gid };
+                let since = self.now;
+                let pending = Pending::Connect { client, vqp, epoch, since, node, gid };
                 self.model.pending.insert(token, pending);
             }
             Err(error) => broken!("node {home}: qconnect was refused: {error}"),
@@ -386,7 +387,7 @@ impl World {
     pub(crate) fn destroy(&mut self, vqp: VqpIx) -> Result<(), Violation> {
         let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
         let (node, owner) = self.at(client);
-        let now = self.now;
+        let now = self.time_at(node);
         self.note(format_args!("client {client}: VQP {vqp} is destroyed"));
         self.count("VQP destroyed");
         self.model.forget(vqp);
@@ -399,7 +400,8 @@ impl World {
 
     /// A client uses the handle of another's VQP, which must be refused.
     pub(crate) fn use_foreign(&mut self, client: ClientIx) -> Result<(), Violation> {
-        let (place, now) = (self.model.clients[client].place, self.now);
+        let place = self.model.clients[client].place;
+        let now = self.time_at(place.0);
         let mut all = self.model.by_vqp.range((place, elver_core::VqpId(0))..);
         let other =
             all.find(|((at, _), vqp)| *at == place && self.model.vqps[**vqp].client != client);
@@ -426,7 +428,7 @@ impl World {
         if self.posting.percent(50) {
             gids.push(NOWHERE);
         }
-        let (token, now) = (self.serial(), self.now);
+        let (token, now) = (self.serial(), self.time_at(node));
         self.note(format_args!("client {client}: warms up {} peers", gids.len()));
         self.count("warm-up");
         let Some(core) = self.core(node) else { return Ok(()) };

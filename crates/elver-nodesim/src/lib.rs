@@ -6,7 +6,8 @@
 //! WRs of all operations, good ones and bad ones, register and drop memory that others are using,
 //! and die; nodes crash and come back with other metadata, meta servers among them; the network
 //! loses, delays and damages packets and is cut; engines stand still; the registry is late; some
-//! nodes have no DC; in some runs somebody forges packets ([`Forger`]). That is the safety phase:
+//! nodes have no DC; in some runs nodes are suspended and clocks jump ([`Suspends`]), or somebody forges
+//! packets ([`Forger`]). That is the safety phase:
 //! nothing wrong may happen. Then all faults end, and in
 //! the liveness phase everything that is pending must end within a time that follows from the
 //! configuration; after it every client must be able to connect anew and move data. The code that is
@@ -42,6 +43,7 @@ mod receive;
 mod register;
 mod registry;
 mod run;
+mod suspend;
 mod world;
 
 pub use canary::Canary;
@@ -49,3 +51,4 @@ pub use elver_sim::{Failure, OpCount};
 pub use forge::{Forger, Forgers, UnknownForger};
 pub use options::{Acts, Options, Report};
 pub use run::run;
+pub use suspend::{Suspends, UnknownSuspends};

@@ -5,6 +5,7 @@ use elver_verbs::SendOpcode;
 
 use crate::canary::Canary;
 use crate::forge::{Forger, Forgers};
+use crate::suspend::Suspends;
 
 /// What a run is to be like, besides its seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct Options {
     /// No node asks whether its peers are there, as before there was a keep-alive: so that seeds of then find
     /// what they found.
     pub no_keep_alive: bool,
+    /// In which runs nodes are suspended, and clocks jump.
+    pub suspends: Suspends,
     /// Keep the whole trace for a failure, packets included, and not only its end.
     pub trace: bool,
 }

@@ -55,7 +55,10 @@ impl World {
         let vanished = |region: &Region| region.vanished && region.place.0 == number;
         let vanished = self.model.regions.iter().any(vanished);
         // What had to wait in a send queue, or whose device stood still, may outlive its lease.
-        let late_until = self.hindered_until.saturating_add_ns(self.plan.retries_ns() + STEP_NS);
+        let late_until = self
+            .hindered_until
+            .max(self.apart_until)
+            .saturating_add_ns(self.plan.retries_ns() + STEP_NS);
         let excused = vanished || self.forge.is_some() || self.now <= late_until;
         let node = &mut self.nodes[number];
         let Some(core) = &mut node.core else { return Ok(()) };

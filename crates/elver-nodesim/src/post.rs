@@ -371,7 +371,7 @@ impl World {
     fn post_drafts(&mut self, vqp: VqpIx, drafts: Vec<Draft>) -> Result<(), Violation> {
         let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
         let (node, owner) = self.at(client);
-        let now = self.now;
+        let now = self.time_at(node);
         let Some(core) = self.core(node) else { return Ok(()) };
         let wrs: Vec<SendWr<'_>> = drafts.iter().map(Draft::wr).collect();
         let (taken, refused) = match core.post_send(owner, id, &wrs, now) {

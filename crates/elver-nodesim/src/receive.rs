@@ -15,7 +15,7 @@ impl World {
     pub(crate) fn supply(&mut self, vqp: VqpIx, count: usize) -> Result<(), Violation> {
         let (client, id) = (self.model.vqps[vqp].client, self.model.vqps[vqp].id);
         let (node, owner) = self.at(client);
-        let now = self.now;
+        let now = self.time_at(node);
         for _ in 0..count {
             let most = self.model.vqps[vqp].init.max_recv_wr as usize;
             if self.model.vqps[vqp].recvs.len() >= most {

@@ -116,7 +116,7 @@ impl World {
     /// A node hears from the registry.
     pub(crate) fn told(&mut self, place: Place, notice: Notice) -> Result<(), Violation> {
         let (node, boot) = place;
-        let now = self.now;
+        let now = self.time_at(node);
         let gids = self.gids.clone();
         if self.nodes[node].boot != boot {
             return Ok(());
@@ -139,8 +139,13 @@ impl World {
                     Ok(meta) => meta,
                     Err(error) => broken!("node {node}: serve_meta was refused: {error}"),
                 };
-                for (other, (_, record)) in &self.registry.records {
-                    if let Err(error) = core.meta_put(gids[*other], *record) {
+                for (other, gid) in gids.into_iter().enumerate() {
+                    let Some((_, record)) = self.registry.records.get(&other) else {
+                        // One that served before it slept has missed what left meanwhile.
+                        core.meta_remove(gid);
+                        continue;
+                    };
+                    if let Err(error) = core.meta_put(gid, *record) {
                         broken!("node {node}: meta_put was refused: {error}");
                     }
                 }

@@ -80,8 +80,8 @@ impl World {
         self.settle()?;
         let recovery_ns = self.now.ns_since(began);
         let vanished = self.model.regions.iter().any(|region| region.vanished);
-        if vanished || self.is_any_posting() {
-            // Nobody waits for the end of a READ that is not signalled, or of what a node tells another
+        if vanished || self.suspended_until.is_some() || self.is_any_posting() {
+            // Who was given up while it slept is asked to leave links that its peers have left. Nobody waits for the end of a READ that is not signalled, or of what a node tells another
             // that has started anew since, and both may break a queue pair yet.
             self.run_until(self.now.saturating_add_ns(REST_NS))?;
             self.settle()?;
@@ -116,6 +116,9 @@ impl World {
     /// Does one thing that a client, an operator or fate does.
     fn step(&mut self) -> Result<(), Violation> {
         let faults = self.plan.faults;
+        if self.suspending.percent(self.suspend_percent) {
+            return self.suspend();
+        }
         let any = self.meddling.index(self.plan.nodes);
         if self.meddling.percent(faults.partition_percent) {
             let to = self.meddling.index(self.plan.nodes);

@@ -43,10 +43,17 @@ pub(crate) struct World {
     pub(crate) meddling: Rng,
     pub(crate) polling: Rng,
     pub(crate) colliding: Rng,
+    pub(crate) suspending: Rng,
+    /// How many in a hundred actions suspend nodes.
+    pub(crate) suspend_percent: u32,
     /// Who forges packets, if anybody does.
     pub(crate) forge: Option<Box<Forge>>,
     /// Up to when some node does not reach another, or stands still.
     pub(crate) hindered_until: Time,
+    /// Up to when a node may count on a lease that its owner's clock holds for over.
+    pub(crate) apart_until: Time,
+    /// When the last suspend was over.
+    pub(crate) suspended_until: Option<Time>,
     /// Faults are over.
     pub(crate) healed: bool,
     /// And everything that they led to has had its time.
@@ -84,8 +91,12 @@ impl World {
             meddling: root.split("meddling"),
             polling: root.split("polling"),
             colliding: root.split("colliding"),
+            suspending: root.split("suspending"),
+            suspend_percent: options.suspends.percent(&root),
             forge: Forge::of(options.forgers, options.canary, root.split("forger")),
             hindered_until: Time::ZERO,
+            apart_until: Time::ZERO,
+            suspended_until: None,
             healed: false,
             quiet: false,
             net,
@@ -117,6 +128,11 @@ impl World {
         for (name, count) in core.device().counters().iter() {
             *self.device_counters.entry(name).or_default() += count;
         }
+    }
+
+    /// What a node's clock says.
+    pub(crate) fn time_at(&self, node: usize) -> Time {
+        self.net.time_at(node)
     }
 
     /// A number that comes once in a run.
@@ -153,7 +169,8 @@ impl World {
         if self.planter.strikes(Canary::UnheardAnswer) {
             device.overlook(answers::is_answer_to_every_second);
         }
-        let core = match Core::new(device, self.plan.config_of(node), seed, self.now) {
+        let now = self.time_at(node);
+        let core = match Core::new(device, self.plan.config_of(node), seed, now) {
             Ok(core) => core,
             Err(error) => broken!("a core was refused: {error}"),
         };
@@ -247,22 +264,24 @@ impl World {
     /// When a node runs next.
     fn wakes_at(&mut self, number: usize) -> Option<Time> {
         let stalled = self.net.stalled_until(number);
+        let ahead = self.time_at(number).ns_since(self.now);
         let node = &mut self.nodes[number];
         let core = node.core.as_mut()?;
         let called = node.called.then_some(self.now);
-        let due = [called, core.device().wake_at(), core.poll_timeout()];
+        let timeout = core.poll_timeout().map(|due| Time(due.0.saturating_sub(ahead)));
+        let due = [called, core.device().wake_at(), timeout];
         let due = due.into_iter().flatten().min()?;
         Some(due.max(stalled).max(node.rests_until))
     }
 
     /// Lets a node do what is due, and its clients look at what came.
     fn run_node(&mut self, number: usize) -> Result<(), Violation> {
-        let now = self.now;
+        let (now, here) = (self.now, self.time_at(number));
         let node = &mut self.nodes[number];
         let Some(core) = &mut node.core else { return Ok(()) };
         let called = std::mem::take(&mut node.called);
         let mut runs = 0;
-        while core.poll(now) {
+        while core.poll(here) {
             runs += 1;
             if runs > RUNS_MAX {
                 broken!("node {number} never rests");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use elver_nodesim::{Canary, Forgers, Options, run};
+use elver_nodesim::{Canary, Forgers, Options, Suspends, run};
 use elver_sim::Fault;
 
 /// Seeds that every change must pass here; CI runs more by `elver sim node`.
@@ -91,13 +91,30 @@ const FOUND_SINCE: [(u64, &str); 7] = [
     (1_700_072_820, "a meta server read its own table behind what it sent to nodes that had gone"),
 ];
 
+/// The same, of runs with suspends.
+const FOUND_SUSPENDED: [(u64, &str); 4] = [
+    (100_000, "who had started anew was asked for a minute to leave links of what it had been"),
+    (
+        300_207,
+        "who slept and was given up had links to who had left them, and looked peers up over one",
+    ),
+    (
+        310_054,
+        "a look-up was given up for the time that its node slept, though the answer lay before it",
+    ),
+    (610_192, "as 300207, and a VQP was connected over one"),
+];
+
 #[test]
 fn what_was_found_is_not_there_any_more() {
-    let options = Options { forgers: Forgers::None, no_keep_alive: true, ..Options::default() };
-    let now = Options::default();
-    let before = FOUND.map(|found| (found, &options));
-    let since = FOUND_SINCE.map(|found| (found, &now));
-    for ((seed, what), options) in before.into_iter().chain(since) {
+    let since = Options { suspends: Suspends::None, ..Options::default() };
+    let before = Options { forgers: Forgers::None, no_keep_alive: true, ..since.clone() };
+    let suspended = Options { suspends: Suspends::Always, ..Options::default() };
+    let all = (FOUND.iter().map(|found| (found, &before)))
+        .chain(FOUND_SINCE.iter().map(|found| (found, &since)))
+        .chain(FOUND_SUSPENDED.iter().map(|found| (found, &suspended)));
+    for ((seed, what), options) in all {
+        let seed = *seed;
         if let Err(failure) = run(seed, options) {
             panic!("{what}: {failure}\n{}", failure.trace.join("\n"));
         }
@@ -133,6 +150,10 @@ fn runs_pass_and_do_everything() {
         "region dropped",
         "region vanished",
         "VQP accepted",
+        "all suspended",
+        "node suspended",
+        "others suspended",
+        "sleeper given up",
     ] {
         assert!(acts.get(act).is_some_and(|count| *count > 0), "no {act}: {acts:?}");
     }
@@ -154,9 +175,31 @@ fn runs_pass_and_do_everything() {
     for counter in needed {
         assert!(counters[counter] > 0, "{counter} never counted: {counters:?}");
     }
-    for fault in [Fault::Loss, Fault::Reorder, Fault::Partition, Fault::SlowEngine, Fault::Crash] {
+    for fault in [
+        Fault::Loss,
+        Fault::Reorder,
+        Fault::Partition,
+        Fault::SlowEngine,
+        Fault::Crash,
+        Fault::ClockJump,
+    ] {
         assert!(faults[&fault] > 0, "{fault} never happened");
     }
+}
+
+/// Time passes at a node that its peers did not see pass, or that it slept through: nothing is executed twice
+/// for that, no peer that answers is taken for gone, and all that was under way ends.
+#[test]
+fn nothing_is_done_twice_after_a_suspend() {
+    let mut jumps = 0;
+    for seed in 0..SEEDS {
+        let options = Options { suspends: Suspends::Always, ..Options::default() };
+        match run(seed, &options) {
+            Ok(report) => jumps += report.faults[&Fault::ClockJump],
+            Err(failure) => panic!("{failure}\n{}", failure.trace.join("\n")),
+        }
+    }
+    assert!(jumps > SEEDS / 2, "{jumps} jumps");
 }
 
 #[test]

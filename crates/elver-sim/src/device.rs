@@ -112,21 +112,24 @@ impl SimDevice {
         let ended = self.errands.due();
         let due = match waits {
             true => Some(net.now),
-            false => self.rnic.poll_timeout().into_iter().chain(ended).min(),
+            false => {
+                let due = self.rnic.poll_timeout().into_iter().chain(ended).min();
+                due.map(|due| Time(due.0.saturating_sub(seat.ahead)))
+            }
         };
         due.map(|due| due.max(Time(seat.busy_until)))
     }
 
     fn now(&self) -> Time {
-        self.net.borrow().now
+        self.net.borrow().time_at(self.host)
     }
 
     fn drive(&mut self) -> bool {
         let SimDevice { net, host, serial, rnic, buffer, errands, overlooks, .. } = self;
         let net = &mut *net.borrow_mut();
-        let (now, number) = (net.now, *host);
+        let (now, number) = (net.time_at(*host), *host);
         let seat = &mut net.seats[number];
-        if seat.device != *serial || seat.busy_until > now.0 {
+        if seat.device != *serial || seat.busy_until > net.now.0 {
             return false;
         }
         for _ in 0..std::mem::take(&mut seat.dropped) {
@@ -136,7 +139,7 @@ impl SimDevice {
         while let Some(packet) = seat.inbox.pop_front() {
             let (opcode, qpn, psn) = peek(&packet.bytes);
             let len = packet.bytes.len();
-            net.trace.add(now.0, Event::Delivered { to: number, len, opcode, qpn, psn });
+            net.trace.add(net.now.0, Event::Delivered { to: number, len, opcode, qpn, psn });
             if !overlooks.is_some_and(|which| which(&packet.bytes)) {
                 rnic.handle_datagram(now, &packet.meta, &packet.bytes);
             }
@@ -168,9 +171,9 @@ impl SimDevice {
 
 /// Sends what a device has to send; returns how many packets.
 fn transmit(net: &mut NetState, host: usize, rnic: &mut Rnic<SimMemory>, buffer: &mut [u8]) -> u64 {
-    let now = net.now;
+    let (now, here) = (net.now, net.time_at(host));
     let mut packets = 0;
-    while let Some(transmit) = rnic.poll_transmit(now, buffer) {
+    while let Some(transmit) = rnic.poll_transmit(here, buffer) {
         let bytes = buffer[..transmit.len].to_vec();
         net.network.send(now.0, host, &transmit, bytes, &mut net.trace);
         packets += 1;

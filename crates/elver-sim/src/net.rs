@@ -57,6 +57,11 @@ impl SimNet {
         self.state.borrow().now
     }
 
+    /// What a host's clock says: the virtual time, and by how much it has jumped.
+    pub fn time_at(&self, host: usize) -> Time {
+        self.state.borrow().time_at(host)
+    }
+
     /// Hosts.
     pub fn hosts(&self) -> usize {
         self.state.borrow().seats.len()
@@ -108,6 +113,24 @@ impl SimNet {
         let seat = &mut state.seats[host];
         seat.stalled_until = seat.stalled_until.max(until.0);
         seat.busy_until = seat.busy_until.max(until.0);
+    }
+
+    /// A host's clock goes forward alone, while packets wait for it.
+    pub fn jump(&self, host: usize, by_ns: u64) {
+        let mut state = self.state.borrow_mut();
+        state.network.count(Fault::ClockJump);
+        state.network.disturb(host);
+        state.seats[host].ahead += by_ns;
+    }
+
+    /// All hosts' clocks go forward by the same, as if one machine that they all are on was suspended: what
+    /// is under way arrives after it. Nothing between any two of them is disturbed by that.
+    pub fn jump_all(&self, by_ns: u64) {
+        let mut state = self.state.borrow_mut();
+        state.network.count(Fault::ClockJump);
+        for seat in &mut state.seats {
+            seat.ahead += by_ns;
+        }
     }
 
     /// Until when a host's engine stands still.

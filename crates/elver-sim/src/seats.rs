@@ -47,6 +47,8 @@ pub(crate) struct Seat {
     pub(crate) stalled_until: u64,
     /// The device that stands here; 0 for none.
     pub(crate) device: u64,
+    /// By how much its clock is ahead of the network's.
+    pub(crate) ahead: u64,
     /// Packets that its inbox had no room for, and that the device did not count yet.
     pub(crate) dropped: u64,
     /// Devices so far.
@@ -66,6 +68,11 @@ impl NetState {
             making: root.split("devices"),
             marks: None,
         }
+    }
+
+    /// What a host's clock says.
+    pub(crate) fn time_at(&self, host: usize) -> Time {
+        self.now.saturating_add_ns(self.seats[host].ahead)
     }
 
     /// Gives a host's place to a new device: which of the host's devices it is, and its seed.

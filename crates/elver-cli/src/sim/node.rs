@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use elver_console::Failure;
-use elver_nodesim::{Acts, Canary, Forgers, Options, Report};
+use elver_nodesim::{Acts, Canary, Forgers, Options, Report, Suspends};
 use elver_sim::{Fault, OpCount};
 use elver_verbs::SendOpcode;
 use serde_json::{Value, json};
@@ -57,6 +57,9 @@ pub(crate) struct NodeArgs {
     /// No node asks whether its peers are there: what seeds did before there was a keep-alive.
     #[arg(long)]
     pub(crate) no_keep_alive: bool,
+    /// In which seeds nodes are suspended and clocks jump: `drawn`, a quarter of them; `none`; `always`.
+    #[arg(long, value_name = "WHICH", default_value_t)]
+    pub(crate) suspends: Suspends,
     #[command(flatten)]
     pub(crate) seeds: SeedArgs,
 }
@@ -87,6 +90,7 @@ pub(super) fn run(args: &NodeArgs) -> Result<(), Failure> {
         canary: args.canary,
         forgers: args.forger,
         no_keep_alive: args.no_keep_alive,
+        suspends: args.suspends,
         trace: args.seeds.trace,
     };
     campaign::run(&Nodes(options), &args.seeds, args.canary.map(|canary| canary.to_string()))
@@ -101,6 +105,7 @@ impl Simulation for Nodes {
         json!({
             "forger": self.0.forgers.to_string(),
             "no_keep_alive": self.0.no_keep_alive,
+            "suspends": self.0.suspends.to_string(),
         })
     }
 
@@ -110,7 +115,12 @@ impl Simulation for Nodes {
             None => Forgers::default(),
         };
         let no_keep_alive = options["no_keep_alive"].as_bool().unwrap_or_default();
-        Ok(Nodes(Options { forgers, no_keep_alive, ..Options::default() }))
+        // A report that does not say is of before there were any.
+        let suspends = match options["suspends"].as_str() {
+            Some(name) => name.parse().map_err(Failure::unusable)?,
+            None => Suspends::None,
+        };
+        Ok(Nodes(Options { forgers, no_keep_alive, suspends, ..Options::default() }))
     }
 
     fn run(&self, seed: u64) -> Result<Report, Box<elver_sim::Failure>> {

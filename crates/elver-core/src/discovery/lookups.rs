@@ -22,6 +22,8 @@ use crate::pool::READ_BUFFER_BYTES;
 /// How long one meta server may take before the next one is asked, in nanoseconds. Far above what a
 /// READ takes, since a spurious change costs only a READ more.
 const ATTEMPT_NS: u64 = 100_000_000;
+/// A core that looks so much later whether one has was asleep, and the answer may lie before it.
+const LATE_NS: u64 = 100_000;
 
 /// Most `warm` calls that are under way.
 pub(crate) const WARMS_MAX: usize = 256;

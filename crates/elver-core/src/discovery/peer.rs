@@ -99,6 +99,8 @@ pub(crate) enum PeerLookup {
         server: u32,
         /// It is given up then.
         deadline: Time,
+        /// The core was late when it last looked at that, and waits once more.
+        late: bool,
     },
     /// It has ended, and who waits is told next.
     Ended,

@@ -8,7 +8,7 @@ use elver_verbs::{AccessFault, Class, Device, Time};
 
 use crate::VqpId;
 use crate::datapath::ops::{Op, OpKind, Work};
-use crate::discovery::lookups::{ATTEMPT_NS, MrLookup, WARMS_MAX, Warm};
+use crate::discovery::lookups::{ATTEMPT_NS, LATE_NS, MrLookup, WARMS_MAX, Warm};
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
 use crate::ids::{OpId, PeerId};
@@ -147,7 +147,7 @@ impl<D: Device> Core<D> {
         self.stats.lookup_reads += 1;
         let deadline = now.saturating_add_ns(ATTEMPT_NS);
         if let Some(entry) = self.peers.get_mut(peer) {
-            entry.lookup = PeerLookup::Running { op, tried, server, deadline };
+            entry.lookup = PeerLookup::Running { op, tried, server, deadline, late: false };
         }
         self.lookups.deadlines.push_back((deadline, peer));
         self.post_op(op, now);
@@ -210,7 +210,7 @@ impl<D: Device> Core<D> {
         let mut busy = false;
         while let Some(&(due, peer)) = self.lookups.deadlines.front() {
             let running = self.peers.get(peer).map(|entry| entry.lookup);
-            let Some(PeerLookup::Running { op, tried, server, deadline }) = running else {
+            let Some(PeerLookup::Running { op, tried, server, deadline, late }) = running else {
                 self.lookups.deadlines.pop_front();
                 continue;
             };
@@ -222,6 +222,14 @@ impl<D: Device> Core<D> {
                 break;
             }
             self.lookups.deadlines.pop_front();
+            if !late && now.ns_since(due) > LATE_NS {
+                let deadline = now.saturating_add_ns(ATTEMPT_NS);
+                if let Some(entry) = self.peers.get_mut(peer) {
+                    entry.lookup = PeerLookup::Running { op, tried, server, deadline, late: true };
+                }
+                self.lookups.deadlines.push_back((deadline, peer));
+                continue;
+            }
             if let Some(op) = self.ops.get_mut(op) {
                 op.abandoned = true;
             }

@@ -1,7 +1,9 @@
 //! The end of a link: its VQPs leave, then both sides let go of it.
 
+use alloc::vec::Vec;
+
 use elver_control::{Answer, Request, Ticket};
-use elver_verbs::{Device, Qp, QpAttr, QpState, Time, Wc};
+use elver_verbs::{Device, Gid, Qp, QpAttr, QpState, Time, Wc};
 
 use crate::Core;
 use crate::ids::{LaneIx, LinkId};
@@ -129,12 +131,33 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Asks peers again to leave links.
+    /// A peer is there, as the registry says, which may have been given up while it slept: it is asked
+    /// again at once, before anybody there uses its ends.
+    pub(crate) fn remind_soon(&mut self, gid: Gid, now: Time) {
+        if !self.links.unclosed.iter().any(|one| one.to.gid == gid) {
+            return;
+        }
+        let all = core::mem::take(&mut self.links.unclosed);
+        let (of_it, others): (Vec<Unclosed>, Vec<Unclosed>) =
+            all.into_iter().partition(|one| one.to.gid == gid);
+        let of_it = of_it.into_iter().map(|one| Unclosed { due: now, ..one });
+        self.links.unclosed = of_it.chain(others).collect();
+        self.links.sweep_at(now);
+    }
+
+    /// Asks peers again to leave links. Who is known to have started anew does not answer for what it was,
+    /// and is waited for in case that was false.
     pub(super) fn remind(&mut self, now: Time) {
         while let Some(&unclosed) = self.links.unclosed.front()
             && unclosed.due <= now
         {
             self.links.unclosed.pop_front();
+            let peer = self.peers.find(&unclosed.to.gid);
+            let there = peer.and_then(|peer| self.control_addr(peer));
+            if there.is_some_and(|there| there != unclosed.to) {
+                self.remind_later(unclosed, now);
+                continue;
+            }
             self.call(unclosed.to, unclosed.request, CallFor::Remind(unclosed), now);
         }
     }
