@@ -7,7 +7,7 @@ mod virtual_time;
 use std::collections::VecDeque;
 
 use elver_core::*;
-use elver_verbs::Time;
+use elver_verbs::{Gid, Time};
 use virtual_time::Nodes;
 
 /// A round trip of the simulated network, with what nodes need for the processing of packets.
@@ -169,6 +169,57 @@ fn any_number_of_nodes_look_up_at_once() {
             assert_eq!((stats.lookups_failed_over, stats.lanes_reset), (0, 0), "{stats:?}");
             assert_eq!((stats.links_made, stats.links_reclaimed), (0, 0), "{stats:?}");
         }
+    }
+}
+
+/// Without DC each node that looks up takes an RC QP of its meta server's. Where there are enough of them
+/// all find what they look for, and none gives way; where there are too few, some are told that no meta
+/// server can be asked, and who asks again has its turn.
+#[test]
+fn nodes_without_dc_share_the_places_of_a_meta_server() {
+    const READERS: usize = 40;
+    // One place is for the end of the meta server's own link to itself.
+    const ENOUGH: u32 = READERS as u32 + 1;
+    for rc_qps_max in [32, ENOUGH] {
+        let transfer = TransferConfig { rc_qps_max, ..Config::default().transfer };
+        let config = Config { dc_qps: 0, transfer, ..Config::default() };
+        let mut nodes = Nodes::new(1 + READERS as u8, &config, limits());
+        // Each looks for what is not there, which takes no RC QP but that to the meta server.
+        let ask = |nodes: &mut Nodes, n: usize, vqp| {
+            let nobody = Gid::from(std::net::IpAddr::from([10, 9, 9, n as u8]));
+            assert_eq!(nodes.begin_connect_to(n, vqp, nobody, ConnectOptions::default()), None);
+        };
+        let mut left: Vec<(usize, VqpId)> =
+            (1..=READERS).map(|n| (n, nodes.vqp(n, VqpInit::default()))).collect();
+        let mut refused = 0;
+        for turn in 0.. {
+            assert!(turn < READERS, "some never have their turn: {left:?}");
+            let mut under_way = left.len();
+            for (n, vqp) in core::mem::take(&mut left) {
+                ask(&mut nodes, n, vqp);
+            }
+            nodes.until(|nodes| {
+                for n in 1..=READERS {
+                    while let Some((vqp, result)) = nodes.connected(n) {
+                        under_way -= 1;
+                        match result {
+                            Err(ConnectError::NoSuchNode { .. }) => {}
+                            Err(ConnectError::NoMetaServer { .. }) => left.push((n, vqp)),
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                }
+                under_way == 0
+            });
+            if left.is_empty() {
+                break;
+            }
+            refused += left.len();
+            nodes.pause(config.transfer.idle_ns);
+        }
+        let reclaimed = nodes.nodes[0].core.stats().links_reclaimed;
+        let enough = rc_qps_max == ENOUGH;
+        assert_eq!((reclaimed == 0, refused == 0), (enough, enough), "{reclaimed}, {refused}");
     }
 }
 

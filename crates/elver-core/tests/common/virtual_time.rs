@@ -97,9 +97,20 @@ impl Nodes {
         policy: Policy,
         uncached: bool,
     ) -> Option<Via> {
-        let (gid, now) = (self.net.gid(to), self.net.now());
-        let Node { core, client, .. } = &mut self.nodes[n];
         let options = ConnectOptions { policy, uncached };
+        self.begin_connect_to(n, vqp, self.net.gid(to), options)
+    }
+
+    /// The same to whatever has a GID.
+    pub fn begin_connect_to(
+        &mut self,
+        n: usize,
+        vqp: VqpId,
+        gid: Gid,
+        options: ConnectOptions,
+    ) -> Option<Via> {
+        let now = self.net.now();
+        let Node { core, client, .. } = &mut self.nodes[n];
         core.qconnect(*client, vqp, gid, 7, options, u64::from(vqp.0), now).unwrap()
     }
 
