@@ -309,3 +309,37 @@ fn answers_to_questions_that_were_not_asked_end_nothing() {
     assert!(!cluster.nodes[1].events.iter().any(|event| matches!(event, Event::Failed { .. })));
     cluster.check();
 }
+
+/// While no meta server answers, requests of nodes that are not known wait: so many of one, and so many
+/// in all. What comes beyond is denied at once, though look-ups are left.
+#[test]
+fn so_many_requests_of_strangers_wait_and_of_one_of_them() {
+    const OF_ONE: usize = 32;
+    const IN_ALL: usize = 1_024;
+    const STRANGERS: usize = 40;
+    let mut cluster = Cluster::new(3, &config());
+    let record = cluster.nodes[1].core.record();
+    cluster.net.partition(1, 0, Time(u64::MAX));
+    let begun = cluster.now();
+    for from in 0..STRANGERS {
+        let address = SocketAddr::new(IpAddr::from([11, 0, 0, from as u8]), UDP_PORT);
+        let stranger = Attacker::new(&cluster.net, address, common::address(2));
+        for id in 0..=OF_ONE as u64 {
+            let (qpn, qkey) = (record.control_qpn, record.control_qkey());
+            stranger.control(qpn, qkey, attacker::QPN, id, meta());
+        }
+        // As many as there are buffers for at once.
+        let came = ((from + 1) * (OF_ONE + 1)) as u64;
+        cluster.until("all to have come", |cluster| stat(cluster, 1, "control_strangers") == came);
+    }
+    let came = (STRANGERS * (OF_ONE + 1)) as u64;
+    // No look-up has been given up yet.
+    assert!(cluster.now().ns_since(begun) < 2_000_000);
+    assert_eq!(came - stat(&cluster, 1, "control_denied"), IN_ALL as u64);
+    cluster.until("all to be denied", |cluster| stat(cluster, 1, "control_denied") == came);
+    // Then there is room for one that is known.
+    cluster.net.heal();
+    let vqp = cluster.vqp(2);
+    assert_eq!(cluster.connect_by(Policy::Lite, 2, vqp, 1), Via::Rc);
+    cluster.check();
+}
