@@ -369,6 +369,11 @@ impl<D: Device> Core<D> {
         })
     }
 
+    /// What is known of a node: what a meta server told of it, or the node itself.
+    pub fn record_of(&self, gid: Gid) -> Option<NodeRecord> {
+        self.peers.find(&gid).and_then(|peer| self.peers.get(peer)?.record)
+    }
+
     /// The counters.
     pub fn stats(&self) -> Stats {
         Stats {
