@@ -53,6 +53,25 @@ mod tests {
         options
     }
 
+    /// Options of these sections are limits, but for those that say how much of something there is, or
+    /// for how long something takes.
+    const SECTIONS: [&str; 7] =
+        ["quota", "pool", "memory", "messages", "transfer", "storm", "meta"];
+    const NO_LIMITS: [&str; 12] = [
+        "memory.lease_ms",
+        "messages.eager_bytes_max",
+        "messages.recv_buffer_bytes",
+        "meta.ttl_ms",
+        "pool.dc_qps",
+        "pool.log_dc_streams",
+        "pool.retry_cnt",
+        "pool.rnr_retry",
+        "pool.timeout",
+        "transfer.hot_ops",
+        "transfer.idle_ms",
+        "transfer.window_ms",
+    ];
+
     /// A number as it stands in code, up to the end of its statement.
     fn number(code: &str) -> Option<u64> {
         let end = code.find([';', ','])?;
@@ -71,6 +90,10 @@ mod tests {
     fn in_code(place: &str) -> Option<u64> {
         let (path, name) = place.split_once(": ")?;
         let code = text(path);
+        if path.ends_with(".service") {
+            let mut lines = code.lines();
+            return lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
+        }
         let values = code.match_indices(name).filter_map(|(at, _)| {
             let rest = &code[at + name.len()..];
             let typed = rest.strip_prefix(": ")?;
@@ -93,6 +116,29 @@ mod tests {
             let held = options.get(place).copied().or_else(|| in_code(place));
             assert_eq!(held, Some(*default), "{name}: {place}");
         }
+    }
+
+    #[test]
+    fn each_option_that_is_a_limit_has_a_row() {
+        let (options, rows) = (options(), rows());
+        let has_row = |option: &str| rows.iter().any(|row| row.place == option);
+        for option in options.keys() {
+            let limits = SECTIONS.iter().any(|section| option.starts_with(&format!("{section}.")));
+            let (row, other) = (has_row(option), NO_LIMITS.contains(&option.as_str()));
+            assert!(!limits || row != other, "{option} has a row: {row}; is no limit: {other}");
+        }
+        for option in NO_LIMITS {
+            assert!(options.contains_key(option), "there is no {option}");
+        }
+    }
+
+    /// A meta server has a connection to each node, and a socket of each session.
+    #[test]
+    fn the_units_descriptors_are_enough() {
+        let options = options();
+        let held = options["meta.nodes_max"] + options["quota.sessions_total"];
+        let unit = in_code("contrib/systemd/elverd.service: LimitNOFILE").unwrap();
+        assert!(unit >= held + 1_024, "{unit} for {held}");
     }
 
     #[test]

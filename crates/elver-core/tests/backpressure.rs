@@ -21,7 +21,12 @@ struct Crowd {
 
 impl Crowd {
     fn new(senders: usize) -> Crowd {
-        let mut cluster = Cluster::new(3, &Config { backlog: 64, ..config() });
+        Crowd::of(&Config { backlog: 64, ..config() }, senders)
+    }
+
+    /// The same of nodes that are configured so.
+    fn of(config: &Config, senders: usize) -> Crowd {
+        let mut cluster = Cluster::new(3, config);
         let (near, far) = (cluster.region(1, 1 << 16, ALL), cluster.region(2, 1 << 16, ALL));
         let receiver = cluster.bound(2, PORT);
         let crowd = Crowd { cluster, senders: Vec::new(), receiver, near, far };
@@ -125,6 +130,20 @@ fn what_is_on_its_way_to_a_full_receiver_is_refused() {
         crowd.cluster.recv(2, crowd.receiver, n, &[crowd.far.sge(8 * n, 8)]);
     }
     crowd.cluster.until("all taken", |cluster| cluster.nodes[2].completions.len() == 65);
+}
+
+/// The same of their bytes.
+#[test]
+fn bytes_on_their_way_to_a_full_receiver_are_refused() {
+    let config = Config { backlog_bytes: 64 * 1_024, ..config() };
+    let mut crowd = Crowd::of(&config, 1);
+    let sges = [crowd.near.sge(0, 1_024)];
+    let wrs = [wr(1, SendOp::Send, &sges); EACH as usize];
+    crowd.cluster.post(1, crowd.senders[0], &wrs);
+    let gid = crowd.cluster.nodes[2].core.gid();
+    assert_eq!(crowd.failures(1), [ConnectError::Overrun { gid }]);
+    let held = crowd.cluster.nodes[2].core.stats().messages_held;
+    assert!((32..=64).contains(&held), "{held} are held");
 }
 
 #[test]

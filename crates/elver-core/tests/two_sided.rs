@@ -535,3 +535,55 @@ fn a_client_that_goes_takes_all_of_its_vqps_along() {
         core.client_is_gone(client) && (core.stats().vqps, slots) == (0, 0)
     });
 }
+
+/// More messages come at once than there are buffers: their senders are told to wait, and none is lost.
+#[test]
+fn messages_wait_for_receive_buffers() {
+    const MESSAGES: u64 = 100;
+    let config = Config { recv_buffers: 2, ..config() };
+    let mut cluster = Cluster::new(3, &config);
+    let receiver = cluster.bound(1, 7);
+    let there = cluster.region(1, 4_096, ALL);
+    for n in 0..MESSAGES {
+        cluster.recv(1, receiver, n, &[there.sge(8 * n, 8)]);
+    }
+    let sender = cluster.vqp(2);
+    cluster.connect(2, sender, 1, 7);
+    for n in 0..MESSAGES {
+        let inline = SendWr { payload: Payload::Inline(&[n as u8; 8]), ..wr(n, SendOp::Send, &[]) };
+        cluster.post(2, sender, &[inline]);
+    }
+    // The receiver looks when much has come.
+    for _ in 0..MESSAGES {
+        cluster.round_without(1);
+    }
+    let arrived = cluster.take(1, MESSAGES as usize);
+    assert!(arrived.iter().all(|done| done.wc.status == WcStatus::Success));
+    for n in 0..MESSAGES {
+        assert_eq!(there.bytes(8 * n, 8), [n as u8; 8]);
+    }
+    cluster.take(2, MESSAGES as usize);
+    assert!(cluster.nodes[1].core.device().counters().rnr_nak_sent > 0, "it had enough of them");
+    cluster.check();
+}
+
+/// So many WRs of a VQP may be outstanding in each direction, and a process is told what is too much.
+#[test]
+fn a_vqp_has_so_many_wrs_outstanding() {
+    let mut cluster = Cluster::new(2, &Config { max_vqp_wr: 4, ..config() });
+    let node = &mut cluster.nodes[1];
+    let greedy = VqpInit { max_send_wr: 5, ..VqpInit::default() };
+    let refused = node.core.vqp_create(node.client, greedy);
+    let out_of = CoreError::OutOfRange { name: "max_send_wr", value: 5, min: 0, max: 4 };
+    assert_eq!(refused, Err(out_of));
+    let init = VqpInit { max_send_wr: 4, max_recv_wr: 4, ..VqpInit::default() };
+    let vqp = node.core.vqp_create(node.client, init).unwrap();
+    let near = cluster.region(1, 64, ALL);
+    cluster.connect(1, vqp, 1, 0);
+    let remote = near.remote(8);
+    let sges = [near.sge(0, 8)];
+    let wrs = [wr(1, SendOp::Read(remote), &sges); 5];
+    let refused = cluster.try_post(1, vqp, &wrs);
+    assert!(matches!(refused, Err((4, PostError::QueueFull { .. }))), "{refused:?}");
+    assert_eq!(cluster.take(1, 4).len(), 4);
+}

@@ -502,4 +502,31 @@ mod tests {
         assert_eq!(copier.state().left.len(), LEFT_MAX);
         drop(stuck);
     }
+
+    #[test]
+    fn so_many_accounts_are_copied_for_at_once_and_so_much_for_each() {
+        let copier = Copier::new(Duration::from_secs(1_000));
+        let (told, ended) = channel();
+        // Has a job done that lasts until what comes with it is let go.
+        let begin = |account| {
+            let (go_on, page) = channel::<()>();
+            let told = told.clone();
+            let job = Box::new(move || page.recv().ok().map(|()| Vec::new()));
+            let tell = Box::new(move |_: Ended| told.send(account).unwrap_or(()));
+            copier.submit(account, job, tell).map(|thread| (thread, go_on))
+        };
+        let mut busy: Vec<_> = (0..WORKERS_MAX as u64).map(begin).collect();
+        assert!(busy.iter().all(Option::is_some));
+        assert!(begin(1_000).is_none() && copier.counters().refused == 1);
+        // One that has nothing to do gives way.
+        let (thread, go_on) = busy.pop().flatten().unwrap();
+        drop(go_on);
+        assert_eq!(ended.recv(), Ok(WORKERS_MAX as u64 - 1));
+        while thread.open.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+        let mut waiting = vec![begin(1_000).unwrap()];
+        waiting.extend((1..JOBS_MAX).map(|_| begin(1_000).unwrap()));
+        assert!(begin(1_000).is_none() && copier.counters().refused == 2);
+    }
 }

@@ -4,7 +4,9 @@ use crate::common::{Client, PATIENCE, engine_counter, free_address, gid, wait_fo
 use crate::{client, config, node};
 use elver_node::{Node, NodeThread};
 use elver_portal::{Answer, Command, ConnectOptions, RefusalCode};
-use elver_verbs::{Memory, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus};
+use elver_verbs::{
+    AccessFlags, Memory, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus,
+};
 
 /// A meta server, and another node that is registered there.
 fn pair() -> (NodeThread, String, NodeThread, String) {
@@ -291,6 +293,38 @@ fn quotas_hold_for_a_user() {
     assert!(refused.contains("quota.sessions_total"), "{refused}");
     drop(two);
     wait_for("room for another", || Client::over(node.connect().unwrap()).ok());
+}
+
+/// All sessions of a user have so many ports together, and give them back.
+#[test]
+fn ports_are_so_many_for_a_user() {
+    let address = free_address();
+    let mut limited = config(&address);
+    (limited.quota.ports, limited.quota.exempt_root) = (2, false);
+    let node = node(limited);
+    let (mut one, mut other) = (client(&node), client(&node));
+    for (client, port) in [(&mut one, 700), (&mut other, 0)] {
+        let vqp = client.create();
+        client.qbind(vqp, port).unwrap();
+    }
+    let vqp = other.create();
+    let (code, text) = other.qbind(vqp, 0).unwrap_err();
+    assert!(code == RefusalCode::Limit && text.contains("`quota.ports`"), "{code:?}: {text}");
+    drop(one);
+    wait_for("a port", || other.qbind(vqp, 700).ok());
+}
+
+#[test]
+fn sessions_prepared_at_once_are_so_many() {
+    let node = node(config(&free_address()));
+    let mut parent = client(&node);
+    for heirs in [0, 65_537, u32::MAX] {
+        let access = AccessFlags::empty();
+        let prepare = Command::Prepare { heirs, vqps: 0, mr_len: 0, access };
+        let (code, text) = parent.done(&prepare).unwrap_err();
+        assert!(code == RefusalCode::OutOfRange && text.contains("1 to 65536"), "{text}");
+    }
+    parent.create();
 }
 
 #[test]
