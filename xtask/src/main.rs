@@ -2,6 +2,7 @@
 
 mod advisories;
 mod arrows;
+mod beliefs;
 mod circles;
 mod client;
 mod conformance;

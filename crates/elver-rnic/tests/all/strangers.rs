@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::common::dc::{KEY, dci, dct, dest, handle, statuses};
-use crate::common::{ALL_ACCESS, Net, Packet, address};
+use crate::common::{ALL_ACCESS, Net, Packet, VecMemory, address};
 use elver_rnic::Time;
 use elver_verbs::*;
 use elver_wire::{DcExtra, PacketView, Route, icrc};
@@ -331,6 +331,43 @@ fn opens_after(net: &mut Net, qp_type: QpType, tries: u32) -> bool {
     net.hosts[0].memory.fill(0, &[7; 64]);
     net.deliver(&request);
     net.hosts[1].memory.get(0, 64) == [7; 64]
+}
+
+/// Memory that is not open to peers is touched by none, who may know all its keys.
+#[test]
+fn nobody_reaches_memory_that_is_not_open_to_peers() {
+    for qp_type in [QpType::Dci, QpType::Rc, QpType::Uc] {
+        for op in [SendOp::Write, SendOp::Read] {
+            let mut net = Net::new(2);
+            let private = VecMemory::new(0x9000_0000, 64);
+            private.fill(0, &[9; 64]);
+            let pd = net.hosts[1].pd;
+            let access = AccessFlags::LOCAL_WRITE;
+            let mr = net.hosts[1].nic.reg_mr(pd, private.clone(), None, access).unwrap();
+            let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+            let ah = handle(&mut net.hosts[0], 1);
+            let (qp, to) = match qp_type {
+                QpType::Dci => (dci(&mut net.hosts[0], 0, 0), dest(ah, &target, KEY, 0)),
+                _ => (net.connect(qp_type, |_| {}).0, None),
+            };
+            let op = op(RemoteAddr { addr: mr.addr, rkey: mr.rkey });
+            if qp_type == QpType::Uc && matches!(op, SendOp::Read(_)) {
+                continue;
+            }
+            net.hosts[0].memory.fill(0, &[7; 64]);
+            let sge = [net.hosts[0].sge(0, 64)];
+            net.hosts[0].post(net.now, qp, op, &sge, to);
+            net.run_clean();
+            // Over UC nobody is told.
+            let end = match qp_type {
+                QpType::Uc => WcStatus::Success,
+                _ => WcStatus::RemAccessErr,
+            };
+            assert_eq!(statuses(&mut net.hosts[0]), [end], "{qp_type:?} {op:?}");
+            assert_eq!(private.get(0, 64), [9; 64]);
+            assert_eq!(net.hosts[0].memory.get(0, 64), [7; 64]);
+        }
+    }
 }
 
 /// Over RC each wrong rkey costs a QP, and whoever sent them opens no DC session.
