@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// Programs that tests start, a header that one reads, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 17] = [
+const NEEDED: [(&str, &str); 18] = [
     ("tshark", "tshark"),
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
@@ -25,6 +25,8 @@ const NEEDED: [(&str, &str); 17] = [
     ("crun", "crun"),
     ("runc", "runc"),
     ("podman", "podman"),
+    // Without it podman does not begin; its package only recommends it.
+    ("/usr/lib/podman/netavark", "netavark"),
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
 ];
 
@@ -152,6 +154,7 @@ mod tests {
                 "crun",
                 "runc",
                 "podman",
+                "netavark",
                 "libibverbs-dev"
             ]
         );
