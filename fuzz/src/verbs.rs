@@ -3,7 +3,7 @@
 //! never an endless loop.
 
 use std::cell::RefCell;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
 use elver_rnic::{Config, MAX_PACKET, Rnic, RxMeta, Time};
@@ -99,11 +99,18 @@ struct Host {
     mrs: Vec<MrInfo>,
     mws: Vec<MwInfo>,
     ahs: Vec<Ah>,
+    xrcds: Vec<Xrcd>,
     qps: Vec<(Qp, QpType)>,
     memory: FuzzMemory,
     posted: u64,
     completed: u64,
 }
+
+/// Bytes that ask for a queue pair, and beyond which they ask for something that several share.
+const SHARED: u8 = 240;
+/// A multicast group, and the QPN of what is sent to it.
+const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(230, 0, 0, 1));
+const TO_ALL: u32 = 0xff_ffff;
 
 fn address(host: usize) -> IpAddr {
     [10, 0, 0, host as u8 + 1].into()
@@ -136,6 +143,7 @@ impl Host {
             mrs: vec![mr],
             mws: Vec::new(),
             ahs: Vec::new(),
+            xrcds: Vec::new(),
             qps: Vec::new(),
             memory,
             posted: 0,
@@ -164,7 +172,11 @@ impl Host {
                 self.ahs.extend(self.nic.create_ah(self.pd, av));
             }
             _ => {
-                let qp_type = QpType::ALL[input.below(5)];
+                let kind = input.byte();
+                if kind >= SHARED {
+                    return self.create_shared(kind, input);
+                }
+                let qp_type = QpType::ALL[usize::from(kind) % 5];
                 let cq = self.cqs[input.below(self.cqs.len())];
                 let init = QpInit {
                     srq: if qp_type == QpType::Dct || input.byte() & 1 == 1 {
@@ -188,6 +200,37 @@ impl Host {
                     ..QpInit::new(qp_type, self.pd, cq)
                 };
                 self.qps.extend(self.nic.create_qp(init).map(|qp| (qp, qp_type)));
+            }
+        }
+    }
+
+    /// XRC, and multicast.
+    fn create_shared(&mut self, kind: u8, input: &mut Input<'_>) {
+        let cq = self.cqs[input.below(self.cqs.len())];
+        let xrcd = self.xrcds.get(input.below(self.xrcds.len().max(1))).copied();
+        match (kind, xrcd) {
+            (SHARED..=243, _) if self.xrcds.len() < 3 => self.xrcds.extend(self.nic.open_xrcd()),
+            (..=247, Some(xrcd)) => {
+                let init = SrqInit { pd: self.pd, max_wr: input.word() % 64, max_sge: 2 };
+                self.srqs.extend(self.nic.create_xrc_srq(init, xrcd, cq));
+            }
+            (..=249, Some(xrcd)) => {
+                let made = self.nic.create_xrc_target(xrcd);
+                self.qps.extend(made.map(|qp| (qp, QpType::XrcRecv)));
+            }
+            (..=251, _) => {
+                let init = QpInit::new(QpType::XrcSend, self.pd, cq);
+                self.qps.extend(self.nic.create_qp(init).map(|qp| (qp, QpType::XrcSend)));
+            }
+            (..=253, _) => {
+                let av = AddressVector { dgid: Gid::from(GROUP), ..Default::default() };
+                self.ahs.extend(self.nic.create_multicast_ah(self.pd, av));
+            }
+            _ => {
+                if let Some(&(qp, _)) = self.qps.get(input.below(self.qps.len().max(1))) {
+                    // Whether it may be in a group is the device's to say.
+                    let _ = self.nic.attach_multicast(qp, Gid::from(GROUP));
+                }
             }
         }
     }
@@ -229,6 +272,7 @@ impl Host {
             }
             _ => {
                 if let Some(at) = pick(self.qps.len()) {
+                    let _ = self.nic.detach_multicast(self.qps[at].0, Gid::from(GROUP));
                     self.nic.destroy_qp(now, self.qps.remove(at).0).expect("a QP goes");
                 }
             }
@@ -278,7 +322,13 @@ impl Host {
             .collect()
     }
 
-    fn post_send(&mut self, now: Time, input: &mut Input<'_>, peer: Option<MrInfo>, peer_qpn: u32) {
+    fn post_send(
+        &mut self,
+        now: Time,
+        input: &mut Input<'_>,
+        (peer, peer_srq): (Option<MrInfo>, u32),
+        peer_qpn: u32,
+    ) {
         let Some(&(qp, qp_type)) = self.qps.get(input.below(self.qps.len().max(1))) else { return };
         let remote = RemoteAddr {
             addr: peer.map_or(0, |mr| mr.addr).wrapping_add(u64::from(input.byte()) * 8),
@@ -315,7 +365,12 @@ impl Host {
         }
         let ah = self.ahs.get(input.below(self.ahs.len().max(1))).copied().unwrap_or(Ah(0));
         let dest = match qp_type {
-            QpType::Ud => Some(Dest::Ud { ah, remote_qpn: peer_qpn, remote_qkey: 5 }),
+            QpType::Ud => {
+                let grouped = self.nic.query_ah(ah).is_ok_and(|av| av.dgid == Gid::from(GROUP));
+                let remote_qpn = if grouped { TO_ALL } else { peer_qpn };
+                Some(Dest::Ud { ah, remote_qpn, remote_qkey: 5 })
+            }
+            QpType::XrcSend => Some(Dest::Xrc { remote_srqn: peer_srq }),
             QpType::Dci => Some(Dest::Dc {
                 ah,
                 remote_dctn: peer_qpn,
@@ -389,7 +444,11 @@ fn deliver(hosts: &mut [Host], now: Time, flow: Flow, mut bytes: Vec<u8>, fate: 
     let traffic_class = if fate == 99 { 3 } else { 2 };
     let meta = RxMeta { flow, traffic_class, hop_limit: 64, ip_id: IpId::Exact(0) };
     for (number, host) in hosts.iter_mut().enumerate() {
-        if address(number) == flow.dst.ip() {
+        if flow.dst.ip().is_multicast() {
+            for _ in 0..times {
+                host.nic.handle_multicast(now, &meta, &bytes);
+            }
+        } else if address(number) == flow.dst.ip() {
             for _ in 0..times {
                 host.nic.handle_datagram(now, &meta, &bytes);
             }
@@ -409,13 +468,14 @@ pub fn run(bytes: &[u8]) {
         let who = input.below(2);
         let to = input.below(2);
         let peer_mr = hosts[to].mrs.get(input.below(4)).copied();
+        let peer_srq = hosts[to].srqs.last().map_or(1, |srq| srq.0);
         let peer_qp = hosts[to].qps.get(input.below(4)).map_or(1, |(qp, _)| qp.0);
         let host = &mut hosts[who];
         match input.below(9) {
             0 => host.create(&mut input),
             1 => host.destroy(now, &mut input),
             2 | 3 => host.modify(now, &mut input, peer_qp, to),
-            4 | 5 => host.post_send(now, &mut input, peer_mr, peer_qp),
+            4 | 5 => host.post_send(now, &mut input, (peer_mr, peer_srq), peer_qp),
             6 => host.post_recv(now, &mut input),
             7 => {
                 if let Some(&(qp, _)) = host.qps.first() {

@@ -5,14 +5,14 @@ use alloc::boxed::Box;
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Memory, Mr, MrInfo, Mw, MwInfo,
     ObjectKind, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, QpType, Srq, SrqAttr, SrqInit, Time,
-    VerbsError, qp_state, qpn_valid,
+    VerbsError, Xrcd, qp_state, qpn_valid,
 };
 use elver_wire::{Psn, Qpn};
 
 use crate::Rnic;
 use crate::cq::CompletionQueue;
 use crate::dct::Dct;
-use crate::hw::{AddressHandle, ProtectionDomain, SharedReceiveQueue};
+use crate::hw::{AddressHandle, ProtectionDomain, SharedReceiveQueue, XrcSrq};
 use crate::qp::QueuePair;
 use crate::recv_queue::RecvQueue;
 use crate::responder::Responder;
@@ -116,9 +116,25 @@ impl<M: Memory> Rnic<M> {
             queue: RecvQueue::new(init.max_wr, init.max_sge),
             limit: 0,
             users: 0,
+            xrc: None,
         })?;
         hw.use_pd(init.pd.0)?;
         Ok(Srq(id))
+    }
+
+    /// Creates a shared receive queue of an XRC domain, whose receives complete at `cq`. Its handle is its
+    /// number, by which peers name it.
+    ///
+    /// # Errors
+    /// As [`Rnic::create_srq`]; an unknown domain or CQ.
+    pub fn create_xrc_srq(&mut self, init: SrqInit, xrcd: Xrcd, cq: Cq) -> Result<Srq, VerbsError> {
+        self.hw.xrcds.require(xrcd.0)?;
+        self.hw.cqs.require(cq.0)?;
+        let srq = self.create_srq(init)?;
+        self.hw.srqs.require_mut(srq.0)?.xrc = Some(XrcSrq { xrcd: xrcd.0, cq: cq.0 });
+        self.hw.xrcds.require_mut(xrcd.0)?.users += 1;
+        self.hw.cqs.require_mut(cq.0)?.users += 1;
+        Ok(srq)
     }
 
     /// Arms the limit event of an SRQ; 0 disarms it.
@@ -145,6 +161,9 @@ impl<M: Memory> Rnic<M> {
         refuse_if_used(ObjectKind::Srq, srq.0, users)?;
         if let Some(shared) = self.hw.srqs.remove(srq.0) {
             self.hw.release_pd(shared.pd);
+            if let Some(xrc) = shared.xrc {
+                self.forget_xrc_srq(srq, xrc);
+            }
         }
         Ok(())
     }
@@ -214,6 +233,16 @@ impl<M: Memory> Rnic<M> {
             QpType::Dct if init.srq.is_none() => {
                 return Err(VerbsError::InvalidArgument {
                     what: "a DCT receives from many initiators and needs an SRQ",
+                });
+            }
+            QpType::XrcRecv => {
+                return Err(VerbsError::InvalidArgument {
+                    what: "an XRC target is made in an XRC domain, with no PD and no CQ",
+                });
+            }
+            QpType::XrcSend if init.srq.is_some() => {
+                return Err(VerbsError::InvalidArgument {
+                    what: "an XRC initiator receives nothing and takes no SRQ",
                 });
             }
             QpType::Dci if init.srq.is_some() => {
@@ -351,7 +380,7 @@ impl<M: Memory> Rnic<M> {
         let qp = self.qps.require(qp.0)?;
         let core = &qp.core;
         let mut attr = QpAttr { qp_state: core.state, cur_qp_state: core.state, ..core.attr };
-        if core.qp_type == QpType::Rc {
+        if matches!(core.qp_type, QpType::Rc | QpType::XrcRecv) {
             attr.rq_psn = qp.responder.expected_psn().get();
             attr.rq_waiting = qp.responder.is_waiting();
         }
@@ -416,9 +445,15 @@ impl<M: Memory> Rnic<M> {
         refuse_if_used(ObjectKind::Qp, qp.0, self.groups.of(qp.0))?;
         let init = queue_pair.core.init;
         queue_pair.reset(hw);
+        let target = queue_pair.xrc.take();
         self.qps.remove(qp.0);
         self.general_services = self.general_services.filter(|id| *id != qp.0);
         self.active.retain(|id| *id != qp.0);
+        hw.events.retain(|event| !names_qp(event, qp));
+        if let Some(target) = target {
+            hw.release_xrcd(target.xrcd);
+            return Ok(());
+        }
         hw.release_pd(init.pd.0);
         for cq in [init.send_cq, init.recv_cq] {
             if let Some(queue) = hw.cqs.get_mut(cq.0) {
@@ -430,7 +465,6 @@ impl<M: Memory> Rnic<M> {
         {
             shared.users -= 1;
         }
-        hw.events.retain(|event| !names_qp(event, qp));
         Ok(())
     }
 
@@ -529,7 +563,7 @@ impl QueuePair {
                 let core = &mut self.core;
                 let psn = Psn::from_wrapping(core.attr.rq_psn);
                 match core.qp_type {
-                    QpType::Rc => {
+                    QpType::Rc | QpType::XrcRecv => {
                         let (mtu, peer) = (core.attr.path_mtu.bytes(), core.attr.ah_attr.dgid);
                         self.responder = Responder::new(psn, mtu, peer);
                     }
@@ -539,7 +573,7 @@ impl QueuePair {
                         core.attr.max_dest_rd_atomic = crate::DC_RD_ATOMIC;
                         self.dct = Some(Box::new(Dct::new()));
                     }
-                    QpType::Dci => {}
+                    QpType::XrcSend | QpType::Dci => {}
                 }
             }
             (QpState::Rtr, QpState::Rts) => {

@@ -197,6 +197,7 @@ impl QueuePair {
         let qp_type = self.core.qp_type;
         let (ah, qpn, lane) = match (qp_type, wr.dest) {
             (QpType::Rc | QpType::Uc, None) => return Ok(0),
+            (QpType::XrcSend, Some(Dest::Xrc { .. })) => return Ok(0),
             (QpType::Ud, Some(Dest::Ud { ah, remote_qpn, .. })) => (ah, remote_qpn, 0),
             (QpType::Dci, Some(Dest::Dc { ah, remote_dctn, stream_id, .. })) => {
                 (ah, remote_dctn, usize::from(stream_id) % self.lanes.len())

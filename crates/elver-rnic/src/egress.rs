@@ -156,6 +156,9 @@ impl QueuePair {
         if !self.responder.has_answers() {
             return None;
         }
+        if self.xrc.is_some() {
+            return self.xrc_answer(hw, now, buf);
+        }
         let QueuePair { core, responder, .. } = self;
         let remote = core.remote?;
         let to = core.dest_qpn();
@@ -183,5 +186,33 @@ impl QueuePair {
         let len = packet_len(answered.headers.header_len(), answered.payload);
         let traffic_class = answered.traffic_class & !0b11 | ECN_CAPABLE;
         Some(hw.sent(len, answered.flow, traffic_class))
+    }
+
+    /// Writes the next packet of an XRC target's responder: a READ's from the protection domain of the queue that
+    /// it named.
+    #[cold]
+    #[inline(never)]
+    fn xrc_answer<M: Memory>(
+        &mut self,
+        hw: &mut Hw<M>,
+        now: Time,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        let QueuePair { core, responder, xrc, .. } = self;
+        let (remote, to) = (core.remote?, core.dest_qpn());
+        let current = core.pd;
+        if let (Some(psn), Some(target)) = (responder.next_read(), xrc) {
+            core.pd = target.domain_of(psn);
+        }
+        let answered = responder.next_answer(core, hw, 0, buf, |message, psn| {
+            Headers::new(Route::Xrc(None), message, to, psn).ok()
+        });
+        core.pd = current;
+        let (headers, payload) = answered?;
+        if responder.is_dead() && self.core.state != QpState::Err {
+            self.enter_error(hw, now);
+        }
+        let len = packet_len(headers.header_len(), payload);
+        Some(hw.sent(len, remote.flow, remote.traffic_class))
     }
 }

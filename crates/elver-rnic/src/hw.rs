@@ -40,6 +40,7 @@ pub(crate) struct Hw<M> {
     pub(crate) pds: Table<ProtectionDomain>,
     pub(crate) cqs: Table<CompletionQueue>,
     pub(crate) srqs: Table<SharedReceiveQueue>,
+    pub(crate) xrcds: Table<XrcDomain>,
     pub(crate) ahs: Table<AddressHandle>,
     pub(crate) paths: Paths,
     pub(crate) tokens: Tokens,
@@ -73,6 +74,12 @@ pub(crate) struct ProtectionDomain {
     pub(crate) users: u32,
 }
 
+#[derive(Debug, Default)]
+pub(crate) struct XrcDomain {
+    /// SRQs and QPs.
+    pub(crate) users: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
     pub(crate) pd: u32,
@@ -80,6 +87,16 @@ pub(crate) struct SharedReceiveQueue {
     /// The armed limit; 0 when none is.
     pub(crate) limit: u32,
     pub(crate) users: u32,
+    /// Of an XRC SRQ, whose number peers know.
+    pub(crate) xrc: Option<XrcSrq>,
+}
+
+/// What makes an SRQ one of XRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct XrcSrq {
+    pub(crate) xrcd: u32,
+    /// Where its receives complete.
+    pub(crate) cq: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +118,7 @@ impl<M: Memory> Hw<M> {
             pds: Table::new(ObjectKind::Pd, config.max_pd, "max_pd"),
             cqs: Table::new(ObjectKind::Cq, config.max_cq, "max_cq"),
             srqs: Table::new(ObjectKind::Srq, config.max_srq, "max_srq"),
+            xrcds: Table::new(ObjectKind::Xrcd, config.max_pd, "max_pd"),
             ahs: Table::new(ObjectKind::Ah, config.max_ah, "max_ah"),
             paths: Paths::new(config.max_paths, config.flow.clone()),
             tokens: Tokens::new(rng.keyed_hash(), config.dc_token_ns),

@@ -106,6 +106,8 @@ impl<M: Memory> Rnic<M> {
         let fits = matches!(
             (headers.route(), queue_pair.core.qp_type, message.is_response()),
             (Route::Rc, QpType::Rc, _)
+                | (Route::Xrc(Some(_)), QpType::XrcRecv, false)
+                | (Route::Xrc(None), QpType::XrcSend, true)
                 | (Route::Uc, QpType::Uc, false)
                 | (Route::Ud(_), QpType::Ud, false)
                 | (Route::Dc { .. }, QpType::Dci, true)
@@ -126,7 +128,7 @@ impl<M: Memory> Rnic<M> {
         let minds_port = match headers.route() {
             Route::Dc { .. } => true,
             Route::Ud(_) => queue_pair.core.init.same_source_port,
-            Route::Rc | Route::Uc => false,
+            Route::Rc | Route::Uc | Route::Xrc(_) => false,
         };
         if minds_port && meta.flow.src.port() != self.hw.config.udp_port {
             self.hw.counters.drop_source_port += 1;
@@ -162,6 +164,12 @@ impl<M: Memory> Rnic<M> {
                 if queue_pair.responder.has_answers() {
                     self.schedule(qpn);
                 }
+            }
+            Route::Xrc(None) => self.response(now, qpn, 0, meta, headers, payload),
+            Route::Xrc(Some(eth)) => {
+                queue_pair.core.heard(&mut self.hw);
+                let handled = queue_pair.xrc_request(&mut self.hw, eth, headers, payload);
+                self.handled(now, qpn, handled, meta, headers, payload);
             }
             Route::Uc => {
                 let QueuePair { core, assembly, .. } = queue_pair;
@@ -211,6 +219,35 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
+    /// Bears what an XRC target's request led to.
+    #[cold]
+    fn handled(
+        &mut self,
+        now: Time,
+        qpn: u32,
+        handled: Handled,
+        meta: &RxMeta,
+        headers: &Headers,
+        payload: &[u8],
+    ) {
+        let Some(queue_pair) = self.qps.get_mut(qpn) else {
+            return bug!("a QP went with its own request");
+        };
+        match handled {
+            Handled::Fine => {}
+            Handled::Later => queue_pair.responder.park(&mut self.hw, meta, headers, payload),
+            Handled::Fatal(code) => {
+                if code == NakCode::RemoteAccess {
+                    self.hw.distrust.failed(meta.flow.src.ip(), Class::Proved, now);
+                }
+                queue_pair.enter_error(&mut self.hw, now);
+            }
+        }
+        if queue_pair.responder.has_answers() {
+            self.schedule(qpn);
+        }
+    }
+
     /// Gives a response to the lane that it answers.
     fn response(
         &mut self,
@@ -256,7 +293,7 @@ impl<M: Memory> Rnic<M> {
             return bug!("a QP went while its packet was looked at");
         };
         let to = match headers.route() {
-            Route::Rc | Route::Uc => queue_pair.core.dest_qpn(),
+            Route::Rc | Route::Uc | Route::Xrc(_) => queue_pair.core.dest_qpn(),
             Route::Ud(deth) => {
                 let known = deth.qkey == queue_pair.core.attr.qkey;
                 if !known || packet_len(headers.header_len(), payload) < CNP_LEN {

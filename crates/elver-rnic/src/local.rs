@@ -31,7 +31,7 @@ struct Request {
     qp_type: QpType,
     source: u32,
     dest_qpn: u32,
-    /// The DC access key, or the Q_Key.
+    /// The DC access key, the Q_Key, or the number of an XRC SRQ.
     key: u64,
     /// Bytes that are copied now, behind so many that were before, of so many.
     length: u32,
@@ -289,7 +289,7 @@ impl QueuePair {
             from,
             ah: wqe.dest.and_then(|dest| match dest {
                 Dest::Ud { ah, .. } => Some(ah),
-                Dest::Dc { .. } => None,
+                Dest::Xrc { .. } | Dest::Dc { .. } => None,
             }),
         };
         hw.scratch.segments.clear();
@@ -379,6 +379,15 @@ impl QueuePair {
             {
                 core.heard(hw);
             }
+            (QpType::XrcSend, QpType::XrcRecv)
+                if core.attr.dest_qp_num == request.source
+                    && core.remote.is_some_and(|remote| remote.flow.dst.ip() == from) =>
+            {
+                core.heard(hw);
+                if !self.name_locally(hw, request.key as u32) {
+                    return self.stop(hw, now, Fault::Invalid);
+                }
+            }
             (QpType::Ud, QpType::Ud) if u64::from(core.attr.qkey) == request.key => {}
             (QpType::Ud, QpType::Ud) => {
                 hw.counters.drop_qkey += 1;
@@ -392,7 +401,7 @@ impl QueuePair {
             }
             _ => return Reply::NoAnswer,
         }
-        match core.execute(hw, request) {
+        match self.core.execute(hw, request) {
             Ok(()) if request.placed => Reply::Done,
             Ok(()) | Err(Stopped::Unplaced | Stopped::Fault(Fault::Source)) => {
                 Reply::Local(WcStatus::LocProtErr)
@@ -419,7 +428,7 @@ impl QueuePair {
             return Reply::NotReady(core.rnr_timer());
         };
         core.tell_refused(hw, code);
-        if core.qp_type == QpType::Rc {
+        if matches!(core.qp_type, QpType::Rc | QpType::XrcRecv) {
             self.enter_error(hw, now);
         }
         Reply::Refused(code)
@@ -453,7 +462,7 @@ impl Lane {
 }
 
 impl QpCore {
-    /// Where a WQE goes: the route, the QPN, and the DC access key or the Q_Key.
+    /// Where a WQE goes: the route, the QPN, and the DC access key, the Q_Key or the number of an XRC SRQ.
     #[inline]
     fn destination<'a, M>(&'a self, hw: &'a Hw<M>, wqe: &SendWqe) -> Option<(&'a Route, u32, u64)> {
         match wqe.dest {
@@ -461,6 +470,9 @@ impl QpCore {
             Some(Dest::Ud { ah, remote_qpn, remote_qkey }) => {
                 let qkey = self.effective_qkey(remote_qkey);
                 Some((&hw.ahs.get(ah.0)?.route, remote_qpn, u64::from(qkey)))
+            }
+            Some(Dest::Xrc { remote_srqn }) => {
+                Some((self.remote.as_ref()?, self.attr.dest_qp_num, u64::from(remote_srqn)))
             }
             Some(Dest::Dc { ah, remote_dctn, dc_access_key, .. }) => {
                 Some((&hw.ahs.get(ah.0)?.route, remote_dctn, dc_access_key))

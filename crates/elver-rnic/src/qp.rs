@@ -17,6 +17,7 @@ use crate::recv_queue::RecvQueue;
 use crate::responder::Responder;
 use crate::send_queue::SendPool;
 use crate::unreliable::Assembly;
+use crate::xrc_target::XrcTarget;
 
 #[derive(Debug)]
 pub(crate) struct QueuePair {
@@ -25,11 +26,13 @@ pub(crate) struct QueuePair {
     pub(crate) lanes: Vec<Lane>,
     /// Lanes that hold WRs, and perhaps some that no longer do.
     pub(crate) filled: LaneSet,
-    /// Of RC.
+    /// Of RC and XRC.
     pub(crate) responder: Responder,
     /// Of UC.
     pub(crate) assembly: Assembly,
     pub(crate) dct: Option<Box<Dct>>,
+    /// Of an XRC target.
+    pub(crate) xrc: Option<Box<XrcTarget>>,
     /// It stands in the list of QPs that have something to send.
     pub(crate) scheduled: bool,
     /// See [`elver_verbs::Device::take_short_turns`].
@@ -45,10 +48,11 @@ impl QueuePair {
         let cap = init.cap;
         let streams = match init.qp_type {
             QpType::Dci => 1 << init.dci.log_num_concurrent,
-            QpType::Dct => 0,
+            QpType::Dct | QpType::XrcRecv => 0,
             _ => 1,
         };
-        let recv_capacity = if init.srq.is_some() { 0 } else { cap.max_recv_wr };
+        let receives = init.srq.is_none() && init.qp_type != QpType::XrcSend;
+        let recv_capacity = if receives { cap.max_recv_wr } else { 0 };
         QueuePair {
             core: QpCore {
                 qpn,
@@ -68,6 +72,7 @@ impl QueuePair {
             responder: Responder::new(Psn::from_wrapping(0), 0, Gid::default()),
             assembly: Assembly::default(),
             dct: None,
+            xrc: None,
             scheduled: false,
             short_turns: false,
             next_lane: 0,
@@ -122,7 +127,9 @@ impl QueuePair {
         let status = lane.front_status(env.pool);
         lane.retire(&mut env, status);
         match self.core.qp_type {
-            QpType::Rc | QpType::Dct => self.enter_error(hw, now),
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv | QpType::Dct => {
+                self.enter_error(hw, now)
+            }
             QpType::Uc | QpType::Ud => {
                 self.core.state = QpState::Sqe;
                 hw.failures += 1;
@@ -170,7 +177,8 @@ impl QueuePair {
             self.flush_lane(index, hw, now);
         }
         self.flush_receives(hw);
-        if self.core.init.srq.is_some() && self.core.qp_type != QpType::Dct {
+        let shares = !matches!(self.core.qp_type, QpType::Dct | QpType::XrcRecv);
+        if self.core.init.srq.is_some() && shares {
             hw.event(AsyncEvent::QpLastWqeReached(Qp(self.core.qpn.get())));
         }
     }
@@ -214,6 +222,9 @@ impl QueuePair {
         }
         if let Some(dct) = self.dct.take() {
             dct.release(&mut self.core, hw);
+        }
+        if let Some(target) = &mut self.xrc {
+            target.forget(&mut self.core);
         }
         self.core.rq.clear();
         if let Some(remote) = self.core.remote.take() {

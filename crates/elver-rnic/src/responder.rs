@@ -264,6 +264,35 @@ impl Responder {
         }
     }
 
+    /// Whether no SEND or WRITE has begun that has not ended.
+    pub(crate) fn is_between(&self) -> bool {
+        self.inbound.is_idle()
+    }
+
+    /// Refuses the request of the expected PSN, unless the stream waits or is dead: nothing of it is executed.
+    #[cold]
+    pub(crate) fn turn_down<M: Memory>(
+        &mut self,
+        core: &QpCore,
+        hw: &mut Hw<M>,
+        psn: Psn,
+    ) -> Handled {
+        if self.stopped {
+            hw.counters.drop_state += 1;
+            return Handled::Fine;
+        }
+        self.refuse(core, hw, psn, NakCode::InvalidRequest);
+        Handled::Fatal(NakCode::InvalidRequest)
+    }
+
+    /// The first packet of the READ that is answered next, if the next answer is to one.
+    pub(crate) fn next_read(&self) -> Option<Psn> {
+        match self.out.front()? {
+            Answer::Read { psn, .. } => Some(*psn),
+            _ => None,
+        }
+    }
+
     fn refuse<M: Memory>(&mut self, core: &QpCore, hw: &mut Hw<M>, psn: Psn, code: NakCode) {
         (self.refused, self.stopped) = (Some((psn, code)), true);
         hw.counters.nak_fatal_sent += 1;

@@ -93,7 +93,7 @@ impl<M: Memory> Rnic<M> {
             atomic_cap: AtomicCap::Glob,
             phys_port_cnt: 1,
             local_ca_ack_delay: 15,
-            transports: TransportCaps { rc: true, uc: true, ud: true, dc: true },
+            transports: TransportCaps { rc: true, uc: true, ud: true, xrc: true, dc: true },
             max_dci_streams: 1 << config.log_max_dci_streams,
             max_dci_errored_streams: 1 << config.log_max_dci_streams,
             max_dc_contexts: config.max_dc_contexts,

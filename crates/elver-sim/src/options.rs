@@ -35,10 +35,10 @@ impl Transport {
         }
     }
 
-    /// The transport of a type of QP.
+    /// The transport of a type of QP. There are no pairs of XRC here, which is RC but for where receives come from.
     pub const fn of(qp_type: QpType) -> Transport {
         match qp_type {
-            QpType::Rc => Transport::Rc,
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => Transport::Rc,
             QpType::Uc => Transport::Uc,
             QpType::Ud => Transport::Ud,
             QpType::Dci | QpType::Dct => Transport::Dc,

@@ -153,7 +153,7 @@ impl World {
         endpoint: EndpointId,
     ) -> Result<Option<QueueId>, Violation> {
         let shared = match qp_type {
-            QpType::Dci => return Ok(None),
+            QpType::Dci | QpType::XrcSend | QpType::XrcRecv => return Ok(None),
             QpType::Dct => true,
             QpType::Rc => self.making.percent(40),
             QpType::Uc | QpType::Ud => self.making.percent(20),
@@ -517,7 +517,7 @@ impl World {
                     let rnic = &mut self.hosts[host].rnic;
                     rnic.reset_dci_stream(time, qp, stream).map_err(refused("reset_dci_stream"))?;
                 }
-                QpType::Rc | QpType::Dct => continue,
+                QpType::Rc | QpType::XrcSend | QpType::XrcRecv | QpType::Dct => continue,
             }
             self.act("send queue resumed", id);
             self.model.restart_lane(lane);
@@ -667,7 +667,7 @@ fn masks(qp_type: QpType) -> (Option<M>, Option<M>, Option<M>) {
     let peer = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     let reliable = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
     match qp_type {
-        QpType::Rc => (
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv => (
             Some(basic | M::ACCESS_FLAGS),
             Some(peer | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
             Some(reliable),

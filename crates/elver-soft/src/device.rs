@@ -7,7 +7,7 @@ use elver_memory::SoftMemory;
 use elver_rnic::{Config, Counters, MAX_PACKET, MrChange, Rnic, RxMeta, Seed, Time};
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, Cq, Device, Gid, Mr, MrInfo, Mtu, MwInfo, Pd, PostError, Qp,
-    QpAttr, QpInit, SendFlags, SendOp, SendWr, Srq, VerbsError, Wc,
+    QpAttr, QpInit, SendFlags, SendOp, SendWr, Srq, SrqInit, VerbsError, Wc, Xrcd,
 };
 use elver_wire::{Flow, HEADERS_MAX, ICRC_LEN, IpId};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -226,6 +226,38 @@ impl SoftDevice {
     /// As there.
     pub fn alloc_mw_type_1(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
         self.rnic.alloc_mw_type_1(pd)
+    }
+
+    /// As [`Rnic::open_xrcd`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_xrcd(&mut self) -> Result<Xrcd, VerbsError> {
+        self.rnic.open_xrcd()
+    }
+
+    /// As [`Rnic::close_xrcd`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn close_xrcd(&mut self, xrcd: Xrcd) -> Result<(), VerbsError> {
+        self.rnic.close_xrcd(xrcd)
+    }
+
+    /// As [`Rnic::create_xrc_srq`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_xrc_srq(&mut self, init: SrqInit, xrcd: Xrcd, cq: Cq) -> Result<Srq, VerbsError> {
+        self.rnic.create_xrc_srq(init, xrcd, cq)
+    }
+
+    /// As [`Rnic::create_xrc_target`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_xrc_target(&mut self, xrcd: Xrcd) -> Result<Qp, VerbsError> {
+        self.rnic.create_xrc_target(xrcd)
     }
 
     /// As [`Rnic::create_multicast_ah`].

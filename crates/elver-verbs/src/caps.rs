@@ -72,6 +72,8 @@ pub struct TransportCaps {
     pub uc: bool,
     /// Unreliable Datagram.
     pub ud: bool,
+    /// Extended Reliable Connection.
+    pub xrc: bool,
     /// Dynamically Connected, natively: connectionless, reliable, one-sided, in order.
     pub dc: bool,
 }

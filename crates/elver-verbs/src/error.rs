@@ -214,6 +214,8 @@ pub enum ObjectKind {
     Cq,
     /// Shared receive queue.
     Srq,
+    /// XRC domain.
+    Xrcd,
     /// Address handle.
     Ah,
     /// Queue pair.
@@ -232,6 +234,7 @@ impl fmt::Display for ObjectKind {
             ObjectKind::Mw => "MW",
             ObjectKind::Cq => "CQ",
             ObjectKind::Srq => "SRQ",
+            ObjectKind::Xrcd => "XRC domain",
             ObjectKind::Ah => "AH",
             ObjectKind::Qp => "QP",
             ObjectKind::Gid => "GID",

@@ -30,6 +30,10 @@ handle!(
     Srq
 );
 handle!(
+    /// An XRC domain: which shared receive queues an XRC target reaches.
+    Xrcd
+);
+handle!(
     /// An address handle: where a UD datagram or a DC request goes.
     Ah
 );

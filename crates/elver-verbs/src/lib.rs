@@ -39,7 +39,7 @@ pub use device::{CqInit, Device, MrInfo, MwInfo, SrqAttr, SrqInit};
 pub use error::{ObjectKind, PostError, VerbsError};
 pub use event::AsyncEvent;
 pub use gid::{Gid, GidParseError, InGroups};
-pub use handle::{Ah, Cq, Mr, Mw, Pd, Qp, Srq};
+pub use handle::{Ah, Cq, Mr, Mw, Pd, Qp, Srq, Xrcd};
 pub use memory::{Memory, MemoryError};
 pub use qp::{
     AddressVector, DciInit, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, qpn_valid,

@@ -22,36 +22,48 @@ pub enum QpType {
     Dci,
     /// Dynamically Connected target: receives from any DCI that knows its access key.
     Dct,
+    /// Extended Reliable Connection, the end that sends: to a shared receive queue that a WR names.
+    XrcSend,
+    /// Extended Reliable Connection, the end that receives: into the shared receive queues of its domain.
+    XrcRecv,
 }
 
 impl QpType {
     /// Every type.
-    pub const ALL: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Dci, QpType::Dct];
+    pub const ALL: [QpType; 7] = [
+        QpType::Rc,
+        QpType::Uc,
+        QpType::Ud,
+        QpType::Dci,
+        QpType::Dct,
+        QpType::XrcSend,
+        QpType::XrcRecv,
+    ];
 
     /// Whether what it sends arrives exactly once and in order, or fails with a completion.
     pub const fn is_reliable(self) -> bool {
-        matches!(self, QpType::Rc | QpType::Dci | QpType::Dct)
+        !matches!(self, QpType::Uc | QpType::Ud)
     }
 
     /// Whether the QP is tied to one peer by `modify_qp`.
     pub const fn is_connected(self) -> bool {
-        matches!(self, QpType::Rc | QpType::Uc)
+        matches!(self, QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv)
     }
 
-    /// Whether a WR names its destination.
+    /// Whether a WR names its destination, or which queue it is for there.
     pub const fn needs_dest(self) -> bool {
-        matches!(self, QpType::Ud | QpType::Dci)
+        matches!(self, QpType::Ud | QpType::Dci | QpType::XrcSend)
     }
 
     /// Whether the QP has a send queue.
     pub const fn has_send_queue(self) -> bool {
-        !matches!(self, QpType::Dct)
+        !matches!(self, QpType::Dct | QpType::XrcRecv)
     }
 
     /// Whether a QP of this type may post the operation (IBTA vol. 1, table 69; for DC, mlx5dv).
     pub const fn supports(self, opcode: SendOpcode) -> bool {
         match self {
-            QpType::Rc => true,
+            QpType::Rc | QpType::XrcSend => true,
             QpType::Uc => matches!(
                 opcode,
                 SendOpcode::Send
@@ -63,7 +75,7 @@ impl QpType {
             ),
             QpType::Ud => matches!(opcode, SendOpcode::Send | SendOpcode::SendWithImm),
             QpType::Dci => !matches!(opcode, SendOpcode::BindMw | SendOpcode::LocalInv),
-            QpType::Dct => false,
+            QpType::Dct | QpType::XrcRecv => false,
         }
     }
 }
@@ -74,6 +86,8 @@ impl fmt::Display for QpType {
             QpType::Rc => "RC",
             QpType::Uc => "UC",
             QpType::Ud => "UD",
+            QpType::XrcSend => "XRC_SEND",
+            QpType::XrcRecv => "XRC_RECV",
             QpType::Dci => "DCI",
             QpType::Dct => "DCT",
         })

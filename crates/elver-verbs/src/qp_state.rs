@@ -21,22 +21,26 @@ pub struct Transition {
 /// The row for a transition, or none if the verbs do not allow it.
 pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-    use QpType::{Dci, Dct, Rc, Uc, Ud};
+    use QpType::{Dci, Dct, Rc, Uc, Ud, XrcRecv, XrcSend};
 
     let none = M::empty();
     let (required, optional) = match (qp_type, from, to) {
         (_, _, Reset) | (_, Init | Rtr | Rts | Sqd | Sqe | Err, Err) => (none, none),
 
-        (Rc | Uc, Reset, Init) => (M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS, none),
+        (Rc | Uc | XrcSend | XrcRecv, Reset, Init) => {
+            (M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS, none)
+        }
         (Ud, Reset, Init) => (M::PKEY_INDEX | M::PORT | M::QKEY, none),
         (Dci, Reset, Init) => (M::PKEY_INDEX | M::PORT, none),
         (Dct, Reset, Init) => (M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS, none),
 
-        (Rc | Uc, Init, Init) => (none, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
+        (Rc | Uc | XrcSend | XrcRecv, Init, Init) => {
+            (none, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS)
+        }
         (Ud, Init, Init) => (none, M::PKEY_INDEX | M::PORT | M::QKEY),
         (Dci, Init, Init) => (none, M::PKEY_INDEX | M::PORT),
 
-        (Rc, Init, Rtr) => (
+        (Rc | XrcRecv, Init, Rtr) => (
             M::AV
                 | M::PATH_MTU
                 | M::DEST_QPN
@@ -45,7 +49,7 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
                 | M::MIN_RNR_TIMER,
             M::ACCESS_FLAGS | M::PKEY_INDEX,
         ),
-        (Uc, Init, Rtr) => {
+        (Uc | XrcSend, Init, Rtr) => {
             (M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN, M::ACCESS_FLAGS | M::PKEY_INDEX)
         }
         (Ud, Init, Rtr) => (none, M::PKEY_INDEX | M::QKEY),
@@ -56,6 +60,13 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
             M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC,
             M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER,
         ),
+        (XrcSend, Rtr, Rts) => (
+            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC,
+            M::CUR_STATE | M::ACCESS_FLAGS,
+        ),
+        (XrcRecv, Rtr, Rts) => {
+            (M::TIMEOUT | M::SQ_PSN, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER)
+        }
         (Uc, Rtr, Rts) => (M::SQ_PSN, M::CUR_STATE | M::ACCESS_FLAGS),
         (Ud, Rtr, Rts) => (M::SQ_PSN, M::CUR_STATE | M::QKEY),
         (Dci, Rtr, Rts) => (
@@ -63,13 +74,14 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
             M::MIN_RNR_TIMER,
         ),
 
-        (Rc, Rts, Rts) => (none, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER),
+        (Rc | XrcRecv, Rts, Rts) => (none, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER),
+        (XrcSend, Rts | Sqd, Rts) => (none, M::CUR_STATE | M::ACCESS_FLAGS),
         (Uc, Rts | Sqd | Sqe, Rts) => (none, M::CUR_STATE | M::ACCESS_FLAGS),
         (Ud, Rts | Sqd | Sqe, Rts) => (none, M::CUR_STATE | M::QKEY),
         (Dci, Rts, Rts) => (none, M::MIN_RNR_TIMER),
-        (Rc, Sqd, Rts) => (none, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER),
+        (Rc | XrcRecv, Sqd, Rts) => (none, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER),
 
-        (Rc | Uc | Ud, Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
+        (Rc | Uc | Ud | XrcSend | XrcRecv, Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
         (Rc, Sqd, Sqd) => (
             none,
             M::AV
@@ -80,6 +92,27 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
                 | M::TIMEOUT
                 | M::RETRY_CNT
                 | M::RNR_RETRY
+                | M::MIN_RNR_TIMER
+                | M::PORT,
+        ),
+        (XrcSend, Sqd, Sqd) => (
+            none,
+            M::AV
+                | M::MAX_QP_RD_ATOMIC
+                | M::ACCESS_FLAGS
+                | M::PKEY_INDEX
+                | M::TIMEOUT
+                | M::RETRY_CNT
+                | M::RNR_RETRY
+                | M::PORT,
+        ),
+        (XrcRecv, Sqd, Sqd) => (
+            none,
+            M::AV
+                | M::MAX_DEST_RD_ATOMIC
+                | M::ACCESS_FLAGS
+                | M::PKEY_INDEX
+                | M::TIMEOUT
                 | M::MIN_RNR_TIMER
                 | M::PORT,
         ),

@@ -24,7 +24,7 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// The local bytes: sent by SEND and WRITE, filled by READ and the atomics.
     pub payload: Payload<'a>,
-    /// Where it goes, on a UD QP or a DCI; none elsewhere.
+    /// Where it goes, on a UD QP, an XRC initiator or a DCI; none elsewhere.
     pub dest: Option<Dest>,
 }
 
@@ -188,7 +188,7 @@ pub struct BindMw {
     pub access: AccessFlags,
 }
 
-/// Where a UD datagram or a DC request goes.
+/// Where a UD datagram or a DC request goes, or which queue an XRC request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dest {
     /// A UD QP.
@@ -199,6 +199,11 @@ pub enum Dest {
         remote_qpn: u32,
         /// The Q_Key; with the high bit set the sending QP's own is used.
         remote_qkey: u32,
+    },
+    /// A shared receive queue of the peer's.
+    Xrc {
+        /// Its number, 24 bits.
+        remote_srqn: u32,
     },
     /// A DCT.
     Dc {

@@ -119,6 +119,28 @@ impl Deth {
     }
 }
 
+/// XRC extended transport header (IBTA annex A14): of every request, and of no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcEth {
+    /// Number of the shared receive queue that the request is for.
+    pub srqn: Qpn,
+}
+
+impl XrcEth {
+    /// Length in bytes.
+    pub const LEN: usize = 4;
+
+    #[inline]
+    pub(crate) fn parse(bytes: &[u8]) -> XrcEth {
+        XrcEth { srqn: Qpn::from_wrapping(u24_at(bytes, 1)) }
+    }
+
+    #[inline]
+    pub(crate) fn emit(self, out: &mut [u8]) {
+        out[..4].copy_from_slice(&self.srqn.get().to_be_bytes());
+    }
+}
+
 /// DC extended transport header: ours; see `docs/wire.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DcEth {

@@ -4,7 +4,7 @@ use crate::eth::fill_fits;
 use crate::icrc::{self, Flow};
 use crate::{
     Aeth, AtomicEth, BTH_LEN, DcConnect, DcEth, DcExtra, Deth, ICRC_LEN, Opcode, Operation,
-    PAYLOAD_MAX, PKEY_DEFAULT, Psn, Qpn, Reth, Syndrome, Transport,
+    PAYLOAD_MAX, PKEY_DEFAULT, Psn, Qpn, Reth, Syndrome, Transport, XrcEth,
 };
 
 /// Longest headers in front of a payload: those of a DC WRITE_ONLY_WITH_IMM that connects. Atomics
@@ -28,6 +28,8 @@ pub enum Route {
     Uc,
     /// Unreliable Datagram.
     Ud(Deth),
+    /// Extended Reliable Connection: a request with its header, or a response, which has none.
+    Xrc(Option<XrcEth>),
     /// Dynamically Connected.
     Dc {
         /// Who, which stream, which session.
@@ -92,6 +94,12 @@ pub enum WireError {
         extra: DcExtra,
         /// Bytes of fill.
         fill: u16,
+    },
+    /// An XRC request names a shared receive queue, and no response does.
+    #[error("an XRC {operation:?} has an XRCETH if it is a request, and only then")]
+    XrcEth {
+        /// The operation.
+        operation: Operation,
     },
     /// The transport has no such syndrome.
     #[error("{transport:?} has no {syndrome:?}: it is of DC alone")]
@@ -193,6 +201,7 @@ impl Route {
             Route::Rc => Transport::Rc,
             Route::Uc => Transport::Uc,
             Route::Ud(_) => Transport::Ud,
+            Route::Xrc(_) => Transport::Xrc,
             Route::Dc { .. } => Transport::Dc,
         }
     }
@@ -200,8 +209,9 @@ impl Route {
     #[inline]
     const fn header_len(&self) -> usize {
         match self {
-            Route::Rc | Route::Uc => 0,
+            Route::Rc | Route::Uc | Route::Xrc(None) => 0,
             Route::Ud(_) => Deth::LEN,
+            Route::Xrc(Some(_)) => XrcEth::LEN,
             Route::Dc { eth, extra } => DcEth::LEN + extra.len() + eth.fill as usize,
         }
     }
@@ -247,6 +257,11 @@ impl Headers {
             if !fits || !fill_fits(fill) || (fill > 0 && operation.is_response()) {
                 return Err(WireError::Extra { operation, extra, fill });
             }
+        }
+        if let Route::Xrc(eth) = route
+            && eth.is_some() == operation.is_response()
+        {
+            return Err(WireError::XrcEth { operation });
         }
         Ok(Headers::of(opcode, route, message, dest_qpn, psn))
     }
@@ -337,7 +352,11 @@ impl Headers {
 
         let mut at = BTH_LEN;
         match self.route {
-            Route::Rc | Route::Uc => {}
+            Route::Rc | Route::Uc | Route::Xrc(None) => {}
+            Route::Xrc(Some(eth)) => {
+                eth.emit(&mut buf[at..]);
+                at += XrcEth::LEN;
+            }
             Route::Ud(deth) => {
                 deth.emit(&mut buf[at..]);
                 at += Deth::LEN;
@@ -422,6 +441,11 @@ mod tests {
             let eth = DcEth { fill, ..eth };
             assert!(Headers::new(Route::Dc { eth, extra: none }, send, qpn, psn).is_err());
         }
+        let xrc = XrcEth { srqn: Qpn::from_wrapping(7) };
+        assert!(Headers::new(Route::Xrc(Some(xrc)), send, qpn, psn).is_ok());
+        assert!(Headers::new(Route::Xrc(None), send, qpn, psn).is_err());
+        assert!(Headers::new(Route::Xrc(None), ack, qpn, psn).is_ok());
+        assert!(Headers::new(Route::Xrc(Some(xrc)), ack, qpn, psn).is_err());
         let syndrome = Syndrome::Nak(NakCode::DcNoContext);
         let no_context = Message::Ack(Aeth { syndrome, msn: Msn::default() });
         assert!(Headers::new(Route::Dc { eth, extra: none }, no_context, qpn, psn).is_ok());

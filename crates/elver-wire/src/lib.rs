@@ -30,7 +30,7 @@ mod timer;
 mod view;
 
 pub use error::ParseError;
-pub use eth::{Aeth, AtomicEth, DcConnect, DcEth, DcExtra, Deth, Reth};
+pub use eth::{Aeth, AtomicEth, DcConnect, DcEth, DcExtra, Deth, Reth, XrcEth};
 pub use headers::{HEADERS_MAX, Headers, Message, PACKET_MAX, Route, Tail, WireError, packet_len};
 pub use icrc::{Flow, IcrcMismatch, IpId};
 pub use number::{Msn, Psn, Qpn};

@@ -7,6 +7,8 @@ pub enum Transport {
     Uc,
     /// Unreliable Datagram.
     Ud,
+    /// Extended Reliable Connection (IBTA annex A14).
+    Xrc,
     /// Congestion notification (IBTA annex A17.9.3).
     Cnp,
     /// Dynamically Connected: ours, in the range 110 that the table leaves to manufacturers.
@@ -176,7 +178,7 @@ impl Opcode {
     #[inline]
     pub const fn new(transport: Transport, operation: Operation) -> Option<Opcode> {
         let known = match transport {
-            Transport::Rc | Transport::Dc => true,
+            Transport::Rc | Transport::Xrc | Transport::Dc => true,
             Transport::Uc => (operation as u8) <= Operation::WriteOnlyImm as u8,
             Transport::Ud => matches!(operation, Operation::SendOnly | Operation::SendOnlyImm),
             Transport::Cnp => false,
@@ -203,6 +205,7 @@ impl Opcode {
             0 => Transport::Rc,
             1 => Transport::Uc,
             3 => Transport::Ud,
+            5 => Transport::Xrc,
             6 => Transport::Dc,
             _ if byte == CNP => return Some(Opcode::CNP),
             _ => return None,
@@ -221,6 +224,7 @@ impl Opcode {
             Transport::Rc => 0,
             Transport::Uc => 1,
             Transport::Ud => 3,
+            Transport::Xrc => 5,
             Transport::Cnp => CNP >> 5,
             Transport::Dc => 6,
         };
@@ -241,7 +245,7 @@ mod tests {
                 known += 1;
             }
         }
-        assert_eq!(known, 23 + 12 + 2 + 23 + 1);
+        assert_eq!(known, 23 + 12 + 2 + 23 + 23 + 1);
     }
 
     /// A few of table 38, as written there.
@@ -253,6 +257,9 @@ mod tests {
         assert_eq!(byte(Transport::Rc, Operation::SendOnlyInv), 0x17);
         assert_eq!(byte(Transport::Uc, Operation::WriteOnlyImm), 0x2b);
         assert_eq!(byte(Transport::Ud, Operation::SendOnly), 0x64);
+        // Of annex A14.
+        assert_eq!(byte(Transport::Xrc, Operation::SendFirst), 0xa0);
+        assert_eq!(byte(Transport::Xrc, Operation::SendOnlyInv), 0xb7);
         assert_eq!(Opcode::CNP.to_byte(), 0x81);
     }
 }

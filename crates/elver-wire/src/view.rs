@@ -2,7 +2,7 @@ use crate::bytes::{u16_at, u24_at, u32_at, u64_at};
 use crate::headers::CNP_RESERVED;
 use crate::{
     Aeth, AtomicEth, BTH_LEN, DcEth, DcExtra, Deth, Headers, ICRC_LEN, Message, Opcode, Operation,
-    PAYLOAD_MAX, ParseError, Psn, Qpn, Reth, Route, Tail, Transport,
+    PAYLOAD_MAX, ParseError, Psn, Qpn, Reth, Route, Tail, Transport, XrcEth,
 };
 
 /// A received packet whose headers were checked.
@@ -91,6 +91,13 @@ fn parse_route(opcode: Opcode, body: &[u8]) -> Result<(Route, usize), ParseError
         Transport::Ud => {
             need(body, at + Deth::LEN)?;
             Ok((Route::Ud(Deth::parse(&body[at..])), at + Deth::LEN))
+        }
+        Transport::Xrc if opcode.operation().is_some_and(Operation::is_response) => {
+            Ok((Route::Xrc(None), at))
+        }
+        Transport::Xrc => {
+            need(body, at + XrcEth::LEN)?;
+            Ok((Route::Xrc(Some(XrcEth::parse(&body[at..]))), at + XrcEth::LEN))
         }
         Transport::Dc => {
             need(body, at + DcEth::LEN)?;
@@ -216,6 +223,9 @@ mod tests {
         prop_oneof![
             Just(Route::Rc),
             Just(Route::Uc),
+            any::<Option<u32>>().prop_map(|srqn| {
+                Route::Xrc(srqn.map(|srqn| XrcEth { srqn: Qpn::from_wrapping(srqn) }))
+            }),
             any::<(u32, u32)>()
                 .prop_map(|(qkey, qpn)| Route::Ud(Deth { qkey, src_qpn: Qpn::from_wrapping(qpn) })),
             (any::<(u32, u16, u32)>(), 0u16..8, extras()).prop_map(

@@ -10,7 +10,7 @@ use std::thread;
 use elver_wire::{
     Aeth, AtomicEth, BTH_LEN, Credits, DcConnect, DcEth, DcExtra, Deth, Flow, Headers, ICRC_LEN,
     Message, Msn, NakCode, Opcode, Operation, PACKET_MAX, PAYLOAD_MAX, Psn, Qpn, Reth, RnrTimer,
-    Route, Syndrome, Tail, Transport, UDP_PORT,
+    Route, Syndrome, Tail, Transport, UDP_PORT, XrcEth,
 };
 
 #[test]
@@ -19,7 +19,7 @@ fn every_standard_packet_reads_as_meant() {
         let mut sent = standard(&flow);
         let all: BTreeSet<Opcode> = (0..=0xff)
             .filter_map(Opcode::from_byte)
-            .filter(|opcode| opcode.transport() != Transport::Dc)
+            .filter(|opcode| !matches!(opcode.transport(), Transport::Dc | Transport::Xrc))
             .collect();
         assert_eq!(sent.iter().map(|sent| sent.headers.opcode()).collect::<BTreeSet<_>>(), all);
         let big = header(Route::Rc, Message::SendFirst);
@@ -27,6 +27,23 @@ fn every_standard_packet_reads_as_meant() {
 
         for (sent, read) in sent.iter().zip(dissect(&flow, &sent)) {
             assert_eq!(read, standard_fields(sent), "{:?}", sent.headers);
+        }
+    }
+}
+
+/// It knows the opcodes of XRC, and shows nothing of XRCETH.
+#[test]
+fn xrc_opcodes_are_known() {
+    for flow in flows() {
+        let srqn = Qpn::new(0x12_3456).unwrap();
+        let mut sent = on_route(&flow, Route::Xrc(Some(XrcEth { srqn })));
+        sent.extend(on_route(&flow, Route::Xrc(None)));
+        let all = (0xa0..=0xbf).filter_map(Opcode::from_byte).collect::<BTreeSet<_>>();
+        assert_eq!(sent.iter().map(|sent| sent.headers.opcode()).collect::<BTreeSet<_>>(), all);
+        for (sent, mut read) in sent.iter().zip(dissect(&flow, &sent)) {
+            let meant = bth_fields(sent);
+            read.retain(|name, _| meant.contains_key(name));
+            assert_eq!(read, meant, "{:?}", sent.headers);
         }
     }
 }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Dest, Memory, QpState, QpType, SendFlags, SendOp, Sge, WcStatus};
 use elver_wire::{
     AtomicEth, DcConnect, DcEth, DcExtra, Deth, Headers, Message, Psn, Qpn, Reth, Route as Header,
-    Tail,
+    Tail, XrcEth,
 };
 
 use super::{Env, Lane, Target};
@@ -460,7 +460,15 @@ impl Lane {
                 };
                 Some((target.route, Header::Dc { eth, extra }, target.dctn))
             }
-            QpType::Dct => None,
+            QpType::XrcSend => {
+                let Some(Dest::Xrc { remote_srqn }) = wqe.dest else {
+                    bug!("a WR of an XRC initiator names no queue");
+                    return None;
+                };
+                let eth = XrcEth { srqn: Qpn::from_wrapping(remote_srqn) };
+                Some((core.remote?, Header::Xrc(Some(eth)), core.dest_qpn()))
+            }
+            QpType::XrcRecv | QpType::Dct => None,
         }
     }
 }

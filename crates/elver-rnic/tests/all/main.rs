@@ -11,3 +11,4 @@ mod same;
 mod strangers;
 mod transport;
 mod turns;
+mod xrc;

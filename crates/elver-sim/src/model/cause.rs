@@ -106,9 +106,9 @@ impl Model {
         let failed = endpoint.lanes.iter().filter(|lane| self.lanes[**lane].failed).count();
         endpoint.may_fail
             || match endpoint.qp_type {
-                QpType::Rc => failed > 0,
+                QpType::Rc | QpType::XrcSend => failed > 0,
                 QpType::Dci => failed as u32 >= endpoint.errored_streams_max,
-                QpType::Uc | QpType::Ud | QpType::Dct => false,
+                QpType::Uc | QpType::Ud | QpType::XrcRecv | QpType::Dct => false,
             }
     }
 

@@ -141,10 +141,10 @@ impl World {
 
     fn choose_dest(&mut self, endpoint: EndpointId) -> Option<EndpointId> {
         match self.model.endpoints[endpoint].qp_type {
-            QpType::Rc | QpType::Uc => self.model.endpoints[endpoint].peer,
+            QpType::Rc | QpType::Uc | QpType::XrcSend => self.model.endpoints[endpoint].peer,
             QpType::Ud => Some(self.posting.pick(&self.uds)),
             QpType::Dci => Some(self.posting.pick(&self.dcts)),
-            QpType::Dct => None,
+            QpType::XrcRecv | QpType::Dct => None,
         }
     }
 
@@ -444,7 +444,7 @@ impl World {
                 dc_access_key: target.setup.access_key ^ u64::from(wrong_key),
                 stream_id: self.model.lanes[lane].stream,
             }),
-            QpType::Rc | QpType::Uc | QpType::Dct => None,
+            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv | QpType::Dct => None,
         }
     }
 

@@ -47,6 +47,8 @@ pub enum Transport {
     Uc,
     Ud,
     Dc,
+    /// No plan is drawn for it: those for RC serve.
+    Xrc,
 }
 
 /// Which key a peer names.
@@ -267,6 +269,7 @@ impl Plan {
             Transport::Uc => QpType::Uc,
             Transport::Ud => QpType::Ud,
             Transport::Dc => QpType::Dci,
+            Transport::Xrc => QpType::XrcSend,
         };
         let offered = [
             SendOpcode::Send,

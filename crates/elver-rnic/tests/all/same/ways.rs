@@ -230,6 +230,7 @@ impl World<'_> {
         };
         let dest = match self.plan.transport {
             Transport::Rc | Transport::Uc => None,
+            Transport::Xrc => target.srq.map(|srq| Dest::Xrc { remote_srqn: srq.0 }),
             Transport::Ud => Some(Dest::Ud {
                 ah: self.ah,
                 remote_qpn: target.qp_num,
@@ -385,6 +386,7 @@ fn types(transport: Transport) -> [QpType; 2] {
         Transport::Uc => [QpType::Uc; 2],
         Transport::Ud => [QpType::Ud; 2],
         Transport::Dc => [QpType::Dci, QpType::Dct],
+        Transport::Xrc => [QpType::XrcSend, QpType::XrcRecv],
     }
 }
 
@@ -407,7 +409,14 @@ fn make_side(net: &mut Net, plan: &Plan, side: usize, host: usize, qp_type: QpTy
     let foreign = nic.reg_mr(other, memory.clone(), None, all).unwrap();
     let read_only = nic.reg_mr(pd, memory.clone(), None, AccessFlags::empty()).unwrap();
     let shares = plan.srq && side == TARGET;
-    let srq = shares.then(|| nic.create_srq(SrqInit { pd, max_wr: 64, max_sge: 4 }).unwrap());
+    let domain = (qp_type == QpType::XrcRecv).then(|| nic.open_xrcd().unwrap());
+    let srq = shares.then(|| {
+        let init = SrqInit { pd, max_wr: 64, max_sge: 4 };
+        match domain {
+            Some(domain) => nic.create_xrc_srq(init, domain, cq).unwrap(),
+            None => nic.create_srq(init).unwrap(),
+        }
+    });
     let cap = QpCap { max_send_sge: 4, max_recv_sge: 4, max_inline_data: 256, ..QpCap::default() };
     let init = QpInit {
         cap,
@@ -421,7 +430,10 @@ fn make_side(net: &mut Net, plan: &Plan, side: usize, host: usize, qp_type: QpTy
         QpType::Dci => init,
         _ => QpInit { dci: DciInit::default(), ..init },
     };
-    let qp = nic.create_qp(init).unwrap();
+    let qp = match domain {
+        Some(domain) => nic.create_xrc_target(domain).unwrap(),
+        None => nic.create_qp(init).unwrap(),
+    };
     let qp_num = nic.qp_num(qp).unwrap_or(0);
     Side { host, pd, cq, memory, mr, foreign, read_only, srq, qp, qp_num }
 }
