@@ -29,8 +29,8 @@ const CLOCK_KHZ: u64 = 1_000_000;
 /// `IBV_VALUES_MASK_RAW_CLOCK`.
 const RAW_CLOCK: u32 = 1;
 /// `enum ibv_device_cap_flags`: counters of wrong P_Keys and Q_Keys, `IBV_QP_CUR_STATE`, RNR NAKs, SRQs
-/// that change their size, windows of type 1, and of type 2 that are their QP's alone (2B).
-const CAN: c_uint = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 24;
+/// that change their size, windows of type 1, XRC, and windows of type 2 that are their QP's alone (2B).
+const CAN: c_uint = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 24;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int {
@@ -103,6 +103,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         all.hca_core_clock = CLOCK_KHZ;
         all.max_dm_size = DM_MAX as u64;
         all.odp_caps = odp::caps();
+        all.xrc_odp_caps = odp::xrc_caps();
         all.phys_port_cnt_ex = 1;
         let known = size.min(size_of::<DeviceAttrEx>());
         // SAFETY: the program says that it has `size` bytes there.

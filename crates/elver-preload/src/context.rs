@@ -14,7 +14,7 @@ use crate::layout::{Context, ContextOps, Device, VerbsContext};
 use crate::owned::given;
 use crate::ring::event_fd;
 use crate::told::{Owned, owned};
-use crate::{caps, cq, cq_ex, dm, mw, odp, pd, qp, qp_ex, srq};
+use crate::{caps, cq, cq_ex, dm, mw, odp, pd, qp, qp_ex, srq, xrc};
 
 /// A context of the process's device.
 fn open(device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
@@ -36,6 +36,10 @@ fn open(device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
     verbs.create_qp_ex = Some(qp_ex::create_qp_ex);
     verbs.get_srq_num = Some(srq::get_srq_num);
     verbs.create_srq_ex = Some(srq::create_srq_ex);
+    verbs.open_xrcd = Some(xrc::open_xrcd);
+    verbs.close_xrcd[0] = Some(xrc::close_xrcd);
+    verbs.get_srq_num = Some(xrc::get_srq_num);
+    verbs.open_qp = Some(xrc::open_qp);
     verbs.context.device = device;
     verbs.context.ops = ContextOps {
         poll_cq: Some(cq::poll_cq),

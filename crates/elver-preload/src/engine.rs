@@ -24,6 +24,7 @@ use crate::fork::{Own, close_in_child, generation};
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
 use crate::wishes::Wishes;
+use crate::xrc::Xrc;
 
 /// How long the thread leaves the device to a program that polls before it looks again.
 const NAP: Duration = Duration::from_millis(1);
@@ -71,6 +72,7 @@ pub(crate) struct State {
     pub(crate) dms: HashMap<u32, DeviceMemory>,
     /// The number of the next device memory.
     pub(crate) next_dm: u32,
+    pub(crate) xrc: Xrc,
     /// rdma_cm, once the program has opened it.
     pub(crate) cm: Option<Box<Cm>>,
     pub(crate) direct: Direct,
@@ -117,6 +119,7 @@ impl State {
             mrs: HashMap::new(),
             dms: HashMap::new(),
             next_dm: 1,
+            xrc: Xrc::default(),
             cm: None,
         }
     }

@@ -386,11 +386,12 @@ structures! {
         r#priv: usize,
         query_device_ex: Option<unsafe extern "C" fn(*mut Context, *const u32, *mut DeviceAttrEx, usize) -> c_int>,
         ibv_destroy_flow: [usize; 4],
-        open_qp: usize,
+        open_qp: Option<unsafe extern "C" fn(*mut Context, *mut QpOpenAttr) -> *mut Qp>,
         create_qp_ex: Option<unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp>,
         get_srq_num: Option<unsafe extern "C" fn(*mut Srq, *mut u32) -> c_int>,
         create_srq_ex: Option<unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq>,
-        open_xrcd: [usize; 3],
+        open_xrcd: Option<unsafe extern "C" fn(*mut Context, *mut XrcdInitAttr) -> *mut Xrcd>,
+        close_xrcd: [Option<unsafe extern "C" fn(*mut Xrcd) -> c_int>; 2],
         sz: usize,
         context: Context,
     }
@@ -447,7 +448,7 @@ structures! {
         wr_send_inv: Option<unsafe extern "C" fn(*mut QpEx, u32)>,
         wr_send_tso: usize,
         wr_set_ud_addr: Option<unsafe extern "C" fn(*mut QpEx, *mut Ah, u32, u32)>,
-        wr_set_xrc_srqn: usize,
+        wr_set_xrc_srqn: Option<unsafe extern "C" fn(*mut QpEx, u32)>,
         wr_set_inline_data: Option<unsafe extern "C" fn(*mut QpEx, *mut c_void, usize)>,
         wr_set_inline_data_list: Option<unsafe extern "C" fn(*mut QpEx, usize, *const DataBuf)>,
         wr_set_sge: Option<unsafe extern "C" fn(*mut QpEx, u32, u64, u32)>,
@@ -514,7 +515,7 @@ structures! {
         sq_sig_all: c_int,
         comp_mask: u32,
         pd: *mut Pd,
-        xrcd: *mut c_void,
+        xrcd: *mut Xrcd,
         create_flags: u32,
         max_tso_header: u16,
         rwq_ind_tbl: *mut c_void,
@@ -528,9 +529,24 @@ structures! {
         comp_mask: u32,
         srq_type: c_uint,
         pd: *mut Pd,
-        xrcd: *mut c_void,
+        xrcd: *mut Xrcd,
         cq: *mut Cq,
         tm_cap: [u32; 2],
+    }
+    Xrcd "ibv_xrcd" {
+        context: *mut Context,
+    }
+    XrcdInitAttr "ibv_xrcd_init_attr" {
+        comp_mask: u32,
+        fd: c_int,
+        oflags: c_int,
+    }
+    QpOpenAttr "ibv_qp_open_attr" {
+        comp_mask: u32,
+        qp_num: u32,
+        xrcd: *mut Xrcd,
+        qp_context: *mut c_void,
+        qp_type: c_uint,
     }
     ParentDomainInitAttr "ibv_parent_domain_init_attr" {
         pd: *mut Pd,

@@ -51,5 +51,6 @@ mod tree;
 mod vendor;
 mod wishes;
 mod wr;
+mod xrc;
 
 pub use errno::guard;

@@ -57,6 +57,11 @@ pub(crate) fn caps() -> [u64; 3] {
     }
 }
 
+/// What XRC does on demand: as RC.
+pub(crate) fn xrc_caps() -> u32 {
+    if own_memory().is_ok() { RC } else { 0 }
+}
+
 /// Registers memory on demand: none is looked at now. No address and all bytes are the whole of the
 /// process's memory.
 pub(crate) fn reg(

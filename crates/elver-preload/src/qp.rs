@@ -17,10 +17,8 @@ use crate::owned::{OwnedQp, await_acks, given};
 use crate::region::rights_of_qp;
 use crate::staged::{Batch, Limits};
 use crate::told::{self, Told};
-use crate::wr;
+use crate::{wr, xrc};
 
-/// `IBV_QPT_UD`.
-pub(crate) const UD: c_uint = 4;
 /// `IBV_QPT_DRIVER`: what a provider has besides.
 pub(crate) const DRIVER: c_uint = 0xff;
 
@@ -34,7 +32,7 @@ fn cap(cap: &QpCap) -> Cap {
     }
 }
 
-fn cap_back(cap: &Cap) -> QpCap {
+pub(crate) fn cap_back(cap: &Cap) -> QpCap {
     QpCap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,
@@ -49,9 +47,10 @@ pub(crate) fn type_of(qp_type: c_uint) -> Result<QpType, c_int> {
     match qp_type {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
-        UD => Ok(QpType::Ud),
-        // XRC, raw packets, and what a driver has: they are known, and not there.
-        8..=10 | DRIVER => Err(libc::EOPNOTSUPP),
+        wr::UD => Ok(QpType::Ud),
+        wr::XRC_SEND => Ok(QpType::XrcSend),
+        // Raw packets, and what a driver has: they are known, and not there. Targets of XRC are made elsewhere.
+        8 | 10 | DRIVER => Err(libc::EOPNOTSUPP),
         _ => Err(libc::EINVAL),
     }
 }
@@ -81,7 +80,11 @@ pub(crate) unsafe fn make_of(
         let domain = given(pd)?;
         let wanted = QpInit {
             send_cq: CqHandle(given(init.send_cq)?.handle),
-            recv_cq: CqHandle(given(init.recv_cq)?.handle),
+            // An XRC initiator receives nothing.
+            recv_cq: match qp_type {
+                QpType::XrcSend => CqHandle(given(init.send_cq)?.handle),
+                _ => CqHandle(given(init.recv_cq)?.handle),
+            },
             srq: init.srq.as_ref().map(|srq| SrqHandle(srq.handle)),
             cap: cap(&init.cap),
             sq_sig_all: init.sq_sig_all != 0,
@@ -132,13 +135,20 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
             let engine = Engine::of(qp)?;
             take_back_qp(engine.hub.as_ref(), qp_num)?;
             let mut state = engine.lock();
-            state.device.destroy_qp(handle).map_err(of_verbs)?;
-            state.direct.forget(handle);
-            for timed in state.timed.values_mut() {
-                timed.forget(qp_num);
+            // An XRC target may have been opened several times.
+            if !state.xrc.is_shared(handle) {
+                state.device.destroy_qp(handle).map_err(of_verbs)?;
+                state.direct.forget(handle);
+                for timed in state.timed.values_mut() {
+                    timed.forget(qp_num);
+                }
             }
+            let other = state.xrc.close(handle, qp);
             if let Some(told) = state.qps.remove(&handle) {
                 told::forget(told);
+            }
+            if let Some(other) = other {
+                state.qps.insert(handle, other);
             }
         }
         let owned = qp.cast::<OwnedQp>();
@@ -182,7 +192,8 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
         // SAFETY: the verbs contract.
         let (handle, given) = unsafe { (Handle(given(qp)?.handle), &*given(attr)?) };
         // SAFETY: as above.
-        let qp_num = unsafe { (*qp).qp_num };
+        let (qp_num, qp_type) = unsafe { ((*qp).qp_num, (*qp).qp_type) };
+        let mask = mask - xrc::ignored(qp_type);
         let has = |flag| mask.contains(flag);
         let mut wanted = Attr {
             en_sqd_async_notify: given.en_sqd_async_notify != 0,
@@ -302,16 +313,16 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the verbs contract.
         let result = unsafe {
             let handle = Handle((*qp).handle);
-            let datagrams = (*qp).qp_type == UD;
+            let names = wr::Names::of((*qp).qp_type);
             let State { device, direct, .. } = &mut *state;
             match &(*qp.cast::<OwnedQp>()).link {
                 Some(link) => {
                     let mut run = Run::begin(device, &mut direct.stage, link, handle);
-                    let result = wr::post_sends(list, bad, datagrams, |wr| run.post(&wr));
+                    let result = wr::post_sends(list, bad, names, |wr| run.post(&wr));
                     run.end();
                     result
                 }
-                None => wr::post_sends(list, bad, datagrams, |wr| device.post_send(handle, &[wr])),
+                None => wr::post_sends(list, bad, names, |wr| device.post_send(handle, &[wr])),
             }
         };
         state.tell();

@@ -15,9 +15,12 @@ use crate::layout::{Ah, Context, DataBuf, Mw, MwBindInfo, Qp, QpEx, QpInitAttrEx
 use crate::mw::bind_of;
 use crate::owned::{OwnedQp, given};
 use crate::qp::{self, type_of};
+use crate::wr::Names;
+use crate::xrc::{self, XRC_RECV};
 
-/// `IBV_QP_INIT_ATTR_PD`, `_CREATE_FLAGS` and `_SEND_OPS_FLAGS`: what is looked at.
+/// `IBV_QP_INIT_ATTR_PD`, `_XRCD`, `_CREATE_FLAGS` and `_SEND_OPS_FLAGS`: what is looked at.
 pub(crate) const PD: u32 = 1;
+const XRCD: u32 = 1 << 1;
 const CREATE_FLAGS: u32 = 1 << 2;
 pub(crate) const SEND_OPS: u32 = 1 << 6;
 /// `enum ibv_qp_create_send_ops_flags`.
@@ -34,10 +37,23 @@ const OPERATIONS: [(u64, SendOpcode); 10] = [
     (1 << 9, SendOpcode::SendWithInv),
 ];
 
-pub(crate) unsafe extern "C" fn create_qp_ex(_: *mut Context, init: *mut QpInitAttrEx) -> *mut Qp {
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut Context,
+    init: *mut QpInitAttrEx,
+) -> *mut Qp {
     object(|| {
         // SAFETY: the verbs contract.
         let init = unsafe { given(init)? };
+        if init.qp_type == XRC_RECV {
+            if init.comp_mask & !(XRCD | PD) != 0 {
+                return Err(libc::EOPNOTSUPP);
+            }
+            if init.comp_mask & XRCD == 0 {
+                return Err(libc::EINVAL);
+            }
+            // SAFETY: the verbs contract.
+            return unsafe { xrc::make_target(context, init) };
+        }
         let qp_type = type_of(init.qp_type)?;
         // SAFETY: the verbs contract.
         unsafe { make(init, qp_type, |_| ()) }
@@ -73,13 +89,13 @@ pub(crate) unsafe fn make(
         // SAFETY: it was just made.
         let owned = unsafe { &mut *made.cast::<OwnedQp>() };
         owned.is_extended = true;
-        offer(&mut owned.ex, wanted, qp_type == QpType::Ud);
+        offer(&mut owned.ex, wanted, Names::of(init.qp_type));
     }
     Ok(made)
 }
 
 /// Puts in the calls for what was asked for; others stay null, as in other providers.
-fn offer(qp: &mut QpEx, wanted: u64, datagrams: bool) {
+fn offer(qp: &mut QpEx, wanted: u64, names: Names) {
     let has = |opcode| OPERATIONS.iter().any(|(flag, of)| *of == opcode && wanted & flag != 0);
     macro_rules! offer {
         ($($field:ident: $opcode:ident,)*) => {
@@ -100,7 +116,11 @@ fn offer(qp: &mut QpEx, wanted: u64, datagrams: bool) {
         wr_bind_mw: BindMw,
         wr_send_inv: SendWithInv,
     }
-    qp.wr_set_ud_addr = if datagrams { Some(wr_set_ud_addr) } else { None };
+    match names {
+        Names::Nothing => {}
+        Names::Handle => qp.wr_set_ud_addr = Some(wr_set_ud_addr),
+        Names::Queue => qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn),
+    }
     qp.wr_set_inline_data = Some(wr_set_inline_data);
     qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     qp.wr_set_sge = Some(wr_set_sge);
@@ -184,6 +204,11 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut QpEx, ah: *mut Ah, remote_qpn: u32,
             Err(error) => owned(qp).batch.fail(error),
         }
     }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut QpEx, remote_srqn: u32) {
+    // SAFETY: the verbs contract.
+    unsafe { owned(qp).batch.send_to(Dest::Xrc { remote_srqn }) };
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
@@ -305,7 +330,7 @@ mod tests {
     fn only_what_was_asked_for_is_there() {
         // SAFETY: no function, null, or a number.
         let mut qp: QpEx = unsafe { std::mem::zeroed() };
-        offer(&mut qp, 1 << 2, true);
+        offer(&mut qp, 1 << 2, Names::Handle);
         assert!(qp.wr_send.is_some() && qp.wr_set_ud_addr.is_some() && qp.wr_complete.is_some());
         assert!(qp.wr_send_imm.is_none() && qp.wr_rdma_write.is_none() && qp.wr_bind_mw.is_none());
     }

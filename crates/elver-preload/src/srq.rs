@@ -2,28 +2,38 @@
 
 use std::ffi::{c_int, c_uint};
 
-use elver_verbs::{Device as _, Pd as PdHandle, Srq as Handle, SrqInit};
+use elver_soft::SoftDevice;
+use elver_verbs::{
+    Cq as CqHandle, Device as _, Pd as PdHandle, Srq as Handle, SrqInit, VerbsError,
+};
 
 use crate::engine::Engine;
 use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{Context, Pd, RecvWr, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
 use crate::owned::{OwnedSrq, await_acks, given};
 use crate::told::{self, Told};
-use crate::wr;
+use crate::{wr, xrc};
 
 /// `IBV_SRQ_MAX_WR` and `IBV_SRQ_LIMIT`.
 const MAX_WR: c_int = 1;
 const LIMIT: c_int = 2;
-/// `IBV_SRQ_INIT_ATTR_TYPE` and `_PD`, and `IBV_SRQT_BASIC`.
+/// `IBV_SRQ_INIT_ATTR_TYPE`, `_PD`, `_XRCD` and `_CQ`, and `IBV_SRQT_BASIC` and `_XRC`.
 const TYPE: u32 = 1;
 const PD: u32 = 2;
+const XRCD: u32 = 4;
+const CQ: u32 = 8;
 const BASIC: c_uint = 0;
+const XRC: c_uint = 1;
 
 /// Makes an SRQ.
 ///
 /// # Safety
 /// The verbs contract of `ibv_create_srq`.
-unsafe fn make(pd: *mut Pd, init: &mut SrqInitAttr) -> Result<*mut Srq, c_int> {
+unsafe fn make(
+    pd: *mut Pd,
+    init: &mut SrqInitAttr,
+    create: impl FnOnce(&mut SoftDevice, SrqInit) -> Result<Handle, VerbsError>,
+) -> Result<*mut Srq, c_int> {
     // SAFETY: the caller's word.
     let (context, domain) = unsafe { (given(pd)?.context, (*pd).handle) };
     let wanted = SrqInit {
@@ -32,7 +42,7 @@ unsafe fn make(pd: *mut Pd, init: &mut SrqInitAttr) -> Result<*mut Srq, c_int> {
         max_sge: init.attr.max_sge.max(1),
     };
     let mut state = Engine::of(pd)?.lock();
-    let handle = state.device.create_srq(wanted).map_err(of_verbs)?;
+    let handle = create(&mut state.device, wanted).map_err(of_verbs)?;
     init.attr.max_sge = wanted.max_sge;
     let mut owned = OwnedSrq::new();
     owned.srq.context = context;
@@ -47,10 +57,10 @@ unsafe fn make(pd: *mut Pd, init: &mut SrqInitAttr) -> Result<*mut Srq, c_int> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, init: *mut SrqInitAttr) -> *mut Srq {
     // SAFETY: the verbs contract.
-    object(|| unsafe { make(pd, given(init)?) })
+    object(|| unsafe { make(pd, given(init)?, SoftDevice::create_srq) })
 }
 
-/// Of basic SRQs: those of XRC, and those that match tags, are not there.
+/// Of basic SRQs and those of XRC; those that match tags are not there.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _: *mut Context,
     init: *mut SrqInitAttrEx,
@@ -59,15 +69,29 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         // SAFETY: the verbs contract.
         let init = unsafe { given(init)? };
         let mask = init.comp_mask;
-        if mask & !(TYPE | PD) != 0 || mask & TYPE != 0 && init.srq_type != BASIC {
+        let srq_type = if mask & TYPE == 0 { BASIC } else { init.srq_type };
+        if mask & !(TYPE | PD | XRCD | CQ) != 0 || srq_type > XRC {
             return Err(libc::EOPNOTSUPP);
         }
-        if mask & PD == 0 {
+        if mask & PD == 0 || srq_type == XRC && mask & (XRCD | CQ) != XRCD | CQ {
             return Err(libc::EINVAL);
         }
-        let pd = init.pd;
+        let (pd, xrcd, cq) = (init.pd, init.xrcd, init.cq);
         // SAFETY: it begins as `ibv_srq_init_attr` does.
-        unsafe { make(pd, &mut *std::ptr::from_mut(init).cast()) }
+        let basic = unsafe { &mut *std::ptr::from_mut(init).cast() };
+        if srq_type == BASIC {
+            // SAFETY: the verbs contract.
+            return unsafe { make(pd, basic, SoftDevice::create_srq) };
+        }
+        // SAFETY: the verbs contract.
+        let (domain, cq) = unsafe { (xrc::domain(xrcd)?, CqHandle(given(cq)?.handle)) };
+        // SAFETY: the verbs contract.
+        let made =
+            unsafe { make(pd, basic, |device, wanted| device.create_xrc_srq(wanted, domain, cq)) }?;
+        // SAFETY: it was just made.
+        let handle = Handle(unsafe { (*made).handle });
+        Engine::of(made)?.lock().xrc.add_srq(handle);
+        Ok(made)
     })
 }
 
@@ -126,6 +150,7 @@ unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
         {
             let mut state = Engine::of(srq)?.lock();
             state.device.destroy_srq(handle).map_err(of_verbs)?;
+            state.xrc.remove_srq(handle);
             if let Some(told) = state.srqs.remove(&handle) {
                 told::forget(told);
             }

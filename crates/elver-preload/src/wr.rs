@@ -1,6 +1,6 @@
 //! Work requests, from libibverbs' form to the device's.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::ptr;
 
 use elver_verbs::{
@@ -19,8 +19,33 @@ const INLINE: usize = 512;
 /// `IBV_SEND_INLINE`.
 const INLINE_FLAG: u32 = 8;
 
+/// `IBV_QPT_UD` and `IBV_QPT_XRC_SEND`.
+pub(crate) const UD: c_uint = 4;
+pub(crate) const XRC_SEND: c_uint = 9;
+
 /// `IBV_MW_TYPE_2`.
 const MW_TYPE_2: u32 = 2;
+
+/// What a send WR names besides what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    Nothing,
+    /// An address handle and a QP.
+    Handle,
+    /// A shared receive queue.
+    Queue,
+}
+
+impl Names {
+    /// By `enum ibv_qp_type`.
+    pub(crate) fn of(qp_type: c_uint) -> Names {
+        match qp_type {
+            UD => Names::Handle,
+            XRC_SEND => Names::Queue,
+            _ => Names::Nothing,
+        }
+    }
+}
 
 type Posted = Result<(), (usize, PostError)>;
 
@@ -69,14 +94,14 @@ unsafe fn gather<'a>(pieces: &[Piece], to: &'a mut [u8; INLINE]) -> Result<&'a [
 pub(crate) unsafe fn post_sends(
     mut list: *mut SendWr,
     bad: *mut *mut SendWr,
-    datagrams: bool,
+    names: Names,
     mut post: impl FnMut(Send<'_>) -> Posted,
 ) -> c_int {
     while !list.is_null() {
         // SAFETY: the verbs contract.
         let wr = unsafe { &*list };
         // SAFETY: as above.
-        if let Err(error) = unsafe { post_send(wr, datagrams, &mut post) } {
+        if let Err(error) = unsafe { post_send(wr, names, &mut post) } {
             // SAFETY: as above.
             if let Some(bad) = unsafe { bad.as_mut() } {
                 *bad = list;
@@ -92,7 +117,7 @@ pub(crate) unsafe fn post_sends(
 /// As [`post_sends`].
 unsafe fn post_send(
     wr: &SendWr,
-    datagrams: bool,
+    names: Names,
     post: &mut impl FnMut(Send<'_>) -> Posted,
 ) -> Result<(), c_int> {
     let mut room = [Piece::default(); SGES];
@@ -132,17 +157,20 @@ unsafe fn post_send(
         9 => SendOp::SendWithInv(wr.imm_data),
         _ => return Err(libc::EINVAL),
     };
-    let dest = if datagrams {
-        // SAFETY: a UD QP's WRs have this member.
-        let ud = unsafe { wr.wr.ud };
-        if ud.ah.is_null() {
-            return Err(libc::EINVAL);
+    let dest = match names {
+        Names::Nothing => None,
+        // SAFETY: the verbs contract: an XRC initiator's WRs have this member, a number.
+        Names::Queue => Some(Dest::Xrc { remote_srqn: wr.qp_type }),
+        Names::Handle => {
+            // SAFETY: a UD QP's WRs have this member.
+            let ud = unsafe { wr.wr.ud };
+            if ud.ah.is_null() {
+                return Err(libc::EINVAL);
+            }
+            // SAFETY: the verbs contract.
+            let ah = Ah(unsafe { (*ud.ah).handle });
+            Some(Dest::Ud { ah, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey })
         }
-        // SAFETY: the verbs contract.
-        let ah = Ah(unsafe { (*ud.ah).handle });
-        Some(Dest::Ud { ah, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey })
-    } else {
-        None
     };
     // The first three flags are numbered alike.
     let flags = SendFlags::from_bits_truncate(wr.send_flags as u8);

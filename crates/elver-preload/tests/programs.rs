@@ -124,6 +124,20 @@ fn pingpongs_receive_what_was_sent() {
     }
 }
 
+/// It compares what it received, each client's in a queue of its own.
+#[test]
+fn xrc_reaches_the_queue_that_is_named() {
+    for events in [&[][..], &["-e"]] {
+        let words = [&["ibv_xsrq_pingpong", "-g", "0", "-n", "100"], events].concat();
+        let said = pair(&words);
+        assert!(said.iter().all(|said| said.contains("success")), "{said:?}");
+    }
+    for program in ["ib_write_bw", "ib_send_lat", "ib_atomic_bw"] {
+        let said = pair(&[program, "-n", "200", "-c", "XRC"]);
+        assert!(said.iter().all(|said| said.contains("#bytes")), "{program}: {said:?}");
+    }
+}
+
 #[test]
 fn perftest_measures() {
     for program in [

@@ -238,7 +238,10 @@ impl<M: Memory> Rnic<M> {
             Handled::Later => queue_pair.responder.park(&mut self.hw, meta, headers, payload),
             Handled::Fatal(code) => {
                 if code == NakCode::RemoteAccess {
-                    self.hw.distrust.failed(meta.flow.src.ip(), Class::Proved, now);
+                    // As over RC.
+                    for class in [Class::Stranger, Class::Proved] {
+                        self.hw.distrust.failed(meta.flow.src.ip(), class, now);
+                    }
                 }
                 queue_pair.enter_error(&mut self.hw, now);
             }

@@ -1,7 +1,7 @@
 //! A software RDMA NIC as a sans-IO state machine: input is work requests, packets and the time;
 //! output is packets, completions and accesses to registered memory.
 //!
-//! [`Rnic`] implements the InfiniBand transport for RC, UC, UD (IBTA vol. 1, chapter 9), XRC (annex A14) and DC,
+//! [`Rnic`] implements the InfiniBand transport for RC, UC and UD (IBTA vol. 1, chapter 9), XRC (annex A14) and DC,
 //! which behaves as on mlx5 and travels in headers of our own. It has no socket, no thread, no
 //! clock and no randomness but its seed: the code that a simulator runs under faults is the code
 //! that a driver runs over UDP.

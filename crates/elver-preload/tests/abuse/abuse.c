@@ -148,6 +148,9 @@ static void queues(void)
 		.attr = { 4, 1, 0 }, .pd = pd, .srq_type = IBV_SRQT_XRC,
 		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
 	};
+	/* It needs a domain and a CQ. */
+	NONE(ibv_create_srq_ex(ctx, &ex), EINVAL);
+	ex.srq_type = IBV_SRQT_TM;
 	NONE(ibv_create_srq_ex(ctx, &ex), EOPNOTSUPP);
 
 	struct ibv_cq_init_attr_ex cq_init = { .cqe = 4, .wc_flags = IBV_WC_EX_WITH_CVLAN };
@@ -269,6 +272,87 @@ static void groups(void)
 	}
 	CODE(ibv_destroy_qp(qp), 0);
 	CODE(ibv_destroy_qp(other), 0);
+}
+
+/* XRC: domains that are in use, queues of another kind, targets that are opened by a wrong number. */
+static void xrc(void)
+{
+	struct ibv_xrcd_init_attr named = { .comp_mask = IBV_XRCD_INIT_ATTR_FD, .fd = -1 };
+	struct ibv_xrcd *xrcd, *second, *other;
+	struct ibv_srq *srq, *basic;
+	struct ibv_qp *target, *opened;
+	unsigned int number;
+	int fd = open("/tmp", O_RDONLY);
+
+	NONE(ibv_open_xrcd(ctx, &named), EINVAL);
+	named.comp_mask = ~0u;
+	NONE(ibv_open_xrcd(ctx, &named), EOPNOTSUPP);
+	named.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+	MADE(other, ibv_open_xrcd(ctx, &named));
+	named.fd = fd;
+	NONE(ibv_open_xrcd(ctx, &named), EAGAIN);
+	named.oflags = O_CREAT;
+	MADE(xrcd, ibv_open_xrcd(ctx, &named));
+	MADE(second, ibv_open_xrcd(ctx, &named));
+	named.oflags = O_CREAT | O_EXCL;
+	NONE(ibv_open_xrcd(ctx, &named), EINVAL);
+	named.fd = 1 << 20;
+	NONE(ibv_open_xrcd(ctx, &named), EBADF);
+
+	struct ibv_srq_init_attr_ex ex = {
+		.attr = { 4, 1, 0 }, .pd = pd, .cq = cq, .xrcd = xrcd, .srq_type = IBV_SRQT_XRC,
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
+			     IBV_SRQ_INIT_ATTR_CQ,
+	};
+	MADE(srq, ibv_create_srq_ex(ctx, &ex));
+	CODE(ibv_get_srq_num(srq, &number), 0);
+	CODE(number < 1 << 24, 1);
+	struct ibv_srq_init_attr plain = { .attr = { 4, 1, 0 } };
+	MADE(basic, ibv_create_srq(pd, &plain));
+	CODE(ibv_get_srq_num(basic, &number), EINVAL);
+	ex.xrcd = NULL;
+	NONE(ibv_create_srq_ex(ctx, &ex), EINVAL);
+
+	struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV };
+	NONE(ibv_create_qp_ex(ctx, &init), EINVAL);
+	init.comp_mask = IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	NONE(ibv_create_qp_ex(ctx, &init), EOPNOTSUPP);
+	init.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+	NONE(ibv_create_qp_ex(ctx, &init), EINVAL);
+	init.xrcd = second;
+	MADE(target, ibv_create_qp_ex(ctx, &init));
+	struct ibv_qp_init_attr classic = { .qp_type = IBV_QPT_XRC_RECV, .send_cq = cq, .recv_cq = cq };
+	NONE(ibv_create_qp(pd, &classic), EOPNOTSUPP);
+	struct ibv_recv_wr receive = { 0 }, *bad;
+	CODE(ibv_post_recv(target, &receive, &bad), EINVAL);
+
+	struct ibv_qp_open_attr attr = {
+		.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD, .qp_num = target->qp_num,
+		.xrcd = xrcd, .qp_type = IBV_QPT_XRC_RECV,
+	};
+	NONE(ibv_open_qp(ctx, &attr), EINVAL);
+	attr.comp_mask |= IBV_QP_OPEN_ATTR_TYPE;
+	attr.xrcd = other;
+	NONE(ibv_open_qp(ctx, &attr), EINVAL);
+	attr.xrcd = xrcd;
+	attr.qp_num ^= 1;
+	NONE(ibv_open_qp(ctx, &attr), EINVAL);
+	attr.qp_num ^= 1;
+	MADE(opened, ibv_open_qp(ctx, &attr));
+	CODE(opened->qp_num == target->qp_num, 1);
+	struct ibv_qp_attr state = { .qp_state = IBV_QPS_RESET };
+	CODE(ibv_destroy_qp(target), 0);
+	CODE(ibv_modify_qp(opened, &state, IBV_QP_STATE), 0);
+	CODE(ibv_close_xrcd(second), 0);
+	CODE(ibv_close_xrcd(xrcd), EBUSY);
+	CODE(ibv_destroy_qp(opened), 0);
+	NONE(ibv_open_qp(ctx, &attr), EINVAL);
+	CODE(ibv_close_xrcd(xrcd), EBUSY);
+	CODE(ibv_destroy_srq(srq), 0);
+	CODE(ibv_destroy_srq(basic), 0);
+	CODE(ibv_close_xrcd(xrcd), 0);
+	CODE(ibv_close_xrcd(other), 0);
+	close(fd);
 }
 
 static void extended(void)
@@ -606,6 +690,7 @@ int main(void)
 	queues();
 	pairs();
 	groups();
+	xrc();
 	extended();
 	windows();
 	device_memory();
