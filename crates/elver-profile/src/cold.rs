@@ -60,7 +60,7 @@ impl Cold {
         let output = command.stdin(Stdio::null()).output();
         let output = output.with_context(|| format!("cannot run {}", self.program.display()))?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{}", said.trim());
+        ensure!(output.status.success(), "{}", said.trim().trim_start_matches("elver: "));
         calls::parse(&output.stdout)
     }
 }

@@ -1,18 +1,21 @@
-//! `elver verbs-profile`: calls of the control path in random orders, each in a cold process, and the host's cache made
-//! of what was the same in all of them.
+//! `elver verbs-profile`: where the time of a program's verbs calls goes, seen from outside; calls of the control path in
+//! random orders, each in a cold process; and the host's cache, made of what was the same in all of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::Context;
 use clap::{Args, value_parser};
 use elver_console::{Failure, Progress, say, table};
 use elver_hostcache::{HostCache, file};
 use elver_random::Rng;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::calls::{self, Call, Made, Plan};
 use crate::cold::{Cold, library};
+use crate::trace::{CALIBRATION, Seen, Spent, Watch};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +25,13 @@ Examples:
       a program that uses the cache; every container may, if it sees the file
   elver verbs-profile --no-write --seed 7 --json
       only measures, in the orders that seed 7 gives
+  elver verbs-profile -- ibv_rc_pingpong -g 1 192.0.2.1
+      where the time of that program's verbs calls goes; no cache is made of it
+
+Programs are watched by ptrace, unpatched: breakpoints at the functions of libibverbs, libnl and the C library, and every
+system call. A call's time is in user space or in the kernel; what the watching takes is measured first, and
+taken away. Short calls are told too long all the same: `unwatched` is what the same call takes when nobody looks.
+Where ptrace is not allowed, only that is told.
 
 Each run is a process of its own, so that nothing is warm, and makes calls in a random order that is possible. Into the
 cache goes what the kernel and sysfs said in the same way in every run: the devices, their character devices,
@@ -54,6 +64,12 @@ pub struct ProfileArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
+    /// A program to watch, and its arguments.
+    #[arg(last = true)]
+    command: Vec<String>,
+    /// Makes system calls, and prints what one takes.
+    #[arg(long, hide = true)]
+    calibrate: bool,
     /// Makes these calls, and prints what each took.
     #[arg(long, hide = true)]
     calls: Option<Plan>,
@@ -72,6 +88,18 @@ pub fn run(args: &ProfileArgs, own: &Path) -> Result<(), Failure> {
         say!("{}", serde_json::to_string(&made)?);
         return Ok(());
     }
+    if args.calibrate {
+        let begun = Instant::now();
+        for _ in 0..CALIBRATION {
+            std::hint::black_box(rustix::process::getppid());
+        }
+        say!("{}", begun.elapsed().as_nanos() as f64 / f64::from(CALIBRATION));
+        return Ok(());
+    }
+    let watch = calibrated(own);
+    if let Some((program, arguments)) = args.command.split_first() {
+        return watched(args, watch?, program, arguments);
+    }
     let library = library(args.library.as_deref(), own)?;
     let place = std::env::temp_dir().join(format!("elver-verbs-profile-{}", std::process::id()));
     let plain =
@@ -80,12 +108,17 @@ pub fn run(args: &ProfileArgs, own: &Path) -> Result<(), Failure> {
     let list = Plan(vec![Call::List]);
     let has_devices = plain.run(&list)?.devices > 0;
     let mut rng = Rng::new(args.seed);
-    let (mut times, mut caches) = (Times::default(), Vec::new());
+    let (mut times, mut caches, mut seen) = (Times::default(), Vec::new(), Seen::default());
     let progress = Progress::begin();
     for run in 1..=args.runs {
         let plan = Plan::random(&mut rng, has_devices);
         progress.doing(&format!("run {run} of {}: {plan}", args.runs));
         times.add(&plain.run(&plan)?);
+        if let Ok(watch) = &watch {
+            let mut command = plain.command(&plan);
+            command.stdout(Stdio::null());
+            seen.add(watch.run(command)?.0);
+        }
         if has_devices {
             caches.push(recorded(&recorder, &list, &place)?);
         }
@@ -100,8 +133,180 @@ pub fn run(args: &ProfileArgs, own: &Path) -> Result<(), Failure> {
         }
         _ => false,
     };
-    tell(args, &times, &caches, written);
+    let told = Told { watch: watch.as_ref().map_err(|error| format!("{error:#}")), seen: &seen };
+    tell(args, &told, &times, &caches, written);
     Ok(())
+}
+
+/// How programs can be watched here.
+fn calibrated(own: &Path) -> anyhow::Result<Watch> {
+    let command = || {
+        let mut command = Command::new(own);
+        command.args(["verbs-profile", "--calibrate"]).env_remove("LD_PRELOAD");
+        command
+    };
+    let output = command().output().with_context(|| format!("cannot run {}", own.display()))?;
+    let unwatched: f64 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
+    let mut watched = command();
+    watched.stdout(Stdio::null());
+    Watch::calibrated(watched, unwatched)
+}
+
+/// Watches a program of the user's.
+fn watched(
+    args: &ProfileArgs,
+    watch: Watch,
+    program: &str,
+    arguments: &[String],
+) -> Result<(), Failure> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let (seen, code) = watch.run(command)?;
+    Told { watch: Ok(&watch), seen: &seen }.tell(args, &Times::default());
+    match code {
+        0 => Ok(()),
+        code => Err(Failure::handed_on(code, format!("{program} ended with {code}"))),
+    }
+}
+
+/// What was seen, and how.
+struct Told<'a> {
+    watch: Result<&'a Watch, String>,
+    seen: &'a Seen,
+}
+
+/// Rows that are shown of a long table.
+const ROWS_MAX: usize = 16;
+
+impl Told<'_> {
+    fn way(&self) -> String {
+        match &self.watch {
+            Ok(watch) => format!("ptrace; {} ns of each stop are taken away", watch.stop_ns),
+            Err(error) => format!("timing alone, since this cannot be watched: {error}"),
+        }
+    }
+
+    fn as_json(&self) -> Value {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let row = |call: &str, name: Option<&str>, spent: &Spent| {
+            json!({
+                "call": call, "name": name, "count": spent.count, "us": us(spent.total_ns),
+                "kernel_us": us(spent.kernel_ns), "system_calls": spent.system_calls,
+            })
+        };
+        let pairs = |rows: &BTreeMap<(String, String), Spent>| -> Vec<Value> {
+            rows.iter().map(|((call, name), spent)| row(call, Some(name), spent)).collect()
+        };
+        let found = self.seen.results.iter().map(|((call, what), found)| {
+            json!({"call": call, "what": what, "count": found.count, "values": found.values.len()})
+        });
+        json!({
+            "way": self.way(),
+            "verbs": self.seen.calls.iter().map(|(call, spent)| row(call, None, spent)).collect::<Vec<_>>(),
+            "functions": pairs(&self.seen.functions),
+            "system_calls": pairs(&self.seen.system_calls),
+            "found": found.collect::<Vec<_>>(),
+        })
+    }
+
+    /// Tables; the JSON if that is asked for.
+    fn tell(&self, args: &ProfileArgs, times: &Times) {
+        if args.json {
+            say!("{}", self.as_json());
+            return;
+        }
+        say!("watched by {}", self.way());
+        let each =
+            |spent: &Spent, ns: u64| table::number(ns as f64 / 1e3 / spent.count.max(1) as f64);
+        let mut calls: Vec<_> = self.seen.calls.iter().collect();
+        calls.sort_by_key(|(_, spent)| std::cmp::Reverse(spent.total_ns));
+        let rows: Vec<[String; 7]> = calls
+            .into_iter()
+            .map(|(call, spent)| {
+                let user = spent.total_ns.saturating_sub(spent.kernel_ns);
+                [
+                    call.clone(),
+                    spent.count.to_string(),
+                    each(spent, spent.total_ns),
+                    each(spent, user),
+                    each(spent, spent.kernel_ns),
+                    table::number(spent.system_calls as f64 / spent.count.max(1) as f64),
+                    times.unwatched(call).map_or("–".into(), table::number),
+                ]
+            })
+            .collect();
+        let heads =
+            ["verbs call", "times", "µs each", "user", "kernel", "system calls", "unwatched µs"];
+        table::print(heads, &rows, 1);
+        for (title, rows) in [
+            ("function inside", &self.seen.functions),
+            ("system call inside", &self.seen.system_calls),
+        ] {
+            let mut rows: Vec<_> = rows.iter().collect();
+            rows.sort_by_key(|(_, spent)| std::cmp::Reverse(spent.total_ns));
+            let rows: Vec<[String; 5]> = rows
+                .into_iter()
+                .take(ROWS_MAX)
+                .map(|((call, name), spent)| {
+                    let all = table::number(spent.total_ns as f64 / 1e3);
+                    [
+                        call.clone(),
+                        name.clone(),
+                        spent.count.to_string(),
+                        all,
+                        each(spent, spent.total_ns),
+                    ]
+                })
+                .collect();
+            table::print(["verbs call", title, "times", "µs in all", "µs each"], &rows, 2);
+        }
+        let same = self
+            .seen
+            .results
+            .iter()
+            .filter(|(_, found)| found.count > 1 && found.values.len() == 1);
+        let mut kinds: BTreeMap<(&str, &str), (usize, u64)> = BTreeMap::new();
+        for ((call, what), found) in same {
+            let (number, count) = kinds.entry((call, kind(what))).or_default();
+            (*number, *count) = (*number + 1, *count + found.count);
+        }
+        let rows: Vec<[String; 4]> = kinds
+            .into_iter()
+            .map(|((call, kind), (number, count))| {
+                [call.into(), kind.into(), number.to_string(), count.to_string()]
+            })
+            .collect();
+        table::print(["verbs call", "found the same each time", "different", "times"], &rows, 2);
+        let others: Vec<[String; 4]> = self
+            .seen
+            .results
+            .iter()
+            .filter(|(_, found)| found.values.len() > 1)
+            .map(|((call, what), found)| {
+                [
+                    call.clone(),
+                    what.clone(),
+                    found.values.len().to_string(),
+                    found.count.to_string(),
+                ]
+            })
+            .collect();
+        table::print(["verbs call", "found to differ", "values", "times"], &others, 2);
+    }
+}
+
+/// What kind of thing an inner result is.
+fn kind(what: &str) -> &'static str {
+    let path = what.split(", ").next().and_then(|what| what.rsplit(' ').next()).unwrap_or(what);
+    let kinds = [
+        (what.starts_with("netlink"), "netlink answers"),
+        (path.contains(".so"), "provider libraries"),
+        (path.contains("libibverbs.d"), "configuration of providers"),
+        (path.starts_with("/sys"), "sysfs"),
+        (path == "/proc/cpuinfo", "cpuinfo"),
+        (path.starts_with("/dev"), "device files"),
+    ];
+    kinds.iter().find(|(is_it, _)| *is_it).map_or("other files", |(_, kind)| kind)
 }
 
 /// What a process that makes the cache anew finds.
@@ -129,6 +334,22 @@ impl Times {
             let again = made.calls[..at].iter().any(|(before, _)| before == call);
             self.0.entry((*call, again)).or_default().push(*us);
         }
+    }
+
+    /// What the calls of this function take when nobody watches; nothing for one that several are made by.
+    fn unwatched(&self, function: &str) -> Option<f64> {
+        let call = match function {
+            "ibv_get_device_list" => Call::List,
+            "ibv_open_device" => Call::Open,
+            "ibv_alloc_pd" => Call::Pd,
+            "ibv_reg_mr" => Call::Mr,
+            "ibv_create_cq" => Call::Cq,
+            "ibv_create_qp" => Call::Qp,
+            _ => return None,
+        };
+        let all = self.0.iter().filter(|((one, _), _)| *one == call).flat_map(|(_, times)| times);
+        let (sum, count) = all.fold((0.0, 0), |(sum, count), us| (sum + us, count + 1));
+        (count > 0).then(|| sum / f64::from(count))
     }
 
     /// Call, whether it is a later one, how often it was made, median, least and most.
@@ -161,7 +382,7 @@ fn parts(caches: &[HostCache]) -> Vec<(&'static str, usize, usize)> {
     ]
 }
 
-fn tell(args: &ProfileArgs, times: &Times, caches: &[HostCache], written: bool) {
+fn tell(args: &ProfileArgs, told: &Told<'_>, times: &Times, caches: &[HostCache], written: bool) {
     let runs = caches.len();
     if args.json {
         let calls: Vec<_> = times
@@ -191,6 +412,7 @@ fn tell(args: &ProfileArgs, times: &Times, caches: &[HostCache], written: bool) 
         })
         .collect();
     table::print(["call", "", "times", "median µs", "least", "most"], &rows, 2);
+    told.tell(args, times);
     let rows: Vec<[String; 3]> = parts(caches)
         .into_iter()
         .map(|(what, count, same)| [what.into(), count.to_string(), format!("{same} of {runs}")])
@@ -219,6 +441,17 @@ mod tests {
         assert_eq!(same(&[]), None);
         let parts = parts(&[one.clone(), other, one]);
         assert!(parts.contains(&("processors", 1, 2)) && parts.contains(&("provider files", 0, 3)));
+    }
+
+    #[test]
+    fn what_is_found_has_a_kind() {
+        let kinds = [
+            "file /sys/class/x",
+            "no file /lib/libx.so",
+            "netlink answer to 0x1401 of 0",
+            "file /proc/cpuinfo",
+        ];
+        assert_eq!(kinds.map(kind), ["sysfs", "provider libraries", "netlink answers", "cpuinfo"]);
     }
 
     #[test]

@@ -41,3 +41,9 @@ grep -q rxe1 out/list && fail 'rxe1 is still in the list'
 step 'a device that is opened ahead'
 ELVER_FASTVERBS_WARM=any LD_PRELOAD=/usr/lib/libelver_fastverbs.so ibv_devinfo -d rxe0 >out/list 2>&1
 expect 'warm 1'; expect PORT_ACTIVE
+
+step 'a cache by verbs-profile, which watches by ptrace'
+/usr/bin/elver verbs-profile --runs 4 --library /usr/lib/libelver_fastverbs.so --cache $cache.profiled >out/list 2>&1 ||
+    { cat out/list; fail "verbs-profile exited with $?"; }
+expect 'watched by ptrace'; expect '^ibv_get_device_list .* netlink answers'; expect 'is written'
+ELVER_FASTVERBS_CACHE=$cache.profiled list >out/list; expect 'lists 1'; expect rxe0

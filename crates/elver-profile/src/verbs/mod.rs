@@ -81,7 +81,11 @@ impl Verbs {
         let mut count: c_int = 0;
         let list =
             call!(self, c"ibv_get_device_list", fn(*mut c_int) -> *mut *mut c_void, &raw mut count);
-        ensure!(!list.is_null(), "ibv_get_device_list: {}", io::Error::last_os_error());
+        ensure!(
+            !list.is_null(),
+            "ibv_get_device_list: {}; a kernel without RDMA has no list",
+            io::Error::last_os_error()
+        );
         // SAFETY: the list has that many devices, and is never freed, so that they stay.
         self.devices = unsafe { std::slice::from_raw_parts(list, count as usize) }.to_vec();
         Ok(self.devices.len())

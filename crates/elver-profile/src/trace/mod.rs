@@ -1,0 +1,253 @@
+//! Watching a program from outside, by ptrace: the functions of libibverbs, libnl and the C library that it calls, and its
+//! system calls. Nothing of the program or its libraries is changed on disk; a breakpoint is a byte in its memory.
+//!
+//! Time passes for a thread while it runs. What it stands still because it is watched is taken away: the time from when it is
+//! seen to stop until it is let go on, and for each stop what [`Watch::calibrated`] found that the rest of one takes.
+
+mod memory;
+mod names;
+mod results;
+mod seen;
+mod spots;
+mod thread;
+
+use std::collections::HashMap;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use self::memory::Memory;
+use self::results::Files;
+use self::spots::Spots;
+use self::thread::Thread;
+use crate::calls::now_ns;
+
+pub use self::seen::{Seen, Spent};
+
+/// System calls that tell what a stop takes.
+pub(crate) const CALIBRATION: u32 = 2_000;
+/// Its name.
+const CALIBRATION_CALL: &str = "getppid";
+/// `int3` has one byte.
+const TRAP: u64 = 1;
+
+/// How programs are watched.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watch {
+    /// What a stop takes beside the time for which it is seen, in nanoseconds.
+    pub stop_ns: u64,
+}
+
+impl Watch {
+    /// Finds out what a stop takes, by a program that makes [`CALIBRATION`] system calls, which take so many nanoseconds
+    /// each when nobody watches.
+    ///
+    /// # Errors
+    /// This process may not watch another.
+    pub fn calibrated(command: Command, unwatched_ns: f64) -> Result<Watch> {
+        let (seen, _) = Watch::default().run(command)?;
+        let spent = seen.outside.get(CALIBRATION_CALL).copied().unwrap_or_default();
+        ensure!(
+            spent.count >= u64::from(CALIBRATION),
+            "the calibration made {} calls",
+            spent.count
+        );
+        // Nearly all of its system calls are these. Of the two stops of one, the end of the first and the beginning of the
+        // second lie within it.
+        let mut each = seen.each_ns;
+        each.sort_unstable();
+        let median = each.get(each.len() / 2).copied().unwrap_or(0);
+        Ok(Watch { stop_ns: (median as f64 - unwatched_ns).max(0.0) as u64 })
+    }
+
+    /// Runs a program to its end, and returns what was seen, and its exit code; 128 and more for a signal.
+    ///
+    /// # Errors
+    /// It cannot be run, or watched.
+    pub fn run(self, mut command: Command) -> Result<(Seen, u8)> {
+        let traced = || ptrace::traceme().map_err(std::io::Error::from);
+        // SAFETY: one system call between fork and exec, which allocates nothing.
+        #[allow(unsafe_code)]
+        unsafe {
+            command.pre_exec(traced);
+        }
+        command.stdin(Stdio::null());
+        let program = command.get_program().to_string_lossy().into_owned();
+        let child = command.spawn().with_context(|| format!("cannot run {program} to watch it"))?;
+        let pid = Pid::from_raw(child.id() as i32);
+        // It stands at its first instruction.
+        waitpid(pid, None).context("waiting for the program")?;
+        let options = Options::PTRACE_O_TRACESYSGOOD
+            | Options::PTRACE_O_TRACECLONE
+            | Options::PTRACE_O_TRACEEXEC
+            | Options::PTRACE_O_EXITKILL;
+        ptrace::setoptions(pid, options).context("this process may not watch others (ptrace)")?;
+        let mut watcher = Watcher {
+            watch: self,
+            pid,
+            memory: Memory::of(pid)?,
+            spots: Spots::default(),
+            files: Files::default(),
+            threads: HashMap::from([(pid, Thread::default())]),
+            seen: Seen::default(),
+            code: 0,
+        };
+        ptrace::syscall(pid, None)?;
+        while !watcher.threads.is_empty() {
+            watcher.turn()?;
+        }
+        Ok((watcher.seen, watcher.code))
+    }
+}
+
+/// One program that is watched.
+struct Watcher {
+    watch: Watch,
+    pid: Pid,
+    memory: Memory,
+    spots: Spots,
+    files: Files,
+    threads: HashMap<Pid, Thread>,
+    seen: Seen,
+    code: u8,
+}
+
+/// How a thread goes on.
+enum Go {
+    On(Option<Signal>),
+    /// By one instruction.
+    Step,
+}
+
+impl Watcher {
+    /// Waits until a thread stops, and lets it go on.
+    fn turn(&mut self) -> Result<()> {
+        // Other threads of this process have children of their own.
+        let whose = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        let status = match waitpid(None, Some(whose)) {
+            Err(Errno::ECHILD) => {
+                self.threads.clear();
+                return Ok(());
+            }
+            status => status.context("waiting for the program")?,
+        };
+        let stopped = now_ns();
+        let Some(thread_id) = status.pid() else { return Ok(()) };
+        let go = match status {
+            WaitStatus::Exited(..) | WaitStatus::Signaled(..) => {
+                self.threads.remove(&thread_id);
+                match status {
+                    WaitStatus::Exited(pid, code) if pid == self.pid => self.code = code as u8,
+                    WaitStatus::Signaled(pid, signal, _) if pid == self.pid => {
+                        self.code = 128 + signal as i32 as u8;
+                    }
+                    _ => {}
+                }
+                return Ok(());
+            }
+            _ => self.stop(thread_id, &status, stopped)?,
+        };
+        let thread = self.threads.entry(thread_id).or_default();
+        let resumed = match go {
+            Go::On(signal) => ptrace::syscall(thread_id, signal),
+            Go::Step => ptrace::step(thread_id, None),
+        };
+        thread.stood_ns += now_ns() - stopped + self.watch.stop_ns;
+        match resumed {
+            // It was killed meanwhile, and will be waited for.
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error).context("the program cannot go on"),
+        }
+    }
+
+    fn stop(&mut self, id: Pid, status: &WaitStatus, stopped: u64) -> Result<Go> {
+        let thread = self.threads.entry(id).or_default();
+        let now = stopped.saturating_sub(thread.stood_ns);
+        match status {
+            WaitStatus::PtraceSyscall(_) => {
+                self.system_call(id, now)?;
+                Ok(Go::On(None))
+            }
+            WaitStatus::PtraceEvent(_, _, event) => {
+                if *event == libc::PTRACE_EVENT_EXEC {
+                    // Another program: nothing of the old one is there.
+                    self.memory = Memory::of(self.pid)?;
+                    self.spots = Spots::default();
+                    self.threads.entry(id).or_default().forget_calls();
+                }
+                Ok(Go::On(None))
+            }
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => self.trap(id, now),
+            // A new thread's first stop.
+            WaitStatus::Stopped(_, Signal::SIGSTOP) => Ok(Go::On(None)),
+            WaitStatus::Stopped(_, signal) => Ok(Go::On(Some(*signal))),
+            _ => Ok(Go::On(None)),
+        }
+    }
+
+    fn system_call(&mut self, id: Pid, now: u64) -> Result<()> {
+        let Ok(registers) = ptrace::getregs(id) else { return Ok(()) };
+        let Some(thread) = self.threads.get_mut(&id) else { return Ok(()) };
+        let arguments = [registers.rdi, registers.rsi, registers.rdx, registers.r10];
+        let Some((number, begun)) = thread.system_call.take() else {
+            thread.system_call = Some((registers.orig_rax, now));
+            self.files.enters(&self.memory, registers.orig_rax, arguments);
+            return Ok(());
+        };
+        let took = now.saturating_sub(begun);
+        thread.add_kernel(took);
+        self.seen.system_call(thread.outermost(), names::name(number), took);
+        let result = registers.rax as i64;
+        let call = thread.outermost();
+        self.files.leaves(&self.memory, number, arguments, result, |key, value| {
+            self.seen.result(call, key, value);
+        });
+        // mmap with PROT_EXEC.
+        if number == 9 && result > 0 && arguments[2] & 4 != 0 {
+            self.spots.look(self.pid, &self.memory)?;
+        }
+        Ok(())
+    }
+
+    /// A breakpoint, or the step over one.
+    fn trap(&mut self, id: Pid, now: u64) -> Result<Go> {
+        let Some(thread) = self.threads.get_mut(&id) else { return Ok(Go::On(None)) };
+        if let Some(spot) = thread.stepping.take() {
+            self.memory.write(spot, &[spots::INT3])?;
+            return Ok(Go::On(None));
+        }
+        let mut registers = ptrace::getregs(id)?;
+        let address = registers.rip.wrapping_sub(TRAP);
+        if let Some(frame) = thread.returns_at(address, registers.rsp) {
+            self.seen.function(thread.outermost(), &frame, now);
+            if let Some(byte) = self.spots.leave_return(address) {
+                self.memory.write(address, &[byte])?;
+            }
+            registers.rip = address;
+            ptrace::setregs(id, registers)?;
+            return Ok(Go::On(None));
+        }
+        let Some(spot) = self.spots.at(address).cloned() else {
+            return Ok(Go::On(Some(Signal::SIGTRAP)));
+        };
+        // Of the C library and libnl only what libibverbs has called counts.
+        if spot.is_call || thread.outermost().is_some() {
+            let back = self.memory.word(registers.rsp)?;
+            if self.spots.enter_return(&self.memory, back)? {
+                self.memory.write(back, &[spots::INT3])?;
+            }
+            thread.enters(spot.name, back, registers.rsp, now);
+        }
+        self.memory.write(address, &[spot.byte])?;
+        thread.stepping = Some(address);
+        registers.rip = address;
+        ptrace::setregs(id, registers)?;
+        Ok(Go::Step)
+    }
+}
