@@ -40,9 +40,10 @@ pub(crate) struct Delivery {
 /// Runs a function of libibverbs with answers from the cache at hand.
 pub(crate) fn with<R>(cache: Option<Arc<HostCache>>, call: impl FnOnce() -> R) -> R {
     let window = cache.map(|cache| Window { cache, socket: 0, asked: None, receiver: (0, 0) });
-    let before = WINDOW.replace(window);
+    let replace = |window| WINDOW.try_with(|inside| inside.replace(window)).ok().flatten();
+    let before = replace(window);
     let result = call();
-    WINDOW.set(before);
+    drop(replace(before));
     result
 }
 
@@ -84,8 +85,7 @@ pub(crate) fn ask(kind: u16, payload: &[u8]) -> bool {
 
 /// The answer to what was asked: nothing if that was taken, or the cache has none.
 pub(crate) fn deliver() -> Option<Delivery> {
-    WINDOW.with_borrow_mut(|window| {
-        let window = window.as_mut()?;
+    window(|window| {
         let bytes = |message| netlink::bytes(message, 0);
         let messages = match window.asked.take()? {
             Asked::Devices => window.cache.devices.iter().map(bytes).collect(),
@@ -97,11 +97,21 @@ pub(crate) fn deliver() -> Option<Delivery> {
 
 /// An attribute in sysfs.
 pub(crate) fn attribute(path: &[u8]) -> Option<Vec<u8>> {
-    WINDOW.with_borrow(|window| window.as_ref()?.cache.attribute(path).map(<[u8]>::to_vec))
+    window(|window| window.cache.attribute(path).map(<[u8]>::to_vec))
 }
 
 fn inside(act: impl FnOnce(&mut Window) -> bool) -> bool {
-    WINDOW.with_borrow_mut(|window| window.as_mut().is_some_and(act))
+    window(|window| act(window).then_some(())).is_some()
+}
+
+/// Nothing outside, and for a thread that is about to end, which others' destructors may call us in.
+fn window<R>(act: impl FnOnce(&mut Window) -> Option<R>) -> Option<R> {
+    let mut act = Some(act);
+    let inside = |window: &RefCell<Option<Window>>| {
+        let mut window = window.borrow_mut();
+        act.take().and_then(|act| act(window.as_mut()?))
+    };
+    WINDOW.try_with(inside).ok().flatten()
 }
 
 #[cfg(test)]
