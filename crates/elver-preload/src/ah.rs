@@ -72,14 +72,19 @@ unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
     })
 }
 
-/// Who sent a datagram, by the 40 bytes before it: a GRH, or an IPv4 header in their last 20.
-fn sender(grh: &Grh) -> Gid {
-    if u32::from_be(grh.version_tclass_flow) >> 28 == 6 {
-        return grh.sgid;
+/// The way back to who sent a datagram, by the 40 bytes before it: a GRH, or an IPv4 header in their last 20.
+fn back(grh: &Grh) -> AddressVector {
+    let first = u32::from_be(grh.version_tclass_flow);
+    let vector = AddressVector { hop_limit: 64, ..Default::default() };
+    if first >> 28 == 6 {
+        let (traffic_class, flow_label) = ((first >> 20) as u8, first & 0xf_ffff);
+        return AddressVector { dgid: Address(grh.sgid.0), traffic_class, flow_label, ..vector };
     }
-    // The IPv4 header lies over the GRH's last 20 bytes, its source address at byte 32: in `dgid`.
+    // The IPv4 header lies over the GRH's last 20 bytes: its type of service at byte 21, in `sgid`, and its
+    // source address at byte 32, in `dgid`.
     let [.., a, b, c, d, _, _, _, _] = grh.dgid.0;
-    Gid(Address::from(Ipv4Addr::new(a, b, c, d)).0)
+    let dgid = Address::from(Ipv4Addr::new(a, b, c, d));
+    AddressVector { dgid, traffic_class: grh.sgid.0[13], ..vector }
 }
 
 #[unsafe(no_mangle)]
@@ -98,10 +103,8 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
         }
         // SAFETY: the verbs contract; a receive buffer is not aligned.
         let grh = unsafe { grh.read_unaligned() };
-        let vector =
-            AddressVector { dgid: Address(sender(&grh).0), hop_limit: 64, ..Default::default() };
         // SAFETY: the verbs contract.
-        unsafe { *to = attr(&vector) };
+        unsafe { *to = attr(&back(&grh)) };
         Ok(())
     })
 }
@@ -121,5 +124,33 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
             return std::ptr::null_mut();
         }
         ibv_create_ah(pd, &mut attr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grh(bytes: [u8; 40]) -> Grh {
+        // SAFETY: numbers of any value, and as many bytes.
+        unsafe { bytes.as_ptr().cast::<Grh>().read_unaligned() }
+    }
+
+    #[test]
+    fn an_answer_goes_back_as_the_datagram_came() {
+        let mut bytes = [0; 40];
+        bytes[..4].copy_from_slice(&0x6ab1_2345_u32.to_be_bytes());
+        bytes[8..24].copy_from_slice(&[0x20; 16]);
+        let six = back(&grh(bytes));
+        assert_eq!(
+            (six.dgid, six.traffic_class, six.flow_label),
+            (Address([0x20; 16]), 0xab, 0x1_2345)
+        );
+        let mut bytes = [0; 40];
+        (bytes[20], bytes[21]) = (0x45, 0x68);
+        bytes[32..36].copy_from_slice(&[192, 0, 2, 7]);
+        let four = back(&grh(bytes));
+        let sender = Address::from(Ipv4Addr::new(192, 0, 2, 7));
+        assert_eq!((four.dgid, four.traffic_class, four.flow_label), (sender, 0x68, 0));
     }
 }
