@@ -62,6 +62,7 @@ impl World {
             if self.colliding.percent(30) {
                 self.net.withhold_answers(there, here, until, lost);
             }
+            self.count(if lost { "answers lost" } else { "answers late" });
             let what = if lost { "lost" } else { "late" };
             self.note(format_args!("fault: answers {what}, node {here} -> {there}"));
         }

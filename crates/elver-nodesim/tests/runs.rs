@@ -147,6 +147,8 @@ fn runs_pass_and_do_everything() {
         "meta server lost",
         "client died",
         "collision",
+        "answers lost",
+        "answers late",
         "region dropped",
         "region vanished",
         "VQP accepted",
