@@ -7,8 +7,38 @@
 mod plan;
 mod ways;
 
+use elver_verbs::SendOpcode::{self, *};
+use elver_verbs::WcStatus::{self, *};
+
 use self::plan::{Action, Plan, Transport};
-use self::ways::{Way, run};
+use self::ways::{Seen, Way, run};
+
+/// Plans that are drawn.
+const RUNS: u64 = 1_500;
+
+/// What they must have had, so that it was compared: operations of a transport, and each of these ends of them.
+const DRAWN: &[(Transport, &[SendOpcode], &[WcStatus])] = &[
+    (Transport::Rc, &[Send, SendWithImm, Write, WriteWithImm, Read, CompareSwap, FetchAdd], ANY),
+    (Transport::Rc, &[Send, SendWithImm, SendWithInv], &[RemInvReqErr, RemOpErr, RnrRetryExcErr]),
+    (Transport::Rc, &[Write, WriteWithImm, SendWithInv], &[RemAccessErr, RemOpErr, RetryExcErr]),
+    (Transport::Rc, &[Read, CompareSwap, FetchAdd], &[RemAccessErr, RemInvReqErr, LocQpOpErr]),
+    (Transport::Rc, &[BindMw], &[Success, WrFlushErr, MwBindErr]),
+    (Transport::Rc, &[LocalInv], ANY),
+    (Transport::Uc, &[Send, SendWithImm, Write, WriteWithImm, LocalInv], ANY),
+    (Transport::Uc, &[BindMw], &[Success, WrFlushErr, MwBindErr]),
+    (Transport::Ud, &[Send, SendWithImm], ANY),
+    (Transport::Dc, &[Send, SendWithImm, Write, WriteWithImm, Read, CompareSwap, FetchAdd], ANY),
+    (
+        Transport::Dc,
+        &[Send, SendWithImm, SendWithInv],
+        &[RemInvReqErr, RetryExcErr, RnrRetryExcErr],
+    ),
+    (Transport::Dc, &[Write, WriteWithImm, SendWithInv], &[RemAccessErr, RemOpErr]),
+    (Transport::Dc, &[Read, CompareSwap, FetchAdd], &[RemAccessErr, LocQpOpErr]),
+    (Transport::Dc, &[CompareSwap, FetchAdd], &[RemInvReqErr]),
+];
+/// How a WR of any kind may end.
+const ANY: &[WcStatus] = &[Success, LocProtErr, WrFlushErr];
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
@@ -21,8 +51,18 @@ fn from_environment(name: &str) -> Option<u64> {
 #[test]
 fn one_device_does_what_two_do() {
     let first = from_environment("ELVER_SAME_SEED").unwrap_or(1);
-    let runs = from_environment("ELVER_SAME_RUNS").unwrap_or(1_500);
-    (first..first + runs).for_each(does_the_same_both_ways);
+    let runs = from_environment("ELVER_SAME_RUNS").unwrap_or(RUNS);
+    let seen: Seen = (first..first + runs).flat_map(does_the_same_both_ways).collect();
+    if (first, runs) == (1, RUNS) {
+        for (transport, opcodes, statuses) in DRAWN {
+            for (opcode, status) in
+                opcodes.iter().flat_map(|of| statuses.iter().map(move |to| (*of, *to)))
+            {
+                let ended = (*transport, opcode, status);
+                assert!(seen.contains(&ended), "no plan had {ended:?}");
+            }
+        }
+    }
 }
 
 /// A local copy that had found no receive did not go on in SQD: a peer that went away then was never
@@ -44,7 +84,7 @@ fn memory_that_is_gone_is_missed_before_its_bytes_have_no_place() {
 #[test]
 fn xrc_does_what_rc_does() {
     let first = from_environment("ELVER_SAME_SEED").unwrap_or(1);
-    let runs = from_environment("ELVER_SAME_RUNS").unwrap_or(1_500);
+    let runs = from_environment("ELVER_SAME_RUNS").unwrap_or(RUNS);
     let mut compared = 0;
     for seed in first..first + runs {
         let mut plan = Plan::draw(seed);
@@ -54,11 +94,11 @@ fn xrc_does_what_rc_does() {
         compared += 1;
         plan.srq = true;
         plan.actions.retain(|action| !matches!(action, Action::Bind | Action::Invalidate));
-        let rc = run(Way::Packets, &plan);
+        let (rc, _) = run(Way::Packets, &plan);
         let rc: Vec<String> = rc.into_iter().map(without_last_wqe).collect();
         plan.transport = Transport::Xrc;
         for way in [Way::Packets, Way::Local] {
-            the_same(seed, &plan, [("XRC", &run(way, &plan)), ("RC ", &rc)]);
+            the_same(seed, &plan, [("XRC", &run(way, &plan).0), ("RC ", &rc)]);
         }
     }
     assert!(compared > 0);
@@ -68,10 +108,12 @@ fn without_last_wqe(line: String) -> String {
     line.replace(", \"last WQE\"", "").replace("\"last WQE\"", "")
 }
 
-fn does_the_same_both_ways(seed: u64) {
+/// Returns how WRs ended.
+fn does_the_same_both_ways(seed: u64) -> Seen {
     let plan = Plan::draw(seed);
-    let [local, packets] = [Way::Local, Way::Packets].map(|way| run(way, &plan));
+    let [(local, seen), (packets, _)] = [Way::Local, Way::Packets].map(|way| run(way, &plan));
     the_same(seed, &plan, [("within a device", &local), ("over packets   ", &packets)]);
+    seen
 }
 
 fn the_same(seed: u64, plan: &Plan, [one, two]: [(&str, &[String]); 2]) {

@@ -1,5 +1,6 @@
 //! One plan, run within a device or between two, as lines that must be the same.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -42,6 +43,7 @@ struct World<'a> {
     window_rkey: u32,
     sent: Vec<Send>,
     lines: Vec<String>,
+    seen: Seen,
 }
 
 const INITIATOR: usize = 0;
@@ -52,8 +54,11 @@ fn pattern(side: usize, at: u64) -> u8 {
     (at * 7 + at / 256 + side as u64 * 101) as u8
 }
 
-/// Runs a plan; a line for each thing that can be seen, in order.
-pub fn run(way: Way, plan: &Plan) -> Vec<String> {
+/// How a WR ended, by its transport.
+pub type Seen = BTreeSet<(Transport, SendOpcode, WcStatus)>;
+
+/// Runs a plan; a line for each thing that can be seen, in order, and how WRs ended.
+pub fn run(way: Way, plan: &Plan) -> (Vec<String>, Seen) {
     let mut world = World::new(way, plan);
     for action in &plan.actions {
         world.act(action);
@@ -66,7 +71,7 @@ pub fn run(way: Way, plan: &Plan) -> Vec<String> {
         world.net.run_clean();
         world.look("end");
     }
-    world.lines
+    (world.lines, world.seen)
 }
 
 impl World<'_> {
@@ -96,6 +101,7 @@ impl World<'_> {
             window_rkey: window.rkey,
             sent: Vec::new(),
             lines,
+            seen: Seen::new(),
         };
         world.connect(way);
         world
@@ -324,6 +330,13 @@ impl World<'_> {
                 "side {side}: {} {:?} {:?} {:?} {} bytes {imm:#x} {qp} from {source}",
                 wc.wr_id, wc.status, wc.opcode, wc.flags, wc.byte_len
             ));
+            let sent = self.sent.iter().find(|send| send.number == wc.wr_id);
+            let opcode = match wc.opcode {
+                WcOpcode::BindMw => Some(SendOpcode::BindMw),
+                WcOpcode::LocalInv => Some(SendOpcode::LocalInv),
+                _ => sent.map(|send| send.opcode),
+            };
+            self.seen.extend(opcode.map(|opcode| (self.plan.transport, opcode, wc.status)));
             if wc.status == WcStatus::Success {
                 self.moved(side, wc);
             }
