@@ -329,9 +329,19 @@ const CONNECT_ROWS: [&str; 15] = [
     "exec-to-read",
     "exec-to-tcp",
 ];
-const CONNECT_KEYS: [&str; 11] = [
-    "name", "p50_us", "p99_us", "per_s", "clients", "peers", "connects", "reads", "rpcs",
-    "rc_made", "packets",
+const CONNECT_KEYS: [&str; 12] = [
+    "name",
+    "p50_us",
+    "p99_us",
+    "per_s",
+    "clients",
+    "peers",
+    "connects",
+    "reads",
+    "rpcs",
+    "rc_made",
+    "packets",
+    "rc_before",
 ];
 
 /// Runs a benchmark for a moment.
@@ -428,6 +438,20 @@ fn honest_rows(object: &Value, placement: &str) {
         assert_eq!((of("vqp-cold", "connects", 6), of("vqp-cold", "reads", 6)), (6, 6), "{object}");
         assert_eq!(of("lite-miss", "connects", 6), 6, "{object}");
         assert!(of("lite-miss", "rc_made", 6) >= 6, "{object}");
+    }
+    // What is said to have been there was: who asks over DC needs no RC QP.
+    for (name, peers) in [("vqp-cold", 6), ("vqp-uncached", 1), ("first-connect", 20)] {
+        if placement == "host" && name == "vqp-cold" {
+            continue;
+        }
+        let note = object["notes"][name].as_str().unwrap();
+        assert!(note.contains("no RC QP") && note.contains("over DC"), "{name}: {note}");
+        assert_eq!(of(name, "rc_before", peers), 0, "{name}: {object}");
+    }
+    for name in ["lite-hit", "vqp-rc"] {
+        let note = object["notes"][name].as_str().unwrap();
+        assert!(note.contains("has an RC QP"), "{name}: {note}");
+        assert!(of(name, "rc_before", 1) > 0, "{name}: {object}");
     }
     for part in ["context", "pd_cq", "mr", "qp"] {
         assert!(object["verbs_parts_us"][part].as_f64().unwrap() > 0.0, "{part}: {object}");

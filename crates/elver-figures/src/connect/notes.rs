@@ -19,18 +19,23 @@ const NOTES: [(&str, &str); 15] = [
     ),
     ("lite-hit", "the node has an RC QP to the peer"),
     ("rpc-meta", "the peer itself is asked for its record; there before: how it is asked"),
-    ("vqp-cold", "the node knows nothing of the peer; there before: an RC QP to the meta server"),
+    (
+        "vqp-cold",
+        "the node knows nothing of the peer; there before: the meta server's record, and no RC QP: it \
+         is asked over DC",
+    ),
     (
         "vqp-uncached",
-        "the meta server is asked, whatever the node knows; there before: an RC QP to it",
+        "the meta server is asked, whatever the node knows; there before: its record, and no RC QP: it \
+         is asked over DC",
     ),
     ("vqp-dccache", "the node knows the peer's record"),
     ("vqp-rc", "the node has an RC QP to the peer"),
     (
         "first-connect",
         "a fresh process, from its first call to the end of its first READ, from a node that its own \
-         knows nothing of; there before: the process, its daemon, which spins, and the daemon's RC QP \
-         to the meta server",
+         knows nothing of; there before: the process and its daemon, which spins; the meta server is \
+         asked over DC, by a node that has no RC QP",
     ),
     ("first-connect-asleep", "the same, the daemon asleep when it begins"),
     ("first-connect-host", "the same, from another process of its own host: no network is crossed"),

@@ -71,6 +71,7 @@ impl Table {
                 "peers": row.peers,
             });
             row.counted.tell(&mut told);
+            told["rc_before"] = json!(row.counted.rc_before);
             told
         });
         let read = contract::us(self.read.median());

@@ -18,6 +18,8 @@ pub(crate) struct Counted {
     pub(crate) rc_made: u64,
     /// Packets that left the device.
     pub(crate) packets: u64,
+    /// RC QPs that had been connected before the clock began; of several times the most.
+    pub(crate) rc_before: u64,
 }
 
 impl Counted {
@@ -30,6 +32,7 @@ impl Counted {
             rpcs: stats.meta_calls,
             rc_made: stats.links_made,
             packets,
+            rc_before: 0,
         }
     }
 
@@ -43,11 +46,12 @@ impl Counted {
             rpcs: core("meta_calls"),
             rc_made: core("links_made"),
             packets: status.device.get("tx_packets").copied().unwrap_or(0),
+            rc_before: 0,
         }
     }
 
     pub(crate) fn since(self, earlier: Counted) -> Counted {
-        self.with(earlier, u64::saturating_sub)
+        Counted { rc_before: earlier.rc_made, ..self.with(earlier, u64::saturating_sub) }
     }
 
     pub(crate) fn and(self, other: Counted) -> Counted {
@@ -61,6 +65,7 @@ impl Counted {
             rpcs: op(self.rpcs, other.rpcs),
             rc_made: op(self.rc_made, other.rc_made),
             packets: op(self.packets, other.packets),
+            rc_before: self.rc_before.max(other.rc_before),
         }
     }
 
@@ -93,9 +98,24 @@ mod tests {
 
     #[test]
     fn few_are_told_as_a_number_and_many_by_connect() {
-        let counted =
-            Counted { connects: 42_000, reads: 229, rpcs: 42_000, rc_made: 0, packets: 63_000 };
+        let counted = Counted {
+            connects: 42_000,
+            reads: 229,
+            rpcs: 42_000,
+            rc_made: 0,
+            packets: 63_000,
+            rc_before: 0,
+        };
         assert_eq!(counted.texts(), ["229 in all", "1.00", "0", "1.50"]);
         assert_eq!(counted.since(counted), Counted::default());
+    }
+
+    #[test]
+    fn what_was_there_before_is_told_beside_what_was_made() {
+        let at = |rc_made| Counted { rc_made, ..Counted::default() };
+        let (first, second) = (at(5).since(at(2)), at(9).since(at(5)));
+        assert_eq!((first.rc_made, first.rc_before), (3, 2));
+        let both = Counted::default().and(first).and(second);
+        assert_eq!((both.rc_made, both.rc_before), (7, 5));
     }
 }
