@@ -480,6 +480,9 @@ fn data_has_its_rows() {
     for placement in placements {
         let object = bench("data", placement, &short);
         check_rows(&object, &four.repeat(6), &keys);
+        if placement != "host" {
+            data_is_claimed(&object);
+        }
         let kinds: Vec<_> = object["rows"].as_array().unwrap().iter().step_by(4).collect();
         let kinds: Vec<_> = kinds
             .iter()
@@ -492,6 +495,31 @@ fn data_has_its_rows() {
     let long = ["--ops", "send", "--modes", "sync", "--sizes", "200000", "--only", "vqp-rc,vqp-dc"];
     let object = bench("data", "host", &[&short[..], &long].concat());
     check_rows(&object, &["vqp-rc", "vqp-dc"], &keys);
+}
+
+/// What `bench data` promises between hosts: each claim by its name, with its target.
+fn data_is_claimed(object: &Value) {
+    let mut wanted = Vec::new();
+    let promised = [("read", "0.98", "0.93"), ("write", "0.95", "0.9"), ("send", "0.9", "0.85")];
+    for (op, rc, dc) in promised {
+        for (name, least) in [("vqp-rc", rc), ("vqp-dc", dc)] {
+            wanted.push((format!("{name} {op} 8 B, async"), format!("≥ {least}")));
+        }
+    }
+    for name in ["raw-rc", "vqp-rc", "raw-dc", "vqp-dc"] {
+        wanted.push((format!("{name} read / write 8 B, async"), "≥ 0.6".to_string()));
+    }
+    for name in ["vqp-rc", "vqp-dc"] {
+        wanted.push((format!("{name} read 8 B, sync"), "≤ 1.1".to_string()));
+    }
+    let claims = object["claims"].as_array().unwrap();
+    for (name, target) in wanted {
+        let mut of_name = claims.iter().filter(|claim| claim["name"] == name.as_str());
+        let claim = of_name.next().unwrap_or_else(|| panic!("no claim {name}: {object}"));
+        assert!(of_name.next().is_none(), "{name} stands there twice: {object}");
+        assert_eq!(claim["target"], target.as_str(), "{name}: {claim}");
+        assert!(claim["ratio"].as_f64().unwrap() > 0.0 && claim["met"].is_boolean(), "{claim}");
+    }
 }
 
 fn a_mesh_has_its_rows() {
