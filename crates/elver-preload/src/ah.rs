@@ -11,7 +11,11 @@ use crate::errno::{code, minus_one, object, of_verbs};
 use crate::layout::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
 use crate::owned::given;
 
-/// What an address vector of the program's says; on Ethernet it must have a GID.
+/// Bits of a flow label.
+const FLOW_LABEL: u32 = 0xf_ffff;
+
+/// What an address vector of the program's says; on Ethernet it must have a GID. A flow label is cut to its bits, as
+/// the kernel does: UCX asks for 0xffffffff.
 pub(crate) fn vector(attr: &AhAttr) -> Result<AddressVector, c_int> {
     if attr.is_global == 0 || attr.port_num != 1 {
         return Err(libc::EINVAL);
@@ -22,7 +26,7 @@ pub(crate) fn vector(attr: &AhAttr) -> Result<AddressVector, c_int> {
         sgid_index: route.sgid_index,
         hop_limit: route.hop_limit,
         traffic_class: route.traffic_class,
-        flow_label: route.flow_label,
+        flow_label: route.flow_label & FLOW_LABEL,
     })
 }
 

@@ -1,6 +1,6 @@
 //! What device and port say of themselves.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{CString, c_int, c_uint};
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 
@@ -214,7 +214,11 @@ unsafe extern "C" fn ibv_query_gid_type(
 
 fn gid_entry(context: *mut Context, port: u32, index: u32) -> Result<GidEntry, c_int> {
     let gid = gid(context, port, c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
-    Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type: ROCE_V2, ndev_ifindex: 0 })
+    let name = Engine::of(context)?.lock().device.interface();
+    let name = name.and_then(|name| CString::new(name).ok());
+    // SAFETY: a name that ends; 0 is what it is without an interface.
+    let ndev_ifindex = name.map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) });
+    Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type: ROCE_V2, ndev_ifindex })
 }
 
 #[unsafe(no_mangle)]

@@ -169,6 +169,8 @@ impl Engine {
                 }
             })
             .map_err(|error| refused(error.to_string()))?;
+        // SAFETY: the function takes nothing, and touches what stays to the end.
+        unsafe { libc::atexit(last_words) };
         Ok(Engine {
             state: Mutex::new(State::new(device, hub.clone())),
             polls: AtomicU64::new(0),
@@ -314,6 +316,13 @@ impl Engine {
         let _ = poll(&mut all, timeout.as_ref());
         let mut count = [0; 8];
         rustix::io::read(&self.wake, &mut count).is_err()
+    }
+}
+
+/// What the device counted stays to be read, though nobody drops it.
+extern "C" fn last_words() {
+    if let Some(mut state) = ENGINE.get().and_then(Engine::try_lock) {
+        state.device.publish();
     }
 }
 

@@ -36,8 +36,8 @@ pub(crate) fn place(path: &[u8]) -> Option<CString> {
         return None;
     }
     // It is made before the tree, which tells of it.
-    let gid = gid();
-    let tree = TREE.get_or_make(|| Ok::<_, Infallible>(make(gid).ok()));
+    let device = place_of_device();
+    let tree = TREE.get_or_make(|| Ok::<_, Infallible>(make(device).ok()));
     let tree = tree.ok()?.as_ref()?;
     let mut whole = tree.at.as_os_str().as_encoded_bytes().to_vec();
     whole.push(b'/');
@@ -45,8 +45,8 @@ pub(crate) fn place(path: &[u8]) -> Option<CString> {
     CString::new(whole).ok()
 }
 
-fn make(gid: Result<Gid, i32>) -> io::Result<Tree> {
-    let gid = gid.map_err(io::Error::from_raw_os_error)?;
+fn make(device: Result<(Gid, Option<String>), i32>) -> io::Result<Tree> {
+    let (gid, interface) = device.map_err(io::Error::from_raw_os_error)?;
     let maker = process::id();
     let folder = std::env::temp_dir();
     // Numbers of processes are those of one namespace.
@@ -55,7 +55,7 @@ fn make(gid: Result<Gid, i32>) -> io::Result<Tree> {
     let at = folder.join(format!("{prefix}{maker}-{:x}", node_guid()));
     fs::DirBuilder::new().mode(0o700).create(&at)?;
     let tree = Tree { at, maker };
-    for (file, text) in files(&gid) {
+    for (file, text) in files(&gid, interface.as_deref()) {
         let file = tree.at.join(file);
         fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))?;
         fs::write(file, text + "\n")?;
@@ -79,9 +79,11 @@ fn sweep(folder: &Path, prefix: &str) {
     }
 }
 
-fn gid() -> Result<Gid, i32> {
+/// The device's GID, and the name of its network interface.
+fn place_of_device() -> Result<(Gid, Option<String>), i32> {
     let state = Engine::open()?.lock();
-    state.device.query_gid(0).map_err(|_| libc::EINVAL)
+    let gid = state.device.query_gid(0).map_err(|_| libc::EINVAL)?;
+    Ok((gid, state.device.interface()))
 }
 
 /// Removes the folder; a child of the process that made it leaves it.
@@ -95,7 +97,7 @@ extern "C" fn remove() {
 }
 
 /// Each file, and what it says: as the kernel has them for RoCE, as far as the device has an answer.
-fn files(gid: &Gid) -> Vec<(String, String)> {
+fn files(gid: &Gid, interface: Option<&str>) -> Vec<(String, String)> {
     let groups = |bytes: &[u8]| {
         let group = |pair: &[u8]| format!("{:02x}{:02x}", pair[0], pair[1]);
         bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")
@@ -122,14 +124,17 @@ fn files(gid: &Gid) -> Vec<(String, String)> {
         ("ports/1/gid_attrs/types/0", "RoCE v2".to_string()),
         ("tc/1/traffic_class", "Global tclass=0".to_string()),
     ];
+    let of_interface =
+        interface.map(|name| ("ports/1/gid_attrs/ndevs/0".to_string(), name.to_string()));
     let of_verbs = [
         ("infiniband_verbs/abi_version", "6".to_string()),
         ("infiniband_verbs/uverbs0/ibdev", name()),
         ("infiniband_verbs/uverbs0/abi_version", "1".to_string()),
     ];
-    let below = |(file, text): (&str, String)| (format!("{device}/{file}"), text);
-    let as_it_is = |(file, text): (&str, String)| (file.to_string(), text);
-    of_device.into_iter().map(below).chain(of_verbs.into_iter().map(as_it_is)).collect()
+    let owned = |(file, text): (&str, String)| (file.to_string(), text);
+    let of_device = of_device.into_iter().map(owned).chain(of_interface);
+    let below = |(file, text)| (format!("{device}/{file}"), text);
+    of_device.map(below).chain(of_verbs.into_iter().map(owned)).collect()
 }
 
 #[cfg(test)]
@@ -177,9 +182,10 @@ mod tests {
     #[test]
     fn numbers_are_written_as_sysfs_writes_them() {
         let gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
-        let files = files(&gid);
+        let files = files(&gid, Some("eth7"));
         let text = |end: &str| &files.iter().find(|(file, _)| file.ends_with(end)).unwrap().1;
         assert_eq!(text("gids/0"), "0000:0000:0000:0000:0000:ffff:0a00:0001");
         assert_eq!(text("node_guid").len(), 19);
+        assert_eq!(text("gid_attrs/ndevs/0"), "eth7");
     }
 }

@@ -197,6 +197,11 @@ impl SoftDevice {
         self.address
     }
 
+    /// The name of the network interface that has its address; none over a frame link.
+    pub fn interface(&self) -> Option<String> {
+        crate::interface::name_of(self.address).ok().flatten()
+    }
+
     /// What it has done and seen.
     pub fn counters(&self) -> &Counters {
         self.rnic.counters()
@@ -660,7 +665,8 @@ impl SoftDevice {
         self.transmit(now)
     }
 
-    fn publish(&mut self) {
+    /// Tells other processes what it has counted by now: who ends without dropping it.
+    pub fn publish(&mut self) {
         if let Some(publisher) = &mut self.publisher {
             let frames = self.port.frame_counters().into_iter().flat_map(FrameCounters::iter);
             publisher.update(self.rnic.counters().iter().chain(frames).map(|(_, value)| value));

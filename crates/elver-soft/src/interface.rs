@@ -62,7 +62,7 @@ impl Interface {
 }
 
 /// Name of the interface that has `address`; of any address of 127.0.0.0/8 the loopback.
-fn name_of(address: IpAddr) -> io::Result<Option<String>> {
+pub(crate) fn name_of(address: IpAddr) -> io::Result<Option<String>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: `list` is a valid place for the result.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {

@@ -1,12 +1,17 @@
 //! `cargo xtask conformance`: rdma-core's own Python tests, and Debian's programs, over the library that
 //! `cargo xtask preload` makes. The result stands in `docs/conformance.md` and `docs/conformance.json`;
-//! `--check` compares with it, writes nothing, and fails when something that passed does not any more.
+//! `--check` compares with it, writes nothing, and fails when something that passed does not any more. `--large` runs
+//! large programs instead, which it downloads.
 
+mod counted;
+mod large;
 mod outcome;
+mod place;
 mod process;
 mod programs;
 mod reasons;
 mod report;
+mod small;
 mod suite;
 
 use std::path::PathBuf;
@@ -19,23 +24,33 @@ use process::Runner;
 use reasons::{REASONS, Reasons};
 use report::{LIST, PAGE};
 
-/// Runs all, or with `--quick` what takes a minute, and writes what came out, or with `--check` compares.
+/// Runs all but the large programs, or with `--quick` what takes a minute or two, or with `--large` those; and writes
+/// what came out, or with `--check` compares.
 pub(crate) fn run(arguments: &[String]) -> Result<String> {
-    let known = ["--check", "--quick"];
+    let known = ["--check", "--quick", "--large"];
     if let Some(unknown) = arguments.iter().find(|word| !known.contains(&word.as_str())) {
-        bail!("{unknown} is no option of conformance: --check, --quick");
+        bail!("{unknown} is no option of conformance: {}", known.join(", "));
     }
     let has = |option: &str| arguments.iter().any(|word| word == option);
-    let (check, quick) = (has("--check"), has("--quick"));
+    let (check, quick, large) = (has("--check"), has("--quick"), has("--large"));
     ensure!(check || !quick, "--quick runs a part, which can be checked, not written: add --check");
+    ensure!(!(quick && large), "--quick and --large run different parts");
     let metadata = metadata(&["--no-deps"])?;
     let root = PathBuf::from(text(&metadata, "workspace_root")?);
     let target = PathBuf::from(text(&metadata, "target_directory")?);
     let runner = Runner::new(&target)?;
     let reasons = Reasons::read(&root.join(REASONS))?;
+    let before = report::read(&root.join(LIST))?;
 
-    let mut items = suite::run(&runner, &target.join("conformance"))?;
-    items.extend(programs::run(&runner, quick)?);
+    let mut items = if large {
+        large::run(&runner, &root, &target.join("conformance-large"))?
+    } else {
+        let scratch = target.join("conformance");
+        let mut items = suite::run(&runner, &scratch)?;
+        items.extend(programs::run(&runner, quick)?);
+        items.extend(small::run(&runner, &scratch)?);
+        items
+    };
     for item in &mut items {
         item.reason = reasons.of(item);
     }
@@ -46,12 +61,18 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
     }
     without_reason(&items)?;
     if check {
-        let before = report::read(&root.join(LIST))?;
         worse(&before, &items)?;
         return Ok(format!("{said}, and nothing that passed before fails"));
     }
-    reasons.all_used(&items)?;
-    report::write(&root.join(LIST), &root.join(PAGE), &items)
+    // What was not run stays as it was, and stands where it stood.
+    let kept = before.into_iter().filter(|item| item.is_large() != large);
+    let all: Vec<Item> =
+        if large { kept.chain(items).collect() } else { items.into_iter().chain(kept).collect() };
+    if !large {
+        // Of what others wrote since the list was made, some may not be in it yet.
+        reasons.all_used(&all)?;
+    }
+    report::write(&root.join(LIST), &root.join(PAGE), &all)
         .with_context(|| format!("cannot write {LIST} and {PAGE}"))?;
     Ok(format!("{said}: {PAGE}"))
 }
@@ -71,7 +92,7 @@ fn worse(before: &[Item], now: &[Item]) -> Result<()> {
     let lost: Vec<String> = now
         .iter()
         .filter(|item| !item.passes())
-        .filter(|item| before.iter().any(|old| old.name == item.name && old.passes()))
+        .filter(|item| before.iter().any(|old| old.is(item) && old.passes()))
         .map(|item| format!("{} ({}): {}", item.name, item.outcome, item.said))
         .collect();
     ensure!(lost.is_empty(), "passed before, and does not now:\n{}", lost.join("\n"));

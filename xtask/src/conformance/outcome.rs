@@ -39,15 +39,32 @@ pub(super) struct Item {
     /// Of a program: the transport, or nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) transport: String,
+    /// Of a large program: where its two ends are.
+    #[serde(default, rename = "where", skip_serializing_if = "String::is_empty")]
+    pub(super) place: String,
+    /// What it measured, if it measures.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) measured: String,
 }
 
 impl Item {
     pub(super) fn new(name: String, outcome: Outcome, said: String) -> Item {
-        Item { name, outcome, said, reason: String::new(), transport: String::new() }
+        let [reason, transport, place, measured] = [const { String::new() }; 4];
+        Item { name, outcome, said, reason, transport, place, measured }
     }
 
     pub(super) fn passes(&self) -> bool {
         self.outcome == Outcome::Pass
+    }
+
+    /// Whether it is one of those that are downloaded.
+    pub(super) fn is_large(&self) -> bool {
+        !self.place.is_empty()
+    }
+
+    /// Whether this is the same row of the list as another.
+    pub(super) fn is(&self, other: &Item) -> bool {
+        self.name == other.name && self.place == other.place
     }
 
     /// Whether it is one of rdma-core's tests.

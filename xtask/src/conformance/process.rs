@@ -1,20 +1,23 @@
 //! Programs over the library, each for a bounded time.
 
-use std::io::{Read, Seek};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 /// The longest that a process may take, in seconds: `timeout` ends it, and all that it started.
 const LIMIT: &str = "100";
-/// The longest that a client tries to reach its server.
+/// The longest that a client tries to reach its server, and that somebody waits for what a program says.
 const MEETING: Duration = Duration::from_secs(30);
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// Where `elver run` is.
 pub(super) struct Runner {
     elver: PathBuf,
+    /// Where devices tell what they count ([`super::counted`]).
+    pub(super) told: PathBuf,
 }
 
 /// How a process ended, and all that it said.
@@ -24,10 +27,21 @@ pub(super) struct Ended {
 }
 
 /// A process that was started.
-struct Started {
+pub(super) struct Started {
     child: Child,
     /// Files and not pipes: nobody has to read while it runs.
     output: std::fs::File,
+}
+
+/// A program, and what stands around it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Call<'a> {
+    /// The words that say where it runs: of a network namespace.
+    pub(super) before: &'a [String],
+    pub(super) words: &'a [&'a str],
+    pub(super) env: &'a [(&'a str, &'a str)],
+    /// Whether it has no device: what it moves by itself is measured.
+    pub(super) bare: bool,
 }
 
 impl Runner {
@@ -42,46 +56,115 @@ impl Runner {
                 needed.display()
             );
         }
-        Ok(Runner { elver })
+        Ok(Runner { elver, told: target.join("conformance-told") })
     }
 
     /// Runs a program until it ends.
     pub(super) fn alone(&self, words: &[&str], at: &Path, env: &[(&str, &str)]) -> Result<Ended> {
-        self.start(words, at, env)?.end()
+        self.start(&Call { words, env, ..Call::default() }, at)?.end()
     }
 
     /// Runs a server and its client, which tries again until the server is ready or has ended.
-    pub(super) fn pair(&self, server: &[&str], client: &[&str], at: &Path) -> Result<[Ended; 2]> {
-        let mut serving = self.start(server, at, &[])?;
+    pub(super) fn pair(
+        &self,
+        server: &Call<'_>,
+        client: &Call<'_>,
+        at: &Path,
+    ) -> Result<[Ended; 2]> {
+        let mut serving = self.start(server, at)?;
+        let asking = self.ask(&mut serving, client, at)?;
+        Ok([serving.end()?, asking])
+    }
+
+    /// Runs a client, which tries again until its server is ready or has ended.
+    pub(super) fn ask(&self, serving: &mut Started, client: &Call<'_>, at: &Path) -> Result<Ended> {
         let begun = Instant::now();
         loop {
             let over = serving.child.try_wait()?.is_some() || begun.elapsed() > MEETING;
-            let ended = self.alone(client, at, &[])?;
+            let ended = self.start(client, at)?.end()?;
             if over || ended.status.success() {
-                return Ok([serving.end()?, ended]);
+                return Ok(ended);
             }
         }
     }
 
-    fn start(&self, words: &[&str], at: &Path, env: &[(&str, &str)]) -> Result<Started> {
+    pub(super) fn start(&self, call: &Call<'_>, at: &Path) -> Result<Started> {
         let output = rustix::fs::memfd_create("output", rustix::fs::MemfdFlags::CLOEXEC)
             .context("no file for output")?;
         let output = std::fs::File::from(output);
         let mut command = Command::new("timeout");
-        command.args(["-k", "2", LIMIT]).arg(&self.elver).args(["run", "--"]).args(words);
-        command.current_dir(at).envs(env.iter().copied()).stdin(Stdio::null());
+        command.args(["-k", "2", LIMIT]).args(call.before);
+        if !call.bare {
+            command.arg(&self.elver).args(["run", "--"]);
+        }
+        command.args(call.words).current_dir(at).env("XDG_RUNTIME_DIR", &self.told);
+        command.envs(call.env.iter().copied()).stdin(Stdio::null());
         command.stdout(output.try_clone()?).stderr(output.try_clone()?);
-        let child = command.spawn().with_context(|| format!("cannot run {}", words.join(" ")))?;
+        let child =
+            command.spawn().with_context(|| format!("cannot run {}", call.words.join(" ")))?;
         Ok(Started { child, output })
     }
 }
 
 impl Started {
-    fn end(mut self) -> Result<Ended> {
+    pub(super) fn end(mut self) -> Result<Ended> {
         let status = self.child.wait()?;
-        let mut bytes = Vec::new();
-        self.output.rewind()?;
-        self.output.read_to_end(&mut bytes)?;
-        Ok(Ended { status, said: String::from_utf8_lossy(&bytes).into_owned() })
+        Ok(Ended { status, said: self.said()? })
     }
+
+    /// All that it has said so far.
+    fn said(&mut self) -> Result<String> {
+        let mut bytes = Vec::new();
+        // Another descriptor of the same file would share its place, and the program writes there.
+        let mut own = std::fs::File::open(format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(&self.output)
+        ))?;
+        own.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Waits until it has said something, and returns what stands behind that up to the next blank.
+    pub(super) fn hear(&mut self, word: &str) -> Result<String> {
+        let begun = Instant::now();
+        loop {
+            let said = self.said()?;
+            let rest = said.split_once(word).and_then(|(_, rest)| rest.split_once(['\n', ' ']));
+            if let Some((found, _)) = rest {
+                return Ok(found.to_string());
+            }
+            let ended = self.child.try_wait()?;
+            if ended.is_some() || begun.elapsed() > MEETING {
+                bail!("it did not say {word:?} ({ended:?}), and ended so: {}", last_line(&said));
+            }
+            std::thread::sleep(GLANCE);
+        }
+    }
+
+    /// Waits until a port of rdma_cm's for connections is listened on: each is a name of Unix sockets.
+    pub(super) fn await_listener(&mut self, port: u16) -> Result<()> {
+        let name = format!("@elver-rdma_cm/0106/{port}/");
+        let begun = Instant::now();
+        while !std::fs::read_to_string("/proc/net/unix")?.contains(&name) {
+            let ended = self.child.try_wait()?;
+            if ended.is_some() || begun.elapsed() > MEETING {
+                bail!("nobody listens on port {port} ({ended:?}): {}", last_line(&self.said()?));
+            }
+            std::thread::sleep(GLANCE);
+        }
+        Ok(())
+    }
+
+    /// Has it end, and what it started: it would serve for ever.
+    pub(super) fn stop(self) -> Result<Ended> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        // It may have ended by itself.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        self.end()
+    }
+}
+
+/// The last line that says something.
+pub(super) fn last_line(said: &str) -> &str {
+    said.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing")
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Result, bail};
 
 use super::outcome::{Item, Outcome};
-use super::process::{Ended, Runner};
+use super::process::{Call, Ended, Runner, last_line};
 
 /// A program, the options that choose its transport, and the options that are tried with it.
 struct Row {
@@ -93,40 +93,40 @@ pub(super) fn run(runner: &Runner, quick: bool) -> Result<Vec<Item>> {
             let port = free_port()?.to_string();
             let words = [&split(&name)[..], &["-p", &port]].concat();
             let client = [&words[..], &["127.0.0.1"]].concat();
-            let ended = runner.pair(&words, &client, Path::new("/"))?;
+            let ended = pair(runner, &words, &client)?;
             items.push(item(name.trim(), transport, &ended));
         }
     }
     let managed = if quick { &[][..] } else { &MANAGED };
     for (transport, server, client) in managed {
         let [server, bounded] = [server, client].map(|words| format!("timeout 10 {words}"));
-        let ended = runner.pair(&split(&server), &split(&bounded), Path::new("/"))?;
+        let ended = pair(runner, &split(&server), &split(&bounded))?;
         items.push(item(client, transport, &ended));
     }
     Ok(items)
 }
 
-fn split(words: &str) -> Vec<&str> {
+/// A server and its client, on loopback.
+fn pair(runner: &Runner, server: &[&str], client: &[&str]) -> Result<[Ended; 2]> {
+    let [server, client] = [server, client].map(|words| Call { words, ..Call::default() });
+    runner.pair(&server, &client, Path::new("/"))
+}
+
+pub(super) fn split(words: &str) -> Vec<&str> {
     words.split_whitespace().collect()
 }
 
-fn item(name: &str, transport: &str, ended: &[Ended]) -> Item {
+pub(super) fn item(name: &str, transport: &str, ended: &[Ended]) -> Item {
     let failed = ended.iter().find(|ended| !ended.status.success());
     let (outcome, said) = match failed {
         None => (Outcome::Pass, String::new()),
-        Some(ended) => {
-            let last = ended.said.lines().rev().find(|line| !line.trim().is_empty());
-            (
-                Outcome::Fail,
-                format!("{}: {}", ended.status, last.unwrap_or("it said nothing").trim()),
-            )
-        }
+        Some(ended) => (Outcome::Fail, format!("{}: {}", ended.status, last_line(&ended.said))),
     };
     Item { transport: transport.to_string(), ..Item::new(name.to_string(), outcome, said) }
 }
 
 /// A port of none that the system gives to who asks for any, and each once.
-fn free_port() -> Result<u16> {
+pub(super) fn free_port() -> Result<u16> {
     const FIRST: u32 = 21_000;
     const COUNT: u32 = 10_000;
     static TAKEN: AtomicU32 = AtomicU32::new(0);

@@ -22,6 +22,18 @@ Made by `cargo xtask conformance`, which runs what is below over the library of 
 `crates/elver-preload/conformance.toml`.
 ";
 
+const LARGE: &str = "
+## Large programs
+
+Of PyPI and Debian, unmodified, between two processes: `cargo xtask conformance --large` downloads and runs them (needs
+root for the namespaces), and writes these rows. What was moved is compared, except by `transfer_engine_bench`, and the
+devices' counters must have at least as many bytes: a program that silently takes another way fails. What is measured is
+this machine's, beside the same program over its own TCP transport in the same run.
+
+| program | transport | where | comes to | measured | because |
+| --- | --- | --- | --- | --- | --- |
+";
+
 /// The list as it was written.
 pub(super) fn read(list: &Path) -> Result<Vec<Item>> {
     let text = fs::read_to_string(list).with_context(|| format!("{}", list.display()))?;
@@ -37,7 +49,9 @@ pub(super) fn write(list: &Path, page: &Path, items: &[Item]) -> Result<()> {
 
 fn page(items: &[Item]) -> Result<String> {
     let mut page = HEAD.to_string();
-    let (tests, programs): (Vec<&Item>, Vec<&Item>) = items.iter().partition(|item| item.is_test());
+    let (large, items): (Vec<&Item>, Vec<&Item>) = items.iter().partition(|item| item.is_large());
+    let (tests, programs): (Vec<&Item>, Vec<&Item>) =
+        items.into_iter().partition(|item| item.is_test());
     page.push_str("\n## rdma-core's own tests\n\n");
     writeln!(
         page,
@@ -68,14 +82,19 @@ fn page(items: &[Item]) -> Result<String> {
     page.push_str("\n## Programs\n\n");
     writeln!(
         page,
-        "Of Debian 12 (rdma-core 44, perftest 4.5), two processes on loopback: {} of {} pass. What those of perftest \
-         carried nobody looks at; the examples of libibverbs compare it (`-c`).\n",
+        "Of Debian 12 (rdma-core 44, perftest 4.5, dapl2 2.1, fio 3.33), two processes on loopback: {} of {} pass. What \
+         those of perftest and fio carried nobody looks at; the examples of libibverbs (`-c`) and dapltest (`-V`) compare \
+         it. Of fio and dapltest the device's counters have at least the bytes that they moved.\n",
         count(&programs, Outcome::Pass),
         programs.len()
     )?;
     page.push_str("| program | transport | comes to | because |\n| --- | --- | --- | --- |\n");
     for Item { name, transport, outcome, reason, .. } in programs {
         writeln!(page, "| `{name}` | {transport} | {outcome} | {reason} |")?;
+    }
+    page.push_str(LARGE);
+    for Item { name, transport, place, outcome, measured, reason, .. } in large {
+        writeln!(page, "| {name} | {transport} | {place} | {outcome} | {measured} | {reason} |")?;
     }
     Ok(page)
 }

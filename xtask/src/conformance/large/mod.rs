@@ -1,0 +1,135 @@
+//! Large programs that nobody here wrote, unmodified: downloaded, run between two processes of one host and between two
+//! network namespaces, with what they moved compared, and with proof that it went over Elver.
+
+mod installed;
+mod mooncake;
+mod mpi;
+mod nixl;
+mod qemu;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::counted::Counted;
+use super::outcome::{Item, Outcome};
+use super::place::Place;
+use super::process::{Ended, Runner, last_line};
+use installed::Installed;
+
+/// How long a program moves data to be measured, in seconds.
+const SECONDS: &str = "3";
+
+/// What each program is run with.
+struct Stage<'a> {
+    runner: &'a Runner,
+    place: &'a Place,
+    installed: &'a Installed,
+    /// Where our own words for these programs are: programs in Python, mostly.
+    words: PathBuf,
+    /// A folder.
+    scratch: PathBuf,
+}
+
+/// What a program came to.
+#[derive(Default)]
+struct Said {
+    /// What it told of its speed.
+    measured: String,
+    /// Why it was not run.
+    skipped: Option<&'static str>,
+}
+
+/// A row: its name, its transport, bytes that it moves at the least, and how it is run.
+struct Row {
+    name: &'static str,
+    transport: &'static str,
+    bytes: u64,
+    run: fn(&Stage<'_>) -> Result<Said>,
+}
+
+const fn row(
+    name: &'static str,
+    transport: &'static str,
+    bytes: u64,
+    run: fn(&Stage<'_>) -> Result<Said>,
+) -> Row {
+    Row { name, transport, bytes, run }
+}
+
+const ROWS: [Row; 8] = [
+    row("Mooncake 0.3.13: its transfer engine by Python", "RC", 2 << 20, mooncake::moves),
+    row("Mooncake 0.3.13: transfer_engine_bench", "RC", 1 << 20, mooncake::bench),
+    row("NIXL 1.5.1: its agent (UCX 1.23)", "RC, UD", 2 << 20, nixl::moves),
+    row("NIXL 1.5.1: its agent, keepalive off", "RC, UD", 2 << 20, nixl::moves_quietly),
+    row("QEMU 7.2: migrate uri=rdma:", "RC", qemu::PATTERN, qemu::migrates),
+    row("Open MPI 5.0.11: pml ucx (UCX 1.20)", "RC, UD", mpi::BYTES, mpi::openmpi),
+    row("MPICH 5.0.2: ch4:ucx", "RC, UD", mpi::BYTES, mpi::mpich_ucx),
+    row("MPICH 5.0.2: ch4:ofi (verbs;ofi_rxm)", "RC", mpi::BYTES, mpi::mpich_ofi),
+];
+
+/// Installs them below a folder, and runs them all.
+pub(super) fn run(runner: &Runner, root: &Path, below: &Path) -> Result<Vec<Item>> {
+    let installed = Installed::below(below)?;
+    let scratch = below.join("scratch");
+    fs::create_dir_all(&scratch).with_context(|| format!("{}", scratch.display()))?;
+    let mut items = Vec::new();
+    for place in [Place::host(), Place::namespaces()?] {
+        let words = root.join("crates/elver-preload/large");
+        let stage =
+            Stage { runner, place: &place, installed: &installed, words, scratch: scratch.clone() };
+        for row in &ROWS {
+            let item = stage.item(row)?;
+            println!(
+                "{}: {}, {}, {} {}",
+                item.outcome, item.name, item.place, item.measured, item.said
+            );
+            items.push(item);
+        }
+    }
+    Ok(items)
+}
+
+impl Stage<'_> {
+    fn item(&self, row: &Row) -> Result<Item> {
+        Counted::forget(&self.runner.told)?;
+        let came_to = (row.run)(self);
+        let counted = Counted::read(&self.runner.told)?;
+        let mut item = Item::new(row.name.to_string(), Outcome::Pass, String::new());
+        item.transport = row.transport.to_string();
+        item.place = self.place.name.to_string();
+        match came_to.and_then(|said| match said.skipped {
+            None => counted.prove(row.bytes).map(|()| said),
+            Some(_) => Ok(said),
+        }) {
+            Ok(Said { measured, skipped }) => {
+                item.measured = measured;
+                if let Some(why) = skipped {
+                    (item.outcome, item.said) = (Outcome::Skip, why.to_string());
+                }
+            }
+            Err(error) => (item.outcome, item.said) = (Outcome::Fail, format!("{error:#}")),
+        }
+        Ok(item)
+    }
+
+    /// The words that run a program of our own, with an interpreter.
+    fn script(&self, python: &Path, name: &str, arguments: &[&str]) -> Result<Vec<String>> {
+        let script = self.words.join(name);
+        let path = |path: &Path| path.to_str().map(str::to_string).context("a path of UTF-8");
+        let mut words = vec![path(python)?, path(&script)?];
+        words.extend(arguments.iter().map(|word| word.to_string()));
+        Ok(words)
+    }
+}
+
+/// What succeeded, or its last words.
+fn succeeded(what: &str, ended: &Ended) -> Result<()> {
+    anyhow::ensure!(ended.status.success(), "{what}: {}: {}", ended.status, last_line(&ended.said));
+    Ok(())
+}
+
+fn borrowed(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}

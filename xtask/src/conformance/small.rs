@@ -1,0 +1,79 @@
+//! Debian's programs that were written for RDMA and not to try libibverbs: DAPL and fio. Each must have moved its bytes
+//! over Elver.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::counted::Counted;
+use super::outcome::{Item, Outcome};
+use super::process::{Call, Runner};
+use super::programs::{free_port, item, split};
+
+/// DAPL's list of adapters: over sockets, and over rdma_cm.
+const ADAPTERS: &str = "\
+elver-scm u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"elver0 1\" \"\"
+elver-cma u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"127.0.0.1 0\" \"\"
+";
+/// What its test does, with all data compared.
+const TRANSACTIONS: &str =
+    "-V -i 20 -t 1 -w 1 client SR 256 1 server SR 256 1 client RR 4096 client RW 4096";
+/// 20 times a READ and a WRITE of 4 KiB.
+const TRANSACTED: u64 = 20 * 2 * 4096;
+const WRITTEN: u64 = 8 << 20;
+
+/// Runs them; `scratch` is a folder.
+pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
+    let mut items = Vec::new();
+    let adapters = scratch.join("dat.conf");
+    fs::write(&adapters, ADAPTERS).with_context(|| format!("{}", adapters.display()))?;
+    let adapters = [("DAT_OVERRIDE", adapters.to_str().context("a path of UTF-8")?)];
+    for adapter in ["elver-scm", "elver-cma"] {
+        Counted::forget(&runner.told)?;
+        let server = format!("dapltest -T S -D {adapter}");
+        let client = format!("dapltest -T T -s 127.0.0.1 -D {adapter} {TRANSACTIONS}");
+        let end = format!("dapltest -T Q -s 127.0.0.1 -D {adapter}");
+        let words = [&server, &client, &end].map(|words| split(words));
+        let [server, asking, end] =
+            words.each_ref().map(|words| Call { words, env: &adapters, ..Call::default() });
+        let mut serving = runner.start(&server, Path::new("/"))?;
+        let asking = runner.ask(&mut serving, &asking, Path::new("/"))?;
+        runner.start(&end, Path::new("/"))?.end()?;
+        // One whose server does not hear that it is to end is ended.
+        serving.stop()?;
+        items.push(proved(item(&client, "RC", &[asking]), runner, TRANSACTED)?);
+    }
+
+    Counted::forget(&runner.told)?;
+    let port = free_port()?;
+    let common = format!("--ioengine=rdma --port={port} --size=8m --bs=64k");
+    let client = format!("fio --name=client --hostname=127.0.0.1 --verb=write --rw=write {common}");
+    let server = format!("fio --name=server --rw=read {common}");
+    let words = [&server, &client].map(|words| split(words));
+    let [server, asking] = words.each_ref().map(|words| Call { words, ..Call::default() });
+    let mut serving = runner.start(&server, Path::new("/"))?;
+    // Its server waits for ever for a client that came too early and has gone.
+    serving.await_listener(port)?;
+    let asking = runner.start(&asking, Path::new("/"))?.end()?;
+    let serving = if asking.status.success() { serving.end()? } else { serving.stop()? };
+    let ended = [serving, asking];
+    items.push(proved(item(&named(&client, port), "RC", &ended), runner, WRITTEN)?);
+
+    Ok(items)
+}
+
+/// A name that is the same in each run.
+fn named(words: &str, port: u16) -> String {
+    words.replace(&format!(" --port={port}"), "")
+}
+
+/// What passes only if its bytes went over Elver.
+pub(super) fn proved(item: Item, runner: &Runner, bytes: u64) -> Result<Item> {
+    match Counted::read(&runner.told)?.prove(bytes) {
+        Err(error) if item.passes() => {
+            Ok(Item { outcome: Outcome::Fail, said: error.to_string(), ..item })
+        }
+        _ => Ok(item),
+    }
+}
