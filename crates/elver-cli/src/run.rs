@@ -33,6 +33,8 @@ Examples:
       how a program bears a bad network: the same packets are lost for the same seed
   elver run --kill-peer-after 3s -- PROGRAM
       how it bears that its peers die
+  elver run --wrong-keys 0.1% --qp-failures 0.01% --seed 7 -- PROGRAM
+      how it bears that its keys are refused, and that its queue pairs fail
   elver run --capture trace -- ib_write_bw
       its packets, for Wireshark: trace.PID
   elver run -- sh -c 'ibv_rc_pingpong & sleep 1; ibv_rc_pingpong localhost'
@@ -60,7 +62,15 @@ pub(crate) struct RunArgs {
     /// peers had died: its queue pairs fail when their retries have run out.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     kill_peer_after: Option<Duration>,
-    /// Which packets are lost: the same ones for the same seed.
+    /// Post this share of each process's READs, WRITEs and atomics with a wrong key: they complete with
+    /// IBV_WC_REM_ACCESS_ERR, and their queue pairs fail at both ends.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    wrong_keys: Option<u32>,
+    /// Have the queue pair fail after this share of what each process posts to send: what is outstanding is flushed,
+    /// and the program is told IBV_EVENT_QP_FATAL.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    qp_failures: Option<u32>,
+    /// Which packets are lost, and which posts suffer: the same ones for the same seed.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Record the packets of each process as pcapng, in FILE.PID.
@@ -71,7 +81,7 @@ pub(crate) struct RunArgs {
     no_direct: bool,
     /// Carry the program's TCP connections by streams of the host's node where the peer does so too; the program
     /// gets no RDMA device.
-    #[arg(long, conflicts_with_all = ["device", "address", "loss", "delay", "kill_peer_after", "capture", "no_direct"])]
+    #[arg(long, conflicts_with_all = ["device", "address", "loss", "delay", "kill_peer_after", "wrong_keys", "qp_failures", "capture", "no_direct"])]
     streams: bool,
     /// Say of each TCP connection whether a stream carries it, and why not: a line each at the end of FILE; "-" is
     /// the standard error.
@@ -124,9 +134,12 @@ fn ask(command: &mut Command, args: &RunArgs) -> Result<()> {
         }
     };
     tell("ELVER_LOSS_PER_MILLION", args.loss.map(u128::from));
+    tell("ELVER_WRONG_KEYS_PER_MILLION", args.wrong_keys.map(u128::from));
+    tell("ELVER_QP_FAILURES_PER_MILLION", args.qp_failures.map(u128::from));
     tell("ELVER_DELAY_US", args.delay.map(|time| time.as_micros()));
     tell("ELVER_PEERS_DIE_AFTER_MS", args.kill_peer_after.map(|time| time.as_millis()));
-    tell("ELVER_SEED", args.loss.map(|_| u128::from(args.seed)));
+    let draws = args.loss.or(args.wrong_keys).or(args.qp_failures);
+    tell("ELVER_SEED", draws.map(|_| u128::from(args.seed)));
     // The program may go elsewhere before it opens them.
     let absolute =
         |file| std::path::absolute(file).context("the directory of this process is gone");

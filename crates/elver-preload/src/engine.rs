@@ -20,6 +20,7 @@ use crate::channel::CqObject;
 use crate::cm::state::Cm;
 use crate::device::node_guid;
 use crate::direct::{self, Beside, Direct, Hub};
+use crate::faults::Posts;
 use crate::fork::{Own, close_in_child, generation};
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
@@ -76,6 +77,8 @@ pub(crate) struct State {
     /// rdma_cm, once the program has opened it.
     pub(crate) cm: Option<Box<Cm>>,
     pub(crate) direct: Direct,
+    /// What befalls posts, if anything.
+    pub(crate) posts: Option<Box<Posts>>,
 }
 
 /// A region, as who imports it is told of it.
@@ -107,7 +110,7 @@ pub(crate) struct DeviceMemory {
 }
 
 impl State {
-    fn new(device: SoftDevice, hub: Option<Arc<Hub>>) -> State {
+    fn new(device: SoftDevice, hub: Option<Arc<Hub>>, posts: Option<Box<Posts>>) -> State {
         State {
             direct: Direct::new(hub, device.address()),
             device,
@@ -121,6 +124,7 @@ impl State {
             next_dm: 1,
             xrc: Xrc::default(),
             cm: None,
+            posts,
         }
     }
 }
@@ -172,7 +176,7 @@ impl Engine {
         // SAFETY: the function takes nothing, and touches what stays to the end.
         unsafe { libc::atexit(last_words) };
         Ok(Engine {
-            state: Mutex::new(State::new(device, hub.clone())),
+            state: Mutex::new(State::new(device, hub.clone(), Posts::new(wishes.posts))),
             polls: AtomicU64::new(0),
             naps: AtomicBool::new(false),
             armed: AtomicBool::new(false),
@@ -381,6 +385,13 @@ impl State {
             };
             if let Some(told) = told {
                 told::tell(told, event);
+            }
+        }
+        if let Some(posts) = &mut self.posts {
+            for qp in posts.failed.drain(..) {
+                if let Some(told) = self.qps.get(&qp) {
+                    told::tell(*told, AsyncEvent::QpFatal(qp));
+                }
             }
         }
         self.direct.look(&self.device);

@@ -27,6 +27,7 @@ mod dm;
 mod engine;
 mod errno;
 mod events;
+mod faults;
 mod fork;
 pub mod layout;
 mod mcast;

@@ -314,15 +314,20 @@ pub(crate) unsafe extern "C" fn post_send(
         let result = unsafe {
             let handle = Handle((*qp).handle);
             let names = wr::Names::of((*qp).qp_type);
-            let State { device, direct, .. } = &mut *state;
-            match &(*qp.cast::<OwnedQp>()).link {
-                Some(link) => {
+            let State { device, direct, posts, .. } = &mut *state;
+            match (&(*qp.cast::<OwnedQp>()).link, posts) {
+                (Some(link), None) => {
                     let mut run = Run::begin(device, &mut direct.stage, link, handle);
                     let result = wr::post_sends(list, bad, names, |wr| run.post(&wr));
                     run.end();
                     result
                 }
-                None => wr::post_sends(list, bad, names, |wr| device.post_send(handle, &[wr])),
+                (_, Some(posts)) => {
+                    wr::post_sends(list, bad, names, |wr| posts.post(device, handle, &wr))
+                }
+                (None, None) => {
+                    wr::post_sends(list, bad, names, |wr| device.post_send(handle, &[wr]))
+                }
             }
         };
         state.tell();

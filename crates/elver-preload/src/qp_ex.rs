@@ -308,15 +308,19 @@ fn post(owned: &mut OwnedQp) -> Result<(), c_int> {
     let mut state = Engine::of(&raw const owned.ex.qp_base)?.drive();
     let refused = |(_, error)| of_post(error);
     state.device.check_sends(handle, owned.batch.wrs()).map_err(refused)?;
-    let State { device, direct, .. } = &mut *state;
-    match &owned.link {
-        Some(link) => {
+    let State { device, direct, posts, .. } = &mut *state;
+    match (&owned.link, posts) {
+        (Some(link), None) => {
             let mut run = Run::begin(device, &mut direct.stage, link, handle);
             let posted = owned.batch.wrs().try_for_each(|wr| run.post(&wr));
             run.end();
             posted.map_err(refused)?;
         }
-        None => device.post_sends(handle, owned.batch.wrs()).map_err(refused)?,
+        (_, Some(posts)) => {
+            let mut wrs = owned.batch.wrs();
+            wrs.try_for_each(|wr| posts.post(device, handle, &wr)).map_err(refused)?;
+        }
+        (None, None) => device.post_sends(handle, owned.batch.wrs()).map_err(refused)?,
     }
     state.tell();
     Ok(())

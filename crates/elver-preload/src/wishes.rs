@@ -7,13 +7,19 @@ use std::time::Duration;
 
 use elver_soft::{Faults, Loss, SoftConfig};
 
+use crate::faults::Shares;
+
 /// Packets lost of a million.
 const LOSS: &str = "ELVER_LOSS_PER_MILLION";
 /// Microseconds that packets are taken later.
 const DELAY: &str = "ELVER_DELAY_US";
 /// Milliseconds after which the device hears nobody.
 const PEERS_DIE: &str = "ELVER_PEERS_DIE_AFTER_MS";
-/// Which packets are lost.
+/// READs, WRITEs and atomics of a million that are posted with a wrong key.
+const WRONG_KEYS: &str = "ELVER_WRONG_KEYS_PER_MILLION";
+/// Posts of a million after which the queue pair fails.
+const FAILURES: &str = "ELVER_QP_FAILURES_PER_MILLION";
+/// Which packets are lost, and which posts suffer.
 const SEED: &str = "ELVER_SEED";
 /// The file of the record.
 const CAPTURE: &str = "ELVER_CAPTURE";
@@ -22,6 +28,8 @@ const CAPTURE: &str = "ELVER_CAPTURE";
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wishes {
     faults: Faults,
+    /// What befalls posts.
+    pub(crate) posts: Shares,
     capture: Option<PathBuf>,
 }
 
@@ -33,24 +41,24 @@ impl Wishes {
 
     fn read(told: impl Fn(&str) -> Option<OsString>, process: u32) -> Result<Wishes, String> {
         let seed = number(&told, SEED)?.unwrap_or(1);
-        let loss = number(&told, LOSS)?;
-        if let Some(loss @ 1_000_001..) = loss {
-            return Err(format!("{LOSS} is {loss}; give 0 to 1000000"));
-        }
         let faults = Faults {
-            loss: loss.map(|loss| Loss { per_million: loss as u32, seed }),
+            loss: share(&told, LOSS)?.map(|per_million| Loss { per_million, seed }),
             delay: number(&told, DELAY)?.map(Duration::from_micros).unwrap_or_default(),
             peers_die_after: number(&told, PEERS_DIE)?.map(Duration::from_millis),
         };
+        let wrong_keys = share(&told, WRONG_KEYS)?.unwrap_or(0);
+        let failures = share(&told, FAILURES)?.unwrap_or(0);
+        let any = wrong_keys > 0 || failures > 0;
+        let posts = if any { Shares { wrong_keys, failures, seed } } else { Shares::default() };
         // A program may start others, each with a device of its own.
         let capture = told(CAPTURE).map(|mut name| {
             name.push(format!(".{process}"));
             name.into()
         });
-        Ok(Wishes { faults, capture })
+        Ok(Wishes { faults, posts, capture })
     }
 
-    /// Whether anything is asked for that concerns packets.
+    /// Whether anything is asked for that concerns packets or posts.
     pub(crate) fn is_any(&self) -> bool {
         *self != Wishes::default()
     }
@@ -58,6 +66,14 @@ impl Wishes {
     pub(crate) fn apply(&self, config: &mut SoftConfig) {
         config.faults = self.faults;
         config.capture.clone_from(&self.capture);
+    }
+}
+
+/// A number of a million.
+fn share(told: impl Fn(&str) -> Option<OsString>, name: &str) -> Result<Option<u32>, String> {
+    match number(told, name)? {
+        Some(share @ 1_000_001..) => Err(format!("{name} is {share}; give 0 to 1000000")),
+        share => Ok(share.map(|share| share as u32)),
     }
 }
 
@@ -90,7 +106,11 @@ mod tests {
             delay: Duration::from_micros(50),
             peers_die_after: Some(Duration::from_secs(3)),
         };
-        assert_eq!(read(&told), Ok(Wishes { faults, capture: Some("a.77".into()) }));
+        let posts = Shares::default();
+        assert_eq!(read(&told), Ok(Wishes { faults, posts, capture: Some("a.77".into()) }));
+        let told = [(WRONG_KEYS, "5"), (FAILURES, "6"), (SEED, "7")];
+        let posts = Shares { wrong_keys: 5, failures: 6, seed: 7 };
+        assert_eq!(read(&told), Ok(Wishes { posts, ..Wishes::default() }));
     }
 
     #[test]

@@ -192,6 +192,30 @@ fn peers_die_on_demand() {
     assert!(!client.status.success() && said.contains("retry"), "{said}");
 }
 
+/// What a client comes to whose posts suffer, of a server that is ended afterwards.
+fn suffers(program: &[&str], fault: &str) -> String {
+    let port = free_port();
+    let number = port.to_string();
+    let words = [program, &["-p", &number]].concat();
+    let mut server = command(&words).spawn().unwrap();
+    await_listener(port, &mut server);
+    let client = command(&[&["env", fault], &words[..], &["127.0.0.1"]].concat()).output().unwrap();
+    // It may have ended by itself.
+    let _ = Command::new("kill").arg(server.id().to_string()).output().unwrap();
+    server.wait().unwrap();
+    assert!(!client.status.success(), "{fault}");
+    [client.stdout, client.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat()
+}
+
+/// perftest prints the status of what failed: 10 is `IBV_WC_REM_ACCESS_ERR`, 5 is `IBV_WC_WR_FLUSH_ERR`.
+#[test]
+fn posts_suffer_on_demand() {
+    let said = suffers(&["ib_write_bw", "-n", "200"], "ELVER_WRONG_KEYS_PER_MILLION=1000000");
+    assert!(said.contains("Failed status 10"), "{said}");
+    let said = suffers(&["ibv_rc_pingpong", "-g", "0"], "ELVER_QP_FAILURES_PER_MILLION=1000000");
+    assert!(said.contains("Work Request Flushed Error"), "{said}");
+}
+
 #[test]
 fn packets_are_recorded_for_each_process() {
     let dir = tempfile::tempdir().unwrap();
