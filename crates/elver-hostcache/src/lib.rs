@@ -2,7 +2,7 @@
 //! drives each, attributes in sysfs (Swift, section 3.3: the cached map, one a host).
 //!
 //! `elver verbs-profile` writes the file, `libelver_fastverbs.so` reads it. [`HostCache`] is what stands in it and
-//! [`format`] its bytes, which are believed only after every length was checked; [`file`](mod@file) refuses files that
+//! [`format`](mod@format) its bytes, which are believed only after every length was checked; [`file`](mod@file) refuses files that
 //! somebody else could have written. [`Stale`] says what has changed since it was made: the kernel, its devices, the
 //! library, the processors. [`netlink`] asks the kernel which devices there are in five system calls, and
 //! [`record`](mod@record) makes a cache of what is there now.

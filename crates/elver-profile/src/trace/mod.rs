@@ -45,7 +45,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Finds out what a stop takes, by a program that makes [`CALIBRATION`] system calls, which take so many nanoseconds
+    /// Finds out what a stop takes, by a program that makes so many system calls, which take so many nanoseconds
     /// each when nobody watches.
     ///
     /// # Errors

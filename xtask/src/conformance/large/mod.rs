@@ -6,40 +6,19 @@ mod mooncake;
 mod mpi;
 mod nixl;
 mod qemu;
+mod stage;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use super::counted::Counted;
 use super::outcome::{Item, Outcome};
 use super::place::Place;
-use super::process::{Ended, Runner, last_line};
+use super::process::Runner;
 use installed::Installed;
-
-/// How long a program moves data to be measured, in seconds.
-const SECONDS: &str = "3";
-
-/// What each program is run with.
-struct Stage<'a> {
-    runner: &'a Runner,
-    place: &'a Place,
-    installed: &'a Installed,
-    /// Where our own words for these programs are: programs in Python, mostly.
-    words: PathBuf,
-    /// A folder.
-    scratch: PathBuf,
-}
-
-/// What a program came to.
-#[derive(Default)]
-struct Said {
-    /// What it told of its speed.
-    measured: String,
-    /// Why it was not run.
-    skipped: Option<&'static str>,
-}
+use stage::{Said, Stage};
 
 /// A row: its name, its transport, bytes that it moves at the least, and how it is run.
 struct Row {
@@ -113,23 +92,4 @@ impl Stage<'_> {
         }
         Ok(item)
     }
-
-    /// The words that run a program of our own, with an interpreter.
-    fn script(&self, python: &Path, name: &str, arguments: &[&str]) -> Result<Vec<String>> {
-        let script = self.words.join(name);
-        let path = |path: &Path| path.to_str().map(str::to_string).context("a path of UTF-8");
-        let mut words = vec![path(python)?, path(&script)?];
-        words.extend(arguments.iter().map(|word| word.to_string()));
-        Ok(words)
-    }
-}
-
-/// What succeeded, or its last words.
-fn succeeded(what: &str, ended: &Ended) -> Result<()> {
-    anyhow::ensure!(ended.status.success(), "{what}: {}: {}", ended.status, last_line(&ended.said));
-    Ok(())
-}
-
-fn borrowed(words: &[String]) -> Vec<&str> {
-    words.iter().map(String::as_str).collect()
 }

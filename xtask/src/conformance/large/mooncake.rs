@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::super::process::{Call, last_line};
 use super::super::programs::free_port;
-use super::{SECONDS, Said, Stage, borrowed, succeeded};
+use super::stage::{SECONDS, Said, Stage, borrowed, succeeded};
 
 /// Its engine in two processes of Python: what was written and read is compared.
 pub(super) fn moves(stage: &Stage<'_>) -> Result<Said> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use super::super::process::Call;
-use super::{Said, Stage, borrowed, succeeded};
+use super::stage::{Said, Stage, borrowed, succeeded};
 
 /// A message of 8 MiB both ways, and as much put both ways.
 pub(super) const BYTES: u64 = 4 * (8 << 20);

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Said, Stage};
+use super::stage::{Said, Stage};
 
 const DEVICE: (&str, &str) = ("UCX_TLS", "rc,ud");
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::super::process::{Call, Started};
 use super::super::programs::{free_port, split};
-use super::{Said, Stage};
+use super::stage::{Said, Stage};
 
 /// What is put into the source's memory, and where.
 pub(super) const PATTERN: u64 = 8 << 20;
