@@ -38,7 +38,6 @@ fn open(device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
     verbs.create_srq_ex = Some(srq::create_srq_ex);
     verbs.open_xrcd = Some(xrc::open_xrcd);
     verbs.close_xrcd[0] = Some(xrc::close_xrcd);
-    verbs.get_srq_num = Some(xrc::get_srq_num);
     verbs.open_qp = Some(xrc::open_qp);
     verbs.context.device = device;
     verbs.context.ops = ContextOps {

@@ -7,7 +7,8 @@ use std::slice;
 use elver_soft::SoftMemory;
 use elver_verbs::{AccessFlags, Memory as _};
 
-use crate::engine::{DeviceMemory, Engine, Kind};
+use crate::device_memory::all;
+use crate::engine::Kind;
 use crate::errno::{code, object};
 use crate::layout::{AllocDmAttr, Context, Dm, Mr, Pd};
 use crate::owned::given;
@@ -27,16 +28,15 @@ pub(crate) unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut Alloc
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > LOG_ALIGN_MAX {
             return Err(libc::EINVAL);
         }
-        let mut state = Engine::of(context)?.lock();
-        let used: usize = state.dms.values().map(|dm| dm.length).sum();
+        // SAFETY: the verbs contract.
+        unsafe { given(context)? };
+        let mut all = all();
+        let used: usize = all.dms.values().map(|dm| dm.length).sum();
         if attr.length > DM_MAX - used {
             return Err(libc::ENOMEM);
         }
         let memory = SoftMemory::alloc(attr.length as u64).map_err(|_| libc::ENOMEM)?;
-        let handle = state.next_dm;
-        state.next_dm += 1;
-        state.dms.insert(handle, DeviceMemory { memory, length: attr.length, users: 0 });
-        Ok(boxed(context, handle))
+        Ok(boxed(context, all.keep(memory, attr.length)))
     })
 }
 
@@ -50,11 +50,11 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
         let handle = unsafe { given(dm)? }.handle;
-        let mut state = Engine::of(dm)?.lock();
-        match state.dms.get(&handle) {
+        let mut all = all();
+        match all.dms.get(&handle) {
             None => return Err(libc::EINVAL),
             Some(found) if found.users > 0 => return Err(libc::EBUSY),
-            Some(_) => state.dms.remove(&handle),
+            Some(_) => all.dms.remove(&handle),
         };
         // SAFETY: it is ours.
         drop(unsafe { Box::from_raw(dm) });
@@ -66,8 +66,8 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
 fn checked(dm: *mut Dm, offset: u64, length: usize) -> Result<SoftMemory, c_int> {
     // SAFETY: the verbs contract.
     let handle = unsafe { given(dm)? }.handle;
-    let state = Engine::of(dm)?.lock();
-    let found = state.dms.get(&handle).ok_or(libc::EINVAL)?;
+    let all = all();
+    let found = all.dms.get(&handle).ok_or(libc::EINVAL)?;
     let is_inside = offset.checked_add(length as u64).is_some_and(|end| end <= found.length as u64);
     if !is_inside || !offset.is_multiple_of(WORD) || !(length as u64).is_multiple_of(WORD) {
         return Err(libc::EINVAL);
@@ -142,7 +142,7 @@ unsafe extern "C" fn ibv_import_dm(context: *mut Context, handle: u32) -> *mut D
     object(|| {
         // SAFETY: the verbs contract.
         unsafe { given(context)? };
-        match Engine::of(context)?.lock().dms.contains_key(&handle) {
+        match all().dms.contains_key(&handle) {
             true => Ok(boxed(context, handle)),
             false => Err(libc::ENOENT),
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-use elver_soft::{SoftConfig, SoftDevice, SoftError, SoftMemory};
+use elver_soft::{SoftConfig, SoftDevice, SoftError};
 use elver_verbs::{AsyncEvent, Cq, Device, Mr, Pd, Qp, Srq, VerbsError, Wc};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -70,9 +70,6 @@ pub(crate) struct State {
     /// What can be imported.
     pub(crate) pds: HashSet<Pd>,
     pub(crate) mrs: HashMap<Mr, Region>,
-    pub(crate) dms: HashMap<u32, DeviceMemory>,
-    /// The number of the next device memory.
-    pub(crate) next_dm: u32,
     pub(crate) xrc: Xrc,
     /// rdma_cm, once the program has opened it.
     pub(crate) cm: Option<Box<Cm>>,
@@ -100,15 +97,6 @@ pub(crate) enum Kind {
     DeviceMemory(u32),
 }
 
-/// A device memory.
-pub(crate) struct DeviceMemory {
-    pub(crate) memory: SoftMemory,
-    /// In bytes.
-    pub(crate) length: usize,
-    /// Regions of it.
-    pub(crate) users: u32,
-}
-
 impl State {
     fn new(device: SoftDevice, hub: Option<Arc<Hub>>, posts: Option<Box<Posts>>) -> State {
         State {
@@ -120,8 +108,6 @@ impl State {
             srqs: HashMap::new(),
             pds: HashSet::new(),
             mrs: HashMap::new(),
-            dms: HashMap::new(),
-            next_dm: 1,
             xrc: Xrc::default(),
             cm: None,
             posts,

@@ -22,6 +22,7 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod device_memory;
 mod direct;
 mod dm;
 mod engine;

@@ -9,6 +9,7 @@ use std::ptr::{self, NonNull};
 use elver_soft::{MrChange, SoftMemory};
 use elver_verbs::{AccessFlags, Device as _, Mr as Handle, Pd as PdHandle};
 
+use crate::device_memory::all;
 use crate::direct::{Change, take_back_region, tell_region_again};
 use crate::engine::{Engine, Kind, Region};
 use crate::errno::{code, object, of_verbs, set};
@@ -116,7 +117,7 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
         })?;
         let region = state.mrs.remove(&handle);
         if let Some(Region { kind: Kind::DeviceMemory(dm), .. }) = region
-            && let Some(dm) = state.dms.get_mut(&dm)
+            && let Some(dm) = all().dms.get_mut(&dm)
         {
             dm.users -= 1;
         }

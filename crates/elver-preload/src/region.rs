@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use elver_soft::SoftMemory;
 use elver_verbs::{AccessFlags, Device as _, Pd as PdHandle};
 
+use crate::device_memory::all;
 use crate::direct::{Told, tell_region};
 use crate::engine::{Engine, Kind, Region};
 use crate::errno::of_verbs;
@@ -52,7 +53,7 @@ pub(crate) fn register(
     let mut state = engine.lock();
     let info = state.device.reg_mr(domain, memory, Some(iova), access).map_err(of_verbs)?;
     if let Kind::DeviceMemory(dm) = &kind
-        && let Some(dm) = state.dms.get_mut(dm)
+        && let Some(dm) = all().dms.get_mut(dm)
     {
         dm.users += 1;
     }

@@ -133,7 +133,8 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
     })
 }
 
-/// A number that no other SRQ of the device has. Of a basic one nobody needs it; programs ask all the same.
+/// A number that no other SRQ of the device has: peers name one of XRC by it. Of a basic one nobody needs it;
+/// programs over DC ask all the same.
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.

@@ -10,7 +10,7 @@ use elver_verbs::{Qp as Handle, QpAttrMask, Srq as SrqHandle, Xrcd as Domain};
 
 use crate::engine::{Engine, State};
 use crate::errno::{code, object, of_verbs};
-use crate::layout::{Context, Qp, QpInitAttrEx, QpOpenAttr, Srq, Xrcd as XrcdBase, XrcdInitAttr};
+use crate::layout::{Context, Qp, QpInitAttrEx, QpOpenAttr, Xrcd as XrcdBase, XrcdInitAttr};
 use crate::owned::{OwnedQp, given};
 use crate::staged::{Batch, Limits};
 use crate::told::Told;
@@ -159,20 +159,6 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut XrcdBase) -> c_int {
         }
         // SAFETY: it is ours.
         drop(unsafe { Box::from_raw(xrcd.cast::<OwnedXrcd>()) });
-        Ok(())
-    })
-}
-
-/// The number by which peers name an SRQ of XRC.
-pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
-    code(|| {
-        // SAFETY: the verbs contract.
-        let handle = SrqHandle(unsafe { given(srq)? }.handle);
-        if !Engine::of(srq)?.lock().xrc.srqs.contains(&handle) {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: the verbs contract.
-        unsafe { *given(number)? = handle.0 };
         Ok(())
     })
 }

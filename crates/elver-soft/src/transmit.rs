@@ -37,6 +37,11 @@ pub(crate) struct Transmitter {
     pub(crate) bypass: Option<Box<dyn Bypass>>,
 }
 
+/// Whether a packet belongs to what is acknowledged, and sent again: not to UC or UD (IBTA vol. 1, table 38).
+fn is_acknowledged(opcode: u8) -> bool {
+    !matches!(opcode >> 5, 1 | 3)
+}
+
 impl Transmitter {
     pub(crate) fn new(source: IpAddr) -> Transmitter {
         Transmitter {
@@ -111,7 +116,8 @@ impl Transmitter {
             let Some(packet) = rnic.poll_transmit(now, room) else {
                 return;
             };
-            if let Some(bypass) = &mut self.bypass {
+            // Of what nobody acknowledges nothing may be lost for want of room: a socket has more.
+            if let Some(bypass) = self.bypass.as_mut().filter(|_| is_acknowledged(room[0])) {
                 let (to, class) = (packet.flow.dst.ip(), packet.traffic_class);
                 let became = bypass.carry(to, class, &room[..packet.len]);
                 if became != Carried::ByLink {
