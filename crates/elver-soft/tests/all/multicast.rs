@@ -80,7 +80,7 @@ fn is_quiet(ends: &mut [&mut End], at: usize) -> bool {
 }
 
 fn loopback(host: u8) -> SoftConfig {
-    SoftConfig::for_address(IpAddr::from([127, 0, 21, host]))
+    SoftConfig::for_address(IpAddr::from([127, 3, 21, host]))
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_second_qp_of_the_sender_hears_it_and_who_sleeps_is_woken() {
 fn strangers_at_a_group_do_nothing() {
     let group = gid("230.21.0.4");
     let mut ends = [6, 7].map(|host| member(loopback(host), group));
-    let stranger = std::net::UdpSocket::bind("127.0.21.8:0").unwrap();
+    let stranger = std::net::UdpSocket::bind("127.3.21.8:0").unwrap();
     let port = ends[0].device.config().udp_port;
     for len in [0, 1, 15, 16, 24, 60, 4_000, 9_000] {
         for fill in [0, 0x64, 0xff] {
