@@ -9,6 +9,7 @@ mod op_ended;
 pub(crate) mod ops;
 pub(crate) mod outage;
 pub(crate) mod own_ops;
+pub(crate) mod plain;
 pub(crate) mod post;
 pub(crate) mod qos;
 pub(crate) mod recovery;

@@ -8,6 +8,7 @@ use elver_verbs::{
 
 use crate::Core;
 use crate::VqpId;
+use crate::datapath::plain::{Plain, send_plain};
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
@@ -16,7 +17,7 @@ use crate::vqp::send_ring::SqEntry;
 use crate::vqp::{Vqp, Wait};
 
 /// Most WRs posted to the device by one call: as many as the device sends in one piece.
-const BURST: u32 = 64;
+pub(crate) const BURST: u32 = 64;
 /// What a WR counts as besides its bytes, in its VQP's turn.
 const WR_BYTES: i64 = 256;
 /// Bytes that a VQP may post in each of its turns on a lane that others wait for.
@@ -63,6 +64,8 @@ pub(crate) enum Check {
 struct Burst {
     count: u32,
     bytes: u64,
+    /// They are plain, and stand in the ring as such.
+    plain: bool,
     /// It is one WRITE_WITH_IMM, which takes two physical WRs.
     pair: bool,
     /// What stopped the WR behind them, if one did.
@@ -73,6 +76,19 @@ struct Burst {
     psns: u32,
     /// They are of the low class, and the high one is loaded.
     gives_way: bool,
+}
+
+impl Burst {
+    const NONE: Burst = Burst {
+        count: 0,
+        bytes: 0,
+        plain: false,
+        pair: false,
+        stopped: Check::Ready,
+        asks: false,
+        psns: 0,
+        gives_way: false,
+    };
 }
 
 impl<D: Device> Core<D> {
@@ -131,6 +147,25 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// Posts the WRs of a VQP that wait in its ring, which are plain and for which the lane has room. Returns
+    /// whether the device took all of them; if not, the VQP fails.
+    #[inline]
+    pub(crate) fn post_plain(&mut self, id: VqpId, at: LaneIx, wrs: Plain, now: Time) -> bool {
+        let Plain { count, bytes } = wrs;
+        let Some(vqp) = self.vqps.get_mut(id) else {
+            bug!("a VQP that is gone posts");
+            return true;
+        };
+        vqp.deficit = owed(vqp.deficit, count, bytes);
+        let burst = Burst { count, bytes, plain: true, ..Burst::NONE };
+        let taken = self.post_burst(id, at, &burst, now);
+        if !taken {
+            self.stats.device_refusals += 1;
+            self.fail_next(id, WcStatus::LocQpOpErr, now);
+        }
+        taken
+    }
+
     /// What of a VQP's WRs may go next, of those that wait at most `most`: which are then counted as
     /// gone, and messages among them have their headers.
     fn next_burst(
@@ -144,15 +179,7 @@ impl<D: Device> Core<D> {
     ) -> Burst {
         let query_at = Self::query_at(now);
         let Core { vqps, store, device, pool, blank, mrs, qos, unread, lanes, .. } = self;
-        let mut burst = Burst {
-            count: 0,
-            bytes: 0,
-            pair: false,
-            stopped: Check::Ready,
-            asks: false,
-            psns: 0,
-            gives_way: false,
-        };
+        let mut burst = Burst::NONE;
         let Some(vqp) = vqps.get_mut(id) else {
             bug!("a VQP that is gone posts");
             return burst;
@@ -202,7 +229,7 @@ impl<D: Device> Core<D> {
             if counted {
                 qos.charge(length.into());
             }
-            deficit = (deficit - i64::from(length) - WR_BYTES).max(-DEBT_MAX);
+            deficit = owed(deficit, 1, length.into());
             burst.bytes += u64::from(length);
             if length > path.one_packet {
                 burst.psns += path.more_psns(&vqp.sq, seq);
@@ -236,6 +263,9 @@ impl<D: Device> Core<D> {
             let cost = vqp.sq.entry(first).cost();
             let posted = send_pair(device, phys.qp, vqp, first);
             (posted, cost * posted)
+        } else if burst.plain {
+            let posted = send_plain(device, phys.qp, vqp, first, burst.count);
+            (posted, posted)
         } else {
             let posted = send(device, phys.qp, vqp, first, burst.count);
             (posted, posted)
@@ -300,6 +330,12 @@ impl<D: Device> Core<D> {
             Check::Ready | Check::Apart | Check::TurnOver => {}
         }
     }
+}
+
+/// What is left of a VQP's turn when it has posted so many WRs of so many bytes.
+#[inline]
+fn owed(deficit: i64, wrs: u32, bytes: u64) -> i64 {
+    (deficit - bytes as i64 - i64::from(wrs) * WR_BYTES).max(-DEBT_MAX)
 }
 
 /// Posts `count` WRs of a VQP, from sequence number `first` on, in one call. Returns how many the

@@ -37,9 +37,17 @@ impl<D: Device> Core<D> {
             return;
         }
         let Some(lane) = lane else { return bug!("a VQP with WRs on a lane has none") };
-        let count = vqp.execute(pool, behind + 1, qos, now);
-        self.account(lane, count);
-        self.retire(id, now);
+        let wrs = behind + 1;
+        if vqp.ends_in_run(vqp.sq.done.wrapping_add(behind), wrs) {
+            vqp.sq.done = vqp.sq.done.wrapping_add(wrs);
+            vqp.off_lane(wrs, qos, now);
+            self.account(lane, wrs);
+            self.retire_run(id, wrs, now);
+        } else {
+            let count = vqp.execute(pool, wrs, qos, now);
+            self.account(lane, count);
+            self.retire(id, now);
+        }
         if watched {
             self.drained(id, now);
         }

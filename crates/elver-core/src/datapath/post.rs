@@ -5,6 +5,8 @@ use elver_verbs::{
     SendOpcode, SendWr, Sge, Time, VqpState, WcStatus, WrLimits,
 };
 
+use crate::datapath::burst::BURST;
+use crate::datapath::plain::Plain;
 use crate::memory::mr::{LocalMrs, Users};
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::{NONE, SqEntry};
@@ -43,9 +45,18 @@ impl<D: Device> Core<D> {
         let room = completions.min(entry.sq.room());
         let fit = &wrs[..wrs.len().min(room as usize)];
         entry.sq.reserve(fit.len() as u32);
-        let (mut users, mut taken, mut bytes) = (Users::default(), 0, 0);
+        let mut at_once = None;
+        if let Some((lane, room)) = entry.free_lane(&self.lanes, &mut self.qos, now) {
+            let first = &fit[..fit.len().min(room.min(BURST) as usize)];
+            let sizes = (&limits, self.lanes.lanes[lane].path.one_packet);
+            let plain = entry.accept_plain(first, (&mut self.mrs, &self.store), sizes, now);
+            at_once = Some((lane, plain)).filter(|(_, plain)| plain.count > 0);
+        }
+        let plain = at_once.map_or(Plain::default(), |(_, plain)| plain);
+        let (mut users, mut taken, mut bytes) =
+            (Users::default(), plain.count as usize, plain.bytes);
         let mut result = Ok(());
-        for wr in fit {
+        for wr in &fit[taken..] {
             match entry.accept(&mut self.mrs, &mut users, &limits, wr) {
                 Ok(length) => (taken, bytes) = (taken + 1, bytes + u64::from(length)),
                 Err(error) => {
@@ -68,7 +79,14 @@ impl<D: Device> Core<D> {
             let seq = entry.sq.tail.wrapping_sub(1);
             self.latency.follow(vqp, seq, entry.sq.entry(seq).opcode, now);
         }
-        if taken > 0 && self.pump(vqp, now) {
+        let mut left = false;
+        if let Some((lane, plain)) = at_once {
+            left = !self.post_plain(vqp, lane, plain, now);
+        }
+        if taken > plain.count as usize {
+            left |= self.pump(vqp, now);
+        }
+        if left {
             self.apply(now);
         }
         result

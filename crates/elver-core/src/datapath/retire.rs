@@ -14,6 +14,34 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// Tells the WRs that are done, which are `count` and end as one ([`Vqp::ends_in_run`]).
+    #[inline]
+    pub(crate) fn retire_run(&mut self, id: VqpId, count: u32, now: Time) {
+        let Core { vqps, clients, mrs, stats, ready_clients, .. } = self;
+        let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that tells of a WR is gone") };
+        let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
+        vqp.sq.head = vqp.sq.done;
+        let entry = vqp.sq.entry(vqp.sq.head.wrapping_sub(1));
+        debug_assert!(entry.ends_plainly() && u32::from(entry.run) >= count);
+        let freed = mrs.remove_users(Users::of(entry.mr, count));
+        let told = u32::from(entry.flags.contains(SendFlags::SIGNALED));
+        count_off!(client.pending, count - told);
+        if told > 0 {
+            client.completions.push_back(completion_of(entry, vqp.id));
+            stats.completions += 1;
+            if !client.ready {
+                client.ready = true;
+                ready_clients.push_back(vqp.client);
+            }
+        }
+        if self.latency.follows(id) {
+            self.latency.done(vqp.sq.head, false, now);
+        }
+        if freed {
+            self.release_mrs(now);
+        }
+    }
+
     /// Tells the WRs that are done up to one that does not end plainly. Returns whether there is
     /// one, and it may end.
     fn retire_plain(&mut self, id: VqpId, now: Time) -> bool {

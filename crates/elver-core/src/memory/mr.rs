@@ -84,7 +84,13 @@ impl Default for Users {
 impl Users {
     /// A single one.
     pub(crate) fn one(slot: u32) -> Users {
-        Users { slot, wrs: 1 }
+        Users::of(slot, 1)
+    }
+
+    /// So many of a region.
+    #[inline]
+    pub(crate) fn of(slot: u32, wrs: u32) -> Users {
+        Users { slot, wrs }
     }
 
     /// Counts one more of a region; gives what was counted before if that is of another.

@@ -77,6 +77,11 @@ pub(crate) struct SqEntry {
     pub(crate) first_done: bool,
     /// An [`elver_verbs::AccessFault`], if it ended for one; else 0.
     pub(crate) detail: u8,
+    /// It is plain ([`Plain`]), and ends with the `run - 1` before it, which are as well, use the same region and
+    /// are not signalled; 0 if it is not.
+    ///
+    /// [`Plain`]: crate::datapath::plain::Plain
+    pub(crate) run: u8,
 }
 
 const _: () = assert!(size_of::<SqEntry>() == 64);
@@ -101,6 +106,7 @@ impl SqEntry {
         shared: false,
         first_done: false,
         detail: 0,
+        run: 0,
     };
 
     /// A WR of no bytes that does this. What only atomics have it does not hold.
