@@ -1,6 +1,5 @@
 //! Completion queues.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
@@ -12,11 +11,10 @@ use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{CompChannel, Context, Cq, Wc};
 use crate::owned::{OwnedCq, await_acks, given};
 use crate::told::{self, Told};
+use crate::vain::rest;
 
 /// Completions taken from the device at once.
 const BATCH: usize = 32;
-/// Polls in a row that find nothing before a thread lets others run: some ten microseconds.
-const EMPTY_POLLS: u32 = 32;
 
 /// Makes a CQ.
 ///
@@ -157,19 +155,6 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, most: c_int, to: *mut Wc) -
         rest(taken > 0);
         taken as c_int
     })
-}
-
-/// Lets others run, once a thread has polled for long in vain: the one that it waits for may need this core.
-pub(crate) fn rest(found: bool) {
-    thread_local! {
-        static EMPTY: Cell<u32> = const { Cell::new(0) };
-    }
-    EMPTY.with(|empty| {
-        empty.set(if found { 0 } else { empty.get().saturating_add(1) });
-        if empty.get() > EMPTY_POLLS {
-            std::thread::yield_now();
-        }
-    });
 }
 
 /// `enum ibv_wc_opcode`.

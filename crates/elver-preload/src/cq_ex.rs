@@ -12,6 +12,7 @@ use crate::errno::{guard, object};
 use crate::layout::{Context, CqEx, CqInitAttrEx, PollCqAttr};
 use crate::owned::{OwnedCq, Turn, given};
 use crate::timed::{Stamp, Timed};
+use crate::vain::rest;
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS` and `_PD`.
 const FLAGS: u32 = 1;
@@ -93,7 +94,7 @@ unsafe fn advance(cq: *mut CqEx) -> c_int {
         };
         state.tell();
         drop(state);
-        cq::rest(matches!(found, Ok(Some(_))));
+        rest(matches!(found, Ok(Some(_))));
         match found {
             Ok(None) => libc::ENOENT,
             Ok(Some((done, stamp))) => {

@@ -50,6 +50,7 @@ mod staged;
 mod timed;
 mod told;
 mod tree;
+mod vain;
 mod vendor;
 mod wishes;
 mod wr;

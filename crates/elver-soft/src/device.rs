@@ -39,8 +39,9 @@ const POSTS_PER_FLUSH: u32 = 16;
 const EMPTY_PER_CLOCK: u32 = 8;
 /// Packets that came past the link and are taken at once.
 const BESIDE_MAX: u32 = 64;
-/// Looks at what comes past the link before one at the link.
-const BESIDE_PER_LINK: u32 = 64;
+/// Time between two looks at the link while all comes past it. Looks at what comes past it say nothing of time: who
+/// lets others run between them, or polls once a millisecond, would leave the link until its socket overflows.
+const LINK_INTERVAL_NS: u64 = 5_000;
 /// Looks at the link in vain before it is looked at so seldom.
 const LINK_QUIET: u32 = 16;
 /// Looks at the socket in a row that found something before what gives way is sent all the same.
@@ -125,9 +126,9 @@ pub struct SoftDevice {
     errands: Errands,
     /// For what comes past the link; empty where nothing does.
     beside: Vec<u8>,
-    /// Looks at that, and looks at the link in vain, in a row.
-    looks: u32,
+    /// Looks at the link in vain, in a row, and when the last of them was.
     quiet: u32,
+    link_looked_at: Time,
     /// The index of the interface of a UDP socket.
     interface: u32,
     /// The sockets of multicast groups, once there was one.
@@ -183,8 +184,8 @@ impl SoftDevice {
             empty: 0,
             looked_at: Time::ZERO,
             beside: Vec::new(),
-            looks: 0,
             quiet: 0,
+            link_looked_at: Time::ZERO,
             errands: Errands::new()
                 .map_err(|reason| SoftError::System { call: "eventfd", reason })?,
             interface,
@@ -605,11 +606,13 @@ impl SoftDevice {
         }
         let beside = self.take_beside();
         // A look at the socket costs more than all else: one where nothing has come for long is rare.
-        self.looks = self.looks.wrapping_add(1);
         let waits = self.port.is_waiting() || self.rnic.wants_to_transmit();
-        let is_quiet = self.quiet >= LINK_QUIET && !waits;
-        if is_quiet && !self.looks.is_multiple_of(BESIDE_PER_LINK) {
-            return beside;
+        if self.quiet >= LINK_QUIET && !waits {
+            let now = now();
+            if now.ns_since(self.link_looked_at) < LINK_INTERVAL_NS {
+                return beside;
+            }
+            self.link_looked_at = now;
         }
         let acted = self.look_at_link();
         self.quiet = if acted { 0 } else { self.quiet.saturating_add(1) };

@@ -1,6 +1,7 @@
 //! Two devices and what goes between them: one program of tests, so that what they
 //! share is used by all of it.
 
+mod beside;
 mod common;
 mod frames;
 mod frames_tap;
