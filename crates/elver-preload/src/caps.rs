@@ -15,6 +15,7 @@ use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, 
 use crate::odp;
 use crate::owned::given;
 use crate::timed::Stamp;
+use crate::told::owned;
 use crate::vendor;
 
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2` of `ibv_query_gid_type`, and `IBV_GID_TYPE_ROCE_V2`.
@@ -35,7 +36,9 @@ const CAN: c_uint = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 12 | 1 << 13 | 1 << 17 | 1 <
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int {
     code(|| {
-        let found = Engine::of(context)?.lock().device.query_device();
+        // It never changes, so that what a child of `fork` inherited answers as well.
+        // SAFETY: the verbs contract: null, or a context of ours.
+        let found = &unsafe { owned(given(context)?) }.attr;
         let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
         // SAFETY: integers may be zero.
         let mut all: DeviceAttr = unsafe { MaybeUninit::zeroed().assume_init() };

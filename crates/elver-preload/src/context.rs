@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Mutex;
 
+use elver_verbs::Device as _;
+
 use crate::device::device;
 use crate::engine::Engine;
 use crate::errno::{code, object};
@@ -17,8 +19,9 @@ use crate::told::{Owned, owned};
 use crate::{caps, cq, cq_ex, dm, mw, odp, pd, qp, qp_ex, srq, xrc};
 
 /// A context of the process's device.
-fn open(device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
+fn open(engine: &Engine, device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
     let fd = event_fd()?;
+    let attr = engine.lock().device.query_device();
     // SAFETY: zero is a null pointer, no function, or a number for every field.
     let mut verbs: VerbsContext = unsafe { MaybeUninit::zeroed().assume_init() };
     verbs.sz = size_of::<VerbsContext>();
@@ -61,6 +64,7 @@ fn open(device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
         fd,
         cmd,
         events: Mutex::default(),
+        attr,
         generation: generation(),
     }));
     // SAFETY: it was just made.
@@ -73,8 +77,9 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Con
         if device.is_null() {
             return Err(libc::EINVAL);
         }
-        let cmd = Engine::open()?.file.try_clone().map_err(|_| libc::EMFILE)?;
-        open(device, cmd)
+        let engine = Engine::open()?;
+        let cmd = engine.file.try_clone().map_err(|_| libc::EMFILE)?;
+        open(engine, device, cmd)
     })
 }
 
@@ -92,7 +97,7 @@ unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context {
         let identity =
             |fd: &OwnedFd| rustix::fs::fstat(fd.as_fd()).map(|stat| (stat.st_dev, stat.st_ino));
         match (identity(&cmd), identity(&engine.file)) {
-            (Ok(given), Ok(ours)) if given == ours => open(device(), cmd),
+            (Ok(given), Ok(ours)) if given == ours => open(engine, device(), cmd),
             (result, _) => {
                 // It stays the program's.
                 let _ = std::os::fd::IntoRawFd::into_raw_fd(cmd);

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elver_soft::{SoftConfig, SoftDevice, SoftError};
 use elver_verbs::{AsyncEvent, Cq, Device, Mr, Pd, Qp, Srq, VerbsError, Wc};
@@ -33,6 +33,8 @@ const NAP: Duration = Duration::from_millis(1);
 const POLLS_A_ROUND: u64 = 16;
 /// The longest sleep; timers and packets end it earlier.
 const SLEEP: Duration = Duration::from_secs(1);
+/// How long a process that ends waits for a thread that has the device.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Addresses of 127.0.0.0/8 that are tried before it is taken for full.
 const LOOPBACK_TRIES: u32 = 64;
 
@@ -42,6 +44,8 @@ pub(crate) const ADDRESSES: u64 = 1 << 47;
 /// The device of this process.
 pub(crate) struct Engine {
     state: Mutex<State>,
+    /// Whose it is.
+    process: u32,
     /// Rises whenever a program drives the device.
     polls: AtomicU64,
     /// Whether the thread does not look at the socket just now.
@@ -163,6 +167,7 @@ impl Engine {
         unsafe { libc::atexit(last_words) };
         Ok(Engine {
             state: Mutex::new(State::new(device, hub.clone(), Posts::new(wishes.posts))),
+            process: std::process::id(),
             polls: AtomicU64::new(0),
             naps: AtomicBool::new(false),
             armed: AtomicBool::new(false),
@@ -199,12 +204,17 @@ impl Engine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device, if nobody has it.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
+    /// The device, for a process that ends. Other threads have it for moments; but what ends the process may have
+    /// interrupted this one while it had it.
+    pub(crate) fn lock_at_last(&self) -> Option<MutexGuard<'_, State>> {
+        let begun = Instant::now();
+        loop {
+            match self.state.try_lock() {
+                Ok(state) => return Some(state),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() >= LAST_WORDS => return None,
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
         }
     }
 
@@ -309,9 +319,11 @@ impl Engine {
     }
 }
 
-/// What the device counted stays to be read, though nobody drops it.
-extern "C" fn last_words() {
-    if let Some(mut state) = ENGINE.get().and_then(Engine::try_lock) {
+/// What the device counted stays to be read, though nobody drops it. Signal handlers may call it.
+pub(crate) extern "C" fn last_words() {
+    // A child of `vfork` has its parent's memory, and is to leave it alone.
+    let engine = ENGINE.get().filter(|engine| engine.process == std::process::id());
+    if let Some(mut state) = engine.and_then(Engine::lock_at_last) {
         state.device.publish();
     }
 }

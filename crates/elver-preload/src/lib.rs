@@ -31,6 +31,7 @@ mod events;
 mod faults;
 mod fork;
 pub mod layout;
+mod leaving;
 mod mcast;
 mod memory;
 pub mod mlx5;

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-use elver_verbs::AsyncEvent as Event;
+use elver_verbs::{AsyncEvent as Event, DeviceAttr};
 
 use crate::errno::minus_one;
 use crate::layout::{AsyncEvent, Context, VerbsContext};
@@ -21,6 +21,8 @@ pub(crate) struct Owned {
     /// The file that stands for the device; another process of ours may import nothing by it.
     pub(crate) cmd: OwnedFd,
     pub(crate) events: Mutex<VecDeque<AsyncEvent>>,
+    /// What the device said of itself, which a child of `fork` asks for too.
+    pub(crate) attr: DeviceAttr,
     /// Of the process that opened it.
     pub(crate) generation: u32,
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -59,6 +59,12 @@ fn make(device: Result<(Gid, Option<String>), i32>) -> io::Result<Tree> {
         let file = tree.at.join(file);
         fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))?;
         fs::write(file, text + "\n")?;
+    }
+    if let Some(name) = interface.as_deref() {
+        // As below the device of a NIC that has RDMA: programs look here for the interface that has its address.
+        let net = tree.at.join(format!("infiniband/{}/device/net", self::name()));
+        fs::create_dir_all(&net)?;
+        symlink(Path::new("/sys/class/net").join(name), net.join(name))?;
     }
     // SAFETY: the function takes nothing, and leaves all but files alone.
     unsafe { libc::atexit(remove) };

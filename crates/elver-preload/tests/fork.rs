@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -14,8 +15,25 @@ fn children_have_devices_of_their_own() {
     let mut compiler = Command::new("cc");
     compiler.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(&source).arg("-libverbs");
     succeeded("cc", &compiler.output().unwrap());
-    let said = succeeded("fork", &command(&[program.to_str().unwrap()]).output().unwrap());
+    let told = tempfile::tempdir().unwrap();
+    let mut program = command(&[program.to_str().unwrap()]);
+    let said = succeeded("fork", &program.env("XDG_RUNTIME_DIR", told.path()).output().unwrap());
     assert!(said.ends_with(" checks, 0 failures\n"), "{said}");
+    // Each told all that it did, however it ended: the grandchild, the children, and the process itself.
+    let files = fs::read_dir(told.path().join("elver")).unwrap();
+    let mut copies: Vec<u64> = files.map(|file| copies(&file.unwrap().path())).collect();
+    copies.sort_unstable();
+    assert_eq!(copies, [1, 50, 50, 50, 51, 1 + 4 + 4 * 50 + 1]);
+}
+
+/// WRITEs within the device of a process, by the file in which it told what it counted (`elver_soft::published`).
+fn copies(file: &Path) -> u64 {
+    let bytes = fs::read(file).unwrap();
+    let word = |at: usize| u64::from_ne_bytes(bytes[at * 8..][..8].try_into().unwrap());
+    let count = word(2) as usize;
+    let text = std::str::from_utf8(&bytes[(3 + count) * 8..]).unwrap();
+    let at = text.lines().skip(2).position(|name| name == "local_copies").unwrap();
+    word(3 + at)
 }
 
 /// As Python's multiprocessing does it, by `fork`: pyverbs in a parent and in its children.

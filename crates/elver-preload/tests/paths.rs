@@ -42,6 +42,10 @@ fn each_way_finds_the_device() {
         format!("{device}/tc/1/traffic_class\n")
     );
     assert_eq!(said(&["cat", "/sys/class/infiniband_verbs/uverbs0/ibdev"]), "elver0\n");
+    // The interface that has the device's address.
+    let net = format!("{device}/device/net");
+    assert_eq!(said(&["ls", &net]), "lo\n");
+    assert_eq!(said(&["cat", &format!("{net}/lo/ifindex")]), "1\n");
     let program = "import os\nos.chdir('/sys/class/infiniband/elver0')\nprint(os.listdir('ports'), os.access('/sys/class/\
                    infiniband', os.R_OK), os.stat('/dev/infiniband/uverbs0').st_mode)";
     assert_eq!(said(&["python3", "-c", program]), "['1'] True 8630\n");

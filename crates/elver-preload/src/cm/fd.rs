@@ -77,8 +77,7 @@ pub(crate) fn open(flags: c_int) -> Result<RawFd, c_int> {
 extern "C" fn leave() {
     guard((), || {
         let Ok(engine) = Engine::get() else { return };
-        // Another thread may have been stopped with the lock.
-        let Some(mut state) = engine.try_lock() else { return };
+        let Some(mut state) = engine.lock_at_last() else { return };
         let state = &mut *state;
         if let Some(cm) = &mut state.cm {
             cm.close_all(now());

@@ -19,6 +19,7 @@ struct own {
 	struct ibv_ah *ah;
 	struct ibv_qp *qps[2];
 	union ibv_gid gid;
+	uint64_t guid;
 	char *buffer;
 };
 
@@ -52,6 +53,9 @@ static void make(struct own *own)
 	MADE(own->ctx, ibv_open_device(list[0]));
 	ibv_free_device_list(list);
 	CODE(ibv_query_gid(own->ctx, 1, 0, &own->gid), 0);
+	struct ibv_device_attr attr;
+	CODE(ibv_query_device(own->ctx, &attr), 0);
+	own->guid = attr.node_guid;
 	MADE(own->pd, ibv_alloc_pd(own->ctx));
 	MADE(own->channel, ibv_create_comp_channel(own->ctx));
 	MADE(own->cq, ibv_create_cq(own->ctx, 32, NULL, own->channel, 0));
@@ -123,6 +127,9 @@ static void dead(struct own *own)
 	struct ibv_srq_init_attr srq = { .attr = { .max_wr = 1, .max_sge = 1 } };
 	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1, .grh = { .dgid = own->gid } };
 	struct ibv_device_attr device;
+	struct ibv_device_attr_ex more;
+	struct ibv_alloc_dm_attr size = { .length = 64 };
+	struct ibv_dm *dm;
 	union ibv_gid gid;
 	void *context;
 	CODE(ibv_post_send(own->qps[0], &wr, &bad), ENODEV);
@@ -132,7 +139,6 @@ static void dead(struct own *own)
 	CODE(ibv_modify_qp(own->qps[0], &attr, IBV_QP_STATE), ENODEV);
 	CODE(ibv_query_qp(own->qps[0], &attr, IBV_QP_STATE, &init), ENODEV);
 	CODE(ibv_resize_cq(own->cq, 64), ENODEV);
-	CODE(ibv_query_device(own->ctx, &device), ENODEV);
 	CODE(ibv_query_gid(own->ctx, 1, 0, &gid), -1);
 	NONE(ibv_alloc_pd(own->ctx), ENODEV);
 	NONE(ibv_create_cq(own->ctx, 1, NULL, NULL, 0), ENODEV);
@@ -149,6 +155,13 @@ static void dead(struct own *own)
 	CODE(ibv_destroy_comp_channel(own->channel), ENODEV);
 	CODE(ibv_dealloc_pd(own->pd), ENODEV);
 	CODE(ibv_close_device(own->ctx), ENODEV);
+	/* What never changes is still told, and device memory is the child's own. */
+	CODE(ibv_query_device(own->ctx, &device), 0);
+	CODE(memcmp(&device.node_guid, &own->guid, sizeof(own->guid)), 0);
+	CODE(ibv_query_device_ex(own->ctx, NULL, &more), 0);
+	CODE(more.max_dm_size >= size.length, 1);
+	MADE(dm, ibv_alloc_dm(own->ctx, &size));
+	CODE(ibv_free_dm(dm), 0);
 }
 
 static int child(struct own *parents, int number)
