@@ -31,7 +31,8 @@ usage: cargo xtask CHECK
   preload  makes the libraries for unmodified programs, for `elver run`
   conformance  runs rdma-core's own tests and Debian's programs over that library, and
            writes docs/conformance.md; --check compares with it and writes nothing, and
-           with --quick runs the part that takes two minutes; --large downloads and runs
+           with --quick runs the part that takes two minutes; --only TEXT runs those
+           whose names have the text, and renews their rows; --large downloads and runs
            large programs (Mooncake, NIXL, QEMU, MPI)
   test     installs what the tests need, where it may, and runs them with the
            arguments of cargo test that follow

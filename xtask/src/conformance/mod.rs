@@ -1,7 +1,8 @@
 //! `cargo xtask conformance`: rdma-core's own Python tests, and Debian's programs, over the library that
 //! `cargo xtask preload` makes. The result stands in `docs/conformance.md` and `docs/conformance.json`;
-//! `--check` compares with it, writes nothing, and fails when something that passed does not any more. `--large` runs
-//! large programs instead, which it downloads.
+//! `--check` compares with it, writes nothing, and fails when something that passed does not any more. `--only TEXT` runs
+//! those whose names have that text, and leaves all other rows as they are. `--large` runs large programs instead, which
+//! it downloads.
 
 mod counted;
 mod large;
@@ -27,18 +28,24 @@ use report::{LIST, PAGE};
 /// Runs all but the large programs, or with `--quick` what takes a minute or two, or with `--large` those; and writes
 /// what came out, or with `--check` compares.
 pub(crate) fn run(arguments: &[String]) -> Result<String> {
-    let known = ["--check", "--quick", "--large"];
+    let known = ["--check", "--quick", "--large", "--only TEXT"];
+    let (arguments, only) = without_only(arguments)?;
     if let Some(unknown) = arguments.iter().find(|word| !known.contains(&word.as_str())) {
         bail!("{unknown} is no option of conformance: {}", known.join(", "));
     }
     let has = |option: &str| arguments.iter().any(|word| word == option);
     let (check, quick, large) = (has("--check"), has("--quick"), has("--large"));
-    ensure!(check || !quick, "--quick runs a part, which can be checked, not written: add --check");
+    let partly = quick && only.is_none();
+    ensure!(
+        check || !partly,
+        "--quick runs a part, which can be checked, not written: add --check"
+    );
     ensure!(!(quick && large), "--quick and --large run different parts");
+    ensure!(!(large && only.is_some()), "--large runs all large programs: leave --only out");
     let metadata = metadata(&["--no-deps"])?;
     let root = PathBuf::from(text(&metadata, "workspace_root")?);
     let target = PathBuf::from(text(&metadata, "target_directory")?);
-    let runner = Runner::new(&target)?;
+    let runner = Runner::new(&target, only)?;
     let reasons = Reasons::read(&root.join(REASONS))?;
     let before = report::read(&root.join(LIST))?;
 
@@ -48,11 +55,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
         let scratch = target.join("conformance");
         let mut items = suite::run(&runner, &scratch)?;
         items.extend(programs::run(&runner, quick)?);
-        if !quick {
-            items.extend(small::run(&runner, &scratch)?);
-        }
+        items.extend(small::run(&runner, &scratch)?);
         items
     };
+    ensure!(!items.is_empty(), "nothing has such a name");
     for item in &mut items {
         item.reason = reasons.of(item);
     }
@@ -67,16 +73,50 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
         return Ok(format!("{said}, and nothing that passed before fails"));
     }
     // What was not run stays as it was, and stands where it stood.
-    let kept = before.into_iter().filter(|item| item.is_large() != large);
-    let all: Vec<Item> =
-        if large { kept.chain(items).collect() } else { items.into_iter().chain(kept).collect() };
-    if !large {
+    let all: Vec<Item> = if runner.runs_all() {
+        let kept = before.into_iter().filter(|item| item.is_large() != large);
+        if large { kept.chain(items).collect() } else { items.into_iter().chain(kept).collect() }
+    } else {
+        put(before, items)
+    };
+    if !large && runner.runs_all() {
         // Of what others wrote since the list was made, some may not be in it yet.
         reasons.all_used(&all)?;
     }
     report::write(&root.join(LIST), &root.join(PAGE), &all)
         .with_context(|| format!("cannot write {LIST} and {PAGE}"))?;
     Ok(format!("{said}: {PAGE}"))
+}
+
+/// The options without `--only` and its text, and that.
+fn without_only(arguments: &[String]) -> Result<(Vec<String>, Option<String>)> {
+    let mut others = Vec::new();
+    let mut only = None;
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        if word == "--only" {
+            let text =
+                words.next().context("--only needs a part of a name, test_rdmacm for instance")?;
+            only = Some(text.clone());
+        } else {
+            others.push(word.clone());
+        }
+    }
+    Ok((others, only))
+}
+
+/// The list with some rows renewed; those that are new stand behind all of their kind.
+fn put(mut all: Vec<Item>, renewed: Vec<Item>) -> Vec<Item> {
+    for item in renewed {
+        if let Some(old) = all.iter_mut().find(|old| old.is(&item)) {
+            *old = item;
+        } else {
+            let kind = (item.is_test(), item.is_large());
+            let last = all.iter().rposition(|old| (old.is_test(), old.is_large()) == kind);
+            all.insert(last.map_or(0, |last| last + 1), item);
+        }
+    }
+    all
 }
 
 fn without_reason(items: &[Item]) -> Result<()> {
@@ -117,6 +157,24 @@ mod tests {
         worse(&before, &now).unwrap();
         let error = worse(&before, &[item("c", Outcome::Skip)]).unwrap_err();
         assert!(error.to_string().contains("c (skip)"), "{error}");
+    }
+
+    #[test]
+    fn rows_are_renewed_in_their_places() {
+        let before = ["test_a", "test_b", "rping"].map(|name| item(name, Outcome::Fail)).to_vec();
+        let renewed = ["test_b", "test_c", "udpong"].map(|name| item(name, Outcome::Pass)).to_vec();
+        let all = put(before, renewed);
+        let names: Vec<&str> = all.iter().map(|item| item.name.as_str()).collect();
+        assert_eq!(names, ["test_a", "test_b", "test_c", "rping", "udpong"]);
+        assert!(!all[0].passes() && all[1].passes());
+    }
+
+    #[test]
+    fn a_part_of_a_name_is_asked_for() {
+        let words = ["--check", "--only", "rping -c"].map(str::to_string);
+        let (others, only) = without_only(&words).unwrap();
+        assert_eq!((others, only), (vec!["--check".to_string()], Some("rping -c".to_string())));
+        assert!(without_only(&["--only".to_string()]).is_err());
     }
 
     #[test]

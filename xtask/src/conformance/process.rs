@@ -16,6 +16,8 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// Where `elver run` is.
 pub(super) struct Runner {
     elver: PathBuf,
+    /// What the names have of all that is run; all, if nothing.
+    only: Option<String>,
     /// Where devices tell what they count ([`super::counted`]).
     pub(super) told: PathBuf,
 }
@@ -46,7 +48,7 @@ pub(super) struct Call<'a> {
 
 impl Runner {
     /// Of what was built for release.
-    pub(super) fn new(target: &Path) -> Result<Runner> {
+    pub(super) fn new(target: &Path, only: Option<String>) -> Result<Runner> {
         let elver = target.join("release/elver");
         let library = target.join("release/lib/elver/libibverbs.so.1");
         for needed in [&elver, &library] {
@@ -56,7 +58,16 @@ impl Runner {
                 needed.display()
             );
         }
-        Ok(Runner { elver, told: target.join("conformance-told") })
+        Ok(Runner { elver, only, told: target.join("conformance-told") })
+    }
+
+    /// Whether what has this name is to be run.
+    pub(super) fn wants(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.contains(only))
+    }
+
+    pub(super) fn runs_all(&self) -> bool {
+        self.only.is_none()
     }
 
     /// Runs a program until it ends.

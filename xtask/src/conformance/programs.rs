@@ -80,16 +80,16 @@ const SLOW: [&str; 2] = ["-a -n 20", "-R"];
 /// Runs the programs.
 pub(super) fn run(runner: &Runner, quick: bool) -> Result<Vec<Item>> {
     let mut items = Vec::new();
-    for words in ALONE {
+    for words in ALONE.into_iter().filter(|words| runner.wants(words)) {
         let ended = runner.alone(&split(words), Path::new("/"), &[])?;
         items.push(item(words, "", &[ended]));
     }
     for Row { program, transport, always, options } in &PAIRS {
         for option in *options {
-            if quick && SLOW.contains(option) {
+            let name = [*program, always, option].join(" ");
+            if quick && SLOW.contains(option) || !runner.wants(name.trim()) {
                 continue;
             }
-            let name = [*program, always, option].join(" ");
             let port = free_port()?.to_string();
             let words = [&split(&name)[..], &["-p", &port]].concat();
             let client = [&words[..], &["127.0.0.1"]].concat();
@@ -98,7 +98,7 @@ pub(super) fn run(runner: &Runner, quick: bool) -> Result<Vec<Item>> {
         }
     }
     let managed = if quick { &[][..] } else { &MANAGED };
-    for (transport, server, client) in managed {
+    for (transport, server, client) in managed.iter().filter(|row| runner.wants(row.2)) {
         let [server, bounded] = [server, client].map(|words| format!("timeout 10 {words}"));
         let ended = pair(runner, &split(&server), &split(&bounded))?;
         items.push(item(client, transport, &ended));

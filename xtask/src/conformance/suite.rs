@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
@@ -29,6 +29,8 @@ const MELLANOX: (&str, &str) = ("ELVER_VENDOR_ID", "0x02c9");
 const COUNT: usize = 186;
 /// Processes at once: the tests mostly wait for one another.
 const WORKERS: usize = 2;
+/// Tests whose servers all listen on one port of rdma_cm's: one at a time.
+const ONE_PORT: &str = "test_rdmacm.";
 
 /// Runs the tests.
 pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
@@ -37,13 +39,17 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
         ("PYTHONPATH", modules.to_str().context("a path of UTF-8")?),
         ("PYTHONDONTWRITEBYTECODE", "1"),
     ];
-    let names = names(runner, scratch, &environment)?;
-    let (next, items) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let mut names = names(runner, scratch, &environment)?;
+    names.retain(|name| runner.wants(name));
+    let (next, items, port) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(()));
     let work = || -> Result<()> {
         while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
             let words = [PYTHON, "tests/run_tests.py", "--verbose", name];
             let mut environment = environment.to_vec();
             environment.extend(is_offered(name).then_some(MELLANOX));
+            let _turn = name
+                .starts_with(ONE_PORT)
+                .then(|| port.lock().unwrap_or_else(PoisonError::into_inner));
             let ended = runner.alone(&words, scratch, &environment)?;
             let (outcome, said) = judged(&ended.said, ended.status.success());
             let item = Item::new(name.clone(), outcome, said);
