@@ -133,3 +133,176 @@ fn as_json<S: Simulation>(
     }
     object
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use clap::Parser;
+
+    use super::super::report;
+    use super::*;
+
+    /// A simulation that breaks a rule in each seed that is a multiple of one number, and panics in
+    /// those of another.
+    struct Failing {
+        breaks: u64,
+        panics: u64,
+    }
+
+    impl Simulation for Failing {
+        type Report = ();
+        type Sum = ();
+        const NAME: &'static str = "failing";
+
+        fn options(&self) -> Value {
+            json!({ "breaks": self.breaks, "panics": self.panics })
+        }
+
+        fn from_options(options: &Value) -> Result<Failing, Failure> {
+            let number = |name: &str| options[name].as_u64().unwrap();
+            Ok(Failing { breaks: number("breaks"), panics: number("panics") })
+        }
+
+        fn run(&self, seed: u64) -> Result<(), Box<elver_sim::Failure>> {
+            assert!(!seed.is_multiple_of(self.panics), "this seed panics");
+            if !seed.is_multiple_of(self.breaks) {
+                return Ok(());
+            }
+            Err(Box::new(elver_sim::Failure {
+                seed,
+                virtual_ns: 7,
+                violation: "it broke".into(),
+                trace: Vec::new(),
+                canary_strikes: 0,
+            }))
+        }
+
+        fn strikes((): &()) -> u64 {
+            0
+        }
+
+        fn add((): &mut (), (): &()) {}
+
+        fn missing(&self, (): &()) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn packets_and_time((): &()) -> (u64, u64) {
+            (0, 0)
+        }
+
+        fn ops((): &()) -> Vec<(Option<String>, String, OpCount)> {
+            Vec::new()
+        }
+
+        fn faults((): &()) -> &BTreeMap<elver_sim::Fault, u64> {
+            static NONE: BTreeMap<elver_sim::Fault, u64> = BTreeMap::new();
+            &NONE
+        }
+
+        fn more((): &()) -> BTreeMap<&'static str, Value> {
+            BTreeMap::new()
+        }
+
+        fn lines((): &()) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    const FAILING: Failing = Failing { breaks: 5, panics: 7 };
+    /// Passes all seeds that a test runs.
+    const PASSING: Failing = Failing { breaks: 1_000, panics: 1_000 };
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        seeds: SeedArgs,
+    }
+
+    /// What `elver sim failing` does with a command line.
+    fn command(simulation: &Failing, line: &[&str]) -> Result<(), Failure> {
+        let line = Line::parse_from(["failing"].iter().chain(line));
+        run(simulation, &line.seeds, None)
+    }
+
+    fn said(result: Result<(), Failure>) -> String {
+        match result {
+            Err(Failure::Failed(error)) => error.to_string(),
+            Err(_) => panic!("it was not tried"),
+            Ok(()) => panic!("nothing failed"),
+        }
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("elver-campaign-{}-{name}.jsonl", std::process::id()))
+    }
+
+    /// The seeds of a report, in order.
+    fn seeds_in(path: &std::path::Path) -> Vec<u64> {
+        let found = report::read(path, Failing::NAME).unwrap();
+        let mut seeds: Vec<u64> = found.iter().map(|found| found.seed).collect();
+        seeds.sort_unstable();
+        seeds
+    }
+
+    /// Each seed that fails has a line, whether it broke a rule or panicked, and the file replays: with what
+    /// the runs were like that failed, and not with what the command line would have.
+    #[test]
+    fn a_failing_run_writes_what_replays() {
+        let path = scratch("replays");
+        let file = path.to_str().unwrap();
+        let all = ["--seed", "1", "--seeds", "20", "--keep-going", "--report", file];
+        let told = said(command(&FAILING, &all));
+        assert!(told.contains("replay it with: elver sim failing --seed 5 --seeds 1"), "{told}");
+        assert_eq!(seeds_in(&path), [5, 7, 10, 14, 15, 20]);
+        let of = |seed| {
+            let found = report::read(&path, Failing::NAME).unwrap();
+            found.into_iter().find(|found| found.seed == seed).unwrap()
+        };
+        assert!(of(5).failure.contains("it broke"), "{}", of(5).failure);
+        assert!(of(7).failure.contains("panicked"), "{}", of(7).failure);
+
+        let again = said(command(&PASSING, &["--replay", file]));
+        assert_eq!(again, format!("6 of 6 seeds of {file} still fail"));
+        // A build in which one of them is mended.
+        let mended = std::fs::read_to_string(&path).unwrap();
+        let mended = mended.replacen(r#""breaks":5"#, r#""breaks":1000"#, 6);
+        std::fs::write(&path, mended).unwrap();
+        let again = said(command(&FAILING, &["--replay", file, "--json"]));
+        assert_eq!(again, format!("2 of 6 seeds of {file} still fail"));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// A run for a time writes the same file, and ends with a failure.
+    #[test]
+    fn a_run_for_a_time_writes_what_failed() {
+        let path = scratch("time");
+        let file = path.to_str().unwrap();
+        // The first seed is run, however slow the machine is.
+        let all = ["--seed", "5", "--for", "1ms", "--keep-going", "--report", file];
+        assert!(said(command(&FAILING, &all)).contains("seed 5"));
+        assert_eq!(seeds_in(&path).first(), Some(&5));
+        let again = said(command(&PASSING, &["--replay", file]));
+        assert!(again.ends_with("still fail"), "{again}");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Without `--keep-going` a run stops at what failed; where nothing fails, a file that nobody named is not made.
+    #[test]
+    fn a_run_stops_and_writes_only_what_it_must() {
+        let path = scratch("stops");
+        let file = path.to_str().unwrap();
+        let first = ["--seed", "4", "--seeds", "20", "--jobs", "1", "--report", file];
+        said(command(&FAILING, &first));
+        assert_eq!(seeds_in(&path), [5]);
+        std::fs::remove_file(&path).unwrap();
+
+        let quiet = ["--seed", "1", "--seeds", "20", "--keep-going"];
+        assert!(command(&PASSING, &quiet).is_ok());
+        let args = Line::parse_from(["failing"].iter().chain(&quiet)).seeds;
+        let report = Report::of(&args, Failing::NAME).unwrap().unwrap();
+        assert_eq!(report.path(), std::path::Path::new("elver-sim-failing-1.jsonl"));
+        assert!(!report.path().exists());
+    }
+}
