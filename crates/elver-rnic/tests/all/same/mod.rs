@@ -23,7 +23,7 @@ const DRAWN: &[(Transport, &[SendOpcode], &[WcStatus])] = &[
     (Transport::Rc, &[Write, WriteWithImm, SendWithInv], &[RemAccessErr, RemOpErr, RetryExcErr]),
     (Transport::Rc, &[Read, CompareSwap, FetchAdd], &[RemAccessErr, RemInvReqErr, LocQpOpErr]),
     (Transport::Rc, &[BindMw], &[Success, WrFlushErr, MwBindErr]),
-    (Transport::Rc, &[LocalInv], ANY),
+    (Transport::Rc, &[LocalInv, SendWithInv], ANY),
     (Transport::Uc, &[Send, SendWithImm, Write, WriteWithImm, LocalInv], ANY),
     (Transport::Uc, &[BindMw], &[Success, WrFlushErr, MwBindErr]),
     (Transport::Ud, &[Send, SendWithImm], ANY),
