@@ -28,6 +28,10 @@ use crate::slots::{SLOTS_MAX, Slots};
 /// Most RC QPs to meta servers where there is no DC, which come on top of the pool's.
 pub(crate) const META_LINKS_MAX: u32 = 8;
 
+/// Most ends of RC QPs over which nodes without DC look up at this one, half of what the soft device
+/// makes: a meta server has one for each of them, and memory for those that are there.
+pub(crate) const READERS_MAX: u32 = 8_192;
+
 /// What a leased RC QP counts as at the peer, in WRs, and at least at who asked for it.
 const LEASE_WRS_MIN: u32 = 32;
 
@@ -91,8 +95,23 @@ pub(crate) enum Purpose {
     Pool,
     /// As `Pool`, and it is never reclaimed: without DC, look-ups at a meta server go over it.
     Meta,
+    /// At a meta server, whoever looks up over it at the peer, for which it is `Meta`. Nothing is sent on it, and
+    /// it is never reclaimed: those of many readers would take each other's places in the pool.
+    Reader,
     /// One VQP alone; at the peer, nobody.
     Leased(Option<VqpId>),
+}
+
+impl Purpose {
+    /// Whether it is an end for the peer's WRs alone, and has no lane.
+    pub(crate) fn only_serves(self) -> bool {
+        matches!(self, Purpose::Reader | Purpose::Leased(None))
+    }
+
+    /// Whether all VQPs of its class to the peer use it.
+    pub(crate) fn is_shared(self) -> bool {
+        matches!(self, Purpose::Pool | Purpose::Meta)
+    }
 }
 
 /// State of an RC QP.
@@ -130,6 +149,8 @@ pub(crate) struct RcPool {
     pooled: u32,
     /// Links to meta servers.
     meta: u32,
+    /// Ends over which others look up here.
+    readers: u32,
     /// Leased ones.
     leases: u32,
     /// WRs that these may have outstanding.
@@ -145,16 +166,20 @@ pub(crate) struct RcPool {
 /// The peer, [`kind`], and the link's id.
 type PeerKey = (PeerId, u8, LinkId);
 
-/// What ranks a link among those of its peer: shared ones by their class, then leased ones.
+/// What ranks a link among those of its peer: shared ones by their class, then leased ones, then those over which
+/// it looks up here.
 fn kind(purpose: Purpose, class: Class) -> u8 {
     match purpose {
         Purpose::Pool | Purpose::Meta => class as u8,
         Purpose::Leased(_) => LEASED,
+        Purpose::Reader => READER,
     }
 }
 
 /// The [`kind`] of leased links.
 const LEASED: u8 = 2;
+/// The [`kind`] of ends over which the peer looks up here.
+const READER: u8 = 3;
 
 impl RcPool {
     pub(crate) fn new(config: TransferConfig) -> RcPool {
@@ -167,6 +192,7 @@ impl RcPool {
             shared: BTreeSet::new(),
             pooled: 0,
             meta: 0,
+            readers: 0,
             leases: 0,
             leased_wrs: 0,
             leases_ending: 0,
@@ -192,6 +218,9 @@ impl RcPool {
             Purpose::Meta => {
                 (Shortage::Pool, self.meta, META_LINKS_MAX, self.meta < META_LINKS_MAX)
             }
+            Purpose::Reader => {
+                (Shortage::Device, self.readers, READERS_MAX, self.readers < READERS_MAX)
+            }
             Purpose::Leased(Some(_)) => {
                 let fits = self.leased_wrs.saturating_add(depth) <= leased_wrs_max;
                 (Shortage::Leased, self.leased_wrs, leased_wrs_max, fits && self.leases < ends_max)
@@ -216,6 +245,10 @@ impl RcPool {
             Purpose::Pool | Purpose::Meta => {
                 let shared = self.of_peer(peer, 0, LEASED - 1);
                 (shared.take(PEER_LINKS_MAX as usize).count() as u32, PEER_LINKS_MAX)
+            }
+            Purpose::Reader => {
+                let ends = self.of_peer(peer, READER, READER);
+                (ends.take(PEER_LINKS_MAX as usize).count() as u32, PEER_LINKS_MAX)
             }
         };
         (used >= limit).then_some((used, limit))
@@ -244,6 +277,7 @@ impl RcPool {
         match purpose {
             Purpose::Pool => self.pooled += 1,
             Purpose::Meta => self.meta += 1,
+            Purpose::Reader => self.readers += 1,
             Purpose::Leased(Some(_)) => {
                 self.leases += 1;
                 self.leased_wrs += depth;
@@ -304,6 +338,7 @@ impl RcPool {
         match link.purpose {
             Purpose::Pool => count_off!(self.pooled, 1),
             Purpose::Meta => count_off!(self.meta, 1),
+            Purpose::Reader => count_off!(self.readers, 1),
             Purpose::Leased(Some(_)) => {
                 count_off!(self.leases, 1);
                 count_off!(self.leased_wrs, link.depth);
@@ -339,7 +374,7 @@ impl RcPool {
 
     /// All links to a peer.
     pub(crate) fn to_peer(&self, peer: PeerId) -> impl Iterator<Item = (LinkId, &RcLink)> {
-        self.of_peer(peer, 0, LEASED)
+        self.of_peer(peer, 0, READER)
     }
 
     fn of_peer(
@@ -428,17 +463,19 @@ impl RcPool {
         let found = [
             of(&|link| u32::from(link.purpose == Purpose::Pool)),
             of(&|link| u32::from(link.purpose == Purpose::Meta)),
+            of(&|link| u32::from(link.purpose == Purpose::Reader)),
             of(&|link| if leased(link) { link.depth } else { 0 }),
             of(&|link| u32::from(link.purpose == Purpose::Leased(None))),
             of(&|link| u32::from(leased(link))),
             of(&|link| u32::from(leased(link) && link.is_ending())),
         ];
-        let RcPool { pooled, meta, leased_wrs, ends, leases, leases_ending, .. } = *self;
-        let counted = [pooled, meta, leased_wrs, ends, leases, leases_ending];
+        let RcPool { pooled, meta, readers, leased_wrs, ends, leases, leases_ending, .. } = *self;
+        let counted = [pooled, meta, readers, leased_wrs, ends, leases, leases_ending];
         if found != counted {
             return Err(format!("RC QPs by purpose: {found:?}, counted as {counted:?}"));
         }
-        let most = [self.config.rc_qps_max, META_LINKS_MAX, self.config.leased_wrs_max];
+        let TransferConfig { rc_qps_max, leased_wrs_max, .. } = self.config;
+        let most = [rc_qps_max, META_LINKS_MAX, READERS_MAX, leased_wrs_max];
         if found.iter().zip(most).any(|(found, most)| *found > most) {
             return Err(format!("RC QPs by purpose: {found:?}, at most {most:?}"));
         }
@@ -566,6 +603,19 @@ mod tests {
             insert(&mut pool, Purpose::Meta).unwrap();
         }
         assert_eq!(insert(&mut pool, Purpose::Meta), None);
+        let readers: Vec<LinkId> = (0..READERS_MAX)
+            .map(|peer| pool.insert(link(peer + 10, Purpose::Reader, 0)).unwrap())
+            .collect();
+        assert_eq!(insert(&mut pool, Purpose::Reader), None);
+        let full = Some((Shortage::Device, READERS_MAX, READERS_MAX));
+        assert_eq!(pool.shortage(Purpose::Reader, 1), full);
+        pool.remove(readers[0]).unwrap();
+        assert!(insert(&mut pool, Purpose::Reader).is_some());
+        assert_eq!(
+            pool.victim(Time(u64::MAX), |link| Some(link.since))
+                .map(|id| pool.get(id).unwrap().purpose),
+            Some(Purpose::Pool)
+        );
         insert(&mut pool, Purpose::Leased(Some(VqpId(1)))).unwrap();
         let leased = insert(&mut pool, Purpose::Leased(Some(VqpId(2)))).unwrap();
         assert_eq!(insert(&mut pool, Purpose::Leased(Some(VqpId(3)))), None);
@@ -573,6 +623,23 @@ mod tests {
         pool.remove(leased).unwrap();
         assert!(insert(&mut pool, Purpose::Leased(Some(VqpId(3)))).is_some());
         assert_eq!(insert(&mut pool, Purpose::Pool), None);
+    }
+
+    /// One reader does not take the places of others.
+    #[test]
+    fn a_reader_has_so_many_ends_at_a_meta_server() {
+        let mut pool = RcPool::new(CONFIG);
+        let peer = PeerId::numbered(9);
+        for _ in 0..PEER_LINKS_MAX {
+            assert_eq!(pool.share_used(peer, Purpose::Reader), None);
+            pool.insert(link(9, Purpose::Reader, 0)).unwrap();
+        }
+        let most = Some((PEER_LINKS_MAX, PEER_LINKS_MAX));
+        assert_eq!(pool.share_used(peer, Purpose::Reader), most);
+        assert_eq!(pool.share_used(peer, Purpose::Pool), None, "what it shares is counted apart");
+        assert_eq!(pool.share_used(PeerId::numbered(8), Purpose::Reader), None);
+        assert!(pool.find(peer, Class::Low).is_none(), "nothing is sent on them");
+        assert_eq!(pool.to_peer(peer).count(), PEER_LINKS_MAX as usize);
     }
 
     #[test]

@@ -172,54 +172,56 @@ fn any_number_of_nodes_look_up_at_once() {
     }
 }
 
-/// Without DC each node that looks up takes an RC QP of its meta server's. Where there are enough of them
-/// all find what they look for, and none gives way; where there are too few, some are told that no meta
-/// server can be asked, and who asks again has its turn.
+/// Without DC each node that looks up has an end of an RC QP at its meta server. They are none of its pool's,
+/// however small that is: all find what they look for at once, no link is reclaimed, and the meta server's own VQPs
+/// have links of the pool. The 33rd and those behind it took each other's places.
 #[test]
-fn nodes_without_dc_share_the_places_of_a_meta_server() {
+fn nodes_without_dc_take_no_places_in_the_pool_of_a_meta_server() {
     const READERS: usize = 40;
-    // One place is for the end of the meta server's own link to itself.
-    const ENOUGH: u32 = READERS as u32 + 1;
-    for rc_qps_max in [32, ENOUGH] {
+    for rc_qps_max in [1, 32] {
         let transfer = TransferConfig { rc_qps_max, ..Config::default().transfer };
         let config = Config { dc_qps: 0, transfer, ..Config::default() };
         let mut nodes = Nodes::new(1 + READERS as u8, &config, limits());
         // Each looks for what is not there, which takes no RC QP but that to the meta server.
-        let ask = |nodes: &mut Nodes, n: usize, vqp| {
-            let nobody = Gid::from(std::net::IpAddr::from([10, 9, 9, n as u8]));
-            assert_eq!(nodes.begin_connect_to(n, vqp, nobody, ConnectOptions::default()), None);
-        };
-        let mut left: Vec<(usize, VqpId)> =
-            (1..=READERS).map(|n| (n, nodes.vqp(n, VqpInit::default()))).collect();
-        let mut refused = 0;
-        for turn in 0.. {
-            assert!(turn < READERS, "some never have their turn: {left:?}");
-            let mut under_way = left.len();
-            for (n, vqp) in core::mem::take(&mut left) {
-                ask(&mut nodes, n, vqp);
+        for turn in 0..3 {
+            for n in 1..=READERS {
+                let vqp = nodes.vqp(n, VqpInit::default());
+                let nobody = Gid::from(std::net::IpAddr::from([10, 9, turn, n as u8]));
+                assert_eq!(nodes.begin_connect_to(n, vqp, nobody, ConnectOptions::default()), None);
             }
+            let mut left = READERS;
             nodes.until(|nodes| {
                 for n in 1..=READERS {
-                    while let Some((vqp, result)) = nodes.connected(n) {
-                        under_way -= 1;
-                        match result {
-                            Err(ConnectError::NoSuchNode { .. }) => {}
-                            Err(ConnectError::NoMetaServer { .. }) => left.push((n, vqp)),
-                            other => panic!("{other:?}"),
-                        }
+                    while let Some((_, result)) = nodes.connected(n) {
+                        assert!(
+                            matches!(result, Err(ConnectError::NoSuchNode { .. })),
+                            "{result:?}"
+                        );
+                        left -= 1;
                     }
                 }
-                under_way == 0
+                left == 0
             });
-            if left.is_empty() {
-                break;
-            }
-            refused += left.len();
             nodes.pause(config.transfer.idle_ns);
         }
-        let reclaimed = nodes.nodes[0].core.stats().links_reclaimed;
-        let enough = rc_qps_max == ENOUGH;
-        assert_eq!((reclaimed == 0, refused == 0), (enough, enough), "{reclaimed}, {refused}");
+        // Its own way is another one.
+        let own = nodes.vqp(0, VqpInit::default());
+        assert_eq!(nodes.connect(0, own, 1, Policy::Shared), Ok(Via::Rc));
+        let links = |nodes: &Nodes, n: usize| nodes.nodes[n].core.stats().rc_qps as usize;
+        // Both ends of that to itself, and that of its VQP.
+        assert_eq!(links(&nodes, 0), READERS + 2 + 1);
+        for n in 0..=READERS {
+            let stats = nodes.nodes[n].core.stats();
+            let refused = (stats.links_reclaimed, stats.links_failed, stats.lookups_failed_over);
+            assert_eq!(refused, (0, 0, 0), "node {n}: {stats:?}");
+            nodes.nodes[n].core.audit().unwrap();
+        }
+        // Their nodes gone, nothing of them is left.
+        for n in 2..=READERS {
+            let (gone, now) = (nodes.net.gid(n), nodes.net.now());
+            nodes.nodes[0].core.node_changed(gone, None, now);
+        }
+        nodes.until(|nodes| links(nodes, 0) == 1 + 2 + 1);
     }
 }
 

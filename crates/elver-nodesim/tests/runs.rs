@@ -76,9 +76,8 @@ const FOUND: [(u64, &str); 40] = [
 
 /// Eight of the first 20,000 seeds that had never run before: RC queue pairs made or closed for good, a flush
 /// without a failure, a failure in peace, an index that counted wrong.
-const FOUND_FIRST: [u64; 8] = [
-    7_001_929, 7_008_742, 7_013_160, 7_014_286, 7_014_974, 7_015_477, 7_016_070, 7_019_427,
-];
+const FOUND_FIRST: [u64; 8] =
+    [7_001_929, 7_008_742, 7_013_160, 7_014_286, 7_014_974, 7_015_477, 7_016_070, 7_019_427];
 
 /// The same, of runs with forgers and keep-alive.
 const FOUND_SINCE: [(u64, &str); 7] = [

@@ -80,6 +80,17 @@ impl<D: Device> Core<D> {
         self.lookups.servers.peers().any(|server| server == peer)
     }
 
+    /// Whether this node is a meta server, at which a peer can only look up over an RC QP.
+    pub(crate) fn is_looked_up_at_by(&self, peer: PeerId) -> bool {
+        let own = self.peers.find(&self.gid);
+        own.is_some_and(|own| self.is_meta_server(own)) && self.lacks_dc(peer)
+    }
+
+    /// Whether a peer is a meta server, at which this node can only look up over an RC QP.
+    pub(crate) fn looks_up_over_rc_at(&self, peer: PeerId) -> bool {
+        self.is_meta_server(peer) && self.lacks_dc(peer)
+    }
+
     /// The VQPs that are connected to a peer, the latest first.
     pub(crate) fn vqps_to(&self, peer: PeerId) -> impl Iterator<Item = (VqpId, &Vqp)> {
         let mut next = self.peers.get(peer).map_or(MaybeVqp::default(), |entry| entry.last_vqp);

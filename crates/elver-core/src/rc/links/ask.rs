@@ -54,7 +54,7 @@ impl<D: Device> Core<D> {
                 (wrs + RESERVED).min(self.pool.depth)
             }
             // Nothing is sent on it.
-            Purpose::Leased(None) => 1,
+            Purpose::Reader | Purpose::Leased(None) => 1,
         };
         if let Some(short) = self.links.rc.shortage(purpose, depth) {
             return Err(short);

@@ -188,7 +188,7 @@ impl<D: Device> Core<D> {
             };
             // Over DC it is asked without one. If it cannot be asked for a link now, the next sweep
             // tries again.
-            if self.lacks_dc(peer) && self.links.rc.find(peer, Class::Low).is_none() {
+            if self.looks_up_over_rc_at(peer) && self.links.rc.find(peer, Class::Low).is_none() {
                 let asked = self.ask_link(peer, Class::Low, Purpose::Meta, now);
                 if matches!(asked, Err(Unasked::Busy)) && due.is_none_or(|until| now < until) {
                     self.links.meta_link_due = due;

@@ -96,7 +96,7 @@ impl<D: Device> Core<D> {
         if !goes_on {
             return Err(format!("RC QP {qpn:#x} is {:?}, and stays so", link.state));
         }
-        let sends = !matches!(link.purpose, Purpose::Leased(None));
+        let sends = !link.purpose.only_serves();
         if link.state == LinkState::Ready && sends && link.lane.is_none() {
             return Err(format!("RC QP {qpn:#x} works, and has no lane"));
         }

@@ -188,8 +188,8 @@ impl<D: Device> Core<D> {
             self.lanes.remove_rc(lane);
         }
         self.link_lost(link.peer, link.class, now);
-        let leased = matches!(link.purpose, Purpose::Leased(_));
-        if let Some(entry) = self.peers.get_mut(link.peer).filter(|_| !leased) {
+        let shared = link.purpose.is_shared();
+        if let Some(entry) = self.peers.get_mut(link.peer).filter(|_| shared) {
             entry.back_off.link_ended(link.since, now);
         }
         self.unpin(link.peer);

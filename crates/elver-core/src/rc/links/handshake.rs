@@ -106,7 +106,7 @@ impl<D: Device> Core<D> {
         };
         match purpose {
             Purpose::Leased(Some(vqp)) => self.lease_ended(vqp, id, Err(error), now),
-            Purpose::Leased(None) => {}
+            Purpose::Reader | Purpose::Leased(None) => {}
             Purpose::Pool | Purpose::Meta => self.waiters_fail(peer, class, &error, now),
         }
         self.drop_link(id, now);
@@ -123,7 +123,7 @@ impl<D: Device> Core<D> {
         let (peer, class, purpose) = (link.peer, link.class, link.purpose);
         let (qp, depth) = (link.qp, link.depth);
         let path = Path::new(link.psn, link.mtu, self.config.max_sge);
-        if purpose == Purpose::Leased(None) {
+        if purpose.only_serves() {
             return;
         }
         let lane = self.lanes.add_rc(qp, depth, peer, path);
@@ -245,14 +245,23 @@ impl<D: Device> Core<D> {
         leased: bool,
         now: Time,
     ) -> Result<RcEnd, Refusal> {
-        let purpose = if leased { Purpose::Leased(None) } else { Purpose::Pool };
         let short = |(of, used, limit)| Refusal::Short { of, used, limit };
         let peers = (Shortage::Peers, self.peers.slots.len(), self.config.max_peers);
         let peer = self.peer_of(ticket.from.gid).ok_or(short(peers))?;
-        // Of two requests that cross, the one of the lower GID goes first; a node's to itself do not.
-        let asking = self.links.rc.find(peer, class).filter(|(_, link)| {
-            link.state == LinkState::Asking && !leased && self.gid != ticket.from.gid
-        });
+        let (looked_up_at, looks_up_at) = match class {
+            Class::Low => (self.is_looked_up_at_by(peer), self.looks_up_over_rc_at(peer)),
+            Class::High => (false, false),
+        };
+        let purpose = match leased {
+            true => Purpose::Leased(None),
+            false if looked_up_at => Purpose::Reader,
+            false => Purpose::Pool,
+        };
+        // Of two requests that cross, the one of the lower GID goes first; a node's to itself do not, nor do those
+        // to meta servers, which send nothing over their ends.
+        let crosses = purpose == Purpose::Pool && !looks_up_at && self.gid != ticket.from.gid;
+        let asking = self.links.rc.find(peer, class);
+        let asking = asking.filter(|(_, link)| crosses && link.state == LinkState::Asking);
         let crossed = asking.map(|(id, link)| (id, link.purpose));
         if crossed.is_some() && self.gid < ticket.from.gid {
             return Err(Refusal::Crossed);

@@ -4,7 +4,7 @@ use elver_verbs::{Class, Device, Time};
 
 use crate::Core;
 use crate::ids::PeerId;
-use crate::rc::{LinkState, Purpose, RcLink};
+use crate::rc::{LinkState, RcLink};
 
 impl<D: Device> Core<D> {
     /// Whether connects, VQPs or operations wait for a link.
@@ -47,7 +47,6 @@ impl<D: Device> Core<D> {
 
     /// Whether look-ups go over a link, if it is ready.
     pub(crate) fn is_way_to_meta_server(&self, link: &RcLink) -> bool {
-        let leased = matches!(link.purpose, Purpose::Leased(_));
-        !leased && link.class == Class::Low && self.is_meta_server(link.peer)
+        link.purpose.is_shared() && link.class == Class::Low && self.is_meta_server(link.peer)
     }
 }
