@@ -164,6 +164,11 @@ impl Member {
         let config = elver_sim::Config::default();
         let mut device = cluster.net.device(usize::from(host) - 1, config).unwrap();
         let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(CqInit { cqe: 64 }).unwrap());
+        let qp = Member::initiator(&mut device, pd, cq);
+        Member { device, cq, qp, pd }
+    }
+
+    fn initiator(device: &mut SimDevice, pd: Pd, cq: Cq) -> Qp {
         let cap = QpCap { max_send_wr: 64, max_inline_data: 220, ..QpCap::default() };
         let qp = device.create_qp(QpInit { cap, ..QpInit::new(QpType::Dci, pd, cq) }).unwrap();
         let mut attr = QpAttr { path_mtu: Mtu::Mtu1024, timeout: 9, ..QpAttr::default() };
@@ -172,27 +177,41 @@ impl Member {
             attr.qp_state = state;
             device.advance_qp(qp, &attr).unwrap();
         }
-        Member { device, cq, qp, pd }
+        qp
     }
 
     /// Sends bytes to the DC target of a node's.
     fn send(&mut self, gid: Gid, record: NodeRecord, bytes: &[u8]) {
+        self.post(gid, record, SendOp::Send, bytes);
+    }
+
+    /// Does anything at the DC target of a node's.
+    fn post(&mut self, gid: Gid, record: NodeRecord, op: SendOp, bytes: &[u8]) {
         let av = AddressVector { dgid: gid, ..AddressVector::default() };
         let ah = self.device.create_ah(self.pd, av).unwrap();
         let (remote_dctn, dc_access_key) = (record.dctn, record.dc_key);
         let dest = Dest::Dc { ah, remote_dctn, dc_access_key, stream_id: 0 };
         let payload = Payload::Inline(bytes);
         let flags = SendFlags::SIGNALED;
-        let wr = SendWr { wr_id: 1, op: SendOp::Send, flags, payload, dest: Some(dest) };
+        let wr = SendWr { wr_id: 1, op, flags, payload, dest: Some(dest) };
         self.device.post_send(self.qp, &[wr]).unwrap();
     }
 
     /// Drives the device until what it sent has arrived.
     fn sent(&mut self, cluster: &mut Cluster) {
+        assert_eq!(self.ended(cluster), WcStatus::Success);
+    }
+
+    /// Drives the device until what it posted has ended; then it has a new initiator, if that one failed.
+    fn ended(&mut self, cluster: &mut Cluster) -> WcStatus {
         let mut wc = [Wc::default()];
         let Member { device, cq, .. } = self;
-        cluster.until("it arrives", |_| device.poll_cq(*cq, &mut wc).unwrap() == 1);
-        assert_eq!(wc[0].status, WcStatus::Success);
+        cluster.until("it ends", |_| device.poll_cq(*cq, &mut wc).unwrap() == 1);
+        if wc[0].status != WcStatus::Success {
+            self.device.destroy_qp(self.qp).unwrap();
+            self.qp = Member::initiator(&mut self.device, self.pd, self.cq);
+        }
+        wc[0].status
     }
 }
 
@@ -341,5 +360,105 @@ fn so_many_requests_of_strangers_wait_and_of_one_of_them() {
     cluster.net.heal();
     let vqp = cluster.vqp(2);
     assert_eq!(cluster.connect_by(Policy::Lite, 2, vqp, 1), Via::Rc);
+    cluster.check();
+}
+
+/// A member has all that can be said to a node, and says it to one that looks up and to its meta server: requests,
+/// answers to what was not asked, nonsense with the right keys, messages that are none, WRITEs into both tables. Others'
+/// look-ups find what is there, and nothing else; each thing that it did is counted, and it holds its share at most.
+#[test]
+fn a_member_gone_bad_stops_nobodys_look_ups() {
+    const ROUNDS: u64 = 60;
+    const HOST: u8 = 9;
+    // Shared RC QPs that one peer may have made: `PEER_LINKS_MAX`.
+    const LINKS: u64 = 8;
+    let mut cluster = Cluster::new(4, &config());
+    let server = cluster.nodes[0].core.serve_meta(100).unwrap();
+    let mut member = Member::new(&cluster, HOST);
+    let own = NodeRecord { control_qpn: attacker::QPN, ..cluster.nodes[3].core.record() };
+    cluster.nodes[0].core.meta_put(Gid::from(address(HOST)), own).unwrap();
+    let victims = [0, 1].map(|n| (n, cluster.nodes[n].core.gid(), cluster.nodes[n].core.record()));
+    // The table of nodes, and that of regions.
+    let nodes = RemoteAddr { addr: server.nodes.addr(), rkey: server.nodes.rkey() };
+    let tables = [nodes, RemoteAddr { addr: 0, rkey: victims[1].2.mrs_rkey }];
+    let of_others = [0, 1].map(|n| cluster.vqp(n));
+    for (n, vqp) in of_others.into_iter().enumerate() {
+        cluster.connect(n, vqp, 2, 0);
+    }
+    let looker = cluster.vqp(1);
+    let region = cluster.region(2, 64, ALL);
+    let local = cluster.region(1, 64, ALL);
+
+    for round in 0..ROUNDS {
+        let third = NodeRecord { dctn: round as u32, ..cluster.nodes[2].core.record() };
+        let end = RcEnd { qpn: attacker::QPN, psn: 1, mtu: Mtu::Mtu1024, rd_atomic: 16 };
+        let guess = (round as u32 * 0x1_1111) & 0xff_ffff;
+        let leased = Request::RcConnect { end, class: Class::Low, leased: true };
+        let requests = [
+            meta(),
+            connect(),
+            ControlBody::Request(leased),
+            ControlBody::Request(Request::RcClose { qpn: guess, peer_qpn: attacker::QPN }),
+            ControlBody::Request(Request::RcFate { qpn: guess, peer_qpn: attacker::QPN, psn: 1 }),
+        ];
+        let answers = [
+            Answer::Record(third),
+            Answer::Accepted(end),
+            Answer::Refused(Refusal::Crossed),
+            Answer::Closed,
+            Answer::Fate(Some(1)),
+            Answer::Alive { turns: false, bound: [guess as u16; PORTS_ASKED] },
+        ];
+        for (n, gid, record) in victims {
+            let voice = attacker(&cluster, HOST, true, n as u8 + 1);
+            let (qpn, qkey) = (record.control_qpn, record.control_qkey());
+            for (at, body) in requests.into_iter().enumerate() {
+                voice.control(qpn, qkey, attacker::QPN, round << 8 | at as u64, body);
+            }
+            for (at, answer) in answers.into_iter().enumerate() {
+                // Numbers that a node's own questions may have, and others.
+                let id = if round % 2 == 0 { at as u64 + round } else { round << 40 | at as u64 };
+                voice.control(qpn, qkey, attacker::QPN, id, ControlBody::Answer(answer));
+            }
+            voice.datagram(qpn, qkey, attacker::QPN, &[0xa5; 40]);
+            member.send(gid, record, b"no message");
+            member.sent(&mut cluster);
+            member.send(gid, record, &message(false, of_others[n].0, 7));
+            member.sent(&mut cluster);
+            member.post(gid, record, SendOp::Write(tables[n]), &[0xff; 128]);
+            assert_eq!(member.ended(&mut cluster), WcStatus::RemAccessErr);
+        }
+        // What is there is found, by a READ of the table, and its memory too; what is not is not.
+        let options = ConnectOptions { policy: Policy::Shared, uncached: true };
+        let absent = Gid::from(IpAddr::from([10, 7, 7, round as u8]));
+        let there = cluster.nodes[2].core.gid();
+        for (gid, found) in [(there, true), (absent, false)] {
+            let (now, token) = (cluster.now(), u64::from(looker.0));
+            let node = &mut cluster.nodes[1];
+            let via = node.core.qconnect(node.client, looker, gid, 0, options, token, now).unwrap();
+            assert_eq!(via, None);
+            match cluster.connected(1, looker) {
+                Ok(Via::DcLookup) if found => {
+                    let read = SendOp::Read(region.remote(0));
+                    cluster.post(1, looker, &[wr(round, read, &[local.sge(0, 8)])]);
+                    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+                }
+                Err(ConnectError::NoSuchNode { .. }) if !found => {}
+                other => panic!("round {round}, {gid}: {other:?}"),
+            }
+        }
+    }
+    for (n, ..) in victims {
+        let counted = ["control_stray", "messages_malformed", "messages_strayed"];
+        let counted = counted.map(|name| stat(&cluster, n, name));
+        assert_eq!(counted, [7 * ROUNDS, ROUNDS, ROUNDS], "node {n}");
+        assert_eq!(device_counter(&mut cluster, n, "nak_fatal_sent"), ROUNDS, "node {n}");
+        assert_eq!(stat(&cluster, n, "rc_qps"), LINKS + ROUNDS, "node {n}");
+        assert_eq!(stat(&cluster, n, "control_denied"), 0);
+    }
+    let stats = cluster.nodes[1].core.stats();
+    assert_eq!((stats.lookups_failed_over, stats.lanes_reset, stats.vqps_forsaken), (0, 0, 0));
+    assert_eq!(stats.vqp_errors, ROUNDS, "those of connects to nobody");
+    assert!(stats.lookups >= 2 * ROUNDS);
     cluster.check();
 }
