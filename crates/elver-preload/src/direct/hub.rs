@@ -182,7 +182,7 @@ impl Hub {
             let mut all =
                 vec![PollFd::new(listener, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
             for peer in &peers {
-                all.push(PollFd::new(&peer.pidfd, PollFlags::IN));
+                all.push(PollFd::new(&peer.identity.pidfd, PollFlags::IN));
                 all.push(PollFd::new(&peer.socket, PollFlags::HUP));
             }
             if poll(&mut all, None).is_err() {

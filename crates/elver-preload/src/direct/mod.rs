@@ -7,6 +7,7 @@
 
 mod beside;
 mod hub;
+mod identity;
 mod lane;
 mod mapped;
 mod objects;

@@ -14,8 +14,9 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
 };
-use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{Pid, geteuid};
 
+use super::identity::Identity;
 use super::lane::{Lane, LaneView};
 use super::table::{MAGIC, Table, View};
 
@@ -50,7 +51,7 @@ impl From<Errno> for Refusal {
 
 /// A process.
 pub(crate) struct Peer {
-    pub(crate) pid: Pid,
+    pub(crate) identity: Identity,
     /// The address of its device.
     pub(crate) address: IpAddr,
     pub(crate) view: View,
@@ -58,8 +59,6 @@ pub(crate) struct Peer {
     pub(crate) lane: Lane,
     pub(crate) lane_view: LaneView,
     bell: OwnedFd,
-    /// Readable when it has ended.
-    pub(crate) pidfd: OwnedFd,
     /// It hangs up when the process ends or becomes another program.
     pub(crate) socket: OwnedFd,
     /// It is reached by packets from now on.
@@ -197,7 +196,7 @@ impl Peer {
         admit: impl FnOnce(Peer) -> Result<Arc<Peer>, Refusal>,
     ) -> Result<Arc<Peer>, Refusal> {
         let pid = authenticate(&socket)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let identity = Identity::of(&socket, pid)?;
         let lane = Lane::new()?;
         if asks {
             greet(&socket, own, &lane)?;
@@ -205,8 +204,7 @@ impl Peer {
         let Greeting { table_at, address, view, lane: lane_view, bell } = hear(&socket)?;
         probe(pid, table_at)?;
         let closed = AtomicBool::new(true);
-        let peer =
-            admit(Peer { pid, address, view, lane, lane_view, bell, pidfd, socket, closed })?;
+        let peer = admit(Peer { identity, address, view, lane, lane_view, bell, socket, closed })?;
         // From here on the other may reach for this one's memory: this one knows whom to wait for.
         if asks {
             send(&peer.socket, READY, SendFlags::NOSIGNAL)?;
@@ -217,7 +215,7 @@ impl Peer {
                 return Err(Refusal::Silent);
             }
         }
-        // The descriptor is of who has the socket: that one is still there.
+        // What was probed is who has the socket: that one is still there.
         if peer.has_ended() {
             return Err(Refusal::Silent);
         }
@@ -248,10 +246,9 @@ impl Peer {
 
     /// Whether the process has ended, or is another program by now.
     pub(crate) fn has_ended(&self) -> bool {
-        let mut both =
-            [PollFd::new(&self.pidfd, PollFlags::IN), PollFd::new(&self.socket, PollFlags::HUP)];
+        let mut socket = [PollFd::new(&self.socket, PollFlags::HUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let asked = poll(&mut both, Some(&now)).is_ok();
-        asked && (!both[0].revents().is_empty() || both[1].revents().contains(PollFlags::HUP))
+        let asked = poll(&mut socket, Some(&now)).is_ok();
+        self.identity.has_ended() || asked && socket[0].revents().contains(PollFlags::HUP)
     }
 }

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use elver_soft::{SoftDevice, SoftMemory};
+use elver_soft::{SoftDevice, SoftMemory, now};
 use elver_verbs::{
     AccessFlags, Device as _, Payload, PostError, Qp, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
 };
@@ -241,7 +241,11 @@ impl Stage {
 
     /// Moves the bytes; returns how many were.
     fn run(&mut self, peer: &Peer) -> u64 {
-        let pid = peer.pid.as_raw_nonzero().get();
+        let Some(pid) = peer.identity.pid(now()) else {
+            peer.close();
+            return 0;
+        };
+        let pid = pid.as_raw_nonzero().get();
         let (local, remote) = (self.local.as_ptr(), self.remote.as_ptr());
         let (locals, remotes) = (self.local.len() as u64, self.remote.len() as u64);
         // SAFETY: the local pieces are registered memory of the program's, which a device writes by the

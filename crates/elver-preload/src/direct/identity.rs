@@ -1,0 +1,137 @@
+//! Which process a number means: numbers go to other processes when theirs have ended.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use elver_verbs::Time;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// How long a process that was there is believed to be. A number is not given again before all others were, which takes
+/// any machine longer.
+const BELIEVED_NS: u64 = 1_000_000;
+/// How often a signal may come between. Each is handled before the next look.
+const INTERRUPTIONS: u32 = 100;
+/// `SO_PEERPIDFD`, of Linux 6.5.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// A process.
+pub(crate) struct Identity {
+    pid: Pid,
+    /// Readable when it has ended.
+    pub(crate) pidfd: OwnedFd,
+    /// When it was there for certain.
+    seen: AtomicU64,
+}
+
+/// The process itself that has the other end of a socket, where the kernel tells more than its number.
+fn of_socket(socket: &OwnedFd) -> Option<OwnedFd> {
+    let mut fd: RawFd = -1;
+    let mut size = size_of::<RawFd>() as libc::socklen_t;
+    let (level, to) = (libc::SOL_SOCKET, (&raw mut fd).cast());
+    // SAFETY: it writes `size` bytes at most, a number.
+    let told =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, SO_PEERPIDFD, to, &raw mut size) };
+    // SAFETY: the kernel has just opened it for this process.
+    (told == 0 && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl Identity {
+    /// Of who has the other end of a socket, whose number is this.
+    pub(crate) fn of(socket: &OwnedFd, pid: Pid) -> Result<Identity, Errno> {
+        match of_socket(socket) {
+            Some(pidfd) => Ok(Identity::new(pid, pidfd)),
+            None => Ok(Identity::new(pid, pidfd_open(pid, PidfdFlags::empty())?)),
+        }
+    }
+
+    fn new(pid: Pid, pidfd: OwnedFd) -> Identity {
+        Identity { pid, pidfd, seen: AtomicU64::new(0) }
+    }
+
+    /// Its number, if that is still its own.
+    #[inline]
+    pub(crate) fn pid(&self, now: Time) -> Option<Pid> {
+        let seen = Time(self.seen.load(Ordering::Relaxed));
+        (now.ns_since(seen) < BELIEVED_NS || self.look(now)).then_some(self.pid)
+    }
+
+    #[cold]
+    fn look(&self, now: Time) -> bool {
+        // What cannot be asked is taken for gone: then packets are used.
+        let is_there = self.ended() == Some(false);
+        if is_there {
+            self.seen.store(now.0, Ordering::Relaxed);
+        }
+        is_there
+    }
+
+    /// Whether it is known to have ended: who is to wait for it waits until then.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended() == Some(true)
+    }
+
+    fn ended(&self) -> Option<bool> {
+        for _ in 0..INTERRUPTIONS {
+            let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+            match poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+                Ok(count) => return Some(count > 0),
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn child() -> (Child, Identity) {
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        (child, Identity::new(pid, pidfd_open(pid, PidfdFlags::empty()).unwrap()))
+    }
+
+    /// From when its process is gone another may have the number.
+    #[test]
+    fn a_number_whose_process_has_ended_is_not_used() {
+        let (mut child, identity) = child();
+        let start = Time(7 * BELIEVED_NS);
+        let at = |ns: u64| identity.pid(start.saturating_add_ns(ns));
+        assert_eq!(at(0), Some(Pid::from_child(&child)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(
+            at(BELIEVED_NS - 1),
+            Some(Pid::from_child(&child)),
+            "numbers do not come round so fast"
+        );
+        assert_eq!(at(BELIEVED_NS), None);
+        assert_eq!(at(BELIEVED_NS), None, "and it does not come back");
+    }
+
+    #[test]
+    fn who_lives_is_found_again() {
+        let (mut child, identity) = child();
+        for round in 1..100 {
+            assert_eq!(identity.pid(Time(round * BELIEVED_NS)), Some(Pid::from_child(&child)));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_socket_says_whose_it_is() {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (one, _other) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let own = rustix::process::getpid();
+        assert_eq!(Identity::of(&one, own).unwrap().pid(Time(BELIEVED_NS)), Some(own));
+    }
+}
