@@ -11,6 +11,7 @@ use crate::client::accept::Accepts;
 use crate::client::ports::Ports;
 use crate::datapath::ops::Op;
 use crate::datapath::outage::Outage;
+use crate::datapath::plain::{BURST, NO_SHORT, Short};
 use crate::datapath::qos::Qos;
 use crate::datapath::wr_id::WrId;
 use crate::discovery::guesses::Guesses;
@@ -70,6 +71,8 @@ pub struct Core<D: Device> {
     pub(crate) held: Held,
     /// A header with what all of this node's have.
     pub(crate) blank: Header,
+    /// Short messages on their way to the device.
+    pub(crate) shorts: Vec<Short>,
     pub(crate) unread: Unread,
     pub(crate) credit_probes: CreditProbes,
     /// Whether the peers of VQPs are there.
@@ -148,6 +151,7 @@ impl<D: Device> Core<D> {
             sender_last: None,
             held: Held::default(),
             blank: Header::blank(record.tag()),
+            shorts: alloc::vec![NO_SHORT; BURST as usize],
             unread: Unread::default(),
             credit_probes: CreditProbes::default(),
             keep_alive: KeepAlive::new(config.keep_alive_ns),

@@ -104,3 +104,61 @@ fn a_region_is_used_until_the_last_of_a_run_has_ended() {
     cluster.nodes[1].core.audit().unwrap();
     cluster.check();
 }
+
+/// Messages of any length one behind the other: the short ones go another way than the rest.
+#[test]
+fn messages_of_all_lengths_arrive_whole_and_in_order() {
+    let mut cluster = Cluster::new(3, &config());
+    let near = cluster.region(1, BYTES, AccessFlags::LOCAL_WRITE);
+    let far = cluster.region(2, 64 * BYTES, ALL);
+    let (vqp, bound) = (cluster.vqp(1), cluster.bound(2, 7));
+    cluster.connect(1, vqp, 2, 7);
+    (0..BYTES).for_each(|n| near.fill(n, &[(n * 7) as u8]));
+    let mut posted = 0;
+    for batch in [1, 1, 2, 7, 40, 60] {
+        let length = |n: u64| [0, 1, 8, 63, 64, 65, 300, 8, 17, 64][(n % 10) as usize];
+        let room: Vec<[Sge; 1]> = (0..batch).map(|n| [far.sge((posted + n) * 512, 512)]).collect();
+        for (n, sges) in (posted..).zip(&room) {
+            cluster.recv(2, bound, n, sges);
+        }
+        let sges: Vec<[Sge; 1]> =
+            (posted..posted + batch).map(|n| [near.sge(n, length(n))]).collect();
+        let wrs: Vec<SendWr<'_>> = (posted..posted + batch)
+            .zip(&sges)
+            .map(|(n, sges)| {
+                let op =
+                    if choice(n, 5) < 4 { SendOp::SendWithImm(n as u32) } else { SendOp::Send };
+                let make = if choice(n, 6) < 8 { wr } else { quiet };
+                make(n, op, sges)
+            })
+            .collect();
+        cluster.post(1, vqp, &wrs);
+        let done = cluster.take(2, batch as usize);
+        for (wr, done) in wrs.iter().zip(&done) {
+            let imm = match wr.op {
+                SendOp::SendWithImm(imm) => (WcFlags::WITH_IMM, imm),
+                _ => (WcFlags::empty(), 0),
+            };
+            let (n, length) = (wr.wr_id, length(wr.wr_id));
+            assert_eq!(
+                (done.wc.wr_id, done.wc.byte_len, done.wc.status),
+                (n, length, WcStatus::Success)
+            );
+            assert_eq!((done.wc.flags, done.wc.imm_data), imm, "message {n}");
+            let bytes = far.bytes(n * 512, length as usize);
+            assert_eq!(bytes, near.bytes(n, length as usize), "message {n}");
+        }
+        let client = cluster.nodes[1].client;
+        cluster.until("all are done", |cluster| {
+            cluster.nodes[1].core.vqp_info(client, vqp).is_ok_and(|it| it.sends_done == it.sends)
+        });
+        let told =
+            wrs.iter().filter(|wr| wr.flags.contains(SendFlags::SIGNALED)).map(|wr| wr.wr_id);
+        let told: Vec<u64> = told.collect();
+        let done = cluster.take(1, told.len());
+        assert_eq!(done.iter().map(|done| done.wc.wr_id).collect::<Vec<u64>>(), told);
+        posted += batch;
+    }
+    cluster.nodes[1].core.audit().unwrap();
+    cluster.check();
+}

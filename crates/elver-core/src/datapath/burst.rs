@@ -8,7 +8,7 @@ use elver_verbs::{
 
 use crate::Core;
 use crate::VqpId;
-use crate::datapath::plain::{Plain, send_plain};
+use crate::datapath::plain::{BURST, Plain, send_accesses, send_shorts};
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
@@ -16,8 +16,6 @@ use crate::memory::mr_store::{MrStore, RemoteMr};
 use crate::vqp::send_ring::SqEntry;
 use crate::vqp::{Vqp, Wait};
 
-/// Most WRs posted to the device by one call: as many as the device sends in one piece.
-pub(crate) const BURST: u32 = 64;
 /// What a WR counts as besides its bytes, in its VQP's turn.
 const WR_BYTES: i64 = 256;
 /// Bytes that a VQP may post in each of its turns on a lane that others wait for.
@@ -64,8 +62,8 @@ pub(crate) enum Check {
 struct Burst {
     count: u32,
     bytes: u64,
-    /// They are plain, and stand in the ring as such.
-    plain: bool,
+    /// They are plain, and whether they are short messages.
+    plain: Option<bool>,
     /// It is one WRITE_WITH_IMM, which takes two physical WRs.
     pair: bool,
     /// What stopped the WR behind them, if one did.
@@ -82,7 +80,7 @@ impl Burst {
     const NONE: Burst = Burst {
         count: 0,
         bytes: 0,
-        plain: false,
+        plain: None,
         pair: false,
         stopped: Check::Ready,
         asks: false,
@@ -151,13 +149,13 @@ impl<D: Device> Core<D> {
     /// whether the device took all of them; if not, the VQP fails.
     #[inline]
     pub(crate) fn post_plain(&mut self, id: VqpId, at: LaneIx, wrs: Plain, now: Time) -> bool {
-        let Plain { count, bytes } = wrs;
+        let Plain { count, bytes, short } = wrs;
         let Some(vqp) = self.vqps.get_mut(id) else {
             bug!("a VQP that is gone posts");
             return true;
         };
         vqp.deficit = owed(vqp.deficit, count, bytes);
-        let burst = Burst { count, bytes, plain: true, ..Burst::NONE };
+        let burst = Burst { count, bytes, plain: Some(short), ..Burst::NONE };
         let taken = self.post_burst(id, at, &burst, now);
         if !taken {
             self.stats.device_refusals += 1;
@@ -246,7 +244,7 @@ impl<D: Device> Core<D> {
 
     /// Posts a burst. Returns whether the device took all of it.
     fn post_burst(&mut self, id: VqpId, at: LaneIx, burst: &Burst, now: Time) -> bool {
-        let Core { vqps, lanes, peers, device, stats, links, config, qos, .. } = self;
+        let Core { vqps, lanes, peers, device, stats, links, config, qos, shorts, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else {
             bug!("a VQP that is gone posts");
             return true;
@@ -263,11 +261,13 @@ impl<D: Device> Core<D> {
             let cost = vqp.sq.entry(first).cost();
             let posted = send_pair(device, phys.qp, vqp, first);
             (posted, cost * posted)
-        } else if burst.plain {
-            let posted = send_plain(device, phys.qp, vqp, first, burst.count);
-            (posted, posted)
         } else {
-            let posted = send(device, phys.qp, vqp, first, burst.count);
+            let (qp, count) = (phys.qp, burst.count);
+            let posted = match burst.plain {
+                Some(false) => send_accesses(device, qp, vqp, first, count),
+                Some(true) => send_shorts(device, qp, (vqp, shorts), first, count),
+                None => send(device, qp, vqp, first, count),
+            };
             (posted, posted)
         };
         vqp.sq.posted = first.wrapping_add(posted);

@@ -1,9 +1,9 @@
-//! READs and WRITEs of one piece for which nothing has to be waited: they are checked once, and go to the device
-//! by the call that posts them (Algorithm 2); they end in runs.
+//! WRs of one piece for which nothing has to be waited: they are checked once, and go to the device by the call that
+//! posts them (Algorithm 2); they end in runs. They are READs and WRITEs of regions that are known, and messages so
+//! short that they are copied behind their headers at once, and the device takes them inline.
 
 use elver_verbs::{
     AccessFlags, Class, Device, Memory, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time,
-    WrLimits,
 };
 
 use crate::datapath::qos::Qos;
@@ -11,16 +11,61 @@ use crate::datapath::wr_id::WrId;
 use crate::ids::LaneIx;
 use crate::memory::mr::{LocalMrs, Users};
 use crate::memory::mr_store::MrStore;
+use crate::messaging::message::{HEADER_BYTES, Header};
 use crate::pool::Lanes;
 use crate::pool::lane::LaneState;
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::SqEntry;
+
+/// Most WRs posted to the device by one call: as many as the device sends in one piece.
+pub(crate) const BURST: u32 = 64;
+/// Most bytes of a short message.
+const SHORT_MAX: usize = 64;
+
+/// A short message with its header.
+pub(crate) type Short = [u8; HEADER_BYTES + SHORT_MAX];
+
+/// Room for a short message.
+pub(crate) const NO_SHORT: Short = [0; HEADER_BYTES + SHORT_MAX];
 
 /// WRs that a VQP's ring took in, all of which may go to the device now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plain {
     pub(crate) count: u32,
     pub(crate) bytes: u64,
+    /// They are messages, and stand among the short ones; otherwise READs and WRITEs.
+    pub(crate) short: bool,
+}
+
+/// Plain WRs as they are taken in.
+#[derive(Default)]
+struct Intake {
+    taken: Plain,
+    users: Users,
+    run: u8,
+}
+
+impl Intake {
+    /// Takes the next one into the ring, which has room.
+    #[inline(always)]
+    fn push<M: Memory>(&mut self, vqp: &mut Vqp, mrs: &mut LocalMrs<M>, entry: SqEntry) {
+        if let Some(others) = self.users.next(entry.mr) {
+            mrs.add_users(others);
+            self.run = 0;
+        }
+        let run = self.run + 1;
+        let signaled = entry.flags.contains(SendFlags::SIGNALED);
+        self.taken.count += 1;
+        self.taken.bytes += u64::from(entry.length);
+        vqp.sq.push(SqEntry { num_sge: 1, run, ..entry });
+        self.run = if signaled { 0 } else { run };
+    }
+
+    #[inline]
+    fn end<M: Memory>(self, mrs: &mut LocalMrs<M>) -> Plain {
+        mrs.add_users(self.users);
+        self.taken
+    }
 }
 
 impl Vqp {
@@ -43,19 +88,18 @@ impl Vqp {
         Some((at, lane.room(&lanes.qps[lane.qp])))
     }
 
-    /// Takes in the WRs that `wrs` begins with, as many as are plain: each reads or writes through one piece of a
-    /// region, its peer's region is known to permit it, and it takes one packet of the lane's. The ring has room.
+    /// Takes in the WRs that `wrs` begins with, as many as are plain READs and WRITEs of at most so many bytes. The
+    /// ring has room, and what is refused is not told why.
     #[inline]
-    pub(crate) fn accept_plain<M: Memory>(
+    pub(crate) fn accept_accesses<M: Memory>(
         &mut self,
         wrs: &[SendWr<'_>],
         (mrs, store): (&mut LocalMrs<M>, &MrStore),
-        (limits, one_packet): (&WrLimits, u32),
+        longest: u32,
         now: Time,
     ) -> Plain {
-        let longest = limits.max_length.min(one_packet.into());
         let sig_all = if self.sig_all { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let (mut users, mut taken, mut run) = (Users::default(), Plain::default(), 0);
+        let mut intake = Intake::default();
         for wr in wrs {
             let (remote, opcode, needs) = match wr.op {
                 SendOp::Read(at) => (at, SendOpcode::Read, AccessFlags::REMOTE_READ),
@@ -64,7 +108,7 @@ impl Vqp {
             };
             let (Payload::Sges(&[sge]), None) = (wr.payload, wr.dest) else { break };
             // What has no bytes needs no region.
-            if sge.length == 0 || u64::from(sge.length) > longest {
+            if sge.length == 0 || sge.length > longest {
                 break;
             }
             if self.remote_key != remote.rkey || self.remote.until <= now {
@@ -77,27 +121,68 @@ impl Vqp {
             }
             let writes = opcode == SendOpcode::Read;
             let Ok(mr) = mrs.check(self.client, &mut self.local, &sge, writes) else { break };
-            if let Some(others) = users.next(mr) {
-                mrs.add_users(others);
-                run = 0;
-            }
-            run += 1;
-            let flags = wr.flags | sig_all;
-            let (addr, rkey, length) = (remote.addr, remote.rkey, sge.length);
-            let entry = SqEntry { wr_id: wr.wr_id, addr, rkey, sge, length, mr, ..SqEntry::BLANK };
-            self.sq.push(SqEntry { opcode, num_sge: 1, flags, run, ..entry });
-            if flags.contains(SendFlags::SIGNALED) {
-                run = 0;
-            }
-            taken.count += 1;
-            taken.bytes += u64::from(length);
+            let (wr_id, flags, length) = (wr.wr_id, wr.flags | sig_all, sge.length);
+            let (addr, rkey) = (remote.addr, remote.rkey);
+            let entry = SqEntry { wr_id, opcode, flags, length, sge, mr, ..SqEntry::BLANK };
+            intake.push(self, mrs, SqEntry { addr, rkey, ..entry });
         }
-        mrs.add_users(users);
-        taken
+        intake.end(mrs)
     }
 
-    /// How many WRs up to the one with this number end as one, the first being the oldest that is in the ring:
-    /// `count`, if these are plain, of one region, and none but the last is signalled.
+    /// Takes in the WRs that `wrs` begins with, as many as are messages of at most so many bytes, and copies them to
+    /// `shorts`. `blank` has what all headers of the node have. The ring has room, and what is refused is not
+    /// told why.
+    #[inline]
+    pub(crate) fn accept_shorts<M: Memory>(
+        &mut self,
+        wrs: &[SendWr<'_>],
+        mrs: &mut LocalMrs<M>,
+        (shorts, blank): (&mut [Short], &Header),
+        longest: u32,
+    ) -> Plain {
+        let mut intake = Intake::default();
+        // What is counted is sent one by one, and so is what its receiver reads.
+        let longest = longest.min(SHORT_MAX as u32).min(self.read_from.saturating_sub(1));
+        if !self.credit.is_free() {
+            return intake.taken;
+        }
+        let sig_all = if self.sig_all { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let common = Header {
+            dst_port: if self.peer_vqp == 0 { self.peer_port } else { 0 },
+            dst_vqp: self.peer_vqp,
+            src_vqp: self.id.0,
+            ..*blank
+        };
+        for (wr, short) in wrs.iter().zip(shorts) {
+            let (opcode, imm) = match wr.op {
+                SendOp::Send => (SendOpcode::Send, None),
+                SendOp::SendWithImm(imm) => (SendOpcode::SendWithImm, Some(imm)),
+                _ => break,
+            };
+            let (Payload::Sges(&[sge]), None) = (wr.payload, wr.dest) else { break };
+            if sge.length == 0 || sge.length > longest {
+                break;
+            }
+            let Ok(mr) = mrs.check(self.client, &mut self.local, &sge, false) else { break };
+            let Some(region) = mrs.get(mr) else { break };
+            let (header, body) = short.split_at_mut(HEADER_BYTES);
+            let body = &mut body[..sge.length as usize];
+            // What is not at hand is fetched by the device.
+            if region.memory.read(sge.addr - region.info.addr, body).is_err() {
+                break;
+            }
+            let (length, cookie) = (sge.length, self.cookie(self.sq.tail));
+            header.copy_from_slice(&Header { imm, length, cookie, ..common }.encode());
+            let (wr_id, flags, imm) = (wr.wr_id, wr.flags | sig_all, imm.unwrap_or(0));
+            let entry = SqEntry { wr_id, opcode, flags, imm, length, sge, mr, ..SqEntry::BLANK };
+            intake.push(self, mrs, entry);
+        }
+        self.sq.sent_short |= intake.taken.count > 0;
+        Plain { short: true, ..intake.end(mrs) }
+    }
+
+    /// Whether `count` WRs, from the oldest in the ring to the one with this number, end as one: they are plain, of
+    /// one region, and none but the last is signalled.
     #[inline]
     pub(crate) fn ends_in_run(&self, seq: u32, count: u32) -> bool {
         self.sq.head == self.sq.done
@@ -107,37 +192,73 @@ impl Vqp {
     }
 }
 
-/// Posts `count` WRs of a VQP in one call, from sequence number `first` on, which are plain. Returns how many
-/// the device took.
+/// Posts READs and WRITEs of a VQP in one call, `count` from sequence number `first` on, which are plain. Returns how
+/// many the device took.
 #[inline]
-pub(crate) fn send_plain<D: Device>(
+pub(crate) fn send_accesses<D: Device>(
     device: &mut D,
     qp: Qp,
     vqp: &Vqp,
     first: u32,
     count: u32,
 ) -> u32 {
-    let wrs = (0..count).map(|at| plain(vqp, first.wrapping_add(at), at + 1 == count));
+    let wrs = (0..count).map(|at| {
+        let entry = vqp.sq.entry(first.wrapping_add(at));
+        let remote = entry.remote_addr();
+        let op = match entry.opcode {
+            SendOpcode::Read => SendOp::Read(remote),
+            _ => SendOp::Write(remote),
+        };
+        let payload = Payload::Sges(core::slice::from_ref(&entry.sge));
+        physical((vqp, entry), op, payload, (first.wrapping_add(at), at + 1 == count))
+    });
+    post(device, qp, wrs, count)
+}
+
+/// The same for short messages. Immediate data travels in their headers.
+#[inline]
+pub(crate) fn send_shorts<D: Device>(
+    device: &mut D,
+    qp: Qp,
+    (vqp, shorts): (&Vqp, &[Short]),
+    first: u32,
+    count: u32,
+) -> u32 {
+    let wrs = (0..count).zip(shorts).map(|(at, short)| {
+        let entry = vqp.sq.entry(first.wrapping_add(at));
+        let payload = Payload::Inline(&short[..HEADER_BYTES + entry.length as usize]);
+        physical((vqp, entry), SendOp::Send, payload, (first.wrapping_add(at), at + 1 == count))
+    });
+    post(device, qp, wrs, count)
+}
+
+#[inline(always)]
+fn post<'a, D: Device>(
+    device: &mut D,
+    qp: Qp,
+    wrs: impl Iterator<Item = SendWr<'a>>,
+    count: u32,
+) -> u32 {
     match device.post_sends(qp, wrs) {
         Ok(()) => count,
         Err((taken, _)) => taken as u32,
     }
 }
 
-/// A WR as it goes to the device, as what is not plain does.
+/// A WR as it goes to the device. The last of a burst is signalled, whatever the user asked for.
 #[inline(always)]
-fn plain(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
-    let entry = vqp.sq.entry(seq);
+fn physical<'a>(
+    (vqp, entry): (&Vqp, &SqEntry),
+    op: SendOp,
+    payload: Payload<'a>,
+    (seq, last): (u32, bool),
+) -> SendWr<'a> {
     let signaled = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-    let remote = entry.remote_addr();
     SendWr {
         wr_id: WrId::User { vqp: vqp.id, seq, second: false }.encode(),
-        op: match entry.opcode {
-            SendOpcode::Read => SendOp::Read(remote),
-            _ => SendOp::Write(remote),
-        },
+        op,
         flags: entry.flags | signaled,
-        payload: Payload::Sges(core::slice::from_ref(&entry.sge)),
+        payload,
         dest: vqp.dest,
     }
 }

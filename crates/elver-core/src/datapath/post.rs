@@ -5,9 +5,9 @@ use elver_verbs::{
     SendOpcode, SendWr, Sge, Time, VqpState, WcStatus, WrLimits,
 };
 
-use crate::datapath::burst::BURST;
-use crate::datapath::plain::Plain;
+use crate::datapath::plain::{BURST, Plain};
 use crate::memory::mr::{LocalMrs, Users};
+use crate::messaging::message::HEADER_BYTES;
 use crate::vqp::Vqp;
 use crate::vqp::send_ring::{NONE, SqEntry};
 use crate::{ClientId, Core, VqpId};
@@ -48,8 +48,16 @@ impl<D: Device> Core<D> {
         let mut at_once = None;
         if let Some((lane, room)) = entry.free_lane(&self.lanes, &mut self.qos, now) {
             let first = &fit[..fit.len().min(room.min(BURST) as usize)];
-            let sizes = (&limits, self.lanes.lanes[lane].path.one_packet);
-            let plain = entry.accept_plain(first, (&mut self.mrs, &self.store), sizes, now);
+            let one_packet = self.lanes.lanes[lane].path.one_packet;
+            let longest = self.pool.max_length.min(one_packet);
+            let plain = match first.first() {
+                Some(wr) if matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) => {
+                    let behind = self.pool.max_inline.saturating_sub(HEADER_BYTES as u32);
+                    let shorts = (&mut self.shorts[..], &self.blank);
+                    entry.accept_shorts(first, &mut self.mrs, shorts, longest.min(behind))
+                }
+                _ => entry.accept_accesses(first, (&mut self.mrs, &self.store), longest, now),
+            };
             at_once = Some((lane, plain)).filter(|(_, plain)| plain.count > 0);
         }
         let plain = at_once.map_or(Plain::default(), |(_, plain)| plain);

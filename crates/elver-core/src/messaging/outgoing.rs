@@ -34,7 +34,8 @@ impl Vqp {
             bug!("send slots that are free are none");
             return Check::NoSlot;
         };
-        self.sq.entry_mut(seq).slot = slot;
+        // If it was short it is not any longer, since it is posted again.
+        (self.sq.entry_mut(seq).slot, self.sq.entry_mut(seq).run) = (slot, 0);
         let (kind, imm) = match opcode {
             SendOpcode::WriteWithImm => (Kind::WriteImm, Some(imm)),
             SendOpcode::SendWithImm => (Kind::Eager, Some(imm)),

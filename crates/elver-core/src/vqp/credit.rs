@@ -99,6 +99,12 @@ impl Credit {
         *self = Credit { listed: self.listed, ..Credit::NEW };
     }
 
+    /// Whether messages are not counted.
+    #[inline]
+    pub(crate) fn is_free(&self) -> bool {
+        self.left == Credit::FREE
+    }
+
     #[inline]
     pub(crate) fn is_used_up(&self) -> bool {
         self.left == 0

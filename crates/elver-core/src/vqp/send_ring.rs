@@ -38,6 +38,8 @@ pub(crate) struct SendRing {
     pub(crate) done: u32,
     pub(crate) posted: u32,
     pub(crate) tail: u32,
+    /// A message was sent whose header stands nowhere in here.
+    pub(crate) sent_short: bool,
 }
 
 /// A send WR in its ring. Each step of its way looks at one cache line.
@@ -187,6 +189,7 @@ impl SendRing {
             done: 0,
             posted: 0,
             tail: 0,
+            sent_short: false,
         }
     }
 
@@ -207,7 +210,7 @@ impl SendRing {
 
     /// Whether a message was ever prepared, or may have been.
     pub(crate) fn has_sent_messages(&self) -> bool {
-        !self.messages.is_empty() || !self.sges.is_empty()
+        self.sent_short || !self.messages.is_empty() || !self.sges.is_empty()
     }
 
     /// WRs that wait to be posted.
