@@ -97,7 +97,12 @@ const FOUND_SINCE: [(u64, &str); 7] = [
 ];
 
 /// The same, of runs with suspends.
-const FOUND_SUSPENDED: [(u64, &str); 4] = [
+const FOUND_SUSPENDED: [(u64, &str); 6] = [
+    (
+        429,
+        "a node that did not reach itself kept one end of a link to itself, in the way of another",
+    ),
+    (691_933_311_397, "who was a meta server no longer believed its own table, which was late"),
     (100_000, "who had started anew was asked for a minute to leave links of what it had been"),
     (
         300_207,

@@ -57,9 +57,8 @@ pub(crate) struct NodeArgs {
     /// No node asks whether its peers are there: what seeds did before there was a keep-alive.
     #[arg(long)]
     pub(crate) no_keep_alive: bool,
-    /// In which seeds nodes are suspended and clocks jump: `drawn`, a quarter of them; `none`; `always`. Some seeds
-    /// with suspends still fail.
-    #[arg(long, value_name = "WHICH", default_value_t = Suspends::None)]
+    /// In which seeds nodes are suspended and clocks jump: `drawn`, a quarter of them; `none`; `always`.
+    #[arg(long, value_name = "WHICH", default_value_t)]
     pub(crate) suspends: Suspends,
     #[command(flatten)]
     pub(crate) seeds: SeedArgs,

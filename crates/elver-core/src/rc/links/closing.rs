@@ -6,7 +6,7 @@ use elver_control::{Answer, Request, Ticket};
 use elver_verbs::{Device, Gid, Qp, QpAttr, QpState, Time, Wc};
 
 use crate::Core;
-use crate::ids::{LaneIx, LinkId};
+use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::links::ended::{Ended, Stopped};
 use crate::rc::links::{CallFor, ENDED_MAX, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
@@ -103,23 +103,36 @@ impl<D: Device> Core<D> {
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone closes") };
         let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
         if !self.call(link.control, request, CallFor::Close { link: id }, now) {
-            self.drop_link(id, now);
+            self.close_ended(id, None, now);
         }
     }
 
     /// A peer has left a link, or did not answer when it was asked to: then it is asked again, but the
     /// link need not wait for that.
     pub(super) fn close_ended(&mut self, id: LinkId, answer: Option<Answer>, now: Time) {
-        if answer.is_none()
-            && let Some(link) = self.links.rc.get(id)
-        {
-            let to = link.control;
-            let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
-            let until = now.saturating_add_ns(REMIND_NS_MAX);
-            self.remind_later(Unclosed { to, request, due: now, until }, now);
-            self.remember_end(id);
-        }
+        let unanswered = self.links.rc.get(id).filter(|_| answer.is_none());
+        let Some(&RcLink { control: to, peer, peer_qpn, qpn, .. }) = unanswered else {
+            return self.drop_link(id, now);
+        };
+        let request = Request::RcClose { qpn: peer_qpn, peer_qpn: qpn };
+        let until = now.saturating_add_ns(REMIND_NS_MAX);
+        self.remind_later(Unclosed { to, request, due: now, until }, now);
+        self.remember_end(id);
         self.drop_link(id, now);
+        self.leave_second_end(peer, (peer_qpn, qpn), now);
+    }
+
+    /// An end of a link went. If the other is this node's own, too, it goes without being asked, which
+    /// it never hears of if this node does not reach itself: nobody uses it any longer, so that it would
+    /// not fail either, and be in the way of another.
+    fn leave_second_end(&mut self, peer: PeerId, (qpn, peer_qpn): (u32, u32), now: Time) {
+        if self.peers.get(peer).is_none_or(|entry| entry.gid != self.gid) {
+            return;
+        }
+        let second = self.links.rc.by_qpn(qpn).and_then(|id| self.links.rc.get(id));
+        if let Some(link) = second.filter(|link| link.peer_qpn == peer_qpn) {
+            self.link_errored(link.qp, now);
+        }
     }
 
     /// A peer is asked again to leave a link, unless it was for long enough.
