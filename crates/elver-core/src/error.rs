@@ -117,8 +117,11 @@ pub enum ConnectError {
         /// Its GID.
         gid: Gid,
     },
-    /// The receive that a message came to does not take it.
-    #[error("a receive at node {gid} is too short for the message, or its memory is gone")]
+    /// The receive that a message came to does not take it, or a long message was not read in its time.
+    #[error(
+        "a receive at node {gid} is too short for the message, or its memory is gone, or the message was not \
+         read there in time"
+    )]
     ReceiveUnfit {
         /// Its GID.
         gid: Gid,

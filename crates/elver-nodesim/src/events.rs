@@ -218,12 +218,12 @@ impl World {
     pub(crate) fn may_be_unfit(&self, vqp: VqpIx) -> bool {
         let Some(to) = self.addressee(vqp) else { return true };
         let (node, _) = self.model.place(to);
-        if self.disturbed(node) {
+        if self.disturbed(node) || self.was_held_up() {
             return true;
         }
         let receiver = &self.model.vqps[to];
         let mut arenas = self.model.clients[receiver.client].arenas.iter();
-        receiver.has_short || arenas.any(|arena| self.model.arenas[*arena].hold != Hold::Open)
+        receiver.has_unfit || arenas.any(|arena| self.model.arenas[*arena].hold != Hold::Open)
     }
 
     /// Whether the receiver of a VQP's messages may hold as many as it can, or did when one of them

@@ -49,17 +49,19 @@ impl World {
         Ok(())
     }
 
+    /// Whether what had to wait in a send queue, or whose node stood still, may be late now: for its lease,
+    /// or for the time in which a message may be read.
+    pub(crate) fn was_held_up(&self) -> bool {
+        let since = self.hindered_until.max(self.apart_until);
+        self.now <= since.saturating_add_ns(self.plan.retries_ns() + STEP_NS)
+    }
+
     /// What a node's device refuses, its core would have: leases see to it.
     fn check_refusals(&mut self, number: usize) -> Result<(), Violation> {
         // Memory that is gone is refused by the device alone, and so is what somebody forges.
         let vanished = |region: &Region| region.vanished && region.place.0 == number;
         let vanished = self.model.regions.iter().any(vanished);
-        // What had to wait in a send queue, or whose device stood still, may outlive its lease.
-        let late_until = self
-            .hindered_until
-            .max(self.apart_until)
-            .saturating_add_ns(self.plan.retries_ns() + STEP_NS);
-        let excused = vanished || self.forge.is_some() || self.now <= late_until;
+        let excused = vanished || self.forge.is_some() || self.was_held_up();
         let node = &mut self.nodes[number];
         let Some(core) = &mut node.core else { return Ok(()) };
         let refused = core.device().counters().nak_fatal_sent;

@@ -34,7 +34,7 @@ impl World {
             let Some(core) = self.core(node) else { return Ok(()) };
             match core.post_recv(owner, id, &[wr], now) {
                 Ok(()) => {
-                    self.model.vqps[vqp].has_short |= short;
+                    self.model.vqps[vqp].has_unfit |= short;
                     self.model.recvs.push(Recv { vqp, pieces, len });
                     self.model.vqps[vqp].recvs.push_back(index);
                 }
@@ -90,12 +90,14 @@ impl World {
                 return Ok(());
             }
             // A message that could not be read: its sender does not answer, or has failed; or it was read
-            // beside what both ends refused, over and over.
+            // beside what both ends refused, over and over; or its time went by between two READs of it.
             WcStatus::RemOpErr | WcStatus::RetryExcErr
                 if self.disturbed(self.model.place(vqp).0)
+                    || self.was_held_up()
                     || self.was_suspected(self.model.place(vqp).0)
                     || self.forge.as_ref().is_some_and(|forge| forge.has_sent_long_messages()) =>
             {
+                self.model.vqps[vqp].has_unfit = true;
                 self.accept(vqp, completion, None)?;
                 self.model.release(&pieces);
                 return Ok(());
@@ -109,7 +111,7 @@ impl World {
         let back = |piece: &Piece| self.model.arenas[piece.arena].hold == Hold::Back;
         if pieces.iter().any(back) {
             // Its client has taken the memory back before it looked: which message came is not told.
-            self.model.vqps[vqp].has_short = true;
+            self.model.vqps[vqp].has_unfit = true;
             return self.accept(vqp, completion, None);
         }
         let mut found = self.model.gather(&pieces, wc.byte_len);

@@ -97,7 +97,8 @@ const FOUND_SINCE: [(u64, &str); 7] = [
 ];
 
 /// The same, of runs with suspends.
-const FOUND_SUSPENDED: [(u64, &str); 6] = [
+const FOUND_SUSPENDED: [(u64, &str); 7] = [
+    (812_005_568, "all slept between two READs of a message, whose time went by"),
     (
         429,
         "a node that did not reach itself kept one end of a link to itself, in the way of another",

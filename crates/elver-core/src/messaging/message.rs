@@ -74,7 +74,7 @@ pub(crate) enum Refusal {
     Gone = 2,
     /// The receiver holds as many messages as it may.
     Overrun = 3,
-    /// The receive is shorter than the message, or its memory is gone.
+    /// The receive is shorter than the message, or its memory is gone, or the message was not read in time.
     Unfit = 4,
     /// There is no VQP for the sender: the receiver holds as many for senders, or as many for those
     /// of one node, as it may.

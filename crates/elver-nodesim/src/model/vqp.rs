@@ -49,8 +49,8 @@ pub(crate) struct Vqp {
     pub(crate) unexplained: Option<(u32, OpIx)>,
     /// It was accepted from a connection that its origin has left.
     pub(crate) stale: bool,
-    /// It had receives that are too short for some messages.
-    pub(crate) has_short: bool,
+    /// It had receives that are too short for some messages, or did not take some for another reason.
+    pub(crate) has_unfit: bool,
     /// An epoch in which a message was passed by later ones: it must have been refused.
     pub(crate) hole: Option<u32>,
     /// While messages of its were under way, their receiver may have had no room.
@@ -109,7 +109,7 @@ impl Vqp {
             flushing: None,
             unexplained: None,
             stale: false,
-            has_short: false,
+            has_unfit: false,
             hole: None,
             crowded: false,
         }
