@@ -7,7 +7,7 @@ use alloc::collections::VecDeque;
 
 use elver_control::NodeRecord;
 
-use elver_verbs::Class;
+use elver_verbs::{Class, Qp};
 
 use crate::ConnectError;
 use crate::VqpId;
@@ -50,6 +50,8 @@ pub(crate) enum Effect {
     },
     /// VQPs or operations of a class wait for a lane to a peer.
     WantLane(PeerId, Class),
+    /// Nobody is at the other end of a link any longer.
+    LinkErrored(Qp),
     /// Something was settled that a lane which has failed may have waited for.
     Restart(LaneIx),
 }

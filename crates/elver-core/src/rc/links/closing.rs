@@ -6,6 +6,7 @@ use elver_control::{Answer, Request, Ticket};
 use elver_verbs::{Device, Gid, Qp, QpAttr, QpState, Time, Wc};
 
 use crate::Core;
+use crate::effects::Effect;
 use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::links::ended::{Ended, Stopped};
 use crate::rc::links::{CallFor, ENDED_MAX, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
@@ -119,19 +120,19 @@ impl<D: Device> Core<D> {
         self.remind_later(Unclosed { to, request, due: now, until }, now);
         self.remember_end(id);
         self.drop_link(id, now);
-        self.leave_second_end(peer, (peer_qpn, qpn), now);
+        self.leave_second_end(peer, (peer_qpn, qpn));
     }
 
     /// An end of a link went. If the other is this node's own, too, it goes without being asked, which
     /// it never hears of if this node does not reach itself: nobody uses it any longer, so that it would
     /// not fail either, and be in the way of another.
-    fn leave_second_end(&mut self, peer: PeerId, (qpn, peer_qpn): (u32, u32), now: Time) {
+    fn leave_second_end(&mut self, peer: PeerId, (qpn, peer_qpn): (u32, u32)) {
         if self.peers.get(peer).is_none_or(|entry| entry.gid != self.gid) {
             return;
         }
         let second = self.links.rc.by_qpn(qpn).and_then(|id| self.links.rc.get(id));
         if let Some(link) = second.filter(|link| link.peer_qpn == peer_qpn) {
-            self.link_errored(link.qp, now);
+            self.effects.push(Effect::LinkErrored(link.qp));
         }
     }
 

@@ -197,7 +197,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A link's QP went to its error state, perhaps with nothing of ours on it.
-    pub(super) fn link_errored(&mut self, qp: Qp, now: Time) {
+    pub(crate) fn link_errored(&mut self, qp: Qp, now: Time) {
         // Other QPs fail too, and a link may be gone when its device tells.
         let Some((id, link)) = self.links.rc.by_qp(qp) else { return };
         let used = matches!(link.state, LinkState::Ready | LinkState::Listening);
