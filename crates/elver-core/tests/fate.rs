@@ -102,6 +102,10 @@ impl Pair {
 
     fn step(&mut self) {
         self.nodes.step();
+        self.poll();
+    }
+
+    fn poll(&mut self) {
         for (node, told) in self.nodes.nodes.iter_mut().zip(&mut self.told) {
             let blank = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
             let mut into = [blank; 64];
@@ -647,4 +651,67 @@ fn the_receive_of_half_a_message_comes_back() {
     nodes.pause(1_000_000);
     assert_eq!(receives(&mut nodes), all);
     nodes.nodes[1].core.audit().unwrap();
+}
+
+/// A node sleeps when it has just done what it was asked, so that nobody hears of it, and wakes before its peer gives
+/// it up, or long after: nothing is done again, over RC or DC, whether what is sent to it meanwhile waits or is lost.
+/// Who is told of success is right, and who is not may be. It fails where a WR that nobody has answered is taken for
+/// one that was not executed.
+#[test]
+fn what_was_done_right_before_a_sleep_is_not_done_again() {
+    const POSTED: u64 = 4;
+    let mut ends = BTreeMap::new();
+    for policy in [Policy::Lite, Policy::Shared] {
+        for slept in [300_000, 30_000_000, 12_000_000_000] {
+            for lost in [false, true] {
+                let mut pair = Pair::new();
+                let (word, near) = (Region::new(&mut pair.nodes, 2, 64), pair.near.sge(0, 8));
+                let vqp = pair.nodes.vqp(1, VqpInit::default());
+                pair.nodes.connect(1, vqp, 2, policy).unwrap();
+                let add = SendOp::FetchAdd { remote: word.remote(0), add: 1 };
+                let counted = || {
+                    let mut bytes = [0; 8];
+                    word.memory.read(0, &mut bytes).unwrap();
+                    u64::from_ne_bytes(bytes)
+                };
+                // What is looked up first is known.
+                pair.post(1, vqp, 0, add, Payload::Sges(&[near]));
+                while pair.told(1, vqp).is_empty() {
+                    pair.step();
+                }
+                let far = Time(u64::MAX);
+                pair.nodes.net.withhold_answers(2, 1, far, true);
+                for n in 1..=POSTED {
+                    pair.post(1, vqp, n, add, Payload::Sges(&[near]));
+                }
+                while counted() <= POSTED {
+                    pair.step();
+                }
+                let until = pair.nodes.net.now().saturating_add_ns(slept);
+                pair.nodes.net.stall(2, until);
+                pair.nodes.net.withhold_answers(2, 1, until, true);
+                if lost {
+                    pair.nodes.net.partition(1, 2, until);
+                }
+                while pair.told(1, vqp).len() as u64 <= POSTED {
+                    pair.step();
+                }
+                pair.nodes.pause(slept + 10_000_000_000);
+                pair.poll();
+                let case = format!("{policy:?}, {slept} ns, lost: {lost}");
+                assert_eq!(counted(), 1 + POSTED, "{case}: {:?}", pair.told(1, vqp));
+                assert_eq!(pair.told(1, vqp).len() as u64, 1 + POSTED, "{case}");
+                for (_, status) in &pair.told(1, vqp)[1..] {
+                    *ends.entry(format!("{policy:?} {status:?}")).or_insert(0) += 1;
+                }
+                pair.check();
+            }
+        }
+    }
+    // Some sleep so long that they are given up, and some do not.
+    for policy in [Policy::Lite, Policy::Shared] {
+        let (good, all) = (ends.get(&format!("{policy:?} Success")), ends.keys());
+        assert!(good.is_some(), "{ends:?}");
+        assert!(all.filter(|end| end.starts_with(&format!("{policy:?}"))).count() > 1, "{ends:?}");
+    }
 }
