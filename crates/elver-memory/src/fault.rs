@@ -26,6 +26,9 @@ static TABLE: [AtomicPtr<[Place; CHUNK]>; CHUNKS_MAX] =
 static FREE: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
 /// Mappings that were lost so far.
 static LOST: AtomicU64 = AtomicU64::new(0);
+/// The signal is taken. Until then nobody reads the table, which would cost a process that serves nobody
+/// six pages of its own when it opens its first session.
+static SURVIVES: AtomicBool = AtomicBool::new(false);
 
 /// A place of the table.
 struct Place {
@@ -42,7 +45,7 @@ pub struct Shared {
 }
 
 /// Makes SIGBUS in memory that is known an affair of those who share it. To be called once, by a
-/// process that serves others: it takes the signal.
+/// process that serves others, before it maps what it shares: it takes the signal.
 pub fn survive_faults() -> io::Result<()> {
     // SAFETY: all zeros are a valid `sigaction`; the handler calls nothing but `mmap` and `sigaction`,
     // and touches atomics alone.
@@ -54,6 +57,7 @@ pub fn survive_faults() -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
+    SURVIVES.store(true, Ordering::Relaxed);
     Ok(())
 }
 
@@ -64,12 +68,16 @@ pub fn faults() -> u64 {
 }
 
 impl Shared {
-    /// Makes a mapping known. None if there are too many: then it is as if nobody had.
+    /// Makes a mapping known. None where the signal is not taken ([`survive_faults`]), or if there are too
+    /// many: then it is as if nobody had.
     ///
     /// # Safety
     /// The range must be a whole mapping, which this process may replace by zeros at any time, and
     /// must stay mapped until the value is dropped.
     pub unsafe fn new(start: usize, len: usize) -> Option<Shared> {
+        if !SURVIVES.load(Ordering::Relaxed) {
+            return None;
+        }
         let number = {
             let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
             if free.0.is_empty() {

@@ -167,6 +167,10 @@ impl Node {
         while !stop.load(Ordering::Relaxed) {
             if self.engine.poll(Driver::Thread) {
                 idle_since = None;
+                // Whoever was told something may wait for this core.
+                if self.idle.yields && self.engine.has_told() && turns.shares_core() {
+                    turns.pass();
+                }
                 continue;
             }
             let now = now();

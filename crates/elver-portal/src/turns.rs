@@ -3,6 +3,10 @@ use std::time::{Duration, Instant};
 /// A turn of another thread that is longer is none of a thread that waits as well: it ends when the system ends
 /// it, after some milliseconds. What ends of rings do in a turn takes a tenth of this.
 const LONG: Duration = Duration::from_micros(500);
+/// A turn that was no shorter was one; without anybody to yield to, a thread has its core back sooner.
+const SHORTEST: Duration = Duration::from_micros(2);
+/// And a turn up to this may have been the other end's of a ring: it did what it was asked, and yielded.
+const SHORT: Duration = Duration::from_micros(100);
 /// How long to sleep instead, at first and at most.
 const HELD_FIRST: Duration = Duration::from_millis(2);
 const HELD_LONGEST: Duration = Duration::from_millis(512);
@@ -21,6 +25,8 @@ pub struct Turns {
     held_until: Option<Instant>,
     held_for: Duration,
     short: u32,
+    /// The last turn of others was a short one.
+    shares: bool,
 }
 
 impl Turns {
@@ -52,6 +58,13 @@ impl Turns {
         self.held_until.is_some()
     }
 
+    /// Whether others had a short turn when they could run last: the other end of a ring may be among them,
+    /// and does nothing before it is let run.
+    #[inline]
+    pub fn shares_core(&self) -> bool {
+        self.shares && self.held_until.is_none()
+    }
+
     /// Lets other threads run once.
     #[inline]
     pub fn pass(&mut self) {
@@ -63,7 +76,9 @@ impl Turns {
     /// Others may have run from one time to the other.
     #[inline]
     pub fn passed(&mut self, from: Instant, to: Instant) {
-        if to.saturating_duration_since(from) >= LONG {
+        let turn = to.saturating_duration_since(from);
+        self.shares = (SHORTEST..=SHORT).contains(&turn);
+        if turn >= LONG {
             self.hold(to);
         } else if self.short < SHORT_TURNS {
             self.short += 1;
@@ -83,6 +98,23 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_core_is_shared_with_who_had_it_last_for_a_short_time() {
+        let mut turns = Turns::default();
+        let now = Instant::now();
+        assert!(!turns.shares_core());
+        for (turn, shares) in
+            [(SHORTEST, true), (SHORTEST / 2, false), (SHORT, true), (2 * SHORT, false)]
+        {
+            turns.passed(now, now + turn);
+            assert_eq!(turns.shares_core(), shares, "after {turn:?}");
+        }
+        // Who is held does not yield, whoever was short behind that.
+        turns.passed(now, now + LONG);
+        turns.passed(now, now + SHORT);
+        assert!(!turns.shares_core());
+    }
 
     #[test]
     fn long_turns_hold_for_longer_each_time_and_short_ones_make_up_for_it() {

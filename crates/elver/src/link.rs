@@ -17,6 +17,7 @@ use elver_verbs::{RecvWr, SendWr};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{PTracer, Pid, set_ptracer};
+use rustix::thread::sched_getaffinity;
 use rustix::time::Timespec;
 
 use crate::clock::coarse_ns;
@@ -30,8 +31,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// How often the socket is looked at while polling finds nothing.
 const SOCKET_NS: i64 = 50_000_000;
-/// How long a greeting waits without letting other threads run: a node that is awake answers within
-/// it, and what else wants to run here may take long.
+/// How long a greeting waits without letting other threads run, unless the node is among them: a node that is
+/// awake answers within it, and what else wants to run here may take long.
 pub(crate) const GREETING: Duration = Duration::from_micros(50);
 /// Looks without letting other threads run: about a microsecond, in which a node on another core
 /// answers. One that shares this core does so the sooner.
@@ -61,6 +62,8 @@ pub(crate) struct Link {
     files: Vec<(u32, OwnedFd)>,
     pub(crate) spin: Duration,
     pub(crate) turns: Turns,
+    /// The node has the only core that this thread has: it answers when it is let run, and not before.
+    one_core: bool,
     end_on_signal: bool,
     /// What ends waits, if somebody has it.
     bell: Option<Arc<Bell>>,
@@ -107,15 +110,19 @@ impl Link {
     fn welcomed(host: Host, socket: Socket, options: SessionOptions) -> Result<Link, Error> {
         // While the node is at work.
         fork::watch();
-        let began = Instant::now();
+        let (began, mut turns) = (Instant::now(), Turns::default());
+        let one_core = matches!(host, Host::Apart) && has_the_core_of(&socket);
         loop {
+            if one_core && !turns.may_be_held() {
+                turns.pass();
+            }
             host.drive();
             match receive(&socket)? {
                 Received::Message(Message::Welcome(welcome), Some(file)) => {
                     let end = ClientEnd::map(file, welcome.layout)
                         .map_err(|reason| Error::System { call: "mapping the rings", reason })?;
                     let link = Link::over(socket, end, welcome, options);
-                    return Ok(Link { host, ..link });
+                    return Ok(Link { host, turns, one_core, ..link });
                 }
                 Received::Message(Message::Rejected { text }, _) => {
                     return Err(Error::Rejected { text });
@@ -156,6 +163,7 @@ impl Link {
             files: Vec::new(),
             spin: options.spin,
             turns: Turns::default(),
+            one_core: false,
             end_on_signal: options.end_on_signal,
             bell: None,
             gone: false,
@@ -275,7 +283,12 @@ impl Link {
     pub(crate) fn rest(&mut self, wait: &mut Wait) -> Result<bool, Error> {
         wait.looks = wait.looks.wrapping_add(1);
         if wait.looks < EAGER_LOOKS {
-            std::hint::spin_loop();
+            if self.one_core && !self.turns.may_be_held() {
+                wait.looks = EAGER_LOOKS;
+                self.turns.pass();
+            } else {
+                std::hint::spin_loop();
+            }
             return Ok(false);
         }
         if wait.looks.is_multiple_of(LOOKS_PER_CLOCK) || self.turns.may_be_held() {
@@ -398,6 +411,15 @@ impl Link {
         // Without Yama the system does not know the call.
         uid == rustix::process::geteuid().as_raw() && set_ptracer(PTracer::ProcessID(pid)).is_ok()
     }
+}
+
+/// Whether the node at the other end can run on one core alone, the only one that this thread has too. Of a
+/// thread of this process, or of a node that the system does not show, it is not known.
+fn has_the_core_of(socket: &Socket) -> bool {
+    let Ok(own) = sched_getaffinity(None) else { return false };
+    let node = socket.peer().ok().and_then(|peer| Pid::from_raw(peer.pid));
+    own.count() == 1
+        && node.is_some_and(|node| sched_getaffinity(Some(node)).is_ok_and(|its| its == own))
 }
 
 /// Connects to the first socket at which somebody listens. One that this user may not reach is passed

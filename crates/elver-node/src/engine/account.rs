@@ -4,6 +4,8 @@
 //! container can take any. So what runs in a namespace below the node's is on the account of whoever
 //! made that, or, if root did, on an account of the namespace's own.
 
+use std::os::fd::OwnedFd;
+
 use elver_portal::{Peer, Socket, Space, Standing};
 
 use crate::config::QuotaConfig;
@@ -53,14 +55,20 @@ impl Account {
 }
 
 impl Customer {
-    /// Who connected over a socket.
-    pub(super) fn over(socket: &Socket, peer: &Peer, rules: &QuotaConfig, host: Host) -> Customer {
-        let standing = if peer.pid == host.pid {
-            Standing::OWN
-        } else {
-            socket.peer_pidfd().map_or(Standing::UNSEEN, |pidfd| Standing::of(peer.pid, pidfd))
+    /// Who connected over a socket, and its process if that is another one and the system shows it.
+    pub(super) fn over(
+        socket: &Socket,
+        peer: &Peer,
+        rules: &QuotaConfig,
+        host: Host,
+    ) -> (Customer, Option<OwnedFd>) {
+        let process = if peer.pid == host.pid { None } else { socket.peer_pidfd().ok() };
+        let standing = match &process {
+            Some(process) => Standing::of(peer.pid, process),
+            None if peer.pid == host.pid => Standing::OWN,
+            None => Standing::UNSEEN,
         };
-        Customer::of(peer.uid, &standing, rules, host)
+        (Customer::of(peer.uid, &standing, rules, host), process)
     }
 
     fn of(uid: u32, standing: &Standing, rules: &QuotaConfig, host: Host) -> Customer {

@@ -88,8 +88,11 @@ const ACCEPTS_MAX: usize = 16;
 /// So long after a process connected its hello is looked for in every round, and only then is its
 /// socket watched: most say it at once, and should not wait for that.
 const NEWCOMER_NS: u64 = 20_000;
-/// Processes of which the hello is looked for.
+/// Processes of which the hello is looked for, or that said it just now.
 const NEWCOMERS_MAX: usize = 16;
+/// So long after it connected a process is watched that has said hello. Until then its rings are looked at
+/// in every round in any case, and what it asks for first should not wait for that.
+const BEGINNER_NS: u64 = 300_000;
 /// Completions that are handed to a session at a turn.
 const COMPLETIONS_MAX: usize = 64;
 /// Events for clients that are none of the engine's sessions; older ones give way.
@@ -119,6 +122,8 @@ pub(crate) struct Engine {
     door: Door,
     /// Processes that connected just now, by their tokens: not watched yet.
     newcomers: Vec<u64>,
+    /// The last round has told a process something.
+    has_told: bool,
     host: Host,
     membership: Membership,
     scratch: Scratch,
@@ -184,6 +189,7 @@ impl Engine {
             sets: Sets::default(),
             door,
             newcomers: Vec::with_capacity(NEWCOMERS_MAX),
+            has_told: false,
             host: Host::own(),
             membership: Membership::default(),
             scratch: Scratch::default(),
@@ -224,6 +230,7 @@ impl Engine {
     #[inline]
     pub(crate) fn poll(&mut self, driver: Driver) -> bool {
         let now = now();
+        self.has_told = false;
         self.turns += 1;
         self.pulse.turned(self.turns);
         // What the driver itself asks for stands there already, and may be done at once; nothing
@@ -272,6 +279,12 @@ impl Engine {
             self.tidy(now);
         }
         busy
+    }
+
+    /// Whether the last round has told a process something.
+    #[inline]
+    pub(crate) fn has_told(&self) -> bool {
+        self.has_told
     }
 
     /// Sleeps until there is something to do, at most so long. Returns at once if there is already.
@@ -468,6 +481,11 @@ impl Engine {
                     self.admit(socket, now);
                     // Its hello is most often there by now.
                     self.meet(now);
+                    if self.has_told {
+                        // It goes first, and whoever else waits is seen at the next look.
+                        self.looked_at = Time::ZERO;
+                        return;
+                    }
                 }
                 Ok(None) => return,
                 Err(_) => {
@@ -585,7 +603,9 @@ impl Engine {
 
     /// Wakes the processes that sleep and have something to take.
     fn wake_clients(&mut self) {
-        self.counters.wakes += self.sessions.wake();
+        let (told, woken) = self.sessions.wake();
+        self.has_told |= told > 0;
+        self.counters.wakes += woken;
     }
 
     /// Which VQPs send on which queue pairs: the first of them.

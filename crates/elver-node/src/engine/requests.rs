@@ -24,7 +24,7 @@ use super::session::{Open, Owed, Region, Session};
 use super::sessions::{End, GREETINGS_MAX, Sessions};
 use super::shares::Share;
 use super::translate::{self, Refused};
-use super::{Engine, NEWCOMER_NS, NEWCOMERS_MAX};
+use super::{BEGINNER_NS, Engine, NEWCOMER_NS, NEWCOMERS_MAX};
 
 /// Requests that are taken from a session at a turn.
 const REQUESTS_MAX: usize = 64;
@@ -51,12 +51,12 @@ impl Engine {
         };
         // Who is too much is told so when it has said hello: before, it would not hear.
         let most = self.config.quota.sessions_total as usize + GREETINGS_MAX as usize;
-        let customer = Customer::over(&socket, &peer, &self.config.quota, self.host);
+        let (customer, process) = Customer::over(&socket, &peer, &self.config.quota, self.host);
         if self.sessions.len() >= most || self.sessions.is_crowded(customer.account) {
             self.counters.sessions_rejected += 1;
             return;
         }
-        let (_, token) = self.sessions.insert(socket, peer, customer, now);
+        let (_, token) = self.sessions.insert(socket, peer, (customer, process), now);
         if self.newcomers.len() < NEWCOMERS_MAX {
             self.newcomers.push(token);
         } else {
@@ -64,16 +64,18 @@ impl Engine {
         }
     }
 
-    /// Looks whether processes that have just connected have said hello.
+    /// Looks whether processes that have just connected have said hello, and watches those that did
+    /// a while ago, or did not in time.
     #[cold]
     pub(super) fn meet(&mut self, now: Time) {
         let mut index = 0;
         while let Some(&token) = self.newcomers.get(index) {
-            self.attend(token, now);
-            let is_settled = self.sessions.of_token(token).is_none_or(|slot| {
-                self.sessions.get(slot).is_none_or(|session| {
-                    session.open.is_some() || now.ns_since(session.since) >= NEWCOMER_NS
-                })
+            if self.unwatched(token).is_some_and(|session| session.open.is_none()) {
+                self.attend(token, now);
+            }
+            let is_settled = self.unwatched(token).is_none_or(|session| {
+                let patience = if session.open.is_some() { BEGINNER_NS } else { NEWCOMER_NS };
+                now.ns_since(session.since) >= patience
             });
             if is_settled {
                 self.newcomers.swap_remove(index);
@@ -84,10 +86,17 @@ impl Engine {
         }
     }
 
+    /// A session that is there and not watched.
+    fn unwatched(&mut self, token: u64) -> Option<&mut Session> {
+        let slot = self.sessions.of_token(token)?;
+        self.sessions.get(slot).filter(|session| !session.watched)
+    }
+
     /// Watches a session's socket and its process, from now on.
     pub(super) fn watch(&mut self, token: u64, now: Time) {
         let Some(slot) = self.sessions.of_token(token) else { return };
-        let watched = self.sessions.get(slot).map(|one| watch(&self.door, one, token));
+        let own = self.host.pid;
+        let watched = self.sessions.get(slot).map(|one| watch(&self.door, one, token, own));
         if !matches!(watched, Some(Ok(()))) {
             self.end(slot, End::Rejected, now);
         }
@@ -109,7 +118,8 @@ impl Engine {
             match session.socket.receive(false) {
                 Ok(Received::Nothing) => return,
                 Ok(Received::Message(Message::Hello { layout }, _)) if !begun => {
-                    self.welcome(slot, layout, now);
+                    // It has nothing more to say before it is welcome.
+                    return self.welcome(slot, layout, now);
                 }
                 Ok(Received::Message(Message::Inherit { set, heir }, _)) if !begun => {
                     self.inherit(slot, set, heir, now);
@@ -138,6 +148,7 @@ impl Engine {
             Ok(()) => {
                 self.counters.sessions_opened += 1;
                 self.opened_at = now;
+                self.has_told = true;
                 self.sessions.activate(slot, now);
             }
             Err(refused) => {
@@ -517,18 +528,23 @@ impl Open {
 }
 
 /// Watches a session's socket and its process.
-fn watch(door: &Door, session: &mut Session, token: u64) -> io::Result<()> {
-    door.watch(&session.socket, token)?;
-    let pid = session.peer.pid;
-    // This process need not watch itself, and one in another namespace cannot be found before Linux
-    // 6.5: the end of its socket must do.
-    if pid == own_pid() {
+fn watch(door: &Door, session: &mut Session, token: u64, own_pid: i32) -> io::Result<()> {
+    if session.watched {
         return Ok(());
     }
-    match session.socket.peer_pidfd() {
-        Ok(process) => door.watch_process(session.process.insert(process), token),
-        Err(_) if pid == 0 => Ok(()),
-        Err(error) => Err(error),
+    door.watch(&session.socket, token)?;
+    session.watched = true;
+    let pid = session.peer.pid;
+    match &session.process {
+        Some(process) => door.watch_process(process, token),
+        // This process need not watch itself, and one in another namespace cannot be found before Linux
+        // 6.5: the end of its socket must do.
+        None if pid == own_pid || pid == 0 => Ok(()),
+        // It could not be had when it connected: there was no descriptor left, or it had ended.
+        None => {
+            let process = session.socket.peer_pidfd()?;
+            door.watch_process(session.process.insert(process), token)
+        }
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Session {
     /// Its process, which its number cannot replace. None for this process, and for one that the
     /// system does not show.
     pub(super) process: Option<OwnedFd>,
+    /// Its socket and its process are watched.
+    pub(super) watched: bool,
     pub(super) since: Time,
     /// The process that made it ahead for its child, whose it is now.
     pub(super) parent: Option<i32>,

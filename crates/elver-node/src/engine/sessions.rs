@@ -1,3 +1,5 @@
+use std::os::fd::OwnedFd;
+
 use elver_core::{ClientId, ClientLimits, Core};
 use elver_portal::{ARENA_BYTES, Answer, Layout, Peer, Socket, Violation};
 use elver_soft::SoftDevice;
@@ -92,7 +94,7 @@ impl Sessions {
         &mut self,
         socket: Socket,
         peer: Peer,
-        customer: Customer,
+        (customer, process): (Customer, Option<OwnedFd>),
         now: Time,
     ) -> (u32, u64) {
         let serial = self.next_serial;
@@ -103,7 +105,8 @@ impl Sessions {
             socket,
             peer,
             customer,
-            process: None,
+            process,
+            watched: false,
             since: now,
             parent: None,
             open: None,
@@ -463,19 +466,24 @@ impl Sessions {
         self.slots.iter().enumerate().filter_map(silent).collect()
     }
 
-    /// Wakes those processes that sleep and were told something; how many.
-    pub(super) fn wake(&mut self) -> u64 {
-        let mut woken = 0;
+    /// Wakes those processes that sleep and were told something: how many there were that were told
+    /// something, and how many of them slept.
+    pub(super) fn wake(&mut self) -> (u64, u64) {
+        let (mut told, mut woken) = (0, 0);
         for slot in self.turns.iter() {
             let Some(session) = self.slots[slot as usize].as_mut() else { continue };
             let Some(open) = session.open.as_mut() else { continue };
-            if std::mem::take(&mut open.touched) && open.end.must_wake() {
+            if !std::mem::take(&mut open.touched) {
+                continue;
+            }
+            told += 1;
+            if open.end.must_wake() {
                 // If it is gone, its socket tells so.
                 let _ = session.socket.wake();
                 woken += 1;
             }
         }
-        woken
+        (told, woken)
     }
 
     /// All that have begun, as `elver status` shows them.

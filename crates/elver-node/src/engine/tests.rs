@@ -30,6 +30,10 @@ fn session(engine: &mut Engine, account: Account) -> (elver_portal::Socket, Clie
     let slot = engine.sessions.of_token(token).unwrap();
     engine.sessions.get(slot).unwrap().customer.account = account;
     engine.meet(now());
+    // It has begun, and makes room for the next one as if some time had passed.
+    while let Some(token) = engine.newcomers.pop() {
+        engine.watch(token, now());
+    }
     let Received::Message(Message::Welcome(welcome), Some(file)) = theirs.receive(true).unwrap()
     else {
         panic!("no welcome")
