@@ -84,9 +84,17 @@ impl<M: Memory> Table<M> {
 
     /// The value of a key.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>, TableError> {
-        let Some(place) = self.walk(key)?.hit else { return Ok(None) };
-        let entry = place.cluster.view().entry(place.slot);
-        Ok(entry.and_then(|(_, value)| Value::copy_from(value)))
+        // As a reader does: what nobody changes is not copied.
+        let (mut index, mut buffer) = (self.head(key)?, [0; CLUSTER_BYTES_MAX]);
+        for _ in 0..CHAIN_MAX {
+            let view = self.read(index, &mut buffer)?;
+            if let Some((_, value)) = view.find(key) {
+                return Ok(Value::copy_from(value));
+            }
+            let Some(next) = view.next() else { return Ok(None) };
+            index = next.index;
+        }
+        Err(TableError::Corrupt { cluster: index })
     }
 
     /// Adds an entry; its key must be new.
@@ -182,11 +190,7 @@ impl<M: Memory> Table<M> {
 
     /// Goes through the chain of a key's bucket.
     fn walk(&self, key: &[u8]) -> Result<Walk, TableError> {
-        let (given, expected) = (key.len(), self.layout.key_len());
-        if given != expected {
-            return Err(TableError::KeyLength { given, expected });
-        }
-        let head = self.id.bucket(key, self.layout.buckets());
+        let head = self.head(key)?;
         let mut walk = Walk { head, clusters: 0, hit: None, room: None };
         let (mut index, mut previous) = (head, None);
         while walk.clusters < CHAIN_MAX {
@@ -207,17 +211,35 @@ impl<M: Memory> Table<M> {
         Err(TableError::Corrupt { cluster: index })
     }
 
+    /// The first cluster of a key's chain.
+    fn head(&self, key: &[u8]) -> Result<u32, TableError> {
+        let (given, expected) = (key.len(), self.layout.key_len());
+        if given != expected {
+            return Err(TableError::KeyLength { given, expected });
+        }
+        Ok(self.id.bucket(key, self.layout.buckets()))
+    }
+
     fn check_value(&self, value: &[u8]) -> Result<(), TableError> {
         let (given, max) = (value.len(), self.layout.value_len_max());
         if given > max { Err(TableError::ValueTooLong { given, max }) } else { Ok(()) }
     }
 
-    fn load(&self, index: u32) -> Result<Cluster, TableError> {
-        let mut buffer = [0; CLUSTER_BYTES_MAX];
+    /// Reads a cluster, and checks it.
+    fn read<'a>(
+        &'a self,
+        index: u32,
+        buffer: &'a mut [u8; CLUSTER_BYTES_MAX],
+    ) -> Result<View<'a>, TableError> {
         let bytes = &mut buffer[..self.layout.cluster_bytes()];
         self.memory.read(self.layout.offset(index), bytes)?;
         let view = View::open(bytes, &self.layout, &self.id, index);
-        let view = view.map_err(|_| TableError::Corrupt { cluster: index })?;
+        view.map_err(|_| TableError::Corrupt { cluster: index })
+    }
+
+    fn load(&self, index: u32) -> Result<Cluster, TableError> {
+        let mut buffer = [0; CLUSTER_BYTES_MAX];
+        let view = self.read(index, &mut buffer)?;
         let blank = || Cluster::blank(self.layout, &self.id, 0);
         Ok(if view.is_unwritten() { blank() } else { Cluster::copy_of(&view) })
     }
