@@ -10,6 +10,7 @@ use elver_verbs::{ConnectOptions, Device, Gid, Policy, Time, Via, VqpState};
 use crate::connect::attach::Onto;
 use crate::discovery::lookups::WARMS_MAX;
 use crate::discovery::peer::Waiter;
+use crate::ids::PeerId;
 use crate::{ClientId, ConnectError, Core, CoreError, Event, VqpId};
 
 impl<D: Device> Core<D> {
@@ -56,16 +57,14 @@ impl<D: Device> Core<D> {
         let entry = self.own_vqp(client, vqp)?;
         (entry.state, entry.attempt) = (VqpState::Connecting, attempt);
         let waiter = Waiter::Vqp { vqp, attempt };
-        let doubted = self.peers.get(peer).is_some_and(|entry| entry.doubted);
-        let address = !doubted && self.control_addr(peer).is_some();
         match policy {
-            Policy::Lite | Policy::Leased if address => {
+            Policy::Lite | Policy::Leased if self.may_ask(peer) => {
                 self.connect_by_link(vqp, attempt, peer, now);
             }
-            _ if address && self.lacks_dc(peer) && !options.uncached => {
+            _ if !options.uncached && self.lacks_dc(peer) && self.may_ask(peer) => {
                 self.connect_by_link(vqp, attempt, peer, now);
             }
-            Policy::RpcMeta if address => self.ask_meta(peer, waiter, now),
+            Policy::RpcMeta if self.may_ask(peer) => self.ask_meta(peer, waiter, now),
             _ => self.want_node(peer, waiter, now),
         }
         self.apply(now);
@@ -107,6 +106,11 @@ impl<D: Device> Core<D> {
         Ok(())
     }
 
+    /// Whether it is known where a peer takes control messages, and nothing speaks against it.
+    fn may_ask(&self, peer: PeerId) -> bool {
+        self.peers.get(peer).is_some_and(|entry| !entry.doubted && entry.control.is_some())
+    }
+
     /// Checks that a VQP may be connected now, and takes it off what it was connected to.
     fn begin_connect(&mut self, client: ClientId, vqp: VqpId) -> Result<(), CoreError> {
         self.open_client(client)?;
@@ -119,25 +123,22 @@ impl<D: Device> Core<D> {
             return Err(CoreError::State { state, call: "qconnect" });
         }
         // A new one has nothing to forget, and is not touched where it is not needed.
-        if !entry.is_fresh() || entry.state != VqpState::Idle {
-            let used = entry.via.is_some();
-            self.cancel_connect(vqp);
-            self.detach(vqp);
-            let entry = self.own_vqp(client, vqp)?;
-            entry.credit.reset();
-            if entry.sq.len() == 0 {
-                // Else it is of a WR that was posted while it connected, and waits.
-                entry.fault = None;
-            }
-            (entry.failed, entry.read_until) = (false, None);
-            if used {
-                // Not when it is connected: nothing should stand between an answer and that.
-                let nonce = self.rng.next_u32();
-                self.own_vqp(client, vqp)?.nonce = nonce;
-            }
+        if entry.is_fresh() && entry.state == VqpState::Idle {
+            return Ok(());
         }
+        let used = entry.via.is_some();
+        self.cancel_connect(vqp);
+        self.detach(vqp);
+        // Not when it is connected: nothing should stand between an answer and that.
+        let nonce = used.then(|| self.rng.next_u32());
         let entry = self.own_vqp(client, vqp)?;
-        entry.state = VqpState::Idle;
+        entry.credit.reset();
+        if entry.sq.len() == 0 {
+            // Else it is of a WR that was posted while it connected, and waits.
+            entry.fault = None;
+        }
+        (entry.failed, entry.read_until) = (false, None);
+        (entry.nonce, entry.state) = (nonce.unwrap_or(entry.nonce), VqpState::Idle);
         Ok(())
     }
 }

@@ -135,7 +135,7 @@ impl<D: Device> Core<D> {
             control_qpn: pool.ud_qpn,
             mrs_rkey: mr.rkey,
             log_mrs_max,
-            terms: Terms::new(config.mr_lease_ns, config.flight_ns(), pool.room_bytes()),
+            terms: Terms::new(config.mr_lease_ns, config.flight_ns(), pool.rooms().0),
         };
         let ud = Ud::new(&mut device, pool.pd, pool.ud)?;
         let peers = Peers::new(config.max_peers, &mut rng);

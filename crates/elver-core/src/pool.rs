@@ -291,9 +291,10 @@ pub(crate) fn create<D: Device>(
 }
 
 impl<M: elver_verbs::Memory> Pool<M> {
-    /// Bytes of a message that a receive buffer holds behind a header.
-    pub(crate) fn room_bytes(&self) -> u32 {
-        self.recvs.bytes as u32 - HEADER_BYTES as u32
+    /// Bytes of a message that a receive buffer holds behind a header, and the most that is copied to one.
+    #[inline]
+    pub(crate) fn rooms(&self) -> (u32, u32) {
+        (self.recvs.bytes as u32 - HEADER_BYTES as u32, self.eager_max)
     }
 
     /// The SGE of the first `length` bytes of a receive buffer.

@@ -6,6 +6,7 @@ pub(crate) mod send_ring;
 
 use alloc::boxed::Box;
 
+use elver_control::NodeRecord;
 use elver_verbs::{Class, Dest, Gid, Policy, Time, Via, VqpState, WcStatus};
 
 use crate::client::accept::Acceptance;
@@ -199,6 +200,16 @@ impl Vqp {
             && self.lease.is_none();
         debug_assert!(!fresh || self.accepted.is_none() && !self.moving && self.dest.is_none());
         fresh
+    }
+
+    /// Sets what messages its peer has room for, of which that is known, and which of them it reads. Where
+    /// nothing was ever known of the peer, it is taken to be as this node, which has `own` room and copies
+    /// messages of up to `eager_max`.
+    #[inline]
+    pub(crate) fn measure_room(&mut self, peer: Option<&NodeRecord>, (own, eager_max): (u32, u32)) {
+        let room = peer.map_or(own, |peer| peer.terms.room_bytes());
+        (self.room, self.read_from) =
+            (room, if self.confirm_sends { 0 } else { room.min(eager_max) + 1 });
     }
 
     /// Remembers no remote region.

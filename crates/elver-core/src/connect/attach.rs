@@ -27,13 +27,16 @@ impl<D: Device> Core<D> {
         via: Via,
         onto: Onto,
     ) -> Result<(), CoreError> {
-        let what = "the device has no DC, and there is no RC QP to the peer";
-        let none = CoreError::Device(VerbsError::Unsupported { what });
-        let ah = self.address_of(peer)?;
-        let gone = CoreError::NoSuchVqp(id);
+        let none = || {
+            let what = "the device has no DC, and there is no RC QP to the peer";
+            CoreError::Device(VerbsError::Unsupported { what })
+        };
+        if self.peers.get(peer).is_none_or(|entry| entry.ah.is_none()) {
+            self.address_of(peer)?;
+        }
         let (Some(entry), Some(vqp)) = (self.peers.get_mut(peer), self.vqps.get_mut(id)) else {
             bug!("a VQP that is gone has connected");
-            return Err(gone);
+            return Err(CoreError::NoSuchVqp(id));
         };
         let shared = match via {
             Via::Rc | Via::Leased => entry.rc[vqp.class as usize],
@@ -47,24 +50,32 @@ impl<D: Device> Core<D> {
             Onto::Nothing => None,
             // It gets one when it needs it.
             Onto::Shared if via == Via::Rc || entry.record.is_none() => shared,
-            Onto::Shared => Some(shared.ok_or(none)?),
+            Onto::Shared => Some(shared.ok_or_else(none)?),
         };
-        debug_assert_eq!(entry.ah, Some(ah));
-        vqp.dest = match lane.map(|lane| self.lanes.lanes[lane].kind) {
-            Some(LaneKind::Dc { stream }) => entry.dc_dest(stream),
-            Some(LaneKind::Rc { .. }) | None => None,
+        vqp.dest = match lane.map(|lane| &mut self.lanes.lanes[lane]) {
+            Some(lane) => {
+                lane.vqps += 1;
+                match lane.kind {
+                    LaneKind::Dc { stream } => entry.dc_dest(stream),
+                    LaneKind::Rc { .. } => None,
+                }
+            }
+            None => None,
         };
         (vqp.lane, vqp.via) = (lane, Some(via));
         vqp.state = VqpState::Connected;
         if let Some(tag) = entry.tag {
             (vqp.peer_tag, vqp.watched) = (tag, Watched::No);
         }
-        self.keep_alive.connected(id);
-        self.join_peer(id, peer);
-        if let Some(lane) = lane {
-            self.lanes.lanes[lane].vqps += 1;
+        vqp.measure_room(entry.last.as_ref(), self.pool.rooms());
+        // It is in no peer's list, and goes to the head of this one's.
+        entry.vqps += 1;
+        let behind = core::mem::replace(&mut entry.last_vqp, id.into());
+        (vqp.peer, vqp.beside) = (Some(peer), [MaybeVqp::default(), behind]);
+        if let Some(vqp) = behind.get().and_then(|behind| self.vqps.get_mut(behind)) {
+            vqp.beside[0] = id.into();
         }
-        self.measure_room(id);
+        self.keep_alive.connected(id);
         Ok(())
     }
 
@@ -106,22 +117,6 @@ impl<D: Device> Core<D> {
         (vqp.lane, vqp.dest) = (Some(lane), dest);
         vqp.count_move(Via::DcCached, &mut self.stats);
         true
-    }
-
-    /// Puts a VQP, which is in no peer's list, into a peer's.
-    #[inline]
-    fn join_peer(&mut self, id: VqpId, peer: PeerId) {
-        let Some(entry) = self.peers.get_mut(peer) else {
-            return bug!("a VQP joins a peer that is gone");
-        };
-        entry.vqps += 1;
-        let behind = core::mem::replace(&mut entry.last_vqp, id.into());
-        if let Some(vqp) = behind.get().and_then(|behind| self.vqps.get_mut(behind)) {
-            vqp.beside[0] = id.into();
-        }
-        if let Some(vqp) = self.vqps.get_mut(id) {
-            (vqp.peer, vqp.beside) = (Some(peer), [MaybeVqp::default(), behind]);
-        }
     }
 
     /// Takes a VQP off its peer's list, if it is in one.

@@ -39,10 +39,9 @@ impl<D: Device> Core<D> {
         let (client, token) = (vqp.client, vqp.token);
         vqp.state = VqpState::Idle;
         count_off!(self.lookups.waiting, 1);
-        let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
         let result = found.and_then(|(via, lane)| {
             let attached = self.attach(id, peer, via, lane.map_or(Onto::Shared, Onto::Own));
-            attached.map(|()| via).map_err(|_| ConnectError::Unreachable { gid })
+            attached.map(|()| via).map_err(|_| ConnectError::Unreachable { gid: self.gid_of(peer) })
         });
         match &result {
             Ok(via) => self.count_connect(*via),

@@ -1,6 +1,6 @@
 //! What is known of peers, and which ways lead to them.
 
-use elver_control::ControlAddr;
+use elver_control::{ControlAddr, NodeRecord};
 use elver_verbs::{AddressVector, Ah, Class, Device, Gid, Policy, VerbsError, Via};
 
 use crate::Core;
@@ -71,8 +71,10 @@ impl<D: Device> Core<D> {
             Policy::Leased => None,
             _ if entry.rc[class as usize].is_some() => Some(Via::Rc),
             Policy::Lite => None,
-            Policy::Shared | Policy::RpcMeta if self.lacks_dc(peer) => None,
-            Policy::Shared | Policy::RpcMeta => entry.record.map(|_| Via::DcCached),
+            Policy::Shared | Policy::RpcMeta => {
+                let over_dc = |record: &NodeRecord| self.pool.dct.is_some() && record.dctn != 0;
+                entry.record.as_ref().filter(|record| over_dc(record)).map(|_| Via::DcCached)
+            }
         }
     }
 
@@ -106,11 +108,8 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone is measured");
         };
-        let last = vqp.peer.and_then(|peer| self.peers.get(peer)?.last);
-        // Where nothing was ever known of the peer, it is taken to be as this node.
-        let room = last.map_or(self.pool.room_bytes(), |last| last.terms.room_bytes());
-        let eager_max = room.min(self.pool.eager_max);
-        (vqp.room, vqp.read_from) = (room, if vqp.confirm_sends { 0 } else { eager_max + 1 });
+        let last = vqp.peer.and_then(|peer| self.peers.get(peer)?.last.as_ref());
+        vqp.measure_room(last, self.pool.rooms());
     }
 
     /// How long after its post a WR of a peer's may still arrive: all of its retries, or of ours if
