@@ -117,10 +117,8 @@ paths! {
     Vqp "vqp-read-8-x32" 64, 32, "READ 8 B, batches of 32": vqp::exchange(Read, 8, 32);
     Vqp "vqp-write-8-x32" 64, 32, "WRITE 8 B, batches of 32": vqp::exchange(Write, 8, 32);
     Vqp "vqp-connect" OFTEN, 1, "creating and connecting a VQP, metadata at hand": vqp::connect();
-    Vqp "vqp-connect-looked-up" OFTEN, 1, "creating and connecting a VQP, metadata looked up":
-        vqp::connect_looked_up();
-    Vqp "vqp-connect-x64" 64, 64, "connecting 64 VQPs at once to a node that is looked up, a VQP":
-        vqp::connect_together(64);
+    Vqp "vqp-connect-served" OFTEN, 1, "the same at a meta server, metadata in its own table":
+        vqp::connect_served();
     Pair "vqp-rc-read" OFTEN, 1, "RC READ 8 B": vqp_pair::exchange(Rc, Read, 8, 1);
     Pair "vqp-dc-read" OFTEN, 1, "DC READ 8 B": vqp_pair::exchange(Dci, Read, 8, 1);
     Pair "vqp-rc-write" OFTEN, 1, "RC WRITE 64 B": vqp_pair::exchange(Rc, Write, 64, 1);
@@ -134,5 +132,9 @@ paths! {
         vqp_pair::exchange(Dci, Write, 64, 32);
     Pair "vqp-rc-send-x32" 64, 32, "RC SEND 64 B, batches of 32":
         vqp_pair::exchange(Rc, Send, 64, 32);
+    Pair "vqp-connect-looked-up" 64, 1, "creating and connecting a VQP, metadata looked up":
+        vqp_pair::connect(1, true);
+    Pair "vqp-connect-x64" 64, 64, "connecting 64 VQPs at once to a node that is looked up, a VQP":
+        vqp_pair::connect(64, false);
     Control "connect-rc" 64, 1, "creating and connecting an RC QP pair": remote::connect();
 }

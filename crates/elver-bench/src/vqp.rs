@@ -65,9 +65,8 @@ pub(crate) fn connect() -> Result<Step> {
     }))
 }
 
-/// The same to a peer that is looked up at a meta server: this node, so that the READ is one from MR
-/// to MR.
-pub(crate) fn connect_looked_up() -> Result<Step> {
+/// The same to a peer that a meta server looks up in its own table.
+pub(crate) fn connect_served() -> Result<Step> {
     let mut node = Node::new()?;
     let gid = node.serve_itself()?;
     let options = ConnectOptions { uncached: true, ..ConnectOptions::default() };
@@ -83,35 +82,6 @@ pub(crate) fn connect_looked_up() -> Result<Step> {
             vqp
         });
         core.vqp_destroy(*client, vqp, NOW).expect("it is there");
-    }))
-}
-
-/// So many VQPs at once, which share the look-up and have been created before.
-pub(crate) fn connect_together(count: u32) -> Result<Step> {
-    let mut node = Node::new()?;
-    let gid = node.serve_itself()?;
-    let options = ConnectOptions { uncached: true, ..ConnectOptions::default() };
-    let mut vqps = Vec::with_capacity(count as usize);
-    Ok(Box::new(move || {
-        let Node { core, client, .. } = &mut node;
-        for _ in 0..count {
-            vqps.push(core.vqp_create(*client, VqpInit::default()).expect("there is room"));
-        }
-        initiator_side(|| {
-            for vqp in &vqps {
-                let via = core.qconnect(*client, *vqp, gid, PORT, options, 0, NOW);
-                assert_eq!(via, Ok(None));
-            }
-            core.poll(NOW);
-            for _ in &vqps {
-                let event = core.poll_event();
-                let connected = matches!(event, Some(Event::Connected { result: Ok(_), .. }));
-                assert!(connected, "{event:?}");
-            }
-        });
-        for vqp in vqps.drain(..) {
-            core.vqp_destroy(*client, vqp, NOW).expect("it is there");
-        }
     }))
 }
 

@@ -37,20 +37,9 @@ pub(crate) fn exchange(
     bytes: u32,
     batch: u32,
 ) -> Result<Step> {
-    let mut config = Config::default();
-    if backing == QpType::Dci {
-        config.transfer.rc_qps_max = 0;
-    }
-    let mut b = Node::new(2, config.clone())?;
-    let server = b.core.serve_meta(NODES_MAX)?;
-    let a = Node::new(1, config)?;
-    // A node makes queue pairs for those alone whom the table knows.
-    for (gid, record) in [(a.core.gid(), a.core.record()), (b.core.gid(), b.core.record())] {
-        b.core.meta_put(gid, record)?;
-    }
-    let bound = b.core.vqp_create(b.client, VqpInit::default())?;
-    b.core.qbind(b.client, bound, PORT)?;
-    let mut net = Net { a, b, to_a: Pipe::new(), to_b: Pipe::new() };
+    let (mut net, server) = Net::new(backing)?;
+    let bound = net.b.core.vqp_create(net.b.client, VqpInit::default())?;
+    net.b.core.qbind(net.b.client, bound, PORT)?;
     let vqp = net.connect(server, backing)?;
 
     let op = operation.towards(net.b.remote());
@@ -73,6 +62,48 @@ pub(crate) fn exchange(
         while completed == 0 || received < receives {
             let (sent, taken) = net.round();
             (completed, received) = (completed + sent, received + taken);
+        }
+    }))
+}
+
+/// So many VQPs of the first node that connect at once to the other one, which is the meta server that is
+/// asked for it: all share one READ. They are created meanwhile, or before the count; they are destroyed
+/// outside of it.
+pub(crate) fn connect(count: u32, creates: bool) -> Result<Step> {
+    let (mut net, server) = Net::new(QpType::Dci)?;
+    net.connect(server, QpType::Dci)?;
+    let options = ConnectOptions { uncached: true, ..ConnectOptions::default() };
+    let mut vqps = Vec::with_capacity(count as usize);
+    Ok(Box::new(move || {
+        let create = |net: &mut Net, vqps: &mut Vec<VqpId>| {
+            let Node { core, client, .. } = &mut net.a;
+            let made = (0..count).map(|_| core.vqp_create(*client, VqpInit::default()));
+            vqps.extend(made.map(|vqp| vqp.expect("there is room")));
+        };
+        if !creates {
+            create(&mut net, &mut vqps);
+        }
+        initiator_side(|| {
+            if creates {
+                create(&mut net, &mut vqps);
+            }
+            let Node { core, client, .. } = &mut net.a;
+            for vqp in &vqps {
+                let via = core.qconnect(*client, *vqp, server.gid, PORT, options, 0, NOW);
+                assert_eq!(via, Ok(None));
+            }
+        });
+        let mut connected = 0;
+        for _ in 0..ROUNDS_MAX {
+            net.round();
+            connected += initiator_side(|| net.a.connected());
+            if connected == count {
+                break;
+            }
+        }
+        assert_eq!(connected, count);
+        for vqp in vqps.drain(..) {
+            net.a.core.vqp_destroy(net.a.client, vqp, NOW).expect("it is there");
         }
     }))
 }
@@ -117,6 +148,17 @@ impl Node {
         &mut self.core.device().0
     }
 
+    /// Takes the ends of connects that are there; returns how many.
+    fn connected(&mut self) -> u32 {
+        let mut count = 0;
+        while let Some(event) = self.core.poll_event() {
+            let looked_up = matches!(event, Event::Connected { result: Ok(Via::DcLookup), .. });
+            assert!(looked_up, "{event:?}");
+            count += 1;
+        }
+        count
+    }
+
     /// Takes the completions that are there; returns how many.
     fn completions(&mut self) -> u32 {
         let count = self.core.poll_completions(self.client, &mut self.completions);
@@ -128,6 +170,22 @@ impl Node {
 }
 
 impl Net {
+    /// Two nodes, of which the second is the meta server.
+    fn new(backing: QpType) -> Result<(Net, MetaServer)> {
+        let mut config = Config::default();
+        if backing == QpType::Dci {
+            config.transfer.rc_qps_max = 0;
+        }
+        let mut b = Node::new(2, config.clone())?;
+        let server = b.core.serve_meta(NODES_MAX)?;
+        let a = Node::new(1, config)?;
+        // A node makes queue pairs for those alone whom the table knows.
+        for (gid, record) in [(a.core.gid(), a.core.record()), (b.core.gid(), b.core.record())] {
+            b.core.meta_put(gid, record)?;
+        }
+        Ok((Net { a, b, to_a: Pipe::new(), to_b: Pipe::new() }, server))
+    }
+
     /// Packets go there and back once; returns the completions of either side.
     fn round(&mut self) -> (u32, u32) {
         let Net { a, b, to_a, to_b } = self;
