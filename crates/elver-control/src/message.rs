@@ -270,6 +270,10 @@ impl ControlMessage {
     }
 
     /// The message that `bytes` encode, checked: what decodes encodes to the same bytes.
+    ///
+    /// # Errors
+    ///
+    /// A [`ControlError`] that says which field cannot be, or that the length is another.
     pub fn decode(bytes: &[u8]) -> Result<ControlMessage, ControlError> {
         let given = bytes.len();
         if given < HEADER_BYTES {

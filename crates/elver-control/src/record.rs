@@ -179,6 +179,10 @@ impl NodeRecord {
     }
 
     /// The record that `bytes` encode, checked.
+    ///
+    /// # Errors
+    ///
+    /// A [`RecordError`]: another length or version, or a field that cannot be.
     pub fn decode(bytes: &[u8]) -> Result<NodeRecord, RecordError> {
         let (given, expected) = (bytes.len(), NODE_RECORD_BYTES);
         let length = RecordError::Length { given, expected };
@@ -217,6 +221,10 @@ impl NodeRecord {
     /// The node's table of valid MRs. Its first byte has address 0, and what tells it from others
     /// comes from the DC access key, which is as random and also another each time that the node
     /// starts.
+    ///
+    /// # Errors
+    ///
+    /// A [`RecordError`] if no table is of the size that the record says.
     pub fn mrs(&self) -> Result<Descriptor, RecordError> {
         let (layout, id) = (mrs_layout(self.log_mrs_max)?, mrs_id(self.dc_key));
         Ok(Descriptor::new(MRS_ADDR, self.mrs_rkey, layout, id)?)
@@ -234,6 +242,10 @@ impl MetaServer {
     }
 
     /// The meta server that `bytes` encode, checked.
+    ///
+    /// # Errors
+    ///
+    /// A [`RecordError`]: another length or version, or a field that cannot be.
     pub fn decode(bytes: &[u8]) -> Result<MetaServer, RecordError> {
         let (gid, rest) = split(bytes, META_SERVER_BYTES, 16)?;
         let (record, nodes) = rest.split_at(NODE_RECORD_BYTES);
@@ -248,6 +260,10 @@ impl MetaServer {
 }
 
 /// The geometry of a ValidMR table made for 2^`log_max` entries.
+///
+/// # Errors
+///
+/// A [`LayoutError`] if no table is made for so many.
 pub fn mrs_layout(log_max: u8) -> Result<Layout, LayoutError> {
     let max = 1u32.checked_shl(log_max.into()).unwrap_or(u32::MAX);
     Layout::for_capacity(max, 4, MR_VALUE_BYTES)

@@ -16,6 +16,11 @@ use crate::{ClientId, ConnectError, Core, CoreError, Event, VqpId};
 impl<D: Device> Core<D> {
     /// Connects a VQP (Algorithm 1, `vqp_connect`). `Ok(Some)` if that was at hand; otherwise
     /// [`Event::Connected`] with the token follows.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::NoSuchClient`]; [`CoreError::NoSuchVqp`], also if it is another's; [`CoreError::State`] if it is busy;
+    /// [`CoreError::Limit`] if no further peer can be remembered. What the connect itself comes to, the event says.
     #[allow(clippy::too_many_arguments)] // The verbs' own call has them, and no group of them recurs.
     pub fn qconnect(
         &mut self,
@@ -72,6 +77,11 @@ impl<D: Device> Core<D> {
     }
 
     /// Gets the metadata of many peers at once, ahead of connecting. [`Event::Warmed`] follows.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::NoSuchClient`]; [`CoreError::OutOfRange`] for more GIDs than peers are remembered;
+    /// [`CoreError::Limit`] if too many such calls are under way.
     pub fn warm(
         &mut self,
         client: ClientId,

@@ -116,6 +116,11 @@ pub struct Core<D: Device> {
 impl<D: Device> Core<D> {
     /// A core on a device that is its own. `seed` gives all its randomness: keys, ids. It is
     /// 32 bytes of the operating system's generator, unless a run must replay.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::OutOfRange`] if a number of the configuration cannot be; [`CoreError::Device`] if the device does not
+    /// make what the core needs.
     pub fn new(
         mut device: D,
         config: Config,
@@ -342,6 +347,10 @@ impl<D: Device> Core<D> {
     }
 
     /// A VQP's state.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::NoSuchVqp`], also if it is another client's.
     pub fn vqp_info(&self, client: ClientId, vqp: VqpId) -> Result<VqpInfo, CoreError> {
         let entry = self.vqps.get(vqp).filter(|entry| entry.client == client && !entry.zombie);
         entry.map(|entry| self.info_of(entry)).ok_or(CoreError::NoSuchVqp(vqp))

@@ -66,6 +66,7 @@
 //! not offered on VQPs.
 #![no_std]
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 extern crate alloc;
 #[macro_use(bug, count_off, less)]

@@ -34,6 +34,10 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// The descriptor of a table whose first byte peers reach as `addr` with `rkey`.
+    ///
+    /// # Errors
+    ///
+    /// [`DescriptorError::Address`] if the table would end behind the last address.
     pub fn new(
         addr: u64,
         rkey: u32,
@@ -84,6 +88,10 @@ impl Descriptor {
     }
 
     /// The descriptor that `bytes` encode, checked: no look-up with it reads out of its table.
+    ///
+    /// # Errors
+    ///
+    /// A [`DescriptorError`] that says which field cannot be.
     pub fn decode(bytes: &[u8]) -> Result<Descriptor, DescriptorError> {
         let bytes: &[u8; DESCRIPTOR_BYTES] =
             bytes.try_into().map_err(|_| DescriptorError::Length { given: bytes.len() })?;

@@ -30,6 +30,10 @@ pub struct Layout {
 impl Layout {
     /// A layout in which `capacity` entries are the recommended load, or a little less. Keys have
     /// `key_len` bytes, values at most `value_len_max`.
+    ///
+    /// # Errors
+    ///
+    /// A [`LayoutError`] that names the number that is too small or too large.
     pub fn for_capacity(
         capacity: u32,
         key_len: usize,
@@ -43,6 +47,10 @@ impl Layout {
 
     /// A layout with numbers of the caller's: `buckets` of [`SLOTS`] entries and `indirect` clusters
     /// of as many for those that overflow.
+    ///
+    /// # Errors
+    ///
+    /// A [`LayoutError`] that names the number that is too small or too large.
     pub fn new(
         buckets: u32,
         indirect: u32,

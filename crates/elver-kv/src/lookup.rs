@@ -94,6 +94,10 @@ pub enum LookupError {
 
 impl Lookup {
     /// A look-up of `key` in the table that `descriptor` names.
+    ///
+    /// # Errors
+    ///
+    /// [`LookupError::KeyLength`] if the table's keys have another length.
     pub fn new(descriptor: &Descriptor, key: &[u8]) -> Result<Lookup, LookupError> {
         let (given, expected) = (key.len(), descriptor.layout().key_len());
         let wrong_length = LookupError::KeyLength { given, expected };
@@ -123,6 +127,12 @@ impl Lookup {
     }
 
     /// Takes the bytes that [`Lookup::read`] fetched, whatever they are.
+    ///
+    /// # Errors
+    ///
+    /// [`LookupError::AnswerLength`] if these are not as many bytes as the READ had; [`LookupError::Replaced`] if the
+    /// table is another by now; [`LookupError::Unstable`] after many READs that met the writer;
+    /// [`LookupError::Malformed`] if a table holds what none writes.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Step, LookupError> {
         let step = self.advance(bytes);
         if !matches!(step, Ok(Step::Read(_))) {

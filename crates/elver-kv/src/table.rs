@@ -36,6 +36,10 @@ pub struct Entry {
 impl<M: Memory> Table<M> {
     /// Creates an empty table at the start of `memory`, whatever that holds. Readers of a table that
     /// was there before learn that it is gone, if `id` has another incarnation.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::MemoryTooSmall`], or [`TableError::Memory`] if it cannot be written.
     pub fn create(memory: M, layout: Layout, id: TableId) -> Result<Table<M>, TableError> {
         let mut table = Table::create_in_zeros(memory, layout, id)?;
         for index in 0..layout.clusters() {
@@ -47,6 +51,10 @@ impl<M: Memory> Table<M> {
     /// Creates an empty table in memory that is all zeros, and touches none of it: a page takes
     /// memory once an entry stands there, so that a table may be made for many more entries than it
     /// has.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::MemoryTooSmall`].
     pub fn create_in_zeros(memory: M, layout: Layout, id: TableId) -> Result<Table<M>, TableError> {
         let (needed, given) = (layout.table_bytes(), memory.size());
         if given < needed {
@@ -58,6 +66,10 @@ impl<M: Memory> Table<M> {
     }
 
     /// The descriptor for peers that reach the memory's first byte as `addr` with `rkey`.
+    ///
+    /// # Errors
+    ///
+    /// [`DescriptorError::Address`] if the table would end behind the last address.
     pub fn descriptor(&self, addr: u64, rkey: u32) -> Result<Descriptor, DescriptorError> {
         Descriptor::new(addr, rkey, self.layout, self.id)
     }
@@ -83,6 +95,10 @@ impl<M: Memory> Table<M> {
     }
 
     /// The value of a key.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::KeyLength`], or [`TableError::Memory`] if the memory cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>, TableError> {
         // As a reader does: what nobody changes is not copied.
         let (mut index, mut buffer) = (self.head(key)?, [0; CLUSTER_BYTES_MAX]);
@@ -98,6 +114,11 @@ impl<M: Memory> Table<M> {
     }
 
     /// Adds an entry; its key must be new.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::KeyLength`], [`TableError::ValueTooLong`], [`TableError::KeyExists`], [`TableError::Full`], or
+    /// [`TableError::Memory`] if the memory cannot be had.
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), TableError> {
         self.check_value(value)?;
         let walk = self.walk(key)?;
@@ -108,6 +129,11 @@ impl<M: Memory> Table<M> {
     }
 
     /// Replaces the value of a key that is there.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::KeyLength`], [`TableError::ValueTooLong`], [`TableError::NoSuchKey`], or [`TableError::Memory`] if
+    /// the memory cannot be had.
     pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<(), TableError> {
         self.check_value(value)?;
         let place = self.walk(key)?.hit.ok_or(TableError::NoSuchKey)?;
@@ -115,6 +141,11 @@ impl<M: Memory> Table<M> {
     }
 
     /// Inserts or updates; returns whether the key is new.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::KeyLength`], [`TableError::ValueTooLong`], [`TableError::Full`], or [`TableError::Memory`] if the
+    /// memory cannot be had.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
         self.check_value(value)?;
         let mut walk = self.walk(key)?;
@@ -125,6 +156,10 @@ impl<M: Memory> Table<M> {
     }
 
     /// Removes an entry.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::KeyLength`], [`TableError::NoSuchKey`], or [`TableError::Memory`] if the memory cannot be had.
     pub fn remove(&mut self, key: &[u8]) -> Result<(), TableError> {
         let mut place = self.walk(key)?.hit.ok_or(TableError::NoSuchKey)?;
         place.cluster.clear(place.slot);

@@ -8,6 +8,10 @@ use super::{CallState, Control, ControlAddr, Ticket};
 impl Control {
     /// Counts its calls anew; `tickets` are those of requests that are being worked on. Returns how
     /// many of both there are.
+    ///
+    /// # Errors
+    ///
+    /// What was counted otherwise, in a line.
     pub fn audit(&self, calls: usize, tickets: &[Ticket]) -> Result<u32, String> {
         let of = |to: Option<ControlAddr>, state| {
             let calls = self.calls.values().filter(|call| to.is_none_or(|to| call.to == to));

@@ -32,6 +32,10 @@ enum Scope {
 
 impl<D: Device> Core<D> {
     /// Admits a client.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::Limit`] if the node has as many clients as it may.
     pub fn client_open(&mut self, limits: ClientLimits) -> Result<ClientId, CoreError> {
         let limit = u64::from(self.clients.limit());
         let id = self.clients.insert(&mut self.rng, |_| Client::new(limits));
@@ -41,6 +45,7 @@ impl<D: Device> Core<D> {
 
     /// The client is gone: its VQPs and regions go, as soon as nothing in flight needs them.
     pub fn client_close(&mut self, client: ClientId, now: Time) {
+        // Closed twice is closed.
         let Ok(entry) = self.open_client(client) else { return };
         entry.closed = true;
         entry.completions.clear();
@@ -64,6 +69,11 @@ impl<D: Device> Core<D> {
 
     /// Creates a VQP (Algorithm 1, `vqp_create`). If the client has as many as it may, one that a
     /// message made and that it never used gives way.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::NoSuchClient`]; [`CoreError::OutOfRange`] if `init` asks for what no VQP has; [`CoreError::Limit`] if
+    /// the client, or the node, has as many VQPs as it may.
     pub fn vqp_create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
         let entry = self.open_client(client)?;
         if entry.vqps.len() as u32 >= entry.limits.vqps {
@@ -225,6 +235,10 @@ impl<D: Device> Core<D> {
     }
 
     /// Destroys a VQP. What it has outstanding completes to nobody.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::NoSuchVqp`], also if it is another client's.
     pub fn vqp_destroy(
         &mut self,
         client: ClientId,
@@ -239,6 +253,11 @@ impl<D: Device> Core<D> {
 
     /// Lets messages to `port` of this node come to the VQP. Port 0 takes a free one; returns the
     /// port.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::NoSuchVqp`], also if it is another client's; [`CoreError::State`] if it is bound already;
+    /// [`CoreError::PortInUse`]; [`CoreError::Limit`] if no port is free.
     pub fn qbind(&mut self, client: ClientId, vqp: VqpId, port: u16) -> Result<u16, CoreError> {
         let entry = self.own_vqp(client, vqp)?;
         if entry.bound != 0 {

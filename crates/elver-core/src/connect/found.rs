@@ -16,6 +16,7 @@ impl<D: Device> Core<D> {
         found: Result<(), ConnectError>,
         now: Time,
     ) {
+        // It may have been destroyed meanwhile, or connected anew.
         let Some(vqp) = self.vqps.get_mut(id) else { return };
         if vqp.state != VqpState::Connecting || vqp.attempt != attempt {
             return;

@@ -16,6 +16,10 @@ impl<D: Device> Core<D> {
     /// Posts send WRs (Algorithm 2, `post_send_virtualized`). On an error the WRs before the
     /// refused one are posted. What only the peer can refuse, its region above all, is told by a
     /// completion.
+    ///
+    /// # Errors
+    ///
+    /// The index of the WR that was refused, and why.
     pub fn post_send(
         &mut self,
         client: ClientId,
@@ -104,6 +108,10 @@ impl<D: Device> Core<D> {
     /// its turn behind those before it, and ends with `status`; the VQP fails with it, and what is posted
     /// behind it is flushed, as an RC QP does it (IBTA vol. 1, 10.3.1.7). Where it has no place in the
     /// VQP's queue, or there is no such VQP, it comes back with how it ends, for the caller to tell.
+    ///
+    /// # Errors
+    ///
+    /// How the WR ends, if the caller is to tell it.
     pub fn refuse_send(
         &mut self,
         client: ClientId,
@@ -156,6 +164,10 @@ impl<D: Device> Core<D> {
     }
 
     /// Posts receives.
+    ///
+    /// # Errors
+    ///
+    /// The index of the receive that was refused, and why; those before it are posted.
     pub fn post_recv(
         &mut self,
         client: ClientId,

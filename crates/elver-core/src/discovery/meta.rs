@@ -75,6 +75,11 @@ impl<D: Device> Core<D> {
     }
 
     /// Takes the meta server's role: makes the table of nodes, for `capacity` of them.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::OutOfRange`] if no table is made for so many; [`CoreError::Device`] if the device does not give its
+    /// memory.
     pub fn serve_meta(&mut self, capacity: u32) -> Result<MetaServer, CoreError> {
         if self.served.is_none() {
             let layout = layout(Layout::for_capacity(capacity, 16, NODE_RECORD_BYTES))?;
@@ -91,6 +96,10 @@ impl<D: Device> Core<D> {
     }
 
     /// Writes a node's record into the table; a meta server's call.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::State`] if this is no meta server; [`CoreError::Limit`] if the table is full.
     pub fn meta_put(&mut self, gid: Gid, record: NodeRecord) -> Result<(), CoreError> {
         let state = CoreError::State { state: "no meta server", call: "meta_put" };
         let served = self.served.as_mut().ok_or(state)?;

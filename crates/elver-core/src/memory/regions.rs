@@ -37,6 +37,11 @@ const RELEASE_AGAIN_NS: u64 = 100_000;
 
 impl<D: Device> Core<D> {
     /// Registers memory for a client. Peers find it in ValidMR if `access` opens it to them.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::NoSuchClient`]; [`CoreError::Limit`] if the client, or the node, has as many regions as it may;
+    /// [`CoreError::Device`] if the device refuses the memory or the rights.
     pub fn reg_mr(
         &mut self,
         client: ClientId,
@@ -77,6 +82,10 @@ impl<D: Device> Core<D> {
 
     /// Deregisters a region: no new WR may use it; once peers' leases have run out and work in
     /// flight has ended, [`Event::Deregistered`] comes.
+    ///
+    /// # Errors
+    ///
+    /// [`CoreError::NoSuchClient`]; [`CoreError::NoSuchMr`] if the client has no such region, or deregisters it already.
     pub fn dereg_mr(
         &mut self,
         client: ClientId,
