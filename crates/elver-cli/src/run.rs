@@ -1,7 +1,7 @@
 //! `elver run`: a program that is linked to libibverbs, on Elver's device (docs/preload.md); or one whose TCP
 //! connections go by streams (docs/sockets.md).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         )));
     }
     let mut command = Command::new(&program);
-    command.arg0(name).args(rest).env("LD_PRELOAD", preloaded(&library)?);
+    command.arg0(name).args(rest).env("LD_PRELOAD", preloaded(&library, args.streams)?);
     if let Some(device) = &args.device {
         command.env("ELVER_DEVICE", device);
     }
@@ -238,20 +238,24 @@ fn is_static(head: &[u8]) -> bool {
     (0..count).all(|at| asks(at).is_none())
 }
 
-/// What the loader is to load ahead of all else.
-fn preloaded(library: &Path) -> Result<OsString, Failure> {
-    let mut all = library.as_os_str().to_owned();
-    if all.as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
+/// What the loader is to load ahead of all else. libibverbs stands behind what is there already: what is to come before
+/// the C library's calls of sockets must come before ours too, which reach the system itself (librspreload).
+fn preloaded(library: &Path, is_first: bool) -> Result<OsString, Failure> {
+    let own = library.as_os_str();
+    if own.as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
         let path = library.display();
         return Err(Failure::unusable(format!(
             "the loader takes no library whose path has a space or a colon: move {path}"
         )));
     }
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        all.push(":");
-        all.push(others);
-    }
-    Ok(all)
+    let others = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty());
+    Ok(joined(own, others.as_deref(), is_first))
+}
+
+fn joined(own: &OsStr, others: Option<&OsStr>, is_first: bool) -> OsString {
+    let Some(others) = others else { return own.to_owned() };
+    let (first, second) = if is_first { (own, others) } else { (others, own) };
+    [first, OsStr::new(":"), second].into_iter().collect()
 }
 
 #[cfg(test)]
@@ -279,6 +283,14 @@ mod tests {
         for wrong in ["1", "-1%", "101%", "%", "NaN%", "a%"] {
             assert!(share(wrong).unwrap_err().contains("per cent"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_stands_before_the_c_library_comes_first() {
+        let [own, others] = ["/lib/elver/libibverbs.so.1", "librspreload.so"].map(OsStr::new);
+        assert_eq!(joined(own, None, false), own);
+        assert_eq!(joined(own, Some(others), false), "librspreload.so:/lib/elver/libibverbs.so.1");
+        assert_eq!(joined(own, Some(others), true), "/lib/elver/libibverbs.so.1:librspreload.so");
     }
 
     #[test]

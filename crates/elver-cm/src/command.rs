@@ -15,6 +15,8 @@ use crate::{reason, sidr};
 /// Code of a rate of 2.5 Gb/s, the lowest that there is.
 const RATE: u8 = 2;
 const HOP_LIMIT: u8 = 64;
+/// Services that are remembered when nobody listens for them any more.
+const LATELY: usize = 64;
 
 impl Manager {
     /// Listens for a service; at most `backlog` requests wait for the consumer.
@@ -29,7 +31,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Listens no more; requests that wait are refused.
+    /// Listens no more; requests that wait are refused, and those that come soon after go unanswered.
     pub fn unlisten(&mut self, now: Time, service_id: u64) {
         let waits = |state| matches!(state, State::Requested | State::SidrRequested);
         let waiting: Vec<u32> = self
@@ -41,7 +43,10 @@ impl Manager {
         for id in waiting {
             self.let_go(now, Id(id));
         }
-        self.listeners.remove(&service_id);
+        if self.listeners.remove(&service_id).is_some() {
+            self.lately.truncate(LATELY - 1);
+            self.lately.push_front((service_id, now.saturating_add_ns(self.config.lately_ns)));
+        }
     }
 
     /// Asks for a connection.

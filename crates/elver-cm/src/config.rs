@@ -11,6 +11,9 @@ pub struct Config {
     pub retries: u8,
     /// How long a request waits for the consumer, in nanoseconds.
     pub request_ns: u64,
+    /// How long requests for a service go unanswered that nobody listens for any more, in nanoseconds: they come again,
+    /// and somebody may listen by then.
+    pub lately_ns: u64,
     /// How long an ended connection answers what is late, in nanoseconds.
     pub time_wait_ns: u64,
 }
@@ -24,6 +27,7 @@ impl Default for Config {
             response_timeout: 17,
             retries: 15,
             request_ns: 60_000_000_000,
+            lately_ns: 2_000_000_000,
             time_wait_ns: 1_000_000_000,
         }
     }

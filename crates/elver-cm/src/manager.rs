@@ -28,6 +28,8 @@ pub struct Manager {
     /// Those that peers began: by the peer's address, its number, and whether that is a SIDR question's.
     pub(crate) by_peer: BTreeMap<(IpAddr, u32, bool), u32>,
     pub(crate) listeners: BTreeMap<u64, Listener>,
+    /// Services that somebody listened for lately, and until when that is so.
+    pub(crate) lately: VecDeque<(u64, Time)>,
     pub(crate) timers: BTreeSet<(Time, u32)>,
     out: VecDeque<(IpAddr, [u8; MAD_LEN])>,
     pub(crate) events: VecDeque<Event>,
@@ -43,6 +45,7 @@ impl Manager {
             connections: BTreeMap::new(),
             by_peer: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            lately: VecDeque::new(),
             timers: BTreeSet::new(),
             out: VecDeque::new(),
             events: VecDeque::new(),

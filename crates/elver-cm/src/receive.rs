@@ -70,6 +70,15 @@ impl Manager {
         Ok(())
     }
 
+    /// Whether somebody listened for a service lately, and nobody does now. Programs stop listening between two
+    /// connections (perftest), and their peers take a refusal for the end.
+    fn was_heard(&mut self, now: Time, service_id: u64) -> bool {
+        let is_it = |(left, until): &(u64, Time)| *left == service_id && *until > now;
+        let was = !self.listeners.contains_key(&service_id) && self.lately.iter().any(is_it);
+        self.counters.unheard += u64::from(was);
+        was
+    }
+
     /// A connection that a peer begins, in a place that was taken for it.
     fn begin(
         &mut self,
@@ -102,6 +111,9 @@ impl Manager {
         let known = self.by_peer.get(&(asked.peer, req.local, false)).copied();
         if let Some(id) = known {
             return self.requested_again(id, asked, req);
+        }
+        if self.was_heard(now, req.service_id) {
+            return;
         }
         let refused = match req.transport {
             0 | 1 => self.take_place(req.service_id).err(),
@@ -327,6 +339,9 @@ impl Manager {
             self.counters.duplicates += 1;
             // Nothing was sent as long as the consumer has not answered.
             return self.repeat(id);
+        }
+        if self.was_heard(now, service_id) {
+            return;
         }
         let begun = self
             .take_place(service_id)

@@ -240,6 +240,43 @@ fn refusals_arrive_with_their_reason() {
     assert!(matches!(world.client().connect(now, &offer(&long)), Err(Refused::Message(_))));
 }
 
+/// A program that stops listening between two connections loses none that is asked for meanwhile.
+#[test]
+fn who_listens_again_soon_hears_what_came_between() {
+    let mut world = World::new(1, NONE);
+    world.server().listen(SERVICE, 1).unwrap();
+    world.connected();
+    let now = world.now;
+    world.server().unlisten(now, SERVICE);
+    let ours = world.client().connect(now, &offer(&[])).unwrap();
+    while world.server().counters().unheard == 0 {
+        assert!(world.step());
+    }
+    world.server().listen(SERVICE, 1).unwrap();
+    let Event::Request(theirs, _) = world.event(1) else { panic!("the request comes again") };
+    assert_eq!(world.client().counters().resent, 1);
+    let now = world.now;
+    world.server().accept(now, theirs, &answer(&[])).unwrap();
+    let Event::Answered(id, _) = world.event(0) else { panic!("an answer comes") };
+    assert_eq!(id, ours);
+    // One that stops for good refuses after a while, and remembers a bounded number of services.
+    world.client().ready(ours, &[]).unwrap();
+    assert_eq!(world.event(1), Event::Established(theirs));
+    let now = world.now;
+    world.server().unlisten(now, SERVICE);
+    let ours = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Rejected { id, reason, .. } = world.event(0) else { panic!("nobody listens") };
+    assert_eq!((id, reason), (ours, reason::INVALID_SERVICE_ID));
+    let waited = world.now.ns_since(now);
+    assert!((2_000 * MS..2_700 * MS).contains(&waited), "{waited} ns");
+    for other in 0..1_000 {
+        world.server().listen(other, 1).unwrap();
+        world.server().unlisten(now, other);
+    }
+    world.client().connect(now, &offer(&[])).unwrap();
+    assert!(matches!(world.event(0), Event::Rejected { .. }));
+}
+
 #[test]
 fn who_is_not_there_is_given_up() {
     let mut world = World::new(1, Faults { lost: 1000, ..NONE });

@@ -4,6 +4,7 @@
 //! those whose names have that text, and leaves all other rows as they are. `--large` runs large programs instead, which
 //! it downloads.
 
+mod apart;
 mod counted;
 mod large;
 mod outcome;
@@ -56,6 +57,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
         let mut items = suite::run(&runner, &scratch)?;
         items.extend(programs::run(&runner, quick)?);
         items.extend(small::run(&runner, &scratch)?);
+        if !quick {
+            items.extend(apart::run(&runner)?);
+        }
         items
     };
     ensure!(!items.is_empty(), "nothing has such a name");

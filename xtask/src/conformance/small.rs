@@ -1,4 +1,4 @@
-//! Debian's programs that were written for RDMA and not to try libibverbs: DAPL and fio. Each must have moved its bytes
+//! Debian's programs that were written for RDMA and not to try libibverbs: DAPL's and fio. Each must have moved its bytes
 //! over Elver.
 
 use std::fs;
@@ -21,6 +21,8 @@ const TRANSACTIONS: &str =
     "-V -i 20 -t 1 -w 1 client SR 256 1 server SR 256 1 client RR 4096 client RW 4096";
 /// 20 times a READ and a WRITE of 4 KiB.
 const TRANSACTED: u64 = 20 * 2 * 4096;
+/// Of dtest, the least of what its messages and WRITEs have.
+const TESTED: u64 = 1024;
 const WRITTEN: u64 = 8 << 20;
 
 /// Runs them; `scratch` is a folder.
@@ -49,6 +51,20 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
         // One whose server does not hear that it is to end is ended.
         serving.stop()?;
         items.push(proved(item(&client, "RC", &[asking]), runner, TRANSACTED)?);
+    }
+
+    for adapter in ["elver-scm", "elver-cma"] {
+        let client = format!("dtest -P {adapter} -h 127.0.0.1");
+        if !runner.wants(&client) {
+            continue;
+        }
+        Counted::forget(&runner.told)?;
+        let server = format!("dtest -P {adapter} -s");
+        let words = [&server, &client].map(|words| split(words));
+        let [server, asking] =
+            words.each_ref().map(|words| Call { words, env: &adapters, ..Call::default() });
+        let ended = runner.pair(&server, &asking, Path::new("/"))?;
+        items.push(proved(item(&client, "RC", &ended), runner, TESTED)?);
     }
 
     let port = free_port()?;

@@ -1,0 +1,46 @@
+//! Debian's programs whose ends meet by rdma_cm, one in each of two network namespaces: as on two hosts.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::outcome::Item;
+use super::place::Place;
+use super::process::{Call, Runner};
+use super::programs::{item, split};
+
+/// The transport, the server's words, and those that its client has besides, before the server's address.
+const PAIRS: [(&str, &str, &str); 6] = [
+    ("RC", "rping -C 5 -V", "-c -a"),
+    ("RC", "ucmatose", "-s"),
+    ("UD", "udaddy", "-s"),
+    ("RC", "ib_write_bw -n 200 -R", ""),
+    ("RC", "ib_read_lat -n 200 -R", ""),
+    ("RC", "ib_send_bw -n 200 -R", ""),
+];
+/// What rping's server is told besides.
+const SERVES: (&str, &str) = ("rping", "-s");
+
+/// Runs them; it needs root.
+pub(super) fn run(runner: &Runner) -> Result<Vec<Item>> {
+    let named = |common: &str| format!("{common}, between two namespaces");
+    let wanted: Vec<_> =
+        PAIRS.into_iter().filter(|(_, common, _)| runner.wants(&named(common))).collect();
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let place = Place::namespaces()?;
+    let [at_server, at_client] = &place.before;
+    let mut items = Vec::new();
+    for (transport, common, asks) in wanted {
+        let serves = if common.starts_with(SERVES.0) { SERVES.1 } else { "" };
+        let server = format!("timeout 20 {common} {serves}");
+        let client = format!("timeout 20 {common} {asks} {}", place.addresses[0]);
+        let [server, client] = [&server, &client].map(|words| split(words));
+        let server = Call { before: at_server, words: &server, ..Call::default() };
+        let client = Call { before: at_client, words: &client, ..Call::default() };
+        let ended = runner.pair(&server, &client, Path::new("/"))?;
+        items.push(item(&named(common), transport, &ended));
+    }
+    Ok(items)
+}
