@@ -39,7 +39,7 @@ impl World {
     /// Whether a node is not there, or not what it was.
     pub(crate) fn is_past(&self, target: Target) -> bool {
         let (peer, boot) = target.place;
-        self.nodes.get(peer).is_none_or(|there| there.core.is_none() || there.boot != boot)
+        self.nodes.get(peer).is_none_or(|there| !there.engine.is_up() || there.boot != boot)
     }
 
     /// Whether a VQP stands that must have failed by now, since its node has gone long ago.
@@ -53,7 +53,7 @@ impl World {
         // Of one that was accepted it is told before its client knows it by its first message.
         let (node, _) = self.model.place(vqp);
         let owner = self.model.clients[known.client].id;
-        let core = self.nodes[node].core.as_ref();
+        let core = self.nodes[node].engine.core();
         let info = core.and_then(|core| core.vqp_info(owner, known.id).ok());
         info.is_some_and(|info| info.state == VqpState::Connected)
     }

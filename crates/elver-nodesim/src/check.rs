@@ -23,31 +23,30 @@ impl World {
 
     /// How long anything that is pending may take.
     pub(crate) fn patience_ns(&self) -> u64 {
-        let cores = self.nodes.iter().filter_map(|node| node.core.as_ref());
-        let requests = cores.filter_map(|core| Some(core.audit().ok()?.requests)).max();
+        let held = self.nodes.iter().filter_map(|node| node.engine.held());
+        let requests = held.map(|held| held.requests).max();
         self.plan.patience_ns(requests.unwrap_or(0))
     }
 
     /// What a node is in the middle of.
     fn unrest(&self, number: usize) -> Option<String> {
-        let core = self.nodes[number].core.as_ref()?;
-        let held = core.audit().ok()?;
+        let held = self.nodes[number].engine.held()?;
         let busy = held.requests + held.rc_qps_changing > 0;
         busy.then(|| format!("node {number} makes or closes RC QPs: {held:?}"))
     }
 
     /// Whether a node's device has work, whoever waits for it.
     pub(crate) fn is_any_posting(&self) -> bool {
-        let cores = self.nodes.iter().filter_map(|node| node.core.as_ref());
-        cores.filter_map(|core| core.audit().ok()).any(|held| held.posted > 0)
+        self.nodes.iter().filter_map(|node| node.engine.held()).any(|held| held.posted > 0)
     }
 
     /// What is left at a node that has no clients, and should not be.
     pub(crate) fn remains(&mut self, number: usize) -> Option<String> {
         // A node that is bad keeps what it leases for as long as it lives.
         let members = self.rc_qps_of_member(number);
-        let core = self.nodes[number].core.as_mut()?;
-        let held = core.audit().ok()?;
+        let engine = &mut self.nodes[number].engine;
+        let held = engine.held()?;
+        let core = engine.inspect()?;
         let none = Holdings {
             // The node's own, which stay.
             dcis: held.dcis,
@@ -66,7 +65,7 @@ impl World {
     pub(crate) fn check_ends(&mut self) -> Result<(), Violation> {
         let mut ends = BTreeMap::new();
         for (number, node) in self.nodes.iter_mut().enumerate() {
-            let Some(core) = &mut node.core else { continue };
+            let Some(core) = node.engine.inspect() else { continue };
             let device = core.device();
             for qp in device.qps() {
                 let Ok((attr, init)) = device.query_qp(qp) else { continue };
@@ -91,7 +90,7 @@ impl World {
     /// Looks whether anything is left of clients that have died.
     fn reclaim(&mut self, number: usize) {
         let node = &mut self.nodes[number];
-        let Some(core) = &node.core else { return };
+        let Some(core) = node.engine.core() else { return };
         let mut gone: Vec<ClientIx> = Vec::new();
         node.dying.retain(|client| {
             let left = !core.client_is_gone(self.model.clients[*client].id);
@@ -116,7 +115,7 @@ impl World {
             if let Some(op) = known.sends.iter().find(waits) {
                 let opcode = self.model.ops[*op].opcode;
                 let client = &self.model.clients[known.client];
-                let core = self.nodes[client.place.0].core.as_ref();
+                let core = self.nodes[client.place.0].engine.core();
                 let info = core.map(|core| core.vqp_info(client.id, known.id));
                 return Some(format!("VQP {vqp}: WR {op} {opcode:?} has no completion, {info:?}"));
             }

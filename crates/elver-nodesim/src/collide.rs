@@ -139,7 +139,7 @@ impl World {
         if known.phase != Phase::Up || self.nodes[node].boot != boot || !self.serves(node) {
             return false;
         }
-        let core = self.nodes[node].core.as_ref();
+        let core = self.nodes[node].engine.core();
         let client = self.model.clients[known.client].id;
         let info = core.and_then(|core| core.vqp_info(client, known.id).ok());
         info.is_some_and(|info| info.via == Some(Via::Rc))

@@ -28,7 +28,7 @@ impl World {
             let room = self.polling.between(1, TAKEN_MAX) as usize;
             let blank = Completion { vqp: elver_core::VqpId(0), source: None, wc: Wc::default() };
             let mut taken = vec![blank; room];
-            let Some(core) = &mut self.nodes[number].core else { return Ok(()) };
+            let Some(core) = self.nodes[number].engine.call() else { return Ok(()) };
             let count = core.poll_completions(id, &mut taken);
             if count > room {
                 broken!("node {number}: {count} completions were taken where {room} fit");

@@ -207,7 +207,7 @@ impl World {
             Addressee::Port(_) => receiver.bound_at > sender.connected_at,
             Addressee::Vqp(_) => receiver.connected_at > sender.connected_at || sender.stale,
         };
-        let core = self.nodes[node].core.as_ref();
+        let core = self.nodes[node].engine.core();
         let owner = self.model.clients[receiver.client].id;
         let info = core.and_then(|core| core.vqp_info(owner, receiver.id).ok());
         let down = info.is_none_or(|info| info.state == VqpState::Error);

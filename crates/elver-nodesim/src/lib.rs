@@ -30,6 +30,7 @@ mod canary;
 mod check;
 mod collide;
 mod complete;
+mod engine;
 mod events;
 mod forge;
 mod model;

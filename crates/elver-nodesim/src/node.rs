@@ -1,15 +1,15 @@
 use std::collections::BTreeSet;
 
-use elver_core::{ClientId, Core, Holdings, Stats};
-use elver_sim::SimDevice;
+use elver_core::{ClientId, Holdings, Stats};
 use elver_verbs::Time;
 
+use crate::engine::Engine;
 use crate::model::{ClientIx, Place};
 
 /// A node: a host with a core, or without one while it is down.
 pub(crate) struct Node {
     pub(crate) boot: u32,
-    pub(crate) core: Option<Core<SimDevice>>,
+    pub(crate) engine: Engine,
     /// Its clients that are open.
     pub(crate) clients: Vec<ClientIx>,
     /// Clients that died, of which something may be left.
@@ -58,7 +58,7 @@ impl Node {
     pub(crate) fn new() -> Node {
         Node {
             boot: 0,
-            core: None,
+            engine: Engine::default(),
             clients: Vec::new(),
             dying: Vec::new(),
             ready: BTreeSet::new(),

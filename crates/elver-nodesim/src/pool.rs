@@ -16,7 +16,7 @@ impl World {
         self.check_strangers(number)?;
         self.check_refusals(number)?;
         let node = &mut self.nodes[number];
-        let Some(core) = &mut node.core else { return Ok(()) };
+        let Some(core) = node.engine.inspect() else { return Ok(()) };
         node.most.see(&core.stats());
         let bytes = core.connection_bytes() + node.kept_bytes;
         let config = core.config().clone();
@@ -63,7 +63,7 @@ impl World {
         let vanished = self.model.regions.iter().any(vanished);
         let excused = vanished || self.forge.is_some() || self.was_held_up();
         let node = &mut self.nodes[number];
-        let Some(core) = &mut node.core else { return Ok(()) };
+        let Some(core) = node.engine.inspect() else { return Ok(()) };
         let refused = core.device().counters().nak_fatal_sent;
         if refused > node.refused && !excused {
             broken!(
@@ -83,8 +83,9 @@ impl World {
         let quiet = self.quiet;
         let forge = self.forge.as_deref();
         let node = &mut self.nodes[number];
-        let Some(core) = &mut node.core else { return Ok(()) };
-        let held = core.audit().map_err(|what| Violation(format!("node {number}: {what}")))?;
+        let Some(held) = node.engine.audit() else { return Ok(()) };
+        let held = held.map_err(|what| Violation(format!("node {number}: {what}")))?;
+        let Some(core) = node.engine.inspect() else { return Ok(()) };
         node.most.see_all(&held);
         let stats = core.stats();
         let faults = [stats.completions_unknown, stats.device_refusals, stats.device_faults];
@@ -133,7 +134,7 @@ impl World {
     /// What backs the VQPs of a node now is what their policies permit: who leases an RC QP goes on
     /// without it when it fails, but nobody else comes to have one.
     pub(crate) fn check_vias(&mut self, number: usize) -> Result<(), Violation> {
-        let Some(core) = &self.nodes[number].core else { return Ok(()) };
+        let Some(core) = self.nodes[number].engine.core() else { return Ok(()) };
         for client in &self.nodes[number].clients {
             let client = &self.model.clients[*client];
             for vqp in &client.vqps {
@@ -193,7 +194,7 @@ impl World {
 
     /// A node has the regions that its clients have, and none that they have got back.
     pub(crate) fn check_regions(&mut self, number: usize) -> Result<(), Violation> {
-        let Some(core) = &self.nodes[number].core else { return Ok(()) };
+        let Some(core) = self.nodes[number].engine.core() else { return Ok(()) };
         let found = core.stats().mrs;
         let place = self.nodes[number].place(number);
         // A client that was told too early does not know that its node still has them.

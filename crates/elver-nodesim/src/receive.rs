@@ -56,7 +56,7 @@ impl World {
     /// explains.
     fn was_suspected(&self, node: usize) -> bool {
         let ops_unsure =
-            self.nodes[node].core.as_ref().is_some_and(|core| core.stats().ops_unsure > 0);
+            self.nodes[node].engine.core().is_some_and(|core| core.stats().ops_unsure > 0);
         ops_unsure && self.model.regions.iter().any(|region| region.vanished)
     }
 

@@ -51,7 +51,7 @@ impl World {
     /// The registry has heard of a node.
     pub(crate) fn registered(&mut self, place: Place, record: NodeRecord) {
         let (node, boot) = place;
-        if self.nodes[node].boot != boot || self.nodes[node].core.is_none() {
+        if self.nodes[node].boot != boot || !self.nodes[node].engine.is_up() {
             return;
         }
         let before = self.registry.records.insert(node, (boot, record));
@@ -122,7 +122,7 @@ impl World {
             return Ok(());
         }
         self.nodes[node].called = true;
-        let Some(core) = &mut self.nodes[node].core else { return Ok(()) };
+        let Some(core) = self.nodes[node].engine.call() else { return Ok(()) };
         match notice {
             Notice::Metas(metas) => core.set_meta_servers(&metas, now),
             Notice::Changed(other, record) => core.node_changed(gids[other], record, now),

@@ -327,9 +327,9 @@ impl World {
 
     fn report(&mut self, seed: u64, recovery_ns: u64) -> Report {
         for node in 0..self.nodes.len() {
-            if let Some(mut core) = self.nodes[node].core.take() {
+            if let Some(mut core) = self.nodes[node].engine.stop() {
                 self.add_counters(&mut core);
-                self.nodes[node].core = Some(core);
+                self.nodes[node].engine.start(core);
             }
         }
         let mut ops: BTreeMap<SendOpcode, OpCount> = BTreeMap::new();

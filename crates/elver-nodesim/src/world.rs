@@ -150,12 +150,12 @@ impl World {
     pub(crate) fn core(&mut self, node: usize) -> Option<&mut Core<elver_sim::SimDevice>> {
         let node = &mut self.nodes[node];
         node.called = true;
-        node.core.as_mut()
+        node.engine.call()
     }
 
     /// Whether a node takes calls: it is up, and its engine does not stand still.
     pub(crate) fn serves(&self, node: usize) -> bool {
-        self.nodes[node].core.is_some() && self.net.stalled_until(node) <= self.now
+        self.nodes[node].engine.is_up() && self.net.stalled_until(node) <= self.now
     }
 
     /// A node comes up, with a new device and new clients.
@@ -177,7 +177,7 @@ impl World {
         let record = core.record();
         let booted = &mut self.nodes[node];
         booted.boot += 1;
-        booted.core = Some(core);
+        booted.engine.start(core);
         booted.called = true;
         booted.ready.clear();
         (booted.most, booted.kept_bytes, booted.refused) = Default::default();
@@ -193,7 +193,7 @@ impl World {
 
     /// A node goes down, with all that was in it.
     pub(crate) fn crash(&mut self, node: usize) {
-        let Some(mut core) = self.nodes[node].core.take() else { return };
+        let Some(mut core) = self.nodes[node].engine.stop() else { return };
         self.note(format_args!("node {node} crashes"));
         self.count("node crashed");
         self.net.crash(node);
@@ -266,9 +266,9 @@ impl World {
         let stalled = self.net.stalled_until(number);
         let ahead = self.time_at(number).ns_since(self.now);
         let node = &mut self.nodes[number];
-        let core = node.core.as_mut()?;
+        let timeout = node.engine.due().map(|due| Time(due.0.saturating_sub(ahead)));
+        let core = node.engine.inspect()?;
         let called = node.called.then_some(self.now);
-        let timeout = core.poll_timeout().map(|due| Time(due.0.saturating_sub(ahead)));
         let due = [called, core.device().wake_at(), timeout];
         let due = due.into_iter().flatten().min()?;
         Some(due.max(stalled).max(node.rests_until))
@@ -278,7 +278,7 @@ impl World {
     fn run_node(&mut self, number: usize) -> Result<(), Violation> {
         let (now, here) = (self.now, self.time_at(number));
         let node = &mut self.nodes[number];
-        let Some(core) = &mut node.core else { return Ok(()) };
+        let Some(core) = node.engine.call() else { return Ok(()) };
         let called = std::mem::take(&mut node.called);
         let mut runs = 0;
         while core.poll(here) {
@@ -309,14 +309,14 @@ impl World {
     /// The clients of a node look at what came.
     pub(crate) fn take_events(&mut self, number: usize) -> Result<(), Violation> {
         loop {
-            let Some(core) = &mut self.nodes[number].core else { return Ok(()) };
+            let Some(core) = self.nodes[number].engine.call() else { return Ok(()) };
             match core.poll_event() {
                 Some(event) => self.event(number, event)?,
                 None => break,
             }
         }
         let node = &mut self.nodes[number];
-        if let Some(core) = &mut node.core {
+        if let Some(core) = node.engine.call() {
             while let Some(client) = core.poll_ready() {
                 node.ready.insert(client);
             }

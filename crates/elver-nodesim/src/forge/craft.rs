@@ -216,7 +216,7 @@ pub(super) struct RcEnd {
 impl World {
     /// Queue pairs of a node's, of one type.
     pub(super) fn qps_of(&mut self, node: usize, of: QpType) -> Vec<RcEnd> {
-        let Some(core) = &mut self.nodes[node].core else { return Vec::new() };
+        let Some(core) = self.nodes[node].engine.inspect() else { return Vec::new() };
         let device = core.device();
         let all = device.qps().filter_map(|qp| {
             let (attr, init) = device.query_qp(qp).ok()?;

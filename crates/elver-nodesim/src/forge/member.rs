@@ -71,7 +71,7 @@ impl Forge {
         for place in world.registry.served_at() {
             let (node, boot) = place;
             if world.nodes[node].boot == boot
-                && let Some(core) = &mut world.nodes[node].core
+                && let Some(core) = world.nodes[node].engine.call()
                 && !self.known_at.contains(&place)
                 && core.meta_put(Gid::from(IpAddr::V4(OWN)), record).is_ok()
             {
@@ -101,7 +101,7 @@ impl Forge {
             }
         };
         let node = world.gids.iter().position(|gid| *gid == Gid::from(asked.flow.src.ip()))?;
-        let record = world.nodes[node].core.as_ref()?.record();
+        let record = world.nodes[node].engine.core()?.record();
         let prey = Prey { node, address: asked.flow.src.ip(), record };
         self.says(&prey, ControlMessage { id, body: ControlBody::Answer(answer) })
     }

@@ -72,10 +72,10 @@ impl World {
 
     /// A node that is up.
     fn prey(&self, rng: &mut Rng) -> Option<Prey> {
-        let up = |node: &usize| self.nodes[*node].core.is_some();
+        let up = |node: &usize| self.nodes[*node].engine.is_up();
         let up: Vec<usize> = (0..self.nodes.len()).filter(up).collect();
         let node = if up.is_empty() { return None } else { rng.pick(&up) };
-        let record = self.nodes[node].core.as_ref()?.record();
+        let record = self.nodes[node].engine.core()?.record();
         Some(Prey { node, address: crate::plan::Plan::address(node), record })
     }
 
@@ -118,7 +118,7 @@ impl World {
         let Some(forge) = self.forge.as_ref().filter(|forge| forge.kind == Forger::Stranger) else {
             return Ok(());
         };
-        let Some(core) = &self.nodes[number].core else { return Ok(()) };
+        let Some(core) = self.nodes[number].engine.core() else { return Ok(()) };
         for peer in core.peers() {
             let his = |address: &&IpAddr| Gid::from(**address) == peer.gid;
             let node = self.gids.contains(&peer.gid);

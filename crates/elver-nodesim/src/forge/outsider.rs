@@ -120,7 +120,7 @@ impl Forge {
 
     fn record_at(&self, world: &World, address: IpAddr) -> Option<NodeRecord> {
         let node = (0..world.plan.nodes).find(|node| Plan::address(*node) == address)?;
-        Some(world.nodes[node].core.as_ref()?.record())
+        Some(world.nodes[node].engine.core()?.record())
     }
 
     /// A control message without the Q_Key.
