@@ -97,7 +97,11 @@ const FOUND_SINCE: [(u64, &str); 7] = [
 ];
 
 /// The same, of runs with suspends.
-const FOUND_SUSPENDED: [(u64, &str); 7] = [
+const FOUND_SUSPENDED: [(u64, &str); 8] = [
+    (
+        812_015_957,
+        "who was a meta server before it started anew was connected to as what it had been",
+    ),
     (812_005_568, "all slept between two READs of a message, whose time went by"),
     (
         429,

@@ -26,6 +26,10 @@ impl<D: Device> Core<D> {
             list.push((peer, server.gid, server.nodes));
         }
         for peer in self.lookups.servers.replace(self.gid, list) {
+            // What was told of a server while it was on the list was not heard.
+            if !self.is_meta_server(peer) {
+                self.doubt(peer);
+            }
             self.unpin(peer);
         }
         self.link_meta_servers(now);
