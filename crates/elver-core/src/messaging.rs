@@ -1,6 +1,7 @@
 //! Two-sided messages: how they are sent, accepted and received (sections 4.1, 4.4 and 4.5), and what
 //! two nodes tell each other of those that are still on their way.
 
+mod at_once;
 pub(crate) mod backlog;
 pub(crate) mod gather;
 pub(crate) mod held;

@@ -112,6 +112,12 @@ impl<D: Device> Core<D> {
     ) -> Result<(), Refusal> {
         self.stats.messages_received += 1;
         let (target, source) = self.target_of_message(from, header)?;
+        if header.kind == Kind::Eager
+            && let Body::Buffer(start, _) = body
+            && self.receive_at_once(target, source, header, start)
+        {
+            return Ok(());
+        }
         // In the error state it takes no receives.
         let vqp = self.vqps.get(target).filter(|vqp| vqp.state != VqpState::Error);
         let vqp = vqp.ok_or(Refusal::Gone)?;
