@@ -183,6 +183,8 @@ impl Net {
         for (gid, record) in [(a.core.gid(), a.core.record()), (b.core.gid(), b.core.record())] {
             b.core.meta_put(gid, record)?;
         }
+        // Nor does it believe a table of its own that nobody is told to ask.
+        b.core.set_meta_servers(&[server], NOW);
         Ok((Net { a, b, to_a: Pipe::new(), to_b: Pipe::new() }, server))
     }
 
