@@ -50,14 +50,14 @@ fn a_program_for_streams_gets_the_other_library_and_its_node() {
 }
 
 #[test]
-fn the_library_stands_before_others_that_are_loaded_ahead() {
+fn the_library_stands_behind_others_that_are_loaded_ahead() {
     let output = Command::new(env!("CARGO_BIN_EXE_elver"))
         .args(["run", "--library", library(), "--", "sh", "-c", "echo $LD_PRELOAD"])
         .env("LD_PRELOAD", "/lib/other.so")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said, format!("{}:/lib/other.so\n", library()));
+    assert_eq!(said, format!("/lib/other.so:{}\n", library()));
 }
 
 #[test]
