@@ -1,6 +1,6 @@
 //! Those who are no end of a connection, and would be.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Child;
 
@@ -10,15 +10,25 @@ use elver_testkit::{WAIT, is_root};
 
 use crate::common::{Host, port, program, succeeded};
 
-/// A client that sends bytes to and fro for a while, and its port.
-fn ping(host: &Host, port: u16, with_library: bool) -> (Child, String) {
-    let words = [program(), "ping".into(), port.to_string(), "1300".into()];
-    let words = words.each_ref().map(String::as_str);
-    let mut command = if with_library { host.command(&words) } else { host.plain(&words) };
-    let mut client = command.spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(client.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
-    (client, said.trim().to_string())
+/// A client that sends bytes to and fro for a while, from a port of its own or any (0), once it is connected.
+fn ping(host: &Host, ports: [u16; 2], with_library: bool) -> Child {
+    let [port, own] = ports.map(|port| port.to_string());
+    let program = program();
+    let words = [&program, "ping", &port, "1300", &own];
+    let mut client = if with_library { host.command(&words) } else { host.plain(&words) };
+    let mut client = client.spawn().unwrap();
+    assert_eq!(line_of(&mut client), "connected\n");
+    client
+}
+
+/// The next line that a program says.
+fn line_of(child: &mut Child) -> String {
+    let (mut said, mut byte) = (String::new(), [0]);
+    let stdout = child.stdout.as_mut().unwrap();
+    while !said.ends_with('\n') && stdout.read(&mut byte).unwrap() == 1 {
+        said.push(byte[0].into());
+    }
+    said
 }
 
 /// One who takes the peer's name of an end that has the library, while its peer has none; what he was told.
@@ -29,12 +39,15 @@ fn intrude(group: u8, user: &str, served: bool) -> (Host, String) {
     let serve = [&program[..], "serve", &at, "epoll", "1"];
     let command = if served { host.command(&serve) } else { host.plain(&serve) };
     let server = crate::common::Server::start(command, port);
-    let (client, client_port) = ping(&host, port, !served);
+    let client_port = crate::common::port();
     let name = |end: &str| format!("elver-tcp/{end}/127.0.0.1:{client_port}-127.0.0.1:{port}");
     let (connected, accepted) = (name("connected"), name("accepted"));
     let [other, own] = if served { [&accepted, &connected] } else { [&connected, &accepted] };
     let stranger = ["setpriv", "--reuid", user, "--clear-groups", &program, "intrude", other, own];
-    let told = succeeded("the stranger", &host.plain(&stranger).output().unwrap());
+    let mut stranger = host.plain(&stranger).spawn().unwrap();
+    assert_eq!(line_of(&mut stranger), "there\n");
+    let client = ping(&host, [port, client_port], !served);
+    let told = succeeded("the stranger", &stranger.wait_with_output().unwrap());
     // Bytes go to and fro all the same.
     succeeded("the client", &client.wait_with_output().unwrap());
     server.ends();
@@ -90,13 +103,13 @@ fn a_stream_of_no_connection_is_refused() {
     let (host, port) = (Host::new(44), port());
     let (program, at) = (program(), port.to_string());
     let server = host.serve(&[&program, "serve", &at, "epoll", "2"], port);
-    let (first, _) = ping(&host, port, true);
+    let first = ping(&host, [port, 0], true);
     let session = Session::connect(host.node_path()).unwrap();
     let taken_at = host.stream_port(&server.process());
     let stranger =
         Connecting::start(&session, session.gid(), taken_at, Options::default()).unwrap();
     // A process looks for streams while it agrees on a connection.
-    let (second, _) = ping(&host, port, true);
+    let second = ping(&host, [port, 0], true);
     let stranger = stranger.wait(WAIT).unwrap();
     (&stranger).write_all(b"ELVTCP\0\x01only a guess, 1234567890").unwrap();
     (&stranger).flush().unwrap();
