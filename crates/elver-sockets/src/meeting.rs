@@ -32,6 +32,8 @@ const OFFER: u8 = 2;
 const HEAD_BYTES: usize = 8;
 const OFFER_BYTES: usize = HEAD_BYTES + 16 + 2 + 16 + 8;
 const VERSION: u8 = 1;
+/// Most datagrams that may stand in a socket before it is connected: twice what systems allow (`max_dgram_qlen`).
+const BEFORE_MAX: u32 = 1_024;
 
 /// What the accepting end offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +84,10 @@ impl Meeting {
 
     /// Connects to whoever has the peer's name, and says hello to it.
     fn connect(&mut self) {
-        self.is_connected = connect(&self.socket, &self.peer).is_ok();
-        if self.is_connected {
-            // What came before may be another's who had the name then.
-            while self.receive().is_some() {}
-            self.hello();
-        }
+        // What came before may be another's who had the name then. Who sends without end is not waited for.
+        self.is_connected =
+            connect(&self.socket, &self.peer).is_ok() && runs_dry(|| self.receive().is_some());
+        self.hello();
     }
 
     /// Says that this end has the library; whether the peer's end was there to hear it.
@@ -144,6 +144,11 @@ impl Meeting {
         let (own, peer) = self.tuple.seen_by(self.side);
         speaks_for(user, rustix::process::geteuid().as_raw(), peer, own)
     }
+}
+
+/// Takes what stands in a socket; whether that came to an end.
+fn runs_dry(mut take: impl FnMut() -> bool) -> bool {
+    (0..BEFORE_MAX).any(|_| !take())
 }
 
 impl AsFd for Meeting {
@@ -236,6 +241,22 @@ mod tests {
         let mut after = Meeting::open(tuple(3), Side::Connector).unwrap();
         assert!(!end.offer(&OFFERED));
         assert_eq!(after.hear(), None);
+    }
+
+    #[test]
+    fn who_sends_without_end_is_not_waited_for() {
+        let mut taken = 0;
+        let endless = || {
+            taken += 1;
+            assert!(taken < 1_000_000, "it is taken for ever");
+            true
+        };
+        assert!(!runs_dry(endless));
+        let mut some = 3;
+        assert!(runs_dry(|| {
+            some -= 1;
+            some > 0
+        }));
     }
 
     #[test]

@@ -286,13 +286,13 @@ impl World {
                 let (side, late) = (conn.side, now > *until);
                 match meeting.hear() {
                     Some(Heard::Hello) if side == Side::Acceptor => self.offer(id),
-                    Some(Heard::Hello) => drop(meeting.hello()),
                     Some(Heard::Offer(offer)) if side == Side::Connector => {
                         self.connect(id, &offer)
                     }
-                    Some(_) => {}
-                    None if late => self.stay(id, Why::NoPeer, ""),
-                    None => {}
+                    // Also while somebody goes on saying what leads nowhere.
+                    _ if late => self.stay(id, Why::NoPeer, ""),
+                    Some(Heard::Hello) => drop(meeting.hello()),
+                    Some(_) | None => {}
                 }
             }
             // It said it once, and may have come again.
