@@ -8,7 +8,7 @@ use elver_verbs::{
 
 use crate::Core;
 use crate::VqpId;
-use crate::datapath::plain::{BURST, Plain, send_accesses, send_shorts};
+use crate::datapath::plain::{BURST, Plain, post, posted, send_accesses, send_shorts};
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
@@ -343,18 +343,13 @@ fn owed(deficit: i64, wrs: u32, bytes: u64) -> i64 {
 #[inline]
 fn send<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, first: u32, count: u32) -> u32 {
     let wrs = (0..count).map(|at| physical(vqp, first.wrapping_add(at), at + 1 == count));
-    match device.post_sends(qp, wrs) {
-        Ok(()) => count,
-        Err((taken, _)) => taken as u32,
-    }
+    post(device, qp, wrs, count)
 }
 
-/// A WR as it goes to the device. The last of a burst is signalled, so that the lane's room is
-/// known, whatever the user asked for.
+/// A WR of any kind as it goes to the device.
 #[inline(always)] // The device writes it down in its own form: it need not exist in this one.
 fn physical(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
     let entry = vqp.sq.entry(seq);
-    let signaled = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
     let (op, payload) = if entry.is_send() {
         // Immediate data travels in the header. Of a message that is read later only that goes.
         let sges = vqp.sq.message_sges(seq);
@@ -364,13 +359,7 @@ fn physical(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
     } else {
         (vqp.sq.op(seq), Payload::Sges(vqp.sq.sges(seq)))
     };
-    SendWr {
-        wr_id: WrId::User { vqp: vqp.id, seq, second: false }.encode(),
-        op,
-        flags: entry.flags | signaled,
-        payload,
-        dest: vqp.dest,
-    }
+    posted((vqp, entry), op, payload, (seq, last))
 }
 
 /// Posts a WRITE_WITH_IMM: a WRITE, and a message behind it. Returns whether the device took both.

@@ -210,7 +210,7 @@ pub(crate) fn send_accesses<D: Device>(
             _ => SendOp::Write(remote),
         };
         let payload = Payload::Sges(core::slice::from_ref(&entry.sge));
-        physical((vqp, entry), op, payload, (first.wrapping_add(at), at + 1 == count))
+        posted((vqp, entry), op, payload, (first.wrapping_add(at), at + 1 == count))
     });
     post(device, qp, wrs, count)
 }
@@ -227,13 +227,14 @@ pub(crate) fn send_shorts<D: Device>(
     let wrs = (0..count).zip(shorts).map(|(at, short)| {
         let entry = vqp.sq.entry(first.wrapping_add(at));
         let payload = Payload::Inline(&short[..HEADER_BYTES + entry.length as usize]);
-        physical((vqp, entry), SendOp::Send, payload, (first.wrapping_add(at), at + 1 == count))
+        posted((vqp, entry), SendOp::Send, payload, (first.wrapping_add(at), at + 1 == count))
     });
     post(device, qp, wrs, count)
 }
 
+/// Posts `count` WRs in one call. Returns how many the device took.
 #[inline(always)]
-fn post<'a, D: Device>(
+pub(crate) fn post<'a, D: Device>(
     device: &mut D,
     qp: Qp,
     wrs: impl Iterator<Item = SendWr<'a>>,
@@ -245,9 +246,10 @@ fn post<'a, D: Device>(
     }
 }
 
-/// A WR as it goes to the device. The last of a burst is signalled, whatever the user asked for.
+/// A WR as it goes to the device. The last of a burst is signalled, so that the lane's room is known, whatever the user
+/// asked for.
 #[inline(always)]
-fn physical<'a>(
+pub(crate) fn posted<'a>(
     (vqp, entry): (&Vqp, &SqEntry),
     op: SendOp,
     payload: Payload<'a>,
