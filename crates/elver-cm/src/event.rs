@@ -23,7 +23,7 @@ pub struct Offer {
     pub responder_resources: u8,
     /// READs and atomics that we would have outstanding.
     pub initiator_depth: u8,
-    /// First PSN that we send.
+    /// First PSN that the peer is to send.
     pub starting_psn: Psn,
     /// Retries of the QP.
     pub retry_count: u8,
@@ -52,7 +52,7 @@ pub struct Offer {
 pub struct Answer {
     /// The QP.
     pub qpn: u32,
-    /// First PSN that it sends.
+    /// First PSN that who receives this sends.
     pub starting_psn: Psn,
     /// READs and atomics that are served at once.
     pub responder_resources: u8,
@@ -83,7 +83,7 @@ pub struct Request {
     pub responder_resources: u8,
     /// READs and atomics that the peer has outstanding.
     pub initiator_depth: u8,
-    /// First PSN that the peer sends.
+    /// First PSN that we are to send.
     pub starting_psn: Psn,
     /// Retries of the QPs.
     pub retry_count: u8,

@@ -46,6 +46,10 @@ pub struct Shared {
 
 /// Makes SIGBUS in memory that is known an affair of those who share it. To be called once, by a
 /// process that serves others, before it maps what it shares: it takes the signal.
+///
+/// # Errors
+///
+/// What the system said if it does not give the signal away.
 pub fn survive_faults() -> io::Result<()> {
     // SAFETY: all zeros are a valid `sigaction`; the handler calls nothing but `mmap` and `sigaction`,
     // and touches atomics alone.

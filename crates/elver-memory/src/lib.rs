@@ -7,11 +7,13 @@
 //! whole to a peer; see [`SoftMemory::of_process`].
 
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+#![warn(clippy::missing_errors_doc)]
 
 mod copier;
 mod error;
 pub mod fault;
 mod foreign;
+pub mod peer;
 mod words;
 
 use std::fmt;
@@ -80,6 +82,10 @@ unsafe impl Sync for Mapping {}
 
 impl SoftMemory {
     /// Maps `len` zeroed bytes, aligned to a page.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Memory`] if there is no address space of that size, or the system refuses it.
     pub fn alloc(len: u64) -> Result<SoftMemory, MapError> {
         let refused = |reason| MapError::Memory { len, reason };
         let bytes = usize::try_from(len.max(1))
@@ -99,11 +105,19 @@ impl SoftMemory {
     /// Maps the first `len` bytes of a file that is shared with other processes, and its pages at
     /// once. The file must be sealed against becoming shorter (`F_SEAL_SHRINK`), since a page that
     /// goes away would kill whoever touches it; one without the seal is refused.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Map`]: the file is shorter or not sealed (`EINVAL`), or cannot be mapped.
     pub fn map_file(file: impl AsFd, len: u64) -> Result<SoftMemory, MapError> {
         SoftMemory::map_file_from(file, 0, len)
     }
 
     /// As [`SoftMemory::map_file`], `len` bytes from `offset` on, a multiple of a page.
+    ///
+    /// # Errors
+    ///
+    /// As [`SoftMemory::map_file`].
     pub fn map_file_from(file: impl AsFd, offset: u64, len: u64) -> Result<SoftMemory, MapError> {
         let bytes = sealed(&file, offset, len)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, shared());
@@ -116,6 +130,10 @@ impl SoftMemory {
     }
 
     /// A part of this memory, which it keeps mapped. Not of another process's.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::OutOfRange`].
     pub fn part(&self, offset: u64, len: u64) -> Result<SoftMemory, MemoryError> {
         self.at(offset, len)?;
         // SAFETY: the range was just checked to lie inside the memory.
@@ -155,6 +173,11 @@ impl SoftMemory {
     ///
     /// There are no atomics on such memory: they would not be atomic for the process. A device
     /// refuses to register it for them.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Process`] if the memory is not there, or this process may not reach that one's; the error
+    /// says what helps.
     pub fn of_process(
         process: Arc<ProcessMemory>,
         addr: u64,
@@ -182,6 +205,10 @@ impl SoftMemory {
     /// As [`SoftMemory::of_process`] of a guarded process, whose pages may not come: its copier looks
     /// whether the memory is there, and `told` is called on a thread of that one's, unless it is given
     /// up ([`Copier::overdue`]).
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Process`] if nobody is asked: there can be no such memory, or as much is sought as may be.
     pub fn of_process_later(
         process: Arc<ProcessMemory>,
         addr: u64,
@@ -192,6 +219,10 @@ impl SoftMemory {
     }
 
     /// The memory that was sought, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Process`] if it is not.
     pub fn found(sought: Sought) -> Result<SoftMemory, MapError> {
         let owner = Some(Arc::new(Owner::Foreign(sought.found()?)));
         Ok(SoftMemory { start: NonNull::dangling(), len: 0, owner })
@@ -240,6 +271,10 @@ impl SoftMemory {
     }
 
     /// The word at `offset`, in the host's byte order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::read`].
     pub fn read_u64(&self, offset: u64) -> Result<u64, MemoryError> {
         let mut bytes = [0; 8];
         self.read(offset, &mut bytes)?;
@@ -247,6 +282,10 @@ impl SoftMemory {
     }
 
     /// Sets the word at `offset`, in the host's byte order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::write`].
     pub fn write_u64(&self, offset: u64, value: u64) -> Result<(), MemoryError> {
         self.write(offset, &value.to_ne_bytes())
     }
@@ -341,6 +380,10 @@ impl SoftMemory {
 
 impl Reservation {
     /// Sets `len` bytes of address space aside, beginning at a multiple of `align`, a power of two.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Memory`] if there is not so much address space, or `align` is no power of two.
     pub fn new(len: u64, align: u64) -> Result<Reservation, MapError> {
         let refused = |reason| MapError::Memory { len, reason };
         let align = usize::try_from(align.max(4096)).map_err(|_| refused(Errno::INVAL))?;
@@ -377,6 +420,10 @@ impl Reservation {
 
     /// Maps a file there, as [`SoftMemory::map_file`]. It must not be longer than the
     /// reservation.
+    ///
+    /// # Errors
+    ///
+    /// As [`SoftMemory::map_file`]; [`MapError::Map`] with `ENOSPC` if it is longer.
     pub fn map_file(self, file: impl AsFd, len: u64) -> Result<SoftMemory, MapError> {
         let bytes = sealed(&file, 0, len)?;
         if bytes > self.0.len {

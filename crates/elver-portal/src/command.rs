@@ -138,6 +138,15 @@ pub enum Command<'a> {
         /// The set.
         set: u32,
     },
+    /// Let the process reach a region itself, over a VQP that is connected to this node: [`crate::Answer::Reached`].
+    /// Over the socket come before it, the first time, the file of the session's gate ([`crate::ClientGate`]), and
+    /// then the region's, unless the session has it already. Since minor version 4.
+    Reach {
+        /// The VQP.
+        vqp: u32,
+        /// The region's key for peers.
+        rkey: u32,
+    },
 }
 
 /// What a VQP is created with.
@@ -187,12 +196,17 @@ const PREPARE: u8 = 13;
 const PREPARE_VQP: u8 = 14;
 const SEAL: u8 = 15;
 const DISOWN: u8 = 16;
+const REACH: u8 = 17;
 
 /// What stands for no [`Class`] where one may be.
 const NO_CLASS: u32 = 2;
 
 impl Command<'_> {
     /// Writes the command; false if there is no room.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation::Head`] if the other end has put the ring's head where it cannot be: the session is to end.
     ///
     /// # Panics
     /// If a [`Command::Warm`] has more than [`WARM_GIDS_MAX`] GIDs.
@@ -276,6 +290,9 @@ impl Command<'_> {
             Command::Disown { set } => {
                 to.push(DISOWN, request, 1, |writer| writer.put(u64::from(set)))
             }
+            Command::Reach { vqp, rkey } => {
+                to.push(REACH, request, 1, |writer| writer.put(join(vqp, rkey)))
+            }
         }
     }
 }
@@ -344,12 +361,16 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
             must_connect: fields.word()? != 0,
         },
         DISOWN => Command::Disown { set: fields.word()? as u32 },
+        REACH => {
+            let (vqp, rkey) = halves(fields.word()?);
+            Command::Reach { vqp, rkey }
+        }
         kind => return Err(Violation::Kind { kind }),
     })
 }
 
 impl VqpOptions {
-    fn words(self) -> [u64; 2] {
+    pub(crate) fn words(self) -> [u64; 2] {
         let kind = self.class.map_or(NO_CLASS, |class| u32::from(class.code()))
             | u32::from(self.sq_sig_all) << 8
             | u32::from(self.confirm_sends) << 16;
@@ -357,7 +378,7 @@ impl VqpOptions {
     }
 }
 
-fn vqp_options(lengths: u64, kind: u64) -> Result<VqpOptions, Violation> {
+pub(crate) fn vqp_options(lengths: u64, kind: u64) -> Result<VqpOptions, Violation> {
     let (max_send_wr, max_recv_wr) = halves(lengths);
     Ok(VqpOptions {
         class: match byte(kind, 0) {
@@ -371,11 +392,11 @@ fn vqp_options(lengths: u64, kind: u64) -> Result<VqpOptions, Violation> {
     })
 }
 
-fn connect_word(options: ConnectOptions) -> u32 {
+pub(crate) fn connect_word(options: ConnectOptions) -> u32 {
     u32::from(options.policy.code()) | u32::from(options.uncached) << 8
 }
 
-fn connect_options(how: u64) -> Result<ConnectOptions, Violation> {
+pub(crate) fn connect_options(how: u64) -> Result<ConnectOptions, Violation> {
     Ok(ConnectOptions {
         policy: known(Policy::from_code(byte(how, 0)), "policy")?,
         uncached: flag(byte(how, 1), "uncached")?,

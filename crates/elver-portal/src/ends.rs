@@ -92,6 +92,11 @@ pub enum PushError {
 impl NodeEnd {
     /// The node's end over a fresh file of [`Layout::bytes`], which it made with
     /// [`crate::memfd::create`]. The arena is no part of it.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::InvalidInput`] if the file is shorter than the layout or may become so; what the system
+    /// said if it cannot be mapped.
     #[cfg(not(loom))]
     pub fn map(file: impl AsFd, layout: Layout) -> io::Result<NodeEnd> {
         Ok(NodeEnd::over(&map(file, layout, layout.ring_bytes(), true)?, layout))
@@ -165,22 +170,38 @@ impl NodeEnd {
 
     /// Slots that are free for replies. A completion takes one, any reply at most
     /// [`crate::REPLY_SLOTS_MAX`]: what has no room waits at the node.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation::Head`] if the other end has put the ring's head where it cannot be: the session is to end.
     pub fn room(&mut self) -> Result<u32, Violation> {
         self.completions.room()
     }
 
     /// Puts a completion into the ring; false if there is no room.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation::Head`] if the other end has put the ring's head where it cannot be: the session is to end.
     #[inline]
     pub fn complete(&mut self, completion: &Completion) -> Result<bool, Violation> {
         completion.push(&mut self.completions)
     }
 
     /// Answers a command; false if there is no room.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation::Head`] if the other end has put the ring's head where it cannot be: the session is to end.
     pub fn answer(&mut self, request: u32, answer: &Answer<'_>) -> Result<bool, Violation> {
         answer.push(&mut self.completions, request)
     }
 
     /// Tells that a VQP failed; false if there is no room.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation::Head`] if the other end has put the ring's head where it cannot be: the session is to end.
     pub fn vqp_failed(&mut self, vqp: u32, cause: &Refusal<'_>) -> Result<bool, Violation> {
         cause.push_failed(&mut self.completions, vqp)
     }
@@ -212,6 +233,11 @@ impl NodeEnd {
 
 impl ClientEnd {
     /// The client's end over the file that came with the node's welcome.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::InvalidInput`] if the file is shorter than the layout or may become so; what the system
+    /// said if it cannot be mapped.
     #[cfg(not(loom))]
     pub fn map(file: impl AsFd, layout: Layout) -> io::Result<ClientEnd> {
         // The first look at a page maps all around it, for a tenth of what it costs to map every
@@ -240,23 +266,42 @@ impl ClientEnd {
 
     /// Asks something of the node; `request` comes back with the answer. False if there is no
     /// room.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation::Head`] if the other end has put the ring's head where it cannot be: the session is to end.
     pub fn command(&mut self, request: u32, command: &Command<'_>) -> Result<bool, Violation> {
         command.push(&mut self.commands, request)
     }
 
     /// Posts a send WR.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError::Full`]: the node has to catch up; [`PushError::Post`] if the WR has more SGEs or inline
+    /// bytes than an entry holds, or does what no VQP does; [`PushError::Violation`] as in
+    /// [`ClientEnd::command`].
     #[inline]
     pub fn send(&mut self, vqp: u32, wr: &SendWr<'_>) -> Result<(), PushError> {
         taken(wqe::push_send(&mut self.commands, vqp, wr)??)
     }
 
     /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError::Full`]; [`PushError::Post`] if it has more SGEs than an entry holds;
+    /// [`PushError::Violation`] as in [`ClientEnd::command`].
     #[inline]
     pub fn receive(&mut self, vqp: u32, wr: &RecvWr<'_>) -> Result<(), PushError> {
         taken(wqe::push_receive(&mut self.receives, vqp, wr)??)
     }
 
     /// Takes what the node told next.
+    ///
+    /// # Errors
+    ///
+    /// A [`Violation`]: the node has written what is no entry, or none of these. The session is to end.
     #[inline]
     pub fn next_reply<'a>(
         &mut self,

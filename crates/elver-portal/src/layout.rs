@@ -63,6 +63,10 @@ impl Default for Layout {
 
 impl Layout {
     /// Refuses sizes that are no power of two or out of range.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError`] with the number of slots that cannot be.
     pub fn check(self) -> Result<Layout, LayoutError> {
         for slots in [self.command_slots, self.receive_slots, self.completion_slots] {
             if !slots.is_power_of_two() || !(SLOTS_MIN..=SLOTS_MAX).contains(&slots) {

@@ -17,6 +17,9 @@
 //! puts something in then sends a byte over the socket. The end of the socket is the end of the
 //! session.
 //!
+//! A process that reaches memory of others of its user itself does so by a [`ClientGate`], whose doors the node shuts
+//! ([`NodeGate`]).
+//!
 //! The node trusts nothing in shared memory. It copies an entry out, whole, before it looks at it;
 //! what makes no sense is a [`Violation`], which ends that session alone.
 //!
@@ -27,10 +30,13 @@
 
 // A model has no files to map, and takes rings without the ends around them.
 #![cfg_attr(loom, allow(dead_code))]
+#![warn(clippy::missing_errors_doc)]
 
 mod command;
 mod ends;
 mod fields;
+mod first;
+mod gate;
 #[cfg(not(loom))]
 mod heirs;
 mod layout;
@@ -53,6 +59,8 @@ mod wqe;
 pub use command::{Command, VqpOptions, WARM_GIDS_MAX};
 pub use elver_verbs::{Class, ConnectOptions, Policy, Via, VqpState};
 pub use ends::{ClientEnd, NodeEnd, PushError, Receives, Request, Scratch};
+pub use first::First;
+pub use gate::{ClientGate, DOORS_MAX, GATE_BYTES, GateCounts, Inside, NodeGate};
 #[cfg(not(loom))]
 pub use heirs::{Heirs, HeirsLayout, NodeHeir, Record, VQPS_PER_HEIR_MAX};
 pub use layout::{ARENA_BYTES, ENTRY_SLOTS_MAX, Layout, LayoutError, SLOT_WORDS};
@@ -60,7 +68,7 @@ pub use lineage::parent_of;
 pub use message::{Limits, MESSAGE_BYTES_MAX, Message, MessageError, Welcome};
 pub use peer::{Peer, of as peer_of};
 pub use reply::{
-    Answer, Completion, REPLY_SLOTS_MAX, Refusal, RefusalCode, Reply, TEXT_MAX, VqpInfo,
+    Answer, Completion, REPLY_SLOTS_MAX, Reach, Refusal, RefusalCode, Reply, TEXT_MAX, VqpInfo,
 };
 pub use ring::Violation;
 pub use socket::{Listener, Received, Socket};

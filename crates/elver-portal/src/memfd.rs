@@ -1,9 +1,9 @@
 //! Files in memory that two processes map: sessions' rings and allocated memory regions.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 /// What a shared file promises: neither end can make the other fault by changing its size.
@@ -25,6 +25,10 @@ pub const HUGE_PAGE: u64 = 2 << 20;
 /// Makes a file of `len` zeroed bytes whose size is final. Its memory is set aside at once, so that
 /// nobody runs out of it later. With [`Pages::Huge`] `len` must be a multiple of [`HUGE_PAGE`];
 /// where too few such pages are free the call fails, and the caller may ask for small ones.
+///
+/// # Errors
+///
+/// What the system said: it has no memory, too few huge pages, or the process no descriptor left.
 pub fn create(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
     let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     if pages == Pages::Huge {
@@ -37,7 +41,33 @@ pub fn create(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// The same file, to be read only: who gets it can neither write it nor open it anew for writing, unless he is this
+/// process's user, whose files it is.
+///
+/// # Errors
+///
+/// What the system said: the file is another user's, `/proc` is not there, or the process has no descriptor
+/// left.
+pub fn read_only(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Whether a file is of huge pages.
+///
+/// # Errors
+///
+/// What the system said of what is no file.
+pub fn is_huge(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(rustix::fs::fstatfs(fd)?.f_type == libc::HUGETLBFS_MAGIC)
+}
+
 /// Checks that a file is at least `len` bytes long and stays so.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::InvalidInput`] if it is not; what the system said of what has no seals.
 pub fn check(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
     let seals = rustix::fs::fcntl_get_seals(fd.as_fd())?;
     let size = rustix::fs::fstat(fd.as_fd())?.st_size;
@@ -58,6 +88,18 @@ mod tests {
         assert!(check(fd.as_fd(), 8193).is_err());
         assert_eq!(rustix::fs::ftruncate(&fd, 4096), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(&fd, 16384), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn one_to_be_read_cannot_be_written() {
+        let fd = create("test", 4096, Pages::Small).unwrap();
+        assert!(!is_huge(fd.as_fd()).unwrap());
+        let read = read_only(fd.as_fd()).unwrap();
+        assert!(check(read.as_fd(), 4096).is_ok());
+        assert_eq!(rustix::io::pwrite(&read, &[1], 0), Err(Errno::BADF));
+        assert_eq!(rustix::io::pwrite(&fd, &[1], 0), Ok(1));
+        let mut byte = [0];
+        assert_eq!((rustix::io::pread(&read, &mut byte, 0), byte), (Ok(1), [1]));
     }
 
     #[test]

@@ -49,11 +49,20 @@ impl Words {
     /// Maps the first `bytes` bytes, a multiple of 8, of a file that [`crate::memfd::create`]
     /// made; its pages at once, or when they are first touched. Refuses a file that is shorter or
     /// that may become so.
+    ///
+    /// # Errors
+    ///
+    /// [`std::io::ErrorKind::InvalidInput`] for a file that is refused; what the system said if it cannot be
+    /// mapped.
     pub fn map(fd: impl std::os::fd::AsFd, bytes: usize, populate: bool) -> std::io::Result<Words> {
         Words::map_from(fd, 0, bytes, populate)
     }
 
     /// As [`Words::map`], `bytes` bytes from a page on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Words::map`].
     pub fn map_from(
         fd: impl std::os::fd::AsFd,
         offset: u64,

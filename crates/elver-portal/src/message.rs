@@ -1,6 +1,7 @@
 use elver_verbs::Gid;
 use thiserror::Error;
 
+use crate::first::{FIRST_BYTES, First};
 use crate::layout::{Layout, LayoutError};
 use crate::version::{VERSION, VERSION_MINOR};
 
@@ -17,6 +18,8 @@ pub enum Message {
     Hello {
         /// The rings that it would like.
         layout: Layout,
+        /// What it asks for at once. Since minor version 3.
+        first: Option<First>,
     },
     /// The node's answer, with the file of the shared memory.
     Welcome(Welcome),
@@ -30,7 +33,8 @@ pub enum Message {
     /// A region's memory, as a file, from the node. The answer to the request comes through the
     /// completion ring.
     Memory {
-        /// The request of the [`crate::Command::AllocMr`] or [`crate::Command::Prepare`].
+        /// The request of the [`crate::Command::AllocMr`], [`crate::Command::Prepare`]
+        /// or [`crate::Command::Reach`].
         request: u32,
     },
     /// A client's first, instead of a hello: it is a child of the process that prepared a set, and
@@ -58,6 +62,8 @@ pub struct Welcome {
     pub gid: Gid,
     /// What the client may do.
     pub limits: Limits,
+    /// The node has taken up what the greeting asked for ([`First`]). Since minor version 3.
+    pub first: bool,
 }
 
 /// What a client may do.
@@ -123,9 +129,11 @@ impl Message {
     /// The message as bytes.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Message::Hello { layout } => {
+            Message::Hello { layout, first } => {
                 let mut bytes = head(HELLO);
                 put_layout(&mut bytes, layout);
+                bytes.push(u8::from(first.is_some()));
+                bytes.extend(first.iter().flat_map(First::encode));
                 bytes
             }
             Message::Welcome(welcome) => {
@@ -145,6 +153,7 @@ impl Message {
                 }
                 bytes.extend(limits.message_bytes.to_le_bytes());
                 bytes.extend(limits.alloc_bytes.to_le_bytes());
+                bytes.push(u8::from(welcome.first));
                 bytes
             }
             Message::Rejected { text } => {
@@ -174,6 +183,11 @@ impl Message {
     }
 
     /// The message that `bytes` encode, checked.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageError::Unknown`] for what is no message; [`MessageError::Version`] of another major version of
+    /// the portal; [`MessageError::Layout`] for rings that cannot be.
     pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
         let unknown = MessageError::Unknown { len: bytes.len() };
         let (&kind, rest) = bytes.split_first().ok_or(unknown)?;
@@ -181,7 +195,7 @@ impl Message {
         let message = match kind {
             HELLO => {
                 fields.head()?;
-                Message::Hello { layout: fields.layout()? }
+                Message::Hello { layout: fields.layout()?, first: fields.first()? }
             }
             WELCOME => {
                 fields.head()?;
@@ -198,6 +212,7 @@ impl Message {
                         message_bytes: u64::from_le_bytes(fields.take()?),
                         alloc_bytes: u64::from_le_bytes(fields.take()?),
                     },
+                    first: fields.flag()?,
                 })
             }
             REJECTED => {
@@ -261,6 +276,26 @@ impl Fields<'_> {
         }
         let _minor: [u8; 2] = self.take()?;
         Ok(())
+    }
+
+    /// Whether something is there; what an older version leaves out is not.
+    fn flag(&mut self) -> Result<bool, MessageError> {
+        if self.rest.is_empty() {
+            return Ok(false);
+        }
+        match self.take()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => Err(self.unknown),
+        }
+    }
+
+    fn first(&mut self) -> Result<Option<First>, MessageError> {
+        if !self.flag()? {
+            return Ok(None);
+        }
+        let bytes: [u8; FIRST_BYTES] = self.take()?;
+        First::decode(bytes).map(Some).map_err(|_| self.unknown)
     }
 
     fn layout(&mut self) -> Result<Layout, MessageError> {

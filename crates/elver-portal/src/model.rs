@@ -1,10 +1,12 @@
 //! Rings and wakings under every order that the memory model allows:
 //! `RUSTFLAGS='--cfg loom' cargo test -p elver-portal --lib model`.
 
+use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 use crate::ends::Sleep;
+use crate::gate::{ClientGate, NodeGate};
 use crate::layout::{PAYLOAD_WORDS, SLOT_WORDS};
 use crate::memory::Words;
 use crate::ring::{Consumer, Entry, Producer};
@@ -99,6 +101,44 @@ fn no_waking_is_lost() {
             }
             check(&entry, id, 1);
         }
+        other.join().unwrap();
+    });
+}
+
+/// Who has shut a door and waited for the access that was under way finds the memory touched no more: loom would tell
+/// of an access beside the last look.
+#[test]
+fn nobody_is_inside_when_a_door_is_shut() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        // The gate's own, and one door.
+        let words = Words::zeroed(17);
+        let node = NodeGate::over(words.part(0, words.len()));
+        let mut client = ClientGate::over(words);
+        let memory = Arc::new(UnsafeCell::new(0));
+        node.open(0, 1);
+        let theirs = memory.clone();
+        let other = thread::spawn(move || {
+            for _ in 0..2 {
+                if let Some(inside) = client.enter(0, 1) {
+                    theirs.with_mut(|value| {
+                        // SAFETY: loom has checked that nobody else uses it now.
+                        unsafe { *value += 1 }
+                    });
+                    drop(inside);
+                }
+            }
+        });
+        if let Some(epoch) = node.shut(0) {
+            while !node.is_past(epoch) {
+                thread::yield_now();
+            }
+        }
+        memory.with_mut(|value| {
+            // SAFETY: as above.
+            unsafe { *value = 0 }
+        });
         other.join().unwrap();
     });
 }

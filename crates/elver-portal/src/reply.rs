@@ -1,4 +1,4 @@
-use elver_verbs::{Class, Gid, Via, VqpState, Wc, WcFlags, WcOpcode, WcStatus};
+use elver_verbs::{AccessFlags, Class, Gid, Via, VqpState, Wc, WcFlags, WcOpcode, WcStatus};
 
 use crate::fields::{Reader, byte, flag, halves, join, known, port, put_bytes, put_gid};
 use crate::layout::ENTRY_WORDS_MAX;
@@ -75,8 +75,27 @@ pub enum Answer<'a> {
         /// Bytes of its file.
         file_bytes: u64,
     },
+    /// The region that the process may reach itself.
+    Reached(Reach),
     /// Refused; nothing changed.
     Refused(Refusal<'a>),
+}
+
+/// A region that a process may reach itself, by a door of its session's gate ([`crate::ClientGate`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// The door.
+    pub door: u32,
+    /// The generation that it has while the region is open.
+    pub generation: u64,
+    /// Address of the region's first byte, as peers name it; the first of its file.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What it permits. Without [`AccessFlags::REMOTE_WRITE`] the file may only be read.
+    pub access: AccessFlags,
+    /// Bytes of the file that was sent; 0 for none, since the session has it already.
+    pub file_bytes: u64,
 }
 
 /// Why something was refused.
@@ -164,12 +183,17 @@ const MR: u8 = 135;
 const INFO: u8 = 136;
 const REFUSED: u8 = 137;
 const PREPARED: u8 = 138;
+const REACHED: u8 = 139;
 
 /// Room that any reply fits into, in slots.
 pub const REPLY_SLOTS_MAX: u32 = crate::layout::ENTRY_SLOTS_MAX as u32;
 
 impl Completion {
     /// Writes it; false if there is no room.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation::Head`] if the other end has put the ring's head where it cannot be: the session is to end.
     #[inline]
     pub fn push(&self, to: &mut Producer) -> Result<bool, Violation> {
         let wc = &self.wc;
@@ -228,6 +252,10 @@ const WC_OPCODES: [WcOpcode; 9] = [
 
 impl Answer<'_> {
     /// Writes it; false if there is no room.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation::Head`] if the other end has put the ring's head where it cannot be: the session is to end.
     pub fn push(&self, to: &mut Producer, request: u32) -> Result<bool, Violation> {
         match *self {
             Answer::Done => to.push(DONE, request, 0, |_| {}),
@@ -248,13 +276,38 @@ impl Answer<'_> {
                 writer.put(u64::from(set));
                 writer.put(file_bytes);
             }),
+            Answer::Reached(reach) => reach.push(to, request),
             Answer::Refused(refusal) => refusal.push(to, REFUSED, request),
         }
     }
 }
 
+impl Reach {
+    fn push(&self, to: &mut Producer, request: u32) -> Result<bool, Violation> {
+        to.push(REACHED, request, 5, |writer| {
+            writer.put(self.generation);
+            writer.put(self.addr);
+            writer.put(self.len);
+            writer.put(join(self.door, self.access.bits()));
+            writer.put(self.file_bytes);
+        })
+    }
+
+    fn decode(entry: &Entry) -> Result<Reach, Violation> {
+        let mut fields = Reader::new(entry.words());
+        let (generation, addr, len) = (fields.word()?, fields.word()?, fields.word()?);
+        let (door, access) = halves(fields.word()?);
+        let access = known(AccessFlags::from_bits(access), "access")?;
+        Ok(Reach { door, generation, addr, len, access, file_bytes: fields.word()? })
+    }
+}
+
 impl Refusal<'_> {
     /// Writes that a VQP failed; false if there is no room.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation::Head`] if the other end has put the ring's head where it cannot be: the session is to end.
     pub fn push_failed(&self, to: &mut Producer, vqp: u32) -> Result<bool, Violation> {
         self.push(to, VQP_FAILED, vqp)
     }
@@ -375,6 +428,7 @@ pub(crate) fn decode<'a>(entry: &Entry, text: &'a mut Vec<u8>) -> Result<Reply<'
         }
         INFO => Answer::Info(VqpInfo::decode(entry)?),
         PREPARED => Answer::Prepared { set: fields.word()? as u32, file_bytes: fields.word()? },
+        REACHED => Answer::Reached(Reach::decode(entry)?),
         REFUSED => Answer::Refused(Refusal::decode(entry, text)?),
         kind => return Err(Violation::Kind { kind }),
     };

@@ -115,6 +115,10 @@ impl Producer {
 
     /// Writes an entry of `words` words, which `fill` gives. False if there is no room.
     ///
+    /// # Errors
+    ///
+    /// [`Violation::Head`] if the other end has put the ring's head where it cannot be: the session is to end.
+    ///
     /// # Panics
     /// If the entry is longer than any may be.
     #[inline]
@@ -145,6 +149,10 @@ impl Producer {
     }
 
     /// Slots that are free, as the consumer last told.
+    ///
+    /// # Errors
+    ///
+    /// As [`Producer::push`].
     pub fn room(&mut self) -> Result<u32, Violation> {
         self.refresh()?;
         Ok((self.slots.count() - (self.tail - self.head_seen)) as u32)
@@ -184,12 +192,21 @@ impl Consumer {
     }
 
     /// Copies the next entry out, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation::Slots`] for an entry of no slots or too many, [`Violation::Torn`] for one that was not
+    /// written whole: the session is to end.
     #[inline]
     pub fn pop(&mut self, into: &mut Entry) -> Result<bool, Violation> {
         self.pop_if(into, |_, _| true)
     }
 
     /// As [`Consumer::pop`], if the entry's kind and id are wanted.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::pop`].
     #[inline]
     pub fn pop_if(
         &mut self,

@@ -43,6 +43,11 @@ pub enum Received {
 
 impl Listener {
     /// Listens at a path, at which nothing may be.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: something is at the path ([`io::ErrorKind::AddrInUse`]), the path is too long, its
+    /// directory is not there or takes no file of this user's.
     pub fn bind(path: &Path) -> io::Result<Listener> {
         let fd = socket()?;
         rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
@@ -54,6 +59,11 @@ impl Listener {
 
     /// A listening socket that was made elsewhere, by systemd for one. It must be of the type
     /// `SOCK_SEQPACKET` (`ListenSequentialPacket=`).
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::InvalidInput`] if it is no such socket; what the system said of what is no socket at
+    /// all.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
         let kind = rustix::net::sockopt::socket_type(&fd)?;
         let domain = rustix::net::sockopt::socket_domain(&fd)?;
@@ -68,6 +78,11 @@ impl Listener {
     }
 
     /// Takes a client, if one waits.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: above all that the process has no descriptor left. Who has gone meanwhile is no
+    /// error.
     pub fn accept(&self) -> io::Result<Option<Socket>> {
         match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
             Ok(fd) => {
@@ -84,6 +99,11 @@ impl Listener {
 
 impl Socket {
     /// Connects to a node.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: nobody listens ([`io::ErrorKind::NotFound`],
+    /// [`io::ErrorKind::ConnectionRefused`]), or this user may not ([`io::ErrorKind::PermissionDenied`]).
     pub fn connect(path: &Path) -> io::Result<Socket> {
         let fd = socket()?;
         rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
@@ -91,6 +111,10 @@ impl Socket {
     }
 
     /// Two ends without a path: for a node and a client in one process.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: the process has no descriptor left.
     pub fn pair() -> io::Result<(Socket, Socket)> {
         let (one, other) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -102,17 +126,30 @@ impl Socket {
     }
 
     /// Who connected (`SO_PEERCRED`).
+    ///
+    /// # Errors
+    ///
+    /// What the system said of what is no connected Unix socket.
     pub fn peer(&self) -> io::Result<Peer> {
         peer::of(&self.fd)
     }
 
     /// A handle of the process that connected, which its number cannot replace.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: that one has ended and was waited for, or this system has no such handles.
     pub fn peer_pidfd(&self) -> io::Result<OwnedFd> {
         peer::pidfd_of(&self.fd)
     }
 
     /// Sends a message, and a file with it. Fails at once with [`io::ErrorKind::WouldBlock`] if
     /// the other end has too many unread.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`]; [`io::ErrorKind::BrokenPipe`] or [`io::ErrorKind::ConnectionReset`] if
+    /// the other end has closed.
     pub fn send(&self, message: &Message, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         self.send_bytes(&message.encode(), file)
     }
@@ -130,6 +167,10 @@ impl Socket {
     }
 
     /// Wakes the other end. That it has too many unread is no failure: it will wake for those.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::BrokenPipe`] or [`io::ErrorKind::ConnectionReset`] if the other end has closed.
     pub fn wake(&self) -> io::Result<()> {
         match self.send_bytes(WAKE_BYTES, None) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
@@ -139,6 +180,11 @@ impl Socket {
 
     /// Takes a message, if one is there. A file that comes with it is taken if `files`; a node
     /// takes none.
+    ///
+    /// # Errors
+    ///
+    /// What the system said, where it is neither that nothing is there nor that the other end has closed: these
+    /// are [`Received`]'s.
     pub fn receive(&self, files: bool) -> io::Result<Received> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -183,6 +229,11 @@ impl Socket {
 
     /// Sleeps until there is something to receive or the time has passed; without one, for as long
     /// as it takes.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::InvalidInput`] for a time that the system cannot express; what it said otherwise. A
+    /// signal ends the wait, and is no error.
     pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
         let timeout = at_most
             .map(Timespec::try_from)

@@ -3,9 +3,9 @@
 mod common;
 
 use elver_portal::{
-    Answer, Class, Command, Completion, ConnectOptions, INLINE_MAX, Policy, PushError, Refusal,
-    RefusalCode, Reply, Request, SGES_MAX, Scratch, TEXT_MAX, Via, VqpInfo, VqpOptions, VqpState,
-    WARM_GIDS_MAX,
+    Answer, Class, Command, Completion, ConnectOptions, INLINE_MAX, Policy, PushError, Reach,
+    Refusal, RefusalCode, Reply, Request, SGES_MAX, Scratch, TEXT_MAX, Via, VqpInfo, VqpOptions,
+    VqpState, WARM_GIDS_MAX,
 };
 use elver_verbs::{
     AccessFlags, BindMw, Gid, Mr, Mw, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp,
@@ -136,6 +136,7 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
             must_connect
         }),
         any::<u32>().prop_map(|set| Command::Disown { set }),
+        any::<[u32; 2]>().prop_map(|[vqp, rkey]| Command::Reach { vqp, rkey }),
         any::<u32>().prop_map(|lkey| Command::DeregisterMr { lkey }),
         any::<u32>().prop_map(|vqp| Command::QueryVqp { vqp }),
         Just(Command::Goodbye),
@@ -311,12 +312,22 @@ proptest! {
     }
 
     #[test]
-    fn answers(info in info(), via in via(), numbers: [u32; 4], long: u64, text in ".{0,300}") {
+    fn answers(
+        info in info(), via in via(), numbers: [u32; 4], long: u64, access in access(), text in ".{0,300}",
+    ) {
         let (mut node, mut client) = ends(small());
         let mut scratch = Scratch::default();
         let code = RefusalCode::ALL[numbers[0] as usize % RefusalCode::ALL.len()];
         let [request, one, two, port] = numbers;
         let refusal = Refusal { code, text: &text };
+        let reach = Reach {
+            door: one,
+            generation: long,
+            addr: !long,
+            len: long / 3,
+            access,
+            file_bytes: long / 2,
+        };
         let answers = [
             Answer::Done,
             Answer::Vqp(one),
@@ -326,6 +337,7 @@ proptest! {
             Answer::Mr { lkey: one, rkey: two, file_bytes: long },
             Answer::Info(info),
             Answer::Prepared { set: one, file_bytes: long },
+            Answer::Reached(reach),
             Answer::Refused(refusal),
         ];
         let short = text.len() <= TEXT_MAX;

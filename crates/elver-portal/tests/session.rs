@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use elver_portal::{
-    Answer, ClientEnd, Command, Layout, Limits, Listener, Message, MessageError, NodeEnd, Received,
-    Reply, Request, Scratch, Socket, Welcome, memfd,
+    Answer, ClientEnd, Command, ConnectOptions, First, Layout, Limits, Listener, Message,
+    MessageError, NodeEnd, Received, Reply, Request, Scratch, Socket, VqpOptions, Welcome, memfd,
 };
 use elver_verbs::Gid;
 
@@ -47,6 +47,19 @@ const LIMITS: Limits = Limits {
     alloc_bytes: 1 << 28,
 };
 
+const FIRST: First = First {
+    options: VqpOptions {
+        class: None,
+        max_send_wr: 77,
+        max_recv_wr: 5,
+        sq_sig_all: true,
+        confirm_sends: false,
+    },
+    gid: Gid([5; 16]),
+    port: 4_444,
+    connect: ConnectOptions { policy: elver_portal::Policy::Lite, uncached: true },
+};
+
 #[test]
 fn a_client_gets_its_rings_and_uses_them() {
     let place = Place::new("rings");
@@ -58,14 +71,15 @@ fn a_client_gets_its_rings_and_uses_them() {
     assert_eq!(server.peer().unwrap().pid, std::process::id() as i32);
     server.peer_pidfd().unwrap();
 
-    client.send(&Message::Hello { layout: small() }, None).unwrap();
-    let Received::Message(Message::Hello { layout }, None) = message(&server, false) else {
+    client.send(&Message::Hello { layout: small(), first: None }, None).unwrap();
+    let Received::Message(Message::Hello { layout, first: None }, None) = message(&server, false)
+    else {
         panic!("no hello");
     };
     let layout = layout.granted(Layout::default());
     let file = memfd::create("rings", layout.bytes() as u64, memfd::Pages::Small).unwrap();
     let mut node = NodeEnd::map(&file, layout).unwrap();
-    let welcome = Welcome { layout, gid: Gid([9; 16]), limits: LIMITS };
+    let welcome = Welcome { layout, gid: Gid([9; 16]), limits: LIMITS, first: false };
     let sent = Message::Welcome(welcome);
     server.send(&sent, Some(std::os::fd::AsFd::as_fd(&file))).unwrap();
 
@@ -124,7 +138,7 @@ fn what_the_other_end_said_last_is_heard_though_it_left_messages_unread() {
 
 #[test]
 fn another_version_is_told() {
-    let mut bytes = Message::Hello { layout: small() }.encode();
+    let mut bytes = Message::Hello { layout: small(), first: None }.encode();
     bytes[5..7].copy_from_slice(&77u16.to_le_bytes());
     let text = Message::decode(&bytes).unwrap_err().to_string();
     assert!(text.contains("version 77"), "{text}");
@@ -134,8 +148,10 @@ fn another_version_is_told() {
 fn every_message_survives_the_round_trip() {
     let layout = Layout::default();
     for message in [
-        Message::Hello { layout },
-        Message::Welcome(Welcome { layout, gid: Gid([3; 16]), limits: LIMITS }),
+        Message::Hello { layout, first: None },
+        Message::Hello { layout, first: Some(FIRST) },
+        Message::Welcome(Welcome { layout, gid: Gid([3; 16]), limits: LIMITS, first: false }),
+        Message::Welcome(Welcome { layout, gid: Gid([3; 16]), limits: LIMITS, first: true }),
         Message::Rejected { text: "too many sessions; close some".into() },
         Message::Wake,
         Message::Memory { request: 0x1234_5678 },
@@ -144,12 +160,40 @@ fn every_message_survives_the_round_trip() {
         Message::Inherited { heir: 3 },
     ] {
         let bytes = message.encode();
-        assert_eq!(Message::decode(&bytes), Ok(message));
+        assert_eq!(Message::decode(&bytes), Ok(message.clone()));
         for len in 0..bytes.len() {
-            // A cut text is still a text; nothing else may be shorter.
+            // A cut text is still a text, and what a later version added may be missing whole; nothing else may
+            // be shorter.
             let cut = Message::decode(&bytes[..len]);
-            assert!(cut.is_err() || matches!(cut, Ok(Message::Rejected { .. })));
+            let older = match &message {
+                Message::Hello { layout, .. } => {
+                    Some(Message::Hello { layout: *layout, first: None })
+                }
+                Message::Welcome(welcome) => {
+                    Some(Message::Welcome(Welcome { first: false, ..*welcome }))
+                }
+                _ => None,
+            };
+            let is_older = older
+                .is_some_and(|older| len + 1 == older.encode().len() && cut.as_ref() == Ok(&older));
+            assert!(cut.is_err() || is_older || matches!(cut, Ok(Message::Rejected { .. })));
         }
+    }
+}
+
+#[test]
+fn a_greeting_that_asks_for_nonsense_is_none() {
+    let message = Message::Hello { layout: small(), first: Some(FIRST) };
+    let bytes = message.encode();
+    let start = Message::Hello { layout: small(), first: None }.encode().len();
+    // What is neither there nor not; a class, a flag, a policy and a port that there are not.
+    for (at, value) in
+        [(start - 1, 2), (start + 8, 9), (start + 9, 7), (start + 16, 99), (start + 22, 1)]
+    {
+        let mut bytes = bytes.clone();
+        bytes[at] = value;
+        let decoded = Message::decode(&bytes);
+        assert_eq!(decoded, Err(MessageError::Unknown { len: bytes.len() }), "{at}: {value}");
     }
 }
 

@@ -137,6 +137,11 @@ pub struct SoftDevice {
 
 impl SoftDevice {
     /// Opens a device on an address of this host, or on a frame link.
+    ///
+    /// # Errors
+    ///
+    /// [`SoftError::Config`] if the RNIC's limits cannot be; otherwise what of the socket, the interface, the
+    /// frame link or the capture file is not to be had: the error names it, and what helps.
     pub fn open(config: SoftConfig) -> Result<SoftDevice, SoftError> {
         let (port, rnic, interface, link_type) = match &config.link {
             Link::Udp => {
@@ -376,6 +381,15 @@ impl SoftDevice {
         }
     }
 
+    /// Pulls the cable, or puts it back: while it is out, nothing leaves and nothing arrives, and queue pairs know it by
+    /// their retries alone. Only of a device on a UDP socket.
+    pub fn set_link(&mut self, up: bool) {
+        if let Port::Udp(port) = &mut self.port {
+            port.io.down = !up;
+            self.faults.get_or_insert_with(|| Box::new(FaultState::none())).down = !up;
+        }
+    }
+
     /// Whether something came past the link, which [`SoftDevice::as_fd`] does not tell of.
     pub fn has_beside(&mut self) -> bool {
         self.port.bypass().is_some_and(|(bypass, _)| bypass.has_more())
@@ -480,11 +494,20 @@ impl SoftDevice {
     }
 
     /// Sleeps until a packet arrives, a timer is due or `at_most` has passed.
+    ///
+    /// # Errors
+    ///
+    /// [`SoftError::System`] if the system does not wait so long, or at all. A signal ends the wait, and is no
+    /// error.
     pub fn wait(&mut self, at_most: Duration) -> Result<(), SoftError> {
         self.wait_beside(at_most, None)
     }
 
     /// As [`SoftDevice::wait`], and until `wake` is readable.
+    ///
+    /// # Errors
+    ///
+    /// As [`SoftDevice::wait`].
     pub fn wait_beside(
         &mut self,
         at_most: Duration,
@@ -753,6 +776,16 @@ fn seed() -> Result<Seed, SoftError> {
     Ok(bytes.into())
 }
 
+/// Whether memory can be registered with such rights.
+fn can_open(memory: &SoftMemory, access: AccessFlags) -> Result<(), VerbsError> {
+    if access.contains(AccessFlags::REMOTE_ATOMIC) && memory.is_foreign() {
+        let what = "remote atomics on memory that another process registered; \
+                    let the process allocate the memory at the node instead";
+        return Err(VerbsError::Unsupported { what });
+    }
+    Ok(())
+}
+
 impl Device for SoftDevice {
     type Memory = SoftMemory;
 
@@ -778,12 +811,20 @@ impl Device for SoftDevice {
         iova: Option<u64>,
         access: AccessFlags,
     ) -> Result<MrInfo, VerbsError> {
-        if access.contains(AccessFlags::REMOTE_ATOMIC) && memory.is_foreign() {
-            let what = "remote atomics on memory that another process registered; \
-                        let the process allocate the memory at the node instead";
-            return Err(VerbsError::Unsupported { what });
-        }
+        can_open(&memory, access)?;
         self.rnic.reg_mr(pd, memory, iova, access)
+    }
+
+    fn reg_mr_part(
+        &mut self,
+        pd: Pd,
+        memory: SoftMemory,
+        part: (u64, u64),
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, VerbsError> {
+        can_open(&memory, access)?;
+        self.rnic.reg_mr_part(pd, memory, part, iova, access)
     }
 
     fn write_region(

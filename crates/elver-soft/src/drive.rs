@@ -36,6 +36,10 @@ pub enum Idle {
 /// Drives a device on the calling thread until `stop` is set or `each`, which runs once a round,
 /// returns false. `each` may use the device as it likes; a round in which it did something should
 /// be followed by another, so it tells by posting or polling.
+///
+/// # Errors
+///
+/// What [`SoftDevice::wait`] says, where `idle` sleeps.
 pub fn drive(
     device: &mut SoftDevice,
     idle: Idle,
@@ -88,6 +92,10 @@ pub struct SoftThread {
 
 impl SoftThread {
     /// Gives a device to a new thread.
+    ///
+    /// # Errors
+    ///
+    /// [`SoftError::System`] if there is no descriptor or no thread to be had.
     pub fn spawn(device: SoftDevice, idle: Idle) -> Result<SoftThread, SoftError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = eventfd(0, flags)
@@ -104,6 +112,10 @@ impl SoftThread {
     }
 
     /// Runs `job` on the device's thread and returns its result. Fails if the thread has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`SoftError::System`] if it has, or `job` panicked.
     pub fn call<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut SoftDevice) -> R + Send + 'static,
@@ -123,6 +135,11 @@ impl SoftThread {
     }
 
     /// Ends the thread and takes the device back.
+    ///
+    /// # Errors
+    ///
+    /// [`SoftError::System`] if the thread had ended by a panic; what it had ended for, if it had ended by
+    /// itself.
     pub fn stop(mut self) -> Result<SoftDevice, SoftError> {
         let thread = self.end().ok_or_else(|| SoftError::System {
             call: "stop of the device's thread",

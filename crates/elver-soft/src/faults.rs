@@ -34,6 +34,8 @@ pub(crate) struct FaultState {
     loss: Option<LossState>,
     delay_ns: u64,
     peers_die_at: Option<Time>,
+    /// Whether nothing arrives now.
+    pub(crate) down: bool,
     /// Packets that are taken later, the next one first.
     kept: VecDeque<Kept>,
     kept_bytes: usize,
@@ -55,15 +57,26 @@ impl FaultState {
             loss: faults.loss.map(LossState::new),
             delay_ns: ns(faults.delay),
             peers_die_at: dies,
+            ..FaultState::none()
+        })
+    }
+
+    /// None so far.
+    pub(crate) fn none() -> FaultState {
+        FaultState {
+            loss: None,
+            delay_ns: 0,
+            peers_die_at: None,
+            down: false,
             kept: VecDeque::new(),
             kept_bytes: 0,
-        })
+        }
     }
 
     /// Whether the next packet is lost.
     pub(crate) fn loses(&mut self, now: Time) -> bool {
         let dead = self.peers_die_at.is_some_and(|at| now >= at);
-        self.loss.as_mut().is_some_and(LossState::drops) || dead
+        self.loss.as_mut().is_some_and(LossState::drops) || dead || self.down
     }
 
     /// Whether packets are taken later than they came.

@@ -89,6 +89,8 @@ pub(crate) struct UdpIo {
     joining: bool,
     /// Packets in a row that came alone.
     alone: u32,
+    /// Whether nothing is sent, as over a cable that is pulled.
+    pub(crate) down: bool,
 }
 
 /// Room for control messages.
@@ -159,6 +161,7 @@ impl UdpIo {
             hits: 0,
             joining: false,
             alone: 0,
+            down: false,
         })
     }
 
@@ -278,6 +281,9 @@ impl UdpIo {
 
     /// Sends trains, in order.
     pub(crate) fn send(&mut self, buffer: &[u8], trains: &[Train]) -> Sent {
+        if self.down {
+            return Sent::Lost;
+        }
         if let [train] = trains
             && train.len <= train.packet
             && train.traffic_class == self.default_class

@@ -75,6 +75,23 @@ impl Place {
         (TestNode::start(meta), self.member(group, 2, edit))
     }
 
+    /// Runs a test at a node that lets processes write each other's memory themselves, and at one that does not, which
+    /// has the group a hundred further on. Where it sends `much`, some of that goes directly before it has ended.
+    ///
+    /// # Panics
+    /// If something goes another way than it may.
+    pub fn both_ways(&self, group: u8, much: bool, test: impl Fn(&TestNode)) {
+        for (group, is_direct) in [(group, true), (group + 100, false)] {
+            let mut config = self.config(group, 1);
+            config.direct.enabled = is_direct;
+            let node = TestNode::start(config);
+            test(&node);
+            let writes = node.thread.status().unwrap().engine["direct_writes"];
+            assert!(writes == 0 || is_direct, "{writes} WRITEs went directly");
+            assert!(writes > 0 || !is_direct || !much, "nothing went directly");
+        }
+    }
+
     /// A host of a group that has a meta server, when that knows it.
     pub fn member(&self, group: u8, host: u8, edit: impl Fn(&mut Config)) -> TestNode {
         let mut config = self.config(group, host);

@@ -24,23 +24,43 @@ pub trait Memory: Clone {
     ///
     /// Neither this nor any other copy waits for somebody else: one that would have to is answered
     /// [`MemoryError::Later`], and has changed nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::OutOfRange`]; [`MemoryError::Gone`] of a process's memory; [`MemoryError::Later`].
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError>;
 
     /// Copies `src` to `offset`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::read`].
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError>;
 
     /// As [`Memory::read`], but it may wait for somebody else: for who is not a device.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::read`], but for [`MemoryError::Later`].
     fn read_waiting(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryError> {
         self.read(offset, dst)
     }
 
     /// As [`Memory::write`], but it may wait for somebody else: for who is not a device.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::write`], but for [`MemoryError::Later`].
     fn write_waiting(&self, offset: u64, src: &[u8]) -> Result<(), MemoryError> {
         self.write(offset, src)
     }
 
     /// Copies `len` bytes from `src` at `src_offset` to `offset`, without an intermediate buffer.
     /// The two ranges may overlap.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::read`], of either memory.
     fn copy_from(
         &self,
         offset: u64,
@@ -51,10 +71,19 @@ pub trait Memory: Clone {
 
     /// Replaces the 8-byte word at `offset`, which must be 8-byte aligned, by `swap` if it equals
     /// `compare`; returns what it held. The word is in the host's byte order.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::OutOfRange`]; [`MemoryError::Misaligned`]; [`MemoryError::NoAtomics`] where it is reached
+    /// by copying alone.
     fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, MemoryError>;
 
     /// Adds `add`, wrapping, to the 8-byte word at `offset`, which must be 8-byte aligned; returns
     /// what it held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::compare_swap`].
     fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, MemoryError>;
 }
 
@@ -96,6 +125,10 @@ pub enum MemoryError {
 
 impl MemoryError {
     /// Checks that `offset .. offset + len` lies inside `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::OutOfRange`] if it does not.
     #[inline]
     pub fn check_range(offset: u64, len: u64, size: u64) -> Result<(), MemoryError> {
         match offset.checked_add(len) {

@@ -126,6 +126,11 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
 
 /// Checks a `modify_qp` call against the table: says which attributes are missing and which do not
 /// belong to the transition.
+///
+/// # Errors
+///
+/// [`VerbsError::InvalidTransition`] if the verbs have no such one; [`VerbsError::InvalidAttributeMask`] with
+/// what is missing and what does not belong.
 pub fn check(qp_type: QpType, from: QpState, to: QpState, mask: M) -> Result<(), VerbsError> {
     let row =
         transition(qp_type, from, to).ok_or(VerbsError::InvalidTransition { qp_type, from, to })?;

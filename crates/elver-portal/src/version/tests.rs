@@ -46,7 +46,7 @@ fn push(to: &mut Producer, kind: u8, id: u32, first: u64, words: usize) {
 }
 
 fn hello() -> Vec<u8> {
-    Message::Hello { layout: Layout::default() }.encode()
+    Message::Hello { layout: Layout::default(), first: None }.encode()
 }
 
 #[test]
@@ -70,13 +70,16 @@ fn the_minor_version_may_be_any() {
     for minor in [0, 1, u16::MAX] {
         let mut bytes = hello();
         bytes[7..9].copy_from_slice(&minor.to_le_bytes());
-        assert_eq!(Message::decode(&bytes), Ok(Message::Hello { layout: Layout::default() }));
+        assert_eq!(
+            Message::decode(&bytes),
+            Ok(Message::Hello { layout: Layout::default(), first: None })
+        );
     }
 }
 
 #[test]
 fn a_longer_message_is_read_as_far_as_it_is_known() {
-    for message in [Message::Hello { layout: Layout::default() }, Message::Wake] {
+    for message in [Message::Hello { layout: Layout::default(), first: None }, Message::Wake] {
         let mut bytes = message.encode();
         bytes.extend([7; 40]);
         assert_eq!(Message::decode(&bytes), Ok(message));

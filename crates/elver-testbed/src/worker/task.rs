@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use elver::{AccessFlags, Gid, RemoteAddr, Session, SessionOptions};
+use elver::{AccessFlags, Connecting, Destination, Gid, RemoteAddr, Session, SessionOptions, Vqp};
 use serde::{Deserialize, Serialize};
 
 use crate::seat::Seat;
@@ -114,5 +114,9 @@ impl Place {
 
     pub(super) fn attach_with(&self, options: SessionOptions) -> Result<Session> {
         Ok(Session::connect_with(Some(&self.socket), options)?)
+    }
+
+    pub(super) fn dial(&self, to: &Destination) -> Result<(Vqp, Connecting)> {
+        Ok(Session::dial(Some(&self.socket), SessionOptions::default(), to)?)
     }
 }

@@ -127,7 +127,7 @@ pub struct Req<'a> {
     pub transport: u8,
     /// Whether the sender counts credits.
     pub flow_control: bool,
-    /// First PSN that the sender sends.
+    /// First PSN that who receives this sends on the connection (IBTA vol. 1, 12.7, "Starting PSN").
     pub starting_psn: Psn,
     /// How long the sender may take to answer: 4.096 µs · 2^this.
     pub local_response_timeout: u8,
@@ -176,7 +176,7 @@ pub struct Rep<'a> {
     pub qkey: u32,
     /// The sender's QP, 24 bits.
     pub qpn: u32,
-    /// First PSN that the sender sends.
+    /// First PSN that who receives this sends on the connection (IBTA vol. 1, 12.7, "Starting PSN").
     pub starting_psn: Psn,
     /// READs and atomics that the sender serves at once.
     pub responder_resources: u8,
