@@ -173,6 +173,11 @@ impl Config {
     }
 
     /// Checks every limit against what the device can bear.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] names the first limit that cannot be, with its value and what it may be;
+    /// [`VerbsError::InvalidArgument`] if `read_request_bytes` is no multiple of 4,096.
     pub fn validate(&self) -> Result<(), VerbsError> {
         let table = 1 << 20;
         let ranges: [(&'static str, u64, u64, u64); 27] = [

@@ -1,6 +1,7 @@
 //! Making, changing and destroying objects.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Memory, Mr, MrInfo, Mw, MwInfo,
@@ -38,12 +39,20 @@ pub(crate) fn in_range(
 
 impl<M: Memory> Rnic<M> {
     /// Allocates a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Limit`] if there are `max_pd` of them.
     pub fn alloc_pd(&mut self) -> Result<Pd, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.insert(&mut hw.rng, |_| ProtectionDomain::default()).map(Pd)
     }
 
     /// Frees a protection domain that nothing uses.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`]; [`VerbsError::InUse`] while anything is made in it.
     pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), VerbsError> {
         let users = self.hw.pds.require(pd.0)?.users;
         refuse_if_used(ObjectKind::Pd, pd.0, users)?;
@@ -52,10 +61,42 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Registers memory; see [`elver_verbs::Device::reg_mr`].
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such domain; [`VerbsError::OutOfRange`] and
+    /// [`VerbsError::InvalidArgument`] if memory, address and rights do not go together; [`VerbsError::Limit`]
+    /// if there are `max_mr` regions and windows.
     pub fn reg_mr(
         &mut self,
         pd: Pd,
         memory: M,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, VerbsError> {
+        self.register(pd, (memory, None), iova, access)
+    }
+
+    /// Registers a part of a memory; see [`elver_verbs::Device::reg_mr_part`].
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidArgument`] if the part does not lie in the memory; otherwise as [`Self::reg_mr`].
+    pub fn reg_mr_part(
+        &mut self,
+        pd: Pd,
+        memory: M,
+        (offset, length): (u64, u64),
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, VerbsError> {
+        self.register(pd, (memory, Some((offset, length))), iova, access)
+    }
+
+    fn register(
+        &mut self,
+        pd: Pd,
+        memory: (M, Option<(u64, u64)>),
         iova: Option<u64>,
         access: AccessFlags,
     ) -> Result<MrInfo, VerbsError> {
@@ -67,6 +108,11 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Deregisters a region that no window is bound to.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`]; [`VerbsError::InUse`] while windows are bound to it, or bytes are copied
+    /// that were not at hand.
     pub fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError> {
         let pd = self.hw.regions.dereg_mr(mr)?;
         self.hw.release_pd(pd);
@@ -74,6 +120,11 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Allocates a type 2 memory window, unbound.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such domain; [`VerbsError::Limit`] if there are `max_mr`
+    /// regions and windows.
     pub fn alloc_mw(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.require(pd.0)?;
@@ -83,6 +134,11 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Frees a memory window, bound or not.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`]; [`VerbsError::InUse`] while bytes are copied through it that were not at
+    /// hand.
     pub fn dealloc_mw(&mut self, mw: Mw) -> Result<(), VerbsError> {
         let pd = self.hw.regions.dealloc_mw(mw)?;
         self.hw.release_pd(pd);
@@ -90,6 +146,11 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Creates a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if `cqe` is 0 or more than `max_cqe`; [`VerbsError::Limit`] if there are
+    /// `max_cq` of them.
     pub fn create_cq(&mut self, init: CqInit) -> Result<Cq, VerbsError> {
         let hw = &mut self.hw;
         in_range("cqe", u64::from(init.cqe), 1, u64::from(hw.config.max_cqe))?;
@@ -97,6 +158,10 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Destroys a CQ that no QP uses.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`]; [`VerbsError::InUse`] while a QP or an SRQ completes there.
     pub fn destroy_cq(&mut self, cq: Cq) -> Result<(), VerbsError> {
         let users = self.hw.cqs.require(cq.0)?.users;
         refuse_if_used(ObjectKind::Cq, cq.0, users)?;
@@ -106,6 +171,11 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Creates a shared receive queue.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such domain; [`VerbsError::OutOfRange`] if `max_wr` or
+    /// `max_sge` is 0 or more than the device's; [`VerbsError::Limit`] if there are `max_srq` of them.
     pub fn create_srq(&mut self, init: SrqInit) -> Result<Srq, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.require(init.pd.0)?;
@@ -138,6 +208,10 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Arms the limit event of an SRQ; 0 disarms it.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`]; [`VerbsError::OutOfRange`] if the limit is more than the SRQ holds.
     pub fn modify_srq(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
         let shared = self.hw.srqs.require_mut(srq.0)?;
         in_range("srq_limit", u64::from(limit), 0, u64::from(shared.queue.capacity()))?;
@@ -146,6 +220,10 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Sizes of an SRQ and its armed limit.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such SRQ.
     pub fn query_srq(&self, srq: Srq) -> Result<SrqAttr, VerbsError> {
         let shared = self.hw.srqs.require(srq.0)?;
         Ok(SrqAttr {
@@ -156,6 +234,10 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Destroys an SRQ that no QP uses.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`]; [`VerbsError::InUse`] while a QP receives from it.
     pub fn destroy_srq(&mut self, srq: Srq) -> Result<(), VerbsError> {
         let users = self.hw.srqs.require(srq.0)?.users;
         refuse_if_used(ObjectKind::Srq, srq.0, users)?;
@@ -169,11 +251,22 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Creates an address handle of a host.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such domain or no such entry of the GID table;
+    /// [`VerbsError::InvalidArgument`] if no packet can go there from that address;
+    /// [`VerbsError::OutOfRange`] for a flow label of more than 20 bits; [`VerbsError::Limit`] if there are
+    /// `max_ah` of them, or `max_paths` paths are held.
     pub fn create_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
         self.handle_to(pd, av, Whither::Host)
     }
 
     /// Creates an address handle of a multicast group, which datagrams to QP 0xffffff are sent with.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rnic::create_ah`]; [`VerbsError::InvalidArgument`] also for what is no group.
     pub fn create_multicast_ah(&mut self, pd: Pd, av: AddressVector) -> Result<Ah, VerbsError> {
         self.handle_to(pd, av, Whither::Group)
     }
@@ -195,11 +288,19 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// The address vector that an address handle was created with.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such address handle.
     pub fn query_ah(&self, ah: Ah) -> Result<AddressVector, VerbsError> {
         Ok(self.hw.ahs.require(ah.0)?.av)
     }
 
     /// Destroys an address handle.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such address handle.
     pub fn destroy_ah(&mut self, ah: Ah) -> Result<(), VerbsError> {
         let AddressHandle { pd, route, .. } = *self.hw.ahs.require(ah.0)?;
         self.hw.ahs.remove(ah.0);
@@ -209,6 +310,12 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Creates a QP in RESET.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such domain, CQ or SRQ; [`VerbsError::OutOfRange`] for a
+    /// size that the device does not have; [`VerbsError::InvalidArgument`] for what a QP of this type must have
+    /// or cannot, and for a second QP 1; [`VerbsError::Limit`] if there are `max_qp` of them.
     pub fn create_qp(&mut self, init: QpInit) -> Result<Qp, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.require(init.pd.0)?;
@@ -277,6 +384,14 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Changes attributes and state of a QP; see [`elver_verbs::qp_state`].
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`]; [`VerbsError::WrongCurrentState`]; [`VerbsError::InvalidTransition`] and
+    /// [`VerbsError::InvalidAttributeMask`] by the table of [`elver_verbs::qp_state`];
+    /// [`VerbsError::OutOfRange`] for an attribute that cannot be; [`VerbsError::InUse`] if it is to go to
+    /// RESET while bytes are copied that were not at hand; of a QP that is connected, what [`Rnic::create_ah`]
+    /// says of its address.
     pub fn modify_qp(
         &mut self,
         now: Time,
@@ -376,6 +491,10 @@ impl<M: Memory> Rnic<M> {
     /// All attributes of a QP, and what it was created with. The `rq_psn` of an RC QP is the PSN that
     /// its responder expects next: all before it was executed. In ERR it is final,
     /// unless `rq_waiting` says that it waits for memory.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such QP.
     pub fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
         let qp = self.qps.require(qp.0)?;
         let core = &qp.core;
@@ -388,6 +507,10 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// The QP's number on the wire. A DCT has one only from RTR on.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`]; [`VerbsError::InvalidArgument`] of a DCT that is not in RTR.
     pub fn qp_num(&self, qp: Qp) -> Result<u32, VerbsError> {
         let core = &self.qps.require(qp.0)?.core;
         if core.qp_type == QpType::Dct && core.state != QpState::Rtr {
@@ -428,16 +551,44 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Streams of a DCI that failed and were not set going again.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such QP.
     pub fn errored_streams(&self, qp: Qp) -> Result<u32, VerbsError> {
         Ok(self.qps.require(qp.0)?.errored_streams)
     }
 
     /// Initiators that a DCT holds a context for.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such QP.
     pub fn dct_contexts(&self, qp: Qp) -> Result<usize, VerbsError> {
         Ok(self.qps.require(qp.0)?.dct.as_ref().map_or(0, |dct| dct.len()))
     }
 
+    /// Has all DCTs give up the contexts that they would for initiators who need room: of those that were silent
+    /// for [`crate::Config::dc_context_idle_ns`]. How many.
+    pub fn make_room(&mut self) -> u32 {
+        let mut given_up = 0;
+        let ids: Vec<u32> = self.qps.ids().collect();
+        for id in ids {
+            let Some(queue_pair) = self.qps.get_mut(id) else { continue };
+            let QueuePair { core, dct: Some(dct), .. } = queue_pair else { continue };
+            while dct.reclaim(core, &mut self.hw) {
+                given_up += 1;
+            }
+        }
+        given_up
+    }
+
     /// Destroys a QP; see [`elver_verbs::Device::destroy_qp`].
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`]; [`VerbsError::InUse`] while it is attached to a multicast group, or bytes
+    /// are copied that were not at hand.
     pub fn destroy_qp(&mut self, _now: Time, qp: Qp) -> Result<(), VerbsError> {
         let hw = &mut self.hw;
         let queue_pair = self.qps.require_mut(qp.0)?;
@@ -477,6 +628,10 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Sets an errored stream of a DCI going again.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`]; [`VerbsError::InvalidArgument`] of what is no DCI, or is not in RTS.
     pub fn reset_dci_stream(
         &mut self,
         _now: Time,

@@ -15,6 +15,10 @@ use crate::{MAX_MESSAGE, Rnic};
 impl<M: Memory> Rnic<M> {
     /// Posts send WRs. On an error the WRs before the refused one are posted: the pair tells how
     /// many.
+    ///
+    /// # Errors
+    ///
+    /// The index of the WR that was refused, and why: [`PostError`] has the reasons.
     pub fn post_send(
         &mut self,
         now: Time,
@@ -25,6 +29,10 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Posts the send WRs that `wrs` gives, as [`Rnic::post_send`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Rnic::post_send`].
     #[inline]
     pub fn post_sends<'a>(
         &mut self,
@@ -66,6 +74,12 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Posts receive WRs, as [`Rnic::post_send`].
+    ///
+    /// # Errors
+    ///
+    /// The index of the receive that was refused, and why: [`PostError::InvalidHandle`]; [`PostError::UsesSrq`]
+    /// of a QP that has an SRQ; [`PostError::State`] in RESET; [`PostError::QueueFull`];
+    /// [`PostError::TooManySges`] and what else [`RecvWr::check_shape`] finds.
     pub fn post_recv(
         &mut self,
         now: Time,
@@ -92,6 +106,11 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Posts receives on an SRQ, as [`Rnic::post_send`].
+    ///
+    /// # Errors
+    ///
+    /// The index of the receive that was refused, and why: [`PostError::InvalidHandle`];
+    /// [`PostError::QueueFull`]; what [`RecvWr::check_shape`] finds.
     pub fn post_srq_recv(
         &mut self,
         _now: Time,
@@ -105,12 +124,20 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Takes completions, oldest first; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such CQ.
     #[inline]
     pub fn poll_cq(&mut self, cq: Cq, wcs: &mut [Wc]) -> Result<usize, VerbsError> {
         Ok(self.hw.cqs.require_mut(cq.0)?.poll(wcs))
     }
 
     /// Asks for one completion event.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if there is no such CQ.
     pub fn req_notify_cq(&mut self, cq: Cq, solicited_only: bool) -> Result<(), VerbsError> {
         self.hw.cqs.require_mut(cq.0)?.arm(solicited_only);
         Ok(())

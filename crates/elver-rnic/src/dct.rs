@@ -342,7 +342,7 @@ impl Dct {
     }
 
     /// Gives up the context that was silent longest, if that is long enough.
-    fn reclaim<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>) -> bool {
+    pub(crate) fn reclaim<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>) -> bool {
         self.give_up(self.oldest, core, hw)
     }
 

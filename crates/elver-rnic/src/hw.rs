@@ -34,6 +34,10 @@ pub(crate) struct Hw<M> {
     pub(crate) counters: Counters,
     /// When the driver last said that it had caught up.
     looked_at: Time,
+    /// When a packet was taken last.
+    taken_at: Time,
+    /// Since when the driver was away, if he has not caught up since; or since when what is taken waited.
+    pub(crate) dated: Option<Time>,
     /// Time in which the driver kept up: what the silence of initiators is measured by.
     pub(crate) awake: Time,
     pub(crate) regions: Regions<M>,
@@ -113,6 +117,8 @@ impl<M: Memory> Hw<M> {
             dc_opened: 0,
             counters: Counters::default(),
             looked_at: Time::ZERO,
+            taken_at: Time::ZERO,
+            dated: None,
             awake: Time::ZERO,
             regions: Regions::new(config.max_mr, config.max_mr_size),
             pds: Table::new(ObjectKind::Pd, config.max_pd, "max_pd"),
@@ -213,7 +219,25 @@ impl<M: Memory> Hw<M> {
     pub(crate) fn caught_up(&mut self, now: Time) {
         let passed = now.ns_since(self.looked_at).min(self.config.dc_context_idle_ns / 8);
         self.looked_at = now;
+        self.dated = None;
         self.awake = self.awake.saturating_add_ns(passed);
+    }
+
+    /// A packet is taken. Where the driver was away for long before, it may have come at any time since, and so
+    /// may all that is taken before he has caught up.
+    #[inline]
+    pub(crate) fn takes(&mut self, now: Time) {
+        let last = self.looked_at.max(self.taken_at);
+        self.taken_at = now;
+        if now.ns_since(last) > self.config.dc_context_idle_ns / 8 && last > Time::ZERO {
+            self.dated.get_or_insert(last);
+        }
+    }
+
+    /// When what is taken now was sent, at the earliest.
+    #[inline]
+    pub(crate) fn came_at(&self, now: Time) -> Time {
+        self.dated.unwrap_or(now)
     }
 
     /// Whether an initiator last heard of at `heard`, in time awake, was silent for as long as a DCT

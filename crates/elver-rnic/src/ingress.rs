@@ -38,6 +38,7 @@ pub(crate) fn status_of(code: NakCode) -> WcStatus {
 impl<M: Memory> Rnic<M> {
     /// Takes a UDP payload, from the BTH to the ICRC.
     pub fn handle_datagram(&mut self, now: Time, meta: &RxMeta, payload: &[u8]) {
+        self.hw.takes(now);
         if let Some(view) = self.accept(meta, payload, true) {
             self.dispatch(now, meta, view.headers(), view.payload());
             self.stop_failed_cqs(now);
@@ -46,6 +47,7 @@ impl<M: Memory> Rnic<M> {
 
     /// As [`Rnic::handle_datagram`], of a packet that no network could damage and that was not sealed.
     pub fn handle_unsealed(&mut self, now: Time, meta: &RxMeta, payload: &[u8]) {
+        self.hw.takes(now);
         if let Some(view) = self.accept(meta, payload, false) {
             self.dispatch(now, meta, view.headers(), view.payload());
             self.stop_failed_cqs(now);

@@ -53,6 +53,8 @@ pub(crate) struct Lane {
     /// When it was last certain that the oldest outstanding packet had not been executed: it was
     /// sent for the first time, or an answer said so.
     unexecuted_at: Time,
+    /// When the answer came that its memory keeps waiting, and others behind it.
+    pub(crate) answered_at: Option<Time>,
     /// Nothing is sent before this: an RNR NAK, or pacing.
     pub(crate) wait_until: Option<Time>,
     /// The earliest entry in the timer heap.
@@ -141,6 +143,7 @@ impl Lane {
             rnr_left: 0,
             last_heard: Time::ZERO,
             unexecuted_at: Time::ZERO,
+            answered_at: None,
             wait_until: None,
             timer_at: None,
             probes: 0,

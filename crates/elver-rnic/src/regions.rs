@@ -32,6 +32,8 @@ struct Region<M> {
     pd: u32,
     tag: u8,
     memory: M,
+    /// Offset in the memory of its first byte.
+    first: u64,
     base: u64,
     length: u64,
     access: AccessFlags,
@@ -112,23 +114,31 @@ impl<M: Memory> Regions<M> {
         self.keys.len()
     }
 
+    /// Registers all of a memory, or `part` of it: the offset of its first byte, and its length.
     pub(crate) fn reg_mr(
         &mut self,
         rng: &mut Rng,
         pd: u32,
-        memory: M,
+        (memory, part): (M, Option<(u64, u64)>),
         iova: Option<u64>,
         access: AccessFlags,
     ) -> Result<MrInfo, VerbsError> {
-        let length = memory.size();
+        let size = memory.size();
+        let (first, length) = part.unwrap_or((0, size));
+        if first.checked_add(length).is_none_or(|end| end > size) {
+            let what = "the part does not lie in the memory";
+            return Err(VerbsError::InvalidArgument { what });
+        }
         let base = match iova {
             Some(address) => address,
             None if access.contains(AccessFlags::ZERO_BASED) => 0,
-            None => memory.base_addr(),
+            // It lies in an address space as a whole.
+            None => memory.base_addr().wrapping_add(first),
         };
         check_region(access, base, length, self.max_mr_size)?;
         let tag = rng.next_u32() as u8;
-        let region = Region { pd, tag, memory, base, length, access, windows: 0, errands: 0 };
+        let (windows, errands) = (0, 0);
+        let region = Region { pd, tag, memory, first, base, length, access, windows, errands };
         let id = self.keys.insert(rng, |_| Key::Region(region))?;
         let key = id << 8 | u32::from(tag);
         Ok(MrInfo { mr: Mr(id), lkey: key, rkey: key, addr: base, length })
@@ -169,7 +179,7 @@ impl<M: Memory> Regions<M> {
         (region.access, region.base, region.length) = (access, base, length);
         region.pd = change.pd.map_or(region.pd, |pd| pd.0);
         if let Some((memory, _)) = change.memory {
-            region.memory = memory;
+            (region.memory, region.first) = (memory, 0);
         }
         Ok(before)
     }
@@ -295,6 +305,17 @@ impl<M: Memory> Regions<M> {
         }
     }
 
+    /// A piece of a region, from so many bytes behind its first on.
+    pub(crate) fn piece(&self, mr: Mr, offset: u64, length: u64) -> Result<Place, Refused> {
+        let Some(Key::Region(region)) = self.keys.get(mr.0) else { return Err(Refused::Access) };
+        match offset.checked_add(length) {
+            Some(end) if end <= region.length => {
+                Ok(Place { region: mr.0, offset: offset + region.first })
+            }
+            _ => Err(Refused::Access),
+        }
+    }
+
     /// Checks a piece of a local SGE.
     #[inline]
     pub(crate) fn local(
@@ -316,6 +337,7 @@ impl<M: Memory> Regions<M> {
             return Err(Refused::Access);
         }
         let offset = sge.addr.wrapping_sub(region.base).wrapping_add(u64::from(skip));
+        let offset = offset.wrapping_add(region.first);
         let first = sge.addr.checked_sub(region.base).ok_or(Refused::Access)?;
         match first.checked_add(u64::from(skip) + u64::from(length)) {
             Some(end) if end <= region.length => Ok(Place { region: region_id, offset }),
@@ -339,21 +361,19 @@ impl<M: Memory> Regions<M> {
             return Ok(None);
         }
         let id = rkey >> 8;
-        let reach = match self.keys.get(id) {
-            Some(Key::Region(region)) => Reach {
-                rkey: id << 8 | u32::from(region.tag),
-                pd: region.pd,
-                base: region.base,
-                length: region.length,
-                access: region.access,
-            },
+        let (reach, first) = match self.keys.get(id) {
+            Some(Key::Region(region)) => {
+                let rkey = id << 8 | u32::from(region.tag);
+                let &Region { pd, base, length, access, first, .. } = region;
+                (Reach { rkey, pd, base, length, access }, first)
+            }
             Some(Key::Window(window)) => {
                 return self.through(window, (pd, qpn), rkey, (va, length), access);
             }
             None => return Err(Refused::Access),
         };
         let offset = reach.grants(pd, rkey, va, length, access).ok_or(Refused::Access)?;
-        Ok(Some(Place { region: id, offset }))
+        Ok(Some(Place { region: id, offset: offset + first }))
     }
 
     /// Checks a peer's access through a window.
@@ -382,7 +402,7 @@ impl<M: Memory> Regions<M> {
             access: bound.access,
         };
         reach.grants(pd, rkey, va, length, access).ok_or(Refused::Access)?;
-        Ok(Some(Place { region: bound.region, offset: va - region.base }))
+        Ok(Some(Place { region: bound.region, offset: va - region.base + region.first }))
     }
 
     /// A copy of a region has begun elsewhere, or has ended.

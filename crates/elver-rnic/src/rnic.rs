@@ -36,6 +36,10 @@ pub struct Rnic<M> {
 impl<M: Memory> Rnic<M> {
     /// A device without objects. `seed` is where its QPNs, keys and session numbers come from: 32
     /// bytes of the operating system's generator, unless a run must replay.
+    ///
+    /// # Errors
+    ///
+    /// What [`Config::validate`] finds.
     pub fn new(config: Config, seed: impl Into<Seed>) -> Result<Rnic<M>, VerbsError> {
         config.validate()?;
         Ok(Rnic {
@@ -117,6 +121,10 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// An entry of the GID table.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidHandle`] if the table has no such entry.
     pub fn query_gid(&self, index: u8) -> Result<Gid, VerbsError> {
         let address = self.hw.config.addresses.get(usize::from(index));
         let missing = VerbsError::InvalidHandle { kind: ObjectKind::Gid, handle: u32::from(index) };

@@ -15,6 +15,10 @@ use crate::trace::Event;
 
 /// PSNs have 24 bits.
 const PSN_MASK: u32 = (1 << 24) - 1;
+/// Looks in which a device that counts sleep has been idle for as long as it remembers an initiator, and at most
+/// for one sleep.
+const SILENCE_STEPS: u64 = 16;
+const SILENCE_LOOKS: u64 = 64;
 /// Largest memory that a device gives out.
 const MEMORY_MAX: u64 = 1 << 30;
 
@@ -33,6 +37,12 @@ pub struct SimDevice {
     buffer: Vec<u8>,
     forgetful: bool,
     overlooks: Option<Which>,
+    /// Until when the device was told that its driver looked, where it counts sleep, in steps of so many
+    /// nanoseconds.
+    sleeps: Option<Time>,
+    /// When its driver looked for packets last, by the network's clock.
+    looked_at: Time,
+    step: u64,
     errands: Errands,
 }
 
@@ -44,11 +54,24 @@ impl SimDevice {
         config: Config,
         seed: u64,
     ) -> Result<SimDevice, VerbsError> {
+        let step = (config.dc_context_idle_ns / SILENCE_STEPS).max(1);
         let rnic = Rnic::new(config, seed)?;
         let errands = Errands::default();
         let buffer = vec![0; MAX_PACKET];
-        let (forgetful, overlooks) = (false, None);
-        Ok(SimDevice { net, host, serial, rnic, buffer, forgetful, overlooks, errands })
+        let (forgetful, overlooks, sleeps) = (false, None, None);
+        Ok(SimDevice {
+            net,
+            host,
+            serial,
+            rnic,
+            buffer,
+            forgetful,
+            overlooks,
+            step,
+            sleeps,
+            looked_at: Time::ZERO,
+            errands,
+        })
     }
 
     /// Its host.
@@ -60,6 +83,26 @@ impl SimDevice {
     /// far than it did.
     pub fn forget_packets(&mut self) {
         self.forgetful = true;
+    }
+
+    /// As many initiators come to its DC targets as these have to forget others for: all that were silent for as
+    /// long as they are remembered at least. Its driver has looked for packets meanwhile, unless it stood still.
+    /// How many were forgotten.
+    pub fn make_room(&mut self) -> u32 {
+        let here = self.now().0;
+        count_slept(&mut self.rnic, &mut self.sleeps, Time(here), self.step);
+        let since = self.looked_at.0.max(self.net.borrow().seats[self.host].stalled_until);
+        let looked = self.net.borrow().now.0.saturating_sub(since) / self.step;
+        for left in (0..looked.min(SILENCE_LOOKS)).rev() {
+            self.rnic.caught_up(Time(here - left * self.step));
+        }
+        self.rnic.make_room()
+    }
+
+    /// Plants a bug: from now on it counts time that it slept through, or that its clock jumped over, as silence
+    /// of whoever it heard of before.
+    pub fn count_sleep(&mut self) {
+        self.sleeps = Some(self.now());
     }
 
     /// Plants a bug: from now on it does not take datagrams of a kind.
@@ -125,7 +168,19 @@ impl SimDevice {
     }
 
     fn drive(&mut self) -> bool {
-        let SimDevice { net, host, serial, rnic, buffer, errands, overlooks, .. } = self;
+        let SimDevice {
+            net,
+            host,
+            serial,
+            rnic,
+            buffer,
+            errands,
+            overlooks,
+            sleeps,
+            step,
+            looked_at,
+            ..
+        } = self;
         let net = &mut *net.borrow_mut();
         let (now, number) = (net.time_at(*host), *host);
         let seat = &mut net.seats[number];
@@ -135,6 +190,7 @@ impl SimDevice {
         for _ in 0..std::mem::take(&mut seat.dropped) {
             rnic.count_drop(DropReason::Driver);
         }
+        count_slept(rnic, sleeps, now, *step);
         let mut packets = 0;
         while let Some(packet) = seat.inbox.pop_front() {
             let (opcode, qpn, psn) = peek(&packet.bytes);
@@ -146,6 +202,7 @@ impl SimDevice {
             packets += 1;
         }
         rnic.caught_up(now);
+        *looked_at = net.now;
         let due = rnic.poll_timeout().is_some_and(|due| due <= now);
         if due {
             rnic.handle_timeout(now);
@@ -167,6 +224,17 @@ impl SimDevice {
             transmit(net, *host, rnic, buffer);
         }
     }
+}
+
+/// Counts all time since a device was last driven as time in which its driver looked for packets, if that is planted.
+fn count_slept(rnic: &mut Rnic<SimMemory>, since: &mut Option<Time>, now: Time, step: u64) {
+    let Some(looked) = since else { return };
+    let steps = now.ns_since(*looked) / step;
+    for _ in 0..steps.min(SILENCE_LOOKS) {
+        *looked = looked.saturating_add_ns(step);
+        rnic.caught_up(*looked);
+    }
+    *looked = now;
 }
 
 /// Sends what a device has to send; returns how many packets.
@@ -222,6 +290,17 @@ impl Device for SimDevice {
         access: AccessFlags,
     ) -> Result<MrInfo, VerbsError> {
         self.rnic.reg_mr(pd, memory, iova, access)
+    }
+
+    fn reg_mr_part(
+        &mut self,
+        pd: Pd,
+        memory: SimMemory,
+        part: (u64, u64),
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<MrInfo, VerbsError> {
+        self.rnic.reg_mr_part(pd, memory, part, iova, access)
     }
 
     fn write_region(

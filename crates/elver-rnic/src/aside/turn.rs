@@ -9,7 +9,7 @@ use elver_wire::Headers;
 use super::{Aside, ERRAND_BYTES_MAX, Errand, PARKED_MAX, Parked, Part, Ticket, Wanted};
 use crate::control::in_range;
 use crate::hw::Hw;
-use crate::place::{Place, Refused};
+use crate::place::Refused;
 use crate::qp::QueuePair;
 use crate::responder::Responder;
 use crate::{Rnic, RxMeta};
@@ -90,6 +90,12 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Has bytes written to a region; see [`elver_verbs::Device::write_region`].
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] for more than 64 KiB; [`VerbsError::InvalidHandle`] if there is no such CQ;
+    /// [`VerbsError::InvalidArgument`] if the region is gone, has no such bytes or does not take them, or too
+    /// much waits for its owner already.
     pub fn write_region(
         &mut self,
         mr: Mr,
@@ -103,7 +109,8 @@ impl<M: Memory> Rnic<M> {
         if hw.cqs.get(cq.0).is_none() {
             return Err(VerbsError::InvalidHandle { kind: ObjectKind::Cq, handle: cq.0 });
         }
-        match hw.regions.write(Place { region: mr.0, offset }, bytes) {
+        let piece = hw.regions.piece(mr, offset, bytes.len() as u64);
+        match piece.and_then(|place| hw.regions.write(place, bytes)) {
             Ok(()) => Ok(true),
             Err(Refused::Later) if !hw.regions.desk.may_wait() => {
                 hw.regions.desk.clear();
@@ -182,6 +189,16 @@ impl<M: Memory> Rnic<M> {
         let Some(mut aside) = self.qps.get_mut(qpn).and_then(|qp| qp.resume(part)) else {
             return bug!("nothing waited for what an errand brought");
         };
+        let answered_at = match part {
+            Part::Responses(lane) => {
+                let lanes = self.qps.get_mut(qpn).map(|qp| &mut qp.lanes);
+                lanes.and_then(|lanes| lanes.get_mut(lane as usize)?.answered_at.take())
+            }
+            _ => None,
+        };
+        // They came before they waited.
+        let dated = self.hw.dated;
+        self.hw.dated = answered_at.into_iter().chain(dated).min();
         self.hw.regions.desk.lay_out(aside.take_done());
         while let Some(packet) = aside.parked.pop_front() {
             self.dispatch(now, &packet.meta, &packet.headers, &packet.payload);
@@ -192,6 +209,7 @@ impl<M: Memory> Rnic<M> {
             }
         }
         self.hw.regions.desk.clear();
+        self.hw.dated = dated;
         self.stop_failed_cqs(now);
     }
 }

@@ -122,7 +122,7 @@ impl Lane {
         if !self.reach(env, psn) {
             return;
         }
-        self.unexecuted_at = env.now;
+        self.not_executed_by(env);
         self.rewind(env);
         self.receiver_not_ready(env, timer);
     }
@@ -264,6 +264,7 @@ impl Lane {
             if refused == Refused::Later {
                 let part = Part::Responses(u32::from(self.index));
                 self.taking = Some(env.hw.put_aside(env.core.qpn.get(), part));
+                self.answered_at.get_or_insert(env.hw.came_at(env.now));
             } else {
                 self.fail_front(env, WcStatus::LocProtErr);
             }
@@ -291,6 +292,12 @@ impl Lane {
             }
         }
         true
+    }
+
+    /// An answer says that what is the oldest outstanding packet from now on was not executed when the answer was
+    /// sent: which it may have been long ago, if this device was not driven, or its memory was not at hand.
+    fn not_executed_by<M: Memory>(&mut self, env: &Env<'_, M>) {
+        self.unexecuted_at = self.unexecuted_at.max(env.hw.came_at(env.now));
     }
 
     /// Moves the oldest unacknowledged PSN to beyond `psn`, but not past a READ or an atomic whose
@@ -334,7 +341,7 @@ impl Lane {
         }
         let probed = self.probes > 0;
         self.heard(env);
-        self.unexecuted_at = env.now;
+        self.not_executed_by(env);
         let probe_alone = self.probe_end.is_some_and(|end| end.next() == self.una);
         self.renew_budgets(env.core);
         if probed {

@@ -370,6 +370,54 @@ fn nobody_reaches_memory_that_is_not_open_to_peers() {
     }
 }
 
+/// The key of a part opens that part, at its own address, and no byte before or behind it; nor does it with windows and
+/// local SGEs.
+#[test]
+fn the_key_of_a_part_opens_that_part_alone() {
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+    for (from, length, end) in [
+        (16, 32, WcStatus::Success),
+        (20, 4, WcStatus::Success),
+        (15, 32, WcStatus::RemAccessErr),
+        (16, 33, WcStatus::RemAccessErr),
+        (47, 2, WcStatus::RemAccessErr),
+        (0, 4, WcStatus::RemAccessErr),
+        (48, 4, WcStatus::RemAccessErr),
+    ] {
+        for op in [SendOp::Write, SendOp::Read] {
+            let mut net = Net::new(2);
+            let whole = VecMemory::new(0x9000_0000, 64);
+            let bytes: Vec<u8> = (0..64).collect();
+            whole.fill(0, &bytes);
+            let (pd, iova) = (net.hosts[1].pd, 0x5000);
+            let nic = &mut net.hosts[1].nic;
+            let mr = nic.reg_mr_part(pd, whole.clone(), (16, 32), Some(iova), access).unwrap();
+            assert_eq!((mr.addr, mr.length), (iova, 32));
+            for part in [(0, 65), (64, 1), (u64::MAX, 1), (1, u64::MAX)] {
+                assert!(nic.reg_mr_part(pd, whole.clone(), part, Some(iova), access).is_err());
+            }
+            let (qp, _) = net.connect(QpType::Rc, |_| {});
+            let op = op(RemoteAddr { addr: iova + from - 16, rkey: mr.rkey });
+            net.hosts[0].memory.fill(0, &[99; 64]);
+            let sge = [net.hosts[0].sge(0, length)];
+            net.hosts[0].post(net.now, qp, op, &sge, None);
+            net.run_clean();
+            assert_eq!(statuses(&mut net.hosts[0]), [end], "{op:?} {length}");
+            let (first, behind) = (from as usize, from as usize + length as usize);
+            let mut expected = bytes.clone();
+            match (end, op) {
+                (WcStatus::Success, SendOp::Write(_)) => expected[first..behind].fill(99),
+                (WcStatus::Success, _) => {
+                    let read = net.hosts[0].memory.get(0, length as usize);
+                    assert_eq!(read, bytes[first..behind]);
+                }
+                _ => assert_eq!(net.hosts[0].memory.get(0, 64), [99; 64]),
+            }
+            assert_eq!(whole.get(0, 64), expected, "{op:?} {length}");
+        }
+    }
+}
+
 /// Over RC each wrong rkey costs a QP, and whoever sent them opens no DC session.
 #[test]
 fn who_tries_rkeys_over_rc_opens_no_session() {
