@@ -8,14 +8,14 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use elver_verbs::{Class, Device, VqpState};
+use elver_verbs::{Class, Device};
 
 use crate::Core;
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::links::audit::Tally;
-use crate::vqp::send_ring::NONE;
+use crate::vqp::phase::Phase;
 use crate::vqp::{Vqp, Wait};
 
 /// Regions of the core's own: its buffers, those of its UD QP, and ValidMR.
@@ -34,9 +34,9 @@ pub struct Holdings {
     pub rc_qps_leased: u32,
     /// Other QPs: for control, and the DC target.
     pub other_qps: u32,
-    /// Regions: those of clients, second ones for long messages, and the core's own.
+    /// Regions: those of clients, pieces of long messages, and the core's own.
     pub mrs: u32,
-    /// Of these, second ones for long messages.
+    /// Of these, pieces of long messages.
     pub mrs_shared: u32,
     /// Address handles.
     pub ahs: u32,
@@ -85,7 +85,7 @@ impl<D: Device> Core<D> {
         self.audit_lookups()?;
         let Tally { changing, leased, requests } = self.audit_links()?;
         let slots = self.audit_buffers()?;
-        let aliases = self.mrs.iter().filter(|(_, mr)| mr.alias.is_some()).count() as u32;
+        let open = self.mrs.openings.count();
         let addresses = self.peers.slots.iter().filter(|(_, peer)| peer.ah.is_some()).count();
         let rc_qps = self.links.rc.len();
         Ok(Holdings {
@@ -94,11 +94,8 @@ impl<D: Device> Core<D> {
             rc_qps_changing: changing,
             rc_qps_leased: leased,
             other_qps: 1 + u32::from(self.pool.dct.is_some()),
-            mrs: OWN_MRS
-                + u32::from(self.served.is_some())
-                + self.mrs.iter().count() as u32
-                + aliases,
-            mrs_shared: aliases,
+            mrs: OWN_MRS + u32::from(self.served.is_some()) + self.mrs.iter().count() as u32 + open,
+            mrs_shared: open,
             ahs: addresses as u32 + self.links.ud.addresses(),
             receives: self.pool.recvs.count,
             ops: self.ops.len(),
@@ -121,7 +118,7 @@ impl<D: Device> Core<D> {
             let physical: u32 = (0..vqp.sq.posted.wrapping_sub(vqp.sq.done))
                 .map(|n| vqp.sq.entry(vqp.sq.done.wrapping_add(n)).cost())
                 .sum();
-            if !vqp.rewound && vqp.state == VqpState::Connected {
+            if !vqp.rewound && vqp.phase.is_connected() {
                 agree!(physical, vqp.inflight, "WRs of VQP {id:#x} on its lane");
             }
             if vqp.inflight > 0 && vqp.lane.is_none() {
@@ -132,9 +129,8 @@ impl<D: Device> Core<D> {
             let lands =
                 self.landings.iter().filter(|(_, landing)| landing.is_of(id)).count() as u32;
             agree!(reads + lands, vqp.reads, "messages on their way to receives of VQP {id:#x}");
-            let bound = (vqp.bound != 0 && !vqp.zombie).then_some(id);
-            if bound.is_some() {
-                agree!(self.ports.bound_to(vqp.bound), bound, "port {}", vqp.bound);
+            if let Some(port) = vqp.bound.filter(|_| vqp.phase != Phase::Destroyed) {
+                agree!(self.ports.bound_to(port.get()), Some(id), "port {port}");
             }
         }
         let mut watched = BTreeMap::new();
@@ -147,7 +143,8 @@ impl<D: Device> Core<D> {
         if accepted > self.config.accepts() {
             return Err(format!("{accepted} accepted VQPs"));
         }
-        let bound = self.vqps.iter().filter(|(_, vqp)| vqp.bound != 0 && !vqp.zombie).count();
+        let bound = |vqp: &Vqp| vqp.bound.is_some() && vqp.phase != Phase::Destroyed;
+        let bound = self.vqps.iter().filter(|(_, vqp)| bound(vqp)).count();
         agree!(bound, self.ports.len(), "ports");
         for (key, id) in self.accepts.iter() {
             let vqp = self.vqps.get(id).and_then(|vqp| vqp.accepted).map(|accepted| accepted.key);
@@ -174,7 +171,7 @@ impl<D: Device> Core<D> {
                 return Err(format!("VQP {id:#x} waits for {:?}, and nothing brings it", vqp.wait));
             }
             let moved = self.links.moved.contains(&id);
-            if vqp.moving && !(if vqp.inflight > 0 { vqp.watch } else { moved }) {
+            if self.is_to_move(vqp) && vqp.inflight == 0 && !moved {
                 return Err(format!("VQP {id:#x} moves, and nobody moves it"));
             }
             let listed = self.credit_probes.audit(id, vqp.credit)?;
@@ -189,15 +186,12 @@ impl<D: Device> Core<D> {
                 let looked_up = |peer: &Peer| peer.waiting.contains(&Waiter::Reader(id));
                 let waits =
                     self.peers.get(incoming.from.0).is_some_and(looked_up) || self.held.awaits(id);
-                if !waits && !vqp.zombie && vqp.state == VqpState::Connected {
+                if !waits && vqp.phase.is_connected() {
                     return Err(format!("VQP {id:#x} has a receive for what it holds"));
                 }
             }
             if moved && vqp.inflight > 0 {
                 return Err(format!("VQP {id:#x} cannot move yet, and each poll looks at it"));
-            }
-            if vqp.state == VqpState::Error && vqp.inflight > 0 && !vqp.watch {
-                return Err(format!("VQP {id:#x} has failed, and nobody looks for its end"));
             }
             let idle = vqp.may_post() && vqp.sq.unposted() > 0 && !vqp.ready && !vqp.rewound;
             if idle {
@@ -210,9 +204,9 @@ impl<D: Device> Core<D> {
     fn audit_clients(&self) -> Result<(), String> {
         for (id, client) in self.clients.iter() {
             let of = || self.vqps.iter().filter(|(_, vqp)| vqp.client == id);
-            let own = of().filter(|(_, vqp)| !vqp.zombie).count();
+            let own = of().filter(|(_, vqp)| vqp.phase != Phase::Destroyed).count();
             agree!(own, client.vqps.len(), "VQPs of client {id:#x}");
-            let zombies = of().filter(|(_, vqp)| vqp.zombie).count() as u32;
+            let zombies = of().filter(|(_, vqp)| vqp.phase == Phase::Destroyed).count() as u32;
             agree!(zombies, client.zombies, "VQPs of client {id:#x} that go");
             let accepted = of().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
             agree!(accepted, client.accepted.now(), "accepted VQPs of client {id:#x}");
@@ -234,16 +228,14 @@ impl<D: Device> Core<D> {
 
     fn audit_regions(&self) -> Result<(), String> {
         for (slot, mr) in self.mrs.iter() {
-            let (mut refs, mut readers) = (0, 0);
+            let mut refs = 0;
             for (_, vqp) in self.vqps.iter() {
                 for seq in (0..vqp.sq.len()).map(|n| vqp.sq.head.wrapping_add(n)) {
-                    let entry = vqp.sq.entry(seq);
-                    refs += u32::from(entry.mr == slot);
+                    refs += u32::from(vqp.sq.entry(seq).mr.get() == Some(slot));
                     let sges = vqp.sq.sges(seq).iter().enumerate();
                     for (at, sge) in sges.filter(|(_, sge)| sge.length > 0) {
                         let uses = self.mrs.slot_of(sge.lkey) == Some(slot);
                         refs += u32::from(uses && at > 0);
-                        readers += u32::from(uses && entry.shared);
                     }
                 }
             }
@@ -254,12 +246,30 @@ impl<D: Device> Core<D> {
             }
             refs += self.landings.iter().map(|(_, landing)| landing.uses(slot)).sum::<u32>();
             agree!(refs, mr.refs, "WRs that use region {:#x}", mr.info.lkey);
-            agree!(readers, mr.readers, "messages that are read from region {:#x}", mr.info.lkey);
-            if mr.alias.is_some() && readers == 0 {
-                let goes = self.mrs.will_unshare(slot);
-                if !goes && mr.closing.is_none() {
-                    return Err(format!("region {:#x} stays shared", mr.info.lkey));
-                }
+            let open = self.mrs.openings.iter().filter(|(_, opening)| opening.slot == slot);
+            agree!(open.count() as u32, mr.pieces, "open pieces of region {:#x}", mr.info.lkey);
+        }
+        self.audit_openings()
+    }
+
+    fn audit_openings(&self) -> Result<(), String> {
+        let openings = &self.mrs.openings;
+        let count = openings.iter().count() as u32;
+        agree!(count, openings.count(), "open pieces of messages");
+        for (message, opening) in openings.iter() {
+            if let Some((id, seq)) = message
+                && !self
+                    .vqps
+                    .get(id)
+                    .is_some_and(|vqp| vqp.sq.holds(seq) && vqp.sq.entry(seq).shared)
+            {
+                return Err(format!("{opening:?} of message {seq} of VQP {id:?} stays open"));
+            }
+        }
+        for (id, vqp) in self.vqps.iter() {
+            let mut seqs = (0..vqp.sq.len()).map(|n| vqp.sq.head.wrapping_add(n));
+            if let Some(seq) = seqs.find(|seq| vqp.awaits(*seq) && !openings.has(id, *seq)) {
+                return Err(format!("message {seq} of VQP {id:?} is not open to its receiver"));
             }
         }
         Ok(())
@@ -355,7 +365,7 @@ impl<D: Device> Core<D> {
     }
 
     fn audit_lookups(&self) -> Result<(), String> {
-        let connecting = self.vqps.iter().filter(|(_, vqp)| vqp.state == VqpState::Connecting);
+        let connecting = self.vqps.iter().filter(|(_, vqp)| vqp.phase == Phase::Connecting);
         agree!(connecting.count() as u32, self.lookups.waiting, "connects that wait");
         let peers = || self.peers.slots.iter().map(|(_, peer)| peer.lookup);
         let running = peers().filter(|lookup| matches!(lookup, PeerLookup::Running { .. }));
@@ -380,7 +390,7 @@ impl<D: Device> Core<D> {
         let entries = self.vqps.iter().flat_map(|(_, vqp)| {
             (0..vqp.sq.len()).map(|n| vqp.sq.entry(vqp.sq.head.wrapping_add(n)).slot)
         });
-        let of_vqps = entries.filter(|slot| *slot != NONE).count() as u32;
+        let of_vqps = entries.filter(|slot| slot.get().is_some()).count() as u32;
         let ops = |which: fn(&Work) -> bool| {
             self.ops.iter().filter(|(_, op)| which(&op.work)).count() as u32
         };

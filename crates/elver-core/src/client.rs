@@ -5,6 +5,7 @@ mod end;
 mod lifecycle;
 mod owned;
 pub(crate) mod ports;
+pub(crate) mod tell;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -113,8 +113,8 @@ pub struct ClientLimits {
     pub mrs: u32,
     /// Completions that were not taken; WRs are refused beyond.
     pub completions: u32,
-    /// Who answers for the client: clients of one account that guess keys of peers' regions are held to
-    /// one measure, together.
+    /// Who answers for the client: clients of one account are held together to a bound of guesses at keys of peers'
+    /// regions, and of long messages that are open to their receivers.
     pub account: u64,
 }
 

@@ -5,12 +5,13 @@ pub(crate) mod attach;
 mod ended;
 mod found;
 
-use elver_verbs::{ConnectOptions, Device, Gid, Policy, Time, Via, VqpState};
+use elver_verbs::{ConnectOptions, Device, Gid, Policy, Time, Via};
 
 use crate::connect::attach::Onto;
 use crate::discovery::lookups::WARMS_MAX;
 use crate::discovery::peer::Waiter;
 use crate::ids::PeerId;
+use crate::vqp::phase::Phase;
 use crate::{ClientId, ConnectError, Core, CoreError, Event, VqpId};
 
 impl<D: Device> Core<D> {
@@ -60,7 +61,7 @@ impl<D: Device> Core<D> {
         }
         let attempt = self.lookups.attempt_begins();
         let entry = self.own_vqp(client, vqp)?;
-        (entry.state, entry.attempt) = (VqpState::Connecting, attempt);
+        (entry.phase, entry.attempt) = (Phase::Connecting, attempt);
         let waiter = Waiter::Vqp { vqp, attempt };
         match policy {
             Policy::Lite | Policy::Leased if self.may_ask(peer) => {
@@ -127,13 +128,13 @@ impl<D: Device> Core<D> {
         let entry = self.own_vqp(client, vqp)?;
         let busy = entry.inflight > 0
             || entry.reads > 0
-            || (matches!(entry.state, VqpState::Connected | VqpState::Error) && entry.sq.len() > 0);
+            || (!matches!(entry.phase, Phase::Idle | Phase::Connecting) && entry.sq.len() > 0);
         if busy {
             let state = "busy: WRs are outstanding";
             return Err(CoreError::State { state, call: "qconnect" });
         }
         // A new one has nothing to forget, and is not touched where it is not needed.
-        if entry.is_fresh() && entry.state == VqpState::Idle {
+        if entry.is_fresh() && entry.phase == Phase::Idle {
             return Ok(());
         }
         let used = entry.via.is_some();
@@ -147,8 +148,8 @@ impl<D: Device> Core<D> {
             // Else it is of a WR that was posted while it connected, and waits.
             entry.fault = None;
         }
-        (entry.failed, entry.read_until) = (false, None);
-        (entry.nonce, entry.state) = (nonce.unwrap_or(entry.nonce), VqpState::Idle);
+        (entry.phase, entry.read_until) = (Phase::Idle, None);
+        entry.nonce = nonce.unwrap_or(entry.nonce);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::num::NonZeroU16;
 
 use elver_control::{MRS_ADDR, NodeRecord, Terms, mrs_id, mrs_layout};
 use elver_kv::{Layout, Table, TableId};
@@ -9,6 +10,7 @@ use elver_verbs::{AccessFlags, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStat
 use crate::client::Client;
 use crate::client::accept::Accepts;
 use crate::client::ports::Ports;
+use crate::client::tell::Told;
 use crate::datapath::ops::Op;
 use crate::datapath::outage::Outage;
 use crate::datapath::plain::{BURST, NO_SHORT, Short};
@@ -37,6 +39,7 @@ use crate::rc::ud::Ud;
 use crate::slots::{SLOTS_MAX, Slots};
 use crate::vqp::Vqp;
 use crate::vqp::credit::CreditProbes;
+use crate::vqp::phase::Phase;
 use crate::{
     ClientId, Completion, Config, ConnectError, CoreError, Event, PeerInfo, Stats, VqpId, VqpInfo,
 };
@@ -102,8 +105,7 @@ pub struct Core<D: Device> {
     pub(crate) qos: Qos,
     pub(crate) served: Option<ServedTable<D::Memory>>,
     pub(crate) events: VecDeque<Event>,
-    /// Clients that got completions since they were last told.
-    pub(crate) ready_clients: VecDeque<ClientId>,
+    pub(crate) told: Told,
     /// QPs on which room was made for lanes that wait.
     pub(crate) dirty_qps: Vec<QpIx>,
     /// Receive buffers that were read, to be posted again.
@@ -178,7 +180,7 @@ impl<D: Device> Core<D> {
             qos: Qos::new(&config.qos),
             served: None,
             events: VecDeque::new(),
-            ready_clients: VecDeque::new(),
+            told: Told::default(),
             dirty_qps: Vec::new(),
             read_buffers: Vec::new(),
             stats: Stats::default(),
@@ -257,7 +259,7 @@ impl<D: Device> Core<D> {
     /// A client that has completions to take, each once until more come: what a host that serves
     /// many asks instead of looking at all.
     pub fn poll_ready(&mut self) -> Option<ClientId> {
-        while let Some(id) = self.ready_clients.pop_front() {
+        while let Some(id) = self.told.next_ready() {
             if let Some(client) = self.clients.get_mut(id) {
                 client.ready = false;
                 if !client.completions.is_empty() {
@@ -352,13 +354,16 @@ impl<D: Device> Core<D> {
     ///
     /// [`CoreError::NoSuchVqp`], also if it is another client's.
     pub fn vqp_info(&self, client: ClientId, vqp: VqpId) -> Result<VqpInfo, CoreError> {
-        let entry = self.vqps.get(vqp).filter(|entry| entry.client == client && !entry.zombie);
+        let entry = self.vqps.get(vqp).filter(|entry| entry.is_of(client));
         entry.map(|entry| self.info_of(entry)).ok_or(CoreError::NoSuchVqp(vqp))
     }
 
     /// All VQPs.
     pub fn vqps(&self) -> impl Iterator<Item = VqpInfo> + '_ {
-        self.vqps.iter().filter(|(_, vqp)| !vqp.zombie).map(|(_, vqp)| self.info_of(vqp))
+        self.vqps
+            .iter()
+            .filter(|(_, vqp)| vqp.phase != Phase::Destroyed)
+            .map(|(_, vqp)| self.info_of(vqp))
     }
 
     /// VQPs of a client, those included that messages made, without those that it is done with.
@@ -399,6 +404,7 @@ impl<D: Device> Core<D> {
             accepted: self.accepts.now().into(),
             control_resent: self.links.control.stats().retransmitted
                 + self.links.control.stats().answered_again,
+            completions: self.told.count,
             control_busy: self.links.control.stats().busy,
             bugs: elver_verbs::bug::count(),
             control_stray: self.stats.control_stray + self.links.control.stats().stray,
@@ -441,8 +447,8 @@ impl<D: Device> Core<D> {
         VqpInfo {
             vqp: vqp.id,
             client: vqp.client,
-            state: vqp.state,
-            bound: (vqp.bound != 0).then_some(vqp.bound),
+            state: vqp.phase.state(),
+            bound: vqp.bound.map(NonZeroU16::get),
             peer: vqp.peer.map(|peer| (self.gid_of(peer), vqp.peer_port)),
             via: vqp.via,
             class: vqp.class,

@@ -110,6 +110,7 @@ pub use error::{ConnectError, CoreError};
 pub use event::{Completion, Event};
 pub use ids::{ClientId, VqpId};
 pub use latency::{Histogram, WrKind};
+pub use memory::regions::OpenRegion;
 pub use messaging::landing::LANDINGS_MAX;
 pub use stats::{PeerInfo, Stats};
 pub use vqp::{VqpInfo, VqpInit};

@@ -3,5 +3,7 @@
 
 pub(crate) mod mr;
 pub(crate) mod mr_store;
+pub(crate) mod openings;
 pub(crate) mod regions;
+pub(crate) mod share;
 pub(crate) mod valid_mrs;

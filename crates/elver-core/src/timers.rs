@@ -35,8 +35,8 @@ timers! {
     core.held.next_due() => attend_held,
     // What peers were to be told is told when there may be somebody who knows them.
     core.notes.next_due() => attend_notes,
-    // Second registrations of regions go.
-    core.mrs.next_unshared() => attend_aliases,
+    // What somebody copied when its message ended is closed.
+    core.mrs.openings.next_due() => attend_openings,
     // Peers that VQPs only wait for are asked whether they are there.
     core.keep_alive.poll_timeout() => attend_keep_alive,
     core.links.poll_timeout() => attend_links,

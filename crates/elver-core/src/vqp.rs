@@ -1,10 +1,12 @@
 //! A virtual queue pair: what it is made with, its state, its queues and its credit (section 4.1).
 
 pub(crate) mod credit;
+pub(crate) mod phase;
 pub(crate) mod recv_ring;
 pub(crate) mod send_ring;
 
 use alloc::boxed::Box;
+use core::num::NonZeroU16;
 
 use elver_control::NodeRecord;
 use elver_verbs::{Class, Dest, Gid, Policy, Time, Via, VqpState, WcStatus};
@@ -17,6 +19,7 @@ use crate::memory::mr_store::RemoteMr;
 use crate::messaging::backlog::Backlog;
 use crate::rc::suspect::Suspect;
 use crate::vqp::credit::Credit;
+use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvRing;
 use crate::vqp::send_ring::SendRing;
 use crate::{ClientId, VqpId};
@@ -95,6 +98,13 @@ pub(crate) enum Wait {
     Credit,
 }
 
+/// A WR that is not posted for a fault of its own, and how it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) seq: u32,
+    pub(crate) status: WcStatus,
+}
+
 /// A virtual QP.
 #[derive(Debug)]
 pub(crate) struct Vqp {
@@ -105,19 +115,17 @@ pub(crate) struct Vqp {
     pub(crate) class: Class,
     pub(crate) sig_all: bool,
     pub(crate) confirm_sends: bool,
-    pub(crate) state: VqpState,
-    /// Its client is done with it; it goes when nothing of its is on a lane.
-    pub(crate) zombie: bool,
+    pub(crate) phase: Phase,
     pub(crate) via: Option<Via>,
-    /// The port that it is bound to; 0 for none.
-    pub(crate) bound: u16,
+    /// The port that it is bound to.
+    pub(crate) bound: Option<NonZeroU16>,
     /// The peer that it is connected to, if it is. While it is set, the peer counts it.
     pub(crate) peer: Option<PeerId>,
     /// The VQPs before and behind it in the list of its peer's.
     pub(crate) beside: [MaybeVqp; 2],
     pub(crate) peer_port: u16,
-    /// The VQP there that messages go to; 0 to send to the port.
-    pub(crate) peer_vqp: u32,
+    /// The VQP there that messages go to; without one they go to the port.
+    pub(crate) peer_vqp: MaybeVqp,
     /// Where it posts, if it is connected and has a lane. It may change only while nothing is on the
     /// lane: `inflight` is 0. While it is set, the lane counts it.
     pub(crate) lane: Option<LaneIx>,
@@ -130,9 +138,6 @@ pub(crate) struct Vqp {
     /// Physical WRs on the lane.
     pub(crate) inflight: u32,
     pub(crate) wait: Wait,
-    /// It goes to another lane once nothing of its is on this one, and posts nothing before
-    /// (section 4.6).
-    pub(crate) moving: bool,
     /// The messages that its receiver wants.
     pub(crate) credit: Credit,
     /// How it was connected.
@@ -147,14 +152,9 @@ pub(crate) struct Vqp {
     pub(crate) unsure: bool,
     /// Whether RC QPs fail for one of its WRs.
     pub(crate) suspect: Suspect,
-    /// A WR of its was told to have failed: all behind it are flushed.
-    pub(crate) failed: bool,
-    /// How a WR ends that is not posted for a fault of its own, and which it is. Those before it go first,
-    /// and those behind it are flushed.
-    pub(crate) fault: Option<WcStatus>,
-    pub(crate) fault_at: u32,
-    /// Somebody must be told when `inflight` gets to 0: see `Core::drained`.
-    pub(crate) watch: bool,
+    /// The WR that is not posted for a fault of its own. Those before it go first, and those behind it are
+    /// flushed.
+    pub(crate) fault: Option<Fault>,
     /// Bytes that it may post ahead of its next turn on a lane that others wait for.
     pub(crate) deficit: i64,
     /// Bytes of a message that its receiver's buffers hold. What is shorter than `read_from` is copied to
@@ -190,15 +190,21 @@ pub(crate) struct Vqp {
 }
 
 impl Vqp {
+    /// Whether a client may name it.
+    #[inline]
+    pub(crate) fn is_of(&self, client: ClientId) -> bool {
+        self.client == client && self.phase != Phase::Destroyed
+    }
+
     /// Whether it is tied to nothing that a new connection would have to let go.
     #[inline]
     pub(crate) fn is_fresh(&self) -> bool {
-        let fresh = self.state != VqpState::Connecting
+        let fresh = self.phase != Phase::Connecting
             && self.via.is_none()
             && self.peer.is_none()
             && self.lane.is_none()
             && self.lease.is_none();
-        debug_assert!(!fresh || self.accepted.is_none() && !self.moving && self.dest.is_none());
+        debug_assert!(!fresh || self.accepted.is_none() && self.dest.is_none());
         fresh
     }
 
@@ -223,6 +229,15 @@ impl Vqp {
         },
     );
 
+    /// Where its messages go, as their headers say it: a port and no VQP, or a VQP and no port.
+    #[inline]
+    pub(crate) fn destination(&self) -> (u16, u32) {
+        match self.peer_vqp.get() {
+            Some(vqp) => (0, vqp.0),
+            None => (self.peer_port, 0),
+        }
+    }
+
     /// Names a message of its to its receiver.
     #[inline]
     pub(crate) fn cookie(&self, seq: u32) -> u64 {
@@ -231,15 +246,12 @@ impl Vqp {
 
     /// Whether it is of a class, and connected without a lane.
     pub(crate) fn is_laneless(&self, class: Class) -> bool {
-        self.class == class && self.lane.is_none() && self.state == VqpState::Connected
+        self.class == class && self.lane.is_none() && self.phase.is_connected()
     }
 
     /// Whether it may post what waits.
     #[inline]
     pub(crate) fn may_post(&self) -> bool {
-        self.state == VqpState::Connected
-            && self.wait == Wait::Nothing
-            && self.lane.is_some()
-            && !self.moving
+        self.phase == Phase::Connected && self.wait == Wait::Nothing && self.lane.is_some()
     }
 }

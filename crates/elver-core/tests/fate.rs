@@ -715,3 +715,159 @@ fn what_was_done_right_before_a_sleep_is_not_done_again() {
         assert!(all.filter(|end| end.starts_with(&format!("{policy:?}"))).count() > 1, "{ends:?}");
     }
 }
+
+/// A host is held for so long, and its clock with it, while a long message waits there for a receive; its sender gives
+/// the message up, and has other bytes in that memory. The host goes on as if no time had passed, and must not take
+/// these for the message, though peers may READ that region. What another VQP sends elsewhere from the same region
+/// arrives. Returns after how long the message was given up.
+fn hold_with_a_message(policy: Policy, held_ns: u64) -> u64 {
+    const LENGTH: u32 = 2_000;
+    let mut pair = Pair::new();
+    pair.near.memory.write(0, &[1; 2 * LENGTH as usize]).unwrap();
+    let senders = [2, 0].map(|to| {
+        let inbox = pair.nodes.vqp(to, VqpInit::default());
+        let node = &mut pair.nodes.nodes[to];
+        assert_eq!(node.core.qbind(node.client, inbox, 7), Ok(7));
+        let room = Region::new(&mut pair.nodes, to, LENGTH.into());
+        let vqp = pair.nodes.vqp(1, VqpInit::default());
+        pair.nodes.connect(1, vqp, to, policy).unwrap();
+        let message = pair.near.sge(if to == 2 { 0 } else { LENGTH.into() }, LENGTH);
+        pair.post(1, vqp, 0, SendOp::Send, Payload::Sges(&[message]));
+        (to, vqp, inbox, room)
+    });
+    let [(_, given_up, ..), (_, patient, ..)] = senders;
+    pair.nodes.pause(10_000_000);
+    let begun = pair.nodes.net.now();
+    pair.nodes.hold(2, held_ns);
+    let until = pair.nodes.net.stalled_until(2);
+    // That it was given up does not wait for it there.
+    pair.nodes.net.partition(1, 2, until);
+    while pair.told(1, given_up).is_empty() {
+        pair.step();
+    }
+    assert_eq!(pair.told(1, given_up), [(0, WcStatus::WrFlushErr)], "{policy:?}");
+    let given_up = pair.nodes.net.now();
+    assert!(given_up < until && pair.told(1, patient).is_empty(), "{policy:?}");
+    pair.near.memory.write(0, &[2; LENGTH as usize]).unwrap();
+    while pair.nodes.net.now() < until {
+        pair.step();
+    }
+    let expected = [WcStatus::RemOpErr, WcStatus::Success];
+    for ((to, _, inbox, room), expected) in senders.iter().zip(expected) {
+        let (now, sges) = (pair.nodes.clock(*to), [room.sge(0, LENGTH)]);
+        let node = &mut pair.nodes.nodes[*to];
+        let wr = RecvWr { wr_id: 1, sges: &sges };
+        node.core.post_recv(node.client, *inbox, &[wr], now).unwrap();
+        while pair.told(*to, *inbox).is_empty() {
+            pair.step();
+        }
+        let mut bytes = [0; LENGTH as usize];
+        room.memory.read(0, &mut bytes).unwrap();
+        assert!(!bytes.contains(&2), "{policy:?}: node {to} has what was never sent to it");
+        assert_eq!(pair.told(*to, *inbox), [(1, expected)], "{policy:?}");
+    }
+    pair.check();
+    given_up.0 - begun.0
+}
+
+#[test]
+fn who_was_held_does_not_read_what_stands_where_a_message_stood() {
+    for policy in [Policy::Lite, Policy::Shared] {
+        let given_up = hold_with_a_message(policy, 20_000_000_000);
+        hold_with_a_message(policy, given_up + 1_000);
+    }
+}
+
+/// Who is sent a long message may READ its bytes while it is on its way, and nothing else of the region that they stand
+/// in, whether that is open to peers or not. A node gone bad could read all of it.
+#[test]
+fn who_is_sent_a_long_message_is_let_at_its_bytes_alone() {
+    const LENGTH: u32 = 2_000;
+    for access in [AccessFlags::LOCAL_WRITE, ALL] {
+        let mut pair = Pair::new();
+        let inbox = pair.nodes.vqp(2, VqpInit::default());
+        let node = &mut pair.nodes.nodes[2];
+        assert_eq!(node.core.qbind(node.client, inbox, 7), Ok(7));
+        let room = Region::new(&mut pair.nodes, 2, LENGTH.into());
+        let node = &mut pair.nodes.nodes[1];
+        let memory = node.core.device().alloc_memory(1 << 16).unwrap();
+        let mr = node.core.reg_mr(node.client, memory, None, access).unwrap();
+        let vqp = pair.nodes.vqp(1, VqpInit::default());
+        pair.nodes.connect(1, vqp, 2, Policy::Lite).unwrap();
+        let piece = |at: u64, length| Sge { addr: mr.addr + at, length, lkey: mr.lkey };
+        let pieces = [piece(100, 1_200), piece(40_000, LENGTH - 1_200)];
+        pair.post(1, vqp, 0, SendOp::Send, Payload::Sges(&pieces));
+        pair.nodes.pause(10_000_000);
+        assert!(pair.told(1, vqp).is_empty(), "nobody has posted a receive");
+        let open = pair.nodes.nodes[1].core.device().parts.clone();
+        let told = open.iter().map(|(mr, access)| (mr.addr, mr.length, *access));
+        let expected = pieces.map(|sge| (sge.addr, sge.length.into(), AccessFlags::REMOTE_READ));
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+        assert_eq!(pair.nodes.nodes[1].core.audit().unwrap().mrs_shared, 2);
+        let (now, sges) = (pair.nodes.net.now(), [room.sge(0, LENGTH)]);
+        let node = &mut pair.nodes.nodes[2];
+        let wr = RecvWr { wr_id: 1, sges: &sges };
+        node.core.post_recv(node.client, inbox, &[wr], now).unwrap();
+        while pair.told(1, vqp).is_empty() {
+            pair.step();
+        }
+        assert_eq!(pair.told(1, vqp), [(0, WcStatus::Success)]);
+        assert_eq!(pair.nodes.nodes[1].core.audit().unwrap().mrs_shared, 0);
+        for (mr, _) in open {
+            let gone = pair.nodes.nodes[1].core.device().inner.dereg_mr(mr.mr);
+            assert!(matches!(gone, Err(VerbsError::InvalidHandle { .. })), "{gone:?}");
+        }
+        pair.check();
+    }
+}
+
+/// Long messages that are open to their receivers are as many as there may be regions, and no user has more of them than
+/// what it leaves to others, however many sessions it has: what is too much fails alone.
+#[test]
+fn no_user_has_more_long_messages_open_than_it_leaves_to_others() {
+    const LENGTH: u32 = 2_000;
+    let config = Config { max_mrs: 8, eager_bytes_max: 512, ..Config::default() };
+    let mut nodes = Nodes::new(3, &config, ClientLimits::default());
+    let inbox = nodes.vqp(2, VqpInit::default());
+    let node = &mut nodes.nodes[2];
+    assert_eq!(node.core.qbind(node.client, inbox, 7), Ok(7));
+    let room = Region::new(&mut nodes, 2, LENGTH.into());
+    let open = |nodes: &Nodes| nodes.nodes[1].core.audit().unwrap().mrs_shared;
+    let core = &mut nodes.nodes[1].core;
+    let clients = [1, 1, 2].map(|account| {
+        let client = core.client_open(ClientLimits { account, ..ClientLimits::default() }).unwrap();
+        let memory = core.device().alloc_memory(LENGTH.into()).unwrap();
+        (client, core.reg_mr(client, memory, None, AccessFlags::LOCAL_WRITE).unwrap())
+    });
+    // Of the first user's two sessions, and of the second's; four are half of eight.
+    let mut failed = Vec::new();
+    for (nth, (of, is_opened)) in [0, 0, 0, 0, 0, 1, 2, 2]
+        .into_iter()
+        .zip([true, true, true, true, false, false, true, true])
+        .enumerate()
+    {
+        let (client, mr) = clients[of];
+        nodes.nodes[1].client = client;
+        let vqp = nodes.vqp(1, VqpInit::default());
+        nodes.connect(1, vqp, 2, Policy::Shared).unwrap();
+        let sges = [Sge { addr: mr.addr, length: LENGTH, lkey: mr.lkey }];
+        let payload = Payload::Sges(&sges);
+        let (wr_id, flags) = (nth as u64, SendFlags::SIGNALED);
+        let wr = SendWr { wr_id, op: SendOp::Send, flags, payload, dest: None };
+        let (before, now) = (open(&nodes), nodes.net.now());
+        nodes.nodes[1].core.post_send(client, vqp, &[wr], now).unwrap();
+        nodes.pause(1_000_000);
+        assert_eq!(open(&nodes), before + u32::from(is_opened), "message {nth}");
+        let mut told = [Completion { vqp: VqpId(0), source: None, wc: Wc::default() }; 4];
+        let count = nodes.nodes[1].core.poll_completions(client, &mut told);
+        failed.extend(told[..count].iter().map(|done| (done.wc.wr_id, done.wc.status)));
+    }
+    assert_eq!(failed, [(4, WcStatus::LocQpOpErr), (5, WcStatus::LocQpOpErr)]);
+    // What was opened arrives, and is closed.
+    for wr_id in 0..6 {
+        let (now, sges) = (nodes.net.now(), [room.sge(0, LENGTH)]);
+        let node = &mut nodes.nodes[2];
+        node.core.post_recv(node.client, inbox, &[RecvWr { wr_id, sges: &sges }], now).unwrap();
+    }
+    nodes.until(|nodes| open(nodes) == 0);
+}

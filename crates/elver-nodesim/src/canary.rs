@@ -42,6 +42,12 @@ canaries! {
     /// A device tells of an RC QP that broke that this got less far than it did, so that WRs are posted
     /// again which were executed.
     PostedAgain = "posted-again",
+    /// A core takes what it cannot find out of a WR for that it was not executed, and posts it again.
+    GuessedFate = "guessed-fate",
+    /// A DCI repeats what it sent however long ago that may have been executed.
+    UnboundedRepeat = "unbounded-repeat",
+    /// A DC target counts time that it slept through as silence of its initiators.
+    SleepAsSilence = "sleep-as-silence",
     /// A device does not take some of the answers of peers that they are there.
     UnheardAnswer = "unheard-answer",
     /// A node takes control messages that have not its Q_Key.
@@ -62,6 +68,8 @@ impl Plantable for Canary {
             // A run has few chances for these, or needs many strikes.
             Canary::SkippedCheck | Canary::EarlyDeregistration | Canary::GrowingPool => 50,
             Canary::PostedAgain | Canary::UnheardAnswer => 100,
+            Canary::GuessedFate | Canary::SleepAsSilence => 100,
+            Canary::UnboundedRepeat => 50,
             // A check that there is not never strikes.
             _ if self.forger().is_some() => 100,
             _ => 10,
@@ -70,6 +78,11 @@ impl Plantable for Canary {
 }
 
 impl Canary {
+    /// Whether it shows where what was executed is forgotten.
+    pub(crate) fn needs_lapses(self) -> bool {
+        matches!(self, Canary::GuessedFate | Canary::UnboundedRepeat | Canary::SleepAsSilence)
+    }
+
     /// Who must forge for it to strike.
     pub(crate) fn forger(self) -> Option<Forger> {
         match self {

@@ -79,7 +79,26 @@ impl World {
         if wc.wr_id & 1 == 1 {
             return self.received(vqp, completion);
         }
-        self.sent(vqp, (wc.wr_id >> 1) as OpIx, wc)
+        let op = (wc.wr_id >> 1) as OpIx;
+        if wc.status == WcStatus::RespTimeoutErr && self.planter.plants(Canary::GuessedFate) {
+            self.execute_again(op);
+        }
+        self.sent(vqp, op, wc)
+    }
+
+    /// Plants what a core would do that posts a WR again of which it cannot find out whether it was executed:
+    /// an addition is done at its peer, whatever was before.
+    fn execute_again(&mut self, op: OpIx) {
+        let known = &self.model.ops[op];
+        let (SendOpcode::FetchAdd, Some((region, offset))) = (known.opcode, known.remote) else {
+            return;
+        };
+        let region = &self.model.regions[region];
+        let is_there = region.hold == Hold::Open && !region.vanished && known.planted.is_none();
+        if !is_there || !self.planter.strikes(Canary::GuessedFate) {
+            return;
+        }
+        region.add_again(offset, known.operands.0);
     }
 
     /// A send WR has completed.

@@ -5,6 +5,7 @@ use elver_verbs::SendOpcode;
 
 use crate::canary::Canary;
 use crate::forge::{Forger, Forgers};
+use crate::lapse::Lapses;
 use crate::suspend::Suspends;
 
 /// What a run is to be like, besides its seed.
@@ -19,6 +20,9 @@ pub struct Options {
     pub no_keep_alive: bool,
     /// In which runs nodes are suspended, and clocks jump.
     pub suspends: Suspends,
+    /// In which runs what was executed is not heard of for so long that it may be forgotten. A canary that
+    /// needs that has it in every run.
+    pub lapses: Lapses,
     /// Keep the whole trace for a failure, packets included, and not only its end.
     pub trace: bool,
 }

@@ -134,6 +134,15 @@ impl Plan {
         4_096 << self.config.timeout
     }
 
+    /// DC targets forget who was silent for longer than anybody repeats what he asked. Few streams send to
+    /// them, which change their targets, and so begin sessions, again and again.
+    pub(crate) fn forget_soon(&mut self) {
+        self.config.dc_qps = self.config.dc_qps.min(2);
+        self.config.log_dc_streams = 0;
+        self.config.qos.high_dc_qps = self.config.qos.high_dc_qps.min(self.config.dc_qps - 1);
+        self.device.dc_context_idle_ns = 8 * self.retries_ns() + IDLE_LEAST_NS;
+    }
+
     /// What a node is made with.
     pub(crate) fn config_of(&self, node: usize) -> Config {
         let dc_qps = if self.has_dc(node) { self.config.dc_qps } else { 0 };
@@ -197,7 +206,9 @@ impl Plan {
 /// at which it would have been sent again; and with a single one at once all wait for each other.
 const REQUEST_NS: u64 = 1_100_000_000;
 /// The end of an RC QP whose other end was given up is closed after this long.
-const SILENCE_NS: u64 = 4_100_000_000;
+pub(crate) const SILENCE_NS: u64 = 4_100_000_000;
+/// DC targets remember initiators for this long at least.
+const IDLE_LEAST_NS: u64 = 100_000_000;
 /// What back-offs and rate limits may add to what retries and leases take.
 const SLACK_NS: u64 = 2_000_000_000;
 

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use elver_sim::{Failure, OpCount};
 use elver_verbs::{SendOpcode, Time};
 
+use crate::lapse::RC_LAPSE;
 use crate::model::{ClientIx, OpState, Phase, Target, Violation, Vqp, VqpIx};
 use crate::options::{Options, Report};
+use crate::plan::SILENCE_NS;
 use crate::world::World;
 
 /// A partition lasts no longer than this.
@@ -83,7 +85,8 @@ impl World {
         if vanished || self.suspended_until.is_some() || self.is_any_posting() {
             // Who was given up while it slept is asked to leave links that its peers have left. Nobody waits for the end of a READ that is not signalled, or of what a node tells another
             // that has started anew since, and both may break a queue pair yet.
-            self.run_until(self.now.saturating_add_ns(REST_NS))?;
+            let lapsed = if self.acts.contains_key(RC_LAPSE) { SILENCE_NS } else { 0 };
+            self.run_until(self.now.saturating_add_ns(REST_NS + lapsed))?;
             self.settle()?;
         }
         self.note(format_args!("---- peace"));
@@ -118,6 +121,9 @@ impl World {
         let faults = self.plan.faults;
         if self.suspending.percent(self.suspend_percent) {
             return self.suspend();
+        }
+        if self.lapsing.percent(self.lapse_percent) {
+            return self.lapse();
         }
         let any = self.meddling.index(self.plan.nodes);
         if self.meddling.percent(faults.partition_percent) {

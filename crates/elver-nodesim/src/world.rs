@@ -9,7 +9,8 @@ use elver_verbs::{Gid, Time};
 
 use crate::answers;
 use crate::canary::Canary;
-use crate::forge::Forge;
+use crate::forge::{Forge, Forger};
+use crate::lapse::Lapses;
 use crate::model::{ClientIx, Model, Violation, broken};
 use crate::node::Node;
 use crate::options::{Acts, Options};
@@ -46,6 +47,9 @@ pub(crate) struct World {
     pub(crate) suspending: Rng,
     /// How many in a hundred actions suspend nodes.
     pub(crate) suspend_percent: u32,
+    pub(crate) lapsing: Rng,
+    /// How many in a hundred actions are lapses.
+    pub(crate) lapse_percent: u32,
     /// Who forges packets, if anybody does.
     pub(crate) forge: Option<Box<Forge>>,
     /// Up to when some node does not reach another, or stands still.
@@ -66,6 +70,15 @@ impl World {
         let mut plan = Plan::generate(&mut root.split("plan"));
         if options.no_keep_alive {
             plan.config.keep_alive_ns = 0;
+        }
+        let needs_lapses = options.canary.is_some_and(Canary::needs_lapses);
+        let lapses = if needs_lapses { Lapses::Always } else { options.lapses };
+        let forge = Forge::of(options.forgers, options.canary, root.split("forger"));
+        // Who is on the path can repeat for others what he has heard, also when it is forgotten.
+        let may_lapse = forge.as_ref().is_none_or(|forge| forge.kind() != Forger::OnPath);
+        let lapse_percent = if may_lapse { lapses.percent(&root) } else { 0 };
+        if lapse_percent > 0 {
+            plan.forget_soon();
         }
         let addresses = (0..plan.nodes).map(Plan::address).collect();
         let net = SimNet::new(addresses, &plan.faults, root.split("net").next_u64());
@@ -93,7 +106,9 @@ impl World {
             colliding: root.split("colliding"),
             suspending: root.split("suspending"),
             suspend_percent: options.suspends.percent(&root),
-            forge: Forge::of(options.forgers, options.canary, root.split("forger")),
+            lapsing: root.split("lapsing"),
+            lapse_percent,
+            forge,
             hindered_until: Time::ZERO,
             apart_until: Time::ZERO,
             suspended_until: None,
@@ -161,10 +176,18 @@ impl World {
     /// A node comes up, with a new device and new clients.
     pub(crate) fn boot(&mut self, node: usize) -> Result<(), Violation> {
         let seed = self.making.next_u64();
-        let device = self.net.device(node, self.plan.device.clone());
+        let mut config = self.plan.device.clone();
+        if self.planter.strikes(Canary::UnboundedRepeat) {
+            // It takes all targets for what remembers for ever, and is one.
+            config.dc_context_idle_ns = u64::MAX / 4;
+        }
+        let device = self.net.device(node, config);
         let mut device = device.map_err(|error| Violation::new(format!("no device: {error}")))?;
         if self.planter.strikes(Canary::PostedAgain) {
             device.forget_packets();
+        }
+        if self.planter.strikes(Canary::SleepAsSilence) {
+            device.count_sleep();
         }
         if self.planter.strikes(Canary::UnheardAnswer) {
             device.overlook(answers::is_answer_to_every_second);

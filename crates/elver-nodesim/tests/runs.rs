@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use elver_nodesim::{Canary, Forgers, Options, Suspends, run};
+use elver_nodesim::{Canary, Forgers, Lapses, Options, Suspends, run};
 use elver_sim::Fault;
 
 /// Seeds that every change must pass here; CI runs more by `elver sim node`.
@@ -97,7 +97,12 @@ const FOUND_SINCE: [(u64, &str); 7] = [
 ];
 
 /// The same, of runs with suspends.
-const FOUND_SUSPENDED: [(u64, &str); 8] = [
+const FOUND_SUSPENDED: [(u64, &str); 10] = [
+    (
+        812_026_821,
+        "who was held without knowing it read what stood where a message had been that was given up",
+    ),
+    (813_008_021, "as 812026821"),
     (
         812_015_957,
         "who was a meta server before it started anew was connected to as what it had been",
@@ -120,15 +125,24 @@ const FOUND_SUSPENDED: [(u64, &str); 8] = [
     (610_192, "as 300207, and a VQP was connected over one"),
 ];
 
+/// The same, of runs in which what was executed is heard of late.
+const FOUND_LAPSED: [(u64, &str); 1] = [(
+    1_000,
+    "an answer that had waited for memory while its device slept was taken for new, and what had been executed since it \
+     was sent was repeated though its target had forgotten who asked",
+)];
+
 #[test]
 fn what_was_found_is_not_there_any_more() {
-    let since = Options { suspends: Suspends::None, ..Options::default() };
+    let since = Options { suspends: Suspends::None, lapses: Lapses::None, ..Options::default() };
     let before = Options { forgers: Forgers::None, no_keep_alive: true, ..since.clone() };
-    let suspended = Options { suspends: Suspends::Always, ..Options::default() };
+    let suspended = Options { suspends: Suspends::Always, ..since.clone() };
+    let lapsed = Options { lapses: Lapses::Always, ..Options::default() };
     let first = FOUND_FIRST.map(|seed| (seed, "one of the first that were found"));
     let all = (first.iter().chain(&FOUND).map(|found| (found, &before)))
         .chain(first.iter().chain(&FOUND_SINCE).map(|found| (found, &since)))
-        .chain(FOUND_SUSPENDED.iter().map(|found| (found, &suspended)));
+        .chain(FOUND_SUSPENDED.iter().map(|found| (found, &suspended)))
+        .chain(FOUND_LAPSED.iter().map(|found| (found, &lapsed)));
     for ((seed, what), options) in all {
         let seed = *seed;
         if let Err(failure) = run(seed, options) {
@@ -218,6 +232,29 @@ fn nothing_is_done_twice_after_a_suspend() {
         }
     }
     assert!(jumps > SEEDS / 2, "{jumps} jumps");
+}
+
+/// What was executed is heard of when nobody may know it any more: neither the peer that was asked what it did, nor
+/// a DC target that had room for others meanwhile.
+#[test]
+fn nothing_is_done_twice_that_was_forgotten() {
+    let mut acts = BTreeMap::new();
+    for seed in 0..SEEDS {
+        let options = Options { lapses: Lapses::Always, ..Options::default() };
+        match run(seed, &options) {
+            Ok(report) => {
+                for (act, count) in report.acts {
+                    *acts.entry(act).or_insert(0) += count;
+                }
+            }
+            Err(failure) => panic!("{failure}\n{}", failure.trace.join("\n")),
+        }
+    }
+    let needed =
+        ["RC lapse", "fate unknown", "DC lapse, asleep", "DC lapse, jump", "initiators forgotten"];
+    for act in needed {
+        assert!(acts.get(act).is_some_and(|count| *count > 2), "too few {act}: {acts:?}");
+    }
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! The end of VQPs: what they hold is flushed, those that they talked to are told, and they go.
 
-use elver_verbs::{Device, Time, VqpState};
+use elver_verbs::{Device, Time};
 
 use crate::client::accept::Acceptance;
-use crate::ids::PeerId;
+use crate::ids::{MaybeVqp, PeerId};
 use crate::messaging::message::Kind;
 use crate::messaging::notes::Note;
+use crate::vqp::phase::Phase;
 use crate::vqp::{Vqp, Wait};
 use crate::{ConnectError, Core, Event, VqpId};
 
@@ -16,13 +17,12 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone is destroyed");
         };
-        if core::mem::replace(&mut vqp.zombie, true) {
+        if core::mem::replace(&mut vqp.phase, Phase::Destroyed) == Phase::Destroyed {
             return;
         }
-        vqp.state = VqpState::Error;
         vqp.wait = Wait::Nothing;
-        if vqp.bound != 0 {
-            self.ports.release(vqp.bound);
+        if let Some(port) = vqp.bound {
+            self.ports.release(port.get());
         }
         if let Some(client) = self.clients.get_mut(vqp.client) {
             let at = vqp.client_at as usize;
@@ -42,10 +42,8 @@ impl<D: Device> Core<D> {
     pub(crate) fn settle(&mut self, id: VqpId, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone settles") };
         if vqp.inflight > 0 || vqp.reads > 0 {
-            vqp.watch = true;
             return;
         }
-        vqp.watch = false;
         self.flush(id, now);
         self.drop_backlog(id);
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that settles is gone") };
@@ -53,7 +51,7 @@ impl<D: Device> Core<D> {
             // Its client gets its messages back when no receiver reads them any longer.
             return self.revoke(id, now);
         }
-        if !vqp.zombie {
+        if vqp.phase != Phase::Destroyed {
             return;
         }
         let (client, credit) = (vqp.client, vqp.credit);
@@ -75,21 +73,21 @@ impl<D: Device> Core<D> {
         let vqp = self.vqps.get(id)?;
         if let Some(Acceptance { key, .. }) = vqp.accepted {
             let (_, nonce) = self.accepts.get(&key).filter(|(accepted, _)| *accepted == id)?;
-            let is_open = self.vqps.get(key.0).is_some_and(|bound| !bound.zombie);
+            let is_open = self.vqps.get(key.0).is_some_and(|bound| bound.phase != Phase::Destroyed);
             let note = Note::to_sender(Kind::Gone, key.2, u64::from(nonce) << 32);
             return (!is_open).then_some((key.1, note));
         }
-        let sends = vqp.peer_vqp == 0 && vqp.sq.has_sent_messages();
+        let sends = vqp.peer_vqp.get().is_none() && vqp.sq.has_sent_messages();
         vqp.note(Kind::Gone, vqp.sq.tail).filter(|_| sends)
     }
 
     /// A `qconnect` that is pending ends without a result.
     pub(crate) fn cancel_connect(&mut self, id: VqpId) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone connects") };
-        if vqp.state != VqpState::Connecting {
+        if vqp.phase != Phase::Connecting {
             return;
         }
-        vqp.state = VqpState::Idle;
+        vqp.phase = Phase::Idle;
         count_off!(self.lookups.waiting, 1);
         let (client, vqp, token) = (vqp.client, id, vqp.token);
         let result = Err(ConnectError::Cancelled);
@@ -103,7 +101,6 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone is detached");
         };
-        vqp.moving = false;
         self.links.ended_leases.extend(vqp.lease.take());
         if let Some(Acceptance { key, .. }) = vqp.accepted.take() {
             self.accepts.remove(&key, id);
@@ -115,6 +112,7 @@ impl<D: Device> Core<D> {
             }
         }
         (vqp.lane, vqp.dest, vqp.via) = (None, None, None);
-        (vqp.peer_vqp, (vqp.remote_key, vqp.remote)) = (0, Vqp::NO_REMOTE);
+        vqp.peer_vqp = MaybeVqp::default();
+        (vqp.remote_key, vqp.remote) = Vqp::NO_REMOTE;
     }
 }

@@ -2,17 +2,19 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::num::NonZeroU16;
 
-use elver_verbs::{Device, Policy, Time, VqpState};
+use elver_verbs::{Device, Policy, Time};
 
 use crate::client::Client;
 use crate::client::accept::Accepted;
 use crate::client::ports::Ports;
-use crate::ids::PeerId;
+use crate::ids::{MaybeVqp, PeerId};
 use crate::keep_alive::Watched;
 use crate::memory::mr::LocalHit;
 use crate::rc::suspect::Suspect;
 use crate::vqp::credit::Credit;
+use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvRing;
 use crate::vqp::send_ring::SendRing;
 use crate::vqp::{Vqp, Wait};
@@ -50,7 +52,8 @@ impl<D: Device> Core<D> {
         entry.closed = true;
         entry.completions.clear();
         let vqps = entry.vqps.clone();
-        let is_bound = |core: &Core<D>, id| core.vqps.get(id).is_some_and(|vqp| vqp.bound != 0);
+        let is_bound =
+            |core: &Core<D>, id| core.vqps.get(id).is_some_and(|vqp| vqp.bound.is_some());
         // Then those that were made for senders are known to go for good.
         let (bound, others): (Vec<VqpId>, Vec<VqpId>) =
             vqps.into_iter().partition(|id| is_bound(self, *id));
@@ -139,12 +142,12 @@ impl<D: Device> Core<D> {
                 return false;
             };
             let Some(vqp) = self.vqps.get(id) else { continue };
-            if vqp.zombie || vqp.accepted.is_none() {
+            if vqp.phase == Phase::Destroyed || vqp.accepted.is_none() {
                 continue;
             }
             let unused = vqp.sq.tail == 0 && vqp.rq.tail == 0 && vqp.backlog.is_none();
-            let failed = vqp.state == VqpState::Error;
-            if vqp.bound == 0 && vqp.sq.len() == 0 && vqp.reads == 0 && (unused || failed) {
+            let failed = vqp.phase.is_over();
+            if vqp.bound.is_none() && vqp.sq.len() == 0 && vqp.reads == 0 && (unused || failed) {
                 self.stats.accepted_evicted += 1;
                 // It has nothing outstanding, and goes at once.
                 self.destroy(id, self.heard);
@@ -184,14 +187,13 @@ impl<D: Device> Core<D> {
                 class: init.class,
                 sig_all: init.sq_sig_all,
                 confirm_sends: init.confirm_sends,
-                state: VqpState::Idle,
-                zombie: false,
+                phase: Phase::Idle,
                 via: None,
-                bound: 0,
+                bound: None,
                 peer: None,
                 beside: Default::default(),
                 peer_port: 0,
-                peer_vqp: 0,
+                peer_vqp: MaybeVqp::default(),
                 lane: None,
                 dest: None,
                 sq: SendRing::new(init.max_send_wr, max_sge, max_inline),
@@ -199,7 +201,6 @@ impl<D: Device> Core<D> {
                 reads: 0,
                 inflight: 0,
                 wait: Wait::Nothing,
-                moving: false,
                 credit: Credit::NEW,
                 policy: Policy::Shared,
                 lease: None,
@@ -207,10 +208,7 @@ impl<D: Device> Core<D> {
                 rewound: false,
                 unsure: false,
                 suspect: Suspect::default(),
-                watch: false,
-                failed: false,
                 fault: None,
-                fault_at: 0,
                 deficit: 0,
                 room: 0,
                 read_from: 0,
@@ -260,7 +258,7 @@ impl<D: Device> Core<D> {
     /// [`CoreError::PortInUse`]; [`CoreError::Limit`] if no port is free.
     pub fn qbind(&mut self, client: ClientId, vqp: VqpId, port: u16) -> Result<u16, CoreError> {
         let entry = self.own_vqp(client, vqp)?;
-        if entry.bound != 0 {
+        if entry.bound.is_some() {
             return Err(CoreError::State { state: "bound", call: "qbind" });
         }
         let port = match port {
@@ -275,7 +273,7 @@ impl<D: Device> Core<D> {
             port => port,
         };
         self.ports.bind(port, vqp);
-        self.own_vqp(client, vqp)?.bound = port;
+        self.own_vqp(client, vqp)?.bound = NonZeroU16::new(port);
         Ok(port)
     }
 }

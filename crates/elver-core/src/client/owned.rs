@@ -16,7 +16,7 @@ impl<D: Device> Core<D> {
     /// A VQP of a client's.
     pub(crate) fn own_vqp(&mut self, client: ClientId, vqp: VqpId) -> Result<&mut Vqp, CoreError> {
         let entry = self.vqps.get_mut(vqp);
-        let own = entry.filter(|entry| entry.client == client && !entry.zombie);
+        let own = entry.filter(|entry| entry.is_of(client));
         own.map(|entry| &mut **entry).ok_or(CoreError::NoSuchVqp(vqp))
     }
 

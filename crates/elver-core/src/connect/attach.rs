@@ -1,10 +1,11 @@
 //! Ties VQPs to peers and to lanes.
 
-use elver_verbs::{Device, VerbsError, Via, VqpState};
+use elver_verbs::{Device, VerbsError, Via};
 
 use crate::ids::{LaneIx, MaybeVqp, PeerId};
 use crate::keep_alive::Watched;
 use crate::pool::lane::LaneKind;
+use crate::vqp::phase::Phase;
 use crate::{Core, CoreError, VqpId};
 
 /// The lane that a VQP is tied to.
@@ -63,7 +64,7 @@ impl<D: Device> Core<D> {
             None => None,
         };
         (vqp.lane, vqp.via) = (lane, Some(via));
-        vqp.state = VqpState::Connected;
+        vqp.phase = Phase::Connected;
         if let Some(tag) = entry.tag {
             (vqp.peer_tag, vqp.watched) = (tag, Watched::No);
         }

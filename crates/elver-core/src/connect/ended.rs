@@ -1,10 +1,12 @@
 //! How connects end that have waited.
 
-use elver_verbs::{Device, Time, Via, VqpState};
+use elver_verbs::{Device, Time, Via};
 
 use crate::connect::attach::Onto;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
+use crate::vqp::Vqp;
+use crate::vqp::phase::Phase;
 use crate::{ConnectError, Core, Event, VqpId};
 
 impl<D: Device> Core<D> {
@@ -17,8 +19,7 @@ impl<D: Device> Core<D> {
         found: Result<(), ConnectError>,
         now: Time,
     ) {
-        let waits =
-            |vqp: &crate::vqp::Vqp| vqp.state == VqpState::Connecting && vqp.attempt == attempt;
+        let waits = |vqp: &Vqp| vqp.phase == Phase::Connecting && vqp.attempt == attempt;
         if self.vqps.get(id).is_some_and(|vqp| waits(vqp)) {
             self.connect_ended(id, peer, found.map(|()| (Via::Rc, None)), now);
         }
@@ -37,7 +38,7 @@ impl<D: Device> Core<D> {
             return bug!("a VQP that is gone has connected");
         };
         let (client, token) = (vqp.client, vqp.token);
-        vqp.state = VqpState::Idle;
+        vqp.phase = Phase::Idle;
         count_off!(self.lookups.waiting, 1);
         let result = found.and_then(|(via, lane)| {
             let attached = self.attach(id, peer, via, lane.map_or(Onto::Shared, Onto::Own));

@@ -1,9 +1,10 @@
 //! Connects go on whose peer was looked up.
 
-use elver_verbs::{Device, Policy, Time, Via, VqpState};
+use elver_verbs::{Device, Policy, Time, Via};
 
 use crate::VqpId;
 use crate::ids::PeerId;
+use crate::vqp::phase::Phase;
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
@@ -18,7 +19,7 @@ impl<D: Device> Core<D> {
     ) {
         // It may have been destroyed meanwhile, or connected anew.
         let Some(vqp) = self.vqps.get_mut(id) else { return };
-        if vqp.state != VqpState::Connecting || vqp.attempt != attempt {
+        if vqp.phase != Phase::Connecting || vqp.attempt != attempt {
             return;
         }
         let by_link = matches!(vqp.policy, Policy::Lite | Policy::Leased);

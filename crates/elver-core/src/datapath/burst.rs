@@ -14,7 +14,7 @@ use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
 use crate::memory::mr_store::{MrStore, RemoteMr};
 use crate::vqp::send_ring::SqEntry;
-use crate::vqp::{Vqp, Wait};
+use crate::vqp::{Fault, Vqp, Wait};
 
 /// What a WR counts as besides its bytes, in its VQP's turn.
 const WR_BYTES: i64 = 256;
@@ -102,8 +102,7 @@ impl<D: Device> Core<D> {
             if unposted == 0 {
                 return Stop::Empty;
             }
-            if let Some(status) = vqp.fault {
-                let seq = vqp.fault_at;
+            if let Some(Fault { seq, status }) = vqp.fault {
                 unposted = seq.wrapping_sub(vqp.sq.posted);
                 if unposted == 0 {
                     self.fail_next(id, status, now);

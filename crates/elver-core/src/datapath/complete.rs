@@ -1,15 +1,16 @@
 //! Completions: from physical WRs to those of VQPs, in order.
 
-use elver_verbs::{AccessFault, Class, Device, Memory, SendOpcode, Time, VqpState, WcStatus};
+use elver_verbs::{AccessFault, Class, Device, Memory, SendOpcode, Time, WcStatus};
 
 use crate::Core;
 use crate::VqpId;
 use crate::datapath::qos::Qos;
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::SEQ_MASK;
+use crate::ids::MaybeSlot;
 use crate::pool::Pool;
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::NONE;
+use crate::vqp::phase::Phase;
 
 impl<D: Device> Core<D> {
     /// A physical WR of a VQP has completed: on success, all WRs of the VQP up to this one.
@@ -27,7 +28,7 @@ impl<D: Device> Core<D> {
             self.stats.completions_unknown += 1;
             return;
         };
-        let (lane, watched) = (vqp.lane, vqp.watch);
+        let (lane, awaited) = (vqp.lane, vqp.phase != Phase::Connected);
         let behind = seq.wrapping_sub(vqp.sq.done) & SEQ_MASK;
         if status != WcStatus::Success {
             return self.complete_failed(id, behind, second, status, now);
@@ -48,7 +49,7 @@ impl<D: Device> Core<D> {
             self.account(lane, count);
             self.retire(id, now);
         }
-        if watched {
+        if awaited {
             self.drained(id, now);
         }
     }
@@ -101,12 +102,12 @@ impl<D: Device> Core<D> {
         let seq = vqp.sq.done.wrapping_add(if vqp.rewound { behind } else { 0 });
         let reads = vqp.sq.entry(seq).opcode == SendOpcode::Read;
         match verdict {
-            Verdict::Innocent if vqp.state == VqpState::Connected => self.rewind(id),
-            Verdict::Repeatable if vqp.state == VqpState::Connected && reads => self.rewind(id),
-            Verdict::Repeatable if vqp.state == VqpState::Connected => self.fail_unsure(id, now),
+            Verdict::Innocent if vqp.phase.is_connected() => self.rewind(id),
+            Verdict::Repeatable if vqp.phase.is_connected() && reads => self.rewind(id),
+            Verdict::Repeatable if vqp.phase.is_connected() => self.fail_unsure(id, now),
             verdict => {
                 let status = match verdict {
-                    Verdict::Guilty(status) if vqp.state == VqpState::Connected => status,
+                    Verdict::Guilty(status) if vqp.phase.is_connected() => status,
                     _ => WcStatus::WrFlushErr,
                 };
                 self.end_failed(id, status, on_lane, now);
@@ -152,9 +153,9 @@ impl Vqp {
             let entry = self.sq.entry_mut(self.sq.done);
             if entry.is_message() {
                 count += entry.cost() - 1;
-                if entry.slot != NONE {
-                    pool.sends.give(entry.slot);
-                    entry.slot = NONE;
+                if let Some(slot) = entry.slot.get() {
+                    pool.sends.give(slot);
+                    entry.slot = MaybeSlot::NONE;
                 }
             }
             self.sq.done = self.sq.done.wrapping_add(1);

@@ -1,17 +1,18 @@
 //! VQPs that go to their error state.
 
-use elver_verbs::{AccessFault, Device, Time, VqpState, WcStatus};
+use elver_verbs::{AccessFault, Device, Time, WcStatus};
 
 use crate::Core;
 use crate::VqpId;
-use crate::vqp::Wait;
+use crate::vqp::phase::Phase;
+use crate::vqp::{Fault, Wait};
 
 impl<D: Device> Core<D> {
     /// A VQP goes to its error state. What is on its lane ends first, then the rest is flushed.
     pub(crate) fn fail(&mut self, id: VqpId, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
-        if vqp.state != VqpState::Error {
-            vqp.state = VqpState::Error;
+        if !vqp.phase.is_over() {
+            vqp.phase = Phase::Failing;
             vqp.wait = Wait::Nothing;
             self.stats.vqp_errors += 1;
         }
@@ -21,8 +22,8 @@ impl<D: Device> Core<D> {
     /// The next WR of a VQP that is to be posted ends with an error, and the VQP with it.
     pub(crate) fn fail_next(&mut self, id: VqpId, status: WcStatus, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
-        if vqp.state != VqpState::Error {
-            (vqp.fault, vqp.fault_at) = (Some(status), vqp.sq.posted);
+        if !vqp.phase.is_over() {
+            vqp.fault = Some(Fault { seq: vqp.sq.posted, status });
         }
         self.fail(id, now);
     }
@@ -43,7 +44,7 @@ impl<D: Device> Core<D> {
             return bug!("a VQP with WRs on a lane is gone");
         };
         vqp.sq.posted = vqp.sq.done;
-        (vqp.fault, vqp.fault_at) = (Some(WcStatus::RespTimeoutErr), vqp.sq.done);
+        vqp.fault = Some(Fault { seq: vqp.sq.done, status: WcStatus::RespTimeoutErr });
         self.stats.wrs_unsure += 1;
         self.fail(id, now);
     }
@@ -52,19 +53,16 @@ impl<D: Device> Core<D> {
     #[inline]
     pub(crate) fn drained(&mut self, id: VqpId, now: Time) {
         // One that its client is done with goes with its last WR.
-        let Some(vqp) = self.vqps.get_mut(id) else { return };
+        let Some(vqp) = self.vqps.get(id) else { return };
         if vqp.inflight > 0 {
             return;
         }
-        if vqp.moving {
+        let is_over = vqp.phase.is_over();
+        if self.is_to_move(vqp) {
             self.links.moved.push(id);
         }
-        if vqp.state == VqpState::Error || vqp.zombie {
-            if vqp.watch {
-                self.settle(id, now);
-            }
-        } else {
-            vqp.watch = false;
+        if is_over {
+            self.settle(id, now);
         }
     }
 }

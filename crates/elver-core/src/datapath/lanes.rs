@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, VqpState};
+use elver_verbs::Device;
 
 use crate::Core;
 use crate::VqpId;
@@ -96,7 +96,7 @@ impl<D: Device> Core<D> {
     /// The peer of a VQP that waits on a lane, unless it has left it meanwhile, or failed.
     pub(crate) fn peer_waited_for(&self, id: VqpId, lane: LaneIx) -> Option<PeerId> {
         let vqp = self.vqps.get(id)?;
-        vqp.peer.filter(|_| vqp.lane == Some(lane) && vqp.state == VqpState::Connected)
+        vqp.peer.filter(|_| vqp.lane == Some(lane) && vqp.phase.is_connected())
     }
 
     /// Whether a lane is of a DCI that is down.

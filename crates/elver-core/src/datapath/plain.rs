@@ -147,12 +147,8 @@ impl Vqp {
             return intake.taken;
         }
         let sig_all = if self.sig_all { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let common = Header {
-            dst_port: if self.peer_vqp == 0 { self.peer_port } else { 0 },
-            dst_vqp: self.peer_vqp,
-            src_vqp: self.id.0,
-            ..*blank
-        };
+        let (dst_port, dst_vqp) = self.destination();
+        let common = Header { dst_port, dst_vqp, src_vqp: self.id.0, ..*blank };
         for (wr, short) in wrs.iter().zip(shorts) {
             let (opcode, imm) = match wr.op {
                 SendOp::Send => (SendOpcode::Send, None),
@@ -164,7 +160,7 @@ impl Vqp {
                 break;
             }
             let Ok(mr) = mrs.check(self.client, &mut self.local, &sge, false) else { break };
-            let Some(region) = mrs.get(mr) else { break };
+            let Some(region) = mrs.of(mr) else { break };
             let (header, body) = short.split_at_mut(HEADER_BYTES);
             let body = &mut body[..sge.length as usize];
             // What is not at hand is fetched by the device.
@@ -187,8 +183,7 @@ impl Vqp {
     pub(crate) fn ends_in_run(&self, seq: u32, count: u32) -> bool {
         self.sq.head == self.sq.done
             && u32::from(self.sq.entry(seq).run) >= count
-            && !self.failed
-            && !self.zombie
+            && !self.phase.flushes()
     }
 }
 

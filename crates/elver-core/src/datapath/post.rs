@@ -6,10 +6,12 @@ use elver_verbs::{
 };
 
 use crate::datapath::plain::{BURST, Plain};
+use crate::ids::MaybeSlot;
 use crate::memory::mr::{LocalMrs, Users};
 use crate::messaging::message::HEADER_BYTES;
-use crate::vqp::Vqp;
-use crate::vqp::send_ring::{NONE, SqEntry};
+use crate::vqp::phase::Phase;
+use crate::vqp::send_ring::SqEntry;
+use crate::vqp::{Fault, Vqp};
 use crate::{ClientId, Core, VqpId};
 
 impl<D: Device> Core<D> {
@@ -28,11 +30,11 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), (usize, PostError)> {
         let found = self.vqps.get_mut(vqp);
-        let Some(entry) = found.filter(|entry| entry.client == client && !entry.zombie) else {
+        let Some(entry) = found.filter(|entry| entry.client == client) else {
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
-        if !matches!(entry.state, VqpState::Connected | VqpState::Connecting) {
-            return Err((0, state_error(entry.state)));
+        if !matches!(entry.phase, Phase::Connecting | Phase::Connected | Phase::Moving) {
+            return Err((0, refusal(entry)));
         }
         let Some(owner) = self.clients.get_mut(client) else {
             bug!("a VQP has no client");
@@ -92,10 +94,12 @@ impl<D: Device> Core<D> {
             self.latency.follow(vqp, seq, entry.sq.entry(seq).opcode, now);
         }
         let mut left = false;
-        if let Some((lane, plain)) = at_once {
+        // One call of the device's for all: what is posted together leaves together.
+        let alone = taken == plain.count as usize;
+        if let Some((lane, plain)) = at_once.filter(|(_, plain)| plain.short || alone) {
             left = !self.post_plain(vqp, lane, plain, now);
         }
-        if taken > plain.count as usize {
+        if !alone {
             left |= self.pump(vqp, now);
         }
         if left {
@@ -121,10 +125,10 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), WcStatus> {
         let found = self.vqps.get_mut(vqp);
-        let entry = found.filter(|entry| entry.client == client && !entry.zombie);
-        let entry = entry.filter(|entry| entry.state != VqpState::Idle).ok_or(status)?;
+        let entry = found.filter(|entry| entry.is_of(client));
+        let entry = entry.filter(|entry| entry.phase != Phase::Idle).ok_or(status)?;
         let owner = self.clients.get_mut(client).ok_or(status)?;
-        let is_first = entry.state != VqpState::Error && entry.fault.is_none();
+        let is_first = !entry.phase.is_over() && entry.fault.is_none();
         // It may be refused for want of room, and its completion takes some too: as much as others.
         if entry.sq.room() == 0 || owner.pending >= owner.limits.completions.saturating_mul(2) {
             if is_first {
@@ -135,10 +139,10 @@ impl<D: Device> Core<D> {
         owner.pending += 1;
         entry.sq.reserve(1);
         if is_first {
-            (entry.fault, entry.fault_at) = (Some(status), entry.sq.tail);
+            entry.fault = Some(Fault { seq: entry.sq.tail, status });
         }
         entry.sq.push(SqEntry { wr_id, opcode, ..SqEntry::BLANK });
-        if entry.state == VqpState::Error {
+        if entry.phase.is_over() {
             self.settle(vqp, now);
         } else {
             self.pump(vqp, now);
@@ -150,8 +154,8 @@ impl<D: Device> Core<D> {
     /// A client's receive was refused, and the client has been told: the VQP fails, and all that it
     /// holds is flushed.
     pub fn refuse_recv(&mut self, client: ClientId, vqp: VqpId, now: Time) {
-        let found = self.vqps.get(vqp).filter(|vqp| vqp.client == client && !vqp.zombie);
-        match found.map(|vqp| vqp.state) {
+        let found = self.vqps.get(vqp).filter(|vqp| vqp.is_of(client));
+        match found.map(|vqp| vqp.phase.state()) {
             // It is bound perhaps, and not connected: its receives are flushed all the same.
             Some(VqpState::Connected | VqpState::Idle) => self.fail(vqp, now),
             Some(VqpState::Connecting) => {
@@ -176,11 +180,11 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), (usize, PostError)> {
         let found = self.vqps.get_mut(vqp);
-        let Some(entry) = found.filter(|entry| entry.client == client && !entry.zombie) else {
+        let Some(entry) = found.filter(|entry| entry.client == client) else {
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
-        if entry.state == VqpState::Error {
-            return Err((0, state_error(entry.state)));
+        if entry.phase.is_over() {
+            return Err((0, refusal(entry)));
         }
         let Some(owner) = self.clients.get_mut(client) else {
             bug!("a VQP has no client");
@@ -271,7 +275,7 @@ impl Vqp {
         mrs.add_users(Users::one(entry.mr));
         for sge in sges.iter().skip(1) {
             if let Some(slot) = mrs.slot_of(sge.lkey).filter(|_| sge.length > 0) {
-                mrs.add_users(Users::one(slot));
+                mrs.add_users(Users::one(slot.into()));
             }
         }
         self.sq.push_with(entry, &wr.op, sges, bytes);
@@ -302,8 +306,8 @@ impl Vqp {
         mrs: &LocalMrs<M>,
         sges: &[Sge],
         writes: bool,
-    ) -> Result<u32, PostError> {
-        let mut first = NONE;
+    ) -> Result<MaybeSlot, PostError> {
+        let mut first = MaybeSlot::NONE;
         for (index, sge) in sges.iter().enumerate() {
             let slot = mrs.check(self.client, &mut self.local, sge, writes)?;
             if index == 0 {
@@ -314,12 +318,16 @@ impl Vqp {
     }
 }
 
-/// Why a VQP in this state takes no WR, as a QP of the verbs would say it.
-fn state_error(state: VqpState) -> PostError {
-    let state = match state {
-        VqpState::Error => QpState::Err,
-        VqpState::Connected => QpState::Rts,
-        VqpState::Idle | VqpState::Connecting => QpState::Init,
+/// Why a VQP takes no WR in its phase, as a QP of the verbs would say it.
+#[cold]
+fn refusal(vqp: &Vqp) -> PostError {
+    let state = match vqp.phase {
+        Phase::Destroyed => {
+            return PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.id.0 };
+        }
+        Phase::Failing | Phase::Failed => QpState::Err,
+        Phase::Connected | Phase::Moving => QpState::Rts,
+        Phase::Idle | Phase::Connecting => QpState::Init,
     };
     PostError::State { qp_type: QpType::Rc, state }
 }

@@ -3,7 +3,10 @@
 use elver_verbs::{Device, SendFlags, SendOpcode, Time, Wc, WcStatus};
 
 use crate::memory::mr::Users;
-use crate::vqp::send_ring::{NONE, SqEntry};
+use crate::memory::regions::RELEASE_AGAIN_NS;
+use crate::vqp::phase::Phase;
+use crate::vqp::recv_ring::RecvOutcome;
+use crate::vqp::send_ring::SqEntry;
 use crate::{Completion, Core, VqpId};
 
 impl<D: Device> Core<D> {
@@ -17,22 +20,17 @@ impl<D: Device> Core<D> {
     /// Tells the WRs that are done, which are `count` and end as one ([`Vqp::ends_in_run`]).
     #[inline]
     pub(crate) fn retire_run(&mut self, id: VqpId, count: u32, now: Time) {
-        let Core { vqps, clients, mrs, stats, ready_clients, .. } = self;
+        let Core { vqps, clients, mrs, told, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that tells of a WR is gone") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         vqp.sq.head = vqp.sq.done;
         let entry = vqp.sq.entry(vqp.sq.head.wrapping_sub(1));
         debug_assert!(entry.ends_plainly() && u32::from(entry.run) >= count);
         let freed = mrs.remove_users(Users::of(entry.mr, count));
-        let told = u32::from(entry.flags.contains(SendFlags::SIGNALED));
-        count_off!(client.pending, count - told);
-        if told > 0 {
-            client.completions.push_back(completion_of(entry, vqp.id));
-            stats.completions += 1;
-            if !client.ready {
-                client.ready = true;
-                ready_clients.push_back(vqp.client);
-            }
+        let signaled = entry.flags.contains(SendFlags::SIGNALED);
+        client.tell_nothing(count - u32::from(signaled));
+        if signaled {
+            client.tell(vqp.client, completion_of(entry, vqp.id), told);
         }
         if self.latency.follows(id) {
             self.latency.done(vqp.sq.head, false, now);
@@ -45,18 +43,18 @@ impl<D: Device> Core<D> {
     /// Tells the WRs that are done up to one that does not end plainly. Returns whether there is
     /// one, and it may end.
     fn retire_plain(&mut self, id: VqpId, now: Time) -> bool {
-        let Core { vqps, clients, mrs, stats, ready_clients, .. } = self;
+        let Core { vqps, clients, mrs, told, .. } = self;
         // One that has failed, and that its client is done with, has told all that it had, and is gone.
         let Some(vqp) = vqps.get_mut(id) else { return false };
         let Some(client) = clients.get_mut(vqp.client) else {
             bug!("a VQP has no client");
             return false;
         };
-        let (mut users, mut untold, mut told) = (Users::default(), 0, 0);
+        let (mut users, mut untold) = (Users::default(), 0);
         let (mut freed, mut other) = (false, false);
         while vqp.sq.head != vqp.sq.done {
             let entry = vqp.sq.entry(vqp.sq.head);
-            if vqp.failed || !entry.ends_plainly() {
+            if vqp.phase.flushes() || !entry.ends_plainly() {
                 // Its receiver may read it, also when its VQP has failed.
                 other = !entry.await_fin;
                 break;
@@ -64,23 +62,17 @@ impl<D: Device> Core<D> {
             if let Some(others) = users.next(entry.mr) {
                 freed |= mrs.remove_users(others);
             }
-            if entry.flags.contains(SendFlags::SIGNALED) && !vqp.zombie {
-                client.completions.push_back(completion_of(entry, vqp.id));
-                told += 1;
+            if entry.flags.contains(SendFlags::SIGNALED) {
+                client.tell(vqp.client, completion_of(entry, vqp.id), told);
             } else {
                 untold += 1;
             }
             vqp.sq.head = vqp.sq.head.wrapping_add(1);
         }
         freed |= mrs.remove_users(users);
-        count_off!(client.pending, untold);
-        stats.completions += told;
-        if told > 0 && !client.ready {
-            client.ready = true;
-            ready_clients.push_back(vqp.client);
-        }
+        client.tell_nothing(untold);
         if self.latency.follows(id) {
-            self.latency.done(vqp.sq.head, vqp.failed, now);
+            self.latency.done(vqp.sq.head, vqp.phase.flushes(), now);
         }
         if freed {
             self.release_mrs(now);
@@ -92,16 +84,13 @@ impl<D: Device> Core<D> {
     /// one that failed, or one that was flushed.
     #[inline(never)]
     fn retire_other(&mut self, id: VqpId, now: Time) {
-        // A READ that the receiver posted before it learned of a failure may still arrive.
-        let peer = self.vqps.get(id).and_then(|vqp| vqp.peer);
-        let grace = now.saturating_add_ns(self.flight_ns_of(peer));
-        let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
+        let Core { vqps, clients, mrs, pool, told, device, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that tells of a WR is gone") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         let seq = vqp.sq.head;
         let entry = *vqp.sq.entry(seq);
-        if entry.slot != NONE {
-            pool.sends.give(entry.slot);
+        if let Some(slot) = entry.slot.get() {
+            pool.sends.give(slot);
         }
         let mut freed = mrs.remove_users(Users::one(entry.mr));
         for (at, sge) in vqp.sq.sges(seq).iter().enumerate().filter(|(_, sge)| sge.length > 0) {
@@ -110,55 +99,41 @@ impl<D: Device> Core<D> {
                 continue;
             };
             // The first one's user was counted under `mr`.
-            freed |= at > 0 && mrs.remove_users(Users::one(slot));
-            if entry.shared && mrs.unshare(slot) {
-                mrs.unshare_at(slot, grace);
-            }
+            freed |= at > 0 && mrs.remove_users(Users::one(slot.into()));
+        }
+        if entry.shared {
+            mrs.close_ended((id, seq), now.saturating_add_ns(RELEASE_AGAIN_NS), device);
         }
         let entry = vqp.sq.entry_mut(seq);
-        if vqp.failed && entry.status == WcStatus::Success {
+        if vqp.phase.flushes() && entry.status == WcStatus::Success {
             // It may have been executed: a flushed WR tells nothing about that.
             entry.status = WcStatus::WrFlushErr;
         }
-        vqp.failed |= entry.status != WcStatus::Success;
+        if entry.status != WcStatus::Success {
+            vqp.phase.told_failure();
+        }
         let signaled = entry.flags.contains(SendFlags::SIGNALED);
-        if vqp.zombie || (entry.status == WcStatus::Success && !signaled) {
-            count_off!(client.pending, 1);
+        if vqp.phase == Phase::Destroyed || (entry.status == WcStatus::Success && !signaled) {
+            client.tell_nothing(1);
         } else {
-            client.completions.push_back(completion_of(entry, vqp.id));
-            stats.completions += 1;
-            if !client.ready {
-                client.ready = true;
-                ready_clients.push_back(vqp.client);
-            }
+            client.tell(vqp.client, completion_of(entry, vqp.id), told);
         }
         vqp.sq.head = seq.wrapping_add(1);
         if self.latency.follows(id) {
-            self.latency.done(vqp.sq.head, vqp.failed, now);
+            self.latency.done(vqp.sq.head, vqp.phase.flushes(), now);
         }
         if freed {
             self.release_mrs(now);
         }
     }
 
-    /// Deregistrations that waited for WRs in flight alone go through.
-    #[cold]
-    pub(crate) fn release_mrs(&mut self, now: Time) {
-        let due = |closing: crate::memory::mr::Closing| closing.due <= now;
-        let slots = self.mrs.iter().filter(|(_, mr)| mr.refs == 0 && mr.closing.is_some_and(due));
-        let slots: alloc::vec::Vec<u32> = slots.map(|(slot, _)| slot).collect();
-        for slot in slots {
-            self.try_release_mr(slot, now);
-        }
-    }
-
     /// Ends all that a VQP in its error state holds. Nothing of its is on a lane.
     pub(crate) fn flush(&mut self, id: VqpId, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
-        let fault = vqp.fault.take().map(|status| (vqp.fault_at, status));
+        let fault = vqp.fault.take();
         while vqp.sq.done != vqp.sq.tail {
-            let own = fault.filter(|(seq, _)| *seq == vqp.sq.done);
-            let status = own.map_or(WcStatus::WrFlushErr, |(_, status)| status);
+            let own = fault.filter(|fault| fault.seq == vqp.sq.done);
+            let status = own.map_or(WcStatus::WrFlushErr, |fault| fault.status);
             vqp.sq.entry_mut(vqp.sq.done).status = status;
             vqp.sq.done = vqp.sq.done.wrapping_add(1);
         }
@@ -169,29 +144,17 @@ impl<D: Device> Core<D> {
 
     /// Ends the receives of a VQP in its error state.
     fn flush_receives(&mut self, id: VqpId) {
-        let Core { vqps, clients, stats, ready_clients, .. } = self;
+        let Core { vqps, clients, told, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         while vqp.rq.head != vqp.rq.tail {
             let entry = *vqp.rq.entry(vqp.rq.head);
             vqp.rq.head = vqp.rq.head.wrapping_add(1);
-            if vqp.zombie {
-                count_off!(client.pending, 1);
+            if vqp.phase == Phase::Destroyed {
+                client.tell_nothing(1);
                 continue;
             }
-            let wc = Wc {
-                wr_id: entry.wr_id,
-                status: WcStatus::WrFlushErr,
-                opcode: elver_verbs::WcOpcode::Recv,
-                qp_num: vqp.id.0,
-                ..Wc::default()
-            };
-            client.completions.push_back(Completion { vqp: vqp.id, source: None, wc });
-            stats.completions += 1;
-            if !client.ready {
-                client.ready = true;
-                ready_clients.push_back(vqp.client);
-            }
+            client.tell(vqp.client, RecvOutcome::FLUSHED.completion(vqp.id, entry.wr_id), told);
         }
         vqp.rq.next = vqp.rq.tail;
     }

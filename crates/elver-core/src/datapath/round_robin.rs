@@ -1,6 +1,6 @@
 //! Turns among the VQPs that share a lane (section 4.4): at once if nobody waits, else by bytes.
 
-use elver_verbs::{Device, Time, VqpState};
+use elver_verbs::{Device, Time};
 
 use crate::Core;
 use crate::VqpId;
@@ -21,7 +21,7 @@ impl<D: Device> Core<D> {
             return false;
         };
         if !vqp.may_post() || vqp.ready || vqp.sq.unposted() == 0 {
-            if vqp.lane.is_none() && vqp.state == VqpState::Connected {
+            if vqp.lane.is_none() && vqp.phase.is_connected() {
                 self.find_lane(id, now);
                 return true;
             }

@@ -112,14 +112,6 @@ impl<D: Device> Core<D> {
         vqp.measure_room(last, self.pool.rooms());
     }
 
-    /// How long after its post a WR of a peer's may still arrive: all of its retries, or of ours if
-    /// these take longer.
-    pub(crate) fn flight_ns_of(&self, peer: Option<PeerId>) -> u64 {
-        let theirs = peer.and_then(|peer| self.peers.get(peer)?.last);
-        let theirs = theirs.map_or(0, |record| record.terms.flight_ns());
-        self.config.flight_ns().max(theirs)
-    }
-
     /// One reason less to remember a peer.
     pub(crate) fn unpin(&mut self, peer: PeerId) {
         if let Some(entry) = self.peers.get_mut(peer) {

@@ -39,7 +39,7 @@ impl<D: Device> Core<D> {
 
     /// The meta server that is asked first.
     pub fn meta_server(&self) -> Option<Gid> {
-        let (peer, _) = self.lookups.servers.get(self.lookups.servers.preferred())?;
+        let (peer, _) = self.lookups.servers.get(self.lookups.servers.preferred()?)?;
         self.peers.get(peer).map(|entry| entry.gid)
     }
 

@@ -24,8 +24,8 @@ const NOISE_NS: u64 = 2_000;
 #[derive(Debug, Default)]
 pub(crate) struct Servers {
     list: Vec<Server>,
-    /// Index of the one that is asked first.
-    preferred: u32,
+    /// Index of the one that is asked first; none before one is chosen.
+    preferred: Option<u32>,
     /// When the next one is measured, and which.
     probe_at: Time,
     probe_next: u32,
@@ -52,7 +52,7 @@ impl Servers {
         servers: Vec<(PeerId, Gid, Descriptor)>,
     ) -> Vec<PeerId> {
         let old = core::mem::take(&mut self.list);
-        let before = old.get(self.preferred as usize).map(|server| server.peer);
+        let before = self.preferred.and_then(|at| old.get(at as usize)).map(|server| server.peer);
         let known = |peer| old.iter().find(|server| server.peer == peer);
         for (peer, gid, nodes) in servers {
             let round_trip_ns = known(peer).and_then(|server| server.round_trip_ns);
@@ -61,7 +61,7 @@ impl Servers {
             self.list.push(Server { peer, nodes, rank, round_trip_ns, rest_ns, rests_until });
         }
         let place = |peer| self.list.iter().position(|server| server.peer == peer);
-        self.preferred = before.and_then(place).map_or(u32::MAX, |index| index as u32);
+        self.preferred = before.and_then(place).map(|index| index as u32);
         self.probe_at = Time::ZERO;
         self.choose();
         old.into_iter().map(|server| server.peer).collect()
@@ -84,8 +84,8 @@ impl Servers {
         self.list.iter().map(|server| server.peer)
     }
 
-    /// Index of the one that is asked first.
-    pub(crate) fn preferred(&self) -> u32 {
+    /// Index of the one that is asked first, if there is any.
+    pub(crate) fn preferred(&self) -> Option<u32> {
         self.preferred
     }
 
@@ -98,7 +98,7 @@ impl Servers {
         if server.rest_ns > 0 {
             // It is back: nodes spread as they did before.
             (server.rest_ns, server.rests_until) = (0, Time::ZERO);
-            self.preferred = u32::MAX;
+            self.preferred = None;
         }
         self.choose();
     }
@@ -123,13 +123,13 @@ impl Servers {
         let count = self.len();
         let others = (0..count).map(|step| (self.probe_next + step) % count);
         let mut due = others.filter(|index| {
-            *index != self.preferred && self.list[*index as usize].rests_until <= now
+            Some(*index) != self.preferred && self.list[*index as usize].rests_until <= now
         });
         let index = due.next();
         // The next one at once, as long as one was never measured.
         let unknown = |index: u32| {
             let server = &self.list[index as usize];
-            server.round_trip_ns.is_none() && server.rest_ns == 0 && index != self.preferred
+            server.round_trip_ns.is_none() && server.rest_ns == 0 && Some(index) != self.preferred
         };
         let soon = (0..count).any(unknown) && index.is_some_and(|at| at + 1 < count);
         self.probe_at = if soon { now } else { now.saturating_add_ns(PROBE_NS) };
@@ -146,15 +146,15 @@ impl Servers {
         let far = nearest.map_or(u64::MAX, |nearest| nearest + nearest / 3 + NOISE_NS);
         // One that was never measured may be as near.
         let near = |server: &Server| !rests(server) && server.round_trip_ns.unwrap_or(0) <= far;
-        if self.list.get(self.preferred as usize).is_some_and(near) {
+        if self.preferred.and_then(|at| self.list.get(at as usize)).is_some_and(near) {
             return;
         }
         let of = |which: &dyn Fn(&Server) -> bool| {
             let ranked = self.list.iter().enumerate().filter(|(_, server)| which(server));
             ranked.min_by_key(|(_, server)| server.rank).map(|(index, _)| index as u32)
         };
-        let next = || (self.preferred.saturating_add(1)) % self.len().max(1);
-        self.preferred = of(&near).unwrap_or_else(next);
+        let next = || self.preferred.map_or(0, |at| at + 1).checked_rem(self.len());
+        self.preferred = of(&near).or_else(next);
     }
 }
 
@@ -192,23 +192,23 @@ mod tests {
     #[test]
     fn the_nearest_is_asked_and_a_little_does_not_count() {
         let mut servers = servers(7, 3);
-        let first = servers.preferred();
+        let first = servers.preferred().unwrap();
         let [second, third] = [1, 2].map(|step| (first + step) % 3);
         for _ in 0..50 {
             servers.answered(peer(first), 100_000);
             servers.answered(peer(second), 90_000);
-            assert_eq!(servers.preferred(), first, "about as near");
+            assert_eq!(servers.preferred().unwrap(), first, "about as near");
         }
         servers.answered(peer(third), 20_000);
-        assert_eq!(servers.preferred(), third);
+        assert_eq!(servers.preferred().unwrap(), third);
         // One slow answer moves nobody.
         servers.answered(peer(third), 60_000);
-        assert_eq!(servers.preferred(), third);
+        assert_eq!(servers.preferred().unwrap(), third);
         // Its network becomes slow.
         for _ in 0..50 {
             servers.answered(peer(third), 500_000);
         }
-        assert_ne!(servers.preferred(), third);
+        assert_ne!(servers.preferred().unwrap(), third);
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
             for n in 0..4 {
                 servers.answered(peer(n), 10_000 + u64::from(n));
             }
-            asked[servers.preferred() as usize] += 1;
+            asked[servers.preferred().unwrap() as usize] += 1;
         }
         assert!(asked.iter().all(|count| (25..=75).contains(count)), "{asked:?}");
     }
@@ -227,13 +227,13 @@ mod tests {
     #[test]
     fn who_does_not_answer_is_left_alone_ever_longer_and_comes_back() {
         let mut servers = servers(7, 2);
-        let first = servers.preferred();
+        let first = servers.preferred().unwrap();
         for n in 0..2 {
             servers.answered(peer(n), 10_000);
         }
         let (mut now, mut probes) = (Time(0), Vec::new());
         servers.failed(peer(first), now);
-        assert_eq!(servers.preferred(), 1 - first);
+        assert_eq!(servers.preferred().unwrap(), 1 - first);
         while now.0 < 300_000_000_000 {
             if let Some(index) = servers.next_probe(now) {
                 assert_eq!(index, first);
@@ -244,11 +244,11 @@ mod tests {
         }
         assert_eq!(probes, [1, 3, 7, 15, 31, 63, 127, 191, 255]);
         servers.answered(peer(first), 1_000);
-        assert_eq!(servers.preferred(), first);
+        assert_eq!(servers.preferred().unwrap(), first);
         // None answers: by turns, as a list.
         servers.failed(peer(first), now);
         servers.failed(peer(1 - first), now);
-        assert!(servers.preferred() < 2);
+        assert!(servers.preferred().unwrap() < 2);
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
                 servers.answered(peer(index), 10_000);
             }
         }
-        assert_eq!(probes[servers.preferred() as usize], 0);
+        assert_eq!(probes[servers.preferred().unwrap() as usize], 0);
         assert!((100..=103).contains(&probes.iter().sum::<u32>()), "{probes:?}");
         assert_eq!(probes.iter().filter(|count| **count > 30).count(), 3, "{probes:?}");
     }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use elver_control::{ControlAddr, NodeRecord, Request};
-use elver_verbs::{Device, Time, VqpState};
+use elver_verbs::{Device, Time};
 
 use super::{Facts, Failing, Loss, NodeKey, SAMPLES, Samples, Step, Watched};
 use crate::VqpId;
@@ -78,7 +78,7 @@ impl<D: Device> Core<D> {
         // It may have gone since, or have been connected twice.
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
         let Some(peer) = vqp.peer else { return false };
-        if vqp.state != VqpState::Connected || vqp.is_watched() {
+        if !vqp.phase.is_connected() || vqp.is_watched() {
             return false;
         }
         if vqp.watched == Watched::Unknown {
@@ -91,7 +91,8 @@ impl<D: Device> Core<D> {
             vqp.peer_tag = tag;
         }
         // Who has sent messages there is told by the peer when their receiver goes.
-        let asks = vqp.peer_vqp == 0 && vqp.peer_port != 0 && !vqp.sq.has_sent_messages();
+        let asks =
+            vqp.peer_vqp.get().is_none() && vqp.peer_port != 0 && !vqp.sq.has_sent_messages();
         vqp.watched = if asks { Watched::Port } else { Watched::Node };
         let (key, port) = (NodeKey { peer, tag: vqp.peer_tag }, vqp.watched_port());
         self.keep_alive.enroll(key, id, port);
@@ -117,8 +118,7 @@ impl<D: Device> Core<D> {
         let mut samples = Samples::default();
         // What it has done as another says nothing of it.
         if entry.tag == Some(key.tag) {
-            let counts =
-                |vqp: &Vqp| vqp.watched_node() == Some(key) && vqp.state == VqpState::Connected;
+            let counts = |vqp: &Vqp| vqp.watched_node() == Some(key) && vqp.phase.is_connected();
             let vqps = self.vqps_to(key.peer).take(SAMPLES).filter(|(_, vqp)| counts(vqp));
             for (into, (id, vqp)) in samples.iter_mut().zip(vqps) {
                 *into = Some((id, vqp.sq.done.wrapping_add(vqp.rq.head)));
@@ -154,7 +154,7 @@ impl<D: Device> Core<D> {
             busy = true;
             // It may have failed for something else meanwhile, or be connected anew.
             let Some(vqp) = self.vqps.get(id) else { continue };
-            if vqp.nonce != nonce || vqp.state != VqpState::Connected || vqp.zombie {
+            if vqp.nonce != nonce || !vqp.phase.is_connected() {
                 continue;
             }
             // Its messages have a VQP of their own there by now, which may stay when the port is given up, and

@@ -6,7 +6,8 @@ use rustc_hash::FxBuildHasher;
 
 use crate::ClientId;
 use crate::due::DueQueue;
-use crate::vqp::send_ring::NONE;
+use crate::ids::MaybeSlot;
+use crate::memory::openings::Openings;
 
 /// The regions of all clients, on this node.
 #[derive(Debug)]
@@ -17,8 +18,8 @@ pub(crate) struct LocalMrs<M> {
     limit: u32,
     /// Regions being deregistered, by when their leases end.
     closing: DueQueue<u32>,
-    /// Regions that no message is read from any longer, by when their second registration goes.
-    unshared: DueQueue<u32>,
+    /// Long messages that are open to their receivers.
+    pub(crate) openings: Openings,
     /// Changes whenever a region goes, so that what VQPs remember of one is checked again.
     pub(crate) epoch: u32,
 }
@@ -29,17 +30,24 @@ pub(crate) struct LocalMr<M> {
     pub(crate) memory: M,
     pub(crate) info: MrInfo,
     pub(crate) owner: ClientId,
+    /// Who answers for its owner.
+    pub(crate) account: u64,
     pub(crate) access: AccessFlags,
     /// WRs that use it and have not ended.
     pub(crate) refs: u32,
-    /// Long messages on their way that peers read from it.
-    pub(crate) readers: u32,
-    /// Its second registration, for these, if it is not open to READs itself.
-    pub(crate) alias: Option<MrInfo>,
+    /// Pieces of it that are open to the receivers of long messages.
+    pub(crate) pieces: u32,
     /// It stands, or stood, in ValidMR.
     pub(crate) open: bool,
     /// It is being deregistered: no new WR may use it.
     pub(crate) closing: Option<Closing>,
+}
+
+impl<M> LocalMr<M> {
+    /// Nothing on its way uses it.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.refs == 0 && self.pieces == 0
+    }
 }
 
 /// What a deregistration waits for besides WRs in flight.
@@ -56,7 +64,7 @@ pub(crate) struct Closing {
 pub(crate) struct LocalHit {
     epoch: u32,
     lkey: u32,
-    slot: u32,
+    slot: MaybeSlot,
     start: u64,
     end: u64,
     writable: bool,
@@ -65,37 +73,37 @@ pub(crate) struct LocalHit {
 impl LocalHit {
     /// Nothing remembered.
     pub(crate) const NONE: LocalHit =
-        LocalHit { epoch: 0, lkey: 0, slot: NONE, start: 1, end: 0, writable: false };
+        LocalHit { epoch: 0, lkey: 0, slot: MaybeSlot::NONE, start: 1, end: 0, writable: false };
 }
 
 /// WRs in a row that use the same region, to be counted there in one go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Users {
-    slot: u32,
+    slot: MaybeSlot,
     wrs: u32,
 }
 
 impl Default for Users {
     fn default() -> Users {
-        Users { slot: NONE, wrs: 0 }
+        Users { slot: MaybeSlot::NONE, wrs: 0 }
     }
 }
 
 impl Users {
     /// A single one.
-    pub(crate) fn one(slot: u32) -> Users {
+    pub(crate) fn one(slot: MaybeSlot) -> Users {
         Users::of(slot, 1)
     }
 
     /// So many of a region.
     #[inline]
-    pub(crate) fn of(slot: u32, wrs: u32) -> Users {
+    pub(crate) fn of(slot: MaybeSlot, wrs: u32) -> Users {
         Users { slot, wrs }
     }
 
     /// Counts one more of a region; gives what was counted before if that is of another.
     #[inline]
-    pub(crate) fn next(&mut self, slot: u32) -> Option<Users> {
+    pub(crate) fn next(&mut self, slot: MaybeSlot) -> Option<Users> {
         if self.slot == slot {
             self.wrs += 1;
             return None;
@@ -112,7 +120,7 @@ impl<M: Memory> LocalMrs<M> {
             by_lkey: HashMap::default(),
             limit,
             closing: DueQueue::default(),
-            unshared: DueQueue::default(),
+            openings: Openings::new(limit),
             epoch: 1,
         }
     }
@@ -143,6 +151,17 @@ impl<M: Memory> LocalMrs<M> {
         self.slots.get(slot as usize)?.as_ref()
     }
 
+    /// The region in a slot, if there is one.
+    #[inline]
+    pub(crate) fn of(&self, slot: MaybeSlot) -> Option<&LocalMr<M>> {
+        self.slots.get(slot.index())?.as_ref()
+    }
+
+    #[inline]
+    fn of_mut(&mut self, slot: MaybeSlot) -> Option<&mut LocalMr<M>> {
+        self.slots.get_mut(slot.index())?.as_mut()
+    }
+
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut LocalMr<M>> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
@@ -165,29 +184,9 @@ impl<M: Memory> LocalMrs<M> {
         self.closing.pop_due(now)
     }
 
-    /// A region's second registration goes then, if no message is read from it.
-    pub(crate) fn unshare_at(&mut self, slot: u32, due: Time) {
-        self.unshared.push(due, slot);
-    }
-
-    /// The next region whose second registration is to go.
-    pub(crate) fn pop_unshared(&mut self, now: Time) -> Option<u32> {
-        self.unshared.pop_due(now)
-    }
-
-    /// When [`LocalMrs::pop_unshared`] gives one.
-    pub(crate) fn next_unshared(&self) -> Option<Time> {
-        self.unshared.next_due()
-    }
-
     /// When [`LocalMrs::pop_closing`] gives one.
     pub(crate) fn next_closing(&self) -> Option<Time> {
         self.closing.next_due()
-    }
-
-    /// Whether a region's second registration will go.
-    pub(crate) fn will_unshare(&self, slot: u32) -> bool {
-        self.unshared.iter().any(|unshared| *unshared == slot)
     }
 
     /// What VQPs remember is checked again.
@@ -208,7 +207,7 @@ impl<M: Memory> LocalMrs<M> {
         hit: &mut LocalHit,
         sge: &Sge,
         writes: bool,
-    ) -> Result<u32, PostError> {
+    ) -> Result<MaybeSlot, PostError> {
         if hit.lkey != sge.lkey || hit.epoch != self.epoch {
             *hit = self.find(client, sge.lkey);
         }
@@ -216,20 +215,20 @@ impl<M: Memory> LocalMrs<M> {
         if sge.addr >= hit.start
             && end.is_some_and(|end| end <= hit.end)
             && (hit.writable || !writes)
-            && hit.slot != NONE
+            && hit.slot != MaybeSlot::NONE
         {
             return Ok(hit.slot);
         }
         if sge.length == 0 {
-            return Ok(NONE);
+            return Ok(MaybeSlot::NONE);
         }
         Err(PostError::LocalAccess { addr: sge.addr, length: sge.length, lkey: sge.lkey })
     }
 
     #[cold]
     fn find(&self, client: ClientId, lkey: u32) -> LocalHit {
-        let slot = self.slot_of(lkey).unwrap_or(NONE);
-        match self.get(slot).filter(|mr| mr.owner == client && mr.closing.is_none()) {
+        let slot = self.slot_of(lkey).map_or(MaybeSlot::NONE, MaybeSlot::from);
+        match self.of(slot).filter(|mr| mr.owner == client && mr.closing.is_none()) {
             None => LocalHit { epoch: self.epoch, lkey, ..LocalHit::NONE },
             Some(mr) => LocalHit {
                 epoch: self.epoch,
@@ -245,9 +244,9 @@ impl<M: Memory> LocalMrs<M> {
     /// So many WRs more use a region; none do where there is none.
     #[inline]
     pub(crate) fn add_users(&mut self, users: Users) {
-        match self.get_mut(users.slot) {
+        match self.of_mut(users.slot) {
             Some(mr) => mr.refs += users.wrs,
-            None if users.slot != NONE => bug!("a region that WRs use is gone"),
+            None if users.slot != MaybeSlot::NONE => bug!("a region that WRs use is gone"),
             None => {}
         }
     }
@@ -255,8 +254,8 @@ impl<M: Memory> LocalMrs<M> {
     /// WRs have ended. Returns whether a deregistration may have waited for that.
     #[inline]
     pub(crate) fn remove_users(&mut self, users: Users) -> bool {
-        let Some(mr) = self.get_mut(users.slot) else {
-            if users.slot != NONE {
+        let Some(mr) = self.of_mut(users.slot) else {
+            if users.slot != MaybeSlot::NONE {
                 bug!("a region that WRs use is gone");
             }
             return false;
@@ -284,7 +283,7 @@ impl<M: Memory> LocalMrs<M> {
                 continue;
             }
             let slot = self.check(client, hit, sge, true).map_err(|_| ScatterError::Refused)?;
-            let mr = self.get(slot).ok_or(ScatterError::Refused)?;
+            let mr = self.of(slot).ok_or(ScatterError::Refused)?;
             copy(&mr.memory, sge.addr - mr.info.addr, done, part)?;
             (done, len) = (done + part, len - part);
         }

@@ -30,10 +30,25 @@ use elver_control::Terms;
 use crate::memory::mr::{Closing, LocalMr};
 use crate::{ClientId, Core, CoreError, Event};
 
+/// A region of this node's that peers may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenRegion {
+    /// Whose it is.
+    pub owner: ClientId,
+    /// Its owner's key.
+    pub lkey: u32,
+    /// Address of its first byte, as peers name it.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What it permits.
+    pub access: AccessFlags,
+}
+
 /// The flags that let peers in.
 const REMOTE: AccessFlags = AccessFlags::REMOTE_CHANGES.union(AccessFlags::REMOTE_READ);
 /// Time between two tries to take a region from the device while a copy of it is under way.
-const RELEASE_AGAIN_NS: u64 = 100_000;
+pub(crate) const RELEASE_AGAIN_NS: u64 = 100_000;
 
 impl<D: Device> Core<D> {
     /// Registers memory for a client. Peers find it in ValidMR if `access` opens it to them.
@@ -59,6 +74,7 @@ impl<D: Device> Core<D> {
         if full {
             return Err(CoreError::Limit { what: "regions", limit, setting: "max_mrs" });
         }
+        let account = entry.limits.account;
         let info = self.device.reg_mr(self.pool.pd, memory.clone(), iova, access)?;
         let open = access.intersects(REMOTE);
         if open && let Err(error) = self.valid_mrs.open(&info, access) {
@@ -69,15 +85,36 @@ impl<D: Device> Core<D> {
             memory,
             info,
             owner: client,
+            account,
             access,
             refs: 0,
-            readers: 0,
-            alias: None,
+            pieces: 0,
             open,
             closing: None,
         });
         self.open_client(client)?.mrs += 1;
         Ok(info)
+    }
+
+    /// The region of this node's that peers reach by a key, for a client that has it. None if there is none, or if
+    /// the client's account has guessed too often: a key that is wrong counts as a guess, as when a WR names it.
+    pub fn open_region(&mut self, client: ClientId, rkey: u32, now: Time) -> Option<OpenRegion> {
+        let account = self.open_client(client).ok()?.limits.account;
+        if self.guesses.holds(account, now) {
+            self.stats.mr_keys_refused += 1;
+            return None;
+        }
+        // Both keys of a region are one, as the soft device has it; of others' none is found.
+        let known = self.mrs.slot_of(rkey).and_then(|slot| self.mrs.get(slot));
+        let is_it =
+            |mr: &&LocalMr<D::Memory>| mr.info.rkey == rkey && mr.open && mr.closing.is_none();
+        let Some(mr) = known.filter(is_it) else {
+            self.stats.mr_keys_wrong += 1;
+            self.guesses.wrong(account, now);
+            return None;
+        };
+        let MrInfo { lkey, addr, length, .. } = mr.info;
+        Some(OpenRegion { owner: mr.owner, lkey, addr, length, access: mr.access })
     }
 
     /// Deregisters a region: no new WR may use it; once peers' leases have run out and work in
@@ -120,7 +157,7 @@ impl<D: Device> Core<D> {
         let Some(mr) = self.mrs.get_mut(slot) else {
             return bug!("a region that is gone is closed");
         };
-        let due = if mr.open || mr.alias.is_some() { now.saturating_add_ns(wait) } else { now };
+        let due = if mr.open { now.saturating_add_ns(wait) } else { now };
         mr.closing = Some(Closing { token, due });
         let (open, rkey) = (mr.open, mr.info.rkey);
         let late = due > now;
@@ -136,23 +173,26 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// Deregistrations that waited for WRs in flight alone go through.
+    #[cold]
+    pub(crate) fn release_mrs(&mut self, now: Time) {
+        let due = |closing: Closing| closing.due <= now;
+        let slots = self.mrs.iter().filter(|(_, mr)| mr.is_unused() && mr.closing.is_some_and(due));
+        let slots: alloc::vec::Vec<u32> = slots.map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.try_release_mr(slot, now);
+        }
+    }
+
     /// Deregisters a region at the device, if nothing needs it any longer.
     pub(crate) fn try_release_mr(&mut self, slot: u32, now: Time) {
         // One that waited for its WRs alone may have gone with the last, ahead of its next try.
         let Some(mr) = self.mrs.get(slot) else { return };
-        let Some(closing) = mr.closing.filter(|closing| closing.due <= now && mr.refs == 0) else {
+        let Some(closing) = mr.closing.filter(|closing| closing.due <= now && mr.is_unused())
+        else {
             return;
         };
-        let (owner, handle, alias) = (mr.owner, mr.info.mr, mr.alias);
-        if let Some(alias) = alias {
-            if !self.take_from_device(alias.mr) {
-                return self.mrs.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
-            }
-            // The region itself may have to wait, and the key of this one is another's by then.
-            if let Some(mr) = self.mrs.get_mut(slot) {
-                mr.alias = None;
-            }
-        }
+        let (owner, handle) = (mr.owner, mr.info.mr);
         if !self.take_from_device(handle) {
             return self.mrs.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
         }
@@ -182,20 +222,13 @@ impl<D: Device> Core<D> {
         busy
     }
 
-    /// Takes the second registrations of regions that no message is read from from the device. Whether
-    /// there were any.
-    pub(crate) fn attend_aliases(&mut self, now: Time) -> bool {
-        let mut busy = false;
-        while let Some(slot) = self.mrs.pop_unshared(now) {
-            if let Some(alias) = self.mrs.take_alias(slot)
-                && !self.take_from_device(alias.mr)
-                && let Some(mr) = self.mrs.get_mut(slot)
-            {
-                mr.alias = Some(alias);
-                self.mrs.unshare_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
-            }
-            busy = true;
+    /// Closes what of ended messages could not be closed before. Whether there was any.
+    pub(crate) fn attend_openings(&mut self, now: Time) -> bool {
+        let again = now.saturating_add_ns(RELEASE_AGAIN_NS);
+        let closed = self.mrs.close_lingering(now, again, &mut self.device);
+        if closed {
+            self.release_mrs(now);
         }
-        busy
+        closed
     }
 }

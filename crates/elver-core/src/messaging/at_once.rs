@@ -1,10 +1,11 @@
 //! A short message that finds a receive of one piece, at hand and with none before it, as most do.
 
-use elver_verbs::{Device, Memory, VqpState, Wc, WcFlags, WcOpcode};
+use elver_verbs::{Device, Memory, WcFlags, WcOpcode, WcStatus};
 
+use crate::Core;
 use crate::VqpId;
 use crate::messaging::message::Header;
-use crate::{Completion, Core};
+use crate::vqp::recv_ring::RecvOutcome;
 
 impl<D: Device> Core<D> {
     /// Copies a message that stands in a receive buffer, its bytes from `start` on, into the next receive of a VQP,
@@ -17,11 +18,11 @@ impl<D: Device> Core<D> {
         header: &Header,
         start: u64,
     ) -> bool {
-        let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
+        let Core { vqps, clients, mrs, pool, told, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return false };
         let seq = vqp.rq.next;
         let is_free = vqp.rq.has_next() && vqp.rq.head == seq && vqp.backlog.is_none();
-        if !is_free || vqp.state == VqpState::Error || vqp.zombie {
+        if !is_free || vqp.phase.is_over() {
             return false;
         }
         let receive = vqp.rq.entry(seq);
@@ -31,7 +32,7 @@ impl<D: Device> Core<D> {
         }
         // The region is looked up now: a receive may outlive it.
         let Ok(slot) = mrs.check(vqp.client, &mut vqp.local, &sge, true) else { return false };
-        let (Some(mr), Some(client)) = (mrs.get(slot), clients.get_mut(vqp.client)) else {
+        let (Some(mr), Some(client)) = (mrs.of(slot), clients.get_mut(vqp.client)) else {
             return false;
         };
         let (at, length) = (sge.addr - mr.info.addr, u64::from(header.length));
@@ -40,21 +41,10 @@ impl<D: Device> Core<D> {
         }
         (vqp.rq.head, vqp.rq.next) = (seq.wrapping_add(1), seq.wrapping_add(1));
         let flags = if header.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
-        let wc = Wc {
-            wr_id,
-            opcode: WcOpcode::Recv,
-            flags,
-            byte_len: header.length,
-            imm_data: header.imm.unwrap_or(0),
-            qp_num: id.0,
-            ..Wc::default()
-        };
-        client.completions.push_back(Completion { vqp: id, source, wc });
-        stats.completions += 1;
-        if !client.ready {
-            client.ready = true;
-            ready_clients.push_back(vqp.client);
-        }
+        let (byte_len, imm) = (header.length, header.imm.unwrap_or(0));
+        let (status, opcode) = (WcStatus::Success, WcOpcode::Recv);
+        let outcome = RecvOutcome { status, opcode, flags, byte_len, imm, source };
+        client.tell(vqp.client, outcome.completion(id, wr_id), told);
         true
     }
 }

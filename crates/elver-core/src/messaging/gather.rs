@@ -10,7 +10,6 @@ use crate::VqpId;
 use crate::ids::PeerId;
 use crate::memory::mr::{LocalHit, LocalMrs};
 use crate::messaging::incoming::Incoming;
-use crate::vqp::send_ring::NONE;
 
 /// Bytes of a piece in a descriptor: address, rkey, length.
 pub(crate) const PIECE_BYTES: usize = 16;
@@ -77,9 +76,7 @@ pub(super) fn plan<M: Memory>(
     let (mut slots, mut hit) = (Vec::new(), LocalHit::NONE);
     for sge in sges {
         let slot = mrs.check(client, &mut hit, sge, true).map_err(|_| WcStatus::LocProtErr)?;
-        if slot != NONE {
-            slots.push(slot);
-        }
+        slots.extend(slot.get());
     }
     let mut room = sges.iter().filter(|sge| sge.length > 0).copied();
     let mut current = room.next();

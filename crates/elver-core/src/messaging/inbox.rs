@@ -1,11 +1,14 @@
 //! Messages that arrive: to which VQP, into which receive, and what cannot be received
 //! (sections 4.1 and 4.4).
 
-use elver_verbs::{Class, Device, Gid, Memory, Policy, Time, Via, VqpState};
+use core::num::NonZeroU16;
+
+use elver_verbs::{Class, Device, Gid, Memory, Policy, Time, Via};
 
 use crate::VqpId;
 use crate::client::Client;
 use crate::client::accept::{AcceptKey, Acceptance};
+use crate::client::tell::Told;
 use crate::connect::attach::Onto;
 use crate::ids::PeerId;
 use crate::keep_alive::Watched;
@@ -14,6 +17,7 @@ use crate::messaging::gather::PIECE_BYTES;
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::vqp::Vqp;
+use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvOutcome;
 use crate::{ConnectError, Core, CoreError, VqpInit};
 
@@ -119,7 +123,7 @@ impl<D: Device> Core<D> {
             return Ok(());
         }
         // In the error state it takes no receives.
-        let vqp = self.vqps.get(target).filter(|vqp| vqp.state != VqpState::Error);
+        let vqp = self.vqps.get(target).filter(|vqp| !vqp.phase.is_over());
         let vqp = vqp.ok_or(Refusal::Gone)?;
         let receives = vqp.rq.has_next() && vqp.backlog.is_none();
         let incoming = Incoming {
@@ -151,7 +155,8 @@ impl<D: Device> Core<D> {
         if header.dst_vqp == 0 {
             // Messages come in rows.
             let key = (header.dst_port, from, header.src_vqp);
-            let binds = |vqp: &Vqp| vqp.bound == header.dst_port && !vqp.zombie;
+            let port = NonZeroU16::new(header.dst_port);
+            let binds = |vqp: &Vqp| vqp.bound == port && vqp.phase != Phase::Destroyed;
             if let Some((target, source)) = self.accepts.last(key)
                 && let accepted = Some((target, from, header.src_vqp))
                 && self.vqps.get(target).is_some_and(|vqp| binds(vqp))
@@ -164,10 +169,10 @@ impl<D: Device> Core<D> {
             self.accepts.set_last(key, target, source);
             return Ok((target, Some(source)));
         }
-        let vqp = self.vqps.get(VqpId(header.dst_vqp)).filter(|vqp| !vqp.zombie);
-        let vqp = vqp.filter(|vqp| vqp.state == VqpState::Connected).ok_or(Refusal::Gone)?;
+        let vqp = self.vqps.get(VqpId(header.dst_vqp));
+        let vqp = vqp.filter(|vqp| vqp.phase.is_connected()).ok_or(Refusal::Gone)?;
         // Only what it is connected to may name a VQP: the node, and there the VQP, if it is known.
-        if vqp.peer != Some(from) || (vqp.peer_vqp != 0 && vqp.peer_vqp != header.src_vqp) {
+        if vqp.peer != Some(from) || vqp.peer_vqp.get().is_some_and(|vqp| vqp.0 != header.src_vqp) {
             self.stats.messages_strayed += 1;
             return Err(Refusal::Gone);
         }
@@ -222,7 +227,7 @@ impl<D: Device> Core<D> {
         let onto = if unsure { Onto::Nothing } else { Onto::Shared };
         let attached: Result<(), CoreError> = self.attach(source, peer, via, onto);
         if let Some(vqp) = self.vqps.get_mut(source) {
-            vqp.peer_vqp = header.src_vqp;
+            vqp.peer_vqp = VqpId(header.src_vqp).into();
             vqp.accepted = Some(Acceptance { key, peer_unsure: unsure });
             // What sent the message, whatever the peer is known as.
             (vqp.peer_tag, vqp.watched) = (header.tag, Watched::No);
@@ -269,7 +274,7 @@ impl Vqp {
     /// Whether it is the VQP that is connected to a sender to a port, and still takes its messages.
     #[inline]
     fn takes_of(&self, accepted: Option<AcceptKey>) -> bool {
-        self.state == VqpState::Connected && self.accepted.map(|own| own.key) == accepted
+        self.phase.is_connected() && self.accepted.map(|own| own.key) == accepted
     }
 
     /// Copies a message's bytes into a receive.
@@ -296,34 +301,33 @@ impl Vqp {
     }
 
     /// A receive has ended: it and those behind it that ended before are told, once those before it
-    /// were. Returns how many were.
+    /// were.
     #[inline]
     pub(crate) fn end_receive(
         &mut self,
         seq: u32,
         mut outcome: RecvOutcome,
         client: &mut Client,
-    ) -> u64 {
+        told: &mut Told,
+    ) {
         if self.rq.head != seq {
             self.rq.entry_mut(seq).outcome = Some(outcome);
-            return 0;
+            return;
         }
-        let mut told = 0;
         loop {
             let wr_id = self.rq.entry(self.rq.head).wr_id;
             self.rq.head = self.rq.head.wrapping_add(1);
-            if self.zombie {
-                count_off!(client.pending, 1);
+            if self.phase == Phase::Destroyed {
+                client.tell_nothing(1);
             } else {
-                client.completions.push_back(outcome.completion(self.id, wr_id));
-                told += 1;
+                client.tell(self.client, outcome.completion(self.id, wr_id), told);
             }
             if self.rq.head == self.rq.next {
-                return told;
+                return;
             }
             match self.rq.entry(self.rq.head).outcome {
                 Some(ended) => outcome = ended,
-                None => return told,
+                None => return,
             }
         }
     }

@@ -16,7 +16,8 @@
 //! A receiver begins no READ later than [`READ_NS`](crate::messaging::named::READ_NS) after the last time that
 //! it can be sure to have had leave: the message, or a Query, arrived after the receiver had last emptied its
 //! completion queue. So a sender whose peer does not answer a Revoke knows when no READ comes any longer, and
-//! no READ finds a region that is gone, which would stop the shared lane that it is on.
+//! no READ finds a region that is gone, which would stop the shared lane that it is on. A receiver whose clock
+//! stood still does not keep to that: for him the key of the message goes before its WR completes.
 
 use elver_verbs::{Device, Time, VqpState, WcStatus};
 
@@ -52,7 +53,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn asked(&mut self, from: PeerId, header: &Header) {
         let seq = header.cookie as u32;
         let vqp = self.sender_named(from, header);
-        let stands = vqp.is_some_and(|vqp| vqp.awaits(seq) && vqp.state == VqpState::Connected);
+        let stands = vqp.is_some_and(|vqp| vqp.awaits(seq) && vqp.phase.is_connected());
         let note = Note {
             kind: if stands { Kind::Query } else { Kind::Revoke },
             dst_vqp: header.src_vqp,
@@ -65,7 +66,7 @@ impl<D: Device> Core<D> {
     /// A VQP's message is with the receiver no longer.
     fn answered(&mut self, id: VqpId, now: Time) {
         self.retire(id, now);
-        if self.vqps.get(id).is_some_and(|vqp| vqp.state == VqpState::Error) {
+        if self.vqps.get(id).is_some_and(|vqp| vqp.phase.is_over()) {
             self.settle(id, now);
         }
     }
@@ -73,7 +74,7 @@ impl<D: Device> Core<D> {
     /// A VQP fails for what its peer says, if it has not failed before.
     pub(crate) fn fail_for(&mut self, id: VqpId, cause: ConnectError, now: Time) {
         let Some(vqp) = self.vqps.get(id) else { return bug!("a VQP that is gone fails") };
-        if vqp.state != VqpState::Connected {
+        if !vqp.phase.is_connected() {
             return self.answered(id, now);
         }
         let client = vqp.client;
@@ -108,12 +109,16 @@ impl<D: Device> Core<D> {
         };
         let delivered = seq.wrapping_sub(vqp.sq.head) < vqp.sq.done.wrapping_sub(vqp.sq.head);
         let until = vqp.read_until;
-        let note = match vqp.state {
+        let note = match vqp.phase.state() {
             VqpState::Error if until.is_some_and(|until| until <= now) && !self.vouches(id) => {
-                if let Some(vqp) = self.vqps.get_mut(id) {
-                    vqp.not_read(seq);
+                // Its receiver may have stood still, and not know how long.
+                if self.mrs.close(id, seq, &mut self.device) {
+                    if let Some(vqp) = self.vqps.get_mut(id) {
+                        vqp.not_read(seq);
+                    }
+                    return self.answered(id, now);
                 }
-                return self.answered(id, now);
+                None
             }
             VqpState::Error if until.is_some() => vqp.note(Kind::Revoke, seq),
             // A query must not come before the message.
@@ -232,9 +237,8 @@ impl Vqp {
 
     /// What is to be told of a message to where it was sent; nothing before it is connected.
     pub(crate) fn note(&self, kind: Kind, seq: u32) -> Option<(PeerId, Note)> {
-        let dst_port = if self.peer_vqp == 0 { self.peer_port } else { 0 };
-        let (dst_vqp, src_vqp) = (self.peer_vqp, self.id.0);
-        let cookie = self.cookie(seq);
+        let (dst_port, dst_vqp) = self.destination();
+        let (src_vqp, cookie) = (self.id.0, self.cookie(seq));
         Some((self.peer?, Note { kind, detail: 0, dst_port, dst_vqp, src_vqp, cookie }))
     }
 }

@@ -146,14 +146,9 @@ impl<D: Device> Core<D> {
         status: WcStatus,
         opcode: WcOpcode,
     ) {
-        let Core { vqps, clients, stats, ready_clients, .. } = self;
+        let Core { vqps, clients, told, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP whose receive ends is gone") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
-        let told = vqp.end_receive(seq, RecvOutcome::of(incoming, status, opcode), client);
-        stats.completions += told;
-        if told > 0 && !client.ready {
-            client.ready = true;
-            ready_clients.push_back(vqp.client);
-        }
+        vqp.end_receive(seq, RecvOutcome::of(incoming, status, opcode), client, told);
     }
 }

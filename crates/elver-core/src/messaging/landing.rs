@@ -17,7 +17,6 @@ use crate::ClientId;
 use crate::VqpId;
 use crate::memory::mr::{LocalHit, LocalMrs};
 use crate::messaging::incoming::Incoming;
-use crate::vqp::send_ring::NONE;
 
 /// Messages that are written to receives at once, at most: each may have a completion at the device,
 /// which bounds each payer's share of them sooner. Beyond it a receive that is not at hand fails.
@@ -75,7 +74,7 @@ fn plan<M: Memory>(
             continue;
         }
         let slot = mrs.check(client, &mut hit, sge, true).map_err(|_| WcStatus::LocProtErr)?;
-        let Some(mr) = mrs.get(slot).filter(|_| slot != NONE) else {
+        let Some((slot, mr)) = slot.get().and_then(|slot| Some((slot, mrs.get(slot)?))) else {
             bug!("a region that was checked is gone");
             return Err(WcStatus::LocProtErr);
         };

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use elver_verbs::{Device, Memory, RemoteAddr, SendOpcode, VerbsError};
+use elver_verbs::{Device, Memory, RemoteAddr, SendOpcode, Sge, VerbsError};
 
 use crate::datapath::burst::Check;
 use crate::memory::mr::LocalMrs;
@@ -10,7 +10,7 @@ use crate::messaging::gather::{PIECE_BYTES, encode_piece};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind};
 use crate::pool::{Pool, SLOTS_RESERVED};
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::{NONE, SqEntry};
+use crate::vqp::send_ring::SqEntry;
 
 impl Vqp {
     /// Makes a message's header, in a send slot, unless that is done. A message that is too long to
@@ -24,7 +24,7 @@ impl Vqp {
         device: &mut D,
     ) -> Check {
         let &SqEntry { opcode, imm, length: bytes, inline, slot, .. } = self.sq.entry(seq);
-        if slot != NONE {
+        if slot.get().is_some() {
             return Check::Ready;
         }
         if pool.sends.available() <= SLOTS_RESERVED {
@@ -35,7 +35,7 @@ impl Vqp {
             return Check::NoSlot;
         };
         // If it was short it is not any longer, since it is posted again.
-        (self.sq.entry_mut(seq).slot, self.sq.entry_mut(seq).run) = (slot, 0);
+        (self.sq.entry_mut(seq).slot, self.sq.entry_mut(seq).run) = (slot.into(), 0);
         let (kind, imm) = match opcode {
             SendOpcode::WriteWithImm => (Kind::WriteImm, Some(imm)),
             SendOpcode::SendWithImm => (Kind::Eager, Some(imm)),
@@ -59,12 +59,13 @@ impl Vqp {
             written = pool.memory.write(body, self.sq.inline(seq));
             length += bytes as usize;
         }
+        let (dst_port, dst_vqp) = self.destination();
         let header = Header {
             kind,
             imm,
             detail: if long { ((length - HEADER_BYTES) / PIECE_BYTES) as u16 } else { 0 },
-            dst_port: if self.peer_vqp == 0 { self.peer_port } else { 0 },
-            dst_vqp: self.peer_vqp,
+            dst_port,
+            dst_vqp,
             src_vqp: self.id.0,
             length: bytes,
             cookie: self.cookie(seq),
@@ -76,7 +77,7 @@ impl Vqp {
         Check::Ready
     }
 
-    /// Opens the regions of a long message to its receiver; returns where its pieces are.
+    /// Opens a long message to its receiver; returns where its pieces are.
     #[cold]
     fn share<D: Device>(
         &mut self,
@@ -85,26 +86,16 @@ impl Vqp {
         mrs: &mut LocalMrs<D::Memory>,
         device: &mut D,
     ) -> Result<Vec<u8>, VerbsError> {
-        let mut pieces = Vec::new();
-        let mut opened: Vec<u32> = Vec::new();
-        for sge in self.sq.sges(seq).iter().filter(|sge| sge.length > 0) {
-            let slot = mrs.slot_of(sge.lkey).unwrap_or(NONE);
-            match mrs.share(slot, device, pool.pd) {
-                Ok(rkey) => {
-                    opened.push(slot);
-                    let remote = RemoteAddr { addr: sge.addr, rkey };
-                    pieces.extend(encode_piece(remote, sge.length));
-                }
-                Err(error) => {
-                    for slot in opened {
-                        mrs.unshare(slot);
-                    }
-                    return Err(error);
-                }
-            }
-        }
+        let sges = self.sq.sges(seq).iter().filter(|sge| sge.length > 0);
+        let pieces: Vec<Sge> = sges.copied().collect();
+        let keys = mrs.open((self.id, seq), &pieces, device, pool.pd)?;
+        let told = pieces
+            .iter()
+            .zip(keys)
+            .flat_map(|(sge, rkey)| encode_piece(RemoteAddr { addr: sge.addr, rkey }, sge.length));
+        let told = told.collect();
         let entry = self.sq.entry_mut(seq);
         (entry.await_fin, entry.shared) = (true, true);
-        Ok(pieces)
+        Ok(told)
     }
 }

@@ -9,18 +9,18 @@
 //!     completes the SEND
 //! ```
 //!
-//! The sender's regions need not be open to peers: while such messages are on their way, the core
-//! has them registered a second time, for READs alone.
+//! The bytes are opened to it for that alone, by keys that go with the message
+//! ([`openings`](crate::memory::openings)).
 
 use alloc::boxed::Box;
 
-use elver_verbs::{AccessFlags, Device, Memory, MrInfo, Pd, Time, VerbsError, WcOpcode, WcStatus};
+use elver_verbs::{Device, Memory, Time, WcOpcode, WcStatus};
 
 use crate::Core;
 use crate::VqpId;
 use crate::datapath::ops::{OpKind, Work};
 use crate::ids::OpId;
-use crate::memory::mr::{LocalMrs, Users};
+use crate::memory::mr::Users;
 use crate::messaging::gather::{Gather, PIECE_BYTES, plan};
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Kind, Refusal};
@@ -55,7 +55,7 @@ impl<D: Device> Core<D> {
         let (slots, reads) = plan(&self.mrs, client, entry.rq.sges(seq), pieces, incoming.length)?;
         entry.reads += 1;
         for slot in &slots {
-            self.mrs.add_users(Users::one(*slot));
+            self.mrs.add_users(Users::one((*slot).into()));
         }
         let gather = Gather { vqp, seq, incoming: *incoming, slots, reads };
         let kind = OpKind::Gather(Box::new(gather));
@@ -104,7 +104,7 @@ impl<D: Device> Core<D> {
     fn let_go(&mut self, gather: &Gather, now: Time) {
         let mut freed = false;
         for slot in &gather.slots {
-            freed |= self.mrs.remove_users(Users::one(*slot));
+            freed |= self.mrs.remove_users(Users::one((*slot).into()));
         }
         if let Some(vqp) = self.vqps.get_mut(gather.vqp) {
             count_off!(vqp.reads, 1);
@@ -112,48 +112,5 @@ impl<D: Device> Core<D> {
         if freed {
             self.release_mrs(now);
         }
-    }
-}
-
-impl<M: Memory> LocalMrs<M> {
-    /// Opens a region to READs of peers for one message; returns the key.
-    pub(crate) fn share<D: Device<Memory = M>>(
-        &mut self,
-        slot: u32,
-        device: &mut D,
-        pd: Pd,
-    ) -> Result<u32, VerbsError> {
-        let what = "the region is gone";
-        let mr = self.get_mut(slot).ok_or(VerbsError::InvalidArgument { what })?;
-        if mr.access.contains(AccessFlags::REMOTE_READ) {
-            mr.readers += 1;
-            return Ok(mr.info.rkey);
-        }
-        let alias = match mr.alias {
-            Some(alias) => alias,
-            None => {
-                let (memory, start) = (mr.memory.clone(), mr.info.addr);
-                device.reg_mr(pd, memory, Some(start), AccessFlags::REMOTE_READ)?
-            }
-        };
-        mr.alias = Some(alias);
-        mr.readers += 1;
-        Ok(alias.rkey)
-    }
-
-    /// A message is on its way no longer. Returns whether it was the region's last.
-    pub(crate) fn unshare(&mut self, slot: u32) -> bool {
-        let Some(mr) = self.get_mut(slot) else {
-            bug!("a region that a message is read from is gone");
-            return false;
-        };
-        count_off!(mr.readers, 1);
-        mr.readers == 0 && mr.alias.is_some()
-    }
-
-    /// The second registration of a region, if no message needs it.
-    pub(crate) fn take_alias(&mut self, slot: u32) -> Option<MrInfo> {
-        let mr = self.get_mut(slot)?;
-        if mr.readers > 0 { None } else { mr.alias.take() }
     }
 }

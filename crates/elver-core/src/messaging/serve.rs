@@ -9,13 +9,14 @@ use crate::ids::PeerId;
 use crate::memory::mr::ScatterError;
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Header, Kind};
+use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvOutcome;
 
 impl<D: Device> Core<D> {
     /// Puts a message into the next receive of a VQP, which has one.
     #[inline]
     pub(crate) fn receive(&mut self, id: VqpId, incoming: &Incoming, body: &Body<'_>, now: Time) {
-        let Core { vqps, clients, mrs, pool, stats, ready_clients, .. } = self;
+        let Core { vqps, clients, mrs, pool, told, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone receives") };
         let seq = vqp.rq.next;
         vqp.rq.next = seq.wrapping_add(1);
@@ -43,19 +44,15 @@ impl<D: Device> Core<D> {
         if let Err(status) = ended {
             return self.fail_receive(id, seq, incoming, status);
         }
-        if vqp.rq.head != seq || vqp.zombie {
+        if vqp.rq.head != seq || vqp.phase == Phase::Destroyed {
             return self.end_receive(id, seq, incoming, WcStatus::Success, opcode);
         }
         // Nothing is before it, and nothing behind.
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         vqp.rq.head = vqp.rq.next;
         let outcome = RecvOutcome::of(incoming, WcStatus::Success, opcode);
-        client.completions.push_back(outcome.completion(vqp.id, vqp.rq.entry(seq).wr_id));
-        stats.completions += 1;
-        if !client.ready {
-            client.ready = true;
-            ready_clients.push_back(vqp.client);
-        }
+        let completion = outcome.completion(vqp.id, vqp.rq.entry(seq).wr_id);
+        client.tell(vqp.client, completion, told);
     }
 
     /// Gives messages that wait to receives that were posted.

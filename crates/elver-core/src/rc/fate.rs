@@ -29,7 +29,7 @@
 //! a row ends like one whose fate is unknown.
 
 use elver_control::PSN_MASK;
-use elver_verbs::{Device, SendOpcode, Time, VqpState};
+use elver_verbs::{Device, SendOpcode, Time};
 
 use crate::Core;
 use crate::VqpId;
@@ -171,7 +171,7 @@ impl<D: Device> Core<D> {
     fn may_wait_for_ever(&self, who: WrId, fate: Fate) -> bool {
         match who {
             WrId::User { vqp, seq, .. } => self.vqps.get(vqp).is_some_and(|vqp| {
-                vqp.state == VqpState::Connected && vqp.sq.entry(seq).opcode == SendOpcode::Read
+                vqp.phase.is_connected() && vqp.sq.entry(seq).opcode == SendOpcode::Read
             }),
             WrId::Op(op) => self.ops.get(op).is_some_and(|op| match op.work {
                 Work::Gather => true,
@@ -195,7 +195,7 @@ impl<D: Device> Core<D> {
         let Core { vqps, pool, stats, qos, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
         vqp.unsure = false;
-        if vqp.state != VqpState::Connected {
+        if !vqp.phase.is_connected() {
             vqp.off_lane(1, qos, now);
             return self.drained(id, now);
         }

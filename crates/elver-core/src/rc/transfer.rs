@@ -10,13 +10,15 @@
 
 use alloc::vec::Vec;
 
-use elver_verbs::{Class, Device, Via, VqpState};
+use elver_verbs::{Class, Device, Via};
 
 use crate::VqpId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
+use crate::rc::LinkState;
 use crate::vqp::Vqp;
+use crate::vqp::phase::Phase;
 use crate::{Core, Stats};
 
 impl<D: Device> Core<D> {
@@ -29,7 +31,7 @@ impl<D: Device> Core<D> {
             vqp.class == class
                 && vqp.lane != Some(target)
                 && vqp.via != Some(Via::Leased)
-                && vqp.state == VqpState::Connected
+                && vqp.phase.is_connected()
         };
         let found = self.vqps_to(peer).filter(|(_, vqp)| fits(vqp));
         let found: Vec<VqpId> = found.map(|(id, _)| id).collect();
@@ -57,8 +59,10 @@ impl<D: Device> Core<D> {
         if vqp.inflight == 0 {
             return self.switch_lane(id);
         }
-        // Its last completion tells.
-        (vqp.moving, vqp.watch) = (true, true);
+        // Its last completion tells. One that has failed leaves the lane then, if others are to, too.
+        if vqp.phase == Phase::Connected {
+            vqp.phase = Phase::Moving;
+        }
     }
 
     /// Switches the VQPs that move and of which nothing is under way any longer.
@@ -66,10 +70,22 @@ impl<D: Device> Core<D> {
         while let Some(id) = self.links.moved.pop() {
             // One that took another lane before its turn came here, and is asked to leave that one as
             // well, comes here anew when what it posted there has completed.
-            if self.vqps.get(id).is_some_and(|vqp| vqp.moving && vqp.inflight == 0) {
+            if self.vqps.get(id).is_some_and(|vqp| self.is_to_move(vqp) && vqp.inflight == 0) {
                 self.switch_lane(id);
             }
         }
+    }
+
+    /// Whether a VQP is to leave its lane, as soon as nothing of its is on it.
+    pub(crate) fn is_to_move(&self, vqp: &Vqp) -> bool {
+        let ends = |at: LaneIx| vqp.phase.is_over() && self.is_left(at);
+        vqp.phase == Phase::Moving || vqp.lane.is_some_and(ends)
+    }
+
+    /// Whether all VQPs are to leave a lane.
+    fn is_left(&self, lane: LaneIx) -> bool {
+        let link = self.links.rc.by_lane(lane).and_then(|link| self.links.rc.get(link));
+        link.is_some_and(|link| matches!(link.state, LinkState::Leaving(_)))
     }
 
     /// Puts a VQP of which nothing is on a lane onto the lane that it should be on now.
@@ -80,7 +96,9 @@ impl<D: Device> Core<D> {
         if vqp.inflight > 0 {
             return bug!("a VQP takes another lane with WRs on its old one");
         }
-        vqp.moving = false;
+        if vqp.phase == Phase::Moving {
+            vqp.phase = Phase::Connected;
+        }
         let unsure = vqp.accepted.as_mut().map(|accepted| &mut accepted.peer_unsure);
         if unsure.is_some_and(core::mem::take) {
             self.measure_room(id);
@@ -92,7 +110,7 @@ impl<D: Device> Core<D> {
         let Some(peer) = vqp.peer else {
             return bug!("a VQP takes another lane that is connected to nobody");
         };
-        let connected = vqp.state == VqpState::Connected;
+        let connected = vqp.phase.is_connected();
         let target = if connected { self.shared_lane(peer, class) } else { None };
         if target.is_some() && target == old {
             return self.effects.push(Effect::Pump(id));

@@ -35,14 +35,22 @@ const PROBE_NS: u64 = 50_000_000;
 /// How many messages a VQP may still send, and what it does about that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Credit {
-    /// [`Credit::FREE`] until its receiver says otherwise.
-    left: u32,
-    /// What the receiver granted last.
-    granted: u32,
+    /// As many as it likes until its receiver says otherwise.
+    left: Left,
     /// It has asked for more.
     asks: bool,
     /// It stands among those that ask again.
     listed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    All,
+    /// So many, of as many as the receiver granted last.
+    Counted {
+        left: u16,
+        granted: u16,
+    },
 }
 
 /// VQPs that ask their receivers for credit, and when each does so again: once each.
@@ -88,11 +96,7 @@ impl CreditProbes {
 }
 
 impl Credit {
-    /// As many as it likes.
-    const FREE: u32 = u32::MAX;
-
-    pub(crate) const NEW: Credit =
-        Credit { left: Credit::FREE, granted: 0, asks: false, listed: false };
+    pub(crate) const NEW: Credit = Credit { left: Left::All, asks: false, listed: false };
 
     /// A new connection begins without limits.
     pub(crate) fn reset(&mut self) {
@@ -102,26 +106,37 @@ impl Credit {
     /// Whether messages are not counted.
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
-        self.left == Credit::FREE
+        self.left == Left::All
     }
 
     #[inline]
     pub(crate) fn is_used_up(&self) -> bool {
-        self.left == 0
+        matches!(self.left, Left::Counted { left: 0, .. })
+    }
+
+    /// The receiver wants no more for now.
+    fn halt(&mut self) {
+        self.left = Left::Counted { left: 0, granted: 0 };
+    }
+
+    /// The receiver wants so many.
+    fn grant(&mut self, messages: u16) {
+        self.left = Left::Counted { left: messages, granted: messages };
+        self.asks = false;
     }
 
     /// A message goes.
     #[inline]
     pub(crate) fn use_one(&mut self) {
-        if self.left != Credit::FREE {
-            self.left -= 1;
+        if let Left::Counted { left, .. } = &mut self.left {
+            count_off!(*left, 1);
         }
     }
 
     /// Whether it is time to ask for more.
     #[inline]
     pub(crate) fn runs_out(&self) -> bool {
-        self.left <= self.granted / 2 && !self.asks
+        matches!(self.left, Left::Counted { left, granted } if left <= granted / 2) && !self.asks
     }
 }
 

@@ -56,6 +56,16 @@ pub(crate) struct RecvOutcome {
 }
 
 impl RecvOutcome {
+    /// That of a receive which took no message.
+    pub(crate) const FLUSHED: RecvOutcome = RecvOutcome {
+        status: WcStatus::WrFlushErr,
+        opcode: WcOpcode::Recv,
+        flags: WcFlags::empty(),
+        byte_len: 0,
+        imm: 0,
+        source: None,
+    };
+
     /// How the receive of a message ended.
     #[inline]
     pub(crate) fn of(incoming: &Incoming, status: WcStatus, opcode: WcOpcode) -> RecvOutcome {

@@ -2,8 +2,8 @@ use alloc::vec::Vec;
 
 use elver_verbs::{AccessFlags, RemoteAddr, SendFlags, SendOp, SendOpcode, Sge, WcStatus};
 
-/// No region, no slot, no peer: an index that nothing has.
-pub(crate) const NONE: u32 = u32::MAX;
+use crate::ids::MaybeSlot;
+
 /// Entries that a ring starts with.
 const CAPACITY_MIN: usize = 4;
 
@@ -57,10 +57,10 @@ pub(crate) struct SqEntry {
     pub(crate) imm: u32,
     /// Bytes of the message.
     pub(crate) length: u32,
-    /// Local region of the first SGE, whose count of users it holds; [`NONE`] without one.
-    pub(crate) mr: u32,
-    /// Send slot that holds a message's header while it is on the lane; [`NONE`] without one.
-    pub(crate) slot: u32,
+    /// Local region of the first SGE, whose count of users it holds.
+    pub(crate) mr: MaybeSlot,
+    /// Send slot that holds a message's header while it is on the lane.
+    pub(crate) slot: MaybeSlot,
     /// The user's operation.
     pub(crate) opcode: SendOpcode,
     /// SGEs of the user's.
@@ -97,8 +97,8 @@ impl SqEntry {
         rkey: 0,
         imm: 0,
         length: 0,
-        mr: NONE,
-        slot: NONE,
+        mr: MaybeSlot::NONE,
+        slot: MaybeSlot::NONE,
         opcode: SendOpcode::Send,
         num_sge: 0,
         flags: SendFlags::empty(),
@@ -151,7 +151,7 @@ impl SqEntry {
         self.num_sge < 2
             && !self.shared
             && !self.await_fin
-            && self.slot == NONE
+            && self.slot == MaybeSlot::NONE
             && self.status == WcStatus::Success
     }
 

@@ -14,12 +14,23 @@ pub struct Stubborn {
     pub no_create: bool,
     /// Which queue pairs were told to take short turns, or no longer to.
     pub short_turns: Vec<(Qp, bool)>,
+    /// Parts of memory that were registered, and with which rights.
+    pub parts: Vec<(MrInfo, AccessFlags)>,
+    /// Send WRs of each call that posted some.
+    pub posts: Vec<usize>,
 }
 
 impl Stubborn {
     pub fn new(inner: SimDevice) -> Stubborn {
-        let (no_modify_of, short_turns) = (Vec::new(), Vec::new());
-        Stubborn { inner, no_modify: false, no_create: false, no_modify_of, short_turns }
+        Stubborn {
+            inner,
+            no_modify: false,
+            no_modify_of: Vec::new(),
+            no_create: false,
+            short_turns: Vec::new(),
+            parts: Vec::new(),
+            posts: Vec::new(),
+        }
     }
 
     /// The queue pairs of a type.
@@ -63,13 +74,34 @@ impl Device for Stubborn {
         self.inner.modify_qp(qp, attr, mask)
     }
 
+    fn reg_mr_part(
+        &mut self,
+        pd: Pd,
+        memory: Self::Memory,
+        part: (u64, u64),
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Made<MrInfo> {
+        let info = self.inner.reg_mr_part(pd, memory, part, iova, access)?;
+        self.parts.push((info, access));
+        Ok(info)
+    }
+
     fn take_short_turns(&mut self, qp: Qp, short: bool) {
         self.short_turns.push((qp, short));
         self.inner.take_short_turns(qp, short);
     }
 
     fn post_sends<'a>(&mut self, qp: Qp, wrs: impl Iterator<Item = SendWr<'a>>) -> Posted {
-        self.inner.post_sends(qp, wrs)
+        let mut count = 0;
+        let posted = self.inner.post_sends(qp, wrs.inspect(|_| count += 1));
+        self.posts.push(count);
+        posted
+    }
+
+    fn post_send(&mut self, qp: Qp, wrs: &[SendWr<'_>]) -> Posted {
+        self.posts.push(wrs.len());
+        self.inner.post_send(qp, wrs)
     }
 
     passed_on! {
@@ -104,7 +136,6 @@ impl Device for Stubborn {
         &mut destroy_ah(ah: Ah) -> Made<()>;
         &mut destroy_qp(qp: Qp) -> Made<()>;
         &mut reset_dci_stream(qp: Qp, stream_id: u16) -> Made<()>;
-        &mut post_send(qp: Qp, wrs: &[SendWr<'_>]) -> Posted;
         &mut post_recv(qp: Qp, wrs: &[RecvWr<'_>]) -> Posted;
         &mut poll_async_event() -> Option<AsyncEvent>;
         &mut progress() -> bool;

@@ -23,6 +23,15 @@ pub struct Node {
     pub core: Core<Stubborn>,
     pub client: ClientId,
     rests_until: Time,
+    held_until: Time,
+    /// By how much its clock is behind for having been held.
+    behind_ns: u64,
+}
+
+impl Node {
+    fn clock(&self, now: Time) -> Time {
+        Time(now.0 - self.behind_ns)
+    }
 }
 
 /// Some nodes; the first is the meta server of all.
@@ -66,7 +75,13 @@ impl Nodes {
             let device = Stubborn::new(device);
             let mut core = Core::new(device, config(host), 7 + host as u64, net.now()).unwrap();
             let client = core.client_open(limits).unwrap();
-            nodes.push(Node { core, client, rests_until: Time::ZERO });
+            nodes.push(Node {
+                core,
+                client,
+                rests_until: Time::ZERO,
+                held_until: Time::ZERO,
+                behind_ns: 0,
+            });
         }
         let meta = nodes[0].core.serve_meta(u32::from(count)).unwrap();
         for host in 0..usize::from(count) {
@@ -114,6 +129,19 @@ impl Nodes {
         core.qconnect(*client, vqp, gid, 7, options, u64::from(vqp.0), now).unwrap()
     }
 
+    /// Holds a node for so long, and its core's clock with it, as a hypervisor may hold a host. Its packets
+    /// wait.
+    pub fn hold(&mut self, n: usize, ns: u64) {
+        let until = self.net.now().saturating_add_ns(ns);
+        self.net.stall(n, until);
+        (self.nodes[n].held_until, self.nodes[n].behind_ns) = (until, self.nodes[n].behind_ns + ns);
+    }
+
+    /// The time by a node's clock.
+    pub fn clock(&self, n: usize) -> Time {
+        self.nodes[n].clock(self.net.now())
+    }
+
     /// Has all nodes do what there is to do now, and then lets time pass until the next thing
     /// happens.
     pub fn step(&mut self) {
@@ -141,9 +169,9 @@ impl Nodes {
     /// Has all nodes do what there is to do now; returns when the next thing happens.
     fn turn(&mut self) -> Option<Time> {
         let now = self.net.now();
-        for node in &mut self.nodes {
+        for node in self.nodes.iter_mut().filter(|node| node.held_until <= now) {
             let mut turns = 0;
-            while node.core.poll(now) {
+            while node.core.poll(node.clock(now)) {
                 turns += 1;
                 assert!(turns < TURNS_MAX, "a node never rests");
             }
@@ -151,8 +179,13 @@ impl Nodes {
             node.rests_until = now.saturating_add_ns(1);
         }
         let wakes = self.nodes.iter_mut().filter_map(|node| {
-            let due = [node.core.device().inner.wake_at(), node.core.poll_timeout()];
-            due.into_iter().flatten().min().map(|due| due.max(node.rests_until))
+            let timeout = node.core.poll_timeout();
+            let timeout = timeout.map(|due| due.saturating_add_ns(node.behind_ns));
+            let due = [node.core.device().inner.wake_at(), timeout];
+            due.into_iter()
+                .flatten()
+                .min()
+                .map(|due| due.max(node.rests_until).max(node.held_until))
         });
         wakes.chain(self.net.next_arrival()).min()
     }

@@ -33,7 +33,10 @@ impl World {
         match self.suspending.below(3) {
             0 => self.sleep(node)?,
             1 => self.sleep_together(),
-            _ => self.hold_others(node),
+            _ => {
+                let by = draw(&mut self.suspending, &JUMP_NS);
+                self.hold_others(node, by);
+            }
         }
         Ok(())
     }
@@ -54,8 +57,7 @@ impl World {
     }
 
     /// All nodes are held but one, and do not know it.
-    fn hold_others(&mut self, node: usize) {
-        let by = draw(&mut self.suspending, &JUMP_NS);
+    pub(crate) fn hold_others(&mut self, node: usize, by: u64) {
         self.net.jump(node, by);
         let lease = self.now.saturating_add_ns(self.plan.config.mr_lease_ns);
         self.apart_until = self.apart_until.max(lease);

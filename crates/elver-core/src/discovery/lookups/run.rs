@@ -59,15 +59,14 @@ impl<D: Device> Core<D> {
     pub(crate) fn start_lookups(&mut self, now: Time) {
         while self.lookups.running < self.config.storm.lookups_max {
             let Some(&peer) = self.lookups.queue.front() else { return };
-            let first = self.lookups.servers.preferred();
             if self.awaits_meta_link() {
                 return;
             }
-            if self.lookups.servers.len() == 0 {
+            let Some(first) = self.lookups.servers.preferred() else {
                 self.lookups.queue.pop_front();
                 self.look_up_ended(peer, Err(ConnectError::NoMetaServer { tried: 0 }));
                 continue;
-            }
+            };
             if self.serves(first) {
                 self.lookups.queue.pop_front();
                 self.stats.lookups += 1;

@@ -56,7 +56,7 @@ impl<D: Device> Core<D> {
         let landing = Landing { vqp, seq, incoming, bytes, pieces, slots: slots.clone() };
         let id = landings.insert_in_turn(landing).ok_or(WcStatus::LocProtErr)?;
         for slot in slots {
-            mrs.add_users(Users::one(slot));
+            mrs.add_users(Users::one(slot.into()));
         }
         entry.reads += 1;
         self.stats.messages_landed_late += 1;
@@ -107,7 +107,7 @@ impl<D: Device> Core<D> {
         }
         let mut freed = false;
         for slot in slots {
-            freed |= self.mrs.remove_users(Users::one(slot));
+            freed |= self.mrs.remove_users(Users::one(slot.into()));
         }
         if let Some(entry) = self.vqps.get_mut(vqp) {
             count_off!(entry.reads, 1);

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use elver_verbs::{Class, Device, VqpState};
+use elver_verbs::{Class, Device};
 
 use super::CallFor;
 use super::ended::Unsettled;
@@ -15,6 +15,7 @@ use crate::ids::{LinkId, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::Vqp;
+use crate::vqp::phase::Phase;
 
 /// How many links there are of some kinds.
 pub(crate) struct Tally {
@@ -49,10 +50,10 @@ impl<D: Device> Core<D> {
             return Err(format!("{class:?} connects wait for a link to {peer:#x}, and none comes"));
         }
         for (id, vqp) in self.vqps.iter() {
-            if vqp.state == VqpState::Connecting && !self.connects(id, vqp) {
+            if vqp.phase == Phase::Connecting && !self.connects(id, vqp) {
                 return Err(format!("VQP {id:#x} connects, and waits for nothing"));
             }
-            let laneless = vqp.state == VqpState::Connected && vqp.lane.is_none();
+            let laneless = vqp.phase.is_connected() && vqp.lane.is_none();
             if laneless && vqp.sq.unposted() > 0 && !self.lane_comes(vqp) {
                 return Err(format!("VQP {id:#x} has something to post, and gets no lane"));
             }

@@ -3,11 +3,12 @@
 use alloc::vec::Vec;
 
 use elver_control::NodeRecord;
-use elver_verbs::{Device, Time, Via, VqpState};
+use elver_verbs::{Device, Time, Via};
 
 use crate::VqpId;
 use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::{LinkState, RcLink};
+use crate::vqp::phase::Phase;
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
@@ -20,7 +21,7 @@ impl<D: Device> Core<D> {
         now: Time,
     ) {
         let entry = self.vqps.get_mut(id).filter(|vqp| vqp.lease == Some(link));
-        let Some(vqp) = entry.filter(|vqp| vqp.state == VqpState::Connecting) else {
+        let Some(vqp) = entry.filter(|vqp| vqp.phase == Phase::Connecting) else {
             return self.end_lease(link, now);
         };
         if found.is_err() {

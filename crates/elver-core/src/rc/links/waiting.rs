@@ -13,12 +13,13 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use elver_control::{Served, Shortage, Ticket};
-use elver_verbs::{Class, Time, VqpState};
+use elver_verbs::{Class, Time};
 
 use crate::VqpId;
 use crate::ids::{OpId, PeerId};
 use crate::slots::Slots;
 use crate::vqp::Vqp;
+use crate::vqp::phase::Phase;
 
 /// Those whose VQP waits no longer stay in the lists until they are as many as those that do, and
 /// so many more.
@@ -69,7 +70,7 @@ impl Waiter {
     /// Whether its VQP still waits.
     fn waits(&self, vqps: &Slots<VqpId, Box<Vqp>>) -> bool {
         let vqp = vqps.get(self.vqp).filter(|vqp| vqp.attempt == self.attempt);
-        vqp.is_some_and(|vqp| vqp.state == VqpState::Connecting)
+        vqp.is_some_and(|vqp| vqp.phase == Phase::Connecting)
     }
 }
 

@@ -1,8 +1,7 @@
 //! What sender and receiver tell each other of credit.
 
-use elver_verbs::{Device, Time, VqpState};
+use elver_verbs::{Device, Time};
 
-use super::Credit;
 use crate::Core;
 use crate::VqpId;
 use crate::effects::Effect;
@@ -15,7 +14,7 @@ use crate::vqp::{Vqp, Wait};
 /// The part of what a receiver may hold that its senders get credit for.
 const GRANTED: u32 = 2;
 /// The most that a sender gets at a time: enough to be on the way while it asks for more.
-const GRANT_MAX: u32 = 256;
+const GRANT_MAX: u16 = 256;
 
 impl<D: Device> Core<D> {
     // The receiver's side.
@@ -59,19 +58,19 @@ impl<D: Device> Core<D> {
     }
 
     fn grant(&mut self, id: Option<VqpId>, (peer, vqp): (PeerId, u32), cookie: u64) {
-        let messages = self.grant_of(id) as u16;
+        let messages = self.grant_of(id);
         let note = Note::to_sender(Kind::Grant, vqp, cookie);
         self.notes.tell(&mut self.stats, peer, Note { detail: messages, ..note });
     }
 
     /// How many messages each sender of a VQP's may send.
-    fn grant_of(&self, id: Option<VqpId>) -> u32 {
+    fn grant_of(&self, id: Option<VqpId>) -> u16 {
         let client =
             id.and_then(|id| self.vqps.get(id)).and_then(|vqp| self.clients.get(vqp.client));
         let senders = client.map_or(1, |client| client.accepted.now().max(1));
         let bytes = self.config.backlog_bytes / u64::from(self.config.eager_bytes_max.max(1));
         let room = u64::from(self.config.backlog).min(bytes) as u32 / GRANTED;
-        (room / senders).clamp(1, GRANT_MAX)
+        (room / senders).clamp(1, GRANT_MAX.into()) as u16
     }
 
     // The sender's side.
@@ -79,8 +78,8 @@ impl<D: Device> Core<D> {
     /// A receiver wants no more of a VQP's messages for now.
     pub(crate) fn halted(&mut self, from: PeerId, header: &Header) {
         let Some(vqp) = self.sender_named(from, header) else { return };
-        if vqp.state == VqpState::Connected && vqp.credit.left == Credit::FREE {
-            (vqp.credit.left, vqp.credit.granted) = (0, 0);
+        if vqp.phase.is_connected() && vqp.credit.is_free() {
+            vqp.credit.halt();
             self.stats.halts += 1;
         }
     }
@@ -88,12 +87,11 @@ impl<D: Device> Core<D> {
     /// A receiver wants so many of a VQP's messages.
     pub(crate) fn granted(&mut self, from: PeerId, header: &Header) {
         let Some(vqp) = self.sender_named(from, header) else { return };
-        let messages = u32::from(header.detail).min(GRANT_MAX);
-        if vqp.state != VqpState::Connected || vqp.credit.left == Credit::FREE || messages == 0 {
+        let messages = header.detail.min(GRANT_MAX);
+        if !vqp.phase.is_connected() || vqp.credit.is_free() || messages == 0 {
             return;
         }
-        let listed = vqp.credit.listed;
-        vqp.credit = Credit { left: messages, granted: messages, asks: false, listed };
+        vqp.credit.grant(messages);
         if vqp.wait == Wait::Credit {
             vqp.wait = Wait::Nothing;
             self.effects.push(Effect::Pump(VqpId(header.dst_vqp)));
@@ -133,6 +131,6 @@ impl<D: Device> Core<D> {
 impl Vqp {
     /// Whether it has asked its receiver for credit, and waits for the answer.
     pub(crate) fn asks_for_credit(&self) -> bool {
-        self.state == VqpState::Connected && self.credit.asks
+        self.phase.is_connected() && self.credit.asks
     }
 }
