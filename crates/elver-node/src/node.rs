@@ -59,11 +59,21 @@ struct IdlePolicy {
 impl Node {
     /// A node in this process alone: no socket, no metrics. Processes of this one get a session by
     /// [`Node::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::open`].
     pub fn embedded(config: Config) -> Result<Node, NodeError> {
         Node::open(config, None)
     }
 
     /// A node that also serves the processes that come to `listener`.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Config`], also if the secret's file is refused; [`NodeError::Device`] if the device cannot
+    /// be opened; [`NodeError::Core`] if the core cannot be made on it; [`NodeError::Listen`] if a meta
+    /// server's port is not to be had; [`NodeError::System`] if there is no thread or descriptor left.
     pub fn open(config: Config, listener: Option<Listener>) -> Result<Node, NodeError> {
         config.check()?;
         let mut soft = SoftConfig::for_address(config.node.address);
@@ -94,6 +104,10 @@ impl Node {
     }
 
     /// Sleeps until there is something to do, at most so long.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Device`] or [`NodeError::System`] if the system does not wait.
     pub fn rest(&mut self, at_most: Duration) -> Result<(), NodeError> {
         self.engine.rest(at_most)
     }
@@ -110,6 +124,10 @@ impl Node {
     }
 
     /// The client's end of a new session's socket. The node takes its own end at its next round.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::System`] if there is no descriptor left, or the node has as much to look at as it holds.
     pub fn connect(&self) -> Result<Socket, NodeError> {
         connect(&self.outlet)
     }
@@ -131,6 +149,10 @@ impl Node {
     }
 
     /// Serves status and metrics to others. The node must be driven for them to be answered.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::System`] if there is no thread or descriptor for it.
     pub fn observe(&mut self, observer: Observer) -> Result<(), NodeError> {
         self.observer = Some(observer.start(self.outlet.clone())?);
         Ok(())
@@ -138,6 +160,10 @@ impl Node {
 
     /// Has a thread watch that the engine turns while [`Node::run`] or [`Node::spawn`] drives it: a
     /// system call that does not return, or a loop without an end, is seen by nobody else.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::System`] if there is no thread or descriptor for it.
     pub fn watch(&mut self, watchdog: Watchdog) -> Result<(), NodeError> {
         let proof = Proof { pulse: self.pulse.clone(), outlet: self.outlet.clone() };
         self.watchdog = Some(watchdog.start(proof)?);
@@ -145,6 +171,10 @@ impl Node {
     }
 
     /// Gives the node to a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::System`] if there is no thread for it.
     pub fn spawn(self) -> Result<NodeThread, NodeError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (outlet, registry) = (self.outlet.clone(), self.registry_address());
@@ -158,6 +188,10 @@ impl Node {
 
     /// Drives the node on this thread until `stop` is set. Who sets it makes the node look around
     /// by [`Stopper::stop`], or waits half a second.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::rest`].
     pub fn run(mut self, stop: &AtomicBool) -> Result<(), NodeError> {
         let pulse = self.pulse.clone();
         let _driven = pulse.drive();
@@ -216,6 +250,10 @@ impl Stopper {
 
 impl NodeThread {
     /// The client's end of a new session's socket.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::connect`]; also if the node has ended.
     pub fn connect(&self) -> Result<Socket, NodeError> {
         connect(&self.outlet)
     }
@@ -231,6 +269,10 @@ impl NodeThread {
     }
 
     /// Ends the node; tells why it had ended, if it had.
+    ///
+    /// # Errors
+    ///
+    /// Why it had ended, if it had; [`NodeError::System`] if its thread panicked.
     pub fn stop(mut self) -> Result<(), NodeError> {
         self.end()
     }

@@ -56,6 +56,10 @@ impl Observer {
     }
 
     /// Serves metrics over TCP.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Listen`] if the port is not to be had.
     pub fn with_metrics(self, address: SocketAddr) -> Result<Observer, NodeError> {
         let listener = TcpListener::bind(address).map_err(|reason| NodeError::Listen {
             address,

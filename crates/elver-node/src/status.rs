@@ -120,6 +120,18 @@ pub struct SessionStatus {
     pub bytes: u64,
     /// Whether it did something a moment ago.
     pub active: bool,
+    /// READs that its process did itself in memory of others of its user, as it says.
+    #[serde(default)]
+    pub direct_reads: u64,
+    /// WRITEs that it did so.
+    #[serde(default)]
+    pub direct_writes: u64,
+    /// Bytes of both.
+    #[serde(default)]
+    pub direct_bytes: u64,
+    /// Regions that it reaches so now.
+    #[serde(default)]
+    pub regions_reached: u32,
 }
 
 /// An account: a user, or a container that root keeps apart.
@@ -184,6 +196,9 @@ pub struct VqpStatus {
     pub receives_done: u32,
     /// Times that it moved between DC and RC, or to another RC QP.
     pub transfers: u32,
+    /// Which way its READs and WRITEs take: `direct` if its process does those itself for which it can, else `engine`.
+    #[serde(default)]
+    pub way: String,
 }
 
 /// A peer.
@@ -293,6 +308,7 @@ impl VqpStatus {
             receives: info.receives,
             receives_done: info.receives_done,
             transfers: info.transfers,
+            way: "engine".to_string(),
         }
     }
 }

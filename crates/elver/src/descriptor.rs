@@ -37,7 +37,13 @@ impl Session {
     pub fn arm(&self) -> Result<bool, Error> {
         let mut inner = self.inner.borrow_mut();
         inner.check_own()?;
-        if inner.has_ready() { Ok(false) } else { inner.link.arm() }
+        // What this process has done itself, the node does not tell.
+        inner.tell_done();
+        if inner.has_ready() {
+            return Ok(false);
+        }
+        inner.is_armed = inner.link.arm()?;
+        Ok(inner.is_armed)
     }
 
     /// The session is looked at again: the node need not wake it, and the descriptor is readable no
@@ -48,6 +54,7 @@ impl Session {
     pub fn disarm(&self) -> Result<(), Error> {
         let mut inner = self.inner.borrow_mut();
         inner.check_own()?;
+        inner.is_armed = false;
         let disarmed = inner.link.disarm();
         inner.rouse();
         disarmed

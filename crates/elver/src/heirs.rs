@@ -7,16 +7,14 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use elver_portal::{
-    Command, ConnectOptions, HeirsLayout, Message, Received, Record, Socket, VqpOptions, Welcome,
-};
-use elver_verbs::{AccessFlags, Gid, QpState};
+use elver_portal::{Command, HeirsLayout, Message, Received, Record, Socket, Welcome};
+use elver_verbs::{AccessFlags, QpState};
 
 use crate::fork::generation;
 use crate::inner::{Inner, Outcome};
 use crate::link::{self, GREETING, Link, PATIENCE, SLEEP_MAX, Wait};
 use crate::session::UNEXPECTED;
-use crate::{Error, Mr, NotInherited, Session, SessionOptions, Vqp};
+use crate::{Destination, Error, Mr, NotInherited, Session, SessionOptions, Vqp};
 
 /// Why a node that was not found by a path prepares nothing.
 const NO_PATH: Error = Error::Invalid {
@@ -26,26 +24,6 @@ const NO_PATH: Error = Error::Invalid {
 
 /// Bytes of the memory region that each session has, if nothing else is said (Swift, section 4.1.3).
 const MR_LEN: u64 = 32 << 10;
-
-/// A VQP that each session of a set has, connected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Destination {
-    /// The peer.
-    pub gid: Gid,
-    /// The port there; 0 for none.
-    pub port: u16,
-    /// How it is connected.
-    pub connect: ConnectOptions,
-    /// What the VQP is created with.
-    pub options: VqpOptions,
-}
-
-impl Destination {
-    /// A VQP to a node, with the usual options.
-    pub fn new(gid: Gid) -> Destination {
-        Destination { gid, ..Destination::default() }
-    }
-}
 
 /// What each session of a set has beside its VQPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -344,7 +322,7 @@ impl Heirs {
         let vqps = self.destinations.iter().zip(0..).map(|(destination, at)| {
             let (id, via) = self.all.vqp(number, at);
             let state = if via.is_some() { QpState::Rts } else { QpState::Reset };
-            Vqp::inherited(&session, id, state, &destination.options)
+            Vqp::inherited(&session, id, state, destination)
         });
         let vqps = vqps.collect();
         let PrepareOptions { mr_len, access, .. } = self.options;

@@ -5,8 +5,8 @@ use std::rc::{Rc, Weak};
 use std::task;
 
 use elver_portal::{
-    Answer, Command, Completion, Limits, PushError, RefusalCode, Reply, Via, VqpInfo, VqpOptions,
-    VqpState,
+    Answer, Command, Completion, First, Limits, PushError, RefusalCode, Reply, Via, VqpInfo,
+    VqpOptions, VqpState,
 };
 use elver_verbs::{
     Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Wc, WcOpcode, WcStatus,
@@ -15,6 +15,7 @@ use elver_verbs::{
 use rustc_hash::FxHashMap;
 
 use crate::arena::{Arena, Piece};
+use crate::direct::{self, Direct, Tried, Way};
 use crate::link::{Link, Wait};
 use crate::ready::{Of, Queue};
 use crate::regions::Regions;
@@ -38,6 +39,9 @@ pub(crate) struct Inner {
     awaited: Vec<Awaited>,
     pub(crate) arena: Arena,
     pub(crate) regions: Regions,
+    pub(crate) direct: Direct,
+    /// The node wakes who waits for the descriptor, so that WRs go through it.
+    pub(crate) is_armed: bool,
     /// Pieces of the arena that are free when the request is answered: the regions' deregistration.
     leaving: Vec<(u32, Piece)>,
     last_request: u32,
@@ -49,6 +53,8 @@ struct Awaited {
     request: u32,
     /// The VQP that the answer connects.
     connects: Option<u32>,
+    /// What the VQP is made with that the answer names, where its connect is under way.
+    creates: Option<VqpOptions>,
     outcome: Option<Outcome>,
     /// The outcome was told; it stays for whoever asks again.
     told: bool,
@@ -58,7 +64,7 @@ struct Awaited {
 
 impl Awaited {
     fn new(request: u32, connects: Option<u32>) -> Awaited {
-        Awaited { request, connects, outcome: None, told: false, abandoned: false }
+        Awaited { request, connects, creates: None, outcome: None, told: false, abandoned: false }
     }
 }
 
@@ -108,12 +114,15 @@ pub(crate) struct Entry {
     receives: u32,
     max_send_wr: u32,
     max_recv_wr: u32,
+    way: Way,
 }
 
 /// The send WRs that are outstanding: a completion also ends the unsignalled ones before it.
 struct Sends {
     posted: u64,
     completed: u64,
+    /// Of these, the last one that the node was given.
+    at_node: u64,
     signalled: VecDeque<u64>,
 }
 
@@ -134,6 +143,8 @@ impl Inner {
             awaited: Vec::with_capacity(ROOM),
             arena: Arena::new(),
             regions: Regions::new(),
+            direct: Direct::new(),
+            is_armed: false,
             leaving: Vec::new(),
             last_request: 0,
             last_cq: 0,
@@ -156,13 +167,14 @@ impl Inner {
     #[inline]
     pub(crate) fn poll(&mut self) -> Result<bool, Error> {
         self.check_own()?;
-        let mut any = false;
+        let mut any = self.tell_done();
         while let Some(reply) = self.link.next()? {
             any = true;
             match reply {
                 Reply::Completion(completion) => {
                     complete(&mut self.vqps, &mut self.cqs, &mut self.ready, &completion);
                 }
+                Reply::Answer { request, answer } if self.direct.hears(request, &answer) => {}
                 Reply::Answer { request, answer } => {
                     answered(&mut self.awaited, &mut self.vqps, request, &answer);
                     if !self.leaving.is_empty() {
@@ -183,10 +195,35 @@ impl Inner {
                 }
             }
         }
+        if self.direct.was_told() {
+            self.take_ways();
+        }
         if any {
             self.rouse();
         }
         Ok(any)
+    }
+
+    /// Tells of the WRs that this process has done itself; whether there were any.
+    #[inline]
+    pub(crate) fn tell_done(&mut self) -> bool {
+        let any = !self.direct.done.is_empty();
+        while let Some((vqp, wc)) = self.direct.done.pop_front() {
+            let completion = Completion { vqp, source: None, wc };
+            complete(&mut self.vqps, &mut self.cqs, &mut self.ready, &completion);
+        }
+        any
+    }
+
+    /// Takes in what the node said of what this process may reach itself.
+    #[cold]
+    fn take_ways(&mut self) {
+        let link = &mut self.link;
+        if let Some((vqp, way)) = self.direct.take_in(|request| link.file(request).ok())
+            && let Some(entry) = self.vqps.get_mut(&vqp)
+        {
+            entry.way = way;
+        }
     }
 
     /// A VQP back to a sender has failed: nobody needs it whom its user does not hold.
@@ -254,6 +291,13 @@ impl Inner {
             self.forget(request);
         }
         told.map(|()| request)
+    }
+
+    /// The greeting asked for a VQP and its connect, whose ends will be asked for.
+    pub(crate) fn expect_first(&mut self, options: VqpOptions) {
+        let create = Awaited { creates: Some(options), ..Awaited::new(First::CREATE, None) };
+        self.awaited.extend([create, Awaited::new(First::CONNECT, None)]);
+        self.last_request = First::CONNECT;
     }
 
     /// Gives a command whose answer nobody asks for.
@@ -332,8 +376,7 @@ impl Inner {
     }
 
     fn next_request(&mut self) -> u32 {
-        self.last_request = self.last_request.wrapping_add(1);
-        self.last_request
+        next(&mut self.last_request)
     }
 
     fn tell(&mut self, request: u32, command: &Command<'_>) -> Result<(), Error> {
@@ -357,18 +400,25 @@ impl Inner {
     }
 
     pub(crate) fn post_send(&mut self, vqp: u32, wrs: &[SendWr<'_>]) -> Result<(), PostFailed> {
-        let mut posted = 0;
+        let (mut posted, mut told) = (0, false);
         let mut result = self.check_own();
         while result.is_ok() && posted < wrs.len() {
-            result = self.post_one(vqp, &wrs[posted]);
-            posted += usize::from(result.is_ok());
+            let tells = self.post_one(vqp, &wrs[posted]);
+            posted += usize::from(tells.is_ok());
+            told |= *tells.as_ref().unwrap_or(&false);
+            result = tells.map(drop);
         }
-        let rung = if posted > 0 { self.link.ring() } else { Ok(()) };
+        let rung = if told { self.link.ring() } else { Ok(()) };
+        if !self.direct.done.is_empty() {
+            // The node does not wake them for these.
+            self.rouse();
+        }
         result.and(rung).map_err(|error| PostFailed { posted, error })
     }
 
+    /// Posts a WR; whether the node has something to take for it.
     #[inline]
-    fn post_one(&mut self, vqp: u32, wr: &SendWr<'_>) -> Result<(), Error> {
+    fn post_one(&mut self, vqp: u32, wr: &SendWr<'_>) -> Result<bool, Error> {
         let limits = self.link.welcome.limits;
         let mut wait = None;
         loop {
@@ -376,10 +426,32 @@ impl Inner {
             if let Err(error) = entry.check(wr, &limits, &mut self.regions) {
                 return Err(entry.explain(vqp, error));
             }
+            let signalled = entry.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+            let is_off = self.is_armed || self.link.is_gone();
+            if entry.way != Way::Node && entry.sends.are_here() && !is_off {
+                match self.direct.execute(wr, entry.way, &self.regions) {
+                    Tried::Done(bytes) => {
+                        entry.sends.post(signalled);
+                        if signalled {
+                            let wc = direct::completion(vqp, wr, bytes);
+                            self.direct.done.push_back((vqp, wc));
+                        }
+                        return Ok(false);
+                    }
+                    Tried::Ask(rkey) => {
+                        let request = next(&mut self.last_request);
+                        if self.link.command(request, &Command::Reach { vqp, rkey })? {
+                            self.direct.asked(request, vqp, rkey);
+                        }
+                    }
+                    Tried::No => {}
+                }
+            }
             match self.link.send(vqp, wr) {
                 Ok(()) => {
-                    entry.sends.post(entry.signal_all || wr.flags.contains(SendFlags::SIGNALED));
-                    return Ok(());
+                    entry.sends.post(signalled);
+                    entry.sends.at_node = entry.sends.posted;
+                    return Ok(true);
                 }
                 Err(PushError::Full) => {
                     self.make_room(wait.get_or_insert_with(Wait::patient))?;
@@ -429,6 +501,12 @@ impl Inner {
     }
 }
 
+/// The number of the next request.
+fn next(last: &mut u32) -> u32 {
+    *last = last.wrapping_add(1);
+    *last
+}
+
 const GONE: Error = Error::Invalid { what: "the VQP is destroyed" };
 
 impl Entry {
@@ -450,6 +528,8 @@ impl Entry {
             receives: 0,
             max_send_wr,
             max_recv_wr,
+            // The node says it of one that a message, or a parent, has connected.
+            way: Way::Unknown,
         }
     }
 
@@ -501,8 +581,14 @@ impl Entry {
         }
     }
 
+    /// It is connected, or being connected, to this node or to another.
+    pub(crate) fn goes_to(&mut self, is_own_node: bool) {
+        self.way = if is_own_node { Way::Unknown } else { Way::Node };
+    }
+
     /// A connect has begun: nothing is outstanding any more.
-    pub(crate) fn begin_connect(&mut self) {
+    pub(crate) fn begin_connect(&mut self, is_own_node: bool) {
+        self.goes_to(is_own_node);
         self.state = QpState::Init;
         self.failure = None;
         self.sends.clear();
@@ -562,13 +648,19 @@ impl Entry {
 
 impl Sends {
     fn new() -> Sends {
-        Sends { posted: 0, completed: 0, signalled: VecDeque::with_capacity(ROOM) }
+        Sends { posted: 0, completed: 0, at_node: 0, signalled: VecDeque::with_capacity(ROOM) }
     }
 
     /// Nothing is outstanding any more.
     fn clear(&mut self) {
-        (self.posted, self.completed) = (0, 0);
+        (self.posted, self.completed, self.at_node) = (0, 0, 0);
         self.signalled.clear();
+    }
+
+    /// Whether none is on its way through the node.
+    #[inline]
+    fn are_here(&self) -> bool {
+        self.at_node <= self.completed
     }
 
     #[inline]
@@ -636,7 +728,7 @@ fn answered(
     let Some(at) = awaited.iter().position(|awaited| awaited.request == request) else {
         return;
     };
-    let connects = awaited[at].connects;
+    let Awaited { connects, creates, .. } = awaited[at];
     let outcome = match *answer {
         Answer::Done => Outcome::Done,
         Answer::Vqp(vqp) => Outcome::Vqp(vqp),
@@ -646,6 +738,8 @@ fn answered(
         Answer::Mr { lkey, rkey, file_bytes } => Outcome::Mr { lkey, rkey, file_bytes },
         Answer::Info(info) => Outcome::Info(info),
         Answer::Prepared { set, file_bytes } => Outcome::Prepared { set, file_bytes },
+        // An answer to no command that is waited for.
+        Answer::Reached(_) => return,
         Answer::Refused(refusal) => {
             Outcome::Refused { code: refusal.code, text: refusal.text.to_string() }
         }
@@ -654,6 +748,14 @@ fn answered(
         awaited.swap_remove(at);
     } else {
         awaited[at].outcome = Some(outcome);
+    }
+    if let (&Answer::Vqp(vqp), Some(options)) = (answer, creates) {
+        // What is told of it next may come before anybody has looked.
+        vqps.insert(vqp, Entry::new(Weak::new(), QpState::Init, &options));
+        let connect = awaited.iter_mut().find(|awaited| awaited.request == First::CONNECT);
+        if let Some(connect) = connect {
+            connect.connects = Some(vqp);
+        }
     }
     if let Some(entry) = connects.and_then(|vqp| vqps.get_mut(&vqp)) {
         match answer {

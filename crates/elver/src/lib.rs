@@ -68,6 +68,8 @@
 mod arena;
 mod clock;
 mod descriptor;
+mod destination;
+mod direct;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod error;
@@ -87,6 +89,7 @@ pub mod tokio;
 mod vqp;
 mod waker;
 
+pub use destination::Destination;
 #[cfg(feature = "embedded")]
 pub use elver_node as node;
 pub use elver_portal::{
@@ -99,7 +102,7 @@ pub use elver_verbs::{
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedNode;
 pub use error::{Completed, Error, NotInherited, PostFailed};
-pub use heirs::{Destination, Heir, HeirState, Heirs, PrepareOptions, Preparing};
+pub use heirs::{Heir, HeirState, Heirs, PrepareOptions, Preparing};
 pub use mr::{Mr, SharedMemory};
 pub use path::SOCKET_VARIABLE;
 pub use ready::{Cq, Ready};

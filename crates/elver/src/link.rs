@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elver_portal::{
-    ClientEnd, Command, Layout, Message, Peer, PushError, Received, Reply, Scratch, Socket, Turns,
-    Welcome,
+    ClientEnd, Command, First, Layout, Message, Peer, PushError, Received, Reply, Scratch, Socket,
+    Turns, Welcome,
 };
 use elver_verbs::{RecvWr, SendWr};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -84,10 +84,14 @@ pub(crate) struct Wait {
 }
 
 impl Link {
-    /// Connects to the first node that listens.
-    pub(crate) fn connect(paths: &Paths, options: SessionOptions) -> Result<Link, Error> {
+    /// Connects to the first node that listens, and asks for something at once.
+    pub(crate) fn connect(
+        paths: &Paths,
+        options: SessionOptions,
+        first: Option<First>,
+    ) -> Result<Link, Error> {
         let (path, socket) = reach(paths)?;
-        hello(&socket, options.layout)?;
+        hello(&socket, options.layout, first)?;
         trusted(path, &socket)?;
         let path = std::path::absolute(path)
             .map_err(|reason| Error::System { call: "naming the node's socket", reason })?;
@@ -102,7 +106,7 @@ impl Link {
         socket: Socket,
         options: SessionOptions,
     ) -> Result<Link, Error> {
-        hello(&socket, options.layout)?;
+        hello(&socket, options.layout, None)?;
         Link::welcomed(host, socket, options)
     }
 
@@ -334,6 +338,12 @@ impl Link {
         self.look()
     }
 
+    /// Whether the node is known to be gone.
+    #[inline]
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// Whether this thread drives the node.
     pub(crate) fn is_driven(&self) -> bool {
         !matches!(self.host, Host::Apart)
@@ -416,10 +426,11 @@ impl Link {
 /// Whether the node at the other end can run on one core alone, the only one that this thread has too. Of a
 /// thread of this process, or of a node that the system does not show, it is not known.
 fn has_the_core_of(socket: &Socket) -> bool {
-    let Ok(own) = sched_getaffinity(None) else { return false };
+    let Some(own) = sched_getaffinity(None).ok().filter(|own| own.count() == 1) else {
+        return false;
+    };
     let node = socket.peer().ok().and_then(|peer| Pid::from_raw(peer.pid));
-    own.count() == 1
-        && node.is_some_and(|node| sched_getaffinity(Some(node)).is_ok_and(|its| its == own))
+    node.is_some_and(|node| sched_getaffinity(Some(node)).is_ok_and(|its| its == own))
 }
 
 /// Connects to the first socket at which somebody listens. One that this user may not reach is passed
@@ -442,8 +453,8 @@ fn reach(paths: &Paths) -> Result<(&Path, Socket), Error> {
 }
 
 /// Asks for a session.
-fn hello(socket: &Socket, layout: Layout) -> Result<(), Error> {
-    match socket.send(&Message::Hello { layout }, None) {
+fn hello(socket: &Socket, layout: Layout, first: Option<First>) -> Result<(), Error> {
+    match socket.send(&Message::Hello { layout, first }, None) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error::NodeGone),
         Err(reason) => Err(Error::System { call: "greeting the node", reason }),

@@ -65,7 +65,7 @@ impl Mr {
         let outcome = inner.call(&Command::CarveMr { len, offset, addr, access });
         match outcome {
             Ok(Outcome::Mr { lkey, rkey, .. }) => {
-                inner.regions.add(lkey, region(&memory, len, access));
+                inner.regions.add(lkey, region(&memory, len, access), memory.clone());
                 drop(inner);
                 let session = session.clone();
                 let piece = Some(piece);
@@ -103,7 +103,7 @@ impl Mr {
             let start = inner.link.arena().add(piece.offset as usize);
             SoftMemory::from_raw_parts(start, len as usize)
         };
-        inner.regions.add(lkey, region(&memory, len, access));
+        inner.regions.add(lkey, region(&memory, len, access), memory.clone());
         drop(inner);
         let (session, piece) = (session.clone(), Some(piece));
         Some(Mr { session, memory, len, lkey, rkey, piece, registered: true, shared: false })
@@ -139,7 +139,7 @@ impl Mr {
                 return Err(error);
             }
         };
-        inner.regions.add(lkey, region(&memory, len, access));
+        inner.regions.add(lkey, region(&memory, len, access), memory.clone());
         drop(inner);
         let session = session.clone();
         let shared = kind.shared;
@@ -156,7 +156,7 @@ impl Mr {
         let mut inner = session.inner.borrow_mut();
         let command = Command::ShareMr { lkey, addr: memory.base_addr(), access };
         let Outcome::Mr { lkey, rkey, .. } = inner.call(&command)? else { return Err(UNEXPECTED) };
-        inner.regions.add(lkey, region(&memory, len, access));
+        inner.regions.add(lkey, region(&memory, len, access), memory.clone());
         drop(inner);
         let session = session.clone();
         Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true, shared: true })
@@ -186,7 +186,7 @@ impl Mr {
         let Outcome::Mr { lkey, rkey, .. } = outcome else { return Err(UNEXPECTED) };
         // SAFETY: the caller keeps it mapped until the region is deregistered.
         let memory = unsafe { SoftMemory::from_raw_parts(start, bytes) };
-        inner.regions.add(lkey, region(&memory, len, access));
+        inner.regions.add(lkey, region(&memory, len, access), memory.clone());
         drop(inner);
         let session = session.clone();
         Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true, shared: false })
@@ -306,7 +306,9 @@ impl Mr {
     /// in flight nor a peer that remembers it (KRCORE, section 4.2).
     ///
     /// # Errors
-    /// [`Error::NodeGone`], with which nobody can touch it any more either.
+    /// [`Error::NodeGone`], with which nobody can touch it any more either, but for processes of this user that reach
+    /// it themselves, for as long as they do not notice: 50 ms as a rule. [`crate::RefusalCode::Busy`] if one of those was
+    /// stopped in the middle of an access, and waited for long enough: the region is gone all the same.
     pub fn deregister(mut self) -> Result<(), Error> {
         self.registered = false;
         let mut inner = self.session.inner.borrow_mut();

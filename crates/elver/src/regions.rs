@@ -1,12 +1,15 @@
 //! The regions that a session has registered, as far as a WR's pieces are checked against them.
 
-use elver_verbs::{PostError, Sge};
+use elver_memory::SoftMemory;
+use elver_verbs::{Memory, PostError, Sge};
 use rustc_hash::FxHashMap;
 
 /// Regions by their local keys.
 #[derive(Debug)]
 pub(crate) struct Regions {
     known: FxHashMap<u32, Region>,
+    /// Their memory, where this process has it mapped.
+    memory: FxHashMap<u32, SoftMemory>,
     /// The one that was used last; of no bytes at first.
     last: (u32, Region),
 }
@@ -22,15 +25,18 @@ pub(crate) struct Region {
 
 impl Regions {
     pub(crate) fn new() -> Regions {
-        Regions { known: FxHashMap::default(), last: (0, Region::default()) }
+        let last = (0, Region::default());
+        Regions { known: FxHashMap::default(), memory: FxHashMap::default(), last }
     }
 
-    pub(crate) fn add(&mut self, lkey: u32, region: Region) {
+    pub(crate) fn add(&mut self, lkey: u32, region: Region, memory: SoftMemory) {
         self.known.insert(lkey, region);
+        self.memory.insert(lkey, memory);
     }
 
     pub(crate) fn remove(&mut self, lkey: u32) {
         self.known.remove(&lkey);
+        self.memory.remove(&lkey);
         if self.last.0 == lkey {
             self.last = (0, Region::default());
         }
@@ -45,6 +51,13 @@ impl Regions {
             return Ok(());
         }
         self.check_other(sge, writes)
+    }
+
+    /// The memory that a piece lies in, and where it begins there.
+    #[inline]
+    pub(crate) fn memory(&self, sge: &Sge) -> Option<(&SoftMemory, u64)> {
+        let memory = self.memory.get(&sge.lkey)?;
+        Some((memory, sge.addr.wrapping_sub(memory.base_addr())))
     }
 
     #[inline(never)]
@@ -82,8 +95,9 @@ mod tests {
     #[test]
     fn a_piece_must_lie_in_its_region_and_be_writable_where_it_is_written() {
         let mut regions = Regions::new();
-        regions.add(7, Region { addr: 1_000, len: 100, writable: false });
-        regions.add(9, Region { addr: u64::MAX - 99, len: 100, writable: true });
+        let memory = SoftMemory::alloc(100).unwrap();
+        regions.add(7, Region { addr: 1_000, len: 100, writable: false }, memory.clone());
+        regions.add(9, Region { addr: u64::MAX - 99, len: 100, writable: true }, memory);
         let mut may =
             |addr, length, lkey, writes| regions.check(&Sge { addr, length, lkey }, writes).is_ok();
         assert!(may(1_000, 100, 7, false) && may(1_099, 1, 7, false) && may(1_100, 0, 7, false));

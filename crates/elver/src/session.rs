@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use elver_portal::{
-    Command, ConnectOptions, Layout, Limits, Socket, Via, VqpOptions, WARM_GIDS_MAX,
+    Command, ConnectOptions, First, Layout, Limits, Socket, Via, VqpOptions, WARM_GIDS_MAX,
 };
 use elver_verbs::{AccessFlags, Gid};
 
@@ -13,7 +13,7 @@ use crate::inner::{Inner, Outcome};
 use crate::link::{Link, Wait};
 use crate::mr::Kind;
 use crate::path::Paths;
-use crate::{Cq, Error, Mr, SharedMemory, Vqp};
+use crate::{Cq, Destination, Error, Mr, SharedMemory, Vqp};
 
 /// How a session is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +79,35 @@ impl Session {
         Session::open(&paths, options)
     }
 
+    /// Opens a session as [`Session::connect_with`], and with it its first VQP, which is being connected: the
+    /// node makes both in one turn, and looks the peer up while this process maps the session's memory. What
+    /// else is needed, memory for one, is best made before the connect's end is waited for. The session is
+    /// [`Vqp::session`].
+    ///
+    /// # Errors
+    /// As [`Session::connect_with`] and [`Session::create_vqp`]; of the connect, [`Connecting`] tells.
+    pub fn dial(
+        path: Option<&Path>,
+        options: SessionOptions,
+        to: &Destination,
+    ) -> Result<(Vqp, Connecting), Error> {
+        let paths = path.map_or_else(Paths::default_ones, |path| Paths(vec![path.into()]));
+        let &Destination { gid, port, connect, options: vqp } = to;
+        let link =
+            Link::connect(&paths, options, Some(First { options: vqp, gid, port, connect }))?;
+        let is_begun = link.welcome.first;
+        let session = Session::of(link);
+        if is_begun {
+            return Vqp::first(&session, to);
+        }
+        // A node of an older version.
+        let vqp = session.create_vqp(vqp)?;
+        let connecting = vqp.qconnect_start(gid, port, connect)?;
+        Ok((vqp, connecting))
+    }
+
     fn open(paths: &Paths, options: SessionOptions) -> Result<Session, Error> {
-        Ok(Session::of(Link::connect(paths, options)?))
+        Ok(Session::of(Link::connect(paths, options, None)?))
     }
 
     pub(crate) fn of(link: Link) -> Session {
@@ -112,6 +139,16 @@ impl Session {
             Some(mr) => Ok(mr),
             None => Mr::alloc(self, len, access, Kind::default()),
         }
+    }
+
+    /// As [`Session::alloc`], in a file of its own however small it is. Processes of this user at this node
+    /// reach such memory themselves, with its key (docs/node.md, "The direct way"); what stands in the arena, they reach
+    /// through the node.
+    ///
+    /// # Errors
+    /// As [`Session::alloc`].
+    pub fn alloc_apart(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
+        Mr::alloc(self, len, access, Kind::default())
     }
 
     /// As [`Session::alloc`], from huge pages if the system has enough of them set aside. A daemon
@@ -246,6 +283,11 @@ pub struct Connecting {
 }
 
 impl Connecting {
+    /// A connect that is under way already.
+    pub(crate) fn begun(session: &Session, request: u32) -> Connecting {
+        Connecting { session: session.clone(), request }
+    }
+
     pub(crate) fn begin(
         session: &Session,
         vqp: u32,
@@ -255,8 +297,12 @@ impl Connecting {
     ) -> Result<Connecting, Error> {
         let mut inner = session.inner.borrow_mut();
         let command = Command::Connect { vqp, gid, port, options };
+        // What was done over the connection that there was.
+        inner.tell_done();
+        inner.direct.forget(vqp);
+        let is_own_node = gid == inner.link.welcome.gid;
         if let Some(entry) = inner.vqps.get_mut(&vqp) {
-            entry.begin_connect();
+            entry.begin_connect(is_own_node);
         }
         let request = inner.ask(&command, Some(vqp))?;
         drop(inner);

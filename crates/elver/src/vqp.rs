@@ -2,14 +2,14 @@ use std::cell::RefMut;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use elver_portal::{Command, ConnectOptions, Via, VqpInfo, VqpOptions};
+use elver_portal::{Command, ConnectOptions, First, Via, VqpInfo, VqpOptions};
 use elver_verbs::{Gid, QpState, RecvWr, SendWr, Wc};
 
 use crate::inner::{Entry, Inner, Outcome};
 use crate::link::Wait;
 use crate::ready::Of;
 use crate::session::UNEXPECTED;
-use crate::{Connecting, Error, PostFailed, Session};
+use crate::{Connecting, Destination, Error, PostFailed, Session};
 
 /// A virtual queue pair: an RC QP's meaning, and KRCORE's receives, on queue pairs that the node
 /// shares among all. Clones are the same VQP; it is destroyed with the last of them.
@@ -66,16 +66,31 @@ impl Vqp {
         Ok(vqp)
     }
 
-    /// One that was made ahead, for a session that this process has taken over.
-    pub(crate) fn inherited(
-        session: &Session,
-        id: u32,
-        state: QpState,
-        options: &VqpOptions,
-    ) -> Vqp {
+    /// The one that the session's greeting asked for, and its connect.
+    pub(crate) fn first(session: &Session, to: &Destination) -> Result<(Vqp, Connecting), Error> {
+        let mut inner = session.inner.borrow_mut();
+        inner.expect_first(to.options);
+        let Outcome::Vqp(id) = inner.outcome(First::CREATE, Wait::new(None))? else {
+            return Err(UNEXPECTED);
+        };
         let vqp = Vqp(Rc::new(Handle { session: session.clone(), id }));
-        let entry = Entry::new(Rc::downgrade(&vqp.0), state, options);
-        session.inner.borrow_mut().vqps.insert(id, entry);
+        inner.accept(id, Rc::downgrade(&vqp.0));
+        let is_own_node = to.gid == inner.link.welcome.gid;
+        if let Some(entry) = inner.vqps.get_mut(&id) {
+            entry.goes_to(is_own_node);
+        }
+        drop(inner);
+        Ok((vqp, Connecting::begun(session, First::CONNECT)))
+    }
+
+    /// One that was made ahead, for a session that this process has taken over.
+    pub(crate) fn inherited(session: &Session, id: u32, state: QpState, to: &Destination) -> Vqp {
+        let vqp = Vqp(Rc::new(Handle { session: session.clone(), id }));
+        let mut entry = Entry::new(Rc::downgrade(&vqp.0), state, &to.options);
+        let mut inner = session.inner.borrow_mut();
+        entry.goes_to(to.gid == inner.link.welcome.gid);
+        inner.vqps.insert(id, entry);
+        drop(inner);
         vqp
     }
 
@@ -258,7 +273,7 @@ impl Vqp {
 }
 
 impl Inner {
-    /// Notes whose handle a VQP has that came with a message.
+    /// Notes whose handle a VQP has that came with a message, or with the session.
     fn accept(&mut self, id: u32, handle: Weak<Handle>) {
         if let Some(entry) = self.vqps.get_mut(&id) {
             entry.handle = handle;
@@ -299,6 +314,7 @@ impl Drop for Handle {
         let mut inner = self.session.inner.borrow_mut();
         let entry = inner.vqps.remove(&self.id);
         inner.forget_connects(self.id);
+        inner.direct.forget(self.id);
         if entry.as_ref().is_some_and(Entry::is_listed) {
             inner.unlist(Of::Vqp(self.id));
         }

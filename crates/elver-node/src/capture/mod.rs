@@ -84,6 +84,10 @@ impl CaptureStream {
     }
 
     /// Ends the recording: what was recorded until now can still be read, then the end.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: the node has closed its end already.
     pub fn finish(&self) -> io::Result<()> {
         self.stream.shutdown(Shutdown::Write)
     }

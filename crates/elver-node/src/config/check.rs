@@ -28,6 +28,10 @@ const KEEP_ALIVE_MS_MIN: u64 = 20;
 
 impl Config {
     /// Whether all values can be.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Value`] names the option, its value, and why it cannot be.
     pub fn check(&self) -> Result<(), ConfigError> {
         let pool = &self.pool;
         for (option, value, allowed) in [
@@ -57,6 +61,7 @@ impl Config {
             ("memory.max_mrs", u64::from(self.memory.max_mrs), 1..=1 << 20),
             ("memory.lease_ms", self.memory.lease_ms, 1..=3_600_000),
             ("memory.patience_ms", self.memory.patience_ms, 1..=3_600_000),
+            ("direct.patience_ms", self.direct.patience_ms, 1..=60_000),
             ("messages.recv_buffers", u64::from(self.messages.recv_buffers), 1..=65_536),
             (
                 "messages.recv_buffer_bytes",
@@ -153,6 +158,10 @@ impl Config {
     }
 
     /// Permissions of the socket.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Value`] names the option, its value, and why it cannot be.
     pub fn socket_mode(&self) -> Result<u32, ConfigError> {
         let mode = &self.socket.mode;
         let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o777);
@@ -161,6 +170,10 @@ impl Config {
     }
 
     /// Where the registry listens, if this node is a meta server.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Value`] names the option, its value, and why it cannot be.
     pub fn meta_listen(&self) -> Result<SocketAddr, ConfigError> {
         let mut listen = address("meta.listen", &self.meta.listen)?;
         if listen.ip().is_unspecified() {
@@ -170,11 +183,19 @@ impl Config {
     }
 
     /// The registries of the meta servers.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Value`] names the option, its value, and why it cannot be.
     pub fn meta_servers(&self) -> Result<Vec<SocketAddr>, ConfigError> {
         self.meta.servers.iter().map(|text| address("meta.servers", text)).collect()
     }
 
     /// The cluster's secret, read from its file, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Secret`] if the file cannot be read, or others could read it.
     pub fn secret(&self) -> Result<Option<Secret>, ConfigError> {
         let path = &self.registry.secret_file;
         if path.as_os_str().is_empty() {
@@ -184,11 +205,19 @@ impl Config {
     }
 
     /// Which users' VQPs may be of the high class, with their names looked up.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Value`] names the option, its value, and why it cannot be: there is no such user.
     pub fn classes(&self) -> Result<Classes, ConfigError> {
         Classes::of(&self.qos)
     }
 
     /// Where metrics are served, if they are.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Value`] names the option, its value, and why it cannot be.
     pub fn metrics_listen(&self) -> Result<Option<SocketAddr>, ConfigError> {
         let text = &self.metrics.listen;
         if text.is_empty() { Ok(None) } else { address("metrics.listen", text).map(Some) }

@@ -30,18 +30,18 @@ impl Classes {
     }
 
     /// The class of a VQP of a user's whose process asks for `asked`; none if it may not have it.
-    /// Who is `trusted` could take the node down anyway, and may be of either class.
+    /// A user who is none of the host's is among everybody alone. Who is `trusted` could take the node down anyway, and may be of either class.
     pub(crate) fn class(
         &self,
-        (uid, gid): (u32, u32),
+        user: Option<(u32, u32)>,
         trusted: bool,
         asked: Option<Class>,
     ) -> Option<Class> {
-        let by_default = self.high_by_default.have(uid, gid);
+        let has =
+            |members: &Members| user.map_or(members.everybody, |(uid, gid)| members.have(uid, gid));
+        let by_default = has(&self.high_by_default);
         match asked {
-            Some(Class::High) if trusted || by_default || self.high.have(uid, gid) => {
-                Some(Class::High)
-            }
+            Some(Class::High) if trusted || by_default || has(&self.high) => Some(Class::High),
             Some(Class::High) => None,
             Some(Class::Low) => Some(Class::Low),
             None if by_default => Some(Class::High),
@@ -106,7 +106,7 @@ mod tests {
     const ASKED: [Option<Class>; 3] = [None, Some(Class::Low), Some(Class::High)];
 
     fn of(classes: &Classes, uid: u32, gid: u32) -> [Option<Class>; 3] {
-        ASKED.map(|asked| classes.class((uid, gid), false, asked))
+        ASKED.map(|asked| classes.class(Some((uid, gid)), false, asked))
     }
 
     const LOW_ALONE: [Option<Class>; 3] = [Some(Class::Low), Some(Class::Low), None];
@@ -118,7 +118,7 @@ mod tests {
     fn nobody_is_of_the_high_class_by_saying_so() {
         let none = Classes::default();
         assert_eq!(of(&none, 1_000, 1_000), LOW_ALONE);
-        assert_eq!(none.class((1_000, 1_000), true, Some(Class::High)), Some(Class::High));
+        assert_eq!(none.class(Some((1_000, 1_000)), true, Some(Class::High)), Some(Class::High));
     }
 
     #[test]

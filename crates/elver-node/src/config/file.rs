@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ConfigError;
 use super::sections::{
-    EngineConfig, MemoryConfig, MessagesConfig, MetaConfig, MetricsConfig, NodeConfig, PoolConfig,
-    QosConfig, QuotaConfig, RegistryConfig, SocketConfig, StormConfig, TransferConfig,
+    DirectConfig, EngineConfig, MemoryConfig, MessagesConfig, MetaConfig, MetricsConfig,
+    NodeConfig, PoolConfig, QosConfig, QuotaConfig, RegistryConfig, SocketConfig, StormConfig,
+    TransferConfig,
 };
 
 /// The commented file with all options and their defaults.
@@ -34,6 +35,8 @@ pub struct Config {
     pub pool: PoolConfig,
     /// Memory regions.
     pub memory: MemoryConfig,
+    /// Processes of one user that reach each other's memory themselves.
+    pub direct: DirectConfig,
     /// Two-sided messages.
     pub messages: MessagesConfig,
     /// Transfer between DC and RC.
@@ -52,6 +55,10 @@ pub struct Config {
 
 impl Config {
     /// Reads and checks a file.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Read`] if it cannot be read or is too long; what [`Config::parse`] says.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
         let refused = |reason| ConfigError::Read { path: path.to_path_buf(), reason };
         let size = fs::metadata(path).map_err(refused)?.len();
@@ -63,6 +70,11 @@ impl Config {
     }
 
     /// Takes and checks the text of a file; `path` names it in errors.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Syntax`] if it is no TOML, or has an option that there is not; what [`Config::check`]
+    /// finds.
     pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         let config: Config = toml::from_str(text).map_err(|error| ConfigError::Syntax {
             path: path.to_path_buf(),

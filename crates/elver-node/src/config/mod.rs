@@ -13,8 +13,9 @@ pub use error::ConfigError;
 pub use file::{Config, DEFAULT_FILE};
 pub use paths::{SOCKET_VARIABLE, capture_path, default_socket, status_path};
 pub use sections::{
-    EngineConfig, MemoryConfig, MessagesConfig, MetaConfig, MetricsConfig, NodeConfig, PoolConfig,
-    QosConfig, QuotaConfig, RegistryConfig, SocketConfig, StormConfig, TransferConfig,
+    DirectConfig, EngineConfig, MemoryConfig, MessagesConfig, MetaConfig, MetricsConfig,
+    NodeConfig, PoolConfig, QosConfig, QuotaConfig, RegistryConfig, SocketConfig, StormConfig,
+    TransferConfig,
 };
 
 #[cfg(test)]
@@ -73,6 +74,7 @@ mod tests {
             // Beyond it the retries of whoever shares a queue pair with a slow page ran out.
             ("[memory]\npatience_ms = 302", "memory.patience_ms"),
             ("[pool]\nretry_cnt = 0", "memory.patience_ms"),
+            ("[direct]\npatience_ms = 0", "direct.patience_ms"),
             // Shorter than what an engine may sleep.
             ("[pool]\nkeep_alive_ms = 19", "pool.keep_alive_ms"),
             ("[pool]\nkeep_alive_ms = 3600001", "pool.keep_alive_ms"),

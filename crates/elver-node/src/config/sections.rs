@@ -131,6 +131,16 @@ pub struct MemoryConfig {
     pub patience_ms: u64,
 }
 
+/// Processes of one user that reach each other's memory themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DirectConfig {
+    /// Whether they may.
+    pub enabled: bool,
+    /// How long a deregistration waits for one that stands still meanwhile, in milliseconds.
+    pub patience_ms: u64,
+}
+
 /// Two-sided messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -314,6 +324,12 @@ impl Default for MemoryConfig {
             max_cached_mrs: core.max_cached_mrs,
             patience_ms: Copier::PATIENCE.as_millis() as u64,
         }
+    }
+}
+
+impl Default for DirectConfig {
+    fn default() -> DirectConfig {
+        DirectConfig { enabled: true, patience_ms: 5_000 }
     }
 }
 

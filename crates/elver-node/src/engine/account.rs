@@ -55,20 +55,21 @@ impl Account {
 }
 
 impl Customer {
-    /// Who connected over a socket, and its process if that is another one and the system shows it.
+    /// Who connected over a socket, where its process stands, and that process if it is another one and the system
+    /// shows it.
     pub(super) fn over(
         socket: &Socket,
         peer: &Peer,
         rules: &QuotaConfig,
         host: Host,
-    ) -> (Customer, Option<OwnedFd>) {
+    ) -> (Customer, Standing, Option<OwnedFd>) {
         let process = if peer.pid == host.pid { None } else { socket.peer_pidfd().ok() };
         let standing = match &process {
             Some(process) => Standing::of(peer.pid, process),
             None if peer.pid == host.pid => Standing::OWN,
             None => Standing::UNSEEN,
         };
-        (Customer::of(peer.uid, &standing, rules, host), process)
+        (Customer::of(peer.uid, &standing, rules, host), standing, process)
     }
 
     fn of(uid: u32, standing: &Standing, rules: &QuotaConfig, host: Host) -> Customer {

@@ -33,6 +33,8 @@ counters! {
     /// Sessions that ended because memory that they share with the node could not be had any more:
     /// they had given it back.
     sessions_lost_memory,
+    /// Sessions that ended because their process stood still while it reached for memory that was taken back.
+    direct_stuck,
     /// Commands.
     commands,
     /// Commands that were refused.

@@ -10,7 +10,9 @@
 
 mod account;
 mod counters;
+mod directs;
 mod door;
+mod gate;
 mod heirs;
 mod held;
 mod looks;
@@ -34,7 +36,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use elver_core::{Completion, Core, Event, VqpId, VqpInfo};
+use elver_core::{ClientId, Completion, Core, Event, VqpId, VqpInfo};
 use elver_portal::{Answer, Layout, Listener, RefusalCode, Scratch, Violation};
 use elver_soft::{Copier, SoftDevice};
 use elver_verbs::{Time, Wc, WcStatus};
@@ -43,6 +45,7 @@ pub(crate) use counters::EngineCounters;
 pub(crate) use notice::{Inlet, Notice, Outlet, channel};
 
 use self::account::Host;
+use self::directs::{Directs, Held, Whose};
 use self::door::{Door, EVENTS_MAX, INLET, LISTENER, PROCESS};
 use self::heirs::Sets;
 use self::looks::Looks;
@@ -119,6 +122,8 @@ pub(crate) struct Engine {
     sessions: Sessions,
     /// Sessions that are made ahead for children of processes.
     sets: Sets,
+    /// Processes that reach memory of others themselves.
+    directs: Directs,
     door: Door,
     /// Processes that connected just now, by their tokens: not watched yet.
     newcomers: Vec<u64>,
@@ -180,6 +185,7 @@ impl Engine {
         };
         let mut sessions = Sessions::new(config.quota.clone(), total, most);
         sessions.quotas.classes = config.classes()?;
+        let directs = Directs::new(&config.direct);
         let copier = Arc::new(Copier::new(Duration::from_millis(config.memory.patience_ms)));
         let none = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
         Ok(Engine {
@@ -187,6 +193,7 @@ impl Engine {
             config,
             sessions,
             sets: Sets::default(),
+            directs,
             door,
             newcomers: Vec::with_capacity(NEWCOMERS_MAX),
             has_told: false,
@@ -303,7 +310,11 @@ impl Engine {
         if let Some(due) = self.core.poll_timeout() {
             wait = wait.min(Duration::from_nanos(due.ns_since(now)));
         }
-        if self.sessions.needs_watching() || self.sets.is_busy() || self.door.is_paused() {
+        if self.sessions.needs_watching()
+            || self.sets.is_busy()
+            || self.door.is_paused()
+            || !self.directs.is_idle()
+        {
             wait = wait.min(Duration::from_nanos(SLEEP_NS_WATCHFUL));
         }
         self.counters.sleeps += 1;
@@ -412,9 +423,14 @@ impl Engine {
                 let answer = Answer::Warmed { ready, failed };
                 self.sessions.answer_later(slot, token as u32, Ok(answer))
             }
-            Event::Deregistered { token, .. } => {
-                self.sessions.region_gone(slot, token as u32, &self.maker);
-                self.sessions.answer_later(slot, token as u32, Ok(Answer::Done))
+            Event::Deregistered { token: request, .. } => {
+                let request = request as u32;
+                let token = self.sessions.at(slot).map_or(0, |session| session.token(slot));
+                match self.directs.holds(Whose::Region { token, request }) {
+                    // It is told when nobody is inside any more.
+                    Held::Back => return,
+                    held => self.deregistered(slot, request, held == Held::Free),
+                }
             }
             Event::Failed { vqp, cause, .. } => {
                 self.sessions.reply(slot, Owed::Failed { vqp: vqp.0, cause: cause.into() })
@@ -422,6 +438,38 @@ impl Engine {
         };
         self.sessions.activate(slot, now);
         self.settle(slot, result, now);
+    }
+
+    /// A region is gone, and nobody touches it any more; or one who stands still, whom the node has waited for long
+    /// enough.
+    fn deregistered(&mut self, slot: u32, request: u32, is_free: bool) -> Result<(), Violation> {
+        self.sessions.region_gone(slot, request, &self.maker);
+        let answer = if is_free {
+            Ok(Answer::Done)
+        } else {
+            let text = "a process of this user's was stopped while it reached for the region; its session \
+                        was ended, and it ends that access when it goes on";
+            Err(Refused::new(RefusalCode::Busy, text))
+        };
+        self.sessions.answer_later(slot, request, answer)
+    }
+
+    /// Looks at processes that were inside of memory when it was taken back.
+    #[cold]
+    fn settle_directs(&mut self, now: Time) {
+        let settled = self.directs.settle(now);
+        for (token, request, is_free) in settled.regions {
+            let Some(slot) = self.sessions.of_token(token) else { continue };
+            let result = self.deregistered(slot, request, is_free);
+            self.sessions.activate(slot, now);
+            self.settle(slot, result, now);
+        }
+        for token in settled.stuck {
+            if let Some(slot) = self.sessions.of_token(token) {
+                self.counters.direct_stuck += 1;
+                self.end(slot, End::Violation, now);
+            }
+        }
     }
 
     /// Tells of an event to a session that waits for a child; whether it is one's.
@@ -556,8 +604,12 @@ impl Engine {
         }
         let idle_ns = self.config.engine.session_idle_us.saturating_mul(1_000);
         self.sessions.rest_idle(idle_ns, now);
-        let core = &self.core;
-        let gone = self.sessions.forget_gone(|client| core.client_is_gone(client), &self.maker);
+        if !self.directs.is_idle() {
+            self.settle_directs(now);
+        }
+        let (core, directs) = (&self.core, &self.directs);
+        let is_gone = |client| core.client_is_gone(client) && !directs.keeps(client);
+        let gone = self.sessions.forget_gone(is_gone, &self.maker);
         for slot in gone {
             let result = self.sessions.say_goodbye(slot, &self.maker);
             self.sessions.activate(slot, now);
@@ -595,6 +647,13 @@ impl Engine {
         let Some(session) = self.sessions.at(slot) else { return };
         let token = session.token(slot);
         let heir = session.open.as_ref().and_then(|open| Some((open.heir?, open.client)));
+        if let Some(gate) = session.open.as_ref().and_then(|open| open.gate.as_ref()) {
+            self.directs.ended(gate, now);
+        }
+        for lkey in self.sessions.regions_of(slot) {
+            // The memory goes with its owner: nobody need wait until it is touched no more.
+            self.directs.shut(lkey, None, &mut self.sessions, now);
+        }
         if let Some(client) = self.sessions.end(slot, how, &mut self.counters) {
             self.core.client_close(client, now);
         }
@@ -648,10 +707,24 @@ impl Engine {
             status.engine.insert(name.to_string(), value);
         }
         status.engine.insert("hangs".to_string(), self.pulse.hangs());
+        status.engine.insert("rounds".to_string(), self.turns);
         if let Some(registry) = &self.registry {
             // Who panicked while it wrote has left it whole.
             let seen = *registry.lock().unwrap_or_else(PoisonError::into_inner);
             status.registry = seen.iter().map(by_name).collect();
+        }
+        let counts = self.directs.counts(&self.sessions);
+        for (name, value) in [
+            ("direct_reads", counts.reads),
+            ("direct_writes", counts.writes),
+            ("direct_bytes", counts.bytes),
+        ] {
+            status.engine.insert(name.to_string(), value);
+        }
+        for vqp in &mut status.vqps {
+            if self.sessions.goes_direct(ClientId(vqp.client), vqp.vqp) {
+                vqp.way = "direct".to_string();
+            }
         }
         status.sessions = self.sessions.describe(&self.core);
         status.users = self.sessions.users();

@@ -111,7 +111,7 @@ impl Quotas {
     ) -> Result<Class, Refused> {
         let Customer { account, is_trusted } = customer;
         // The numbers of a namespace that has an account of its own are none of the host's users.
-        let known = if account.space == 0 { user } else { (u32::MAX, u32::MAX) };
+        let known = (account.space == 0).then_some(user);
         self.classes.class(known, is_trusted, asked).ok_or_else(|| {
             let text = format!(
                 "user {} may not use the high class; ask for no class, or have the user, or a \

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use elver_core::{Core, VqpId};
 use elver_portal::{
-    ARENA_BYTES, Answer, Command, Layout, Limits, Message, Peer, Received, Receives, RecvBatch,
-    RefusalCode, Request, SendBatch, Socket, Violation, Welcome, parent_of,
+    ARENA_BYTES, Answer, Command, First, Layout, Limits, Message, Peer, Received, Receives,
+    RecvBatch, RefusalCode, Request, SendBatch, Socket, Violation, Welcome, parent_of,
 };
 use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, Time, Wc, WcOpcode, WcStatus};
 
 use super::account::{Account, Customer};
+use super::directs::Whose;
 use super::door::Door;
 use super::heirs::{Child, Ordered, Parent, SetOrder};
 use super::held::Held;
@@ -51,12 +52,12 @@ impl Engine {
         };
         // Who is too much is told so when it has said hello: before, it would not hear.
         let most = self.config.quota.sessions_total as usize + GREETINGS_MAX as usize;
-        let (customer, process) = Customer::over(&socket, &peer, &self.config.quota, self.host);
-        if self.sessions.len() >= most || self.sessions.is_crowded(customer.account) {
+        let known = Customer::over(&socket, &peer, &self.config.quota, self.host);
+        if self.sessions.len() >= most || self.sessions.is_crowded(known.0.account) {
             self.counters.sessions_rejected += 1;
             return;
         }
-        let (_, token) = self.sessions.insert(socket, peer, (customer, process), now);
+        let (_, token) = self.sessions.insert(socket, peer, known, now);
         if self.newcomers.len() < NEWCOMERS_MAX {
             self.newcomers.push(token);
         } else {
@@ -117,9 +118,9 @@ impl Engine {
             let begun = session.open.is_some();
             match session.socket.receive(false) {
                 Ok(Received::Nothing) => return,
-                Ok(Received::Message(Message::Hello { layout }, _)) if !begun => {
+                Ok(Received::Message(Message::Hello { layout, first }, _)) if !begun => {
                     // It has nothing more to say before it is welcome.
-                    return self.welcome(slot, layout, now);
+                    return self.welcome(slot, layout, first, now);
                 }
                 Ok(Received::Message(Message::Inherit { set, heir }, _)) if !begun => {
                     self.inherit(slot, set, heir, now);
@@ -143,8 +144,8 @@ impl Engine {
     }
 
     /// A process said hello.
-    fn welcome(&mut self, slot: u32, layout: Layout, now: Time) {
-        match self.begin(slot, layout, now) {
+    fn welcome(&mut self, slot: u32, layout: Layout, first: Option<First>, now: Time) {
+        match self.begin(slot, layout, first, now) {
             Ok(()) => {
                 self.counters.sessions_opened += 1;
                 self.opened_at = now;
@@ -188,7 +189,13 @@ impl Engine {
         }
     }
 
-    fn begin(&mut self, slot: u32, wanted: Layout, now: Time) -> Result<(), Refused> {
+    fn begin(
+        &mut self,
+        slot: u32,
+        wanted: Layout,
+        first: Option<First>,
+        now: Time,
+    ) -> Result<(), Refused> {
         let quota = &self.sessions.limits;
         let (total, alloc_bytes) = (quota.sessions_total, quota.bytes);
         if self.sessions.begun() >= total as usize {
@@ -218,6 +225,7 @@ impl Engine {
                 message_bytes,
                 alloc_bytes,
             },
+            first: first.is_some(),
         };
         let client = self.core.client_open(limits)?;
         let open = Open::new(client, spare, now);
@@ -225,9 +233,54 @@ impl Engine {
             self.core.client_close(client, now);
             return Err(refused);
         }
+        if let Some(first) = first {
+            // Before the process is told, which maps its memory while the peer is looked up.
+            let begun = self.begin_first(slot, first, now);
+            self.settle(slot, begun, now);
+        }
         let Some(session) = self.sessions.get(slot) else { return Ok(()) };
         let Some(open) = &session.open else { return Ok(()) };
         session.socket.send(&Message::Welcome(welcome), Some(open.backing.as_fd()))?;
+        Ok(())
+    }
+
+    /// Makes the VQP that a greeting asked for, and begins to connect it.
+    fn begin_first(&mut self, slot: u32, first: First, now: Time) -> Result<(), Violation> {
+        let Engine { core, sessions, counters, maker, looks, copier, .. } = self;
+        let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return Ok(()) };
+        let Session { socket, peer, customer, process, serial, open: Some(open), .. } = session
+        else {
+            return Ok(());
+        };
+        let mut desk = Desk {
+            core,
+            quotas,
+            maker,
+            looks,
+            copier,
+            socket,
+            open,
+            process: process.as_ref(),
+            who: Who::of(*peer, *customer, slot, *serial),
+            request: First::CREATE,
+            now,
+        };
+        let First { options, gid, port, connect } = first;
+        let created = desk.command(Command::CreateVqp(options));
+        counters.commands += 1;
+        let vqp = match &created {
+            Ok(Some(Answer::Vqp(vqp))) => Some(*vqp),
+            _ => None,
+        };
+        let connected = vqp.map(|vqp| {
+            desk.request = First::CONNECT;
+            counters.commands += 1;
+            desk.command(Command::Connect { vqp, gid, port, options: connect })
+        });
+        counters.commands_refused += open.conclude(First::CREATE, created)?;
+        if let Some(connected) = connected {
+            counters.commands_refused += open.conclude(First::CONNECT, connected)?;
+        }
         Ok(())
     }
 
@@ -261,7 +314,9 @@ impl Engine {
             }
             self.hand_out(slot, now);
         }
-        let Engine { core, sessions, scratch, counters, maker, looks, copier, sets, .. } = self;
+        let Engine {
+            core, sessions, scratch, counters, maker, looks, copier, sets, directs, ..
+        } = self;
         let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return Ok(true) };
         let Session { socket, peer, customer, process, serial, open: Some(open), .. } = session
         else {
@@ -283,6 +338,7 @@ impl Engine {
             counters.posts_refused += open.post_receives(core, vqp, wrs, now)?;
         }
         let (mut goodbye, mut share, mut ordered) = (None, None, None);
+        let (mut reach, mut shut) = (None, None);
         for _ in 0..REQUESTS_MAX {
             if open.owes() || *taken >= most {
                 break;
@@ -316,6 +372,12 @@ impl Engine {
                     share = Some((request, Share { lkey, addr, access }));
                     break;
                 }
+                Request::Command { request, command: Command::Reach { vqp, rkey } } => {
+                    counters.commands += 1;
+                    *taken += WRS_PER_SLOW;
+                    reach = Some((request, (vqp, rkey)));
+                    break;
+                }
                 Request::Command { request, command } => {
                     counters.commands += 1;
                     if let Some(order) = SetOrder::of(&command) {
@@ -333,7 +395,6 @@ impl Engine {
                     let is_slow =
                         matches!(command, Command::AllocMr { .. } | Command::RegisterMr { .. });
                     *taken += if is_slow { WRS_PER_SLOW } else { WRS_PER_COMMAND };
-                    let Customer { account, is_trusted } = *customer;
                     let mut desk = Desk {
                         core,
                         quotas,
@@ -343,33 +404,37 @@ impl Engine {
                         socket,
                         open,
                         process: process.as_ref(),
-                        pid: peer.pid,
-                        uid: peer.uid,
-                        gid: peer.gid,
-                        account,
-                        is_trusted,
-                        slot,
-                        serial: *serial,
+                        who: Who::of(*peer, *customer, slot, *serial),
                         request,
                         now,
                     };
                     let outcome = desk.command(command);
-                    match outcome {
-                        Ok(Some(answer)) => open.reply(Owed::Answer { request, answer })?,
-                        Ok(None) => open.pending += 1,
-                        Err(refused) => {
-                            counters.commands_refused += 1;
-                            open.reply(Owed::Refused { request, refused })?;
-                        }
+                    if let (Command::DeregisterMr { lkey }, Ok(None)) = (command, &outcome) {
+                        let token = u64::from(*serial) << 32 | u64::from(slot);
+                        shut = Some((lkey, Whose::Region { token, request }));
                     }
-                    // It took the time of many: the others' turn.
-                    if is_slow {
+                    counters.commands_refused += open.conclude(request, outcome)?;
+                    // It took the time of many: the others' turn. A region that goes is shut to others first.
+                    if is_slow || shut.is_some() {
                         break;
                     }
                 }
             }
         }
         open.wrs += u64::from(*taken);
+        if let Some((lkey, whose)) = shut {
+            directs.shut(lkey, Some(whose), sessions, now);
+        }
+        if let Some((request, whom)) = reach {
+            let reply = match directs.reach((slot, request), whom, sessions, core, now) {
+                Ok(answer) => Owed::Answer { request, answer },
+                Err(refused) => {
+                    counters.commands_refused += 1;
+                    Owed::Refused { request, refused }
+                }
+            };
+            sessions.reply(slot, reply)?;
+        }
         if let Some((request, share)) = share {
             let reply = match sessions.share(slot, share, core) {
                 Ok(answer) => Owed::Answer { request, answer },
@@ -395,6 +460,9 @@ impl Engine {
         }
         if let Some((client, request)) = goodbye {
             core.client_close(client, now);
+            for lkey in sessions.regions_of(slot) {
+                directs.shut(lkey, Some(Whose::Goodbye(client)), sessions, now);
+            }
             sessions.leave(slot, request);
         }
         Ok(busy)
@@ -462,6 +530,19 @@ impl Engine {
 }
 
 impl Open {
+    /// Tells what a command came to, unless that is still to be seen; whether it was refused, as a number.
+    fn conclude(&mut self, request: u32, outcome: Outcome) -> Result<u64, Violation> {
+        match outcome {
+            Ok(Some(answer)) => self.reply(Owed::Answer { request, answer })?,
+            Ok(None) => self.pending += 1,
+            Err(refused) => {
+                self.reply(Owed::Refused { request, refused })?;
+                return Ok(1);
+            }
+        }
+        Ok(0)
+    }
+
     /// Posts receives; returns how many were refused.
     fn post_receives(
         &mut self,
@@ -562,6 +643,14 @@ struct Desk<'a> {
     socket: &'a Socket,
     open: &'a mut Open,
     process: Option<&'a OwnedFd>,
+    who: Who,
+    request: u32,
+    now: Time,
+}
+
+/// Whose command it is.
+#[derive(Clone, Copy)]
+struct Who {
     pid: i32,
     uid: u32,
     gid: u32,
@@ -569,8 +658,13 @@ struct Desk<'a> {
     is_trusted: bool,
     slot: u32,
     serial: u32,
-    request: u32,
-    now: Time,
+}
+
+impl Who {
+    fn of(peer: Peer, customer: Customer, slot: u32, serial: u32) -> Who {
+        let (Peer { pid, uid, gid }, Customer { account, is_trusted }) = (peer, customer);
+        Who { pid, uid, gid, account, is_trusted, slot, serial }
+    }
 }
 
 impl Desk<'_> {
@@ -586,15 +680,17 @@ impl Desk<'_> {
             Command::DestroyVqp { vqp } => {
                 self.core.vqp_destroy(client, VqpId(vqp), now)?;
                 if self.open.vqps.remove(&vqp) {
-                    self.quotas.give_back(self.account, Usage::VQP);
+                    self.quotas.give_back(self.who.account, Usage::VQP);
                 }
                 if self.open.bound.remove(&vqp) {
-                    self.quotas.give_back(self.account, Usage::PORT);
+                    self.quotas.give_back(self.who.account, Usage::PORT);
                 }
+                self.open.goes_direct_no_more(vqp);
                 Ok(Some(Answer::Done))
             }
             Command::Bind { vqp, port } => self.bind(vqp, port),
             Command::Connect { vqp, gid, port, options } => {
+                self.open.goes_direct_no_more(vqp);
                 let via = self.core.qconnect(client, VqpId(vqp), gid, port, options, token, now)?;
                 Ok(via.map(Answer::Connected))
             }
@@ -613,37 +709,38 @@ impl Desk<'_> {
             | Command::Prepare { .. }
             | Command::PrepareVqp { .. }
             | Command::Seal { .. }
-            | Command::Disown { .. } => {
+            | Command::Disown { .. }
+            | Command::Reach { .. } => {
                 Err(Refused::new(RefusalCode::State, "the session has said goodbye already"))
             }
         }
     }
 
     fn create_vqp(&mut self, options: elver_portal::VqpOptions) -> Outcome {
-        let customer = Customer { account: self.account, is_trusted: self.is_trusted };
-        let class = self.quotas.class_of(customer, (self.uid, self.gid), options.class)?;
-        self.quotas.take(self.account, Usage::VQP)?;
+        let customer = Customer { account: self.who.account, is_trusted: self.who.is_trusted };
+        let class = self.quotas.class_of(customer, (self.who.uid, self.who.gid), options.class)?;
+        self.quotas.take(self.who.account, Usage::VQP)?;
         match self.core.vqp_create(self.open.client, translate::vqp_init(options, class)) {
             Ok(VqpId(vqp)) => {
                 self.open.vqps.insert(vqp);
                 Ok(Some(Answer::Vqp(vqp)))
             }
             Err(error) => {
-                self.quotas.give_back(self.account, Usage::VQP);
+                self.quotas.give_back(self.who.account, Usage::VQP);
                 Err(error.into())
             }
         }
     }
 
     fn bind(&mut self, vqp: u32, port: u16) -> Outcome {
-        self.quotas.take(self.account, Usage::PORT)?;
+        self.quotas.take(self.who.account, Usage::PORT)?;
         match self.core.qbind(self.open.client, VqpId(vqp), port) {
             Ok(port) => {
                 self.open.bound.insert(vqp);
                 Ok(Some(Answer::Port(port)))
             }
             Err(error) => {
-                self.quotas.give_back(self.account, Usage::PORT);
+                self.quotas.give_back(self.who.account, Usage::PORT);
                 Err(error.into())
             }
         }
@@ -660,15 +757,15 @@ impl Desk<'_> {
             let text = format!("{len} bytes in one region, and at most {ALLOC_BYTES_MAX} can be");
             return Err(Refused::new(RefusalCode::OutOfRange, text));
         }
-        let (slot, serial, request) = (self.slot, self.serial, self.request);
+        let (slot, serial, request) = (self.who.slot, self.who.serial, self.request);
         // Who maps a huge page can give it back, and where no other is free the node's next access
         // would kill it.
-        let huge = huge && self.is_trusted;
-        let held =
-            (!self.quotas.is_exempt(self.account)).then(|| self.quotas.of(self.account).bytes);
+        let huge = huge && self.who.is_trusted;
+        let held = (!self.quotas.is_exempt(self.who.account))
+            .then(|| self.quotas.of(self.who.account).bytes);
         let order = Order { slot, serial, request, len, addr, access, huge, held };
         let usage = Usage::region(order.bytes());
-        self.quotas.take(self.account, usage)?;
+        self.quotas.take(self.who.account, usage)?;
         let made = self.maker.make(order).map_err(NotHanded::from).and_then(|made| match made {
             Some(piece) => {
                 hand_over(self.core, self.socket, self.open, &order, piece, usage).map(Some)
@@ -681,7 +778,7 @@ impl Desk<'_> {
         });
         made.map_err(|NotHanded { refused, kept }| {
             if !kept {
-                self.quotas.give_back(self.account, usage);
+                self.quotas.give_back(self.who.account, usage);
             }
             refused
         })
@@ -698,12 +795,12 @@ impl Desk<'_> {
         }
         self.fresh_request()?;
         let usage = Usage::region(0);
-        self.quotas.take(self.account, usage)?;
-        let (slot, serial, request) = (self.slot, self.serial, self.request);
-        let payer = self.account.number();
+        self.quotas.take(self.who.account, usage)?;
+        let (slot, serial, request) = (self.who.slot, self.who.serial, self.request);
+        let payer = self.who.account.number();
         let look = Look { slot, serial, request, addr, access, payer };
         if let Err(error) = self.looks.begin(look, process, len) {
-            self.quotas.give_back(self.account, usage);
+            self.quotas.give_back(self.who.account, usage);
             return Err(error.into());
         }
         // Among what is leaving, so that it counts if the process dies now.
@@ -725,7 +822,7 @@ impl Desk<'_> {
     /// Registers memory whose bytes count for nobody.
     fn register_as(&mut self, memory: SoftMemory, addr: u64, access: AccessFlags) -> Outcome {
         let usage = Usage::region(0);
-        self.quotas.take(self.account, usage)?;
+        self.quotas.take(self.who.account, usage)?;
         match self.core.reg_mr(self.open.client, memory, Some(addr), access) {
             Ok(info) => {
                 let region = Region { usage, memory: None, backing: None };
@@ -733,7 +830,7 @@ impl Desk<'_> {
                 Ok(Some(Answer::Mr { lkey: info.lkey, rkey: info.rkey, file_bytes: 0 }))
             }
             Err(error) => {
-                self.quotas.give_back(self.account, usage);
+                self.quotas.give_back(self.who.account, usage);
                 Err(error.into())
             }
         }
@@ -745,29 +842,29 @@ impl Desk<'_> {
                 "the process is none that the node can see: it runs in another PID namespace";
             Refused::new(RefusalCode::Permission, text)
         };
-        if self.pid == 0 {
+        if self.who.pid == 0 {
             return Err(unseen());
         }
         let memory = match self.process {
             // Not by its number, which another process may have by now.
-            Some(process) => ProcessMemory::open(self.pid, self.uid, process)?,
-            None if self.pid == own_pid() => {
-                ProcessMemory::open(self.pid, self.uid, self.socket.peer_pidfd()?)?
+            Some(process) => ProcessMemory::open(self.who.pid, self.who.uid, process)?,
+            None if self.who.pid == own_pid() => {
+                ProcessMemory::open(self.who.pid, self.who.uid, self.socket.peer_pidfd()?)?
             }
             None => return Err(unseen()),
         };
         // Whoever drives its own node waits for its own pages.
-        if self.pid == own_pid() {
+        if self.who.pid == own_pid() {
             return Ok(Arc::new(memory));
         }
-        let payer = self.account.number();
+        let payer = self.who.account.number();
         if self.copier.refuses(payer) {
             let text = "memory of a process of this user's took too long to read; try again later, or \
                         allocate it at the node instead (Mr::alloc)";
             return Err(Refused::new(RefusalCode::Busy, text));
         }
         let copier = self.copier.clone();
-        Ok(Arc::new(if self.is_trusted {
+        Ok(Arc::new(if self.who.is_trusted {
             memory.guarded_where_absent(copier, payer)
         } else {
             memory.guarded(copier, payer)

@@ -3,13 +3,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use elver_core::ClientId;
-use elver_portal::{Answer, Completion, NodeEnd, Peer, REPLY_SLOTS_MAX, Socket, Violation};
+use elver_portal::{
+    Answer, Completion, NodeEnd, Peer, REPLY_SLOTS_MAX, Socket, Standing, Violation,
+};
 use elver_soft::{ProcessMemory, SoftMemory};
 use elver_verbs::Time;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::account::{Account, Customer};
 use super::door::Spare;
+use super::gate::Gate;
 use super::held::Held;
 use super::quota::Usage;
 use super::room::Backing;
@@ -22,6 +25,7 @@ pub(super) struct Session {
     pub(super) socket: Socket,
     pub(super) peer: Peer,
     pub(super) customer: Customer,
+    pub(super) standing: Standing,
     /// Its process, which its number cannot replace. None for this process, and for one that the
     /// system does not show.
     pub(super) process: Option<OwnedFd>,
@@ -79,6 +83,8 @@ pub(super) struct Open {
     pub(super) goodbye: Option<u32>,
     /// The set that it was made ahead for, and its number there.
     pub(super) heir: Option<(u32, u32)>,
+    /// By which its process reaches memory of others, once it has asked for it.
+    pub(super) gate: Option<Gate>,
 }
 
 /// A region of a session's.
@@ -121,6 +127,7 @@ impl Open {
             bound: FxHashSet::default(),
             goodbye: None,
             heir: None,
+            gate: None,
         }
     }
 
@@ -159,6 +166,13 @@ impl Open {
             return Ok(0);
         }
         Ok(self.end.room()?.saturating_sub(REPLY_SLOTS_MAX) as usize)
+    }
+
+    /// A VQP is gone, or connected anew.
+    pub(super) fn goes_direct_no_more(&mut self, vqp: u32) {
+        if let Some(gate) = &mut self.gate {
+            gate.vqps.remove(&vqp);
+        }
     }
 
     /// Whether a page of memory that it shares with the node could not be had.

@@ -1,7 +1,7 @@
 use std::os::fd::OwnedFd;
 
 use elver_core::{ClientId, ClientLimits, Core};
-use elver_portal::{ARENA_BYTES, Answer, Layout, Peer, Socket, Violation};
+use elver_portal::{ARENA_BYTES, Answer, Layout, Peer, Socket, Standing, Violation};
 use elver_soft::SoftDevice;
 use elver_soft::SoftMemory;
 use elver_verbs::Time;
@@ -94,7 +94,7 @@ impl Sessions {
         &mut self,
         socket: Socket,
         peer: Peer,
-        (customer, process): (Customer, Option<OwnedFd>),
+        (customer, standing, process): (Customer, Standing, Option<OwnedFd>),
         now: Time,
     ) -> (u32, u64) {
         let serial = self.next_serial;
@@ -105,6 +105,7 @@ impl Sessions {
             socket,
             peer,
             customer,
+            standing,
             process,
             watched: false,
             since: now,
@@ -332,6 +333,19 @@ impl Sessions {
         }
     }
 
+    /// Whether a VQP's process does READs and WRITEs itself.
+    pub(super) fn goes_direct(&self, client: ClientId, vqp: u32) -> bool {
+        let session = self.of_client(client).and_then(|slot| self.at(slot));
+        let gate = session.and_then(|session| session.open.as_ref()?.gate.as_ref());
+        gate.is_some_and(|gate| gate.vqps.contains(&vqp) && gate.regions().next().is_some())
+    }
+
+    /// The keys of a session's regions.
+    pub(super) fn regions_of(&self, slot: u32) -> Vec<u32> {
+        let open = self.at(slot).and_then(|session| session.open.as_ref());
+        open.map_or_else(Vec::new, |open| open.regions.keys().copied().collect())
+    }
+
     /// A session said goodbye: its client is closed, and it hears when all of it is gone.
     pub(super) fn leave(&mut self, slot: u32, request: u32) {
         if let Some(open) = self.open(slot) {
@@ -492,7 +506,13 @@ impl Sessions {
             let session = session.as_ref()?;
             let open = session.open.as_ref()?;
             let usage = open.usage();
+            let direct = open.gate.as_ref().map(|gate| (gate.end.counts(), gate.regions().count()));
+            let (counts, reached) = direct.unwrap_or_default();
             Some(SessionStatus {
+                direct_reads: counts.reads,
+                direct_writes: counts.writes,
+                direct_bytes: counts.bytes,
+                regions_reached: reached as u32,
                 client: open.client.0,
                 pid: session.peer.pid,
                 uid: session.peer.uid,

@@ -24,7 +24,7 @@ fn engine(address: [u8; 4]) -> (Engine, Outlet) {
 fn session(engine: &mut Engine, account: Account) -> (elver_portal::Socket, ClientEnd) {
     let (ours, theirs) = elver_portal::Socket::pair().unwrap();
     let layout = Layout { command_slots: 512, receive_slots: 512, completion_slots: 8_192 };
-    theirs.send(&Message::Hello { layout }, None).unwrap();
+    theirs.send(&Message::Hello { layout, first: None }, None).unwrap();
     engine.admit(ours, now());
     let token = engine.newcomers[0];
     let slot = engine.sessions.of_token(token).unwrap();

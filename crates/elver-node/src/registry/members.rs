@@ -55,6 +55,10 @@ pub trait NodeTable: Send {
 
     /// Writes a node's record. Peers find it when this has returned. The error tells the node why
     /// not.
+    ///
+    /// # Errors
+    ///
+    /// Why the table does not take it, for the node that asked: its engine is busy or ending, or the table is full.
     fn put(&mut self, gid: Gid, record: NodeRecord) -> Result<(), String>;
 
     /// Takes a node out.

@@ -17,6 +17,10 @@ pub trait Registry: Send {
     fn register(&mut self, gid: Gid, record: NodeRecord);
 
     /// Waits until there is something to do, `wake` is readable or `at_most` has passed.
+    ///
+    /// # Errors
+    ///
+    /// What the system said, where it does not wait. A signal ends the wait, and is no error.
     fn wait(&mut self, at_most: Duration, wake: Option<BorrowedFd<'_>>) -> io::Result<()>;
 
     /// Does what is due.

@@ -78,6 +78,10 @@ pub enum SecretError {
 impl Secret {
     /// Reads a file that nobody but this user, or root, may read or write. White space at its end
     /// and its beginning does not count, so that an editor's newline makes no difference.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretError`] says what is wrong with the file, and what helps.
     pub fn read(path: &Path) -> Result<Secret, SecretError> {
         let path = || path.to_path_buf();
         let refused = |reason| SecretError::Read { path: path(), reason };

@@ -49,6 +49,10 @@ pub struct RegistryServer<T> {
 
 impl<T: NodeTable> RegistryServer<T> {
     /// Serves on a listener. [`RegistryServer::wait`] also returns when `wake` is readable.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: there is no descriptor left.
     pub fn new(
         listener: TcpListener,
         config: RegistryConfig,
@@ -73,6 +77,10 @@ impl<T: NodeTable> RegistryServer<T> {
     }
 
     /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// What the system said of a listener that has none.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -83,6 +91,10 @@ impl<T: NodeTable> RegistryServer<T> {
     }
 
     /// Waits until there is something to do, at most so long.
+    ///
+    /// # Errors
+    ///
+    /// What the system said, where it is no signal.
     pub fn wait(&mut self, now: Time, at_most: Duration) -> io::Result<()> {
         let due = self.members.poll_timeout().into_iter().chain(self.deaf_until).min();
         let wait = due.map_or(at_most, |due| at_most.min(Duration::from_nanos(due.ns_since(now))));

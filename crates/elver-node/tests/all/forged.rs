@@ -39,7 +39,7 @@ impl Raw {
         let socket = node.connect().unwrap();
         let slots = SLOTS as u32;
         let layout = Layout { command_slots: slots, receive_slots: slots, completion_slots: slots };
-        socket.send(&Message::Hello { layout }, None).unwrap();
+        socket.send(&Message::Hello { layout, first: None }, None).unwrap();
         let (layout, file) = wait_for("the welcome", || match socket.receive(true).unwrap() {
             Received::Message(Message::Welcome(welcome), Some(file)) => {
                 Some((welcome.layout, file))

@@ -1,6 +1,7 @@
 //! Nodes in this process, and clients that speak the portal to them.
 
 mod common;
+mod directs;
 mod embedded;
 mod forged;
 mod shares;

@@ -2,6 +2,8 @@
 //! share is used by all of it.
 
 mod common;
+mod dial;
+mod direct;
 mod embedded;
 mod examples;
 mod fairness;

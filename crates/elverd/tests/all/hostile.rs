@@ -59,7 +59,7 @@ fn client_that_says_no_hello() {
 fn a_client_of_another_version_is_told() {
     let directory = Directory::new();
     let daemon = Daemon::start(&directory, "a", "");
-    let mut bytes = Message::Hello { layout: Layout::default() }.encode();
+    let mut bytes = Message::Hello { layout: Layout::default(), first: None }.encode();
     // Behind the kind and a magic number.
     bytes[5] ^= 0x40;
     let socket = Socket::connect(&daemon.socket).unwrap();
@@ -156,7 +156,7 @@ fn files_that_are_sent_go_nowhere() {
     let mut witness = Witness::new(&daemon);
     let before = daemon.descriptors();
     let (mut reader, writer) = std::io::pipe().unwrap();
-    let hello = Message::Hello { layout: Layout::default() };
+    let hello = Message::Hello { layout: Layout::default(), first: None };
     let ended = |socket: &Socket| {
         wait_for("the session to end", || match socket.receive(true) {
             Ok(Received::Closed) | Err(_) => Some(()),

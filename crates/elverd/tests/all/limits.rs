@@ -145,7 +145,7 @@ fn without_descriptors_it_serves_whom_it_has_and_then_others() {
     let limit = format!("ulimit -n {DESCRIPTORS}");
     let daemon = Daemon::run(behind(&limit, &config(&directory, "")));
     let mut witness = Witness::new(&daemon);
-    let hello = Message::Hello { layout: Layout::default() };
+    let hello = Message::Hello { layout: Layout::default(), first: None };
     let crowd: Vec<Socket> = (0..DESCRIPTORS)
         .map(|_| {
             let socket = Socket::connect(&daemon.socket).unwrap();

@@ -64,7 +64,9 @@ impl Client {
     /// Says hello over a socket.
     pub fn over(socket: Socket) -> Result<Client, String> {
         let layout = Layout::default();
-        socket.send(&Message::Hello { layout }, None).map_err(|error| error.to_string())?;
+        socket
+            .send(&Message::Hello { layout, first: None }, None)
+            .map_err(|error| error.to_string())?;
         loop {
             match socket.receive(true).map_err(|error| error.to_string())? {
                 Received::Message(Message::Welcome(welcome), Some(file)) => {
@@ -175,12 +177,17 @@ impl Client {
             Answer::Mr { lkey, rkey, file_bytes } => Some((lkey, rkey, file_bytes)),
             _ => None,
         })?;
+        let file = self.file(request);
+        let memory = SoftMemory::map_file(file.try_clone().unwrap(), len).unwrap();
+        assert!(file_bytes >= len);
+        Ok((Region { memory, addr, lkey, rkey }, file, file_bytes))
+    }
+
+    /// The file that came for a request.
+    pub fn file(&mut self, request: u32) -> OwnedFd {
         loop {
             if let Some(at) = self.files.iter().position(|(of, _)| *of == request) {
-                let (_, file) = self.files.swap_remove(at);
-                let memory = SoftMemory::map_file(file.try_clone().unwrap(), len).unwrap();
-                assert!(file_bytes >= len);
-                return Ok((Region { memory, addr, lkey, rkey }, file, file_bytes));
+                return self.files.swap_remove(at).1;
             }
             match self.socket.receive(true).unwrap() {
                 Received::Message(Message::Memory { request }, Some(file)) => {
