@@ -101,7 +101,8 @@ impl Connecting {
     ) -> Result<Connecting, Error> {
         let vqp_options =
             VqpOptions { max_send_wr: SENDS_MAX + 1, max_recv_wr: BELLS, ..VqpOptions::default() };
-        let memory = Memory::new(session, options.there, options.back, options.huge_pages)?;
+        let place = Where { huge: options.huge_pages, here: gid == session.gid() };
+        let memory = Memory::new(session, options.there, options.back, place)?;
         let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
         let vqp = session.create_vqp(vqp_options)?;
         let asked = Some(vqp.qconnect_start(gid, port, ConnectOptions::default())?);
@@ -338,7 +339,9 @@ impl Listener {
             return Err(Refusal::TooLarge);
         }
         let ListenerOptions { huge_pages, spin, .. } = self.options;
-        let memory = Memory::new(&self.session, back, there, huge_pages);
+        let info = source.info().map_err(|_| Refusal::Memory)?;
+        let here = info.peer.is_some_and(|(gid, _)| gid == self.session.gid());
+        let memory = Memory::new(&self.session, back, there, Where { huge: huge_pages, here });
         let memory = memory.map_err(|_| Refusal::Memory)?;
         greet(source, &Greeting::Welcome(memory.place())).map_err(|_| Refusal::Memory)?;
         let Memory { cells, outgoing, incoming } = memory;
@@ -366,9 +369,26 @@ struct Memory {
     incoming: Mr,
 }
 
+/// What an end's memory is for.
+#[derive(Clone, Copy, Debug)]
+struct Where {
+    /// Huge pages, for the slots.
+    huge: bool,
+    /// The peer is at this node: what it writes has files of its own, so that it can do so itself.
+    here: bool,
+}
+
 impl Memory {
-    fn new(session: &Session, out: Config, into: Config, huge: bool) -> Result<Memory, Error> {
+    fn new(session: &Session, out: Config, into: Config, place: Where) -> Result<Memory, Error> {
         inline_fits(session)?;
+        let Where { huge, here } = place;
+        let alloc = |bytes, access: AccessFlags| {
+            if here && access.contains(AccessFlags::REMOTE_WRITE) {
+                session.alloc_apart(bytes, access)
+            } else {
+                session.alloc(bytes, access)
+            }
+        };
         let written = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let max = session.limits().message_bytes;
         let slots = |config: Config, access| {
@@ -376,10 +396,10 @@ impl Memory {
             if bytes > max {
                 return Err(Error::Transfer { bytes, max });
             }
-            Ok(if huge { session.alloc_huge(bytes, access) } else { session.alloc(bytes, access) }?)
+            Ok(if huge { session.alloc_huge(bytes, access) } else { alloc(bytes, access) }?)
         };
         Ok(Memory {
-            cells: session.alloc(CELLS_BYTES, written)?,
+            cells: alloc(CELLS_BYTES, written)?,
             // Peers have no business here.
             outgoing: slots(out, AccessFlags::empty())?,
             incoming: slots(into, written)?,

@@ -122,7 +122,6 @@ fn a_rank_that_is_killed_is_missed_by_all() {
             assert!(told.starts_with(&format!("rank {victim} is gone")), "{does}: {told:?}");
         }
         println!("{does}: {size} ranks, {victim} killed, all heard after {:?}", killed.elapsed());
-        assert!(killed.elapsed() < HEARD);
         ranks.into_iter().for_each(Process::ends);
     }
 }

@@ -1,6 +1,6 @@
 //! Long messages: READ from region to region, and in pieces otherwise.
 
-use crate::common::{TestNode, cluster, config, content, together};
+use crate::common::{both_ways_at, cluster, content, together};
 use elver_msg::{Group, Options, Region, Source, Tag};
 
 /// Around what goes whole, and beyond a ring.
@@ -50,10 +50,11 @@ fn each_way(group: &Group) {
 
 #[test]
 fn long_messages_are_read_where_both_ends_have_regions() {
-    let node = TestNode::start(config(20, 1));
-    together(&[&node], 2, Options::default(), |group| {
-        each_way(&group);
-        group.finish().unwrap();
+    both_ways_at(20, false, |node| {
+        together(&[node], 2, Options::default(), |group| {
+            each_way(&group);
+            group.finish().unwrap();
+        });
     });
 }
 
@@ -108,13 +109,14 @@ fn many_long_messages_cross() {
 /// Two that both send what is long, and only then receive, by requests.
 #[test]
 fn who_sends_long_messages_takes_in_what_comes() {
-    let node = TestNode::start(config(23, 1));
-    together(&[&node], 2, Options::default(), |group| {
-        let peer = 1 - group.rank();
-        let own = content(group.rank().into(), 2 << 20);
-        let theirs = group.irecv(peer, 1, usize::MAX).unwrap();
-        group.send(peer, 1, &own).unwrap();
-        assert_eq!(theirs.wait().unwrap().bytes, content(peer.into(), 2 << 20));
-        group.finish().unwrap();
+    both_ways_at(23, true, |node| {
+        together(&[node], 2, Options::default(), |group| {
+            let peer = 1 - group.rank();
+            let own = content(group.rank().into(), 2 << 20);
+            let theirs = group.irecv(peer, 1, usize::MAX).unwrap();
+            group.send(peer, 1, &own).unwrap();
+            assert_eq!(theirs.wait().unwrap().bytes, content(peer.into(), 2 << 20));
+            group.finish().unwrap();
+        });
     });
 }

@@ -1,8 +1,8 @@
 //! How ranks come together, and who is not let in.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::common::{PATIENCE, PLACE, TOKEN, TestNode, WAIT, addresses, config, session_at};
+use crate::common::{PLACE, TOKEN, TestNode, WAIT, addresses, config, session_at};
 use elver_msg::{Error, Group, Launched, Options, Rendezvous, Unwanted, ops};
 
 /// A rendezvous on a thread, while `ranks` run; whether all came, and how many were refused.
@@ -95,9 +95,7 @@ fn who_does_not_come_is_named() {
     let session = session_at(&node);
     let options = Options { join: Duration::from_millis(200), ..Options::default() };
     let addresses = addresses(&[&node], 4);
-    let began = Instant::now();
     let told = Group::join(&session, 1, &addresses, TOKEN, options).unwrap_err();
-    assert!(began.elapsed() < PATIENCE);
     let text = told.to_string();
     assert!(text.contains("3 ranks are missing: 0, 2, 3") && text.contains("rank 0 at"), "{text}");
     assert!(matches!(told, Error::Join { .. }));

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::common::{TestNode, cluster, config, content, together};
+use crate::common::{both_ways_at, cluster, content, together};
 use elver_msg::{Group, Options, Region, Request, Source, Tag, ops};
 use elver_random::Rng;
 
@@ -142,16 +142,17 @@ fn seed() -> u64 {
 
 #[test]
 fn whatever_ranks_do_messages_arrive() {
-    let node = TestNode::start(config(70, 1));
-    let seed = seed();
-    let mut rng = Rng::new(seed);
-    for _ in 0..6 {
-        let (size, seed) = (1 + rng.next_u32() % 5, rng.next_u64());
-        together(&[&node], size, options(&mut rng), |group| {
-            run(&group, seed, 6);
-            group.finish().unwrap();
-        });
-    }
+    both_ways_at(70, false, |node| {
+        let seed = seed();
+        let mut rng = Rng::new(seed);
+        for _ in 0..6 {
+            let (size, seed) = (1 + rng.next_u32() % 5, rng.next_u64());
+            together(&[node], size, options(&mut rng), |group| {
+                run(&group, seed, 6);
+                group.finish().unwrap();
+            });
+        }
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::common::{TestNode, WAIT, config, content, session_at};
+use crate::common::{TestNode, WAIT, both_ways_at, config, content, session_at};
 use elver::Session;
 use elver_random::Rng;
 use elver_ring::{
@@ -38,87 +38,93 @@ const SMALL: Config =
 /// goes on at the ring's beginning.
 #[test]
 fn a_message_is_read_in_parts() {
-    let node = TestNode::start(config(50, 1));
-    let session = session_at(&node);
-    let (_listener, mut accepted, mut connected) = beside(&session, SMALL);
-    let mut rng = Rng::new(50);
-    for id in 0..200 {
-        let len = rng.next_u32() as usize % 700;
-        let bytes = content(id, len);
-        connected.sender.send(&bytes, WAIT).unwrap();
-        connected.sender.flush().unwrap();
-        let mut read = Vec::new();
-        loop {
-            let message = accepted.receiver.recv(WAIT).unwrap().unwrap();
-            assert_eq!((message.len(), message.is_empty()), (len - read.len(), read.len() == len));
-            assert_eq!(message.to_vec(), bytes[read.len()..]);
-            let part = rng.next_u32() as usize % (message.len() + 1);
-            let mut taken = vec![0; part];
-            message.read(0, &mut taken);
-            let [first, second] = message.parts();
-            assert_eq!(first.len() + second.len(), message.len());
-            message.keep_from(part);
-            read.extend(taken);
-            if read.len() == len {
-                break;
+    both_ways_at(50, false, |node| {
+        let session = session_at(node);
+        let (_listener, mut accepted, mut connected) = beside(&session, SMALL);
+        let mut rng = Rng::new(50);
+        for id in 0..200 {
+            let len = rng.next_u32() as usize % 700;
+            let bytes = content(id, len);
+            connected.sender.send(&bytes, WAIT).unwrap();
+            connected.sender.flush().unwrap();
+            let mut read = Vec::new();
+            loop {
+                let message = accepted.receiver.recv(WAIT).unwrap().unwrap();
+                assert_eq!(
+                    (message.len(), message.is_empty()),
+                    (len - read.len(), read.len() == len)
+                );
+                assert_eq!(message.to_vec(), bytes[read.len()..]);
+                let part = rng.next_u32() as usize % (message.len() + 1);
+                let mut taken = vec![0; part];
+                message.read(0, &mut taken);
+                let [first, second] = message.parts();
+                assert_eq!(first.len() + second.len(), message.len());
+                message.keep_from(part);
+                read.extend(taken);
+                if read.len() == len {
+                    break;
+                }
+                // It is not over as long as something is left.
+                assert!(!accepted.receiver.is_ended());
+                assert_eq!(accepted.receiver.counters().messages, id);
             }
-            // It is not over as long as something is left.
-            assert!(!accepted.receiver.is_ended());
-            assert_eq!(accepted.receiver.counters().messages, id);
+            assert_eq!(read, bytes);
+            assert_eq!(accepted.receiver.counters().messages, id + 1);
         }
-        assert_eq!(read, bytes);
-        assert_eq!(accepted.receiver.counters().messages, id + 1);
-    }
+    });
 }
 
 /// A batch goes out without a flush once the one before it has arrived, whatever it lacks.
 #[test]
 fn a_batch_goes_out_when_none_is_under_way() {
-    let node = TestNode::start(config(51, 1));
-    let session = session_at(&node);
-    let (_listener, mut accepted, mut connected) = beside(&session, Config::default());
-    let sender = &mut connected.sender;
-    for round in 1..=50 {
-        sender.send(b"alone", WAIT).unwrap();
-        sender.flush_if_idle().unwrap();
-        assert_eq!(sender.counters().advances, round, "the previous one has arrived");
-        assert_eq!(accepted.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"alone");
-        let begun = Instant::now();
-        while sender.carrier().vqp().info().unwrap().outstanding > 0 {
-            assert!(begun.elapsed().as_secs() < 30, "it does not arrive");
+    both_ways_at(51, false, |node| {
+        let session = session_at(node);
+        let (_listener, mut accepted, mut connected) = beside(&session, Config::default());
+        let sender = &mut connected.sender;
+        for round in 1..=50 {
+            sender.send(b"alone", WAIT).unwrap();
+            sender.flush_if_idle().unwrap();
+            assert_eq!(sender.counters().advances, round, "the previous one has arrived");
+            assert_eq!(accepted.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"alone");
+            let begun = Instant::now();
+            while sender.carrier().vqp().info().unwrap().outstanding > 0 {
+                assert!(begun.elapsed().as_secs() < 30, "it does not arrive");
+            }
         }
-    }
+    });
 }
 
 /// There is as much room as a message may take, and none in a full ring.
 #[test]
 fn a_sender_knows_how_much_fits() {
-    let node = TestNode::start(config(52, 1));
-    let session = session_at(&node);
-    let (_listener, mut accepted, mut connected) = beside(&session, SMALL);
-    let sender = &mut connected.sender;
-    let mut fill = || {
-        let mut sent = 0;
-        while let room @ 1.. = sender.room_bytes().unwrap() {
-            assert!(matches!(sender.try_reserve(room), Ok(room) if !room.is_empty()));
-            sender.try_send(&vec![0; room.min(100)]).unwrap();
-            sent += 1;
+    both_ways_at(52, false, |node| {
+        let session = session_at(node);
+        let (_listener, mut accepted, mut connected) = beside(&session, SMALL);
+        let sender = &mut connected.sender;
+        let mut fill = || {
+            let mut sent = 0;
+            while let room @ 1.. = sender.room_bytes().unwrap() {
+                assert!(matches!(sender.try_reserve(room), Ok(room) if !room.is_empty()));
+                sender.try_send(&vec![0; room.min(100)]).unwrap();
+                sent += 1;
+            }
+            sender.flush().unwrap();
+            sent
+        };
+        // Two slots each, and nobody reads.
+        assert_eq!(fill(), 8);
+        let begun = Instant::now();
+        for _ in 0..4 {
+            assert_eq!(accepted.receiver.recv(WAIT).unwrap().unwrap().len(), 100);
         }
-        sender.flush().unwrap();
-        sent
-    };
-    // Two slots each, and nobody reads.
-    assert_eq!(fill(), 8);
-    let begun = Instant::now();
-    for _ in 0..4 {
-        assert_eq!(accepted.receiver.recv(WAIT).unwrap().unwrap().len(), 100);
-    }
-    let mut refilled = 0;
-    while refilled < 4 {
-        refilled += fill();
-        assert!(begun.elapsed().as_secs() < 30, "there is room again");
-    }
-    assert!(matches!(connected.sender.try_reserve(0), Err(Error::Full)));
+        let mut refilled = 0;
+        while refilled < 4 {
+            refilled += fill();
+            assert!(begun.elapsed().as_secs() < 30, "there is room again");
+        }
+        assert!(matches!(connected.sender.try_reserve(0), Err(Error::Full)));
+    });
 }
 
 /// A pair for something else is refused, as is one whose listener takes no more; and each is told.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{TestNode, WAIT, cluster, config, content, pair};
+use crate::common::{TestNode, WAIT, both_ways_at, cluster, content, pair};
 use elver_random::Rng;
 use elver_ring::{Config, Ends, Error, Options};
 
@@ -79,12 +79,13 @@ const SMALL: Config =
 
 #[test]
 fn messages_go_both_ways_between_processes_of_one_node() {
-    let node = TestNode::start(config(1, 1));
-    both_ways((&node, &node), Config::default());
-    both_ways((&node, &node), SMALL);
-    both_ways((&node, &node), SMALL.unbatched());
-    // Slots and words that share cache lines.
-    both_ways((&node, &node), SMALL.packed_for_messages_of(65).unwrap());
+    both_ways_at(1, true, |node| {
+        both_ways((node, node), Config::default());
+        both_ways((node, node), SMALL);
+        both_ways((node, node), SMALL.unbatched());
+        // Slots and words that share cache lines.
+        both_ways((node, node), SMALL.packed_for_messages_of(65).unwrap());
+    });
 }
 
 #[test]
@@ -100,122 +101,130 @@ fn messages_go_both_ways_between_two_nodes() {
 #[test]
 fn who_sleeps_is_woken() {
     const ROUNDS: u64 = 200;
-    let node = TestNode::start(config(3, 1));
-    // It sleeps at once.
-    let options = Options { spin: Duration::ZERO, ..Options::default() };
-    pair(
-        (&node, &node),
-        options,
-        |_listener, mut ends| {
-            let (mut answered, mut naps, mut wakings) = (0, 0, 0);
-            while let Some(message) = ends.receiver.recv(WAIT).unwrap() {
-                let bytes = message.to_vec();
-                drop(message);
-                // The other end has nothing else to do.
-                while ends.sender.carrier().counters().peer_naps == naps {
-                    ends.sender.poll().unwrap();
-                    std::thread::yield_now();
+    both_ways_at(3, true, |node| {
+        // It sleeps at once.
+        let options = Options { spin: Duration::ZERO, ..Options::default() };
+        pair(
+            (node, node),
+            options,
+            |_listener, mut ends| {
+                let (mut answered, mut naps, mut wakings) = (0, 0, 0);
+                while let Some(message) = ends.receiver.recv(WAIT).unwrap() {
+                    let bytes = message.to_vec();
+                    drop(message);
+                    // The other end has nothing else to do.
+                    while ends.sender.carrier().counters().peer_naps == naps {
+                        ends.sender.poll().unwrap();
+                        std::thread::yield_now();
+                    }
+                    naps = ends.sender.carrier().counters().peer_naps;
+                    ends.sender.send(&bytes, WAIT).unwrap();
+                    ends.sender.flush().unwrap();
+                    let counters = ends.sender.carrier().counters();
+                    assert!(counters.wakings > wakings, "{counters:?}, {wakings} before");
+                    wakings = counters.wakings;
+                    answered += 1;
                 }
-                naps = ends.sender.carrier().counters().peer_naps;
-                ends.sender.send(&bytes, WAIT).unwrap();
-                ends.sender.flush().unwrap();
-                let counters = ends.sender.carrier().counters();
-                assert!(counters.wakings > wakings, "{counters:?}, {wakings} before");
-                wakings = counters.wakings;
-                answered += 1;
-            }
-            assert_eq!(answered, ROUNDS);
-        },
-        |_session, mut ends| {
-            for round in 0..ROUNDS {
-                ends.sender.send(&round.to_le_bytes(), WAIT).unwrap();
-                ends.sender.flush().unwrap();
-                let answer = ends.receiver.recv(WAIT).unwrap().unwrap().to_vec();
-                assert_eq!(answer, round.to_le_bytes());
-            }
-            ends.sender.finish(WAIT).unwrap();
-            assert!(ends.receiver.recv(WAIT).unwrap().is_none());
-        },
-    );
+                assert_eq!(answered, ROUNDS);
+            },
+            |_session, mut ends| {
+                for round in 0..ROUNDS {
+                    ends.sender.send(&round.to_le_bytes(), WAIT).unwrap();
+                    ends.sender.flush().unwrap();
+                    let answer = ends.receiver.recv(WAIT).unwrap().unwrap().to_vec();
+                    assert_eq!(answer, round.to_le_bytes());
+                }
+                ends.sender.finish(WAIT).unwrap();
+                assert!(ends.receiver.recv(WAIT).unwrap().is_none());
+            },
+        );
+    });
 }
 
 /// A ring that is full says so, and a sender can wait for room.
 #[test]
 fn a_full_ring_is_waited_for() {
-    let node = TestNode::start(config(4, 1));
-    let (go, wait) = std::sync::mpsc::channel();
-    // From huge pages, or as many others as the system has instead.
-    let options = Options { huge_pages: true, ..Options::both(SMALL) };
-    pair(
-        (&node, &node),
-        options,
-        move |_listener, mut ends| {
-            wait.recv().unwrap();
-            for id in 0..17 {
-                assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), [id]);
-            }
-            assert!(ends.receiver.recv(WAIT).unwrap().is_none());
-        },
-        move |_session, mut ends| {
-            for id in 0..16 {
-                ends.sender.try_send(&[id]).unwrap();
-            }
-            assert!(matches!(ends.sender.try_send(&[16]), Err(Error::Full)));
-            let short = Some(Duration::from_millis(2));
-            assert!(matches!(ends.sender.send(&[16], short), Err(Error::TimedOut)));
-            go.send(()).unwrap();
-            ends.sender.send(&[16], WAIT).unwrap();
-            assert!(ends.sender.counters().full >= 2);
-            ends.sender.finish(WAIT).unwrap();
-        },
-    );
+    both_ways_at(4, false, |node| {
+        let (go, wait) = std::sync::mpsc::channel();
+        // From huge pages, or as many others as the system has instead.
+        let options = Options { huge_pages: true, ..Options::both(SMALL) };
+        pair(
+            (node, node),
+            options,
+            move |_listener, mut ends| {
+                wait.recv().unwrap();
+                for id in 0..17 {
+                    assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), [id]);
+                }
+                assert!(ends.receiver.recv(WAIT).unwrap().is_none());
+            },
+            move |_session, mut ends| {
+                for id in 0..16 {
+                    ends.sender.try_send(&[id]).unwrap();
+                }
+                assert!(matches!(ends.sender.try_send(&[16]), Err(Error::Full)));
+                let short = Some(Duration::from_millis(2));
+                assert!(matches!(ends.sender.send(&[16], short), Err(Error::TimedOut)));
+                go.send(()).unwrap();
+                ends.sender.send(&[16], WAIT).unwrap();
+                assert!(ends.sender.counters().full >= 2);
+                ends.sender.finish(WAIT).unwrap();
+            },
+        );
+    });
 }
 
 /// Without a flush the last messages go out by their deadline, if who sends looks after it.
 #[test]
 fn a_part_of_a_batch_goes_out_by_itself() {
-    let node = TestNode::start(config(5, 1));
-    let (tell, told) = std::sync::mpsc::channel();
-    pair(
-        (&node, &node),
-        Options::both(Config { linger_ns: Some(1_000_000), ..Config::default() }),
-        move |_listener, mut ends| {
-            assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().len(), 3);
-            tell.send(()).unwrap();
-        },
-        move |_session, mut ends| {
-            ends.sender.send(b"one", WAIT).unwrap();
-            while told.try_recv().is_err() {
-                ends.sender.poll().unwrap();
-            }
-            assert_eq!(ends.sender.counters().lingered, 1);
-        },
-    );
+    both_ways_at(5, false, |node| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        pair(
+            (node, node),
+            Options::both(Config { linger_ns: Some(1_000_000), ..Config::default() }),
+            move |_listener, mut ends| {
+                assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().len(), 3);
+                tell.send(()).unwrap();
+                // A sender that looks once more finds it there.
+                let _ = is_done.recv();
+            },
+            move |_session, mut ends| {
+                ends.sender.send(b"one", WAIT).unwrap();
+                while told.try_recv().is_err() {
+                    ends.sender.poll().unwrap();
+                }
+                assert_eq!(ends.sender.counters().lingered, 1);
+                drop(done);
+            },
+        );
+    });
 }
 
 /// A receiver that stops is heard by who sends, also while he waits for room.
 #[test]
 fn who_sends_hears_that_nobody_reads_any_more() {
-    let node = TestNode::start(config(6, 1));
-    let (tell, told) = std::sync::mpsc::channel::<()>();
-    pair(
-        (&node, &node),
-        Options::both(SMALL),
-        move |_listener, mut ends| {
-            assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), [0]);
-            ends.receiver.stop().unwrap();
-            // The other end says when it has heard it.
-            let _ = told.recv();
-        },
-        move |_session, mut ends| {
-            let refused = loop {
-                if let Err(error) = ends.sender.send(&[0], WAIT) {
-                    break error;
-                }
-            };
-            assert!(matches!(refused, Error::Deaf), "{refused}");
-            assert!(matches!(ends.sender.finish(WAIT), Err(Error::Deaf)));
-            drop(tell);
-        },
-    );
+    both_ways_at(6, false, |node| {
+        let (tell, told) = std::sync::mpsc::channel::<()>();
+        pair(
+            (node, node),
+            Options::both(SMALL),
+            move |_listener, mut ends| {
+                assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), [0]);
+                ends.receiver.stop().unwrap();
+                // The other end says when it has heard it.
+                let _ = told.recv();
+            },
+            move |_session, mut ends| {
+                let refused = loop {
+                    if let Err(error) = ends.sender.send(&[0], WAIT) {
+                        break error;
+                    }
+                };
+                assert!(matches!(refused, Error::Deaf), "{refused}");
+                assert!(matches!(ends.sender.finish(WAIT), Err(Error::Deaf)));
+                drop(tell);
+            },
+        );
+    });
 }

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use crate::common::{TestNode, WAIT, config, session_at};
+use crate::common::{WAIT, both_ways_at, session_at};
 use elver::tokio::AsyncSession;
 use elver_ring::{Config, Listener, ListenerOptions, Options, connect};
 
@@ -11,51 +11,54 @@ const MESSAGES: u32 = 500;
 /// Two tasks of one thread have a ring each, and wait on one session; a third thread answers both.
 #[test]
 fn tasks_of_one_session_have_a_ring_each() {
-    let node = TestNode::start(config(10, 1));
-    let (tell, told) = mpsc::channel();
-    // As few slots as make who sends wait for room.
-    let config = Config { slots: 8, alpha: 4, beta: 2, gamma: 2, ..Config::default() };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let session = session_at(&node);
-            let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
-            tell.send(listener.port()).unwrap();
-            let mut pairs = vec![listener.accept(WAIT).unwrap(), listener.accept(WAIT).unwrap()];
-            while !pairs.is_empty() {
-                pairs.retain_mut(|ends| {
-                    let message = ends.receiver.try_recv().unwrap();
-                    let Some(bytes) = message.map(|message| message.to_vec()) else {
-                        return !ends.receiver.is_ended();
-                    };
-                    ends.sender.send(&bytes, WAIT).unwrap();
-                    ends.sender.flush().unwrap();
-                    true
-                });
-            }
-        });
-        let port = told.recv().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let session = session_at(&node);
-            let ends = [1, 2].map(|token| {
-                let options = Options { token, ..Options::both(config) };
-                connect(&session, node.gid, port, options, WAIT).unwrap()
-            });
-            let session = AsyncSession::new(session).unwrap();
-            let [mut one, mut other] = ends;
-            let exchange = async |ends: &mut elver_ring::Ends| {
-                for number in 0..MESSAGES {
-                    let mut room = ends.sender.reserve_async(4, &session).await.unwrap();
-                    room.fill(&number.to_le_bytes());
-                    room.commit().unwrap();
-                    ends.sender.flush().unwrap();
-                    let answer = ends.receiver.recv_async(&session).await.unwrap().unwrap();
-                    assert_eq!(answer.to_vec(), number.to_le_bytes());
+    both_ways_at(10, false, |node| {
+        let (tell, told) = mpsc::channel();
+        // As few slots as make who sends wait for room.
+        let config = Config { slots: 8, alpha: 4, beta: 2, gamma: 2, ..Config::default() };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let session = session_at(node);
+                let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+                tell.send(listener.port()).unwrap();
+                let mut pairs =
+                    vec![listener.accept(WAIT).unwrap(), listener.accept(WAIT).unwrap()];
+                while !pairs.is_empty() {
+                    pairs.retain_mut(|ends| {
+                        let message = ends.receiver.try_recv().unwrap();
+                        let Some(bytes) = message.map(|message| message.to_vec()) else {
+                            return !ends.receiver.is_ended();
+                        };
+                        ends.sender.send(&bytes, WAIT).unwrap();
+                        ends.sender.flush().unwrap();
+                        true
+                    });
                 }
-                ends.sender.end().unwrap();
-                assert!(ends.receiver.recv_async(&session).await.unwrap().is_none());
-            };
-            tokio::join!(exchange(&mut one), exchange(&mut other));
+            });
+            let port = told.recv().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let session = session_at(node);
+                let ends = [1, 2].map(|token| {
+                    let options = Options { token, ..Options::both(config) };
+                    connect(&session, node.gid, port, options, WAIT).unwrap()
+                });
+                let session = AsyncSession::new(session).unwrap();
+                let [mut one, mut other] = ends;
+                let exchange = async |ends: &mut elver_ring::Ends| {
+                    for number in 0..MESSAGES {
+                        let mut room = ends.sender.reserve_async(4, &session).await.unwrap();
+                        room.fill(&number.to_le_bytes());
+                        room.commit().unwrap();
+                        ends.sender.flush().unwrap();
+                        let answer = ends.receiver.recv_async(&session).await.unwrap().unwrap();
+                        assert_eq!(answer.to_vec(), number.to_le_bytes());
+                    }
+                    ends.sender.end().unwrap();
+                    assert!(ends.receiver.recv_async(&session).await.unwrap().is_none());
+                };
+                tokio::join!(exchange(&mut one), exchange(&mut other));
+            });
         });
     });
 }

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::common::{Serving, TestNode, WAIT, cluster, config, content, serve, session_at};
+use crate::common::{
+    Serving, TestNode, WAIT, both_ways_at, cluster, config, content, serve, session_at,
+};
 use elver_rpc::{
     Client, ClientOptions, Code, Executed, Limits, Method, Responder, Server, ServerOptions, Sink,
     Source, Status,
@@ -79,146 +81,153 @@ fn served(group: u8, options: ServerOptions) -> (TestNode, Serving) {
 
 #[test]
 fn calls_are_answered_or_fail_with_a_status() {
-    let (node, serving) = served(1, ServerOptions::default());
-    let session = session_at(&node);
-    let client = serving.client(&session).unwrap();
-    assert_eq!(client.call(ADD, &(3, 4), None).unwrap(), 7);
-    let error = client.call(ADD, &(u64::MAX, 1), WAIT).unwrap_err();
-    assert_eq!(error.status, Status::new(Code::OutOfRange, "the sum is too large"));
-    assert_eq!(error.executed, Executed::Maybe);
-    let error = client.call(NOT_THERE, &1, WAIT).unwrap_err();
-    assert_eq!((error.code(), error.executed), (Code::Unimplemented, Executed::No));
-    assert!(error.to_string().contains("99"), "{error}");
-    // What cannot be read, on either side.
-    let short: Method<u8, u64> = Method::new(ADD.id(), "test.Add");
-    assert_eq!(client.call(short, &1, WAIT).unwrap_err().code(), Code::InvalidArgument);
-    let narrow: Method<(u64, u64), u32> = Method::new(ADD.id(), "test.Add");
-    assert_eq!(client.call(narrow, &(1, 1), WAIT).unwrap_err().code(), Code::Internal);
-    // A stream where none is taken, and none where one is.
-    let upload = client.upload(ADD, &(1, 2), WAIT).unwrap();
-    assert_eq!(upload.finish().unwrap_err().code(), Code::InvalidArgument);
-    assert_eq!(client.call(PUT, &1, WAIT).unwrap_err().code(), Code::InvalidArgument);
-    assert_eq!(client.call(ADD, &(1, 1), WAIT).unwrap(), 2, "the connection is well");
-    let counters = client.counters();
-    assert_eq!((counters.succeeded, counters.faults), (3, 0));
-    drop(client);
-    let counters = serving.stop();
-    assert_eq!((counters.calls.requests, counters.calls.faults), (8, 0));
+    both_ways_at(1, false, |node| {
+        let serving = serve(node, ServerOptions::default(), methods);
+        let session = session_at(node);
+        let client = serving.client(&session).unwrap();
+        assert_eq!(client.call(ADD, &(3, 4), None).unwrap(), 7);
+        let error = client.call(ADD, &(u64::MAX, 1), WAIT).unwrap_err();
+        assert_eq!(error.status, Status::new(Code::OutOfRange, "the sum is too large"));
+        assert_eq!(error.executed, Executed::Maybe);
+        let error = client.call(NOT_THERE, &1, WAIT).unwrap_err();
+        assert_eq!((error.code(), error.executed), (Code::Unimplemented, Executed::No));
+        assert!(error.to_string().contains("99"), "{error}");
+        // What cannot be read, on either side.
+        let short: Method<u8, u64> = Method::new(ADD.id(), "test.Add");
+        assert_eq!(client.call(short, &1, WAIT).unwrap_err().code(), Code::InvalidArgument);
+        let narrow: Method<(u64, u64), u32> = Method::new(ADD.id(), "test.Add");
+        assert_eq!(client.call(narrow, &(1, 1), WAIT).unwrap_err().code(), Code::Internal);
+        // A stream where none is taken, and none where one is.
+        let upload = client.upload(ADD, &(1, 2), WAIT).unwrap();
+        assert_eq!(upload.finish().unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(client.call(PUT, &1, WAIT).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(client.call(ADD, &(1, 1), WAIT).unwrap(), 2, "the connection is well");
+        let counters = client.counters();
+        assert_eq!((counters.succeeded, counters.faults), (3, 0));
+        drop(client);
+        let counters = serving.stop();
+        assert_eq!((counters.calls.requests, counters.calls.faults), (8, 0));
+    });
 }
 
 #[test]
 fn calls_are_pipelined_and_answered_in_any_order() {
-    let node = TestNode::start(config(2, 1));
-    let serving = serve(&node, ServerOptions::default(), |server| {
-        methods(server);
-        let mut waiting: Vec<(u64, Responder<u64>)> = Vec::new();
-        server.on_deferred(LATER, move |number, responder| {
-            waiting.push((number, responder));
-            if waiting.len() == 8 {
-                // In the reverse order, by another thread.
-                let all = std::mem::take(&mut waiting);
-                std::thread::spawn(move || {
-                    for (number, responder) in all.into_iter().rev() {
-                        responder.respond(Ok(number * 10));
-                    }
-                });
-            }
+    both_ways_at(2, true, |node| {
+        let serving = serve(node, ServerOptions::default(), |server| {
+            methods(server);
+            let mut waiting: Vec<(u64, Responder<u64>)> = Vec::new();
+            server.on_deferred(LATER, move |number, responder| {
+                waiting.push((number, responder));
+                if waiting.len() == 8 {
+                    // In the reverse order, by another thread.
+                    let all = std::mem::take(&mut waiting);
+                    std::thread::spawn(move || {
+                        for (number, responder) in all.into_iter().rev() {
+                            responder.respond(Ok(number * 10));
+                        }
+                    });
+                }
+            });
         });
+        let session = session_at(node);
+        let client = serving.client(&session).unwrap();
+        for round in 0..50 {
+            let calls: Vec<_> =
+                (0..8).map(|at| client.start(LATER, &(round * 8 + at), WAIT).unwrap()).collect();
+            // Those that are asked for between are answered at once.
+            let quick: Vec<_> =
+                (0..40).map(|at| client.start(ADD, &(at, 1), WAIT).unwrap()).collect();
+            for (at, call) in quick.into_iter().enumerate() {
+                assert_eq!(call.wait().unwrap(), at as u64 + 1);
+            }
+            for (at, call) in calls.into_iter().enumerate() {
+                assert_eq!(call.wait().unwrap(), (round * 8 + at as u64) * 10);
+            }
+        }
+        assert_eq!(client.under_way(), 0);
+        assert_eq!(client.counters().succeeded, 50 * 48);
     });
-    let session = session_at(&node);
-    let client = serving.client(&session).unwrap();
-    for round in 0..50 {
-        let calls: Vec<_> =
-            (0..8).map(|at| client.start(LATER, &(round * 8 + at), WAIT).unwrap()).collect();
-        // Those that are asked for between are answered at once.
-        let quick: Vec<_> = (0..40).map(|at| client.start(ADD, &(at, 1), WAIT).unwrap()).collect();
-        for (at, call) in quick.into_iter().enumerate() {
-            assert_eq!(call.wait().unwrap(), at as u64 + 1);
-        }
-        for (at, call) in calls.into_iter().enumerate() {
-            assert_eq!(call.wait().unwrap(), (round * 8 + at as u64) * 10);
-        }
-    }
-    assert_eq!(client.under_way(), 0);
-    assert_eq!(client.counters().succeeded, 50 * 48);
 }
 
 #[test]
 fn who_waits_no_longer_is_told_and_the_handler_too() {
-    let node = TestNode::start(config(3, 1));
-    let (tell, kept) = mpsc::channel();
-    let serving = serve(&node, ServerOptions::default(), move |server| {
-        methods(server);
-        server.on_deferred(NEVER, move |_, responder: Responder<u64>| {
-            tell.send(responder).unwrap();
+    both_ways_at(3, false, |node| {
+        let (tell, kept) = mpsc::channel();
+        let serving = serve(node, ServerOptions::default(), move |server| {
+            methods(server);
+            server.on_deferred(NEVER, move |_, responder: Responder<u64>| {
+                tell.send(responder).unwrap();
+            });
         });
+        let session = session_at(node);
+        let client = serving.client(&session).unwrap();
+        let time = Duration::from_millis(30);
+        let late = client.call(NEVER, &1, Some(time)).unwrap_err();
+        assert_eq!((late.code(), late.executed), (Code::DeadlineExceeded, Executed::Maybe));
+        let responder = kept.recv().unwrap();
+        // By the server's clock it may come a little later.
+        while !responder.context().is_cancelled() || client.under_way() > 0 {
+            client.flush();
+        }
+        drop(responder);
+
+        let mut call = client.start(NEVER, &1, WAIT).unwrap();
+        assert!(call.poll().is_none());
+        let responder = kept.recv().unwrap();
+        assert!(!responder.context().is_cancelled());
+        call.cancel();
+        assert_eq!(call.wait().unwrap_err().code(), Code::Cancelled);
+        while !responder.context().is_cancelled() {
+            std::thread::yield_now();
+        }
+        // Its answer is dropped, and counted.
+        responder.respond(Ok(1));
+
+        drop(client.start(NEVER, &1, None).unwrap());
+        let responder = kept.recv().unwrap();
+        while !responder.context().is_cancelled() {
+            client.flush();
+        }
+        drop(responder);
+        // Its slots are free again when the server has answered.
+        while client.under_way() > 0 {
+            client.flush();
+        }
+        let counters = client.counters();
+        // Either end may have been the first to see that the deadline had passed.
+        assert_eq!((counters.cancelled, counters.late), (1, 2 + counters.expired));
+        // One that nobody answers.
+        let call = client.start(NEVER, &1, WAIT).unwrap();
+        client.flush();
+        drop(kept.recv().unwrap());
+        assert_eq!(call.wait().unwrap_err().code(), Code::Internal);
+        let too_late = client.start(ADD, &(1, 1), Some(Duration::ZERO)).unwrap_err();
+        assert_eq!((too_late.code(), too_late.executed), (Code::DeadlineExceeded, Executed::No));
+        assert_eq!(client.call(ADD, &(1, 1), WAIT).unwrap(), 2);
+        drop(client);
+        let counters = serving.stop();
+        assert_eq!(counters.deferred, 0);
+        assert_eq!(counters.calls.answers_dropped, 3);
     });
-    let session = session_at(&node);
-    let client = serving.client(&session).unwrap();
-    let time = Duration::from_millis(30);
-    let late = client.call(NEVER, &1, Some(time)).unwrap_err();
-    assert_eq!((late.code(), late.executed), (Code::DeadlineExceeded, Executed::Maybe));
-    let responder = kept.recv().unwrap();
-    // By the server's clock it may come a little later.
-    while !responder.context().is_cancelled() || client.under_way() > 0 {
-        client.flush();
-    }
-    drop(responder);
-
-    let mut call = client.start(NEVER, &1, WAIT).unwrap();
-    assert!(call.poll().is_none());
-    let responder = kept.recv().unwrap();
-    assert!(!responder.context().is_cancelled());
-    call.cancel();
-    assert_eq!(call.wait().unwrap_err().code(), Code::Cancelled);
-    while !responder.context().is_cancelled() {
-        std::thread::yield_now();
-    }
-    // Its answer is dropped, and counted.
-    responder.respond(Ok(1));
-
-    drop(client.start(NEVER, &1, None).unwrap());
-    let responder = kept.recv().unwrap();
-    while !responder.context().is_cancelled() {
-        client.flush();
-    }
-    drop(responder);
-    // Its slots are free again when the server has answered.
-    while client.under_way() > 0 {
-        client.flush();
-    }
-    let counters = client.counters();
-    // Either end may have been the first to see that the deadline had passed.
-    assert_eq!((counters.cancelled, counters.late), (1, 2 + counters.expired));
-    // One that nobody answers.
-    let call = client.start(NEVER, &1, WAIT).unwrap();
-    client.flush();
-    drop(kept.recv().unwrap());
-    assert_eq!(call.wait().unwrap_err().code(), Code::Internal);
-    let too_late = client.start(ADD, &(1, 1), Some(Duration::ZERO)).unwrap_err();
-    assert_eq!((too_late.code(), too_late.executed), (Code::DeadlineExceeded, Executed::No));
-    assert_eq!(client.call(ADD, &(1, 1), WAIT).unwrap(), 2);
-    drop(client);
-    let counters = serving.stop();
-    assert_eq!(counters.deferred, 0);
-    assert_eq!(counters.calls.answers_dropped, 3);
 }
 
 #[test]
 fn messages_longer_than_a_frame_go_both_ways() {
-    let (node, serving) = served(4, ServerOptions::default());
-    let session = session_at(&node);
-    let client = serving.client(&session).unwrap();
-    for len in [0, 87, 88, 89, 16_380, 16_384, 100_000, 3 << 20] {
-        let bytes = content(len as u64, len);
-        assert!(client.call(ECHO, &bytes, WAIT).unwrap() == bytes, "{len}");
-    }
-    // Many at once.
-    let bytes = content(9, 200_000);
-    let calls: Vec<_> = (0..20).map(|_| client.start(ECHO, &bytes, WAIT).unwrap()).collect();
-    for call in calls {
-        assert!(call.wait().unwrap() == bytes);
-    }
+    both_ways_at(4, true, |node| {
+        let serving = serve(node, ServerOptions::default(), methods);
+        let session = session_at(node);
+        let client = serving.client(&session).unwrap();
+        for len in [0, 87, 88, 89, 16_380, 16_384, 100_000, 3 << 20] {
+            let bytes = content(len as u64, len);
+            assert!(client.call(ECHO, &bytes, WAIT).unwrap() == bytes, "{len}");
+        }
+        // Many at once.
+        let bytes = content(9, 200_000);
+        let calls: Vec<_> = (0..20).map(|_| client.start(ECHO, &bytes, WAIT).unwrap()).collect();
+        for call in calls {
+            assert!(call.wait().unwrap() == bytes);
+        }
+    });
 }
 
 #[test]

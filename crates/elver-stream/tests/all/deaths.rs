@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::Instant;
 
-use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
+use crate::common::{PLACE, TestNode, WAIT, both_ways_at, cluster, session_at};
 use elver::{Gid, Session};
 use elver_stream::{Interest, Listener, ListenerOptions, Options, Stream};
 use elver_testkit::{Launch, Process, Role, role, stay};
@@ -128,10 +128,11 @@ fn sleeps(stream: &mut Stream) -> std::io::Error {
 
 #[test]
 fn a_process_that_is_killed_is_missed() {
-    let node = TestNode::start(config(40, 1));
-    for hear in [reads, looks, writes, sleeps] {
-        hears(&node, "process_that_is_a_peer", hear);
-    }
+    both_ways_at(40, false, |node| {
+        for hear in [reads, looks, writes, sleeps] {
+            hears(node, "process_that_is_a_peer", hear);
+        }
+    });
 }
 
 /// Nobody is there to tell of it: who waits, and who looks, finds out by asking now and then.

@@ -3,7 +3,9 @@
 use std::io::{BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::time::{Duration, Instant};
 
-use crate::common::{SMALL, TestNode, WAIT, beside, byte, cluster, config, pair, session_at};
+use crate::common::{
+    SMALL, TestNode, WAIT, beside, both_ways_at, byte, cluster, config, pair, session_at,
+};
 use elver::Session;
 use elver_random::Rng;
 use elver_stream::{Options, Shutdown, Stream};
@@ -130,12 +132,13 @@ fn both_ways(nodes: (&TestNode, &TestNode), options: Options, total: u64, seed: 
 
 #[test]
 fn bytes_go_both_ways_between_processes_of_one_node() {
-    let node = TestNode::start(config(1, 1));
-    for seed in 0..4 {
-        both_ways((&node, &node), SMALL, 200_000, seed);
-        both_ways((&node, &node), Options::default(), 3_000_000, seed);
-        both_ways((&node, &node), Options { nodelay: true, ..SMALL }, 100_000, seed);
-    }
+    both_ways_at(1, true, |node| {
+        for seed in 0..4 {
+            both_ways((node, node), SMALL, 200_000, seed);
+            both_ways((node, node), Options::default(), 3_000_000, seed);
+            both_ways((node, node), Options { nodelay: true, ..SMALL }, 100_000, seed);
+        }
+    });
 }
 
 #[test]
@@ -150,214 +153,221 @@ fn bytes_go_both_ways_between_two_nodes() {
 /// Both ends in one thread, with one session, and neither waits for the other.
 #[test]
 fn both_ends_are_in_one_thread() {
-    let node = TestNode::start(config(3, 1));
-    let session = session_at(&node);
-    for seed in 20..26 {
-        let (_listener, accepted, connected) = beside(&session, SMALL);
-        println!("seed {seed}");
-        assert_eq!(accepted.peer_gid().unwrap(), node.gid);
-        assert_eq!(connected.peer_gid().unwrap(), node.gid);
-        let (one, other) = (Flow::new(seed, 1, 300_000), Flow::new(seed, 2, 200_000));
-        let mut here = End::new(&accepted, one, Flow::new(seed, 2, 200_000));
-        let mut there = End::new(&connected, other, Flow::new(seed, 1, 300_000));
-        let mut order = Rng::new(seed);
-        let begun = Instant::now();
-        let mut ended = (false, false);
-        while ended != (true, true) {
-            if order.next_u32().is_multiple_of(2) {
-                ended.0 = here.step();
-            } else {
-                ended.1 = there.step();
+    both_ways_at(3, true, |node| {
+        let session = session_at(node);
+        for seed in 20..26 {
+            let (_listener, accepted, connected) = beside(&session, SMALL);
+            println!("seed {seed}");
+            assert_eq!(accepted.peer_gid().unwrap(), node.gid);
+            assert_eq!(connected.peer_gid().unwrap(), node.gid);
+            let (one, other) = (Flow::new(seed, 1, 300_000), Flow::new(seed, 2, 200_000));
+            let mut here = End::new(&accepted, one, Flow::new(seed, 2, 200_000));
+            let mut there = End::new(&connected, other, Flow::new(seed, 1, 300_000));
+            let mut order = Rng::new(seed);
+            let begun = Instant::now();
+            let mut ended = (false, false);
+            while ended != (true, true) {
+                if order.next_u32().is_multiple_of(2) {
+                    ended.0 = here.step();
+                } else {
+                    ended.1 = there.step();
+                }
+                assert!(begun.elapsed().as_secs() < 60, "seed {seed}: it does not end");
             }
-            assert!(begun.elapsed().as_secs() < 60, "seed {seed}: it does not end");
         }
-    }
+    });
 }
 
 /// A question and its answer, with what a user of std writes, and no thought of flushing.
 #[test]
 fn who_asks_and_reads_need_not_flush() {
-    let node = TestNode::start(config(4, 1));
-    pair(
-        (&node, &node),
-        Options::default(),
-        |_listener, mut stream| {
-            let mut lines = String::new();
-            let mut reader = BufReader::new(&stream);
-            let mut count = 0;
-            while reader.read_line(&mut lines).unwrap() > 0 {
-                count += 1;
-                // In parts, of which only the first finds nothing under way.
-                let mut writer = &stream;
-                write!(writer, "{count}: {}", lines.trim_end()).unwrap();
-                writeln!(writer).unwrap();
-                lines.clear();
-            }
-            stream.flush().unwrap();
-        },
-        |_session, mut stream| {
-            let mut reader = BufReader::new(&stream);
-            let mut line = String::new();
-            for count in 1..=300 {
-                let mut writer = &stream;
-                for word in ["how ", "do ", "you ", "do"] {
-                    writer.write_all(word.as_bytes()).unwrap();
+    both_ways_at(4, true, |node| {
+        pair(
+            (node, node),
+            Options::default(),
+            |_listener, mut stream| {
+                let mut lines = String::new();
+                let mut reader = BufReader::new(&stream);
+                let mut count = 0;
+                while reader.read_line(&mut lines).unwrap() > 0 {
+                    count += 1;
+                    // In parts, of which only the first finds nothing under way.
+                    let mut writer = &stream;
+                    write!(writer, "{count}: {}", lines.trim_end()).unwrap();
+                    writeln!(writer).unwrap();
+                    lines.clear();
                 }
-                writeln!(writer, "?").unwrap();
-                line.clear();
-                reader.read_line(&mut line).unwrap();
-                assert_eq!(line, format!("{count}: how do you do?\n"));
-            }
-            stream.shutdown(Shutdown::Write).unwrap();
-            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the other end is dropped");
-        },
-    );
+                stream.flush().unwrap();
+            },
+            |_session, mut stream| {
+                let mut reader = BufReader::new(&stream);
+                let mut line = String::new();
+                for count in 1..=300 {
+                    let mut writer = &stream;
+                    for word in ["how ", "do ", "you ", "do"] {
+                        writer.write_all(word.as_bytes()).unwrap();
+                    }
+                    writeln!(writer, "?").unwrap();
+                    line.clear();
+                    reader.read_line(&mut line).unwrap();
+                    assert_eq!(line, format!("{count}: how do you do?\n"));
+                }
+                stream.shutdown(Shutdown::Write).unwrap();
+                assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the other end is dropped");
+            },
+        );
+    });
 }
 
 /// One direction ends, and the other goes on: whoever ends first.
 #[test]
 fn one_direction_ends_and_the_other_goes_on() {
-    let node = TestNode::start(config(5, 1));
-    for listener_ends_first in [false, true] {
-        let ends = |mut stream: Stream| {
-            stream.write_all(b"all of it").unwrap();
-            stream.shutdown(Shutdown::Write).unwrap();
-            stream.shutdown(Shutdown::Write).unwrap();
-            let refused = stream.write(b"more").unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::BrokenPipe, "{refused}");
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            assert_eq!(answer, "it was all of it, and this came behind its end".repeat(1_000));
-            assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0, "it stays at its end");
-        };
-        let goes_on = |mut stream: Stream| {
-            let mut said = String::new();
-            stream.read_to_string(&mut said).unwrap();
-            for _ in 0..1_000 {
-                write!(stream, "it was {said}, and this came behind its end").unwrap();
-            }
-            stream.finish(WAIT).unwrap();
-        };
-        pair(
-            (&node, &node),
-            SMALL,
-            move |_listener, stream| {
-                if listener_ends_first { ends(stream) } else { goes_on(stream) }
-            },
-            move |_session, stream| {
-                if listener_ends_first { goes_on(stream) } else { ends(stream) }
-            },
-        );
-    }
+    both_ways_at(5, false, |node| {
+        for listener_ends_first in [false, true] {
+            let ends = |mut stream: Stream| {
+                stream.write_all(b"all of it").unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+                let refused = stream.write(b"more").unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::BrokenPipe, "{refused}");
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                assert_eq!(answer, "it was all of it, and this came behind its end".repeat(1_000));
+                assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0, "it stays at its end");
+            };
+            let goes_on = |mut stream: Stream| {
+                let mut said = String::new();
+                stream.read_to_string(&mut said).unwrap();
+                for _ in 0..1_000 {
+                    write!(stream, "it was {said}, and this came behind its end").unwrap();
+                }
+                stream.finish(WAIT).unwrap();
+            };
+            pair(
+                (node, node),
+                SMALL,
+                move |_listener, stream| {
+                    if listener_ends_first { ends(stream) } else { goes_on(stream) }
+                },
+                move |_session, stream| {
+                    if listener_ends_first { goes_on(stream) } else { ends(stream) }
+                },
+            );
+        }
+    });
 }
 
 /// What was written before a stream is dropped arrives, and the end behind it.
 #[test]
 fn a_stream_that_is_dropped_ends_behind_what_was_written() {
-    let node = TestNode::start(config(6, 1));
-    let session = session_at(&node);
-    for count in [0, 1, 5, 30] {
-        let (_listener, mut accepted, mut connected) = beside(&session, SMALL);
-        for number in 0..count {
-            assert_eq!(accepted.write(&[number; 100]).unwrap(), 100);
-        }
-        drop(accepted);
-        let mut all = Vec::new();
-        connected.read_to_end(&mut all).unwrap();
-        let expected: Vec<u8> = (0..count).flat_map(|number| [number; 100]).collect();
-        assert_eq!(all, expected);
-        let refused = loop {
-            if let Err(error) = connected.write(b"into the void") {
-                break error;
+    both_ways_at(6, false, |node| {
+        let session = session_at(node);
+        for count in [0, 1, 5, 30] {
+            let (_listener, mut accepted, mut connected) = beside(&session, SMALL);
+            for number in 0..count {
+                assert_eq!(accepted.write(&[number; 100]).unwrap(), 100);
             }
-        };
-        assert_eq!(refused.kind(), ErrorKind::BrokenPipe, "{refused}");
-    }
+            drop(accepted);
+            let mut all = Vec::new();
+            connected.read_to_end(&mut all).unwrap();
+            let expected: Vec<u8> = (0..count).flat_map(|number| [number; 100]).collect();
+            assert_eq!(all, expected);
+            let refused = loop {
+                if let Err(error) = connected.write(b"into the void") {
+                    break error;
+                }
+            };
+            assert_eq!(refused.kind(), ErrorKind::BrokenPipe, "{refused}");
+        }
+    });
 }
 
 /// Without reading, the peer's writes fail, and so do those that wait for room.
 #[test]
 fn who_writes_hears_that_nobody_reads() {
-    let node = TestNode::start(config(7, 1));
-    pair(
-        (&node, &node),
-        SMALL,
-        |_listener, mut stream| {
-            stream.read_exact(&mut [0; 1]).unwrap();
-            stream.shutdown(Shutdown::Read).unwrap();
-            assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0);
-            // The other direction is there.
-            stream.write_all(b"enough").unwrap();
-            stream.finish(WAIT).unwrap();
-        },
-        |_session, mut stream| {
-            let refused = loop {
-                if let Err(error) = stream.write(&[7; 1_000]) {
-                    break error;
-                }
-            };
-            assert_eq!(refused.kind(), ErrorKind::BrokenPipe, "{refused}");
-            let mut said = String::new();
-            stream.read_to_string(&mut said).unwrap();
-            assert_eq!(said, "enough");
-            stream.shutdown(Shutdown::Both).unwrap();
-            stream.shutdown(Shutdown::Both).unwrap();
-        },
-    );
+    both_ways_at(7, false, |node| {
+        pair(
+            (node, node),
+            SMALL,
+            |_listener, mut stream| {
+                stream.read_exact(&mut [0; 1]).unwrap();
+                stream.shutdown(Shutdown::Read).unwrap();
+                assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0);
+                // The other direction is there.
+                stream.write_all(b"enough").unwrap();
+                stream.finish(WAIT).unwrap();
+            },
+            |_session, mut stream| {
+                let refused = loop {
+                    if let Err(error) = stream.write(&[7; 1_000]) {
+                        break error;
+                    }
+                };
+                assert_eq!(refused.kind(), ErrorKind::BrokenPipe, "{refused}");
+                let mut said = String::new();
+                stream.read_to_string(&mut said).unwrap();
+                assert_eq!(said, "enough");
+                stream.shutdown(Shutdown::Both).unwrap();
+                stream.shutdown(Shutdown::Both).unwrap();
+            },
+        );
+    });
 }
 
 /// A reader that is slow holds the writer, which takes no more than the buffers hold.
 #[test]
 fn a_writer_waits_for_its_reader() {
-    let node = TestNode::start(config(8, 1));
-    let session = session_at(&node);
-    let (_listener, mut accepted, mut connected) = beside(&session, SMALL);
-    connected.set_nonblocking(true);
-    let mut taken = 0;
-    while let Some(written) = done(connected.write(&[1; 1_000])) {
-        taken += written;
-        assert!(taken <= 4_096, "no more than the buffer");
-    }
-    assert!(taken > 3_000, "and not much less: {taken}");
-    assert!(connected.counters().full > 0);
-    connected.set_nonblocking(false);
-    connected.set_write_timeout(Some(Duration::from_millis(5))).unwrap();
-    assert_eq!(connected.write(&[1; 10]).unwrap_err().kind(), ErrorKind::TimedOut);
-    accepted.read_exact(&mut vec![0; taken]).unwrap();
-    // The node may take longer than that to tell of the room.
-    connected.set_write_timeout(WAIT).unwrap();
-    connected.write_all(&[2; 10]).unwrap();
-    connected.flush().unwrap();
-    let mut last = [0; 10];
-    accepted.read_exact(&mut last).unwrap();
-    assert_eq!(last, [2; 10]);
+    both_ways_at(8, false, |node| {
+        let session = session_at(node);
+        let (_listener, mut accepted, mut connected) = beside(&session, SMALL);
+        connected.set_nonblocking(true);
+        let mut taken = 0;
+        while let Some(written) = done(connected.write(&[1; 1_000])) {
+            taken += written;
+            assert!(taken <= 4_096, "no more than the buffer");
+        }
+        assert!(taken > 3_000, "and not much less: {taken}");
+        assert!(connected.counters().full > 0);
+        connected.set_nonblocking(false);
+        connected.set_write_timeout(Some(Duration::from_millis(5))).unwrap();
+        assert_eq!(connected.write(&[1; 10]).unwrap_err().kind(), ErrorKind::TimedOut);
+        accepted.read_exact(&mut vec![0; taken]).unwrap();
+        // The node may take longer than that to tell of the room.
+        connected.set_write_timeout(WAIT).unwrap();
+        connected.write_all(&[2; 10]).unwrap();
+        connected.flush().unwrap();
+        let mut last = [0; 10];
+        accepted.read_exact(&mut last).unwrap();
+        assert_eq!(last, [2; 10]);
+    });
 }
 
 #[test]
 fn timeouts_and_what_cannot_be() {
-    let node = TestNode::start(config(9, 1));
-    let session = session_at(&node);
-    let (_listener, mut accepted, connected) = beside(&session, Options::default());
-    let short = Some(Duration::from_millis(5));
-    accepted.set_read_timeout(short).unwrap();
-    assert_eq!((accepted.read_timeout(), accepted.write_timeout()), (short, None));
-    assert_eq!(accepted.read(&mut [0; 4]).unwrap_err().kind(), ErrorKind::TimedOut);
-    let none = Some(Duration::ZERO);
-    for refused in [connected.set_read_timeout(none), connected.set_write_timeout(none)] {
-        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
-    }
-    accepted.set_nonblocking(true);
-    assert_eq!(accepted.read(&mut [0; 4]).unwrap_err().kind(), ErrorKind::WouldBlock);
-    // Nothing is asked for.
-    assert_eq!(accepted.read(&mut []).unwrap(), 0);
-    assert_eq!(accepted.write(&[]).unwrap(), 0);
-    accepted.set_nonblocking(false);
-    accepted.set_read_timeout(None).unwrap();
-    session.waker().unwrap().wake();
-    let woken = accepted.read(&mut [0; 4]).unwrap_err();
-    assert_eq!(woken.kind(), ErrorKind::Other, "who tries again would wait on: {woken}");
-    connected.set_nodelay(true);
-    assert!(connected.nodelay() && !accepted.nodelay());
+    both_ways_at(9, false, |node| {
+        let session = session_at(node);
+        let (_listener, mut accepted, connected) = beside(&session, Options::default());
+        let short = Some(Duration::from_millis(5));
+        accepted.set_read_timeout(short).unwrap();
+        assert_eq!((accepted.read_timeout(), accepted.write_timeout()), (short, None));
+        assert_eq!(accepted.read(&mut [0; 4]).unwrap_err().kind(), ErrorKind::TimedOut);
+        let none = Some(Duration::ZERO);
+        for refused in [connected.set_read_timeout(none), connected.set_write_timeout(none)] {
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+        accepted.set_nonblocking(true);
+        assert_eq!(accepted.read(&mut [0; 4]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        // Nothing is asked for.
+        assert_eq!(accepted.read(&mut []).unwrap(), 0);
+        assert_eq!(accepted.write(&[]).unwrap(), 0);
+        accepted.set_nonblocking(false);
+        accepted.set_read_timeout(None).unwrap();
+        session.waker().unwrap().wake();
+        let woken = accepted.read(&mut [0; 4]).unwrap_err();
+        assert_eq!(woken.kind(), ErrorKind::Other, "who tries again would wait on: {woken}");
+        connected.set_nodelay(true);
+        assert!(connected.nodelay() && !accepted.nodelay());
+    });
 }
 
 fn refused(session: &Session, port: u16) -> std::io::Error {

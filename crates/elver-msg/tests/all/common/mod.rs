@@ -5,7 +5,7 @@ use elver::node::config::Config as NodeConfig;
 use elver_msg::{Address, Group, Options};
 use elver_testkit::Place;
 
-pub use elver_testkit::{PATIENCE, TestNode, WAIT};
+pub use elver_testkit::{TestNode, WAIT};
 
 /// Where nodes of these tests are.
 pub const PLACE: Place =
@@ -24,6 +24,11 @@ pub fn config(group: u8, host: u8) -> NodeConfig {
 /// As [`Place::cluster`].
 pub fn cluster(group: u8) -> (TestNode, TestNode) {
     PLACE.cluster(group, |_| ())
+}
+
+/// As [`Place::both_ways`].
+pub fn both_ways_at(group: u8, much: bool, test: impl Fn(&TestNode)) {
+    PLACE.both_ways(group, much, test);
 }
 
 pub fn session_at(node: &TestNode) -> Session {

@@ -23,6 +23,11 @@ pub fn cluster(group: u8) -> (TestNode, TestNode) {
     PLACE.cluster(group, |_| ())
 }
 
+/// As [`Place::both_ways`].
+pub fn both_ways_at(group: u8, much: bool, test: impl Fn(&TestNode)) {
+    PLACE.both_ways(group, much, test);
+}
+
 pub fn session_at(node: &TestNode) -> Session {
     Session::connect(&node.path).unwrap()
 }
