@@ -6,13 +6,16 @@ use std::net::Ipv4Addr;
 
 use elver_verbs::{AddressVector, Ah as Handle, Device as _, Gid as Address, Pd as PdHandle};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, State};
 use crate::errno::{code, minus_one, object, of_verbs};
 use crate::layout::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
 use crate::owned::given;
 
 /// Bits of a flow label.
 const FLOW_LABEL: u32 = 0xf_ffff;
+const HOP_LIMIT: u8 = 64;
+/// What the port says of its LID: Ethernet has none.
+const LID: u16 = 0;
 
 /// What an address vector of the program's says; on Ethernet it must have a GID. A flow label is cut to its bits, as
 /// the kernel does: UCX asks for 0xffffffff.
@@ -27,6 +30,19 @@ pub(crate) fn vector(attr: &AhAttr) -> Result<AddressVector, c_int> {
         hop_limit: route.hop_limit,
         traffic_class: route.traffic_class,
         flow_label: route.flow_label & FLOW_LABEL,
+    })
+}
+
+/// The way to the port itself, which an address vector without a GRH leads to that has the port's own LID. No LID leads
+/// anywhere on Ethernet, and the kernel refuses all of these; but datagram rsockets make one for what they send to
+/// themselves, and have no other way. So it is for programs alone that have rdma_cm's datagrams.
+fn own(attr: &AhAttr, state: &State) -> Option<AddressVector> {
+    let is_own = attr.is_global == 0 && attr.port_num == 1 && attr.dlid == LID;
+    let has_datagrams = state.cm.as_ref().is_some_and(|cm| cm.has_datagrams());
+    (is_own && has_datagrams).then(|| AddressVector {
+        dgid: Address::from(state.device.address()),
+        hop_limit: HOP_LIMIT,
+        ..AddressVector::default()
     })
 }
 
@@ -46,9 +62,13 @@ pub(crate) fn attr(vector: &AddressVector) -> AhAttr {
 unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
     object(|| {
         // SAFETY: the verbs contract.
-        let (context, domain, vector) =
-            unsafe { (given(pd)?.context, PdHandle((*pd).handle), vector(given(attr)?)?) };
+        let (context, domain, attr) =
+            unsafe { (given(pd)?.context, PdHandle((*pd).handle), &*given(attr)?) };
         let engine = Engine::of(pd)?;
+        let vector = match own(attr, &engine.lock()) {
+            Some(own) => own,
+            None => vector(attr)?,
+        };
         let dest = vector.dgid.to_ip();
         if let Some(hub) = engine.hub.as_ref().filter(|_| !dest.is_multicast()) {
             // Whether it is reached otherwise than by the link, the lanes know.
@@ -79,7 +99,7 @@ unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
 /// The way back to who sent a datagram, by the 40 bytes before it: a GRH, or an IPv4 header in their last 20.
 fn back(grh: &Grh) -> AddressVector {
     let first = u32::from_be(grh.version_tclass_flow);
-    let vector = AddressVector { hop_limit: 64, ..Default::default() };
+    let vector = AddressVector { hop_limit: HOP_LIMIT, ..Default::default() };
     if first >> 28 == 6 {
         let (traffic_class, flow_label) = ((first >> 20) as u8, first & 0xf_ffff);
         return AddressVector { dgid: Address(grh.sgid.0), traffic_class, flow_label, ..vector };

@@ -141,10 +141,14 @@ pub(crate) unsafe extern "C" fn query_port(
         if port != 1 || attr.is_null() {
             return Err(libc::EINVAL);
         }
-        let found = Engine::of(context)?.lock().device.query_port();
+        let mut state = Engine::of(context)?.lock();
+        // By now it may have gone down.
+        state.tell();
+        let found = state.device.query_port();
         // SAFETY: integers may be zero.
         let mut all: PortAttr = unsafe { MaybeUninit::zeroed().assume_init() };
-        let active = found.state == PortState::Active;
+        let active = found.state == PortState::Active && state.port_on_demand() != Some(false);
+        drop(state);
         all.state = if active { 4 } else { 1 };
         all.phys_state = if active { 5 } else { 3 };
         all.max_mtu = found.max_mtu.code().into();

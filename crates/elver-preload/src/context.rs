@@ -15,7 +15,7 @@ use crate::fork::generation;
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
 use crate::owned::given;
 use crate::ring::event_fd;
-use crate::told::{Owned, owned};
+use crate::told::{Owned, Told, owned};
 use crate::{caps, cq, cq_ex, dm, mw, odp, pd, qp, qp_ex, srq, xrc};
 
 /// A context of the process's device.
@@ -68,7 +68,9 @@ fn open(engine: &Engine, device: *mut Device, cmd: OwnedFd) -> Result<*mut Conte
         generation: generation(),
     }));
     // SAFETY: it was just made.
-    Ok(unsafe { &raw mut (*owned).verbs.context })
+    let context = unsafe { &raw mut (*owned).verbs.context };
+    engine.lock().contexts.push(Told { context, element: ptr::null_mut() });
+    Ok(context)
 }
 
 #[unsafe(no_mangle)]
@@ -111,7 +113,7 @@ unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context {
 unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     code(|| {
         // A parent's stays: what is in it may be half done.
-        Engine::of(context)?;
+        Engine::of(context)?.lock().contexts.retain(|open| open.context != context);
         // SAFETY: the verbs contract: it is ours, and nothing of it is left.
         drop(unsafe { Box::from_raw(ptr::from_ref(owned(given(context)?)).cast_mut()) });
         Ok(())

@@ -22,6 +22,7 @@ use crate::device::node_guid;
 use crate::direct::{self, Beside, Direct, Hub};
 use crate::faults::Posts;
 use crate::fork::{Own, close_in_child, generation};
+use crate::outage::Outage;
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
 use crate::wishes::Wishes;
@@ -50,8 +51,8 @@ pub(crate) struct Engine {
     polls: AtomicU64,
     /// Whether the thread does not look at the socket just now.
     naps: AtomicBool,
-    /// A program is about to wait for an event.
-    armed: AtomicBool,
+    /// What `polls` was when a program last asked to be told of an event.
+    asked: AtomicU64,
     wake: OwnedFd,
     socket: OwnedFd,
     /// What becomes readable when multicast came, once a QP is in a group.
@@ -80,6 +81,9 @@ pub(crate) struct State {
     pub(crate) direct: Direct,
     /// What befalls posts, if anything.
     pub(crate) posts: Option<Box<Posts>>,
+    /// What befalls the port, and whom that is told: contexts, without an element.
+    outage: Option<Box<Outage>>,
+    pub(crate) contexts: Vec<Told>,
 }
 
 /// A region, as who imports it is told of it.
@@ -102,7 +106,8 @@ pub(crate) enum Kind {
 }
 
 impl State {
-    fn new(device: SoftDevice, hub: Option<Arc<Hub>>, posts: Option<Box<Posts>>) -> State {
+    fn new(device: SoftDevice, hub: Option<Arc<Hub>>, wishes: &Wishes) -> State {
+        let outage = wishes.outage.map(|plan| Box::new(Outage::new(plan, elver_soft::now())));
         State {
             direct: Direct::new(hub, device.address()),
             device,
@@ -114,7 +119,9 @@ impl State {
             mrs: HashMap::new(),
             xrc: Xrc::default(),
             cm: None,
-            posts,
+            posts: Posts::new(wishes.posts),
+            outage,
+            contexts: Vec::new(),
         }
     }
 }
@@ -166,11 +173,11 @@ impl Engine {
         // SAFETY: the function takes nothing, and touches what stays to the end.
         unsafe { libc::atexit(last_words) };
         Ok(Engine {
-            state: Mutex::new(State::new(device, hub.clone(), Posts::new(wishes.posts))),
+            state: Mutex::new(State::new(device, hub.clone(), &wishes)),
             process: std::process::id(),
             polls: AtomicU64::new(0),
             naps: AtomicBool::new(false),
-            armed: AtomicBool::new(false),
+            asked: AtomicU64::new(0u64.wrapping_sub(POLLS_A_ROUND)),
             wake,
             socket,
             groups: OnceLock::new(),
@@ -226,10 +233,17 @@ impl Engine {
 
     /// Has the thread watch: a program is about to wait for an event.
     pub(crate) fn watch(&self) {
-        self.armed.store(true, Ordering::SeqCst);
+        self.asked.store(self.polls.load(Ordering::Relaxed), Ordering::SeqCst);
         if self.naps.load(Ordering::SeqCst) {
             self.wake();
         }
+    }
+
+    /// Whether a program waits for an event, or is about to: it looks once or twice more after it asked for one, and may then
+    /// wait at a descriptor, which nobody sees. One that goes on polling does not.
+    fn is_awaited(&self) -> bool {
+        let asked = self.asked.load(Ordering::SeqCst);
+        self.polls.load(Ordering::Relaxed).wrapping_sub(asked) < POLLS_A_ROUND
     }
 
     /// Has the thread look again: what it waits for may have changed.
@@ -264,7 +278,7 @@ impl Engine {
                 acted
             };
             let polled = many || self.polls.load(Ordering::Relaxed) != seen;
-            if polled && !self.armed.swap(false, Ordering::SeqCst) {
+            if polled && !self.is_awaited() {
                 self.nap();
                 last = self.polls.load(Ordering::Relaxed);
             } else if busy {
@@ -296,7 +310,7 @@ impl Engine {
     fn nap(&self) {
         self.naps.store(true, Ordering::SeqCst);
         // Who is about to wait for an event says so before it looks at `naps`.
-        while !self.armed.swap(false, Ordering::SeqCst) {
+        while !self.is_awaited() {
             let before = self.polls.load(Ordering::Relaxed);
             if !self.sleep(NAP, false) || before == self.polls.load(Ordering::Relaxed) {
                 break;
@@ -354,8 +368,28 @@ impl State {
         })
     }
 
+    /// Whether the port is up, if it goes down on demand.
+    pub(crate) fn port_on_demand(&self) -> Option<bool> {
+        self.outage.as_ref().map(|outage| outage.is_up())
+    }
+
+    /// Has the port go down or come up, when that is due.
+    #[cold]
+    fn change_port(&mut self) {
+        let change = |outage: &mut Box<Outage>| outage.change(elver_soft::now());
+        while let Some(up) = self.outage.as_mut().and_then(change) {
+            self.device.set_link(up);
+            for open in &self.contexts {
+                told::tell_port(open.context, up);
+            }
+        }
+    }
+
     /// Tells channels and contexts of what happened.
     pub(crate) fn tell(&mut self) {
+        if self.outage.is_some() {
+            self.change_port();
+        }
         for (cq, timed) in &mut self.timed {
             timed.stamp(&mut self.device, *cq);
         }
@@ -411,7 +445,9 @@ impl State {
         let connecting = self.cm.as_ref().and_then(|cm| cm.due());
         let connecting =
             connecting.map(|due| Duration::from_nanos(due.ns_since(elver_soft::now())));
-        self.device.due_in().into_iter().chain(connecting).min()
+        let outage = self.outage.as_ref().and_then(|outage| outage.due());
+        let outage = outage.map(|due| Duration::from_nanos(due.ns_since(elver_soft::now())));
+        self.device.due_in().into_iter().chain(connecting).chain(outage).min()
     }
 }
 

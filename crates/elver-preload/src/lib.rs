@@ -38,6 +38,7 @@ pub mod mlx5;
 mod mw;
 mod names;
 mod odp;
+mod outage;
 mod owned;
 mod paths;
 mod pd;

@@ -61,6 +61,17 @@ pub(crate) fn tell(told: Told, event: Event) {
         Event::SrqLimitReached(_) => 15,
         Event::QpLastWqeReached(_) => 16,
     };
+    queue(told, event_type);
+}
+
+/// The same of the port, which came up or went down.
+pub(crate) fn tell_port(context: *mut Context, up: bool) {
+    // Not a pointer but the port's number stands there.
+    let element = std::ptr::without_provenance_mut(1);
+    queue(Told { context, element }, if up { 9 } else { 10 });
+}
+
+fn queue(told: Told, event_type: u32) {
     // SAFETY: objects leave the engine's tables before they are freed, and their contexts after.
     let owned = unsafe { owned(told.context) };
     let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);

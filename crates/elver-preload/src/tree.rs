@@ -21,6 +21,19 @@ struct Tree {
     maker: u32,
 }
 
+impl Tree {
+    /// Has it tell what the port's state is now.
+    fn renew(&self) {
+        let Ok(engine) = Engine::get() else { return };
+        let Some(up) = engine.lock().port_on_demand() else { return };
+        for (file, text) in port_state(up) {
+            // What cannot be written stays as it was.
+            let file = self.at.join(format!("infiniband/{}/{file}", name()));
+            let _ = fs::write(file, text.to_string() + "\n");
+        }
+    }
+}
+
 static TREE: Own<Option<Tree>> = Own::new();
 
 /// Where the names of sysfs and of devices are that this library answers for; none for all others.
@@ -39,6 +52,9 @@ pub(crate) fn place(path: &[u8]) -> Option<CString> {
     let device = place_of_device();
     let tree = TREE.get_or_make(|| Ok::<_, Infallible>(make(device).ok()));
     let tree = tree.ok()?.as_ref()?;
+    if below.ends_with(b"/state") || below.ends_with(b"/phys_state") {
+        tree.renew();
+    }
     let mut whole = tree.at.as_os_str().as_encoded_bytes().to_vec();
     whole.push(b'/');
     whole.extend_from_slice(below);
@@ -102,6 +118,11 @@ extern "C" fn remove() {
     }
 }
 
+fn port_state(up: bool) -> [(&'static str, &'static str); 2] {
+    let [state, phys] = if up { ["4: ACTIVE", "5: LinkUp"] } else { ["1: DOWN", "3: Disabled"] };
+    [("ports/1/state", state), ("ports/1/phys_state", phys)]
+}
+
 /// Each file, and what it says: as the kernel has them for RoCE, as far as the device has an answer.
 fn files(gid: &Gid, interface: Option<&str>) -> Vec<(String, String)> {
     let groups = |bytes: &[u8]| {
@@ -118,8 +139,6 @@ fn files(gid: &Gid, interface: Option<&str>) -> Vec<(String, String)> {
         ("fw_ver", env!("CARGO_PKG_VERSION").to_string()),
         ("device/numa_node", "-1".to_string()),
         ("device/modalias", "elver".to_string()),
-        ("ports/1/state", "4: ACTIVE".to_string()),
-        ("ports/1/phys_state", "5: LinkUp".to_string()),
         ("ports/1/link_layer", "Ethernet".to_string()),
         ("ports/1/rate", "2.5 Gb/sec (1X SDR)".to_string()),
         ("ports/1/lid", "0x0".to_string()),
@@ -138,7 +157,9 @@ fn files(gid: &Gid, interface: Option<&str>) -> Vec<(String, String)> {
         ("infiniband_verbs/uverbs0/abi_version", "1".to_string()),
     ];
     let owned = |(file, text): (&str, String)| (file.to_string(), text);
-    let of_device = of_device.into_iter().map(owned).chain(of_interface);
+    let owned_text = |(file, text): (&str, &str)| owned((file, text.to_string()));
+    let of_port = port_state(true).map(owned_text);
+    let of_device = of_device.into_iter().map(owned).chain(of_port).chain(of_interface);
     let below = |(file, text)| (format!("{device}/{file}"), text);
     of_device.map(below).chain(of_verbs.into_iter().map(owned)).collect()
 }

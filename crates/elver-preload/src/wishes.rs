@@ -8,6 +8,7 @@ use std::time::Duration;
 use elver_soft::{Faults, Loss, SoftConfig};
 
 use crate::faults::Shares;
+use crate::outage::Plan;
 
 /// Packets lost of a million.
 const LOSS: &str = "ELVER_LOSS_PER_MILLION";
@@ -19,6 +20,9 @@ const PEERS_DIE: &str = "ELVER_PEERS_DIE_AFTER_MS";
 const WRONG_KEYS: &str = "ELVER_WRONG_KEYS_PER_MILLION";
 /// Posts of a million after which the queue pair fails.
 const FAILURES: &str = "ELVER_QP_FAILURES_PER_MILLION";
+/// Milliseconds after which the port goes down, and after which it comes up again.
+const DOWN: &str = "ELVER_PORT_DOWN_AFTER_MS";
+const UP: &str = "ELVER_PORT_UP_AFTER_MS";
 /// Which packets are lost, and which posts suffer.
 const SEED: &str = "ELVER_SEED";
 /// The file of the record.
@@ -30,6 +34,8 @@ pub(crate) struct Wishes {
     faults: Faults,
     /// What befalls posts.
     pub(crate) posts: Shares,
+    /// What befalls the port.
+    pub(crate) outage: Option<Plan>,
     capture: Option<PathBuf>,
 }
 
@@ -55,7 +61,13 @@ impl Wishes {
             name.push(format!(".{process}"));
             name.into()
         });
-        Ok(Wishes { faults, posts, capture })
+        let after = |name| Ok::<_, String>(number(&told, name)?.map(Duration::from_millis));
+        let up_after = after(UP)?;
+        let outage = after(DOWN)?.map(|down_after| Plan { down_after, up_after });
+        if outage.is_none() && up_after.is_some() {
+            return Err(format!("{UP} is there, but nothing has the port go down; set {DOWN}"));
+        }
+        Ok(Wishes { faults, posts, outage, capture })
     }
 
     /// Whether anything is asked for that concerns packets or posts.
@@ -107,7 +119,18 @@ mod tests {
             peers_die_after: Some(Duration::from_secs(3)),
         };
         let posts = Shares::default();
-        assert_eq!(read(&told), Ok(Wishes { faults, posts, capture: Some("a.77".into()) }));
+        assert_eq!(
+            read(&told),
+            Ok(Wishes { faults, posts, outage: None, capture: Some("a.77".into()) })
+        );
+        let plan =
+            Plan { down_after: Duration::from_secs(3), up_after: Some(Duration::from_millis(500)) };
+        let outage = Some(plan);
+        let told = [(DOWN, "3000"), (UP, "500")];
+        assert_eq!(read(&told), Ok(Wishes { outage, ..Wishes::default() }));
+        let outage = Some(Plan { up_after: None, ..plan });
+        assert_eq!(read(&told[..1]), Ok(Wishes { outage, ..Wishes::default() }));
+        assert!(read(&told[1..]).unwrap_err().contains(DOWN));
         let told = [(WRONG_KEYS, "5"), (FAILURES, "6"), (SEED, "7")];
         let posts = Shares { wrong_keys: 5, failures: 6, seed: 7 };
         assert_eq!(read(&told), Ok(Wishes { posts, ..Wishes::default() }));

@@ -5,9 +5,9 @@ mod common;
 #[path = "common/namespaces.rs"]
 mod namespaces;
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -190,6 +190,52 @@ fn peers_die_on_demand() {
     server.wait().unwrap();
     let said = String::from_utf8_lossy(&client.stderr);
     assert!(!client.status.success() && said.contains("retry"), "{said}");
+}
+
+/// A client of `ibv_rc_pingpong` whose port goes down, and what it ended with.
+fn pingpong_through(outage: &[&str]) -> Output {
+    let port = free_port();
+    let words = ["ibv_rc_pingpong", "-g", "0", "-p", &port.to_string()];
+    let mut server = command(&words).spawn().unwrap();
+    await_listener(port, &mut server);
+    let client =
+        command(&[&["env"], outage, &words[..], &["127.0.0.1"]].concat()).output().unwrap();
+    // It has ended by itself if its client has succeeded.
+    let _ = Command::new("kill").arg(server.id().to_string()).output().unwrap();
+    server.wait().unwrap();
+    client
+}
+
+#[test]
+fn the_port_goes_down_on_demand() {
+    let client = pingpong_through(&["ELVER_PORT_DOWN_AFTER_MS=0"]);
+    let said = String::from_utf8_lossy(&client.stderr);
+    assert!(!client.status.success() && said.contains("retry"), "{said}");
+    // Retries bear what is shorter than all of them.
+    let client = pingpong_through(&["ELVER_PORT_DOWN_AFTER_MS=0", "ELVER_PORT_UP_AFTER_MS=200"]);
+    succeeded("ibv_rc_pingpong", &client);
+    let down = command(&["ibv_devinfo"]).env("ELVER_PORT_DOWN_AFTER_MS", "0").output().unwrap();
+    let said = succeeded("ibv_devinfo", &down);
+    assert!(said.contains("PORT_DOWN"), "{said}");
+}
+
+#[test]
+fn programs_are_told_of_the_port() {
+    let mut watch = command(&["ibv_asyncwatch", "-d", "elver0"]);
+    watch.envs([("ELVER_PORT_DOWN_AFTER_MS", "100"), ("ELVER_PORT_UP_AFTER_MS", "100")]);
+    let mut watch = watch.spawn().unwrap();
+    let said = BufReader::new(watch.stdout.take().unwrap());
+    // It waits for ever: `command` ends it when nothing comes.
+    let events: Vec<String> = said
+        .lines()
+        .map(Result::unwrap)
+        .filter(|line| line.contains("event_type"))
+        .take(2)
+        .collect();
+    Command::new("kill").arg(watch.id().to_string()).status().unwrap();
+    watch.wait().unwrap();
+    let told = |line: &String, event: &str| line.contains(event) && line.contains("port 1");
+    assert!(events.len() == 2 && told(&events[0], "(10)") && told(&events[1], "(9)"), "{events:?}");
 }
 
 /// What a client comes to whose posts suffer, of a server that is ended afterwards.

@@ -1,5 +1,5 @@
 //! Debian's programs over the genuine librdmacm, unmodified: two processes of one host, and of two network
-//! namespaces. `ucmatose` and `rping` compare what they receive.
+//! namespaces. rping (`-V`) and riostream (`-T v`) compare what they receive.
 
 mod common;
 #[path = "common/namespaces.rs"]
@@ -20,22 +20,26 @@ fn program(before: &[&str], words: &[&str]) -> Command {
 
 /// Waits until a port is listened on in the network namespace of a process.
 fn await_listener(server: &mut Child, port_space: u16, port: u16) {
-    let wanted = format!("@elver-rdma_cm/{port_space:04x}/{port}/");
+    await_name(server, "unix", &format!("@elver-rdma_cm/{port_space:04x}/{port}/"));
+}
+
+/// Waits until a table of the network namespace of a process has some text.
+fn await_name(server: &mut Child, table: &str, wanted: &str) {
     let begun = Instant::now();
     loop {
         let children = format!("/proc/{0}/task/{0}/children", server.id());
         let children = std::fs::read_to_string(children).unwrap_or_default();
         // `timeout` starts the server in a process of its own, which `env` and `ip` do not.
-        let table = children
+        let found = children
             .split_whitespace()
             .last()
-            .and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/net/unix")).ok())
+            .and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok())
             .unwrap_or_default();
-        if table.contains(&wanted) {
+        if found.contains(wanted) {
             return;
         }
         assert!(server.try_wait().unwrap().is_none(), "the server ended before it listened");
-        assert!(begun.elapsed() < Duration::from_secs(60), "nobody listens on port {port}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody has {wanted} of {table}");
         thread::yield_now();
     }
 }
@@ -48,12 +52,17 @@ const UDADDY: u16 = 7174;
 type Pair = (u16, &'static str, &'static str);
 
 /// What is run.
-const PAIRS: [Pair; 4] = [
+const PAIRS: [Pair; 5] = [
     (TCP, "rping -s -C 5 -V -p PORT", "rping -c -C 5 -V -a ADDRESS -p PORT"),
     (TCP, "ucmatose -c 8 -C 20 -p PORT", "ucmatose -c 8 -C 20 -s ADDRESS -p PORT"),
     // It takes no other port.
     (UDP, "udaddy", "udaddy -s ADDRESS"),
     (TCP, "rstream -p PORT -S 4096 -I 20 -C 5", "rstream -s ADDRESS -p PORT -S 4096 -I 20 -C 5"),
+    (
+        TCP,
+        "riostream -p PORT -S 5000 -I 20 -C 5 -T v",
+        "riostream -s ADDRESS -p PORT -S 5000 -I 20 -C 5 -T v",
+    ),
 ];
 
 /// Its server stops listening for a second between two connections, and its client takes a refusal for the end.
@@ -93,6 +102,29 @@ fn processes_of_two_namespaces_connect() {
     let ends = [0, 1].map(|end| namespaces.at(end));
     let [at_a, at_b] = [0, 1].map(|end| ends[end].each_ref().map(String::as_str));
     run_all(&[&PAIRS[..], &PERFTEST].concat(), &namespaces.address(0), 7_000, &at_a, &at_b);
+}
+
+/// Runs udpong, over datagram rsockets. Its server never ends by itself.
+fn pong(address: &str, port: u16, at_server: &[&str], at_client: &[&str]) {
+    let port = port.to_string();
+    let words = ["udpong", "-p", &port, "-b", address];
+    let mut serving = program(at_server, &words).spawn().unwrap();
+    await_name(&mut serving, "udp", &format!(":{:04X} ", port.parse::<u16>().unwrap()));
+    let words = ["udpong", "-p", &port, "-s", address, "-S", "500", "-C", "200", "-T", "e"];
+    let said = succeeded("udpong -s", &program(at_client, &words).output().unwrap());
+    assert!(said.contains("500     400"), "{said}");
+    let stopped = Command::new("kill").arg(serving.id().to_string()).status().unwrap();
+    assert!(stopped.success() && !serving.wait().unwrap().success());
+}
+
+#[test]
+fn datagrams_of_rsockets_come_back() {
+    let port = 20_900 + std::process::id() as u16 % 90;
+    pong("127.0.0.1", port, &[], &[]);
+    let namespaces = Namespaces::new("udpong", 9);
+    let ends = [0, 1].map(|end| namespaces.at(end));
+    let [at_a, at_b] = [0, 1].map(|end| ends[end].each_ref().map(String::as_str));
+    pong(&namespaces.address(0), 7_000, &at_a, &at_b);
 }
 
 /// Runs a sender to a group and its receivers, each with the words before it. Who receives ends when all has come.

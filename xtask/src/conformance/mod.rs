@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
     } else {
         let scratch = target.join("conformance");
         let mut items = suite::run(&runner, &scratch)?;
-        items.extend(programs::run(&runner, quick)?);
+        items.extend(programs::run(&runner, &scratch, quick)?);
         items.extend(small::run(&runner, &scratch)?);
         if !quick {
             items.extend(apart::run(&runner)?);

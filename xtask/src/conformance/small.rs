@@ -1,5 +1,5 @@
-//! Debian's programs that were written for RDMA and not to try libibverbs: DAPL's and fio. Each must have moved its bytes
-//! over Elver.
+//! Debian's programs that were not written to try libibverbs: DAPL's and fio, which know RDMA, and iperf, which does not,
+//! over librspreload. Each must have moved its bytes over Elver.
 
 use std::fs;
 use std::path::Path;
@@ -24,6 +24,9 @@ const TRANSACTED: u64 = 20 * 2 * 4096;
 /// Of dtest, the least of what its messages and WRITEs have.
 const TESTED: u64 = 1024;
 const WRITTEN: u64 = 8 << 20;
+/// What has librdmacm's sockets stand before the C library's; the loader knows where libraries are.
+const RSOCKETS: [(&str, &str); 1] = [("LD_PRELOAD", "/usr/$LIB/rsocket/librspreload.so")];
+const STREAMED: u64 = 4 << 20;
 
 /// Runs them; `scratch` is a folder.
 pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
@@ -67,13 +70,19 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
         items.push(proved(item(&client, "RC", &ended), runner, TESTED)?);
     }
 
+    items.extend(fio(runner)?);
+    items.extend(iperf(runner)?);
+    Ok(items)
+}
+
+fn fio(runner: &Runner) -> Result<Option<Item>> {
     let port = free_port()?;
     // It knows an engine's options from where the engine is named on.
     let common = format!("fio --ioengine=rdma --port={port} --size=8m --bs=64k");
     let client = format!("{common} --name=client --hostname=127.0.0.1 --verb=write --rw=write");
     let server = format!("{common} --name=server --rw=read");
     if !runner.wants(&named(&client, port)) {
-        return Ok(items);
+        return Ok(None);
     }
     Counted::forget(&runner.told)?;
     let words = [&server, &client].map(|words| split(words));
@@ -84,9 +93,27 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
     let asking = runner.start(&asking, Path::new("/"))?.end()?;
     let serving = if asking.status.success() { serving.end()? } else { serving.stop()? };
     let ended = [serving, asking];
-    items.push(proved(item(&named(&client, port), "RC", &ended), runner, WRITTEN)?);
+    Ok(Some(proved(item(&named(&client, port), "RC", &ended), runner, WRITTEN)?))
+}
 
-    Ok(items)
+/// A program of TCP.
+fn iperf(runner: &Runner) -> Result<Option<Item>> {
+    let port = free_port()?;
+    let client = format!("iperf -p {port} -c 127.0.0.1 -n 4M");
+    let server = format!("iperf -p {port} -s -P 1");
+    let name = format!("{} (librspreload)", client.replace(&format!(" -p {port}"), ""));
+    if !runner.wants(&name) {
+        return Ok(None);
+    }
+    Counted::forget(&runner.told)?;
+    let words = [&server, &client].map(|words| split(words));
+    let [server, asking] =
+        words.each_ref().map(|words| Call { words, env: &RSOCKETS, ..Call::default() });
+    let mut serving = runner.start(&server, Path::new("/"))?;
+    serving.await_listener(port)?;
+    let asking = runner.start(&asking, Path::new("/"))?.end()?;
+    let serving = if asking.status.success() { serving.end()? } else { serving.stop()? };
+    Ok(Some(proved(item(&name, "RC", &[serving, asking]), runner, STREAMED)?))
 }
 
 /// A name that is the same in each run.

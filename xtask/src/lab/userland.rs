@@ -18,8 +18,11 @@ const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
 const PROGRAMS: [&str; 4] = ["usr/bin", "usr/sbin", "bin", "sbin"];
 
+/// What no program names, and the C library looks for when a thread ends itself (`pthread_exit`), as rping's do.
+const UNWINDER: &str = "libgcc_s.so.1";
+
 /// To be raised when this file makes something else of the same inputs.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 
 /// The archive, built if it is not there.
 pub fn build(cache: &Cache, config: &Config) -> Result<PathBuf> {
@@ -98,6 +101,7 @@ fn add_programs(archive: To, config: &Config, tree: &Tree) -> Result<()> {
         let driver = format!("etc/libibverbs.d/{provider}.driver");
         archive.copy(&driver, &tree.root.join(&driver))?;
     }
+    libraries.insert(tree.library(UNWINDER)?);
     for library in &libraries {
         let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
         archive.copy(&format!("usr/lib/x86_64-linux-gnu/{name}"), library)?;
@@ -128,6 +132,14 @@ impl Tree {
             .into_iter()
             .find(|path| path.is_file())
             .with_context(|| format!("none of the packages in lab/lab.toml has a program {name:?}"))
+    }
+
+    fn library(&self, name: &str) -> Result<PathBuf> {
+        let places = LIBRARIES.map(|place| self.root.join(place).join(name));
+        places
+            .into_iter()
+            .find(|path| path.is_file())
+            .with_context(|| format!("none of the packages in lab/lab.toml has a library {name:?}"))
     }
 
     fn provider(&self, name: &str) -> Result<PathBuf> {

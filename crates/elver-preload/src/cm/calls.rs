@@ -127,6 +127,7 @@ impl Cm {
 
     fn bind(&mut self, id: u32, at: SocketAddr) -> Result<(), c_int> {
         let anywhere = self.rng.next_u32();
+        let device = self.address;
         let id = self.id(id)?;
         if id.src.is_some() {
             return Err(libc::EINVAL);
@@ -143,6 +144,10 @@ impl Cm {
             id.claims.push(held);
         } else if !id.reuses_port {
             id.claims.push(ports::hold(id.port_space, at).ok_or(libc::EADDRINUSE)?);
+        }
+        if id.is_datagrams() {
+            // Others that share the port may have told of it already.
+            id.claims.extend(ports::publish_bound(id.port_space, at, device));
         }
         id.src = Some(at);
         id.has_device = !wild;
@@ -189,7 +194,7 @@ impl Cm {
             held.src = Some(SocketAddr::new(ip, port));
         }
         held.peer = if here {
-            ports::find(held.port_space, dst).or(Some(dst.ip()))
+            ports::find_bound(held.port_space, dst).or(Some(dst.ip()))
         } else {
             Some(dst.ip())
         };
@@ -327,7 +332,7 @@ impl Cm {
             self.connect(connect.id, asked);
             return Ok(());
         }
-        id.link.sq_psn = psn;
+        id.link.rq_psn = psn;
         id.link.path_mtu = mtu;
         id.link.ack_timeout = id.ack_timeout;
         id.link.retry_count = param.retry_count.min(7);
@@ -396,7 +401,7 @@ impl Cm {
             id.link.initiator_depth = param.initiator_depth;
             let answer = Answer {
                 qpn: param.qp_num,
-                starting_psn: Psn::from_wrapping(id.link.sq_psn),
+                starting_psn: Psn::from_wrapping(id.link.rq_psn),
                 responder_resources: param.responder_resources,
                 initiator_depth: param.initiator_depth,
                 rnr_retry_count: param.rnr_retry_count.min(7),

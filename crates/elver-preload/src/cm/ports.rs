@@ -12,6 +12,7 @@ const FIRST: u16 = 32_768;
 const COUNT: u16 = 28_232;
 const PORT: &str = "elver-rdma_cm-port";
 const LISTENER: &str = "elver-rdma_cm";
+const BOUND: &str = "elver-rdma_cm-bound";
 
 /// A name that is held as long as this is.
 #[derive(Debug)]
@@ -47,14 +48,29 @@ pub(crate) fn publish(port_space: u16, at: SocketAddr, device: IpAddr) -> Option
     claim(&format!("{LISTENER}/{port_space:04x}/{}/{}/{device}", at.port(), bound(at.ip())))
 }
 
-/// The device that listens on a port of this host.
-pub(crate) fn find(port_space: u16, at: SocketAddr) -> Option<IpAddr> {
-    let table = fs::read_to_string("/proc/net/unix").ok()?;
-    find_in(&table, port_space, at)
+/// Tells it that the device at an address has a port, though it may not listen: datagram rsockets never do, and send to
+/// ports that they have heard of otherwise.
+pub(crate) fn publish_bound(port_space: u16, at: SocketAddr, device: IpAddr) -> Option<Claim> {
+    claim(&format!("{BOUND}/{port_space:04x}/{}/{}/{device}", at.port(), bound(at.ip())))
 }
 
-fn find_in(table: &str, port_space: u16, at: SocketAddr) -> Option<IpAddr> {
-    let start = format!("@{LISTENER}/{port_space:04x}/{}/", at.port());
+/// The device that listens on a port of this host.
+pub(crate) fn find(port_space: u16, at: SocketAddr) -> Option<IpAddr> {
+    find_in(&table()?, LISTENER, port_space, at)
+}
+
+/// The same, else the device that has it.
+pub(crate) fn find_bound(port_space: u16, at: SocketAddr) -> Option<IpAddr> {
+    let table = table()?;
+    [LISTENER, BOUND].iter().find_map(|kind| find_in(&table, kind, port_space, at))
+}
+
+fn table() -> Option<String> {
+    fs::read_to_string("/proc/net/unix").ok()
+}
+
+fn find_in(table: &str, kind: &str, port_space: u16, at: SocketAddr) -> Option<IpAddr> {
+    let start = format!("@{kind}/{port_space:04x}/{}/", at.port());
     let own = bound(at.ip());
     let mut any = None;
     for name in table.lines().filter_map(|line| line.split_whitespace().last()) {
@@ -84,11 +100,12 @@ mod tests {
             0: 2 0 0 2 1 8 @elver-rdma_cm/0106/7174/127.0.0.1/127.64.0.8\n\
             0: 2 0 0 2 1 8 @elver-rdma_cm/0106/7174/127.0.0.2/nonsense\n\
             0: 2 0 0 2 1 9 @elver-rdma_cm-port/0106/7175/*\n";
-        let find = |text: &str| find_in(table, 0x106, text.parse().unwrap());
+        let find = |text: &str| find_in(table, LISTENER, 0x106, text.parse().unwrap());
         assert_eq!(find("127.0.0.1:7174"), Some("127.64.0.8".parse().unwrap()));
         assert_eq!(find("127.0.0.2:7174"), Some("127.64.0.9".parse().unwrap()));
         assert_eq!(find("127.0.0.1:7175"), None);
-        assert_eq!(find_in(table, 0x111, "127.0.0.1:7174".parse().unwrap()), None);
+        assert_eq!(find_in(table, LISTENER, 0x111, "127.0.0.1:7174".parse().unwrap()), None);
+        assert_eq!(find_in(table, BOUND, 0x106, "127.0.0.1:7174".parse().unwrap()), None);
     }
 
     #[test]
@@ -97,10 +114,16 @@ mod tests {
         let (port, held) = hold_any(0xfff0, at, std::process::id()).unwrap();
         let whole = SocketAddr::new(at, port);
         assert!(hold(0xfff0, whole).is_none());
-        let listens = publish(0xfff0, whole, IpAddr::from([127, 64, 1, 2])).unwrap();
-        assert_eq!(find(0xfff0, whole), Some(IpAddr::from([127, 64, 1, 2])));
-        drop((held, listens));
+        let devices = [[127, 64, 1, 2], [127, 64, 1, 3]].map(IpAddr::from);
+        let has = publish_bound(0xfff0, whole, devices[0]).unwrap();
+        assert_eq!((find(0xfff0, whole), find_bound(0xfff0, whole)), (None, Some(devices[0])));
+        let listens = publish(0xfff0, whole, devices[1]).unwrap();
+        assert_eq!(
+            (find(0xfff0, whole), find_bound(0xfff0, whole)),
+            (Some(devices[1]), Some(devices[1]))
+        );
+        drop((held, listens, has));
         assert!(hold(0xfff0, whole).is_some());
-        assert_eq!(find(0xfff0, whole), None);
+        assert_eq!((find(0xfff0, whole), find_bound(0xfff0, whole)), (None, None));
     }
 }

@@ -259,6 +259,11 @@ impl Cm {
         self.ids.get_mut(&id).ok_or(libc::ENOENT)
     }
 
+    /// Whether the program has an id of datagrams with an address.
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.ids.values().any(|id| id.is_datagrams() && id.has_device)
+    }
+
     /// An id's connection, and where it is kept.
     pub(crate) fn connection(&mut self, id: u32) -> Result<Id, c_int> {
         self.id(id)?.connection.ok_or(libc::EINVAL)
@@ -491,8 +496,8 @@ impl Cm {
         made.tos = request.traffic_class;
         made.link = Link {
             peer_qpn: request.qpn,
-            rq_psn: request.starting_psn.get(),
-            sq_psn: self.rng.next_u32() & 0xff_ffff,
+            rq_psn: self.rng.next_u32() & 0xff_ffff,
+            sq_psn: request.starting_psn.get(),
             responder_resources: request.initiator_depth,
             initiator_depth: request.responder_resources,
             retry_count: request.retry_count,
@@ -545,7 +550,7 @@ impl Cm {
         let Some(id) = self.by_connection.get(&connection).copied() else { return };
         if let Some(held) = self.ids.get_mut(&id) {
             held.link.peer_qpn = answer.qpn;
-            held.link.rq_psn = answer.starting_psn.get();
+            held.link.sq_psn = answer.starting_psn.get();
             held.link.responder_resources = answer.initiator_depth;
             held.link.initiator_depth = answer.responder_resources;
             held.link.rnr_retry_count = answer.rnr_retry_count;
