@@ -5,6 +5,7 @@ pub mod cm;
 pub mod control;
 pub mod core;
 pub mod frames;
+pub mod gate;
 pub mod hostcache;
 pub mod msg;
 pub mod portal;
