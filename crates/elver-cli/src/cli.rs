@@ -1,7 +1,9 @@
 //! The command line: which commands there are. What each is asked for stands with it.
 
 use clap::{Args, Parser, Subcommand};
+use elver_campaign::Sim;
 use elver_figures::Bench;
+use elver_launch::LaunchArgs;
 use elver_perf::perf::Perf;
 use elver_perf::perftest::PerftestArgs;
 use elver_perf::pingpong::PingpongArgs;
@@ -12,10 +14,8 @@ use crate::demo::DemoArgs;
 use crate::devinfo::DevinfoArgs;
 use crate::faas::FaasArgs;
 use crate::install::InstallArgs;
-use crate::launch::LaunchArgs;
 use crate::man::ManArgs;
 use crate::run::RunArgs;
-use crate::sim::Sim;
 use crate::status::StatusArgs;
 
 const EXAMPLES: &str = "\

@@ -6,10 +6,8 @@ mod demo;
 mod devinfo;
 mod faas;
 mod install;
-mod launch;
 mod man;
 mod run;
-mod sim;
 mod status;
 
 use std::process::ExitCode;
@@ -46,7 +44,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Devinfo(args) => devinfo::run(&args),
         Command::Capture(args) if args.command.is_empty() => capture::run(&args),
         Command::Capture(args) => record(&args),
-        Command::Sim(args) => sim::run(&args),
+        Command::Sim(args) => elver_campaign::run(&args),
         Command::Bench(args) => elver_figures::run(&args, &programs()?),
         Command::Demo(args) => demo::run(&args, &programs()?),
         Command::Status(args) => status::run(&args),
@@ -57,7 +55,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::Run(args) => run::run(&args),
-        Command::Launch(args) => launch::run(&args),
+        Command::Launch(args) => elver_launch::run(&args),
         Command::Faas(args) => faas::run(&args),
         Command::VerbsProfile(args) => elver_profile::run(&args, programs()?.own()),
         Command::Man(args) => man::run(&args, Cli::command()),

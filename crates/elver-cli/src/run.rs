@@ -33,6 +33,8 @@ Examples:
       how a program bears a bad network: the same packets are lost for the same seed
   elver run --kill-peer-after 3s -- PROGRAM
       how it bears that its peers die
+  elver run --port-down-after 3s --port-up-after 500ms -- PROGRAM
+      how it bears that its port goes down for a while
   elver run --wrong-keys 0.1% --qp-failures 0.01% --seed 7 -- PROGRAM
       how it bears that its keys are refused, and that its queue pairs fail
   elver run --capture trace -- ib_write_bw
@@ -62,6 +64,13 @@ pub(crate) struct RunArgs {
     /// peers had died: its queue pairs fail when their retries have run out.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     kill_peer_after: Option<Duration>,
+    /// So long after a process has opened its device the port goes down: IBV_EVENT_PORT_ERR, nothing leaves or arrives,
+    /// and its queue pairs fail when their retries have run out.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    port_down_after: Option<Duration>,
+    /// So long after it went down the port comes up again: IBV_EVENT_PORT_ACTIVE.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "port_down_after")]
+    port_up_after: Option<Duration>,
     /// Post this share of each process's READs, WRITEs and atomics with a wrong key: they complete with
     /// IBV_WC_REM_ACCESS_ERR, and their queue pairs fail at both ends.
     #[arg(long, value_name = "SHARE", value_parser = share)]
@@ -81,7 +90,7 @@ pub(crate) struct RunArgs {
     no_direct: bool,
     /// Carry the program's TCP connections by streams of the host's node where the peer does so too; the program
     /// gets no RDMA device.
-    #[arg(long, conflicts_with_all = ["device", "address", "loss", "delay", "kill_peer_after", "wrong_keys", "qp_failures", "capture", "no_direct"])]
+    #[arg(long, conflicts_with_all = ["device", "address", "loss", "delay", "kill_peer_after", "port_down_after", "wrong_keys", "qp_failures", "capture", "no_direct"])]
     streams: bool,
     /// Say of each TCP connection whether a stream carries it, and why not: a line each at the end of FILE; "-" is
     /// the standard error.
@@ -138,6 +147,8 @@ fn ask(command: &mut Command, args: &RunArgs) -> Result<()> {
     tell("ELVER_QP_FAILURES_PER_MILLION", args.qp_failures.map(u128::from));
     tell("ELVER_DELAY_US", args.delay.map(|time| time.as_micros()));
     tell("ELVER_PEERS_DIE_AFTER_MS", args.kill_peer_after.map(|time| time.as_millis()));
+    tell("ELVER_PORT_DOWN_AFTER_MS", args.port_down_after.map(|time| time.as_millis()));
+    tell("ELVER_PORT_UP_AFTER_MS", args.port_up_after.map(|time| time.as_millis()));
     let draws = args.loss.or(args.wrong_keys).or(args.qp_failures);
     tell("ELVER_SEED", draws.map(|_| u128::from(args.seed)));
     // The program may go elsewhere before it opens them.

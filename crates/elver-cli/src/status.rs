@@ -129,11 +129,23 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
     let sessions = status.sessions.iter().map(|one| {
         let state = if one.active { "active" } else { "asleep" };
         let kilobytes = one.bytes / 1024;
+        let direct = [one.direct_reads, one.direct_writes].map(|number| number.to_string());
         let numbers = [u64::from(one.uid), one.vqps.into(), one.mrs.into(), kilobytes];
         let [uid, vqps, mrs, kilobytes] = numbers.map(|number| number.to_string());
-        [one.pid.to_string(), state.into(), uid, vqps, mrs, kilobytes]
+        let [reads, writes] = direct;
+        [one.pid.to_string(), state.into(), uid, vqps, mrs, kilobytes, reads, writes]
     });
-    text.table(["SESSION PID", "STATE", "UID", "VQPS", "MRS", "MEMORY KB"], sessions, 2);
+    let heads = [
+        "SESSION PID",
+        "STATE",
+        "UID",
+        "VQPS",
+        "MRS",
+        "MEMORY KB",
+        "DIRECT READS",
+        "DIRECT WRITES",
+    ];
+    text.table(heads, sessions, 2);
     let accounts = status.users.iter().map(|one| {
         let space = (one.space > 0).then(|| one.space.to_string());
         let numbers = [one.sessions.into(), one.vqps.into(), one.ports.into(), one.mrs.into()];
@@ -153,6 +165,7 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
             one.state.clone(),
             dash(peer),
             dash(one.via.clone()),
+            one.way.clone(),
             one.class.clone(),
             dash(one.bound.map(|port| port.to_string())),
             one.outstanding.to_string(),
@@ -166,6 +179,7 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
         "STATE",
         "PEER",
         "VIA",
+        "WAY",
         "CLASS",
         "BOUND",
         "OUTSTANDING",
@@ -173,7 +187,7 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
         "RECEIVED",
         "TRANSFERS",
     ];
-    text.table(heads, vqps, 5);
+    text.table(heads, vqps, 6);
     let peers = status.peers.iter().map(|one| {
         let old = before.and_then(|(past, status)| {
             let old = status.peers.iter().find(|old| old.address == one.address)?;

@@ -466,7 +466,10 @@ fn the_machine_is_judged(object: &Value) {
     assert!(object["machine"]["stolen_cores"].as_f64().unwrap() >= 0.0, "{object}");
     assert!(object["machine"]["runnable"].as_u64().unwrap() >= 1, "{object}");
     let line = &object["line_round_trip_ns"];
-    assert!(line["siblings"].is_boolean() && line["before"].as_f64().unwrap() > 0.0, "{object}");
+    assert!(line["before"].as_f64().unwrap() > 0.0, "{object}");
+    let cores = &object["cores"];
+    let slowed = cores["slowed_beside"].as_f64().unwrap();
+    assert!(cores["siblings"].is_boolean() && slowed > 0.0, "{object}");
 }
 
 fn data_has_its_rows() {

@@ -61,6 +61,16 @@ fn the_library_stands_behind_others_that_are_loaded_ahead() {
 }
 
 #[test]
+fn the_library_is_told_when_the_port_goes_down() {
+    let words = "echo $ELVER_PORT_DOWN_AFTER_MS $ELVER_PORT_UP_AFTER_MS";
+    let asked = ["--port-down-after", "3s", "--port-up-after", "500ms", "--library", library()];
+    let output = run(&[&asked[..], &["--", "sh", "-c", words]].concat());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "3000 500\n");
+    refused(&["--port-up-after", "1s", "--", "true"], "--port-down-after");
+    refused(&["--streams", "--port-down-after", "1s", "--", "true"], "cannot be used with");
+}
+
+#[test]
 fn programs_that_no_library_reaches_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("own");

@@ -14,12 +14,12 @@ const STACK_BYTES: usize = 128 << 10;
 
 /// Where a rank's words go.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum To {
+pub(crate) enum To {
     Output,
     Errors,
 }
 
-pub(super) struct Labels {
+pub(crate) struct Labels {
     open: usize,
     /// Each thread that has come to its end says so.
     say: Sender<()>,
@@ -27,13 +27,13 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    pub(super) fn new() -> Labels {
+    pub(crate) fn new() -> Labels {
         let (say, said) = channel();
         Labels { open: 0, say, said }
     }
 
     /// Passes on what is read, until its end.
-    pub(super) fn follow(
+    pub(crate) fn follow(
         &mut self,
         rank: usize,
         from: impl Read + Send + 'static,
@@ -55,7 +55,7 @@ impl Labels {
     }
 
     /// Waits until all was passed on.
-    pub(super) fn hear_out(&mut self) {
+    pub(crate) fn hear_out(&mut self) {
         let end = Instant::now() + LAST_WORDS;
         while self.open > 0 {
             if self.said.recv_timeout(end.saturating_duration_since(Instant::now())).is_err() {

@@ -9,9 +9,9 @@ use anyhow::{Context, Result};
 use elver_console::Failure;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::labels::{Labels, To};
+use crate::labels::{Labels, To};
 
-pub(super) struct Ranks<'a> {
+pub(crate) struct Ranks<'a> {
     program: &'a OsStr,
     arguments: &'a [OsString],
     labels: Option<Labels>,
@@ -25,7 +25,7 @@ struct Rank {
 
 impl<'a> Ranks<'a> {
     /// Of a program; its lines with the rank before them, if asked for.
-    pub(super) fn new(command: &'a [OsString], are_labelled: bool) -> Result<Ranks<'a>> {
+    pub(crate) fn new(command: &'a [OsString], are_labelled: bool) -> Result<Ranks<'a>> {
         let (program, arguments) = command.split_first().context("no program was named")?;
         let labels = are_labelled.then(Labels::new);
         Ok(Ranks { program, arguments, labels, all: Vec::new() })
@@ -33,7 +33,7 @@ impl<'a> Ranks<'a> {
 
     /// Starts the next one, in a process group of its own: what a terminal sends reaches it once, by way of this
     /// command, and so do the processes that it starts.
-    pub(super) fn start(
+    pub(crate) fn start(
         &mut self,
         variables: impl Iterator<Item = (&'static str, OsString)>,
     ) -> Result<(), Failure> {
@@ -63,17 +63,17 @@ impl<'a> Ranks<'a> {
     }
 
     /// How many there are.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
 
     /// How many have not ended.
-    pub(super) fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.all.iter().filter(|rank| rank.ended.is_none()).count()
     }
 
     /// Those that have ended since, and how.
-    pub(super) fn reap(&mut self) -> Result<Vec<(u32, ExitStatus)>> {
+    pub(crate) fn reap(&mut self) -> Result<Vec<(u32, ExitStatus)>> {
         let mut over = Vec::new();
         for (number, rank) in (0..).zip(&mut self.all) {
             if rank.ended.is_none() {
@@ -85,12 +85,12 @@ impl<'a> Ranks<'a> {
     }
 
     /// Whether a rank has ended.
-    pub(super) fn has_ended(&self, rank: u32) -> bool {
+    pub(crate) fn has_ended(&self, rank: u32) -> bool {
         self.all[rank as usize].ended.is_some()
     }
 
     /// Sends a signal to all that have not ended, and to what they have started.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         for rank in self.all.iter().filter(|rank| rank.ended.is_none()) {
             // Its number is its own until it is reaped.
             let pid = Pid::from_child(&rank.child);
@@ -100,7 +100,7 @@ impl<'a> Ranks<'a> {
     }
 
     /// Hears out what they have said.
-    pub(super) fn hear_out(&mut self) {
+    pub(crate) fn hear_out(&mut self) {
         if let Some(labels) = &mut self.labels {
             labels.hear_out();
         }

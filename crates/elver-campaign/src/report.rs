@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::seed_args::SeedArgs;
+use crate::seed_args::SeedArgs;
 
 /// Longest file that is replayed, in lines.
 const LINES_MAX: usize = 1_000_000;
@@ -17,21 +17,21 @@ const LINES_MAX: usize = 1_000_000;
 /// A seed that failed.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// Kind of the simulation: `elver sim KIND`.
-    pub(super) sim: String,
-    pub(super) seed: u64,
+    pub(crate) sim: String,
+    pub(crate) seed: u64,
     /// What the run was to be like, besides its seed.
-    pub(super) options: Value,
+    pub(crate) options: Value,
     /// Of the program that found it.
-    pub(super) version: String,
-    pub(super) commit: String,
+    pub(crate) version: String,
+    pub(crate) commit: String,
     /// What it said.
-    pub(super) failure: String,
+    pub(crate) failure: String,
 }
 
 impl Found {
-    pub(super) fn new(sim: &str, seed: u64, options: Value, failure: &str) -> Found {
+    pub(crate) fn new(sim: &str, seed: u64, options: Value, failure: &str) -> Found {
         Found {
             sim: sim.into(),
             seed,
@@ -44,7 +44,7 @@ impl Found {
 }
 
 /// A report that is being written.
-pub(super) struct Report {
+pub(crate) struct Report {
     path: PathBuf,
     file: Option<File>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Report {
 impl Report {
     /// The report that a command asks for, if any. One with a name of the user's is made at once,
     /// so that a run of hours does not end with a file that cannot be written.
-    pub(super) fn of(args: &SeedArgs, sim: &str) -> anyhow::Result<Option<Report>> {
+    pub(crate) fn of(args: &SeedArgs, sim: &str) -> anyhow::Result<Option<Report>> {
         if let Some(path) = &args.report {
             let mut report = Report { path: path.clone(), file: None };
             report.file()?;
@@ -63,14 +63,14 @@ impl Report {
         Ok(wanted.then_some(Report { path, file: None }))
     }
 
-    pub(super) fn add(&mut self, found: &Found) -> anyhow::Result<()> {
+    pub(crate) fn add(&mut self, found: &Found) -> anyhow::Result<()> {
         let line = serde_json::to_string(found)? + "\n";
         let path = self.path.clone();
         self.file()?.write_all(line.as_bytes()).with_context(|| cannot("write", &path))
     }
 
     /// Where it lies, if there is anything in it.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -86,7 +86,7 @@ impl Report {
 }
 
 /// Reads a report whose seeds are all of one kind of simulation.
-pub(super) fn read(path: &Path, sim: &str) -> anyhow::Result<Vec<Found>> {
+pub(crate) fn read(path: &Path, sim: &str) -> anyhow::Result<Vec<Found>> {
     let file = File::open(path).with_context(|| cannot("open", path))?;
     let mut all = Vec::new();
     for (index, line) in BufReader::new(file).lines().enumerate() {

@@ -5,12 +5,12 @@ use std::path::Path;
 use elver_console::{Failure, say};
 use serde_json::json;
 
-use super::report::{self, Found};
-use super::seeds;
-use super::simulation::Simulation;
+use crate::report::{self, Found};
+use crate::seeds;
+use crate::simulation::Simulation;
 
 /// Runs all that a report holds, and tells which still fail.
-pub(super) fn run<S: Simulation>(path: &Path, as_json: bool) -> Result<(), Failure> {
+pub(crate) fn run<S: Simulation>(path: &Path, as_json: bool) -> Result<(), Failure> {
     let all = report::read(path, S::NAME)?;
     let mut failing = Vec::new();
     for found in &all {

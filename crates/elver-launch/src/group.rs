@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
 
-use super::ranks::Ranks;
+use crate::ranks::Ranks;
 
 /// What is passed on to ranks.
 const PASSED_ON: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Signals that this process gets, from now on.
-pub(super) fn signals() -> Result<Receiver<i32>> {
+pub(crate) fn signals() -> Result<Receiver<i32>> {
     let all = PASSED_ON.into_iter().chain([SIGCHLD]);
     let mut signals = Signals::new(all).context("cannot take signals")?;
     let (tell, told) = channel();
@@ -37,7 +37,7 @@ pub(super) fn signals() -> Result<Receiver<i32>> {
     Ok(told)
 }
 
-pub(super) struct Group<'a> {
+pub(crate) struct Group<'a> {
     ranks: Ranks<'a>,
     /// Answers are read from here: it stays as long as the ranks.
     place: Rendezvous,
@@ -68,12 +68,12 @@ enum End {
 }
 
 impl<'a> Group<'a> {
-    pub(super) fn new(ranks: Ranks<'a>, place: Rendezvous, grace: Duration) -> Group<'a> {
+    pub(crate) fn new(ranks: Ranks<'a>, place: Rendezvous, grace: Duration) -> Group<'a> {
         Group { ranks, place, have_met: false, grace, asked: None, over: None, killed: 0 }
     }
 
     /// Until all ranks have ended.
-    pub(super) fn run(mut self, signals: &Receiver<i32>) -> Result<(), Failure> {
+    pub(crate) fn run(mut self, signals: &Receiver<i32>) -> Result<(), Failure> {
         loop {
             self.reap()?;
             if self.ranks.left() == 0 {

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use elver_console::Failure;
-use elver_nodesim::{Acts, Canary, Forgers, Options, Report, Suspends};
+use elver_nodesim::{Acts, Canary, Forgers, Lapses, Options, Report, Suspends};
 use elver_sim::{Fault, OpCount};
 use elver_verbs::SendOpcode;
 use serde_json::{Value, json};
 
-use super::campaign;
-use super::seed_args::SeedArgs;
-use super::simulation::Simulation;
+use crate::campaign;
+use crate::seed_args::SeedArgs;
+use crate::simulation::Simulation;
 
 /// The operations that VQPs have.
 const OFFERED: [SendOpcode; 7] = [
@@ -44,8 +44,9 @@ const NEEDED: [&str; 16] = [
     "wrs_reposted",
 ];
 
+/// What `elver sim node` takes.
 #[derive(Debug, Args)]
-pub(crate) struct NodeArgs {
+pub struct NodeArgs {
     /// Plant a bug; the command succeeds only if the model catches it.
     #[arg(long)]
     pub(crate) canary: Option<Canary>,
@@ -60,6 +61,10 @@ pub(crate) struct NodeArgs {
     /// In which seeds nodes are suspended and clocks jump: `drawn`, a quarter of them; `none`; `always`.
     #[arg(long, value_name = "WHICH", default_value_t)]
     pub(crate) suspends: Suspends,
+    /// In which seeds what was executed is not heard of until it may be forgotten: `drawn`, an eighth of them;
+    /// `none`; `always`.
+    #[arg(long, value_name = "WHICH", default_value_t)]
+    pub(crate) lapses: Lapses,
     #[command(flatten)]
     pub(crate) seeds: SeedArgs,
 }
@@ -81,7 +86,7 @@ struct Sum {
 struct Nodes(Options);
 
 /// Runs `elver sim node`.
-pub(super) fn run(args: &NodeArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &NodeArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
         campaign::list(Canary::ALL);
         return Ok(());
@@ -91,6 +96,7 @@ pub(super) fn run(args: &NodeArgs) -> Result<(), Failure> {
         forgers: args.forger,
         no_keep_alive: args.no_keep_alive,
         suspends: args.suspends,
+        lapses: args.lapses,
         trace: args.seeds.trace,
     };
     campaign::run(&Nodes(options), &args.seeds, args.canary.map(|canary| canary.to_string()))
@@ -106,6 +112,7 @@ impl Simulation for Nodes {
             "forger": self.0.forgers.to_string(),
             "no_keep_alive": self.0.no_keep_alive,
             "suspends": self.0.suspends.to_string(),
+            "lapses": self.0.lapses.to_string(),
         })
     }
 
@@ -120,7 +127,12 @@ impl Simulation for Nodes {
             Some(name) => name.parse().map_err(Failure::unusable)?,
             None => Suspends::None,
         };
-        Ok(Nodes(Options { forgers, no_keep_alive, suspends, ..Options::default() }))
+        let lapses = match options["lapses"].as_str() {
+            Some(name) => name.parse().map_err(Failure::unusable)?,
+            None => Lapses::None,
+        };
+        let options = Options { forgers, no_keep_alive, suspends, lapses, ..Options::default() };
+        Ok(Nodes(options))
     }
 
     fn run(&self, seed: u64) -> Result<Report, Box<elver_sim::Failure>> {

@@ -7,24 +7,24 @@ use elver_console::{Failure, say, table};
 use elver_sim::OpCount;
 use serde_json::{Value, json};
 
-use super::replay;
-use super::report::{Found, Report};
-use super::seed_args::SeedArgs;
-use super::seeds::{self, Broken, Outcome};
-use super::simulation::Simulation;
+use crate::replay;
+use crate::report::{Found, Report};
+use crate::seed_args::SeedArgs;
+use crate::seeds::{self, Broken, Outcome};
+use crate::simulation::Simulation;
 
 /// From so many seeds on, an operation that no run did is a fault of the generator.
 const COVERAGE_SEEDS: u64 = 500;
 
 /// Prints the names of bugs that can be planted.
-pub(super) fn list(canaries: impl IntoIterator<Item = impl Display>) {
+pub(crate) fn list(canaries: impl IntoIterator<Item = impl Display>) {
     for canary in canaries {
         say!("{canary}");
     }
 }
 
 /// Runs all seeds, and tells what they showed.
-pub(super) fn run<S: Simulation>(
+pub(crate) fn run<S: Simulation>(
     simulation: &S,
     args: &SeedArgs,
     canary: Option<String>,
@@ -140,8 +140,8 @@ mod tests {
 
     use clap::Parser;
 
-    use super::super::report;
     use super::*;
+    use crate::report;
 
     /// A simulation that breaks a rule in each seed that is a multiple of one number, and panics in
     /// those of another.

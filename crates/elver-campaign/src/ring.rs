@@ -8,9 +8,9 @@ use elver_ringsim::{Acts, Canary, Options, Report};
 use elver_sim::{Fault, OpCount};
 use serde_json::{Value, json};
 
-use super::campaign;
-use super::seed_args::SeedArgs;
-use super::simulation::Simulation;
+use crate::campaign;
+use crate::seed_args::SeedArgs;
+use crate::simulation::Simulation;
 
 /// What cores count ([`elver_core::Stats`]) of what must have happened in many runs.
 const NEEDED: [&str; 6] = [
@@ -22,8 +22,9 @@ const NEEDED: [&str; 6] = [
     "wrs_reposted",
 ];
 
+/// What `elver sim ring` takes.
 #[derive(Debug, Args)]
-pub(crate) struct RingArgs {
+pub struct RingArgs {
     /// Plant a bug; the command succeeds only if the model catches it.
     #[arg(long)]
     pub(crate) canary: Option<Canary>,
@@ -46,7 +47,7 @@ struct Sum {
 struct Rings(Options);
 
 /// Runs `elver sim ring`.
-pub(super) fn run(args: &RingArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
         campaign::list(Canary::ALL);
         return Ok(());

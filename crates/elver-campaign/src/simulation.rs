@@ -7,7 +7,7 @@ use elver_sim::{Fault, OpCount};
 use serde_json::Value;
 
 /// A kind of simulation.
-pub(super) trait Simulation: Sync + Sized {
+pub(crate) trait Simulation: Sync + Sized {
     type Report;
     /// What all seeds together showed.
     type Sum: Default + Send;

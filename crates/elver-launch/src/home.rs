@@ -12,7 +12,7 @@ use elver_portal::Listener;
 use tempfile::TempDir;
 
 /// Where ranks are, and where they meet.
-pub(super) struct Home {
+pub(crate) struct Home {
     session: Session,
     /// Of the nodes; none for the default one.
     sockets: Vec<PathBuf>,
@@ -28,7 +28,7 @@ struct OwnNode {
 }
 
 impl Home {
-    pub(super) fn find(sockets: &[PathBuf], own: bool) -> Result<Home, Failure> {
+    pub(crate) fn find(sockets: &[PathBuf], own: bool) -> Result<Home, Failure> {
         if own {
             return Ok(Home::own()?);
         }
@@ -52,12 +52,12 @@ impl Home {
     }
 
     /// At the first of the nodes.
-    pub(super) fn session(&self) -> &Session {
+    pub(crate) fn session(&self) -> &Session {
         &self.session
     }
 
     /// The socket of a rank's node, if it is not the default one.
-    pub(super) fn socket_of(&self, rank: u32) -> Option<&Path> {
+    pub(crate) fn socket_of(&self, rank: u32) -> Option<&Path> {
         let at = rank as usize % self.sockets.len().max(1);
         self.sockets.get(at).map(PathBuf::as_path)
     }

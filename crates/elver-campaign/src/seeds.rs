@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use elver_console::{Failure, say};
 
-use super::seed_args::SeedArgs;
-use super::simulation::Simulation;
+use crate::seed_args::SeedArgs;
+use crate::simulation::Simulation;
 
 /// How often progress is told, and how long a run may last without any.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -18,33 +18,33 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 const TRACE_LINES: usize = 20;
 
 /// A run that broke a rule.
-pub(super) struct Broken {
-    pub(super) seed: u64,
+pub(crate) struct Broken {
+    pub(crate) seed: u64,
     /// Seed, time and rule, in a line.
-    pub(super) what: String,
-    pub(super) trace: Vec<String>,
+    pub(crate) what: String,
+    pub(crate) trace: Vec<String>,
     /// How often the planted bug had struck.
-    pub(super) strikes: u64,
+    pub(crate) strikes: u64,
 }
 
 /// What all seeds together showed.
 #[derive(Default)]
-pub(super) struct Outcome<S> {
-    pub(super) sum: S,
+pub(crate) struct Outcome<S> {
+    pub(crate) sum: S,
     /// Runs that broke no rule.
-    pub(super) ran: u64,
+    pub(crate) ran: u64,
     /// Runs in which the planted bug struck.
-    pub(super) struck: u64,
-    pub(super) broken: Vec<Broken>,
+    pub(crate) struck: u64,
+    pub(crate) broken: Vec<Broken>,
     /// Seeds that ended, of either kind.
-    pub(super) seeds: u64,
-    pub(super) seconds: f64,
+    pub(crate) seeds: u64,
+    pub(crate) seconds: f64,
 }
 
 /// Runs the seeds on as many threads as asked; stops early at the first failure unless a planted
 /// bug is to be caught. `run` gives a run's report and how often the bug struck.
 /// `found` is told of each failure at once.
-pub(super) fn run<S: Default + Send, R>(
+pub(crate) fn run<S: Default + Send, R>(
     args: &SeedArgs,
     planted: bool,
     run: impl Fn(u64) -> Result<(R, u64), Broken> + Sync,
@@ -131,7 +131,7 @@ impl Limit {
 }
 
 /// Runs a simulation of a seed; gives its report and how often the planted bug struck.
-pub(super) fn outcome_of<S: Simulation>(
+pub(crate) fn outcome_of<S: Simulation>(
     simulation: &S,
     seed: u64,
 ) -> Result<(S::Report, u64), Broken> {
@@ -150,7 +150,7 @@ pub(super) fn outcome_of<S: Simulation>(
 }
 
 /// Runs a seed; a panic is a failure of the seed like any other.
-pub(super) fn run_seed<R>(
+pub(crate) fn run_seed<R>(
     seed: u64,
     run: impl Fn(u64) -> Result<(R, u64), Broken>,
 ) -> Result<(R, u64), Broken> {
@@ -201,7 +201,7 @@ fn tell(
 }
 
 /// Whether no rule was broken; or, with a planted bug, whether that was seen.
-pub(super) fn judge<S>(
+pub(crate) fn judge<S>(
     args: &SeedArgs,
     simulation: &str,
     canary: Option<String>,
@@ -230,7 +230,7 @@ pub(super) fn judge<S>(
 }
 
 /// Prints how a planted bug fared.
-pub(super) fn print_canary<S>(canary: &str, outcome: &Outcome<S>) {
+pub(crate) fn print_canary<S>(canary: &str, outcome: &Outcome<S>) {
     say!(
         "`{canary}` struck in {} of {} seeds and was caught in {}, in {:.1} s",
         outcome.struck,

@@ -8,12 +8,13 @@ use elver_console::Failure;
 use elver_sim::{Canary, Coverage, Fault, OpCount, Options, Report};
 use serde_json::{Value, json};
 
-use super::campaign;
-use super::seed_args::SeedArgs;
-use super::simulation::Simulation;
+use crate::campaign;
+use crate::seed_args::SeedArgs;
+use crate::simulation::Simulation;
 
+/// What `elver sim rnic` takes.
 #[derive(Debug, Args)]
-pub(crate) struct RnicArgs {
+pub struct RnicArgs {
     /// Plant a bug; the command succeeds only if the model catches it.
     #[arg(long)]
     pub(crate) canary: Option<Canary>,
@@ -35,7 +36,7 @@ struct Sum {
 struct Rnics(Options);
 
 /// Runs `elver sim rnic`.
-pub(super) fn run(args: &RnicArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &RnicArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
         campaign::list(Canary::ALL);
         return Ok(());

@@ -1,4 +1,13 @@
-//! `elver launch`: a group of processes that send each other messages (docs/msg.md).
+//! A group of processes that send each other messages (docs/msg.md): started, brought together, and ended together.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `home` | the nodes that ranks are at: the host's, named ones, or one that ends with them |
+//! | `ranks` | the ranks, as processes |
+//! | `group` | their life: they meet, and end together |
+//! | `labels` | what they say, a line at a time |
+//!
+//! `elver launch` is its face.
 
 mod group;
 mod home;
@@ -14,9 +23,9 @@ use clap::Args;
 use elver_console::Failure;
 use elver_msg::{Launched, RANKS_MAX, Rendezvous};
 
-use group::Group;
-use home::Home;
-use ranks::Ranks;
+use crate::group::Group;
+use crate::home::Home;
+use crate::ranks::Ranks;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,9 +48,10 @@ input, unless that is a terminal; the others have none.
 Each rank finds in its environment what elver_msg::Group::from_env reads: ELVER_RANK, ELVER_SIZE,
 ELVER_RENDEZVOUS and ELVER_TOKEN; and ELVER_SOCKET, unless it is the default node.";
 
+/// What `elver launch` takes.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct LaunchArgs {
+pub struct LaunchArgs {
     /// How many processes: ranks 0 to N-1.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)))]
     ranks: u32,
@@ -64,7 +74,12 @@ pub(crate) struct LaunchArgs {
 }
 
 /// Runs the ranks to their end.
-pub(crate) fn run(args: &LaunchArgs) -> Result<(), Failure> {
+///
+/// # Errors
+///
+/// [`Failure::Unusable`] if there is no node for them, [`Failure::Failed`] if they cannot be started or do not meet; if one
+/// of them fails, the code that it ended with.
+pub fn run(args: &LaunchArgs) -> Result<(), Failure> {
     // First, so that no signal ends this command and leaves ranks behind.
     let signals = group::signals()?;
     let home = Home::find(&args.socket, args.own_node)?;
