@@ -63,6 +63,9 @@ impl Device for Bare {
         reg_mr(
             pd: Pd, memory: SoftMemory, iova: Option<u64>, access: AccessFlags
         ) -> Result<MrInfo, VerbsError>;
+        reg_mr_part(
+            pd: Pd, memory: SoftMemory, part: (u64, u64), iova: Option<u64>, access: AccessFlags
+        ) -> Result<MrInfo, VerbsError>;
         dereg_mr(mr: Mr) -> Result<(), VerbsError>;
         write_region(
             mr: Mr, offset: u64, bytes: &[u8], cq: Cq, wr_id: u64

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -262,14 +262,12 @@ def main(args):
     }
     assert_eq!(action.run(json!({"answer": [1, 2]})).1, json!([1, 2]));
     // Late: ended by its deadline.
-    let begun = Instant::now();
     let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_millis(300);
     let late = json!({"value": {"sleep": true}, "deadline": soon.as_millis().to_string()});
     let (status, answer, [out, _]) = action.run_whole(&late.to_string());
     assert_eq!(status, 200);
     assert!(answer["error"].as_str().unwrap().contains("by its deadline"), "{answer}");
     assert_eq!(out, ["sleeps"]);
-    assert!(begun.elapsed() < Duration::from_secs(20));
     right();
 }
 

@@ -11,10 +11,9 @@ use serde_json::{Value, json};
 
 use crate::report::contract;
 use crate::report::load::Load;
+use crate::report::siblings::{self, slowed_beside};
 
-/// Round trips of a cache line below this are those of two threads of one core.
-const SIBLINGS_NS: f64 = 75.0;
-/// And above this no two cores have: somebody else ran on one of them meanwhile.
+/// Round trips of a cache line above this no two cores have: somebody else ran on one of them meanwhile.
 const DISTURBED_NS: f64 = 1_000.0;
 /// Cache line round trips that a probe takes.
 const LINE_TRIPS: u64 = 200_000;
@@ -29,6 +28,7 @@ const STOLEN_MAX: f64 = 0.02;
 /// A look at the machine before a benchmark.
 pub(crate) struct Watch {
     before_ns: f64,
+    slowed: f64,
     load: Option<Load>,
     since: Instant,
 }
@@ -37,6 +37,8 @@ pub(crate) struct Watch {
 pub(crate) struct Machine {
     before_ns: f64,
     after_ns: f64,
+    /// How many times as long one core takes beside the other, the worse of before and after.
+    slowed: f64,
     /// Cores' worth of time that others took, and that the hypervisor did; none if Linux does not
     /// tell.
     shares: Option<[f64; 2]>,
@@ -47,7 +49,8 @@ pub(crate) struct Machine {
 impl Watch {
     pub(crate) fn begin() -> Watch {
         let before_ns = line_round_trip_ns();
-        Watch { before_ns, load: Load::now(), since: Instant::now() }
+        let slowed = slowed_beside();
+        Watch { before_ns, slowed, load: Load::now(), since: Instant::now() }
     }
 
     pub(crate) fn end(&self) -> Machine {
@@ -56,15 +59,21 @@ impl Watch {
             let seconds = self.since.elapsed().as_secs_f64();
             now.since(before).map(|spent| spent / seconds)
         });
-        Machine { before_ns: self.before_ns, after_ns: line_round_trip_ns(), shares, runnable }
+        let slowed = self.slowed.max(slowed_beside());
+        let after_ns = line_round_trip_ns();
+        Machine { before_ns: self.before_ns, after_ns, slowed, shares, runnable }
     }
 }
 
 impl Machine {
+    fn are_siblings(&self) -> bool {
+        self.slowed >= siblings::FACTOR
+    }
+
     /// Why these figures should not be quoted; nothing if they may.
     pub(crate) fn objections(&self) -> Vec<String> {
         let mut objections = Vec::new();
-        if self.before_ns.min(self.after_ns) < SIBLINGS_NS {
+        if self.are_siblings() {
             objections.push("the two cores are threads of one core".to_string());
         }
         if self.before_ns.max(self.after_ns) > DISTURBED_NS {
@@ -87,7 +96,10 @@ impl Machine {
         object["line_round_trip_ns"] = json!({
             "before": contract::us(self.before_ns),
             "after": contract::us(self.after_ns),
-            "siblings": self.before_ns.min(self.after_ns) < SIBLINGS_NS,
+        });
+        object["cores"] = json!({
+            "slowed_beside": contract::us(self.slowed),
+            "siblings": self.are_siblings(),
         });
         object["machine"] = json!({
             "others_cores": self.shares.map(|shares| contract::us(shares[0])),
@@ -98,10 +110,12 @@ impl Machine {
         object["objections"] = objections.into();
     }
 
-    /// For people: the line's round trips, behind what else is in that line.
+    /// For people: what the cores are like, behind what else is in that line.
     pub(crate) fn print(&self, beside: &str) {
-        let (before, after) = (self.before_ns, self.after_ns);
-        say!("{beside}; a cache line's round trip {before:.0} ns before, {after:.0} ns after");
+        let (before, after, slowed) = (self.before_ns, self.after_ns, self.slowed);
+        say!(
+            "{beside}; a cache line's round trip {before:.0} ns before, {after:.0} ns after; beside the other a core takes {slowed:.2} times as long"
+        );
         for objection in self.objections() {
             say!("DO NOT QUOTE THESE FIGURES: {objection}");
         }
@@ -155,22 +169,22 @@ const LAST: u64 = u64::MAX;
 mod tests {
     use super::*;
 
-    fn machine(before_ns: f64, after_ns: f64, shares: [f64; 2]) -> Machine {
-        Machine { before_ns, after_ns, shares: Some(shares), runnable: None }
+    fn machine(after_ns: f64, slowed: f64, shares: [f64; 2]) -> Machine {
+        Machine { before_ns: 120.0, after_ns, slowed, shares: Some(shares), runnable: None }
     }
 
     #[test]
     fn two_real_cores_that_nobody_else_has_are_sound() {
-        assert!(machine(120.0, 130.0, [0.01, 0.0]).objections().is_empty());
+        assert!(machine(130.0, 1.01, [0.01, 0.0]).objections().is_empty());
     }
 
     #[test]
     fn each_fault_of_a_machine_is_said() {
         for (machine, word) in [
-            (machine(120.0, 60.0, [0.0; 2]), "threads of one core"),
-            (machine(120.0, 6_000.0, [0.0; 2]), "not free"),
-            (machine(120.0, 120.0, [0.7, 0.0]), "other processes had 0.70"),
-            (machine(120.0, 120.0, [0.0, 0.5]), "hypervisor took 0.50"),
+            (machine(120.0, 1.6, [0.0; 2]), "threads of one core"),
+            (machine(6_000.0, 1.0, [0.0; 2]), "not free"),
+            (machine(120.0, 1.0, [0.7, 0.0]), "other processes had 0.70"),
+            (machine(120.0, 1.0, [0.0, 0.5]), "hypervisor took 0.50"),
         ] {
             let objections = machine.objections();
             assert_eq!(objections.len(), 1, "{objections:?}");

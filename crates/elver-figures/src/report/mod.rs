@@ -7,3 +7,4 @@ pub(crate) mod frame;
 mod load;
 pub(crate) mod machine;
 pub(crate) mod rows;
+mod siblings;

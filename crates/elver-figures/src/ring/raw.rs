@@ -34,7 +34,7 @@ impl End {
     fn open(session: &Session, size: u32, buffers: u32, peer: Gid) -> Result<End> {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         // What is written from, and behind it what is written to.
-        let memory = session.alloc(u64::from(buffers) * lines(size), access)?;
+        let memory = session.alloc_apart(u64::from(buffers) * lines(size), access)?;
         let options = VqpOptions { max_send_wr: DEPTH as u32, ..VqpOptions::default() };
         let vqp = session.create_vqp(options)?;
         vqp.qconnect(peer, 0)?;
@@ -103,7 +103,7 @@ pub(super) fn throughput(
     let place = OnceLock::new();
     let serve = |session: &Session, peer: Gid, client: &Client| {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-        let memory = session.alloc(u64::from(buffers) * lines(size), access)?;
+        let memory = session.alloc_apart(u64::from(buffers) * lines(size), access)?;
         let _ = (place.set(memory.remote(0)), peer);
         client.begin();
         while !client.is_gone() {
@@ -153,7 +153,7 @@ pub(super) fn latency(stage: Stage, size: u32, duration: Duration) -> Result<Sam
     let serve = |session: &Session, peer: Gid, client: &Client| {
         // Its memory first, and its way back when the client's is known.
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-        let memory = session.alloc(2 * lines(size), access)?;
+        let memory = session.alloc_apart(2 * lines(size), access)?;
         let _ = theirs.set(memory.remote(lines(size)));
         client.begin();
         let to = loop {

@@ -84,5 +84,5 @@ impl Lane {
 
 fn memory(session: &Session, layout: &Layout) -> Result<Mr> {
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-    Ok(session.alloc(layout.bytes(), access)?)
+    Ok(session.alloc_apart(layout.bytes(), access)?)
 }
