@@ -26,13 +26,7 @@ impl Scene {
         let config = Config::default();
         assert_eq!(config.qos.load_window_ns, WINDOW_NS);
         let mut nodes = Nodes::new(3, &config, ClientLimits::default());
-        let [near, far] = [1, 2].map(|n| {
-            let node = &mut nodes.nodes[n];
-            let memory = node.core.device().alloc_memory(4096).unwrap();
-            let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
-            let access = access | AccessFlags::REMOTE_WRITE;
-            node.core.reg_mr(node.client, memory, None, access).unwrap()
-        });
+        let [near, far] = [1, 2].map(|n| nodes.region(n, 4096));
         let [low, high] = [Class::Low, Class::High].map(|class| {
             let vqp = nodes.vqp(1, VqpInit { class, ..VqpInit::default() });
             nodes.connect(1, vqp, 2, Policy::Shared).unwrap();

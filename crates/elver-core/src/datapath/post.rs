@@ -64,9 +64,10 @@ impl<D: Device> Core<D> {
                 }
                 _ => entry.accept_accesses(first, (&mut self.mrs, &self.store), longest, now),
             };
-            at_once = Some((lane, plain)).filter(|(_, plain)| plain.count > 0);
+            let is_all = plain.count as usize == first.len();
+            at_once = Some((lane, plain, is_all)).filter(|(_, plain, _)| plain.count > 0);
         }
-        let plain = at_once.map_or(Plain::default(), |(_, plain)| plain);
+        let plain = at_once.map_or(Plain::default(), |(_, plain, _)| plain);
         let (mut users, mut taken, mut bytes) =
             (Users::default(), plain.count as usize, plain.bytes);
         let mut result = Ok(());
@@ -94,12 +95,14 @@ impl<D: Device> Core<D> {
             self.latency.follow(vqp, seq, entry.sq.entry(seq).opcode, now);
         }
         let mut left = false;
-        // One call of the device's for all: what is posted together leaves together.
-        let alone = taken == plain.count as usize;
-        if let Some((lane, plain)) = at_once.filter(|(_, plain)| plain.short || alone) {
+        let mut unposted = taken;
+        // What is posted together leaves together, in one call of the device's: where others stand behind, all go as
+        // they do.
+        if let Some((lane, plain, true)) = at_once {
             left = !self.post_plain(vqp, lane, plain, now);
+            unposted -= plain.count as usize;
         }
-        if !alone {
+        if unposted > 0 {
             left |= self.pump(vqp, now);
         }
         if left {

@@ -97,6 +97,14 @@ impl Nodes {
         core.vqp_create(*client, init).unwrap()
     }
 
+    /// A region of so many bytes at node `n`, which peers may read and write.
+    pub fn region(&mut self, n: usize, length: u64) -> MrInfo {
+        let Node { core, client, .. } = &mut self.nodes[n];
+        let memory = core.device().alloc_memory(length).unwrap();
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+        core.reg_mr(*client, memory, None, access | AccessFlags::REMOTE_WRITE).unwrap()
+    }
+
     pub fn destroy(&mut self, n: usize, vqp: VqpId) {
         let now = self.net.now();
         let Node { core, client, .. } = &mut self.nodes[n];
