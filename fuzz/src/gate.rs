@@ -1,5 +1,6 @@
 //! A process that writes anything, at any time, into the gate by which it reaches memory of others: the node's end waits for
 //! it, or does not, and must do nothing else. Each word has one writer, whatever stands in the others.
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
