@@ -400,6 +400,8 @@ impl<D: Device> Core<D> {
             mrs: self.mrs.iter().count() as u64,
             peers: u64::from(self.peers.slots.len()),
             rc_qps: u64::from(self.links.rc.len()),
+            ends_untold: self.links.untold(),
+            ends_given_up: self.links.reminders.given_up(),
             dcis_down: self.outages.len() as u64,
             accepted: self.accepts.now().into(),
             control_resent: self.links.control.stats().retransmitted

@@ -161,6 +161,8 @@ stats! {
     fates_asked,
     /// Of these, the ones that did not know, or did not answer.
     fates_unknown,
+    /// Ends that went and whose peers are not told of it any more, since they were too many.
+    ends_given_up,
     /// WRs that were flushed and not posted again, since the peer had executed them.
     wrs_executed_unseen,
     /// WRs that ended with an error since they may have been executed, or their results were lost.
@@ -185,6 +187,8 @@ stats! {
     peers,
     /// RC QPs now, those being made or closed included: a gauge.
     rc_qps,
+    /// Ends of RC QPs that have gone here and whose peers have not been heard to know it: a gauge.
+    ends_untold,
     /// DCIs now that the device does not set going again: a gauge, and 0 unless the device is at
     /// fault.
     dcis_down,

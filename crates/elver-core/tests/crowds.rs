@@ -266,7 +266,7 @@ fn who_rests_asks_nobody_for_a_link() {
     let now = nodes.net.now();
     nodes.nodes[1].core.node_changed(gone, None, now);
     let asked = nodes.nodes[1].core.stats().links_asked;
-    // Those to whom the link is closed do not answer, and are reminded for a minute.
+    // Those to whom the link is closed do not answer, and are told again and again.
     nodes.until(|nodes| nodes.net.now().ns_since(now) >= 20_000_000_000);
     assert_eq!(nodes.nodes[1].core.stats().links_asked, asked);
 }

@@ -65,17 +65,21 @@ impl Pair {
 
     /// The same, with leases of so many nanoseconds.
     fn leased(has_dc: &dyn Fn(usize) -> bool, mr_lease_ns: u64) -> Pair {
+        Pair::configured(has_dc, &|config| Config { mr_lease_ns, ..config })
+    }
+
+    /// The same, configured otherwise.
+    fn configured(has_dc: &dyn Fn(usize) -> bool, change: &dyn Fn(Config) -> Config) -> Pair {
         let transfer = TransferConfig { idle_ns: 0, ..Config::default().transfer };
-        let config = Config {
+        let config = change(Config {
             dc_qps: 2,
             eager_bytes_max: 512,
-            mr_lease_ns,
             timeout: 9,
             retry_cnt: 3,
             recv_buffers: 256,
             transfer,
             ..Config::default()
-        };
+        });
         let config = |n: usize| {
             let dc_qps = if has_dc(n) { config.dc_qps } else { 0 };
             Config { dc_qps, ..config.clone() }
@@ -713,6 +717,58 @@ fn what_was_done_right_before_a_sleep_is_not_done_again() {
         let (good, all) = (ends.get(&format!("{policy:?} Success")), ends.keys());
         assert!(good.is_some(), "{ends:?}");
         assert!(all.filter(|end| end.starts_with(&format!("{policy:?}"))).count() > 1, "{ends:?}");
+    }
+}
+
+/// Two nodes lose each other for so long that one lets its end of an RC QP go, and the other, which posted nothing,
+/// keeps its own: it is told when it is back, at once if it is heard of, however long that was, so that what it posted on
+/// its end right before is done elsewhere, once.
+#[test]
+fn who_kept_an_end_is_told_that_the_other_has_gone() {
+    const SECOND: u64 = 1_000_000_000;
+    for (lost_ns, heard) in [(5 * SECOND, false), (200 * SECOND, true)] {
+        let mut pair = Pair::configured(&|_| true, &|config| Config { keep_alive_ns: 0, ..config });
+        let (word, own) =
+            (Region::new(&mut pair.nodes, 1, 64), Region::new(&mut pair.nodes, 2, 64));
+        let (near, there) = (pair.vqp(1, 2), pair.vqp(2, 1));
+        let (far, posted) = (Region::new(&mut pair.nodes, 2, 64), pair.near.sge(0, 8));
+        let add = SendOp::FetchAdd { remote: word.remote(0), add: 1 };
+        pair.post(2, there, 1, add, Payload::Sges(&[own.sge(0, 8)]));
+        while pair.told(2, there).is_empty() {
+            pair.step();
+        }
+        let until = pair.nodes.net.now().saturating_add_ns(lost_ns);
+        for (from, to) in [(1, 2), (2, 1)] {
+            pair.nodes.net.partition(from, to, until);
+        }
+        pair.post(1, near, 1, SendOp::Write(far.remote(0)), Payload::Sges(&[posted]));
+        pair.nodes.pause(lost_ns);
+        pair.poll();
+        let ends = |pair: &Pair, n: usize| pair.nodes.nodes[n].core.audit().unwrap().rc_qps;
+        assert_eq!([ends(&pair, 1), ends(&pair, 2)], [0, 1], "after {lost_ns} ns");
+        let back = pair.nodes.net.now();
+        if heard {
+            pair.post(2, there, 2, add, Payload::Sges(&[own.sge(8, 8)]));
+            // Which asks for another RC QP.
+            let leased = pair.nodes.vqp(2, VqpInit::default());
+            pair.nodes.connect(2, leased, 1, Policy::Leased).unwrap();
+        } else {
+            pair.nodes.until(|nodes| nodes.nodes[2].core.audit().unwrap().rc_qps == 0);
+            pair.post(2, there, 2, add, Payload::Sges(&[own.sge(8, 8)]));
+        }
+        while pair.told(2, there).len() < 2 {
+            pair.step();
+        }
+        let took = pair.nodes.net.now().ns_since(back);
+        assert!(took < if heard { SECOND / 100 } else { 3 * SECOND }, "it took {took} ns");
+        assert_eq!(pair.told(2, there)[1], (2, WcStatus::Success), "after {lost_ns} ns");
+        let mut counted = [0; 8];
+        word.memory.read(0, &mut counted).unwrap();
+        assert_eq!(u64::from_ne_bytes(counted), 2, "after {lost_ns} ns");
+        pair.nodes.pause(3 * SECOND);
+        pair.poll();
+        assert_eq!(ends(&pair, 1), ends(&pair, 2), "after {lost_ns} ns");
+        pair.check();
     }
 }
 

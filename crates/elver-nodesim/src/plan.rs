@@ -206,7 +206,7 @@ impl Plan {
 /// at which it would have been sent again; and with a single one at once all wait for each other.
 const REQUEST_NS: u64 = 1_100_000_000;
 /// The end of an RC QP whose other end was given up is closed after this long.
-pub(crate) const SILENCE_NS: u64 = 4_100_000_000;
+const SILENCE_NS: u64 = 4_100_000_000;
 /// DC targets remember initiators for this long at least.
 const IDLE_LEAST_NS: u64 = 100_000_000;
 /// What back-offs and rate limits may add to what retries and leases take.

@@ -6,10 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use elver_sim::{Failure, OpCount};
 use elver_verbs::{SendOpcode, Time};
 
-use crate::lapse::RC_LAPSE;
 use crate::model::{ClientIx, OpState, Phase, Target, Violation, Vqp, VqpIx};
 use crate::options::{Options, Report};
-use crate::plan::SILENCE_NS;
 use crate::world::World;
 
 /// A partition lasts no longer than this.
@@ -85,8 +83,7 @@ impl World {
         if vanished || self.suspended_until.is_some() || self.is_any_posting() {
             // Who was given up while it slept is asked to leave links that its peers have left. Nobody waits for the end of a READ that is not signalled, or of what a node tells another
             // that has started anew since, and both may break a queue pair yet.
-            let lapsed = if self.acts.contains_key(RC_LAPSE) { SILENCE_NS } else { 0 };
-            self.run_until(self.now.saturating_add_ns(REST_NS + lapsed))?;
+            self.run_until(self.now.saturating_add_ns(REST_NS))?;
             self.settle()?;
         }
         self.note(format_args!("---- peace"));
@@ -113,7 +110,7 @@ impl World {
             self.run_until(self.now.saturating_add_ns(STEP_NS))?;
             self.check_all()?;
         }
-        self.check_ends()
+        self.lone_end().map_or(Ok(()), |lone| Err(Violation(lone)))
     }
 
     /// Does one thing that a client, an operator or fate does.
@@ -321,7 +318,8 @@ impl World {
         loop {
             self.check_all()?;
             self.supply_all()?;
-            let Some(pending) = self.pending() else { return Ok(()) };
+            let pending = self.pending().or_else(|| self.lone_end());
+            let Some(pending) = pending else { return Ok(()) };
             if self.now >= deadline {
                 let ms = patience / 1_000_000;
                 return Err(Violation(format!("{ms} ms after faults have ended, {pending}")));

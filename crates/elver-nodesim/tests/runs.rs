@@ -126,10 +126,30 @@ const FOUND_SUSPENDED: [(u64, &str); 10] = [
 ];
 
 /// The same, of runs in which what was executed is heard of late.
-const FOUND_LAPSED: [(u64, &str); 1] = [(
-    1_000,
-    "an answer that had waited for memory while its device slept was taken for new, and what had been executed since it \
-     was sent was repeated though its target had forgotten who asked",
+const FOUND_LAPSED: [(u64, &str); 4] = [
+    (
+        1_000,
+        "an answer that had waited for memory while its device slept was taken for new, and what had been executed since \
+         it was sent was repeated though its target had forgotten who asked",
+    ),
+    (
+        835_000_014,
+        "an end of an RC QP stayed when the other had gone while their nodes had lost each other",
+    ),
+    (835_001_027, "as 835000014, and a member gone bad never said that it had heard of it"),
+    (835_001_099, "as 835000014, and a WR was posted on it in peace"),
+];
+
+/// The same, of runs that have suspends besides.
+const FOUND_LAPSED_SUSPENDED: [(u64, &str); 2] = [
+    (836_000_020, "as 835000014, of nodes that slept"),
+    (836_000_326, "as 835000014, of a VQP alone"),
+];
+
+/// The same, of runs as they are drawn.
+const FOUND_DRAWN: [(u64, &str); 1] = [(
+    861_001_246,
+    "a meta server that was said to be gone was not told of an end that had, and looked peers up over its own",
 )];
 
 #[test]
@@ -137,12 +157,16 @@ fn what_was_found_is_not_there_any_more() {
     let since = Options { suspends: Suspends::None, lapses: Lapses::None, ..Options::default() };
     let before = Options { forgers: Forgers::None, no_keep_alive: true, ..since.clone() };
     let suspended = Options { suspends: Suspends::Always, ..since.clone() };
+    let drawn = Options::default();
     let lapsed = Options { lapses: Lapses::Always, ..Options::default() };
+    let both = Options { suspends: Suspends::Always, ..lapsed.clone() };
     let first = FOUND_FIRST.map(|seed| (seed, "one of the first that were found"));
     let all = (first.iter().chain(&FOUND).map(|found| (found, &before)))
         .chain(first.iter().chain(&FOUND_SINCE).map(|found| (found, &since)))
         .chain(FOUND_SUSPENDED.iter().map(|found| (found, &suspended)))
-        .chain(FOUND_LAPSED.iter().map(|found| (found, &lapsed)));
+        .chain(FOUND_LAPSED.iter().map(|found| (found, &lapsed)))
+        .chain(FOUND_LAPSED_SUSPENDED.iter().map(|found| (found, &both)))
+        .chain(FOUND_DRAWN.iter().map(|found| (found, &drawn)));
     for ((seed, what), options) in all {
         let seed = *seed;
         if let Err(failure) = run(seed, options) {

@@ -45,8 +45,8 @@ impl<D: Device> Core<D> {
 
     /// A node went away (`None`) or came with this record: the DCCache forgets another one.
     pub fn node_changed(&mut self, gid: Gid, record: Option<NodeRecord>, now: Time) {
-        if record.is_some() {
-            self.remind_soon(gid, now);
+        if let Some(record) = record {
+            self.peer_heard((gid, record.control_qpn), now);
         }
         let Some(peer) = self.peers.find(&gid) else { return };
         if gid == self.gid || self.is_meta_server(peer) {

@@ -21,16 +21,18 @@ mod laneless;
 mod leases;
 mod needed;
 mod past;
+mod reminders;
 mod requests;
 mod waiting;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use elver_control::{Control, ControlAddr, ControlConfig, Request};
+use elver_control::{Control, ControlAddr, ControlConfig};
 use elver_verbs::{Class, Time, Wc};
 
 use self::ended::{Ended, Unsettled};
+use self::reminders::{Reminder, Reminders};
 use self::waiting::{Laneless, Waiting};
 use crate::Config;
 use crate::VqpId;
@@ -46,13 +48,6 @@ const SWEEP_NS: u64 = BackOff::WAIT_NS;
 /// A link that a peer asked for and never used is closed after this long, and a connect that waits
 /// for a link is given up.
 const SILENCE_NS: u64 = 4_000_000_000;
-/// A peer that does not answer when it is asked to leave a link is asked again after this long,
-const REMIND_NS: u64 = 1_000_000_000;
-/// and until this long has passed: it may have been cut off without anybody being told that it is
-/// gone, and keeps its end until it is told.
-const REMIND_NS_MAX: u64 = 60_000_000_000;
-/// Most links that peers are reminded of.
-const UNCLOSED_MAX: usize = 4_096;
 /// Marks the completion of a greeting among those of the UD QP; the rest is the lane.
 const GREETING: u32 = 1 << 31;
 /// Answers kept for requests that come again.
@@ -73,8 +68,8 @@ pub(crate) struct Links<M> {
     pub(crate) hot: VecDeque<(PeerId, Class)>,
     /// Links whose VQPs leave.
     leaving: Vec<LinkId>,
-    /// Links whose peers have not said that they left them.
-    unclosed: VecDeque<Unclosed>,
+    /// Ends that have gone, and whose peers have not been heard to know it.
+    pub(crate) reminders: Reminders,
     /// Ends that went before their peers had agreed, oldest first.
     ended: VecDeque<Ended>,
     /// Ends in error of which it is not known yet how far they got.
@@ -99,19 +94,9 @@ enum CallFor {
     Connect { link: LinkId, qpn: u32, to: ControlAddr },
     Close { link: LinkId },
     Fate { link: LinkId },
-    Remind(Unclosed),
+    Remind(Reminder),
     Meta { peer: PeerId },
     Past { peer: PeerId },
-}
-
-/// A link that is gone here, and whose peer did not answer when it was asked to leave it.
-#[derive(Clone, Copy, Debug)]
-struct Unclosed {
-    to: ControlAddr,
-    request: Request,
-    /// It is asked again then, and not after that.
-    due: Time,
-    until: Time,
 }
 
 impl<M: elver_verbs::Memory> Links<M> {
@@ -132,7 +117,7 @@ impl<M: elver_verbs::Memory> Links<M> {
             waiting: Waiting::default(),
             hot: VecDeque::new(),
             leaving: Vec::new(),
-            unclosed: VecDeque::new(),
+            reminders: Reminders::default(),
             ended: VecDeque::new(),
             unsettled: Vec::new(),
             ended_leases: Vec::new(),
@@ -188,6 +173,12 @@ impl<M: elver_verbs::Memory> Links<M> {
     /// For [`crate::Core::audit`]: operations that wait.
     pub(crate) fn laneless_ops(&self) -> impl Iterator<Item = OpId> {
         self.waiting.ops.iter().map(|one| one.op)
+    }
+
+    /// Ends that have gone, and whose peers have not been heard to know it.
+    pub(crate) fn untold(&self) -> u64 {
+        let told = self.calls.iter().filter(|(_, call)| matches!(call, CallFor::Remind(_)));
+        (self.reminders.len() + told.count()) as u64
     }
 
     pub(crate) fn bytes(&self) -> u64 {

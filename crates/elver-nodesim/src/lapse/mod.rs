@@ -17,7 +17,7 @@ use crate::world::World;
 pub use self::kinds::{Lapses, UnknownLapses};
 
 /// Two nodes lost each other: each closes its end of what was between them at its own time.
-pub(crate) const RC_LAPSE: &str = "RC lapse";
+const RC_LAPSE: &str = "RC lapse";
 /// A request is executed within this, if nothing is lost; and how often that is looked for.
 const EXECUTED_NS: u64 = 200_000;
 const STEP_NS: u64 = 2_000;

@@ -72,6 +72,7 @@ impl<D: Device> Core<D> {
         };
         let from = (datagram.from, datagram.from_qpn);
         let Some(message) = self.links.control.read(datagram.bytes()) else { return };
+        self.peer_heard(from, now);
         match message.body {
             ControlBody::Request(Request::Alive { qkey, ports }) => {
                 self.answer_alive(from, message.id, qkey, ports);
@@ -136,7 +137,7 @@ impl<D: Device> Core<D> {
             CallFor::Connect { link, qpn, to } => self.link_answered(link, qpn, to, answer, now),
             CallFor::Close { link } => self.close_ended(link, answer, now),
             CallFor::Fate { link } => self.fate_answered(link, answer),
-            CallFor::Remind(unclosed) if answer.is_none() => self.remind_later(unclosed, now),
+            CallFor::Remind(reminder) if answer.is_none() => self.remind_later(reminder, now),
             CallFor::Remind(_) => {}
             CallFor::Past { peer } => self.past_answered(peer, answer, now),
             CallFor::Meta { peer } => {
@@ -209,8 +210,7 @@ impl<D: Device> Core<D> {
         self.sweep_laneless(now);
         let listening = |link: &RcLink| link.state == LinkState::Listening;
         let listening = self.links.rc.matching(listening).next().is_some();
-        let waiting = !self.links.waiting.is_empty() || !self.links.unclosed.is_empty();
-        if listening || waiting {
+        if listening || !self.links.waiting.is_empty() {
             self.links.sweep_soon(now);
         }
         if due.is_some() {

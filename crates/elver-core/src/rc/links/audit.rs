@@ -23,7 +23,8 @@ pub(crate) struct Tally {
     pub(crate) changing: u32,
     /// Of single VQPs, here or at the peer.
     pub(crate) leased: u32,
-    /// Requests of ours, and of others, that have no answer.
+    /// Requests of ours, and of others, that have no answer. That an end of an RC QP has gone is told without waiting
+    /// for one.
     pub(crate) requests: u32,
 }
 
@@ -41,6 +42,8 @@ impl<D: Device> Core<D> {
         }
         tickets.extend(self.links.waiting.held_tickets());
         tickets.extend(self.links.unsettled.iter().filter_map(Unsettled::ticket));
+        let calls = self.links.calls.iter().map(|(_, call)| call);
+        let reminders = calls.filter(|call| matches!(call, CallFor::Remind(_))).count() as u32;
         let requests = self.links.control.audit(self.links.calls.len() as usize, &tickets)?;
         if self.links.sweep.is_none() && !self.links.waiting.is_empty() {
             return Err("links are waited for, and nobody looks after that".into());
@@ -66,7 +69,7 @@ impl<D: Device> Core<D> {
         Ok(Tally {
             changing: rc.len() - rc.matching(settled).count() as u32 + unsettled,
             leased: rc.matching(leased).count() as u32,
-            requests,
+            requests: requests - reminders,
         })
     }
 

@@ -1,7 +1,5 @@
 //! The end of a link: its VQPs leave, then both sides let go of it.
 
-use alloc::vec::Vec;
-
 use elver_control::{Answer, Request, Ticket};
 use elver_verbs::{Device, Gid, Qp, QpAttr, QpState, Time, Wc};
 
@@ -9,7 +7,8 @@ use crate::Core;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::links::ended::{Ended, Stopped};
-use crate::rc::links::{CallFor, ENDED_MAX, REMIND_NS, REMIND_NS_MAX, UNCLOSED_MAX, Unclosed};
+use crate::rc::links::reminders::Reminder;
+use crate::rc::links::{CallFor, ENDED_MAX};
 use crate::rc::{LinkState, Purpose, RcLink, Reached};
 
 /// Completions that are taken in one call before a QP is destroyed.
@@ -108,17 +107,20 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A peer has left a link, or did not answer when it was asked to: then it is asked again, but the
+    /// A peer has left a link, or did not answer when it was asked to: then it is told again, but the
     /// link need not wait for that.
     pub(super) fn close_ended(&mut self, id: LinkId, answer: Option<Answer>, now: Time) {
         let unanswered = self.links.rc.get(id).filter(|_| answer.is_none());
         let Some(&RcLink { control: to, peer, peer_qpn, qpn, .. }) = unanswered else {
             return self.drop_link(id, now);
         };
-        let request = Request::RcClose { qpn: peer_qpn, peer_qpn: qpn };
-        let until = now.saturating_add_ns(REMIND_NS_MAX);
-        self.remind_later(Unclosed { to, request, due: now, until }, now);
-        self.remember_end(id);
+        // How far this end got, if that is known: what the peer has posted since it posts again elsewhere.
+        let request = match self.remember_end(id) {
+            Some(psn) => Request::RcFate { qpn: peer_qpn, peer_qpn: qpn, psn },
+            None => Request::RcClose { qpn: peer_qpn, peer_qpn: qpn },
+        };
+        self.links.reminders.add(to, request, now);
+        self.sweep_for_reminders();
         self.drop_link(id, now);
         self.leave_second_end(peer, (peer_qpn, qpn));
     }
@@ -136,44 +138,41 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A peer is asked again to leave a link, unless it was for long enough.
-    pub(super) fn remind_later(&mut self, unclosed: Unclosed, now: Time) {
-        let due = now.saturating_add_ns(REMIND_NS);
-        if due < unclosed.until && self.links.unclosed.len() < UNCLOSED_MAX {
-            self.links.unclosed.push_back(Unclosed { due, ..unclosed });
-            self.links.sweep_soon(now);
+    /// A peer has not answered when it was told that an end of a link has gone.
+    pub(super) fn remind_later(&mut self, reminder: Reminder, now: Time) {
+        self.links.reminders.unanswered(reminder, now);
+        self.sweep_for_reminders();
+    }
+
+    /// A peer is there, by its GID and its control QP: it is told at once which ends of links have gone here, before
+    /// anybody there uses its own.
+    pub(crate) fn peer_heard(&mut self, peer: (Gid, u32), now: Time) {
+        if self.links.reminders.len() > 0 {
+            self.links.reminders.heard(peer, now);
+            self.sweep_for_reminders();
         }
     }
 
-    /// A peer is there, as the registry says, which may have been given up while it slept: it is asked
-    /// again at once, before anybody there uses its ends.
-    pub(crate) fn remind_soon(&mut self, gid: Gid, now: Time) {
-        if !self.links.unclosed.iter().any(|one| one.to.gid == gid) {
-            return;
+    fn sweep_for_reminders(&mut self) {
+        if let Some(due) = self.links.reminders.poll_timeout() {
+            self.links.sweep_at(due);
         }
-        let all = core::mem::take(&mut self.links.unclosed);
-        let (of_it, others): (Vec<Unclosed>, Vec<Unclosed>) =
-            all.into_iter().partition(|one| one.to.gid == gid);
-        let of_it = of_it.into_iter().map(|one| Unclosed { due: now, ..one });
-        self.links.unclosed = of_it.chain(others).collect();
-        self.links.sweep_at(now);
     }
 
-    /// Asks peers again to leave links. Who is known to have started anew does not answer for what it was,
-    /// and is waited for in case that was false.
+    /// Tells peers which ends of links have gone here. Who is known to have started anew does not answer for what it
+    /// was, and is told if that was false.
     pub(super) fn remind(&mut self, now: Time) {
-        while let Some(&unclosed) = self.links.unclosed.front()
-            && unclosed.due <= now
-        {
-            self.links.unclosed.pop_front();
-            let peer = self.peers.find(&unclosed.to.gid);
-            let there = peer.and_then(|peer| self.control_addr(peer));
-            if there.is_some_and(|there| there != unclosed.to) {
-                self.remind_later(unclosed, now);
-                continue;
+        while let Some(reminder) = self.links.reminders.next_due(now) {
+            let to = reminder.to();
+            let there = self.peers.find(&to.gid).and_then(|peer| self.control_addr(peer));
+            let is_other = there.is_some_and(|there| there != to);
+            if is_other {
+                self.links.reminders.hold(reminder);
+            } else if !self.call(to, reminder.request(), CallFor::Remind(reminder), now) {
+                self.links.reminders.unanswered(reminder, now);
             }
-            self.call(unclosed.to, unclosed.request, CallFor::Remind(unclosed), now);
         }
+        self.sweep_for_reminders();
     }
 
     /// Takes what has completed before a QP is destroyed: the device then forgets what has completed on
@@ -232,16 +231,19 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A link goes though its peer has not agreed.
-    fn remember_end(&mut self, id: LinkId) {
-        let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone ends") };
+    /// A link goes though its peer has not agreed. How far its end got, which is final then, if that is known.
+    fn remember_end(&mut self, id: LinkId) -> Option<u32> {
+        let Some(link) = self.links.rc.get(id) else {
+            bug!("a link that is gone ends");
+            return None;
+        };
         let &RcLink { qp, peer, peer_qpn, qpn, .. } = link;
-        if let Stopped::At(psn) = self.stop_end(qp) {
-            if self.links.ended.len() >= ENDED_MAX {
-                self.links.ended.pop_front();
-            }
-            self.links.ended.push_back(Ended { peer, peer_qpn, qpn, psn });
+        let psn = self.stop_end(qp).psn()?;
+        if self.links.ended.len() >= ENDED_MAX {
+            self.links.ended.pop_front();
         }
+        self.links.ended.push_back(Ended { peer, peer_qpn, qpn, psn });
+        Some(psn)
     }
 
     /// Takes a link's QP to ERR; the PSN that it expects next is final then.

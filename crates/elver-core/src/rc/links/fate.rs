@@ -8,7 +8,7 @@ use crate::Core;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::links::ended::{Stopped, Unsettled};
-use crate::rc::{LinkState, RcLink, Reached};
+use crate::rc::{LinkState, Reached};
 
 /// Time between two looks whether an end has settled.
 const SETTLE_NS: u64 = 100_000;
@@ -102,13 +102,9 @@ impl<D: Device> Core<D> {
         psn: u32,
         now: Time,
     ) {
-        let from = ticket.from.gid;
-        let of_peer = |peer: PeerId| self.peers.get(peer).is_some_and(|peer| peer.gid == from);
-        let found = self.links.rc.by_qpn(qpn).filter(|id| {
-            let fits = |link: &RcLink| link.peer_qpn == peer_qpn && of_peer(link.peer);
-            self.links.rc.get(*id).is_some_and(fits)
-        });
-        let Some((id, link)) = found.and_then(|id| Some((id, self.links.rc.get(id)?))) else {
+        let Some((id, link)) = self.link_between(ticket, qpn, peer_qpn) else {
+            let from = ticket.from.gid;
+            let of_peer = |peer: PeerId| self.peers.get(peer).is_some_and(|peer| peer.gid == from);
             let ended = self
                 .links
                 .ended

@@ -12,7 +12,7 @@ use crate::ids::{LaneIx, LinkId};
 use crate::pool::lane::LaneKind;
 use crate::rc::links::{CallFor, GREETING, SILENCE_NS};
 use crate::rc::path::Path;
-use crate::rc::{LinkState, Purpose, RcLink};
+use crate::rc::{LinkState, Purpose};
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
@@ -232,7 +232,13 @@ impl<D: Device> Core<D> {
             }
             Request::RcClose { qpn, peer_qpn } => self.serve_close(ticket, qpn, peer_qpn, now),
             Request::RcFate { qpn, peer_qpn, psn } => {
-                self.serve_fate(ticket, (qpn, peer_qpn), psn, now);
+                match self.link_between(ticket, qpn, peer_qpn) {
+                    Some((id, link)) if link.state == LinkState::Asking => {
+                        self.link_failed(id, None, now);
+                        self.links.control.answer(ticket, Answer::Fate(None), now);
+                    }
+                    _ => self.serve_fate(ticket, (qpn, peer_qpn), psn, now),
+                }
             }
         }
     }
@@ -290,23 +296,16 @@ impl<D: Device> Core<D> {
     }
 
     fn serve_close(&mut self, ticket: Ticket, qpn: u32, peer_qpn: u32, now: Time) {
-        let found = self.links.rc.by_qpn(qpn).filter(|id| {
-            let link = self.links.rc.get(*id);
-            let peer = link.and_then(|link| self.peers.get(link.peer));
-            // The other end of one that was just asked for is not known yet.
-            let fits = |link: &RcLink| link.state == LinkState::Asking || link.peer_qpn == peer_qpn;
-            link.is_some_and(fits) && peer.is_some_and(|peer| peer.gid == ticket.from.gid)
-        });
-        let state = found.and_then(|id| self.links.rc.get(id)).map(|link| link.state);
-        match (found, state) {
-            (Some(id), Some(LinkState::Ready | LinkState::Listening)) => {
+        let found = self.link_between(ticket, qpn, peer_qpn);
+        match found.map(|(id, link)| (id, link.state)) {
+            Some((id, LinkState::Ready | LinkState::Listening)) => {
                 self.leave(id, Some(ticket), now);
             }
-            (Some(id), Some(LinkState::Leaving(None))) => {
+            Some((id, LinkState::Leaving(None))) => {
                 self.links.rc.set_leaving(id, Some(ticket));
             }
             // The peer gave up the end that it made; its answer, which is under way, means nothing.
-            (Some(id), Some(LinkState::Asking)) => {
+            Some((id, LinkState::Asking)) => {
                 self.link_failed(id, None, now);
                 self.links.control.answer(ticket, Answer::Closed, now);
             }

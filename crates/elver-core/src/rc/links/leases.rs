@@ -48,9 +48,6 @@ impl<D: Device> Core<D> {
     pub(crate) fn leave_links_to(&mut self, peer: PeerId, is: Option<NodeRecord>, now: Time) {
         self.refuse_past(peer, is, now);
         self.drop_laneless_ops(peer);
-        if let Some(entry) = self.peers.get(peer) {
-            self.links.unclosed.retain(|unclosed| unclosed.to.gid != entry.gid);
-        }
         let taken = |link: &RcLink| matches!(link.state, LinkState::Ready | LinkState::Listening);
         let links = self.links.rc.to_peer(peer).filter(|(_, link)| taken(link));
         let links: Vec<LinkId> = links.map(|(id, _)| id).collect();

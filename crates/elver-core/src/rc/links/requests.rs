@@ -1,11 +1,11 @@
 //! Requests to peers.
 
-use elver_control::{ControlAddr, Request};
+use elver_control::{ControlAddr, Request, Ticket};
 use elver_verbs::{Device, Time};
 
 use crate::ids::{Id as _, LinkId};
-use crate::rc::Reached;
 use crate::rc::links::CallFor;
+use crate::rc::{LinkState, RcLink, Reached};
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
@@ -25,6 +25,20 @@ impl<D: Device> Core<D> {
         // The caller's host may sleep before it polls.
         self.flush_control();
         made.is_some()
+    }
+
+    /// The link of which a peer names both ends, ours first. That of one that was just asked for is not known yet.
+    pub(super) fn link_between(
+        &self,
+        ticket: Ticket,
+        qpn: u32,
+        peer_qpn: u32,
+    ) -> Option<(LinkId, &RcLink)> {
+        let id = self.links.rc.by_qpn(qpn)?;
+        let link = self.links.rc.get(id)?;
+        let fits = link.state == LinkState::Asking || link.peer_qpn == peer_qpn;
+        let of_peer = self.peers.get(link.peer).is_some_and(|peer| peer.gid == ticket.from.gid);
+        (fits && of_peer).then_some((id, link))
     }
 
     /// Sends the control messages that are due; whether there were some.
