@@ -177,7 +177,6 @@ fn who_sleeps_is_woken() {
                 loop {
                     let counters = stream.counters().wire;
                     if counters.peer_naps > naps {
-                        naps = counters.peer_naps;
                         break;
                     }
                     assert!(begun.elapsed().as_secs() < 30, "it does not lie down: {counters:?}");
@@ -185,9 +184,11 @@ fn who_sleeps_is_woken() {
                 }
                 stream.write_all(&[0]).unwrap();
                 stream.flush().unwrap();
-                // For this nap, as it lay down or now.
-                let before = std::mem::replace(&mut wakings, stream.counters().wire.wakings);
+                let counters = stream.counters().wire;
+                // For this nap, or the one after it, if it woke by itself and lay down again.
+                let before = std::mem::replace(&mut wakings, counters.wakings);
                 assert!(wakings > before, "round {round}");
+                naps = counters.peer_naps;
                 stream.read_exact(&mut answer).unwrap();
                 assert_eq!(answer[0], round as u8);
             }
