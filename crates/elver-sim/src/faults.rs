@@ -33,6 +33,8 @@ pub enum Fault {
     Crash,
     /// A region is deregistered while peers use it.
     Deregister,
+    /// Memory goes under a region while peers use it.
+    Vanish,
     /// A DCT is destroyed while initiators use it.
     DestroyDct,
     /// A CQ that is polled too seldom overflows.
@@ -43,7 +45,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Fault; 17] = [
+    pub const ALL: [Fault; 18] = [
         Fault::Loss,
         Fault::Duplicate,
         Fault::Reorder,
@@ -58,6 +60,7 @@ impl Fault {
         Fault::SlowEngine,
         Fault::Crash,
         Fault::Deregister,
+        Fault::Vanish,
         Fault::DestroyDct,
         Fault::CqOverflow,
         Fault::ClockJump,
@@ -80,6 +83,7 @@ impl Fault {
             Fault::SlowEngine => "slow-engine",
             Fault::Crash => "crash",
             Fault::Deregister => "deregister",
+            Fault::Vanish => "vanish",
             Fault::DestroyDct => "destroy-dct",
             Fault::CqOverflow => "cq-overflow",
             Fault::ClockJump => "clock-jump",

@@ -179,7 +179,7 @@ impl World {
             return self.replace_dct(index);
         }
         if self.meddling.percent(30) {
-            return self.deregister();
+            return self.take_region();
         }
         let up = |id: &EndpointId| {
             let endpoint = &self.model.endpoints[*id];
@@ -386,20 +386,26 @@ impl World {
         Ok(!stopped.is_empty())
     }
 
-    /// Deregisters a region that peers may be using.
-    fn deregister(&mut self) -> Result<(), Violation> {
+    /// Deregisters a region that peers may be using, or takes its memory from under it.
+    fn take_region(&mut self) -> Result<(), Violation> {
         let number = self.meddling.index(self.hosts.len());
         let Host { rnic, arena, .. } = &mut self.hosts[number];
         let chunks = &self.model.arenas[*arena].chunks;
         let Some(chunk) = chunks.iter().position(|chunk| chunk.room == Room::Mortal) else {
             return Ok(());
         };
-        if !self.model.arenas[*arena].bury(rnic, chunk)? {
+        let percent = self.plan.vanish_percent;
+        let fault = if percent > 0 && self.meddling.percent(percent) {
+            self.model.arenas[*arena].vanish(chunk);
+            Fault::Vanish
+        } else if self.model.arenas[*arena].bury(rnic, chunk)? {
+            Fault::Deregister
+        } else {
             return Ok(());
-        }
+        };
         self.model.bereave((*arena, chunk));
-        self.network.count(Fault::Deregister);
-        self.trace.add(self.now, Event::Fault { what: "deregister", from: number, to: number });
+        self.network.count(fault);
+        self.trace.add(self.now, Event::Fault { what: fault.name(), from: number, to: number });
         Ok(())
     }
 

@@ -27,6 +27,8 @@ pub(crate) enum Room {
     Mortal,
     /// It was deregistered: nothing.
     Dead,
+    /// Everything, but its memory is gone.
+    Vanished,
 }
 
 /// A part of a host's memory.
@@ -70,7 +72,7 @@ pub(crate) struct Chunk {
     pub(crate) room: Room,
     /// It may not be at hand.
     late: bool,
-    /// What it held when it was deregistered, and holds ever after.
+    /// What it held when peers lost it, and holds ever after.
     pub(crate) frozen: Option<Vec<u8>>,
     used: u32,
 }
@@ -134,7 +136,7 @@ impl Arena {
         let local = AccessFlags::LOCAL_WRITE;
         let remote = AccessFlags::REMOTE_CHANGES | AccessFlags::REMOTE_READ | AccessFlags::MW_BIND;
         let (pd, mut access) = match room {
-            Room::Open | Room::Mortal | Room::Dead => (self.pd, local | remote),
+            Room::Open | Room::Mortal | Room::Dead | Room::Vanished => (self.pd, local | remote),
             Room::Closed => (self.pd, local),
             Room::Foreign => (self.foreign, local | remote),
         };
@@ -174,10 +176,11 @@ impl Arena {
         self.chunks[range.chunk].claims.push(Claim { offset, len, owner });
     }
 
-    /// The chunk of a range, if that may be deregistered, or was.
+    /// The chunk of a range, if peers may lose it, or have.
     pub(crate) fn mortal(&self, range: Range) -> Option<(ArenaId, usize)> {
         let room = self.chunk(range).room;
-        matches!(room, Room::Mortal | Room::Dead).then_some((self.id, range.chunk))
+        let mortal = matches!(room, Room::Mortal | Room::Dead | Room::Vanished);
+        mortal.then_some((self.id, range.chunk))
     }
 
     /// For how long all of it may keep others waiting, in nanoseconds.
@@ -200,6 +203,14 @@ impl Arena {
         chunk.room = Room::Dead;
         chunk.frozen = Some(chunk.memory.view().to_vec());
         Ok(true)
+    }
+
+    /// Takes the memory from under a chunk's region.
+    pub(crate) fn vanish(&mut self, chunk: usize) {
+        let chunk = &mut self.chunks[chunk];
+        chunk.memory.set_gone(true);
+        chunk.room = Room::Vanished;
+        chunk.frozen = Some(chunk.memory.view().to_vec());
     }
 
     fn chunk(&self, range: Range) -> &Chunk {

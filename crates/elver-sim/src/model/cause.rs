@@ -4,7 +4,7 @@ use elver_verbs::{QpState, QpType, SendOpcode, WcStatus};
 
 use elver_wire::Timeout;
 
-use super::{Endpoint, EndpointId, Model, OpId, Planted, Violation};
+use super::{Endpoint, EndpointId, Model, OpId, Planted, Room, Violation};
 use crate::network::Network;
 use crate::plan::LATE_NS;
 
@@ -59,7 +59,8 @@ impl Model {
                 let crowded = self.crowded && source.qp_type == QpType::Dci;
                 source.qp_type.is_reliable() && source.rnr_bounded && (late || crowded)
             }
-            WcStatus::RemAccessErr if self.was_bereft(op) => true,
+            WcStatus::RemAccessErr if self.was_bereft_by(op, Room::Dead) => true,
+            WcStatus::RemOpErr if self.was_bereft_by(op, Room::Vanished) => true,
             // Its answer waited for memory, and what stood behind it was executed meanwhile.
             WcStatus::RemOpErr if self.late_memory && op.opcode == SendOpcode::Read => {
                 self.was_bereft(op)

@@ -130,7 +130,7 @@ impl Model {
         let bytes = chunk.memory.view();
         if chunk.frozen.as_ref().is_some_and(|frozen| frozen[..] != bytes[..]) {
             return Err(Violation::new(format!(
-                "host {}: the region at {:#x} was changed after it had been deregistered",
+                "host {}: the region at {:#x} was changed after peers had lost it",
                 arena.host, chunk.info.addr
             )));
         }

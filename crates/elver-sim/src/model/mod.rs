@@ -124,7 +124,7 @@ pub(crate) struct Op {
     pub(crate) local: Vec<Range>,
     pub(crate) planted: Option<Planted>,
     pub(crate) window: Option<WindowId>,
-    /// The chunk that it uses, if that may be deregistered meanwhile.
+    /// The chunk that it uses, if peers may lose that meanwhile.
     pub(crate) mortal: Option<(ArenaId, usize)>,
     /// The rkey that a SEND invalidates.
     pub(crate) invalidates: Option<u32>,
@@ -349,12 +349,17 @@ impl Model {
         &self.endpoints[self.ops[op].dest]
     }
 
-    /// Whether a WR uses a chunk that was deregistered after it had been posted.
+    /// Whether a WR uses a chunk that peers have lost after it had been posted.
     pub(crate) fn was_bereft(&self, op: &Op) -> bool {
-        op.mortal.is_some_and(|(arena, chunk)| self.arenas[arena].chunks[chunk].room == Room::Dead)
+        [Room::Dead, Room::Vanished].into_iter().any(|room| self.was_bereft_by(op, room))
     }
 
-    /// A chunk was deregistered: the RC QPs that answer WRs which use it may fail.
+    /// The same, in this way.
+    pub(crate) fn was_bereft_by(&self, op: &Op, room: Room) -> bool {
+        op.mortal.is_some_and(|(arena, chunk)| self.arenas[arena].chunks[chunk].room == room)
+    }
+
+    /// Peers have lost a chunk: the RC QPs that answer WRs which use it may fail.
     pub(crate) fn bereave(&mut self, chunk: (ArenaId, usize)) {
         let uses = |op: &&Op| op.mortal == Some(chunk) && !op.succeeded();
         for dest in self.ops.iter().filter(uses).map(|op| op.dest).collect::<Vec<_>>() {
