@@ -18,6 +18,8 @@ use alloc::vec::Vec;
 
 use elver_control::{ControlAddr, Request};
 use elver_verbs::{Gid, Time};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
 /// A peer that does not answer when it is told of an end is told again after this long,
 const REMIND_NS: u64 = 1_000_000_000;
@@ -45,6 +47,10 @@ impl Reminder {
     pub(super) fn request(&self) -> Request {
         self.request
     }
+
+    fn peer(&self) -> (Gid, u32) {
+        (self.to.gid, self.to.qpn)
+    }
 }
 
 /// All of them but those that peers have just been told.
@@ -54,6 +60,8 @@ pub(crate) struct Reminders {
     due: VecDeque<Reminder>,
     /// Those that go when their peers are heard.
     quiet: VecDeque<Reminder>,
+    /// How many are for each peer: most that are heard are to be told nothing.
+    peers: HashMap<(Gid, u32), u32, FxBuildHasher>,
     given_up: u64,
 }
 
@@ -68,7 +76,7 @@ impl Reminders {
         match reminder.left.checked_sub(1) {
             None => self.hold(reminder),
             Some(left) => {
-                self.make_room();
+                self.make_room_for(&reminder);
                 let due = now.saturating_add_ns(REMIND_NS);
                 self.due.push_back(Reminder { left, due, ..reminder });
             }
@@ -77,25 +85,35 @@ impl Reminders {
 
     /// The peer is not told: what is at its place now is another. It is in case it is heard of after all.
     pub(super) fn hold(&mut self, reminder: Reminder) {
-        self.make_room();
+        self.make_room_for(&reminder);
         self.quiet.push_back(reminder);
     }
 
-    fn make_room(&mut self) {
-        if self.len() >= REMINDERS_MAX {
+    fn make_room_for(&mut self, reminder: &Reminder) {
+        if self.len() >= REMINDERS_MAX
+            && let Some(oldest) = self.quiet.pop_front().or_else(|| self.due.pop_front())
+        {
             self.given_up += 1;
-            if self.quiet.pop_front().is_none() {
-                self.due.pop_front();
+            self.taken(&oldest);
+        }
+        *self.peers.entry(reminder.peer()).or_default() += 1;
+    }
+
+    fn taken(&mut self, reminder: &Reminder) {
+        if let Some(count) = self.peers.get_mut(&reminder.peer()) {
+            count_off!(*count, 1);
+            if *count == 0 {
+                self.peers.remove(&reminder.peer());
             }
         }
     }
 
     /// A node is there, by its GID and its control QP: what it was to be told it is told at once, once more at least.
     pub(super) fn heard(&mut self, peer: (Gid, u32), now: Time) {
-        let is_its = |one: &Reminder| (one.to.gid, one.to.qpn) == peer;
-        if !self.due.iter().chain(&self.quiet).any(is_its) {
+        if !self.peers.contains_key(&peer) {
             return;
         }
+        let is_its = |one: &Reminder| one.peer() == peer;
         let mut its = Vec::new();
         for list in [&mut self.due, &mut self.quiet] {
             list.retain(|one| {
@@ -113,7 +131,9 @@ impl Reminders {
 
     /// The next one that is due.
     pub(super) fn next_due(&mut self, now: Time) -> Option<Reminder> {
-        self.due.pop_front_if(|one| one.due <= now)
+        let reminder = self.due.pop_front_if(|one| one.due <= now)?;
+        self.taken(&reminder);
+        Some(reminder)
     }
 
     /// When the next one is due.
@@ -198,5 +218,6 @@ mod tests {
         assert_eq!((reminders.quiet.len(), reminders.due.len()), (0, REMINDERS_MAX));
         reminders.add(addr(2), close(0), NOW);
         assert_eq!((reminders.due.len(), reminders.given_up()), (REMINDERS_MAX, 2));
+        assert_eq!(reminders.peers, HashMap::from_iter([((addr(2).gid, 2), REMINDERS_MAX as u32)]));
     }
 }
