@@ -1,0 +1,35 @@
+//! How a session ends, whatever part of the engine finds that it must.
+
+use elver_portal::Violation;
+use elver_verbs::Time;
+
+use super::Engine;
+use super::sessions::End;
+
+impl Engine {
+    /// Ends a session that broke a rule.
+    pub(super) fn settle(&mut self, slot: u32, result: Result<(), Violation>, now: Time) {
+        if let Err(violation) = result {
+            self.counters.violation(&violation);
+            self.end(slot, End::Violation, now);
+        }
+    }
+
+    /// Ends a session: its process is gone, or must go.
+    pub(super) fn end(&mut self, slot: u32, how: End, now: Time) {
+        let Some(session) = self.sessions.at(slot) else { return };
+        let token = session.token(slot);
+        let heir = session.open.as_ref().and_then(|open| Some((open.heir?, open.client)));
+        if let Some(gate) = session.open.as_ref().and_then(|open| open.gate.as_ref()) {
+            self.directs.ended(gate, now);
+        }
+        for lkey in self.sessions.regions_of(slot) {
+            // The memory goes with its owner: nobody need wait until it is touched no more.
+            self.directs.shut(lkey, None, &mut self.sessions, now);
+        }
+        if let Some(client) = self.sessions.end(slot, how, &mut self.counters) {
+            self.core.client_close(client, now);
+        }
+        self.sets.ended(token, heir, &mut self.sessions, &mut self.core, now);
+    }
+}

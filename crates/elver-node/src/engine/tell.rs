@@ -1,0 +1,171 @@
+//! Sessions are told what has completed, and what has happened to them.
+
+use elver_core::{Event, VqpId};
+use elver_portal::{Answer, RefusalCode, Violation};
+use elver_verbs::{Time, WcStatus};
+
+use super::directs::{Held, Whose};
+use super::quota::Usage;
+use super::session::Owed;
+use super::sessions::End;
+use super::translate::{self, Refused};
+use super::{COMPLETIONS_MAX, Engine};
+
+/// Events for clients that are none of the engine's sessions; older ones give way.
+const EVENTS_KEPT_MAX: usize = 4_096;
+
+impl Engine {
+    /// Hands out completions and events.
+    #[inline]
+    pub(super) fn tell(&mut self, now: Time) -> bool {
+        let mut told = false;
+        while let Some(client) = self.core.poll_ready() {
+            told = true;
+            if let Some(slot) = self.sessions.of_client(client) {
+                self.hand_out(slot, now);
+            }
+        }
+        while let Some(event) = self.core.poll_event() {
+            told = true;
+            self.report(event, now);
+        }
+        told
+    }
+
+    /// Hands a session's completions out, as many as there is room for.
+    pub(super) fn hand_out(&mut self, slot: u32, now: Time) {
+        let Some((session, quotas)) = self.sessions.get_with_quotas(slot) else { return };
+        let account = session.account();
+        let Some(open) = &mut session.open else { return };
+        let result = loop {
+            let room = match open.completions_room() {
+                Ok(room) => room.min(COMPLETIONS_MAX),
+                Err(violation) => break Err(violation),
+            };
+            open.stalled = room == 0;
+            if room == 0 {
+                break Ok(());
+            }
+            let count = self.core.poll_completions(open.client, &mut self.completions[..room]);
+            self.counters.completions += count as u64;
+            let mut result = Ok(());
+            for completion in &self.completions[..count] {
+                if let Some(VqpId(accepted)) = completion.source
+                    && !open.vqps.contains(&accepted)
+                    && self.core.vqp_info(open.client, VqpId(accepted)).is_ok()
+                {
+                    open.vqps.insert(accepted);
+                    quotas.count(account, Usage::VQP);
+                }
+                // The reason comes with the first error.
+                if completion.wc.status != WcStatus::Success
+                    && let Some(cause) = self.core.take_failure(completion.vqp)
+                {
+                    let (VqpId(vqp), cause) = (completion.vqp, cause.into());
+                    result = result.and(open.reply(Owed::Failed { vqp, cause }));
+                }
+                let owed = Owed::Completion(translate::completion(completion));
+                result = result.and(open.reply(owed));
+            }
+            if result.is_err() || count < room {
+                break result;
+            }
+        };
+        self.sessions.activate(slot, now);
+        self.settle(slot, result, now);
+    }
+
+    /// Tells a session of an event.
+    fn report(&mut self, event: Event, now: Time) {
+        let client = match &event {
+            Event::Connected { client, .. }
+            | Event::Warmed { client, .. }
+            | Event::Deregistered { client, .. }
+            | Event::Failed { client, .. } => *client,
+        };
+        let Some(slot) = self.sessions.of_client(client) else {
+            if self.heirs_report(&event, now) {
+                return;
+            }
+            if self.sessions.is_foreign(client) {
+                if self.events.len() == EVENTS_KEPT_MAX {
+                    self.events.pop_front();
+                }
+                self.events.push_back(event);
+            }
+            return;
+        };
+        let result = match event {
+            Event::Connected { token, result, .. } => {
+                let via = result.map(Answer::Connected);
+                self.sessions.answer_later(slot, token as u32, via.map_err(Into::into))
+            }
+            Event::Warmed { token, ready, failed, .. } => {
+                let answer = Answer::Warmed { ready, failed };
+                self.sessions.answer_later(slot, token as u32, Ok(answer))
+            }
+            Event::Deregistered { token: request, .. } => {
+                let request = request as u32;
+                let token = self.sessions.at(slot).map_or(0, |session| session.token(slot));
+                match self.directs.holds(Whose::Region { token, request }) {
+                    // It is told when nobody is inside any more.
+                    Held::Back => return,
+                    held => self.deregistered(slot, request, held == Held::Free),
+                }
+            }
+            Event::Failed { vqp, cause, .. } => {
+                self.sessions.reply(slot, Owed::Failed { vqp: vqp.0, cause: cause.into() })
+            }
+        };
+        self.sessions.activate(slot, now);
+        self.settle(slot, result, now);
+    }
+
+    /// A region is gone, and nobody touches it any more; or one who stands still, whom the node has waited for long
+    /// enough.
+    fn deregistered(&mut self, slot: u32, request: u32, is_free: bool) -> Result<(), Violation> {
+        self.sessions.region_gone(slot, request, &self.maker);
+        let answer = if is_free {
+            Ok(Answer::Done)
+        } else {
+            let text = "a process of this user's was stopped while it reached for the region; its session \
+                        was ended, and it ends that access when it goes on";
+            Err(Refused::new(RefusalCode::Busy, text))
+        };
+        self.sessions.answer_later(slot, request, answer)
+    }
+
+    /// Looks at processes that were inside of memory when it was taken back.
+    #[cold]
+    pub(super) fn settle_directs(&mut self, now: Time) {
+        let settled = self.directs.settle(now);
+        for (token, request, is_free) in settled.regions {
+            let Some(slot) = self.sessions.of_token(token) else { continue };
+            let result = self.deregistered(slot, request, is_free);
+            self.sessions.activate(slot, now);
+            self.settle(slot, result, now);
+        }
+        for token in settled.stuck {
+            if let Some(slot) = self.sessions.of_token(token) {
+                self.counters.direct_stuck += 1;
+                self.end(slot, End::Violation, now);
+            }
+        }
+    }
+
+    /// Tells of an event to a session that waits for a child; whether it is one's.
+    #[cold]
+    fn heirs_report(&mut self, event: &Event, now: Time) -> bool {
+        let Engine { sets, sessions, core, .. } = self;
+        match event {
+            Event::Connected { client, token, result, .. } => {
+                let result = result.clone().map_err(Into::into);
+                sets.connected(*client, *token, result, sessions, core, now)
+            }
+            Event::Failed { client, vqp, cause, .. } => {
+                sets.failed(*client, *vqp, cause.clone().into())
+            }
+            Event::Warmed { .. } | Event::Deregistered { .. } => false,
+        }
+    }
+}
