@@ -11,9 +11,8 @@ use elver_portal::{Command, HeirsLayout, Message, Received, Record, Socket, Welc
 use elver_verbs::{AccessFlags, QpState};
 
 use crate::fork::generation;
-use crate::inner::{Inner, Outcome};
+use crate::inner::{Inner, Outcome, UNEXPECTED};
 use crate::link::{self, GREETING, Link, PATIENCE, SLEEP_MAX, Wait};
-use crate::session::UNEXPECTED;
 use crate::{Destination, Error, Mr, NotInherited, Session, SessionOptions, Vqp};
 
 /// Why a node that was not found by a path prepares nothing.

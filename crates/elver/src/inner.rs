@@ -1,26 +1,45 @@
-//! What a session and its handles share.
+//! What a session and its handles share; and the handles, since each holds the other: they keep their session, and
+//! that finds them by what the node tells.
 
+mod post;
+
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::task;
 
 use elver_portal::{
-    Answer, Command, Completion, First, Limits, PushError, RefusalCode, Reply, Via, VqpInfo,
-    VqpOptions, VqpState,
+    Answer, Command, Completion, First, RefusalCode, Reply, Socket, Via, VqpInfo, VqpOptions,
 };
-use elver_verbs::{
-    Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Wc, WcOpcode, WcStatus,
-    WrLimits,
-};
+use elver_verbs::{QpState, Wc, WcOpcode, WcStatus};
 use rustc_hash::FxHashMap;
 
 use crate::arena::{Arena, Piece};
-use crate::direct::{self, Direct, Tried, Way};
+use crate::direct::{Direct, Way};
 use crate::link::{Link, Wait};
-use crate::ready::{Of, Queue};
 use crate::regions::Regions;
-use crate::vqp::Handle;
-use crate::{Error, PostFailed, fork};
+use crate::{Error, fork};
+
+/// A process's connection to its node. Clones are the same session; it ends with the last of them
+/// and of what it made, and the node then takes everything back.
+#[derive(Clone)]
+pub struct Session {
+    pub(crate) inner: Rc<RefCell<Inner>>,
+    pub(crate) socket: Rc<Socket>,
+}
+
+/// A VQP as its user holds it: destroyed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) session: Session,
+    pub(crate) id: u32,
+}
+
+/// The same of a CQ.
+pub(crate) struct CqHandle {
+    pub(crate) session: Session,
+    pub(crate) id: u32,
+}
 
 pub(crate) struct Inner {
     pub(crate) link: Link,
@@ -91,6 +110,9 @@ impl Outcome {
     }
 }
 
+pub(crate) const UNEXPECTED: Error =
+    Error::Invalid { what: "the node's answer does not fit the command; are both of one version?" };
+
 /// A VQP as the client knows it.
 pub(crate) struct Entry {
     pub(crate) handle: Weak<Handle>,
@@ -117,6 +139,20 @@ pub(crate) struct Entry {
     way: Way,
 }
 
+/// A CQ as the client knows it.
+pub(crate) struct Queue {
+    pub(crate) handle: Weak<CqHandle>,
+    completions: VecDeque<Wc>,
+    listed: bool,
+}
+
+/// What may be ready.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    Vqp(u32),
+    Cq(u32),
+}
+
 /// The send WRs that are outstanding: a completion also ends the unsignalled ones before it.
 struct Sends {
     posted: u64,
@@ -129,6 +165,13 @@ struct Sends {
 /// Entries that queues have room for from the beginning: what makes them longer stands far away in
 /// a program, where a first call costs a new process some microseconds.
 const ROOM: usize = 4;
+
+impl Session {
+    pub(crate) fn of(link: Link) -> Session {
+        let socket = link.socket.clone();
+        Session { inner: Rc::new(RefCell::new(Inner::new(link))), socket }
+    }
+}
 
 impl Inner {
     pub(crate) fn new(link: Link) -> Inner {
@@ -230,7 +273,7 @@ impl Inner {
     #[cold]
     fn let_go(&mut self, vqp: u32) {
         for entry in self.vqps.values_mut() {
-            let at = entry.accepted.iter().position(|handle| handle.id() == vqp);
+            let at = entry.accepted.iter().position(|handle| handle.id == vqp);
             let unused = at.filter(|at| Rc::strong_count(&entry.accepted[*at]) == 1);
             if let Some(handle) = unused.and_then(|at| entry.accepted.remove(at)) {
                 self.released.push(handle);
@@ -250,6 +293,11 @@ impl Inner {
     /// Whether a request that somebody asks for has an answer that he has not heard.
     pub(crate) fn has_outcome(&self) -> bool {
         self.awaited.iter().any(|awaited| awaited.outcome.is_some() && !awaited.told)
+    }
+
+    /// Lists something no more, which is gone.
+    pub(crate) fn unlist(&mut self, gone: Of) {
+        self.ready.retain(|of| *of != gone);
     }
 
     pub(crate) fn next_cq(&mut self) -> u32 {
@@ -398,107 +446,6 @@ impl Inner {
         }
         Ok(())
     }
-
-    pub(crate) fn post_send(&mut self, vqp: u32, wrs: &[SendWr<'_>]) -> Result<(), PostFailed> {
-        let (mut posted, mut told) = (0, false);
-        let mut result = self.check_own();
-        while result.is_ok() && posted < wrs.len() {
-            let tells = self.post_one(vqp, &wrs[posted]);
-            posted += usize::from(tells.is_ok());
-            told |= *tells.as_ref().unwrap_or(&false);
-            result = tells.map(drop);
-        }
-        let rung = if told { self.link.ring() } else { Ok(()) };
-        if !self.direct.done.is_empty() {
-            // The node does not wake them for these.
-            self.rouse();
-        }
-        result.and(rung).map_err(|error| PostFailed { posted, error })
-    }
-
-    /// Posts a WR; whether the node has something to take for it.
-    #[inline]
-    fn post_one(&mut self, vqp: u32, wr: &SendWr<'_>) -> Result<bool, Error> {
-        let limits = self.link.welcome.limits;
-        let mut wait = None;
-        loop {
-            let entry = self.vqps.get_mut(&vqp).ok_or(GONE)?;
-            if let Err(error) = entry.check(wr, &limits, &mut self.regions) {
-                return Err(entry.explain(vqp, error));
-            }
-            let signalled = entry.signal_all || wr.flags.contains(SendFlags::SIGNALED);
-            let is_off = self.is_armed || self.link.is_gone();
-            if entry.way != Way::Node && entry.sends.are_here() && !is_off {
-                match self.direct.execute(wr, entry.way, &self.regions) {
-                    Tried::Done(bytes) => {
-                        entry.sends.post(signalled);
-                        if signalled {
-                            let wc = direct::completion(vqp, wr, bytes);
-                            self.direct.done.push_back((vqp, wc));
-                        }
-                        return Ok(false);
-                    }
-                    Tried::Ask(rkey) => {
-                        let request = next(&mut self.last_request);
-                        if self.link.command(request, &Command::Reach { vqp, rkey })? {
-                            self.direct.asked(request, vqp, rkey);
-                        }
-                    }
-                    Tried::No => {}
-                }
-            }
-            match self.link.send(vqp, wr) {
-                Ok(()) => {
-                    entry.sends.post(signalled);
-                    entry.sends.at_node = entry.sends.posted;
-                    return Ok(true);
-                }
-                Err(PushError::Full) => {
-                    self.make_room(wait.get_or_insert_with(Wait::patient))?;
-                }
-                Err(PushError::Post(error)) => return Err(error.into()),
-                Err(PushError::Violation(violation)) => return Err(violation.into()),
-            }
-        }
-    }
-
-    pub(crate) fn post_recv(&mut self, vqp: u32, wrs: &[RecvWr<'_>]) -> Result<(), PostFailed> {
-        let mut posted = 0;
-        let mut result = self.check_own();
-        while result.is_ok() && posted < wrs.len() {
-            result = self.receive_one(vqp, &wrs[posted]);
-            posted += usize::from(result.is_ok());
-        }
-        let rung = if posted > 0 { self.link.ring() } else { Ok(()) };
-        result.and(rung).map_err(|error| PostFailed { posted, error })
-    }
-
-    fn receive_one(&mut self, vqp: u32, wr: &RecvWr<'_>) -> Result<(), Error> {
-        let max_sge = self.link.welcome.limits.max_sge;
-        let mut wait = None;
-        loop {
-            let entry = self.vqps.get_mut(&vqp).ok_or(GONE)?;
-            if entry.receives >= entry.max_recv_wr {
-                let capacity = entry.max_recv_wr;
-                return Err(Error::QueueFull { capacity, unsignalled: 0, receives: true });
-            }
-            wr.check_shape(max_sge)?;
-            for sge in wr.sges {
-                self.regions.check(sge, true)?;
-            }
-            match self.link.receive(vqp, wr) {
-                Ok(()) => {
-                    entry.receives += 1;
-                    return Ok(());
-                }
-                Err(PushError::Full) => {
-                    self.make_room(wait.get_or_insert_with(Wait::patient))?;
-                }
-                Err(PushError::Post(error)) => return Err(error.into()),
-                Err(PushError::Violation(violation)) => return Err(violation.into()),
-            }
-        }
-    }
 }
 
 /// The number of the next request.
@@ -506,8 +453,6 @@ fn next(last: &mut u32) -> u32 {
     *last = last.wrapping_add(1);
     *last
 }
-
-const GONE: Error = Error::Invalid { what: "the VQP is destroyed" };
 
 impl Entry {
     pub(crate) fn new(handle: Weak<Handle>, state: QpState, options: &VqpOptions) -> Entry {
@@ -558,29 +503,6 @@ impl Entry {
         self.listed
     }
 
-    /// A refusal in the words of a VQP.
-    #[cold]
-    fn explain(&self, vqp: u32, error: PostError) -> Error {
-        match error {
-            PostError::QueueFull { capacity } => {
-                let last = self.sends.signalled.back().copied().unwrap_or(self.sends.completed);
-                let unsignalled = u32::try_from(self.sends.posted - last).unwrap_or(u32::MAX);
-                Error::QueueFull { capacity, unsignalled, receives: false }
-            }
-            PostError::State { state, .. } => {
-                let state = match state {
-                    QpState::Err => VqpState::Error,
-                    QpState::Init => VqpState::Connecting,
-                    QpState::Rts => VqpState::Connected,
-                    _ => VqpState::Idle,
-                };
-                Error::NotConnected { vqp, state }
-            }
-            PostError::Opcode { opcode, .. } => Error::Opcode { opcode },
-            error => Error::Post(error),
-        }
-    }
-
     /// It is connected, or being connected, to this node or to another.
     pub(crate) fn goes_to(&mut self, is_own_node: bool) {
         self.way = if is_own_node { Way::Unknown } else { Way::Node };
@@ -594,46 +516,6 @@ impl Entry {
         self.sends.clear();
     }
 
-    /// What the node would refuse, told at once: over the ring it could tell only by a completion, and
-    /// the VQP would fail with it.
-    #[inline]
-    fn check(
-        &self,
-        wr: &SendWr<'_>,
-        limits: &Limits,
-        regions: &mut Regions,
-    ) -> Result<(), PostError> {
-        let (qp_type, opcode) = (QpType::Rc, wr.op.opcode());
-        if self.state != QpState::Rts {
-            return Err(PostError::State { qp_type, state: self.state });
-        }
-        if self.sends.posted - self.sends.completed >= u64::from(self.max_send_wr) {
-            return Err(PostError::QueueFull { capacity: self.max_send_wr });
-        }
-        if wr.dest.is_some() {
-            return Err(PostError::Destination { qp_type });
-        }
-        if matches!(wr.op, SendOp::SendWithInv(_) | SendOp::BindMw(_) | SendOp::LocalInv(_)) {
-            return Err(PostError::Opcode { qp_type, opcode });
-        }
-        let limits = WrLimits {
-            max_sge: limits.max_sge,
-            max_inline: limits.max_inline,
-            max_length: limits.message_bytes,
-            confirm_sends: self.confirm_sends,
-        };
-        wr.check_shape(&limits)?;
-        wr.op.check_alignment()?;
-        if let Payload::Sges(sges) = wr.payload {
-            let writes = matches!(
-                wr.op,
-                SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
-            );
-            sges.iter().try_for_each(|sge| regions.check(sge, writes))?;
-        }
-        Ok(())
-    }
-
     #[inline]
     fn complete(&mut self, wc: &Wc) {
         if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
@@ -643,6 +525,35 @@ impl Entry {
         } else {
             self.state = QpState::Err;
         }
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(handle: Weak<CqHandle>) -> Queue {
+        Queue { handle, completions: VecDeque::new(), listed: false }
+    }
+
+    /// Takes a completion in; whether the CQ must be listed as ready now.
+    #[inline]
+    pub(crate) fn push(&mut self, wc: Wc) -> bool {
+        self.completions.push_back(wc);
+        !std::mem::replace(&mut self.listed, true)
+    }
+
+    /// Takes completions out, oldest first; returns how many.
+    #[inline]
+    pub(crate) fn take(&mut self, wcs: &mut [Wc]) -> usize {
+        let count = self.completions.len().min(wcs.len());
+        for (wc, completion) in wcs.iter_mut().zip(self.completions.drain(..count)) {
+            *wc = completion;
+        }
+        count
+    }
+
+    /// Whether it still has something to take.
+    pub(crate) fn stays_listed(&mut self) -> bool {
+        self.listed = !self.completions.is_empty();
+        self.listed
     }
 }
 
@@ -763,5 +674,41 @@ fn answered(
             Answer::Refused(_) => entry.state = QpState::Reset,
             _ => {}
         }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut inner = self.session.inner.borrow_mut();
+        let entry = inner.vqps.remove(&self.id);
+        inner.forget_connects(self.id);
+        inner.direct.forget(self.id);
+        if entry.as_ref().is_some_and(Entry::is_listed) {
+            inner.unlist(Of::Vqp(self.id));
+        }
+        if inner.is_own() {
+            // VQPs back to senders of messages that nobody took go too.
+            let messages = entry.iter().flat_map(|entry| &entry.messages);
+            let mut ids: Vec<u32> = messages.map(|(_, source)| *source).collect();
+            ids.retain(|id| !inner.vqps.contains_key(id));
+            ids.sort_unstable();
+            ids.dedup();
+            ids.push(self.id);
+            for vqp in ids {
+                // If the node is gone, so is the VQP.
+                let _ = inner.tell_only(&Command::DestroyVqp { vqp });
+            }
+        }
+        drop(inner);
+        // Its accepted VQPs need the session as well.
+        drop(entry);
+    }
+}
+
+impl Drop for CqHandle {
+    fn drop(&mut self) {
+        let mut inner = self.session.inner.borrow_mut();
+        inner.cqs.remove(&self.id);
+        inner.unlist(Of::Cq(self.id));
     }
 }

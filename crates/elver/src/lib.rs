@@ -67,6 +67,7 @@
 
 mod arena;
 mod clock;
+mod connecting;
 mod descriptor;
 mod destination;
 mod direct;
@@ -80,6 +81,7 @@ mod inner;
 pub mod kv;
 mod link;
 mod mr;
+mod options;
 mod path;
 mod ready;
 mod regions;
@@ -89,6 +91,7 @@ pub mod tokio;
 mod vqp;
 mod waker;
 
+pub use connecting::Connecting;
 pub use destination::Destination;
 #[cfg(feature = "embedded")]
 pub use elver_node as node;
@@ -103,9 +106,10 @@ pub use elver_verbs::{
 pub use embedded::EmbeddedNode;
 pub use error::{Completed, Error, NotInherited, PostFailed};
 pub use heirs::{Heir, HeirState, Heirs, PrepareOptions, Preparing};
+pub use inner::Session;
 pub use mr::{Mr, SharedMemory};
+pub use options::SessionOptions;
 pub use path::SOCKET_VARIABLE;
 pub use ready::{Cq, Ready};
-pub use session::{Connecting, Session, SessionOptions};
 pub use vqp::{Message, Vqp};
 pub use waker::Waker;

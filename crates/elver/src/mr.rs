@@ -5,9 +5,8 @@ use elver_portal::{Command, RefusalCode, memfd::HUGE_PAGE};
 use elver_verbs::{AccessFlags, Memory, MemoryError, RemoteAddr, Sge};
 
 use crate::arena::Piece;
-use crate::inner::Outcome;
+use crate::inner::{Outcome, UNEXPECTED};
 use crate::regions::Region;
-use crate::session::UNEXPECTED;
 use crate::{Error, Session};
 
 const PAGE: u64 = 4096;

@@ -1,13 +1,12 @@
 //! What a session's user has not taken yet: by VQP, and by CQs that VQPs share.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use elver_verbs::Wc;
 
-use crate::inner::Inner;
+use crate::inner::{CqHandle, Entry, Inner, Of, Queue};
 use crate::link::Wait;
 use crate::{Error, Session, Vqp};
 
@@ -30,25 +29,6 @@ pub enum Ready {
 #[derive(Clone)]
 pub struct Cq(pub(crate) Rc<CqHandle>);
 
-pub(crate) struct CqHandle {
-    pub(crate) session: Session,
-    pub(crate) id: u32,
-}
-
-/// A CQ as the client knows it.
-pub(crate) struct Queue {
-    handle: Weak<CqHandle>,
-    completions: VecDeque<Wc>,
-    listed: bool,
-}
-
-/// What may be ready.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Of {
-    Vqp(u32),
-    Cq(u32),
-}
-
 impl Session {
     /// Makes a completion queue that VQPs can share.
     pub fn create_cq(&self) -> Cq {
@@ -56,7 +36,7 @@ impl Session {
         let id = inner.next_cq();
         let cq = Cq(Rc::new(CqHandle { session: self.clone(), id }));
         let handle = Rc::downgrade(&cq.0);
-        inner.cqs.insert(id, Queue { handle, completions: VecDeque::new(), listed: false });
+        inner.cqs.insert(id, Queue::new(handle));
         cq
     }
 
@@ -119,23 +99,6 @@ impl fmt::Debug for Cq {
     }
 }
 
-impl Drop for CqHandle {
-    fn drop(&mut self) {
-        let mut inner = self.session.inner.borrow_mut();
-        inner.cqs.remove(&self.id);
-        inner.unlist(Of::Cq(self.id));
-    }
-}
-
-impl Queue {
-    /// Takes a completion in; whether the CQ must be listed as ready now.
-    #[inline]
-    pub(crate) fn push(&mut self, wc: Wc) -> bool {
-        self.completions.push_back(wc);
-        !std::mem::replace(&mut self.listed, true)
-    }
-}
-
 impl Inner {
     /// What has something, oldest first. What was emptied since is listed no more.
     fn ready(&mut self) -> Vec<Ready> {
@@ -161,25 +124,12 @@ impl Inner {
     fn tidy(&mut self) {
         let (vqps, cqs) = (&mut self.vqps, &mut self.cqs);
         self.ready.retain(|of| match of {
-            Of::Vqp(id) => vqps.get_mut(id).is_some_and(|entry| entry.stays_listed()),
-            Of::Cq(id) => cqs.get_mut(id).is_some_and(|queue| {
-                queue.listed = !queue.completions.is_empty();
-                queue.listed
-            }),
+            Of::Vqp(id) => vqps.get_mut(id).is_some_and(Entry::stays_listed),
+            Of::Cq(id) => cqs.get_mut(id).is_some_and(Queue::stays_listed),
         });
     }
 
-    /// Lists something no more, which is gone.
-    pub(crate) fn unlist(&mut self, gone: Of) {
-        self.ready.retain(|of| *of != gone);
-    }
-
     fn take_from(&mut self, cq: u32, wcs: &mut [Wc]) -> usize {
-        let Some(queue) = self.cqs.get_mut(&cq) else { return 0 };
-        let count = queue.completions.len().min(wcs.len());
-        for (wc, completion) in wcs.iter_mut().zip(queue.completions.drain(..count)) {
-            *wc = completion;
-        }
-        count
+        self.cqs.get_mut(&cq).map_or(0, |queue| queue.take(wcs))
     }
 }

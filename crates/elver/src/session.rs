@@ -1,52 +1,15 @@
-use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
 
-use elver_portal::{
-    Command, ConnectOptions, First, Layout, Limits, Socket, Via, VqpOptions, WARM_GIDS_MAX,
-};
+use elver_portal::{Command, First, Limits, VqpOptions, WARM_GIDS_MAX};
 use elver_verbs::{AccessFlags, Gid};
 
-use crate::inner::{Inner, Outcome};
-use crate::link::{Link, Wait};
+use crate::inner::{Outcome, UNEXPECTED};
+use crate::link::Link;
 use crate::mr::Kind;
 use crate::path::Paths;
-use crate::{Cq, Destination, Error, Mr, SharedMemory, Vqp};
-
-/// How a session is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionOptions {
-    /// How long a call looks for its answer before it sleeps: less where others have long turns on its core,
-    /// unless it is a second or longer ([`Session::look_on`]). A node that sleeps takes up to
-    /// 100 µs to wake.
-    pub spin: Duration,
-    /// The rings that are asked for; the node may grant smaller ones.
-    pub layout: Layout,
-    /// Waits that sleep end with [`Error::Interrupted`] when a signal's handler has run. One that runs
-    /// while the call still looks (`spin`) does not end it; for that the handler calls
-    /// [`crate::Waker::wake`].
-    pub end_on_signal: bool,
-}
-
-impl Default for SessionOptions {
-    fn default() -> SessionOptions {
-        SessionOptions {
-            spin: Duration::from_micros(200),
-            layout: Layout::default(),
-            end_on_signal: false,
-        }
-    }
-}
-
-/// A process's connection to its node. Clones are the same session; it ends with the last of them
-/// and of what it made, and the node then takes everything back.
-#[derive(Clone)]
-pub struct Session {
-    pub(crate) inner: Rc<RefCell<Inner>>,
-    pub(crate) socket: Rc<Socket>,
-}
+use crate::{Connecting, Cq, Destination, Error, Mr, Session, SessionOptions, SharedMemory, Vqp};
 
 impl Session {
     /// Opens a session at the node that listens at a path.
@@ -108,11 +71,6 @@ impl Session {
 
     fn open(paths: &Paths, options: SessionOptions) -> Result<Session, Error> {
         Ok(Session::of(Link::connect(paths, options, None)?))
-    }
-
-    pub(crate) fn of(link: Link) -> Session {
-        let socket = link.socket.clone();
-        Session { inner: Rc::new(RefCell::new(Inner::new(link))), socket }
     }
 
     /// The node's GID: how peers name it.
@@ -274,74 +232,3 @@ impl fmt::Debug for Session {
         f.debug_struct("Session").field("gid", &self.gid()).finish_non_exhaustive()
     }
 }
-
-/// A connect that is going on, or has ended. Dropped, it goes on, and connects its VQP unasked.
-#[derive(Debug)]
-pub struct Connecting {
-    session: Session,
-    request: u32,
-}
-
-impl Connecting {
-    /// A connect that is under way already.
-    pub(crate) fn begun(session: &Session, request: u32) -> Connecting {
-        Connecting { session: session.clone(), request }
-    }
-
-    pub(crate) fn begin(
-        session: &Session,
-        vqp: u32,
-        gid: Gid,
-        port: u16,
-        options: ConnectOptions,
-    ) -> Result<Connecting, Error> {
-        let mut inner = session.inner.borrow_mut();
-        let command = Command::Connect { vqp, gid, port, options };
-        // What was done over the connection that there was.
-        inner.tell_done();
-        inner.direct.forget(vqp);
-        let is_own_node = gid == inner.link.welcome.gid;
-        if let Some(entry) = inner.vqps.get_mut(&vqp) {
-            entry.begin_connect(is_own_node);
-        }
-        let request = inner.ask(&command, Some(vqp))?;
-        drop(inner);
-        Ok(Connecting { session: session.clone(), request })
-    }
-
-    /// How the connect ended, if it has; the same each time.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] with the reason if it failed.
-    pub fn poll(&self) -> Result<Option<Via>, Error> {
-        let mut inner = self.session.inner.borrow_mut();
-        inner.poll()?;
-        inner.ended(self.request).transpose()?.map(via).transpose()
-    }
-
-    /// Waits for the end, at most so long. What ends the wait before that does not end the connect:
-    /// wait again, or drop it.
-    ///
-    /// # Errors
-    /// As [`Connecting::poll`] and [`Session::wait_ready`].
-    pub fn wait(&self, at_most: Option<Duration>) -> Result<Via, Error> {
-        let mut inner = self.session.inner.borrow_mut();
-        via(inner.wait(Wait::endable(at_most), |inner| inner.ended(self.request))??)
-    }
-}
-
-impl Drop for Connecting {
-    fn drop(&mut self) {
-        self.session.inner.borrow_mut().abandon(self.request);
-    }
-}
-
-fn via(outcome: Outcome) -> Result<Via, Error> {
-    match outcome {
-        Outcome::Connected(via) => Ok(via),
-        _ => Err(UNEXPECTED),
-    }
-}
-
-pub(crate) const UNEXPECTED: Error =
-    Error::Invalid { what: "the node's answer does not fit the command; are both of one version?" };

@@ -5,10 +5,8 @@ use std::time::Duration;
 use elver_portal::{Command, ConnectOptions, First, Via, VqpInfo, VqpOptions};
 use elver_verbs::{Gid, QpState, RecvWr, SendWr, Wc};
 
-use crate::inner::{Entry, Inner, Outcome};
+use crate::inner::{Entry, Handle, Inner, Outcome, UNEXPECTED};
 use crate::link::Wait;
-use crate::ready::Of;
-use crate::session::UNEXPECTED;
 use crate::{Connecting, Destination, Error, PostFailed, Session};
 
 /// A virtual queue pair: an RC QP's meaning, and KRCORE's receives, on queue pairs that the node
@@ -29,18 +27,6 @@ pub struct Message {
 /// VQPs back to senders that a bound VQP keeps though its user does not. A message that names one of
 /// them may be on its way, so that they must not go when the user has answered the last one.
 const ACCEPTED_KEPT_MAX: usize = 1024;
-
-#[derive(Debug)]
-pub(crate) struct Handle {
-    session: Session,
-    id: u32,
-}
-
-impl Handle {
-    pub(crate) fn id(&self) -> u32 {
-        self.id
-    }
-}
 
 impl Vqp {
     pub(crate) fn of(handle: Rc<Handle>) -> Vqp {
@@ -307,32 +293,4 @@ fn take(inner: &mut Inner, id: u32, wcs: &mut [Wc]) -> usize {
         *wc = completion;
     }
     count
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        let mut inner = self.session.inner.borrow_mut();
-        let entry = inner.vqps.remove(&self.id);
-        inner.forget_connects(self.id);
-        inner.direct.forget(self.id);
-        if entry.as_ref().is_some_and(Entry::is_listed) {
-            inner.unlist(Of::Vqp(self.id));
-        }
-        if inner.is_own() {
-            // VQPs back to senders of messages that nobody took go too.
-            let messages = entry.iter().flat_map(|entry| &entry.messages);
-            let mut ids: Vec<u32> = messages.map(|(_, source)| *source).collect();
-            ids.retain(|id| !inner.vqps.contains_key(id));
-            ids.sort_unstable();
-            ids.dedup();
-            ids.push(self.id);
-            for vqp in ids {
-                // If the node is gone, so is the VQP.
-                let _ = inner.tell_only(&Command::DestroyVqp { vqp });
-            }
-        }
-        drop(inner);
-        // Its accepted VQPs need the session as well.
-        drop(entry);
-    }
 }
