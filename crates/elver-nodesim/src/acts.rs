@@ -6,7 +6,7 @@ use elver_verbs::{AccessFlags, Device, Gid};
 use crate::canary::Canary;
 use crate::model::{
     ATOMIC_BYTES, Addressee, Arena, Client, ClientIx, ClientPhase, Hold, Pending, Phase, Region,
-    RegionIx, Target, Violation, Vqp, VqpIx, broken,
+    RegionIx, Target, Violation, VqpIx, broken,
 };
 use crate::world::World;
 
@@ -74,12 +74,6 @@ impl World {
         if let Some(core) = self.core(node) {
             core.client_close(id, now);
         }
-    }
-
-    /// A core's node and a client's id there.
-    pub(crate) fn at(&self, client: ClientIx) -> (usize, elver_core::ClientId) {
-        let client = &self.model.clients[client];
-        (client.place.0, client.id)
     }
 
     pub(crate) fn add_arena(&mut self, client: ClientIx) -> Result<(), Violation> {
@@ -245,28 +239,11 @@ impl World {
         match core.vqp_create(id, init) {
             Ok(vqp) => {
                 self.count("VQP created");
-                Ok(Some(self.add_vqp(client, vqp, init)?))
+                Ok(Some(self.model.add_vqp(client, vqp, init, self.now)?))
             }
             Err(CoreError::Limit { .. }) => Ok(None),
             Err(error) => broken!("node {node}: vqp_create was refused: {error}"),
         }
-    }
-
-    /// A VQP that a node made.
-    pub(crate) fn add_vqp(
-        &mut self,
-        client: ClientIx,
-        id: elver_core::VqpId,
-        init: VqpInit,
-    ) -> Result<VqpIx, Violation> {
-        let place = self.model.clients[client].place;
-        let index = self.model.vqps.len();
-        if self.model.by_vqp.insert((place, id), index).is_some() {
-            broken!("node {}: the id of VQP {:#x} came twice", place.0, id.0);
-        }
-        self.model.vqps.push(Vqp::new(client, id, init, self.now));
-        self.model.clients[client].vqps.insert(index);
-        Ok(index)
     }
 
     /// Binds a VQP to a port that is free, and posts receives there.

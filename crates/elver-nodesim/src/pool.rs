@@ -6,7 +6,6 @@ use elver_verbs::{Device, QpAttr, QpState, QpType};
 use crate::canary::Canary;
 use crate::model::{ClientPhase, Hold, Pending, Phase, Region, Violation, VqpIx, broken};
 use crate::node::Most;
-use crate::run::STEP_NS;
 use crate::world::World;
 
 impl World {
@@ -47,13 +46,6 @@ impl World {
             broken!("node {number}: connections take {bytes} bytes, at most {most}");
         }
         Ok(())
-    }
-
-    /// Whether what had to wait in a send queue, or whose node stood still, may be late now: for its lease,
-    /// or for the time in which a message may be read.
-    pub(crate) fn was_held_up(&self) -> bool {
-        let since = self.hindered_until.max(self.apart_until);
-        self.now <= since.saturating_add_ns(self.plan.retries_ns() + STEP_NS)
     }
 
     /// What a node's device refuses, its core would have: leases see to it.

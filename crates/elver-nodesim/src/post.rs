@@ -6,8 +6,8 @@ use elver_verbs::{
 
 use crate::canary::Canary;
 use crate::model::{
-    ATOMIC_WORDS, Addressee, ArenaIx, COUNTERS, ClientIx, Hold, Op, OpState, Phase, Piece, Planted,
-    RegionIx, Violation, VqpIx, broken, bytes,
+    ATOMIC_WORDS, ArenaIx, COUNTERS, ClientIx, Hold, Op, OpState, Phase, Piece, Planted, RegionIx,
+    Violation, VqpIx, broken, bytes,
 };
 use crate::world::World;
 
@@ -452,19 +452,6 @@ impl World {
             self.message_sent(vqp, op);
         }
         Ok(())
-    }
-
-    /// Whether a VQP's messages go to a VQP that is there; which one.
-    pub(crate) fn addressee(&self, vqp: VqpIx) -> Option<VqpIx> {
-        let target = self.model.vqps[vqp].target?;
-        match target.to {
-            Addressee::Port(port) => {
-                let (node, _) = target.place;
-                let place = (node, self.nodes.get(node)?.boot);
-                self.model.ports.get(&(place, port)).copied().flatten()
-            }
-            Addressee::Vqp(to) => (self.model.vqps[to].phase != Phase::Gone).then_some(to),
-        }
     }
 }
 

@@ -353,7 +353,7 @@ impl World {
             return Ok(());
         }
         let init = elver_core::VqpInit::default();
-        let accepted = self.add_vqp(client, id, init)?;
+        let accepted = self.model.add_vqp(client, id, init, self.now)?;
         self.count("VQP accepted");
         self.model.vqps[accepted].phase = Phase::Up;
         self.model.vqps[accepted].accepted_unknown = true;

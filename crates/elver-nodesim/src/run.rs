@@ -42,7 +42,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     };
     // What only a core itself can have brought about ends the run, also in a build that goes on.
     elver_verbs::bug::stop_at_bugs();
-    let mut world = World::new(seed, options).map_err(|what| fail(0, what.0, Vec::new(), 0))?;
+    let mut world = World::begin(seed, options).map_err(|what| fail(0, what.0, Vec::new(), 0))?;
     match world.play() {
         Ok(recovery_ns) => Ok(world.report(seed, recovery_ns)),
         Err(what) => {

@@ -11,14 +11,11 @@ use crate::answers;
 use crate::canary::Canary;
 use crate::forge::{Forge, Forger};
 use crate::lapse::Lapses;
-use crate::model::{ClientIx, Model, Violation, broken};
+use crate::model::{ClientIx, Model};
 use crate::node::Node;
 use crate::options::{Acts, Options};
 use crate::plan::Plan;
 use crate::registry::{Registry, Task};
-
-/// How often a node may ask to run at one moment: more means that it never rests.
-const RUNS_MAX: u32 = 10_000;
 
 pub(crate) struct World {
     pub(crate) now: Time,
@@ -65,7 +62,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, options: &Options) -> Result<World, Violation> {
+    /// A world whose nodes are down yet.
+    pub(crate) fn new(seed: u64, options: &Options) -> World {
         let root = Rng::new(seed);
         let mut plan = Plan::generate(&mut root.split("plan"));
         if options.no_keep_alive {
@@ -86,7 +84,7 @@ impl World {
             net.keep_whole_trace();
         }
         net.mark_arrivals(answers::is_answer);
-        let mut world = World {
+        let world = World {
             now: Time::ZERO,
             gids: (0..plan.nodes).map(|node| net.gid(node)).collect(),
             nodes: (0..plan.nodes).map(|_| Node::new()).collect(),
@@ -120,10 +118,7 @@ impl World {
         if world.forge.is_some() {
             world.net.overhear();
         }
-        for node in 0..world.plan.nodes {
-            world.boot(node)?;
-        }
-        Ok(world)
+        world
     }
 
     pub(crate) fn note(&mut self, event: fmt::Arguments<'_>) {
@@ -161,6 +156,17 @@ impl World {
         self.tasks.insert((at, serial), task);
     }
 
+    /// What was planned for now or before, the oldest first.
+    pub(crate) fn due_task(&mut self) -> Option<Task> {
+        let entry = self.tasks.first_entry().filter(|entry| entry.key().0 <= self.now)?;
+        Some(entry.remove())
+    }
+
+    /// When what was planned happens next.
+    pub(crate) fn next_task(&self) -> Option<Time> {
+        self.tasks.keys().next().map(|(at, _)| *at)
+    }
+
     /// The core of a node, for a call: it runs after it.
     pub(crate) fn core(&mut self, node: usize) -> Option<&mut Core<elver_sim::SimDevice>> {
         let node = &mut self.nodes[node];
@@ -168,183 +174,20 @@ impl World {
         node.engine.call()
     }
 
+    /// A core's node and a client's id there.
+    pub(crate) fn at(&self, client: ClientIx) -> (usize, elver_core::ClientId) {
+        let client = &self.model.clients[client];
+        (client.place.0, client.id)
+    }
+
     /// Whether a node takes calls: it is up, and its engine does not stand still.
     pub(crate) fn serves(&self, node: usize) -> bool {
         self.nodes[node].engine.is_up() && self.net.stalled_until(node) <= self.now
     }
 
-    /// A node comes up, with a new device and new clients.
-    pub(crate) fn boot(&mut self, node: usize) -> Result<(), Violation> {
-        let seed = self.making.next_u64();
-        let mut config = self.plan.device.clone();
-        if self.planter.strikes(Canary::UnboundedRepeat) {
-            // It takes all targets for what remembers for ever, and is one.
-            config.dc_context_idle_ns = u64::MAX / 4;
-        }
-        let device = self.net.device(node, config);
-        let mut device = device.map_err(|error| Violation::new(format!("no device: {error}")))?;
-        if self.planter.strikes(Canary::PostedAgain) {
-            device.forget_packets();
-        }
-        if self.planter.strikes(Canary::SleepAsSilence) {
-            device.count_sleep();
-        }
-        if self.planter.strikes(Canary::UnheardAnswer) {
-            device.overlook(answers::is_answer_to_every_second);
-        }
-        let now = self.time_at(node);
-        let core = match Core::new(device, self.plan.config_of(node), seed, now) {
-            Ok(core) => core,
-            Err(error) => broken!("a core was refused: {error}"),
-        };
-        let record = core.record();
-        let booted = &mut self.nodes[node];
-        booted.boot += 1;
-        booted.engine.start(core);
-        booted.called = true;
-        booted.ready.clear();
-        (booted.most, booted.kept_bytes, booted.refused) = Default::default();
-        let place = booted.place(node);
-        self.note(format_args!("node {node} boots, its DCT is {:#x}", record.dctn));
-        self.count("node booted");
-        self.register(place, record);
-        for _ in 0..self.plan.clients {
-            self.open_client(node)?;
-        }
-        Ok(())
-    }
-
-    /// A node goes down, with all that was in it.
-    pub(crate) fn crash(&mut self, node: usize) {
-        let Some(mut core) = self.nodes[node].engine.stop() else { return };
-        self.note(format_args!("node {node} crashes"));
-        self.count("node crashed");
-        self.net.crash(node);
-        self.add_counters(&mut core);
-        drop(core);
-        let place = self.nodes[node].place(node);
-        self.model.node_gone(place);
-        self.nodes[node].clients.clear();
-        self.nodes[node].dying.clear();
-        let heartbeat = self.plan.heartbeat_ns;
-        let late = self.now.max(self.registry.down_until).saturating_add_ns(heartbeat);
-        self.plan_task(late, Task::Expire(place));
-        let down_ns = self.meddling.between(1, 3 * heartbeat);
-        self.plan_task(self.now.saturating_add_ns(down_ns), Task::Boot(node));
-    }
-
-    /// Runs until nothing is due before or at `until`.
-    pub(crate) fn run_until(&mut self, until: Time) -> Result<(), Violation> {
-        while let Some(at) = self.next_event().filter(|at| *at <= until) {
-            self.now = self.now.max(at);
-            self.net.advance(self.now);
-            while let Some(entry) = self.tasks.first_entry()
-                && entry.key().0 <= self.now
-            {
-                let task = entry.remove();
-                self.carry_out(task)?;
-            }
-            for node in 0..self.nodes.len() {
-                if self.wakes_at(node).is_some_and(|wake| wake <= self.now) {
-                    self.run_node(node)?;
-                }
-            }
-        }
-        self.now = self.now.max(until);
-        self.net.advance(self.now);
-        Ok(())
-    }
-
-    fn carry_out(&mut self, task: Task) -> Result<(), Violation> {
-        self.registry.changed_at = self.now;
-        match task {
-            Task::Boot(node) => self.boot(node),
-            Task::Register(place, record) => {
-                self.registered(place, record);
-                Ok(())
-            }
-            Task::Expire(place) => {
-                self.expired(place);
-                Ok(())
-            }
-            Task::Tell(place, notice) => self.told(place, notice),
-        }
-    }
-
     /// Whether anything will happen that the harness planned.
     pub(crate) fn has_tasks(&self) -> bool {
         !self.tasks.is_empty()
-    }
-
-    /// When something happens next.
-    pub(crate) fn next_event(&mut self) -> Option<Time> {
-        let task = self.tasks.keys().next().map(|(at, _)| *at);
-        let arrival = self.net.next_arrival();
-        let wakes = (0..self.nodes.len()).filter_map(|node| self.wakes_at(node)).min();
-        [task, arrival, wakes].into_iter().flatten().min()
-    }
-
-    /// When a node runs next.
-    fn wakes_at(&mut self, number: usize) -> Option<Time> {
-        let stalled = self.net.stalled_until(number);
-        let ahead = self.time_at(number).ns_since(self.now);
-        let node = &mut self.nodes[number];
-        let timeout = node.engine.due().map(|due| Time(due.0.saturating_sub(ahead)));
-        let core = node.engine.inspect()?;
-        let called = node.called.then_some(self.now);
-        let due = [called, core.device().wake_at(), timeout];
-        let due = due.into_iter().flatten().min()?;
-        Some(due.max(stalled).max(node.rests_until))
-    }
-
-    /// Lets a node do what is due, and its clients look at what came.
-    fn run_node(&mut self, number: usize) -> Result<(), Violation> {
-        let (now, here) = (self.now, self.time_at(number));
-        let node = &mut self.nodes[number];
-        let Some(core) = node.engine.call() else { return Ok(()) };
-        let called = std::mem::take(&mut node.called);
-        let mut runs = 0;
-        while core.poll(here) {
-            runs += 1;
-            if runs > RUNS_MAX {
-                broken!("node {number} never rests");
-            }
-        }
-        // What is due and was not done must not stop the clock.
-        node.rests_until = now.saturating_add_ns(1);
-        let counters = core.device().counters();
-        let packets = counters.rx_packets + counters.tx_packets;
-        let rested = std::mem::replace(&mut node.packets, packets) == packets;
-        // One that a client has called runs for that, and did not ask to.
-        let idle = runs == 0 && rested && !called;
-        node.idle_runs = if idle { node.idle_runs + 1 } else { 0 };
-        if node.idle_runs > RUNS_MAX {
-            broken!("node {number} asks to run again and again, and does nothing");
-        }
-        self.check_step(number)?;
-        self.take_events(number)?;
-        if self.healed || self.polling.percent(self.plan.poll_percent) {
-            self.take_completions(number)?;
-        }
-        Ok(())
-    }
-
-    /// The clients of a node look at what came.
-    pub(crate) fn take_events(&mut self, number: usize) -> Result<(), Violation> {
-        loop {
-            let Some(core) = self.nodes[number].engine.call() else { return Ok(()) };
-            match core.poll_event() {
-                Some(event) => self.event(number, event)?,
-                None => break,
-            }
-        }
-        let node = &mut self.nodes[number];
-        if let Some(core) = node.engine.call() {
-            while let Some(client) = core.poll_ready() {
-                node.ready.insert(client);
-            }
-        }
-        Ok(())
     }
 
     /// Open clients of nodes that take calls.

@@ -9,7 +9,7 @@ mod vqp;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use elver_core::{ClientId, VqpId};
+use elver_core::{ClientId, VqpId, VqpInit};
 use elver_verbs::{Gid, Time};
 
 pub(crate) use arena::{Arena, Hold};
@@ -113,6 +113,24 @@ impl Model {
     /// A VQP by the id that its node gave it.
     pub(crate) fn find(&self, place: Place, id: VqpId) -> Option<VqpIx> {
         self.by_vqp.get(&(place, id)).copied()
+    }
+
+    /// A VQP that a node made.
+    pub(crate) fn add_vqp(
+        &mut self,
+        client: ClientIx,
+        id: VqpId,
+        init: VqpInit,
+        now: Time,
+    ) -> Result<VqpIx, Violation> {
+        let place = self.clients[client].place;
+        let index = self.vqps.len();
+        if self.by_vqp.insert((place, id), index).is_some() {
+            broken!("node {}: the id of VQP {:#x} came twice", place.0, id.0);
+        }
+        self.vqps.push(Vqp::new(client, id, init, now));
+        self.clients[client].vqps.insert(index);
+        Ok(index)
     }
 
     /// What stands in the local pieces of a WR.
