@@ -2,8 +2,7 @@
 
 use elver_verbs::Time;
 
-use crate::run::STEP_NS;
-use crate::world::World;
+use crate::world::{STEP_NS, World};
 
 /// More than a look-up takes while nothing is lost, in nanoseconds.
 const LOOKUP_NS: u64 = 1_000_000;

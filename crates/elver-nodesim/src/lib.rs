@@ -48,6 +48,7 @@ mod receive;
 mod register;
 mod registry;
 mod run;
+mod settle;
 mod suspend;
 mod world;
 

@@ -5,8 +5,7 @@ use elver_verbs::SendOpcode;
 
 use crate::model::{Addressee, ClientIx, OpIx, OpState, Phase, Violation, VqpIx, broken};
 use crate::plan::BACKLOG_MIN;
-use crate::run::STEP_NS;
-use crate::world::World;
+use crate::world::{STEP_NS, World};
 
 /// Operations that a new connection must carry.
 const OPERATIONS: [SendOpcode; 5] = [

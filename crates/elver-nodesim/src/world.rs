@@ -17,6 +17,9 @@ use crate::options::{Acts, Options};
 use crate::plan::Plan;
 use crate::registry::{Registry, Task};
 
+/// How often the harness looks after clients while it waits for the end.
+pub(crate) const STEP_NS: u64 = 1_000_000;
+
 pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) plan: Plan,
