@@ -23,8 +23,17 @@ use crate::send_queue::SendPool;
 
 /// The retry count that stands for no bound (IBTA vol. 1, 9.7.5.2.8).
 const RNR_RETRY_UNBOUNDED: u8 = 7;
-/// Until when a lane waits that waits for memory: for no timer.
-const NEVER: Time = Time(u64::MAX);
+
+/// Whether a lane is kept from sending, and by what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// It is not.
+    No,
+    /// By the time: an RNR NAK, or pacing.
+    Until(Time),
+    /// By memory, which is told of: no timer ends this.
+    Memory,
+}
 
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -55,8 +64,7 @@ pub(crate) struct Lane {
     unexecuted_at: Time,
     /// When the answer came that its memory keeps waiting, and others behind it.
     pub(crate) answered_at: Option<Time>,
-    /// Nothing is sent before this: an RNR NAK, or pacing.
-    pub(crate) wait_until: Option<Time>,
+    pub(crate) hold: Hold,
     /// The earliest entry in the timer heap.
     timer_at: Option<Time>,
     /// Tail probes since progress was last made.
@@ -96,8 +104,8 @@ pub(crate) struct Lane {
     unproved_end: Option<Psn>,
     /// We had to prove where we are since progress was last made.
     proved: bool,
-    /// A WR's bytes wait for memory, or were read ahead. While it waits, so does the lane, for
-    /// [`NEVER`].
+    /// A WR's bytes wait for memory, or were read ahead. While it waits, so does the lane
+    /// ([`Hold::Memory`]).
     pub(crate) sending: Option<Box<Aside>>,
     /// A response waits for memory.
     pub(crate) taking: Option<Box<Aside>>,
@@ -144,7 +152,7 @@ impl Lane {
             last_heard: Time::ZERO,
             unexecuted_at: Time::ZERO,
             answered_at: None,
-            wait_until: None,
+            hold: Hold::No,
             timer_at: None,
             probes: 0,
             probe_at: Time::ZERO,
@@ -182,7 +190,7 @@ impl Lane {
     #[cold]
     pub(crate) fn flush_later(&mut self) {
         self.flushing = true;
-        self.wait_until = Some(NEVER);
+        self.hold = Hold::Memory;
     }
 
     /// Sets the first PSN and the retry budgets: the QP goes to RTS.
@@ -226,7 +234,7 @@ impl Lane {
         !self.queue.is_empty()
             && self.cursor == 0
             && self.next_psn == self.una
-            && self.wait_until.is_none()
+            && matches!(self.hold, Hold::No)
             && !self.fault
             && !self.errored
     }
@@ -235,14 +243,14 @@ impl Lane {
     #[cold]
     pub(crate) fn wait_for_memory(&mut self, aside: Box<Aside>) {
         self.sending = Some(aside);
-        self.wait_until = Some(NEVER);
+        self.hold = Hold::Memory;
     }
 
     /// What it would send is there.
     #[cold]
     pub(crate) fn has_memory<M: Memory>(&mut self, env: &mut Env<'_, M>) {
-        if self.wait_until == Some(NEVER) {
-            self.wait_until = None;
+        if self.hold == Hold::Memory {
+            self.hold = Hold::No;
         }
         // What was sent before may be sent again. That it was fetched says nothing of the peer: his
         // silence goes on.

@@ -14,7 +14,7 @@ use crate::aside::{ERRAND_BYTES_MAX, Part};
 use crate::execute::{Atomic, End, Fault, Inbound, Segments, Sender, Source};
 use crate::hw::Hw;
 use crate::ingress::{status_of, takes_packets};
-use crate::lane::{Env, Lane};
+use crate::lane::{Env, Hold, Lane};
 use crate::place::{Place, Refused};
 use crate::qp::QueuePair;
 use crate::qp_core::QpCore;
@@ -170,7 +170,7 @@ impl<M: Memory> Rnic<M> {
             let Some(queue_pair) = self.qps.get_mut(qp) else {
                 return bug!("a WR within the device ends on a QP that is gone");
             };
-            queue_pair.lanes[lane].wait_until = None;
+            queue_pair.lanes[lane].hold = Hold::No;
             let reply = self.run_later(now, qp, lane, None);
             let Some(queue_pair) = self.qps.get_mut(qp) else {
                 return bug!("a QP went with its own WR");

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use elver_verbs::{Memory, SendFlags, SendOp, Wc, WcFlags, WcStatus};
 use elver_wire::{DcExtra, Headers, Message, NakCode, Psn, RnrTimer, Syndrome};
 
-use super::{Env, Lane, RNR_RETRY_UNBOUNDED, Target};
+use super::{Env, Hold, Lane, RNR_RETRY_UNBOUNDED, Target};
 use crate::RxMeta;
 use crate::aside::Part;
 use crate::flow::Paths;
@@ -137,7 +137,7 @@ impl Lane {
             self.rnr_left -= 1;
         }
         let until = env.now.saturating_add_ns(timer.duration_ns());
-        self.wait_until = Some(until);
+        self.hold = Hold::Until(until);
         self.ensure_timer(env, until);
     }
 

@@ -3,7 +3,7 @@
 use elver_verbs::{Memory, Time, WcStatus};
 use elver_wire::Timeout;
 
-use super::{Env, Lane, NEVER};
+use super::{Env, Hold, Lane};
 use crate::Transmit;
 use crate::qp_core::QpCore;
 
@@ -72,8 +72,10 @@ impl Lane {
 
     /// When something is due, if nothing is heard before.
     fn due<M: Memory>(&self, env: &Env<'_, M>) -> Option<Time> {
-        if let Some(until) = self.wait_until {
-            return (until != NEVER).then_some(until);
+        match self.hold {
+            Hold::No => {}
+            Hold::Until(until) => return Some(until),
+            Hold::Memory => return None,
         }
         if !self.in_flight() || !env.core.qp_type.is_reliable() {
             return None;
@@ -135,7 +137,7 @@ impl Lane {
             self.ensure_timer(env, due);
             return false;
         }
-        if self.wait_until.take().is_some() {
+        if core::mem::replace(&mut self.hold, Hold::No) != Hold::No {
             if self.next_psn == self.una {
                 self.heard(env);
             } else {

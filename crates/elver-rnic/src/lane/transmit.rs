@@ -8,7 +8,7 @@ use elver_wire::{
     Tail, XrcEth,
 };
 
-use super::{Env, Lane, Target};
+use super::{Env, Hold, Lane, Target};
 use crate::Transmit;
 use crate::aside::{Aside, Part};
 use crate::place::Refused;
@@ -41,7 +41,7 @@ impl Lane {
         env: &mut Env<'_, M>,
         buf: &mut [u8],
     ) -> Option<Transmit> {
-        if self.fault || self.errored || self.wait_until.is_some() {
+        if self.fault || self.errored || !matches!(self.hold, Hold::No) {
             return None;
         }
         if self.probing {
@@ -110,7 +110,7 @@ impl Lane {
             }
             if core.must_wait(env.hw, &wqe.op) {
                 let later = env.now.saturating_add_ns(INVALIDATE_AGAIN_NS);
-                self.wait_until = Some(later);
+                self.hold = Hold::Until(later);
                 self.ensure_timer(env, later);
                 return Start::Wait;
             }
@@ -275,7 +275,7 @@ impl Lane {
         if !reliable {
             let cost = u64::from(payload_len) + 64;
             if let Err(later) = env.hw.paths.take_tokens(env.now, route.path, cost) {
-                self.wait_until = Some(later);
+                self.hold = Hold::Until(later);
                 self.ensure_timer(env, later);
                 return None;
             }
