@@ -50,6 +50,7 @@ mod lane;
 mod lane_set;
 mod ledger;
 mod local;
+mod maybe;
 mod multicast;
 mod place;
 mod proof;

@@ -4,12 +4,12 @@ use alloc::vec::Vec;
 use elver_random::Rng;
 use elver_verbs::{ObjectKind, VerbsError};
 
+use crate::maybe::MaybeSlot;
+
 /// Bits of an id.
 const ID_BITS: u32 = 24;
 /// Cells of a table that holds nothing yet.
 const CELLS_MIN: usize = 64;
-/// A cell without an object.
-const EMPTY: u32 = u32::MAX;
 
 /// Objects named by 24-bit ids, each drawn anew: QPNs, and the upper bits of keys. Peers are told
 /// some of them, and learn nothing of the rest.
@@ -21,7 +21,7 @@ const EMPTY: u32 = u32::MAX;
 pub(crate) struct Table<T> {
     /// Where in `slots` the object of a cell is. Half of them are empty at least, and their number is
     /// a power of two.
-    cells: Vec<u32>,
+    cells: Vec<MaybeSlot>,
     slots: Vec<Option<(u32, T)>>,
     free: Vec<u32>,
     len: u32,
@@ -34,7 +34,7 @@ impl<T> Table<T> {
     /// A table of at most `limit` objects, which is at most 2^20; `setting` names the
     /// configuration field that gave the limit.
     pub(crate) fn new(kind: ObjectKind, limit: u32, setting: &'static str) -> Table<T> {
-        let cells = vec![EMPTY; CELLS_MIN];
+        let cells = vec![MaybeSlot::NONE; CELLS_MIN];
         Table { cells, slots: Vec::new(), free: Vec::new(), len: 0, limit, kind, setting }
     }
 
@@ -61,7 +61,7 @@ impl<T> Table<T> {
         });
         let id = self.draw(rng);
         let cell = self.cell(id);
-        self.cells[cell] = slot;
+        self.cells[cell] = slot.into();
         self.slots[slot as usize] = Some((id, value(id)));
         self.len += 1;
         Ok(id)
@@ -72,7 +72,7 @@ impl<T> Table<T> {
         loop {
             let id = rng.next_u32() >> (u32::BITS - ID_BITS);
             let reserved = id <= 1 || id == (1 << ID_BITS) - 1;
-            if !reserved && self.cells[self.cell(id)] == EMPTY {
+            if !reserved && self.cells[self.cell(id)].get().is_none() {
                 return id;
             }
         }
@@ -80,11 +80,11 @@ impl<T> Table<T> {
 
     /// Doubles the cells.
     fn grow(&mut self) {
-        self.cells = vec![EMPTY; 2 * self.cells.len()];
+        self.cells = vec![MaybeSlot::NONE; 2 * self.cells.len()];
         for (slot, held) in self.slots.iter().enumerate() {
             if let Some((id, _)) = held {
                 let cell = self.cell(*id);
-                self.cells[cell] = slot as u32;
+                self.cells[cell] = MaybeSlot::from(slot as u32);
             }
         }
     }
@@ -94,9 +94,10 @@ impl<T> Table<T> {
         id as usize & (self.cells.len() - 1)
     }
 
+    /// An index for a look-up, which misses where there is no object.
     #[inline]
     fn slot(&self, id: u32) -> usize {
-        self.cells.get(self.cell(id)).map_or(usize::MAX, |slot| *slot as usize)
+        self.cells.get(self.cell(id)).map_or(usize::MAX, |slot| slot.index())
     }
 
     #[inline]
@@ -133,7 +134,7 @@ impl<T> Table<T> {
         let slot = self.slot(id);
         let (_, value) = self.slots[slot].take()?;
         let cell = self.cell(id);
-        self.cells[cell] = EMPTY;
+        self.cells[cell] = MaybeSlot::NONE;
         self.free.push(slot as u32);
         self.len -= 1;
         Some(value)
