@@ -22,6 +22,7 @@ use crate::RxMeta;
 use crate::counters::Counters;
 use crate::distrust::Class;
 use crate::hw::Hw;
+use crate::maybe::MaybeSlot;
 use crate::proof::{Proof, answer_len, refusal_len};
 use crate::qp_core::QpCore;
 use crate::responder::{Handled, Responder};
@@ -33,8 +34,6 @@ const REFUSALS_MAX: usize = 64;
 const NO_ROOM_WAIT_NS: u64 = 20_000_000;
 /// Unfinished messages that are looked at when an initiator comes.
 const UNFINISHED_LOOKED_AT: usize = 4;
-/// Marks the end of the list of contexts.
-const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Dct {
@@ -42,8 +41,8 @@ pub(crate) struct Dct {
     contexts: Vec<Context>,
     free: Vec<u32>,
     /// Most and least recently heard of.
-    newest: u32,
-    oldest: u32,
+    newest: MaybeSlot,
+    oldest: MaybeSlot,
     /// Contexts of which a message had a receive and did not end at once; each stands here once.
     unfinished: VecDeque<u32>,
     /// Contexts that have answers to send.
@@ -76,8 +75,8 @@ struct Context {
     ready: bool,
     /// It stands among the unfinished; so does whatever takes its place.
     listed: bool,
-    newer: u32,
-    older: u32,
+    newer: MaybeSlot,
+    older: MaybeSlot,
 }
 
 #[derive(Debug)]
@@ -129,8 +128,8 @@ impl Dct {
             by_initiator: HashMap::default(),
             contexts: Vec::new(),
             free: Vec::new(),
-            newest: NONE,
-            oldest: NONE,
+            newest: MaybeSlot::NONE,
+            oldest: MaybeSlot::NONE,
             unfinished: VecDeque::new(),
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
@@ -166,8 +165,8 @@ impl Dct {
         let address = meta.flow.src.ip();
         let initiator = Initiator { address, qpn: eth.src_qpn, stream: eth.stream };
         // Packets come in rows.
-        let known = match self.contexts.get(self.newest as usize) {
-            Some(context) if context.initiator == initiator => Some(self.newest),
+        let known = match self.contexts.get(self.newest.index()) {
+            Some(context) if context.initiator == initiator => self.newest.get(),
             _ => self.by_initiator.get(&initiator).copied(),
         };
         let proved = |id: u32| self.contexts[id as usize].is_proved_in(eth.session);
@@ -319,7 +318,7 @@ impl Dct {
             heard: hw.awake,
             ready: false,
             listed: free.is_some_and(|id| self.contexts[id as usize].listed),
-            newer: NONE,
+            newer: MaybeSlot::NONE,
             older: self.newest,
         };
         let id = match free {
@@ -332,18 +331,18 @@ impl Dct {
                 (self.contexts.len() - 1) as u32
             }
         };
-        match self.newest {
-            NONE => self.oldest = id,
-            newest => self.contexts[newest as usize].newer = id,
+        match self.newest.get() {
+            None => self.oldest = id.into(),
+            Some(newest) => self.contexts[newest as usize].newer = id.into(),
         }
-        self.newest = id;
+        self.newest = id.into();
         self.by_initiator.insert(initiator, id);
         Ok(id)
     }
 
     /// Gives up the context that was silent longest, if that is long enough.
     pub(crate) fn reclaim<M: Memory>(&mut self, core: &mut QpCore, hw: &mut Hw<M>) -> bool {
-        self.give_up(self.oldest, core, hw)
+        self.oldest.get().is_some_and(|oldest| self.give_up(oldest, core, hw))
     }
 
     /// Gives up contexts whose initiators fell silent within a message: its receive is another's
@@ -364,9 +363,7 @@ impl Dct {
 
     /// Gives up a context if its initiator was silent for long enough.
     fn give_up<M: Memory>(&mut self, id: u32, core: &mut QpCore, hw: &mut Hw<M>) -> bool {
-        let Some(context) = self.contexts.get_mut(id as usize) else {
-            return false;
-        };
+        let context = &mut self.contexts[id as usize];
         if !hw.was_silent(context.heard) || context.ready {
             return false;
         }
@@ -383,19 +380,19 @@ impl Dct {
 
     fn touch(&mut self, id: u32, awake: Time) {
         self.contexts[id as usize].heard = awake;
-        if self.newest == id {
+        if self.newest == id.into() {
             return;
         }
         self.unlink(id);
         let newest = self.newest;
         let context = &mut self.contexts[id as usize];
-        context.newer = NONE;
+        context.newer = MaybeSlot::NONE;
         context.older = newest;
-        match newest {
-            NONE => self.oldest = id,
-            newest => self.contexts[newest as usize].newer = id,
+        match newest.get() {
+            None => self.oldest = id.into(),
+            Some(newest) => self.contexts[newest as usize].newer = id.into(),
         }
-        self.newest = id;
+        self.newest = id.into();
     }
 
     fn unlink(&mut self, id: u32) {
@@ -403,13 +400,13 @@ impl Dct {
             let context = &self.contexts[id as usize];
             (context.newer, context.older)
         };
-        match newer {
-            NONE => self.newest = older,
-            newer => self.contexts[newer as usize].older = older,
+        match newer.get() {
+            None => self.newest = older,
+            Some(newer) => self.contexts[newer as usize].older = older,
         }
-        match older {
-            NONE => self.oldest = newer,
-            older => self.contexts[older as usize].newer = newer,
+        match older.get() {
+            None => self.oldest = newer,
+            Some(older) => self.contexts[older as usize].newer = newer,
         }
     }
 
