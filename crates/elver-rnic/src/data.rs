@@ -232,7 +232,7 @@ impl QueuePair {
             _ => return Err(PostError::Destination { qp_type }),
         };
         match hw.ahs.get(ah.0) {
-            Some(handle) if handle.pd == self.core.pd => {}
+            Some(handle) if self.core.pd.is(handle.pd) => {}
             _ => return Err(PostError::Ah { handle: ah.0 }),
         }
         if !qpn_valid(qpn) {

@@ -3,9 +3,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::net::IpAddr;
 
-use elver_verbs::{
-    AddressVector, AsyncEvent, Cq, Memory, ObjectKind, Time, VerbsError, Wc, WcStatus,
-};
+use elver_verbs::{AddressVector, AsyncEvent, Cq, Memory, ObjectKind, Time, VerbsError, Wc};
 use elver_wire::Qpn;
 
 use crate::aside::Errands;
@@ -156,18 +154,6 @@ impl<M: Memory> Hw<M> {
                 self.event(AsyncEvent::CqErr(Cq(cq)));
             }
         }
-    }
-
-    /// Gives a completion with an error.
-    pub(crate) fn complete_failed(
-        &mut self,
-        cq: u32,
-        qp_num: u32,
-        wr_id: u64,
-        opcode: elver_verbs::WcOpcode,
-        status: WcStatus,
-    ) {
-        self.complete(cq, Wc { wr_id, status, opcode, qp_num, ..Wc::default() }, true);
     }
 
     pub(crate) fn event(&mut self, event: AsyncEvent) {

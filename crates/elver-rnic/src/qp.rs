@@ -3,9 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use elver_verbs::{
-    AsyncEvent, Gid, Memory, Qp, QpAttr, QpInit, QpState, QpType, Time, Wc, WcOpcode, WcStatus,
-};
+use elver_verbs::{AsyncEvent, Gid, Memory, Qp, QpAttr, QpInit, QpState, QpType, Time, WcStatus};
 use elver_wire::{Psn, Qpn};
 
 use crate::dct::Dct;
@@ -57,7 +55,8 @@ impl QueuePair {
             core: QpCore {
                 qpn,
                 qp_type: init.qp_type,
-                pd: init.pd.0,
+                pd: init.pd.into(),
+                recv_cq: Some(init.recv_cq),
                 state: QpState::Reset,
                 attr: QpAttr { cap, ..QpAttr::default() },
                 init,
@@ -186,20 +185,15 @@ impl QueuePair {
     /// Completes as flushed the receives that the QP holds: those posted on its own queue, and one
     /// that a message had begun to fill.
     pub(crate) fn flush_receives<M: Memory>(&mut self, hw: &mut Hw<M>) {
-        let (cq, qpn) = (self.core.init.recv_cq.0, self.core.qpn.get());
-        let flush = |hw: &mut Hw<M>, wr_id| {
-            let status = WcStatus::WrFlushErr;
-            let opcode = WcOpcode::Recv;
-            hw.complete(cq, Wc { wr_id, status, opcode, qp_num: qpn, ..Wc::default() }, true);
-        };
+        let flushed = WcStatus::WrFlushErr;
         if let Some(recv) = self.responder.take_receive() {
-            flush(hw, recv.wr_id);
+            self.core.complete_failed(hw, recv.wr_id, flushed);
         }
         if let Some(recv) = self.assembly.take_receive() {
-            flush(hw, recv.wr_id);
+            self.core.complete_failed(hw, recv.wr_id, flushed);
         }
         while let Some(wr_id) = self.core.rq.pop_wr_id() {
-            flush(hw, wr_id);
+            self.core.complete_failed(hw, wr_id, flushed);
         }
     }
 
@@ -237,8 +231,8 @@ impl QueuePair {
         self.assembly = Assembly::default();
         self.errored_streams = 0;
         self.drain_told = false;
-        for cq in [self.core.init.send_cq.0, self.core.init.recv_cq.0] {
-            if let Some(queue) = hw.cqs.get_mut(cq) {
+        for cq in [Some(self.core.init.send_cq), self.core.recv_cq].into_iter().flatten() {
+            if let Some(queue) = hw.cqs.get_mut(cq.0) {
                 queue.forget(self.core.qpn.get());
             }
         }

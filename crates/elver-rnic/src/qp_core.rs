@@ -1,7 +1,10 @@
-use elver_verbs::{AsyncEvent, Memory, Qp, QpAttr, QpInit, QpState, QpType, Srq};
+use elver_verbs::{
+    AsyncEvent, Cq, Memory, Qp, QpAttr, QpInit, QpState, QpType, Srq, Wc, WcOpcode, WcStatus,
+};
 use elver_wire::Qpn;
 
 use crate::hw::Hw;
+use crate::maybe::MaybePd;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::route::Route;
 
@@ -10,7 +13,10 @@ use crate::route::Route;
 pub(crate) struct QpCore {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
-    pub(crate) pd: u32,
+    /// Whose memory it works with. An XRC target has that of the queue which is named.
+    pub(crate) pd: MaybePd,
+    /// Where receives complete; of an XRC target as well.
+    pub(crate) recv_cq: Option<Cq>,
     pub(crate) state: QpState,
     pub(crate) attr: QpAttr,
     pub(crate) init: QpInit,
@@ -57,6 +63,21 @@ impl QpCore {
             Some(Srq(srq)) => hw.take_shared(srq, recv),
             None => self.rq.pop(recv),
         }
+    }
+
+    /// Completes a receive.
+    #[inline]
+    pub(crate) fn complete_receive<M: Memory>(&self, hw: &mut Hw<M>, wc: Wc, solicited: bool) {
+        match self.recv_cq {
+            Some(Cq(cq)) => hw.complete(cq, wc, solicited),
+            None => bug!("an XRC target has a receive of no queue"),
+        }
+    }
+
+    /// The same of one that ends with an error.
+    pub(crate) fn complete_failed<M: Memory>(&self, hw: &mut Hw<M>, wr_id: u64, status: WcStatus) {
+        let (opcode, qp_num) = (WcOpcode::Recv, self.qpn.get());
+        self.complete_receive(hw, Wc { wr_id, status, opcode, qp_num, ..Wc::default() }, true);
     }
 
     /// Puts back a receive whose message will never end.

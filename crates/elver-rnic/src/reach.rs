@@ -27,7 +27,19 @@ impl Reach {
         length: u64,
         access: AccessFlags,
     ) -> Option<u64> {
-        if self.rkey != rkey || self.pd != pd || !self.access.contains(access) {
+        if self.pd == pd { self.opens(rkey, va, length, access) } else { None }
+    }
+
+    /// The same of a QP whose PD it is.
+    #[inline(always)]
+    pub(crate) fn opens(
+        &self,
+        rkey: u32,
+        va: u64,
+        length: u64,
+        access: AccessFlags,
+    ) -> Option<u64> {
+        if self.rkey != rkey || !self.access.contains(access) {
             return None;
         }
         let first = va.checked_sub(self.base)?;

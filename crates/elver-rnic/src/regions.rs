@@ -6,6 +6,7 @@ use elver_verbs::{
 };
 
 use crate::aside::{Desk, ERRAND_BYTES_MAX};
+use crate::maybe::MaybePd;
 use crate::place::{Place, Refused};
 use crate::reach::Reach;
 use crate::table::Table;
@@ -213,14 +214,14 @@ impl<M: Memory> Regions<M> {
     /// Binds a window (IBTA vol. 1, 10.6.7.2): one of type 2 for the QP `qpn`, and it must be unbound;
     /// one of type 1 for all QPs of the PD, in the place of what it was bound to, and to no bytes at
     /// all to unbind it.
-    pub(crate) fn bind(&mut self, pd: u32, qpn: u32, bind: &BindMw) -> Result<(), WcStatus> {
+    pub(crate) fn bind(&mut self, pd: MaybePd, qpn: u32, bind: &BindMw) -> Result<(), WcStatus> {
         const REMOTE: AccessFlags = AccessFlags::REMOTE_CHANGES.union(AccessFlags::REMOTE_READ);
         let Some(Key::Window(window)) = self.keys.get(bind.mw.0) else {
             return Err(WcStatus::MwBindErr);
         };
         let any_qp = window.any_qp;
         let taken = window.bound.is_some() && !any_qp;
-        if window.pd != pd || taken || bind.rkey >> 8 != bind.mw.0 {
+        if !pd.is(window.pd) || taken || bind.rkey >> 8 != bind.mw.0 {
             return Err(WcStatus::MwBindErr);
         }
         if any_qp && bind.length == 0 {
@@ -245,7 +246,7 @@ impl<M: Memory> Regions<M> {
         let writes = bind.access.intersects(AccessFlags::REMOTE_CHANGES);
         let permitted = region.access.contains(AccessFlags::MW_BIND)
             && (!writes || region.access.contains(AccessFlags::LOCAL_WRITE));
-        if region.pd != pd || !inside || !permitted {
+        if !pd.is(region.pd) || !inside || !permitted {
             return Err(WcStatus::MwBindErr);
         }
         region.windows += 1;
@@ -265,12 +266,12 @@ impl<M: Memory> Regions<M> {
     }
 
     /// Invalidates the rkey of a bound window of type 2, at its owner's wish or at a peer's.
-    pub(crate) fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Refused> {
+    pub(crate) fn invalidate(&mut self, pd: MaybePd, qpn: u32, rkey: u32) -> Result<(), Refused> {
         let Some(Key::Window(window)) = self.keys.get(rkey >> 8) else {
             return Err(Refused::Access);
         };
         let bound = window.bound.ok_or(Refused::Access)?;
-        if window.pd != pd || window.tag != rkey as u8 || bound.qpn != Some(qpn) {
+        if !pd.is(window.pd) || window.tag != rkey as u8 || bound.qpn != Some(qpn) {
             return Err(Refused::Access);
         }
         self.unbind(rkey >> 8);
@@ -320,7 +321,7 @@ impl<M: Memory> Regions<M> {
     #[inline]
     pub(crate) fn local(
         &self,
-        pd: u32,
+        pd: MaybePd,
         sge: &Sge,
         skip: u32,
         length: u32,
@@ -331,7 +332,7 @@ impl<M: Memory> Regions<M> {
             return Err(Refused::Access);
         };
         if region.tag != sge.lkey as u8
-            || region.pd != pd
+            || !pd.is(region.pd)
             || (writes && !region.access.contains(AccessFlags::LOCAL_WRITE))
         {
             return Err(Refused::Access);
@@ -350,7 +351,7 @@ impl<M: Memory> Regions<M> {
     #[inline]
     pub(crate) fn remote(
         &self,
-        pd: u32,
+        pd: MaybePd,
         qpn: u32,
         rkey: u32,
         va: u64,
@@ -372,7 +373,8 @@ impl<M: Memory> Regions<M> {
             }
             None => return Err(Refused::Access),
         };
-        let offset = reach.grants(pd, rkey, va, length, access).ok_or(Refused::Access)?;
+        let opens = || reach.opens(rkey, va, length, access);
+        let offset = if pd.is(reach.pd) { opens() } else { None }.ok_or(Refused::Access)?;
         Ok(Some(Place { region: id, offset: offset + first }))
     }
 
@@ -381,13 +383,13 @@ impl<M: Memory> Regions<M> {
     fn through(
         &self,
         window: &Window,
-        (pd, qpn): (u32, u32),
+        (pd, qpn): (MaybePd, u32),
         rkey: u32,
         (va, length): (u64, u64),
         access: AccessFlags,
     ) -> Result<Option<Place>, Refused> {
         let bound = window.bound.ok_or(Refused::Access)?;
-        if bound.qpn.is_some_and(|only| only != qpn) {
+        if !pd.is(window.pd) || bound.qpn.is_some_and(|only| only != qpn) {
             return Err(Refused::Access);
         }
         let Some(Key::Region(region)) = self.keys.get(bound.region) else {
@@ -401,7 +403,7 @@ impl<M: Memory> Regions<M> {
             length: bound.length,
             access: bound.access,
         };
-        reach.grants(pd, rkey, va, length, access).ok_or(Refused::Access)?;
+        reach.opens(rkey, va, length, access).ok_or(Refused::Access)?;
         Ok(Some(Place { region: bound.region, offset: va - region.base + region.first }))
     }
 
@@ -551,7 +553,7 @@ impl<M: Memory> Regions<M> {
     #[inline(always)]
     pub(crate) fn gather(
         &self,
-        pd: u32,
+        pd: MaybePd,
         sges: &[Sge],
         skip: u32,
         mut dst: &mut [u8],
@@ -570,7 +572,7 @@ impl<M: Memory> Regions<M> {
     #[inline]
     pub(crate) fn scatter(
         &self,
-        pd: u32,
+        pd: MaybePd,
         sges: &[Sge],
         skip: u32,
         mut src: &[u8],
@@ -589,7 +591,7 @@ impl<M: Memory> Regions<M> {
     /// places to `segments`.
     pub(crate) fn resolve(
         &self,
-        pd: u32,
+        pd: MaybePd,
         sges: &[Sge],
         skip: u32,
         length: u32,
@@ -607,7 +609,7 @@ impl<M: Memory> Regions<M> {
     #[inline(always)]
     pub(crate) fn walk<E: From<Refused>>(
         &self,
-        pd: u32,
+        pd: MaybePd,
         sges: &[Sge],
         skip: u32,
         length: u32,

@@ -211,10 +211,10 @@ impl<M: Memory> Rnic<M> {
                     bug!("a QP that was listed is gone");
                     continue;
                 };
-                let init = &queue_pair.core.init;
+                let core = &queue_pair.core;
                 // One in RESET completes nothing, and of one in ERR its owner knows.
-                let runs = !matches!(queue_pair.core.state, QpState::Reset | QpState::Err);
-                if runs && (init.send_cq.0 == cq || init.recv_cq.0 == cq) {
+                let runs = !matches!(core.state, QpState::Reset | QpState::Err);
+                if runs && (core.init.send_cq == Cq(cq) || core.recv_cq == Some(Cq(cq))) {
                     queue_pair.enter_error(&mut self.hw, now);
                     self.hw.event(AsyncEvent::QpFatal(elver_verbs::Qp(id)));
                 }

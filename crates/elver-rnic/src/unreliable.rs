@@ -190,6 +190,6 @@ fn fill_datagram<M: Memory>(
         vendor_err: 0,
         src_gid: Gid::default(),
     };
-    hw.complete(core.init.recv_cq.0, wc, end.solicited);
+    core.complete_receive(hw, wc, end.solicited);
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::Rnic;
 use crate::hw::{Hw, XrcDomain, XrcSrq};
 use crate::qp::QueuePair;
 use crate::responder::Handled;
-use crate::xrc_target::{NOBODY, Named, XrcTarget};
+use crate::xrc_target::{Named, XrcTarget};
 
 impl<M: Memory> Rnic<M> {
     /// Opens an XRC domain.
@@ -50,9 +50,11 @@ impl<M: Memory> Rnic<M> {
             max_recv_sge: 0,
             max_inline_data: 0,
         };
-        let init = QpInit { cap: nothing, ..QpInit::new(QpType::XrcRecv, Pd(NOBODY), Cq(NOBODY)) };
+        // What is told of a QP has no word for none; no object's handle is 0.
+        let init = QpInit { cap: nothing, ..QpInit::new(QpType::XrcRecv, Pd(0), Cq(0)) };
         let made = |id| {
             let mut target = QueuePair::new(Qpn::from_wrapping(id), init);
+            target.core.name(Named::default());
             target.xrc = Some(Box::new(XrcTarget::new(xrcd.0)));
             target
         };
@@ -70,7 +72,7 @@ impl<M: Memory> Rnic<M> {
                 && queue_pair.core.init.srq == Some(srq)
             {
                 queue_pair.responder.take_receive();
-                queue_pair.core.name(Named::NOTHING);
+                queue_pair.core.name(Named::default());
             }
         }
         if let Some(cq) = self.hw.cqs.get_mut(xrc.cq) {
@@ -104,7 +106,7 @@ impl QueuePair {
         };
         let found = target.find(hw, eth);
         let expected = headers.psn == responder.expected_psn();
-        let before = core.name(found.unwrap_or(Named::NOTHING));
+        let before = core.name(found.unwrap_or_default());
         // A message is for one queue from its first packet to its last.
         let fits = found.is_some() && (responder.is_between() || core.init.srq == before.srq);
         if expected && !fits {

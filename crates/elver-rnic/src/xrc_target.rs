@@ -8,10 +8,9 @@ use elver_verbs::{Cq, Pd, Srq};
 use elver_wire::{Psn, XrcEth};
 
 use crate::hw::Hw;
+use crate::maybe::MaybePd;
 use crate::qp_core::QpCore;
 
-/// A handle that no object has: those of tables have 24 bits.
-pub(crate) const NOBODY: u32 = u32::MAX;
 /// READs whose protection domain is remembered: more than can wait for their answers, new ones and duplicates.
 const READS: usize = 2 * u8::MAX as usize + 2;
 
@@ -19,20 +18,15 @@ const READS: usize = 2 * u8::MAX as usize + 2;
 pub(crate) struct XrcTarget {
     pub(crate) xrcd: u32,
     /// The READs taken last, and the protection domains that they read from.
-    reads: VecDeque<(Psn, u32)>,
+    reads: VecDeque<(Psn, MaybePd)>,
 }
 
-/// What a request names, or what the one before it named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a request names, or what the one before it named: by default no queue, so that every key is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Named {
-    pd: u32,
+    pd: MaybePd,
     pub(crate) srq: Option<Srq>,
-    cq: Cq,
-}
-
-impl Named {
-    /// No queue: every key is refused.
-    pub(crate) const NOTHING: Named = Named { pd: NOBODY, srq: None, cq: Cq(NOBODY) };
+    cq: Option<Cq>,
 }
 
 impl XrcTarget {
@@ -45,11 +39,11 @@ impl XrcTarget {
         let srqn = eth.srqn.get();
         let shared = hw.srqs.get(srqn)?;
         let xrc = shared.xrc.filter(|xrc| xrc.xrcd == self.xrcd)?;
-        Some(Named { pd: shared.pd, srq: Some(Srq(srqn)), cq: Cq(xrc.cq) })
+        Some(Named { pd: Pd(shared.pd).into(), srq: Some(Srq(srqn)), cq: Some(Cq(xrc.cq)) })
     }
 
     /// A READ was taken: it is answered from this protection domain, whatever is named meanwhile.
-    pub(crate) fn took_read(&mut self, psn: Psn, pd: u32) {
+    pub(crate) fn took_read(&mut self, psn: Psn, pd: MaybePd) {
         if self.reads.len() >= READS {
             self.reads.pop_front();
         }
@@ -57,23 +51,23 @@ impl XrcTarget {
     }
 
     /// The protection domain that a READ is answered from.
-    pub(crate) fn domain_of(&self, psn: Psn) -> u32 {
-        self.reads.iter().rev().find(|(taken, _)| *taken == psn).map_or(NOBODY, |(_, pd)| *pd)
+    pub(crate) fn domain_of(&self, psn: Psn) -> MaybePd {
+        let taken = self.reads.iter().rev().find(|(taken, _)| *taken == psn);
+        taken.map(|(_, pd)| *pd).unwrap_or_default()
     }
 
     /// The QP goes to RESET.
     pub(crate) fn forget(&mut self, core: &mut QpCore) {
         self.reads.clear();
-        core.name(Named::NOTHING);
+        core.name(Named::default());
     }
 }
 
 impl QpCore {
     /// Has requests executed with what was named; tells what was named before.
     pub(crate) fn name(&mut self, named: Named) -> Named {
-        let before = Named { pd: self.pd, srq: self.init.srq, cq: self.init.recv_cq };
-        (self.pd, self.init.srq, self.init.recv_cq) = (named.pd, named.srq, named.cq);
-        self.init.pd = Pd(named.pd);
+        let before = Named { pd: self.pd, srq: self.init.srq, cq: self.recv_cq };
+        (self.pd, self.init.srq, self.recv_cq) = (named.pd, named.srq, named.cq);
         before
     }
 }

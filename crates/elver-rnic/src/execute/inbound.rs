@@ -268,7 +268,7 @@ impl Inbound {
             vendor_err: 0,
             src_gid: end.source.gid,
         };
-        hw.complete(core.init.recv_cq.0, wc, end.solicited);
+        core.complete_receive(hw, wc, end.solicited);
     }
 
     /// Ends a message that had a receive. On a reliable transport the receive completes with an
@@ -284,8 +284,7 @@ impl Inbound {
     ) -> Fault {
         self.state = Incoming::None;
         if core.qp_type.is_reliable() && fault != Fault::Source {
-            let (cq, qpn) = (core.init.recv_cq.0, core.qpn.get());
-            hw.complete_failed(cq, qpn, self.recv.wr_id, WcOpcode::Recv, status);
+            core.complete_failed(hw, self.recv.wr_id, status);
         } else {
             core.return_receive(hw, &self.recv);
         }

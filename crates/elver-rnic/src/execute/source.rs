@@ -3,6 +3,7 @@
 use elver_verbs::{Memory, Sge};
 
 use super::fault::Fault;
+use crate::maybe::MaybePd;
 use crate::place::Place;
 use crate::regions::{Regions, Segment};
 
@@ -17,7 +18,7 @@ pub(crate) trait Source {
     fn scatter<M: Memory>(
         &self,
         regions: &Regions<M>,
-        pd: u32,
+        pd: MaybePd,
         sges: &[Sge],
         skip: u32,
     ) -> Result<(), Fault>;
@@ -39,7 +40,7 @@ impl Source for [u8] {
     fn scatter<M: Memory>(
         &self,
         regions: &Regions<M>,
-        pd: u32,
+        pd: MaybePd,
         sges: &[Sge],
         skip: u32,
     ) -> Result<(), Fault> {
@@ -75,7 +76,7 @@ impl Source for Segments<'_> {
     fn scatter<M: Memory>(
         &self,
         regions: &Regions<M>,
-        pd: u32,
+        pd: MaybePd,
         sges: &[Sge],
         skip: u32,
     ) -> Result<(), Fault> {
