@@ -57,9 +57,41 @@ impl<T> DueQueue<T> {
     }
 }
 
+/// A moment or never, in one number: each poll compares one with the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Alarm(Time);
+
+impl Alarm {
+    pub(crate) const NEVER: Alarm = Alarm(Time(u64::MAX));
+
+    #[inline]
+    pub(crate) fn get(self) -> Option<Time> {
+        (self != Alarm::NEVER).then_some(self.0)
+    }
+
+    #[inline]
+    pub(crate) fn is_due(self, now: Time) -> bool {
+        self.0 <= now
+    }
+}
+
+impl From<Time> for Alarm {
+    fn from(at: Time) -> Alarm {
+        Alarm(at)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_alarm_goes_off_at_its_time_or_never() {
+        let alarm = Alarm::from(Time(10));
+        assert_eq!((alarm.get(), Alarm::NEVER.get()), (Some(Time(10)), None));
+        assert!(alarm.is_due(Time(10)) && !alarm.is_due(Time(9)));
+        assert!(!Alarm::NEVER.is_due(Time(u64::MAX - 1)));
+    }
 
     #[test]
     fn what_is_due_comes_in_order_and_not_before() {

@@ -32,6 +32,7 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 
 use crate::VqpId;
+use crate::due::Alarm;
 use crate::ids::PeerId;
 
 use elver_control::{ControlAddr, PORTS_ASKED};
@@ -152,11 +153,8 @@ pub(crate) struct KeepAlive {
     last: Time,
     next: Option<Time>,
     /// When there is something to do next: the one number that each poll looks at.
-    wake: Time,
+    wake: Alarm,
 }
-
-/// There is nothing to do.
-const NEVER: Time = Time(u64::MAX);
 
 /// A node that VQPs are connected to.
 #[derive(Debug)]
@@ -207,31 +205,32 @@ impl KeepAlive {
             awake: 0,
             last: Time::ZERO,
             next: None,
-            wake: NEVER,
+            wake: Alarm::NEVER,
         }
     }
 
     /// When there is something to do next: a look, or VQPs fail.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        (self.wake != NEVER).then_some(self.wake)
+        self.wake.get()
     }
 
     /// Whether there is something to do.
     #[inline]
     pub(crate) fn is_due(&self, now: Time) -> bool {
-        self.wake <= now
+        self.wake.is_due(now)
     }
 
     /// What was due is done.
     pub(crate) fn attended(&mut self) {
         let now = !self.failing.is_empty() || self.next.is_none() && !self.newcomers.is_empty();
-        self.wake = if now { Time::ZERO } else { self.next.unwrap_or(NEVER) };
+        let next = if now { Some(Time::ZERO) } else { self.next };
+        self.wake = next.map_or(Alarm::NEVER, Alarm::from);
     }
 
     /// A VQP was connected.
     #[inline]
     pub(crate) fn connected(&mut self, vqp: VqpId) {
-        if self.wake != NEVER || self.begins() {
+        if self.wake.get().is_some() || self.begins() {
             self.newcomers.push_back(vqp);
         }
     }
@@ -240,7 +239,7 @@ impl KeepAlive {
     #[cold]
     fn begins(&mut self) -> bool {
         if self.times.is_some() {
-            self.wake = Time::ZERO;
+            self.wake = Time::ZERO.into();
         }
         self.times.is_some()
     }
