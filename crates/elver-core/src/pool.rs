@@ -137,7 +137,7 @@ impl Lanes {
     pub(crate) fn add_rc(&mut self, qp: Qp, depth: u32, peer: PeerId, path: Path) -> LaneIx {
         let (at, lane) = self.free.pop().unwrap_or((self.qps.end(), self.lanes.end()));
         let mut phys = PhysQp::new(qp, depth, (lane, 1));
-        let entry = Lane { path, ..Lane::new(at, LaneKind::Rc { peer }) };
+        let entry = Lane { path: Some(path), ..Lane::new(at, LaneKind::Rc { peer }) };
         if at == self.qps.end() {
             self.qps.push(phys);
             self.lanes.push(entry);

@@ -16,7 +16,7 @@ use alloc::string::String;
 use core::ops::RangeInclusive;
 
 use elver_control::{ControlAddr, Shortage, Ticket};
-use elver_verbs::{Class, Qp, Time};
+use elver_verbs::{Class, Mtu, Qp, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -66,8 +66,8 @@ pub(crate) struct RcLink {
     pub(crate) depth: u32,
     /// When it was made.
     pub(crate) since: Time,
-    /// Path MTU in bytes, once it is connected.
-    pub(crate) mtu: u32,
+    /// Path MTU, once it is connected.
+    pub(crate) mtu: Option<Mtu>,
     /// How far its other end got, which counts when this one has failed.
     pub(crate) reached: Reached,
 }
@@ -586,7 +586,7 @@ mod tests {
             lane: None,
             depth: 100,
             since: Time(used),
-            mtu: 0,
+            mtu: None,
             reached: Reached::Unasked,
         }
     }

@@ -228,7 +228,9 @@ impl<D: Device> Core<D> {
             }
             deficit = owed(deficit, 1, length.into());
             burst.bytes += u64::from(length);
-            if length > path.one_packet {
+            if let Some(path) = path
+                && length > path.one_packet
+            {
                 burst.psns += path.more_psns(&vqp.sq, seq);
             }
             burst.count += 1;
@@ -275,12 +277,14 @@ impl<D: Device> Core<D> {
             qos.high_posted(physical, now);
         }
         lane.uncompleted += physical;
-        let mut psns = burst.psns;
-        if posted != burst.count {
-            let taken = (0..posted).map(|at| first.wrapping_add(at));
-            psns = taken.map(|seq| lane.path.more_psns(&vqp.sq, seq)).sum();
+        if let Some(path) = &mut lane.path {
+            let mut psns = burst.psns;
+            if posted != burst.count {
+                let taken = (0..posted).map(|at| first.wrapping_add(at));
+                psns = taken.map(|seq| path.more_psns(&vqp.sq, seq)).sum();
+            }
+            path.advance(physical + psns);
         }
-        lane.path.psn = lane.path.psn.wrapping_add(physical + psns);
         phys.posted += physical;
         stats.posts += 1;
         if let Some(peer) = vqp.peer

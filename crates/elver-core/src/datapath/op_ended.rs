@@ -24,7 +24,9 @@ impl<D: Device> Core<D> {
             status => Some(self.lane_failed(lane, status, to, now)),
         };
         if verdict == Some(Verdict::Unsure) {
-            let path = &self.lanes.lanes[lane].path;
+            let Some(path) = &self.lanes.lanes[lane].path else {
+                return bug!("the fate of an operation over DC is asked for");
+            };
             let psns = self.ops.get(id).map_or(1, |op| path.psns_of_op(op));
             return self.hold_flushed(lane, WrId::Op(id), psns);
         }

@@ -129,7 +129,9 @@ impl<D: Device> Core<D> {
         }
         phys.posted += 1;
         lane.uncompleted += 1;
-        lane.path.psn = lane.path.psn.wrapping_add(lane.path.psns_of_op(op));
+        if let Some(path) = &mut lane.path {
+            path.advance(path.psns_of_op(op));
+        }
         true
     }
 

@@ -54,8 +54,10 @@ impl<D: Device> Core<D> {
         let mut at_once = None;
         if let Some((lane, room)) = entry.free_lane(&self.lanes, &mut self.qos, now) {
             let first = &fit[..fit.len().min(room.min(BURST) as usize)];
-            let one_packet = self.lanes.lanes[lane].path.one_packet;
-            let longest = self.pool.max_length.min(one_packet);
+            let longest = match &self.lanes.lanes[lane].path {
+                Some(path) => path.one_packet.min(self.pool.max_length),
+                None => self.pool.max_length,
+            };
             let plain = match first.first() {
                 Some(wr) if matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) => {
                     let behind = self.pool.max_inline.saturating_sub(HEADER_BYTES as u32);

@@ -100,8 +100,8 @@ pub(crate) struct Lane {
     /// While it fails: what was flushed may have been executed, see [`crate::rc::fate`]; of a lane over DC,
     /// what goes where the WR went that failed.
     pub(crate) unsure: Option<(PeerId, Option<Dest>)>,
-    /// Of an RC QP: how what is posted on it is counted.
-    pub(crate) path: Path,
+    /// Of an RC QP: how what is posted on it is counted. Nobody asks for the PSNs of a lane over DC.
+    pub(crate) path: Option<Path>,
     /// Of an RC QP that fails: what was flushed and may have been executed, in order. It counts as
     /// outstanding until that is known.
     pub(crate) flushed: Vec<Flushed>,
@@ -121,7 +121,7 @@ impl Lane {
             dead: None,
             rewound: Vec::new(),
             unsure: None,
-            path: Path::NONE,
+            path: None,
             flushed: Vec::new(),
         }
     }

@@ -96,7 +96,10 @@ impl<D: Device> Core<D> {
                 count += 1;
             }
         }
-        let psns = lanes.lanes[lane].path.psns_of(&vqp.sq, seq, second);
+        let Some(path) = &lanes.lanes[lane].path else {
+            return bug!("the fate of a WR over DC is asked for");
+        };
+        let psns = path.psns_of(&vqp.sq, seq, second);
         self.account(lane, count);
         if count > 0 {
             self.retire(id, now);
@@ -137,7 +140,11 @@ impl<D: Device> Core<D> {
         let entry = &mut self.lanes.lanes[lane];
         let flushed = core::mem::take(&mut entry.flushed);
         let all: u32 = flushed.iter().map(|one| one.psns).sum();
-        let first = entry.path.psn.wrapping_sub(all);
+        let Some(path) = &entry.path else {
+            bug!("the fate of what was flushed over DC is asked for");
+            return true;
+        };
+        let first = path.psn.wrapping_sub(all);
         let done = match reached {
             Some(Some(psn)) => Some(psn.wrapping_sub(first) & PSN_MASK),
             Some(None) => Some(0),

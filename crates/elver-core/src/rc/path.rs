@@ -1,7 +1,7 @@
 //! PSNs on an RC QP: how many each WR takes, so that what was flushed can be counted back; see
 //! [`crate::rc::fate`].
 
-use elver_verbs::SendOpcode;
+use elver_verbs::{Mtu, SendOpcode};
 
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::datapath::wr_id::WrId;
@@ -16,28 +16,33 @@ pub(crate) struct Flushed {
     pub(super) psns: u32,
 }
 
-/// How what is posted on an RC QP is counted. A lane over DC has [`Path::NONE`].
+/// How what is posted on an RC QP is counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     /// The PSN behind all that was posted, in its low 24 bits.
     pub(crate) psn: u32,
-    /// Path MTU in bytes.
-    mtu: u32,
+    mtu: Mtu,
     /// A WR of so many bytes takes one packet, whatever it is.
     pub(crate) one_packet: u32,
 }
 
-impl Path {
-    /// Of a lane whose PSNs nobody asks for.
-    pub(crate) const NONE: Path = Path { psn: 0, mtu: u32::MAX, one_packet: u32::MAX };
+// Each lane has one, or none.
+const _: () = assert!(size_of::<Option<Path>>() == 12);
 
-    pub(crate) fn new(psn: u32, mtu: u32, max_sge: u32) -> Path {
+impl Path {
+    pub(crate) fn new(psn: u32, mtu: Mtu, max_sge: u32) -> Path {
         let head = HEADER_BYTES as u32 + max_sge * PIECE_BYTES as u32;
-        Path { psn, mtu, one_packet: mtu.saturating_sub(head) }
+        Path { psn, mtu, one_packet: mtu.bytes().saturating_sub(head) }
+    }
+
+    /// So many PSNs were taken.
+    #[inline]
+    pub(crate) fn advance(&mut self, psns: u32) {
+        self.psn = self.psn.wrapping_add(psns);
     }
 
     fn packets(&self, bytes: u64) -> u32 {
-        bytes.div_ceil(self.mtu.into()).max(1) as u32
+        bytes.div_ceil(self.mtu.bytes().into()).max(1) as u32
     }
 
     /// PSNs that one of the physical WRs of an entry takes, which was prepared.

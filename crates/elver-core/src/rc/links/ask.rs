@@ -97,7 +97,7 @@ impl<D: Device> Core<D> {
             lane: None,
             depth,
             since: now,
-            mtu: 0,
+            mtu: None,
             reached: Reached::Unasked,
         };
         let id = self.links.rc.insert(link).ok_or(of_device)?;

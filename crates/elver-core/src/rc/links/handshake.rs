@@ -21,11 +21,12 @@ impl<D: Device> Core<D> {
         let gone = VerbsError::InvalidArgument { what: "the RC QP is gone" };
         let entry = self.links.rc.get_mut(link).ok_or(gone.clone())?;
         (entry.peer_qpn, entry.peer_rd_atomic) = (end.qpn, end.rd_atomic);
-        entry.mtu = self.pool.mtu.min(end.mtu).bytes();
+        let mtu = self.pool.mtu.min(end.mtu);
+        entry.mtu = Some(mtu);
         let (qp, psn) = (entry.qp, entry.psn);
         let gid = self.peers.get(entry.peer).ok_or(gone)?.gid;
         let mut attr = self.pool.qp_attr(&self.config, gid);
-        attr.path_mtu = self.pool.mtu.min(end.mtu);
+        attr.path_mtu = mtu;
         attr.max_rd_atomic = attr.max_rd_atomic.min(end.rd_atomic);
         (attr.dest_qp_num, attr.rq_psn, attr.sq_psn) = (end.qpn, end.psn, psn);
         for state in [QpState::Rtr, QpState::Rts] {
@@ -119,10 +120,11 @@ impl<D: Device> Core<D> {
         let Some(link) = self.links.rc.get_mut(id) else {
             return bug!("a link that is gone works");
         };
+        let Some(mtu) = link.mtu else { return bug!("a link works that is not connected") };
         link.state = LinkState::Ready;
         let (peer, class, purpose) = (link.peer, link.class, link.purpose);
         let (qp, depth) = (link.qp, link.depth);
-        let path = Path::new(link.psn, link.mtu, self.config.max_sge);
+        let path = Path::new(link.psn, mtu, self.config.max_sge);
         if purpose.only_serves() {
             return;
         }
@@ -159,7 +161,10 @@ impl<D: Device> Core<D> {
         }
         let lane = &mut self.lanes.lanes[lane];
         lane.uncompleted += 1;
-        lane.path.psn = lane.path.psn.wrapping_add(1);
+        match &mut lane.path {
+            Some(path) => path.advance(1),
+            None => bug!("a link's lane is none of an RC QP"),
+        }
         self.lanes.qps[lane.qp].posted += 1;
     }
 
