@@ -261,7 +261,7 @@ impl<D: Device> Core<D> {
                 && !self
                     .vqps
                     .get(id)
-                    .is_some_and(|vqp| vqp.sq.holds(seq) && vqp.sq.entry(seq).shared)
+                    .is_some_and(|vqp| vqp.sq.holds(seq) && vqp.sq.entry(seq).was_shared())
             {
                 return Err(format!("{opening:?} of message {seq} of VQP {id:?} stays open"));
             }

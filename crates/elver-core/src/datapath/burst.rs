@@ -13,7 +13,7 @@ use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
 use crate::memory::mr_store::{MrStore, RemoteMr};
-use crate::vqp::send_ring::SqEntry;
+use crate::vqp::send_ring::{Bytes, SqEntry};
 use crate::vqp::{Fault, Vqp, Wait};
 
 /// What a WR counts as besides its bytes, in its VQP's turn.
@@ -213,9 +213,9 @@ impl<D: Device> Core<D> {
                     (burst.pair, burst.stopped) = (false, Check::Apart);
                     break;
                 }
-                let before = entry.shared;
+                let before = entry.was_shared();
                 burst.stopped = vqp.prepare(seq, pool, blank, mrs, device);
-                if !before && vqp.sq.entry(seq).shared {
+                if !before && vqp.sq.entry(seq).was_shared() {
                     unread.look_after(query_at, id, seq);
                 }
                 if burst.stopped != Check::Ready {
@@ -356,8 +356,8 @@ fn physical(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
     let (op, payload) = if entry.is_send() {
         // Immediate data travels in the header. Of a message that is read later only that goes.
         let sges = vqp.sq.message_sges(seq);
-        (SendOp::Send, Payload::Sges(if entry.shared { &sges[..1] } else { sges }))
-    } else if entry.inline {
+        (SendOp::Send, Payload::Sges(if entry.was_shared() { &sges[..1] } else { sges }))
+    } else if entry.bytes == Bytes::Inline {
         (vqp.sq.op(seq), Payload::Inline(vqp.sq.inline(seq)))
     } else {
         (vqp.sq.op(seq), Payload::Sges(vqp.sq.sges(seq)))

@@ -10,7 +10,7 @@ use crate::ids::MaybeSlot;
 use crate::memory::mr::{LocalMrs, Users};
 use crate::messaging::message::HEADER_BYTES;
 use crate::vqp::phase::Phase;
-use crate::vqp::send_ring::SqEntry;
+use crate::vqp::send_ring::{Bytes, SqEntry};
 use crate::vqp::{Fault, Vqp};
 use crate::{ClientId, Core, VqpId};
 
@@ -270,11 +270,13 @@ impl Vqp {
     ) -> Result<u32, PostError> {
         wr.op.check_alignment()?;
         let mut entry = SqEntry { length, ..SqEntry::new(wr.wr_id, &wr.op, flags) };
-        let (sges, bytes) = match wr.payload {
+        let (sges, inline) = match wr.payload {
             Payload::Sges(sges) => (sges, &[][..]),
-            Payload::Inline(bytes) => (&[][..], bytes),
+            Payload::Inline(bytes) => {
+                entry.bytes = Bytes::Inline;
+                (&[][..], bytes)
+            }
         };
-        entry.inline = matches!(wr.payload, Payload::Inline(_));
         entry.mr = self.check_sges(mrs, sges, writes)?;
         entry.num_sge = sges.len() as u8;
         mrs.add_users(Users::one(entry.mr));
@@ -283,7 +285,7 @@ impl Vqp {
                 mrs.add_users(Users::one(slot.into()));
             }
         }
-        self.sq.push_with(entry, &wr.op, sges, bytes);
+        self.sq.push_with(entry, &wr.op, sges, inline);
         Ok(entry.length)
     }
 

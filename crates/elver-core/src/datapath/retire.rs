@@ -6,7 +6,7 @@ use crate::memory::mr::Users;
 use crate::memory::regions::RELEASE_AGAIN_NS;
 use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvOutcome;
-use crate::vqp::send_ring::SqEntry;
+use crate::vqp::send_ring::{Bytes, SqEntry};
 use crate::{Completion, Core, VqpId};
 
 impl<D: Device> Core<D> {
@@ -56,7 +56,7 @@ impl<D: Device> Core<D> {
             let entry = vqp.sq.entry(vqp.sq.head);
             if vqp.phase.flushes() || !entry.ends_plainly() {
                 // Its receiver may read it, also when its VQP has failed.
-                other = !entry.await_fin;
+                other = entry.bytes != Bytes::Shared;
                 break;
             }
             if let Some(others) = users.next(entry.mr) {
@@ -101,7 +101,7 @@ impl<D: Device> Core<D> {
             // The first one's user was counted under `mr`.
             freed |= at > 0 && mrs.remove_users(Users::one(slot.into()));
         }
-        if entry.shared {
+        if entry.was_shared() {
             mrs.close_ended((id, seq), now.saturating_add_ns(RELEASE_AGAIN_NS), device);
         }
         let entry = vqp.sq.entry_mut(seq);

@@ -25,6 +25,7 @@ use crate::ids::PeerId;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::Vqp;
+use crate::vqp::send_ring::Bytes;
 use crate::{ConnectError, Core, Event, VqpId};
 
 impl<D: Device> Core<D> {
@@ -35,7 +36,7 @@ impl<D: Device> Core<D> {
         let seq = header.cookie as u32;
         let vqp = self.sender_named(from, header).filter(|vqp| vqp.awaits(seq));
         let Some(vqp) = vqp else { return };
-        vqp.sq.entry_mut(seq).await_fin = false;
+        vqp.sq.entry_mut(seq).bytes = Bytes::Over;
         self.answered(VqpId(header.dst_vqp), now);
     }
 
@@ -221,14 +222,14 @@ impl<D: Device> Core<D> {
 impl Vqp {
     /// Whether a message of its may be read by its receiver.
     pub(crate) fn awaits(&self, seq: u32) -> bool {
-        self.sq.holds(seq) && self.sq.entry(seq).await_fin
+        self.sq.holds(seq) && self.sq.entry(seq).bytes == Bytes::Shared
     }
 
     /// A message will not be read.
     pub(crate) fn not_read(&mut self, seq: u32) {
         if self.awaits(seq) {
             let entry = self.sq.entry_mut(seq);
-            entry.await_fin = false;
+            entry.bytes = Bytes::Over;
             if entry.status == WcStatus::Success {
                 entry.status = WcStatus::WrFlushErr;
             }

@@ -10,7 +10,7 @@ use crate::messaging::gather::{PIECE_BYTES, encode_piece};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind};
 use crate::pool::{Pool, SLOTS_RESERVED};
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::SqEntry;
+use crate::vqp::send_ring::{Bytes, SqEntry};
 
 impl Vqp {
     /// Makes a message's header, in a send slot, unless that is done. A message that is too long to
@@ -23,7 +23,9 @@ impl Vqp {
         mrs: &mut LocalMrs<D::Memory>,
         device: &mut D,
     ) -> Check {
-        let &SqEntry { opcode, imm, length: bytes, inline, slot, .. } = self.sq.entry(seq);
+        let entry = self.sq.entry(seq);
+        let &SqEntry { opcode, imm, length: bytes, slot, .. } = entry;
+        let inline = entry.bytes == Bytes::Inline;
         if slot.get().is_some() {
             return Check::Ready;
         }
@@ -94,8 +96,7 @@ impl Vqp {
             .zip(keys)
             .flat_map(|(sge, rkey)| encode_piece(RemoteAddr { addr: sge.addr, rkey }, sge.length));
         let told = told.collect();
-        let entry = self.sq.entry_mut(seq);
-        (entry.await_fin, entry.shared) = (true, true);
+        self.sq.entry_mut(seq).bytes = Bytes::Shared;
         Ok(told)
     }
 }

@@ -7,7 +7,7 @@ use crate::datapath::ops::{Op, OpKind, Work};
 use crate::datapath::wr_id::WrId;
 use crate::messaging::gather::PIECE_BYTES;
 use crate::messaging::message::HEADER_BYTES;
-use crate::vqp::send_ring::SendRing;
+use crate::vqp::send_ring::{Bytes, SendRing};
 
 /// What was flushed from an RC QP and may have been executed.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ impl Path {
             SendOpcode::WriteWithImm if second => head(),
             SendOpcode::WriteWithImm => bytes,
             // What is long is read later, and what is inline stands behind the header.
-            _ if entry.is_send() && (entry.shared || entry.inline) => head(),
+            _ if entry.is_send() && entry.bytes != Bytes::Local => head(),
             // It was copied behind its header when it was posted.
             _ if entry.is_send() && entry.run > 0 => HEADER_BYTES as u64 + bytes,
             _ if entry.is_send() => head() + bytes,

@@ -42,6 +42,20 @@ pub(crate) struct SendRing {
     pub(crate) sent_short: bool,
 }
 
+/// Where the bytes of a WR stand, and who may still read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bytes {
+    /// In its regions.
+    Local,
+    /// In the ring: they were copied.
+    Inline,
+    /// In its regions, which are shared for the receiver of this message to read: it ends with the receiver's
+    /// FIN, which is awaited.
+    Shared,
+    /// They were, until the receiver had read them or was known not to.
+    Over,
+}
+
 /// A send WR in its ring. Each step of its way looks at one cache line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SqEntry {
@@ -69,12 +83,7 @@ pub(crate) struct SqEntry {
     pub(crate) flags: SendFlags,
     /// How it ended, once it is done.
     pub(crate) status: WcStatus,
-    /// The bytes were copied into the ring.
-    pub(crate) inline: bool,
-    /// A message whose bytes the receiver reads: it ends with the receiver's FIN.
-    pub(crate) await_fin: bool,
-    /// Its regions are shared for the receiver to read.
-    pub(crate) shared: bool,
+    pub(crate) bytes: Bytes,
     /// The WRITE of a WRITE_WITH_IMM is executed, its message is not.
     pub(crate) first_done: bool,
     /// An [`elver_verbs::AccessFault`], if it ended for one; else 0.
@@ -103,9 +112,7 @@ impl SqEntry {
         num_sge: 0,
         flags: SendFlags::empty(),
         status: WcStatus::Success,
-        inline: false,
-        await_fin: false,
-        shared: false,
+        bytes: Bytes::Local,
         first_done: false,
         detail: 0,
         run: 0,
@@ -149,10 +156,15 @@ impl SqEntry {
     #[inline]
     pub(crate) fn ends_plainly(&self) -> bool {
         self.num_sge < 2
-            && !self.shared
-            && !self.await_fin
+            && !self.was_shared()
             && self.slot == MaybeSlot::NONE
             && self.status == WcStatus::Success
+    }
+
+    /// Whether its regions were shared for the receiver to read.
+    #[inline]
+    pub(crate) fn was_shared(&self) -> bool {
+        matches!(self.bytes, Bytes::Shared | Bytes::Over)
     }
 
     /// Physical WRs that it takes.
@@ -423,9 +435,9 @@ mod tests {
     use super::*;
 
     fn entry(wr_id: u64, length: u32, sges: &[Sge]) -> SqEntry {
-        let (num_sge, inline) = (sges.len() as u8, sges.is_empty());
+        let bytes = if sges.is_empty() { Bytes::Inline } else { Bytes::Local };
         let sge = sges.first().copied().unwrap_or_default();
-        SqEntry { wr_id, length, num_sge, inline, sge, ..SqEntry::BLANK }
+        SqEntry { wr_id, length, num_sge: sges.len() as u8, bytes, sge, ..SqEntry::BLANK }
     }
 
     fn push(ring: &mut SendRing, entry: SqEntry, sges: &[Sge], inline: &[u8]) {
