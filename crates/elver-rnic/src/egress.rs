@@ -37,14 +37,6 @@ impl<M: Memory> Rnic<M> {
         !self.active.is_empty() || !self.notifications.is_empty() || self.can_wake()
     }
 
-    /// Whether what [`Rnic::poll_transmit`] would write next is of a QP that takes short turns
-    /// ([`elver_verbs::Device::take_short_turns`]), so that what came should be looked at before.
-    #[inline]
-    pub fn gives_way(&self) -> bool {
-        let is_short = |front: &u32| self.qps.get(*front).is_some_and(|qp| qp.short_turns);
-        self.notifications.is_empty() && self.active.front().is_some_and(is_short)
-    }
-
     /// Whether QPs wait for room in a window and some came back.
     #[inline]
     fn can_wake(&self) -> bool {

@@ -6,6 +6,8 @@
 //! ([`crate::local`]) and the consequences of a failed WR for the QP ([`crate::qp`]).
 
 mod answers;
+mod clock;
+mod endings;
 mod recovery;
 mod transmit;
 
@@ -244,17 +246,6 @@ impl Lane {
     pub(crate) fn wait_for_memory(&mut self, aside: Box<Aside>) {
         self.sending = Some(aside);
         self.hold = Hold::Memory;
-    }
-
-    /// What it would send is there.
-    #[cold]
-    pub(crate) fn has_memory<M: Memory>(&mut self, env: &mut Env<'_, M>) {
-        if self.hold == Hold::Memory {
-            self.hold = Hold::No;
-        }
-        // What was sent before may be sent again. That it was fetched says nothing of the peer: his
-        // silence goes on.
-        self.arm(env);
     }
 
     /// Drops all outstanding state; the WQEs are the caller's to release.

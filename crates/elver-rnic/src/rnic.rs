@@ -177,6 +177,14 @@ impl<M: Memory> Rnic<M> {
         self.stop_failed_cqs(now);
     }
 
+    /// Whether what [`Rnic::poll_transmit`] would write next is of a QP that takes short turns
+    /// ([`elver_verbs::Device::take_short_turns`]), so that what came should be looked at before.
+    #[inline]
+    pub fn gives_way(&self) -> bool {
+        let is_short = |front: &u32| self.qps.get(*front).is_some_and(|qp| qp.short_turns);
+        self.notifications.is_empty() && self.active.front().is_some_and(is_short)
+    }
+
     /// Puts a QP in line to send.
     #[inline(always)] // Most are in line already.
     pub(crate) fn schedule(&mut self, qpn: u32) {

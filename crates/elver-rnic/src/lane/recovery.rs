@@ -4,8 +4,6 @@ use elver_verbs::{Memory, Time, WcStatus};
 use elver_wire::Timeout;
 
 use super::{Env, Hold, Lane};
-use crate::Transmit;
-use crate::qp_core::QpCore;
 
 /// The time from one tail probe to the next doubles so often.
 const PROBE_DOUBLINGS: u32 = 10;
@@ -28,30 +26,6 @@ impl Lane {
         self.sending.take_if(|aside| aside.ready);
     }
 
-    /// Sends the oldest unacknowledged packet once more and asks for an answer. Most often the peer
-    /// was only late and has the rest. If it answers for this packet alone, and then for nothing
-    /// more, the rest is lost.
-    pub(super) fn probe<M: Memory>(
-        &mut self,
-        env: &mut Env<'_, M>,
-        buf: &mut [u8],
-    ) -> Option<Transmit> {
-        let front = self.queue.front().filter(|slot| {
-            let wqe = env.pool.get(**slot);
-            wqe.started && wqe.outcome.is_none() && self.next_psn != self.una
-        });
-        let Some(&slot) = front else {
-            self.probing = false;
-            return None;
-        };
-        let next_psn = core::mem::replace(&mut self.next_psn, self.una);
-        let packet = self.emit(env, slot, buf);
-        self.probe_end = Some(self.next_psn.wrapping_sub(1));
-        self.next_psn = next_psn;
-        self.probing = false;
-        packet
-    }
-
     /// A response that should have come before is missing: its request goes out again, once.
     pub(super) fn missed_response<M: Memory>(&mut self, env: &mut Env<'_, M>) {
         if self.rewound {
@@ -67,59 +41,6 @@ impl Lane {
             && env.hw.paths.lost(env.now, route.path)
         {
             env.hw.counters.window_cuts += 1;
-        }
-    }
-
-    /// When something is due, if nothing is heard before.
-    fn due<M: Memory>(&self, env: &Env<'_, M>) -> Option<Time> {
-        match self.hold {
-            Hold::No => {}
-            Hold::Until(until) => return Some(until),
-            Hold::Memory => return None,
-        }
-        if !self.in_flight() || !env.core.qp_type.is_reliable() {
-            return None;
-        }
-        let timeout = Timeout::duration_ns(env.core.attr.timeout);
-        let timeout = timeout.map(|wait| self.last_heard.saturating_add_ns(wait));
-        let probe = (env.hw.config.tail_probe_ns > 0).then_some(self.probe_at);
-        probe.into_iter().chain(timeout).min()
-    }
-
-    /// The time that the QP waits begins now.
-    pub(super) fn heard<M: Memory>(&mut self, env: &Env<'_, M>) {
-        self.last_heard = env.now;
-        self.probes = 0;
-        self.probe_at = env.now.saturating_add_ns(env.hw.config.tail_probe_ns);
-    }
-
-    pub(super) fn arm<M: Memory>(&mut self, env: &mut Env<'_, M>) {
-        if let Some(due) = self.due(env) {
-            self.ensure_timer(env, due);
-        }
-    }
-
-    pub(super) fn ensure_timer<M: Memory>(&mut self, env: &mut Env<'_, M>, at: Time) {
-        if self.timer_at.is_none_or(|queued| at < queued) {
-            self.timer_at = Some(at);
-            env.hw.timers.push(at, env.core.qpn.get(), self.index);
-        }
-    }
-
-    /// A local copy found nobody to answer: it is tried again as a lost packet is.
-    pub(crate) fn no_answer<M: Memory>(&mut self, env: &mut Env<'_, M>) {
-        if !self.unanswered {
-            self.unanswered = true;
-            self.heard(env);
-        }
-        self.arm(env);
-    }
-
-    /// A local copy went through.
-    pub(crate) fn answered(&mut self, core: &QpCore) {
-        if self.unanswered || self.rnr_left != core.attr.rnr_retry {
-            self.unanswered = false;
-            self.renew_budgets(core);
         }
     }
 

@@ -81,6 +81,26 @@ impl Lane {
         }
     }
 
+    /// Sends the oldest unacknowledged packet once more and asks for an answer. Most often the peer
+    /// was only late and has the rest. If it answers for this packet alone, and then for nothing
+    /// more, the rest is lost.
+    fn probe<M: Memory>(&mut self, env: &mut Env<'_, M>, buf: &mut [u8]) -> Option<Transmit> {
+        let front = self.queue.front().filter(|slot| {
+            let wqe = env.pool.get(**slot);
+            wqe.started && wqe.outcome.is_none() && self.next_psn != self.una
+        });
+        let Some(&slot) = front else {
+            self.probing = false;
+            return None;
+        };
+        let next_psn = core::mem::replace(&mut self.next_psn, self.una);
+        let packet = self.emit(env, slot, buf);
+        self.probe_end = Some(self.next_psn.wrapping_sub(1));
+        self.next_psn = next_psn;
+        self.probing = false;
+        packet
+    }
+
     /// The path is full, with packets of this lane's among others which nobody was asked to acknowledge:
     /// they wait for their successors, which have no room. It asks, or none would ever come back.
     #[cold]
