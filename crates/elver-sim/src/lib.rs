@@ -25,10 +25,13 @@
 #[macro_use]
 mod planting;
 
+mod attributes;
 mod canary;
 mod coverage;
 mod device;
+mod engine;
 mod errands;
+mod events;
 mod faults;
 mod host;
 mod journal;

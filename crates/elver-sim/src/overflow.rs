@@ -1,49 +1,12 @@
-//! A CQ that overflows: every QP that completes there stops, and what it would have told is lost.
+//! What becomes of a CQ that overflowed, and of the QPs that completed there: all of it is replaced.
 
-use elver_verbs::{Cq, CqInit, QpState};
+use elver_verbs::{CqInit, QpState};
 
-use crate::faults::Fault;
 use crate::host::{Armed, CQ_ENTRIES};
 use crate::model::{Endpoint, EndpointId, Phase, Violation};
 use crate::world::{World, refused};
 
 impl World {
-    /// A device says that a CQ overflowed. False if it cannot have.
-    pub(crate) fn overflowed(&mut self, number: usize, cq: Cq) -> Result<bool, Violation> {
-        self.poll(number)?;
-        self.network.count(Fault::CqOverflow);
-        // At once, and not when the CQ is replaced: a run may end before that.
-        for queue in &mut self.model.queues {
-            queue.overflown |= queue.host == number && !queue.gone;
-        }
-        let host = &mut self.hosts[number];
-        let again = std::mem::replace(&mut host.cq_failed, true);
-        Ok(cq == host.cq && !again && host.polled_most == host.cq_entries)
-    }
-
-    /// A device says that a QP stopped for its CQ. False if there was no reason.
-    pub(crate) fn stopped_by_cq(&mut self, number: usize, qp: u32) -> Result<bool, Violation> {
-        let Some(id) = self.find(number, qp) else { return Ok(false) };
-        if !self.hosts[number].cq_failed || self.state(id)? != QpState::Err {
-            return Ok(false);
-        }
-        let now = self.now;
-        let endpoint = &mut self.model.endpoints[id];
-        endpoint.may_fail = true;
-        if endpoint.phase.is_up() {
-            endpoint.take_down(now);
-        }
-        Ok(true)
-    }
-
-    /// Whether the CQ of a QP overflowed: then it is not to be brought back, but replaced.
-    pub(crate) fn has_failed_cq(&mut self, id: EndpointId) -> Result<bool, Violation> {
-        let number = self.model.endpoints[id].host;
-        self.poll(number)?;
-        self.take_events(number)?;
-        Ok(self.hosts[number].cq_failed)
-    }
-
     /// Gives hosts whose CQ overflowed a new one, and new QPs.
     pub(crate) fn replace_failed_cqs(&mut self) -> Result<(), Violation> {
         for number in 0..self.hosts.len() {

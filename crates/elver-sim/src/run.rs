@@ -55,6 +55,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
 impl World {
     /// Both phases, and the last check. Returns how long the liveness phase took.
     fn play(&mut self) -> Result<u64, Violation> {
+        self.make_endpoints()?;
         self.trace.add(self.now, Event::Phase("safety"));
         for _ in 0..self.plan.actions {
             let gap = self.posting.between(1, self.plan.gap_ns);

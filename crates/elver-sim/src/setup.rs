@@ -1,10 +1,11 @@
 //! Making QPs, connecting them, and bringing them back after they failed.
 
 use elver_verbs::{
-    AccessFlags, AddressVector, DciInit, Mtu, QpAttr, QpAttrMask as M, QpCap, QpInit, QpState,
-    QpType, SrqInit, VerbsError,
+    AddressVector, DciInit, Mtu, QpAttr, QpAttrMask as M, QpCap, QpInit, QpState, QpType, SrqInit,
+    VerbsError,
 };
 
+use crate::attributes::{attributes, masks};
 use crate::faults::Fault;
 use crate::host::Host;
 use crate::model::{Endpoint, EndpointId, GRH_LEN, LaneId, Phase, QueueId, RecvQueue, Violation};
@@ -196,13 +197,6 @@ impl World {
         Ok(Some(id))
     }
 
-    fn modify(&mut self, id: EndpointId, attr: &QpAttr, mask: M) -> Result<(), Violation> {
-        let endpoint = &self.model.endpoints[id];
-        let time = self.time(endpoint.host);
-        let rnic = &mut self.hosts[endpoint.host].rnic;
-        rnic.modify_qp(time, endpoint.qp, attr, mask | M::STATE).map_err(refused("modify_qp"))
-    }
-
     /// Connects two QPs in RESET.
     pub(crate) fn connect(&mut self, a: EndpointId, b: EndpointId) -> Result<(), Violation> {
         let path_mtu = mtu(&mut self.making);
@@ -270,30 +264,6 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    /// A QP in RTR says that its peer's first packet came: it goes to RTS, as a connection manager
-    /// would have it. False if it was not to say so, or said so before.
-    pub(crate) fn established(&mut self, host: usize, qp: u32) -> Result<bool, Violation> {
-        let Some(id) = self.find(host, qp) else { return Ok(false) };
-        let endpoint = &mut self.model.endpoints[id];
-        if endpoint.listens_from.take().is_none() {
-            // It may have been stopped after the packet had come.
-            return Ok(endpoint.phase == Phase::Down);
-        }
-        let attr = QpAttr {
-            qp_state: QpState::Rts,
-            max_rd_atomic: endpoint.setup.max_rd_atomic,
-            sq_psn: endpoint.sq_psn,
-            ..attributes(endpoint)
-        };
-        if self.state(id)? == QpState::Rtr
-            && let (.., Some(mask)) = masks(self.model.endpoints[id].qp_type)
-        {
-            self.modify(id, &attr, mask)?;
-            self.act("heard its peer", id);
-        }
-        Ok(true)
     }
 
     /// Moves a QP to ERR, as a program may at any time.
@@ -535,47 +505,6 @@ impl World {
         self.take_events(self.model.endpoints[id].host)
     }
 
-    /// A QP says that it is drained. False if nobody asked it.
-    pub(crate) fn drained(&mut self, host: usize, qp: u32) -> Result<bool, Violation> {
-        let named = |endpoint: &Endpoint| {
-            endpoint.host == host && endpoint.qp.0 == qp && endpoint.phase != Phase::Gone
-        };
-        let Some(id) = self.model.endpoints.iter().position(named) else {
-            return Ok(false);
-        };
-        if self.model.endpoints[id].phase != Phase::Draining {
-            // It may have been stopped after it had drained.
-            return Ok(self.model.endpoints[id].phase == Phase::Down);
-        }
-        self.poll(host)?;
-        if self.model.endpoints[id].phase == Phase::Draining {
-            self.model.endpoints[id].phase = Phase::Drained;
-        }
-        if self.healed {
-            self.resume_drained()?;
-        }
-        Ok(true)
-    }
-
-    /// Lets QPs go on that are drained.
-    pub(crate) fn resume_drained(&mut self) -> Result<(), Violation> {
-        for id in 0..self.model.endpoints.len() {
-            if self.model.endpoints[id].phase != Phase::Drained {
-                continue;
-            }
-            self.poll(self.model.endpoints[id].host)?;
-            self.take_events(self.model.endpoints[id].host)?;
-            if self.model.endpoints[id].phase == Phase::Drained {
-                self.act("moved back to RTS", id);
-                let attr = QpAttr { qp_state: QpState::Rts, ..QpAttr::default() };
-                self.modify(id, &attr, M::STATE)?;
-                self.model.endpoints[id].phase = Phase::Up;
-                self.hosts[self.model.endpoints[id].host].wake(self.now);
-            }
-        }
-        Ok(())
-    }
-
     /// Checks that a QP in ERR holds no receive: each must have been flushed.
     pub(crate) fn check_flushed(&self, id: EndpointId) -> Result<(), Violation> {
         let endpoint = &self.model.endpoints[id];
@@ -637,46 +566,5 @@ impl World {
             }
         }
         Ok(ids)
-    }
-
-    pub(crate) fn act(&mut self, what: &'static str, id: EndpointId) {
-        let Endpoint { host, qpn, .. } = self.model.endpoints[id];
-        self.trace.add(self.now, Event::Act { what, host, qpn });
-    }
-}
-
-/// The attributes that do not depend on a peer.
-fn attributes(endpoint: &Endpoint) -> QpAttr {
-    let setup = endpoint.setup;
-    QpAttr {
-        qp_access_flags: AccessFlags::REMOTE_CHANGES
-            | AccessFlags::REMOTE_READ
-            | AccessFlags::LOCAL_WRITE,
-        qkey: setup.qkey,
-        timeout: setup.timeout,
-        retry_cnt: setup.retry_cnt,
-        rnr_retry: setup.rnr_retry,
-        min_rnr_timer: setup.min_rnr_timer,
-        ..QpAttr::default()
-    }
-}
-
-/// The attributes that each transition needs.
-fn masks(qp_type: QpType) -> (Option<M>, Option<M>, Option<M>) {
-    let basic = M::PKEY_INDEX | M::PORT;
-    let peer = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-    let reliable = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
-    match qp_type {
-        QpType::Rc | QpType::XrcSend | QpType::XrcRecv => (
-            Some(basic | M::ACCESS_FLAGS),
-            Some(peer | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
-            Some(reliable),
-        ),
-        QpType::Uc => (Some(basic | M::ACCESS_FLAGS), Some(peer), Some(M::SQ_PSN)),
-        QpType::Ud => (Some(basic | M::QKEY), Some(M::empty()), Some(M::SQ_PSN)),
-        QpType::Dci => (Some(basic), Some(M::PATH_MTU), Some(reliable)),
-        QpType::Dct => {
-            (Some(basic | M::ACCESS_FLAGS), Some(M::MIN_RNR_TIMER | M::AV | M::PATH_MTU), None)
-        }
     }
 }

@@ -246,8 +246,4 @@ impl World {
         let mortal = self.model.arena(range).mortal(range);
         Ok(Aim { effect: self.reads(range), remote: self.remote(range), window: None, mortal })
     }
-
-    pub(super) fn reads(&self, range: Range) -> Effect {
-        Effect::Read(self.model.arenas[range.arena].fill(range), u64::from(range.offset))
-    }
 }

@@ -1,18 +1,18 @@
 //! What the programs of a run post.
 
 mod aim;
+mod ranges;
 mod relay;
+mod submit;
 mod window;
 
 use std::collections::BTreeSet;
 
-use elver_verbs::{
-    Dest, Payload, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendOpcode, SendWr, Sge,
-};
+use elver_verbs::{Dest, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendOpcode, Sge};
 
 use crate::model::{
     ArenaId, CellKind, Effect, EndpointId, GRH_LEN, LaneId, NUMBERED_LEN, Op, OpId, Owner, Planted,
-    QueueId, Range, Recv, Room, State, Violation, WindowId, WindowState, message_id, recv_wr_id,
+    QueueId, Range, Recv, State, Violation, WindowId, WindowState, message_id, recv_wr_id,
     send_wr_id,
 };
 use crate::pattern::Stream;
@@ -74,45 +74,6 @@ impl World {
             prepared.extend(self.prepare(lane)?);
         }
         self.submit(self.model.lanes[lane].endpoint, &prepared)
-    }
-
-    /// A place is kept for the WR that ends a lane.
-    fn has_room(&self, lane: LaneId) -> bool {
-        let endpoint = &self.model.endpoints[self.model.lanes[lane].endpoint];
-        let lanes = endpoint.lanes.iter();
-        let outstanding: usize = lanes.map(|lane| self.model.lanes[*lane].outstanding.len()).sum();
-        outstanding + endpoint.lanes.len() < endpoint.setup.max_send_wr as usize
-    }
-
-    pub(crate) fn submit(
-        &mut self,
-        id: EndpointId,
-        prepared: &[Prepared],
-    ) -> Result<(), Violation> {
-        if prepared.is_empty() {
-            return Ok(());
-        }
-        let wrs: Vec<SendWr<'_>> = prepared
-            .iter()
-            .map(|wr| SendWr {
-                wr_id: wr.id,
-                op: wr.op,
-                flags: wr.flags,
-                payload: match &wr.inline {
-                    Some(bytes) => Payload::Inline(bytes),
-                    None => Payload::Sges(&wr.sges),
-                },
-                dest: wr.dest,
-            })
-            .collect();
-        let endpoint = &self.model.endpoints[id];
-        let time = self.time(endpoint.host);
-        let host = &mut self.hosts[endpoint.host];
-        host.rnic.post_send(time, endpoint.qp, &wrs).map_err(|(index, error)| {
-            Violation::new(format!("post_send refused WR {}: {error}", wrs[index].wr_id >> 1))
-        })?;
-        host.wake(self.now);
-        Ok(())
     }
 
     /// Makes a WR that the lane's transport allows, if there is anything to aim at.
@@ -290,49 +251,6 @@ impl World {
         })
     }
 
-    /// Takes `len` bytes of a host's memory in up to `most` pieces.
-    fn scatter(
-        &mut self,
-        host: usize,
-        len: u32,
-        most: u32,
-        steady: bool,
-    ) -> Result<Vec<Range>, Violation> {
-        let mut ranges = Vec::new();
-        let mut left = len;
-        for piece in (1..=self.posting.between(1, u64::from(most))).rev() {
-            let taken =
-                if piece == 1 { left } else { self.posting.between(0, u64::from(left)) as u32 };
-            let at = &mut self.hosts[host];
-            let arena = &mut self.model.arenas[at.arena];
-            let rng = &mut self.posting;
-            ranges.push(arena.take(&mut at.rnic, rng, Room::Open, taken, false, steady)?);
-            left -= taken;
-        }
-        Ok(ranges)
-    }
-
-    fn take(
-        &mut self,
-        host: usize,
-        room: Room,
-        len: u32,
-        aligned: bool,
-    ) -> Result<Range, Violation> {
-        let host = &mut self.hosts[host];
-        let arena = &mut self.model.arenas[host.arena];
-        arena.take(&mut host.rnic, &mut self.posting, room, len, aligned, false)
-    }
-
-    fn sge(&self, range: Range) -> Sge {
-        self.model.arenas[range.arena].sge(range)
-    }
-
-    fn remote(&self, range: Range) -> RemoteAddr {
-        let arena = &self.model.arenas[range.arena];
-        RemoteAddr { addr: arena.address(range), rkey: arena.info(range).rkey }
-    }
-
     /// Builds a WR, notes it in the model, and prepares its memory.
     fn build(
         &mut self,
@@ -405,14 +323,6 @@ impl World {
         let address = self.address(lane, dest, wrong_key);
         self.note(noted);
         Ok(Prepared { id: send_wr_id(id), op, flags, sges, inline, dest: address })
-    }
-
-    fn note(&mut self, op: Op) {
-        let (opcode, len, planted) = (op.opcode, op.len, op.planted.is_some());
-        let op = self.model.post(op);
-        let source = self.model.source(op);
-        let (host, qpn) = (source.host, source.qpn);
-        self.trace.add(self.now, Event::Posted { host, qpn, op, opcode, len, planted });
     }
 
     fn swap(&mut self, remote: RemoteAddr, effect: &Effect) -> SendOp {
