@@ -10,32 +10,22 @@ mod modules;
 mod names;
 mod paths;
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use self::calls::Calls;
 use self::names::Names;
 use crate::metadata::{list, metadata, text};
 
-/// Crates whose files still call one another in circles, and how many files they are at most: the number
-/// may only fall. `--all` shows them.
-const STILL_CALL: [(&str, usize); 0] = [];
-
-/// Checks all crates of the house; says what it found, with `--all` also of those that still have circles.
+/// Checks all crates of the house; says how many it found.
 pub(crate) fn check(arguments: &[String]) -> Result<String> {
-    let shows_all = match arguments {
-        [] => false,
-        [all] if all == "--all" => true,
-        _ => bail!("circles takes --all, and nothing else"),
-    };
+    ensure!(arguments.is_empty(), "circles takes no arguments");
     let metadata = metadata(&["--no-deps"])?;
-    let (mut wrong, mut shown, mut right, mut files) = (String::new(), String::new(), 0, 0);
+    let (mut wrong, mut crates, mut files) = (String::new(), 0, 0);
     for package in list(&metadata, "packages")? {
-        let name = text(package, "name")?;
-        let (mut importing, mut calling) = (Circles::default(), Circles::default());
+        let mut told = String::new();
         for target in list(package, "targets")? {
             // Programs that test, those that build, and examples are a file each.
             let kinds = list(target, "kind")?;
@@ -46,38 +36,16 @@ pub(crate) fn check(arguments: &[String]) -> Result<String> {
             let (imports, calls) = arrows(&root, &|path| std::fs::read_to_string(path).ok())?;
             files += imports.len();
             let directory = root.parent().unwrap_or(Path::new(""));
-            importing.add("import", &imports, directory);
-            calling.add("call", &calls, directory);
+            told += &circles_in("import", &imports, directory);
+            told += &circles_in("call", &calls, directory);
         }
-        right += usize::from(importing.files == 0 && calling.files == 0);
-        let still = STILL_CALL.iter().find(|(of, _)| *of == name).map_or(0, |(_, files)| *files);
-        for (circles, bound) in [(importing, 0), (calling, still)] {
-            let Circles { files, told } = circles;
-            match files.cmp(&bound) {
-                Ordering::Less => {
-                    wrong += &format!(
-                        "{name} has {files} such files now: lower its {bound} in STILL_CALL\n"
-                    );
-                }
-                Ordering::Equal if files == 0 => {}
-                Ordering::Equal => shown += &format!("{name}:\n{told}"),
-                Ordering::Greater => {
-                    wrong +=
-                        &format!("{name} has {files} such files, and may have {bound}:\n{told}");
-                }
-            }
+        crates += 1;
+        if !told.is_empty() {
+            wrong += &format!("{}:\n{told}", text(package, "name")?);
         }
     }
     ensure!(wrong.is_empty(), "files must not import or call one another in a circle:\n{wrong}");
-    let shown = if shows_all { shown } else { String::new() };
-    let still: Vec<String> =
-        STILL_CALL.iter().map(|(name, files)| format!("{name} ({files})")).collect();
-    let still = if still.is_empty() {
-        String::new()
-    } else {
-        format!("; still calling: {}", still.join(", "))
-    };
-    Ok(format!("{shown}{right} crates have no circle among their files, of {files} in all{still}"))
+    Ok(format!("no circle among the files of {crates} crates, {files} in all"))
 }
 
 /// To which files each file leads.
@@ -108,27 +76,14 @@ fn arrows(root: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Result<(Arrows
     Ok((imports, calls.arrows()))
 }
 
-/// The circles of a crate.
-#[derive(Default)]
-struct Circles {
-    /// Files in any of them.
-    files: usize,
-    /// A line for each.
-    told: String,
-}
-
-impl Circles {
-    /// Adds those of a target whose files are below a directory.
-    fn add(&mut self, how: &str, arrows: &Arrows, directory: &Path) {
-        for circle in graph::circles(arrows) {
-            let name =
-                |file: &PathBuf| file.strip_prefix(directory).unwrap_or(file).display().to_string();
-            let names: Vec<String> = circle.iter().map(name).collect();
-            self.files += names.len();
-            self.told +=
-                &format!("  {} files that {how} one another: {}\n", names.len(), names.join(", "));
-        }
-    }
+/// A line for each circle of a target whose files are below a directory.
+fn circles_in(how: &str, arrows: &Arrows, directory: &Path) -> String {
+    let name = |file: &PathBuf| file.strip_prefix(directory).unwrap_or(file).display().to_string();
+    let told = |circle: Vec<PathBuf>| {
+        let names: Vec<String> = circle.iter().map(name).collect();
+        format!("  {} files that {how} one another: {}\n", names.len(), names.join(", "))
+    };
+    graph::circles(arrows).into_iter().map(told).collect()
 }
 
 #[cfg(test)]

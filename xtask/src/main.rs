@@ -24,7 +24,7 @@ usage: cargo xtask CHECK
            nothing is known against a crate, by a checkout of RustSec's database
   arrows   no crate depends on one of its own floor or above (ARCHITECTURE.md)
   circles  no files of a crate import one another, or call one another's methods, in a
-           circle; --all shows those that still do
+           circle
   client   the client library takes in few crates, and no node
   deps     every crate has a licence and a source that deny.toml allows
   no-std   the crates that a kernel could host use nothing of std
