@@ -12,6 +12,8 @@ const LIMIT: &str = "100";
 /// The longest that a client tries to reach its server, and that somebody waits for what a program says.
 const MEETING: Duration = Duration::from_secs(30);
 const GLANCE: Duration = Duration::from_millis(20);
+/// How long who was told to end takes for that at most.
+const DISMISSAL: Duration = Duration::from_secs(5);
 
 /// Where `elver run` is.
 pub(super) struct Runner {
@@ -44,6 +46,8 @@ pub(super) struct Call<'a> {
     pub(super) env: &'a [(&'a str, &'a str)],
     /// Whether it has no device: what it moves by itself is measured.
     pub(super) bare: bool,
+    /// What it says where it succeeded, if its status does not tell.
+    pub(super) says: &'a str,
 }
 
 impl Runner {
@@ -93,7 +97,7 @@ impl Runner {
         loop {
             let over = serving.child.try_wait()?.is_some() || begun.elapsed() > MEETING;
             let ended = self.start(client, at)?.end()?;
-            if over || ended.status.success() {
+            if over || ended.status.success() && ended.said.contains(client.says) {
                 return Ok(ended);
             }
         }
@@ -164,6 +168,18 @@ impl Started {
             std::thread::sleep(GLANCE);
         }
         Ok(())
+    }
+
+    /// It was told to end: waits for that, so that it tells what it counted, and stops it if it does not.
+    pub(super) fn dismiss(mut self) -> Result<Ended> {
+        let begun = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if begun.elapsed() > DISMISSAL {
+                return self.stop();
+            }
+            std::thread::sleep(GLANCE);
+        }
+        self.end()
     }
 
     /// Has it end, and what it started: it would serve for ever.

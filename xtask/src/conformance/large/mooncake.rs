@@ -45,7 +45,7 @@ fn benched(stage: &Stage<'_>, protocol: &str) -> Result<String> {
     let words = [&common[..], &["--mode=target", &name]].concat();
     let [before, at_client] = &stage.place.before;
     let bare = protocol == "tcp";
-    let call = Call { before, words: &words, env: &[], bare };
+    let call = Call { before, words: &words, bare, ..Call::default() };
     let mut target = stage.runner.start(&call, Path::new("/"))?;
     let heard = target.hear(&format!("listening on {there}:"));
     let port = match heard {
@@ -60,7 +60,7 @@ fn benched(stage: &Stage<'_>, protocol: &str) -> Result<String> {
     let seconds = format!("--duration={SECONDS}");
     let load = ["--threads=1", "--batch_size=4", "--block_size=65536"];
     let words = [&common[..], &["--mode=initiator", &name, &segment, &seconds], &load].concat();
-    let call = Call { before: at_client, words: &words, env: &[], bare };
+    let call = Call { before: at_client, words: &words, bare, ..Call::default() };
     let ended = stage.runner.start(&call, Path::new("/"))?.end();
     target.stop()?;
     let ended = ended?;
@@ -86,8 +86,8 @@ impl Stage<'_> {
             [self.script(&python, "move.py", &target)?, self.script(&python, "move.py", &mover)?];
         let [target, mover] = [borrowed(&target), borrowed(&mover)];
         let [at_target, at_mover] = &self.place.before;
-        let target = Call { before: at_target, words: &target, env, bare };
-        let mover = Call { before: at_mover, words: &mover, env, bare };
+        let target = Call { before: at_target, words: &target, env, bare, ..Call::default() };
+        let mover = Call { before: at_mover, words: &mover, env, bare, ..Call::default() };
         let serving = self.runner.start(&target, Path::new("/"))?;
         let moving = self.runner.start(&mover, Path::new("/"))?.end();
         let (serving, moving) = match moving {
