@@ -37,6 +37,8 @@ pub struct Counters {
     pub waiting_bytes: u64,
     /// Requests that go on, or were not waited for.
     pub requests: usize,
+    /// Times that a rank's memory could not be READ. It is lost for that a second later, unless it has gone.
+    pub unreadable: u64,
 }
 
 impl Group {
@@ -128,7 +130,7 @@ impl Group {
         let inner = self.inner.borrow();
         let (waiting, waiting_bytes) = inner.engine.waiting();
         let (messages, requests) = (inner.engine.counters(), inner.engine.requests());
-        Counters { messages, waiting, waiting_bytes, requests }
+        Counters { messages, waiting, waiting_bytes, requests, unreadable: inner.unreadable }
     }
 
     /// How a rank was lost; none if it is there, as far as this one knows by its last call.

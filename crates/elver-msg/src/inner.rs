@@ -17,8 +17,17 @@ use crate::{Address, Error, Options, Payload};
 const FRAMES_AT_ONCE: u32 = 256;
 /// Looks at what a rank has sent that cannot be sent to: more than its ring holds.
 const LAST_LOOKS: u32 = 4_096;
+/// Who offered memory that cannot be READ is not blamed for that before: the memory of one who dies goes first.
+const DOUBT: Duration = Duration::from_secs(1);
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(250);
+
+/// A rank whose memory could not be READ: it may just have died, and its end not be told yet.
+struct Doubt {
+    rank: u32,
+    since: Instant,
+    error: Arc<elver::Error>,
+}
 
 pub(crate) struct Inner {
     pub(crate) session: Session,
@@ -30,6 +39,9 @@ pub(crate) struct Inner {
     reads: Reads,
     addresses: Vec<Address>,
     lost: Vec<Option<Loss>>,
+    /// Ranks whose memory could not be READ, and that are not lost yet.
+    doubted: Vec<Doubt>,
+    pub(crate) unreadable: u64,
     /// Since when nothing came.
     idle: Option<Instant>,
     /// Nothing moved by the last look of the wait that goes on.
@@ -58,6 +70,8 @@ impl Inner {
             reads: Reads::new(session),
             addresses,
             lost,
+            doubted: Vec::new(),
+            unreadable: 0,
             idle: None,
             still: false,
             spin: options.spin,
@@ -235,6 +249,29 @@ impl Inner {
         self.lost[rank as usize] = Some(loss);
         self.links[rank as usize] = None;
         self.reads.forget(rank);
+        self.doubted.retain(|doubt| doubt.rank != rank);
+    }
+
+    /// A rank's memory could not be READ.
+    #[cold]
+    fn doubt(&mut self, rank: u32, error: elver::Error) {
+        self.unreadable += 1;
+        self.reads.forget(rank);
+        if self.doubted.iter().all(|doubt| doubt.rank != rank) {
+            self.doubted.push(Doubt { rank, since: Instant::now(), error: Arc::new(error) });
+        }
+    }
+
+    /// Loses ranks that are there in spite of that; whether there were some.
+    #[cold]
+    fn blame(&mut self) -> bool {
+        let is_over = |doubt: &Doubt| doubt.since.elapsed() >= DOUBT;
+        let over: Vec<Doubt> = self.doubted.extract_if(.., |doubt| is_over(doubt)).collect();
+        let any = !over.is_empty();
+        for Doubt { rank, error, .. } in over {
+            self.lose(rank, Loss::Unreadable(error));
+        }
+        any
     }
 
     /// Takes the frames of this rank's to itself.
@@ -249,7 +286,7 @@ impl Inner {
         taken
     }
 
-    /// Begins READs and takes in those that are done.
+    /// Begins READs, and takes in those that are done and those that failed.
     fn read(&mut self) -> Result<bool, Error> {
         let mut moved = false;
         while let Some(order) = self.engine.next_read() {
@@ -257,8 +294,11 @@ impl Inner {
             let Some(Payload::Region(into)) = self.engine.memory(order.request) else { continue };
             let (into, gid) = (into.clone(), self.addresses[order.peer as usize].gid);
             if let Err(error) = self.reads.start(order, gid, into) {
-                self.lose(order.peer, Loss::Unreadable(Arc::new(error)));
+                self.doubt(order.peer, error);
             }
+        }
+        if !self.doubted.is_empty() {
+            moved |= self.blame();
         }
         if self.reads.is_idle() {
             return Ok(moved);
@@ -267,7 +307,7 @@ impl Inner {
             moved = true;
             match came {
                 Came::Done(order) => self.engine.read_done(&order),
-                Came::Failed(rank, error) => self.lose(rank, Loss::Unreadable(Arc::new(error))),
+                Came::Failed(rank, error) => self.doubt(rank, error),
             }
         }
         Ok(moved)

@@ -168,6 +168,34 @@ fn memory_that_cannot_be_read_is_its_owners_fault() {
         assert!(matches!(&told, Error::Lost { rank: RANK, loss: Loss::Unreadable(_) }), "{told}");
         assert_eq!(group.counters().messages.received, 0);
         assert_eq!(group.counters().requests, 0);
+        assert!(group.counters().unreadable > 0);
+    });
+}
+
+/// The memory of who dies goes before his end is told: nobody blames him for it.
+#[test]
+fn who_goes_with_his_memory_is_gone() {
+    let node = TestNode::start(config(96, 1));
+    let remote = Some(Remote { addr: 1 << 40, rkey: 0x1234_5678 });
+    let by_hand = |ends: &mut [Ends; 2]| {
+        ends.iter_mut().for_each(|ends| say(ends, &offer(1, 100_000, remote)));
+        // Each says so when that could not be READ.
+        let kind = |ends: &mut Ends| Header::decode(&hears(ends)).unwrap().0.kind;
+        ends.iter_mut().for_each(|ends| while kind(ends) != Kind::Eager {});
+        for ends in ends {
+            ends.sender.end().unwrap();
+            ends.receiver.stop().unwrap();
+        }
+    };
+    beside(&node, by_hand, |group| {
+        let region = group.alloc(100_000).unwrap();
+        let came = group.irecv_region(RANK, Tag::Any, &region).unwrap();
+        while group.counters().unreadable == 0 {
+            assert!(!came.test().unwrap());
+        }
+        group.send(RANK, 1, b"").unwrap();
+        let told = came.wait().unwrap_err();
+        assert!(matches!(&told, Error::Lost { rank: RANK, loss: Loss::Left }), "{told}");
     });
 }
 
