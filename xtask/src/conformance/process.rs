@@ -13,7 +13,7 @@ const LIMIT: &str = "100";
 const MEETING: Duration = Duration::from_secs(30);
 const GLANCE: Duration = Duration::from_millis(20);
 /// How long who was told to end takes for that at most.
-const DISMISSAL: Duration = Duration::from_secs(5);
+const DISMISSAL: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Where `elver run` is.
 pub(super) struct Runner {
@@ -171,13 +171,12 @@ impl Started {
     }
 
     /// It was told to end: waits for that, so that it tells what it counted, and stops it if it does not.
-    pub(super) fn dismiss(mut self) -> Result<Ended> {
-        let begun = Instant::now();
-        while self.child.try_wait()?.is_none() {
-            if begun.elapsed() > DISMISSAL {
-                return self.stop();
-            }
-            std::thread::sleep(GLANCE);
+    pub(super) fn dismiss(self) -> Result<Ended> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+        let mut ends = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+        if rustix::event::poll(&mut ends, Some(&DISMISSAL))? == 0 {
+            return self.stop();
         }
         self.end()
     }
