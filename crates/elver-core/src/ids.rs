@@ -68,34 +68,6 @@ impl From<VqpId> for MaybeVqp {
     }
 }
 
-/// A place in a table whose places count from 0, or none, in no more room than the place takes: each WR has two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MaybeSlot(u32);
-
-impl MaybeSlot {
-    /// None: no table has so many places.
-    pub(crate) const NONE: MaybeSlot = MaybeSlot(u32::MAX);
-
-    #[inline]
-    pub(crate) fn get(self) -> Option<u32> {
-        (self != MaybeSlot::NONE).then_some(self.0)
-    }
-
-    /// An index for a look-up, which misses if it is none.
-    #[inline]
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl From<u32> for MaybeSlot {
-    #[inline]
-    fn from(slot: u32) -> MaybeSlot {
-        debug_assert!(slot != u32::MAX, "no table has so many places");
-        MaybeSlot(slot)
-    }
-}
-
 /// Ids that are never told to anybody: none is 0, so that "none of them" takes no more room.
 macro_rules! ids {
     ($($(#[$what:meta])* $name:ident,)*) => {

@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use elver_verbs::{AsyncEvent, Gid, Memory, Mtu, Qp, Time};
+use elver_verbs::{AsyncEvent, Gid, MaybeSlot, Memory, Mtu, Qp, Time};
 use elver_wire::{
     Aeth, DcConnect, DcEth, DcExtra, Flow, Headers, Message, Msn, NakCode, Psn, Qpn, RnrTimer,
     Route, Syndrome, packet_len,
@@ -22,7 +22,6 @@ use crate::RxMeta;
 use crate::counters::Counters;
 use crate::distrust::Class;
 use crate::hw::Hw;
-use crate::maybe::MaybeSlot;
 use crate::proof::{Proof, answer_len, refusal_len};
 use crate::qp_core::QpCore;
 use crate::responder::{Handled, Responder};

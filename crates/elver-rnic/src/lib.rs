@@ -50,7 +50,7 @@ mod lane;
 mod lane_set;
 mod ledger;
 mod local;
-mod maybe;
+mod maybe_pd;
 mod multicast;
 mod place;
 mod proof;

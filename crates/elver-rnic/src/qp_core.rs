@@ -4,7 +4,7 @@ use elver_verbs::{
 use elver_wire::Qpn;
 
 use crate::hw::Hw;
-use crate::maybe::MaybePd;
+use crate::maybe_pd::MaybePd;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::route::Route;
 

@@ -6,7 +6,7 @@ use elver_verbs::{
 };
 
 use crate::aside::{Desk, ERRAND_BYTES_MAX};
-use crate::maybe::MaybePd;
+use crate::maybe_pd::MaybePd;
 use crate::place::{Place, Refused};
 use crate::reach::Reach;
 use crate::table::Table;

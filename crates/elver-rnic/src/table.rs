@@ -2,9 +2,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use elver_random::Rng;
-use elver_verbs::{ObjectKind, VerbsError};
-
-use crate::maybe::MaybeSlot;
+use elver_verbs::{MaybeSlot, ObjectKind, VerbsError};
 
 /// Bits of an id.
 const ID_BITS: u32 = 24;

@@ -8,7 +8,7 @@ use elver_verbs::{Cq, Pd, Srq};
 use elver_wire::{Psn, XrcEth};
 
 use crate::hw::Hw;
-use crate::maybe::MaybePd;
+use crate::maybe_pd::MaybePd;
 use crate::qp_core::QpCore;
 
 /// READs whose protection domain is remembered: more than can wait for their answers, new ones and duplicates.

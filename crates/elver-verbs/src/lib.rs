@@ -25,6 +25,7 @@ mod error;
 mod event;
 mod gid;
 mod handle;
+mod maybe;
 mod memory;
 mod qp;
 pub mod qp_state;
@@ -41,6 +42,7 @@ pub use error::{ObjectKind, PostError, VerbsError};
 pub use event::AsyncEvent;
 pub use gid::{Gid, GidParseError, InGroups};
 pub use handle::{Ah, Cq, Mr, Mw, Pd, Qp, Srq, Xrcd};
+pub use maybe::MaybeSlot;
 pub use memory::{Memory, MemoryError};
 pub use qp::{
     AddressVector, DciInit, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, qpn_valid,

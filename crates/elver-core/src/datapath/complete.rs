@@ -1,13 +1,12 @@
 //! Completions: from physical WRs to those of VQPs, in order.
 
-use elver_verbs::{AccessFault, Class, Device, Memory, SendOpcode, Time, WcStatus};
+use elver_verbs::{AccessFault, Class, Device, MaybeSlot, Memory, SendOpcode, Time, WcStatus};
 
 use crate::Core;
 use crate::VqpId;
 use crate::datapath::qos::Qos;
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::SEQ_MASK;
-use crate::ids::MaybeSlot;
 use crate::pool::Pool;
 use crate::vqp::Vqp;
 use crate::vqp::phase::Phase;

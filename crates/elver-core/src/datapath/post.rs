@@ -1,12 +1,11 @@
 //! Posting: WRs are checked and taken into the rings of their VQPs (Algorithm 2).
 
 use elver_verbs::{
-    Device, Memory, ObjectKind, Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp,
-    SendOpcode, SendWr, Sge, Time, VqpState, WcStatus, WrLimits,
+    Device, MaybeSlot, Memory, ObjectKind, Payload, PostError, QpState, QpType, RecvWr, SendFlags,
+    SendOp, SendOpcode, SendWr, Sge, Time, VqpState, WcStatus, WrLimits,
 };
 
 use crate::datapath::plain::{BURST, Plain};
-use crate::ids::MaybeSlot;
 use crate::memory::mr::{LocalMrs, Users};
 use crate::messaging::message::HEADER_BYTES;
 use crate::vqp::phase::Phase;

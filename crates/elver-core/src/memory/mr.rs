@@ -1,12 +1,11 @@
 use alloc::vec::Vec;
 
-use elver_verbs::{AccessFlags, Memory, MemoryError, MrInfo, PostError, Sge, Time};
+use elver_verbs::{AccessFlags, MaybeSlot, Memory, MemoryError, MrInfo, PostError, Sge, Time};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::ClientId;
 use crate::due::DueQueue;
-use crate::ids::MaybeSlot;
 use crate::memory::openings::Openings;
 
 /// The regions of all clients, on this node.

@@ -1,8 +1,8 @@
 use alloc::vec::Vec;
 
-use elver_verbs::{AccessFlags, RemoteAddr, SendFlags, SendOp, SendOpcode, Sge, WcStatus};
-
-use crate::ids::MaybeSlot;
+use elver_verbs::{
+    AccessFlags, MaybeSlot, RemoteAddr, SendFlags, SendOp, SendOpcode, Sge, WcStatus,
+};
 
 /// Entries that a ring starts with.
 const CAPACITY_MIN: usize = 4;

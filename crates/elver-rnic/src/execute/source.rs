@@ -3,7 +3,7 @@
 use elver_verbs::{Memory, Sge};
 
 use super::fault::Fault;
-use crate::maybe::MaybePd;
+use crate::maybe_pd::MaybePd;
 use crate::place::Place;
 use crate::regions::{Regions, Segment};
 
