@@ -171,7 +171,11 @@ impl Started {
     }
 
     /// It was told to end: waits for that, so that it tells what it counted, and stops it if it does not.
-    pub(super) fn dismiss(self) -> Result<Ended> {
+    pub(super) fn dismiss(mut self) -> Result<Ended> {
+        if self.child.try_wait()?.is_some() {
+            // Its number may be another's by now.
+            return self.end();
+        }
         let pid = rustix::process::Pid::from_child(&self.child);
         let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
         let mut ends = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
@@ -182,10 +186,11 @@ impl Started {
     }
 
     /// Has it end, and what it started: it would serve for ever.
-    pub(super) fn stop(self) -> Result<Ended> {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        // It may have ended by itself.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    pub(super) fn stop(mut self) -> Result<Ended> {
+        if self.child.try_wait()?.is_none() {
+            let pid = rustix::process::Pid::from_child(&self.child);
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        }
         self.end()
     }
 }
