@@ -7,7 +7,7 @@ mod virtual_time;
 use std::collections::VecDeque;
 
 use elver_core::*;
-use elver_verbs::{Gid, Time};
+use elver_verbs::{Gid, Payload, SendFlags, SendOp, SendWr, Sge, Time};
 use virtual_time::Nodes;
 
 /// A round trip of the simulated network, with what nodes need for the processing of packets.
@@ -351,5 +351,57 @@ fn a_meta_server_that_cannot_be_asked_is_not_measured_for_ever() {
         nodes.until(|nodes| nodes.nodes[1].core.stats().links_failed > 0);
         let vqp = nodes.vqp(1, VqpInit::default());
         assert_eq!(nodes.connect(1, vqp, 0, Policy::Shared), Ok(Via::Rc));
+    }
+}
+
+/// Two nodes that have forgotten each other's records, and ask each other for them at once: neither answers
+/// who is unknown, and each knows the other from a meta server before it has an answer.
+#[test]
+fn two_that_ask_each_other_for_their_records_wait_for_neither() {
+    let mut nodes = Nodes::new(3, &Config::default(), limits());
+    let pair = [(1, 2), (2, 1)];
+    let near = [1, 2].map(|n| nodes.region(n, 8));
+    let vqps = pair.map(|(n, to)| {
+        let vqp = nodes.vqp(n, VqpInit::default());
+        nodes.connect(n, vqp, to, Policy::Shared).unwrap();
+        vqp
+    });
+    for (n, to) in pair {
+        nodes.net.partition(n, to, Time(u64::MAX));
+    }
+    for ((n, _), (vqp, near)) in pair.into_iter().zip(vqps.into_iter().zip(near)) {
+        let sges = [Sge { addr: near.addr, length: 8, lkey: near.lkey }];
+        let wr = SendWr {
+            wr_id: 0,
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&sges),
+            dest: None,
+        };
+        let now = nodes.net.now();
+        let node = &mut nodes.nodes[n];
+        node.core.post_send(node.client, vqp, &[wr], now).unwrap();
+    }
+    nodes.until(|nodes| [1, 2].iter().all(|n| nodes.nodes[*n].core.stats().lanes_reset > 0));
+    nodes.net.heal();
+    let asked = pair.map(|(n, to)| {
+        let vqp = nodes.vqp(n, VqpInit::default());
+        assert_eq!(nodes.begin_connect(n, vqp, to, Policy::RpcMeta, false), None, "known still");
+        assert_eq!(nodes.nodes[n].core.stats().meta_calls, 1);
+        vqp
+    });
+    let begun = nodes.net.now();
+    for ((n, _), vqp) in pair.into_iter().zip(asked) {
+        let mut ended = None;
+        nodes.until(|nodes| {
+            ended = ended.take().or_else(|| nodes.connected(n));
+            ended.is_some()
+        });
+        assert_eq!(ended, Some((vqp, Ok(Via::DcLookup))));
+    }
+    let took = nodes.net.now().ns_since(begun);
+    assert!(took < TIMER_NS, "they waited for {took} ns");
+    for node in &nodes.nodes {
+        node.core.audit().unwrap();
     }
 }

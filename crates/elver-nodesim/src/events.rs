@@ -141,7 +141,8 @@ impl World {
             ConnectError::NoSuchNode { .. } => to.is_none() || unsure,
             ConnectError::NoMetaServer { .. } => unsure,
             ConnectError::Unreachable { .. } => {
-                to.is_none_or(|to| self.net.disturbed(node, to)) || unsure
+                let unheard = |to| self.net.disturbed(node, to) || self.cannot_look_up(to);
+                to.is_none_or(unheard) || unsure
             }
             ConnectError::Busy { waiting, limit } => waiting >= limit,
             // Another node may have taken the last one.

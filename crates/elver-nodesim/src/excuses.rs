@@ -13,6 +13,12 @@ impl World {
         (0..self.nodes.len()).any(|other| self.net.disturbed(node, other))
     }
 
+    /// Whether a node may not learn who somebody is that asks it something, and so not answer: what is
+    /// between it and a meta server is lost or late.
+    pub(crate) fn cannot_look_up(&self, node: usize) -> bool {
+        self.registry.served_at().iter().any(|(server, _)| self.net.disturbed(node, *server))
+    }
+
     /// Whether the nodes knew each other before a moment, and nothing has changed since. Who asks joins
     /// a look-up that is under way, so it is that one which must have begun later.
     pub(crate) fn settled_since(&self, since: Time) -> bool {

@@ -147,10 +147,17 @@ const FOUND_LAPSED_SUSPENDED: [(u64, &str); 2] = [
 ];
 
 /// The same, of runs as they are drawn.
-const FOUND_DRAWN: [(u64, &str); 1] = [(
-    861_001_246,
-    "a meta server that was said to be gone was not told of an end that had, and looked peers up over its own",
-)];
+const FOUND_DRAWN: [(u64, &str); 3] = [
+    (
+        861_001_246,
+        "a meta server that was said to be gone was not told of an end that had, and looked peers up over its own",
+    ),
+    (
+        890_016_166,
+        "two nodes that asked each other for their records at once answered when they had them: never",
+    ),
+    (890_012_727, "that a node could not look up who asked it was held for a fault"),
+];
 
 #[test]
 fn what_was_found_is_not_there_any_more() {

@@ -9,7 +9,7 @@ use rustc_hash::FxSeededState;
 use siphasher::sip::SipHasher13;
 
 use crate::VqpId;
-use crate::ids::{LaneIx, MaybeVqp, OpId, PeerId};
+use crate::ids::{CallId, LaneIx, MaybeVqp, OpId, PeerId};
 use crate::rc::Heat;
 use crate::rc::back_off::BackOff;
 use crate::slots::Slots;
@@ -87,8 +87,8 @@ pub(crate) enum PeerLookup {
     None,
     /// It waits for its turn.
     Queued,
-    /// The peer itself is asked, over UD.
-    Asked,
+    /// The peer itself is asked, over UD, by this call.
+    Asked(CallId),
     /// An operation does it.
     Running {
         /// The operation.

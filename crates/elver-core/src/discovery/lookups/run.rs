@@ -47,6 +47,17 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// Has a peer looked up that asks for something, at a meta server in any case: one that is being asked
+    /// for its record may have sent its own question for ours, and answer only when it has that.
+    pub(crate) fn look_up_asker(&mut self, peer: PeerId, now: Time) {
+        if let Some(entry) = self.peers.get_mut(peer)
+            && matches!(entry.lookup, PeerLookup::Asked(_))
+        {
+            entry.lookup = PeerLookup::None;
+        }
+        self.refresh_node(peer, now);
+    }
+
     /// The look-up of a peer has ended: those who wait for it go on next.
     pub(crate) fn look_up_ended(&mut self, peer: PeerId, found: Result<NodeRecord, ConnectError>) {
         if let Some(entry) = self.peers.get_mut(peer) {

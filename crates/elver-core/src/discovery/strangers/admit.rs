@@ -59,7 +59,7 @@ impl<D: Device> Core<D> {
             return;
         };
         self.links.strangers.held.push(request);
-        self.refresh_node(peer, now);
+        self.look_up_asker(peer, now);
     }
 
     /// The look-up of a node has ended: its requests are served if it is who they said, and nothing

@@ -26,7 +26,7 @@ impl<D: Device> Core<D> {
         let end = self.link_end(link).ok_or(Unasked::NoAddress)?;
         let leased = matches!(purpose, Purpose::Leased(_));
         let request = Request::RcConnect { end, class, leased };
-        if !self.call(to, request, CallFor::Connect { link, qpn: end.qpn, to }, now) {
+        if self.call(to, request, CallFor::Connect { link, qpn: end.qpn, to }, now).is_none() {
             let stirred = self.links.waiting.stirred;
             self.drop_link(link, now);
             // That made no room: who waits would ask in vain, again and again.

@@ -6,7 +6,7 @@ use core::num::NonZeroU32;
 use elver_control::{Answer, ControlBody, Request};
 use elver_verbs::{AsyncEvent, Class, Device, Time, Wc};
 
-use crate::discovery::peer::{PeerLookup, Waiter};
+use crate::discovery::peer::{Peer, PeerLookup, Waiter};
 use crate::ids::{CallId, Id as _, LaneIx, LinkId, PeerId};
 use crate::pool::CONTROL_RECVS;
 use crate::rc::back_off::BackOff;
@@ -116,19 +116,37 @@ impl<D: Device> Core<D> {
         if entry.lookup != PeerLookup::None {
             return;
         }
-        entry.lookup = PeerLookup::Asked;
-        let asked = to.is_some_and(|to| self.call(to, Request::Meta, CallFor::Meta { peer }, now));
-        if !asked {
+        let call = to.and_then(|to| self.call(to, Request::Meta, CallFor::Meta { peer }, now));
+        let Some(call) = call else {
             let error = if to.is_some() { self.busy() } else { ConnectError::Unreachable { gid } };
             return self.look_up_ended(peer, Err(error));
+        };
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.lookup = PeerLookup::Asked(call);
         }
         self.stats.meta_calls += 1;
+    }
+
+    /// A peer has told its record, or did not answer.
+    fn meta_answered(&mut self, peer: PeerId, call: CallId, answer: Option<Answer>) {
+        // A meta server may have been asked instead, and the peer be forgotten by now.
+        let waits = |entry: &&Peer| entry.lookup == PeerLookup::Asked(call);
+        let Some(gid) = self.peers.get(peer).filter(waits).map(|entry| entry.gid) else { return };
+        let found = match answer {
+            Some(Answer::Record(record)) => Ok(record),
+            _ => {
+                self.doubt(peer);
+                Err(ConnectError::Unreachable { gid })
+            }
+        };
+        self.look_up_ended(peer, found);
     }
 
     /// A request of ours has ended.
     fn call_ended(&mut self, token: u64, answer: Option<Answer>, now: Time) {
         let id = NonZeroU32::new(token as u32).map(CallId::of);
-        let Some(what) = id.and_then(|id| self.links.calls.remove(id)) else {
+        let ended = id.and_then(|id| Some((id, self.links.calls.remove(id)?)));
+        let Some((id, what)) = ended else {
             return bug!("a request has ended that was not made");
         };
         // There is room for another call.
@@ -140,17 +158,7 @@ impl<D: Device> Core<D> {
             CallFor::Remind(reminder) if answer.is_none() => self.remind_later(reminder, now),
             CallFor::Remind(_) => {}
             CallFor::Past { peer } => self.past_answered(peer, answer, now),
-            CallFor::Meta { peer } => {
-                let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
-                let found = match answer {
-                    Some(Answer::Record(record)) => Ok(record),
-                    _ => {
-                        self.doubt(peer);
-                        Err(ConnectError::Unreachable { gid })
-                    }
-                };
-                self.look_up_ended(peer, found);
-            }
+            CallFor::Meta { peer } => self.meta_answered(peer, id, answer),
         }
     }
 

@@ -102,7 +102,7 @@ impl<D: Device> Core<D> {
         self.links.waiting.stirred = true;
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone closes") };
         let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
-        if !self.call(link.control, request, CallFor::Close { link: id }, now) {
+        if self.call(link.control, request, CallFor::Close { link: id }, now).is_none() {
             self.close_ended(id, None, now);
         }
     }
@@ -168,7 +168,7 @@ impl<D: Device> Core<D> {
             let is_other = there.is_some_and(|there| there != to);
             if is_other {
                 self.links.reminders.hold(reminder);
-            } else if !self.call(to, reminder.request(), CallFor::Remind(reminder), now) {
+            } else if self.call(to, reminder.request(), CallFor::Remind(reminder), now).is_none() {
                 self.links.reminders.unanswered(reminder, now);
             }
         }

@@ -42,8 +42,9 @@ impl<D: Device> Core<D> {
         let request = stopped.map(|psn| Request::RcFate { qpn, peer_qpn, psn });
         self.set_reached(id, Reached::Asked);
         self.stats.fates_asked += 1;
-        let asked =
-            request.is_some_and(|request| self.call(to, request, CallFor::Fate { link: id }, now));
+        let asked = request.is_some_and(|request| {
+            self.call(to, request, CallFor::Fate { link: id }, now).is_some()
+        });
         if !asked {
             self.fate_told(id, Reached::Unknown { answered: true });
         }

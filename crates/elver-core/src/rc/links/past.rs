@@ -43,7 +43,7 @@ impl<D: Device> Core<D> {
         let Some(before) = entry.before.filter(|_| !entry.asked_past) else { return };
         let to =
             ControlAddr { gid: entry.gid, qpn: before.control_qpn, qkey: before.control_qkey() };
-        let asked = self.call(to, Request::Meta, CallFor::Past { peer }, now);
+        let asked = self.call(to, Request::Meta, CallFor::Past { peer }, now).is_some();
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.asked_past = asked;
         }

@@ -3,28 +3,28 @@
 use elver_control::{ControlAddr, Request, Ticket};
 use elver_verbs::{Device, Time};
 
-use crate::ids::{Id as _, LinkId};
+use crate::ids::{CallId, Id as _, LinkId};
 use crate::rc::links::CallFor;
 use crate::rc::{LinkState, RcLink, Reached};
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
-    /// Asks a peer for something; returns whether there was room for that.
+    /// Asks a peer for something, if there is room for that.
     pub(super) fn call(
         &mut self,
         to: ControlAddr,
         request: Request,
         what: CallFor,
         now: Time,
-    ) -> bool {
-        let Some(id) = self.links.calls.insert_in_turn(what) else { return false };
+    ) -> Option<CallId> {
+        let id = self.links.calls.insert_in_turn(what)?;
         let made = self.links.control.call(to, request, id.bits().into(), &mut self.rng, now);
         if made.is_none() {
             self.links.calls.remove(id);
         }
         // The caller's host may sleep before it polls.
         self.flush_control();
-        made.is_some()
+        made.map(|_| id)
     }
 
     /// The link of which a peer names both ends, ours first. That of one that was just asked for is not known yet.
