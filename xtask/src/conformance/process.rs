@@ -46,8 +46,6 @@ pub(super) struct Call<'a> {
     pub(super) env: &'a [(&'a str, &'a str)],
     /// Whether it has no device: what it moves by itself is measured.
     pub(super) bare: bool,
-    /// What it says where it succeeded, if its status does not tell.
-    pub(super) says: &'a str,
 }
 
 impl Runner {
@@ -97,7 +95,7 @@ impl Runner {
         loop {
             let over = serving.child.try_wait()?.is_some() || begun.elapsed() > MEETING;
             let ended = self.start(client, at)?.end()?;
-            if over || ended.status.success() && ended.said.contains(client.says) {
+            if over || ended.status.success() {
                 return Ok(ended);
             }
         }

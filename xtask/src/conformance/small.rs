@@ -48,10 +48,13 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
         let words = [&server, &client, &end].map(|words| split(words));
         let [server, asking, end] =
             words.each_ref().map(|words| Call { words, env: &adapters, ..Call::default() });
-        // One that came before its server ends well.
-        let asking = Call { says: "Total WQE", ..asking };
         let mut serving = runner.start(&server, Path::new("/"))?;
-        let asking = runner.ask(&mut serving, &asking, Path::new("/"))?;
+        // A client that came before it ends well; and one of DAPL over sockets that was refused once sends its request a
+        // second time in the form of an older version, which it does not say: two bytes more, that the server takes for
+        // the beginning of what comes next (`dapli_socket_connected` and `dapli_socket_accept_rtu` of openib_scm/cm.c).
+        // That server refuses the connection, and then waits for ever for its end.
+        serving.hear("Service Point Ready - ")?;
+        let asking = runner.start(&asking, Path::new("/"))?.end()?;
         runner.start(&end, Path::new("/"))?.end()?;
         // Not each server hears that it is to end.
         serving.dismiss()?;
@@ -68,6 +71,7 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
         let words = [&server, &client].map(|words| split(words));
         let [server, asking] =
             words.each_ref().map(|words| Call { words, env: &adapters, ..Call::default() });
+        // Its server has the client come before it listens: the same may befall it, and nobody can wait for it.
         let ended = runner.pair(&server, &asking, Path::new("/"))?;
         items.push(proved(item(&client, "RC", &ended), runner, TESTED)?);
     }

@@ -86,8 +86,8 @@ impl Stage<'_> {
             [self.script(&python, "move.py", &target)?, self.script(&python, "move.py", &mover)?];
         let [target, mover] = [borrowed(&target), borrowed(&mover)];
         let [at_target, at_mover] = &self.place.before;
-        let target = Call { before: at_target, words: &target, env, bare, ..Call::default() };
-        let mover = Call { before: at_mover, words: &mover, env, bare, ..Call::default() };
+        let target = Call { before: at_target, words: &target, env, bare };
+        let mover = Call { before: at_mover, words: &mover, env, bare };
         let serving = self.runner.start(&target, Path::new("/"))?;
         let moving = self.runner.start(&mover, Path::new("/"))?.end();
         let (serving, moving) = match moving {
