@@ -8,7 +8,7 @@ use elver_wire::PKEY_DEFAULT;
 use elver_wire::cm::{Message, Rejected, Rep, Req, SidrRep};
 
 use crate::connection::{State, nanoseconds};
-use crate::event::{Answer, Id, Offer, Refused};
+use crate::event::{Answer, Event, Id, Offer, Refused};
 use crate::manager::{Listener, Manager};
 use crate::{reason, sidr};
 
@@ -201,7 +201,7 @@ impl Manager {
         if self.require(id)?.state == State::RepSent {
             self.enter(id.0, State::Established);
             self.wake_at(id.0, None);
-            self.report(id.0, crate::event::Event::Established(id));
+            self.report(id.0, Event::Established(id));
         }
         Ok(())
     }
@@ -242,6 +242,29 @@ impl Manager {
         connection.detached = true;
         if connection.state == State::Closed {
             self.forget(id.0);
+        }
+    }
+
+    /// The peer at an address is gone for good, and says no more: what is connected to it ends, as if it had said so.
+    /// What only waits for its first word goes on waiting.
+    pub fn gone(&mut self, now: Time, peer: IpAddr) {
+        let with: Vec<(u32, State)> = self
+            .connections
+            .iter()
+            .filter(|(_, one)| one.peer == peer)
+            .map(|(id, one)| (*id, one.state))
+            .collect();
+        for (id, state) in with {
+            let event = match state {
+                State::Established | State::DreqSent => Event::Disconnected(Id(id)),
+                State::Requested | State::Answered | State::RepSent => {
+                    Event::Rejected { id: Id(id), reason: reason::CONSUMER, private: Vec::new() }
+                }
+                _ => continue,
+            };
+            self.counters.orphaned += 1;
+            self.report(id, event);
+            self.linger(id, now);
         }
     }
 

@@ -50,4 +50,6 @@ pub struct Counters {
     pub expired: u64,
     /// Messages that were sent again.
     pub resent: u64,
+    /// Connections whose peer ended without a word.
+    pub orphaned: u64,
 }

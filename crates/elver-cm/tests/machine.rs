@@ -314,6 +314,52 @@ fn what_is_let_go_of_is_told_to_the_peer() {
     assert!(world.ends.iter().all(Manager::is_empty), "{:?}", world.ends);
 }
 
+/// Whatever was agreed with who is gone has ended, nothing is sent for it, and what he has not answered goes on.
+#[test]
+fn who_is_gone_ends_what_was_agreed_with_him() {
+    let mut world = World::new(1, NONE);
+    world.server().listen(SERVICE, 8).unwrap();
+    let (ours, established) = world.connected();
+    let now = world.now;
+    let (_, ending) = world.connected();
+    let answered = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Request(accepted, _) = world.event(1) else { panic!("a request comes") };
+    world.server().accept(now, accepted, &answer(&[])).unwrap();
+    assert!(matches!(world.event(0), Event::Answered(id, _) if id == answered));
+    world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Request(requested, _) = world.event(1) else { panic!("a request comes") };
+    world.server().disconnect(now, ending).unwrap();
+    let unanswered = world.server().connect(now, &Offer { peer: CLIENT, ..offer(&[]) }).unwrap();
+    while world.server().poll_transmit().is_some() {}
+
+    world.server().gone(now, STRANGER);
+    assert_eq!(world.server().poll_event(), None);
+    world.server().gone(now, CLIENT);
+    let mut told: Vec<Event> = std::iter::from_fn(|| world.server().poll_event()).collect();
+    let rejected = |id| Event::Rejected { id, reason: reason::CONSUMER, private: Vec::new() };
+    for event in [
+        Event::Disconnected(established),
+        Event::Disconnected(ending),
+        rejected(accepted),
+        rejected(requested),
+    ] {
+        let at = told.iter().position(|told| *told == event);
+        told.remove(at.unwrap_or_else(|| panic!("{event:?} is not told")));
+    }
+    assert_eq!((told.len(), world.server().poll_transmit()), (0, None));
+    assert_eq!(world.server().counters().orphaned, 4);
+    // Once is enough.
+    world.server().gone(now, CLIENT);
+    assert_eq!(world.server().poll_event(), None);
+    assert!(world.server().disconnect(now, unanswered).is_err(), "it waits still");
+    world.client().gone(now, SERVER);
+    let told: Vec<Event> = std::iter::from_fn(|| world.client().poll_event()).collect();
+    assert!(
+        told.contains(&Event::Disconnected(ours)) && told.contains(&rejected(answered)),
+        "{told:?}"
+    );
+}
+
 /// Data on a QP says what its RTU would.
 #[test]
 fn what_is_heard_establishes() {
