@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -57,6 +57,8 @@ pub(crate) struct Engine {
     socket: OwnedFd,
     /// What becomes readable when multicast came, once a QP is in a group.
     groups: OnceLock<OwnedFd>,
+    /// What becomes readable when a process has ended that this one is connected to, once rdma_cm is open.
+    ends: OnceLock<OwnedFd>,
     /// What contexts show as the descriptor of their device: another context can be made of it.
     pub(crate) file: OwnedFd,
     /// Finds processes that are reached directly.
@@ -181,6 +183,7 @@ impl Engine {
             wake,
             socket,
             groups: OnceLock::new(),
+            ends: OnceLock::new(),
             file,
             hub,
         })
@@ -264,6 +267,25 @@ impl Engine {
         Ok(())
     }
 
+    /// Has the thread watch for the ends of processes as well.
+    pub(crate) fn watch_ends(&self, ends: BorrowedFd<'_>) -> Result<(), c_int> {
+        if self.ends.get().is_none() {
+            let held = ends.try_clone_to_owned().map_err(|_| libc::EMFILE)?;
+            self.ends.get_or_init(|| held);
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// Whether a process has ended that this one is connected to.
+    fn has_ends(&self) -> bool {
+        self.ends.get().is_some_and(|ends| {
+            let mut ready = [PollFd::new(ends, PollFlags::IN)];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut ready, Some(&now)).is_ok_and(|count| count > 0)
+        })
+    }
+
     /// What the thread does: it drives the device while the program does not.
     fn attend(&self) {
         let mut last = 0;
@@ -271,9 +293,13 @@ impl Engine {
             let seen = self.polls.load(Ordering::Relaxed);
             let many = seen.wrapping_sub(last) >= POLLS_A_ROUND;
             last = seen;
+            let ended = self.has_ends();
             let busy = {
                 let mut state = self.lock();
                 let acted = state.device.progress();
+                if ended {
+                    state.end_orphans();
+                }
                 state.tell();
                 acted
             };
@@ -319,17 +345,20 @@ impl Engine {
         self.naps.store(false, Ordering::SeqCst);
     }
 
-    /// Sleeps; says whether nobody woke it.
+    /// Sleeps; says whether nobody woke it, and no process has ended.
     fn sleep(&self, at_most: Duration, packets: bool) -> bool {
         let mut all = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        all.extend(self.ends.get().map(|ends| PollFd::new(ends, PollFlags::IN)));
+        let ends = all.len();
         if packets {
             all.push(PollFd::new(&self.socket, PollFlags::IN));
             all.extend(self.groups.get().map(|groups| PollFd::new(groups, PollFlags::IN)));
         }
         let timeout = Timespec::try_from(at_most).ok();
         let _ = poll(&mut all, timeout.as_ref());
+        let ended = all[1..ends].iter().any(|fd| !fd.revents().is_empty());
         let mut count = [0; 8];
-        rustix::io::read(&self.wake, &mut count).is_err()
+        rustix::io::read(&self.wake, &mut count).is_err() && !ended
     }
 }
 
@@ -435,6 +464,17 @@ impl State {
                 cm.arrived(&mut self.device, now);
             }
             cm.look_again(now);
+            cm.step(&mut self.device, now);
+            self.device.progress();
+        }
+    }
+
+    /// Ends what is connected with processes that have ended.
+    #[cold]
+    fn end_orphans(&mut self) {
+        if let Some(cm) = &mut self.cm {
+            let now = elver_soft::now();
+            cm.end_orphans(now);
             cm.step(&mut self.device, now);
             self.device.progress();
         }

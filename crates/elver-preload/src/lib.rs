@@ -30,6 +30,7 @@ mod errno;
 mod events;
 mod faults;
 mod fork;
+mod identity;
 pub mod layout;
 mod leaving;
 mod mcast;

@@ -5,6 +5,7 @@ mod common;
 #[path = "common/namespaces.rs"]
 mod namespaces;
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,16 +24,24 @@ fn await_listener(server: &mut Child, port_space: u16, port: u16) {
     await_name(server, "unix", &format!("@elver-rdma_cm/{port_space:04x}/{port}/"));
 }
 
+/// The number of a program's process: `timeout` starts it in one of its own, which `env` and `ip` do not.
+fn process_of(program: &Child) -> Option<String> {
+    let children = format!("/proc/{0}/task/{0}/children", program.id());
+    let children = std::fs::read_to_string(children).ok()?;
+    children.split_whitespace().last().map(str::to_owned)
+}
+
+/// Ends a program's process by SIGKILL.
+fn kill(program: &Child) {
+    let process = process_of(program).unwrap();
+    assert!(Command::new("kill").args(["-9", &process]).status().unwrap().success());
+}
+
 /// Waits until a table of the network namespace of a process has some text.
 fn await_name(server: &mut Child, table: &str, wanted: &str) {
     let begun = Instant::now();
     loop {
-        let children = format!("/proc/{0}/task/{0}/children", server.id());
-        let children = std::fs::read_to_string(children).unwrap_or_default();
-        // `timeout` starts the server in a process of its own, which `env` and `ip` do not.
-        let found = children
-            .split_whitespace()
-            .last()
+        let found = process_of(server)
             .and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok())
             .unwrap_or_default();
         if found.contains(wanted) {
@@ -102,6 +111,38 @@ fn processes_of_two_namespaces_connect() {
     let ends = [0, 1].map(|end| namespaces.at(end));
     let [at_a, at_b] = [0, 1].map(|end| ends[end].each_ref().map(String::as_str));
     run_all(&[&PAIRS[..], &PERFTEST].concat(), &namespaces.address(0), 7_000, &at_a, &at_b);
+}
+
+/// A program that is killed says no more; rdma_cm tells the other end of it all the same, as a kernel does, though
+/// nothing is under way between them that would be missed. `before` stands before both.
+fn killed(before: &[&str], port: u16) {
+    let port = port.to_string();
+    for kills_server in [false, true] {
+        let mut server = program(before, &["rping", "-s", "-p", &port]).spawn().unwrap();
+        await_listener(&mut server, TCP, port.parse().unwrap());
+        let words = ["rping", "-c", "-v", "-a", "127.0.0.1", "-p", &port];
+        let mut client = program(before, &words).spawn().unwrap();
+        // It goes on until nobody reads what it says.
+        let mut said = BufReader::new(client.stdout.take().unwrap());
+        let mut line = String::new();
+        assert!(said.read_line(&mut line).unwrap() > 0 && line.contains("ping data"), "{line}");
+        let (killed, left) =
+            if kills_server { (&mut server, &mut client) } else { (&mut client, &mut server) };
+        kill(killed);
+        let mut complaints = BufReader::new(left.stderr.take().unwrap()).lines();
+        let told = complaints.any(|line| line.unwrap().contains("DISCONNECT EVENT"));
+        assert!(told, "the server was killed: {kills_server}");
+        drop(said);
+        killed.wait().unwrap();
+        left.wait().unwrap();
+    }
+}
+
+#[test]
+fn who_is_connected_to_a_killed_process_is_told() {
+    let first = 29_500 + (std::process::id() % 500) as u16 * 2;
+    killed(&[], first);
+    killed(&["env", "ELVER_DIRECT=off"], first + 1);
 }
 
 /// Runs udpong, over datagram rsockets. Its server never ends by itself.

@@ -42,6 +42,13 @@ fn is_inherited(fd: c_int) -> bool {
 /// Opens an event channel.
 pub(crate) fn open(flags: c_int) -> Result<RawFd, c_int> {
     let engine = Engine::open()?;
+    let mut state = engine.lock();
+    let state = &mut *state;
+    let cm = match &mut state.cm {
+        Some(cm) => cm,
+        none => none.insert(Box::new(Cm::new(&mut state.device)?)),
+    };
+    engine.watch_ends(cm.ends_fd())?;
     let mut wanted = EventfdFlags::SEMAPHORE;
     if flags & libc::O_CLOEXEC != 0 {
         wanted |= EventfdFlags::CLOEXEC;
@@ -56,12 +63,6 @@ pub(crate) fn open(flags: c_int) -> Result<RawFd, c_int> {
         // SAFETY: it was just made, and nobody knows it.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
         return Err(libc::EMFILE);
-    };
-    let mut state = engine.lock();
-    let state = &mut *state;
-    let cm = match &mut state.cm {
-        Some(cm) => cm,
-        none => none.insert(Box::new(Cm::new(&mut state.device)?)),
     };
     cm.open(fd, held);
     channel.store(generation(), Ordering::Relaxed);

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use elver_cm::{Answer, Config, Event, Id, Manager, Request};
 use elver_random::Rng;
@@ -15,6 +15,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::cm::abi::{self, ConnParam, EventResp, Plain};
 use crate::cm::carrier::Carrier;
+use crate::cm::ends::Ends;
 use crate::cm::ports::Claim;
 use crate::device::node_guid;
 use crate::ring::{ring, take};
@@ -144,6 +145,7 @@ pub(crate) struct Joined {
 /// The communication manager of this process.
 pub(crate) struct Cm {
     carrier: Carrier,
+    ends: Ends,
     pub(crate) manager: Manager,
     channels: HashMap<RawFd, Channel>,
     ids: HashMap<u32, CmId>,
@@ -171,8 +173,10 @@ impl Cm {
         let manager = Manager::new(config, rng.fork());
         let gid = device.query_gid(0).map_err(|_| libc::ENODEV)?;
         let mtu = device.query_port().active_mtu.code();
+        let ends = Ends::new(device.address()).map_err(|error| error.raw_os_error())?;
         Ok(Cm {
             carrier,
+            ends,
             manager,
             channels: HashMap::new(),
             ids: HashMap::new(),
@@ -194,6 +198,18 @@ impl Cm {
         self.carrier.cq
     }
 
+    /// What becomes readable when [`Cm::end_orphans`] has something to do.
+    pub(crate) fn ends_fd(&self) -> BorrowedFd<'_> {
+        self.ends.as_fd()
+    }
+
+    /// Ends what is connected with processes that have ended.
+    pub(crate) fn end_orphans(&mut self, now: Time) {
+        for peer in self.ends.take() {
+            self.manager.gone(now, peer);
+        }
+    }
+
     /// When there is something to do, if nothing happens before.
     pub(crate) fn due(&self) -> Option<Time> {
         let waiting = self.waiting.iter().map(|(again, ..)| *again);
@@ -203,6 +219,9 @@ impl Cm {
     /// Takes what arrived on QP 1.
     pub(crate) fn arrived(&mut self, device: &mut SoftDevice, now: Time) {
         for (peer, bytes) in self.carrier.take(device) {
+            if self.ends.has_ended(peer) {
+                self.manager.gone(now, peer);
+            }
             self.manager.receive(now, peer, &bytes);
         }
     }
@@ -491,6 +510,7 @@ impl Cm {
         made.src = of.src.map(|src| SocketAddr::new(header.dst, src.port()));
         made.dst = Some(SocketAddr::new(header.src, header.src_port));
         made.peer = Some(request.peer);
+        self.ends.watch(request.peer);
         made.has_device = true;
         made.has_route = true;
         made.tos = request.traffic_class;
@@ -549,6 +569,7 @@ impl Cm {
     fn answered(&mut self, connection: Id, answer: &Answer) {
         let Some(id) = self.by_connection.get(&connection).copied() else { return };
         if let Some(held) = self.ids.get_mut(&id) {
+            held.peer.into_iter().for_each(|peer| self.ends.watch(peer));
             held.link.peer_qpn = answer.qpn;
             held.link.sq_psn = answer.starting_psn.get();
             held.link.responder_resources = answer.initiator_depth;

@@ -7,7 +7,6 @@
 
 mod beside;
 mod hub;
-mod identity;
 mod lane;
 mod mapped;
 mod objects;

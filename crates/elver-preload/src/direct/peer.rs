@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,8 @@ use rustix::net::{
 };
 use rustix::process::{Pid, geteuid};
 
-use super::identity::Identity;
+use crate::identity::{Identity, credentials};
+
 use super::lane::{Lane, LaneView};
 use super::table::{MAGIC, Table, View};
 
@@ -63,19 +64,6 @@ pub(crate) struct Peer {
     pub(crate) socket: OwnedFd,
     /// It is reached by packets from now on.
     closed: AtomicBool,
-}
-
-/// PID and user of who has the other end; a PID that this namespace does not have is 0.
-fn credentials(socket: &OwnedFd) -> Result<(libc::pid_t, libc::uid_t), Refusal> {
-    let mut told = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
-    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    let fd = socket.as_raw_fd();
-    let to = (&raw mut told).cast();
-    // SAFETY: it writes `size` bytes at most, and all there are numbers of any value.
-    match unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut size) } {
-        0 => Ok((told.pid, told.uid)),
-        _ => Err(Refusal::Silent),
-    }
 }
 
 /// Whose socket it is, if that is a process that may reach this one's memory: of this user, and in the

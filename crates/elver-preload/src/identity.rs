@@ -16,6 +16,19 @@ const INTERRUPTIONS: u32 = 100;
 /// `SO_PEERPIDFD`, of Linux 6.5.
 const SO_PEERPIDFD: libc::c_int = 77;
 
+/// PID and user of who has the other end; a PID that this namespace does not have is 0.
+pub(crate) fn credentials(socket: &OwnedFd) -> Result<(libc::pid_t, libc::uid_t), Errno> {
+    let mut told = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    let to = (&raw mut told).cast();
+    // SAFETY: it writes `size` bytes at most, and all there are numbers of any value.
+    match unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut size) } {
+        0 => Ok((told.pid, told.uid)),
+        _ => Err(Errno::NOTCONN),
+    }
+}
+
 /// A process.
 pub(crate) struct Identity {
     pid: Pid,
@@ -37,13 +50,19 @@ fn of_socket(socket: &OwnedFd) -> Option<OwnedFd> {
     (told == 0 && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Who has the other end of a socket, by the kernel's word or else by this number; readable when he has ended.
+pub(crate) fn pidfd_of(socket: &OwnedFd, pid: Option<Pid>) -> Result<OwnedFd, Errno> {
+    match (of_socket(socket), pid) {
+        (Some(pidfd), _) => Ok(pidfd),
+        (None, Some(pid)) => pidfd_open(pid, PidfdFlags::empty()),
+        (None, None) => Err(Errno::SRCH),
+    }
+}
+
 impl Identity {
     /// Of who has the other end of a socket, whose number is this.
     pub(crate) fn of(socket: &OwnedFd, pid: Pid) -> Result<Identity, Errno> {
-        match of_socket(socket) {
-            Some(pidfd) => Ok(Identity::new(pid, pidfd)),
-            None => Ok(Identity::new(pid, pidfd_open(pid, PidfdFlags::empty())?)),
-        }
+        Ok(Identity::new(pid, pidfd_of(socket, Some(pid))?))
     }
 
     fn new(pid: Pid, pidfd: OwnedFd) -> Identity {
