@@ -21,6 +21,9 @@ pub struct RnicArgs {
     /// Use these transports alone: rc, uc, ud, dc.
     #[arg(long, value_delimiter = ',')]
     pub(crate) transport: Vec<elver_sim::Transport>,
+    /// Nobody forges packets, which somebody does in a quarter of the seeds: what seeds did before there was one.
+    #[arg(long)]
+    pub(crate) no_forger: bool,
     #[command(flatten)]
     pub(crate) seeds: SeedArgs,
 }
@@ -41,8 +44,12 @@ pub(crate) fn run(args: &RnicArgs) -> Result<(), Failure> {
         campaign::list(Canary::ALL);
         return Ok(());
     }
-    let mut options =
-        Options { canary: args.canary, trace: args.seeds.trace, ..Options::default() };
+    let mut options = Options {
+        canary: args.canary,
+        trace: args.seeds.trace,
+        forger: !args.no_forger,
+        ..Options::default()
+    };
     if !args.transport.is_empty() {
         options.transports.clone_from(&args.transport);
     }
@@ -56,7 +63,7 @@ impl Simulation for Rnics {
 
     fn options(&self) -> Value {
         let transports = self.0.transports.iter().map(ToString::to_string);
-        json!({ "transport": transports.collect::<Vec<_>>() })
+        json!({ "transport": transports.collect::<Vec<_>>(), "forger": self.0.forger })
     }
 
     fn from_options(options: &Value) -> Result<Rnics, Failure> {
@@ -67,7 +74,8 @@ impl Simulation for Rnics {
         if transports.is_empty() {
             return Err(anyhow!("a seed of `sim rnic` names its transports").into());
         }
-        Ok(Rnics(Options { transports, ..Options::default() }))
+        let forger = options["forger"].as_bool().unwrap_or(false);
+        Ok(Rnics(Options { transports, forger, ..Options::default() }))
     }
 
     fn run(&self, seed: u64) -> Result<Report, Box<elver_sim::Failure>> {

@@ -3,7 +3,9 @@
 //! They are planted between the device and the world, so that no product code knows of them.
 
 use elver_verbs::Wc;
-use elver_wire::{BTH_LEN, ICRC_LEN, IpId, Message, PacketView, Route, icrc};
+use elver_wire::{
+    Aeth, BTH_LEN, Credits, ICRC_LEN, IpId, Message, NakCode, PacketView, Route, Syndrome, icrc,
+};
 
 use crate::network::Packet;
 use crate::planting::{Plantable, Planter};
@@ -24,11 +26,19 @@ canaries! {
     ReorderedCompletion = "reordered-completion",
     /// A copy to memory that is not at hand is said to be made before it is.
     EarlyCopy = "early-copy",
+    /// That memory is gone is not told to who reads or writes it.
+    UntoldLoss = "untold-loss",
+    /// What comes from anywhere is taken for a peer's.
+    UncheckedSource = "unchecked-source",
 }
 
 impl Plantable for Canary {
     fn percent(self) -> u32 {
-        10
+        match self {
+            // Few WRs meet it.
+            Canary::UntoldLoss => 100,
+            _ => 10,
+        }
     }
 }
 
@@ -59,6 +69,15 @@ impl Planter<Canary> {
                 again.bytes[PSN_AT..PSN_AT + 3].copy_from_slice(&psn[1..]);
                 seal(&mut again, id);
                 Some(again)
+            }
+            Message::Ack(Aeth { syndrome: Syndrome::Nak(NakCode::RemoteOperation), .. })
+                if self.strikes(Canary::UntoldLoss) =>
+            {
+                // It stands last, whatever the transport.
+                let at = packet.bytes.len() - ICRC_LEN - Aeth::LEN;
+                packet.bytes[at] = Syndrome::Ack(Credits::UNCOUNTED).to_byte();
+                seal(packet, id);
+                None
             }
             _ if payload_len > 0 && self.strikes(Canary::Corrupt) => {
                 let padded = payload_len.next_multiple_of(4);

@@ -108,6 +108,7 @@ impl World {
                     self.plan.crowded
                         || self.model.ops.iter().any(|op| op.planted == by_key)
                         || self.is_namesake(number, qp.0)
+                        || self.forge.as_ref().is_some_and(|forge| forge.tried(qp.0))
                 }
                 AsyncEvent::SrqLimitReached(srq) => self.limit_reached(number, srq),
                 AsyncEvent::CommEst(qp) => self.established(number, qp.0)?,

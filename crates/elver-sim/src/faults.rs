@@ -41,11 +41,13 @@ pub enum Fault {
     CqOverflow,
     /// A host's clock goes forward by up to minutes, as after a suspend.
     ClockJump,
+    /// Somebody off the path sends what is made up, or in another's name.
+    Forge,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Fault; 18] = [
+    pub const ALL: [Fault; 19] = [
         Fault::Loss,
         Fault::Duplicate,
         Fault::Reorder,
@@ -64,6 +66,7 @@ impl Fault {
         Fault::DestroyDct,
         Fault::CqOverflow,
         Fault::ClockJump,
+        Fault::Forge,
     ];
 
     /// Its name, in lower case.
@@ -87,6 +90,7 @@ impl Fault {
             Fault::DestroyDct => "destroy-dct",
             Fault::CqOverflow => "cq-overflow",
             Fault::ClockJump => "clock-jump",
+            Fault::Forge => "forge",
         }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! [`run`] is a pure function of its seed. It makes hosts, connects queue pairs of all transports,
 //! posts WRs of all operations, good ones and bad ones, and lets packets be lost, copied, held
-//! back, damaged and replayed, hosts be cut off, stand still and crash, CQs overflow, regions and DCTs
-//! go while they are in use. That is the safety phase:
+//! back, damaged, replayed and forged, hosts be cut off, stand still and crash, CQs overflow, regions and
+//! DCTs go while they are in use. That is the safety phase:
 //! nothing wrong may happen. Then all faults end, and in the liveness phase every WR must complete
 //! within the time that its QP's retries allow. The code that is run is the code that ships:
 //! [`elver_rnic`] does not know that its clock is not real.
@@ -33,6 +33,7 @@ mod engine;
 mod errands;
 mod events;
 mod faults;
+mod forge;
 mod host;
 mod journal;
 mod memory;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use elver_rnic::{RxMeta, Transmit};
-use elver_wire::{Flow, IpId, UDP_PORT, icrc};
+use elver_wire::{Flow, Headers, IpId, PACKET_MAX, PAYLOAD_MAX, UDP_PORT, icrc};
 
 use crate::faults::{Fault, FaultPlan, Rates};
 use crate::rng::Rng;
@@ -58,6 +58,17 @@ pub struct Datagram {
     pub traffic_class: u8,
     /// The UDP payload.
     pub bytes: Vec<u8>,
+}
+
+impl Datagram {
+    /// One of these headers and this payload, with a good ICRC.
+    pub fn sealed(flow: Flow, headers: &Headers, payload: &[u8]) -> Datagram {
+        // Fill counts among the headers, and may be as long as a payload.
+        let mut bytes = vec![0; PACKET_MAX + PAYLOAD_MAX];
+        let len = headers.write(&flow, 0, payload, &mut bytes);
+        bytes.truncate(len);
+        Datagram { flow, traffic_class: 0, bytes }
+    }
 }
 
 #[derive(Debug)]
@@ -294,7 +305,7 @@ impl Network {
         self.addresses[host]
     }
 
-    fn host_at(&self, address: IpAddr) -> Option<usize> {
+    pub(crate) fn host_at(&self, address: IpAddr) -> Option<usize> {
         self.addresses.iter().position(|host| *host == address)
     }
 

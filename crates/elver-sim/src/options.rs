@@ -80,13 +80,15 @@ pub struct Options {
     pub canary: Option<Canary>,
     /// Transports that the run may use; at least one.
     pub transports: Vec<Transport>,
+    /// Somebody forges in a quarter of the runs: the seed says in which.
+    pub forger: bool,
     /// Keep the whole trace for a failure, not only its end.
     pub trace: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { canary: None, transports: Transport::ALL.to_vec(), trace: false }
+        Options { canary: None, transports: Transport::ALL.to_vec(), forger: true, trace: false }
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) meddles: bool,
     /// How many in a hundred regions that peers lose stay registered, and lose their memory.
     pub(crate) vanish_percent: u32,
+    /// In how many of a hundred chances somebody forges.
+    pub(crate) forge_percent: u32,
     /// Entries of a host's CQ.
     pub(crate) cq_entries: u32,
     /// Memory windows are used.
@@ -76,6 +78,7 @@ impl Plan {
             bad_percent: rng.pick(&[0, 0, 2, 8]),
             meddles: rng.percent(40),
             vanish_percent: rng.split("vanish").pick(&[0, 0, 50, 100]),
+            forge_percent: rng.split("forge").pick(&[0, 0, 0, 60]),
             cq_entries: if rng.percent(5) { rng.pick(&[4, 16, 40]) } else { CQ_ENTRIES },
             windows: rng.percent(50),
             crowded: transports.contains(&Transport::Dc) && rng.percent(10),

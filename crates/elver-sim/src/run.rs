@@ -22,6 +22,8 @@ use crate::world::{World, refused};
 const BATCH_MAX: u64 = 5;
 /// A partition lasts no longer than this.
 const PARTITION_NS: u64 = 3_000_000;
+/// How many of the harness's actions in a hundred take memory from under a region, where a run has that.
+const LOSS_PERCENT: u32 = 15;
 /// A clock jumps no further than this.
 const JUMP_NS: u64 = 600_000_000_000;
 /// How often the harness looks after queues while it waits for the end.
@@ -67,6 +69,7 @@ impl World {
         let began = self.now;
         let mut deadline = began + self.patience();
         while self.model.outstanding > 0 {
+            self.forge()?;
             self.replace_failed_cqs()?;
             self.look_after()?;
             let soon = self.next_event().unwrap_or(deadline).max(self.now) + STEP_NS;
@@ -97,6 +100,8 @@ impl World {
 
     /// Does one thing that a program, an operator or fate does.
     fn step(&mut self) -> Result<(), Violation> {
+        self.forge()?;
+        self.lose_memory();
         self.replace_failed_cqs()?;
         let faults = self.plan.faults;
         let hosts = self.plan.hosts;
@@ -404,10 +409,30 @@ impl World {
         } else {
             return Ok(());
         };
-        self.model.bereave((*arena, chunk));
+        self.lost(number, chunk, fault);
+        Ok(())
+    }
+
+    /// Takes memory from under a region that peers use, now and then, where a run has it so.
+    fn lose_memory(&mut self) {
+        let may = self.plan.meddles && self.plan.vanish_percent > 0;
+        if !may || !self.losing.percent(LOSS_PERCENT) {
+            return;
+        }
+        let number = self.losing.index(self.hosts.len());
+        let arena = self.hosts[number].arena;
+        let chunks = &self.model.arenas[arena].chunks;
+        if let Some(chunk) = chunks.iter().position(|chunk| chunk.room == Room::Mortal) {
+            self.model.arenas[arena].vanish(chunk);
+            self.lost(number, chunk, Fault::Vanish);
+        }
+    }
+
+    /// Peers have lost a chunk of a host's memory.
+    fn lost(&mut self, number: usize, chunk: usize, fault: Fault) {
+        self.model.bereave((self.hosts[number].arena, chunk));
         self.network.count(fault);
         self.trace.add(self.now, Event::Fault { what: fault.name(), from: number, to: number });
-        Ok(())
     }
 
     fn stuck(&self, waited: u64) -> Violation {

@@ -4,6 +4,7 @@ use elver_rnic::{MAX_PACKET, Time};
 use elver_verbs::{Gid, QpAttr, QpAttrMask as M, QpState, VerbsError};
 
 use crate::canary::Canary;
+use crate::forge::Forge;
 use crate::host::{Host, Objects};
 use crate::model::{Arena, Endpoint, EndpointId, Model, Violation};
 use crate::network::Network;
@@ -28,11 +29,14 @@ pub(crate) struct World {
     pub(crate) uds: Vec<EndpointId>,
     pub(crate) dcis: Vec<EndpointId>,
     pub(crate) dcts: Vec<EndpointId>,
-    /// Randomness of what the harness makes, posts, injects and polls.
+    /// Randomness of what the harness makes, posts, injects and polls, and what memory is lost.
     pub(crate) making: Rng,
     pub(crate) posting: Rng,
     pub(crate) meddling: Rng,
     pub(crate) polling: Rng,
+    pub(crate) losing: Rng,
+    /// Who forges, if anybody does.
+    pub(crate) forge: Option<Forge>,
     /// Faults are over.
     pub(crate) healed: bool,
     pub(crate) buffer: Vec<u8>,
@@ -70,10 +74,16 @@ impl World {
             posting: root.split("posting"),
             meddling: root.split("meddling"),
             polling: root.split("polling"),
+            losing: root.split("losing"),
+            forge: None,
             healed: false,
             buffer: vec![0; MAX_PACKET],
             plan,
         };
+        if options.forger && world.plan.forge_percent > 0 {
+            world.forge = Some(Forge::new(root.split("forge"), world.plan.forge_percent));
+            world.network.overhear();
+        }
         for number in 0..world.plan.hosts {
             let host = world.make_host(number)?;
             world.hosts.push(host);

@@ -5,8 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use elver_sim::{Datagram, Rng};
 use elver_verbs::{Device, Gid, QpType};
 use elver_wire::{
-    AtomicEth, DcEth, DcExtra, Flow, Headers, Message, PACKET_MAX, PAYLOAD_MAX, Psn, Qpn, Reth,
-    Route, Tail, UDP_PORT, icrc,
+    AtomicEth, DcEth, DcExtra, Flow, Headers, Message, Psn, Qpn, Reth, Route, Tail, UDP_PORT, icrc,
 };
 
 use super::state::{Forge, Prey, WRITING};
@@ -29,15 +28,6 @@ pub(super) fn flow(src: (IpAddr, u16), dst: IpAddr) -> Flow {
     Flow { src: SocketAddr::from(src), dst: SocketAddr::new(dst, UDP_PORT) }
 }
 
-/// A datagram of these headers, sealed.
-pub(super) fn datagram(flow: Flow, headers: &Headers, payload: &[u8]) -> Datagram {
-    // Fill counts among the headers, and may be as long as a payload.
-    let mut bytes = vec![0; PACKET_MAX + PAYLOAD_MAX];
-    let len = headers.write(&flow, 0, payload, &mut bytes);
-    bytes.truncate(len);
-    Datagram { flow, traffic_class: 0, bytes }
-}
-
 /// The same bytes from elsewhere.
 pub(super) fn redirected(mut datagram: Datagram, flow: Flow) -> Datagram {
     datagram.flow = flow;
@@ -56,7 +46,7 @@ pub(super) fn packet(
     let (to, psn) = (Qpn::from_wrapping(to), Psn::from_wrapping(psn));
     let mut headers = Headers::new(route, message, to, psn).ok()?;
     headers.ack_req = !message.is_response();
-    Some(datagram(flow, &headers, payload))
+    Some(Datagram::sealed(flow, &headers, payload))
 }
 
 /// What a message between nodes is to say, as `docs/wire.md` has it.

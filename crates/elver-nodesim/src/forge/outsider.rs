@@ -14,7 +14,7 @@ use elver_wire::{
     Route, Syndrome, Tail, UDP_PORT,
 };
 
-use super::craft::{any, datagram, flow, packet, redirected};
+use super::craft::{any, flow, packet, redirected};
 use super::state::{Forge, OWN, Prey};
 use crate::canary::Canary;
 use crate::plan::Plan;
@@ -303,6 +303,6 @@ impl Forge {
         headers: &elver_wire::Headers,
         payload: &[u8],
     ) -> Datagram {
-        datagram(heard.flow, headers, payload)
+        Datagram::sealed(heard.flow, headers, payload)
     }
 }

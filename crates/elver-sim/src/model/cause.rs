@@ -62,7 +62,9 @@ impl Model {
             WcStatus::RemAccessErr if self.was_bereft_by(op, Room::Dead) => true,
             WcStatus::RemOpErr if self.was_bereft_by(op, Room::Vanished) => true,
             // Its answer waited for memory, and what stood behind it was executed meanwhile.
-            WcStatus::RemOpErr if self.late_memory && op.opcode == SendOpcode::Read => {
+            WcStatus::RemOpErr
+                if self.late_memory && op.opcode == SendOpcode::Read && op.planted.is_none() =>
+            {
                 self.was_bereft(op)
             }
             _ => op.planted.is_some_and(|planted| leads_to(planted) == Some(status)),
@@ -148,6 +150,7 @@ fn leads_to(planted: Planted) -> Option<WcStatus> {
         | Planted::StaleWindow
         | Planted::AccessKey
         | Planted::InvalidateNothing => WcStatus::RemAccessErr,
+        Planted::RemoteVanished => WcStatus::RemOpErr,
         Planted::TooLong | Planted::Misaligned => WcStatus::RemInvReqErr,
         Planted::LocalKey | Planted::InvalidateLocally => WcStatus::LocProtErr,
         Planted::BindRange => WcStatus::MwBindErr,

@@ -6,7 +6,7 @@ use elver_verbs::{QpType, SendOpcode, Wc, WcFlags, WcOpcode, WcStatus};
 
 use super::completion::state_of;
 use super::{
-    EndpointId, GRH_LEN, Model, NUMBERED_LEN, OpId, Planted, RecvId, State, View, Violation,
+    EndpointId, GRH_LEN, Model, NUMBERED_LEN, Op, OpId, Planted, RecvId, State, View, Violation,
     message_id,
 };
 use crate::pattern::Stream;
@@ -262,19 +262,25 @@ impl Model {
         recv: RecvId,
         status: WcStatus,
     ) -> Result<(), Violation> {
-        let cause = match status {
-            WcStatus::LocLenErr => Planted::TooLong,
-            WcStatus::LocAccessErr => Planted::InvalidateNothing,
+        let leads_to = |op: &Op| match status {
+            WcStatus::LocLenErr => op.planted == Some(Planted::TooLong),
+            // Memory may be found gone when the receive for its immediate data is taken already.
+            WcStatus::LocAccessErr if op.opcode == SendOpcode::WriteWithImm => {
+                op.planted == Some(Planted::RemoteVanished)
+            }
+            WcStatus::LocAccessErr => op.planted == Some(Planted::InvalidateNothing),
+            _ => false,
+        };
+        match status {
+            WcStatus::LocLenErr | WcStatus::LocAccessErr => {}
             _ => {
                 return Err(Violation::new(format!(
                     "receive {recv} failed with {status}, which no WR can lead to"
                 )));
             }
-        };
-        let guilty = self
-            .ops
-            .iter_mut()
-            .find(|op| op.dest == endpoint && op.planted == Some(cause) && op.delivered == 0);
+        }
+        let guilty =
+            self.ops.iter_mut().find(|op| op.dest == endpoint && leads_to(op) && op.delivered == 0);
         match guilty {
             Some(op) => {
                 op.delivered = 1;

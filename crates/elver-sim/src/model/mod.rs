@@ -59,6 +59,8 @@ pub(crate) enum Planted {
     RemoteDomain,
     /// A region that was deregistered.
     RemoteDeregistered,
+    /// A region whose memory has gone.
+    RemoteVanished,
     /// A memory window that was invalidated, or that is bound on another QP.
     StaleWindow,
     /// The wrong DC access key.
@@ -496,6 +498,7 @@ fn fails_peer(planted: Planted) -> bool {
         | Planted::RemoteRights
         | Planted::RemoteDomain
         | Planted::RemoteDeregistered
+        | Planted::RemoteVanished
         | Planted::StaleWindow
         | Planted::AccessKey
         | Planted::TooLong

@@ -114,6 +114,13 @@ impl World {
                     None => remote.rkey ^= KEY_FLIP,
                 }
             }
+            Planted::RemoteVanished => {
+                if let Some(chunk) = self.vanished(dest) {
+                    let info =
+                        &self.model.arenas[self.model.endpoints[dest].arena].chunks[chunk].info;
+                    remote = RemoteAddr { addr: info.addr, rkey: info.rkey };
+                }
+            }
             Planted::StaleWindow => {
                 let endpoints = &self.model.endpoints;
                 let arena = endpoints[dest].arena;
@@ -143,6 +150,12 @@ impl World {
             Effect::Write(range)
         };
         Ok(Aim { effect, remote, window: None, mortal: None })
+    }
+
+    /// A region of an endpoint's host whose memory has gone.
+    pub(super) fn vanished(&self, dest: EndpointId) -> Option<usize> {
+        let chunks = &self.model.arenas[self.model.endpoints[dest].arena].chunks;
+        chunks.iter().position(|chunk| chunk.room == Room::Vanished)
     }
 
     fn aim_overwrite(&mut self, lane: LaneId, dest: EndpointId) -> Result<Aim, Violation> {

@@ -25,6 +25,8 @@ const ONE_SIDED_BYTES_MAX: u32 = 12_000;
 const WORD: u32 = 8;
 /// Bit of a key that belongs to its chance part: with it flipped the key opens nothing.
 const KEY_FLIP: u32 = 1 << 31;
+/// How many one-sided WRs in a hundred aim at memory that has gone, where there is some.
+const AT_LOST_PERCENT: u32 = 40;
 /// Receives posted at once when a queue has too few.
 const TOP_UP: u64 = 4;
 
@@ -94,6 +96,7 @@ impl World {
             }
         }
         let planted = self.plant(opcode, qp_type, window.is_some());
+        let planted = planted.or_else(|| self.plant_loss(opcode, dest));
         if !self.ensure_receive(dest, opcode)? {
             return Ok(None);
         }
@@ -147,6 +150,16 @@ impl World {
             let windows = qp_type == QpType::Rc && self.plan.windows;
             *planted != Planted::StaleWindow || windows
         })
+    }
+
+    /// Has a WR aim at memory that has gone, now and then, if there is some at its target.
+    fn plant_loss(&mut self, opcode: SendOpcode, dest: EndpointId) -> Option<Planted> {
+        use SendOpcode as O;
+        let one_sided =
+            matches!(opcode, O::Write | O::WriteWithImm | O::Read | O::CompareSwap | O::FetchAdd);
+        let aims =
+            one_sided && self.vanished(dest).is_some() && self.posting.percent(AT_LOST_PERCENT);
+        aims.then_some(Planted::RemoteVanished)
     }
 
     /// Sees to it that a message finds a receive, unless receives are late on purpose. False if
