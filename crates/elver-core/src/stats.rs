@@ -65,6 +65,8 @@ stats! {
     /// WRs that passed that check and were refused by the peer's device: they waited in a send queue
     /// for longer than the peer waits with a deregistration, or it started anew.
     mr_leases_outlived,
+    /// Long messages that failed since nothing more may be open to receivers (`memory.max_mrs`).
+    messages_unopened,
     /// WRs taken from clients.
     send_wrs,
     /// Bytes of these.

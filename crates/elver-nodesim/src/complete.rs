@@ -216,6 +216,12 @@ impl World {
         Ok(())
     }
 
+    /// Whether a node had no room for a message to be opened.
+    fn has_unopened(&self, node: usize) -> bool {
+        let core = self.nodes[node].engine.core();
+        core.is_some_and(|core| core.stats().messages_unopened > 0)
+    }
+
     /// Whether memory has vanished at one of two nodes.
     fn has_vanished(&self, node: usize, peer: usize) -> bool {
         let here = |number: usize| number == node || number == peer;
@@ -255,6 +261,8 @@ impl World {
             // A WR to memory that is gone may break the RC QP of others at either end.
             WcStatus::RespTimeoutErr => disturbed || self.has_vanished(node, peer),
             WcStatus::RnrRetryExcErr => disturbed,
+            // A message that is to be read, when as many are open to readers as may.
+            WcStatus::LocQpOpErr => op.is_message() && self.has_unopened(node),
             _ => false,
         }
     }

@@ -72,9 +72,11 @@ impl World {
     /// The pool of a node: as many of everything as its configuration and its core say, and no shared
     /// QP in error because of a client.
     pub(crate) fn check_pool(&mut self, number: usize) -> Result<(), Violation> {
-        // Also what is aimed at memory that is gone breaks queue pairs, at both ends.
-        let disturbed =
-            self.disturbed(number) || self.model.regions.iter().any(|region| region.vanished);
+        // Also what is aimed at memory that is gone breaks queue pairs, at both ends, and what waited in a send
+        // queue for longer than its lease.
+        let disturbed = self.disturbed(number)
+            || self.model.regions.iter().any(|region| region.vanished)
+            || self.was_held_up();
         let quiet = self.quiet;
         let forge = self.forge.as_deref();
         let node = &mut self.nodes[number];

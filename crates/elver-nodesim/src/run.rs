@@ -78,9 +78,11 @@ impl World {
         self.settle()?;
         let recovery_ns = self.now.ns_since(began);
         let vanished = self.model.regions.iter().any(|region| region.vanished);
-        if vanished || self.suspended_until.is_some() || self.is_any_posting() {
-            // Who was given up while it slept is asked to leave links that its peers have left. Nobody waits for the end of a READ that is not signalled, or of what a node tells another
-            // that has started anew since, and both may break a queue pair yet.
+        let slept = self.suspended_until.is_some();
+        if vanished || slept || self.is_any_posting() || self.was_held_up() {
+            // Who was given up while it slept is asked to leave links that its peers have left. Nobody waits for
+            // the end of a READ that is not signalled, of what a node tells another that has started anew since, or
+            // of what was sent to one that stood still, and all of these may break a queue pair yet.
             self.run_until(self.now.saturating_add_ns(REST_NS))?;
             self.settle()?;
         }

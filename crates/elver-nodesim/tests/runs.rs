@@ -147,7 +147,7 @@ const FOUND_LAPSED_SUSPENDED: [(u64, &str); 2] = [
 ];
 
 /// The same, of runs as they are drawn.
-const FOUND_DRAWN: [(u64, &str); 3] = [
+const FOUND_DRAWN: [(u64, &str); 6] = [
     (
         861_001_246,
         "a meta server that was said to be gone was not told of an end that had, and looked peers up over its own",
@@ -157,6 +157,13 @@ const FOUND_DRAWN: [(u64, &str); 3] = [
         "two nodes that asked each other for their records at once answered when they had them: never",
     ),
     (890_012_727, "that a node could not look up who asked it was held for a fault"),
+    (910_052_653, "that no more messages could be open to their readers was held for a fault"),
+    (
+        910_105_461,
+        "a WRITE that had waited for longer than its lease, since all slept, broke a queue pair, which was held for a \
+         fault",
+    ),
+    (910_090_565, "what was sent to a node that stood still broke a queue pair in peace"),
 ];
 
 #[test]

@@ -328,7 +328,10 @@ impl<D: Device> Core<D> {
                 let fault = if is_inside { AccessFault::Right } else { AccessFault::Range };
                 self.fail_access(id, fault, now);
             }
-            Check::Failed => self.fail_next(id, WcStatus::LocQpOpErr, now),
+            Check::Failed => {
+                self.stats.messages_unopened += 1;
+                self.fail_next(id, WcStatus::LocQpOpErr, now);
+            }
             Check::TooLong => self.fail_next(id, WcStatus::LocLenErr, now),
             Check::Ready | Check::Apart | Check::TurnOver => {}
         }
