@@ -11,8 +11,8 @@ use elver::{
 };
 use rustix::process::Pid;
 
-use crate::context::{MR_BYTES, Rdma};
 use crate::error::Error;
+use crate::rdma::{MR_BYTES, Rdma};
 
 /// How long an INIT process waits for its sessions before it takes orders.
 const SETTLE: Duration = Duration::from_millis(2);

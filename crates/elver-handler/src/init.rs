@@ -17,10 +17,8 @@ use crate::api::Invocation;
 use crate::context::{Context, Source};
 use crate::error::{Error, system};
 use crate::process::{Forked, fork, keep_strays};
+use crate::rdma::NODE;
 use crate::strays;
-
-/// Where the node's socket is.
-pub(crate) const NODE: &str = "ELVER_SOCKET";
 
 /// The request that this process is started for.
 const FIRST: &str = "ELVER_FIRST";

@@ -1,5 +1,5 @@
-//! A serverless function in Rust, or in C (`include/elver_handler.h`), as the runtime `native` of `elver faas` starts it:
-//! its program is an INIT process, which makes connections ahead, runs its first request itself, and is then forked
+//! A serverless function in Rust as the runtime `native` of `elver faas` starts it; elver-handler-c is the same for C. Its
+//! program is an INIT process, which makes connections ahead, runs its first request itself, and is then forked
 //! for each later one. A child inherits a session with its connections, and gives it back by ending (Swift, sections
 //! 4.1.2 and 4.1.3).
 //!
@@ -19,20 +19,21 @@
 //! - A child runs one request and ends: what it has put in its memory nobody sees.
 //! - A session's calls block; a handler that wants several operations in flight posts them at the [`elver::Vqp`].
 //!
-//! `unsafe` stands in `process`, for `fork`, and in `c`, for what C hands over.
+//! `unsafe` stands in `process`, for `fork`.
 
 mod ahead;
 mod api;
-mod c;
 mod context;
 mod error;
 mod init;
 mod process;
+mod rdma;
 pub mod strays;
 
-pub use context::{Context, Rdma};
+pub use context::Context;
 pub use elver;
 pub use error::Error;
+pub use rdma::Rdma;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

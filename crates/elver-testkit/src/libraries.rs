@@ -16,7 +16,7 @@ pub fn python_module() -> PathBuf {
 /// # Panics
 /// If it cannot be built.
 pub fn handler_library() -> PathBuf {
-    built("elver-handler", "libelver_handler.a")
+    built("elver-handler-c", "libelver_handler_c.a")
 }
 
 fn built(package: &str, file: &str) -> PathBuf {

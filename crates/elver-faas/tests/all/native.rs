@@ -13,9 +13,10 @@ use crate::store::Store;
 const PLACE: Place =
     Place { name: "faas-native", network: 64, udp_ports: 29_200, registry_ports: 29_300 };
 
-const LIBRARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../elver-handler");
+const IN_RUST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../elver-handler");
+const IN_C: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../elver-handler-c");
 
-static EXAMPLES: Examples = Examples::new("elver-handler", LIBRARY, "");
+static EXAMPLES: Examples = Examples::new("elver-handler", IN_RUST, "");
 
 /// An owner with a function, whose program is put into its code afterwards.
 fn native(owner: &str, uid: u32, gid: &str) -> String {
@@ -31,7 +32,7 @@ fn put(platform: &Platform, program: &Path) {
 /// The example in C, as its users build it.
 fn in_c(directory: &Path) -> PathBuf {
     let program = directory.join("function-c");
-    let library = Path::new(LIBRARY);
+    let library = Path::new(IN_C);
     let built = Command::new("cc")
         .args(["-Wall", "-Wextra", "-Werror", "-O2", "-I"])
         .arg(library.join("include"))

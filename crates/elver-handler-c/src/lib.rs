@@ -1,12 +1,10 @@
-//! The same for C: `include/elver_handler.h` has what each call promises.
+//! [`elver_handler`] for functions in C: `include/elver_handler.h` has what each call promises.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 
-use elver::RemoteAddr;
-
-use crate::context::Context;
-use crate::error::Error;
+use elver_handler::elver::RemoteAddr;
+use elver_handler::{Context, Error};
 
 /// A handler in C: 0 if it succeeded.
 type Handler = unsafe extern "C" fn(*const c_char, usize, *mut CContext<'_, '_>) -> c_int;
@@ -39,7 +37,7 @@ fn text(of: &str) -> CString {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elver_serve(handler: Option<Handler>) -> c_int {
     let Some(handler) = handler else { return -1 };
-    let served = crate::serve(|event, context| {
+    let served = elver_handler::serve(|event, context| {
         let mut c = CContext { context, answer: b"null".to_vec(), error: CString::default() };
         let given: *mut CContext<'_, '_> = &mut c;
         // SAFETY: both are there until it returns, and nothing else uses them; the caller vouches for it.

@@ -1,6 +1,6 @@
 /* A serverless function in C, as the runtime `native` of `elver faas` starts it: its program is forked for each request.
  *
- *     cc -o function function.c -lelver_handler -lgcc_s -lm
+ *     cc -o function function.c -lelver_handler_c -lgcc_s -lm
  *
  * What these calls give out is the handler's until it returns. Threads are not forked: a program that has some gets no
  * requests but the first. */

@@ -1,0 +1,106 @@
+//! The RDMA of a request.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use elver::{
+    AccessFlags, Completed, Connecting, Mr, Payload, RemoteAddr, SendFlags, SendOp, SendWr,
+    Session, Vqp, VqpOptions, Wc,
+};
+
+use crate::error::Error;
+
+/// Where the node's socket is.
+pub(crate) const NODE: &str = "ELVER_SOCKET";
+/// Bytes of the memory region that each request has (Swift, section 4.1.3). A larger one is [`Session::alloc`].
+pub(crate) const MR_BYTES: u64 = 32 << 10;
+
+/// A session, connections by destination, and registered memory.
+#[derive(Debug)]
+pub struct Rdma {
+    /// The session at the node: device and protection domain in one.
+    pub session: Session,
+    /// 32 KB, zeroed, the request's own.
+    pub mr: Mr,
+    /// Whether it was made ahead for this child.
+    pub inherited: bool,
+    pub(crate) vqps: BTreeMap<String, Vqp>,
+    pub(crate) begun: BTreeMap<String, (Vqp, Rc<Connecting>)>,
+}
+
+impl Rdma {
+    pub(crate) fn own(session: Session) -> Result<Rdma, Error> {
+        let mr = session.alloc(MR_BYTES, AccessFlags::LOCAL_WRITE)?;
+        Ok(Rdma { session, mr, inherited: false, vqps: BTreeMap::new(), begun: BTreeMap::new() })
+    }
+
+    /// The connection to a destination. One that nobody made ahead is made now.
+    ///
+    /// # Errors
+    /// [`Error::NoGid`], and [`Error::Rdma`] if it cannot be connected to.
+    pub fn vqp(&mut self, destination: &str) -> Result<&Vqp, Error> {
+        if !self.vqps.contains_key(destination) {
+            let vqp = match self.begun.remove(destination) {
+                Some((vqp, going)) => {
+                    going.wait(None)?;
+                    vqp
+                }
+                None => {
+                    let gid =
+                        destination.parse().map_err(|_| Error::NoGid(destination.to_string()))?;
+                    let vqp = self.session.create_vqp(VqpOptions::default())?;
+                    vqp.qconnect(gid, 0)?;
+                    vqp
+                }
+            };
+            self.vqps.insert(destination.to_string(), vqp);
+        }
+        Ok(&self.vqps[destination])
+    }
+
+    /// READs bytes of a peer's memory into [`Rdma::mr`], and waits for them.
+    ///
+    /// # Errors
+    /// As [`Rdma::vqp`], and what the operation comes to.
+    pub fn read(
+        &mut self,
+        destination: &str,
+        offset: u64,
+        length: u32,
+        from: RemoteAddr,
+    ) -> Result<(), Error> {
+        self.transfer(destination, offset, length, SendOp::Read(from))
+    }
+
+    /// WRITEs bytes of [`Rdma::mr`] into a peer's memory, and waits for the acknowledgement.
+    ///
+    /// # Errors
+    /// As [`Rdma::vqp`], and what the operation comes to.
+    pub fn write(
+        &mut self,
+        destination: &str,
+        offset: u64,
+        length: u32,
+        to: RemoteAddr,
+    ) -> Result<(), Error> {
+        self.transfer(destination, offset, length, SendOp::Write(to))
+    }
+
+    fn transfer(
+        &mut self,
+        destination: &str,
+        offset: u64,
+        length: u32,
+        op: SendOp,
+    ) -> Result<(), Error> {
+        let sges = [self.mr.sge(offset, length)];
+        let vqp = self.vqp(destination)?;
+        let payload = Payload::Sges(&sges);
+        let wr = SendWr { wr_id: 0, op, flags: SendFlags::SIGNALED, payload, dest: None };
+        vqp.post_send(&[wr]).map_err(elver::Error::from)?;
+        let mut wcs = [Wc::default()];
+        vqp.wait_cq(&mut wcs, None)?;
+        wcs[0].succeeded()?;
+        Ok(())
+    }
+}
