@@ -75,6 +75,7 @@ impl<D: Device> Core<D> {
     ///
     /// # Errors
     /// What does not agree: a fault of the core.
+    #[inline(never)]
     pub fn audit(&self) -> Result<Holdings, String> {
         self.audit_vqps()?;
         self.audit_waits()?;

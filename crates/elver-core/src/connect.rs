@@ -23,6 +23,7 @@ impl<D: Device> Core<D> {
     /// [`CoreError::NoSuchClient`]; [`CoreError::NoSuchVqp`], also if it is another's; [`CoreError::State`] if it is busy;
     /// [`CoreError::Limit`] if no further peer can be remembered. What the connect itself comes to, the event says.
     #[allow(clippy::too_many_arguments)] // The verbs' own call has them, and no group of them recurs.
+    #[inline(never)]
     pub fn qconnect(
         &mut self,
         client: ClientId,
@@ -83,6 +84,7 @@ impl<D: Device> Core<D> {
     ///
     /// [`CoreError::NoSuchClient`]; [`CoreError::OutOfRange`] for more GIDs than peers are remembered;
     /// [`CoreError::Limit`] if too many such calls are under way.
+    #[inline(never)]
     pub fn warm(
         &mut self,
         client: ClientId,

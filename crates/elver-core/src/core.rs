@@ -55,6 +55,9 @@ const BATCHES_MAX: u32 = 16;
 /// It does no IO and has no clock. Its host calls [`Core::poll`] whenever there may be something to
 /// do, and at [`Core::poll_timeout`]; takes completions with [`Core::poll_completions`] and events
 /// with [`Core::poll_event`].
+//
+// What others call and is more than a few lines is never inlined: rustc then compiles it, and all behind it, once for a kind
+// of device, in the lowest crate that calls it, and not again in each.
 pub struct Core<D: Device> {
     pub(crate) device: D,
     pub(crate) config: Config,
@@ -123,6 +126,7 @@ impl<D: Device> Core<D> {
     ///
     /// [`CoreError::OutOfRange`] if a number of the configuration cannot be; [`CoreError::Device`] if the device does not
     /// make what the core needs.
+    #[inline(never)]
     pub fn new(
         mut device: D,
         config: Config,
@@ -221,6 +225,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Takes completions of all VQPs of a client, oldest first; returns how many.
+    #[inline(never)]
     pub fn poll_completions(&mut self, client: ClientId, into: &mut [Completion]) -> usize {
         let Some(client) = self.clients.get_mut(client) else { return 0 };
         let count = client.completions.len().min(into.len());
@@ -247,6 +252,7 @@ impl<D: Device> Core<D> {
 
     /// Why a VQP has failed, ahead of the other events: for who tells a completion in error of it. None if no event says
     /// so, or it was taken.
+    #[inline(never)]
     pub fn take_failure(&mut self, vqp: VqpId) -> Option<ConnectError> {
         let of_vqp = |event: &Event| matches!(event, Event::Failed { vqp: of, .. } if *of == vqp);
         let at = self.events.iter().position(of_vqp)?;
@@ -258,6 +264,7 @@ impl<D: Device> Core<D> {
 
     /// A client that has completions to take, each once until more come: what a host that serves
     /// many asks instead of looking at all.
+    #[inline(never)]
     pub fn poll_ready(&mut self) -> Option<ClientId> {
         while let Some(id) = self.told.next_ready() {
             if let Some(client) = self.clients.get_mut(id) {
@@ -272,6 +279,7 @@ impl<D: Device> Core<D> {
 
     /// Drives the device, takes what it completed and does what is due. Returns whether anything
     /// happened.
+    #[inline(never)]
     pub fn poll(&mut self, now: Time) -> bool {
         let mut busy = false;
         let mut wcs = core::mem::take(&mut self.wcs);
@@ -393,6 +401,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The counters.
+    #[inline(never)]
     pub fn stats(&self) -> Stats {
         Stats {
             clients: u64::from(self.clients.len()),
@@ -416,6 +425,7 @@ impl<D: Device> Core<D> {
 
     /// Bytes that connections take: the pool, the peers, the caches; without message buffers, as
     /// KRCORE counts them (section 5.2, figure 15a).
+    #[inline(never)]
     pub fn connection_bytes(&self) -> u64 {
         // What a QP's send queue holds at the device: a WQE of 64 bytes and an SGE of 16 for each
         // piece, which is what mlx5 takes.

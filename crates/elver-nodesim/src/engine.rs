@@ -4,11 +4,14 @@ use elver_core::{Core, Holdings};
 use elver_sim::SimDevice;
 use elver_verbs::Time;
 
+/// The core of a node in virtual time. Whoever runs one names it from here, where it is compiled.
+pub type SimCore = Core<SimDevice>;
+
 /// The core of a node, if it is up. Between two calls nothing of it changes, so that it is counted anew only
 /// after one.
 #[derive(Default)]
 pub(crate) struct Engine {
-    core: Option<Core<SimDevice>>,
+    core: Option<SimCore>,
     /// What it had when it was last counted.
     held: Option<Holdings>,
     /// When it said that something is due, or that nothing is.
@@ -16,11 +19,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn start(&mut self, core: Core<SimDevice>) {
+    pub(crate) fn start(&mut self, core: SimCore) {
         *self = Engine { core: Some(core), ..Engine::default() };
     }
 
-    pub(crate) fn stop(&mut self) -> Option<Core<SimDevice>> {
+    pub(crate) fn stop(&mut self) -> Option<SimCore> {
         std::mem::take(self).core
     }
 
@@ -28,18 +31,18 @@ impl Engine {
         self.core.is_some()
     }
 
-    pub(crate) fn core(&self) -> Option<&Core<SimDevice>> {
+    pub(crate) fn core(&self) -> Option<&SimCore> {
         self.core.as_ref()
     }
 
     /// The core, for what may change something.
-    pub(crate) fn call(&mut self) -> Option<&mut Core<SimDevice>> {
+    pub(crate) fn call(&mut self) -> Option<&mut SimCore> {
         (self.held, self.due) = (None, None);
         self.core.as_mut()
     }
 
     /// The core, for a look at its device that changes nothing.
-    pub(crate) fn inspect(&mut self) -> Option<&mut Core<SimDevice>> {
+    pub(crate) fn inspect(&mut self) -> Option<&mut SimCore> {
         self.core.as_mut()
     }
 

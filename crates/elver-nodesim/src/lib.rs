@@ -54,6 +54,7 @@ mod world;
 
 pub use canary::Canary;
 pub use elver_sim::{Failure, OpCount};
+pub use engine::SimCore;
 pub use forge::{Forger, Forgers, UnknownForger};
 pub use lapse::{Lapses, UnknownLapses};
 pub use options::{Acts, Options, Report};

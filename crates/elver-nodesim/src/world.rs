@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use elver_core::Core;
 use elver_sim::{Journal, Planter, Rng, SimNet};
 use elver_verbs::{Gid, Time};
 
 use crate::answers;
 use crate::canary::Canary;
+use crate::engine::SimCore;
 use crate::forge::{Forge, Forger};
 use crate::lapse::Lapses;
 use crate::model::{ClientIx, Model};
@@ -133,7 +133,7 @@ impl World {
     }
 
     /// Takes over what a core and its device have counted.
-    pub(crate) fn add_counters(&mut self, core: &mut Core<elver_sim::SimDevice>) {
+    pub(crate) fn add_counters(&mut self, core: &mut SimCore) {
         let gauges = ["clients", "vqps", "mrs", "peers", "rc_qps"];
         for (name, count) in core.stats().iter().filter(|(name, _)| !gauges.contains(name)) {
             *self.counters.entry(name).or_default() += count;
@@ -171,7 +171,7 @@ impl World {
     }
 
     /// The core of a node, for a call: it runs after it.
-    pub(crate) fn core(&mut self, node: usize) -> Option<&mut Core<elver_sim::SimDevice>> {
+    pub(crate) fn core(&mut self, node: usize) -> Option<&mut SimCore> {
         let node = &mut self.nodes[node];
         node.called = true;
         node.engine.call()

@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use elver_core::{ClientId, ClientLimits, Config, Core, VqpInit};
-use elver_sim::{Rng, SimDevice, SimNet};
+use elver_core::{ClientId, ClientLimits, Config, VqpInit};
+use elver_nodesim::SimCore;
+use elver_sim::{Rng, SimNet};
 use elver_verbs::Time;
 
 use crate::model::{Violation, broken};
@@ -24,7 +25,7 @@ pub(crate) fn refused(what: &str, error: impl std::fmt::Display) -> Violation {
 pub(crate) struct Node {
     /// Which of the nodes that stood here it is.
     pub(crate) boot: u32,
-    core: Option<Core<SimDevice>>,
+    core: Option<SimCore>,
     pub(crate) client: ClientId,
     /// It was called since it last ran.
     called: bool,
@@ -75,7 +76,7 @@ impl Cluster {
     fn boot(&mut self, node: usize) -> Result<(), Violation> {
         let device = self.net.device(node, self.device.clone());
         let device = device.map_err(|error| refused("a device", error))?;
-        let core = Core::new(device, self.config.clone(), self.rng.next_u64(), self.now);
+        let core = SimCore::new(device, self.config.clone(), self.rng.next_u64(), self.now);
         let mut core = core.map_err(|error| refused("a core", error))?;
         let client = core.client_open(ClientLimits::default());
         let client = client.map_err(|error| refused("client_open", error))?;
@@ -126,7 +127,7 @@ impl Cluster {
 
     /// The core of a node that is up, and its client. After a call that gives it something to do,
     /// [`Cluster::called`].
-    pub(crate) fn core(&mut self, node: usize) -> Option<(&mut Core<SimDevice>, ClientId)> {
+    pub(crate) fn core(&mut self, node: usize) -> Option<(&mut SimCore, ClientId)> {
         let place = &mut self.nodes[node];
         place.core.as_mut().map(|core| (core, place.client))
     }

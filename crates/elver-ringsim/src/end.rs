@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use elver_core::{ClientId, ConnectOptions, Core, VqpId, VqpInit};
+use elver_core::{ClientId, ConnectOptions, VqpId, VqpInit};
+use elver_nodesim::SimCore;
 use elver_ring::protocol::{Config, Frame, Receiver, Sender, Span};
-use elver_sim::{SimDevice, SimMemory};
+use elver_sim::SimMemory;
 use elver_verbs::{
     AccessFlags, Device, Gid, Memory, MrInfo, Payload, PostError, RemoteAddr, SendFlags, SendOp,
     SendWr, Sge, Time, Wc,
@@ -91,7 +92,7 @@ pub(crate) struct End {
 impl End {
     /// Memory, a VQP, and both halves at the beginning of empty rings.
     pub(crate) fn new(
-        (core, client): (&mut Core<SimDevice>, ClientId),
+        (core, client): (&mut SimCore, ClientId),
         (node, boot): (usize, u32),
         (outgoing, incoming): (Config, Config),
     ) -> Result<End, Violation> {
@@ -150,7 +151,7 @@ impl End {
     /// Begins to connect; it is up already, or hears of it.
     pub(crate) fn connect(
         &mut self,
-        (core, client): (&mut Core<SimDevice>, ClientId),
+        (core, client): (&mut SimCore, ClientId),
         gid: Gid,
         options: ConnectOptions,
         now: Time,
@@ -166,7 +167,7 @@ impl End {
     /// Gives back what it has: nobody posts for it any more.
     pub(crate) fn part(
         &mut self,
-        (core, client): (&mut Core<SimDevice>, ClientId),
+        (core, client): (&mut SimCore, ClientId),
         now: Time,
     ) -> Result<(), Violation> {
         core.vqp_destroy(client, self.vqp, now).map_err(|error| refused("vqp_destroy", error))?;
@@ -220,7 +221,7 @@ impl End {
     /// Posts WRITEs, all of them or, if there is no room, none.
     pub(crate) fn post(
         &mut self,
-        (core, client): (&mut Core<SimDevice>, ClientId),
+        (core, client): (&mut SimCore, ClientId),
         peer: Place,
         writes: &[Write],
         now: Time,
@@ -293,7 +294,7 @@ impl End {
 }
 
 fn region(
-    core: &mut Core<SimDevice>,
+    core: &mut SimCore,
     client: ClientId,
     bytes: u64,
     access: AccessFlags,

@@ -6,10 +6,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Result, anyhow, ensure};
 use elver_core::{
-    ClientId, ClientLimits, Completion, Config, ConnectOptions, Core, Event, MetaServer, Via,
-    VqpId, VqpInit,
+    ClientId, ClientLimits, Completion, Config, ConnectOptions, Event, MetaServer, Via, VqpId,
+    VqpInit,
 };
-use elver_sim::{FaultPlan, SimDevice, SimNet};
+use elver_nodesim::SimCore;
+use elver_sim::{FaultPlan, SimNet};
 use elver_verbs::{
     AccessFlags, Device, MrInfo, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Time,
 };
@@ -36,7 +37,7 @@ pub struct VirtualNodes {
 }
 
 struct VirtualNode {
-    core: Core<SimDevice>,
+    core: SimCore,
     /// It was called, and has to run.
     called: bool,
     /// It ran at this moment, and nothing came of it.
@@ -59,7 +60,7 @@ impl VirtualNodes {
         let mut nodes = Vec::new();
         for host in 0..hosts {
             let device = net.device(host, elver_sim::Config::default())?;
-            let core = Core::new(device, config.clone(), seed ^ host as u64, net.now())?;
+            let core = SimCore::new(device, config.clone(), seed ^ host as u64, net.now())?;
             nodes.push(VirtualNode { core, called: true, rests_until: Time::ZERO });
         }
         let meta: MetaServer = nodes[META].core.serve_meta(hosts as u32)?;
@@ -143,7 +144,7 @@ impl VirtualNodes {
         Ok(())
     }
 
-    fn asker(&mut self) -> &mut Core<SimDevice> {
+    fn asker(&mut self) -> &mut SimCore {
         self.nodes[ASKER].called = true;
         &mut self.nodes[ASKER].core
     }
@@ -195,7 +196,7 @@ impl VirtualNode {
 }
 
 /// A client of a node's, and memory of its that peers may read.
-fn region(core: &mut Core<SimDevice>) -> Result<(ClientId, MrInfo)> {
+fn region(core: &mut SimCore) -> Result<(ClientId, MrInfo)> {
     let client = core.client_open(ClientLimits::default())?;
     let memory = core.device().alloc_memory(REGION)?;
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;

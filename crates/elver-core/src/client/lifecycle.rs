@@ -38,6 +38,7 @@ impl<D: Device> Core<D> {
     /// # Errors
     ///
     /// [`CoreError::Limit`] if the node has as many clients as it may.
+    #[inline(never)]
     pub fn client_open(&mut self, limits: ClientLimits) -> Result<ClientId, CoreError> {
         let limit = u64::from(self.clients.limit());
         let id = self.clients.insert(&mut self.rng, |_| Client::new(limits));
@@ -46,6 +47,7 @@ impl<D: Device> Core<D> {
     }
 
     /// The client is gone: its VQPs and regions go, as soon as nothing in flight needs them.
+    #[inline(never)]
     pub fn client_close(&mut self, client: ClientId, now: Time) {
         // Closed twice is closed.
         let Ok(entry) = self.open_client(client) else { return };
@@ -77,6 +79,7 @@ impl<D: Device> Core<D> {
     ///
     /// [`CoreError::NoSuchClient`]; [`CoreError::OutOfRange`] if `init` asks for what no VQP has; [`CoreError::Limit`] if
     /// the client, or the node, has as many VQPs as it may.
+    #[inline(never)]
     pub fn vqp_create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
         let entry = self.open_client(client)?;
         if entry.vqps.len() as u32 >= entry.limits.vqps {
@@ -237,6 +240,7 @@ impl<D: Device> Core<D> {
     /// # Errors
     ///
     /// [`CoreError::NoSuchVqp`], also if it is another client's.
+    #[inline(never)]
     pub fn vqp_destroy(
         &mut self,
         client: ClientId,
@@ -256,6 +260,7 @@ impl<D: Device> Core<D> {
     ///
     /// [`CoreError::NoSuchVqp`], also if it is another client's; [`CoreError::State`] if it is bound already;
     /// [`CoreError::PortInUse`]; [`CoreError::Limit`] if no port is free.
+    #[inline(never)]
     pub fn qbind(&mut self, client: ClientId, vqp: VqpId, port: u16) -> Result<u16, CoreError> {
         let entry = self.own_vqp(client, vqp)?;
         if entry.bound.is_some() {

@@ -21,6 +21,7 @@ impl<D: Device> Core<D> {
     /// # Errors
     ///
     /// The index of the WR that was refused, and why.
+    #[inline(never)]
     pub fn post_send(
         &mut self,
         client: ClientId,
@@ -120,6 +121,7 @@ impl<D: Device> Core<D> {
     /// # Errors
     ///
     /// How the WR ends, if the caller is to tell it.
+    #[inline(never)]
     pub fn refuse_send(
         &mut self,
         client: ClientId,
@@ -157,6 +159,7 @@ impl<D: Device> Core<D> {
 
     /// A client's receive was refused, and the client has been told: the VQP fails, and all that it
     /// holds is flushed.
+    #[inline(never)]
     pub fn refuse_recv(&mut self, client: ClientId, vqp: VqpId, now: Time) {
         let found = self.vqps.get(vqp).filter(|vqp| vqp.is_of(client));
         match found.map(|vqp| vqp.phase.state()) {
@@ -176,6 +179,7 @@ impl<D: Device> Core<D> {
     /// # Errors
     ///
     /// The index of the receive that was refused, and why; those before it are posted.
+    #[inline(never)]
     pub fn post_recv(
         &mut self,
         client: ClientId,

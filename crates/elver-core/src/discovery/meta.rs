@@ -13,6 +13,7 @@ use crate::{Core, CoreError};
 impl<D: Device> Core<D> {
     /// The meta servers; the nearest is asked first, by the round trips of look-ups. Without DC, RC QPs
     /// to them are made at once.
+    #[inline(never)]
     pub fn set_meta_servers(&mut self, servers: &[MetaServer], now: Time) {
         let mut list = Vec::new();
         for server in servers {
@@ -44,6 +45,7 @@ impl<D: Device> Core<D> {
     }
 
     /// A node went away (`None`) or came with this record: the DCCache forgets another one.
+    #[inline(never)]
     pub fn node_changed(&mut self, gid: Gid, record: Option<NodeRecord>, now: Time) {
         if let Some(record) = record {
             self.peer_heard((gid, record.control_qpn), now);
@@ -84,6 +86,7 @@ impl<D: Device> Core<D> {
     ///
     /// [`CoreError::OutOfRange`] if no table is made for so many; [`CoreError::Device`] if the device does not give its
     /// memory.
+    #[inline(never)]
     pub fn serve_meta(&mut self, capacity: u32) -> Result<MetaServer, CoreError> {
         if self.served.is_none() {
             let layout = layout(Layout::for_capacity(capacity, 16, NODE_RECORD_BYTES))?;
@@ -104,6 +107,7 @@ impl<D: Device> Core<D> {
     /// # Errors
     ///
     /// [`CoreError::State`] if this is no meta server; [`CoreError::Limit`] if the table is full.
+    #[inline(never)]
     pub fn meta_put(&mut self, gid: Gid, record: NodeRecord) -> Result<(), CoreError> {
         let state = CoreError::State { state: "no meta server", call: "meta_put" };
         let served = self.served.as_mut().ok_or(state)?;
@@ -114,6 +118,7 @@ impl<D: Device> Core<D> {
     }
 
     /// Takes a node out of the table; whether it was there.
+    #[inline(never)]
     pub fn meta_remove(&mut self, gid: Gid) -> bool {
         self.served.as_mut().is_some_and(|served| served.table.remove(&gid.0).is_ok())
     }

@@ -57,6 +57,7 @@ impl<D: Device> Core<D> {
     ///
     /// [`CoreError::NoSuchClient`]; [`CoreError::Limit`] if the client, or the node, has as many regions as it may;
     /// [`CoreError::Device`] if the device refuses the memory or the rights.
+    #[inline(never)]
     pub fn reg_mr(
         &mut self,
         client: ClientId,
@@ -98,6 +99,7 @@ impl<D: Device> Core<D> {
 
     /// The region of this node's that peers reach by a key, for a client that has it. None if there is none, or if
     /// the client's account has guessed too often: a key that is wrong counts as a guess, as when a WR names it.
+    #[inline(never)]
     pub fn open_region(&mut self, client: ClientId, rkey: u32, now: Time) -> Option<OpenRegion> {
         let account = self.open_client(client).ok()?.limits.account;
         if self.guesses.holds(account, now) {
@@ -123,6 +125,7 @@ impl<D: Device> Core<D> {
     /// # Errors
     ///
     /// [`CoreError::NoSuchClient`]; [`CoreError::NoSuchMr`] if the client has no such region, or deregisters it already.
+    #[inline(never)]
     pub fn dereg_mr(
         &mut self,
         client: ClientId,
