@@ -129,7 +129,7 @@ fn said(command: &mut Command) -> Result<String> {
 }
 
 /// The parts of the table: what they are of, and what their sides do.
-const GROUPS: [(&str, &str, &str); 6] = [
+const GROUPS: [(&str, &str, &str); 7] = [
     (
         "wire",
         "Packets without a device",
@@ -160,6 +160,14 @@ while here the last of a batch has.",
         "What the core adds to the lines of two devices: checks at the initiator, and for messages \
          a header and\ndispatch at the target. The last of a batch has a completion, and a batch's \
          receives are posted in one call.",
+    ),
+    (
+        "ring",
+        "Rings",
+        "A message through a ring over VQPs of two nodes, by DC: it is copied into a slot, slot and \
+         tail are posted in\none call, the receiver sees the tail and copies the message out. After \
+         32 slots the head goes back, and counts with\nits share. What a process's session adds is \
+         not counted.",
     ),
     (
         "control",

@@ -10,6 +10,7 @@ mod local;
 mod paths;
 mod pipe;
 mod remote;
+mod ring;
 mod sides;
 mod step;
 mod vqp;

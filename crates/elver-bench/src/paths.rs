@@ -7,7 +7,7 @@ use elver_verbs::QpType;
 use elver_wire::IpId;
 
 use crate::step::{Operation, Step};
-use crate::{local, remote, vqp, vqp_pair, wire};
+use crate::{local, remote, ring, vqp, vqp_pair, wire};
 
 pub(crate) struct Path {
     pub(crate) name: &'static str,
@@ -33,6 +33,8 @@ enum Group {
     Vqp,
     /// VQPs of two nodes.
     Pair,
+    /// A ring over those.
+    Ring,
     /// Control.
     Control,
 }
@@ -45,6 +47,7 @@ impl fmt::Display for Path {
             Group::Local => ("local", "initiator"),
             Group::Vqp => ("vqp", "initiator"),
             Group::Pair => ("vqp-pair", "initiator,target"),
+            Group::Ring => ("ring", "initiator,target"),
             Group::Control => ("control", "initiator"),
         };
         let Path { name, iterations, operations, title, .. } = self;
@@ -57,7 +60,7 @@ const OFTEN: u32 = 512;
 const LONG: u32 = 1 << 20;
 const LONG_PACKETS: u32 = LONG / 4096;
 
-use Group::{Control, Local, Pair, Remote, Vqp, Wire};
+use Group::{Control, Local, Pair, Remote, Ring, Vqp, Wire};
 use Operation::{Read, Send, Write};
 use QpType::{Dci, Rc, Ud};
 
@@ -136,5 +139,6 @@ paths! {
         vqp_pair::connect(1, true);
     Pair "vqp-connect-x64" 64, 64, "connecting 64 VQPs at once to a node that is looked up, a VQP":
         vqp_pair::connect(64, false);
+    Ring "ring-64" OFTEN, 1, "64 B, each told at once": ring::message(64);
     Control "connect-rc" 64, 1, "creating and connecting an RC QP pair": remote::connect();
 }

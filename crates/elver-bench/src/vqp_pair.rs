@@ -20,13 +20,13 @@ use crate::pipe::Pipe;
 use crate::sides::{initiator_side, target_side};
 use crate::step::{Operation, Step};
 
-const PORT: u16 = 1;
+pub(crate) const PORT: u16 = 1;
 /// Nodes that the meta server's table holds.
 const NODES_MAX: u32 = 1_000;
 const MEMORY_BYTES: u64 = 1 << 12;
 /// Rounds after which what did not happen will not.
-const ROUNDS_MAX: u32 = 1_000;
-const ACCESS: AccessFlags =
+pub(crate) const ROUNDS_MAX: u32 = 1_000;
+pub(crate) const ACCESS: AccessFlags =
     AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_READ).union(AccessFlags::REMOTE_WRITE);
 
 /// WRs of `bytes` bytes through a VQP that is backed by RC or DC, `batch` at a time, the last of them
@@ -109,17 +109,17 @@ pub(crate) fn connect(count: u32, creates: bool) -> Result<Step> {
 }
 
 /// A core on a device of its own.
-struct Node {
-    core: Core<Bare>,
-    client: ClientId,
+pub(crate) struct Node {
+    pub(crate) core: Core<Bare>,
+    pub(crate) client: ClientId,
     mr: MrInfo,
     /// Kept, so that clearing it is not counted.
     completions: [Completion; OUTSTANDING_MAX as usize],
 }
 
-struct Net {
-    a: Node,
-    b: Node,
+pub(crate) struct Net {
+    pub(crate) a: Node,
+    pub(crate) b: Node,
     to_a: Pipe,
     to_b: Pipe,
 }
@@ -171,7 +171,7 @@ impl Node {
 
 impl Net {
     /// Two nodes, of which the second is the meta server.
-    fn new(backing: QpType) -> Result<(Net, MetaServer)> {
+    pub(crate) fn new(backing: QpType) -> Result<(Net, MetaServer)> {
         let mut config = Config::default();
         if backing == QpType::Dci {
             config.transfer.rc_qps_max = 0;
@@ -189,7 +189,7 @@ impl Net {
     }
 
     /// Packets go there and back once; returns the completions of either side.
-    fn round(&mut self) -> (u32, u32) {
+    pub(crate) fn round(&mut self) -> (u32, u32) {
         let Net { a, b, to_a, to_b } = self;
         initiator_side(|| to_b.fill(a.nic(), NOW));
         let received = target_side(|| {
@@ -207,7 +207,7 @@ impl Net {
     }
 
     /// A VQP of the first node's to the other one, which is the meta server.
-    fn connect(&mut self, server: MetaServer, backing: QpType) -> Result<VqpId> {
+    pub(crate) fn connect(&mut self, server: MetaServer, backing: QpType) -> Result<VqpId> {
         self.a.core.set_meta_servers(&[server], NOW);
         let (wanted, policy) = match backing {
             QpType::Dci => (Via::DcCached, Policy::Shared),
